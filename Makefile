@@ -1,6 +1,6 @@
 # The commands of this project. CI runs the same commands (.ci/run).
 #
-# Every command builds the whole workspace in one profile, so that cargo resolves the same features every time and builds
+# Every command builds the whole workspace with the same profile. Cargo then resolves the same features every time and builds
 # nothing twice.
 
 SHELL := /bin/bash
@@ -21,20 +21,20 @@ check: prerequisites ## check formatting, clippy, module dependencies, and licen
 	cargo test --workspace --test layers
 	.tools/bin/cargo-deny --locked check bans licenses sources
 
-test: prerequisites ## run every test, with a real Envoy; the last line has the totals
+test: prerequisites ## run all tests, with a real Envoy; the last line counts passed and failed tests
 	scripts/tools.sh tests
 	cargo build --workspace --all-targets
 	scripts/test.sh
 
-# Repeats the tests with random input until SOAK_SECONDS have passed or a test fails.
-soak: build ## repeat the property tests and histories for SOAK_SECONDS (600)
+# Repeats the tests with random input for SOAK_SECONDS, or until a test fails.
+soak: build ## repeat the tests with random input for SOAK_SECONDS (600)
 	scripts/tools.sh tests
 	cargo test --workspace --no-run
 	end=$$((SECONDS + $${SOAK_SECONDS:-600})); while ((SECONDS < end)); do \
 		PROPTEST_CASES=$${SOAK_CASES:-4096} HISTORIES=$${SOAK_HISTORIES:-600} \
 		cargo test --workspace --lib --test edge --test histories -- fuzz match_the_model; done
 
-demo: build ## run the whole system on this machine, step by step (DEMO_KEEP=1 keeps it running)
+demo: build ## run all servers on this machine and show what they do (DEMO_KEEP=1 keeps them running)
 	scripts/tools.sh envoy
 	"$$(scripts/find-python.sh)" -B examples/demo/demo.py
 
@@ -47,7 +47,7 @@ charts: ## lint and render the Helm charts (builds helm, needs Go)
 	scripts/tools.sh helm
 	scripts/charts.sh
 
-clean: ## delete everything that was built or fetched
+clean: ## delete all build outputs and downloaded tools
 	rm -rf target .tools
 
 prerequisites:

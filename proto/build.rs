@@ -1,4 +1,4 @@
-//! Generates the messages with `protox`, which makes an installed `protoc` unnecessary.
+//! Generates code from the .proto file with `protox`, so that `protoc` need not be installed.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     const SYNC: &str = "proto/countersign/sync/v1/sync.proto";

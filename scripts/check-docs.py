@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Checks the documentation: every link and anchor resolves, every page is in the table of contents, and every path
-that the pages for contributors name exists.
+"""Checks the documentation. Every link and anchor must resolve, every page must be in the table of contents, and the paths
+and names in pages for contributors must exist.
 
-    check-docs.py [BOOK]    BOOK: the built site, in which every link must resolve too
+    check-docs.py [SITE]    SITE: the folder with the built site, whose links are checked too
 """
 
 import re
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 SUMMARY = DOCS / "SUMMARY.md"
 ROOT_PAGES = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]
-# Pages whose `paths` must exist, with the folders that a path may start from.
+# Pages in which the paths in backticks must exist, and the folders to which these paths are relative.
 PATHS_CHECKED = {
     "ARCHITECTURE.md": ["", "control-plane/src", "ext-authz/src"],
     "CONTRIBUTING.md": ["", "control-plane/src"],
@@ -23,9 +23,10 @@ PATHS_CHECKED = {
     "docs/work/testing.md": [""],
     "docs/understand/decisions.md": [""],
 }
+# Pages in which the identifiers in backticks must occur in the sources.
 NAMES_CHECKED = ["ARCHITECTURE.md", "docs/work/contributing.md", "docs/understand/decisions.md", "docs/glossary.md"]
-# Looks like a path, and is made at run time.
-NOT_IN_THE_TREE = re.compile(r"^(/|~|target/|\.tools/|https?://)|[<>*{}$ ]")
+# Matches text that looks like a path, but is not a path in the repository.
+NOT_IN_REPOSITORY = re.compile(r"^(/|~|target/|\.tools/|https?://)|[<>*{}$ ]")
 PATH = re.compile(r"^[\w.-]+(/[\w.-]+)*/?$")
 EXTENSIONS = {"rs", "toml", "sh", "py", "md", "sql", "proto", "yaml", "lua", "json", "lock"}
 
@@ -42,11 +43,11 @@ def main() -> int:
     root_pages = [ROOT / name for name in ROOT_PAGES if (ROOT / name).exists()]
     problems = [
         *(problem for page in [*root_pages, *pages] for problem in broken_links(page)),
-        *unreachable(pages),
+        *pages_without_link(pages),
         *(problem for page, bases in PATHS_CHECKED.items() for problem in missing_paths(ROOT / page, bases)),
         *unknown_names(),
         *unknown_settings(),
-        *other_dependency_rules(),
+        *differing_dependency_rules(),
     ]
     if len(sys.argv) > 1:
         problems += broken_links_of_site(Path(sys.argv[1]))
@@ -67,13 +68,13 @@ def broken_links(page: Path) -> list[str]:
         if not file.exists():
             problems.append(f"{name(page)}: {target} does not exist")
         elif DOCS in page.parents and DOCS not in file.parents:
-            problems.append(f"{name(page)}: {target} is outside docs/, and so not on the site")
+            problems.append(f"{name(page)}: {target} is outside docs/ and not on the site")
         elif parts.fragment and file.suffix == ".md" and parts.fragment not in anchors(file):
-            problems.append(f"{name(page)}: {target}: there is no such heading")
+            problems.append(f"{name(page)}: {target}: the page has no such heading")
     return problems
 
 
-def unreachable(pages: list[Path]) -> list[str]:
+def pages_without_link(pages: list[Path]) -> list[str]:
     listed = {(DOCS / target).resolve() for target in LINK.findall(prose(SUMMARY))}
     return [f"{name(page)}: is not in docs/SUMMARY.md" for page in pages if page != SUMMARY and page not in listed]
 
@@ -85,14 +86,14 @@ def missing_paths(page: Path, bases: list[str]) -> list[str]:
 
 
 def is_path(span: str) -> bool:
-    if NOT_IN_THE_TREE.search(span) or not PATH.match(span):
+    if NOT_IN_REPOSITORY.search(span) or not PATH.match(span):
         return False
     file = span.rsplit("/", 1)[-1]
     return "/" in span or file.rsplit(".", 1)[-1] in EXTENSIONS and "." in file
 
 
 def unknown_names() -> list[str]:
-    """Names such as `View::apply` must occur in the sources."""
+    """Returns identifiers, such as `View::apply`, that do not occur in the sources."""
     folders = ["identity", "proto", "process", "control-plane", "ext-authz", "client", "mangle", "tests", "examples"]
     files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in SOURCES]
     words = set(re.findall(r"\w+", "\n".join(path.read_text() for path in files)))
@@ -101,19 +102,19 @@ def unknown_names() -> list[str]:
     for page in NAMES_CHECKED:
         spans = {span for span in CODE.findall(prose(ROOT / page)) if re.fullmatch(r"[A-Za-z_]\w*(::\w+)*", span)}
         missing = (span for span in sorted(spans) if not words.issuperset(span.split("::")))
-        problems += [f"{page}: `{span}` is nowhere in the sources" for span in missing]
+        problems += [f"{page}: `{span}` does not occur in the sources" for span in missing]
     return problems
 
 
 def unknown_settings() -> list[str]:
-    """Settings that the configuration page names must exist, and each that exists must be named."""
+    """Returns settings on the configuration page that do not exist, and existing settings that the page does not list."""
     page = DOCS / "run/configuration.md"
     text, problems = page.read_text(), []
     for server, part in (("control-plane", "## Control plane"), ("ext-authz", "## Sidecar")):
         section = text.split(part, 1)[1].split("\n## ", 1)[0]
         rows = "\n".join(line.split("|")[1] for line in section.splitlines() if line.startswith("| `"))
         named = {span.strip("[]") for span in CODE.findall(rows)}
-        known = keys((ROOT / server / "config.default.toml").read_text())
+        known = toml_keys((ROOT / server / "config.default.toml").read_text())
         tables = {key.split(".")[0] for key in known}
         problems += [f"{name(page)}: {server} has no setting `{key}`" for key in sorted(named - known - tables)]
         missing = (key for key in sorted(known) if key not in named and key.split(".")[0] not in named)
@@ -121,8 +122,8 @@ def unknown_settings() -> list[str]:
     return problems
 
 
-def other_dependency_rules() -> list[str]:
-    """The tables of modules in ARCHITECTURE.md must say what tests/tests/layers.rs enforces."""
+def differing_dependency_rules() -> list[str]:
+    """Returns modules whose dependencies in ARCHITECTURE.md differ from those that tests/tests/layers.rs enforces."""
     test = (ROOT / "tests/tests/layers.rs").read_text()
     rules = test[test.index("; 2] = [\n") : test.index("#[test]")].split('"ext-authz",')
     page, problems = (ROOT / "ARCHITECTURE.md").read_text(), []
@@ -135,40 +136,41 @@ def other_dependency_rules() -> list[str]:
         stated = {row[0].strip("`"): set(re.findall(r"\w+", row[-1])) for row in cells}
         for module in sorted(enforced.keys() | stated.keys()):
             if enforced.get(module) != stated.get(module):
-                problems.append(f"ARCHITECTURE.md: {server}: `{module}` and tests/tests/layers.rs do not agree")
+                problems.append(f"ARCHITECTURE.md: {server}: the dependencies of `{module}` differ from tests/tests/layers.rs")
     return problems
 
 
-def keys(toml: str) -> set[str]:
-    """The keys of a file that has one on each line. (Python 3.10 has no parser of TOML.)"""
-    found, table = set(), ""
+def toml_keys(toml: str) -> set[str]:
+    """Returns the keys of a TOML file that has one key per line. Python 3.10 has no TOML parser."""
+    keys, table = set(), ""
     for line in toml.splitlines():
         if header := re.match(r"\[(.+)\]$", line):
             table = header[1] + "."
         elif key := re.match(r"(\w+) = ", line):
-            found.add(table + key[1])
-    return found
+            keys.add(table + key[1])
+    return keys
 
 
 def prose(page: Path) -> str:
+    """Returns the text of a page without code blocks."""
     return FENCE.sub("", page.read_text())
 
 
 def anchors(page: Path) -> set[str]:
-    """The ids that mdBook and GitHub give to headings."""
-    found: dict[str, int] = {}
+    """Returns the ids that mdBook and GitHub generate for headings."""
+    counts: dict[str, int] = {}
     ids = set()
     for _, heading in HEADING.findall(prose(page)):
         text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
         slug = "".join(c for c in text.lower().replace(" ", "-") if c.isalnum() or c in "-_")
-        count = found.get(slug, 0)
-        found[slug] = count + 1
+        count = counts.get(slug, 0)
+        counts[slug] = count + 1
         ids.add(f"{slug}-{count}" if count else slug)
     return ids
 
 
-class Site(HTMLParser):
-    """The ids and the links of a page."""
+class HtmlPage(HTMLParser):
+    """The ids, the links and the loaded resources of an HTML page."""
 
     def __init__(self, text: str):
         super().__init__()
@@ -178,19 +180,19 @@ class Site(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
-        given = dict(attributes)
-        if given.get("id"):
-            self.ids.add(given["id"])
-        if tag == "a" and given.get("href"):
-            self.links.append(given["href"])
-        if tag in ("script", "img", "iframe") and given.get("src"):
-            self.loaded.append(given["src"])
-        if tag == "link" and given.get("href"):
-            self.loaded.append(given["href"])
+        values = dict(attributes)
+        if values.get("id"):
+            self.ids.add(values["id"])
+        if tag == "a" and values.get("href"):
+            self.links.append(values["href"])
+        if tag in ("script", "img", "iframe") and values.get("src"):
+            self.loaded.append(values["src"])
+        if tag == "link" and values.get("href"):
+            self.loaded.append(values["href"])
 
 
-def broken_links_of_site(book: Path) -> list[str]:
-    pages = {path.resolve(): Site(path.read_text()) for path in book.rglob("*.html")}
+def broken_links_of_site(site: Path) -> list[str]:
+    pages = {path.resolve(): HtmlPage(path.read_text()) for path in site.rglob("*.html")}
     problems = []
     for path, page in pages.items():
         if path.name in ("404.html", "print.html", "toc.html"):
@@ -199,12 +201,12 @@ def broken_links_of_site(book: Path) -> list[str]:
             parts = urlsplit(target)
             if parts.scheme or parts.netloc:
                 if target in page.loaded:
-                    problems.append(f"{path}: loads {target} from elsewhere")
+                    problems.append(f"{path}: loads {target} from another host")
                 continue
             file = (path.parent / unquote(parts.path)).resolve() if parts.path else path
-            there = pages.get(file)
-            if not file.exists() or there and parts.fragment and unquote(parts.fragment) not in there.ids:
-                problems.append(f"{path}: {target} leads nowhere")
+            target_page = pages.get(file)
+            if not file.exists() or target_page and parts.fragment and unquote(parts.fragment) not in target_page.ids:
+                problems.append(f"{path}: {target} does not exist")
     return problems
 
 

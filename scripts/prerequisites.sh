@@ -1,48 +1,47 @@
 #!/usr/bin/env bash
-# Lists required programs that are not installed, with the command that installs them.
-# The other scripts fetch everything else into .tools/ of the checkout.
+# Lists required programs that are not installed, and the commands that install them. tools.sh fetches all other tools.
 set -euo pipefail
 
 here="$(cd "$(dirname "$0")" && pwd)"
 packages=()
-other=()
+commands=()
 
 main() {
-    debian cc build-essential
-    debian curl curl
-    debian openssl openssl
-    python
-    rust
-    [ $((${#packages[@]} + ${#other[@]})) -gt 0 ] || return 0
+    check_command cc build-essential
+    check_command curl curl
+    check_command openssl openssl
+    check_python
+    check_rust
+    [ $((${#packages[@]} + ${#commands[@]})) -gt 0 ] || return 0
 
     echo "Required programs are missing. Run:" >&2
     [ ${#packages[@]} -eq 0 ] || echo "    apt-get install -y ${packages[*]}" >&2
-    [ ${#other[@]} -eq 0 ] || printf '    %s\n' "${other[@]}" >&2
+    [ ${#commands[@]} -eq 0 ] || printf '    %s\n' "${commands[@]}" >&2
     exit 1
 }
 
-# debian COMMAND PACKAGE
-debian() {
+# check_command COMMAND PACKAGE: requires the Debian package if the command is not installed.
+check_command() {
     command -v "$1" >/dev/null || packages+=("$2")
 }
 
-python() {
+check_python() {
     local python
     if ! python=$("$here/find-python.sh"); then
         packages+=(python3 python3-venv)
     elif ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-        # Debian packages this part of Python separately.
+        # Debian has a separate package for these Python modules.
         packages+=(python3-venv)
     fi
 }
 
-rust() {
+check_rust() {
     if ! command -v cargo >/dev/null; then
-        other+=("curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y")
+        commands+=("curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y")
         return
     fi
-    cargo fmt --version >/dev/null 2>&1 || other+=("rustup component add rustfmt")
-    cargo clippy --version >/dev/null 2>&1 || other+=("rustup component add clippy")
+    cargo fmt --version >/dev/null 2>&1 || commands+=("rustup component add rustfmt")
+    cargo clippy --version >/dev/null 2>&1 || commands+=("rustup component add clippy")
 }
 
 main

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs every test of the workspace on SQLite and in-process counters, then runs the modules that tests/suites.txt marks
-# `both` again on PostgreSQL and Redis. Ends with one line, `N passed, N failed`, for both runs together.
-# Exits with 0 only if tests ran and none failed.
+# Runs all tests of the workspace with SQLite and in-process counters. Then runs the modules that tests/suites.txt marks `both`
+# again with PostgreSQL and Redis. The last line, `N passed, N failed`, counts the tests of both runs. Exits with 0 only if
+# both runs executed tests and no test failed.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -9,38 +9,38 @@ output=$(mktemp)
 trap 'rm -f "$output"' EXIT
 
 main() {
-    local passed failed all_passed=0 all_failed=0 good=true engines
-    # Colours would hide the lines that are counted.
+    local passed failed all_passed=0 all_failed=0 succeeded=true engines
+    # Without colours, because the colour codes would prevent count_results from matching lines.
     export CARGO_TERM_COLOR=never
     for engines in embedded fleet; do
-        "run_$engines" 2>&1 | tee "$output" || good=false
-        read -r passed failed < <(sum_up)
-        $good || [ "$failed" -gt 0 ] || echo "cargo test failed, though no test did: see above"
-        [ "$passed" -gt 0 ] || { echo "no test ran" && good=false; }
-        echo "on the engines \`$engines\`: $passed passed, $failed failed"
+        "run_$engines" 2>&1 | tee "$output" || succeeded=false
+        read -r passed failed < <(count_results)
+        $succeeded || [ "$failed" -gt 0 ] || echo "cargo test failed, although no test failed: see the output above"
+        [ "$passed" -gt 0 ] || { echo "no test was run" && succeeded=false; }
+        echo "with TEST_ENGINES=$engines: $passed passed, $failed failed"
         all_passed=$((all_passed + passed)) all_failed=$((all_failed + failed))
     done
     echo "$all_passed passed, $all_failed failed"
-    $good && [ "$all_failed" -eq 0 ]
+    $succeeded && [ "$all_failed" -eq 0 ]
 }
 
-# Without --no-fail-fast, the first failure would hide the test binaries after it.
+# With --no-fail-fast, cargo runs the other test binaries after a failure.
 run_embedded() {
     TEST_ENGINES=embedded cargo test --workspace --no-fail-fast
 }
 
-# One command for each binary, because the filters differ.
+# Runs cargo once for each test binary, because each binary needs other filters.
 run_fleet() {
-    local suite modules good=true
+    local suite modules succeeded=true
     for suite in $(awk '!/^#/ && $3 == "both" { print $1 }' tests/suites.txt | sort -u); do
         mapfile -t modules < <(awk -v suite="$suite" '$1 == suite && $3 == "both" { print $2 "::" }' tests/suites.txt)
-        TEST_ENGINES=fleet cargo test --workspace --no-fail-fast --test "$suite" -- "${modules[@]}" || good=false
+        TEST_ENGINES=fleet cargo test --workspace --no-fail-fast --test "$suite" -- "${modules[@]}" || succeeded=false
     done
-    $good
+    $succeeded
 }
 
-# A binary that started and printed no result has crashed: that counts as a failed test.
-sum_up() {
+# Prints the numbers of passed and failed tests. A test binary without a result has crashed, which counts as a failed test.
+count_results() {
     awk '
         /^ +(Running |Doc-tests )/ { started++ }
         /^test result: /           { ended++; passed += $4; failed += $6 }

@@ -1,6 +1,6 @@
-//! The HTTP API of the control plane: one method per request.
+//! Client of the HTTP API of the control plane, with one method per request.
 //!
-//! This module holds the connection and the error type. The submodules hold the requests, by subject.
+//! The module `api` contains the connection; its submodules contain the error type and the requests, by subject.
 
 mod agent;
 mod audit;
@@ -17,7 +17,7 @@ pub use audit::{AuditActor, AuditEntry, AuditFilter, AuditObject};
 pub use error::{ApiError, ErrorDetails, innermost, requirement, without_control_characters};
 pub use exchange::{Exchange, Observer};
 pub use health::{Health, Status};
-pub use management::{AgentWithRoles, ListedKey, NewApiKey, Page, Role, Service};
+pub use management::{AgentFilter, AgentWithRoles, AssignedRole, ListedKey, NewApiKey, Page, Role, Service};
 pub use redact::{redacted_url, url_with_port};
 pub use signing_key::{Rotation, SigningKey};
 pub use webhook::{NewSecret, NewWebhook, Webhook, WebhookChange, WebhookDelivery, WebhookScope};
@@ -28,7 +28,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::time::Duration;
 
-/// The default timeout of one request, its response included.
+/// The default timeout from the start of a request to the end of its response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A client of one control plane.
@@ -41,8 +41,8 @@ pub struct Api {
 }
 
 impl Api {
-    /// Creates a client for the control plane at `url`. `authority` is a PEM bundle that replaces the trusted
-    /// authorities of the system.
+    /// Creates a client for the control plane at `url`. If `authority` is set, the client trusts only the CA
+    /// certificates in this PEM bundle, otherwise those of the system.
     pub fn new(url: &str, authority: Option<&[u8]>) -> Result<Self, ApiError> {
         let parsed = Url::parse(url).ok().filter(|parsed| parsed.scheme() == "https" && parsed.has_host());
         let parsed = parsed.ok_or_else(|| ApiError::Url(url.to_owned()))?;
@@ -50,7 +50,7 @@ impl Api {
         Ok(Self { url: parsed, http, timeout: REQUEST_TIMEOUT, observer: None })
     }
 
-    /// Replaces the timeout of each request, by default 30 seconds.
+    /// Sets the timeout of each request. The default is 30 seconds.
     #[must_use]
     pub fn with_timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
@@ -89,7 +89,7 @@ impl Api {
         Err(ApiError::from_response(response).await.unwrap_or_else(|| ApiError::Unreadable(url())))
     }
 
-    /// Sends a request and returns its response, of whatever status.
+    /// Sends a request and returns its response, whatever its status is.
     async fn execute(&self, request: reqwest::RequestBuilder) -> Result<Response, ApiError> {
         let unreachable = |error| ApiError::Unreachable { url: url_with_port(&self.url), error };
         let request = request.timeout(self.timeout).build().map_err(unreachable)?;
@@ -104,30 +104,31 @@ impl Api {
     }
 }
 
-/// Builds an HTTP client with the settings that all clients of this crate share. `authority` is a PEM bundle that
-/// replaces the trusted authorities of the system.
+/// Builds an HTTP client with the settings that all clients of this crate share. If `authority` is set, the client
+/// trusts only the CA certificates in this PEM bundle, otherwise those of the system.
 pub fn http_client(
     authority: Option<&[u8]>,
     configure: impl FnOnce(reqwest::ClientBuilder) -> reqwest::ClientBuilder,
 ) -> Result<reqwest::Client, ApiError> {
-    // Fails if another part of the process has installed a provider, which is fine.
-    let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    // The cryptographic provider of rustls can be installed once per process. Later attempts fail, which is harmless.
+    let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let mut http = reqwest::Client::builder()
-        // A followed redirect would send signatures and tokens to the host that it names.
+        // If the client followed a redirect, it would send signatures and tokens to the host in the redirect.
         .redirect(reqwest::redirect::Policy::none())
         .timeout(REQUEST_TIMEOUT);
     if let Some(pem) = authority {
-        let none = || ApiError::Authority("it contains no certificate in PEM (`-----BEGIN CERTIFICATE-----`)".into());
-        let certificates = reqwest::Certificate::from_pem_bundle(pem).map_err(|_| none())?;
-        // With an empty list every server would be refused, and the error would blame the server.
+        let no_certificate =
+            || ApiError::Authority("the file contains no PEM certificate (`-----BEGIN CERTIFICATE-----`)".into());
+        let certificates = reqwest::Certificate::from_pem_bundle(pem).map_err(|_| no_certificate())?;
+        // With an empty list, the client would refuse every server, and the error would not mention the list.
         if certificates.is_empty() {
-            return Err(none());
+            return Err(no_certificate());
         }
         http = http.tls_certs_only(certificates);
     }
     configure(http).build().map_err(|error| {
         ApiError::Authority(match authority {
-            Some(_) => "a certificate in it cannot be parsed".into(),
+            Some(_) => "a certificate in the file cannot be parsed".into(),
             None => innermost(&error),
         })
     })

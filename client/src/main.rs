@@ -1,12 +1,12 @@
-//! The command `countersign`.
+//! The program `countersign`, the command line of Countersign.
 
 mod cli;
 
-use cli::{Arguments, CommandOutput, Messages, OutputFormat, print};
+use cli::{Arguments, CommandOutput, Messages, OutputFormat};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // Before there is a second thread, since it changes the environment.
+    // Called before a second thread exists, because it changes environment variables.
     cli::complete_from_environment();
     match cli::parse() {
         Ok(arguments) => run(arguments),
@@ -23,11 +23,11 @@ async fn run(arguments: Arguments) -> ExitCode {
     }
 }
 
-/// Prints the data, then the note, then the errors.
+/// Prints the data on standard output, then the note and the errors on standard error. Returns the exit code.
 fn finish(output: &CommandOutput, messages: &Messages) -> ExitCode {
-    let printed = print(&output.bytes(messages.format())).map_err(|error| output.not_printed(&error));
+    let printed = output.print(messages.format());
     let failed = printed.is_err() || output.error.is_some();
-    // As JSON, standard error has either a note or an error.
+    // With the format JSON, standard error contains either a note or an error.
     if messages.format() == OutputFormat::Text || !failed {
         messages.note(&output.note);
     }

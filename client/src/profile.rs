@@ -1,7 +1,7 @@
-//! Profiles: the state that is stored between processes, with the tokens of the profile's agent.
+//! Profiles: the settings and the tokens of an agent, stored between processes.
 //!
-//! Each profile has the files `NAME.toml`, `NAME.tokens.json` and `NAME.key` (mode 0600) in a folder of the user (mode
-//! 0700). Invariant: API keys of services and tokens of human users are never stored.
+//! A profile consists of the files `NAME.toml`, `NAME.tokens.json` and `NAME.key` (mode 0600) in a directory of the
+//! user (mode 0700). Invariant: API keys of services and tokens of human users are never stored.
 
 use crate::SessionTokens;
 use countersign_identity::Timestamp;
@@ -22,25 +22,23 @@ use std::{
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// The user has no home directory.
-    #[error("there is no home directory: set XDG_CONFIG_HOME")]
+    #[error("the user has no home directory: set XDG_CONFIG_HOME")]
     NoHomeDirectory,
-    /// The name cannot be the name of a file.
-    #[error(
-        "`{0}` is not a valid name of a profile: use letters, digits, `-`, `_` and, not as the first character, `.`"
-    )]
+    /// The name of the profile is not a valid file name.
+    #[error("`{0}` is not a valid profile name: use letters, digits, `-`, `_` and `.`, and do not begin with `.`")]
     Name(String),
     /// A file cannot be read or written.
     #[error("{path}: {error}")]
     File {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The error of the system.
+        /// The error of the operating system.
         error: io::Error,
     },
     /// A file cannot be parsed.
     #[error("{path}: {message}")]
     Malformed {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The error of the parser.
         message: String,
@@ -53,29 +51,29 @@ pub enum ProfileError {
 pub struct Profile {
     /// The URL of the control plane.
     pub url: Option<String>,
-    /// A PEM file with the authorities that replace those of the system.
+    /// A PEM file with the trusted CA certificates. If `None`, the CA certificates of the system are trusted.
     pub ca: Option<PathBuf>,
     /// The id of the agent.
     pub agent: Option<String>,
-    /// The file with its private key.
+    /// The path of the file with the agent's private key.
     pub key: Option<PathBuf>,
-    /// The command of an external signer, instead of `key`.
+    /// The command line of an external signer, which replaces `key`.
     pub signer: Option<String>,
-    /// The hash of its public key.
+    /// The hash of the agent's public key.
     pub public_key_hash: Option<String>,
-    /// The service that is the audience of the agent's tokens.
+    /// The id of the service that is the audience of the agent's tokens.
     pub audience: Option<String>,
-    /// The service that management commands use.
+    /// The id of the service that management commands apply to.
     pub service: Option<String>,
 }
 
-/// The profiles of the user.
+/// The directory with the profiles of a user.
 #[derive(Debug, Clone)]
 pub struct Profiles {
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
-/// The subject of stored tokens. Tokens of another subject are not used.
+/// The control plane, agent and audience of stored tokens. Tokens with another subject are not used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenSubject {
     /// The URL of the control plane.
@@ -87,10 +85,10 @@ pub struct TokenSubject {
 }
 
 impl TokenSubject {
-    /// Whether both are the same, also if the URL of the control plane is spelled differently.
+    /// Whether both subjects are the same. Ignores different spellings of the URL.
     pub fn matches(&self, other: &Self) -> bool {
         let Self { url, agent, audience } = other;
-        self.agent == *agent && self.audience == *audience && same_endpoint(&self.url, url)
+        self.agent == *agent && self.audience == *audience && is_same_url(&self.url, url)
     }
 }
 
@@ -105,24 +103,24 @@ struct StoredTokens {
 }
 
 impl Profiles {
-    /// The profiles of the current user, in `$XDG_CONFIG_HOME/countersign` or `~/.config/countersign`.
+    /// The profiles of the current user, in the directory `$XDG_CONFIG_HOME/countersign` or `~/.config/countersign`.
     pub fn of_user() -> Result<Self, ProfileError> {
         let base = etcetera::choose_base_strategy().map_err(|_| ProfileError::NoHomeDirectory)?;
-        Ok(Self { folder: base.config_dir().join("countersign") })
+        Ok(Self { directory: base.config_dir().join("countersign") })
     }
 
     /// The path of a file of a profile. `extension` is `toml`, `key`, `tokens.json` or `lock`.
     pub fn path(&self, name: &str, extension: &str) -> Result<PathBuf, ProfileError> {
-        let allowed = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
-        let valid = (1..=64).contains(&name.len()) && name.chars().all(allowed) && !name.starts_with('.');
-        if valid {
-            Ok(self.folder.join(format!("{name}.{extension}")))
+        let is_allowed = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
+        let is_valid = (1..=64).contains(&name.len()) && name.chars().all(is_allowed) && !name.starts_with('.');
+        if is_valid {
+            Ok(self.directory.join(format!("{name}.{extension}")))
         } else {
             Err(ProfileError::Name(name.to_owned()))
         }
     }
 
-    /// Reads a profile. A profile that does not exist is empty.
+    /// Reads a profile. Returns an empty profile if it does not exist.
     pub fn load(&self, name: &str) -> Result<Profile, ProfileError> {
         let path = self.path(name, "toml")?;
         let Some(text) = read(&path)? else { return Ok(Profile::default()) };
@@ -137,7 +135,8 @@ impl Profiles {
         self.write(&path, &text)
     }
 
-    /// The stored tokens of this subject. A malformed file counts as none, since a login replaces it.
+    /// Reads the stored tokens of this subject. Returns `None` also if the file is malformed, because a login replaces
+    /// it.
     pub fn tokens(&self, name: &str, subject: &TokenSubject) -> Result<Option<SessionTokens>, ProfileError> {
         let Some(text) = read(&self.path(name, "tokens.json")?)?.map(SecretString::from) else { return Ok(None) };
         let stored: Option<StoredTokens> = serde_json::from_str(text.expose_secret()).ok();
@@ -149,7 +148,7 @@ impl Profiles {
         }))
     }
 
-    /// Stores tokens for later processes.
+    /// Stores the tokens of a subject.
     pub fn save_tokens(&self, name: &str, subject: &TokenSubject, tokens: &SessionTokens) -> Result<(), ProfileError> {
         let stored = json!({
             "holder": subject,
@@ -165,92 +164,92 @@ impl Profiles {
     pub fn delete_tokens(&self, name: &str) -> Result<(), ProfileError> {
         let path = self.path(name, "tokens.json")?;
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(&path)(error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file_error(&path)(error)),
             _ => Ok(()),
         }
     }
 
-    /// Locks the tokens of a profile until the file is dropped. Two processes that use one refresh token would end the
-    /// session.
+    /// Locks the tokens of a profile until the returned file is dropped. Without the lock, two processes could use the
+    /// same refresh token, which ends the session.
     pub fn lock(&self, name: &str) -> Result<File, ProfileError> {
         let path = self.path(name, "lock")?;
-        self.create_folder()?;
+        self.create_directory()?;
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
-        file.and_then(|file| file.lock().map(|()| file)).map_err(failed(&path))
+        file.and_then(|file| file.lock().map(|()| file)).map_err(file_error(&path))
     }
 
-    /// Creates the folder if it does not exist, with mode 0700.
-    fn create_folder(&self) -> Result<(), ProfileError> {
-        let Some(parent) = self.folder.parent() else { return Ok(()) };
-        fs::create_dir_all(parent).map_err(failed(parent))?;
-        match DirBuilder::new().mode(0o700).create(&self.folder) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(failed(&self.folder)(error)),
+    /// Creates the directory with mode 0700 if it does not exist.
+    fn create_directory(&self) -> Result<(), ProfileError> {
+        let Some(parent) = self.directory.parent() else { return Ok(()) };
+        fs::create_dir_all(parent).map_err(file_error(parent))?;
+        match DirBuilder::new().mode(0o700).create(&self.directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(file_error(&self.directory)(error)),
             _ => Ok(()),
         }
     }
 
-    /// Checks that a profile can be saved, by writing and deleting a file. Commands call it before an action whose
-    /// result they have to save.
+    /// Checks that a profile can be saved: writes a temporary file and deletes it. Commands call this function before
+    /// an action whose result they must save.
     pub fn check_writable(&self, name: &str) -> Result<(), ProfileError> {
         let path = self.path(name, "toml")?;
         let temporary = self.write_temporary(&path, "write test\n")?;
-        fs::remove_file(&temporary).map_err(failed(&temporary))
+        fs::remove_file(&temporary).map_err(file_error(&temporary))
     }
 
-    /// Whether a profile could be saved, by the permissions of the file system. It creates and writes nothing.
+    /// Returns whether the file permissions allow to save a profile. Creates and writes nothing.
     pub fn is_writable(&self, name: &str) -> Result<bool, ProfileError> {
         let path = self.path(name, "toml")?;
-        // A save replaces the file by a rename, so only the permissions of its folder matter.
-        let existing = path.ancestors().skip(1).find(|folder| folder.exists());
-        Ok(existing.is_some_and(|folder| rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).is_ok()))
+        // Saving replaces the file by a rename, so only the permissions of its directory matter.
+        let existing = path.ancestors().skip(1).find(|directory| directory.exists());
+        Ok(existing.is_some_and(|directory| rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()))
     }
 
-    /// The names of the profiles that exist, sorted.
+    /// The names of the existing profiles, sorted.
     pub fn names(&self) -> Vec<String> {
-        let files = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let files = fs::read_dir(&self.directory).into_iter().flatten().flatten();
         let names = files.filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".toml")?.to_owned()));
         let mut names: Vec<_> = names.collect();
         names.sort();
         names
     }
 
-    /// Writes a file atomically. Other users can never read it.
+    /// Writes a file atomically, with mode 0600 from the start.
     fn write(&self, path: &Path, text: &str) -> Result<(), ProfileError> {
         let temporary = self.write_temporary(path, text)?;
-        fs::rename(&temporary, path).map_err(failed(path))
+        fs::rename(&temporary, path).map_err(file_error(path))
     }
 
     /// Writes a temporary file next to `path`, with the process id in its name.
     fn write_temporary(&self, path: &Path, text: &str) -> Result<PathBuf, ProfileError> {
-        self.create_folder()?;
+        self.create_directory()?;
         let mut temporary = path.as_os_str().to_owned();
         temporary.push(format!(".{}", std::process::id()));
         let temporary = PathBuf::from(temporary);
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary);
         file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| {
-            // A partial file is of no use.
+            // Remove the incomplete file.
             let _ignored = fs::remove_file(&temporary);
-            failed(path)(error)
+            file_error(path)(error)
         })?;
         Ok(temporary)
     }
 }
 
-/// The case of the host, a default port and a trailing slash do not matter.
-fn same_endpoint(one: &str, other: &str) -> bool {
-    let parsed = |url: &str| Url::parse(url.trim_end_matches('/')).ok();
-    one == other || parsed(one).is_some_and(|one| parsed(other) == Some(one))
+/// Compares two URLs. Ignores the case of the host, a default port and a trailing slash.
+fn is_same_url(first: &str, second: &str) -> bool {
+    let parse = |url: &str| Url::parse(url.trim_end_matches('/')).ok();
+    first == second || parse(first).is_some_and(|parsed| parse(second) == Some(parsed))
 }
 
 fn read(path: &Path) -> Result<Option<String>, ProfileError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(failed(path)(error)),
+        Err(error) => Err(file_error(path)(error)),
     }
 }
 
-fn failed(path: &Path) -> impl FnOnce(io::Error) -> ProfileError {
+fn file_error(path: &Path) -> impl FnOnce(io::Error) -> ProfileError {
     let path = path.to_owned();
     move |error| ProfileError::File { path, error }
 }
@@ -260,8 +259,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn same_endpoint_ignores_spelling() {
-        for (other, same) in [
+    fn is_same_url_ignores_case_default_port_and_trailing_slash() {
+        for (other, is_same) in [
             ("https://host.example", true),
             ("https://HOST.example/", true),
             ("https://host.example:443/", true),
@@ -270,9 +269,9 @@ mod tests {
             ("https://host.example/path", false),
             ("https://other.example", false),
         ] {
-            assert_eq!(same_endpoint("https://host.example", other), same, "{other}");
+            assert_eq!(is_same_url("https://host.example", other), is_same, "{other}");
         }
-        assert!(same_endpoint("https://host/path/", "https://host:443/path"));
-        assert!(!same_endpoint("nonsense", "other nonsense"));
+        assert!(is_same_url("https://host/path/", "https://host:443/path"));
+        assert!(!is_same_url("invalid", "also invalid"));
     }
 }

@@ -1,4 +1,4 @@
-//! An agent's session: tokens are refreshed before they expire, and a new login replaces a session that ended.
+//! The session of an agent: refreshes tokens before they expire, and logs in again if the session has ended.
 //!
 //! Depends on [`crate::api`]. [`crate::profile`] stores the [`SessionTokens`] between processes.
 
@@ -8,24 +8,25 @@ use secrecy::SecretString;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// A token is refreshed this long before it expires, or after three quarters of a short lifetime.
+/// The time before its expiry at which a token is refreshed. A token with a short lifetime is refreshed after three
+/// quarters of its lifetime.
 const REFRESH_MARGIN: Duration = Duration::from_mins(1);
 
-/// A token pair with its times by the clock of this machine.
+/// A token pair with its refresh and expiry times, according to the clock of this machine.
 #[derive(Debug, Clone)]
 pub struct SessionTokens {
     /// The access token, a JWT.
     pub access_token: SecretString,
     /// The refresh token, which can be used once.
     pub refresh_token: SecretString,
-    /// From this time on the access token is refreshed before it is used.
+    /// The time from which the access token is refreshed before it is used.
     pub refresh_at: Timestamp,
-    /// The access token expires at this time.
+    /// The time at which the access token expires.
     pub expires_at: Timestamp,
 }
 
 impl SessionTokens {
-    /// Counts the lifetime from the time of the request, which is before the time of issue.
+    /// Computes the times from the time of the request, because the token was issued later than that.
     fn from_response(requested_at: Timestamp, tokens: Tokens) -> Self {
         let lifetime = Duration::from_secs(tokens.expires_in);
         Self {
@@ -37,7 +38,7 @@ impl SessionTokens {
     }
 }
 
-/// The session of one agent. Share it between tasks: concurrent callers cause one refresh.
+/// The session of an agent. Tasks can share a session, so that concurrent calls cause only one refresh.
 #[derive(Debug)]
 pub struct Session<S> {
     api: Api,
@@ -48,28 +49,29 @@ pub struct Session<S> {
 }
 
 impl<S: Sign> Session<S> {
-    /// Creates a session. `service` is the audience of the tokens; without it, that of the agent's oldest role.
+    /// Creates a session. `service` is the audience of the tokens. If `service` is `None`, the audience is the
+    /// service of the agent's oldest role.
     pub fn new(api: Api, signer: S, agent: String, service: Option<String>) -> Self {
         Self { api, signer, agent, service, tokens: Mutex::new(None) }
     }
 
-    /// Continues with the tokens of an earlier process.
+    /// Uses the tokens of an earlier process.
     #[must_use]
     pub fn resume(mut self, tokens: Option<SessionTokens>) -> Self {
         self.tokens = Mutex::new(tokens);
         self
     }
 
-    /// Valid tokens: the current ones, else refreshed ones, else those of a new login.
+    /// Returns valid tokens: the current tokens, or refreshed tokens, or the tokens of a new login.
     ///
-    /// If the refresh fails because of an outage or a rate limit, the current token is returned until it expires. After
-    /// a response with `Retry-After`, the next refresh waits for that time.
+    /// If a refresh fails because of an outage or a rate limit, returns the current tokens until they expire. If the
+    /// response has a `Retry-After`, the next refresh waits for that time.
     pub async fn tokens(&self) -> Result<SessionTokens, ApiError> {
         let mut tokens = self.tokens.lock().await;
         let now = clock::now();
         let next = match tokens.as_mut() {
             Some(current) if now < current.refresh_at => return Ok(current.clone()),
-            Some(current) => match self.refreshed(current).await {
+            Some(current) => match self.refresh_or_login(current).await {
                 Err(error) if error.is_outage() && now < current.expires_at => {
                     if let Some(wait) = error.retry_after() {
                         current.refresh_at = now.saturating_add(wait).min(current.expires_at);
@@ -78,39 +80,39 @@ impl<S: Sign> Session<S> {
                 }
                 next => next?,
             },
-            None => self.new_login().await?,
+            None => self.request_login().await?,
         };
         Ok(tokens.insert(next).clone())
     }
 
-    /// Refreshes the tokens now, whether they are due or not.
+    /// Refreshes the tokens now, even if they are still valid.
     pub async fn refresh(&self) -> Result<SessionTokens, ApiError> {
         let mut tokens = self.tokens.lock().await;
         let next = match tokens.as_ref() {
-            Some(current) => self.refreshed(current).await?,
-            None => self.new_login().await?,
+            Some(current) => self.refresh_or_login(current).await?,
+            None => self.request_login().await?,
         };
         Ok(tokens.insert(next).clone())
     }
 
-    /// Logs in, also if the current tokens are valid.
+    /// Logs in, even if the current tokens are still valid.
     pub async fn login(&self) -> Result<SessionTokens, ApiError> {
         let mut tokens = self.tokens.lock().await;
-        let next = self.new_login().await?;
+        let next = self.request_login().await?;
         Ok(tokens.insert(next).clone())
     }
 
-    async fn refreshed(&self, current: &SessionTokens) -> Result<SessionTokens, ApiError> {
+    async fn refresh_or_login(&self, current: &SessionTokens) -> Result<SessionTokens, ApiError> {
         let requested_at = clock::now();
         match self.api.refresh_with(&current.refresh_token).await {
             Ok(tokens) => Ok(SessionTokens::from_response(requested_at, tokens)),
-            // The key is available, so a new login needs no action of the user.
-            Err(error) if error.ends_session() => self.new_login().await,
+            // The signer is available, so a new login needs no action of the user.
+            Err(error) if error.ends_session() => self.request_login().await,
             Err(error) => Err(error),
         }
     }
 
-    async fn new_login(&self) -> Result<SessionTokens, ApiError> {
+    async fn request_login(&self) -> Result<SessionTokens, ApiError> {
         let requested_at = clock::now();
         let tokens = self.api.login(&self.signer, &self.agent, self.service.as_deref()).await?;
         Ok(SessionTokens::from_response(requested_at, tokens))

@@ -1,33 +1,33 @@
-//! Signers of challenges: a key in a file, or an external command.
+//! Signers of challenges: a private key from a file, or an external command.
 //!
-//! An external command connects a TPM, an HSM or a platform agent. It reads the nonce from standard input and writes the
-//! signature (ECDSA P-256 with SHA-256) to standard output, as hex or as bytes, r‖s or DER. It inherits standard error,
-//! so that it can prompt.
+//! An external command connects to a TPM, an HSM or a key agent. It reads the nonce from standard input and writes the
+//! signature (ECDSA P-256 with SHA-256) to standard output, as hex or as bytes, in the form r‖s or DER. It inherits
+//! standard error, so that it can prompt the user.
 
 use crate::{KeyError, PrivateKey};
 use countersign_identity::{P256PublicKey, public_key::EcdsaSignature};
 use std::{fmt, process::Stdio, time::Duration};
 use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
 
-/// The timeout of a command. It leaves time to touch a security key or to type a PIN.
+/// The timeout of an external command. It is long enough to touch a security key or to type a PIN.
 const COMMAND_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Signs nonces.
+/// A signer of nonces.
 pub trait Sign {
-    /// The signature over the text of the nonce, in hex.
+    /// Signs the text of the nonce. Returns the signature in hex.
     fn sign_nonce(&self, nonce: &str) -> impl Future<Output = Result<String, KeyError>> + Send;
 }
 
 /// A signer with an agent's private key.
 #[derive(Debug)]
 pub enum Signer {
-    /// A key in a file.
+    /// A private key from a file.
     Key(PrivateKey),
     /// An external command.
     Command(SignerCommand),
 }
 
-/// A command line for `sh -c`. It may contain a PIN, so only its first word is shown.
+/// An external command: a command line for `sh -c`. It may contain a PIN, so messages show only its first word.
 #[derive(Clone)]
 pub struct SignerCommand(String);
 
@@ -52,18 +52,18 @@ impl SignerCommand {
         Self(line.into())
     }
 
-    /// The first word of the command line, for messages.
+    /// The first word of the command line, to show in messages.
     pub fn program(&self) -> &str {
         self.0.split_whitespace().next().unwrap_or_default()
     }
 
-    /// Whether the command signs with the private key of this public key. Runs the command with a random nonce.
+    /// Returns whether the command signs with the private key of this public key. Runs the command with a random nonce.
     pub async fn holds(&self, public_key: P256PublicKey) -> Result<bool, KeyError> {
         let nonce = PrivateKey::random_nonce();
         Ok(verifies(public_key, &nonce, &self.sign_nonce(&nonce).await?))
     }
 
-    fn failed(&self, problem: impl Into<String>) -> KeyError {
+    fn error(&self, problem: impl Into<String>) -> KeyError {
         KeyError::Signer { program: self.program().to_owned(), problem: problem.into() }
     }
 
@@ -72,7 +72,7 @@ impl SignerCommand {
         command.arg("-c").arg(&self.0).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A command need not read its input; only its signature counts.
+            // A write error is ignored, because a command that returns a valid signature need not read its input.
             let _ignored = stdin.write_all(nonce.as_bytes()).await;
         }
         child.wait_with_output().await
@@ -81,24 +81,24 @@ impl SignerCommand {
 
 impl Sign for SignerCommand {
     async fn sign_nonce(&self, nonce: &str) -> Result<String, KeyError> {
-        let output = timeout(COMMAND_TIMEOUT, self.run(nonce)).await.map_err(|_| self.failed("timed out"))?;
-        let output = output.map_err(|error| self.failed(error.to_string()))?;
+        let output = timeout(COMMAND_TIMEOUT, self.run(nonce)).await.map_err(|_| self.error("timed out"))?;
+        let output = output.map_err(|error| self.error(error.to_string()))?;
         if !output.status.success() {
-            return Err(self.failed(format!("failed: {}", output.status)));
+            return Err(self.error(format!("failed: {}", output.status)));
         }
         parse_signature(&output.stdout)
-            .ok_or_else(|| self.failed("printed no P-256 signature (hex or bytes, r‖s or DER)"))
+            .ok_or_else(|| self.error("printed no P-256 signature (hex or bytes, r‖s or DER)"))
     }
 }
 
-/// Whether a signature covers the text of the nonce, or the bytes that its hex stands for. The control plane accepts
-/// both.
+/// Returns whether the signature is over the text of the nonce, or over the bytes that this text encodes in hex. The
+/// control plane accepts both.
 fn verifies(public_key: P256PublicKey, nonce: &str, signature: &str) -> bool {
     let bytes = hex::decode(nonce).unwrap_or_default();
     EcdsaSignature::from_hex(signature).is_ok_and(|parsed| public_key.verifies(&[nonce.as_bytes(), &bytes], &parsed))
 }
 
-/// The signature in the output of a command, in hex. The output is hex text or bytes.
+/// Parses the output of a command, which is a signature as hex text or as bytes. Returns the signature in hex.
 fn parse_signature(output: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(output).ok().map(|text| text.trim().to_ascii_lowercase());
     let candidates = [text, Some(hex::encode(output))];
@@ -121,24 +121,24 @@ mod tests {
         let text = hex::encode(&bytes);
         assert_eq!(parse_signature(&bytes), Some(text.clone()));
         assert_eq!(parse_signature(format!("{}\n", text.to_uppercase()).as_bytes()), Some(text));
-        for wrong in [&b""[..], b"hello", &[0; 64], b"00"] {
-            assert_eq!(parse_signature(wrong), None);
+        for invalid in [&b""[..], b"hello", &[0; 64], b"00"] {
+            assert_eq!(parse_signature(invalid), None);
         }
     }
 
     #[test]
-    fn verifies_accepts_signatures_over_the_text_and_over_the_bytes() {
+    fn verifies_accepts_signatures_over_the_text_and_over_its_bytes() {
         let (key, other) = (PrivateKey::generate(), PrivateKey::generate());
         let public_key = P256PublicKey::from_pem(&key.public_pem().unwrap()).unwrap();
-        // The hex of a text, since the key signs texts only.
+        // The nonce is the hex of a text, because `PrivateKey::sign` signs only texts.
         let nonce = hex::encode("sixteen letters.");
-        for (signature, valid) in [
+        for (signature, is_valid) in [
             (key.sign(&nonce), true),
             (key.sign("sixteen letters."), true),
             (key.sign("another"), false),
             (other.sign(&nonce), false),
         ] {
-            assert_eq!(verifies(public_key, &nonce, &signature), valid);
+            assert_eq!(verifies(public_key, &nonce, &signature), is_valid);
         }
         assert_ne!(PrivateKey::random_nonce(), PrivateKey::random_nonce());
     }
@@ -146,6 +146,6 @@ mod tests {
     #[test]
     fn debug_and_errors_show_only_the_first_word_of_a_command() {
         let command = SignerCommand::new("hsm-sign --pin 1234");
-        assert!(!format!("{command:?} {}", command.failed("failed")).contains("1234"));
+        assert!(!format!("{command:?} {}", command.error("failed")).contains("1234"));
     }
 }

@@ -1,7 +1,7 @@
-//! Verification of webhook requests, for services that receive them.
+//! Verifies webhook requests at the service that receives them.
 //!
-//! Signatures are those of Standard Webhooks, version `v1`: HMAC-SHA256 over `id.timestamp.body`. Invariants: secrets are
-//! not printed, signatures are compared in constant time, and the current time is an argument.
+//! Requests are signed according to Standard Webhooks, version `v1`: HMAC-SHA256 over `id.timestamp.body`. Invariants:
+//! `Debug` prints no secret, signatures are compared in constant time, and the current time is an argument.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -10,12 +10,12 @@
 //!
 //! let verifier = Verifier::new("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".parse()?);
 //!
-//! // The headers and the body of a request, the body byte for byte as it came.
+//! // Handles a request. `body` must be the received bytes, unchanged.
 //! fn receive(verifier: &Verifier, headers: &HeaderMap, body: &[u8]) -> u16 {
 //!     match verifier.verify(headers, body, clock::now()).and_then(|signed| signed.event()) {
-//!         // Delivery is at least once: store `event.id`, and ignore an event that was processed before.
+//!         // An event can be delivered more than once: store `event.id`, and ignore ids that were processed before.
 //!         Ok(event) => { println!("{} {}: {}", event.id, event.kind, event.data); 200 }
-//!         Err(problem) => { eprintln!("refused: {problem}"); 401 }
+//!         Err(error) => { eprintln!("refused: {error}"); 401 }
 //!     }
 //! }
 //! # assert_eq!(receive(&verifier, &HeaderMap::new(), b""), 401);
@@ -37,38 +37,38 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::{fmt, ops::RangeInclusive, str::FromStr, time::Duration};
 
-/// The header with the id of the event, the same on every attempt.
+/// The name of the header with the id of the event, which is the same on every attempt.
 pub const ID: &str = "webhook-id";
 
-/// The header with the time of the attempt, in seconds since 1970.
+/// The name of the header with the time of the attempt, in Unix seconds.
 pub const TIMESTAMP: &str = "webhook-timestamp";
 
-/// The header with one or more signatures, separated by spaces.
+/// The name of the header with one or more signatures, separated by spaces.
 pub const SIGNATURE: &str = "webhook-signature";
 
-/// The largest accepted age of an attempt, and the largest accepted time in the future.
+/// The maximum difference between the time of an attempt and the current time, in both directions.
 pub const TOLERANCE: Duration = Duration::from_mins(5);
 
-/// The prefix of secrets.
-const PREFIX: &str = "whsec_";
+/// The prefix of webhook secrets.
+const SECRET_PREFIX: &str = "whsec_";
 
 /// The prefix of signatures of the supported version.
-const VERSION: &str = "v1,";
+const SIGNATURE_PREFIX: &str = "v1,";
 
-/// The length of a secret in bytes. HMAC-SHA256 hashes a longer key, so more bytes add nothing.
+/// The valid lengths of a secret in bytes. HMAC-SHA256 hashes keys longer than 64 bytes, so more bytes add no security.
 const SECRET_LENGTH: RangeInclusive<usize> = 24..=64;
 
-/// Why a text is not the secret of a webhook.
+/// Why a text is not a webhook secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
-    /// It has another prefix.
-    #[error("the secret of a webhook begins with {PREFIX}")]
+    /// The text does not begin with `whsec_`.
+    #[error("a webhook secret must begin with {SECRET_PREFIX}")]
     Prefix,
-    /// The rest is not Base64.
-    #[error("after {PREFIX}, the secret of a webhook is Base64 with padding")]
+    /// The text after the prefix is not Base64.
+    #[error("a webhook secret must be {SECRET_PREFIX} and Base64 with padding")]
     Encoding,
-    /// It is too short or too long.
-    #[error("after {PREFIX}, the secret of a webhook has {} to {} bytes", SECRET_LENGTH.start(), SECRET_LENGTH.end())]
+    /// The secret is too short or too long.
+    #[error("a webhook secret must be {SECRET_PREFIX} and the Base64 of {} to {} bytes", SECRET_LENGTH.start(), SECRET_LENGTH.end())]
     Length,
 }
 
@@ -84,24 +84,24 @@ pub enum WebhookError {
     /// A header has an invalid value.
     #[error("the header {0} cannot be parsed")]
     Unreadable(&'static str),
-    /// No signature has a supported version.
-    #[error("{SIGNATURE} contains no signature that begins with {VERSION}")]
+    /// The header has no signature of a supported version.
+    #[error("the header {SIGNATURE} contains no signature that begins with {SIGNATURE_PREFIX}")]
     UnknownVersion,
-    /// No signature matches.
+    /// No signature of a supported version is correct.
     #[error("the signature is wrong: it was made with another secret, or the body was changed")]
     WrongSignature,
-    /// The signature is valid but old: the request may be a replay.
+    /// The signature is valid but too old. The request may be a replay.
     #[error("the signature is valid, but was made more than five minutes ago")]
     TooOld,
-    /// The signature is valid but from the future: a clock is wrong.
-    #[error("the signature is valid, but was made more than five minutes in the future: is the clock right?")]
+    /// The signature is valid, but its time is in the future. The clock of the sender or of the receiver is wrong.
+    #[error("the signature is valid, but its time is more than five minutes in the future: check the clock")]
     TooNew,
     /// The signature is valid, but the body is not an event.
-    #[error("the signature is valid, but the body is not an event of Countersign")]
+    #[error("the signature is valid, but the body is not a Countersign event")]
     NotAnEvent,
 }
 
-/// The secret of a webhook. `Debug` does not print it.
+/// The secret of a webhook. `Debug` does not print the secret.
 #[derive(Clone)]
 pub struct WebhookSecret(hmac::Key);
 
@@ -109,7 +109,7 @@ impl FromStr for WebhookSecret {
     type Err = SecretError;
 
     fn from_str(text: &str) -> Result<Self, SecretError> {
-        let encoded = text.strip_prefix(PREFIX).ok_or(SecretError::Prefix)?;
+        let encoded = text.strip_prefix(SECRET_PREFIX).ok_or(SecretError::Prefix)?;
         let bytes = STANDARD.decode(encoded).map(Zeroizing::new).map_err(|_| SecretError::Encoding)?;
         if !SECRET_LENGTH.contains(&bytes.len()) {
             return Err(SecretError::Length);
@@ -124,33 +124,34 @@ impl fmt::Debug for WebhookSecret {
     }
 }
 
-/// Verifies requests with one or more secrets.
+/// A verifier of webhook requests that accepts one or more secrets.
 #[derive(Debug, Clone)]
 pub struct Verifier {
     secrets: Vec<WebhookSecret>,
 }
 
-/// A request with a valid and recent signature.
+/// A webhook request with a valid and recent signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SignedRequest<'a> {
-    /// The id of the event. Ignore an event that was processed before.
+    /// The id of the event. The receiver should ignore ids that it processed before.
     pub id: &'a str,
-    /// The time of the attempt.
+    /// The time at which the request was sent.
     pub sent_at: Timestamp,
-    /// The body.
+    /// The body of the request.
     pub body: &'a [u8],
 }
 
-/// An event.
+/// An event in a webhook request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
-    /// The id. Ignore an event that was processed before.
+    /// The id of the event. The receiver should ignore ids that it processed before.
     pub id: String,
-    /// The kind, such as `agent.role_assigned`. Ignore unknown kinds, since more will follow.
+    /// The kind, such as `agent.role_assigned`. The receiver should ignore unknown kinds, because new kinds may be
+    /// added.
     pub kind: String,
-    /// When it occurred (RFC 3339).
+    /// When the event occurred (RFC 3339).
     pub timestamp: String,
-    /// Further fields, by kind.
+    /// Further fields, which depend on the kind.
     pub data: Value,
 }
 
@@ -162,19 +163,19 @@ struct Body {
 }
 
 impl Verifier {
-    /// A verifier with one secret.
+    /// Creates a verifier that accepts one secret.
     pub fn new(secret: WebhookSecret) -> Self {
         Self { secrets: vec![secret] }
     }
 
-    /// Accepts another secret too, during a rotation.
+    /// Accepts another secret too, for example while the secret is rotated.
     #[must_use]
     pub fn or(mut self, secret: WebhookSecret) -> Self {
         self.secrets.push(secret);
         self
     }
 
-    /// Verifies the signature and the time of a request. `body` is the body byte for byte.
+    /// Verifies the signature and the time of a request. `body` must be the received bytes, unchanged.
     pub fn verify<'a>(
         &self,
         headers: &'a HeaderMap,
@@ -182,15 +183,15 @@ impl Verifier {
         now: Timestamp,
     ) -> Result<SignedRequest<'a>, WebhookError> {
         let (id, timestamp, signatures) =
-            (single(headers, ID)?, single(headers, TIMESTAMP)?, single(headers, SIGNATURE)?);
-        // An id with a dot would allow the same signed bytes to be split into another id and timestamp.
+            (single_value(headers, ID)?, single_value(headers, TIMESTAMP)?, single_value(headers, SIGNATURE)?);
+        // If ids could contain dots, an attacker could split the same signed bytes into another id and timestamp.
         if id.is_empty() || id.contains('.') {
             return Err(WebhookError::Unreadable(ID));
         }
         let seconds = timestamp.parse().map_err(|_| WebhookError::Unreadable(TIMESTAMP))?;
         self.check_signature(signatures, &[id.as_bytes(), b".", timestamp.as_bytes(), b".", body])?;
         let sent_at = Timestamp::from_seconds(seconds);
-        // The header has whole seconds, so the comparison has too.
+        // The header contains whole seconds, so the current time is truncated to a second before the comparison.
         if now.truncated_to_second().duration_since(sent_at) > TOLERANCE {
             return Err(WebhookError::TooOld);
         }
@@ -200,9 +201,10 @@ impl Verifier {
         Ok(SignedRequest { id, sent_at, body })
     }
 
-    /// Checks that one of the signatures was made with one of the secrets over the concatenation of `parts`.
+    /// Checks that at least one of the signatures is a signature of the concatenated `parts` with one of the secrets.
     fn check_signature(&self, signatures: &str, parts: &[&[u8]]) -> Result<(), WebhookError> {
-        let supported: Vec<_> = signatures.split(' ').filter_map(|signature| signature.strip_prefix(VERSION)).collect();
+        let supported: Vec<_> =
+            signatures.split(' ').filter_map(|signature| signature.strip_prefix(SIGNATURE_PREFIX)).collect();
         if supported.is_empty() {
             return Err(WebhookError::UnknownVersion);
         }
@@ -215,10 +217,10 @@ impl Verifier {
             }
             context.sign()
         });
-        let equal =
+        let is_equal =
             |tag: &hmac::Tag, candidate: &[u8]| constant_time::verify_slices_are_equal(tag.as_ref(), candidate).is_ok();
-        let valid = expected.any(|tag| candidates.iter().any(|candidate| equal(&tag, candidate)));
-        if valid { Ok(()) } else { Err(WebhookError::WrongSignature) }
+        let is_valid = expected.any(|tag| candidates.iter().any(|candidate| is_equal(&tag, candidate)));
+        if is_valid { Ok(()) } else { Err(WebhookError::WrongSignature) }
     }
 }
 
@@ -231,8 +233,8 @@ impl SignedRequest<'_> {
     }
 }
 
-/// The value of a header that must occur exactly once.
-fn single<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<&'a str, WebhookError> {
+/// Returns the value of a header that must occur exactly once.
+fn single_value<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<&'a str, WebhookError> {
     let mut values = headers.get_all(name).iter();
     let value = values.next().ok_or(WebhookError::Missing(name))?;
     if values.next().is_some() {

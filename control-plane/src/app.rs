@@ -28,7 +28,7 @@ use crate::{
     http::{AppState, Limits, TrustedProxies},
     humans::{HumanTokenVerifier, OperatorKey},
     operations::{ContextParts, flush_suppressed_bursts},
-    sync::SidecarSettings,
+    sync::{self, SidecarSettings},
     webhooks::{DispatcherHealth, HttpSender},
 };
 use countersign_process::{Clock, Readiness, ReadinessGuard, Rng, Shutdown, SystemClock, SystemRng};
@@ -45,12 +45,19 @@ pub struct Dependencies {
     pub rng: Arc<dyn Rng>,
     /// Resolves the host names of webhooks.
     pub resolver: Arc<dyn HostResolver>,
+    /// The interval at which the database is polled for changes that other control planes committed.
+    pub change_poll_interval: Duration,
 }
 
 impl Default for Dependencies {
     /// The clock, random number generator and resolver of the operating system.
     fn default() -> Self {
-        Self { clock: Arc::new(SystemClock), rng: Arc::new(SystemRng), resolver: Arc::new(SystemResolver) }
+        Self {
+            clock: Arc::new(SystemClock),
+            rng: Arc::new(SystemRng),
+            resolver: Arc::new(SystemResolver),
+            change_poll_interval: sync::POLL_INTERVAL,
+        }
     }
 }
 
@@ -62,6 +69,7 @@ pub struct App {
     redis: Option<Arc<RedisClient>>,
     http_sender: Arc<HttpSender>,
     dispatcher_health: Arc<DispatcherHealth>,
+    change_poll_interval: Duration,
     certificate: Certificate,
     ports: Ports,
     database_lock: Option<FileLock>,
@@ -86,10 +94,11 @@ impl App {
         let database_lock = database::lock_shared(&config)?;
         let dispatcher_health = Arc::new(DispatcherHealth::new(dependencies.clock.clone()));
         let health = dispatcher_health.clone();
+        let change_poll_interval = dependencies.change_poll_interval;
         let queue_health = Arc::new(move || health.current());
         let (context, parts) = wiring::context(&config, &public_url, dependencies, queue_health, &metrics).await?;
         let store = parts.store.clone();
-        metrics.expose_connection_pools(move || store.connection_pools())?;
+        metrics.expose_connection_pools(move || store.pool_statuses())?;
         let http_sender = Arc::new(wiring::http_sender(&config.webhooks, &parts.address_guard)?);
         let operator_key = humans::load_operator_key(&config, parts.rng.as_ref())?.map(Arc::new);
         let (certificate, authority) = wiring::certificate(&config, context.now())?;
@@ -113,6 +122,7 @@ impl App {
             redis,
             http_sender,
             dispatcher_health,
+            change_poll_interval,
             certificate,
             ports,
             database_lock,
@@ -146,6 +156,7 @@ impl App {
             redis,
             http_sender,
             dispatcher_health,
+            change_poll_interval,
             certificate,
             ports,
             database_lock,
@@ -156,7 +167,8 @@ impl App {
         let mut tasks = Tasks::new();
         servers::serve_admin(&mut tasks, ports.admin, readiness, state.metrics.clone(), &shutdown);
         let settings = SidecarSettings { issuer: context.issuer().to_owned(), max_staleness: config.max_staleness() };
-        let sync_service = servers::sync_service(&mut tasks, &parts.store, settings, &state.metrics, &shutdown);
+        let sync_settings = (settings, change_poll_interval);
+        let sync_service = servers::sync_service(&mut tasks, &parts.store, sync_settings, &state.metrics, &shutdown);
         servers::serve_sync(&mut tasks, ports.sync, &certificate, sync_service, &shutdown)?;
         servers::serve_api(&mut tasks, ports.api, (&certificate, parts.rng.clone()), state.clone(), &shutdown)?;
         jobs::spawn_periodic(&mut tasks, &state, &shutdown);

@@ -6,7 +6,9 @@ use crate::{
     domain::{audit::Initiator, credential::expose, service::KeyScope, text::DisplayName},
     files,
     humans::{OperatorKey, OperatorKeyError},
-    operations::{Context, NewKey, NewService, OperationError, create_service, create_service_key, find_service_key},
+    operations::{
+        Context, NewService, NewServiceKey, OperationError, create_service, create_service_key, find_service_key,
+    },
 };
 use countersign_identity::{ServiceId, Timestamp};
 use secrecy::{ExposeSecret, SecretString};
@@ -103,9 +105,13 @@ async fn create_first_service(
     let service =
         create_service(context, &Initiator::SYSTEM, owner, NewService { name: service_name, accepts_unbound: true })
             .await?;
-    let (_, key) =
-        create_service_key(context, &Initiator::SYSTEM, service.id, NewKey { name: key_name, scope: KeyScope::Full })
-            .await?;
+    let (_, key) = create_service_key(
+        context,
+        &Initiator::SYSTEM,
+        service.id,
+        NewServiceKey { name: key_name, scope: KeyScope::Full },
+    )
+    .await?;
     Ok((service.id, key))
 }
 

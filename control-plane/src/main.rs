@@ -151,7 +151,7 @@ async fn main() -> ExitCode {
         Command::HumanToken(HumanToken::Mint { subject, admin, hours }) => mint(&config, &subject, admin, hours),
         Command::Audit(command) => audit(&config, command).await,
         Command::Database(command) => database(&config, command).await.map_err(Into::into),
-        Command::Openapi => print(api_description()).map_err(Into::into),
+        Command::Openapi => print_for_reader(api_description()).map_err(Into::into),
     };
     result.map_or_else(|error| fail(1, &error), |()| ExitCode::SUCCESS)
 }
@@ -162,6 +162,7 @@ async fn serve(config: Config) -> CommandResult {
 
 fn mint(config: &Config, subject: &str, admin: bool, hours: u32) -> CommandResult {
     let lifetime = Duration::from_secs(u64::from(hours) * 3600);
+    // The token is lost if standard output is closed, so that is an error.
     Ok(print(format_args!("{}\n", mint_human_token(config, subject, admin, lifetime)?))?)
 }
 
@@ -197,7 +198,7 @@ fn inspect(command: &ConfigCommand, inspection: Result<ConfigInspection, ConfigE
     }
     let printed = match command {
         ConfigCommand::Check if problems.is_empty() => print("ok\n"),
-        ConfigCommand::Print => print(inspection.print()),
+        ConfigCommand::Print => print_for_reader(inspection.print()),
         ConfigCommand::Check => Ok(()),
     };
     let code = printed.map_or_else(|error| fail(1, &error), |()| ExitCode::SUCCESS);
@@ -211,6 +212,14 @@ struct StdoutError(io::Error);
 
 fn print(text: impl Display) -> Result<(), StdoutError> {
     write_stdout(text).map_err(StdoutError)
+}
+
+/// The same, for text that a reader such as `head` may close before its end.
+fn print_for_reader(text: impl Display) -> Result<(), StdoutError> {
+    match print(text) {
+        Err(StdoutError(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
 }
 
 /// Prints an error. If standard error is closed or full, only the exit code reports it.

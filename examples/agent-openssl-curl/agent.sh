@@ -1,28 +1,28 @@
 #!/usr/bin/env bash
-# An agent that uses only openssl and curl. It shows everything that an agent does: there is no library and no shared
-# secret, and the private key never leaves this machine.
+# An agent that uses only openssl and curl. It shows all steps of an agent. An agent needs no library and no shared secret,
+# and its private key never leaves this machine.
 #
 #   agent.sh key                        creates a P-256 key pair
-#   agent.sh register EMAIL NAME        registers the public key, saves the agent id
-#   agent.sh login [SERVICE_ID]         signs a challenge, saves an access token (valid for an hour)
+#   agent.sh register EMAIL NAME        registers the public key and saves the agent id
+#   agent.sh login [SERVICE_ID]         signs a challenge and saves an access token, which is valid for an hour
 #   agent.sh call URL [CURL_OPTION...]  calls a service with the token
 #
-# Environment (a development server writes the first two into its dev.env):
+# Environment variables (a control plane with --dev writes the first two to dev.env):
 #   COUNTERSIGN_URL   the URL of the control plane, such as https://localhost:8443
-#   COUNTERSIGN_CA    a PEM file with the trusted authority (default: those of the system)
-#   AGENT_DIR         the folder with the key, id and tokens of this agent (default: ./agent)
+#   COUNTERSIGN_CA    a PEM file with the trusted CA certificates (default: those of the system)
+#   AGENT_DIR         the folder with the key, the id and the tokens of this agent (default: ./agent)
 #
-# It exits with 1 if a server refuses a request, and prints the response.
+# If a server refuses a request, the script prints the response and exits with 1.
 set -euo pipefail
 
 dir="${AGENT_DIR:-./agent}"
-umask 077 # other users cannot read the files of this script
+umask 077 # only the owner can read the files that this script creates
 
 main() {
     local command="${1:-}"
     [ $# -eq 0 ] || shift
     case "$command" in
-    key) make_key ;;
+    key) create_key ;;
     register) register "${1:?an e-mail address}" "${2:?a name}" ;;
     login) login "${1:-}" ;;
     call) call "${1:?a URL}" "${@:2}" ;;
@@ -30,8 +30,8 @@ main() {
     esac
 }
 
-make_key() {
-    [ ! -e "$dir/key.pem" ] || fail "$dir/key.pem exists: for another agent, set another AGENT_DIR"
+create_key() {
+    [ ! -e "$dir/key.pem" ] || fail "$dir/key.pem exists: set AGENT_DIR to another folder for another agent"
     mkdir -p "$dir"
     openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out "$dir/key.pem"
     openssl pkey -in "$dir/key.pem" -pubout -out "$dir/public.pem"
@@ -40,77 +40,78 @@ make_key() {
 
 register() {
     local pem
-    pem=$(saved public.pem "agent.sh key")
-    post /auth/register "$(printf '{"email":%s,"name":%s,"publicKey":%s}' \
+    pem=$(read_saved public.pem "agent.sh key")
+    send_json /auth/register "$(printf '{"email":%s,"name":%s,"publicKey":%s}' \
         "$(json_string "$1")" "$(json_string "$2")" "$(json_string "$pem")")"
     field agentId >"$dir/id"
     echo "registered as $(cat "$dir/id")"
 }
 
 login() {
-    local service="$1" extra="" id challenge signature
-    id=$(saved id "agent.sh register")
+    local service="$1" service_field="" id challenge signature
+    id=$(read_saved id "agent.sh register")
     # The service is the audience of the token. The default is the service of the agent's oldest role.
-    [ -z "$service" ] || extra=",\"serviceId\":$(json_string "$service")"
+    [ -z "$service" ] || service_field=",\"serviceId\":$(json_string "$service")"
 
-    post /auth/challenge "{\"agentId\":\"$id\"$extra}"
+    send_json /auth/challenge "{\"agentId\":\"$id\"$service_field}"
     challenge=$(field challengeId)
     signature=$(field nonce | sign)
 
-    post /auth/authenticate "{\"challengeId\":\"$challenge\",\"signature\":\"$signature\"$extra}"
+    send_json /auth/authenticate "{\"challengeId\":\"$challenge\",\"signature\":\"$signature\"$service_field}"
     field accessToken >"$dir/access-token"
     field refreshToken >"$dir/refresh-token"
     echo "logged in; the token is in $dir/access-token"
 }
 
-# Signs the text of the nonce, not the bytes that its hex stands for. `tr` removes the line end, which is not part of the
-# nonce. The output is the DER signature of openssl in hex.
+# Signs the nonce from standard input: its text, not the bytes that the text encodes in hex. `tr` removes the line end, which
+# is not part of the nonce. Prints the DER signature in hex.
 sign() {
     tr -d '\n' | openssl dgst -sha256 -sign "$dir/key.pem" | od -An -v -tx1 | tr -d ' \n'
 }
 
 call() {
     local token
-    token=$(saved access-token "agent.sh login")
-    # The token is passed in a file, because every user of this machine can read command lines.
+    token=$(read_saved access-token "agent.sh login")
+    # The token is in a file, because other users of this machine can read the arguments of processes.
     printf 'Authorization: Bearer %s\n' "$token" >"$dir/authorization"
     request --header "@$dir/authorization" "$@"
     printf '%s\n' "$response"
 }
 
-# post PATH JSON: sends a request to the control plane.
-post() {
-    local trust=()
-    [ -z "${COUNTERSIGN_CA:-}" ] || trust=(--cacert "$COUNTERSIGN_CA")
-    request "${trust[@]}" --header 'Content-Type: application/json' --data-binary @- \
+# send_json PATH JSON: sends a POST request to the control plane.
+send_json() {
+    local ca_options=()
+    [ -z "${COUNTERSIGN_CA:-}" ] || ca_options=(--cacert "$COUNTERSIGN_CA")
+    request "${ca_options[@]}" --header 'Content-Type: application/json' --data-binary @- \
         "${COUNTERSIGN_URL:?the URL of the control plane, such as https://localhost:8443}$1" <<<"$2"
 }
 
-# Runs curl, and sets $response to the body. Prints any response but 2xx, and ends the script.
+# request CURL_OPTION...: runs curl and sets $response to the body. If the status is not 2xx, prints the response and exits.
 request() {
     local status
     response=$(curl --silent --show-error --max-time 10 --write-out '\n%{http_code}' "$@") ||
-        fail "no response"
+        fail "the request failed"
     status=${response##*$'\n'}
     response=${response%$'\n'*}
     [[ $status == 2* ]] || fail "HTTP $status: $response"
 }
 
-# field NAME: a string field of the last response. Ids and tokens contain no quotes and no escapes, so a pattern is
-# enough to extract them.
+# field NAME: prints a string member of the JSON in $response. Ids and tokens contain no quotes and no escapes, so sed can
+# extract them.
 field() {
     local value
     value=$(sed -n 's/.*"'"$1"'"[[:space:]]*:[[:space:]]*"\([^"]*\)".*/\1/p' <<<"$response")
-    [ -n "$value" ] || fail "no $1 in: $response"
+    [ -n "$value" ] || fail "the response contains no $1: $response"
     printf '%s\n' "$value"
 }
 
-# saved FILE COMMAND: the content of a file that the step COMMAND creates.
-saved() {
+# read_saved FILE COMMAND: prints the content of a file that COMMAND creates.
+read_saved() {
     cat "$dir/$1" 2>/dev/null || fail "$dir/$1 does not exist: run $2 first"
 }
 
-# json_string TEXT: the text as a JSON string. It escapes line ends only, since a PEM has no other control characters.
+# json_string TEXT: prints the text as a JSON string. Does not escape control characters other than line ends, because a PEM
+# contains no others.
 json_string() {
     local text="${1//\\/\\\\}"
     text="${text//\"/\\\"}"

@@ -1,4 +1,4 @@
-"""Prints the steps of the demo and compares expected with actual results."""
+"""Prints the steps of the demo, and compares expected with actual results."""
 
 import json
 import time
@@ -6,54 +6,54 @@ from typing import Callable
 
 
 class DemoFailed(Exception):
-    """A result is not the expected one, or a program failed."""
+    """A result differs from the expected result, or a program failed."""
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     print(text, flush=True)
 
 
-def step(letter: str, title: str) -> None:
-    say(f"\n{letter}. {title}")
+def print_step(letter: str, title: str) -> None:
+    print_line(f"\n{letter}. {title}")
 
 
-def does(what: str) -> None:
-    say(f"   does     {what}")
+def print_action(action: str) -> None:
+    print_line(f"   does     {action}")
 
 
-def notes(what: str) -> None:
-    say(f"            {what}")
+def print_note(note: str) -> None:
+    print_line(f"            {note}")
 
 
-def expect(expected: object, actual: object, what: str = "") -> None:
-    """Prints both values; raises DemoFailed if they differ."""
-    label = f"{what}: " if what else ""
-    say(f"   expects  {label}{shown(expected)}")
-    say(f"   gets     {label}{shown(actual)}   {'ok' if actual == expected else '<-- UNEXPECTED'}")
+def expect(expected: object, actual: object, name: str = "") -> None:
+    """Prints both values. Raises DemoFailed if they differ."""
+    label = f"{name}: " if name else ""
+    print_line(f"   expects  {label}{format_value(expected)}")
+    print_line(f"   gets     {label}{format_value(actual)}   {'ok' if actual == expected else '<-- UNEXPECTED'}")
     if actual != expected:
-        raise DemoFailed(f"{label}expected {shown(expected)}, got {shown(actual)}")
+        raise DemoFailed(f"{label}expected {format_value(expected)}, got {format_value(actual)}")
 
 
-def shown(value: object) -> str:
-    """Formats a value as JSON, and a string unchanged."""
+def format_value(value: object) -> str:
+    """Formats a value as JSON. Returns a string unchanged."""
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
 
 
-def expect_that(condition: bool, expected: str, actual: str) -> None:
+def expect_condition(condition: bool, expected: str, actual: str) -> None:
     """Like `expect`, for conditions other than equality."""
-    say(f"   expects  {expected}")
-    say(f"   gets     {actual}   {'ok' if condition else '<-- UNEXPECTED'}")
+    print_line(f"   expects  {expected}")
+    print_line(f"   gets     {actual}   {'ok' if condition else '<-- UNEXPECTED'}")
     if not condition:
         raise DemoFailed(f"expected {expected}, got {actual}")
 
 
-def wait_until(what: str, condition: Callable[[], object], seconds: float, pause: float = 0.02):
-    """Polls until the condition returns a true value, and returns that value; fails after `seconds`."""
-    end = time.monotonic() + seconds
+def wait_until(description: str, condition: Callable[[], object], seconds: float, pause: float = 0.02):
+    """Polls until the condition returns a true value, and returns that value. Raises DemoFailed after `seconds`."""
+    deadline = time.monotonic() + seconds
     while True:
         result = condition()
         if result:
             return result
-        if time.monotonic() > end:
-            raise DemoFailed(f"{what}: not within {seconds:g} s")
+        if time.monotonic() > deadline:
+            raise DemoFailed(f"{description}: not within {seconds:g} s")
         time.sleep(pause)

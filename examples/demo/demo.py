@@ -1,11 +1,11 @@
-"""Runs the whole of Countersign on this machine, in eight steps. Start it with `make demo`.
+"""Runs all parts of Countersign on this machine, in eight steps. `make demo` starts it.
 
-Starts a control plane, a sidecar, Envoy and an upstream service on free ports, prints what each step does,
-expects and gets, and stops at the first difference. The agent is a shell script that uses openssl and curl, and in the
-last step the `countersign` command line.
+The demo starts a control plane, a sidecar, Envoy and an upstream service on free ports. It prints what each step does,
+the expected result and the actual result, and stops at the first difference. The agent is a shell script that uses
+openssl and curl. The last step uses the `countersign` command line instead.
 
-    DEMO_KEEP=1     keeps everything running after the steps, until Ctrl-C
-    ENVOY_BIN=…     uses this Envoy instead of the one under .tools
+    DEMO_KEEP=1     keeps all servers running after the steps, until Ctrl-C
+    ENVOY_BIN=PATH  uses this Envoy instead of the one in .tools
 """
 
 import os
@@ -23,36 +23,37 @@ from stack import Stack
 
 
 def main() -> int:
-    # Set explicitly, because a shell starts background jobs with SIGINT ignored.
+    # Set explicitly, because background jobs of a shell ignore SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _frame: sys.exit(128 + number))
-    folder = make_folder()
+    folder = create_folder()
     processes = Processes(folder / "logs")
     keep_folder = False
     try:
-        began = time.monotonic()
+        started_at = time.monotonic()
         stack = Stack(folder, processes)
         stack.start()
         for step in steps.ALL:
             step(stack)
-        console.say(f"\nAll {len(steps.ALL)} steps gave the expected results, in {time.monotonic() - began:.1f} s.")
+        seconds = time.monotonic() - started_at
+        console.print_line(f"\nAll {len(steps.ALL)} steps gave the expected results, in {seconds:.1f} s.")
         if os.environ.get("DEMO_KEEP") == "1":
             keep_running(stack)
         return 0
     except KeyboardInterrupt:
-        console.say("\ninterrupted")
+        console.print_line("\ninterrupted")
         return 130
     except console.DemoFailed as failure:
         keep_folder = True
-        console.say(f"\nFAILED: {failure}\n\n{processes.tails()}\nLogs and data are kept in {folder}")
+        console.print_line(f"\nFAILED: {failure}\n\n{processes.last_log_lines()}\nThe logs and the data are in {folder}")
         return 1
     except Exception:
         keep_folder = True
-        console.say(f"\nFAILED:\n\n{processes.tails()}\nLogs and data are kept in {folder}")
+        console.print_line(f"\nFAILED:\n\n{processes.last_log_lines()}\nThe logs and the data are in {folder}")
         raise
     finally:
-        # A second Ctrl-C must not leave a server running.
+        # Signals are ignored from here on, so that a second Ctrl-C leaves no server running.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         processes.stop_all()
@@ -60,8 +61,8 @@ def main() -> int:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def make_folder() -> Path:
-    """Makes a temporary folder, in /tmp if TMPDIR is too long: the path of a Unix socket has at most 107 bytes."""
+def create_folder() -> Path:
+    """Creates a temporary folder: in /tmp if TMPDIR is too long, since the path of a Unix socket has at most 107 bytes."""
     folder = Path(tempfile.mkdtemp(prefix="countersign-demo-"))
     if len(bytes(folder)) > 80:
         folder.rmdir()
@@ -70,9 +71,9 @@ def make_folder() -> Path:
 
 
 def keep_running(stack: Stack) -> None:
-    console.say(
+    console.print_line(
         f"""
-DEMO_KEEP=1: everything keeps running until Ctrl-C.
+DEMO_KEEP=1: all servers keep running until Ctrl-C.
 
     the service, through Envoy   {stack.envoy_url}   (/, /admin, /open, /health)
     the identity API             {stack.dev['COUNTERSIGN_URL']}
@@ -92,7 +93,7 @@ In another terminal, in the checkout:
     try:
         signal.pause()
     except KeyboardInterrupt:
-        console.say("\nstopping")
+        console.print_line("\nstopping")
 
 
 if __name__ == "__main__":

@@ -7,126 +7,127 @@ import time
 from datetime import datetime, timezone
 from urllib.parse import unquote
 
-from console import DemoFailed, does, expect, expect_that, notes, step, wait_until
+from command_line import use_command_line
+from console import DemoFailed, expect, expect_condition, print_action, print_note, print_step, wait_until
 from stack import Stack, bearer
-from typed import use_command_line
 from web import Response
 
-# A change must take effect at the sidecar within this time.
-WITHIN_SECONDS = 1
-# Lifetime of the role assignment in step f: long enough to kill a server meanwhile, and short to wait for.
+# The time within which a change must take effect at the sidecar.
+EFFECT_SECONDS = 1
+# The lifetime of the role assignment in step f. The control plane is killed before the assignment expires.
 SHORT_ROLE_SECONDS = 3
 
 
 def reject_requests_without_token(stack: Stack) -> None:
-    step("a", "A request without a token is rejected, with the reason")
-    does("GET / through Envoy, with no token")
+    print_step("a", "A request without a token is rejected, with the reason")
+    print_action("GET / through Envoy, with no token")
     response = stack.envoy.request("GET", "/")
-    expect("401 token_missing", response.short)
+    expect("401 token_missing", response.status_and_reason)
     expect("token_missing", response.headers.get("x-agent-reason"), "header x-agent-reason")
 
 
 def log_in_with_openssl_and_curl(stack: Stack) -> None:
-    step("b", "An agent made of openssl and curl gets through, and the service reads its identity from headers")
+    print_step("b", "An agent that uses openssl and curl is allowed, and the service reads its identity from headers")
     run_agent(stack, "key")
     run_agent(stack, "register", "demo@example.com", "A shell script")
-    does("the service creates a role `reader` with permission `read` and assigns it to the agent")
+    print_action("the service creates a role `reader` with permission `read` and assigns it to the agent")
     stack.agent_id = (stack.agent_folder / "id").read_text().strip()
     stack.reader = create_role(stack, "reader", ["read"])
     assign(stack, stack.reader)
     run_agent(stack, "login", stack.service_id)
-    # The script fails unless the status is 2xx.
+    # The script exits with 1 if the status is not 2xx.
     run_agent(stack, "call", f"{stack.envoy_url}/hello")
     stack.token = (stack.agent_folder / "access-token").read_text().strip()
 
-    seen = upstream_identity(call(stack, "/hello"))
-    for name, value in seen.items():
-        notes(f"upstream saw {name}: {value}")
-    expect(stack.agent_id, seen.get("x-agent-id"), "x-agent-id")
-    expect("reader", seen.get("x-agent-roles"), "x-agent-roles")
-    expect("read", seen.get("x-agent-permissions"), "x-agent-permissions")
-    expect(stack.service_id, seen.get("x-agent-service"), "x-agent-service")
-    expect(False, stack.token in str(call(stack, "/hello").body), "token visible to the upstream")
+    identity = upstream_identity(call(stack, "/hello"))
+    for name, value in identity.items():
+        print_note(f"upstream received {name}: {value}")
+    expect(stack.agent_id, identity.get("x-agent-id"), "x-agent-id")
+    expect("reader", identity.get("x-agent-roles"), "x-agent-roles")
+    expect("read", identity.get("x-agent-permissions"), "x-agent-permissions")
+    expect(stack.service_id, identity.get("x-agent-service"), "x-agent-service")
+    expect(False, stack.token in str(call(stack, "/hello").body), "whether the upstream received the token")
 
 
 def strip_forged_headers(stack: Stack) -> None:
-    step("c", "Identity headers cannot be forged, in any spelling, on any path")
+    print_step("c", "Identity headers cannot be forged, in any spelling, on any path")
     names = ["x-agent-roles", "x_agent_roles", "X-Agent.Roles", "X-Agent-Id", "x_agent-id"]
     forged = [(name, "forged") for name in names]
-    for path, token, why in [
+    for path, token, condition in [
         ("/", bearer(stack.token), "with a valid token"),
         ("/open", [], "where no token is required"),
         ("/health", [], "where the filter is disabled"),
     ]:
-        does(f"GET {path} ({why}) with {', '.join(names)}: forged")
+        print_action(f"GET {path} ({condition}) with {', '.join(names)}: forged")
         response = stack.envoy.request("GET", path, forged + token)
         expect(200, response.status, "status")
-        arrived = [f"{name}: {value}" for name, value in response.body["headers"] if "forged" in value]
-        expect([], arrived, "forged headers at the upstream")
+        received = [f"{name}: {value}" for name, value in response.body["headers"] if "forged" in value]
+        expect([], received, "forged headers that the upstream received")
 
 
 def require_permission(stack: Stack) -> None:
-    step("d", "A route requires a permission that the agent does not have")
-    does("GET /admin, whose route has require_permissions: admin")
-    expect("403 permission_missing", call(stack, "/admin").short)
+    print_step("d", "A route requires a permission that the agent does not have")
+    print_action("GET /admin, whose route has require_permissions: admin")
+    expect("403 permission_missing", call(stack, "/admin").status_and_reason)
 
 
 def revoke_role(stack: Stack) -> None:
-    step("e", "A revoked role stops working at the proxy at once, although the token is valid for an hour")
+    print_step("e", "A revoked role stops working at the proxy at once, although the token is valid for an hour")
     expect(200, call(stack, "/").status, "before")
-    does("DELETE the role assignment, then repeat GET /")
+    print_action("DELETE the role assignment, then repeat GET /")
     path = f"/agents/{stack.agent_id}/roles/{stack.reader}"
     expect({"revoked": True}, stack.as_service("DELETE", path).body)
-    answered = time.monotonic()
-    refusal = wait_until("refused", lambda: refused(call(stack, "/")), 5 * WITHIN_SECONDS, pause=0)
-    took = time.monotonic() - answered
-    expect("403 no_role", refusal.short)
-    expect_that(took < WITHIN_SECONDS, f"within {WITHIN_SECONDS} s of the response", f"{took * 1000:.1f} ms")
+    revoked_at = time.monotonic()
+    denial = wait_until("the proxy denies", lambda: denied_or_none(call(stack, "/")), 5 * EFFECT_SECONDS, pause=0)
+    elapsed = time.monotonic() - revoked_at
+    expect("403 no_role", denial.status_and_reason)
+    expect_condition(elapsed < EFFECT_SECONDS, f"within {EFFECT_SECONDS} s of the response", f"{elapsed * 1000:.1f} ms")
 
 
 def kill_control_plane(stack: Stack) -> None:
-    step("f", "The control plane is killed; the proxy continues to decide")
+    print_step("f", "The control plane is killed; the proxy continues to decide")
     # Assignments expire at whole seconds.
-    ends = math.ceil(time.time()) + SHORT_ROLE_SECONDS
+    expires_at = math.ceil(time.time()) + SHORT_ROLE_SECONDS
     stack.operator = create_role(stack, "operator", ["admin"])
-    does(f"assign the role `reader` again, and `operator` with permission `admin` until {rfc3339(ends)}")
+    print_action(f"assign the role `reader` again, and `operator` with permission `admin` until {rfc3339(expires_at)}")
     assign(stack, stack.reader)
-    assign(stack, stack.operator, ends)
-    wait_until("/admin allows", lambda: call(stack, "/admin").status == 200, 2 * WITHIN_SECONDS)
-    does("kill -9 of the control plane")
+    assign(stack, stack.operator, expires_at)
+    wait_until("the proxy allows /admin", lambda: call(stack, "/admin").status == 200, 2 * EFFECT_SECONDS)
+    print_action("kill -9 of the control plane")
     stack.kill_control_plane()
     expect(200, call(stack, "/").status, "the token at /")
     expect(200, call(stack, "/admin").status, "the token at /admin")
-    tampered = stack.envoy.request("GET", "/", bearer(with_one_bit_flipped(stack.token)))
-    expect("401 token_signature_invalid", tampered.short, "a token with one flipped bit in its signature")
+    tampered = stack.envoy.request("GET", "/", bearer(with_flipped_bit(stack.token)))
+    expect("401 token_signature_invalid", tampered.status_and_reason, "a token with one flipped bit in its signature")
 
-    does(f"repeat GET /admin until {rfc3339(ends)} has passed")
-    seconds = ends - time.time() + 5
-    refusal = wait_until("refused", lambda: refused(call(stack, "/admin")), seconds, pause=0.002)
-    late = time.time() - ends
-    expect("403 permission_missing", refusal.short)
-    expect_that(0 <= late < WITHIN_SECONDS, "not before, and within 1 s", f"{late * 1000:.1f} ms after")
+    print_action(f"repeat GET /admin until {rfc3339(expires_at)} has passed")
+    seconds = expires_at - time.time() + 5
+    denial = wait_until("the proxy denies", lambda: denied_or_none(call(stack, "/admin")), seconds, pause=0.002)
+    delay = time.time() - expires_at
+    expect("403 permission_missing", denial.status_and_reason)
+    denied_in_time = 0 <= delay < EFFECT_SECONDS
+    expect_condition(denied_in_time, "denied within 1 s after the expiry, not earlier", f"{delay * 1000:.1f} ms after")
     expect(200, call(stack, "/").status, "the token at /, with the remaining role")
 
 
 def compare_api_and_proxy(stack: Stack) -> None:
-    step("g", "The control plane is back; API and proxy give the same response")
-    does("start it again, with the same data and ports")
+    print_step("g", "The control plane is started again; API and proxy give the same response")
+    print_action("start the control plane again, with the same data and ports")
     stack.start_control_plane()
-    does("assign the role `operator` again, to see that the sidecar follows the stream again")
+    print_action("assign the role `operator` again, to test that the sidecar receives changes again")
     assign(stack, stack.operator)
-    wait_until("the sidecar follows the stream", lambda: call(stack, "/admin").status == 200, 10)
+    wait_until("the sidecar receives the change", lambda: call(stack, "/admin").status == 200, 10)
 
-    does("valid token: GET /services/:id/verify, and GET / through Envoy")
+    print_action("valid token: send GET /services/:id/verify, and GET / through Envoy")
     verified = verify(stack, stack.token)
     expect(True, verified.body.get("valid"), "valid")
     expect(in_verify_format(upstream_identity(call(stack, "/"))), with_sorted_lists(verified.body["agent"]))
 
-    does("invalid token: the same requests")
-    bad = with_one_bit_flipped(stack.token)
-    verified = verify(stack, bad)
+    print_action("invalid token: send the same requests")
+    invalid_token = with_flipped_bit(stack.token)
+    verified = verify(stack, invalid_token)
     expect(False, verified.body.get("valid"), "valid")
-    expect(stack.envoy.request("GET", "/", bearer(bad)).short, verified.short)
+    expect(stack.envoy.request("GET", "/", bearer(invalid_token)).status_and_reason, verified.status_and_reason)
 
 
 ALL = [
@@ -143,10 +144,10 @@ ALL = [
 
 def run_agent(stack: Stack, *arguments: str) -> None:
     quoted = (f"'{argument}'" if " " in argument else argument for argument in arguments)
-    does(f"agent.sh {' '.join(quoted)}")
-    response = stack.agent(*arguments)
+    print_action(f"agent.sh {' '.join(quoted)}")
+    output = stack.run_agent_script(*arguments)
     if arguments[0] != "call":
-        notes(response)
+        print_note(output)
 
 
 def call(stack: Stack, path: str) -> Response:
@@ -154,17 +155,18 @@ def call(stack: Stack, path: str) -> Response:
     return stack.envoy.request("GET", path, bearer(stack.token))
 
 
-def refused(response: Response) -> Response | None:
+def denied_or_none(response: Response) -> Response | None:
+    """Returns the response if its status is not 200, else None."""
     return response if response.status != 200 else None
 
 
 def create_role(stack: Stack, name: str, permissions: list[str]) -> str:
-    body = {"name": name, "description": f"the demo's {name}", "permissions": permissions}
+    body = {"name": name, "description": f"Role {name} of the demo", "permissions": permissions}
     return stack.as_service("POST", "/roles", body).body["roleId"]
 
 
-def assign(stack: Stack, role: str, ends: int | None = None) -> None:
-    body = {"roleId": role} | ({"expiresAt": rfc3339(ends)} if ends else {})
+def assign(stack: Stack, role: str, expires_at: int | None = None) -> None:
+    body = {"roleId": role} | ({"expiresAt": rfc3339(expires_at)} if expires_at else {})
     response = stack.as_service("POST", f"/agents/{stack.agent_id}/roles", body)
     if response.body != {"assigned": True}:
         raise DemoFailed(f"the role was not assigned: {response}")
@@ -182,16 +184,16 @@ def upstream_identity(response: Response) -> dict[str, str]:
     return {name: value for name, value in response.body["headers"] if name.startswith("x-agent-")}
 
 
-def in_verify_format(seen: dict[str, str]) -> dict:
+def in_verify_format(identity: dict[str, str]) -> dict:
     """Converts identity headers to the `agent` object of a verify response. Lists in headers are comma-separated and
     percent-encoded."""
     return with_sorted_lists(
         {
-            "id": seen["x-agent-id"],
-            "name": unquote(seen["x-agent-name"]),
-            "trustScore": json.loads(seen["x-agent-trust-score"]),
-            "roles": [unquote(role) for role in seen["x-agent-roles"].split(",")],
-            "permissions": [unquote(permission) for permission in seen["x-agent-permissions"].split(",")],
+            "id": identity["x-agent-id"],
+            "name": unquote(identity["x-agent-name"]),
+            "trustScore": json.loads(identity["x-agent-trust-score"]),
+            "roles": [unquote(role) for role in identity["x-agent-roles"].split(",")],
+            "permissions": [unquote(permission) for permission in identity["x-agent-permissions"].split(",")],
         }
     )
 
@@ -200,8 +202,8 @@ def with_sorted_lists(agent: dict) -> dict:
     return agent | {"roles": sorted(agent["roles"]), "permissions": sorted(agent["permissions"])}
 
 
-def with_one_bit_flipped(token: str) -> str:
-    """Flips a bit in the middle of the signature. The last base64 character has unused padding bits."""
+def with_flipped_bit(token: str) -> str:
+    """Flips a bit in the middle of the signature, because the last base64 character has unused padding bits."""
     signed, _, signature = token.rpartition(".")
     raw = bytearray(base64.urlsafe_b64decode(signature + "=="))
     raw[len(raw) // 2] ^= 1

@@ -1,4 +1,4 @@
-"""The service behind Envoy. It has no authentication code and echoes the headers that it receives."""
+"""The upstream service behind Envoy. It has no authentication code, and returns the request headers as JSON."""
 
 import json
 import threading
@@ -7,11 +7,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 class Echo(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # Without this, each response waits 40 ms for a TCP acknowledgement.
+    # With Nagle's algorithm, each response would wait 40 ms for a TCP acknowledgement.
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
-        # A list of pairs, so that repeated headers stay visible.
+        # A list of pairs, because a dictionary would lose repeated headers.
         body = json.dumps({"path": self.path, "headers": self.headers.items()}).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
@@ -20,7 +20,7 @@ class Echo(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """No log: Envoy writes the access log."""
+        """Writes nothing, because Envoy writes an access log."""
 
 
 def start() -> int:

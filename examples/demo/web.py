@@ -1,4 +1,4 @@
-"""A small HTTP client with one keep-alive connection to one server."""
+"""A small HTTP client that reuses one connection to a server."""
 
 import http.client
 import json
@@ -19,15 +19,15 @@ class Response:
         return self.body.get("error", {}).get("details", {}).get("reason")
 
     @property
-    def short(self) -> str:
-        """Returns the status, and the reason if there is one."""
+    def status_and_reason(self) -> str:
+        """Returns the status and, for an error body with a reason, the reason."""
         return f"{self.status} {self.reason}" if self.reason else str(self.status)
 
 
 class Server:
     def __init__(self, url: str, ca: str | None = None):
         self.url = url
-        self.secure = ssl.create_default_context(cafile=ca) if ca else None
+        self.tls = ssl.create_default_context(cafile=ca) if ca else None
         self.connection: http.client.HTTPConnection | None = None
 
     def request(self, method: str, path: str, headers: list[tuple[str, str]] = [], body: object = None) -> Response:
@@ -35,7 +35,7 @@ class Server:
         try:
             return self._request(method, path, headers, body)
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
-            # The server closed the idle connection: retry on a new one.
+            # The server has closed the idle connection. Retry on a new connection.
             self.close()
             return self._request(method, path, headers, body)
 
@@ -65,6 +65,6 @@ class Server:
 
     def _connect(self) -> http.client.HTTPConnection:
         parts = urlsplit(self.url)
-        if self.secure:
-            return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=5, context=self.secure)
+        if self.tls:
+            return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=5, context=self.tls)
         return http.client.HTTPConnection(parts.hostname, parts.port, timeout=5)

@@ -1,6 +1,6 @@
 //! Creates and runs the authorizer from its settings.
 //!
-//! Depends on all modules; no other module does. Invariant: wiring only, no decisions.
+//! Depends on all modules; no module depends on it. Invariant: it connects the modules and makes no decisions.
 
 mod health;
 mod listener;
@@ -27,14 +27,14 @@ use tonic::{
     transport::{Certificate, ClientTlsConfig, Endpoint, Server},
 };
 
-/// The timeout of a connection attempt to the control plane.
+/// The timeout for a connection to the control plane.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The largest accepted check in bytes: twice the largest request head that Envoy can be configured to accept. A larger
-/// check would be a gRPC error, and Envoy may be configured to allow requests on errors.
+/// The largest accepted `CheckRequest` in bytes: twice the largest request head that Envoy can be configured to accept.
+/// A larger one would cause a gRPC error, and Envoy may be configured to allow requests on errors.
 const MAX_CHECK_BYTES: usize = 16 * 1024 * 1024;
 
-/// Why the authorizer cannot run.
+/// Why the authorizer cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorizerError {
     /// A setting cannot be used.
@@ -42,13 +42,13 @@ pub enum AuthorizerError {
     Setting {
         /// The key of the setting.
         key: &'static str,
-        /// Why it cannot be used.
+        /// Why the setting cannot be used.
         error: String,
     },
     /// The gRPC server failed.
     #[error("{0}")]
     Server(#[from] tonic::transport::Error),
-    /// An I/O error.
+    /// An I/O operation failed.
     #[error("{0}")]
     Io(#[from] std::io::Error),
     /// A metric cannot be registered.
@@ -62,7 +62,7 @@ impl AuthorizerError {
     }
 }
 
-/// An authorizer that is bound to its ports but not serving yet.
+/// An authorizer that has bound its ports and does not serve yet.
 pub struct App {
     authorizer: Authorizer,
     followers: Vec<Follower>,
@@ -73,15 +73,16 @@ pub struct App {
 }
 
 impl App {
-    /// Creates all parts and binds the ports.
+    /// Creates all modules from the settings and binds the ports.
     pub async fn bind(settings: Settings, clock: Arc<dyn Clock>) -> Result<Self, AuthorizerError> {
-        // The provider can be installed once per process; a later attempt fails without effect.
+        // The cryptographic provider of rustls can be installed once per process. Later attempts fail, which is
+        // harmless.
         let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let Settings { listen, sync, routes, headers, denials, cache, log: _ } = settings;
         let metrics = Arc::new(Metrics::new()?);
         let views = Arc::new(Views::new(sync.keys.len(), routes.default_service));
         let readiness = Readiness::default();
-        let followers = followers(&sync, &views, &metrics, &readiness, &clock)?;
+        let followers = create_followers(&sync, &views, &metrics, &readiness, &clock)?;
         let authorizer = Authorizer {
             views,
             cache: TokenCache::new(cache.tokens, metrics.cache_hits(), metrics.cache_misses()),
@@ -100,7 +101,7 @@ impl App {
         Ok(Self { authorizer, followers, readiness, metrics, check_listener, admin_listener })
     }
 
-    /// The TCP address for Envoy; `None` for a Unix socket.
+    /// The TCP address to which Envoy connects; `None` for a Unix socket.
     pub fn grpc_address(&self) -> Option<SocketAddr> {
         self.check_listener.address()
     }
@@ -110,7 +111,7 @@ impl App {
         self.admin_listener.local_addr()
     }
 
-    /// Serves until shutdown is requested, then until all checks in progress are answered or the drain timeout ends.
+    /// Serves until shutdown is requested. Then answers the checks in progress, until the drain timeout at the latest.
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), AuthorizerError> {
         let Self { authorizer, followers, readiness, metrics, check_listener, admin_listener } = self;
         let mut follower_tasks: JoinSet<()> =
@@ -120,10 +121,11 @@ impl App {
         let servers = async { tokio::try_join!(checks, async { Ok(admin.await?) }) };
         tokio::select! {
             result = servers => result.map(|_| ()),
-            // Without its follower a view would only become stale. The process ends, so that it is restarted.
-            Err(panicked) = join_all(&mut follower_tasks) => Err(std::io::Error::other(panicked).into()),
-            () = drain_timeout(&shutdown) => {
-                tracing::warn!("cut the connections that did not end within the drain timeout");
+            // Without its follower a view would only become stale. The process exits, so that the orchestrator restarts
+            // it.
+            Err(panic) = join_all(&mut follower_tasks) => Err(std::io::Error::other(panic).into()),
+            () = wait_for_drain_timeout(&shutdown) => {
+                tracing::warn!("aborted the connections that did not end within the drain timeout");
                 Ok(())
             }
         }
@@ -140,10 +142,10 @@ async fn serve_checks(
     tokio::spawn(health::report(reporter, readiness, shutdown.clone()));
     let authorization = AuthorizationServer::new(authorizer).max_decoding_message_size(MAX_CHECK_BYTES);
     let router = Server::builder().add_service(authorization).add_service(health);
-    let requested = shutdown.requested_owned();
+    let shutdown_requested = shutdown.requested_owned();
     match listener.incoming() {
-        Incoming::Tcp(incoming) => router.serve_with_incoming_shutdown(incoming, requested).await?,
-        Incoming::Unix(incoming, _socket) => router.serve_with_incoming_shutdown(incoming, requested).await?,
+        Incoming::Tcp(incoming) => router.serve_with_incoming_shutdown(incoming, shutdown_requested).await?,
+        Incoming::Unix(incoming, _socket) => router.serve_with_incoming_shutdown(incoming, shutdown_requested).await?,
     }
     Ok(())
 }
@@ -156,24 +158,24 @@ async fn join_all(tasks: &mut JoinSet<()>) -> Result<(), JoinError> {
     Ok(())
 }
 
-async fn drain_timeout(shutdown: &Shutdown) {
+async fn wait_for_drain_timeout(shutdown: &Shutdown) {
     shutdown.requested().await;
     tokio::time::sleep(DRAIN_TIMEOUT).await;
 }
 
-fn followers(
+fn create_followers(
     settings: &SyncSettings,
     views: &Arc<Views>,
     metrics: &Arc<Metrics>,
     readiness: &Readiness,
     clock: &Arc<dyn Clock>,
 ) -> Result<Vec<Follower>, AuthorizerError> {
-    let endpoint = endpoint(settings)?;
+    let endpoint = sync_endpoint(settings)?;
     let max_staleness = Duration::from_secs(settings.max_staleness_seconds.into());
-    let follower = |(index, key): (usize, &ApiKey)| {
+    let create_follower = |(index, key): (usize, &ApiKey)| {
         Ok(Follower {
             key: ApiKeyIndex(index),
-            target: SyncTarget { endpoint: endpoint.clone(), authorization: authorization(key)? },
+            target: SyncTarget { endpoint: endpoint.clone(), authorization: authorization_metadata(key)? },
             ping_interval: Duration::from_secs(settings.ping_seconds.into()),
             max_staleness: Some(max_staleness).filter(|limit| !limit.is_zero()),
             views: Arc::clone(views),
@@ -183,28 +185,28 @@ fn followers(
             connected_service: None,
         })
     };
-    settings.keys.iter().enumerate().map(follower).collect()
+    settings.keys.iter().enumerate().map(create_follower).collect()
 }
 
-fn endpoint(settings: &SyncSettings) -> Result<Endpoint, AuthorizerError> {
+fn sync_endpoint(settings: &SyncSettings) -> Result<Endpoint, AuthorizerError> {
     let endpoint = Endpoint::from(settings.url.uri().clone()).connect_timeout(CONNECT_TIMEOUT);
     if !settings.url.is_tls() {
         return Ok(endpoint);
     }
     let tls = match &settings.ca {
-        Some(path) => ClientTlsConfig::new().ca_certificate(ca_certificate(path)?),
+        Some(path) => ClientTlsConfig::new().ca_certificate(read_ca_certificate(path)?),
         None => ClientTlsConfig::new().with_native_roots(),
     };
     endpoint.tls_config(tls).map_err(|error| AuthorizerError::setting("sync.ca", error))
 }
 
-fn ca_certificate(path: &Path) -> Result<Certificate, AuthorizerError> {
+fn read_ca_certificate(path: &Path) -> Result<Certificate, AuthorizerError> {
     let pem = std::fs::read(path)
         .map_err(|error| AuthorizerError::setting("sync.ca", format!("{}: {error}", path.display())))?;
     Ok(Certificate::from_pem(pem))
 }
 
-fn authorization(key: &ApiKey) -> Result<MetadataValue<Ascii>, AuthorizerError> {
+fn authorization_metadata(key: &ApiKey) -> Result<MetadataValue<Ascii>, AuthorizerError> {
     let mut value = MetadataValue::try_from(format!("Bearer {}", key.expose()))
         .map_err(|_| AuthorizerError::setting("sync.keys", "contains a key that is not valid in a header"))?;
     value.set_sensitive(true);

@@ -1,8 +1,7 @@
-//! Envoy's external authorization API: `CheckRequest` → view → decision → `CheckResponse`.
+//! Implements Envoy's external authorization API: answers each `CheckRequest` with a `CheckResponse`.
 //!
-//! `view`, `policy`, `decide` and `response` do the work. Invariant: every decision is an `Ok` response with an explicit
-//! status. Only transport failures are gRPC errors, because Envoy handles an error by its configuration, which may be to
-//! allow the request.
+//! Depends on `view`, `policy`, `decide` and `response`. Invariant: every decision is an `Ok` response with an explicit
+//! status. Only transport failures are gRPC errors, because Envoy may be configured to allow requests on gRPC errors.
 
 mod token_header;
 
@@ -30,23 +29,23 @@ use std::{
 use token_header::TokenHeader;
 use tonic::{Request, Response, Status};
 
-/// Answers the checks of Envoy.
+/// The gRPC service that Envoy calls for each request.
 pub struct Authorizer {
     /// The latest view of each service.
     pub views: Arc<Views>,
-    /// Tokens whose signature is verified.
+    /// The cache of tokens whose signature was verified.
     pub cache: TokenCache,
-    /// Builds responses.
+    /// The builder of responses.
     pub responses: ResponseBuilder,
-    /// Counts verdicts.
+    /// The metrics, which count verdicts.
     pub metrics: Arc<Metrics>,
-    /// The clock.
+    /// The source of the current time.
     pub clock: Arc<dyn Clock>,
-    /// Limits the log lines about invalid rules.
+    /// The rate limit of log lines about invalid rules.
     pub invalid_rule_log: LogRateLimit,
 }
 
-/// A decision, and the service if it is known.
+/// A decision, and the service of the route if it is known.
 struct CheckOutcome {
     service: Option<ServiceId>,
     decision: Decision,
@@ -88,17 +87,21 @@ impl Authorizer {
             return self.respond(&Reason::RequestInvalid.into(), RequestHeaders::default());
         };
         let headers = token_header::all_headers(http);
-        let token_header = token_header::find(&headers);
-        let (outcome, forward_token) = match self.resolve(attributes, since_boot) {
+        let token_header = token_header::extract(&headers);
+        let (outcome, forward_token) = match self.resolve_route(attributes, since_boot) {
             Ok((policy, view)) => (self.decide(&view, &policy, &token_header, since_boot), policy.forward_token),
             Err(reason) => (reason.into(), false),
         };
         let names: Vec<&str> = headers.iter().map(|(name, _)| *name).collect();
-        let token_header = token_header.name.filter(|_| !forward_token);
-        self.respond(&outcome, RequestHeaders { names: &names, token_header })
+        let header_to_remove = token_header.name.filter(|_| !forward_token);
+        self.respond(&outcome, RequestHeaders { names: &names, token_header: header_to_remove })
     }
 
-    fn resolve(&self, attributes: &AttributeContext, since_boot: Duration) -> Result<(Policy, Arc<View>), Reason> {
+    fn resolve_route(
+        &self,
+        attributes: &AttributeContext,
+        since_boot: Duration,
+    ) -> Result<(Policy, Arc<View>), Reason> {
         let policy = Policy::from_extensions(&attributes.context_extensions).map_err(|error| {
             if self.invalid_rule_log.allows(since_boot) {
                 tracing::warn!(%error, "invalid rule on a route; its requests are denied");
@@ -136,7 +139,7 @@ fn http_attributes(request: &CheckRequest) -> Option<(&AttributeContext, &HttpRe
     Some((attributes, attributes.request.as_ref()?.http.as_ref()?))
 }
 
-/// Allows one log line per second, because every request of a route with an invalid rule would write one.
+/// Allows one log line per second. Without it, every request on a route with an invalid rule would write a log line.
 #[derive(Debug, Default)]
 pub struct LogRateLimit {
     last_second: AtomicU64,

@@ -1,7 +1,7 @@
-//! The settings, parsed into types that exclude invalid values.
+//! The settings of the sidecar, parsed into types that exclude invalid values.
 //!
-//! `main` reads them, `app` uses them. Invariant: `config.default.toml` documents every key and contains its default; an
-//! error names its key.
+//! `main` reads the settings, and `app` uses them. Invariant: `config.default.toml` documents every key and contains
+//! its default value. An error message names the key.
 
 mod values;
 
@@ -15,26 +15,26 @@ use std::path::PathBuf;
 
 pub use values::{ApiKey, HeaderPrefix, ListenAddress, SyncUrl};
 
-/// The documented defaults.
+/// The default file, which documents every key.
 const DEFAULTS: &str = include_str!("../config.default.toml");
 
-/// All settings.
+/// All settings of the sidecar.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// The ports.
+    /// The addresses to listen on.
     pub listen: ListenSettings,
     /// The connection to the control plane.
     pub sync: SyncSettings,
-    /// Defaults for routes.
+    /// Default values for routes.
     pub routes: RouteSettings,
-    /// Identity headers.
+    /// The names of identity headers.
     pub headers: HeaderSettings,
-    /// Responses to denied requests.
+    /// The responses to denied requests.
     pub denials: DenialSettings,
     /// The cache of verified tokens.
     pub cache: CacheSettings,
-    /// The log.
+    /// The format and filter of the log.
     pub log: LogSettings,
 }
 
@@ -42,9 +42,9 @@ pub struct Settings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListenSettings {
-    /// The address for Envoy.
+    /// The address to which Envoy connects.
     pub grpc: ListenAddress,
-    /// The host and port of the admin port.
+    /// The host and port on which the admin port listens.
     pub admin: String,
 }
 
@@ -52,16 +52,16 @@ pub struct ListenSettings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SyncSettings {
-    /// The sync address of the control plane.
+    /// The URL of the sync port of the control plane.
     pub url: SyncUrl,
-    /// A PEM file with the trusted CA certificates; `None` for those of the system.
-    #[serde(deserialize_with = "path_or_none")]
+    /// A PEM file with the trusted CA certificates. If `None`, the CA certificates of the system are trusted.
+    #[serde(deserialize_with = "deserialize_optional_path")]
     pub ca: Option<PathBuf>,
-    /// API keys, at least one for each service.
+    /// The API keys, at least one for each protected service.
     pub keys: Vec<ApiKey>,
-    /// Seconds between pings.
+    /// The interval between pings, in seconds.
     pub ping_seconds: u32,
-    /// Seconds without a confirmation after which requests are denied; 0 for the value of the control plane.
+    /// Seconds without a confirmation after which requests are denied. With 0, the limit of the control plane applies.
     pub max_staleness_seconds: u32,
 }
 
@@ -69,8 +69,8 @@ pub struct SyncSettings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteSettings {
-    /// The service of routes that name no service.
-    #[serde(deserialize_with = "service_or_none")]
+    /// The service for routes without the context extension `service_id`.
+    #[serde(deserialize_with = "deserialize_optional_service")]
     pub default_service: Option<ServiceId>,
 }
 
@@ -78,7 +78,7 @@ pub struct RouteSettings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeaderSettings {
-    /// The prefix of the identity headers.
+    /// The prefix of the names of identity headers.
     pub prefix: HeaderPrefix,
 }
 
@@ -86,7 +86,7 @@ pub struct HeaderSettings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DenialSettings {
-    /// Whether error bodies contain the requirement that is not met.
+    /// Whether the error body of a denial contains the requirement that the agent does not meet.
     pub explain: bool,
 }
 
@@ -109,7 +109,7 @@ pub enum ConfigError {
     Inconsistent(&'static str),
 }
 
-/// Reads the settings. Flags, as dotted keys and values, override the environment, which overrides the file.
+/// Reads the settings. Flags (dotted keys with values) override the environment, which overrides the file.
 pub fn read(
     file: Option<PathBuf>,
     environment: Vec<(String, String)>,
@@ -142,12 +142,12 @@ impl Settings {
     }
 }
 
-fn path_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+fn deserialize_optional_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
     let text = String::deserialize(deserializer)?;
     Ok(Some(text).filter(|text| !text.is_empty()).map(PathBuf::from))
 }
 
-fn service_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ServiceId>, D::Error> {
+fn deserialize_optional_service<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ServiceId>, D::Error> {
     let text = String::deserialize(deserializer)?;
     if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(serde::de::Error::custom) }
 }
@@ -165,17 +165,17 @@ mod tests {
     }
 
     #[test]
-    fn defaults_and_an_api_key_are_sufficient() {
+    fn only_an_api_key_is_required() {
         let settings = read(&[]).unwrap();
         assert_eq!(settings.listen.grpc, ListenAddress::Tcp("127.0.0.1:9191".into()));
         assert_eq!((settings.sync.ca, settings.routes.default_service), (None, None));
         assert!(!settings.denials.explain);
-        let without = super::read(None, vec![], vec![]).unwrap_err().to_string();
-        assert!(without.starts_with("sync.keys: "), "{without}");
+        let error = super::read(None, vec![], vec![]).unwrap_err().to_string();
+        assert!(error.starts_with("sync.keys: "), "{error}");
     }
 
     #[test]
-    fn flag_overrides_environment_and_its_key_is_checked() {
+    fn flags_override_the_environment_and_unknown_keys_are_refused() {
         let socket = read(&[("listen.grpc", "unix:/run/a.sock")]).unwrap().listen.grpc;
         assert_eq!(socket, ListenAddress::Unix("/run/a.sock".into()));
         assert_eq!(read(&[("sync.keys", "svc_sk_a, svc_sk_b")]).unwrap().sync.keys.len(), 2);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_invalid_values_and_names_the_key() {
+    fn error_for_an_invalid_value_names_the_key() {
         for (key, value) in [
             ("sync.url", "http://control.example.com:8444"),
             ("sync.url", "control:8444"),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn api_keys_are_not_printed() {
+    fn debug_output_and_errors_contain_no_api_keys() {
         let printed = format!("{:?}", read(&[]).unwrap());
         assert!(!printed.contains(KEY), "{printed}");
         let error = read(&[("sync.keys", "secret word")]).unwrap_err();

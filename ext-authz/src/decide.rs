@@ -1,8 +1,8 @@
-//! Decides whether a request is allowed: (view, policy, token, time) → decision.
+//! Decides whether a request is allowed, from the view, the policy of the route, the token and the time.
 //!
-//! `check` calls it, `response` presents the decision. Invariant: nothing here waits, locks or reads the clock. The
-//! control plane checks in the same order: format, key and signature of the token; then
-//! [`VerifiedIdentity::evaluate`]; then roles, permissions and trust.
+//! `check` calls [`decide`], and `response` converts the decision to a response. Invariant: this module does not wait,
+//! lock or read the clock. The order of checks is that of the control plane: format, key and signature of the token;
+//! then [`VerifiedIdentity::evaluate`]; then roles, permissions and trust.
 
 mod cache;
 
@@ -20,61 +20,61 @@ pub use cache::{CacheKey, TokenCache};
 pub enum PresentedToken<'a> {
     /// The request has no token.
     Absent,
-    /// One token, not verified.
+    /// The request has one token, which is not verified yet.
     Unverified(&'a str),
-    /// The header does not contain exactly one well-formed token.
+    /// The headers do not contain exactly one well-formed token.
     Invalid(Reason),
 }
 
-/// The current time on both clocks.
+/// The current time of the wall clock and of the boot clock.
 #[derive(Debug, Clone, Copy)]
 pub struct CurrentTime {
-    /// Wall-clock time, compared with the expiry of the token.
+    /// The wall-clock time, to compare with the expiry of the token.
     pub now: Timestamp,
-    /// Time since boot, compared with the confirmation of the view.
+    /// The time since boot, to compute the age of the view.
     pub since_boot: Duration,
 }
 
 /// The decision about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// Allowed, with this identity.
+    /// The request is allowed, with this identity.
     Verified(VerifiedIdentity),
-    /// Allowed without an identity.
+    /// The request is allowed without an identity.
     Anonymous,
-    /// Denied.
+    /// The request is denied.
     Denied(Denial),
 }
 
 /// Why a request is denied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denial {
-    /// The reason.
+    /// The reason of the denial.
     pub refusal: Refusal,
-    /// The agent, if the signature of its token is valid.
+    /// The agent, if the signature of the token is valid.
     pub agent: Option<AgentId>,
     /// The requirement of the route that the agent does not meet.
     pub unmet: Option<UnmetRequirement>,
 }
 
-/// A requirement of a route, and what the agent has instead.
+/// A requirement of a route that the agent does not meet, and what the agent has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnmetRequirement {
-    /// All required roles are needed; if none is required, any role.
+    /// The agent needs all required roles or, if the list is empty, any role.
     Roles {
         /// The roles that the route requires.
         required: Vec<RoleName>,
         /// The roles of the agent at the service.
         actual: Vec<RoleName>,
     },
-    /// All required permissions are needed.
+    /// The agent needs all required permissions.
     Permissions {
         /// The permissions that the route requires.
         required: Vec<Permission>,
         /// The permissions of the agent at the service.
         actual: Vec<Permission>,
     },
-    /// The required trust score is the minimum.
+    /// The agent needs at least the required trust score.
     TrustScore {
         /// The minimum score of the route.
         required: TrustScore,
@@ -95,7 +95,7 @@ impl From<Reason> for Denial {
     }
 }
 
-/// Decides about a request.
+/// Decides whether a request is allowed.
 pub fn decide(
     view: &View,
     policy: &Policy,
@@ -133,14 +133,15 @@ fn evaluate(
     Ok(Decision::Verified(identity))
 }
 
-/// The view must be confirmed, and not too long ago.
+/// Denies the request if the view was never confirmed, or not recently enough.
 fn check_staleness(view: &View, since_boot: Duration) -> Result<(), Reason> {
     let confirmed_at = view.confirmed_at().ok_or(Reason::ViewMissing)?;
     let age = since_boot.saturating_sub(confirmed_at);
     if age < view.settings().max_staleness { Ok(()) } else { Err(Reason::ViewStale) }
 }
 
-/// A cached token skips only the signature check. Its key must still be accepted: it may have been removed since.
+/// Verifies the signature of the token, unless the token is in the cache. The signing key of a cached token may have
+/// been removed, so the key set must still contain it.
 fn verify_signature(view: &View, text: &str, cache: &TokenCache) -> Result<Arc<SignedToken>, Refusal> {
     let key = CacheKey::new(view.service(), text);
     if let Some(token) = cache.get(&key) {

@@ -1,4 +1,4 @@
-//! Test fixtures: one issuer with one key, one service, one agent, one token.
+//! Test fixtures: an issuer with a signing key, a service, an agent, and the claims of its token.
 
 use countersign_identity::{
     AgentId, Claims, P256PublicKey, Permission, Revision, RoleDefinition, RoleId, RoleName, ServiceId, SessionId,
@@ -13,32 +13,32 @@ pub const AGENT: AgentId = AgentId::from_bits(2);
 pub const READER: RoleId = RoleId::from_bits(3);
 pub const TOKEN: TokenId = TokenId::from_bits(4);
 pub const SESSION: SessionId = SessionId::from_bits(5);
-/// The `iat` of tokens, in Unix seconds.
+/// The claim `iat` of tokens, in Unix seconds.
 pub const ISSUED: i64 = 1_700_000_000;
-/// The `rev` of tokens.
+/// The claim `rev` of tokens.
 pub const REV: i64 = 100;
 
-/// Signs tokens.
+/// A signing key that signs tokens.
 pub struct Signer(p256::SecretKey);
 
 impl Signer {
-    /// Derives the key from the seed.
+    /// Creates the key whose bytes all equal `seed`.
     pub fn new(seed: u8) -> Self {
         Self(p256::SecretKey::from_slice(&[seed; 32]).unwrap())
     }
 
-    pub fn public(&self) -> P256PublicKey {
+    pub fn public_key(&self) -> P256PublicKey {
         P256PublicKey::from_sec1(&self.0.public_key().to_sec1_bytes()).unwrap()
     }
 
     pub fn point(&self) -> Vec<u8> {
-        self.public().to_sec1().to_vec()
+        self.public_key().to_sec1().to_vec()
     }
 
     pub fn sign(&self, claims: &Claims) -> String {
         let mut header = Header::new(Algorithm::ES256);
         header.typ = Some("at+jwt".into());
-        header.kid = Some(countersign_identity::Kid::from_key(self.public()).as_str().to_owned());
+        header.kid = Some(countersign_identity::Kid::from_key(self.public_key()).as_str().to_owned());
         let key = EncodingKey::from_ec_der(self.0.to_pkcs8_der().unwrap().as_bytes());
         encode(&header, claims, &key).unwrap()
     }
@@ -68,8 +68,8 @@ pub fn claims() -> Claims {
     }
 }
 
-/// The role of the agent.
-pub fn reader() -> RoleDefinition {
+/// The definition of the role `reader`.
+pub fn reader_role() -> RoleDefinition {
     RoleDefinition {
         id: READER,
         name: role_name("reader"),

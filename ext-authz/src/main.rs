@@ -1,4 +1,4 @@
-//! The sidecar as a program: flags in, exit code out.
+//! The program `countersign-ext-authz`: parses flags, runs the sidecar and sets the exit code.
 
 use clap::Parser;
 use countersign_ext_authz::{AuthorizerError, Settings, config, run};
@@ -8,26 +8,27 @@ use std::{path::PathBuf, process::ExitCode, sync::Arc};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The exit code for invalid flags and settings, as in clap.
+/// The exit code for invalid settings, which is also clap's exit code for invalid flags.
 const USAGE_ERROR: u8 = 2;
 
-/// Verifies agents for Envoy with its external authorization API.
+/// External authorization server for Envoy that verifies Countersign agents.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Flags {
-    /// A TOML file with settings.
+    /// Path of a TOML file with settings.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// A setting, such as `sync.url=https://control-plane:8444`. Can be repeated; overrides the file and the environment.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = assignment)]
+    /// A setting, such as `sync.url=https://control-plane:8444`. Can be repeated. Overrides the file and the
+    /// environment.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_assignment)]
     set: Vec<(String, String)>,
 }
 
-fn assignment(text: &str) -> Result<(String, String), &'static str> {
+fn parse_assignment(text: &str) -> Result<(String, String), &'static str> {
     match text.split_once('=') {
         Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
-        None => Err("expected key=value"),
+        None => Err("must have the form KEY=VALUE"),
     }
 }
 
@@ -36,7 +37,7 @@ fn main() -> ExitCode {
     let environment =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     match config::read(config, environment.collect(), set) {
-        Ok(settings) => exit_code(start(settings)),
+        Ok(settings) => exit_code(run_with(settings)),
         Err(error) => usage_error(&error),
     }
 }
@@ -46,7 +47,7 @@ fn exit_code(result: Result<(), AuthorizerError>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error @ AuthorizerError::Setting { .. }) => usage_error(&error),
         Err(error) => {
-            tracing::error!(%error, "the authorizer failed");
+            tracing::error!(%error, "the sidecar failed");
             ExitCode::FAILURE
         }
     }
@@ -57,7 +58,7 @@ fn usage_error(error: &dyn std::error::Error) -> ExitCode {
     ExitCode::from(USAGE_ERROR)
 }
 
-fn start(settings: Settings) -> Result<(), AuthorizerError> {
+fn run_with(settings: Settings) -> Result<(), AuthorizerError> {
     telemetry::init(&settings.log).map_err(|error| AuthorizerError::Setting { key: "log", error })?;
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let shutdown = Shutdown::on_signals()?;

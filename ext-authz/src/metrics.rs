@@ -31,33 +31,52 @@ pub enum Verdict {
     Denied(Reason),
 }
 
-/// All reasons for a denial at a known service. An unconfirmed view is `ViewMissing`.
-const REASONS_WITH_SERVICE: [Reason; 20] = [
-    Reason::TokenMissing,
-    Reason::TokenRepeated,
-    Reason::TokenMalformed,
-    Reason::TokenKeyUnknown,
-    Reason::TokenSignatureInvalid,
-    Reason::TokenClaimsInvalid,
-    Reason::TokenNotYetValid,
-    Reason::TokenExpired,
-    Reason::TokenAudienceMismatch,
-    Reason::TokenUnbound,
-    Reason::TokenSuperseded,
-    Reason::TokenRevoked,
-    Reason::AgentSuspended,
-    Reason::AgentRevoked,
-    Reason::NoRole,
-    Reason::RoleMissing,
-    Reason::PermissionMissing,
-    Reason::TrustTooLow,
-    Reason::ViewMissing,
-    Reason::ViewStale,
-];
-
-/// All reasons for a denial before the service is known.
-const REASONS_WITHOUT_SERVICE: [Reason; 5] =
-    [Reason::ViewMissing, Reason::ServiceUnknown, Reason::RuleInvalid, Reason::RequestInvalid, Reason::Internal];
+/// Whether a check can be denied for this reason: at a known service, and before the service is known. The match names every
+/// reason, so that a new one does not compile without a decision.
+const fn occurs(reason: Reason, service_is_known: bool) -> bool {
+    match reason {
+        // The view is also missing while it is unconfirmed.
+        Reason::ViewMissing => true,
+        Reason::TokenMissing
+        | Reason::TokenRepeated
+        | Reason::TokenMalformed
+        | Reason::TokenKeyUnknown
+        | Reason::TokenSignatureInvalid
+        | Reason::TokenClaimsInvalid
+        | Reason::TokenNotYetValid
+        | Reason::TokenExpired
+        | Reason::TokenAudienceMismatch
+        | Reason::TokenUnbound
+        | Reason::TokenSuperseded
+        | Reason::TokenRevoked
+        | Reason::AgentSuspended
+        | Reason::AgentRevoked
+        | Reason::NoRole
+        | Reason::RoleMissing
+        | Reason::PermissionMissing
+        | Reason::TrustTooLow
+        | Reason::ViewStale => service_is_known,
+        Reason::ServiceUnknown | Reason::RuleInvalid | Reason::RequestInvalid | Reason::Internal => !service_is_known,
+        // Only the API refuses for these reasons.
+        Reason::ServiceKeyMissing
+        | Reason::ServiceKeyInvalid
+        | Reason::HumanTokenMissing
+        | Reason::HumanTokenInvalid
+        | Reason::HumanTokenExpired
+        | Reason::HumanIssuerUnavailable
+        | Reason::CredentialsMalformed
+        | Reason::ChallengeInvalid
+        | Reason::ChallengeExpired
+        | Reason::ChallengeUsed
+        | Reason::RefreshInvalid
+        | Reason::RefreshExpired
+        | Reason::RefreshReused
+        | Reason::RefreshRevoked
+        | Reason::NotYours
+        | Reason::ScopeInsufficient
+        | Reason::AdminRequired => false,
+    }
+}
 
 impl Verdict {
     const fn labels(self) -> [&'static str; 2] {
@@ -69,13 +88,11 @@ impl Verdict {
     }
 
     /// All verdicts that are possible with or without a service: exactly these series exist.
-    fn possible(service: Option<ServiceId>) -> Vec<Self> {
-        match service {
-            Some(_) => {
-                [Self::Verified, Self::Anonymous].into_iter().chain(REASONS_WITH_SERVICE.map(Self::Denied)).collect()
-            }
-            None => REASONS_WITHOUT_SERVICE.map(Self::Denied).into(),
-        }
+    fn possible(service: Option<ServiceId>) -> impl Iterator<Item = Self> {
+        let service_is_known = service.is_some();
+        let allowed = service_is_known.then_some([Self::Verified, Self::Anonymous]);
+        let denied = Reason::ALL.iter().copied().filter(move |reason| occurs(*reason, service_is_known));
+        allowed.into_iter().flatten().chain(denied.map(Self::Denied))
     }
 }
 
@@ -153,7 +170,7 @@ impl Metrics {
             let [decision, reason] = verdict.labels();
             (verdict, self.checks.with_label_values(&[label.as_str(), decision, reason]))
         };
-        let verdicts = Verdict::possible(service).into_iter().map(counter).collect();
+        let verdicts = Verdict::possible(service).map(counter).collect();
         let series = Arc::new(CheckSeries { verdicts, duration: self.check_duration.with_label_values(&[&label]) });
         self.check_series.rcu(|all| {
             let mut all = HashMap::clone(all);

@@ -1,9 +1,9 @@
 //! The requirements of a route.
 //!
-//! `check` passes the context extensions of the route, `decide` checks the policy. Invariant: a rule that is not fully
-//! understood is refused, because ignoring a part of it would admit requests.
+//! `check` parses a policy from the context extensions of the route, and `decide` checks it. Invariant: a policy with
+//! an unknown rule or an invalid value is refused, because a policy without that rule could allow more requests.
 //!
-//! Envoy's context extensions are the only source of rules; a new source is a module beside `extensions`.
+//! Envoy's context extensions are the only source of rules. A second source would be a module next to `extensions`.
 
 mod extensions;
 
@@ -14,18 +14,18 @@ pub use extensions::RuleError;
 /// The requirements of a route.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// The service of the route, if the route names one.
+    /// The service of the route, if the route has the context extension `service_id`.
     pub service: Option<ServiceId>,
-    /// All of these roles are required.
+    /// The agent must have all of these roles.
     pub require_roles: Vec<RoleName>,
-    /// All of these permissions are required.
+    /// The agent must have all of these permissions.
     pub require_permissions: Vec<Permission>,
-    /// The minimum trust score.
+    /// The agent must have at least this trust score.
     pub min_trust_score: Option<TrustScore>,
-    /// Allows agents without a role at the service.
+    /// Whether agents without a role at the service are allowed.
     pub allow_unassigned: bool,
-    /// Allows requests without a token. A token that is sent must still be valid.
+    /// Whether requests without a token are allowed. If a request has a token, the token must be valid.
     pub allow_anonymous: bool,
-    /// Leaves the token in the forwarded request.
+    /// Whether Envoy forwards the token to the service.
     pub forward_token: bool,
 }

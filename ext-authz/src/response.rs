@@ -1,8 +1,9 @@
 //! Builds Envoy's `CheckResponse` from a decision: headers to set and to remove, denial body, dynamic metadata.
 //!
-//! `decide` makes the decision, `check` sends the response. Invariants: no client can set an identity header, in any
-//! spelling; the response leaves nothing to Envoy's defaults. As measured with Envoy, an unset status is an allow, and
-//! `headers_to_remove` is applied after the headers are set, so that a name in both lists is lost.
+//! `decide` makes the decision, and `check` sends the response. Invariants: a client cannot set an identity header in
+//! any spelling, and the response does not rely on Envoy's defaults. Measured with Envoy: it allows a request if the
+//! status is not set, and it applies `headers_to_remove` after it sets headers, so that a name in both lists is
+//! removed.
 
 mod denial;
 mod header;
@@ -15,30 +16,30 @@ use envoy_types::{
     ext_authz::v3::pb::{CheckResponse, HeaderValueOption, HttpResponse, OkHttpResponse},
     pb::google::rpc::Status,
 };
-use header::{join_encoded, set};
+use header::{join_encoded, overwrite};
 
 pub use header_names::HeaderNames;
 
-/// The headers of a request, as far as the response depends on them.
+/// The request headers on which the response depends.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RequestHeaders<'a> {
-    /// The names of all headers, as sent.
+    /// The names of all headers, as the client spelled them.
     pub names: &'a [&'a str],
-    /// The header that contains the token, if it must be removed.
+    /// The name of the header that contains the token, if Envoy must remove it.
     pub token_header: Option<&'a str>,
 }
 
-/// Builds responses.
+/// Builds `CheckResponse`s from decisions.
 #[derive(Debug, Clone)]
 pub struct ResponseBuilder {
     /// The names of the identity headers.
     pub names: HeaderNames,
-    /// Whether denial bodies contain the requirement that is not met.
+    /// Whether the error body of a denial contains the requirement that the agent does not meet.
     pub explain_denials: bool,
 }
 
 impl ResponseBuilder {
-    /// The response for a decision.
+    /// Builds the response for a decision.
     pub fn build(&self, service: Option<ServiceId>, decision: &Decision, headers: RequestHeaders<'_>) -> CheckResponse {
         let (code, response) = match decision {
             Decision::Verified(identity) => (0, self.allow(service, Some(identity), headers)),
@@ -47,18 +48,18 @@ impl ResponseBuilder {
         };
         CheckResponse {
             status: Some(Status { code, ..Status::default() }),
-            dynamic_metadata: Some(metadata::metadata(service, decision)),
+            dynamic_metadata: Some(metadata::build(service, decision)),
             http_response: Some(response),
         }
     }
 
-    /// The response after a panic. It uses nothing that could panic again.
+    /// Builds the response after a panic, without the data that may have caused the panic.
     pub fn internal_error(&self) -> CheckResponse {
         self.build(None, &Decision::Denied(Reason::Internal.into()), RequestHeaders::default())
     }
 
     fn deny(&self, Denial { refusal, agent: _, unmet }: &Denial) -> HttpResponse {
-        denial::response(&self.names, *refusal, unmet.as_ref().filter(|_| self.explain_denials))
+        denial::build(&self.names, *refusal, unmet.as_ref().filter(|_| self.explain_denials))
     }
 
     fn allow(
@@ -68,15 +69,15 @@ impl ResponseBuilder {
         RequestHeaders { names, token_header }: RequestHeaders<'_>,
     ) -> HttpResponse {
         let headers = identity.map_or_else(Vec::new, |identity| identity_headers(&self.names, service, identity));
-        let forged = names.iter().copied().filter(|name| self.names.removes(name, identity.is_some()));
-        let mut headers_to_remove: Vec<String> = forged.chain(token_header).map(str::to_owned).collect();
+        let forged_names = names.iter().copied().filter(|name| self.names.must_remove(name, identity.is_some()));
+        let mut headers_to_remove: Vec<String> = forged_names.chain(token_header).map(str::to_owned).collect();
         headers_to_remove.sort_unstable();
         headers_to_remove.dedup();
         HttpResponse::OkResponse(OkHttpResponse { headers, headers_to_remove, ..OkHttpResponse::default() })
     }
 }
 
-/// Always sets all seven headers: an omitted one could come from the client.
+/// Sets all seven identity headers, because the client could have sent any that is left out.
 fn identity_headers(
     names: &HeaderNames,
     service: Option<ServiceId>,
@@ -84,13 +85,13 @@ fn identity_headers(
 ) -> Vec<HeaderValueOption> {
     let VerifiedIdentity { agent, name, roles, permissions, trust_score, token } = identity;
     vec![
-        set(&names.id, agent.to_string()),
-        set(&names.name, join_encoded([name.as_str()])),
-        set(&names.trust_score, trust_score.to_string()),
-        set(&names.roles, join_encoded(roles.iter().map(RoleName::as_str))),
-        set(&names.permissions, join_encoded(permissions.iter().map(Permission::as_str))),
-        set(&names.service, service.map(|service| service.to_string()).unwrap_or_default()),
-        set(&names.token_id, token.to_string()),
+        overwrite(&names.id, agent.to_string()),
+        overwrite(&names.name, join_encoded([name.as_str()])),
+        overwrite(&names.trust_score, trust_score.to_string()),
+        overwrite(&names.roles, join_encoded(roles.iter().map(RoleName::as_str))),
+        overwrite(&names.permissions, join_encoded(permissions.iter().map(Permission::as_str))),
+        overwrite(&names.service, service.map(|service| service.to_string()).unwrap_or_default()),
+        overwrite(&names.token_id, token.to_string()),
     ]
 }
 

@@ -1,10 +1,10 @@
-//! The local copy of a service's authorization data at one revision: everything that a decision needs.
+//! A view: the authorization data of one service as of one revision, with all data that a decision needs.
 //!
-//! `sync` creates views from messages, `decide` reads them. Invariant: a view is immutable; a change creates the next
-//! view. Nothing here reads the clock.
+//! `sync` creates views from messages, and `decide` reads them. Invariants: a view is immutable, and a change creates a
+//! new view; this module does not read the clock.
 //!
-//! A view contains only the agents that changed since the oldest token that can still be valid was issued, so its size
-//! depends on the rate of change and not on the number of agents.
+//! A view contains only agents that changed after the oldest valid token was issued. Its size therefore depends on the
+//! rate of change and not on the number of agents.
 
 mod sharded_map;
 mod views;
@@ -20,82 +20,82 @@ pub use views::{ApiKeyIndex, Views};
 /// The settings of a service that affect decisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceSettings {
-    /// The service.
+    /// The id of the service.
     pub service: ServiceId,
-    /// The `iss` of accepted tokens.
+    /// The required value of the claim `iss`.
     pub issuer: Arc<str>,
     /// Whether unbound tokens are accepted.
     pub accepts_unbound: bool,
-    /// The age from which the view must not be used.
+    /// The maximum age of the confirmation of a view. An older view must not be used.
     pub max_staleness: Duration,
 }
 
-/// What was revoked.
+/// The subject of a revocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RevokedSubject {
-    /// One access token.
+    /// One access token, by its `jti`.
     Token(TokenId),
-    /// A session, and so all its tokens.
+    /// All access tokens of a session, by their `sid`.
     Session(SessionId),
 }
 
 /// The revocation of a token or session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Revocation {
-    /// The revision of the revocation.
+    /// The revision at which the subject was revoked.
     pub revision: Revision,
     /// The revoked token or session.
     pub subject: RevokedSubject,
 }
 
-/// A complete view, as received from the control plane.
+/// The complete data of a view, as received from the control plane.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// All changes up to this revision are included.
+    /// The snapshot includes all changes up to this revision.
     pub revision: Revision,
-    /// All changes above this revision are included.
+    /// The snapshot includes all agent changes and revocations above this revision. Older ones may be missing.
     pub floor: Revision,
     /// The settings of the service.
     pub settings: ServiceSettings,
-    /// The keys whose tokens are accepted.
+    /// The public keys that verify access tokens.
     pub keys: KeySet,
     /// All roles of the service.
     pub roles: RoleTable,
-    /// Changes of agents above the floor.
+    /// The changes of agents above the floor.
     pub agents: Vec<(AgentId, AgentChanges)>,
-    /// Revocations above the floor.
+    /// The revocations above the floor.
     pub revocations: Vec<Revocation>,
 }
 
-/// The changes since the current view. Absent parts did not change.
+/// The changes since the previous view. A part that is `None` did not change.
 #[derive(Debug, Clone, Default)]
 pub struct Delta {
-    /// All changes up to this revision are included.
+    /// The delta includes all changes up to this revision.
     pub revision: Revision,
     /// The settings of the service.
     pub settings: Option<ServiceSettings>,
-    /// All keys whose tokens are accepted.
+    /// All public keys that verify access tokens.
     pub keys: Option<KeySet>,
     /// All roles of the service.
     pub roles: Option<RoleTable>,
-    /// Changes of agents.
+    /// New changes of agents.
     pub agents: Vec<(AgentId, AgentChanges)>,
     /// New revocations.
     pub revocations: Vec<Revocation>,
 }
 
-/// The answer to a ping: the control plane read its latest revision after the ping was sent.
+/// The content of a pong, and the time of its ping. The control plane read its latest revision after the ping was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Confirmation {
-    /// All changes up to this revision were received.
+    /// The sidecar has received all changes up to this revision.
     pub revision: Revision,
-    /// Changes at or below this revision may be dropped.
+    /// The sidecar may drop changes at or below this revision.
     pub floor: Revision,
-    /// When the ping was sent, since boot. The answer is at least as recent.
+    /// When the ping was sent, since boot. The sidecar's data was current at that time.
     pub ping_sent_at: Duration,
 }
 
-/// The authorization data of one service. Cloning is cheap, because views share their parts.
+/// The authorization data of one service. A clone shares the data of the original, so cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct View {
     settings: ServiceSettings,
@@ -105,15 +105,16 @@ pub struct View {
     keys: Arc<KeySet>,
     roles: Arc<RoleTable>,
     agents: ShardedMap<AgentId, AgentChanges>,
-    tokens: ShardedMap<TokenId, Revision>,
-    sessions: ShardedMap<SessionId, Revision>,
+    revoked_tokens: ShardedMap<TokenId, Revision>,
+    revoked_sessions: ShardedMap<SessionId, Revision>,
 }
 
 impl View {
-    /// The view of a snapshot that replaces `previous`.
+    /// Creates the view of a snapshot that replaces the view `previous`.
     ///
-    /// A snapshot alone does not prove that it is recent. It inherits the confirmation of a previous view that is not
-    /// newer. If its revision is lower, as after the database was restored, it must be confirmed first.
+    /// A snapshot does not prove that it is recent. If its revision is at least that of `previous`, the new view
+    /// inherits the confirmation of `previous`. If its revision is lower, for example after a restore of the database,
+    /// the new view is not confirmed.
     pub fn from_snapshot(snapshot: Snapshot, previous: Option<&Self>) -> Self {
         let Snapshot { revision, floor, settings, keys, roles, agents, revocations } = snapshot;
         let mut view = Self {
@@ -124,14 +125,14 @@ impl View {
             keys: Arc::new(keys),
             roles: Arc::new(roles),
             agents: ShardedMap::default(),
-            tokens: ShardedMap::default(),
-            sessions: ShardedMap::default(),
+            revoked_tokens: ShardedMap::default(),
+            revoked_sessions: ShardedMap::default(),
         };
         view.insert_changes(agents, revocations);
         view
     }
 
-    /// The view after a change.
+    /// Creates the view that results from a delta.
     #[must_use]
     pub fn apply(&self, delta: Delta) -> Self {
         let Delta { revision, settings, keys, roles, agents, revocations } = delta;
@@ -150,7 +151,7 @@ impl View {
         next
     }
 
-    /// The view after a confirmation, without the changes that no valid token needs any more.
+    /// Creates the confirmed view, without the changes up to the floor, which no valid token needs.
     #[must_use]
     pub fn confirm(&self, confirmation: Confirmation) -> Self {
         let Confirmation { revision, floor, ping_sent_at } = confirmation;
@@ -159,9 +160,9 @@ impl View {
         next.confirmed_at = Some(self.confirmed_at.map_or(ping_sent_at, |earlier| earlier.max(ping_sent_at)));
         if floor > self.floor {
             next.floor = floor;
-            next.agents.prune(|changes| has_facet_up_to(changes, floor), |changes| changes.prune(floor));
-            next.tokens.prune(|revision| *revision <= floor, |_| true);
-            next.sessions.prune(|revision| *revision <= floor, |_| true);
+            next.agents.prune(|changes| has_facet_at_or_below(changes, floor), |changes| changes.prune(floor));
+            next.revoked_tokens.prune(|revision| *revision <= floor, |_| true);
+            next.revoked_sessions.prune(|revision| *revision <= floor, |_| true);
         }
         next
     }
@@ -172,14 +173,14 @@ impl View {
         }
         for Revocation { revision, subject } in revocations {
             let latest = match subject {
-                RevokedSubject::Token(token) => self.tokens.entry(token).or_default(),
-                RevokedSubject::Session(session) => self.sessions.entry(session).or_default(),
+                RevokedSubject::Token(token) => self.revoked_tokens.entry(token).or_default(),
+                RevokedSubject::Session(session) => self.revoked_sessions.entry(session).or_default(),
             };
             *latest = revision.max(*latest);
         }
     }
 
-    /// The data that decides about a token with these claims.
+    /// The data that the evaluation of a token with these claims needs.
     pub fn evaluation_context(&self, claims: &Claims) -> EvaluationContext<'_> {
         EvaluationContext {
             service: self.settings.service,
@@ -189,11 +190,11 @@ impl View {
             floor: self.floor,
             roles: &self.roles,
             agent: self.agents.get(claims.sub),
-            revoked: self.tokens.get(claims.jti).is_some() || self.sessions.get(claims.sid).is_some(),
+            revoked: self.revoked_tokens.get(claims.jti).is_some() || self.revoked_sessions.get(claims.sid).is_some(),
         }
     }
 
-    /// The service.
+    /// The id of the service.
     pub const fn service(&self) -> ServiceId {
         self.settings.service
     }
@@ -203,28 +204,28 @@ impl View {
         &self.settings
     }
 
-    /// The keys whose tokens are accepted.
+    /// The public keys that verify access tokens.
     pub fn keys(&self) -> &KeySet {
         &self.keys
     }
 
-    /// All changes up to this revision are included.
+    /// The view includes all changes up to this revision.
     pub const fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// When the last answered ping was sent, since boot; `None` before the first answer.
+    /// When the last answered ping was sent, since boot. `None` if no pong has confirmed the view.
     pub const fn confirmed_at(&self) -> Option<Duration> {
         self.confirmed_at
     }
 
-    /// The number of agents in the view.
+    /// The number of agents with changes in the view.
     pub fn agent_count(&self) -> usize {
         self.agents.len()
     }
 }
 
-fn has_facet_up_to(changes: &AgentChanges, floor: Revision) -> bool {
+fn has_facet_at_or_below(changes: &AgentChanges, floor: Revision) -> bool {
     let AgentChanges { roles, trust, status } = changes;
     roles.as_ref().is_some_and(|facet| facet.revision <= floor)
         || trust.as_ref().is_some_and(|facet| facet.revision <= floor)

@@ -1,4 +1,4 @@
-//! The program does not panic if standard output or standard error is closed or full.
+//! Tests that the program does not panic if standard output or standard error is a closed pipe or a full disk.
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
@@ -19,12 +19,12 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// A file that refuses every write, as a full disk does.
-fn full() -> Stdio {
+/// A file on which every write fails, as on a full disk.
+fn full_disk() -> Stdio {
     OpenOptions::new().write(true).open("/dev/full").unwrap().into()
 }
 
-/// A pipe whose reader is gone.
+/// A pipe whose reading end is closed.
 fn closed_pipe() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -32,17 +32,17 @@ fn closed_pipe() -> Stdio {
 }
 
 #[test]
-fn reports_usage_errors_with_full_or_closed_stderr() {
-    for (name, stderr) in [("full", full()), ("closed", closed_pipe())] {
+fn invalid_flag_exits_with_2_if_stderr_is_full_or_closed() {
+    for (name, stderr) in [("full disk", full_disk()), ("closed pipe", closed_pipe())] {
         let status = command(&["--set", "no.such=key"]).stderr(stderr).stdout(Stdio::null()).status().unwrap();
         assert_eq!(status.code(), Some(2), "{name}");
     }
 }
 
 #[test]
-fn help_and_version_do_not_panic_with_full_or_closed_stdout() {
+fn help_and_version_do_not_panic_if_stdout_is_full_or_closed() {
     for argument in ["--help", "--version"] {
-        for (name, stdout) in [("full", full()), ("closed", closed_pipe())] {
+        for (name, stdout) in [("full disk", full_disk()), ("closed pipe", closed_pipe())] {
             let mut child = command(&[argument]).stdout(stdout).stderr(Stdio::piped()).spawn().unwrap();
             let mut stderr = String::new();
             child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
@@ -53,20 +53,20 @@ fn help_and_version_do_not_panic_with_full_or_closed_stdout() {
 }
 
 #[test]
-fn runs_and_shuts_down_with_a_log_that_cannot_be_written() {
-    for (name, stderr) in [("full", full()), ("closed", closed_pipe())] {
+fn runs_and_shuts_down_if_the_log_cannot_be_written() {
+    for (name, stderr) in [("full disk", full_disk()), ("closed pipe", closed_pipe())] {
         let control_plane = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("sync.url=http://{}", control_plane.local_addr().unwrap());
         let settings = ["sync.keys=svc_sk_test", "listen.grpc=127.0.0.1:0", "listen.admin=127.0.0.1:0", &url];
         let arguments: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
         let mut child = command(&arguments).stderr(stderr).stdout(Stdio::null()).spawn().unwrap();
-        // Each closed connection is logged, so the second attempt shows that the program survived the first log line.
+        // The program logs each lost connection, so a second connection shows that the first log line caused no panic.
         for _attempt in 0..2 {
             drop(control_plane.accept().unwrap());
         }
-        assert_eq!(child.try_wait().unwrap(), None, "{name}: still running");
-        let terminated = Command::new("kill").arg(child.id().to_string()).status().unwrap();
-        assert!(terminated.success());
+        assert_eq!(child.try_wait().unwrap(), None, "the program exited, {name}");
+        let kill_status = Command::new("kill").arg(child.id().to_string()).status().unwrap();
+        assert!(kill_status.success());
         assert_eq!(child.wait().unwrap().code(), Some(0), "{name}");
     }
 }

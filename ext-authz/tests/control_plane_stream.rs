@@ -1,4 +1,4 @@
-//! An authorizer that follows a scripted control plane.
+//! Tests of the sidecar with a simulated control plane, which sends the messages of each test.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
@@ -40,10 +40,10 @@ use tonic::{
 };
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
-const KEY: &str = "svc_sk_of_the_test";
+const API_KEY: &str = "svc_sk_of_the_test";
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A wall clock that stands one minute after the issue of the tokens.
+/// A clock whose wall-clock time is always one minute after the tokens were issued.
 struct FixedWallClock;
 
 impl Clock for FixedWallClock {
@@ -56,22 +56,23 @@ impl Clock for FixedWallClock {
     }
 }
 
-/// An open stream: the revision of the Hello, and the sender of responses.
+/// An open stream: the revision in its Hello, and the sender of responses.
 struct OpenStream {
     revision: i64,
     responses: mpsc::Sender<Result<FollowResponse, Status>>,
 }
 
+/// The state of the simulated control plane that tests change and read.
 #[derive(Default)]
-struct Controls {
-    refuse: AtomicBool,
-    refused_count: AtomicUsize,
+struct SharedState {
+    refuse_streams: AtomicBool,
+    refused_streams: AtomicUsize,
     revision: AtomicI64,
 }
 
-/// Answers pings; the test sends all other messages.
+/// A simulated control plane that answers pings. The tests send all other messages.
 struct ControlPlane {
-    controls: Arc<Controls>,
+    state: Arc<SharedState>,
     opened: mpsc::Sender<OpenStream>,
 }
 
@@ -80,13 +81,13 @@ impl sync_server::Sync for ControlPlane {
     type FollowStream = ReceiverStream<Result<FollowResponse, Status>>;
 
     async fn follow(&self, request: Request<Streaming<FollowRequest>>) -> Result<Response<Self::FollowStream>, Status> {
-        assert_eq!(request.metadata().get("authorization").unwrap(), &format!("Bearer {KEY}"));
-        if self.controls.refuse.load(Ordering::SeqCst) {
-            self.controls.refused_count.fetch_add(1, Ordering::SeqCst);
+        assert_eq!(request.metadata().get("authorization").unwrap(), &format!("Bearer {API_KEY}"));
+        if self.state.refuse_streams.load(Ordering::SeqCst) {
+            self.state.refused_streams.fetch_add(1, Ordering::SeqCst);
             return Err(Status::unauthenticated("revoked"));
         }
         let (responses, response_stream) = mpsc::channel(16);
-        tokio::spawn(handle_requests(request.into_inner(), responses, self.opened.clone(), Arc::clone(&self.controls)));
+        tokio::spawn(handle_requests(request.into_inner(), responses, self.opened.clone(), Arc::clone(&self.state)));
         Ok(Response::new(ReceiverStream::new(response_stream)))
     }
 }
@@ -95,7 +96,7 @@ async fn handle_requests(
     mut inbound: Streaming<FollowRequest>,
     responses: mpsc::Sender<Result<FollowResponse, Status>>,
     opened: mpsc::Sender<OpenStream>,
-    controls: Arc<Controls>,
+    state: Arc<SharedState>,
 ) {
     while let Some(Ok(FollowRequest { message: Some(message) })) = inbound.next().await {
         match message {
@@ -103,7 +104,7 @@ async fn handle_requests(
                 opened.send(OpenStream { revision, responses: responses.clone() }).await.unwrap();
             }
             follow_request::Message::Ping(v1::Ping { number }) => {
-                let revision = controls.revision.load(Ordering::SeqCst);
+                let revision = state.revision.load(Ordering::SeqCst);
                 let pong = Message::Pong(v1::Pong { number, revision, floor: 1 });
                 let _stream_may_be_closed = responses.send(Ok(FollowResponse { message: Some(pong) })).await;
             }
@@ -118,7 +119,7 @@ impl OpenStream {
 }
 
 fn snapshot() -> Message {
-    let reader = fixtures::reader();
+    let reader = fixtures::reader_role();
     let role = v1::Role {
         id: reader.id.to_string(),
         name: reader.name.to_string(),
@@ -163,7 +164,7 @@ async fn check(
     envoy.check(CheckRequest { attributes: Some(attributes) }).await.unwrap().into_inner()
 }
 
-/// The reason of the denial of a request with this token; `None` if it is allowed.
+/// The reason of the denial of a request with this token; `None` if the request is allowed.
 async fn denial_reason(envoy: &mut AuthorizationClient<Channel>, claims: &Claims) -> Option<String> {
     let response = check(envoy, claims, &[]).await;
     let Some(HttpResponse::DeniedResponse(denied)) = response.http_response else { return None };
@@ -177,7 +178,7 @@ async fn wait_for_reason(envoy: &mut AuthorizationClient<Channel>, claims: &Clai
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(TIMEOUT, wait).await.unwrap_or_else(|_| panic!("the reason never became {expected:?}"));
+    timeout(TIMEOUT, wait).await.unwrap_or_else(|_| panic!("timed out waiting for the reason {expected:?}"));
 }
 
 async fn wait_until_serving(address: SocketAddr) {
@@ -196,10 +197,10 @@ async fn wait_until_serving(address: SocketAddr) {
 }
 
 /// Starts a control plane on a free port.
-async fn control_plane(tls: Option<ServerTlsConfig>) -> (u16, Arc<Controls>, mpsc::Receiver<OpenStream>) {
+async fn start_control_plane(tls: Option<ServerTlsConfig>) -> (u16, Arc<SharedState>, mpsc::Receiver<OpenStream>) {
     let (opened, streams) = mpsc::channel(4);
-    let controls = Arc::new(Controls { revision: REV.into(), ..Controls::default() });
-    let service = sync_server::SyncServer::new(ControlPlane { controls: Arc::clone(&controls), opened });
+    let state = Arc::new(SharedState { revision: REV.into(), ..SharedState::default() });
+    let service = sync_server::SyncServer::new(ControlPlane { state: Arc::clone(&state), opened });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let mut server = match tls {
@@ -207,18 +208,18 @@ async fn control_plane(tls: Option<ServerTlsConfig>) -> (u16, Arc<Controls>, mps
         None => Server::builder(),
     };
     tokio::spawn(server.add_service(service).serve_with_incoming(TcpListenerStream::new(listener)));
-    (port, controls, streams)
+    (port, state, streams)
 }
 
-async fn authorizer(url: String, ca: &str) -> App {
-    authorizer_with(url, ca, &[]).await
+async fn start_sidecar(url: String, ca: &str) -> App {
+    start_sidecar_with(url, ca, &[]).await
 }
 
-async fn authorizer_with(url: String, ca: &str, settings: &[(&str, &str)]) -> App {
+async fn start_sidecar_with(url: String, ca: &str, settings: &[(&str, &str)]) -> App {
     let flags = [
         ("sync.url", url),
         ("sync.ca", ca.to_owned()),
-        ("sync.keys", KEY.to_owned()),
+        ("sync.keys", API_KEY.to_owned()),
         ("sync.ping_seconds", "1".to_owned()),
         ("listen.grpc", "127.0.0.1:0".to_owned()),
         ("listen.admin", "127.0.0.1:0".to_owned()),
@@ -230,15 +231,15 @@ async fn authorizer_with(url: String, ca: &str, settings: &[(&str, &str)]) -> Ap
 }
 
 #[tokio::test]
-async fn authorizer_applies_messages_and_resumes_after_errors() {
-    let (port, controls, mut streams) = control_plane(None).await;
-    let app = authorizer(format!("http://127.0.0.1:{port}"), "").await;
+async fn sidecar_applies_messages_and_resumes_after_errors() {
+    let (port, state, mut streams) = start_control_plane(None).await;
+    let app = start_sidecar(format!("http://127.0.0.1:{port}"), "").await;
     let address = app.grpc_address().unwrap();
     let shutdown = Shutdown::default();
-    let served = tokio::spawn(app.serve(shutdown.clone()));
+    let server = tokio::spawn(app.serve(shutdown.clone()));
     let mut envoy = AuthorizationClient::connect(format!("http://{address}")).await.unwrap();
     let claims = fixtures::claims();
-    let other = Claims {
+    let other_session = Claims {
         jti: TokenId::from_bits(77),
         sid: countersign_identity::SessionId::from_bits(78),
         ..fixtures::claims()
@@ -251,67 +252,69 @@ async fn authorizer_applies_messages_and_resumes_after_errors() {
     wait_for_reason(&mut envoy, &claims, None).await;
     wait_until_serving(address).await;
 
-    controls.revision.store(REV + 1, Ordering::SeqCst);
+    state.revision.store(REV + 1, Ordering::SeqCst);
     stream.send(revocation(REV + 1, v1::revocation::Subject::SessionId(SESSION.to_string()))).await;
     wait_for_reason(&mut envoy, &claims, Some("token_revoked")).await;
-    assert_eq!(denial_reason(&mut envoy, &other).await, None);
+    assert_eq!(denial_reason(&mut envoy, &other_session).await, None);
 
-    // An invalid message ends the stream and changes nothing, and neither does a refused API key.
-    controls.refuse.store(true, Ordering::SeqCst);
+    // An invalid message ends the stream and does not change the view. A refused API key does not change the view
+    // either.
+    state.refuse_streams.store(true, Ordering::SeqCst);
     stream.send(revocation(REV + 2, v1::revocation::Subject::TokenId("invalid".into()))).await;
-    let key_refused = async {
-        while controls.refused_count.load(Ordering::SeqCst) == 0 {
+    let wait_until_refused = async {
+        while state.refused_streams.load(Ordering::SeqCst) == 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(TIMEOUT, key_refused).await.unwrap();
-    assert_eq!(denial_reason(&mut envoy, &other).await, None);
-    controls.refuse.store(false, Ordering::SeqCst);
+    timeout(TIMEOUT, wait_until_refused).await.unwrap();
+    assert_eq!(denial_reason(&mut envoy, &other_session).await, None);
+    state.refuse_streams.store(false, Ordering::SeqCst);
 
     let stream = timeout(TIMEOUT, streams.recv()).await.unwrap().unwrap();
-    assert_eq!(stream.revision, REV + 1, "the stream resumes at the last revision");
-    stream.send(revocation(REV + 2, v1::revocation::Subject::TokenId(other.jti.to_string()))).await;
-    wait_for_reason(&mut envoy, &other, Some("token_revoked")).await;
+    assert_eq!(stream.revision, REV + 1, "the new stream resumes at the last applied revision");
+    stream.send(revocation(REV + 2, v1::revocation::Subject::TokenId(other_session.jti.to_string()))).await;
+    wait_for_reason(&mut envoy, &other_session, Some("token_revoked")).await;
 
     shutdown.trigger();
-    timeout(TIMEOUT, served).await.unwrap().unwrap().unwrap();
+    timeout(TIMEOUT, server).await.unwrap().unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn follows_only_a_control_plane_with_a_trusted_certificate() {
+async fn sidecar_connects_only_to_a_control_plane_with_a_trusted_certificate() {
     let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let trusted = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let file = |name: &str, pem: String| {
-        let path = folder.path().join(name);
+    let directory = tempfile::tempdir().unwrap();
+    let write_file = |name: &str, pem: String| {
+        let path = directory.path().join(name);
         std::fs::write(&path, pem).unwrap();
         path.display().to_string()
     };
-    let (trusted_ca, other_ca) = (file("trusted.pem", trusted.cert.pem()), file("other.pem", other.cert.pem()));
+    let (trusted_ca, other_ca) =
+        (write_file("trusted.pem", trusted.cert.pem()), write_file("other.pem", other.cert.pem()));
     let identity = Identity::from_pem(trusted.cert.pem(), trusted.signing_key.serialize_pem());
-    let (port, _controls, mut streams) = control_plane(Some(ServerTlsConfig::new().identity(identity))).await;
+    let (port, _controls, mut streams) = start_control_plane(Some(ServerTlsConfig::new().identity(identity))).await;
     let (url, shutdown) = (format!("https://localhost:{port}"), Shutdown::default());
 
-    tokio::spawn(authorizer(url.clone(), &other_ca).await.serve(shutdown.clone()));
+    tokio::spawn(start_sidecar(url.clone(), &other_ca).await.serve(shutdown.clone()));
     assert!(
         timeout(Duration::from_secs(2), streams.recv()).await.is_err(),
-        "the authorizer accepted an untrusted certificate"
+        "the sidecar accepted an untrusted certificate"
     );
-    tokio::spawn(authorizer(url, &trusted_ca).await.serve(shutdown.clone()));
+    tokio::spawn(start_sidecar(url, &trusted_ca).await.serve(shutdown.clone()));
     assert_eq!(timeout(TIMEOUT, streams.recv()).await.unwrap().unwrap().revision, 0);
     shutdown.trigger();
 }
 
 #[tokio::test]
-async fn denial_body_explains_the_unmet_requirement_only_if_configured() {
+async fn denial_body_contains_the_unmet_requirement_only_if_configured() {
     for (explain, expected) in [
         ("false", r#"{"reason":"role_missing"}"#),
         ("true", r#"{"reason":"role_missing","required":{"roles":["writer"]},"actual":{"roles":["reader"]}}"#),
     ] {
-        let (port, _controls, mut streams) = control_plane(None).await;
+        let (port, _controls, mut streams) = start_control_plane(None).await;
         let url = format!("http://127.0.0.1:{port}");
-        let app = authorizer_with(url, "", &[("denials.explain", explain)]).await;
+        let app = start_sidecar_with(url, "", &[("denials.explain", explain)]).await;
         let (address, shutdown) = (app.grpc_address().unwrap(), Shutdown::default());
         tokio::spawn(app.serve(shutdown.clone()));
         let mut envoy = AuthorizationClient::connect(format!("http://{address}")).await.unwrap();
@@ -321,47 +324,49 @@ async fn denial_body_explains_the_unmet_requirement_only_if_configured() {
         let response = check(&mut envoy, &fixtures::claims(), &[("require_roles", "writer")]).await;
         let metadata = format!("{:?}", response.dynamic_metadata);
         assert!(metadata.contains("required") && metadata.contains("writer"), "{metadata}");
-        let Some(HttpResponse::DeniedResponse(denied)) = response.http_response else { panic!("denied") };
+        let Some(HttpResponse::DeniedResponse(denied)) = response.http_response else {
+            panic!("the request was allowed")
+        };
         assert!(denied.body.ends_with(&format!("\"details\":{expected}}}}}")), "{}", denied.body);
         shutdown.trigger();
     }
 }
 
 #[tokio::test]
-async fn failed_attempts_are_not_counted_as_lost_streams() {
-    let (port, controls, mut streams) = control_plane(None).await;
-    controls.refuse.store(true, Ordering::SeqCst);
-    let app = authorizer(format!("http://127.0.0.1:{port}"), "").await;
+async fn failed_connection_attempts_are_not_counted_as_reconnects() {
+    let (port, state, mut streams) = start_control_plane(None).await;
+    state.refuse_streams.store(true, Ordering::SeqCst);
+    let app = start_sidecar(format!("http://127.0.0.1:{port}"), "").await;
     let (admin, shutdown) = (app.admin_address().unwrap(), Shutdown::default());
     tokio::spawn(app.serve(shutdown.clone()));
     wait_for_metric(admin, r#"stream_connect_failures_total{service="none"}"#, 1.0).await;
 
-    controls.refuse.store(false, Ordering::SeqCst);
+    state.refuse_streams.store(false, Ordering::SeqCst);
     let stream = timeout(TIMEOUT, streams.recv()).await.unwrap().unwrap();
     stream.send(snapshot()).await;
     wait_for_metric(admin, &format!(r#"stream_connected{{service="{SERVICE}"}}"#), 1.0).await;
     let reconnects = format!(r#"stream_reconnects_total{{service="{SERVICE}"}}"#);
-    assert_eq!(metric(admin, &reconnects).await, Some(0.0), "failed attempts are not reconnects");
+    assert_eq!(read_metric(admin, &reconnects).await, Some(0.0), "a failed attempt was counted as a reconnect");
 
-    controls.refuse.store(true, Ordering::SeqCst);
+    state.refuse_streams.store(true, Ordering::SeqCst);
     stream.responses.send(Err(Status::unavailable("restart"))).await.unwrap();
     wait_for_metric(admin, &format!(r#"stream_connect_failures_total{{service="{SERVICE}"}}"#), 1.0).await;
-    assert_eq!(metric(admin, &reconnects).await, Some(1.0), "one stream was lost");
+    assert_eq!(read_metric(admin, &reconnects).await, Some(1.0), "the loss of a stream was not counted");
     shutdown.trigger();
 }
 
 async fn wait_for_metric(admin: SocketAddr, series: &str, at_least: f64) {
     let wait = async {
-        while metric(admin, series).await.is_none_or(|value| value < at_least) {
+        while read_metric(admin, series).await.is_none_or(|value| value < at_least) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     let result = timeout(TIMEOUT, wait).await;
-    assert!(result.is_ok(), "{series} is {:?}", metric(admin, series).await);
+    assert!(result.is_ok(), "{series} is {:?}", read_metric(admin, series).await);
 }
 
-/// The value of a series that the admin port exposes; the name is without the common prefix.
-async fn metric(admin: SocketAddr, series: &str) -> Option<f64> {
+/// Reads a series from the admin port. `series` is the name without the prefix `countersign_authz_`, and the labels.
+async fn read_metric(admin: SocketAddr, series: &str) -> Option<f64> {
     let mut connection = TcpStream::connect(admin).await.unwrap();
     connection.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await.unwrap();
     let mut response = String::new();

@@ -1,20 +1,20 @@
 //! Extracts the agent token from header values (RFC 6750). The API and the sidecar both use it.
 //!
-//! Ambiguous input is refused: a proxy or the service behind it could choose another token.
+//! Ambiguous input is refused, because a proxy or the service behind it could choose another token.
 
 use crate::Reason;
 
-/// Carries the agent token when `Authorization` is used for another credential.
+/// The header for the agent token if `Authorization` contains another credential.
 pub const TOKEN_HEADER: &str = "x-agent-token";
 
-/// Reads the values of `X-Agent-Token`: `Bearer <token>`, or the token alone.
+/// Extracts the token from the values of `X-Agent-Token`: `Bearer <token>`, or the token alone.
 pub fn from_token_header<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Reason> {
     let Some(value) = single_value(values)? else { return Ok(None) };
     single_token(strip_bearer(value).unwrap_or(value)).map(Some)
 }
 
-/// Reads the values of `Authorization`. Other schemes are ignored. A `Bearer` credential after a comma is refused:
-/// proxies join repeated headers with commas.
+/// Extracts the token from the values of `Authorization`. Other schemes are ignored. A `Bearer` credential after a
+/// comma is refused, because proxies join repeated headers with commas.
 pub fn from_authorization<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Reason> {
     let Some(value) = single_value(values)? else { return Ok(None) };
     match strip_bearer(value) {
@@ -28,9 +28,10 @@ fn single_value<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Reason> {
     match values {
         [] => Ok(None),
         [value] => {
-            // Control characters, including other white space, are invalid in a header, and parsers treat them differently.
-            let visible = |byte: u8| byte.is_ascii_graphic() || matches!(byte, b' ' | b'\t');
-            let text = std::str::from_utf8(value).ok().filter(|text| text.bytes().all(visible));
+            // Control characters, including other white space, are invalid in a header, and parsers treat them
+            // differently.
+            let is_allowed = |byte: u8| byte.is_ascii_graphic() || matches!(byte, b' ' | b'\t');
+            let text = std::str::from_utf8(value).ok().filter(|text| text.bytes().all(is_allowed));
             text.map(|text| Some(text.trim())).ok_or(Reason::TokenMalformed)
         }
         _ => Err(Reason::TokenRepeated),
@@ -44,10 +45,10 @@ fn strip_bearer(value: &str) -> Option<&str> {
 }
 
 fn single_token(text: &str) -> Result<&str, Reason> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'=');
+    let is_token_byte = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'=');
     if text.contains(',') {
         Err(Reason::TokenRepeated)
-    } else if !text.is_empty() && text.bytes().all(plain) {
+    } else if !text.is_empty() && text.bytes().all(is_token_byte) {
         Ok(text)
     } else {
         Err(Reason::TokenMalformed)
@@ -60,7 +61,7 @@ mod tests {
     use Reason::{TokenMalformed, TokenRepeated};
 
     #[test]
-    fn finds_bearer_token_in_either_header() {
+    fn extracts_bearer_token_from_either_header() {
         for (value, expected) in [("Bearer a.b.c", "a.b.c"), ("bearer  d.e.f ", "d.e.f"), ("BEARER\ta", "a")] {
             assert_eq!(from_authorization(&[value.as_bytes()]), Ok(Some(expected)));
             assert_eq!(from_token_header(&[value.as_bytes()]), Ok(Some(expected)));

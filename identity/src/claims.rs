@@ -4,7 +4,7 @@ use crate::{AgentId, Permission, Revision, RoleName, ServiceId, SessionId, Times
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The claims of an access token: those of the specification, and the private claims `name`, `sid`, `rev` and `until`.
+/// The claims of an access token. The private claims are `name`, `sid`, `rev` and `until`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Claims {
     /// Issuer: the public URL of the deployment.
@@ -19,9 +19,9 @@ pub struct Claims {
     pub nbf: i64,
     /// Expires at, in Unix seconds; checked without leeway.
     pub exp: i64,
-    /// The id of this token.
+    /// The id of the token.
     pub jti: TokenId,
-    /// The session that this token belongs to.
+    /// The id of the session to which the token belongs.
     pub sid: SessionId,
     /// The revision at which roles, permissions and trust were read.
     pub rev: Revision,
@@ -29,7 +29,7 @@ pub struct Claims {
     pub name: String,
     /// Names of the agent's roles at the audience.
     pub roles: Vec<RoleName>,
-    /// The permissions of these roles.
+    /// The permissions that the roles grant.
     pub permissions: Vec<Permission>,
     /// The trust score, serialized in points.
     #[serde(rename = "trustScore")]
@@ -42,9 +42,9 @@ pub struct Claims {
 /// The service that a token is issued for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Audience {
-    /// A service.
+    /// The token is for this service.
     Service(ServiceId),
-    /// No service: the agent had no role when the token was issued.
+    /// The token is for no service: the agent had no role when the token was issued.
     Unbound,
 }
 
@@ -64,7 +64,7 @@ impl Claims {
         if self.aud == self.iss { Some(Audience::Unbound) } else { self.aud.parse().ok().map(Audience::Service) }
     }
 
-    /// The time from which the token is refused.
+    /// The time at which the token expires.
     pub const fn expires_at(&self) -> Timestamp {
         Timestamp::from_seconds(self.exp)
     }

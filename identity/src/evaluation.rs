@@ -1,7 +1,7 @@
 //! Decides what a signed token grants at a service now.
 //!
-//! A token states roles and trust as of its revision `rev`. [`AgentChanges`] hold later changes, one versioned value per
-//! facet: roles, trust, status. Invariant: for each facet the newer revision wins, token or change. Clocks are not
+//! A token states roles and trust as of its revision `rev`. [`AgentChanges`] hold later changes, one versioned value
+//! per facet: roles, trust, status. Invariant: for each facet the newer revision wins, token or change. Clocks are not
 //! compared; only expiry uses `now`.
 
 use crate::{
@@ -13,60 +13,60 @@ use std::{
     time::Duration,
 };
 
-/// Tolerance for clock skew, for `nbf` and `iat` only. `exp` is exact.
+/// The tolerance for clock skew in `nbf` and `iat`. `exp` is checked without tolerance.
 pub const LEEWAY: Duration = Duration::from_secs(30);
 
 /// The status of an agent. `Revoked` is permanent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AgentStatus {
-    /// May log in and be verified.
+    /// The agent may log in, and its tokens are accepted.
     Active,
-    /// Refused until it is reactivated.
+    /// The agent's logins and tokens are refused until it is reactivated.
     Suspended,
-    /// Refused permanently.
+    /// The agent's logins and tokens are refused permanently.
     Revoked,
 }
 
 /// A value and the revision of its last change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Versioned<T> {
-    /// The revision of the change.
+    /// The revision of the last change.
     pub revision: Revision,
-    /// The value since then.
+    /// The value after the last change.
     pub value: T,
 }
 
 /// A role assigned to an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RoleGrant {
-    /// The role.
+    /// The assigned role.
     pub role: RoleId,
-    /// The end of the assignment, exclusive; `None` if it does not end.
+    /// The time at which the assignment ends; `None` for a permanent assignment.
     pub until: Option<Timestamp>,
 }
 
 /// An agent's status and its cutoff revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatusWithCutoff {
-    /// The status.
+    /// The status of the agent.
     pub status: AgentStatus,
-    /// Tokens with a `rev` below this are revoked, also after reactivation.
+    /// Tokens with a `rev` below this revision are revoked, also after the agent is reactivated.
     pub cutoff: Revision,
 }
 
 /// The latest change of each facet of an agent, as visible to one service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentChanges {
-    /// Roles at this service.
+    /// The roles of the agent at the service.
     pub roles: Option<Versioned<Vec<RoleGrant>>>,
-    /// Trust score.
+    /// The trust score of the agent.
     pub trust: Option<Versioned<TrustScore>>,
-    /// Status and cutoff revision.
+    /// The status and the cutoff revision of the agent.
     pub status: Option<Versioned<StatusWithCutoff>>,
 }
 
 impl AgentChanges {
-    /// Replaces every facet that is at least as new in `other`.
+    /// Takes each facet of `other` unless the current one has a higher revision.
     pub fn merge(&mut self, other: Self) {
         let Self { roles, trust, status } = other;
         replace_if_newer(&mut self.roles, roles);
@@ -91,16 +91,17 @@ fn replace_if_newer<T>(current: &mut Option<Versioned<T>>, other: Option<Version
     }
 }
 
-/// A role as its service defines it.
+/// The definition of a role by its service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoleDefinition {
-    /// The role.
+    /// The id of the role.
     pub id: RoleId,
-    /// Its name, unique per service and never changed.
+    /// The name of the role, which is unique per service and never changes.
     pub name: RoleName,
-    /// Its permissions.
+    /// The permissions that the role grants.
     pub permissions: Vec<Permission>,
-    /// The revision of its creation. An older token with this role name refers to a deleted role of the same name.
+    /// The revision at which the role was created. An older token with this role name refers to a deleted role of the
+    /// same name.
     pub created_revision: Revision,
 }
 
@@ -136,16 +137,16 @@ impl RoleTable {
     }
 }
 
-/// The data, at one revision, that decides about one token at a service.
+/// The data, as of one revision, that the evaluation of one token at a service needs.
 #[derive(Debug, Clone, Copy)]
 pub struct EvaluationContext<'a> {
     /// The service that the request is for.
     pub service: ServiceId,
-    /// The accepted issuer.
+    /// The required `iss` claim.
     pub issuer: &'a str,
     /// Whether unbound tokens are accepted.
     pub accepts_unbound: bool,
-    /// All changes up to this revision are included.
+    /// The context includes all changes up to this revision.
     pub revision: Revision,
     /// Changes at or below this revision may have been pruned.
     pub floor: Revision,
@@ -160,15 +161,15 @@ pub struct EvaluationContext<'a> {
 /// A verified agent with its current roles, permissions and trust.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifiedIdentity {
-    /// The agent.
+    /// The id of the agent.
     pub agent: AgentId,
-    /// Its display name.
+    /// The display name of the agent.
     pub name: String,
-    /// Current roles at this service, sorted.
+    /// The agent's current roles at the service, sorted.
     pub roles: Vec<RoleName>,
-    /// Permissions of these roles, sorted and distinct.
+    /// The permissions that the roles grant, sorted and distinct.
     pub permissions: Vec<Permission>,
-    /// The trust score.
+    /// The current trust score of the agent.
     pub trust_score: TrustScore,
     /// The id of the presented token.
     pub token: TokenId,
@@ -203,8 +204,8 @@ fn check_issuer_and_times(claims: &Claims, issuer: &str, now: Timestamp) -> Resu
     if now >= claims.expires_at() {
         return Err(Refusal::expired(claims.expires_at()));
     }
-    let horizon = now.saturating_add(LEEWAY);
-    if Timestamp::from_seconds(claims.nbf) > horizon || Timestamp::from_seconds(claims.iat) > horizon {
+    let latest_start = now.saturating_add(LEEWAY);
+    if Timestamp::from_seconds(claims.nbf) > latest_start || Timestamp::from_seconds(claims.iat) > latest_start {
         return Err(Reason::TokenNotYetValid.into());
     }
     Ok(())
@@ -238,16 +239,18 @@ fn check_not_revoked(claims: &Claims, context: &EvaluationContext<'_>) -> Result
     if context.revoked { Err(Reason::TokenRevoked.into()) } else { Ok(()) }
 }
 
-/// The current roles and permissions: from the change if it is newer than the token; else the roles of the claims with
-/// their current definitions; the permissions of the claims only if the token is newer than the local data.
+/// The current roles and permissions of the agent.
+///
+/// If the roles changed after the token was issued, the change decides. Otherwise the claimed roles apply, with the
+/// permissions of their current definitions. Claimed permissions apply only if the token is newer than the local data.
 fn current_roles(claims: &Claims, context: &EvaluationContext<'_>, now: Timestamp) -> (Vec<RoleName>, Vec<Permission>) {
-    let active = |role: &&RoleName| claims.until.get(*role).is_none_or(|end| now < Timestamp::from_seconds(*end));
+    let is_active = |role: &&RoleName| claims.until.get(*role).is_none_or(|end| now < Timestamp::from_seconds(*end));
     let change = context.agent.and_then(|changes| changes.roles.as_ref());
     if let Some(facet) = change.filter(|facet| facet.revision > claims.rev) {
         return context.roles.resolve(facet.value.iter().filter(|grant| grant.until.is_none_or(|end| now < end)));
     }
-    let claimed = claims.roles.iter().filter(active);
-    if claims.rev > context.revision && claims.roles.iter().all(|role| active(&role)) {
+    let claimed = claims.roles.iter().filter(is_active);
+    if claims.rev > context.revision && claims.roles.iter().all(|role| is_active(&role)) {
         return (sorted(claimed.cloned()), sorted(claims.permissions.iter().cloned()));
     }
     collect_sorted(claimed.filter_map(|name| context.roles.get_by_name(name, claims.rev)))

@@ -13,7 +13,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use std::{collections::BTreeMap, fmt::Debug, str::FromStr, time::Duration};
 
-/// If the text parses as an id, it prints back unchanged, as text and in JSON.
+/// Checks that a text that parses as an id is printed unchanged, both as text and in JSON.
 fn check_id_round_trip<T: FromStr + ToString + Serialize + DeserializeOwned>(text: &str) -> Result<(), TestCaseError> {
     let from_json: Result<T, _> = serde_json::from_value(json!(text));
     let from_text: Result<T, _> = text.parse();
@@ -31,18 +31,19 @@ fn check_json_round_trip<T: Serialize + DeserializeOwned + PartialEq + Debug>(va
     Ok(())
 }
 
-/// True if `token` is the only token of the only value, after `Bearer` or, if `alone` is allowed, without a scheme.
-fn is_only_token(token: &str, values: &[&[u8]], alone: bool) -> bool {
-    let plain = |character: char| character.is_ascii_alphanumeric() || "-_.=".contains(character);
+/// True if `token` is the only token in the only value, after the scheme `Bearer` or, with `allow_bare`, without a
+/// scheme.
+fn is_only_token(token: &str, values: &[&[u8]], allow_bare: bool) -> bool {
+    let is_token_character = |character: char| character.is_ascii_alphanumeric() || "-_.=".contains(character);
     let [value] = values else { return false };
     let Ok(value) = std::str::from_utf8(value) else { return false };
     let words: Vec<&str> = value.split([' ', '\t']).filter(|word| !word.is_empty()).collect();
     let matches = match words[..] {
         [scheme, word] => scheme.eq_ignore_ascii_case("bearer") && word == token,
-        [word] => alone && word == token,
+        [word] => allow_bare && word == token,
         _ => false,
     };
-    matches && !token.is_empty() && token.chars().all(plain)
+    matches && !token.is_empty() && token.chars().all(is_token_character)
 }
 
 fn agent_changes() -> impl Strategy<Value = AgentChanges> {
@@ -114,13 +115,13 @@ proptest! {
             prop_assert!(!text.starts_with(char::is_whitespace) && !text.ends_with(char::is_whitespace));
             check_json_round_trip(&name)?;
         }
-        let visible = (1..=128).contains(&text.len()) && text.chars().all(|character| ('!'..='~').contains(&character) && character != ',');
+        let is_valid = (1..=128).contains(&text.len()) && text.chars().all(|character| ('!'..='~').contains(&character) && character != ',');
         match Permission::try_from(text.as_str()) {
             Ok(permission) => {
-                prop_assert!(visible && permission.as_str() == text);
+                prop_assert!(is_valid && permission.as_str() == text);
                 check_json_round_trip(&permission)?;
             }
-            Err(_) => prop_assert!(!visible, "{:?}", text),
+            Err(_) => prop_assert!(!is_valid, "{:?}", text),
         }
     }
 
@@ -136,22 +137,22 @@ proptest! {
         }
         let score = TrustScore::from_hundredths(hundredths);
         prop_assert_eq!(score.map(TrustScore::hundredths).ok(), Some(hundredths).filter(|hundredths| (0..=10_000).contains(hundredths)));
-        let number = value.as_f64().is_some_and(|points| (0.0..=100.0).contains(&points));
-        prop_assert_eq!(serde_json::from_value::<TrustScore>(value).is_ok(), number);
+        let is_valid = value.as_f64().is_some_and(|points| (0.0..=100.0).contains(&points));
+        prop_assert_eq!(serde_json::from_value::<TrustScore>(value).is_ok(), is_valid);
     }
 
     #[test]
     fn timestamp_arithmetic_saturates(micros: i64, other: i64, duration: Duration) {
-        let at = Timestamp::from_micros(micros);
-        prop_assert!(at.saturating_sub(duration) <= at && at <= at.saturating_add(duration));
-        prop_assert!(at.truncated_to_second() <= at && at.duration_since(at.truncated_to_second()) < Duration::from_secs(1));
-        prop_assert_eq!(Timestamp::from_seconds(at.seconds()).seconds(), at.seconds());
+        let time = Timestamp::from_micros(micros);
+        prop_assert!(time.saturating_sub(duration) <= time && time <= time.saturating_add(duration));
+        prop_assert!(time.truncated_to_second() <= time && time.duration_since(time.truncated_to_second()) < Duration::from_secs(1));
+        prop_assert_eq!(Timestamp::from_seconds(time.seconds()).seconds(), time.seconds());
         let other = Timestamp::from_micros(other);
-        prop_assert!(at.duration_since(other).is_zero() || other.duration_since(at).is_zero());
+        prop_assert!(time.duration_since(other).is_zero() || other.duration_since(time).is_zero());
     }
 
     #[test]
-    fn parsed_claims_serialize_unchanged(valid in claims(), field in any::<prop::sample::Index>(), value in any_json(), bytes in any_bytes()) {
+    fn parsed_claims_round_trip_through_json(valid in claims(), field in any::<prop::sample::Index>(), value in any_json(), bytes in any_bytes()) {
         check_json_round_trip(&valid)?;
         let mut changed = json!(valid);
         let names: Vec<String> = changed.as_object().unwrap().keys().cloned().collect();
@@ -166,7 +167,7 @@ proptest! {
     }
 
     #[test]
-    fn evaluate_handles_any_numbers_in_claims_and_changes(
+    fn evaluate_does_not_panic_on_extreme_numbers(
         claims in claims(), changes in agent_changes(), revision: i64, floor: i64, now: i64, accepts_unbound: bool, revoked: bool,
     ) {
         let context = EvaluationContext {
@@ -188,7 +189,7 @@ proptest! {
     }
 
     #[test]
-    fn extracted_token_is_the_only_token_sent(
+    fn extracted_token_is_the_only_token_in_the_headers(
         values in vec(prop_oneof![
             4 => mutated_text("Bearer a.b-c_d=").prop_map(String::into_bytes),
             2 => mutated_text("a.b.c").prop_map(String::into_bytes),
@@ -211,8 +212,8 @@ proptest! {
     #![proptest_config(cases_divided_by(4))]
 
     #[test]
-    fn key_set_contains_all_keys_or_none_and_matches_its_jwks(
-        seeds in vec(1_u8..20, 0..5), invalid in prop::option::of(any_bytes()), at in any::<prop::sample::Index>(),
+    fn key_set_finds_keys_by_kid_and_refuses_invalid_points(
+        seeds in vec(1_u8..20, 0..5), invalid in prop::option::of(any_bytes()), position in any::<prop::sample::Index>(),
     ) {
         let key = |seed: &u8| p256::SecretKey::from_slice(&[*seed; 32]).unwrap().public_key().to_sec1_bytes().to_vec();
         let points: Vec<Vec<u8>> = seeds.iter().map(key).collect();
@@ -220,15 +221,15 @@ proptest! {
         prop_assert_eq!(set.len(), seeds.iter().collect::<std::collections::BTreeSet<_>>().len());
         for point in &points {
             let json = json!(JsonWebKey::from_key(P256PublicKey::from_sec1(point).unwrap()));
-            let part = |name: &str| URL_SAFE_NO_PAD.decode(json[name].as_str().unwrap()).unwrap();
-            prop_assert_eq!(&[vec![4], part("x"), part("y")].concat(), point);
+            let coordinate = |name: &str| URL_SAFE_NO_PAD.decode(json[name].as_str().unwrap()).unwrap();
+            prop_assert_eq!(&[vec![4], coordinate("x"), coordinate("y")].concat(), point);
             let jwk: jsonwebtoken::jwk::Jwk = serde_json::from_value(json.clone()).unwrap();
             prop_assert_eq!(&json!(jwk.common.key_id), &json["kid"]);
             prop_assert!(set.get(&Kid::new(json["kid"].as_str().unwrap())).is_some());
         }
         if let Some(invalid) = invalid {
             let mut points = points;
-            points.insert(at.index(points.len() + 1), invalid);
+            points.insert(position.index(points.len() + 1), invalid);
             prop_assert!(KeySet::from_points(points).is_err());
         }
     }

@@ -1,16 +1,16 @@
 //! Typed identifiers: a prefix and 26 characters of lower-case Crockford base32 of 128 bits.
 //!
-//! Each kind has its own type, so that an agent id cannot be passed where a service id is expected. Only the canonical
-//! spelling parses.
+//! Each kind of id has its own type, so that an agent id cannot be passed where a service id is expected. Only the
+//! canonical spelling of an id parses.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{fmt, str::FromStr};
 
 /// Crockford base32 in lower case, without `i`, `l`, `o` and `u`.
-const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+const BASE32_ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// Length of 128 bits in 5-bit digits; the first digit carries 3 bits.
-const DIGITS: usize = 26;
+/// The number of base32 digits of 128 bits. The first digit carries only 3 bits.
+const DIGIT_COUNT: usize = 26;
 
 /// The text is not an identifier of the expected kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -20,20 +20,20 @@ pub struct InvalidId {
     pub prefix: &'static str,
 }
 
-fn encode(bits: u128) -> [u8; DIGITS] {
-    let mut text = [0; DIGITS];
+fn encode(bits: u128) -> [u8; DIGIT_COUNT] {
+    let mut text = [0; DIGIT_COUNT];
     for (position, digit) in text.iter_mut().rev().enumerate() {
-        *digit = ALPHABET[(bits >> (5 * position) & 31) as usize];
+        *digit = BASE32_ALPHABET[(bits >> (5 * position) & 31) as usize];
     }
     text
 }
 
 fn decode(text: &[u8]) -> Option<u128> {
-    if text.len() != DIGITS || text[0] > b'7' {
+    if text.len() != DIGIT_COUNT || text[0] > b'7' {
         return None;
     }
     text.iter().try_fold(0_u128, |bits, character| {
-        let digit = ALPHABET.iter().position(|digit| digit == character)?;
+        let digit = BASE32_ALPHABET.iter().position(|digit| digit == character)?;
         Some(bits << 5 | digit as u128)
     })
 }
@@ -107,9 +107,9 @@ identifiers! {
     RoleId = "role_";
     /// A service API key, without its secret.
     ApiKeyId = "key_";
-    /// An access token (`jti`).
+    /// An access token, as in its claim `jti`.
     TokenId = "tok_";
-    /// A session (`sid`): a login and all tokens refreshed from it.
+    /// A session (`sid`): the tokens of one login and of all its refreshes.
     SessionId = "ses_";
     /// A refresh token, without its secret.
     RefreshId = "ref_";
@@ -128,15 +128,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn printed_ids_parse_back(bits: u128) {
+        fn printed_ids_parse_to_the_same_id(bits: u128) {
             let id = AgentId::from_bits(bits);
             prop_assert_eq!(id.to_string().parse::<AgentId>(), Ok(id));
         }
 
         #[test]
         fn only_the_canonical_spelling_parses(bits: u128, position in 0_usize..26, byte in 0_u8..128) {
-            let good = AgentId::from_bits(bits).to_string();
-            let mut other = good.clone().into_bytes();
+            let mut other = AgentId::from_bits(bits).to_string().into_bytes();
             other[AgentId::PREFIX.len() + position] = byte;
             let other = String::from_utf8(other).unwrap();
             if let Ok(id) = other.parse::<AgentId>() {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::{collections::HashMap, str::FromStr, sync::Arc};
 
-/// Bytes of a SHA-256 digest.
+/// The length of a SHA-256 digest in bytes.
 const THUMBPRINT_LEN: usize = 32;
 
 /// A key id: the RFC 7638 thumbprint of the key.
@@ -28,13 +28,13 @@ impl Kid {
         Self(URL_SAFE_NO_PAD.encode(Sha256::digest(canonical)).into())
     }
 
-    /// The value of the `kid`.
+    /// The `kid` as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// The text is not a thumbprint.
+/// The text is not a thumbprint of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("must be the thumbprint of a key: 43 characters of base64url")]
 pub struct InvalidKid;
@@ -83,12 +83,12 @@ impl JsonWebKey {
     }
 }
 
-/// The keys whose tokens are accepted, by `kid`.
+/// The public keys that verify access tokens, by `kid`.
 #[derive(Debug, Clone, Default)]
 pub struct KeySet(HashMap<Kid, DecodingKey>);
 
 impl KeySet {
-    /// Reads uncompressed points. One invalid point fails the whole set.
+    /// Creates a set from uncompressed points. Fails if any point is invalid.
     pub fn from_points<P: AsRef<[u8]>>(points: impl IntoIterator<Item = P>) -> Result<Self, PublicKeyError> {
         points.into_iter().map(|point| P256PublicKey::from_sec1(point.as_ref())).collect()
     }
@@ -103,7 +103,7 @@ impl KeySet {
         self.0.len()
     }
 
-    /// True if there is no key; then no token verifies.
+    /// True if the set contains no key. Every token is then refused.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

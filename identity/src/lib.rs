@@ -1,13 +1,14 @@
 //! Verification of agent access tokens: who the agent is and what it may do at a service.
 //!
 //! The control plane (`GET /services/:id/verify`, from its database) and the sidecar (Envoy's `Check`, from its view of
-//! the sync stream) both call this crate, so that they cannot reach different verdicts from the same data.
+//! the sync stream) both call this crate, so that they return the same verdict for the same data.
 //!
 //! Invariant: pure functions. No I/O, runtime, clock or randomness; `now` is an argument.
 //!
-//! Reading order: [`ids`] and [`time`] are the vocabulary; [`public_key`] is what an agent registers; [`claims`] are the
-//! contents of a token; [`bearer`] finds the token in a header; [`token`] verifies its signature; [`evaluation`] decides
-//! what the claims grant at a service now; [`refusal`] lists the reasons for a denial.
+//! Reading order: [`ids`] and [`time`] are the vocabulary; [`public_key`] is the key that an agent registers;
+//! [`claims`] are the contents of a token; [`bearer`] extracts the token from a header; [`token`] verifies its
+//! signature; [`evaluation`] decides what the claims grant at a service now; [`refusal`] lists the reasons for a
+//! denial.
 
 pub mod bearer;
 pub mod claims;

@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 use std::{fmt, sync::Arc};
 
-/// Why a name is invalid; the message states the rule.
+/// The text is not a valid name. The error message states the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
-    /// A role's name.
+    /// The text is not a valid role name.
     #[error("must be 1 to 64 printable characters without spaces at the ends")]
     Role,
-    /// A permission.
+    /// The text is not a valid permission.
     #[error("must be 1 to 128 visible ASCII characters without a comma")]
     Permission,
 }
@@ -25,7 +25,7 @@ macro_rules! names {
             /// The maximum length in characters.
             pub const MAX_LEN: usize = $max_len;
 
-            /// The name as given.
+            /// The name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -79,14 +79,14 @@ names! {
     };
 }
 
-/// True for text that displays on one line as it is: no control or invisible formatting characters, no white space at
-/// either end.
+/// True if the text contains no control characters, no invisible formatting characters, and no white space at either
+/// end.
 pub fn is_printable(text: &str) -> bool {
     text.trim() == text && !text.chars().any(|character| character.is_control() || is_invisible(character))
 }
 
-/// Invisible characters that change how a line displays: zero-width, bidirectional overrides, line and paragraph
-/// separators, the byte-order mark, tags and private use.
+/// True for invisible characters that change how a line is displayed: zero-width characters, bidirectional overrides,
+/// line and paragraph separators, the byte-order mark, tag characters and private-use characters.
 fn is_invisible(character: char) -> bool {
     matches!(character,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'

@@ -1,7 +1,7 @@
 //! P-256 public keys and ECDSA signatures: parsing, fingerprints, verification.
 //!
-//! `p256` parses, because it checks that a point is on the curve. aws-lc verifies, because it is five times faster. No
-//! other module combines the two libraries.
+//! `p256` parses keys, because it checks that a point is on the curve. aws-lc verifies signatures, because it is five
+//! times faster. No other module combines the two libraries.
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -13,24 +13,24 @@ use p256::{
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-const BEGIN: &str = "-----BEGIN PUBLIC KEY-----";
-const END: &str = "-----END PUBLIC KEY-----";
+const PEM_BEGIN: &str = "-----BEGIN PUBLIC KEY-----";
+const PEM_END: &str = "-----END PUBLIC KEY-----";
 
-/// The longest PEM that is parsed, in bytes.
+/// The maximum length of a PEM text in bytes.
 pub const MAX_PEM_BYTES: usize = 4096;
 
 /// Why a text is not accepted as a public key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PublicKeyError {
-    /// Longer than [`MAX_PEM_BYTES`].
+    /// The text is longer than [`MAX_PEM_BYTES`].
     #[error("must not be longer than 4096 bytes")]
     TooLong,
-    /// A private key was sent instead of a public key.
+    /// The text contains a private key.
     #[error(
         "is a private key, which is no longer secret now that it was sent: generate a new key and send only its public key (`openssl pkey -in agent.key -pubout`)"
     )]
     Private,
-    /// Not exactly one PEM block labelled `PUBLIC KEY`.
+    /// The text is not exactly one PEM block labelled `PUBLIC KEY`.
     #[error("must be exactly one PEM block `-----BEGIN PUBLIC KEY-----`")]
     NotOnePublicKey,
     /// The block is not a point on the curve P-256 with named parameters.
@@ -57,22 +57,22 @@ impl P256PublicKey {
             return Err(PublicKeyError::Private);
         }
         let block = pem.trim();
-        let one_block = block.starts_with(BEGIN)
-            && block.ends_with(END)
-            && block.len() >= BEGIN.len() + END.len()
+        let is_one_block = block.starts_with(PEM_BEGIN)
+            && block.ends_with(PEM_END)
+            && block.len() >= PEM_BEGIN.len() + PEM_END.len()
             && block.matches("-----BEGIN").count() == 1;
-        if !one_block {
+        if !is_one_block {
             return Err(PublicKeyError::NotOnePublicKey);
         }
-        Self::from_spki_base64(&block[BEGIN.len()..block.len() - END.len()]).ok_or(PublicKeyError::NotP256)
+        Self::from_spki_base64(&block[PEM_BEGIN.len()..block.len() - PEM_END.len()]).ok_or(PublicKeyError::NotP256)
     }
 
-    /// Lines may have any length, because libraries wrap PEM differently.
+    /// Accepts lines of any length, because libraries wrap PEM differently.
     fn from_spki_base64(text: &str) -> Option<Self> {
         let compact: String = text.split_ascii_whitespace().collect();
         let der = STANDARD.decode(compact).ok()?;
         let point = SubjectPublicKeyInfoRef::try_from(der.as_slice()).ok()?.subject_public_key.as_bytes()?;
-        // Compressed or uncompressed. p256 also parses the compact form, which no key format allows.
+        // The point must be compressed or uncompressed. p256 also parses the compact form, which no key format allows.
         matches!(point.first(), Some(2..=4)).then(|| p256::PublicKey::from_public_key_der(&der).ok())?.map(Self)
     }
 
@@ -83,7 +83,7 @@ impl P256PublicKey {
         point.map(Self).ok_or(PublicKeyError::NotP256)
     }
 
-    /// The uncompressed point: `04 ‖ x ‖ y`.
+    /// The bytes of the uncompressed point: `04 ‖ x ‖ y`.
     pub fn to_sec1(self) -> [u8; 65] {
         let point = self.0.to_sec1_point(false);
         let mut bytes = [0; 65];
@@ -96,7 +96,7 @@ impl P256PublicKey {
         self.0.to_public_key_pem(LineEnding::LF).map_err(|_| PublicKeyError::NotP256)
     }
 
-    /// The key's fingerprint, `sha256:<hex>` over its canonical uncompressed SPKI DER.
+    /// The fingerprint of the key: `sha256:` and the hex digest of its uncompressed SPKI DER.
     pub fn fingerprint(self) -> Result<String, PublicKeyError> {
         let der = self.0.to_public_key_der().map_err(|_| PublicKeyError::NotP256)?;
         Ok(format!("sha256:{}", hex::encode(Sha256::digest(der.as_bytes()))))
@@ -119,14 +119,15 @@ impl fmt::Debug for P256PublicKey {
 
 /// An ECDSA signature as an agent sends it: the hex of 64 bytes r‖s, or of strict DER.
 ///
-/// 64 bytes can in rare cases be valid in both forms, so both interpretations are kept.
+/// In rare cases 64 bytes are valid in both forms, so both interpretations are stored.
 #[derive(Debug, Clone, Copy)]
 pub struct EcdsaSignature([Option<Signature>; 2]);
 
 impl EcdsaSignature {
-    /// Parses either form. A high S is accepted, because HSMs produce it; zero and out-of-range values are refused.
+    /// Parses raw or DER hex. A high `s` is accepted, because HSMs produce it. Zero and out-of-range values are
+    /// refused.
     pub fn from_hex(text: &str) -> Result<Self, SignatureError> {
-        // The longest DER of two 33-byte integers has 72 bytes.
+        // A DER signature has at most 72 bytes: two integers of 33 bytes and 6 bytes of tags and lengths.
         if text.len() > 144 {
             return Err(SignatureError);
         }
@@ -175,7 +176,7 @@ mod tests {
         );
         assert_eq!(P256PublicKey::from_pem(&" ".repeat(MAX_PEM_BYTES + 1)), Err(PublicKeyError::TooLong));
         assert_eq!(P256PublicKey::from_pem(&pem().replacen("MF", "MG", 1)), Err(PublicKeyError::NotP256));
-        assert_eq!(P256PublicKey::from_sec1(&[0]), Err(PublicKeyError::NotP256), "infinity");
+        assert_eq!(P256PublicKey::from_sec1(&[0]), Err(PublicKeyError::NotP256), "the point at infinity");
         let mut off_curve = P256PublicKey::from_pem(&pem()).unwrap().to_sec1();
         off_curve[64] ^= 1;
         assert_eq!(P256PublicKey::from_sec1(&off_curve), Err(PublicKeyError::NotP256));

@@ -1,23 +1,23 @@
 //! The closed list of reasons for a denial.
 //!
-//! A reason is the value of `details.reason` in an error body, of the header `x-agent-reason` and of a metric label.
-//! Invariant: the list is closed, and no message contains input.
+//! A reason is reported as `details.reason` in an error body, in the header `x-agent-reason` and as a metric label.
+//! Invariant: no message contains input.
 
 use crate::time::Timestamp;
 
-/// An error code of section 7 of the specification, with its HTTP status.
+/// An error code of the HTTP API, with its HTTP status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Code {
-    /// 401: credentials are missing, invalid, expired or revoked.
+    /// HTTP 401: the credentials are missing, invalid, expired or revoked.
     AuthenticationFailed,
-    /// 403: authenticated, but not authorized.
+    /// HTTP 403: the caller is authenticated, but not authorized.
     InsufficientPermissions,
-    /// 503: the decision is not possible now, so the request is refused.
+    /// HTTP 503: the server cannot decide now, so it refuses the request.
     ServiceUnavailable,
 }
 
 impl Code {
-    /// The code as in an error body.
+    /// The value of `error.code` in an error body.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::AuthenticationFailed => "AUTHENTICATION_FAILED",
@@ -45,20 +45,20 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// All reasons, for metrics that create every label value at zero.
+            /// All reasons. Metrics use the list to create every series at zero.
             pub const ALL: &'static [Self] = &[$($(Self::$name,)+)+];
 
-            /// The reason as in bodies, headers and metrics.
+            /// The name of the reason in error bodies, headers and metrics.
             pub const fn as_str(self) -> &'static str {
                 match self { $($(Self::$name => $text,)+)+ }
             }
 
-            /// A sentence for human readers.
+            /// The value of `error.message` in an error body.
             pub const fn message(self) -> &'static str {
                 match self { $($(Self::$name => $message,)+)+ }
             }
 
-            /// The error code that it is reported under.
+            /// The error code for this reason.
             pub const fn code(self) -> Code {
                 match self { $($(Self::$name)|+ => Code::$code,)+ }
             }
@@ -70,25 +70,25 @@ reasons! {
     AuthenticationFailed {
         /// The request has no access token.
         TokenMissing = "token_missing", "An agent access token is required";
-        /// More than one token, or a repeated header.
+        /// The request has more than one token, or a repeated header.
         TokenRepeated = "token_repeated", "Exactly one agent access token must be sent";
-        /// Not a JWT in the issued form.
+        /// The token is not a JWT with the header that the control plane writes.
         TokenMalformed = "token_malformed", "The agent access token is malformed";
         /// No published key has the token's `kid`.
         TokenKeyUnknown = "token_key_unknown", "The agent access token is signed by an unknown key";
-        /// The signature does not verify.
+        /// The signature of the token does not verify.
         TokenSignatureInvalid = "token_signature_invalid", "The signature of the agent access token is invalid";
-        /// Claims are missing, of the wrong type, or of another issuer.
+        /// A claim is missing or has the wrong type, or the issuer is another one.
         TokenClaimsInvalid = "token_claims_invalid", "The claims of the agent access token are invalid";
-        /// `nbf` or `iat` is in the future.
+        /// The claim `nbf` or `iat` is in the future.
         TokenNotYetValid = "token_not_yet_valid", "The agent access token is not valid yet";
-        /// `exp` has passed.
+        /// The time of the claim `exp` has passed.
         TokenExpired = "token_expired", "The agent access token has expired";
-        /// Issued for another service.
+        /// The token was issued for another service.
         TokenAudienceMismatch = "token_audience_mismatch", "The agent access token was issued for another service";
         /// The token is unbound, and this service does not accept unbound tokens.
-        TokenUnbound = "token_unbound", "This service does not accept tokens that are bound to no service";
-        /// The `rev` of the token is below the floor, so later changes may be missing.
+        TokenUnbound = "token_unbound", "This service accepts only tokens that were issued for it";
+        /// The `rev` of the token is below the floor: changes since then may have been pruned.
         TokenSuperseded = "token_superseded", "The agent access token is too old to be verified: log in again";
         /// The token, its session or all tokens of the agent were revoked.
         TokenRevoked = "token_revoked", "The agent access token has been revoked";
@@ -96,26 +96,26 @@ reasons! {
         ServiceKeyMissing = "service_key_missing", "A service API key is required";
         /// The service API key is unknown, wrong or revoked.
         ServiceKeyInvalid = "service_key_invalid", "The service API key is invalid";
-        /// The human's token is missing.
-        HumanTokenMissing = "human_token_missing", "A human's token is required";
-        /// The human's token does not verify.
-        HumanTokenInvalid = "human_token_invalid", "The human's token is invalid";
-        /// The human's token has expired.
-        HumanTokenExpired = "human_token_expired", "The human's token has expired";
-        /// A credential is required, and none or several were sent.
+        /// The token of a human user is missing.
+        HumanTokenMissing = "human_token_missing", "A human user's token is required";
+        /// The token of a human user does not verify.
+        HumanTokenInvalid = "human_token_invalid", "The human user's token is invalid";
+        /// The token of a human user has expired.
+        HumanTokenExpired = "human_token_expired", "The human user's token has expired";
+        /// A credential is required, but the request has none or several.
         CredentialsMalformed = "credentials_malformed", "Send exactly one credential as `Authorization: Bearer <credential>`";
-        /// The challenge was not issued here.
+        /// The challenge was not issued by this deployment.
         ChallengeInvalid = "challenge_invalid", "The challenge is unknown";
         /// The challenge has expired.
         ChallengeExpired = "challenge_expired", "The challenge has expired: request a new one";
-        /// The challenge was already used for a login.
+        /// The challenge was used before.
         ChallengeUsed = "challenge_used", "The challenge has been used: request a new one";
-        /// The refresh token was not issued here.
+        /// The refresh token was not issued by this deployment.
         RefreshInvalid = "refresh_invalid", "The refresh token is unknown";
         /// The refresh token has expired.
         RefreshExpired = "refresh_expired", "The refresh token has expired: log in again";
-        /// The refresh token was used before: it was copied, so its session is ended.
-        RefreshReused = "refresh_reused", "The refresh token was used before: its session has been ended";
+        /// The refresh token was used before. The token was probably copied, so the session ends.
+        RefreshReused = "refresh_reused", "The refresh token was used before: its session has ended";
         /// The session of the refresh token has ended.
         RefreshRevoked = "refresh_revoked", "The refresh token has been revoked: log in again";
     }
@@ -140,29 +140,29 @@ reasons! {
         AdminRequired = "admin_required", "Only an administrator may do this";
     }
     ServiceUnavailable {
-        /// The keys of the issuer of a human's token cannot be fetched.
-        HumanIssuerUnavailable = "human_issuer_unavailable", "The keys of the issuer of the human's token are not available right now";
+        /// The keys that verify a human user's token cannot be fetched from the issuer.
+        HumanIssuerUnavailable = "human_issuer_unavailable", "The public keys of the issuer of the human user's token are not available";
         /// The sidecar has no data from the control plane yet.
-        ViewMissing = "view_missing", "No data from the control plane yet";
+        ViewMissing = "view_missing", "The authorizer has received no data from the control plane yet";
         /// The last confirmation by the control plane is too old.
         ViewStale = "view_stale", "The data from the control plane is too old to decide";
-        /// The route names a service that this sidecar does not follow.
-        ServiceUnknown = "service_unknown", "The route names a service that this authorizer does not follow";
-        /// The rule of the route is invalid.
+        /// The route names a service for which the sidecar has no API key.
+        ServiceUnknown = "service_unknown", "The route names a service for which the authorizer has no API key";
+        /// The context extensions of the route are invalid.
         RuleInvalid = "rule_invalid", "The rule of this route is invalid";
-        /// The proxy sent an authorization request that cannot be read.
-        RequestInvalid = "request_invalid", "The authorization request cannot be read";
-        /// An internal error.
+        /// The authorization request of the proxy has no HTTP attributes.
+        RequestInvalid = "request_invalid", "The authorization request has no HTTP attributes";
+        /// An internal error occurred.
         Internal = "internal", "The request could not be evaluated because of an internal error";
     }
 }
 
-/// A reason with its details.
+/// Why a request is refused: the reason and its details.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
-    /// The reason.
+    /// Why the request is refused.
     pub reason: Reason,
-    /// The expiry time of an expired token.
+    /// The expiry time of the token; only for [`Reason::TokenExpired`].
     pub expired_at: Option<Timestamp>,
 }
 

@@ -1,4 +1,4 @@
-//! Timestamps and revisions, as distinct types so that they cannot be confused.
+//! Timestamps and revisions: distinct types, so that one cannot be passed for the other.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -8,12 +8,12 @@ use std::time::Duration;
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// From microseconds since the Unix epoch.
+    /// Creates a timestamp from microseconds since the Unix epoch.
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)
     }
 
-    /// From whole seconds since the Unix epoch, as in a JWT; saturates.
+    /// Creates a timestamp from seconds since the Unix epoch, as in a JWT. Saturates.
     pub const fn from_seconds(seconds: i64) -> Self {
         Self(seconds.saturating_mul(1_000_000))
     }
@@ -28,19 +28,19 @@ impl Timestamp {
         self.0.div_euclid(1_000_000)
     }
 
-    /// This time, rounded down to a whole second.
+    /// The timestamp, rounded down to a whole second.
     pub const fn truncated_to_second(self) -> Self {
         Self::from_seconds(self.seconds())
     }
 
-    /// This time plus `duration`.
+    /// The timestamp plus `duration`; saturates.
     pub fn saturating_add(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(micros_of(duration)))
+        Self(self.0.saturating_add(to_micros(duration)))
     }
 
-    /// This time minus `duration`.
+    /// The timestamp minus `duration`; saturates.
     pub fn saturating_sub(self, duration: Duration) -> Self {
-        Self(self.0.saturating_sub(micros_of(duration)))
+        Self(self.0.saturating_sub(to_micros(duration)))
     }
 
     /// The duration since `earlier`; zero if `earlier` is in the future.
@@ -49,11 +49,11 @@ impl Timestamp {
     }
 }
 
-fn micros_of(duration: Duration) -> i64 {
+fn to_micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The number of a committed change. Later commits have larger numbers, independent of any clock.
+/// The number of a committed change. Later commits have larger numbers, even if a clock is set back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Revision(i64);

@@ -1,13 +1,13 @@
 //! Verifies the signature of an access token: format, key, signature.
 //!
-//! Invariant: only [`UnverifiedToken::verify`] creates a [`SignedToken`]. Its claims were true when the token was
-//! issued; [`crate::evaluation`] decides what they grant now.
+//! Invariant: only [`UnverifiedToken::verify`] creates a [`SignedToken`]. The claims were correct
+//! when the token was issued; [`crate::evaluation`] decides what they grant now.
 
 use crate::{Claims, KeySet, Kid, Reason, Refusal};
 use jsonwebtoken::{Algorithm, Header, Validation};
 
-/// The longest token that is parsed, in bytes. The longest token that the control plane issues has about 23 KiB: 4 KiB
-/// of permissions and 2 KiB of role names, the latter again in `until`, escaped in JSON and encoded in base64.
+/// The maximum length of a token in bytes. The longest token that the control plane issues has about 23 KiB: 4 KiB of
+/// permissions, and 2 KiB of role names in `roles` and again in `until`, escaped as JSON and encoded in base64.
 pub const MAX_TOKEN_BYTES: usize = 32 * 1024;
 
 /// A well-formed token whose signature is not verified.
@@ -25,23 +25,24 @@ pub struct SignedToken {
 }
 
 impl<'a> UnverifiedToken<'a> {
-    /// Parses the header. It must have ES256, `typ` `at+jwt` (RFC 9068), a `kid`, and no member that changes their meaning.
+    /// Parses the header. `alg` must be `ES256` and `typ` must be `at+jwt` (RFC 9068). The header must have a `kid`,
+    /// and no member that changes the meaning of these.
     pub fn parse(text: &'a str) -> Result<Self, Refusal> {
         if text.len() > MAX_TOKEN_BYTES {
             return Err(Reason::TokenMalformed.into());
         }
         let header = jsonwebtoken::decode_header(text).map_err(|_| Reason::TokenMalformed)?;
         let typ = header.typ.as_deref().unwrap_or_default();
-        let access_token = typ.eq_ignore_ascii_case("at+jwt") || typ.eq_ignore_ascii_case("application/at+jwt");
+        let is_access_token = typ.eq_ignore_ascii_case("at+jwt") || typ.eq_ignore_ascii_case("application/at+jwt");
         match &header.kid {
-            Some(kid) if header.alg == Algorithm::ES256 && access_token && has_no_overrides(&header) => {
+            Some(kid) if header.alg == Algorithm::ES256 && is_access_token && has_no_overrides(&header) => {
                 Ok(Self { text, kid: Kid::new(kid) })
             }
             _ => Err(Reason::TokenMalformed.into()),
         }
     }
 
-    /// The `kid` of the header, not verified.
+    /// The unverified `kid` from the header.
     pub const fn kid(&self) -> &Kid {
         &self.kid
     }
@@ -65,14 +66,15 @@ impl SignedToken {
         &self.claims
     }
 
-    /// The key that signed it. After a cache hit, check that this key is still accepted.
+    /// The id of the key that signed the token. After a cache hit, check that the key set still contains this key.
     pub const fn kid(&self) -> &Kid {
         &self.kid
     }
 }
 
-/// True if no member names another key or changes how the payload is read: another parser could honour it, and the
-/// control plane writes none of these. Unknown members are ignored (RFC 7515), so that new ones can be added.
+/// True if no header member names another key or changes how the payload is decoded. The control plane writes no such
+/// member, and another JWT library could apply it. Unknown members are ignored (RFC 7515), so that new ones can be
+/// added.
 fn has_no_overrides(header: &Header) -> bool {
     let Header {
         typ: _,
@@ -92,14 +94,14 @@ fn has_no_overrides(header: &Header) -> bool {
         nonce: _,
         extras,
     } = header;
-    let another_key =
+    let names_another_key =
         jku.is_some() || jwk.is_some() || x5u.is_some() || x5c.is_some() || x5t.is_some() || x5t_s256.is_some();
-    let another_payload = cty.is_some() || enc.is_some() || zip.is_some() || extras.inner().contains_key("b64");
-    !another_key && !another_payload && crit.is_none()
+    let changes_payload = cty.is_some() || enc.is_some() || zip.is_some() || extras.inner().contains_key("b64");
+    !names_another_key && !changes_payload && crit.is_none()
 }
 
-/// Settings of `jsonwebtoken` that check the signature and no claim. The library compares times with the system clock;
-/// this project passes the time as an argument and checks the claims itself.
+/// Settings with which `jsonwebtoken` checks the signature and no claims. The library would compare times with the
+/// system clock; this crate takes the time as an argument and checks the claims itself.
 pub fn signature_only_validation(algorithm: Algorithm) -> Validation {
     let mut validation = Validation::new(algorithm);
     validation.required_spec_claims.clear();

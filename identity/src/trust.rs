@@ -1,11 +1,11 @@
 //! The trust score of an agent: 0 to 100 points, stored in hundredths of a point.
 //!
-//! It is an integer so that the database, tokens, the sync stream and headers all show the same number.
+//! A score is an integer, so that the database, tokens, the sync stream and headers contain the same number.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
-/// A score from 0 to 100 points with two decimals.
+/// A trust score from 0 to 100 points with two decimals.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TrustScore(u16);
 
@@ -21,12 +21,12 @@ impl TrustScore {
     /// The highest score.
     pub const MAX: Self = Self(10_000);
 
-    /// From hundredths of a point, as in the database and on the sync stream.
+    /// Creates a score from hundredths of a point, the unit of the database and the sync stream.
     pub fn from_hundredths(hundredths: i64) -> Result<Self, InvalidTrustScore> {
         u16::try_from(hundredths).ok().map(Self).filter(|score| *score <= Self::MAX).ok_or(InvalidTrustScore)
     }
 
-    /// From points, rounded to two decimals.
+    /// Creates a score from points, rounded to two decimals.
     pub fn from_points(points: f64) -> Result<Self, InvalidTrustScore> {
         if !(0.0..=100.0).contains(&points) {
             return Err(InvalidTrustScore);
@@ -35,19 +35,19 @@ impl TrustScore {
         Self::from_hundredths((points * 100.0).round() as i64)
     }
 
-    /// Hundredths of a point, as in the database and on the sync stream.
+    /// The score in hundredths of a point, the unit of the database and the sync stream.
     pub const fn hundredths(self) -> i64 {
         self.0 as i64
     }
 
-    /// Points, as in JSON.
+    /// The score in points, the unit of JSON.
     pub fn points(self) -> f64 {
         f64::from(self.0) / 100.0
     }
 }
 
 impl fmt::Display for TrustScore {
-    /// The shortest decimal: `50`, `62.5`, `71.43`.
+    /// Writes the shortest decimal number: `50`, `62.5`, `71.43`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.points().fmt(f)
     }
@@ -60,7 +60,7 @@ impl fmt::Debug for TrustScore {
 }
 
 impl Serialize for TrustScore {
-    /// A JSON number, an integer where possible.
+    /// Writes a JSON number, as an integer if the score has no decimals.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if self.0.is_multiple_of(100) {
             serializer.serialize_u16(self.0 / 100)
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scores_round_trip_through_json_and_print_shortest() {
+    fn scores_round_trip_through_json_as_shortest_decimals() {
         for hundredths in 0..=10_000 {
             let score = TrustScore::from_hundredths(hundredths).unwrap();
             let json = serde_json::to_string(&score).unwrap();

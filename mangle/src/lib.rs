@@ -1,9 +1,8 @@
 //! `proptest` strategies for parsers: mutations of valid input, and arbitrary input.
 //!
-//! The `fuzz` modules beside the parsers use them; a dev-dependency only. Invariant: only bytes, text and JSON, nothing
-//! specific to this project.
-//!
-//! [`cases_divided_by`] sets the number of cases of all these tests.
+//! The `fuzz` modules next to the parsers use this crate as a dev-dependency. [`cases_divided_by`] configures the
+//! number of test cases. Invariant: the strategies generate only bytes, text and JSON, nothing specific to this
+//! project.
 
 use proptest::{
     collection::{btree_map, vec},
@@ -12,20 +11,21 @@ use proptest::{
 };
 use serde_json::Value;
 
-/// Characters that parsers often mishandle: separators, padding, white space, control and invisible characters,
-/// characters with unusual case folding, multi-byte characters.
-const AWKWARD: [char; 26] = [
+/// Characters that parsers often mishandle: separators, padding, white space, control characters, invisible characters,
+/// characters with unusual case folding, and multi-byte characters.
+const MISHANDLED_CHARACTERS: [char; 26] = [
     '\0', '\t', '\n', '\u{b}', '\u{c}', '\r', ' ', '"', '%', '+', ',', '-', '.', '/', '=', '\\', '_', '{', '}',
     '\u{7f}', '\u{a0}', 'é', '\u{130}', '\u{202e}', '\u{feff}', '😀',
 ];
 
-/// The number of cases: `PROPTEST_CASES` (default 256) divided by `divisor`, for slow tests; at least 1.
+/// Sets the number of test cases to `PROPTEST_CASES` (default 256) divided by `divisor`, but at least 1. Slow tests use
+/// a higher divisor.
 pub fn cases_divided_by(divisor: u32) -> ProptestConfig {
     let default = ProptestConfig::default();
     ProptestConfig { cases: (default.cases / divisor).max(1), ..default }
 }
 
-/// A mutation of a sequence.
+/// A mutation of a sequence of items.
 #[derive(Debug, Clone)]
 enum Mutation<T> {
     Replace(Index, T),
@@ -39,35 +39,35 @@ impl<T: Clone> Mutation<T> {
     fn apply(self, items: &mut Vec<T>) {
         let length = items.len();
         match self {
-            Self::Insert(at, item) => items.insert(at.index(length + 1), item),
+            Self::Insert(position, item) => items.insert(position.index(length + 1), item),
             _ if length == 0 => {}
-            Self::Replace(at, item) => items[at.index(length)] = item,
-            Self::Delete(at, count) => drop(items.drain(range(at, count, length))),
-            Self::Duplicate(at, count) => {
-                let copy = items[range(at, count, length)].to_vec();
+            Self::Replace(position, item) => items[position.index(length)] = item,
+            Self::Delete(position, count) => drop(items.drain(range(position, count, length))),
+            Self::Duplicate(position, count) => {
+                let copy = items[range(position, count, length)].to_vec();
                 items.extend(copy);
             }
-            Self::Swap(one, other) => items.swap(one.index(length), other.index(length)),
+            Self::Swap(first, second) => items.swap(first.index(length), second.index(length)),
         }
     }
 }
 
-fn range(at: Index, count: usize, length: usize) -> std::ops::Range<usize> {
-    let start = at.index(length);
+fn range(start: Index, count: usize, length: usize) -> std::ops::Range<usize> {
+    let start = start.index(length);
     start..(start + count).min(length)
 }
 
 fn mutation<T: Clone + std::fmt::Debug + 'static>(
     item: impl Strategy<Value = T> + 'static,
 ) -> BoxedStrategy<Mutation<T>> {
-    let (at, count) = (any::<Index>, prop_oneof![Just(1_usize), 1..200_usize]);
+    let (position, count) = (any::<Index>, prop_oneof![Just(1_usize), 1..200_usize]);
     let item = item.boxed();
     prop_oneof![
-        3 => (at(), item.clone()).prop_map(|(at, item)| Mutation::Replace(at, item)),
-        2 => (at(), item).prop_map(|(at, item)| Mutation::Insert(at, item)),
-        2 => (at(), count.clone()).prop_map(|(at, count)| Mutation::Delete(at, count)),
-        1 => (at(), count).prop_map(|(at, count)| Mutation::Duplicate(at, count)),
-        1 => (at(), at()).prop_map(|(one, other)| Mutation::Swap(one, other)),
+        3 => (position(), item.clone()).prop_map(|(position, item)| Mutation::Replace(position, item)),
+        2 => (position(), item).prop_map(|(position, item)| Mutation::Insert(position, item)),
+        2 => (position(), count.clone()).prop_map(|(position, count)| Mutation::Delete(position, count)),
+        1 => (position(), count).prop_map(|(position, count)| Mutation::Duplicate(position, count)),
+        1 => (position(), position()).prop_map(|(first, second)| Mutation::Swap(first, second)),
     ]
     .boxed()
 }
@@ -80,35 +80,36 @@ fn mutate<T: Clone>(valid: &[T], mutations: Vec<Mutation<T>>) -> Vec<T> {
     items
 }
 
-/// The bytes after one to three mutations, which may cancel out.
+/// Generates variants of `valid` with one to three mutations. Mutations may cancel out, so a variant can equal `valid`.
 pub fn mutated_bytes(valid: &[u8]) -> impl Strategy<Value = Vec<u8>> + Clone + use<> {
     let valid = valid.to_vec();
     vec(mutation(any::<u8>()), 1..=3).prop_map(move |mutations| mutate(&valid, mutations))
 }
 
-/// The text after one to three mutations, which may cancel out.
+/// Generates variants of `valid` with one to three mutations. Mutations may cancel out, so a variant can equal `valid`.
 pub fn mutated_text(valid: &str) -> impl Strategy<Value = String> + Clone + use<> {
     let valid: Vec<char> = valid.chars().collect();
-    vec(mutation(character()), 1..=3).prop_map(move |mutations| mutate(&valid, mutations).into_iter().collect())
+    vec(mutation(any_character()), 1..=3).prop_map(move |mutations| mutate(&valid, mutations).into_iter().collect())
 }
 
-fn character() -> BoxedStrategy<char> {
-    prop_oneof![4 => (b'!'..=b'~').prop_map(char::from), 2 => select(&AWKWARD[..]), 1 => any::<char>()].boxed()
+fn any_character() -> BoxedStrategy<char> {
+    prop_oneof![4 => (b'!'..=b'~').prop_map(char::from), 2 => select(&MISHANDLED_CHARACTERS[..]), 1 => any::<char>()]
+        .boxed()
 }
 
-/// Arbitrary bytes, short or long.
+/// Generates up to 5000 arbitrary bytes.
 pub fn any_bytes() -> impl Strategy<Value = Vec<u8>> + Clone {
     prop_oneof![vec(any::<u8>(), 0..200), vec(any::<u8>(), 0..5000)]
 }
 
-/// Arbitrary text: plain, awkward, or long.
+/// Generates printable ASCII text, or text with characters that parsers often mishandle.
 pub fn any_text() -> impl Strategy<Value = String> + Clone {
-    let awkward = |count| vec(character(), count).prop_map(String::from_iter);
-    let plain = vec((b' '..=b'~').prop_map(char::from), 0..40).prop_map(String::from_iter);
-    prop_oneof![3 => plain, 3 => awkward(0..40), 1 => awkward(0..2000)]
+    let any_characters = |count| vec(any_character(), count).prop_map(String::from_iter);
+    let printable = vec((b' '..=b'~').prop_map(char::from), 0..40).prop_map(String::from_iter);
+    prop_oneof![3 => printable, 3 => any_characters(0..40), 1 => any_characters(0..2000)]
 }
 
-/// Arbitrary JSON, up to four levels deep.
+/// Generates arbitrary JSON of up to four levels.
 pub fn any_json() -> impl Strategy<Value = Value> + Clone {
     let number = prop_oneof![
         any::<i64>().prop_map(Value::from),

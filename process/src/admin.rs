@@ -1,4 +1,4 @@
-//! The admin port: `/livez`, `/readyz` and `/metrics` over plain HTTP, for the orchestrator and monitoring.
+//! The admin port: an HTTP server without TLS for the routes `/livez`, `/readyz` and `/metrics`.
 
 use crate::{Readiness, Shutdown};
 use axum::{Router, extract::State, http::StatusCode, http::header, response::IntoResponse, routing::get};
@@ -32,7 +32,7 @@ async fn metrics(State(registry): State<Registry>) -> impl IntoResponse {
     match TextEncoder::new().encode_to_string(&registry.gather()) {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => {
-            tracing::error!(%error, "metrics could not be encoded");
+            tracing::error!(%error, "cannot encode the metrics");
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }

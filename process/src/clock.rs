@@ -1,14 +1,15 @@
-//! The only code that reads the clock. All other code receives a [`Clock`] or a [`Timestamp`].
+//! The only module that reads the system clock. All other code receives a [`Clock`] or a [`Timestamp`].
 
 use countersign_identity::Timestamp;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A source of time. Tests inject their own.
+/// A source of the current time, which tests replace.
 pub trait Clock: Send + Sync + 'static {
-    /// Wall-clock time, for comparison with dates such as the expiry of a token.
+    /// The wall-clock time, to compare with timestamps such as the expiry of a token.
     fn now(&self) -> Timestamp;
 
-    /// Time since boot, including sleep, for ages and timeouts: adjustments of the wall clock do not affect it.
+    /// The time since boot, suspend included, to measure ages and timeouts. Adjustments of the wall clock do not change
+    /// it.
     fn since_boot(&self) -> Duration;
 }
 

@@ -1,7 +1,7 @@
-//! Process-level code that both servers share: layered settings, logs and metrics, clock, random number generator,
-//! readiness, admin port, standard output, graceful shutdown.
+//! Code that both servers share: layered settings, logs, metrics, clock, random number generator, readiness, admin
+//! port, standard output, graceful shutdown.
 //!
-//! Invariant: nothing here depends on agents, services or tokens.
+//! Invariant: no module of this crate depends on agents, services or tokens.
 
 pub mod admin;
 pub mod clock;

@@ -1,6 +1,6 @@
 //! Writes to standard output and standard error without panicking.
 //!
-//! `println!` and `eprintln!` panic if the stream is a closed pipe or a full disk.
+//! The macros `println!` and `eprintln!` panic if the stream is a closed pipe or a file on a full disk.
 
 use std::{
     fmt::Display,
@@ -12,13 +12,13 @@ pub fn write_stdout(text: impl Display) -> io::Result<()> {
     write_to(io::stdout().lock(), text)
 }
 
-/// Writes a line to standard error. A failure is ignored, because there is no other place to report it.
+/// Writes a line to standard error. Ignores a failure, because there is no other stream to report it on.
 pub fn write_stderr_line(line: impl Display) {
     let _unreportable = write_to(io::stderr().lock(), format_args!("{line}\n"));
 }
 
 fn write_to(mut stream: impl Write, text: impl Display) -> io::Result<()> {
-    // One write, so that lines of several threads or processes do not mix.
+    // A single write call, so that lines of several threads or processes do not mix.
     stream.write_all(text.to_string().as_bytes())?;
     stream.flush()
 }

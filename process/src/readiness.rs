@@ -1,17 +1,18 @@
-//! Readiness: each pending condition is a guard; the process is ready when all guards are dropped.
+//! Readiness of the process: a guard represents each pending condition, and the process is ready when all guards are
+//! dropped.
 
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// The conditions that the process still waits for.
+/// The conditions that must be met before the process is ready.
 #[derive(Debug, Clone, Default)]
 pub struct Readiness(Arc<Mutex<BTreeSet<String>>>);
 
-/// Keeps the process unready until it is dropped.
+/// A pending condition. The process is not ready while this guard exists.
 #[derive(Debug)]
-#[must_use = "dropping it immediately marks the condition as met"]
+#[must_use = "dropping the guard marks the condition as met"]
 pub struct ReadinessGuard {
     readiness: Readiness,
     condition: String,
@@ -25,7 +26,7 @@ impl Readiness {
         ReadinessGuard { readiness: self.clone(), condition }
     }
 
-    /// The pending conditions, sorted; empty when ready.
+    /// The pending conditions, sorted. Empty if the process is ready.
     pub fn pending(&self) -> Vec<String> {
         self.lock().iter().cloned().collect()
     }

@@ -1,9 +1,9 @@
-//! The only source of randomness, and the keys generated from it. Tests may inject their own [`Rng`].
+//! The only source of random bytes, and the generation of P-256 keys. Tests can replace the [`Rng`].
 
 use p256::SecretKey;
 use zeroize::Zeroizing;
 
-/// How many random scalars [`generate_p256_key`] tries.
+/// The maximum number of random scalars that [`generate_p256_key`] tries.
 const KEY_ATTEMPTS: usize = 8;
 
 /// A cryptographically secure random number generator.
@@ -12,18 +12,19 @@ pub trait Rng: Send + Sync + 'static {
     fn fill(&self, buffer: &mut [u8]);
 }
 
-/// The generator of the cryptographic library, seeded by the operating system.
+/// The random number generator of aws-lc, seeded by the operating system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemRng;
 
 impl Rng for SystemRng {
     /// # Panics
     ///
-    /// If the operating system provides no randomness: no secret generated afterwards would be safe.
+    /// Panics if the operating system provides no random bytes, because every secret generated afterwards could be
+    /// guessed.
     #[expect(
         clippy::expect_used,
         clippy::disallowed_methods,
-        reason = "the only source of randomness; without it no secret is safe, so the process stops"
+        reason = "the only source of random bytes; a process without it must stop"
     )]
     fn fill(&self, buffer: &mut [u8]) {
         aws_lc_rs::rand::fill(buffer).expect("the operating system provides random bytes");
@@ -47,22 +48,23 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Returns 0xFF bytes, an invalid scalar, for the first `invalid` calls, then 0x07 bytes.
+    /// Fills the buffer with 0xFF bytes, an invalid scalar, on the first `invalid_calls` calls, and with 0x07 bytes
+    /// afterwards.
     struct FixedRng {
-        invalid: usize,
+        invalid_calls: usize,
         calls: AtomicUsize,
     }
 
     impl Rng for FixedRng {
         fn fill(&self, buffer: &mut [u8]) {
             let call = self.calls.fetch_add(1, Ordering::Relaxed);
-            buffer.fill(if call < self.invalid { 0xFF } else { 7 });
+            buffer.fill(if call < self.invalid_calls { 0xFF } else { 7 });
         }
     }
 
     #[test]
-    fn generate_p256_key_retries_invalid_scalars_and_gives_up() {
-        let key = |invalid| generate_p256_key(&FixedRng { invalid, calls: AtomicUsize::default() });
+    fn generate_p256_key_retries_invalid_scalars_up_to_a_limit() {
+        let key = |invalid_calls| generate_p256_key(&FixedRng { invalid_calls, calls: AtomicUsize::default() });
         assert_eq!(key(0), SecretKey::from_slice(&[7; 32]).ok());
         assert_eq!(key(KEY_ATTEMPTS - 1), key(0));
         assert_eq!(key(KEY_ATTEMPTS), None);

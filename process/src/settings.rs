@@ -1,7 +1,7 @@
 //! Layered settings: flags override the environment, which overrides the file, which overrides the defaults.
 //!
-//! Invariant: the commented default file is compiled in and defines all keys and their default values. Other keys are
-//! refused with the most similar valid key.
+//! The default file is compiled in. Invariant: it defines every valid key with its default value. An unknown key is an
+//! error that suggests a similar valid key, if there is one.
 
 mod known_keys;
 mod merged;
@@ -12,10 +12,10 @@ use known_keys::KnownKeys;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
-/// The prefix of environment variables that are settings.
+/// The prefix of environment variables that contain settings.
 const ENV_PREFIX: &str = "COUNTERSIGN_";
 
-/// Variables of the command-line client, which uses the same prefix; they are ignored here.
+/// Environment variables of the command-line client, without the prefix. The servers ignore these variables.
 const CLIENT_VARIABLES: [&str; 10] = [
     "URL",
     "CA",
@@ -29,33 +29,33 @@ const CLIENT_VARIABLES: [&str; 10] = [
     "WEBHOOK_SECRET",
 ];
 
-/// Why settings are invalid; the message names the key and its source.
+/// Why settings are invalid. The error message names the key and its source.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// The key does not exist.
-    #[error("unknown setting `{key}` in {source_name}: did you mean `{nearest}`?")]
+    /// The key is unknown.
+    #[error("unknown setting `{key}` in {source_name}{}", suggestion(nearest.as_deref()))]
     Unknown {
         /// The unknown key.
         key: String,
         /// Where the key was set.
         source_name: String,
-        /// The most similar valid key.
-        nearest: String,
+        /// The most similar valid key, if one is similar.
+        nearest: Option<String>,
     },
     /// The file cannot be read.
     #[error("{path}: {error}")]
     Unreadable {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The error of the operating system.
         error: std::io::Error,
     },
-    /// The file is not valid TOML. The message omits the line itself, which may contain a secret.
+    /// The file is not valid TOML. The error message omits the content of the line, which may be a secret.
     #[error("{path}: invalid TOML at line {line}: {error}")]
     InvalidToml {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The line number.
+        /// The line number of the error, from 1.
         line: usize,
         /// The error of the TOML parser.
         error: String,
@@ -65,19 +65,23 @@ pub enum SettingsError {
     Invalid(#[from] config::ConfigError),
 }
 
-/// The sources of settings.
+/// The layers of settings, from which [`MergedSettings`] are computed.
 #[derive(Debug, Clone, Default)]
 pub struct Layers {
-    /// The commented default file.
+    /// The content of the default file.
     pub defaults: &'static str,
-    /// The operator's TOML file.
+    /// The path of the operator's TOML file.
     pub file: Option<PathBuf>,
-    /// The environment; only names with the prefix `COUNTERSIGN_` are read.
+    /// The environment variables. Only names with the prefix `COUNTERSIGN_` are used.
     pub environment: Vec<(String, String)>,
-    /// Flags, as dotted key and value.
+    /// The flags, each a dotted key and a value.
     pub flags: Vec<(String, String)>,
-    /// Values that a mode such as `--dev` sets. They override the defaults only.
+    /// The values that a mode such as `--dev` sets. These values override only the defaults.
     pub presets: Vec<(String, String)>,
+}
+
+fn suggestion(nearest: Option<&str>) -> String {
+    nearest.map(|nearest| format!(": did you mean `{nearest}`?")).unwrap_or_default()
 }
 
 impl Layers {
@@ -86,18 +90,18 @@ impl Layers {
         self.merge()?.read()
     }
 
-    /// Merges the layers without checking types.
+    /// Merges the layers, and does not check the types of values.
     pub fn merge(&self) -> Result<MergedSettings, SettingsError> {
         MergedSettings::from_layers(self)
     }
 }
 
-/// The name of a variable, the key that it sets, and the value.
+/// The name of an environment variable, the key that it sets, and the value.
 type Variable = (String, String, String);
 
-/// `COUNTERSIGN_TOKENS__ACCESS_SECONDS` sets `tokens.access_seconds`. A variable with the suffix `_FILE` names a file that
-/// contains the value.
-fn from_environment(variables: &[(String, String)], known_keys: &KnownKeys) -> Vec<Result<Variable, SettingsError>> {
+/// Converts environment variables to keys: `COUNTERSIGN_TOKENS__ACCESS_SECONDS` sets `tokens.access_seconds`. A
+/// variable with the suffix `_FILE` contains the path of a file with the value.
+fn parse_environment(variables: &[(String, String)], known_keys: &KnownKeys) -> Vec<Result<Variable, SettingsError>> {
     let settings = variables.iter().filter_map(|(name, value)| Some((name, name.strip_prefix(ENV_PREFIX)?, value)));
     let settings = settings.filter(|(_, rest, _)| !CLIENT_VARIABLES.contains(rest));
     settings
@@ -157,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn flag_overrides_environment_overrides_default() {
+    fn flags_override_environment_and_environment_overrides_defaults() {
         assert_eq!(read(&[], &[]).unwrap().tokens.seconds, 5);
         let environment = [("COUNTERSIGN_TOKENS__SECONDS", "6"), ("COUNTERSIGN_URL", "x"), ("HOME", "y")];
         assert_eq!(read(&environment, &[]).unwrap().tokens.seconds, 6);
@@ -180,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn named_table_inherits_the_defaults_of_its_wildcard() {
+    fn named_table_has_the_defaults_of_its_wildcard_table() {
         assert_eq!(read(&[], &[]).unwrap().targets, BTreeMap::new());
         let targets = read(&[("COUNTERSIGN_TARGETS__FIRST__WIDTH", "12")], &[("targets.second-1.colour", "blue")])
             .unwrap()
@@ -195,8 +199,9 @@ mod tests {
             SettingsError::Unknown { nearest, .. } => nearest,
             other => panic!("{other}"),
         };
-        assert_eq!(nearest("targets.first.widht"), "targets.first.width");
-        assert_eq!(nearest("targets.First.width"), "targets.first.width");
+        assert_eq!(nearest("targets.first.widht").as_deref(), Some("targets.first.width"));
+        assert_eq!(nearest("targets.First.width").as_deref(), Some("targets.first.width"));
+        assert_eq!(nearest("nope"), None);
         for key in ["targets.*.width", "targets.first", "targets..width", "targets.first.width.x", "targets.a b.width"]
         {
             nearest(key);

@@ -1,29 +1,29 @@
-//! Graceful shutdown: SIGTERM or SIGINT requests it, servers drain, and remaining requests are cut after
-//! [`DRAIN_TIMEOUT`].
+//! Graceful shutdown: after SIGTERM or SIGINT, servers accept no new requests and finish those in progress. After
+//! [`DRAIN_TIMEOUT`] the remaining requests are aborted.
 
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// How long requests in progress may take after shutdown is requested.
+/// The time that requests in progress have to finish after shutdown is requested.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// The shutdown request, shared by all tasks.
+/// A shutdown request that all tasks of the process share.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown(CancellationToken);
 
 impl Shutdown {
-    /// Listens for SIGTERM and SIGINT.
+    /// Returns a handle that SIGTERM and SIGINT trigger.
     pub fn on_signals() -> std::io::Result<Self> {
         let shutdown = Self::default();
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let on_signal = shutdown.clone();
+        let triggered = shutdown.clone();
         tokio::spawn(async move {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            on_signal.trigger();
+            triggered.trigger();
             tracing::info!("shutting down");
         });
         Ok(shutdown)

@@ -8,30 +8,31 @@ use tracing_subscriber::{EnvFilter, fmt};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For human readers.
+    /// Lines of plain text.
     Text,
     /// One JSON object per line.
     Json,
 }
 
-/// The settings of `[log]`.
+/// The settings of the table `[log]`.
 #[derive(Debug, Clone, Deserialize)]
 pub struct LogSettings {
-    /// `text` or `json`.
+    /// The format of log lines.
     pub format: LogFormat,
-    /// A filter such as `info` or `info,countersign_control_plane=debug`.
+    /// The filter of log lines, such as `info` or `info,countersign_control_plane=debug`.
     pub level: String,
 }
 
 impl LogSettings {
-    /// The error of an invalid `level`.
+    /// The error message for an invalid `level`; `None` if `level` is valid.
     pub fn validation_error(&self) -> Option<String> {
         self.filter().err()
     }
 
     fn filter(&self) -> Result<EnvFilter, String> {
-        // The Redis client logs each failed attempt, and there are many while Redis is down; this project logs the loss once.
-        // Later directives override earlier ones, so `level` can enable it. Targets without a directive log errors.
+        // While Redis is down, the Redis client logs every attempt to connect. The control plane logs the loss of Redis
+        // itself, once. Later directives override earlier ones, so `level` can enable the log of the client. The
+        // directive `error` applies to targets for which `level` has no directive.
         EnvFilter::try_new(format!("error,redis=off,{}", self.level)).map_err(|error| format!("log.level: {error}"))
     }
 }
@@ -39,17 +40,17 @@ impl LogSettings {
 /// Installs the global log subscriber. A second call in the same process has no effect.
 pub fn init(settings: &LogSettings) -> Result<(), String> {
     let filter = settings.filter()?;
-    // A log line that cannot be written is dropped. By default the library reports the failure on the same standard
-    // error and panics when that fails too.
-    let lines = fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
+    // A log line that cannot be written is dropped. With internal errors enabled, the library would report the failure
+    // on standard error, and panic if that fails too.
+    let subscriber = fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
     let _already_installed = match settings.format {
-        LogFormat::Text => lines.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
-        LogFormat::Json => lines.json().flatten_event(true).try_init(),
+        LogFormat::Text => subscriber.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
+        LogFormat::Json => subscriber.json().flatten_event(true).try_init(),
     };
     Ok(())
 }
 
-/// A registry with the metrics of the process and the gauge `<prefix>_build_info{version}`.
+/// Creates a registry with the metrics of the process and the gauge `<prefix>_build_info{version}`.
 pub fn registry(prefix: &str, version: &str) -> Result<Registry, prometheus::Error> {
     let registry = Registry::new();
     let build = prometheus::IntGaugeVec::new(

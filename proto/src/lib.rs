@@ -1,9 +1,10 @@
-//! The gRPC contract of the sync stream, generated from `proto/countersign/sync/v1/sync.proto`, which documents every
-//! field.
+//! The gRPC service and messages of the sync stream, generated from `proto/countersign/sync/v1/sync.proto`,
+//! which documents every field.
 //!
-//! `control-plane` encodes these messages, `ext-authz` decodes them. Invariant: no hand-written code except this file.
+//! `control-plane` encodes these messages, and `ext-authz` decodes them. Invariant: this file is the only hand-written
+//! code.
 
-/// Version 1 of the contract.
+/// Version 1 of the sync protocol.
 pub mod v1 {
     #![allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated; the .proto file is the documentation")]
     tonic::include_proto!("countersign.sync.v1");

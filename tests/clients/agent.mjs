@@ -10,7 +10,7 @@ import { readFileSync } from "node:fs";
 import tls from "node:tls";
 
 const url = process.env.COUNTERSIGN_URL;
-const [form, service] = process.argv.slice(2);
+const [encoding, service] = process.argv.slice(2);
 if (process.env.COUNTERSIGN_CA) {
   tls.setDefaultCACertificates([readFileSync(process.env.COUNTERSIGN_CA, "utf8")]);
 }
@@ -20,12 +20,12 @@ const pem = publicKey.export({ type: "spki", format: "pem" });
 const { agentId } = await call("/auth/register", { email: "node@example.org", name: "Node", publicKey: pem });
 
 const { challengeId, nonce } = await call("/auth/challenge", { agentId, serviceId: service });
-const signature = sign("sha256", Buffer.from(nonce), { key: privateKey, dsaEncoding: form }).toString("hex");
+const signature = sign("sha256", Buffer.from(nonce), { key: privateKey, dsaEncoding: encoding }).toString("hex");
 const { accessToken } = await call("/auth/authenticate", { challengeId, signature });
 
-console.log(JSON.stringify({ agentId, accessToken, claims: await claimsOf(accessToken) }));
+console.log(JSON.stringify({ agentId, accessToken, claims: await verifyToken(accessToken) }));
 
-async function claimsOf(token) {
+async function verifyToken(token) {
   const [header, payload, signature] = token.split(".");
   const { alg, kid } = JSON.parse(Buffer.from(header, "base64url"));
   assert.equal(alg, "ES256");

@@ -21,7 +21,7 @@ URL = os.environ["COUNTERSIGN_URL"]
 TLS = ssl.create_default_context(cafile=os.environ.get("COUNTERSIGN_CA"))
 
 
-def main(form, service):
+def main(encoding, service):
     key = ec.generate_private_key(ec.SECP256R1())
     pem = key.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -29,16 +29,16 @@ def main(form, service):
     agent = post("/auth/register", email="python@example.org", name="Python", publicKey=pem.decode())["agentId"]
 
     challenge = post("/auth/challenge", agentId=agent, serviceId=service)
-    signature = sign(key, challenge["nonce"].encode(), form).hex()
+    signature = sign(key, challenge["nonce"].encode(), encoding).hex()
     tokens = post("/auth/authenticate", challengeId=challenge["challengeId"], signature=signature)
 
     claims = verify(tokens["accessToken"], service)
     print(json.dumps({"agentId": agent, "accessToken": tokens["accessToken"], "claims": claims}))
 
 
-def sign(key, message, form):
+def sign(key, message, encoding):
     der = key.sign(message, ec.ECDSA(hashes.SHA256()))
-    if form == "der":
+    if encoding == "der":
         return der
     r, s = utils.decode_dss_signature(der)
     return r.to_bytes(32, "big") + s.to_bytes(32, "big")

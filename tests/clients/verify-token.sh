@@ -7,8 +7,8 @@
 set -euo pipefail
 
 service="${1:?a service id}"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
 
 main() {
     IFS=. read -r header payload signature || [ -n "$signature" ] # the line may have no newline
@@ -16,23 +16,23 @@ main() {
     claims=$(decode "$payload")
     key=$(published_key "$(decode "$header" | field kid)")
 
-    [ "$(decode "$header" | field alg)" = ES256 ] || fail "not ES256"
-    public_key "$(field x <<<"$key")" "$(field y <<<"$key")" >"$work/key.der"
-    decode "$signature" | hex | der_signature >"$work/signature.der"
+    [ "$(decode "$header" | field alg)" = ES256 ] || fail "the algorithm is not ES256"
+    public_key "$(field x <<<"$key")" "$(field y <<<"$key")" >"$folder/key.der"
+    decode "$signature" | hex | der_signature >"$folder/signature.der"
     printf '%s.%s' "$header" "$payload" |
-        openssl dgst -sha256 -keyform DER -verify "$work/key.der" -signature "$work/signature.der" >/dev/null ||
+        openssl dgst -sha256 -keyform DER -verify "$folder/key.der" -signature "$folder/signature.der" >/dev/null ||
         fail "the signature is invalid"
 
-    [ "$(field iss <<<"$claims")" = "$COUNTERSIGN_URL" ] || fail "from another issuer"
-    [ "$(field aud <<<"$claims")" = "$service" ] || fail "for another service"
-    [ "$(sed -n 's/.*"exp":\([0-9]*\).*/\1/p' <<<"$claims")" -gt "$(date +%s)" ] || fail "expired"
+    [ "$(field iss <<<"$claims")" = "$COUNTERSIGN_URL" ] || fail "the token is from another issuer"
+    [ "$(field aud <<<"$claims")" = "$service" ] || fail "the token is for another service"
+    [ "$(sed -n 's/.*"exp":\([0-9]*\).*/\1/p' <<<"$claims")" -gt "$(date +%s)" ] || fail "the token has expired"
     printf '%s\n' "$claims"
 }
 
 # The JSON of the published key with this kid.
 published_key() {
     curl --silent --show-error --fail --cacert "$COUNTERSIGN_CA" "$COUNTERSIGN_URL/.well-known/jwks.json" |
-        grep -o '{[^{}]*}' | grep -F "\"kid\":\"$1\"" || fail "no key $1"
+        grep -o '{[^{}]*}' | grep -F "\"kid\":\"$1\"" || fail "no published key has the kid $1"
 }
 
 # A P-256 key in DER: the constant prefix, then the point 04 x y.
@@ -45,9 +45,9 @@ public_key() {
 der_signature() {
     local both
     read -r both
-    printf 'asn1=SEQUENCE:both\n[both]\nr=INTEGER:0x%s\ns=INTEGER:0x%s\n' "${both:0:64}" "${both:64:64}" >"$work/form"
-    openssl asn1parse -genconf "$work/form" -noout -out "$work/der"
-    cat "$work/der"
+    printf 'asn1=SEQUENCE:both\n[both]\nr=INTEGER:0x%s\ns=INTEGER:0x%s\n' "${both:0:64}" "${both:64:64}" >"$folder/asn1.conf"
+    openssl asn1parse -genconf "$folder/asn1.conf" -noout -out "$folder/der"
+    cat "$folder/der"
 }
 
 # base64url, without padding.

@@ -17,7 +17,7 @@ import referencing
 import referencing.jsonschema
 import standardwebhooks
 
-DESCRIPTION = "urn:description"
+OPENAPI_URI = "urn:openapi"
 
 
 def verify(line, body):
@@ -25,15 +25,15 @@ def verify(line, body):
     standardwebhooks.Webhook(line["secret"]).verify(body, headers)
 
 
-def fit(openapi, body):
+def validate_event(openapi, body):
     event = json.loads(body)
     name = event["event"]
     if name not in openapi["webhooks"]:
-        raise jsonschema.ValidationError(f"{name} is not described")
-    described = openapi["webhooks"][name]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        raise jsonschema.ValidationError(f"{name} is not in the OpenAPI document")
+    schema = openapi["webhooks"][name]["post"]["requestBody"]["content"]["application/json"]["schema"]
     resource = referencing.Resource.from_contents(openapi, referencing.jsonschema.DRAFT202012)
-    registry = referencing.Registry().with_resource(DESCRIPTION, resource)
-    absolute = absolute_references(described)
+    registry = referencing.Registry().with_resource(OPENAPI_URI, resource)
+    absolute = absolute_references(schema)
     jsonschema.Draft202012Validator(absolute, registry=registry).validate(event)
 
 
@@ -41,7 +41,7 @@ def absolute_references(schema):
     """Makes references absolute, because the schema is validated outside of its document."""
     if isinstance(schema, dict):
         return {
-            name: DESCRIPTION + value if name == "$ref" else absolute_references(value)
+            name: OPENAPI_URI + value if name == "$ref" else absolute_references(value)
             for name, value in schema.items()
         }
     return [absolute_references(item) for item in schema] if isinstance(schema, list) else schema
@@ -53,7 +53,7 @@ def main(path=None):
         line = json.loads(line)
         body = base64.b64decode(line["body"])
         try:
-            verify(line, body) if "secret" in line else fit(openapi, body)
+            verify(line, body) if "secret" in line else validate_event(openapi, body)
             print("ok", flush=True)
         except (standardwebhooks.WebhookVerificationError, jsonschema.ValidationError, ValueError) as error:
             print(repr(str(error)), flush=True)

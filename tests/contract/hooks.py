@@ -60,7 +60,7 @@ def create(path: str, body: dict, name: str) -> str:
     return call("POST", path, body)[name]
 
 
-def webhooks_of(path: str) -> str:
+def webhook_collection(path: str) -> str:
     return "/webhooks" if path.startswith("/webhooks") else f"/services/{SERVICE}/webhooks"
 
 
@@ -68,29 +68,29 @@ WEBHOOK = {"url": CLOSED_PORT_URL, "events": ["agent.role_assigned"], "descripti
 
 
 @functools.cache
-def permanent(kind: str, path: str) -> str:
-    """A webhook of this collection, or an event that was sent to it."""
+def permanent_id(kind: str, path: str) -> str:
+    """The id of a webhook in this collection that is not deleted, or of an event that was sent to it."""
     if kind == "wh":
         return create(path, WEBHOOK, "webhookId")
-    return create(f"{path}/{permanent('wh', path)}/test", {}, "eventId")
+    return create(f"{path}/{permanent_id('wh', path)}/test", {}, "eventId")
 
 
-# Create them first, because a collection has at most ten webhooks.
-for collection in (webhooks_of(""), "/webhooks"):
-    permanent("evt", collection)
+# Creates the permanent webhooks before the tests, because a collection has at most ten webhooks.
+for collection in (webhook_collection(""), "/webhooks"):
+    permanent_id("evt", collection)
 
 
-def deletable_webhook(path: str) -> str:
+def deletable_webhook_id(path: str) -> str:
     webhook_ids = [webhook["webhookId"] for webhook in call("GET", path)["data"]]
-    deletable_ids = [webhook_id for webhook_id in webhook_ids if webhook_id != permanent("wh", path)]
+    deletable_ids = [webhook_id for webhook_id in webhook_ids if webhook_id != permanent_id("wh", path)]
     return deletable_ids[0] if deletable_ids else create(path, WEBHOOK, "webhookId")
 
 
-def deletable(kind: str, path: str) -> str:
-    """The id of a new resource that the request may delete."""
+def create_deletable(kind: str, path: str) -> str:
+    """Creates a resource that the request may delete, and returns its id."""
     unique = os.urandom(8).hex()
     if kind == "wh":
-        return deletable_webhook(webhooks_of(path))
+        return deletable_webhook_id(webhook_collection(path))
     if kind == "role":
         return create(f"/services/{SERVICE}/roles", {"name": unique, "permissions": []}, "roleId")
     if kind == "key":
@@ -98,45 +98,45 @@ def deletable(kind: str, path: str) -> str:
     return create("/auth/register", {"email": "a@b.example", "name": unique, "publicKey": public_key(7)}, "agentId")
 
 
-def real(text: object, operation: object) -> object:
-    """An id of the right form becomes one that exists; any other value stays as it is."""
+def existing_id(text: object, operation: object) -> object:
+    """Replaces a well-formed id with an existing id, and returns other values unchanged."""
     match = ID.match(text) if isinstance(text, str) else None
     if not match:
         return text
     kind = match[1]
-    ends = (operation.method.upper(), operation.path) in {
+    is_destructive = (operation.method.upper(), operation.path) in {
         ("DELETE", "/services/{service}/roles/{role}"),
         ("DELETE", "/services/{service}/keys/{key}"),
         ("DELETE", "/services/{service}/webhooks/{webhook}"),
         ("DELETE", "/webhooks/{webhook}"),
         ("PUT", "/agents/{agent}/status"),
     }
-    if ends and kind != "svc":
-        return deletable(kind, operation.path)
+    if is_destructive and kind != "svc":
+        return create_deletable(kind, operation.path)
     if kind in ("wh", "evt"):
-        return permanent(kind, webhooks_of(operation.path))
+        return permanent_id(kind, webhook_collection(operation.path))
     return EXISTING.get(kind, text)
 
 
-def with_real_ids(context, values):
+def with_existing_ids(context, values):
     if isinstance(values, dict):
-        return {name: real(value, context.operation) for name, value in values.items()}
+        return {name: existing_id(value, context.operation) for name, value in values.items()}
     return values
 
 
 @schemathesis.hook
 def map_path_parameters(context, path_parameters):
-    return with_real_ids(context, path_parameters)
+    return with_existing_ids(context, path_parameters)
 
 
 @schemathesis.hook
 def map_query(context, query):
-    return with_real_ids(context, query)
+    return with_existing_ids(context, query)
 
 
 @schemathesis.hook
 def map_body(context, body):
-    body = with_real_ids(context, body)
+    body = with_existing_ids(context, body)
     if isinstance(body, dict) and is_past(body.get("expiresAt")):
         # A time from a response is well-formed but has passed.
         return body | {"expiresAt": "2099-12-31T23:00:00Z"}
@@ -164,7 +164,7 @@ def filter_body(context, body):
 
 
 @schemathesis.check
-def errors_are_described(context, response, case):
+def errors_are_documented(context, response, case):
     """Each error has an example for its status, named after its reason or code."""
     if response.status_code < 400 or response.status_code == 405:
         return
@@ -173,4 +173,4 @@ def errors_are_described(context, response, case):
     name = error["details"].get("reason", error["code"])
     documented_response = documented.get(str(response.status_code), {})
     examples = documented_response.get("content", {}).get("application/json", {}).get("examples", {})
-    assert name in examples, f"{response.status_code} {name} is not described, but {sorted(examples)}"
+    assert name in examples, f"{response.status_code} {name} is not documented, but {sorted(examples)}"

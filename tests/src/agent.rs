@@ -10,22 +10,22 @@ pub struct Agent {
     pub id: String,
     /// Private key.
     pub key: PrivateKey,
-    /// Client of the API where the agent is registered.
+    /// API client of the control plane where the agent is registered.
     pub api: Api,
 }
 
 impl Agent {
     /// Registers a new agent.
     pub async fn register(control: &ControlPlane, name: &str) -> Self {
-        let api = Api::new(&control.env["URL"], Some(&control.authority())).expect("a client");
+        let api = Api::new(&control.env["URL"], Some(&control.authority())).expect("the client can be built");
         let key = PrivateKey::generate();
-        let registered = api.register(&key, "owner@example.org", name, None).await.expect("registered");
+        let registered = api.register(&key, "owner@example.org", name, None).await.expect("the registration succeeds");
         Self { id: registered.agent_id, key, api }
     }
 
-    /// Logs in without a service.
+    /// Logs in without naming a service.
     pub async fn login(&self) -> Tokens {
-        self.api.login(&self.key, &self.id, None).await.expect("logged in")
+        self.api.login(&self.key, &self.id, None).await.expect("the login succeeds")
     }
 
     /// Logs in and returns the access token.
@@ -35,7 +35,7 @@ impl Agent {
 
     /// Logs in for a service and returns the access token.
     pub async fn token_for(&self, service: &str) -> String {
-        let tokens = self.api.login(&self.key, &self.id, Some(service)).await.expect("logged in");
+        let tokens = self.api.login(&self.key, &self.id, Some(service)).await.expect("the login succeeds");
         tokens.access_token.expose_secret().to_owned()
     }
 }

@@ -1,4 +1,4 @@
-//! The command `countersign`, with a home folder and an environment of its own.
+//! Runs the command `countersign` with a separate home folder and environment.
 
 use crate::{ControlPlane, tools};
 use serde_json::Value;
@@ -8,20 +8,21 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// A user's environment in which the command runs.
+/// Home folder and environment variables with which the command runs.
 pub struct Shell {
     home: TempDir,
     environment: Vec<(String, String)>,
 }
 
 impl Shell {
-    /// A new home folder, and no variable but `PATH`.
+    /// Creates an empty home folder and an environment with only `PATH`.
     pub fn new() -> Self {
         let path = ("PATH".to_owned(), std::env::var("PATH").unwrap_or_default());
-        Self { home: tempfile::tempdir().expect("a temporary folder"), environment: vec![path] }
+        Self { home: tempfile::tempdir().expect("a temporary folder can be created"), environment: vec![path] }
     }
 
-    /// The same with variables of the `dev.env` of a control plane. The names are without `COUNTERSIGN_`.
+    /// Like [`Shell::new`], plus variables from the `dev.env` of a control plane. `names` omit the prefix
+    /// `COUNTERSIGN_`.
     pub fn with_env(control: &ControlPlane, names: &[&str]) -> Self {
         let mut shell = Self::new();
         for name in names {
@@ -49,15 +50,15 @@ impl Shell {
     /// A path in the home folder that does not exist yet.
     pub fn new_path(&self, name: &str) -> PathBuf {
         let mut paths = (1..).map(|number| self.path(&format!("{name}-{number}")));
-        paths.find(|path| !path.exists()).expect("an infinite iterator")
+        paths.find(|path| !path.exists()).expect("the iterator is infinite")
     }
 
-    /// A path in the folder of the profiles.
+    /// A path in the configuration folder of the command.
     pub fn profile_path(&self, name: &str) -> PathBuf {
         self.path("countersign").join(name)
     }
 
-    /// The command with these arguments.
+    /// Builds the command with these arguments.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(tools::binary("countersign"));
         command.args(arguments).current_dir(self.home.path()).env_clear();
@@ -76,10 +77,10 @@ impl Shell {
     pub fn stdout(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert!(output.status.success(), "{arguments:?}: {output:?}");
-        String::from_utf8(output.stdout).expect("text").trim().to_owned()
+        String::from_utf8(output.stdout).expect("the text is UTF-8").trim().to_owned()
     }
 
-    /// The same with `-o json`.
+    /// Like [`Shell::stdout`], with `-o json`. Returns the parsed output.
     #[track_caller]
     pub fn json(&self, arguments: &[&str]) -> Value {
         let text = self.stdout(&[&["-o", "json"], arguments].concat());
@@ -89,7 +90,10 @@ impl Shell {
     /// Runs a command that fails, and returns its exit code and its standard error.
     pub fn failure(&self, arguments: &[&str]) -> (i32, String) {
         let output = self.run(arguments);
-        (output.status.code().expect("an exit code"), String::from_utf8(output.stderr).expect("text"))
+        (
+            output.status.code().expect("the process has an exit code"),
+            String::from_utf8(output.stderr).expect("the text is UTF-8"),
+        )
     }
 }
 

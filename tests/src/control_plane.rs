@@ -11,25 +11,41 @@ use std::{
     collections::HashMap,
     path::Path,
     process::{Command, Output},
+    sync::{Arc, Weak},
 };
 use tempfile::TempDir;
+use tokio::sync::Mutex;
 
 /// The master key that replicas share.
 pub const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
 /// A control plane process. After [`ControlPlane::kill`] it can be restarted.
 pub struct ControlPlane {
-    // Declared before the folder, because its drop prints the log if the test panics.
-    process: Process,
-    folder: TempDir,
+    server: Arc<Server>,
     /// The variables of `dev.env`, without the prefix `COUNTERSIGN_`.
     pub env: HashMap<String, String>,
     /// HTTP client of the API.
     pub api: HttpClient,
     settings: Vec<String>,
+}
+
+/// A process with its files and its database.
+struct Server {
+    // Declared before the folder, because its drop prints the log if the test panics.
+    process: Process,
+    folder: TempDir,
     // Declared after the process: dropping a database in use logs errors.
     _database: Option<DatabaseLease>,
 }
+
+/// The server of [`ControlPlane::shared`], with the fields of [`ControlPlane`] that the tests copy.
+struct SharedServer {
+    server: Weak<Server>,
+    env: HashMap<String, String>,
+    settings: Vec<String>,
+}
+
+static SHARED: Mutex<Option<SharedServer>> = Mutex::const_new(None);
 
 impl ControlPlane {
     /// Starts with the defaults of `--dev` and without rate limits.
@@ -37,9 +53,30 @@ impl ControlPlane {
         Self::start_with(&[]).await
     }
 
+    /// A control plane that all tests of this binary share if they run at the same time. The last test stops it. The test
+    /// gets a new service, for [`Self::service`] and [`Self::key`], and must change nothing that other services can see.
+    pub async fn shared() -> Self {
+        let mut slot = SHARED.lock().await;
+        let running = slot.as_ref().and_then(|shared| Some((shared.server.upgrade()?, shared)));
+        let mut control = if let Some((server, SharedServer { env, settings, .. })) = running {
+            let authority = std::fs::read(&env["CA"]).expect("the CA file exists");
+            let api = HttpClient::trusting(env["URL"].clone(), &authority);
+            Self { server, env: env.clone(), api, settings: settings.clone() }
+        } else {
+            let control = Self::start().await;
+            let (server, env) = (Arc::downgrade(&control.server), control.env.clone());
+            *slot = Some(SharedServer { server, env, settings: control.settings.clone() });
+            control
+        };
+        drop(slot);
+        let (service, key) = control.create_service(json!({ "name": "test" })).await;
+        control.env.extend([("SERVICE_ID".to_owned(), service), ("SERVICE_KEY".to_owned(), key)]);
+        control
+    }
+
     /// Starts with settings such as `tokens.access_seconds=5`, and without rate limits.
     pub async fn start_with(settings: &[&str]) -> Self {
-        let limits: Vec<_> = no_limits().map(|(key, value)| format!("{key}={value}")).collect();
+        let limits: Vec<_> = unreachable_limits().map(|(key, value)| format!("{key}={value}")).collect();
         Self::start_with_default_limits_and(
             &[&limits.iter().map(String::as_str).collect::<Vec<_>>(), settings].concat(),
         )
@@ -53,50 +90,55 @@ impl ControlPlane {
         Self::start_with(&[&shared, settings].concat()).await
     }
 
-    /// Starts with the defaults of `--dev`, but with the default rate limits of production.
+    /// Starts with the defaults of `--dev`, except for the rate limits, which are those of production.
     pub async fn start_with_default_limits() -> Self {
         Self::start_with_default_limits_and(&[]).await
     }
 
     /// Like `start_with`, with the default rate limits. Without `database.url` among the settings, the database is
-    /// the one selected by `TEST_ENGINES`; an empty `database.url=` selects SQLite.
+    /// the one that `TEST_ENGINES` selects; an empty `database.url=` selects SQLite.
     pub async fn start_with_default_limits_and(settings: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let limits = default_limits().map(|(key, value)| format!("{key}={value}"));
         let mut settings: Vec<String> = limits.chain(settings.iter().map(ToString::to_string)).collect();
-        let names = |key: &str| settings.iter().any(|setting| setting.starts_with(key));
-        let (database, redis) = (names("database.url="), names("redis.url="));
+        let is_set = |key: &str| settings.iter().any(|setting| setting.starts_with(key));
+        let (database, redis) = (is_set("database.url="), is_set("redis.url="));
         let lease = if database { None } else { engines::lease().await };
         settings.extend(lease.iter().map(|lease| format!("database.url={}", lease.url())));
         if !database && !redis {
             settings.extend(engines::redis_url().map(|url| format!("redis.url={url}")));
         }
         // Fixed ports, so that a restart can reuse them.
-        let own = ["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:{}", free_port()));
-        let process = launch(folder.path(), own.iter().chain(&settings));
-        let (env, mut api) = await_env(folder.path(), &process).await;
+        let listen = ["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:{}", free_port()));
+        let process = launch(folder.path(), listen.iter().chain(&settings));
+        let (env, mut api) = wait_for_env(folder.path(), &process).await;
         if settings.iter().any(|setting| setting.starts_with("public_url=")) {
-            api.url = await_address(&process).await;
+            api.url = wait_for_api_url(&process).await;
         }
-        Self { process, folder, env, api, settings, _database: lease }
+        Self { server: Arc::new(Server { process, folder, _database: lease }), env, api, settings }
+    }
+
+    fn process_mut(&mut self) -> &mut Process {
+        &mut Arc::get_mut(&mut self.server).expect("only this test uses the control plane").process
     }
 
     /// Kills the process.
     pub fn kill(&mut self) {
-        self.process.kill();
+        self.process_mut().kill();
     }
 
     /// Restarts on the same ports and data.
     pub async fn restart(&mut self) {
-        self.process.kill();
+        self.kill();
         let port = |url: &str| url.rsplit(':').next().unwrap_or_default().to_owned();
         let ports = [("api", &self.api.url), ("sync", &self.env["SYNC_URL"]), ("admin", &self.env["ADMIN_URL"])];
         let ports = ports.map(|(setting, url)| format!("listen.{setting}=127.0.0.1:{}", port(url)));
-        self.process = launch(self.folder.path(), ports.iter().chain(&self.settings));
+        let process = launch(self.folder(), ports.iter().chain(&self.settings));
+        *self.process_mut() = process;
         let admin = HttpClient::plain(self.env["ADMIN_URL"].clone());
-        let process = &self.process;
+        let process = &self.server.process;
         let ready = async || {
-            HttpResponse::try_send(admin.request("GET", "/readyz")).await.filter(|answer| answer.status == 200)
+            HttpResponse::try_send(admin.request("GET", "/readyz")).await.filter(|response| response.status == 200)
         };
         eventually("the control plane is ready again", ready, || process.log()).await;
     }
@@ -109,34 +151,37 @@ impl ControlPlane {
 
     /// Sends SIGTERM and waits for the exit.
     pub async fn terminate(&mut self) -> std::process::ExitStatus {
-        self.process.terminate().await
+        self.process_mut().terminate().await
     }
 
     /// Resident memory in bytes (`VmRSS`).
     pub fn resident_memory(&self) -> usize {
-        self.process.resident_memory()
+        self.server.process.resident_memory()
     }
 
     /// The log so far.
     pub fn log(&self) -> String {
-        self.process.log()
+        self.server.process.log()
     }
 
     /// The database URL.
     pub fn database_url(&self) -> String {
-        let set = self.settings.iter().find_map(|setting| setting.strip_prefix("database.url="));
-        let file = || format!("sqlite://{}", self.folder.path().join("countersign.db").display());
-        set.filter(|url| !url.is_empty()).map_or_else(file, str::to_owned)
+        let setting = self.settings.iter().find_map(|setting| setting.strip_prefix("database.url="));
+        let sqlite = || format!("sqlite://{}", self.server.folder.path().join("countersign.db").display());
+        setting.filter(|url| !url.is_empty()).map_or_else(sqlite, str::to_owned)
     }
 
     /// The data directory.
     pub fn folder(&self) -> &Path {
-        self.folder.path()
+        self.server.folder.path()
     }
 
     /// The master key in hex.
     pub fn master_key(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("master.key")).expect("the master key's file").trim().to_owned()
+        std::fs::read_to_string(self.server.folder.path().join("master.key"))
+            .expect("the file of the master key exists")
+            .trim()
+            .to_owned()
     }
 
     /// Id of the first service.
@@ -156,7 +201,7 @@ impl ControlPlane {
 
     /// Certificate of the development CA as PEM.
     pub fn authority(&self) -> Vec<u8> {
-        std::fs::read(&self.env["CA"]).expect("the authority's file")
+        std::fs::read(&self.env["CA"]).expect("the CA file exists")
     }
 
     /// A path below `/services/{id}` of the first service.
@@ -200,8 +245,8 @@ impl ControlPlane {
     /// Revokes a role of the first service. Returns the field `revoked`.
     pub async fn revoke(&self, agent: &str, role: &str) -> bool {
         let path = self.path(&format!("/agents/{agent}/roles/{role}"));
-        let answer = HttpResponse::send(self.api.request("DELETE", &path).bearer_auth(self.key())).await;
-        answer.expect(200)["revoked"].as_bool().expect("a boolean")
+        let response = HttpResponse::send(self.api.request("DELETE", &path).bearer_auth(self.key())).await;
+        response.expect(200)["revoked"].as_bool().expect("the value is a boolean")
     }
 
     /// Deletes a role of the first service.
@@ -231,7 +276,7 @@ impl ControlPlane {
         HttpResponse::send(request.header("x-agent-token", format!("Bearer {token}"))).await
     }
 
-    /// Runs a subcommand of the binary with the same settings and data.
+    /// Runs a subcommand of the control plane binary with the settings and data of this server.
     pub fn command(&self, arguments: &[&str]) -> Output {
         self.prepare(arguments).output().expect("the binary runs")
     }
@@ -239,7 +284,7 @@ impl ControlPlane {
     /// Builds the command that [`ControlPlane::command`] runs.
     pub fn prepare(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(tools::binary("countersign-control-plane"));
-        command.args(["--dev", "--set", &format!("data_dir={}", self.folder.path().display())]);
+        command.args(["--dev", "--set", &format!("data_dir={}", self.server.folder.path().display())]);
         for setting in &self.settings {
             command.args(["--set", setting]);
         }
@@ -250,14 +295,14 @@ impl ControlPlane {
     /// All signing keys, newest first.
     pub async fn signing_keys(&self) -> Vec<Value> {
         let listed = self.api.get_as(self.human(), "/signing-keys?limit=200").await.expect(200);
-        listed["data"].as_array().expect("a list").clone()
+        listed["data"].as_array().expect("the value is a list").clone()
     }
 
-    /// The `kid` of the newest signing key with a status.
+    /// The `kid` of the newest signing key that has this status.
     pub async fn signing_key(&self, status: &str) -> String {
         let keys = self.signing_keys().await;
         let key = keys.iter().find(|key| key["status"] == status);
-        text(&key.unwrap_or_else(|| panic!("no key is {status}: {keys:?}"))["kid"])
+        text(&key.unwrap_or_else(|| panic!("no signing key is {status}: {keys:?}"))["kid"])
     }
 
     /// Requests a rotation of the signing keys.
@@ -268,7 +313,7 @@ impl ControlPlane {
     /// Revokes a signing key. Returns the field `revoked`.
     pub async fn revoke_signing_key(&self, kid: &str) -> bool {
         let request = self.api.request("DELETE", &format!("/signing-keys/{kid}")).bearer_auth(self.human());
-        HttpResponse::send(request).await.expect(200)["revoked"].as_bool().expect("a boolean")
+        HttpResponse::send(request).await.expect(200)["revoked"].as_bool().expect("the value is a boolean")
     }
 
     /// Mints a human token with the operator key.
@@ -276,44 +321,53 @@ impl ControlPlane {
         self.mint_human_for(subject, 8)
     }
 
-    /// Mints a human token that expires after some hours; 0 makes an expired one.
+    /// Mints a human token that expires after some hours; with 0 hours it is already expired.
     pub fn mint_human_for(&self, subject: &str, hours: u32) -> String {
         let output = Command::new(tools::binary("countersign-control-plane"))
             .args(["--dev", "human-token", "mint", "--subject", subject, "--hours", &hours.to_string()])
-            .args(["--set", &format!("data_dir={}", self.folder.path().display())])
+            .args(["--set", &format!("data_dir={}", self.server.folder.path().display())])
             .output()
             .expect("the binary runs");
         assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).expect("text").trim().to_owned()
+        String::from_utf8(output.stdout).expect("the text is UTF-8").trim().to_owned()
     }
 }
 
-/// The rate limits without `--dev`, as settings.
+/// The default rate limits of production, as settings.
 pub fn default_limits() -> impl Iterator<Item = (String, String)> {
     let file = tools::root().join("control-plane/config.default.toml");
-    let text = std::fs::read_to_string(file).expect("the default settings");
+    let text = std::fs::read_to_string(file).expect("the file of default settings is readable");
     let limits = text.lines().filter_map(|line| line.split_once(" = ")).filter(|(key, _)| key.ends_with("_per_minute"));
     limits.map(|(key, value)| (format!("limits.{key}"), value.to_owned())).collect::<Vec<_>>().into_iter()
 }
 
-/// Settings with rate limits that no test reaches.
-pub fn no_limits() -> impl Iterator<Item = (String, String)> {
+/// Settings that raise the rate limits so far that no test reaches them.
+pub fn unreachable_limits() -> impl Iterator<Item = (String, String)> {
     let categories = ["auth", "auth_address", "verification", "management", "feedback", "failures"];
     categories.into_iter().map(|category| (format!("limits.{category}_per_minute"), "1000000".to_owned()))
 }
 
 /// A JSON string as `String`.
 pub fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_else(|| panic!("{value} is no string")).to_owned()
+    value.as_str().unwrap_or_else(|| panic!("{value} is not a string")).to_owned()
 }
 
-/// The settings that all replicas on a database share.
+/// The settings that all replicas with the same database share.
 pub fn replica_settings(database: &str) -> [String; 3] {
     [
         format!("database.url={database}"),
         format!("secrets.master_key={MASTER_KEY}"),
         "public_url=https://replicas.test".to_owned(),
     ]
+}
+
+impl Drop for ControlPlane {
+    /// A shared server does not stop with this test, so its log is printed here.
+    fn drop(&mut self) {
+        if std::thread::panicking() && Arc::strong_count(&self.server) > 1 {
+            self.server.process.print_last_lines();
+        }
+    }
 }
 
 fn launch<'a>(folder: &Path, settings: impl Iterator<Item = &'a String>) -> Process {
@@ -325,18 +379,18 @@ fn launch<'a>(folder: &Path, settings: impl Iterator<Item = &'a String>) -> Proc
     Process::start(command, &folder.join("log"))
 }
 
-/// The URL from the log: with `public_url` set, `dev.env` does not contain the local address.
-async fn await_address(process: &Process) -> String {
+/// Reads the API port from the log. With `public_url` set, `dev.env` does not contain the local address.
+async fn wait_for_api_url(process: &Process) -> String {
     let logged = async || Some(process.log().split_once(" api=127.0.0.1:")?.1.split(' ').next()?.to_owned());
     let port = eventually("the log contains the address", logged, || process.log()).await;
     format!("https://localhost:{port}")
 }
 
-async fn await_env(folder: &Path, process: &Process) -> (HashMap<String, String>, HttpClient) {
+async fn wait_for_env(folder: &Path, process: &Process) -> (HashMap<String, String>, HttpClient) {
     let file = folder.join("dev.env");
-    let text = eventually("dev.env is there", async || std::fs::read_to_string(&file).ok(), || process.log()).await;
+    let text = eventually("dev.env exists", async || std::fs::read_to_string(&file).ok(), || process.log()).await;
     let lines = text.lines().filter_map(|line| line.strip_prefix("COUNTERSIGN_")?.split_once('='));
     let env: HashMap<_, _> = lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    let api = HttpClient::trusting(env["URL"].clone(), &std::fs::read(&env["CA"]).expect("the authority's file"));
+    let api = HttpClient::trusting(env["URL"].clone(), &std::fs::read(&env["CA"]).expect("the CA file exists"));
     (env, api)
 }

@@ -6,7 +6,7 @@ use p256::{SecretKey, ecdsa::SigningKey, pkcs8::DecodePrivateKey};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 use std::collections::BTreeSet;
 
-/// A connection beside the running server.
+/// A separate connection to the database of a running server.
 pub struct Database {
     connection: AnyConnection,
     dialect: &'static Dialect,
@@ -16,30 +16,31 @@ pub struct Database {
 struct Dialect {
     /// Begins a transaction with a consistent snapshot.
     begin: &'static str,
+    /// Returns the table names.
     tables: &'static str,
-    /// Takes the table name as `$1`.
+    /// Returns the column names of the table `$1`.
     columns: &'static str,
-    /// SQL before and after a column name: converts any value to text, and NULL to `NULL`.
-    value: [&'static str; 2],
+    /// SQL before and after a column name. It converts any value to text, and NULL to the text `NULL`.
+    to_text: [&'static str; 2],
 }
 
 const SQLITE: Dialect = Dialect {
     begin: "BEGIN",
     tables: "SELECT name FROM sqlite_master WHERE type = 'table'",
     columns: "SELECT name FROM pragma_table_info($1)",
-    value: ["quote(\"", "\")"],
+    to_text: ["quote(\"", "\")"],
 };
 
 const POSTGRES: Dialect = Dialect {
     begin: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
     tables: "SELECT CAST(tablename AS TEXT) FROM pg_tables WHERE schemaname = 'public'",
     columns: "SELECT CAST(column_name AS TEXT) FROM information_schema.columns WHERE table_name = $1 ORDER BY ordinal_position",
-    value: ["quote_nullable(\"", "\")"],
+    to_text: ["quote_nullable(\"", "\")"],
 };
 
 impl Database {
     /// Connects to the database of a control plane, read-only on SQLite.
-    pub async fn of(control: &ControlPlane) -> Self {
+    pub async fn connect_to(control: &ControlPlane) -> Self {
         Self::connect(&control.database_url()).await
     }
 
@@ -48,48 +49,51 @@ impl Database {
         sqlx::any::install_default_drivers();
         let read_only = || (&SQLITE, format!("{url}?mode=ro"));
         let (dialect, url) = if url.starts_with("sqlite:") { read_only() } else { (&POSTGRES, url.to_owned()) };
-        Self { connection: AnyConnection::connect(&url).await.expect("the database opens"), dialect }
+        Self { connection: AnyConnection::connect(&url).await.expect("the database accepts connections"), dialect }
     }
 
     /// Every row of every table as text, from one snapshot.
     pub async fn rows(&mut self) -> BTreeSet<String> {
-        self.connection.execute(self.dialect.begin).await.expect("a transaction");
+        self.connection.execute(self.dialect.begin).await.expect("the statement succeeds");
         let rows = self.read_rows().await;
-        self.connection.execute("COMMIT").await.expect("a transaction");
+        self.connection.execute("COMMIT").await.expect("the statement succeeds");
         rows
     }
 
     async fn read_rows(&mut self) -> BTreeSet<String> {
-        let (mut rows, [open, close]) = (BTreeSet::new(), self.dialect.value);
-        for table in self.texts(self.dialect.tables).await {
+        let (mut rows, [open, close]) = (BTreeSet::new(), self.dialect.to_text);
+        for table in self.text_column(self.dialect.tables).await {
             let columns = sqlx::query_scalar(self.dialect.columns).bind(table.clone());
-            let columns: Vec<String> = columns.fetch_all(&mut self.connection).await.expect("the database answers");
+            let columns: Vec<String> = columns.fetch_all(&mut self.connection).await.expect("the query succeeds");
             let row: Vec<_> = columns.iter().map(|column| format!("{open}{column}{close}")).collect();
             let all = format!("SELECT '{table} ' || {} FROM \"{table}\"", row.join(" || ' ' || "));
-            rows.extend(self.texts(&all).await);
+            rows.extend(self.text_column(&all).await);
         }
         rows
     }
 
     /// The `kid` of the newest signing key and the private key, decrypted with the master key of `control`.
     pub async fn signing_key(&mut self, control: &ControlPlane) -> (String, SigningKey) {
-        let newest = |column: &str| {
+        let newest_sql = |column: &str| {
             format!("SELECT {column} FROM signing_keys WHERE signs_from IS NOT NULL ORDER BY signs_from DESC LIMIT 1")
         };
-        let kid = self.texts(&newest("kid")).await.remove(0);
-        let sealed = hex::decode(self.texts(&newest("sealed_private")).await.remove(0)).expect("hex");
+        let kid = self.text_column(&newest_sql("kid")).await.remove(0);
+        let sealed =
+            hex::decode(self.text_column(&newest_sql("sealed_private")).await.remove(0)).expect("the text is hex");
         let (nonce, sealed) = sealed.split_at(NONCE_LEN);
-        let master = hex::decode(control.master_key()).expect("hex");
-        let cipher = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &master).expect("32 bytes"));
-        let nonce = Nonce::try_assume_unique_for_key(nonce).expect("12 bytes");
+        let master = hex::decode(control.master_key()).expect("the text is hex");
+        let cipher = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &master).expect("the master key has 32 bytes"));
+        let nonce = Nonce::try_assume_unique_for_key(nonce).expect("the nonce has 12 bytes");
         let mut private = sealed.to_vec();
-        let label = format!("signing key {kid}");
-        let private = cipher.open_in_place(nonce, Aad::from(label.as_bytes()), &mut private).expect("it opens");
-        (kid, SigningKey::from(&SecretKey::from_pkcs8_der(private).expect("a private key")))
+        let aad = format!("signing key {kid}");
+        let private = cipher
+            .open_in_place(nonce, Aad::from(aad.as_bytes()), &mut private)
+            .expect("the master key decrypts the private key");
+        (kid, SigningKey::from(&SecretKey::from_pkcs8_der(private).expect("the private key is valid")))
     }
 
-    /// The single text column that a query returns.
-    pub async fn texts(&mut self, sql: &str) -> Vec<String> {
-        sqlx::query_scalar(AssertSqlSafe(sql)).fetch_all(&mut self.connection).await.expect("the database answers")
+    /// Runs a query with one text column and returns its values.
+    pub async fn text_column(&mut self, sql: &str) -> Vec<String> {
+        sqlx::query_scalar(AssertSqlSafe(sql)).fetch_all(&mut self.connection).await.expect("the query succeeds")
     }
 }

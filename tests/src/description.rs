@@ -4,28 +4,28 @@ use crate::tools;
 use serde_json::Value;
 use std::process::Command;
 
-/// The command that updates the copy in the repository.
-pub const COMMAND: &str = "target/debug/countersign-control-plane openapi > docs/openapi.json";
+/// The shell command that updates `docs/openapi.json`.
+pub const UPDATE_COMMAND: &str = "target/debug/countersign-control-plane openapi > docs/openapi.json";
 
-/// The operations of a path item, in lower case.
+/// The HTTP methods that a path item may define.
 const METHODS: [&str; 5] = ["get", "put", "post", "patch", "delete"];
 
-/// The output of `countersign-control-plane openapi`.
-pub fn printed() -> String {
+/// Runs `countersign-control-plane openapi` and returns its output.
+pub fn print() -> String {
     let command = Command::new(tools::binary("countersign-control-plane")).arg("openapi").output();
     let output = command.expect("the binary runs");
     assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).expect("text")
+    String::from_utf8(output.stdout).expect("the text is UTF-8")
 }
 
 /// The OpenAPI document as JSON.
-pub fn read() -> Value {
-    serde_json::from_str(&printed()).expect("JSON")
+pub fn openapi() -> Value {
+    serde_json::from_str(&print()).expect("the text is JSON")
 }
 
-/// Every operation with its method in upper case and its path.
+/// Every operation as method in upper case, path and operation object.
 pub fn operations(description: &Value) -> impl Iterator<Item = (String, &String, &Value)> {
-    let paths = description["paths"].as_object().expect("paths");
+    let paths = description["paths"].as_object().expect("the document has paths");
     paths.iter().flat_map(|(path, item)| {
         METHODS.iter().filter_map(move |method| Some((method.to_uppercase(), path, item.get(method)?)))
     })
@@ -33,7 +33,7 @@ pub fn operations(description: &Value) -> impl Iterator<Item = (String, &String,
 
 /// Follows `$ref` to a component.
 pub fn resolve<'a>(description: &'a Value, value: &'a Value) -> &'a Value {
-    match value["$ref"].as_str().and_then(|link| link.strip_prefix('#')) {
+    match value["$ref"].as_str().and_then(|reference| reference.strip_prefix('#')) {
         Some(pointer) => resolve(description, description.pointer(pointer).expect(pointer)),
         None => value,
     }

@@ -2,9 +2,9 @@
 //! `TEST_ENGINES` is `fleet`.
 //!
 //! The first test that needs PostgreSQL and Redis starts one server of each for the test process; each control plane
-//! gets its own database.
+//! uses its own database.
 
-use crate::{Postgres, Redis, postgres::janitor};
+use crate::{Postgres, Redis, postgres::start_cleanup_process};
 use std::{
     path::Path,
     process::Child,
@@ -23,9 +23,9 @@ pub struct DatabaseLease {
 struct SharedServers {
     postgres: Postgres,
     redis: Redis,
-    dropped: Sender<String>,
-    // PostgreSQL starts its own janitor.
-    _janitor: Child,
+    unused_urls: Sender<String>,
+    // Removes the folder of Redis. PostgreSQL starts its own cleanup process.
+    _cleanup: Child,
 }
 
 /// Whether control planes use PostgreSQL and Redis.
@@ -33,17 +33,17 @@ pub fn use_postgres_and_redis() -> bool {
     match std::env::var("TEST_ENGINES").as_deref() {
         Err(_) | Ok("" | "embedded") => false,
         Ok("fleet") => true,
-        Ok(other) => panic!("TEST_ENGINES={other}: it is `embedded` or `fleet`"),
+        Ok(other) => panic!("TEST_ENGINES is `{other}`, but must be `embedded` or `fleet`"),
     }
 }
 
 /// The database backend that health and metrics report.
-pub fn database_name() -> &'static str {
+pub fn database_backend() -> &'static str {
     if use_postgres_and_redis() { "postgresql" } else { "sqlite" }
 }
 
 /// The rate-limit backend that health reports.
-pub fn counter_name() -> &'static str {
+pub fn rate_limit_backend() -> &'static str {
     if use_postgres_and_redis() { "redis" } else { "memory" }
 }
 
@@ -52,21 +52,22 @@ pub fn redis_url() -> Option<String> {
     use_postgres_and_redis().then(|| shared_servers().redis.url())
 }
 
-/// A new database, if control planes use PostgreSQL.
+/// Creates a database if control planes use PostgreSQL.
 pub async fn lease() -> Option<DatabaseLease> {
     if !use_postgres_and_redis() {
         return None;
     }
-    Some(DatabaseLease { url: shared_servers().postgres.database().await })
+    Some(DatabaseLease { url: shared_servers().postgres.create_database().await })
 }
 
-/// The database of a folder, if control planes use PostgreSQL: the same one for every start in that folder.
-pub async fn database_of(folder: &Path) -> Option<String> {
-    let url_file = folder.join("database-of-this-test");
+/// The PostgreSQL database URL for servers with this data folder, or `None` if control planes use SQLite. Every start
+/// in the same folder gets the same database.
+pub async fn database_for_folder(folder: &Path) -> Option<String> {
+    let url_file = folder.join("database-url");
     if let Ok(url) = std::fs::read_to_string(&url_file) {
         return Some(url);
     }
-    let url = use_postgres_and_redis().then(|| shared_servers().postgres.database())?.await;
+    let url = use_postgres_and_redis().then(|| shared_servers().postgres.create_database())?.await;
     std::fs::write(url_file, &url).expect("the folder can be written");
     Some(url)
 }
@@ -80,28 +81,28 @@ impl DatabaseLease {
 
 impl Drop for DatabaseLease {
     fn drop(&mut self) {
-        // When the process ends there is no receiver; the janitor then removes the whole server.
-        let _nobody_there = shared_servers().dropped.send(std::mem::take(&mut self.url));
+        // Fails when the process ends: the receiver is gone, and the cleanup process removes the whole server.
+        let _receiver_gone = shared_servers().unused_urls.send(std::mem::take(&mut self.url));
     }
 }
 
 fn shared_servers() -> &'static SharedServers {
     static SERVERS: OnceLock<SharedServers> = OnceLock::new();
     SERVERS.get_or_init(|| {
-        let ((started_servers, ready), (dropped, dropped_urls)) = (channel(), channel());
+        let ((started_servers, ready), (unused_sender, unused_urls)) = (channel(), channel());
         // In its own thread, because the servers end with the thread that started them (`--pdeathsig`).
-        thread::spawn(move || run_servers(&started_servers, &dropped_urls));
-        let (postgres, redis) = ready.recv().expect("they start");
-        let janitor = janitor(redis.folder());
-        SharedServers { postgres, redis, dropped, _janitor: janitor }
+        thread::spawn(move || run_servers(&started_servers, &unused_urls));
+        let (postgres, redis) = ready.recv().expect("PostgreSQL and Redis start");
+        let cleanup = start_cleanup_process(redis.folder());
+        SharedServers { postgres, redis, unused_urls: unused_sender, _cleanup: cleanup }
     })
 }
 
-fn run_servers(started_servers: &Sender<(Postgres, Redis)>, dropped_urls: &Receiver<String>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+fn run_servers(started_servers: &Sender<(Postgres, Redis)>, unused_urls: &Receiver<String>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("the runtime can be built");
     let started = runtime.block_on(async { (Postgres::start().await, Redis::start().await) });
     assert!(started_servers.send(started).is_ok(), "the receiver waits");
-    for url in dropped_urls {
+    for url in unused_urls {
         runtime.block_on(shared_servers().postgres.drop_database(&url));
     }
 }
@@ -117,7 +118,7 @@ mod tests {
         }
         let source = path.extension().is_some_and(|extension| extension == "rs").then(|| fs::read_to_string(path));
         source.is_some_and(|source| {
-            ["#[test]", "#[tokio::test"].iter().any(|mark| source.as_ref().unwrap().contains(mark))
+            ["#[test]", "#[tokio::test"].iter().any(|attribute| source.as_ref().unwrap().contains(attribute))
         })
     }
 
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn list_of_suites_names_every_module_with_tests_once() {
+    fn suites_txt_lists_each_test_module_once() {
         let list = fs::read_to_string(tools::root().join("tests/suites.txt")).unwrap();
         let mut listed = BTreeSet::new();
         for line in list.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {

@@ -2,7 +2,7 @@
 
 use crate::{Agent, ControlPlane, Envoy, HttpResponse, Sidecar, Upstream};
 
-/// All four servers.
+/// A control plane with a sidecar, and Envoy in front of an upstream.
 pub struct Environment {
     /// The control plane.
     pub control: ControlPlane,
@@ -15,11 +15,11 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Starts all four.
+    /// Starts all four servers.
     pub async fn start() -> Self {
         let control = ControlPlane::start().await;
         let (sidecar, upstream) = tokio::join!(Sidecar::start(&control), Upstream::start());
-        let envoy = Envoy::shipped(&sidecar.socket(), upstream.port).await;
+        let envoy = Envoy::start_example(&sidecar.socket(), upstream.port).await;
         Self { control, sidecar, upstream, envoy }
     }
 
@@ -33,6 +33,6 @@ impl Environment {
 
     /// Sends a GET request through Envoy with a token.
     pub async fn call(&self, path: &str, token: &str) -> HttpResponse {
-        self.envoy.site.get_as(token, path).await
+        self.envoy.listener.get_as(token, path).await
     }
 }

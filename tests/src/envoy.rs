@@ -14,45 +14,46 @@ pub struct Envoy {
     process: Process,
     _folder: TempDir,
     /// HTTP client of the listener.
-    pub site: HttpClient,
+    pub listener: HttpClient,
     /// HTTP client of the admin interface.
     pub admin: HttpClient,
 }
 
 impl Envoy {
-    /// Starts the example configuration with the authorizer at `socket` and the upstream at port `upstream`.
-    pub async fn shipped(socket: &Path, upstream: u16) -> Self {
-        Self::edited(socket, upstream, |text| text).await
+    /// Starts Envoy with the example configuration, the authorizer at `socket` and the upstream at port `upstream`.
+    pub async fn start_example(socket: &Path, upstream: u16) -> Self {
+        Self::start_edited_example(socket, upstream, |text| text).await
     }
 
-    /// Starts an edited example configuration.
-    pub async fn edited(socket: &Path, upstream: u16, edit: impl FnOnce(String) -> String) -> Self {
+    /// Starts Envoy with an edited copy of the example configuration.
+    pub async fn start_edited_example(socket: &Path, upstream: u16, edit: impl FnOnce(String) -> String) -> Self {
         let example = tools::root().join("examples/envoy/envoy.yaml");
-        let text = std::fs::read_to_string(example).expect("the example is there");
+        let text = std::fs::read_to_string(example).expect("the example configuration is readable");
         Self::start(&edit(text), socket, upstream).await
     }
 
-    /// Starts a configuration. `# demo:` comments mark the values that this function replaces.
+    /// Starts Envoy with a configuration text. Comments such as `# demo:admin_port` mark the values that this
+    /// function sets.
     pub async fn start(text: &str, socket: &Path, upstream: u16) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let (admin, listen) = (free_port(), free_port());
-        let filled = [
+        let config = [
             ("admin_port", admin.to_string()),
             ("listen_port", listen.to_string()),
             ("authz_socket", socket.display().to_string()),
             ("service_port", upstream.to_string()),
         ]
         .iter()
-        .fold(text.to_owned(), |text, (mark, value)| fill(&text, mark, value));
+        .fold(text.to_owned(), |text, (marker, value)| set_marked_value(&text, marker, value));
         let file = folder.path().join("envoy.yaml");
-        std::fs::write(&file, filled).expect("the configuration can be written");
+        std::fs::write(&file, config).expect("the configuration can be written");
         let mut command = Command::new(tools::envoy());
         command.arg("-c").arg(file).args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]);
         command.args(["--file-flush-interval-msec", "50"]);
         let process = Process::start(command, &folder.path().join("log"));
-        let site = |port| HttpClient::plain(format!("http://127.0.0.1:{port}"));
-        let mut envoy = Self { process, _folder: folder, site: site(listen), admin: site(admin) };
-        envoy.await_ready().await;
+        let client = |port| HttpClient::plain(format!("http://127.0.0.1:{port}"));
+        let mut envoy = Self { process, _folder: folder, listener: client(listen), admin: client(admin) };
+        envoy.wait_until_ready().await;
         envoy
     }
 
@@ -61,11 +62,11 @@ impl Envoy {
         self.process.log()
     }
 
-    async fn await_ready(&mut self) {
+    async fn wait_until_ready(&mut self) {
         let (process, admin) = (&mut self.process, &self.admin);
         let ready = async || {
             process.assert_running();
-            HttpResponse::try_send(admin.request("GET", "/ready")).await.filter(|answer| answer.status == 200)
+            HttpResponse::try_send(admin.request("GET", "/ready")).await.filter(|response| response.status == 200)
         };
         eventually("Envoy is ready", ready, String::new).await;
     }
@@ -78,13 +79,13 @@ pub fn replaced(text: &str, from: &str, to: &str) -> String {
     text.replace(from, to)
 }
 
-/// Replaces the value before each mark: `port_value: 9901 } # demo:admin_port`.
-fn fill(text: &str, mark: &str, value: &str) -> String {
-    let mark = format!("# demo:{mark}");
-    let line = |line: &str| match line.split_once(&mark) {
+/// Replaces the value before each marker, as in `port_value: 9901 } # demo:admin_port`.
+fn set_marked_value(text: &str, marker: &str, value: &str) -> String {
+    let marker = format!("# demo:{marker}");
+    let line = |line: &str| match line.split_once(&marker) {
         None => line.to_owned(),
         Some((before, _)) => {
-            let (head, tail) = before.rsplit_once(": ").expect("a value stands before the mark");
+            let (head, tail) = before.rsplit_once(": ").expect("a value precedes the marker");
             let closing: String = tail.chars().filter(|character| *character == '}').collect();
             format!("{head}: {value} {closing}")
         }

@@ -1,4 +1,4 @@
-//! A client of the sync stream, independent of the sidecar's.
+//! A client of the sync stream, independent of the client in the sidecar.
 
 use crate::ControlPlane;
 use countersign_proto::v1::{
@@ -19,26 +19,31 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Opens a stream from a revision for the service of the key.
+    /// Opens a stream for the service of the API key, starting after a revision.
     pub async fn start(control: &ControlPlane, key: &str, revision: i64) -> Result<Self, Status> {
+        Self::open(channel(control).await, key, revision).await
+    }
+
+    /// Opens a stream over this channel, as [`Self::start`] does.
+    pub async fn open(channel: Channel, key: &str, revision: i64) -> Result<Self, Status> {
         let (requests, receiver) = mpsc::channel(8);
-        requests.send(follow_request(ClientMessage::Hello(Hello { revision }))).await.expect("a queue");
+        requests.send(follow_request(ClientMessage::Hello(Hello { revision }))).await.expect("the request can be sent");
         let mut request = Request::new(ReceiverStream::new(receiver));
-        let header = format!("Bearer {key}").parse().expect("a header");
+        let header = format!("Bearer {key}").parse().expect("the header is valid");
         request.metadata_mut().insert("authorization", header);
-        let messages = SyncClient::new(channel(control).await).follow(request).await?.into_inner();
+        let messages = SyncClient::new(channel).follow(request).await?.into_inner();
         Ok(Self { requests, messages })
     }
 
     /// The next message, or the status with which the stream ended.
     pub async fn next(&mut self) -> Result<Response, Status> {
         let response = self.messages.message().await?;
-        Ok(response.and_then(|response| response.message).expect("the stream goes on"))
+        Ok(response.and_then(|response| response.message).expect("the stream continues"))
     }
 
     /// The next message, which must be a snapshot page.
     pub async fn snapshot(&mut self) -> SnapshotPage {
-        match self.next().await.expect("a message") {
+        match self.next().await.expect("the stream sends a message") {
             Response::Snapshot(page) => page,
             other => panic!("expected a snapshot, got {other:?}"),
         }
@@ -46,15 +51,18 @@ impl Follower {
 
     /// The next message, which must be a delta.
     pub async fn delta(&mut self) -> Delta {
-        match self.next().await.expect("a message") {
+        match self.next().await.expect("the stream sends a message") {
             Response::Delta(delta) => delta,
             other => panic!("expected a delta, got {other:?}"),
         }
     }
 
-    /// Sends a ping. Returns the deltas that came before the pong, and the pong.
+    /// Sends a ping. Returns the deltas that arrive before the pong, and the pong.
     pub async fn ping(&mut self, number: u64) -> Result<(Vec<Delta>, Pong), Status> {
-        self.requests.send(follow_request(ClientMessage::Ping(Ping { number }))).await.expect("a queue");
+        self.requests
+            .send(follow_request(ClientMessage::Ping(Ping { number })))
+            .await
+            .expect("the request can be sent");
         let mut deltas = Vec::new();
         loop {
             match self.next().await? {
@@ -66,15 +74,21 @@ impl Follower {
     }
 }
 
-/// Wraps a message of the client.
+/// Wraps a client message in a request of the stream.
 pub fn follow_request(message: ClientMessage) -> FollowRequest {
     FollowRequest { message: Some(message) }
 }
 
 /// A TLS channel to the sync port.
 pub async fn channel(control: &ControlPlane) -> Channel {
-    let authority = Certificate::from_pem(control.authority());
-    let endpoint = Endpoint::from_shared(control.env["SYNC_URL"].clone()).expect("a URL");
-    let endpoint = endpoint.tls_config(ClientTlsConfig::new().ca_certificate(authority)).expect("TLS");
-    endpoint.connect().await.expect("the sync port answers")
+    connect(&control.env["SYNC_URL"], &control.authority()).await
+}
+
+/// Opens a TLS channel to this URL.
+pub async fn connect(url: &str, authority: &[u8]) -> Channel {
+    let authority = Certificate::from_pem(authority);
+    let endpoint = Endpoint::from_shared(url.to_owned()).expect("the URL is valid");
+    let endpoint =
+        endpoint.tls_config(ClientTlsConfig::new().ca_certificate(authority)).expect("the TLS configuration is valid");
+    endpoint.connect().await.expect("the sync port accepts connections")
 }

@@ -10,14 +10,14 @@ pub struct HttpResponse {
     pub status: u16,
     /// Response headers.
     pub headers: HeaderMap,
-    /// The body as JSON, or as a JSON string if it is not JSON.
+    /// The body parsed as JSON. A body that is not JSON becomes a JSON string.
     pub body: Value,
 }
 
 impl HttpResponse {
     /// Sends a request and reads the response.
     pub async fn send(request: RequestBuilder) -> Self {
-        Self::try_send(request).await.expect("the server answers")
+        Self::try_send(request).await.expect("the server responds")
     }
 
     /// Sends a request. Returns `None` if there is no response.
@@ -52,7 +52,7 @@ impl HttpResponse {
     }
 }
 
-/// A base URL and a client that trusts its certificate.
+/// A base URL and an HTTP client for it.
 #[derive(Debug, Clone)]
 pub struct HttpClient {
     /// Base URL without a trailing slash.
@@ -65,20 +65,20 @@ impl HttpClient {
     /// A client for plain HTTP.
     pub fn plain(url: String) -> Self {
         install_crypto();
-        Self { url, client: Client::builder().build().expect("a client") }
+        Self { url, client: Client::builder().build().expect("the client can be built") }
     }
 
     /// A client that trusts only this CA certificate.
     pub fn trusting(url: String, authority: &[u8]) -> Self {
         install_crypto();
-        let authority = reqwest::Certificate::from_pem(authority).expect("a certificate");
-        let client = Client::builder().tls_certs_only([authority]).build().expect("a client");
+        let authority = reqwest::Certificate::from_pem(authority).expect("the certificate is valid");
+        let client = Client::builder().tls_certs_only([authority]).build().expect("the client can be built");
         Self { url, client }
     }
 
     /// Builds a request.
     pub fn request(&self, method: &str, path: &str) -> RequestBuilder {
-        let method = Method::from_bytes(method.as_bytes()).expect("a method");
+        let method = Method::from_bytes(method.as_bytes()).expect("the method is valid");
         self.client.request(method, format!("{}{path}", self.url))
     }
 

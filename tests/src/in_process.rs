@@ -1,6 +1,6 @@
 //! Servers in the test process with a manual clock.
 
-use crate::{HttpClient, ManualClock, control_plane::no_limits, engines};
+use crate::{HttpClient, ManualClock, control_plane::unreachable_limits, engines};
 use countersign_control_plane as plane;
 use countersign_process::Shutdown;
 use std::{net::SocketAddr, path::Path, sync::Arc};
@@ -18,29 +18,30 @@ pub struct Server {
 }
 
 impl Server {
-    /// A handle without a server.
+    /// A placeholder that runs no server.
     pub fn none() -> Self {
         Self { runtime: None, shutdown: Shutdown::default(), task: tokio::spawn(async {}) }
     }
 
-    /// Binds and serves.
+    /// Binds the server in a new runtime and starts to serve.
     pub async fn start<A, B, S>(bind: B, serve: impl FnOnce(A, Shutdown) -> S) -> Self
     where
         A: Send + 'static,
         B: Future<Output = A> + Send + 'static,
         S: Future<Output = ()> + Send + 'static,
     {
-        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-        let app = runtime.spawn(bind).await.expect("it binds");
+        let runtime =
+            Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("the runtime can be built");
+        let app = runtime.spawn(bind).await.expect("the server binds its ports");
         let shutdown = Shutdown::default();
         let task = runtime.spawn(serve(app, shutdown.clone()));
         Self { runtime: Some(runtime), shutdown, task }
     }
 
-    /// Triggers a graceful shutdown and waits for it.
+    /// Triggers a graceful shutdown and waits until it completes.
     pub async fn stop(mut self) {
         self.shutdown.trigger();
-        (&mut self.task).await.expect("it stops");
+        (&mut self.task).await.expect("the server stops");
     }
 }
 
@@ -63,41 +64,44 @@ pub struct InProcessServer {
 }
 
 impl InProcessServer {
-    /// Starts with these settings, data in `folder` and this clock.
+    /// Starts with these settings, the data directory `folder` and this clock.
     pub async fn start(folder: &Path, settings: &[(&str, String)], clock: &Arc<ManualClock>) -> Self {
         let clock = Arc::clone(clock);
         Self::start_with(folder, settings, plane::Dependencies { clock, ..Default::default() }).await
     }
 
-    /// Starts with other injected dependencies.
+    /// Starts with these injected dependencies.
     pub async fn start_with(folder: &Path, settings: &[(&str, String)], dependencies: plane::Dependencies) -> Self {
         let mut flags = vec![("data_dir".to_owned(), folder.display().to_string())];
         flags.extend(["api", "sync", "admin"].map(|port| (format!("listen.{port}"), "127.0.0.1:0".to_owned())));
-        flags.extend(no_limits());
+        flags.extend(unreachable_limits());
         flags.extend(engines::redis_url().map(|url| ("redis.url".to_owned(), url)));
-        flags.extend(engines::database_of(folder).await.map(|url| ("database.url".to_owned(), url)));
+        flags.extend(engines::database_for_folder(folder).await.map(|url| ("database.url".to_owned(), url)));
         flags.extend(settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
-        let config = plane::Config::read(None, Vec::new(), flags, true).expect("settings");
-        config.check().expect("valid settings");
+        let config = plane::Config::read(None, Vec::new(), flags, true).expect("the settings can be parsed");
+        config.check().expect("the settings are valid");
         let (sender, addresses) = oneshot::channel();
         let bind = async move {
-            let app = plane::App::bind(config, dependencies).await.expect("it binds");
-            let bound = (app.api_address().expect("an address"), app.sync_address().expect("an address"));
+            let app = plane::App::bind(config, dependencies).await.expect("the server binds its ports");
+            let bound = (
+                app.api_address().expect("the server has an address"),
+                app.sync_address().expect("the server has an address"),
+            );
             sender.send(bound).expect("the receiver waits");
             app
         };
-        let serve = |app: plane::App, shutdown| async move { app.serve(shutdown).await.expect("it serves") };
+        let serve = |app: plane::App, shutdown| async move { app.serve(shutdown).await.expect("the server runs") };
         let server = Server::start(bind, serve).await;
-        let (api, sync) = addresses.await.expect("it is bound");
-        let authority = std::fs::read(folder.join("ca.pem")).expect("the authority's file");
+        let (api, sync) = addresses.await.expect("the server is bound");
+        let authority = std::fs::read(folder.join("ca.pem")).expect("the CA file exists");
         Self { server, api: HttpClient::trusting(format!("https://localhost:{}", api.port()), &authority), sync }
     }
 
     /// A value of `dev.env`, by its name without the prefix `COUNTERSIGN_`.
     pub fn env(folder: &Path, name: &str) -> String {
-        let env = std::fs::read_to_string(folder.join("dev.env")).expect("dev.env is there");
+        let env = std::fs::read_to_string(folder.join("dev.env")).expect("dev.env exists");
         let value =
             env.lines().find_map(|line| line.strip_prefix("COUNTERSIGN_")?.strip_prefix(name)?.strip_prefix('='));
-        value.expect("dev.env names it").to_owned()
+        value.expect("dev.env contains the variable").to_owned()
     }
 }

@@ -1,4 +1,4 @@
-//! A clock that only advances when a test says so.
+//! A clock that only advances when a test calls `advance`.
 
 use countersign_identity::Timestamp;
 use countersign_process::{Clock, SystemClock};
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-/// The clock; counts microseconds.
+/// A clock with microsecond resolution.
 #[derive(Debug)]
 pub struct ManualClock {
     started_at: i64,
@@ -18,14 +18,17 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// Starts at the current time, because certificates must be valid.
+    /// Starts at the current time, so that the generated certificates are valid.
     pub fn new() -> Arc<Self> {
         Arc::new(Self { started_at: SystemClock.now().truncated_to_second().micros(), elapsed: AtomicU64::new(0) })
     }
 
     /// Advances the clock.
-    pub fn advance(&self, span: Duration) {
-        self.elapsed.fetch_add(u64::try_from(span.as_micros()).expect("no such span"), Ordering::SeqCst);
+    pub fn advance(&self, duration: Duration) {
+        self.elapsed.fetch_add(
+            u64::try_from(duration.as_micros()).expect("the duration fits into u64 microseconds"),
+            Ordering::SeqCst,
+        );
     }
 }
 

@@ -11,7 +11,7 @@ pub fn openssl(arguments: &str, input: &[u8]) -> Vec<u8> {
     let mut command = Command::new("openssl");
     command.args(arguments.split(' ')).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("openssl is installed");
-    child.stdin.take().expect("it is piped").write_all(input).expect("openssl reads");
+    child.stdin.take().expect("stdin is piped").write_all(input).expect("openssl reads its input");
     let output = child.wait_with_output().expect("openssl ends");
     assert!(output.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&output.stderr));
     output.stdout
@@ -19,13 +19,13 @@ pub fn openssl(arguments: &str, input: &[u8]) -> Vec<u8> {
 
 /// Like `openssl`, for text output.
 pub fn openssl_text(arguments: &str, input: &str) -> String {
-    String::from_utf8(openssl(arguments, input.as_bytes())).expect("text")
+    String::from_utf8(openssl(arguments, input.as_bytes())).expect("the text is UTF-8")
 }
 
-/// Decodes a PEM text with one block.
+/// Decodes a PEM text that has one block.
 pub fn der(pem: &str) -> Vec<u8> {
     let body: String = pem.lines().filter(|line| !line.starts_with("-----")).collect();
-    STANDARD.decode(body).expect("base64")
+    STANDARD.decode(body).expect("the text is base64")
 }
 
 /// Encodes one PEM block.

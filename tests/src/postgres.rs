@@ -13,11 +13,13 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// The user that runs the server if the tests run as root, which PostgreSQL refuses. Debian's package creates it.
+/// The user that runs the server if the tests run as root, because PostgreSQL refuses to run as root. Debian's
+/// package creates this user.
 const SERVER_USER: &str = "postgres";
 
-/// An ICU locale, as many managed servers have: a query that relies on byte order must say so.
-const CLUSTER: [&str; 6] = [
+/// Options of `initdb`. Like many managed servers, the cluster has an ICU locale, which shows queries that need byte
+/// order but do not specify a collation.
+const INITDB_OPTIONS: [&str; 6] = [
     "--auth=trust",
     "--username=postgres",
     "--no-sync",
@@ -26,8 +28,8 @@ const CLUSTER: [&str; 6] = [
     "--icu-locale=en-US",
 ];
 
-/// `fsync=off`, because the tests do not cover a crash of the machine. Shared memory lies in the data folder, so that
-/// nothing remains elsewhere after a kill.
+/// Server settings. `fsync` is off, because the tests do not cover a crash of the machine. Shared memory is in the
+/// data folder, so that nothing remains elsewhere after a kill.
 const SETTINGS: [&str; 5] = [
     "listen_addresses=127.0.0.1",
     "fsync=off",
@@ -37,10 +39,10 @@ const SETTINGS: [&str; 5] = [
 ];
 
 /// Kilobytes that must be free in `/dev/shm` for the cluster to be placed there.
-const REQUIRED_KIB: u64 = 2 * 1024 * 1024;
+const REQUIRED_SHM_KIB: u64 = 2 * 1024 * 1024;
 
-/// Waits for the end of the test process (its stdin closes), stops the server and removes the folder.
-const JANITOR: &str = r#"
+/// Shell script that waits until the test process ends (stdin closes), stops the server and removes the folder.
+const CLEANUP_SCRIPT: &str = r#"
 cat >/dev/null
 if read -r server <"$0/data/postmaster.pid"; then
     kill -CONT "$server" && kill -QUIT "$server" && sleep 0.2
@@ -54,22 +56,26 @@ rm -rf "$0"
 pub struct Postgres {
     process: Process,
     port: u16,
-    created: AtomicU32,
-    janitor: Child,
+    created_databases: AtomicU32,
+    cleanup: Child,
     folder: TempDir,
 }
 
 impl Postgres {
     /// Creates a cluster and starts its server.
     pub async fn start() -> Self {
-        let folder = tempfile::Builder::new().prefix("countersign-postgres-").tempdir_in(memory()).expect("a folder");
+        let folder = tempfile::Builder::new()
+            .prefix("countersign-postgres-")
+            .tempdir_in(ram_folder())
+            .expect("the folder can be created");
         let (data, port) = (folder.path().join("data"), free_port());
-        std::fs::create_dir(&data).expect("a folder");
+        std::fs::create_dir(&data).expect("the folder can be created");
         chown_to_server_user(folder.path());
-        let created = server_command("initdb").args(CLUSTER).arg("--pgdata").arg(&data).output().expect("initdb runs");
+        let created =
+            server_command("initdb").args(INITDB_OPTIONS).arg("--pgdata").arg(&data).output().expect("initdb runs");
         assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
-        let (process, janitor) = (launch(folder.path(), port), janitor(folder.path()));
-        let postgres = Self { process, port, created: AtomicU32::new(0), janitor, folder };
+        let (process, cleanup) = (launch(folder.path(), port), start_cleanup_process(folder.path()));
+        let postgres = Self { process, port, created_databases: AtomicU32::new(0), cleanup, folder };
         sqlx::any::install_default_drivers();
         postgres.wait_until_ready().await;
         postgres
@@ -78,10 +84,10 @@ impl Postgres {
     /// Waits until the server accepts connections.
     pub async fn wait_until_ready(&self) {
         let connect = async || AnyConnection::connect(&self.url("postgres")).await.ok();
-        eventually("PostgreSQL answers", connect, || self.process.log()).await;
+        eventually("PostgreSQL accepts connections", connect, || self.process.log()).await;
     }
 
-    /// Stops all server processes with SIGSTOP: connections stay open, and nothing answers.
+    /// Stops all server processes with SIGSTOP. Connections stay open, but no query gets a response.
     pub fn pause(&self) {
         // The postmaster first, because it starts the others.
         self.process.signal("STOP");
@@ -111,7 +117,7 @@ impl Postgres {
     pub async fn become_standby(&mut self) {
         self.kill();
         let signal = self.folder.path().join("data/standby.signal");
-        std::fs::write(&signal, "").expect("its folder is there");
+        std::fs::write(&signal, "").expect("the data folder exists");
         chown_to_server_user(&signal);
         self.restart().await;
     }
@@ -122,16 +128,17 @@ impl Postgres {
     }
 
     /// Creates a folder that the server may write to.
-    pub fn make_folder_at(&self, folder: &Path) {
-        std::fs::create_dir(folder).expect("a folder");
+    pub fn create_writable_folder(&self, folder: &Path) {
+        std::fs::create_dir(folder).expect("the folder can be created");
         chown_to_server_user(folder);
     }
 
     /// Stops the backends of idle connections to a database. Returns their number.
-    pub async fn pause_idle(&self, url: &str) -> usize {
-        let name = url.rsplit('/').next().expect("a name");
+    pub async fn pause_idle_backends(&self, url: &str) -> usize {
+        let name = url.rsplit('/').next().expect("the URL has a database name");
         let sql = format!("SELECT pid FROM pg_stat_activity WHERE datname = '{name}' AND state = 'idle'");
-        let mut connection = AnyConnection::connect(&self.url("postgres")).await.expect("PostgreSQL answers");
+        let mut connection =
+            AnyConnection::connect(&self.url("postgres")).await.expect("PostgreSQL accepts connections");
         let idle = sqlx::query_scalar::<_, i32>(sqlx::AssertSqlSafe(sql)).fetch_all(&mut connection).await;
         let idle = idle.expect("pg_stat_activity is readable");
         for process in &idle {
@@ -141,33 +148,34 @@ impl Postgres {
     }
 
     /// Runs a statement as superuser in the database `postgres`.
-    pub async fn run(&self, sql: String) {
-        let mut connection = AnyConnection::connect(&self.url("postgres")).await.expect("PostgreSQL answers");
-        connection.execute(sqlx::AssertSqlSafe(sql)).await.expect("it is done");
+    pub async fn execute(&self, sql: String) {
+        let mut connection =
+            AnyConnection::connect(&self.url("postgres")).await.expect("PostgreSQL accepts connections");
+        connection.execute(sqlx::AssertSqlSafe(sql)).await.expect("the statement succeeds");
     }
 
     fn signal_others(&self, name: &str) {
-        for process in children(self.process.id()) {
+        for process in child_processes(self.process.id()) {
             signal(process, name);
         }
     }
 
     /// Creates an empty database. Returns its URL.
-    pub async fn database(&self) -> String {
-        self.database_with("").await
+    pub async fn create_database(&self) -> String {
+        self.create_database_with("").await
     }
 
     /// Creates an empty database with options of `CREATE DATABASE`. Returns its URL.
-    pub async fn database_with(&self, options: &str) -> String {
-        let name = format!("countersign_{}", self.created.fetch_add(1, Ordering::SeqCst));
-        self.run(format!("CREATE DATABASE {name} {options}")).await;
+    pub async fn create_database_with(&self, options: &str) -> String {
+        let name = format!("countersign_{}", self.created_databases.fetch_add(1, Ordering::SeqCst));
+        self.execute(format!("CREATE DATABASE {name} {options}")).await;
         self.url(&name)
     }
 
     /// Drops a database and its connections.
     pub async fn drop_database(&self, url: &str) {
-        let name = url.rsplit('/').next().expect("a name");
-        self.run(format!("DROP DATABASE {name} WITH (FORCE)")).await;
+        let name = url.rsplit('/').next().expect("the URL has a database name");
+        self.execute(format!("DROP DATABASE {name} WITH (FORCE)")).await;
     }
 
     fn url(&self, database: &str) -> String {
@@ -181,8 +189,8 @@ impl Drop for Postgres {
         self.resume();
         self.process.signal("QUIT");
         self.process.wait();
-        drop(self.janitor.stdin.take());
-        let _status = self.janitor.wait();
+        drop(self.cleanup.stdin.take());
+        let _status = self.cleanup.wait();
     }
 }
 
@@ -195,30 +203,31 @@ fn launch(folder: &Path, port: u16) -> Process {
     Process::start(server, &folder.join("log"))
 }
 
-/// Starts a process that removes `folder` when this process ends or its stdin is closed. In its own process group, so
-/// that an interrupt of the tests does not interrupt it.
-pub(crate) fn janitor(folder: &Path) -> Child {
+/// Starts a process that removes `folder` when this process ends or its stdin is closed. It has its own process
+/// group, so that an interrupt of the tests does not reach it.
+pub(crate) fn start_cleanup_process(folder: &Path) -> Child {
     let mut command = Command::new("sh");
-    command.args(["-c", JANITOR]).arg(folder).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-    command.process_group(0).spawn().expect("sh exists")
+    command.args(["-c", CLEANUP_SCRIPT]).arg(folder).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.process_group(0).spawn().expect("`sh` is installed")
 }
 
 /// `/dev/shm` if it has enough space, else the temporary folder.
-fn memory() -> PathBuf {
+fn ram_folder() -> PathBuf {
     let memory = Path::new("/dev/shm");
-    let free = Command::new("df").args(["-k", "--output=avail"]).arg(memory).output().expect("df exists").stdout;
+    let free =
+        Command::new("df").args(["-k", "--output=avail"]).arg(memory).output().expect("`df` is installed").stdout;
     let free = String::from_utf8_lossy(&free).lines().last().and_then(|line| line.trim().parse::<u64>().ok());
-    if free.is_some_and(|free| free >= REQUIRED_KIB) { memory.to_owned() } else { std::env::temp_dir() }
+    if free.is_some_and(|free| free >= REQUIRED_SHM_KIB) { memory.to_owned() } else { std::env::temp_dir() }
 }
 
 fn signal(process: i32, name: &str) {
     // The process may have ended.
-    let _gone = Command::new("kill").args(["-s", name, &process.to_string()]).output();
+    let _result = Command::new("kill").args(["-s", name, &process.to_string()]).output();
 }
 
 /// Child processes of a process.
-fn children(parent: u32) -> Vec<i32> {
-    let all = std::fs::read_dir("/proc").expect("this is Linux").flatten();
+fn child_processes(parent: u32) -> Vec<i32> {
+    let all = std::fs::read_dir("/proc").expect("/proc is readable").flatten();
     let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let is_child = |process: &i32| {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
@@ -230,15 +239,16 @@ fn children(parent: u32) -> Vec<i32> {
     numbers.filter(is_child).collect()
 }
 
-/// Gives a folder to the server's user.
+/// Makes the server's user the owner of a folder, if the tests run as root.
 fn chown_to_server_user(folder: &Path) {
     if is_root() {
         let owned = Command::new("chown").args(["-R", SERVER_USER]).arg(folder).status();
-        assert!(owned.expect("chown exists").success());
+        assert!(owned.expect("`chown` is installed").success());
     }
 }
 
-/// A command that runs as the server's user and ends with the thread that started it, even if that is killed.
+/// A command that runs as the server's user. It gets a signal when the thread that started it ends, even if the test
+/// process is killed.
 fn server_command(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "QUIT"]);
@@ -250,6 +260,6 @@ fn server_command(program: &str) -> Command {
 }
 
 fn is_root() -> bool {
-    let output = Command::new("id").arg("-u").output().expect("id exists");
+    let output = Command::new("id").arg("-u").output().expect("`id` is installed");
     output.stdout.trim_ascii() == b"0"
 }

@@ -10,10 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Deadline of [`eventually`], generous for busy machines.
+/// How long [`eventually`] waits, with a margin for busy machines.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Lines of a process's log that a failed test prints.
+/// Number of log lines that a failed test prints for each process.
 const LAST_LINES: usize = 40;
 
 /// A child process with its output in a file. Dropping it kills the process.
@@ -26,7 +26,7 @@ impl Process {
     /// Starts a command and appends its output to `log`.
     pub fn start(mut command: Command, log: &Path) -> Self {
         let file = File::options().create(true).append(true).open(log).expect("the log can be written");
-        let errors = file.try_clone().expect("a file can be written twice");
+        let errors = file.try_clone().expect("the file handle of the log can be cloned");
         let child = command.stdin(Stdio::null()).stdout(file).stderr(errors).spawn();
         let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
         Self { child, log: log.to_owned() }
@@ -39,7 +39,7 @@ impl Process {
 
     /// Kills the process.
     pub fn kill(&mut self) {
-        let _ended_already = self.child.kill();
+        let _already_ended = self.child.kill();
         let _status = self.child.wait();
     }
 
@@ -50,7 +50,7 @@ impl Process {
 
     /// Sends a signal by name.
     pub fn signal(&self, name: &str) {
-        Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().expect("kill exists");
+        Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().expect("`kill` is installed");
     }
 
     /// Waits for the exit, without a deadline.
@@ -61,17 +61,17 @@ impl Process {
     /// Sends SIGTERM and waits for the exit.
     pub async fn terminate(&mut self) -> ExitStatus {
         let pid = self.child.id().to_string();
-        Command::new("kill").arg(pid).status().expect("kill exists");
-        self.ended().await
+        Command::new("kill").arg(pid).status().expect("`kill` is installed");
+        self.wait_for_exit().await
     }
 
     /// Waits for the exit.
-    pub async fn ended(&mut self) -> ExitStatus {
+    pub async fn wait_for_exit(&mut self) -> ExitStatus {
         let log = self.log.clone();
         let child = &mut self.child;
         eventually(
             "the process ends",
-            async || child.try_wait().expect("our child"),
+            async || child.try_wait().expect("the status of the child process is readable"),
             || std::fs::read_to_string(&log).unwrap_or_default(),
         )
         .await
@@ -80,14 +80,22 @@ impl Process {
     /// Resident memory in bytes (`VmRSS`).
     pub fn resident_memory(&self) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("the process runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux says it");
-        line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") * 1024
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("/proc/PID/status has VmRSS");
+        line.trim().trim_end_matches(" kB").parse::<usize>().expect("the value is a number") * 1024
+    }
+
+    /// Prints the end of the log, for a failed test.
+    pub fn print_last_lines(&self) {
+        let log = self.log();
+        let lines: Vec<_> = log.lines().collect();
+        let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
+        eprintln!("---- last lines of {}\n{}", self.log.display(), last.join("\n"));
     }
 
     /// Panics with the log if the process has ended.
     pub fn assert_running(&mut self) {
-        if let Some(status) = self.child.try_wait().expect("our child") {
-            panic!("ended with {status}:\n{}", self.log());
+        if let Some(status) = self.child.try_wait().expect("the status of the child process is readable") {
+            panic!("the process ended with {status}:\n{}", self.log());
         }
     }
 }
@@ -96,27 +104,24 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
         if std::thread::panicking() {
-            let log = self.log();
-            let lines: Vec<_> = log.lines().collect();
-            let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
-            eprintln!("---- the end of {}\n{}", self.log.display(), last.join("\n"));
+            self.print_last_lines();
         }
     }
 }
 
 /// Polls `condition` until it returns a value. Panics with the text of `explain` after the deadline.
-#[expect(clippy::disallowed_methods, reason = "a deadline for the test itself")]
+#[expect(clippy::disallowed_methods, reason = "the deadline of a test needs real time")]
 pub async fn eventually<T>(
-    what: &str,
+    condition_name: &str,
     mut condition: impl AsyncFnMut() -> Option<T>,
     explain: impl FnOnce() -> String,
 ) -> T {
-    let began = Instant::now();
+    let start = Instant::now();
     loop {
         if let Some(value) = condition().await {
             return value;
         }
-        assert!(began.elapsed() < DEADLINE, "waited in vain until {what}\n{}", explain());
+        assert!(start.elapsed() < DEADLINE, "timed out while waiting until {condition_name}\n{}", explain());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -125,16 +130,16 @@ pub async fn eventually<T>(
 const PORTS: Range<u16> = 10_000..32_000;
 
 /// Distance between the first ports of test processes that run at the same time.
-const APART: u32 = 997;
+const PORT_DISTANCE: u32 = 997;
 
 /// A free loopback port. No two calls in this process return the same port.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let first = std::process::id().wrapping_mul(APART);
-    let count = PORTS.len().try_into().expect("ports are few");
+    let first = std::process::id().wrapping_mul(PORT_DISTANCE);
+    let count = PORTS.len().try_into().expect("the number of ports is small");
     let mut ports = (0..count).map(|_| first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % count);
     let port = ports.find_map(|offset| {
-        let port = PORTS.start + u16::try_from(offset).expect("ports are few");
+        let port = PORTS.start + u16::try_from(offset).expect("the number of ports is small");
         TcpListener::bind(("127.0.0.1", port)).is_ok().then_some(port)
     });
     port.expect("loopback has free ports")

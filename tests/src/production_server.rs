@@ -1,5 +1,5 @@
-//! Starts the control plane binary without `--dev`: with its own certificate, and with a human token that the
-//! operator key signs or an issuer issued.
+//! Starts the control plane binary without `--dev`: with its own TLS certificate. The operator key or an issuer signs
+//! the human token.
 
 use crate::{
     control_plane::text,
@@ -28,23 +28,23 @@ pub struct ProductionServer {
 impl ProductionServer {
     /// Starts with settings such as `limits.auth_per_minute=1`.
     pub async fn start(settings: &[&str]) -> Self {
-        Self::start_for(None, settings).await
+        Self::start_with_token(None, settings).await
     }
 
-    /// Starts with the human token of an issuer that the settings name.
+    /// Starts with a human token from an issuer that is configured in the settings.
     pub async fn start_as(human: String, settings: &[&str]) -> Self {
-        Self::start_for(Some(human), settings).await
+        Self::start_with_token(Some(human), settings).await
     }
 
-    async fn start_for(human: Option<String>, settings: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    async fn start_with_token(human: Option<String>, settings: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder can be created");
+        let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("the certificate is valid");
         let (certificate, key) = (folder.path().join("certificate.pem"), folder.path().join("key.pem"));
-        std::fs::write(&certificate, pair.cert.pem()).expect("a file can be written");
-        std::fs::write(&key, pair.signing_key.serialize_pem()).expect("a file can be written");
+        std::fs::write(&certificate, pair.cert.pem()).expect("the file can be written");
+        std::fs::write(&key, pair.signing_key.serialize_pem()).expect("the file can be written");
         let (port, admin) = (free_port(), free_port());
         let url = format!("https://localhost:{port}");
-        let own = [
+        let base = [
             format!("data_dir={}", folder.path().join("data").display()),
             format!("public_url={url}"),
             format!("tls.certificate={}", certificate.display()),
@@ -53,13 +53,13 @@ impl ProductionServer {
             "listen.sync=127.0.0.1:0".to_owned(),
             format!("listen.admin=127.0.0.1:{admin}"),
         ];
-        let settings = own.iter().map(String::as_str).chain(settings.iter().copied());
+        let settings = base.iter().map(String::as_str).chain(settings.iter().copied());
         let arguments: Vec<_> = settings.flat_map(|setting| ["--set", setting]).collect();
         let mut command = Command::new(tools::binary("countersign-control-plane"));
         command.args(&arguments);
         let process = Process::start(command, &folder.path().join("log"));
-        ready(admin, &process).await;
-        let human = human.unwrap_or_else(|| mint(&arguments));
+        wait_until_ready(admin, &process).await;
+        let human = human.unwrap_or_else(|| mint_admin_token(&arguments));
         let api = HttpClient::trusting(url, pair.cert.pem().as_bytes());
         let created = api.send_as(&human, "POST", "/services", json!({ "name": "first" })).await.expect(201);
         let service = text(&created["serviceId"]);
@@ -75,17 +75,18 @@ impl ProductionServer {
 }
 
 /// Mints an administrator's token with the operator key.
-fn mint(settings: &[&str]) -> String {
+fn mint_admin_token(settings: &[&str]) -> String {
     let mut command = Command::new(tools::binary("countersign-control-plane"));
     let output = command.args(["human-token", "mint", "--subject", "operator", "--admin"]).args(settings).output();
     let output = output.expect("the binary runs");
     assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).expect("text").trim().to_owned()
+    String::from_utf8(output.stdout).expect("the text is UTF-8").trim().to_owned()
 }
 
-async fn ready(admin: u16, process: &Process) {
+async fn wait_until_ready(admin: u16, process: &Process) {
     let admin = HttpClient::plain(format!("http://127.0.0.1:{admin}"));
-    let ready =
-        async || HttpResponse::try_send(admin.request("GET", "/readyz")).await.filter(|answer| answer.status == 200);
+    let ready = async || {
+        HttpResponse::try_send(admin.request("GET", "/readyz")).await.filter(|response| response.status == 200)
+    };
     eventually("the control plane is ready", ready, || process.log()).await;
 }

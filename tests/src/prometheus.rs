@@ -14,67 +14,68 @@ use tempfile::TempDir;
 /// A Prometheus process.
 pub struct Prometheus {
     process: Process,
-    site: HttpClient,
+    client: HttpClient,
     _folder: TempDir,
 }
 
 impl Prometheus {
-    /// Starts it with these scrape jobs (name, address) and a scrape interval of 200 ms.
-    pub async fn scraping(targets: &[(&str, &str)]) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let jobs = targets.iter().map(|(job, at)| {
-            let at = at.trim_start_matches("http://");
-            format!("  - job_name: {job}\n    static_configs:\n      - targets: [\"{at}\"]\n")
+    /// Starts Prometheus with these scrape jobs (name, address) and a scrape interval of 200 ms.
+    pub async fn start(targets: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder can be created");
+        let jobs = targets.iter().map(|(job, address)| {
+            let address = address.trim_start_matches("http://");
+            format!("  - job_name: {job}\n    static_configs:\n      - targets: [\"{address}\"]\n")
         });
         let config = format!(
             "global:\n  scrape_interval: 200ms\n  scrape_timeout: 200ms\nscrape_configs:\n{}",
             jobs.collect::<String>()
         );
         let (file, port) = (folder.path().join("prometheus.yml"), free_port());
-        std::fs::write(&file, config).expect("a file can be written");
+        std::fs::write(&file, config).expect("the file can be written");
         let mut command = Command::new(tools::prometheus("prometheus"));
         command.arg(format!("--config.file={}", file.display()));
         command.arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()));
         command.arg(format!("--web.listen-address=127.0.0.1:{port}"));
         let process = Process::start(command, &folder.path().join("log"));
-        let prometheus = Self { process, site: HttpClient::plain(format!("http://127.0.0.1:{port}")), _folder: folder };
+        let prometheus =
+            Self { process, client: HttpClient::plain(format!("http://127.0.0.1:{port}")), _folder: folder };
         for (job, _) in targets {
-            prometheus.until(&format!("up{{job=\"{job}\"}}"), 1.0).await;
+            prometheus.wait_for_value(&format!("up{{job=\"{job}\"}}"), 1.0).await;
         }
         prometheus
     }
 
     /// The value of a `PromQL` expression, `None` without a matching series.
-    pub async fn value(&self, expression: &str) -> Option<f64> {
+    pub async fn query(&self, expression: &str) -> Option<f64> {
         let query: String = form_urlencoded::byte_serialize(expression.as_bytes()).collect();
-        let request = self.site.request("GET", &format!("/api/v1/query?query={query}"));
+        let request = self.client.request("GET", &format!("/api/v1/query?query={query}"));
         let body: serde_json::Value = request.send().await.ok()?.json().await.ok()?;
         assert_ne!(body["status"], "error", "{expression}: {body}");
         body["data"]["result"][0]["value"][1].as_str()?.parse().ok()
     }
 
     /// Waits until an expression has this value.
-    pub async fn until(&self, expression: &str, expected: f64) {
+    pub async fn wait_for_value(&self, expression: &str, expected: f64) {
         let last = std::cell::Cell::new(None);
         eventually(
             expression,
             async || {
-                last.set(self.value(expression).await);
+                last.set(self.query(expression).await);
                 last.get().filter(|value| (value - expected).abs() < 1e-9)
             },
-            || format!("expected {expected}, last {:?}\n{}", last.get(), self.process.log()),
+            || format!("expected {expected}, last value {:?}\n{}", last.get(), self.process.log()),
         )
         .await;
     }
 }
 
-/// The findings of `promtool check metrics`; empty if there are none.
+/// Runs `promtool check metrics` and returns its findings, which are empty for valid metrics.
 pub fn lint(metrics: &str) -> String {
     let mut command = Command::new(tools::prometheus("promtool"));
     command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("promtool runs");
-    child.stdin.take().expect("it reads").write_all(metrics.as_bytes()).expect("it reads all");
-    let output = child.wait_with_output().expect("it ends");
+    child.stdin.take().expect("stdin is piped").write_all(metrics.as_bytes()).expect("promtool reads its input");
+    let output = child.wait_with_output().expect("promtool ends");
     let findings = [output.stdout, output.stderr].concat();
     let findings = String::from_utf8_lossy(&findings).into_owned();
     if output.status.success() { findings } else { format!("{}: {findings}", output.status) }

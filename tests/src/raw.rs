@@ -18,7 +18,7 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-/// A request, sent byte by byte as built.
+/// A request that is sent exactly as built.
 #[derive(Debug, Clone)]
 pub struct RawRequest(Vec<u8>);
 
@@ -38,7 +38,7 @@ impl RawRequest {
         self.line([name.as_ref(), b": ", value.as_ref()].concat())
     }
 
-    /// Appends a line, which need not be a header.
+    /// Appends a line without checking that it is a header.
     pub fn line(mut self, line: impl AsRef<[u8]>) -> Self {
         self.0.extend_from_slice(line.as_ref());
         self.0.extend_from_slice(b"\r\n");
@@ -51,54 +51,58 @@ impl RawRequest {
     }
 
     /// Sends the request once.
-    pub async fn send(&self, to: &HttpClient) -> HttpResponse {
-        let address = to.url.strip_prefix("http://").expect("plain HTTP");
+    pub async fn send(&self, server: &HttpClient) -> HttpResponse {
+        let address = server.url.strip_prefix("http://").expect("the URL uses plain HTTP");
         let mut stream = TcpStream::connect(address).await.expect("the server listens");
-        stream.write_all(&[&self.0, b"\r\n".as_slice()].concat()).await.expect("the server reads");
-        read_response(&mut stream).await.unwrap_or_else(|read| panic!("the response ends early: {read}"))
+        stream.write_all(&[&self.0, b"\r\n".as_slice()].concat()).await.expect("the server reads the request");
+        read_response(&mut stream)
+            .await
+            .unwrap_or_else(|partial| panic!("the connection closed after part of a response: {partial}"))
     }
 
     /// Sends the request with a body over TLS. Returns `None` if the server closes without a response.
-    pub async fn send_tls(&self, to: &ControlPlane, body: &[u8]) -> Option<HttpResponse> {
-        self.exchange_tls(to, body, false).await
+    pub async fn send_tls(&self, server: &ControlPlane, body: &[u8]) -> Option<HttpResponse> {
+        self.exchange_tls(server, body, false).await
     }
 
     /// Like `send_tls`, and closes the sending side after the body.
-    pub async fn send_tls_and_close(&self, to: &ControlPlane, body: &[u8]) -> Option<HttpResponse> {
-        self.exchange_tls(to, body, true).await
+    pub async fn send_tls_and_close(&self, server: &ControlPlane, body: &[u8]) -> Option<HttpResponse> {
+        self.exchange_tls(server, body, true).await
     }
 
-    async fn exchange_tls(&self, to: &ControlPlane, body: &[u8], close: bool) -> Option<HttpResponse> {
+    async fn exchange_tls(&self, server: &ControlPlane, body: &[u8], close: bool) -> Option<HttpResponse> {
         let mut roots = RootCertStore::empty();
-        let authority = CertificateDer::from_pem_slice(&to.authority()).expect("a certificate");
-        roots.add(authority).expect("a certificate");
+        let authority = CertificateDer::from_pem_slice(&server.authority()).expect("the certificate is valid");
+        roots.add(authority).expect("the certificate is valid");
         let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-        let address = to.env["URL"].strip_prefix("https://").expect("HTTPS");
+        let address = server.env["URL"].strip_prefix("https://").expect("the URL uses HTTPS");
         let stream = TcpStream::connect(address).await.expect("the server listens");
-        let name = ServerName::try_from("localhost").expect("a name");
-        let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("TLS handshake");
+        let name = ServerName::try_from("localhost").expect("the name is valid");
+        let mut stream =
+            TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("the TLS handshake succeeds");
         let sent = async {
             stream.write_all(&[&self.0, b"\r\n".as_slice(), body].concat()).await?;
             if close { stream.shutdown().await } else { Ok(()) }
         };
         // A server that responds before it has read everything may close the connection.
-        let _hung_up = sent.await;
+        let _connection_closed = sent.await;
         read_response(&mut stream).await.ok()
     }
 
-    /// Repeats the request until the authorizer answers in time. On a busy machine Envoy's timeout can pass first:
-    /// then it responds 503 without a body.
-    pub async fn send_until_checked(&self, to: &HttpClient) -> HttpResponse {
+    /// Repeats the request until the authorizer responds within Envoy's timeout. After the timeout, which can pass on
+    /// a busy machine, Envoy responds 503 without a body.
+    pub async fn send_until_checked(&self, server: &HttpClient) -> HttpResponse {
         let checked = async || {
-            let response = self.send(to).await;
+            let response = self.send(server).await;
             (response.status != 503 || response.body != "").then_some(response)
         };
-        eventually("the authorizer answers in time", checked, String::new).await
+        eventually("the authorizer responds within Envoy's timeout", checked, String::new).await
     }
 }
 
-/// Reads until the response is complete, otherwise returns what arrived. Does not read to the end of the stream,
-/// because Envoy keeps a connection open for a second after an early response.
+/// Reads until the response is complete. If the connection closes first, returns the received bytes as the error.
+/// Does not read to the end of the stream, because Envoy keeps a connection open for a second after an early
+/// response.
 async fn read_response(stream: &mut (impl AsyncRead + Unpin)) -> Result<HttpResponse, String> {
     let mut bytes = Vec::new();
     loop {
@@ -117,14 +121,14 @@ fn parse_response(bytes: &[u8]) -> Option<HttpResponse> {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
     let head = String::from_utf8_lossy(&bytes[..end]);
     let mut lines = head.split("\r\n");
-    let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok()).expect("a status");
+    let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok()).expect("the status is valid");
     let mut headers = HeaderMap::new();
     for (name, value) in lines.filter_map(|line| line.split_once(": ")) {
-        let name = HeaderName::from_bytes(name.as_bytes()).expect("a name");
-        headers.append(name, HeaderValue::from_str(value).expect("a value"));
+        let name = HeaderName::from_bytes(name.as_bytes()).expect("the name is valid");
+        headers.append(name, HeaderValue::from_str(value).expect("the header value is valid"));
     }
     let length = headers.get("content-length").map_or(Some(0), |length| length.to_str().ok()?.parse().ok());
-    let body = bytes[end + 4..].get(..length.expect("a length"))?;
+    let body = bytes[end + 4..].get(..length.expect("the content-length is a number"))?;
     let text = || Value::String(String::from_utf8_lossy(body).into());
     Some(HttpResponse { status, headers, body: serde_json::from_slice(body).unwrap_or_else(|_| text()) })
 }

@@ -1,7 +1,7 @@
-//! Webhook receivers on loopback: they answer as a test configures and record every request.
+//! Webhook receivers on loopback: they send the replies that a test configures and record every request.
 //!
-//! They implement the part of HTTP/1.1 that a webhook sender needs, because a receiver must be able to answer partly,
-//! slowly, endlessly or not at all. `connection` serves one connection, `request` is the recorded request.
+//! They implement the part of HTTP/1.1 that a webhook sender needs, because a receiver must be able to send a reply
+//! partly, slowly, endlessly or not at all. `connection` serves one connection, `request` is the recorded request.
 
 mod connection;
 mod request;
@@ -26,28 +26,28 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-/// How a request is answered.
+/// The reply to a request.
 #[derive(Debug, Clone)]
 pub enum Reply {
     /// A status without a body.
     Status(u16),
     /// Status, headers and body.
     Full(u16, Vec<(&'static str, String)>, String),
-    /// Another reply after a delay.
-    After(Duration, Box<Self>),
-    /// No reply; the connection stays open.
+    /// Sends another reply after a delay.
+    Delayed(Duration, Box<Self>),
+    /// Sends no reply and keeps the connection open.
     Never,
-    /// No reply until [`Receiver::set_reply`] sets another one, which is then sent.
-    Held,
+    /// Waits until [`Receiver::set_reply`] sets another reply, and sends that.
+    Pending,
     /// Closes the connection without a reply.
     Close,
-    /// Status 200 and part of the body, then closes the connection.
+    /// Sends status 200 and part of the body, then closes the connection.
     Truncated,
-    /// The headers of a 200, one byte per second.
+    /// Sends the headers of a 200 response, one byte per second.
     SlowHeaders,
-    /// The headers of a 200 at once, and the body one byte per second.
+    /// Sends the headers of a 200 response at once, and the body one byte per second.
     SlowBody,
-    /// A status and an endless body.
+    /// Sends a status and an endless body.
     Endless(u16),
 }
 
@@ -81,14 +81,14 @@ struct Shared {
     log: Mutex<Log>,
     connections: AtomicUsize,
     open: AtomicUsize,
-    max_open: AtomicUsize,
+    max_open_connections: AtomicUsize,
     sent: AtomicU64,
 }
 
 #[derive(Default)]
 struct Log {
     received: Vec<Received>,
-    times: HashMap<String, usize>,
+    requests_by_id: HashMap<String, usize>,
     accepted: HashSet<String>,
     disconnects: Vec<Duration>,
 }
@@ -99,8 +99,8 @@ impl Receiver {
         Self::start_with(move |_, _| reply.clone()).await
     }
 
-    /// Starts a receiver that answers 200.
-    pub async fn good() -> Self {
+    /// Starts a receiver that responds 200.
+    pub async fn start_ok() -> Self {
         Self::start(Reply::Status(200)).await
     }
 
@@ -108,22 +108,22 @@ impl Receiver {
     /// `webhook-id`.
     pub async fn start_with(reply_fn: impl Fn(&Received, usize) -> Reply + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
-        let url = format!("http://{}/hook", listener.local_addr().expect("it is bound"));
+        let url = format!("http://{}/hook", listener.local_addr().expect("the socket is bound"));
         Self::serve(listener, None, url, Box::new(reply_fn))
     }
 
-    /// Starts a receiver that answers 200 and listens on all addresses of the machine.
+    /// Starts a receiver that responds 200 and listens on all addresses of the machine.
     pub async fn on_all_addresses() -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.expect("a free port");
-        let url = format!("http://127.0.0.1:{}/hook", listener.local_addr().expect("it is bound").port());
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.expect("a port is free");
+        let url = format!("http://127.0.0.1:{}/hook", listener.local_addr().expect("the socket is bound").port());
         Self::serve(listener, None, url, Box::new(|_, _| Reply::Status(200)))
     }
 
-    /// Starts a receiver that answers 200 over TLS. Returns it with the PEM of its certificate.
+    /// Starts a receiver that responds 200 over TLS. Returns it with the PEM of its certificate.
     pub async fn start_tls() -> (Self, String) {
         let (acceptor, certificate) = tls::self_signed();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
-        let url = format!("https://{}/hook", listener.local_addr().expect("it is bound"));
+        let url = format!("https://{}/hook", listener.local_addr().expect("the socket is bound"));
         (Self::serve(listener, Some(acceptor), url, Box::new(|_, _| Reply::Status(200))), certificate)
     }
 
@@ -134,7 +134,7 @@ impl Receiver {
             log: Mutex::default(),
             connections: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
-            max_open: AtomicUsize::new(0),
+            max_open_connections: AtomicUsize::new(0),
             sent: AtomicU64::new(0),
         });
         let task = tokio::spawn(accept(listener, tls, shared.clone()));
@@ -144,12 +144,12 @@ impl Receiver {
     /// Port of the receiver.
     pub fn port(&self) -> u16 {
         let (_, port) = self.url.rsplit_once(':').expect("the URL has a port");
-        port.trim_end_matches("/hook").parse().expect("a port")
+        port.trim_end_matches("/hook").parse().expect("the port is a number")
     }
 
     /// Sets the reply from now on.
     pub fn set_reply(&self, reply: Reply) {
-        *self.shared.reply_fn.lock().expect("no panic") = Box::new(move |_, _| reply.clone());
+        *self.shared.reply_fn.lock().expect("the lock is not poisoned") = Box::new(move |_, _| reply.clone());
         self.shared.changes.send_replace(());
     }
 
@@ -158,9 +158,9 @@ impl Receiver {
         self.shared.log().received.clone()
     }
 
-    /// The requests of one event kind.
+    /// The requests with events of this kind.
     pub fn of_kind(&self, kind: &str) -> Vec<Received> {
-        self.received().into_iter().filter(|one| one.json()["event"] == kind).collect()
+        self.received().into_iter().filter(|request| request.json()["event"] == kind).collect()
     }
 
     /// Number of requests.
@@ -170,17 +170,17 @@ impl Receiver {
 
     /// Number of distinct events.
     pub fn events(&self) -> usize {
-        self.shared.log().times.len()
+        self.shared.log().requests_by_id.len()
     }
 
-    /// Number of distinct events that were answered with 200 or 204.
+    /// Number of distinct events to which the receiver responded with 200 or 204.
     pub fn accepted(&self) -> usize {
         self.shared.log().accepted.len()
     }
 
     /// Waits for this number of requests and returns all.
-    pub async fn until(&self, count: usize) -> Vec<Received> {
-        let condition = format!("{} gets {count} requests", self.url);
+    pub async fn wait_for_requests(&self, count: usize) -> Vec<Received> {
+        let condition = format!("{} receives {count} requests", self.url);
         let enough = async || (self.count() >= count).then(|| self.received());
         eventually(&condition, enough, || format!("received {}: {:#?}", self.count(), self.received().last())).await
     }
@@ -196,17 +196,17 @@ impl Receiver {
     }
 
     /// Number of open connections.
-    pub fn open(&self) -> usize {
+    pub fn open_connections(&self) -> usize {
         self.shared.open.load(SeqCst)
     }
 
     /// Largest number of connections open at once.
-    pub fn max_open(&self) -> usize {
-        self.shared.max_open.load(SeqCst)
+    pub fn max_open_connections(&self) -> usize {
+        self.shared.max_open_connections.load(SeqCst)
     }
 
     /// Bytes of endless bodies sent.
-    pub fn sent(&self) -> u64 {
+    pub fn endless_bytes_sent(&self) -> u64 {
         self.shared.sent.load(SeqCst)
     }
 }
@@ -219,22 +219,22 @@ impl Drop for Receiver {
 
 impl Shared {
     fn log(&self) -> std::sync::MutexGuard<'_, Log> {
-        self.log.lock().expect("no panic")
+        self.log.lock().expect("the lock is not poisoned")
     }
 
     /// Stores a request. Returns the number of earlier requests with the same `webhook-id`.
     fn store(&self, received: &Received) -> usize {
         let mut log = self.log();
-        let times = log.times.entry(received.id().to_owned()).or_default();
-        let before = *times;
-        *times += 1;
+        let count = log.requests_by_id.entry(received.id().to_owned()).or_default();
+        let earlier = *count;
+        *count += 1;
         log.received.push(received.clone());
-        before
+        earlier
     }
 
-    /// The reply to a request, as set now.
-    fn reply(&self, received: &Received, before: usize) -> Reply {
-        let reply = (self.reply_fn.lock().expect("no panic"))(received, before);
+    /// The currently configured reply to a request.
+    fn reply(&self, received: &Received, earlier: usize) -> Reply {
+        let reply = (self.reply_fn.lock().expect("the lock is not poisoned"))(received, earlier);
         if matches!(reply, Reply::Status(200 | 204)) {
             self.log().accepted.insert(received.id().to_owned());
         }
@@ -254,7 +254,7 @@ async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Sha
         let (shared, tls) = (shared.clone(), tls.clone());
         connections.spawn(async move {
             shared.connections.fetch_add(1, SeqCst);
-            shared.max_open.fetch_max(shared.open.fetch_add(1, SeqCst) + 1, SeqCst);
+            shared.max_open_connections.fetch_max(shared.open.fetch_add(1, SeqCst) + 1, SeqCst);
             match tls {
                 None => connection::serve(stream, &shared).await,
                 Some(tls) => {
@@ -268,7 +268,7 @@ async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Sha
     }
 }
 
-/// A loopback port that refuses connections: it is bound and never listens.
+/// A loopback port that refuses connections, because its socket is bound but does not listen.
 pub struct RefusingPort {
     address: SocketAddr,
     _bound: TcpSocket,
@@ -277,9 +277,9 @@ pub struct RefusingPort {
 impl RefusingPort {
     /// Binds a free port.
     pub fn new() -> Self {
-        let bound = TcpSocket::new_v4().expect("a socket");
+        let bound = TcpSocket::new_v4().expect("a socket can be created");
         bound.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("loopback has free ports");
-        Self { address: bound.local_addr().expect("it is bound"), _bound: bound }
+        Self { address: bound.local_addr().expect("the socket is bound"), _bound: bound }
     }
 
     /// A URL at this port.

@@ -16,11 +16,11 @@ use redis::{Client, FromRedisValue};
 use std::{path::Path, process::Command, sync::Arc, time::Duration};
 use tempfile::TempDir;
 
-/// Configuration of every server: without persistence by default.
+/// Configuration of every server. Persistence is off by default.
 const BASE_CONFIGURATION: [&str; 6] =
     ["appendonly no", "save \"\"", "daemonize no", "dbfilename dump", "loglevel notice", "repl-diskless-sync-delay 0"];
 
-/// Timeout of a command, because a paused server never answers.
+/// Timeout of a command, because a paused server never responds.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A Redis server. After [`Redis::kill`] it can be restarted.
@@ -88,9 +88,13 @@ impl Redis {
     /// Starts a replica of a master, with additional configuration lines.
     pub async fn start_replica_of(master: &Self, lines: &[&str]) -> Self {
         let host = master.host();
-        let copies = [format!("replicaof {host} {}", master.port), format!("replica-announce-ip {host}")];
-        let replica =
-            Self::start_configured(&[&copies[..], &to_strings(lines)].concat(), None, master.tls_files.clone()).await;
+        let replication_lines = [format!("replicaof {host} {}", master.port), format!("replica-announce-ip {host}")];
+        let replica = Self::start_configured(
+            &[&replication_lines[..], &to_strings(lines)].concat(),
+            None,
+            master.tls_files.clone(),
+        )
+        .await;
         let synced = async || {
             replica.command::<String>(&["INFO", "replication"]).await.contains("master_link_status:up").then_some(())
         };
@@ -99,7 +103,7 @@ impl Redis {
     }
 
     async fn start_configured(lines: &[String], password: Option<String>, tls_files: Option<Arc<TlsFiles>>) -> Self {
-        let (folder, port, bus_port) = (folder(), free_port(), free_port());
+        let (folder, port, bus_port) = (temporary_folder(), free_port(), free_port());
         let bus_line = [format!("cluster-port {bus_port}")];
         let listen_lines = listen_lines(&folder, port, tls_files.as_deref());
         let configuration = [&to_strings(&BASE_CONFIGURATION)[..], &listen_lines, &bus_line, lines].concat();
@@ -142,7 +146,7 @@ impl Redis {
             let mut connection = client.get_multiplexed_async_connection().await?;
             redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await
         };
-        let timeout = (redis::ErrorKind::Io, "no answer");
+        let timeout = (redis::ErrorKind::Io, "no response");
         tokio::time::timeout(TIMEOUT, response).await.unwrap_or_else(|_| Err(timeout.into()))
     }
 
@@ -151,7 +155,7 @@ impl Redis {
         client_at(self.url(), self.tls_files.as_deref())
     }
 
-    /// Stops the process with SIGSTOP: connections stay open, and nothing answers.
+    /// Stops the process with SIGSTOP. Connections stay open, but no command gets a response.
     pub fn pause(&self) {
         self.process.signal("STOP");
     }
@@ -178,13 +182,13 @@ impl Redis {
         self.command::<()>(&["FLUSHALL"]).await;
     }
 
-    /// Saves and returns all data.
+    /// Saves all data to disk and returns the dump file.
     pub async fn dump(&self) -> Vec<u8> {
         self.command::<()>(&["SAVE"]).await;
         let file = self.folder.path().join("dump");
-        let dump = std::fs::read(&file).expect("it was saved");
-        // Removed, so that a restart does not load it.
-        std::fs::remove_file(file).expect("it was there");
+        let dump = std::fs::read(&file).expect("SAVE wrote the dump file");
+        // A restart must not load the dump file.
+        std::fs::remove_file(file).expect("the dump file exists");
         dump
     }
 
@@ -192,9 +196,9 @@ impl Redis {
     pub async fn restore(&mut self, dump: &[u8]) {
         self.process.kill();
         let file = self.folder.path().join("dump");
-        std::fs::write(&file, dump).expect("a file can be written");
+        std::fs::write(&file, dump).expect("the file can be written");
         self.restart().await;
-        std::fs::remove_file(file).expect("it was there");
+        std::fs::remove_file(file).expect("the dump file exists");
     }
 
     /// The log so far.
@@ -203,16 +207,16 @@ impl Redis {
     }
 
     async fn wait_until_ready(&self) {
-        let answers = async || self.try_command::<String>(&["PING"]).await.ok();
-        eventually("Redis answers", answers, || self.process.log()).await;
+        let ping = async || self.try_command::<String>(&["PING"]).await.ok();
+        eventually("Redis responds to PING", ping, || self.process.log()).await;
     }
 }
 
-/// Configuration of folder and port, for a server or a Sentinel.
+/// Configuration lines for the folder and the port of a server or Sentinel.
 fn listen_lines(folder: &TempDir, port: u16, tls_files: Option<&TlsFiles>) -> Vec<String> {
     let folder = format!("dir {}", folder.path().display());
     let mut lines = vec!["bind 127.0.0.1".to_owned(), "protected-mode no".to_owned(), folder];
-    lines.extend(tls_files.map_or_else(|| vec![format!("port {port}")], |tls_files| tls_files.lines(port)));
+    lines.extend(tls_files.map_or_else(|| vec![format!("port {port}")], |tls_files| tls_files.server_lines(port)));
     lines
 }
 
@@ -221,11 +225,11 @@ fn client_at(url: String, tls_files: Option<&TlsFiles>) -> Client {
         None => Client::open(url),
         Some(tls_files) => Client::build_with_tls(url, tls_files.certificates()),
     };
-    client.expect("a URL")
+    client.expect("the URL is valid")
 }
 
-fn folder() -> TempDir {
-    tempfile::Builder::new().prefix("countersign-redis-").tempdir().expect("a folder")
+fn temporary_folder() -> TempDir {
+    tempfile::Builder::new().prefix("countersign-redis-").tempdir().expect("the folder can be created")
 }
 
 fn to_strings(lines: &[&str]) -> Vec<String> {
@@ -236,10 +240,10 @@ fn launch(folder: &Path, configuration: &[String]) -> Process {
     launch_as(&[], folder, configuration)
 }
 
-/// Starts a process that ends with the thread that started it, even if that is killed.
+/// Starts a Redis process that is killed when the thread that started it ends, even if the test process is killed.
 fn launch_as(arguments: &[&str], folder: &Path, configuration: &[String]) -> Process {
     let file = folder.join("redis.conf");
-    std::fs::write(&file, configuration.join("\n") + "\n").expect("a file can be written");
+    std::fs::write(&file, configuration.join("\n") + "\n").expect("the file can be written");
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]).arg(tools::redis()).arg(&file).args(arguments);
     Process::start(command, &folder.join("log"))

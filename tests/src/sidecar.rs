@@ -31,11 +31,11 @@ pub struct Sidecar {
 /// A decoded check response.
 #[derive(Debug)]
 pub struct CheckResult {
-    /// 200 for an allow, otherwise the HTTP status of the denial.
+    /// 200 if the request is allowed, otherwise the HTTP status of the denial.
     pub status: u16,
     /// Reason in the body of a denial.
     pub reason: String,
-    /// Headers added to the upstream request, or headers of the denial.
+    /// Headers added to the upstream request, or headers of the denial response.
     pub headers: HashMap<String, String>,
     /// Headers removed from the request.
     pub removed: Vec<String>,
@@ -45,16 +45,16 @@ pub struct CheckResult {
 
 impl Sidecar {
     /// Starts on a Unix socket for the first service, and waits for the first view.
-    pub async fn start(at: &ControlPlane) -> Self {
-        let key = at.create_key(at.service(), "sync").await;
-        let sidecar = Self::start_with(at, &[&key], &[]);
-        sidecar.await_ready().await;
+    pub async fn start(control: &ControlPlane) -> Self {
+        let key = control.create_key(control.service(), "sync").await;
+        let sidecar = Self::start_with(control, &[&key], &[]);
+        sidecar.wait_until_ready().await;
         sidecar
     }
 
-    /// Starts with these API keys and settings; does not wait.
-    pub fn start_with(at: &ControlPlane, keys: &[&str], settings: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+    /// Starts with these API keys and settings, and does not wait for a view.
+    pub fn start_with(control: &ControlPlane, keys: &[&str], settings: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let admin = format!("127.0.0.1:{}", free_port());
         let listen = format!("unix:{}", folder.path().join("authz.sock").display());
         let listen =
@@ -62,8 +62,8 @@ impl Sidecar {
         let keys_file = folder.path().join("keys");
         std::fs::write(&keys_file, keys.join("\n")).expect("the keys can be written");
         let mut arguments = vec![format!("listen.grpc={listen}"), format!("listen.admin={admin}")];
-        arguments.push(format!("sync.url={}", at.env["SYNC_URL"]));
-        arguments.push(format!("sync.ca={}", at.env["CA"]));
+        arguments.push(format!("sync.url={}", control.env["SYNC_URL"]));
+        arguments.push(format!("sync.ca={}", control.env["CA"]));
         arguments.extend(["log.format=text".to_owned(), "sync.ping_seconds=1".to_owned()]);
         arguments.extend(settings.iter().map(ToString::to_string));
         let command = Box::new(move || {
@@ -79,9 +79,9 @@ impl Sidecar {
     }
 
     /// Waits for the first view.
-    pub async fn await_ready(&self) {
+    pub async fn wait_until_ready(&self) {
         let ready = async || {
-            HttpResponse::try_send(self.admin.request("GET", "/readyz")).await.filter(|answer| answer.status == 200)
+            HttpResponse::try_send(self.admin.request("GET", "/readyz")).await.filter(|response| response.status == 200)
         };
         eventually("the sidecar has its first view", ready, || self.log()).await;
     }
@@ -109,7 +109,7 @@ impl Sidecar {
 
     /// Path of the Unix socket.
     pub fn socket(&self) -> PathBuf {
-        self.listen.strip_prefix("unix:").expect("a Unix socket").into()
+        self.listen.strip_prefix("unix:").expect("the sidecar listens on a Unix socket").into()
     }
 
     /// A gRPC client of the authorization service.
@@ -118,15 +118,15 @@ impl Sidecar {
             Some(path) => format!("unix://{path}"),
             None => format!("http://{}", self.listen),
         };
-        let endpoint = Endpoint::from_shared(uri).expect("an address");
+        let endpoint = Endpoint::from_shared(uri).expect("the server has an address");
         let channel = eventually("the sidecar listens", async || endpoint.connect().await.ok(), || self.log()).await;
         AuthorizationClient::new(channel)
     }
 
     /// Sends a check with these headers and context extensions.
     pub async fn check_with(&self, headers: &[(&str, &str)], extensions: &[(&str, &str)]) -> CheckResult {
-        let response = self.client().await.check(request(headers, extensions)).await;
-        CheckResult::of(response.expect("a check response, never a gRPC error").into_inner())
+        let response = self.client().await.check(check_request(headers, extensions)).await;
+        CheckResult::from_response(response.expect("a check never fails with a gRPC error").into_inner())
     }
 
     /// Sends a check with these headers.
@@ -142,13 +142,13 @@ impl Sidecar {
     /// Value of a counter or gauge, by the prefix of its line in `/metrics`.
     pub async fn metric(&self, line: &str) -> Option<f64> {
         let text = self.admin.get("/metrics").await.body;
-        let value_of = |candidate: &str| candidate.strip_prefix(line)?.split(' ').next_back()?.parse().ok();
-        text.as_str()?.lines().find_map(value_of)
+        let matching_value = |candidate: &str| candidate.strip_prefix(line)?.split(' ').next_back()?.parse().ok();
+        text.as_str()?.lines().find_map(matching_value)
     }
 }
 
 /// A check request as Envoy sends it.
-pub fn request(headers: &[(&str, &str)], extensions: &[(&str, &str)]) -> CheckRequest {
+pub fn check_request(headers: &[(&str, &str)], extensions: &[(&str, &str)]) -> CheckRequest {
     let to_map = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
     let http =
         HttpRequest { method: "GET".into(), path: "/".into(), headers: to_map(headers), ..HttpRequest::default() };
@@ -162,11 +162,11 @@ pub fn request(headers: &[(&str, &str)], extensions: &[(&str, &str)]) -> CheckRe
 }
 
 impl CheckResult {
-    /// Decodes a response as Envoy does: status code 0, or no status, is an allow.
-    pub fn of(response: CheckResponse) -> Self {
+    /// Decodes a response as Envoy does: gRPC status 0, or no status, allows the request.
+    pub fn from_response(response: CheckResponse) -> Self {
         let code = response.status.as_ref().map_or(0, |status| status.code);
         let undecoded = response.clone();
-        let name = |name: String, value: String| (name, value);
+        let pair = |name: String, value: String| (name, value);
         let (status, reason, options, removed) = match response.http_response {
             Some(EnvoyHttpResponse::DeniedResponse(denied)) if code != 0 => {
                 let body: serde_json::Value = serde_json::from_str(&denied.body).expect("a denial has a JSON body");
@@ -177,12 +177,12 @@ impl CheckResult {
                 (200, String::new(), ok.headers, ok.headers_to_remove)
             }
             None if code == 0 => (200, String::new(), Vec::new(), Vec::new()),
-            other => panic!("status {code} with {other:?}"),
+            other => panic!("gRPC status {code} does not match the HTTP response {other:?}"),
         };
         let headers =
-            options.into_iter().filter_map(|option| option.header).map(|header| name(header.key, header.value));
+            options.into_iter().filter_map(|option| option.header).map(|header| pair(header.key, header.value));
         Self {
-            status: u16::try_from(status).expect("an HTTP status"),
+            status: u16::try_from(status).expect("the status is an HTTP status"),
             reason,
             headers: headers.collect(),
             removed,

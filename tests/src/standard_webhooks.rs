@@ -10,8 +10,8 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
-/// Lines written before the answers are read; they fit into a pipe buffer.
-const AT_ONCE: usize = 200;
+/// Number of lines written before the results are read. The results fit into a pipe buffer.
+const BATCH_SIZE: usize = 200;
 
 /// The Python process.
 pub struct StandardWebhooks {
@@ -21,12 +21,12 @@ pub struct StandardWebhooks {
 }
 
 impl StandardWebhooks {
-    /// Starts it for signatures.
+    /// Starts the process to verify signatures.
     pub fn start() -> Self {
         Self::with_arguments(&[])
     }
 
-    /// Starts it for signatures and bodies, with an OpenAPI document.
+    /// Starts the process to verify signatures, and bodies against an OpenAPI document.
     pub fn with_openapi(description: &Path) -> Self {
         Self::with_arguments(&[description])
     }
@@ -35,45 +35,46 @@ impl StandardWebhooks {
         let mut command = Command::new(tools::python());
         command.arg(tools::root().join("tests/clients/webhooks.py")).args(arguments);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("Python starts");
-        let input = child.stdin.take().expect("it is piped");
-        let output = BufReader::new(child.stdout.take().expect("it is piped"));
+        let input = child.stdin.take().expect("stdin is piped");
+        let output = BufReader::new(child.stdout.take().expect("stdout is piped"));
         Self { child, input, output }
     }
 
     /// Verifies a signature with a secret: `ok`, or the error of the library.
     pub fn verify(&mut self, secret: &str, received: &Received) -> String {
-        self.run(&[request(secret, received)]).remove(0)
+        self.run(&[signature_request(secret, received)]).remove(0)
     }
 
     /// Asserts that every request is signed with this secret.
     #[track_caller]
-    pub fn assert_signed(&mut self, secret: &str, all: &[Received]) {
-        let requests: Vec<_> = all.iter().map(|received| request(secret, received)).collect();
-        for (received, result) in all.iter().zip(self.run(&requests)) {
+    pub fn assert_signatures(&mut self, secret: &str, received_requests: &[Received]) {
+        let requests: Vec<_> = received_requests.iter().map(|received| signature_request(secret, received)).collect();
+        for (received, result) in received_requests.iter().zip(self.run(&requests)) {
             assert_eq!(result, "ok", "{received:?}");
         }
     }
 
     /// Asserts that every body matches the OpenAPI document.
     #[track_caller]
-    pub fn assert_described(&mut self, all: &[Received]) {
-        let requests: Vec<_> = all.iter().map(|received| json!({ "body": STANDARD.encode(&received.body) })).collect();
-        for (received, result) in all.iter().zip(self.run(&requests)) {
+    pub fn assert_bodies_match_openapi(&mut self, received_requests: &[Received]) {
+        let requests: Vec<_> =
+            received_requests.iter().map(|received| json!({ "body": STANDARD.encode(&received.body) })).collect();
+        for (received, result) in received_requests.iter().zip(self.run(&requests)) {
             assert_eq!(result, "ok", "{}", received.json());
         }
     }
 
     fn run(&mut self, requests: &[Value]) -> Vec<String> {
         let mut results = Vec::new();
-        for chunk in requests.chunks(AT_ONCE) {
+        for chunk in requests.chunks(BATCH_SIZE) {
             for request in chunk {
-                writeln!(self.input, "{request}").expect("the library reads");
+                writeln!(self.input, "{request}").expect("the Python process reads its input");
             }
-            self.input.flush().expect("the library reads");
+            self.input.flush().expect("the Python process reads its input");
             for _ in chunk {
                 let mut line = String::new();
-                self.output.read_line(&mut line).expect("the library answers");
-                assert!(!line.is_empty(), "the library ended, see above");
+                self.output.read_line(&mut line).expect("the Python process writes a result");
+                assert!(!line.is_empty(), "the Python process ended; stderr has the reason");
                 results.push(line.trim().to_owned());
             }
         }
@@ -88,7 +89,7 @@ impl Drop for StandardWebhooks {
     }
 }
 
-fn request(secret: &str, received: &Received) -> Value {
+fn signature_request(secret: &str, received: &Received) -> Value {
     json!({
         "id": received.header("webhook-id"),
         "timestamp": received.header("webhook-timestamp"),

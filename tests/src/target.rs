@@ -1,15 +1,15 @@
-//! A webhook target as its owner manages it, and a source of events.
+//! A webhook target with the credential that manages it, and an agent whose actions cause events.
 
 use crate::{Agent, ControlPlane, HttpClient, HttpResponse, control_plane::text, eventually};
 use serde_json::{Value, json};
 
-/// Starts a control plane with these pauses between delivery attempts, in seconds.
-pub async fn control_with_retries(seconds: &[u32], more: &[&str]) -> ControlPlane {
-    let retries = format!("webhooks.retry_seconds={}", list(seconds));
+/// Starts a control plane with these delays between delivery attempts, in seconds.
+pub async fn start_with_retries(seconds: &[u32], more: &[&str]) -> ControlPlane {
+    let retries = format!("webhooks.retry_seconds={}", comma_separated(seconds));
     ControlPlane::start_with(&[&[retries.as_str()], more].concat()).await
 }
 
-fn list(seconds: &[u32]) -> String {
+fn comma_separated(seconds: &[u32]) -> String {
     seconds.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
@@ -48,8 +48,8 @@ impl Target {
         Self { api, bearer, path, id, secret: text(&created["secret"]) }
     }
 
-    async fn send(&self, method: &str, below: &str, body: Value) -> HttpResponse {
-        self.api.send_as(&self.bearer, method, &format!("{}{below}", self.path), body).await
+    async fn send(&self, method: &str, suffix: &str, body: Value) -> HttpResponse {
+        self.api.send_as(&self.bearer, method, &format!("{}{suffix}", self.path), body).await
     }
 
     /// Reads the target.
@@ -78,28 +78,30 @@ impl Target {
         assert_eq!(HttpResponse::send(request).await.expect(200), json!({ "deleted": true }));
     }
 
-    /// Rotates the secret; `secret` is the new one afterwards.
-    pub async fn rotate(&mut self) -> Value {
+    /// Rotates the secret and stores the new one in `secret`.
+    pub async fn rotate_secret(&mut self) -> Value {
         let created = self.send("POST", "/rotate-secret", json!({})).await.expect(200);
         self.secret = text(&created["secret"]);
         created
     }
 
     /// Sends a test event. Returns its id.
-    pub async fn test(&self) -> String {
+    pub async fn send_test_event(&self) -> String {
         text(&self.send("POST", "/test", json!({})).await.expect(202)["eventId"])
     }
 
     /// The first page of deliveries for a query such as `?status=dead`.
     pub async fn deliveries(&self, query: &str) -> Vec<Value> {
         let page = self.api.get_as(&self.bearer, &format!("{}/deliveries{query}", self.path)).await.expect(200);
-        page["data"].as_array().expect("a list").clone()
+        page["data"].as_array().expect("the value is a list").clone()
     }
 
     /// Number of deliveries with a status.
-    pub async fn total(&self, status: &str) -> u64 {
+    pub async fn count_deliveries(&self, status: &str) -> u64 {
         let path = format!("{}/deliveries?status={status}&limit=1", self.path);
-        self.api.get_as(&self.bearer, &path).await.expect(200)["pagination"]["total"].as_u64().expect("a number")
+        self.api.get_as(&self.bearer, &path).await.expect(200)["pagination"]["total"]
+            .as_u64()
+            .expect("the value is a number")
     }
 
     /// One delivery by event id.
@@ -115,34 +117,39 @@ impl Target {
 
     /// Replays deliveries in bulk. Returns their number.
     pub async fn replay_since(&self, body: Value) -> u64 {
-        self.send("POST", "/replay", body).await.expect(202)["replayed"].as_u64().expect("a number")
+        self.send("POST", "/replay", body).await.expect(202)["replayed"].as_u64().expect("the value is a number")
     }
 
     /// Waits until the target meets a condition.
-    pub async fn until(&self, what: &str, expected: impl Fn(&Value) -> bool) -> Value {
+    pub async fn wait_until(&self, condition_name: &str, expected: impl Fn(&Value) -> bool) -> Value {
         let last = std::cell::RefCell::new(Value::Null);
-        let there = async || {
+        let poll = async || {
             let target = self.read().await;
             last.replace(target.clone());
             expected(&target).then_some(target)
         };
-        eventually(what, there, || format!("{:#}", last.borrow())).await
+        eventually(condition_name, poll, || format!("{:#}", last.borrow())).await
     }
 
     /// Waits until a delivery meets a condition.
-    pub async fn until_delivery(&self, event: &str, what: &str, expected: impl Fn(&Value) -> bool) -> Value {
+    pub async fn wait_for_delivery(
+        &self,
+        event: &str,
+        condition_name: &str,
+        expected: impl Fn(&Value) -> bool,
+    ) -> Value {
         let last = std::cell::RefCell::new(Value::Null);
-        let there = async || {
+        let poll = async || {
             let delivery = self.delivery(event).await;
             last.replace(delivery.clone());
             expected(&delivery).then_some(delivery)
         };
-        eventually(what, there, || format!("{:#}", last.borrow())).await
+        eventually(condition_name, poll, || format!("{:#}", last.borrow())).await
     }
 
     /// Waits until a delivery has a status.
-    pub async fn until_status(&self, event: &str, status: &str) -> Value {
-        self.until_delivery(event, &format!("{event} is {status}"), |delivery| delivery["status"] == status).await
+    pub async fn wait_for_delivery_status(&self, event: &str, status: &str) -> Value {
+        self.wait_for_delivery(event, &format!("{event} is {status}"), |delivery| delivery["status"] == status).await
     }
 }
 
@@ -169,45 +176,45 @@ impl<'a> EventSource<'a> {
         Self { control, agent, role }
     }
 
-    /// Causes one `agent.role_assigned`.
+    /// Assigns the role, which causes one `agent.role_assigned` event.
     pub async fn assign(&self) {
         self.control.assign(&self.agent.id, &self.role).await;
     }
 
-    /// Causes one `agent.role_revoked`.
+    /// Revokes the role, which causes one `agent.role_revoked` event.
     pub async fn revoke(&self) {
-        assert!(self.control.revoke(&self.agent.id, &self.role).await, "it was held");
+        assert!(self.control.revoke(&self.agent.id, &self.role).await, "the agent had the role");
     }
 
-    /// Causes alternating assignments and revocations. The agent must not hold the role before; after an even number
-    /// it does not hold it.
-    pub async fn events(&self, count: usize) {
+    /// Assigns and revokes the role alternately. The agent must not have the role before; after an even number of
+    /// events it does not have it either.
+    pub async fn cause_events(&self, count: usize) {
         for number in 0..count {
             if number % 2 == 0 { self.assign().await } else { self.revoke().await }
         }
     }
 
-    /// A login with a wrong signature, for a service or for none.
+    /// Attempts a login with a wrong signature, for a service or unbound.
     pub async fn fail_login(&self, service: Option<&str>) -> HttpResponse {
         let challenge = self.challenge(service).await;
-        self.answer(&challenge, &self.agent.key.sign("another nonce")).await
+        self.authenticate(&challenge, &self.agent.key.sign("another nonce")).await
     }
 
-    /// Requests a challenge, for a service or for none.
+    /// Requests a challenge, for a service or unbound.
     pub async fn challenge(&self, service: Option<&str>) -> Value {
         let body = json!({ "agentId": self.agent.id, "serviceId": service });
         let body = if service.is_some() { body } else { json!({ "agentId": self.agent.id }) };
         self.control.api.post("/auth/challenge", body).await.expect(200)
     }
 
-    /// Submits an answer to a challenge.
-    pub async fn answer(&self, challenge: &Value, signature: &str) -> HttpResponse {
+    /// Submits a signature for a challenge.
+    pub async fn authenticate(&self, challenge: &Value, signature: &str) -> HttpResponse {
         let body = json!({ "challengeId": challenge["challengeId"], "signature": signature });
         self.control.api.post("/auth/authenticate", body).await
     }
 
-    /// A valid signature for a challenge.
-    pub fn signature(&self, challenge: &Value) -> String {
-        self.agent.key.sign(challenge["nonce"].as_str().expect("a text"))
+    /// Signs a challenge with the agent's key.
+    pub fn sign(&self, challenge: &Value) -> String {
+        self.agent.key.sign(challenge["nonce"].as_str().expect("the value is a string"))
     }
 }

@@ -1,4 +1,4 @@
-//! TLS for test servers: self-signed certificates, each its own authority.
+//! TLS for test servers with self-signed certificates, which clients trust directly.
 
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use tokio_rustls::TlsAcceptor;
 /// A TLS acceptor with a new certificate for `localhost` and 127.0.0.1, and the certificate as PEM.
 pub fn self_signed() -> (TlsAcceptor, String) {
     let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
-    let pair = rcgen::generate_simple_self_signed(names).expect("a certificate");
+    let pair = rcgen::generate_simple_self_signed(names).expect("the certificate is valid");
     let key = PrivatePkcs8KeyDer::from(pair.signing_key.serialize_der());
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .expect("protocols")
+        .expect("the TLS versions are valid")
         .with_no_client_auth()
         .with_single_cert(vec![pair.cert.der().clone()], key.into())
-        .expect("a certificate and its key");
+        .expect("the certificate matches the key");
     (TlsAcceptor::from(Arc::new(config)), pair.cert.pem())
 }

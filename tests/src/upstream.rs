@@ -10,27 +10,27 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-/// A running service.
+/// A running upstream service.
 pub struct Upstream {
-    /// Its loopback port.
+    /// Port on loopback.
     pub port: u16,
     received: Arc<AtomicUsize>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Upstream {
-    /// Starts it. Every path returns 200 with an object of header names to lists of values, and the request path in
-    /// `x-upstream-path`.
+    /// Starts the service. Every path returns 200 with an object of header names to lists of values, and the request
+    /// path in `x-upstream-path`.
     pub async fn start() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
-        let port = listener.local_addr().expect("it is bound").port();
+        let port = listener.local_addr().expect("the listener is bound").port();
         let received = Arc::new(AtomicUsize::new(0));
         let counter = received.clone();
         let app = Router::new().fallback(async move |uri: Uri, headers: HeaderMap| {
             counter.fetch_add(1, Ordering::SeqCst);
             ([("x-upstream-path", uri.to_string())], Json(echo(&headers)))
         });
-        let task = tokio::spawn(async move { axum::serve(listener, app).await.expect("it serves") });
+        let task = tokio::spawn(async move { axum::serve(listener, app).await.expect("the upstream serves") });
         Self { port, received, task }
     }
 

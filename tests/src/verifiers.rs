@@ -32,7 +32,7 @@ impl VerifyOutcome {
     /// Decodes the response of the verify endpoint.
     pub fn from_response(response: &HttpResponse) -> Self {
         if response.status != 200 {
-            let reason = if response.body["valid"] == false { response.error().2 } else { "not said to be invalid" };
+            let reason = if response.body["valid"] == false { response.error().2 } else { "`valid` is not false" };
             return Self::refused(response.status, reason);
         }
         assert_eq!(response.body["valid"], true, "{}", response.body);
@@ -81,7 +81,7 @@ pub struct Verifiers<'a> {
 }
 
 impl<'a> Verifiers<'a> {
-    /// For the first service.
+    /// Verifiers for the first service.
     pub fn new(control: &'a ControlPlane, sidecar: &'a Sidecar) -> Self {
         Self { control, sidecar, service: control.service(), key: control.key() }
     }
@@ -98,16 +98,24 @@ impl<'a> Verifiers<'a> {
         (VerifyOutcome::from_response(&response), VerifyOutcome::from_check_result(&result))
     }
 
-    /// Waits until both have the same outcome and it meets `expected`.
-    pub async fn agree(&self, what: &str, token: &str, expected: impl Fn(&VerifyOutcome) -> bool) -> VerifyOutcome {
+    /// Waits until API and sidecar have the same outcome and `expected` returns true for it.
+    pub async fn wait_until_equal(
+        &self,
+        condition_name: &str,
+        token: &str,
+        expected: impl Fn(&VerifyOutcome) -> bool,
+    ) -> VerifyOutcome {
         let last = RefCell::new(None);
-        let agreed = async || {
+        let poll = async || {
             let (api, sidecar) = self.verify(token).await;
-            let good = (api == sidecar && expected(&api)).then(|| api.clone());
+            let outcome = (api == sidecar && expected(&api)).then(|| api.clone());
             last.replace(Some((api, sidecar)));
-            good
+            outcome
         };
-        eventually(what, agreed, || format!("API and sidecar say {:#?}\n{}", last.borrow(), self.sidecar.log())).await
+        eventually(condition_name, poll, || {
+            format!("last outcomes of API and sidecar: {:#?}\n{}", last.borrow(), self.sidecar.log())
+        })
+        .await
     }
 }
 
@@ -119,5 +127,5 @@ fn percent_decoded(text: &str) -> String {
         bytes.push(u8::from_str_radix(code, 16).expect("two hex digits after %"));
         bytes.extend(rest.as_bytes());
     }
-    str::from_utf8(&bytes).expect("UTF-8").to_owned()
+    str::from_utf8(&bytes).expect("the text is UTF-8").to_owned()
 }

@@ -12,37 +12,37 @@ pub struct WebhookListener {
     process: Process,
     /// URL of the listener.
     pub url: String,
-    /// Id of the webhook target that it created, if any.
+    /// Id of the webhook target, if the command created one.
     pub target: Option<String>,
 }
 
 impl WebhookListener {
     /// Starts the command and waits until it listens.
-    pub async fn start(shell: &Shell, more: &[&str]) -> Self {
-        let command = shell.command(&[&["-o", "json", "webhook", "listen"], more].concat());
+    pub async fn start(shell: &Shell, arguments: &[&str]) -> Self {
+        let command = shell.command(&[&["-o", "json", "webhook", "listen"], arguments].concat());
         let mut process = Process::start(command, &shell.new_path("listen"));
         let first = eventually(
-            "it listens",
+            "the command prints its first line",
             async || {
                 process.assert_running();
                 json_lines(&process.log()).into_iter().next()
             },
-            || "it says nothing".to_owned(),
+            || "the command printed nothing".to_owned(),
         )
         .await;
         let text = |name: &str| first[name].as_str().map(str::to_owned);
-        Self { process, url: text("listening").expect("it says where"), target: text("webhookId") }
+        Self { process, url: text("listening").expect("the first line has the URL"), target: text("webhookId") }
     }
 
     /// The events printed so far.
     pub fn events(&self) -> Vec<Value> {
-        json_lines(&self.process.log()).into_iter().skip(1).collect()
+        json_lines(&self.process.log()).into_iter().filter(|line| line.get("eventId").is_some()).collect()
     }
 
     /// Waits for this number of events.
     pub async fn wait_for_events(&self, count: usize) -> Vec<Value> {
         let enough = async || Some(self.events()).filter(|events| events.len() >= count);
-        eventually("enough arrived", enough, || self.log()).await
+        eventually(&format!("the listener prints {count} events"), enough, || self.log()).await
     }
 
     /// All output, including errors.
@@ -51,19 +51,19 @@ impl WebhookListener {
     }
 
     /// Waits for the exit.
-    pub async fn ended(&mut self) -> ExitStatus {
-        self.process.ended().await
+    pub async fn wait_for_exit(&mut self) -> ExitStatus {
+        self.process.wait_for_exit().await
     }
 
     /// Sends a signal and waits for the exit.
     pub async fn stop(&mut self, signal: &str) -> ExitStatus {
         self.process.signal(signal);
-        self.process.ended().await
+        self.process.wait_for_exit().await
     }
 }
 
-/// Complete lines that are JSON objects. A pretty-printed error spans several lines and is skipped.
+/// Parses the complete lines that are JSON objects: the announcement, events and messages.
 fn json_lines(log: &str) -> Vec<Value> {
-    let whole = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-    whole.filter_map(|line| serde_json::from_str(line).ok()).filter(Value::is_object).collect()
+    let complete_lines = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    complete_lines.filter_map(|line| serde_json::from_str(line).ok()).filter(Value::is_object).collect()
 }

@@ -1,8 +1,8 @@
-//! Dependency rules: which crate may depend on which, and which module may import which.
+//! Checks the dependency rules for crates and modules.
 //!
-//! ARCHITECTURE.md gives the reasons. Change a rule only on purpose: here and there, in the same commit.
+//! ARCHITECTURE.md gives the reasons for the rules. Change a rule in both places in the same commit.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot read the sources has failed")]
+#![expect(clippy::unwrap_used, reason = "tests panic if the sources cannot be read")]
 
 use countersign_tests::tools;
 use std::{
@@ -74,13 +74,15 @@ const MODULES: [(&str, &[ModuleRule]); 2] = [
 ];
 
 /// Modules without I/O and without async code.
-const PURE: [(&str, &[&str]); 2] = [("control-plane", &["domain"]), ("ext-authz", &["view", "policy", "decide"])];
+const PURE_MODULES: [(&str, &[&str]); 2] =
+    [("control-plane", &["domain"]), ("ext-authz", &["view", "policy", "decide"])];
 
-/// Paths that a pure module must not name.
-const IMPURE: [&str; 8] = ["tokio::", "sqlx::", "axum::", "tonic::", "reqwest::", "std::fs", "std::net", "std::env"];
+/// Path prefixes that a pure module must not contain.
+const IMPURE_PATHS: [&str; 8] =
+    ["tokio::", "sqlx::", "axum::", "tonic::", "reqwest::", "std::fs", "std::net", "std::env"];
 
-/// External crates that a pure module may import: data formats, cryptography, collections and counters. `utoipa` is among them because
-/// the data of webhook events is described where it is defined.
+/// External crates that a pure module may import: data formats, cryptography, collections and counters. `utoipa` is
+/// allowed because the types of webhook event data derive their schema.
 const PURE_DEPENDENCIES: [&str; 20] = [
     "arc_swap",
     "aws_lc_rs",
@@ -110,7 +112,7 @@ fn no_dependency_rule_is_violated() {
 }
 
 #[test]
-fn detects_a_planted_violation_of_each_rule() {
+fn violation_of_each_rule_is_detected() {
     let cases = [
         (
             "ext-authz/Cargo.toml",
@@ -159,89 +161,98 @@ fn detects_a_planted_violation_of_each_rule() {
         ("ext-authz/src/decide.rs", "//!", "use tokio::time::sleep;\n//!", "ext-authz: decide names tokio::"),
         ("control-plane/src/domain/role.rs", "//!", "use std::fs;\n//!", "control-plane: domain names std::fs"),
         ("control-plane/src/domain/role.rs", "//!", "use hyper::Request;\n//!", "control-plane: domain uses hyper"),
-        ("ext-authz/src/unheard_of.rs", "", "use crate::app;", "ext-authz: unheard_of is not in the table"),
+        ("ext-authz/src/unlisted.rs", "", "use crate::app;", "ext-authz: unlisted is not in the table"),
     ];
-    for (file, at, planted, expected) in cases {
+    for (file, anchor, replacement, expected) in cases {
         let copy = tempfile::tempdir().unwrap();
         for (folder, _) in WORKSPACE_DEPENDENCIES {
             copy_sources(&tools::root().join(folder), &copy.path().join(folder));
         }
-        let path = copy.path().join(file);
-        let text = fs::read_to_string(&path).unwrap_or_default();
-        fs::write(&path, if at.is_empty() { planted.to_owned() } else { text.replacen(at, planted, 1) }).unwrap();
+        replace_in_file(&copy.path().join(file), anchor, replacement);
         assert_eq!(violations(copy.path()), BTreeSet::from([expected.to_owned()]), "{file}");
     }
 }
 
+/// Replaces the first occurrence of `anchor`. With an empty anchor, creates the file with this content.
+fn replace_in_file(path: &Path, anchor: &str, replacement: &str) {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let text = if anchor.is_empty() { replacement.to_owned() } else { text.replacen(anchor, replacement, 1) };
+    fs::write(path, text).unwrap();
+}
+
 /// All violations of the rules.
 fn violations(root: &Path) -> BTreeSet<String> {
-    let crates = WORKSPACE_DEPENDENCIES.iter().flat_map(|(folder, allowed)| wrong_dependencies(root, folder, allowed));
-    let modules = MODULES.iter().flat_map(|(folder, table)| wrong_imports(root, folder, table));
+    let crates =
+        WORKSPACE_DEPENDENCIES.iter().flat_map(|(folder, allowed)| dependency_violations(root, folder, allowed));
+    let modules = MODULES.iter().flat_map(|(folder, table)| import_violations(root, folder, table));
     crates.chain(modules).collect()
 }
 
-fn wrong_dependencies(root: &Path, folder: &str, allowed: &[&str]) -> Vec<String> {
+fn dependency_violations(root: &Path, folder: &str, allowed: &[&str]) -> Vec<String> {
     let manifest = fs::read_to_string(root.join(folder).join("Cargo.toml")).unwrap();
     let forbidden =
         FORBIDDEN_DEPENDENCIES.iter().find(|(name, _)| *name == folder).map_or(&[][..], |(_, crates)| crates);
-    let wrong = |dependency: String| match dependency.strip_prefix("countersign-") {
-        Some(ours) => (!allowed.contains(&ours)).then(|| format!("{folder} depends on {ours}")),
+    let violation = |dependency: String| match dependency.strip_prefix("countersign-") {
+        Some(workspace_crate) => {
+            (!allowed.contains(&workspace_crate)).then(|| format!("{folder} depends on {workspace_crate}"))
+        }
         None => forbidden.contains(&dependency.as_str()).then(|| format!("{folder} links {dependency}")),
     };
-    dependencies(&manifest).into_iter().filter_map(wrong).collect()
+    dependencies(&manifest).into_iter().filter_map(violation).collect()
 }
 
-fn wrong_imports(root: &Path, folder: &str, table: &[ModuleRule]) -> Vec<String> {
+fn import_violations(root: &Path, folder: &str, table: &[ModuleRule]) -> Vec<String> {
     let sources = root.join(folder).join("src");
-    let mut found = Vec::new();
+    let mut violations_found = Vec::new();
     for file in files(&sources) {
-        let below = file.strip_prefix(&sources).unwrap().with_extension("");
-        let path: Vec<String> = below.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+        let relative = file.strip_prefix(&sources).unwrap().with_extension("");
+        let path: Vec<String> = relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
         let name = path[0].as_str();
         if ["app", "lib", "main"].contains(&name) {
             continue;
         }
         let Some((_, allowed)) = table.iter().find(|(module, _)| *module == name) else {
-            found.push(format!("{folder}: {name} is not in the table"));
+            violations_found.push(format!("{folder}: {name} is not in the table"));
             continue;
         };
         let source = fs::read_to_string(&file).unwrap();
-        let pure = PURE.iter().any(|(crate_name, modules)| *crate_name == folder && modules.contains(&name));
-        let named = IMPURE.iter().filter(|impure| pure && code_of(&source).contains(*impure));
-        found.extend(named.map(|impure| format!("{folder}: {name} names {impure}")));
+        let pure = PURE_MODULES.iter().any(|(crate_name, modules)| *crate_name == folder && modules.contains(&name));
+        let impure_paths =
+            IMPURE_PATHS.iter().filter(|impure| pure && without_comments_and_tests(&source).contains(*impure));
+        violations_found.extend(impure_paths.map(|impure| format!("{folder}: {name} names {impure}")));
         let is_listed = |used: &String| {
-            PURE_DEPENDENCIES.contains(&used.as_str()) || IMPURE.contains(&format!("{used}::").as_str())
+            PURE_DEPENDENCIES.contains(&used.as_str()) || IMPURE_PATHS.contains(&format!("{used}::").as_str())
         };
         let external = external_crates(&source).into_iter().filter(|used| pure && !is_listed(used));
-        found.extend(external.map(|used| format!("{folder}: {name} uses {used}")));
-        let imported = imports(&source, &path);
+        violations_found.extend(external.map(|used| format!("{folder}: {name} uses {used}")));
+        let imported = imported_modules(&source, &path);
         let others = imported.into_iter().filter(|other| other != name && !allowed.contains(&other.as_str()));
-        found.extend(others.map(|other| format!("{folder}: {name} imports {other}")));
+        violations_found.extend(others.map(|other| format!("{folder}: {name} imports {other}")));
     }
-    found
+    violations_found
 }
 
 /// The package names of all dependencies except dev-dependencies, including renamed ones.
 fn dependencies(manifest: &str) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
+    let mut packages = BTreeSet::new();
     let mut inside = false;
     for line in manifest.lines().map(str::trim) {
         if let Some((_, name)) = line.split_once("dependencies.").filter(|_| line.starts_with('[')) {
-            found.insert(name.trim_end_matches(']').to_owned());
+            packages.insert(name.trim_end_matches(']').to_owned());
             inside = false;
         } else if line.starts_with('[') {
             inside = line.ends_with("dependencies]") && !line.contains("dev-dependencies");
         } else if let Some((name, rest)) = line.split_once('=').filter(|_| inside) {
             let renamed = rest.split_once("package = \"").and_then(|(_, rest)| rest.split('"').next());
-            found.insert(renamed.unwrap_or(name.trim().trim_end_matches(".workspace")).to_owned());
+            packages.insert(renamed.unwrap_or(name.trim().trim_end_matches(".workspace")).to_owned());
         }
     }
-    found
+    packages
 }
 
 /// The external crates that `use` declarations at the start of a line import. A local module is declared in the same file.
 fn external_crates(source: &str) -> BTreeSet<String> {
-    let code = code_of(source);
+    let code = without_comments_and_tests(source);
     let first_segment = |line: &str| {
         let path = line.strip_prefix("pub ").unwrap_or(line).strip_prefix("use ")?;
         path.split([':', ';', ' ']).next().map(str::to_owned)
@@ -255,29 +266,30 @@ fn external_crates(source: &str) -> BTreeSet<String> {
 }
 
 /// A source file without comments and without its inline tests, whose `super` is the file itself.
-fn code_of(source: &str) -> String {
+fn without_comments_and_tests(source: &str) -> String {
     let source = source.split("#[cfg(test)]\nmod tests {").next().unwrap_or(source);
     source.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 
-/// Modules of the crate that a source file names: `crate::module`, `crate::{module::…, module}` or `super::…`.
-fn imports(source: &str, path: &[String]) -> BTreeSet<String> {
-    let code = code_of(source);
-    let mut found = BTreeSet::new();
+/// Modules of the crate that a source file imports or uses, as `crate::module`, `crate::{module::…, module}` or
+/// `super::…`.
+fn imported_modules(source: &str, path: &[String]) -> BTreeSet<String> {
+    let code = without_comments_and_tests(source);
+    let mut modules = BTreeSet::new();
     for (position, _) in code.match_indices("crate::") {
-        found.extend(first_names(&code[position + "crate::".len()..]));
+        modules.extend(first_segments(&code[position + "crate::".len()..]));
     }
     // `super` repeated as often as the depth of the file is the crate root.
     let depth = if path.last().is_some_and(|name| name == "mod") { path.len() - 1 } else { path.len() };
-    let climb = "super::".repeat(depth);
-    for (position, _) in code.match_indices(&climb) {
-        found.extend(first_names(&code[position + climb.len()..]));
+    let root_prefix = "super::".repeat(depth);
+    for (position, _) in code.match_indices(&root_prefix) {
+        modules.extend(first_segments(&code[position + root_prefix.len()..]));
     }
-    found
+    modules
 }
 
 /// The first segment of a path, or of each path in a group: `a::{b}` gives `a`, `{a::b, c::{d, e}}` gives `a` and `c`.
-fn first_names(path: &str) -> Vec<String> {
+fn first_segments(path: &str) -> Vec<String> {
     let name = |text: &str| -> String {
         text.trim_start().chars().take_while(|character| character.is_alphanumeric() || *character == '_').collect()
     };
@@ -299,8 +311,8 @@ fn first_names(path: &str) -> Vec<String> {
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
-    let below = folders.iter().flat_map(|folder| self::files(folder));
-    files.into_iter().filter(|path| path.extension().is_some_and(|end| end == "rs")).chain(below).collect()
+    let nested = folders.iter().flat_map(|folder| self::files(folder));
+    files.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs")).chain(nested).collect()
 }
 
 fn copy_sources(from: &Path, to: &Path) {

@@ -1,4 +1,4 @@
-{{/* Names and labels. If the release name contains the chart name, the chart name is not appended. */}}
+{{/* The names and labels of all objects. A name ends with the chart name, unless the release name contains the chart name. */}}
 {{- define "countersign.name" -}}
 {{- if contains .Chart.Name .Release.Name -}}
 {{- .Release.Name | trunc 63 | trimSuffix "-" -}}

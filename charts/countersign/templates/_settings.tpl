@@ -1,6 +1,6 @@
 {{/*
-Renders settings as TOML. toToml does not work here: Helm passes numbers as floats, and toToml writes the integer 2592000 as
-2.592e+06, which no setting accepts. JSON strings, booleans and lists are valid TOML.
+Renders settings as TOML. The function toToml cannot be used: Helm passes numbers as floats, and toToml writes the integer
+2592000 as 2.592e+06, which is not valid for an integer setting. JSON strings, booleans and lists are valid TOML.
 */}}
 {{- define "countersign.settings" -}}
 {{- range $table, $keys := . }}

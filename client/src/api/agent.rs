@@ -1,4 +1,4 @@
-//! Registration, login, refresh and revocation of tokens: the requests of agents.
+//! Requests of agents: registration, login, refresh and revocation of tokens.
 
 use super::{Api, ApiError};
 use crate::{PrivateKey, Sign};
@@ -25,9 +25,9 @@ pub struct Tokens {
 pub struct RegisteredAgent {
     /// The id of the agent.
     pub agent_id: String,
-    /// The hash of its public key, `sha256:…`.
+    /// The hash of the agent's public key, `sha256:…`.
     pub public_key_hash: String,
-    /// `active`, `suspended` or `revoked`.
+    /// The status of the agent: `active`, `suspended` or `revoked`.
     pub status: String,
 }
 
@@ -39,8 +39,8 @@ struct Challenge {
 }
 
 impl Api {
-    /// Registers the public half of a key. `human` is the token of a human user, required where registration is not
-    /// public.
+    /// Registers the public key of a private key. `human` is the token of a human user, which is required unless
+    /// registration is public.
     pub async fn register(
         &self,
         key: &PrivateKey,
@@ -63,13 +63,15 @@ impl Api {
         self.call(Method::POST, &["auth", "register"], human, Some(&body)).await
     }
 
-    /// Logs in: requests a challenge, signs it and sends the signature. `service` becomes the audience of the token.
+    /// Logs an agent in: requests a challenge, signs it and sends the signature. `service` becomes the audience of the
+    /// token.
     pub async fn login(&self, signer: &impl Sign, agent: &str, service: Option<&str>) -> Result<Tokens, ApiError> {
-        let request = json!({ "agentId": agent, "serviceId": service });
-        let challenge: Challenge = self.call(Method::POST, &["auth", "challenge"], None, Some(&request)).await?;
+        let challenge_request = json!({ "agentId": agent, "serviceId": service });
+        let challenge: Challenge =
+            self.call(Method::POST, &["auth", "challenge"], None, Some(&challenge_request)).await?;
         let signature = signer.sign_nonce(&challenge.nonce).await?;
-        let response = json!({ "challengeId": challenge.challenge_id, "signature": signature });
-        self.call(Method::POST, &["auth", "authenticate"], None, Some(&response)).await
+        let login_request = json!({ "challengeId": challenge.challenge_id, "signature": signature });
+        self.call(Method::POST, &["auth", "authenticate"], None, Some(&login_request)).await
     }
 
     /// Exchanges a token pair for a new one.
@@ -83,14 +85,14 @@ impl Api {
         self.call(Method::POST, &["auth", "refresh"], None, Some(&body)).await
     }
 
-    /// Revokes an access token, or the session of a refresh token. As RFC 7009 requires, the response does not say
+    /// Revokes an access token, or the session of a refresh token. According to RFC 7009, the response does not reveal
     /// whether the token was valid.
     pub async fn revoke_token(&self, token: &SecretString) -> Result<(), ApiError> {
         let body = json!({ "token": token.expose_secret() });
         self.call::<Value>(Method::POST, &["auth", "revoke"], None, Some(&body)).await.map(drop)
     }
 
-    /// The public keys that verify access tokens, as a JWK Set (RFC 7517).
+    /// Fetches the public keys that verify access tokens, as a JWK Set (RFC 7517).
     pub async fn key_set(&self) -> Result<Value, ApiError> {
         self.call(Method::GET, &[".well-known", "jwks.json"], None, None).await
     }

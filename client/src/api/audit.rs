@@ -1,4 +1,4 @@
-//! The audit log.
+//! Requests for the audit log.
 
 use super::{Api, ApiError, Page};
 use secrecy::{ExposeSecret, SecretString};
@@ -9,19 +9,19 @@ use serde_json::Value;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AuditEntry {
-    /// The service whose hash chain contains the entry; `None` for the chain of the deployment.
+    /// The service whose audit chain contains the entry; `None` for the chain of the deployment.
     pub service_id: Option<String>,
-    /// The position in the chain, from 1.
+    /// The position of the entry in the chain, from 1.
     pub sequence: u64,
-    /// When the action took place (RFC 3339).
+    /// When the action occurred (RFC 3339).
     pub at: String,
     /// The action, such as `role.assigned`.
-    // Older control planes call it `act`.
+    // Older control planes call this field `act`.
     #[serde(alias = "act")]
     pub action: String,
-    /// Who took the action.
+    /// The actor of the action.
     pub actor: AuditActor,
-    /// The IP address of the client.
+    /// The IP address of the actor.
     pub address: Option<String>,
     /// The id of the HTTP request.
     pub request_id: Option<String>,
@@ -29,18 +29,18 @@ pub struct AuditEntry {
     pub agent_id: Option<String>,
     /// The object that was created, changed or removed.
     pub object: Option<AuditObject>,
-    /// Further fields, by action.
+    /// Further fields, which depend on the action.
     pub details: Value,
     /// The hash of the previous entry of the chain.
     pub previous_hash: String,
-    /// The hash of this entry.
+    /// The hash of the entry.
     pub hash: String,
 }
 
-/// Who took an action.
+/// The actor of an audited action.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct AuditActor {
-    /// `service_key`, `human`, `public` or `system`.
+    /// The kind of actor: `service_key`, `human`, `public` or `system`.
     pub kind: String,
     /// The issuer of a human user's token.
     pub issuer: Option<String>,
@@ -48,32 +48,32 @@ pub struct AuditActor {
     pub id: Option<String>,
 }
 
-/// The object of an action.
+/// The object of an audited action.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct AuditObject {
-    /// `role`, `service_key`, `signing_key` or `webhook`.
+    /// The kind of object: `role`, `service_key`, `signing_key` or `webhook`.
     pub kind: String,
-    /// Its id.
+    /// The id of the object.
     pub id: String,
 }
 
-/// Which entries are listed. A field that is `None` does not filter.
+/// A filter of audit entries. A field that is `None` matches every entry.
 #[derive(Debug, Default)]
 pub struct AuditFilter {
-    /// Entries of this service.
+    /// Matches entries of this service.
     pub service: Option<String>,
-    /// Entries about this agent.
+    /// Matches entries about this agent.
     pub agent: Option<String>,
-    /// Entries of this action, such as `role.assigned`.
+    /// Matches entries of this action, such as `role.assigned`.
     pub action: Option<String>,
-    /// Entries at or after this time (RFC 3339).
+    /// Matches entries at or after this time (RFC 3339).
     pub since: Option<String>,
-    /// Entries before this time (RFC 3339).
+    /// Matches entries before this time (RFC 3339).
     pub until: Option<String>,
 }
 
 impl Api {
-    /// Audit entries, newest first: at most `limit`, after the first `offset`.
+    /// Lists audit entries, newest first. Skips the first `offset` entries and returns at most `limit`.
     pub async fn list_audit_entries(
         &self,
         human: &SecretString,
@@ -86,7 +86,7 @@ impl Api {
             ("serviceId", service),
             ("agentId", agent),
             ("action", action),
-            // The name in older control planes. Each version ignores the parameter that it does not know.
+            // Older control planes call the parameter `act`. Each version ignores unknown parameters.
             ("act", action),
             ("since", since),
             ("until", until),

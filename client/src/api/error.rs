@@ -6,15 +6,15 @@ use reqwest::{Response, header::RETRY_AFTER};
 use serde_json::{Map, Value};
 use std::time::Duration;
 
-/// The status of a request that exceeds a rate limit.
+/// The HTTP status of a request that exceeds a rate limit.
 const TOO_MANY_REQUESTS: u16 = 429;
 
-/// The parts of an error response that not every caller needs.
+/// Details of an error response, for callers that need more than its code and message.
 #[derive(Debug, Default)]
 pub struct ErrorDetails {
-    /// `error.details`.
+    /// The object `error.details` of the response.
     pub fields: Map<String, Value>,
-    /// The header `X-Request-Id`, by which the operator finds the request in the log.
+    /// The header `X-Request-Id`, with which the operator can find the request in the log.
     pub request_id: Option<String>,
 }
 
@@ -29,7 +29,7 @@ pub enum ApiError {
         /// The error of the HTTP client.
         error: reqwest::Error,
     },
-    /// The control plane answered with an error.
+    /// The control plane returned an error response.
     #[error("{status} {code}: {message}{}", requirement(&details.fields))]
     Refused {
         /// The HTTP status.
@@ -40,19 +40,19 @@ pub enum ApiError {
         message: String,
         /// `error.details.reason` of the response.
         reason: Option<String>,
-        /// Further parts of the response.
+        /// Further details of the response.
         details: Box<ErrorDetails>,
         /// The response header `Retry-After`.
         retry_after: Option<Duration>,
     },
-    /// The response is not what the API documents.
-    #[error("the response of {0} is not one of Countersign's API")]
+    /// The response does not have the format that the API documents.
+    #[error("{0} returned a response that is not one of the Countersign API")]
     Unreadable(String),
     /// The URL of the control plane is not an https URL.
     #[error("`{}` is not an https URL", redacted_url(.0))]
     Url(String),
-    /// The certificate authorities cannot be loaded.
-    #[error("the certificate authorities cannot be used: {0}")]
+    /// The trusted CA certificates cannot be loaded.
+    #[error("the trusted CA certificates cannot be loaded: {0}")]
     Authority(String),
     /// The agent's key cannot be read or cannot sign.
     #[error(transparent)]
@@ -60,18 +60,18 @@ pub enum ApiError {
 }
 
 impl ApiError {
-    /// Reads an error response; `None` if its body is not JSON.
+    /// Parses an error response; `None` if its body is not JSON.
     pub(super) async fn from_response(response: Response) -> Option<Self> {
         let status = response.status().as_u16();
         let header = |name: &str| response.headers().get(name)?.to_str().ok().map(str::to_owned);
         let (request_id, retry_after) = (header("x-request-id"), header(RETRY_AFTER.as_str()));
         let body: Value = response.json().await.ok()?;
-        let text = |pointer| body.pointer(pointer).and_then(Value::as_str).map(without_control_characters);
+        let text_at = |pointer| body.pointer(pointer).and_then(Value::as_str).map(without_control_characters);
         Some(Self::Refused {
             status,
-            code: text("/error/code").unwrap_or_default(),
-            message: text("/error/message").unwrap_or_default(),
-            reason: text("/error/details/reason"),
+            code: text_at("/error/code").unwrap_or_default(),
+            message: text_at("/error/message").unwrap_or_default(),
+            reason: text_at("/error/details/reason"),
             details: Box::new(ErrorDetails {
                 fields: body.pointer("/error/details").and_then(Value::as_object).cloned().unwrap_or_default(),
                 request_id,
@@ -80,12 +80,12 @@ impl ApiError {
         })
     }
 
-    /// Whether the session has ended, so that only a new login helps.
+    /// Whether the session has ended, so that a new login is required.
     pub fn ends_session(&self) -> bool {
         matches!(self, Self::Refused { status: 401, reason: Some(reason), .. } if reason.starts_with("refresh_"))
     }
 
-    /// How long to wait before the request is sent again, if the control plane says so.
+    /// The time to wait before the request is sent again, from the header `Retry-After`.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused { retry_after, .. } => *retry_after,
@@ -98,7 +98,8 @@ impl ApiError {
         matches!(self, Self::Refused { status: TOO_MANY_REQUESTS, .. })
     }
 
-    /// Whether the same request may succeed later: the control plane is unreachable, fails or limits the rate.
+    /// Whether the same request may succeed later: the control plane is unreachable, has an internal error or limits
+    /// the rate.
     pub const fn is_outage(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Unreadable(_) => true,
@@ -108,7 +109,7 @@ impl ApiError {
     }
 }
 
-/// The innermost cause of an error, which is the one that the system or TLS reports.
+/// Returns the message of the innermost cause of an error, which is usually an error of the operating system or of TLS.
 pub fn innermost(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {
@@ -117,26 +118,27 @@ pub fn innermost(error: &reqwest::Error) -> String {
     if error.is_timeout() {
         return "the request timed out".to_owned();
     }
-    // A message of reqwest itself ends with the whole URL, which may contain a secret.
+    // The messages of reqwest end with the whole URL, which may contain a secret.
     let text = cause.to_string();
     text.split(" for url (").next().unwrap_or_default().to_owned()
 }
 
-/// What the request required and what the caller has, as far as `error.details` says so: `" (required: …; actual: …)"`.
+/// Formats the members `required` and `actual` of `error.details` as `" (required: …; actual: …)"`. Returns an empty
+/// text if neither exists.
 pub fn requirement(details: &Map<String, Value>) -> String {
     let part =
-        |name| details.get(name).map(|value| format!("{name}: {}", without_control_characters(&described(value))));
+        |name| details.get(name).map(|value| format!("{name}: {}", without_control_characters(&describe(value))));
     let parts: Vec<_> = ["required", "actual"].into_iter().filter_map(part).collect();
     if parts.is_empty() { String::new() } else { format!(" ({})", parts.join("; ")) }
 }
 
-/// `{"roles": ["a", "b"], "scope": "full"}` as `roles a, b, scope full`.
-fn described(value: &Value) -> String {
+/// Formats `{"roles": ["a", "b"], "scope": "full"}` as `roles a, b, scope full`.
+fn describe(value: &Value) -> String {
     match value {
         Value::Array(items) if items.is_empty() => "none".to_owned(),
-        Value::Array(items) => items.iter().map(described).collect::<Vec<_>>().join(", "),
+        Value::Array(items) => items.iter().map(describe).collect::<Vec<_>>().join(", "),
         Value::Object(fields) => {
-            fields.iter().map(|(name, value)| format!("{name} {}", described(value))).collect::<Vec<_>>().join(", ")
+            fields.iter().map(|(name, value)| format!("{name} {}", describe(value))).collect::<Vec<_>>().join(", ")
         }
         Value::String(text) => text.clone(),
         Value::Null => "none".to_owned(),
@@ -144,8 +146,8 @@ fn described(value: &Value) -> String {
     }
 }
 
-/// Replaces control characters and line breaks: the text is of another party, and must neither control the terminal nor look
-/// like a line of this program.
+/// Replaces control characters and line breaks with `?`. Text from another party must neither control the terminal nor
+/// look like a line of this program.
 pub fn without_control_characters(text: &str) -> String {
     text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
 }
@@ -156,13 +158,13 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn requirement_lists_what_is_required_before_what_the_caller_has() {
-        let of = |details: Value| requirement(details.as_object().unwrap());
-        assert_eq!(of(json!({ "reason": "no_role" })), "");
+    fn requirement_lists_required_before_actual() {
+        let requirement_of = |details: Value| requirement(details.as_object().unwrap());
+        assert_eq!(requirement_of(json!({ "reason": "no_role" })), "");
         let scopes = json!({ "actual": { "scope": "sync" }, "required": { "scope": "full" } });
-        assert_eq!(of(scopes), " (required: scope full; actual: scope sync)");
+        assert_eq!(requirement_of(scopes), " (required: scope full; actual: scope sync)");
         let roles = json!({ "actual": { "roles": [] }, "required": { "roles": ["reader", "writer"] } });
-        assert_eq!(of(roles), " (required: roles reader, writer; actual: roles none)");
+        assert_eq!(requirement_of(roles), " (required: roles reader, writer; actual: roles none)");
     }
 
     #[test]

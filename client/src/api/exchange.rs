@@ -1,30 +1,31 @@
-//! A request and its response as a trace shows them: without bodies, headers and credentials.
+//! The data of a request and its response for a trace. A trace contains no bodies, no headers except `X-Request-Id`,
+//! and no secrets.
 
 use super::redact::url_with_port;
 use reqwest::{Client, Method, Request, Response};
 use std::time::{Duration, Instant};
 
-/// Receives every exchange after it ended.
+/// A function that is called after each exchange.
 pub type Observer = fn(&Exchange);
 
-/// A request and its result. It contains no secret.
+/// A request and its result, without secrets.
 #[derive(Debug)]
 pub struct Exchange {
     /// The HTTP method.
     pub method: Method,
-    /// The URL, without user, password, query and fragment.
+    /// The URL without user name, password, query and fragment.
     pub url: String,
-    /// The status of the response; `None` if there was no response.
+    /// The HTTP status of the response; `None` if there was no response.
     pub status: Option<u16>,
     /// The response header `X-Request-Id`.
     pub request_id: Option<String>,
-    /// The time until the head of the response arrived.
+    /// The time until the headers of the response arrived.
     pub elapsed: Duration,
 }
 
 impl Exchange {
-    /// Sends a request and reports it to the observer.
-    #[expect(clippy::disallowed_methods, reason = "an elapsed time for a trace, on which no decision depends")]
+    /// Sends a request and calls the observer with the exchange.
+    #[expect(clippy::disallowed_methods, reason = "the elapsed time is shown in a trace only")]
     pub async fn execute(
         http: &Client,
         request: Request,

@@ -1,4 +1,4 @@
-//! Health and status of the control plane.
+//! Requests for the health and status of the control plane.
 
 use super::{Api, ApiError, redacted_url};
 use reqwest::Method;
@@ -9,32 +9,32 @@ use std::collections::BTreeMap;
 /// The response of `GET /health`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Health {
-    /// `healthy`, `degraded` or `unhealthy`.
+    /// The overall health: `healthy`, `degraded` or `unhealthy`.
     pub status: String,
-    /// The time at the control plane (RFC 3339).
+    /// The current time of the control plane (RFC 3339).
     pub timestamp: String,
-    /// The state of each component, such as `up`, `degraded` or `down`.
+    /// The state of each component: `up`, `degraded` or `down`.
     pub checks: BTreeMap<String, String>,
 }
 
-/// The response of `GET /status`, in part.
+/// The members of the response of `GET /status` that this crate uses.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
     /// The version of the control plane.
     pub version: String,
-    /// Seconds since it started.
+    /// Seconds since the control plane started.
     pub uptime: u64,
 }
 
 impl Api {
-    /// The health of the control plane; also an unhealthy one is a successful result.
+    /// Fetches the health of the control plane. Returns `Ok` also if the control plane is unhealthy.
     pub async fn health(&self) -> Result<Health, ApiError> {
         let response = self.execute(self.http.get(self.endpoint(&["health"])?)).await?;
         response.json().await.map_err(|_| ApiError::Unreadable(redacted_url(self.url.as_str())))
     }
 
-    /// The status of the control plane. `key` is an API key of scope `full`.
+    /// Fetches the status of the control plane. `key` is an API key of scope `full`.
     pub async fn status(&self, key: &SecretString) -> Result<Status, ApiError> {
         self.call(Method::GET, &["status"], Some(key), None).await
     }

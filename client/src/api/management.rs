@@ -1,4 +1,4 @@
-//! Services, API keys, roles, agents: the requests of services and human users.
+//! Requests of services and human users for services, API keys, roles and agents.
 
 use super::{Api, ApiError};
 use reqwest::Method;
@@ -6,8 +6,8 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-/// The largest page that the API serves.
-const LARGEST_PAGE: &str = "200";
+/// The maximum page size of the API, as a query parameter.
+const MAX_PAGE_SIZE: &str = "200";
 
 /// A service.
 #[derive(Debug, Serialize, Deserialize)]
@@ -17,25 +17,25 @@ pub struct Service {
     pub service_id: String,
     /// The display name.
     pub name: String,
-    /// Whether it accepts tokens that have no service as their audience.
+    /// Whether the service accepts tokens that were issued for no service.
     pub accepts_unbound_tokens: bool,
-    /// When it was created (RFC 3339).
+    /// When the service was created (RFC 3339).
     pub created_at: String,
 }
 
-/// A new API key. This is the only response that contains the secret.
+/// A new API key. No later response contains its secret.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NewApiKey {
-    /// The id, by which the key is revoked.
+    /// The id of the API key.
     pub key_id: String,
-    /// The API key itself.
+    /// The API key, which contains the secret.
     pub api_key: SecretString,
     /// The display name.
     pub name: String,
-    /// `full` or `sync`.
+    /// The scope: `full` or `sync`.
     pub scope: String,
-    /// When it was created (RFC 3339).
+    /// When the API key was created (RFC 3339).
     pub created_at: String,
 }
 
@@ -43,22 +43,22 @@ pub struct NewApiKey {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ListedKey {
-    /// The id, by which the key is revoked.
+    /// The id of the API key.
     pub key_id: String,
     /// The display name.
     pub name: String,
-    /// `full` or `sync`.
+    /// The scope: `full` or `sync`.
     pub scope: String,
-    /// When it was created (RFC 3339).
+    /// When the API key was created (RFC 3339).
     pub created_at: String,
-    /// When it was revoked (RFC 3339).
+    /// When the API key was revoked (RFC 3339).
     pub revoked_at: Option<String>,
 }
 
 /// A page of a listing.
 #[derive(Debug, Deserialize)]
 pub struct Page<T> {
-    /// The items.
+    /// The items of the page.
     pub data: Vec<T>,
     /// The position of the page.
     pub pagination: Pagination,
@@ -79,25 +79,61 @@ pub struct Role {
     /// The id of the role.
     #[serde(alias = "id")]
     pub role_id: String,
-    /// The name, unique at the service.
+    /// The name, which is unique at the service.
     pub name: String,
-    /// The description.
+    /// The description of the role.
     #[serde(default)]
     pub description: String,
-    /// The permissions that it grants.
+    /// The permissions that the role grants.
     pub permissions: Vec<String>,
-    /// When it was created (RFC 3339).
+    /// When the role was created (RFC 3339).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at: Option<String>,
 }
 
 /// An agent that holds roles at a service.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct AgentWithRoles {
     /// The id of the agent.
-    pub id: String,
+    #[serde(alias = "id")]
+    pub agent_id: String,
     /// The display name.
     pub name: String,
+    /// `active`, `suspended` or `revoked`.
+    pub status: String,
+    /// The trust score, from 0 to 5.
+    pub trust_score: Value,
+    /// The hash of its public key, `sha256:…`.
+    pub public_key_hash: String,
+    /// When it was registered (RFC 3339).
+    pub created_at: String,
+    /// When it last logged in or refreshed its token (RFC 3339).
+    pub last_seen_at: Option<String>,
+    /// The roles that it holds at the service.
+    pub roles: Vec<AssignedRole>,
+}
+
+/// A role that an agent holds.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AssignedRole {
+    /// The id of the role.
+    #[serde(alias = "id")]
+    pub role_id: String,
+    /// The name of the role.
+    pub name: String,
+    /// When the assignment ends (RFC 3339); `None` if it has no end.
+    pub expires_at: Option<String>,
+}
+
+/// Which agents are listed. A field that is `None` does not filter.
+#[derive(Debug, Default)]
+pub struct AgentFilter {
+    /// Agents that hold the role with this id.
+    pub role: Option<String>,
+    /// Agents with this status: `active`, `suspended` or `revoked`.
+    pub status: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -122,13 +158,13 @@ impl Api {
         self.call(Method::POST, &["services"], Some(human), Some(&body)).await
     }
 
-    /// A service. The caller is its owner or an administrator.
+    /// Reads a service. The human user must be its owner or an administrator.
     pub async fn read_service(&self, human: &SecretString, service: &str) -> Result<Service, ApiError> {
         self.call(Method::GET, &["services", service], Some(human), None).await
     }
 
-    /// Changes the name of a service, or whether it accepts tokens without a service as audience. `None` changes
-    /// nothing.
+    /// Changes the name of a service, and whether it accepts tokens that were issued for no service. `None` leaves a
+    /// property unchanged.
     pub async fn change_service(
         &self,
         human: &SecretString,
@@ -140,12 +176,12 @@ impl Api {
         self.call(Method::PATCH, &["services", service], Some(human), Some(&body)).await
     }
 
-    /// A page of the services that the human user owns, or of all services for an administrator, newest first.
+    /// Lists a page of the services that the human user owns, newest first. For an administrator, lists all services.
     pub async fn list_services(&self, human: &SecretString, offset: usize) -> Result<Page<Service>, ApiError> {
         self.page(human, &["services"], offset).await
     }
 
-    /// A page of the API keys of a service, revoked ones included, newest first.
+    /// Lists a page of the API keys of a service, including revoked ones, newest first.
     pub async fn list_keys(
         &self,
         human: &SecretString,
@@ -155,14 +191,30 @@ impl Api {
         self.page(human, &["services", service, "keys"], offset).await
     }
 
+    /// Fetches a page of a listing, from the item `offset`.
     pub(super) async fn page<T: DeserializeOwned>(
         &self,
         credential: &SecretString,
         path: &[&str],
         offset: usize,
     ) -> Result<Page<T>, ApiError> {
+        self.filtered_page(credential, path, offset, &[]).await
+    }
+
+    async fn filtered_page<T: DeserializeOwned>(
+        &self,
+        credential: &SecretString,
+        path: &[&str],
+        offset: usize,
+        filter: &[(&str, &Option<String>)],
+    ) -> Result<Page<T>, ApiError> {
         let mut url = self.endpoint(path)?;
-        url.query_pairs_mut().append_pair("limit", LARGEST_PAGE).append_pair("offset", &offset.to_string());
+        url.query_pairs_mut().append_pair("limit", MAX_PAGE_SIZE).append_pair("offset", &offset.to_string());
+        for (name, value) in filter {
+            if let Some(value) = value {
+                url.query_pairs_mut().append_pair(name, value);
+            }
+        }
         self.send(self.http.get(url).bearer_auth(credential.expose_secret())).await
     }
 
@@ -178,13 +230,13 @@ impl Api {
         self.call(Method::POST, &["services", service, "keys"], Some(human), Some(&body)).await
     }
 
-    /// Revokes an API key. Returns `false` if it was revoked before.
+    /// Revokes an API key. Returns `false` if the key was already revoked.
     pub async fn revoke_key(&self, human: &SecretString, service: &str, key: &str) -> Result<bool, ApiError> {
         let path = ["services", service, "keys", key];
         self.call(Method::DELETE, &path, Some(human), None).await.map(|Revoked { revoked }| revoked)
     }
 
-    /// Creates a role. `manager` is an API key of scope `full`, or the token of the owner.
+    /// Creates a role. `manager` is an API key of scope `full`, or the token of the service's owner.
     pub async fn create_role(
         &self,
         manager: &SecretString,
@@ -198,7 +250,7 @@ impl Api {
         Ok(Role { description: description.to_owned(), ..role })
     }
 
-    /// The roles of a service.
+    /// Lists the roles of a service.
     pub async fn list_roles(&self, manager: &SecretString, service: &str) -> Result<Vec<Role>, ApiError> {
         let path = ["services", service, "roles"];
         self.call(Method::GET, &path, Some(manager), None).await.map(|List { data }| data)
@@ -210,8 +262,8 @@ impl Api {
         self.call::<Value>(Method::DELETE, &path, Some(manager), None).await.map(drop)
     }
 
-    /// Assigns a role to an agent until `expires_at` (RFC 3339), or without end. For a role that is assigned already
-    /// it replaces the end.
+    /// Assigns a role to an agent until `expires_at` (RFC 3339), or permanently. If the role is already assigned,
+    /// replaces its expiry.
     pub async fn assign_role(
         &self,
         manager: &SecretString,
@@ -225,7 +277,7 @@ impl Api {
         self.call::<Value>(Method::POST, &path, Some(manager), Some(&body)).await.map(drop)
     }
 
-    /// Revokes a role of an agent. Returns `false` if the agent did not hold it.
+    /// Revokes a role of an agent. Returns `false` if the role was not assigned.
     pub async fn revoke_role(
         &self,
         manager: &SecretString,
@@ -237,27 +289,32 @@ impl Api {
         self.call(Method::DELETE, &path, Some(manager), None).await.map(|Revoked { revoked }| revoked)
     }
 
-    /// An agent. The credential is an API key of the service with scope `full`.
+    /// Reads an agent. `manager` is an API key of the service with scope `full`.
     pub async fn read_agent(&self, manager: &SecretString, service: &str, agent: &str) -> Result<Value, ApiError> {
         self.call(Method::GET, &["services", service, "agents", agent], Some(manager), None).await
     }
 
-    /// A page of the agents that hold a role at the service.
+    /// Lists a page of the agents that hold a role at the service, newest first. `manager` is an API key of scope `full`,
+    /// or the token of the owner.
     pub async fn list_agents(
         &self,
         manager: &SecretString,
         service: &str,
+        filter: &AgentFilter,
         offset: usize,
     ) -> Result<Page<AgentWithRoles>, ApiError> {
-        self.page(manager, &["services", service, "agents"], offset).await
+        let AgentFilter { role, status } = filter;
+        let path = ["services", service, "agents"];
+        self.filtered_page(manager, &path, offset, &[("role", role), ("status", status)]).await
     }
 
-    /// Sets the status of an agent: `active`, `suspended` or `revoked`. `revoked` is final.
+    /// Sets the status of an agent: `active`, `suspended` or `revoked`. An agent that is `revoked` cannot be changed
+    /// again.
     pub async fn set_agent_status(&self, human: &SecretString, agent: &str, status: &str) -> Result<Value, ApiError> {
         self.call(Method::PUT, &["agents", agent, "status"], Some(human), Some(&json!({ "status": status }))).await
     }
 
-    /// Verifies an agent's token, for services without a sidecar.
+    /// Verifies an agent's token. Services without a sidecar use this request.
     pub async fn verify(&self, key: &SecretString, service: &str, token: &SecretString) -> Result<Value, ApiError> {
         let url = self.endpoint(&["services", service, "verify"])?;
         let request = self.http.get(url).bearer_auth(key.expose_secret());

@@ -1,15 +1,15 @@
-//! URLs as they may be shown: without the parts that may contain a secret.
+//! Removes the parts of URLs that may contain a secret, for messages and traces.
 
 use reqwest::Url;
 
-/// Scheme, host, port and path. User, password, query and fragment are removed, also from text that is not a URL.
+/// Removes user name, password, query and fragment from a URL, and similar parts from text that is not a valid URL.
 pub fn redacted_url(url: &str) -> String {
     let Ok(mut parsed) = Url::parse(url) else {
         let path = url.split(['?', '#']).next().unwrap_or_default();
         return path.rsplit('@').next().unwrap_or_default().to_owned();
     };
     if parsed.set_username("").and_then(|()| parsed.set_password(None)).is_err() {
-        // A URL without a host cannot have a user; what follows its scheme could be a secret.
+        // A URL without a host cannot have a user name. The text after its scheme could be a secret.
         return format!("{}:…", parsed.scheme());
     }
     parsed.set_query(None);
@@ -17,7 +17,7 @@ pub fn redacted_url(url: &str) -> String {
     parsed.to_string()
 }
 
-/// The same with the port that is used, also where it is the default port of the scheme.
+/// Redacts a URL and adds the port, even if it is the default port of the scheme.
 pub fn url_with_port(url: &Url) -> String {
     let (host, port) = (url.host_str().unwrap_or_default(), url.port_or_known_default());
     match port {
@@ -31,8 +31,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn redacted_url_drops_everything_that_may_be_a_secret() {
-        for (url, shown) in [
+    fn redacted_url_removes_all_parts_that_may_be_secret() {
+        for (url, redacted) in [
             ("https://user:s3cr3t@host:8/x/?token=s3cr3t#s3cr3t", "https://host:8/x/"),
             ("ftp://s3cr3t@host/x", "ftp://host/x"),
             ("127.0.0.1:20000/x?s3cr3t", "127.0.0.1:20000/x"),
@@ -42,19 +42,19 @@ mod tests {
             ("mailto:s3cr3t", "mailto:…"),
             ("", ""),
         ] {
-            assert_eq!(redacted_url(url), shown, "{url}");
+            assert_eq!(redacted_url(url), redacted, "{url}");
         }
     }
 
     #[test]
-    fn url_with_port_shows_the_default_port_and_no_secret() {
-        for (url, shown) in [
+    fn url_with_port_adds_the_default_port_and_removes_secrets() {
+        for (url, redacted) in [
             ("https://user:s3cr3t@host/x?s3cr3t", "https://host:443/x"),
             ("https://host:8443", "https://host:8443/"),
             ("http://[::1]/", "http://[::1]:80/"),
             ("mailto:s3cr3t", "mailto:…"),
         ] {
-            assert_eq!(url_with_port(&Url::parse(url).unwrap()), shown, "{url}");
+            assert_eq!(url_with_port(&Url::parse(url).unwrap()), redacted, "{url}");
         }
     }
 }

@@ -1,54 +1,54 @@
-//! The keys that sign access tokens: the requests of administrators.
+//! Requests of administrators for the keys that sign access tokens.
 
 use super::{Api, ApiError, Page, management::Revoked};
 use reqwest::Method;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
-/// A signing key.
+/// A key that signs access tokens.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SigningKey {
-    /// The key id, a thumbprint (RFC 7638).
+    /// The key id, which is a thumbprint (RFC 7638).
     pub kid: String,
-    /// `next`, `signing`, `retired`, `removed` or `revoked`.
+    /// The status: `next`, `signing`, `retired`, `removed` or `revoked`.
     pub status: String,
     /// The signature algorithm, `ES256`.
     pub algorithm: String,
-    /// When it was added to the JWK Set.
+    /// When the key was added to the JWK Set.
     pub published_at: String,
-    /// When it starts to sign, if that is decided.
+    /// When the key starts to sign tokens; `None` if no rotation is scheduled.
     pub signs_from: Option<String>,
-    /// When the next key started to sign.
+    /// When the following key started to sign tokens.
     pub retired_at: Option<String>,
-    /// When it was removed from the JWK Set, so that its tokens became invalid.
+    /// When the key was removed from the JWK Set, which invalidated the tokens that it had signed.
     pub removed_at: Option<String>,
 }
 
-/// A rotation that is done or scheduled.
+/// A completed or scheduled rotation of the signing key.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rotation {
-    /// The new signing key.
+    /// The key id of the new signing key.
     pub kid: String,
-    /// `signing`, or `next` until the switch.
+    /// The status of the new key: `next` before the switch, `signing` afterwards.
     pub status: String,
-    /// The time of the switch (RFC 3339).
+    /// When the new key starts to sign tokens (RFC 3339).
     pub signs_from: String,
 }
 
 impl Api {
-    /// A page of the signing keys, removed ones included, newest first.
+    /// Lists a page of the signing keys, including removed ones, newest first.
     pub async fn list_signing_keys(&self, human: &SecretString, offset: usize) -> Result<Page<SigningKey>, ApiError> {
         self.page(human, &["signing-keys"], offset).await
     }
 
-    /// Rotates the signing key. The next key starts to sign when every sidecar with a live lease has loaded it.
+    /// Rotates the signing key. The next key starts to sign when every sidecar whose view is not stale has loaded it.
     pub async fn rotate_signing_key(&self, human: &SecretString) -> Result<Rotation, ApiError> {
         self.call(Method::POST, &["signing-keys", "rotate"], Some(human), None).await
     }
 
-    /// Revokes a signing key and with it every token that it signed. Returns `false` if it was not trusted before.
+    /// Revokes a signing key and every token that it signed. Returns `false` if the key was already removed or revoked.
     pub async fn revoke_signing_key(&self, human: &SecretString, kid: &str) -> Result<bool, ApiError> {
         let path = ["signing-keys", kid];
         self.call(Method::DELETE, &path, Some(human), None).await.map(|Revoked { revoked }| revoked)

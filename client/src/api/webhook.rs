@@ -1,4 +1,4 @@
-//! Webhooks and their deliveries: the requests of services and administrators.
+//! Requests of services and administrators for webhooks and their deliveries.
 
 use super::{Api, ApiError, Page};
 use reqwest::Method;
@@ -6,7 +6,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// Which webhooks a request is about.
+/// The webhooks that a request applies to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WebhookScope {
     /// The webhooks of a service, which receive its events.
@@ -15,64 +15,64 @@ pub enum WebhookScope {
     Deployment,
 }
 
-/// A URL that events are delivered to.
+/// A webhook: a URL to which events are delivered.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Webhook {
     /// The id of the webhook.
     pub webhook_id: String,
-    /// The service whose events it receives; `None` for all services.
+    /// The service whose events the webhook receives; `None` for the events of all services.
     pub service_id: Option<String>,
     /// The URL of the receiver.
     pub url: String,
-    /// The event kinds that it receives, or `*` alone.
+    /// The event kinds that the webhook receives, or only `*` for all kinds.
     pub events: Vec<String>,
-    /// The description.
+    /// The description of the webhook.
     pub description: Option<String>,
-    /// `active`, `paused` or `disabled`.
+    /// The status: `active`, `paused` or `disabled`.
     pub status: String,
-    /// Why it is disabled: `gone` or `failing`.
+    /// Why the webhook is disabled: `gone` or `failing`.
     pub disabled_reason: Option<String>,
-    /// Since when every delivery fails.
+    /// The time since which every delivery has failed.
     pub failing_since: Option<String>,
-    /// Until when requests are signed with the previous secret too.
+    /// The time until which requests are also signed with the previous secret.
     pub previous_secret_expires_at: Option<String>,
-    /// When it was created.
+    /// When the webhook was created (RFC 3339).
     pub created_at: String,
-    /// When it was last changed.
+    /// When the webhook was last changed (RFC 3339).
     pub updated_at: String,
 }
 
-/// A new webhook. This is the only response that contains its secret.
+/// A new webhook and its secret. No later response contains this secret.
 #[derive(Debug, Deserialize)]
 pub struct NewWebhook {
     /// The webhook.
     #[serde(flatten)]
     pub webhook: Webhook,
-    /// The secret that signs its requests.
+    /// The secret that signs the requests to the webhook.
     pub secret: SecretString,
 }
 
-/// A new secret of a webhook. This is the only response that contains it.
+/// A new secret of a webhook. No later response contains this secret.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NewSecret {
     /// The new secret.
     pub secret: SecretString,
-    /// Until when requests are signed with the previous secret too.
+    /// The time until which requests are also signed with the previous secret.
     pub previous_secret_expires_at: String,
 }
 
-/// The fields of a webhook to set. `None` leaves a field unchanged.
+/// The properties of a new webhook, or a change of its properties. `None` leaves a property unchanged.
 #[derive(Debug, Default)]
 pub struct WebhookChange {
     /// The URL of the receiver.
     pub url: Option<String>,
-    /// The event kinds that it receives, or `*` alone.
+    /// The event kinds that the webhook receives, or only `*` for all kinds.
     pub events: Option<Vec<String>>,
-    /// The description.
+    /// The description of the webhook.
     pub description: Option<String>,
-    /// `active` or `paused`.
+    /// The new status: `active` or `paused`.
     pub status: Option<&'static str>,
 }
 
@@ -80,13 +80,13 @@ pub struct WebhookChange {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WebhookDelivery {
-    /// The id of the event, which the receiver gets as `webhook-id`.
+    /// The id of the event, which is also the header `webhook-id` of the request.
     pub event_id: String,
     /// The event kind.
     pub event: String,
     /// When the event occurred.
     pub occurred_at: String,
-    /// `pending`, `delivered` or `dead`.
+    /// The status: `pending`, `delivered` or `dead`.
     pub status: String,
     /// The number of attempts.
     pub attempts: u64,
@@ -100,7 +100,7 @@ pub struct WebhookDelivery {
     pub response_body: Option<String>,
     /// Why the last attempt failed.
     pub failure: Option<String>,
-    /// The body of the request; only in the response for a single delivery.
+    /// The body of the request. Only [`Api::read_delivery`] returns it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<Value>,
 }
@@ -139,13 +139,14 @@ impl WebhookChange {
             ("description", description.as_ref().map(|description| json!(description))),
             ("status", status.map(|status| json!(status))),
         ];
-        let set = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-        Value::Object(set.collect::<Map<_, _>>())
+        let changed_fields = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        Value::Object(changed_fields.collect::<Map<_, _>>())
     }
 }
 
 impl Api {
-    /// Creates a webhook. `manager` is an API key of scope `full`, the token of the owner, or that of an administrator.
+    /// Creates a webhook. `manager` is an API key of scope `full`, or the token of the service's owner or an
+    /// administrator.
     pub async fn create_webhook(
         &self,
         manager: &SecretString,
@@ -155,12 +156,12 @@ impl Api {
         self.call(Method::POST, &scope.path(&[]), Some(manager), Some(&webhook.body())).await
     }
 
-    /// All webhooks of the scope; their number is limited, so there are no pages.
+    /// Lists all webhooks of the scope. The list has no pages, because the number of webhooks is limited.
     pub async fn list_webhooks(&self, manager: &SecretString, scope: &WebhookScope) -> Result<Vec<Webhook>, ApiError> {
         self.call(Method::GET, &scope.path(&[]), Some(manager), None).await.map(|WebhookList { data }| data)
     }
 
-    /// One webhook.
+    /// Reads a webhook.
     pub async fn read_webhook(
         &self,
         manager: &SecretString,
@@ -201,7 +202,7 @@ impl Api {
         self.call(Method::POST, &scope.path(&[webhook, "rotate-secret"]), Some(manager), None).await
     }
 
-    /// Sends an event of kind `webhook.test`. Returns its id.
+    /// Sends an event of kind `webhook.test` to the webhook. Returns the id of the event.
     pub async fn test_webhook(
         &self,
         manager: &SecretString,
@@ -212,7 +213,7 @@ impl Api {
         self.call(Method::POST, &path, Some(manager), None).await.map(|TestEvent { event_id }| event_id)
     }
 
-    /// Deliveries of a webhook, newest first: at most `limit`, after the first `offset`.
+    /// Lists deliveries of a webhook, newest first. Skips the first `offset` deliveries and returns at most `limit`.
     pub async fn list_deliveries(
         &self,
         manager: &SecretString,
@@ -229,7 +230,7 @@ impl Api {
         self.send(self.http.get(url).bearer_auth(manager.expose_secret())).await
     }
 
-    /// One delivery, with the body of its request.
+    /// Reads a delivery, including the body of its request.
     pub async fn read_delivery(
         &self,
         manager: &SecretString,
@@ -240,7 +241,7 @@ impl Api {
         self.call(Method::GET, &scope.path(&[webhook, "deliveries", event]), Some(manager), None).await
     }
 
-    /// Delivers an event again. Returns the number of deliveries.
+    /// Schedules another delivery of an event. Returns the number of scheduled deliveries.
     pub async fn replay_delivery(
         &self,
         manager: &SecretString,
@@ -252,8 +253,8 @@ impl Api {
         self.call(Method::POST, &path, Some(manager), None).await.map(|ReplayResult { replayed }| replayed)
     }
 
-    /// Delivers the events since a time (RFC 3339) again, or only those whose delivery is `delivered` or `dead`.
-    /// Returns the number of deliveries.
+    /// Schedules another delivery of every event since a time (RFC 3339). If `status` is `delivered` or `dead`,
+    /// includes only deliveries with that status. Returns the number of scheduled deliveries.
     pub async fn replay_since(
         &self,
         manager: &SecretString,

@@ -1,5 +1,6 @@
-//! `countersign agent`: keys, registration, tokens, and what an agent does with them.
+//! `countersign agent`: keys, registration, tokens, calls of services, and the status of agents.
 
+mod list;
 mod register;
 mod show;
 
@@ -14,7 +15,8 @@ use super::{
     context::{Context, missing},
     ids::agent_id,
     login::{LoginArgs, LoginResult, TokenPolicy, login},
-    output::text_of,
+    output::value_text,
+    placeholders::Placeholder,
     table::details,
     time::rfc3339,
 };
@@ -28,12 +30,10 @@ use std::{os::unix::process::CommandExt, path::PathBuf};
 #[derive(Subcommand)]
 pub enum AgentCommand {
     /// Create a P-256 key in a new file of mode 0600 and print its public key
-    #[command(
-        after_help = "The private key stays on this machine. A key in a TPM or HSM needs no keygen: see `countersign \
+    #[command(after_help = "The private key stays on this machine. For a key in a TPM or HSM see `countersign \
         agent register --help`.\n\n\
         Examples:\n  $ countersign agent keygen\n  $ countersign agent keygen --key agent.key\n\n\
-        Next: countersign agent register --url https://HOST:PORT --email YOU@EXAMPLE.ORG --name NAME"
-    )]
+        Next: countersign agent register --server https://HOST:PORT --email YOU@EXAMPLE.ORG --name NAME")]
     Keygen {
         /// The file to create [default: PROFILE.key in ~/.config/countersign]
         #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -58,6 +58,11 @@ pub enum AgentCommand {
         Examples:\n  $ countersign agent show\n  $ countersign agent show AGENT -o json\n\n\
         Next: countersign agent call URL, or countersign token inspect")]
     Show(show::ShowArgs),
+    /// List the agents that hold a role at the service
+    #[command(after_help = "Newest first. Agents without a role at the service are not listed.\n\n\
+        Examples:\n  $ countersign agent list\n  $ countersign agent list --role reader --status active\n\n\
+        Next: countersign role assign ROLE AGENT, or countersign agent show AGENT")]
+    List(list::ListArgs),
     /// Run a command with an access token in its environment
     #[command(
         after_help = "The variable is COUNTERSIGN_TOKEN. The token is valid for its lifetime, by default an hour, and \
@@ -74,7 +79,7 @@ pub enum AgentCommand {
         for other errors of the service, 4 if it is unreachable.\n\n\
         Examples:\n  $ countersign agent call https://service.example/orders\n  \
         $ countersign agent call https://service.example/orders -d @order.json -H 'Content-Type: application/json'\n\n\
-        Next, if it is denied: countersign token inspect, and `countersign role list` of the service"
+        Next: if it is denied, countersign token inspect, and `countersign role list` of the service"
     )]
     Call(Box<CallArgs>),
     /// Suspend an agent everywhere, until it is reactivated
@@ -85,13 +90,13 @@ pub enum AgentCommand {
     /// Allow a suspended agent to log in again
     #[command(after_help = "Tokens from before the suspension stay invalid.\n\n\
         Examples:\n  $ countersign agent reactivate AGENT\n\n\
-        Next, as the agent: countersign agent login")]
+        Next: as the agent, countersign agent login")]
     Reactivate(StatusArgs),
     /// Revoke an agent everywhere; this cannot be undone
     #[command(after_help = "The agent can never log in again, and its key cannot be registered again under the same \
         name. `countersign agent suspend` can be undone.\n\n\
         Examples:\n  $ countersign agent revoke AGENT\n  $ countersign agent revoke AGENT --yes\n\n\
-        Next, for a new agent: countersign agent keygen")]
+        Next: for a new agent, countersign agent keygen")]
     Revoke(RevokeArgs),
 }
 
@@ -129,12 +134,13 @@ pub async fn run(context: &Context, command: AgentCommand) -> Result<CommandOutp
         AgentCommand::Login(args) => print_token(context, &args, TokenPolicy::NewLogin).await,
         AgentCommand::Refresh(args) => print_token(context, &args, TokenPolicy::Refresh).await,
         AgentCommand::Show(args) => show::show(context, args).await,
+        AgentCommand::List(args) => list::list(context, args).await,
         AgentCommand::Exec(args) => exec(context, args).await,
         AgentCommand::Call(args) => call::run(context, &args).await,
         AgentCommand::Suspend(args) => set_status(context, args, "suspended").await,
         AgentCommand::Reactivate(args) => set_status(context, args, "active").await,
         AgentCommand::Revoke(RevokeArgs { status, confirm }) => {
-            let agent = agent_id(status.agent.clone())?;
+            let agent = resolve_agent(context, status.agent.clone())?;
             let consequence = "It can never log in again. This cannot be undone.";
             confirm.confirm(&context.messages, &format!("Revoke the agent {agent}"), consequence)?;
             set_status(context, status, "revoked").await
@@ -150,7 +156,8 @@ async fn print_token(context: &Context, args: &LoginArgs, policy: TokenPolicy) -
         "accessToken": access_token,
         "expiresAt": rfc3339(tokens.expires_at),
     });
-    Ok(CommandOutput::new(access_token, json).with_profile_result(saved))
+    let hint_if_lost = "the token was not printed; `countersign agent login` prints a new one".to_owned();
+    Ok(CommandOutput::new(access_token, json).with_hint_if_lost(hint_if_lost).with_profile_result(saved))
 }
 
 async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, CliError> {
@@ -169,28 +176,35 @@ async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, CliErr
     Err(CliError::NotStarted { program: program.to_string_lossy().into_owned(), error })
 }
 
+/// Checks the id of the agent, and sets it for hints.
+fn resolve_agent(context: &Context, agent: String) -> Result<String, CliError> {
+    let agent = agent_id(agent)?;
+    context.messages.placeholders.set(Placeholder::Agent, &agent);
+    Ok(agent)
+}
+
 async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result<CommandOutput, CliError> {
     let StatusArgs { human, agent } = args;
     let api = context.api(&human.server)?;
-    let agent = agent_id(agent)?;
+    let agent = resolve_agent(context, agent)?;
     let result = api.set_agent_status(human.credential()?, &agent, status).await;
     let mut record = result.map_err(with_conflict_reason)?;
-    // This route of the API calls the id `id`; all output of the command line calls it `agentId`.
+    // The response names the field `id`; all output of the command line names it `agentId`.
     if let Some(fields) = record.as_object_mut()
         && let Some(id) = fields.remove("id")
     {
         fields.insert("agentId".into(), id);
     }
-    let rows = ["agentId", "name", "status"].map(|name| (name, text_of(&record[name])));
+    let rows = ["agentId", "name", "status"].map(|name| (name, value_text(&record[name])));
     let next = match status {
-        "suspended" => format!("Next: countersign agent reactivate {agent}"),
-        "revoked" => "Next, for a new agent: countersign agent keygen --profile NAME".to_owned(),
-        _ => "Next, as the agent: countersign agent login".to_owned(),
+        "suspended" => "Next: countersign agent reactivate AGENT",
+        "revoked" => "Next: for a new agent, countersign agent keygen --profile NAME",
+        _ => "Next: as the agent, countersign agent login",
     };
     Ok(CommandOutput::new(details(rows), record).with_note(next))
 }
 
-/// A change of status conflicts only with a revocation.
+/// Adds the reason to a conflict: the status of an agent cannot be changed only if the agent is revoked.
 fn with_conflict_reason(error: ApiError) -> ApiError {
     match error {
         ApiError::Refused { status: status @ 409, code, message, reason: _, details, retry_after } => {

@@ -1,9 +1,10 @@
-//! Arguments that several commands share, and the checks of the credentials in them.
+//! Arguments that several commands share. Checks that a credential is of the right kind before it is sent.
 
 use super::{
     CliError, complete,
     context::{Context, missing},
     ids::agent_id,
+    placeholders::Placeholder,
 };
 use clap::{Args, ValueHint};
 use clap_complete::ArgValueCandidates;
@@ -16,22 +17,30 @@ const API_KEY_PREFIX: &str = "svc_sk_";
 /// The heading of these options in the help.
 const CONNECTION: &str = "Connection and credentials";
 
-/// How to get the token of a human user.
+/// The next step for a missing token of a human user.
 const HUMAN_TOKEN: &str =
     "COUNTERSIGN_HUMAN_TOKEN; the operator mints one: countersign-control-plane human-token mint --subject NAME";
 
-/// The control plane.
+/// The control plane that receives the requests.
 #[derive(Args)]
 pub struct ServerArgs {
-    /// The control plane, https://HOST:PORT; without a port, 443 (a control plane listens on 8443 by default)
-    #[arg(long, env = "COUNTERSIGN_URL", value_hint = ValueHint::Url, help_heading = CONNECTION)]
+    /// The URL of the control plane, https://HOST:PORT; without a port, 443 (a control plane listens on 8443 by default)
+    // The option is not `--url`, because webhook commands also have the URL of a receiver. An API key must not be sent to
+    // that host by mistake.
+    #[arg(
+        long = "server",
+        env = "COUNTERSIGN_URL",
+        value_name = "URL",
+        value_hint = ValueHint::Url,
+        help_heading = CONNECTION
+    )]
     pub url: Option<String>,
     /// PEM file with the trusted authorities, instead of those of the system; with --dev: ca.pem next to dev.env
     #[arg(long, env = "COUNTERSIGN_CA", value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = CONNECTION)]
     pub ca: Option<PathBuf>,
 }
 
-/// The service of a command.
+/// The service that a command manages.
 #[derive(Args)]
 pub struct ServiceArg {
     /// The id of the service [default: the service that this profile created last]
@@ -72,7 +81,7 @@ pub struct HumanTokenArg {
     pub human_token: Option<SecretString>,
 }
 
-/// A human user.
+/// The control plane, and the token of a human user for it.
 #[derive(Args)]
 pub struct HumanArgs {
     #[command(flatten)]
@@ -81,7 +90,7 @@ pub struct HumanArgs {
     pub token: HumanTokenArg,
 }
 
-/// The manager of a service: its API key, or a human user.
+/// A service, and the credential that manages it: an API key or the token of a human user.
 #[derive(Args)]
 pub struct ManagerArgs {
     #[command(flatten)]
@@ -94,7 +103,7 @@ pub struct ManagerArgs {
     pub human: HumanTokenArg,
 }
 
-/// An agent, as a positional argument or, as in older versions, as `--agent`.
+/// An agent: a positional argument, or the option `--agent` of older versions.
 #[derive(Args)]
 pub struct AgentArg {
     /// The id of the agent [default: the agent of the profile]
@@ -105,7 +114,7 @@ pub struct AgentArg {
 }
 
 impl AgentArg {
-    /// The id that is set, without its default.
+    /// The id on the command line; `None` if the default applies.
     pub fn id(&self) -> Option<&str> {
         self.agent.as_deref().or(self.agent_option.as_deref())
     }
@@ -115,25 +124,27 @@ impl AgentArg {
         let id = self.id().map(str::to_owned).or_else(|| context.profile.agent.clone()).ok_or_else(|| {
             missing("the agent", "pass its id, or run `countersign agent register`, which saves it in the profile")
         })?;
-        agent_id(id)
+        let id = agent_id(id)?;
+        context.messages.placeholders.set(Placeholder::Agent, &id);
+        Ok(id)
     }
 }
 
 impl HumanArgs {
-    /// The token, which is required.
+    /// The token; an error if it is not set.
     pub fn credential(&self) -> Result<&SecretString, CliError> {
         self.token.credential()
     }
 }
 
 impl HumanTokenArg {
-    /// The token, which is required.
+    /// The token; an error if it is not set.
     pub fn credential(&self) -> Result<&SecretString, CliError> {
         self.optional()?.ok_or_else(|| missing("the token of a human user", HUMAN_TOKEN))
     }
 
-    /// The token, if it is set. An API key in its place is refused here, because the error of the control plane would
-    /// blame the human user.
+    /// The token, if it is set. An API key in its place is refused before it is sent: the error of the control plane would
+    /// be about human users, and hide the mistake.
     pub fn optional(&self) -> Result<Option<&SecretString>, CliError> {
         let Some(token) = &self.human_token else { return Ok(None) };
         let problem = if token.expose_secret().starts_with(API_KEY_PREFIX) {
@@ -148,8 +159,8 @@ impl HumanTokenArg {
 }
 
 impl ServiceKeyArg {
-    /// The key, if it is set. Other text is refused here, because the control plane would take it for a human user's
-    /// token.
+    /// The key, if it is set. Text without the prefix of API keys is refused before it is sent: the control plane would
+    /// parse it as the token of a human user.
     pub fn optional(&self) -> Result<Option<&SecretString>, CliError> {
         let Some(key) = &self.service_key else { return Ok(None) };
         if key.expose_secret().starts_with(API_KEY_PREFIX) && is_one_word(key) {
@@ -172,7 +183,8 @@ impl ManagerArgs {
     }
 }
 
-/// Whether a credential can be sent in a header. Otherwise the error would blame the control plane.
+/// Whether a credential can be sent in an HTTP header. Otherwise the HTTP client would fail with an error about the
+/// connection.
 fn is_one_word(credential: &SecretString) -> bool {
     credential.expose_secret().bytes().all(|byte| byte.is_ascii_graphic())
 }

@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
 use countersign_client::{
     Api,
-    api::{AuditEntry, AuditFilter, Page},
+    api::{AgentFilter, AuditEntry, AuditFilter, Page},
 };
 use jiff::Timestamp;
 use secrecy::SecretString;
@@ -50,7 +50,7 @@ pub struct ListArgs {
     /// Entries of this action, such as role.assigned
     #[arg(long, alias = "act", add = ArgValueCandidates::new(complete::audit_actions))]
     action: Option<String>,
-    /// Entries since this time: 2030-01-31T12:00:00Z, or 5m, 8h or 7d ago
+    /// Entries since this time: 2030-01-31T12:00:00Z, 2030-01-31, or 5m, 8h or 7d ago
     #[arg(long, value_name = "TIME", value_parser = past_time)]
     since: Option<Timestamp>,
     /// Entries before this time, in the same forms
@@ -74,7 +74,7 @@ pub async fn run(context: &Context, command: AuditCommand) -> Result<CommandOutp
     let [since, until] = [since, until].map(|time| time.map(|time| time.to_string()));
     let (token, filter) = (human.credential()?, AuditFilter { service, agent, action, since, until });
     let limit = if all { usize::MAX } else { limit };
-    let (entries, more) = fetch(&api, token, &filter, limit).await?;
+    let (entries, more) = fetch_entries(&api, token, &filter, limit).await?;
     let names = match (context.format(), &filter.service) {
         (OutputFormat::Text, Some(service)) => agent_names(&api, token, service, &entries).await,
         _ => agent_names_in(&entries),
@@ -91,8 +91,8 @@ pub async fn run(context: &Context, command: AuditCommand) -> Result<CommandOutp
     Ok(CommandOutput::new(table, json!(entries)).with_note(summary(&filter, entries.len(), more)))
 }
 
-/// Fetches up to `limit` entries, page by page. The flag says whether more exist.
-async fn fetch(
+/// Fetches up to `limit` entries, page by page. The flag is true if more entries exist.
+async fn fetch_entries(
     api: &Api,
     token: &SecretString,
     filter: &AuditFilter,
@@ -109,7 +109,7 @@ async fn fetch(
     Ok((entries, more))
 }
 
-/// How many entries are shown, and of which filter.
+/// The filter and the number of entries, as the note.
 fn summary(filter: &AuditFilter, count: usize, more: bool) -> String {
     let AuditFilter { service, agent, action, since, until } = filter;
     let filters = [("agent", agent), ("action", action), ("since", since), ("until", until)];
@@ -122,7 +122,7 @@ fn summary(filter: &AuditFilter, count: usize, more: bool) -> String {
     format!("Filter: {scope}{filters}. Showing {first}{count} {plural}.{next}")
 }
 
-/// The names of agents: those of the registrations in the log, and those of the agents that hold roles now.
+/// The names of the agents in these entries: from registrations in the log, and from the current agents of the service.
 async fn agent_names(
     api: &Api,
     token: &SecretString,
@@ -131,31 +131,31 @@ async fn agent_names(
 ) -> BTreeMap<String, String> {
     let mut names = agent_names_in(entries);
     let is_unknown = |entry: &AuditEntry| entry.agent_id.as_ref().is_some_and(|agent| !names.contains_key(agent));
-    // One page is enough for most services. A name is only a convenience, so an error is ignored.
+    // One page is enough for most services. The table is usable without names, so an error is ignored.
     if entries.iter().any(is_unknown)
-        && let Ok(page) = api.list_agents(token, service, 0).await
+        && let Ok(page) = api.list_agents(token, service, &AgentFilter::default(), 0).await
     {
-        names.extend(page.data.into_iter().map(|agent| (agent.id, agent.name)));
+        names.extend(page.data.into_iter().map(|agent| (agent.agent_id, agent.name)));
     }
     names
 }
 
 fn agent_names_in(entries: &[AuditEntry]) -> BTreeMap<String, String> {
     let registrations = entries.iter().filter(|entry| entry.action == "agent.registered");
-    registrations.filter_map(|entry| Some((entry.agent_id.clone()?, name(entry)?.to_owned()))).collect()
+    registrations.filter_map(|entry| Some((entry.agent_id.clone()?, object_name(entry)?.to_owned()))).collect()
 }
 
 fn row(entry: &AuditEntry, names: &BTreeMap<String, String>) -> [String; 6] {
     let actor = entry.actor.id.as_ref().unwrap_or(&entry.actor.kind).clone();
     let agent = entry.agent_id.as_ref().map(|id| id_with_name(id, names.get(id).map(String::as_str)));
-    let object = entry.object.as_ref().map(|object| id_with_name(&object.id, name(entry)));
+    let object = entry.object.as_ref().map(|object| id_with_name(&object.id, object_name(entry)));
     let [address, agent, object] =
         [entry.address.clone(), agent, object].map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
     [entry.at.clone(), entry.action.clone(), actor, address, agent, object]
 }
 
 /// The name of the object, or of the agent in a registration.
-fn name(entry: &AuditEntry) -> Option<&str> {
+fn object_name(entry: &AuditEntry) -> Option<&str> {
     entry.details.get("name").and_then(Value::as_str)
 }
 

@@ -3,7 +3,7 @@
 use super::{
     CliError, CommandOutput,
     context::{Context, authority_error, read_file},
-    hints::by_certificate_error,
+    hints::hint_for_certificate_error,
     login::{LoginArgs, TokenPolicy, login},
 };
 use clap::{Args, ValueHint};
@@ -16,14 +16,18 @@ use reqwest::{
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
-use std::{io::Read, net::IpAddr, path::PathBuf};
+use std::{
+    io::{IsTerminal, Read},
+    net::IpAddr,
+    path::PathBuf,
+};
 
 /// Reasons for a refusal that a new login may resolve.
 const RESOLVED_BY_LOGIN: [&str; 4] = ["token_expired", "token_superseded", "token_revoked", "token_key_unknown"];
 
 #[derive(Args)]
 pub struct CallArgs {
-    /// The URL of the service, as its clients use it: that of the proxy in front of it
+    /// The URL of the service: that of the proxy in front of it
     #[arg(value_name = "URL", value_hint = ValueHint::Url)]
     target: String,
     #[command(flatten)]
@@ -37,7 +41,7 @@ pub struct CallArgs {
     /// The body; @FILE reads a file, @- reads standard input
     #[arg(short, long, value_name = "DATA")]
     data: Option<String>,
-    /// PEM file with the authorities that the service is trusted by, instead of those of the system
+    /// PEM file with the authorities to trust for the service, instead of those of the system
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     service_ca: Option<PathBuf>,
     /// Send the token over plain HTTP, also to other machines
@@ -60,7 +64,7 @@ struct Request {
     observer: Option<Observer>,
 }
 
-/// Calls the service, and once more after a new login if it refused a token that looked valid.
+/// Calls the service. If it refuses a stored token, logs in and calls it a second time.
 pub async fn run(context: &Context, args: &CallArgs) -> Result<CommandOutput, CliError> {
     let request = Request::new(context, args)?;
     let mut result = login(context, &args.login, TokenPolicy::Valid).await?;
@@ -77,7 +81,7 @@ pub async fn run(context: &Context, args: &CallArgs) -> Result<CommandOutput, Cl
 }
 
 fn output(response: Response) -> CommandOutput {
-    let error = error(response.status, &response.reason(), &response.requirement());
+    let error = error_for_status(response.status, &response.reason(), &response.requirement());
     let headers: serde_json::Map<_, _> = response
         .headers
         .iter()
@@ -86,11 +90,19 @@ fn output(response: Response) -> CommandOutput {
     let body =
         serde_json::from_slice(&response.body).unwrap_or_else(|_| json!(String::from_utf8_lossy(&response.body)));
     let json = json!({ "status": response.status, "headers": headers, "body": body });
-    CommandOutput::raw(response.body).with_json(json).with_error(error)
+    CommandOutput::raw(with_line_end(response.body)).with_json(json).with_error(error)
+}
+
+/// Adds a line end on a terminal, where the prompt of the shell would follow the body. In a pipe the body is unchanged.
+fn with_line_end(mut body: Vec<u8>) -> Vec<u8> {
+    if std::io::stdout().is_terminal() && body.last().is_some_and(|last| *last != b'\n') {
+        body.push(b'\n');
+    }
+    body
 }
 
 /// The error for a status of 400 or more, with its next step.
-fn error(status: u16, reason: &str, requirement: &str) -> Option<CliError> {
+fn error_for_status(status: u16, reason: &str, requirement: &str) -> Option<CliError> {
     let text = format!("{}{requirement}", format!("the service answered {status} {reason}").trim_end());
     let denied = matches!(status, 401 | 403);
     if denied
@@ -131,7 +143,7 @@ impl Response {
         without_control_characters(self.details()["reason"].as_str().unwrap_or_default())
     }
 
-    /// What the service required and what the agent has, if the body says so.
+    /// What the service required and what the agent has, if the body states it.
     fn requirement(&self) -> String {
         self.details().as_object().map(requirement).unwrap_or_default()
     }
@@ -168,14 +180,14 @@ impl Request {
                 .map_err(|error| authority_error(error, "--service-ca", path))?,
             None => http_client(None, timeout)?,
         };
-        let body = args.data.as_deref().map(data).transpose()?;
-        Ok(Self { url, method, headers: headers(&args.headers)?, body, http, observer: context.observer })
+        let body = args.data.as_deref().map(read_data).transpose()?;
+        Ok(Self { url, method, headers: parse_headers(&args.headers)?, body, http, observer: context.observer })
     }
 
     async fn send(&self, token: &SecretString) -> Result<Response, CliError> {
         let mut request = self.http.request(self.method.clone(), self.url.clone()).headers(self.headers.clone());
         request = if self.headers.contains_key(AUTHORIZATION) {
-            // The user set another kind of credential.
+            // The header has another credential of the user, so the token is sent in `X-Agent-Token`.
             request.header("x-agent-token", format!("Bearer {}", token.expose_secret()))
         } else {
             request.bearer_auth(token.expose_secret())
@@ -186,7 +198,8 @@ impl Request {
         let unreachable = |error| {
             let cause = innermost(&error);
             let trust = "pass the authority that signed the certificate of the service, with --service-ca FILE";
-            let next = by_certificate_error(&cause, trust).unwrap_or("is the service running, and is the URL right?");
+            let next =
+                hint_for_certificate_error(&cause, trust).unwrap_or("is the service running, and is the URL right?");
             let url = redacted_url(self.url.as_str());
             CliError::Unreachable(format!("cannot reach {url}: {cause}\nNext: {next}"))
         };
@@ -202,7 +215,7 @@ fn is_loopback(url: &Url) -> bool {
     host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-fn data(argument: &str) -> Result<Vec<u8>, CliError> {
+fn read_data(argument: &str) -> Result<Vec<u8>, CliError> {
     match argument.strip_prefix('@') {
         None => Ok(argument.as_bytes().to_vec()),
         Some("-") => {
@@ -214,7 +227,7 @@ fn data(argument: &str) -> Result<Vec<u8>, CliError> {
     }
 }
 
-fn headers(lines: &[String]) -> Result<HeaderMap, CliError> {
+fn parse_headers(lines: &[String]) -> Result<HeaderMap, CliError> {
     let mut headers = HeaderMap::new();
     for (line, position) in lines.iter().zip(1..) {
         let parsed = line.split_once(':').and_then(|(name, value)| {
@@ -244,13 +257,13 @@ mod tests {
             (500, "", 1, "the service answered 500\n"),
             (503, "view_missing", 1, "the service answered 503 view_missing\n"),
         ] {
-            let error = error(status, reason, "").unwrap();
+            let error = error_for_status(status, reason, "").unwrap();
             let next = error.hint().map(|next| format!("\nNext: {next}")).unwrap_or_default();
             let message = format!("{error}{next}");
             assert!(message.starts_with(text) && message.matches("\nNext: ").count() == 1, "{message}");
             assert_eq!(error.exit_code(), code);
         }
-        assert!(error(200, "", "").is_none() && error(302, "", "").is_none());
+        assert!(error_for_status(200, "", "").is_none() && error_for_status(302, "", "").is_none());
     }
 
     #[test]
@@ -260,7 +273,7 @@ mod tests {
             "required": { "permissions": ["write"] }, "actual": { "permissions": ["read"] },
         } } });
         let response = Response { status: 403, headers: HeaderMap::new(), body: body.to_string().into() };
-        let error = error(403, &response.reason(), &response.requirement()).unwrap();
+        let error = error_for_status(403, &response.reason(), &response.requirement()).unwrap();
         let expected =
             "the service answered 403 permission_missing (required: permissions write; actual: permissions read)";
         assert_eq!(error.to_string(), expected);

@@ -1,7 +1,7 @@
-//! Shell completion, of commands, options and values. The script of a shell calls `countersign` for candidates.
+//! Shell completion of commands, options and values. The completion script of a shell runs `countersign` to get candidates.
 //!
-//! Values come from the profiles on this machine. Completion sends no request: it must be fast, and it has no
-//! credentials to spend.
+//! Values come from the profiles on this machine. Completion sends no request: it must be fast, and it must not use
+//! credentials.
 
 use super::{CliError, CommandOutput, help};
 use clap_complete::{
@@ -21,7 +21,7 @@ Values are completed too: names of profiles, and the ids of agents and services 
 
 Next: start a new shell, and press Tab after `countersign `";
 
-/// Set by the script of the shell when it calls for candidates.
+/// The environment variable that completion scripts set when they request candidates.
 const VARIABLE: &str = "_COUNTERSIGN_COMPLETE";
 
 const EVENT_KINDS: [&str; 5] = [
@@ -57,7 +57,7 @@ const AUDIT_ACTIONS: [&str; 22] = [
     "webhook.tested",
 ];
 
-/// Answers a call for candidates and ends the process. Does nothing in a normal run.
+/// Prints candidates and ends the process if a completion script started it. Otherwise it returns.
 pub fn complete_from_environment() {
     CompleteEnv::with_factory(help::command).var(VARIABLE).complete();
 }
@@ -89,7 +89,7 @@ pub fn service_ids() -> Vec<CompletionCandidate> {
     from_profiles(|profile| profile.service.or(profile.audience))
 }
 
-/// The event kinds, as the last item of a list that is separated by commas.
+/// The event kinds, as candidates for the last item of a list that is separated by commas.
 pub fn event_kinds(typed: &OsStr) -> Vec<CompletionCandidate> {
     let typed = typed.to_string_lossy();
     let (complete, last) = typed.rsplit_once(',').map_or(("", &*typed), |(complete, last)| (complete, last));
@@ -103,7 +103,7 @@ pub fn audit_actions() -> Vec<CompletionCandidate> {
     AUDIT_ACTIONS.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// A value of each profile that has it, with the name of the profile as its description.
+/// The values of a field in all profiles. Each candidate is described by the name of its profile.
 fn from_profiles(value: impl Fn(Profile) -> Option<String>) -> Vec<CompletionCandidate> {
     let Ok(profiles) = Profiles::of_user() else { return Vec::new() };
     let candidate = |name: String| {

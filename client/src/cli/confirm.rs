@@ -4,7 +4,7 @@ use super::{CliError, Messages};
 use clap::Args;
 use std::io::{self, Write};
 
-/// Whether to ask for confirmation.
+/// The option that skips the confirmation.
 #[derive(Args)]
 pub struct ConfirmArgs {
     /// Do not ask for confirmation
@@ -13,14 +13,14 @@ pub struct ConfirmArgs {
 }
 
 impl ConfirmArgs {
-    /// Asks whether to take the `action`, unless `--yes` is set. Without a terminal it is an error of usage.
+    /// Asks for confirmation of `action`, unless `--yes` is set. Without a terminal and `--yes` it returns an error.
     ///
-    /// `action` begins with a verb, as "Delete the role reader"; `consequence` is a sentence.
+    /// `action` begins with a verb, such as "Delete the role reader"; `consequence` is a sentence.
     pub fn confirm(&self, messages: &Messages, action: &str, consequence: &str) -> Result<(), CliError> {
         if self.yes {
             return Ok(());
         }
-        if !messages.can_ask() {
+        if !messages.can_prompt() {
             let text = format!("confirmation required: {action}? {consequence}");
             return Err(CliError::Usage(format!("{text}\nNext: add --yes to confirm; nothing was changed")));
         }

@@ -1,4 +1,4 @@
-//! What a command works with: its profile, its messages and the options of every command.
+//! The context of a command: its profile, its messages and the options of every command.
 //!
 //! Flags override environment variables, which override the profile.
 
@@ -7,6 +7,7 @@ use super::{
     args::{ServerArgs, ServiceArg},
     ids::service_id,
     output::quoted,
+    placeholders::Placeholder,
     trace,
 };
 use countersign_client::{
@@ -29,7 +30,7 @@ pub struct Context {
     pub messages: Messages,
     /// The timeout of each request.
     pub timeout: Duration,
-    /// Traces requests, with `--verbose`.
+    /// Reports each request, if `--verbose` is set.
     pub observer: Option<Observer>,
 }
 
@@ -39,7 +40,10 @@ impl Context {
         let GlobalArgs { profile: name, output, quiet: _, verbose, timeout } = args;
         let profiles = Profiles::of_user()?;
         let profile = profiles.load(&name)?;
-        let observer = verbose.then(|| trace::observer(output));
+        let observer = (verbose > 0).then(|| trace::observer(output));
+        if let Some(agent) = &profile.agent {
+            messages.placeholders.set(Placeholder::Agent, agent);
+        }
         Ok(Self { profiles, name, profile, messages, timeout, observer })
     }
 
@@ -51,7 +55,7 @@ impl Context {
     /// The URL of the control plane.
     pub fn url(&self, server: &ServerArgs) -> Result<String, CliError> {
         let url = server.url.clone().or_else(|| self.profile.url.clone());
-        url.ok_or_else(|| missing("the control plane", "set --url https://HOST:PORT or COUNTERSIGN_URL"))
+        url.ok_or_else(|| missing("the control plane", "set --server https://HOST:PORT or COUNTERSIGN_URL"))
     }
 
     /// The file with the trusted authorities.
@@ -77,7 +81,7 @@ impl Context {
         Ok(self.observer.into_iter().fold(api, Api::with_observer))
     }
 
-    /// The id of the service that the command is about.
+    /// The id of the service: that of the flag or the environment, else that of the profile.
     pub fn service(&self, service: &ServiceArg) -> Result<String, CliError> {
         let id = service.service.clone().or_else(|| self.profile.service.clone()).ok_or_else(|| {
             let next = "set --service or COUNTERSIGN_SERVICE_ID; `countersign service list` shows your services, \
@@ -87,7 +91,7 @@ impl Context {
         service_id(id)
     }
 
-    /// Checks that the profile can be saved, before an action whose result has to be saved.
+    /// Checks that the profile can be saved. Commands call it before they create something that the profile has to store.
     pub fn check_writable(&self) -> Result<(), ProfileError> {
         self.profiles.check_writable(&self.name)
     }
@@ -114,12 +118,12 @@ impl Context {
     }
 }
 
-/// Reads a file. The error names the option that the path came from.
+/// Reads a file. The error names `source`, the option that contains the path.
 pub fn read_file(source: impl Into<String>, path: &Path) -> Result<Vec<u8>, CliError> {
     std::fs::read(path).map_err(|error| CliError::file(source, path, error.to_string()))
 }
 
-/// An error of the certificate authorities names the option that the path came from.
+/// Adds `source`, the option that contains the path, to an error about certificate authorities.
 pub fn authority_error(error: ApiError, source: impl Into<String>, path: &Path) -> CliError {
     match error {
         ApiError::Authority(problem) => CliError::file(source, path, problem),
@@ -127,12 +131,12 @@ pub fn authority_error(error: ApiError, source: impl Into<String>, path: &Path) 
     }
 }
 
-/// An error of usage: an argument is missing.
+/// The error for a missing argument.
 pub fn missing(what: &str, next: &str) -> CliError {
     CliError::Usage(format!("{what} is not set\nNext: {next}"))
 }
 
-/// An absolute path, for a profile that is used in other folders.
-pub fn absolute(path: PathBuf) -> PathBuf {
+/// Makes a path absolute, because commands that run in other folders read it from the profile.
+pub fn absolute_path(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }

@@ -1,9 +1,9 @@
-//! `countersign doctor`: checks what the commands depend on, each with its next step.
+//! `countersign doctor`: checks the profile, the connection and the credentials, with a next step for each problem.
 //!
 //! Invariant: without `--login` it changes and creates nothing, neither here nor at the control plane.
 
 use super::{
-    CliError, CommandOutput,
+    CliError, CommandOutput, Messages,
     agent::public_key_hash,
     args::{HumanTokenArg, ServerArgs, ServiceArg, ServiceKeyArg},
     context::Context,
@@ -17,16 +17,16 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 pub const HELP: &str = "\
-It creates nothing and does not log in. With --login it also logs the agent of the profile in and out again. Exit code 0 if
-no check failed, otherwise that of the first failure.
+It creates nothing and does not log in. With --login it also tests a login of the profile's agent, and revokes its session. \
+Exit code 0 if no check failed, otherwise that of the first failure.
 
 Examples:
   $ countersign doctor
   $ countersign doctor --login
 
-Next: the lines that begin with `Next`";
+Next: follow the lines that begin with `Next`";
 
-/// Clocks that differ by more seconds make tokens look expired, or not valid yet.
+/// The clock difference, in seconds, above which tokens appear expired or not valid yet.
 const LEEWAY: i64 = 30;
 
 #[derive(Args)]
@@ -39,7 +39,7 @@ pub struct DoctorArgs {
     key: ServiceKeyArg,
     #[command(flatten)]
     human: HumanTokenArg,
-    /// Also log the agent of the profile in and out again
+    /// Also test a login of the profile's agent, and revoke its session
     #[arg(long)]
     login: bool,
 }
@@ -47,7 +47,7 @@ pub struct DoctorArgs {
 /// The result of a check.
 enum CheckResult {
     Ok(String),
-    /// It works, but needs attention: what, and the next step.
+    /// It works, but needs attention: the problem and the next step.
     Warning(String, String),
     /// There is nothing to check.
     Skipped(&'static str),
@@ -75,9 +75,9 @@ impl From<ApiError> for CheckResult {
 
 type Check = (&'static str, CheckResult);
 
-/// Runs all checks. Without a connection, those that need one are left out.
+/// Runs all checks. Without a connection, the checks that need one are left out.
 pub async fn run(context: &Context, args: DoctorArgs) -> Result<CommandOutput, CliError> {
-    let mut checks = vec![("profile", profile(context))];
+    let mut checks = vec![("profile", check_profile(context))];
     match connect(context, &args.server).await {
         Err(error) => checks.push(("control plane", error.into())),
         Ok((api, health)) => {
@@ -89,10 +89,10 @@ pub async fn run(context: &Context, args: DoctorArgs) -> Result<CommandOutput, C
             checks.push(("human token", check_human_token(&api, &args.human).await));
         }
     }
-    Ok(report(checks))
+    Ok(report(&context.messages, checks))
 }
 
-fn profile(context: &Context) -> CheckResult {
+fn check_profile(context: &Context) -> CheckResult {
     let path = match context.profiles.path(&context.name, "toml") {
         Ok(path) => path,
         Err(error) => return CliError::from(error).into(),
@@ -176,7 +176,7 @@ async fn check_agent(context: &Context, api: &Api, args: &DoctorArgs) -> CheckRe
             return CliError::Failed(format!("{text}\nNext: {next}")).into();
         }
     }
-    match status(context, api, args, agent).await.as_deref() {
+    match agent_status(context, api, args, agent).await.as_deref() {
         Some("active") => CheckResult::Ok(format!("{agent} is active")),
         Some(status @ ("suspended" | "revoked")) => {
             CliError::denied(format!("{agent} is {status}"), format!("agent_{status}")).into()
@@ -189,7 +189,7 @@ async fn check_agent(context: &Context, api: &Api, args: &DoctorArgs) -> CheckRe
 }
 
 /// The status of the agent, if the API key or the human user may read it.
-async fn status(context: &Context, api: &Api, args: &DoctorArgs, agent: &str) -> Option<String> {
+async fn agent_status(context: &Context, api: &Api, args: &DoctorArgs, agent: &str) -> Option<String> {
     let service = context.service(&args.service).ok()?;
     let credentials = [args.key.optional().ok().flatten(), args.human.optional().ok().flatten()];
     for credential in credentials.into_iter().flatten() {
@@ -242,22 +242,23 @@ async fn check_human_token(api: &Api, token: &HumanTokenArg) -> CheckResult {
     }
 }
 
-/// All results as data, the next steps as the note, and the first failure as the error.
-fn report(checks: Vec<Check>) -> CommandOutput {
+/// Returns all results as data, the next steps as the note, and the first failure as the error.
+fn report(messages: &Messages, checks: Vec<Check>) -> CommandOutput {
     let (mut rows, mut values, mut note, mut failure) = (Vec::new(), Vec::new(), Vec::new(), None);
     for (check, result) in checks {
         let (status, message, next) = match &result {
-            CheckResult::Ok(text) => ("ok", text.clone(), Value::Null),
-            CheckResult::Warning(text, next) => ("warning", text.clone(), json!(next)),
-            CheckResult::Skipped(text) => ("-", (*text).to_owned(), Value::Null),
+            CheckResult::Ok(text) => ("ok", text.clone(), None),
+            CheckResult::Warning(text, next) => ("warning", text.clone(), Some(next.clone())),
+            CheckResult::Skipped(text) => ("-", (*text).to_owned(), None),
             CheckResult::Failed(error) => {
-                let error = &error.json()["error"];
-                ("failed", error["message"].as_str().unwrap_or_default().to_owned(), error["next"].clone())
+                let (message, next) = error.message_and_next();
+                ("failed", message, next)
             }
         };
-        // The error of the first failure has its own next step.
+        let next = next.map(|next| messages.hint(&next));
+        // The first failure becomes the error of the command, which is printed with its next step.
         if failure.is_some() || !matches!(result, CheckResult::Failed(_)) {
-            note.extend(next.as_str().map(|next| format!("Next, for the {check}: {next}")));
+            note.extend(next.as_ref().map(|next| format!("Next: for the {check}, {next}")));
         }
         values.push(json!({ "check": check, "status": status, "message": message, "next": next }));
         rows.push([status.to_owned(), check.to_owned(), message]);

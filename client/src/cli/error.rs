@@ -1,4 +1,4 @@
-//! Errors of commands: the message, the exit code and the JSON form. [`super::hints`] has the next steps.
+//! Errors of commands: message, exit code and JSON form. [`super::hints`] has the next steps.
 
 use super::hints;
 use countersign_client::{ApiError, KeyError, ProfileError};
@@ -17,9 +17,9 @@ const DENIED: u8 = 3;
 /// The exit code if a server is unreachable.
 const UNREACHABLE: u8 = 4;
 
-/// As in shells, the exit code if a command is not executable.
+/// The exit code if a command is not executable, as in shells.
 const NOT_EXECUTABLE: u8 = 126;
-/// As in shells, the exit code if a command is not found.
+/// The exit code if a command is not found, as in shells.
 const COMMAND_NOT_FOUND: u8 = 127;
 
 /// Why a command failed.
@@ -39,13 +39,13 @@ pub enum CliError {
         /// The reason, such as `agent_suspended`; may be empty.
         reason: String,
     },
-    /// A service is unreachable.
+    /// A service did not answer.
     #[error("{0}")]
     Unreachable(String),
     /// A request to the control plane failed.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// The same, with a better hint than that of the error code.
+    /// A request to the control plane failed, and the command has a better hint than [`super::hints`].
     #[error("{error}")]
     ApiWithHint {
         /// The error.
@@ -56,7 +56,7 @@ pub enum CliError {
     /// A file cannot be used.
     #[error("{source_name} {}: {problem}", path.display())]
     File {
-        /// What the path came from: an option, or the profile.
+        /// The option or the profile that contains the path.
         source_name: String,
         /// The path.
         path: PathBuf,
@@ -83,12 +83,12 @@ pub enum CliError {
 }
 
 impl CliError {
-    /// Access is denied for this reason.
+    /// An error for denied access, with the reason of the refusal.
     pub fn denied(message: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::Denied { message: message.into(), reason: reason.into() }
     }
 
-    /// An error of the API, with this hint if it has this code.
+    /// Replaces the hint of an API error if the error has this code.
     pub fn with_hint(error: ApiError, code: &str, hint: impl FnOnce() -> String) -> Self {
         match error {
             ApiError::Refused { code: ref actual, .. } if actual == code => {
@@ -98,7 +98,7 @@ impl CliError {
         }
     }
 
-    /// A file cannot be used.
+    /// An error about a file. `source` is the option or the profile that contains the path.
     pub fn file(source: impl Into<String>, path: &Path, problem: impl Into<String>) -> Self {
         Self::File { source_name: source.into(), path: path.to_owned(), problem: problem.into() }
     }
@@ -123,12 +123,24 @@ impl CliError {
         }
     }
 
-    /// The error as JSON, in the form of the API: `{"error": {"code", "message", "details", …}}`.
-    pub fn json(&self) -> Value {
+    /// The message, and the next step if there is a known one.
+    pub fn message_and_next(&self) -> (String, Option<String>) {
         let text = self.to_string();
-        let (message, embedded_hint) = text.split_once("\nNext: ").unzip();
-        let (message, next) = (message.unwrap_or(&text), self.hint().or(embedded_hint.map(Cow::Borrowed)));
+        let (message, next) = match text.split_once("\nNext: ") {
+            Some((message, next)) => (message.to_owned(), Some(next.to_owned())),
+            None => (text, None),
+        };
+        (message, self.hint().map(Cow::into_owned).or(next))
+    }
+
+    /// The error as JSON, in the form of the API: `{"error": {"code", "message", "details", …}}`. `next` is the next step
+    /// and `usage` the usage line of the command.
+    pub fn json(&self, next: Option<&str>, usage: Option<&str>) -> Value {
+        let message = self.message_and_next().0;
         let mut error = json!({ "code": self.code(), "message": message, "next": next, "reason": self.reason() });
+        if let Some(usage) = usage {
+            error["usage"] = json!(usage);
+        }
         if let Self::Api(ApiError::Refused { details, retry_after, .. })
         | Self::ApiWithHint { error: ApiError::Refused { details, retry_after, .. }, .. } = self
         {
@@ -144,12 +156,12 @@ impl CliError {
         json!({ "error": error })
     }
 
-    /// The next step, if there is a known one.
+    /// The next step for this kind of error, if there is one.
     pub fn hint(&self) -> Option<Cow<'_, str>> {
-        hints::of(self)
+        hints::for_error(self)
     }
 
-    /// The code of the API, or one for errors of the command line.
+    /// The error code of the API, or a code of the command line for its own errors.
     fn code(&self) -> &str {
         match self {
             Self::Api(ApiError::Refused { code, .. })
@@ -177,7 +189,7 @@ impl CliError {
     }
 }
 
-/// A request that the control plane calls invalid is wrong usage.
+/// A request with an invalid value is wrong usage: the values come from the arguments.
 fn exit_code_of(status: u16, code: &str) -> u8 {
     match (status, code) {
         (400, "VALIDATION_ERROR") => USAGE,

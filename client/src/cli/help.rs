@@ -16,7 +16,7 @@ const AFTER_HELP: &str = "\
 Examples:
   Create an agent and call a service:
     $ countersign agent keygen
-    $ countersign agent register --url https://HOST:8443 --email YOU@EXAMPLE.ORG --name NAME
+    $ countersign agent register --server https://HOST:8443 --email YOU@EXAMPLE.ORG --name NAME
     $ countersign agent call https://service.example/
 
   Give an agent a role, with COUNTERSIGN_SERVICE_ID and COUNTERSIGN_SERVICE_KEY set:
@@ -28,14 +28,14 @@ Examples:
     $ set -a; . countersign-dev/dev.env; set +a
 
 Environment:
-  COUNTERSIGN_URL, COUNTERSIGN_CA    The control plane and the authority that it is trusted by
+  COUNTERSIGN_URL, COUNTERSIGN_CA    The control plane, and the authority that signed its certificate
   COUNTERSIGN_SERVICE_ID             The service that management commands use
   COUNTERSIGN_SERVICE_KEY            An API key of that service
   COUNTERSIGN_HUMAN_TOKEN            The token of a human user, from the identity provider
   COUNTERSIGN_TOKEN                  An agent's token, for `countersign token`
   COUNTERSIGN_PROFILE                The profile
-  An empty variable counts as not set. Flags override variables, which override the profile
-  (~/.config/countersign/NAME.toml).
+  An empty variable counts as not set. Flags override variables, which override the profile \
+(~/.config/countersign/NAME.toml).
 
 Exit codes:
   0  success
@@ -70,6 +70,21 @@ pub fn command() -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn help_wraps_no_sentence_by_hand() {
+        let mut commands = vec![command()];
+        while let Some(command) = commands.pop() {
+            commands.extend(command.get_subcommands().cloned());
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let lines: Vec<_> = help.lines().collect();
+            for pair in lines.windows(2) {
+                let is_separate = pair[0].is_empty() || pair[0].ends_with([':', '.']) || pair[1].is_empty();
+                let begins_entry = pair[1].starts_with("  ") || pair[1].starts_with("Next");
+                assert!(is_separate || begins_entry, "{}: {pair:?}", command.get_name());
+            }
+        }
+    }
 
     #[test]
     fn commands_are_valid_and_each_has_examples_and_a_next_step() {

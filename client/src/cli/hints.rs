@@ -2,40 +2,55 @@
 //!
 //! Invariant: no hint here names a command that cannot be undone.
 
-use super::CliError;
+use super::{
+    CliError,
+    usage::{argument_for_field, help_command},
+};
 use countersign_client::{ApiError, KeyError, ProfileError, api::innermost};
+use serde_json::{Map, Value};
 use std::borrow::Cow;
 
 const RETRY: &str = "try again";
 const LOGIN: &str = "countersign agent login";
 
 /// The next step after this error, if there is a known one.
-pub fn of(error: &CliError) -> Option<Cow<'_, str>> {
+pub fn for_error(error: &CliError) -> Option<Cow<'_, str>> {
     match error {
         CliError::Api(ApiError::Refused { status: 429, retry_after: Some(wait), .. }) => {
             let (seconds, plural) = (wait.as_secs(), if wait.as_secs() == 1 { "" } else { "s" });
             let text = format!("wait {seconds} second{plural}, then run the same again; the operator sets the limits");
             Some(text.into())
         }
+        CliError::Api(ApiError::Refused { code, details, .. }) if code == "VALIDATION_ERROR" => {
+            Some(hint_for_validation_error(&details.fields).into())
+        }
         CliError::ApiWithHint { hint, .. } => Some(Cow::Borrowed(hint)),
-        _ => fixed(error).map(Cow::Borrowed),
+        _ => fixed_hint(error).map(Cow::Borrowed),
     }
 }
 
-fn fixed(error: &CliError) -> Option<&'static str> {
+/// The hint for values that the API refused: the arguments that set the fields in `error.details`.
+fn hint_for_validation_error(details: &Map<String, Value>) -> String {
+    let fields = details.get("fields").and_then(Value::as_object).into_iter().flatten();
+    let arguments: Vec<_> = fields.filter_map(|(field, _)| argument_for_field(field)).collect();
+    let help = format!("`{}` shows the expected values", help_command());
+    if arguments.is_empty() { help } else { format!("correct {}; {help}", arguments.join(" and ")) }
+}
+
+fn fixed_hint(error: &CliError) -> Option<&'static str> {
     match error {
-        CliError::Denied { reason, .. } => by_reason(reason),
+        CliError::Denied { reason, .. } => hint_for_reason(reason),
         CliError::Api(ApiError::Refused { status, code, reason, .. }) => {
             let server_error = (*status >= 500).then_some(RETRY);
-            reason.as_deref().and_then(by_reason).or_else(|| by_code(code)).or(server_error)
+            reason.as_deref().and_then(hint_for_reason).or_else(|| hint_for_code(code)).or(server_error)
         }
         CliError::Api(ApiError::Unreachable { url, error }) => {
             let trust = "pass the authority that signed its certificate, with --ca FILE or COUNTERSIGN_CA";
-            by_certificate_error(&innermost(error), trust).or(Some(by_address(url, error.is_timeout())))
+            hint_for_certificate_error(&innermost(error), trust).or(Some(hint_for_unreachable(url, error.is_timeout())))
         }
-        CliError::Api(ApiError::Url(_)) => Some("set --url https://HOST:PORT or COUNTERSIGN_URL"),
-        CliError::Api(ApiError::Unreadable(_)) => Some("is --url (COUNTERSIGN_URL) that of a control plane?"),
-        CliError::Api(ApiError::Key(error)) | CliError::Key(error) => by_key_error(error),
+        CliError::Api(ApiError::Url(_)) => Some("set --server https://HOST:PORT or COUNTERSIGN_URL"),
+        CliError::Api(ApiError::Unreadable(_)) => Some("is --server (COUNTERSIGN_URL) that of a control plane?"),
+        CliError::Api(ApiError::Key(error)) | CliError::Key(error) => hint_for_key_error(error),
         CliError::NotStarted { .. } => Some("countersign agent exec -- CMD runs a program from PATH"),
         CliError::File { .. } => Some("is the path right?"),
         CliError::Profile(ProfileError::Malformed { .. }) => Some("correct the file or delete it"),
@@ -51,20 +66,20 @@ fn fixed(error: &CliError) -> Option<&'static str> {
     }
 }
 
-/// A URL without a port is a common mistake: 443 is tried then, and no control plane answers.
-fn by_address(url: &str, timeout: bool) -> &'static str {
+/// The hint for a control plane that does not answer. A URL without a port is a common mistake: port 443 is tried then.
+fn hint_for_unreachable(url: &str, timeout: bool) -> &'static str {
     if url.contains(":443/") {
-        "is it running? Port 443 was tried; a control plane listens on 8443 by default: set the port in --url \
+        "is it running? Port 443 was tried; a control plane listens on 8443 by default: set the port in --server \
          (COUNTERSIGN_URL)"
     } else if timeout {
-        "is it running, and is --url (COUNTERSIGN_URL) right? --timeout allows more time"
+        "is it running, and is --server (COUNTERSIGN_URL) right? --timeout allows more time"
     } else {
-        "is it running, and is --url (COUNTERSIGN_URL) right?"
+        "is it running, and is --server (COUNTERSIGN_URL) right?"
     }
 }
 
 /// The hint for an error of TLS about the certificate of a server. `trust` is the hint for an unknown authority.
-pub fn by_certificate_error(cause: &str, trust: &'static str) -> Option<&'static str> {
+pub fn hint_for_certificate_error(cause: &str, trust: &'static str) -> Option<&'static str> {
     let problem = cause.strip_prefix("invalid peer certificate: ")?;
     let contains_one_of = |words: &[&str]| words.iter().any(|word| problem.contains(word));
     Some(if contains_one_of(&["UnknownIssuer", "BadSignature"]) {
@@ -78,7 +93,7 @@ pub fn by_certificate_error(cause: &str, trust: &'static str) -> Option<&'static
     })
 }
 
-fn by_key_error(error: &KeyError) -> Option<&'static str> {
+fn hint_for_key_error(error: &KeyError) -> Option<&'static str> {
     match error {
         KeyError::File { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
             Some("`countersign agent keygen` creates a key; is the path right?")
@@ -94,8 +109,8 @@ fn by_key_error(error: &KeyError) -> Option<&'static str> {
     }
 }
 
-/// By the names of `countersign_identity::Reason`.
-fn by_reason(reason: &str) -> Option<&'static str> {
+/// The hint for a reason of `countersign_identity::Reason`, by its name.
+fn hint_for_reason(reason: &str) -> Option<&'static str> {
     Some(match reason {
         "service_key_missing" => "set COUNTERSIGN_SERVICE_KEY; `countersign key create` creates a key",
         "service_key_invalid" => "check COUNTERSIGN_SERVICE_KEY; `countersign key create` creates a new key",
@@ -125,7 +140,7 @@ fn by_reason(reason: &str) -> Option<&'static str> {
     })
 }
 
-fn by_code(code: &str) -> Option<&'static str> {
+fn hint_for_code(code: &str) -> Option<&'static str> {
     Some(match code {
         "AGENT_NOT_FOUND" => "`countersign agent show` shows the agent of the profile",
         "SERVICE_NOT_FOUND" => {
@@ -136,10 +151,9 @@ fn by_code(code: &str) -> Option<&'static str> {
             "`countersign webhook list` shows the webhooks; with --deployment, those for all services"
         }
         "NOT_FOUND" => {
-            "`countersign key list` and `countersign signing-key list` show the keys; is there a wrong path in --url \
+            "`countersign key list` and `countersign signing-key list` show the keys; is there a wrong path in --server \
              (COUNTERSIGN_URL)?"
         }
-        "VALIDATION_ERROR" => "the same command with --help shows the expected values",
         "INVALID_SIGNATURE" => "does this key belong to this agent? `countersign agent show` shows both",
         _ => return None,
     })
@@ -164,9 +178,9 @@ mod tests {
             (CertificateError::Revoked, "right server"),
         ] {
             let cause = Error::InvalidCertificate(error).to_string();
-            let hint = by_certificate_error(&cause, "--ca").unwrap();
+            let hint = hint_for_certificate_error(&cause, "--ca").unwrap();
             assert!(hint.contains(expected), "{cause}: {hint}");
         }
-        assert_eq!(by_certificate_error("Connection refused (os error 111)", "--ca"), None);
+        assert_eq!(hint_for_certificate_error("Connection refused (os error 111)", "--ca"), None);
     }
 }

@@ -1,18 +1,29 @@
 //! Ids on the command line, checked before they are sent.
+//!
+//! Invariant: an error never repeats text that may be a misplaced secret.
 
 use super::CliError;
 use countersign_identity::{AgentId, ApiKeyId, EventId, Kid, ServiceId, WebhookId};
 
-/// No id but a `kid` is longer.
-const LONGEST_ID: usize = 32;
+/// The length of the longest ids, except those of signing keys.
+pub const LONGEST_ID: usize = 32;
 
-/// The length of a `kid`.
+/// The length of the id of a signing key (`kid`).
 const KID_LENGTH: usize = 43;
 
-/// The id of an agent.
+/// The prefixes of API keys, secrets of webhooks, refresh tokens and JWTs.
+const SECRET_PREFIXES: [&str; 4] = ["svc_sk_", "whsec_", "rf_", "eyJ"];
+
+/// The text that an error shows for an argument: `…` if it is longer than `longest` or begins like a secret.
+pub fn redacted_argument(argument: &str, longest: usize) -> &str {
+    let begins_like_secret = SECRET_PREFIXES.iter().any(|prefix| argument.starts_with(prefix));
+    if begins_like_secret || argument.chars().count() > longest { "…" } else { argument }
+}
+
+/// Checks the id of an agent.
 pub fn agent_id(text: String) -> Result<String, CliError> {
     let valid = text.parse::<AgentId>().is_ok();
-    checked(
+    check_id(
         text,
         valid,
         "an agent: agent_ and 26 characters",
@@ -20,10 +31,10 @@ pub fn agent_id(text: String) -> Result<String, CliError> {
     )
 }
 
-/// The id of a service.
+/// Checks the id of a service.
 pub fn service_id(text: String) -> Result<String, CliError> {
     let valid = text.parse::<ServiceId>().is_ok();
-    checked(
+    check_id(
         text,
         valid,
         "a service: svc_ and 26 characters",
@@ -31,37 +42,50 @@ pub fn service_id(text: String) -> Result<String, CliError> {
     )
 }
 
-/// The id of a webhook.
+/// Checks the id of a webhook.
 pub fn webhook_id(text: String) -> Result<String, CliError> {
     let valid = text.parse::<WebhookId>().is_ok();
-    checked(text, valid, "a webhook: wh_ and 26 characters", "`countersign webhook list` shows the ids")
+    check_id(text, valid, "a webhook: wh_ and 26 characters", "`countersign webhook list` shows the ids")
 }
 
-/// The id of an event.
+/// Checks the id of an event.
 pub fn event_id(text: String) -> Result<String, CliError> {
     let valid = text.parse::<EventId>().is_ok();
     let next = "`countersign webhook deliveries WEBHOOK` shows the ids";
-    checked(text, valid, "an event: evt_ and 26 characters", next)
+    check_id(text, valid, "an event: evt_ and 26 characters", next)
 }
 
-/// The id of an API key.
+/// Checks the id of an API key.
 pub fn api_key_id(text: String) -> Result<String, CliError> {
     let valid = text.parse::<ApiKeyId>().is_ok();
-    checked(text, valid, "an API key: key_ and 26 characters", "`countersign key list` shows the ids")
+    check_id(text, valid, "an API key: key_ and 26 characters", "`countersign key list` shows the ids")
 }
 
-/// The id of a signing key.
+/// Checks the id of a signing key.
 pub fn kid(text: String) -> Result<String, CliError> {
     let valid = text.parse::<Kid>().is_ok();
-    checked(text, valid, "a signing key: 43 characters", "`countersign signing-key list` shows the ids")
+    check_id(text, valid, "a signing key: 43 characters", "`countersign signing-key list` shows the ids")
 }
 
-fn checked(text: String, valid: bool, expected: &str, next: &str) -> Result<String, CliError> {
+fn check_id(text: String, valid: bool, expected: &str, next: &str) -> Result<String, CliError> {
     if valid {
         return Ok(text);
     }
-    // A mistyped id is repeated. Longer text may be a misplaced secret.
     let longest = if expected.starts_with("a signing key") { KID_LENGTH } else { LONGEST_ID };
-    let shown = if text.len() <= longest { text.as_str() } else { "…" };
+    let shown = redacted_argument(&text, longest);
     Err(CliError::Usage(format!("`{shown}` is not the id of {expected}\nNext: {next}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redacted_argument_hides_long_text_and_secrets() {
+        assert_eq!(redacted_argument("reader", 32), "reader");
+        assert_eq!(redacted_argument("svc_00000000000000000000000000", 32), "svc_00000000000000000000000000");
+        for hidden in ["svc_sk_s", "whsec_s", "rf_s", "eyJhbGciOiJFUzI1NiJ9", &"a".repeat(33)] {
+            assert_eq!(redacted_argument(hidden, 32), "…", "{hidden}");
+        }
+    }
 }

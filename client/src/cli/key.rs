@@ -22,9 +22,9 @@ pub enum KeyCommand {
         they cannot.\n\n\
         Examples:\n  $ countersign key create --scope full\n  \
         $ countersign key create --scope sync --name sidecar --out sidecar.key\n\n\
-        Next, for a key of scope full: export COUNTERSIGN_SERVICE_KEY=KEY, then countersign role create --help\n\
-        Next, for a key of scope sync: write it to the file of COUNTERSIGN_SYNC__KEYS_FILE of countersign-ext-authz, \
-        next to\nCOUNTERSIGN_SYNC__URL (the sync port of the control plane, by default 8444) and COUNTERSIGN_SYNC__CA")]
+        Next: for a key of scope full, export COUNTERSIGN_SERVICE_KEY=KEY, then countersign role create --help\n\
+        Next: for a key of scope sync, write it to the file of COUNTERSIGN_SYNC__KEYS_FILE of countersign-ext-authz, \
+        next to COUNTERSIGN_SYNC__URL (the sync port of the control plane, by default 8444) and COUNTERSIGN_SYNC__CA")]
     Create(CreateArgs),
     /// List the API keys of a service, revoked ones included
     #[command(after_help = "Newest first. The control plane does not store the keys themselves.\n\n\
@@ -37,12 +37,12 @@ pub enum KeyCommand {
     Revoke(RevokeArgs),
 }
 
-/// What an API key is valid for.
+/// The scope of an API key.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Scope {
     /// Manage roles and verify tokens
     Full,
-    /// Follow the sync stream and verify tokens: for sidecars
+    /// Receive the sync stream and verify tokens; for sidecars
     Sync,
 }
 
@@ -52,7 +52,7 @@ pub struct CreateArgs {
     human: HumanArgs,
     #[command(flatten)]
     service: ServiceArg,
-    /// What the key is valid for
+    /// The scope of the key
     #[arg(long, value_enum)]
     scope: Scope,
     /// The display name
@@ -102,7 +102,7 @@ async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, Cl
     let token = human.credential()?;
     let file = out.as_deref().map(SecretFile::create).transpose()?;
     let key = api.create_key(token, &service, &name, scope).await?;
-    // If the file cannot be written, the key is printed: it cannot be had again.
+    // If the file cannot be written, the key is printed, because the API returns it only once.
     let (path, error) = match file.map(|file| file.write(&key.api_key)) {
         None => (None, None),
         Some(Ok(path)) => (Some(path), None),
@@ -145,7 +145,7 @@ async fn list(context: &Context, args: ListArgs) -> Result<CommandOutput, CliErr
 
 async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, CliError> {
     let RevokeArgs { human, service, confirm, key_id } = args;
-    // Before any request: the key itself, given by mistake, must not become part of a URL.
+    // Checked before any request: an API key in place of its id must not become part of a URL.
     let key_id = api_key_id(key_id)?;
     let (api, service) = (context.api(&human.server)?, context.service(&service)?);
     let token = human.credential()?;

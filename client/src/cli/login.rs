@@ -1,4 +1,4 @@
-//! Tokens for the commands of an agent, and where they are stored.
+//! Obtains tokens for the commands of an agent, and stores them in the profile.
 
 use super::{
     CliError,
@@ -14,7 +14,7 @@ use countersign_client::{
 };
 use std::path::PathBuf;
 
-/// An agent that logs in. The registration saved the defaults in the profile.
+/// The agent that logs in. The defaults come from the profile, where `agent register` saves them.
 #[derive(Args)]
 pub struct LoginArgs {
     #[command(flatten)]
@@ -40,29 +40,29 @@ pub struct SignerArgs {
         long,
         value_name = "COMMAND",
         conflicts_with = "key",
-        value_parser = not_blank,
+        value_parser = parse_nonblank,
         value_hint = ValueHint::CommandString
     )]
     pub signer: Option<String>,
 }
 
-fn not_blank(text: &str) -> Result<String, &'static str> {
+fn parse_nonblank(text: &str) -> Result<String, &'static str> {
     if text.trim().is_empty() { Err("a command is required") } else { Ok(text.to_owned()) }
 }
 
-/// Which tokens a command accepts.
+/// How [`login`] obtains tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenPolicy {
-    /// Valid tokens, stored ones included.
+    /// Use the stored tokens while they are valid, else refresh them or log in.
     Valid,
-    /// New tokens, from the refresh token.
+    /// Refresh the tokens, also if they are valid.
     Refresh,
-    /// New tokens, from a new login.
+    /// Log in, also if the stored tokens are valid.
     NewLogin,
 }
 
 impl SignerArgs {
-    /// The signer: that of the flags, or else that of the profile.
+    /// The signer of the flags, or else that of the profile.
     pub fn open(&self, context: &Context) -> Result<Signer, CliError> {
         let profile = &context.profile;
         let command = self.signer.as_ref().or(if self.key.is_none() { profile.signer.as_ref() } else { None });
@@ -81,23 +81,23 @@ impl SignerArgs {
     }
 }
 
-/// Tokens, and whether they were stored.
+/// Tokens, and the result of storing them.
 pub struct LoginResult {
     /// The tokens.
     pub tokens: SessionTokens,
-    /// Why they were not stored, if they were not.
+    /// The error if the tokens could not be stored.
     pub saved: Result<(), ProfileError>,
 }
 
 impl LoginResult {
-    /// The warning about tokens that were not stored.
+    /// The warning for tokens that were not stored.
     pub fn warning(&self) -> Option<String> {
         let error = self.saved.as_ref().err()?;
         Some(format!("the tokens are not saved, so the next command logs in again: {error}"))
     }
 }
 
-/// Gets tokens, and stores them if the agent is that of the profile.
+/// Obtains tokens. They are stored if the agent is that of the profile.
 pub async fn login(context: &Context, args: &LoginArgs, policy: TokenPolicy) -> Result<LoginResult, CliError> {
     let agent = args.agent.id_or_default(context)?;
     let is_profile_agent = context.profile.agent.as_ref() == Some(&agent);
@@ -108,7 +108,7 @@ pub async fn login(context: &Context, args: &LoginArgs, policy: TokenPolicy) -> 
         Ok(Session::new(context.api(&args.server)?, args.signer.open(context)?, agent, audience.clone()))
     };
     if !is_profile_agent {
-        return Ok(LoginResult { tokens: request(&session()?, policy).await?, saved: Ok(()) });
+        return Ok(LoginResult { tokens: request_tokens(&session()?, policy).await?, saved: Ok(()) });
     }
 
     let lock = context.profiles.lock(&context.name);
@@ -119,12 +119,12 @@ pub async fn login(context: &Context, args: &LoginArgs, policy: TokenPolicy) -> 
         return Ok(LoginResult { tokens: tokens.clone(), saved });
     }
     let session = session()?;
-    // A refresh token can be used once, so it is not used where the next one cannot be stored.
+    // A refresh token can be used once, so it is not used if its successor cannot be stored.
     let (tokens, saved) = match lock.and_then(|lock| context.check_writable().map(|()| lock)) {
         Err(error) if policy == TokenPolicy::Refresh => return Err(error.into()),
         Err(error) => (session.login().await?, Err(error)),
         Ok(_lock) => {
-            let tokens = request(&session.resume(stored), policy).await?;
+            let tokens = request_tokens(&session.resume(stored), policy).await?;
             let saved = context.profiles.save_tokens(&context.name, &subject, &tokens);
             (tokens, saved.and_then(|()| context.update_profile(|profile| profile.audience = audience)))
         }
@@ -132,7 +132,7 @@ pub async fn login(context: &Context, args: &LoginArgs, policy: TokenPolicy) -> 
     Ok(LoginResult { tokens, saved })
 }
 
-async fn request(session: &Session<Signer>, policy: TokenPolicy) -> Result<SessionTokens, ApiError> {
+async fn request_tokens(session: &Session<Signer>, policy: TokenPolicy) -> Result<SessionTokens, ApiError> {
     match policy {
         TokenPolicy::Valid => session.tokens().await,
         TokenPolicy::Refresh => session.refresh().await,

@@ -1,13 +1,22 @@
-//! Messages on standard error: notes, warnings and errors, as text or as one JSON object per message.
+//! Messages on standard error: notes, warnings and errors, as text or as one line of JSON per message.
 //!
 //! Invariant: a closed or full stream is never a reason to panic.
 
-use super::{CliError, OutputFormat, output::quoted, parse::variable};
-use serde_json::{Value, json};
+use super::{
+    CliError, OutputFormat, error::USAGE, output::quoted, parse::variable, placeholders::Placeholders,
+    usage::usage_line,
+};
+use serde_json::json;
 use std::{
     io::{self, IsTerminal, Write},
     process::ExitCode,
 };
+
+/// The beginning of a line with the next step.
+const NEXT: &str = "Next: ";
+
+/// The beginning of a line with the usage.
+const USAGE_LINE: &str = "Usage: ";
 
 /// The commands that hints mention.
 const NOUNS: [&str; 8] = ["agent", "service", "key", "role", "webhook", "token", "audit", "signing-key"];
@@ -17,15 +26,18 @@ const NOUNS: [&str; 8] = ["agent", "service", "key", "role", "webhook", "token",
 pub struct Messages {
     format: OutputFormat,
     quiet: bool,
-    /// The profile, if hints have to name it: it is neither the default nor set by the environment.
+    /// The profile that commands in hints have to name; `None` if the default or the environment selects it.
     profile: Option<String>,
+    /// The ids that hints contain.
+    pub placeholders: Placeholders,
 }
 
 impl Messages {
-    /// Messages in this format. Hints name the `profile` where a command without it would use another.
+    /// Creates a writer. Commands in hints name `profile` if they would use another profile without it.
     pub fn new(format: OutputFormat, quiet: bool, profile: Option<String>) -> Self {
-        let implied = variable("COUNTERSIGN_PROFILE").unwrap_or_else(|| "default".to_owned());
-        Self { format, quiet, profile: profile.filter(|profile| *profile != implied) }
+        let default_profile = variable("COUNTERSIGN_PROFILE").unwrap_or_else(|| "default".to_owned());
+        let profile = profile.filter(|profile| *profile != default_profile);
+        Self { format, quiet, profile, placeholders: Placeholders::default() }
     }
 
     /// The format of messages and data.
@@ -33,23 +45,24 @@ impl Messages {
         self.format
     }
 
-    /// Whether the command can ask the user: it has a terminal and no program reads its output.
-    pub fn can_ask(&self) -> bool {
+    /// Whether the command can prompt: the output is text, and standard input and standard error are terminals.
+    pub fn can_prompt(&self) -> bool {
         self.format == OutputFormat::Text && io::stdin().is_terminal() && io::stderr().is_terminal()
     }
 
-    /// Writes a note, which may end with lines that begin with `Next`.
+    /// Writes a note, which may end with lines that begin with `Next: `.
     pub fn note(&self, note: &str) {
         if self.quiet || note.is_empty() {
             return;
         }
+        let note = self.hint(note);
         match self.format {
-            OutputFormat::Text => self.write(note),
+            OutputFormat::Text => write_line(&note),
             OutputFormat::Json => {
-                let (next, message): (Vec<_>, Vec<_>) = note.lines().partition(|line| line.starts_with("Next"));
-                let next: Vec<_> = next.iter().map(|line| line.strip_prefix("Next: ").unwrap_or(line)).collect();
+                let (next, message): (Vec<_>, Vec<_>) = note.lines().partition(|line| line.starts_with(NEXT));
+                let next: Vec<_> = next.iter().filter_map(|line| line.strip_prefix(NEXT)).collect();
                 let text = |lines: &[&str]| Some(lines.join("\n")).filter(|text| !text.is_empty());
-                self.write_json(&json!({ "note": { "message": text(&message), "next": text(&next) } }));
+                write_line(&json!({ "note": { "message": text(&message), "next": text(&next) } }).to_string());
             }
         }
     }
@@ -58,62 +71,54 @@ impl Messages {
     pub fn warning(&self, text: &str) {
         match self.format {
             _ if self.quiet => {}
-            OutputFormat::Text => self.write(&format!("warning: {text}")),
-            OutputFormat::Json => self.write_json(&json!({ "warning": { "message": text } })),
+            OutputFormat::Text => write_line(&format!("warning: {text}")),
+            OutputFormat::Json => write_line(&json!({ "warning": { "message": text } }).to_string()),
         }
     }
 
     /// Writes an error, and returns the exit code.
     pub fn error(&self, error: &CliError) -> ExitCode {
+        let (message, next) = error.message_and_next();
+        let next = next.map(|next| self.hint(&next));
+        let usage = (error.exit_code() == USAGE).then(usage_line);
         match self.format {
             OutputFormat::Text => {
-                let text = error.to_string();
-                let message = if self.quiet { text.split("\nNext: ").next().unwrap_or_default() } else { &text };
-                let hint = error.hint().filter(|_| !self.quiet);
-                let next = hint.map(|next| format!("\nNext: {next}")).unwrap_or_default();
-                self.write(&format!("countersign: {message}{next}"));
+                let lines = [(USAGE_LINE, usage), (NEXT, next)].into_iter().filter(|_| !self.quiet);
+                let lines: String = lines.filter_map(|(prefix, text)| Some(format!("\n{prefix}{}", text?))).collect();
+                write_line(&format!("countersign: {message}{lines}"));
             }
-            OutputFormat::Json => self.write(&format!("{:#}", error.json())),
+            OutputFormat::Json => write_line(&error.json(next.as_deref(), usage.as_deref()).to_string()),
         }
         error.exit_code().into()
     }
 
-    /// Writes an error of the parser as JSON: its message, and its tips as the next step.
-    pub fn usage_error(&self, rendered: &str) {
-        let paragraphs: Vec<_> = rendered.split("\n\n").map(str::trim).filter(|text| !text.is_empty()).collect();
-        let is_tip = |text: &&&str| text.starts_with("tip:") || text.starts_with("For more information");
-        let message: Vec<_> = paragraphs.iter().filter(|text| !is_tip(text)).copied().collect();
-        let tips: Vec<_> = paragraphs.iter().filter(is_tip).copied().collect();
-        let message = message.join("\n").trim_start_matches("error: ").to_owned();
-        let error = json!({ "code": "USAGE", "message": message, "next": tips.join("\n"), "reason": Value::Null });
-        self.write(&format!("{:#}", json!({ "error": error })));
-    }
-
-    /// Writes a line to standard error. If that is not possible there is nothing left to do.
-    pub fn write(&self, text: &str) {
-        let _ignored = writeln!(io::stderr(), "{}", self.with_profile(text));
-    }
-
-    fn write_json(&self, value: &Value) {
-        self.write(&value.to_string());
-    }
-
-    /// Adds `--profile` to the commands in a hint.
-    fn with_profile(&self, text: &str) -> String {
-        let Some(profile) = &self.profile else { return text.to_owned() };
-        NOUNS.into_iter().fold(text.to_owned(), |text, noun| {
+    /// A hint with the known ids in place of placeholders, and with `--profile` in its commands.
+    pub fn hint(&self, text: &str) -> String {
+        let text = self.placeholders.fill(text);
+        let Some(profile) = &self.profile else { return text };
+        NOUNS.into_iter().fold(text, |text, noun| {
             let with_profile = format!("countersign --profile {} {noun} ", quoted(profile));
             text.replace(&format!("countersign {noun} "), &with_profile)
         })
     }
 }
 
-/// Writes data to standard output. A reader that closed the pipe is not an error.
+/// Writes a line to standard error. A failure is ignored, because there is no other place to report it.
+pub fn write_line(line: &str) {
+    let _ignored = writeln!(io::stderr(), "{line}");
+}
+
+/// Writes data to standard output.
 pub fn print(data: &[u8]) -> io::Result<()> {
     let mut out = io::stdout();
-    match out.write_all(data).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
-        _ => Ok(()),
+    out.write_all(data).and_then(|()| out.flush())
+}
+
+/// Treats a closed pipe as success: a reader such as `head` may stop before the end.
+pub fn ignore_closed_pipe(printed: io::Result<()>) -> io::Result<()> {
+    match printed {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
     }
 }
 
@@ -125,8 +130,8 @@ mod tests {
     fn hints_name_a_profile_that_is_not_the_default() {
         let text = "Next: `countersign agent login`, then countersign role list";
         let messages = |profile: &str| Messages::new(OutputFormat::Text, false, Some(profile.to_owned()));
-        assert_eq!(messages("default").with_profile(text), text);
+        assert_eq!(messages("default").hint(text), text);
         let expected = "Next: `countersign --profile x agent login`, then countersign --profile x role list";
-        assert_eq!(messages("x").with_profile(text), expected);
+        assert_eq!(messages("x").hint(text), expected);
     }
 }

@@ -1,7 +1,7 @@
 //! The commands of `countersign`: a module per noun, a subcommand per verb.
 //!
 //! Depends on the library of this crate for all requests. Invariant: data goes to standard output, everything else to
-//! standard error; a secret is printed only by a command whose purpose it is.
+//! standard error; only commands that create or request a secret print it.
 
 mod agent;
 mod args;
@@ -20,6 +20,7 @@ mod login;
 mod messages;
 mod output;
 mod parse;
+mod placeholders;
 mod role;
 mod secret_file;
 mod service;
@@ -28,13 +29,14 @@ mod table;
 mod time;
 mod token;
 mod trace;
+mod usage;
 mod webhook;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::{ArgValueCandidates, Shell};
 pub use complete::complete_from_environment;
 pub use error::CliError;
-pub use messages::{Messages, print};
+pub use messages::Messages;
 pub use output::CommandOutput;
 pub use parse::parse;
 use std::time::Duration;
@@ -64,7 +66,8 @@ pub struct GlobalArgs {
         add = ArgValueCandidates::new(complete::profile_names)
     )]
     profile: String,
-    /// Output format, for standard output and standard error: text or json
+    /// Output format, for standard output and standard error: text or json. Help, --version and `completions` are always
+    /// text
     #[arg(
         short,
         long,
@@ -79,9 +82,9 @@ pub struct GlobalArgs {
     /// Print errors only: no notes, hints and warnings
     #[arg(short, long, global = true, display_order = 902, conflicts_with = "verbose")]
     quiet: bool,
-    /// Print each request to standard error: method, URL, status, duration and request id
-    #[arg(short, long, global = true, display_order = 903)]
-    verbose: bool,
+    /// Print each request to standard error: method, URL, status, duration and request id; -vv is the same
+    #[arg(short, long, global = true, action = ArgAction::Count, display_order = 903)]
+    verbose: u8,
     /// Timeout of each request, such as 500ms, 5s or 1m
     #[arg(
         long,
@@ -141,7 +144,7 @@ enum Command {
 }
 
 impl Arguments {
-    /// Where and how messages are written.
+    /// The writer of messages that these options configure.
     pub fn messages(&self) -> Messages {
         let GlobalArgs { profile, output, quiet, .. } = &self.global;
         Messages::new(*output, *quiet, Some(profile.clone()))

@@ -1,6 +1,10 @@
-//! The result of a command: data as text and JSON, and what goes with it to standard error.
+//! The result of a command: data as text and JSON for standard output, a note and an error for standard error.
 
-use super::{CliError, OutputFormat, table::Table};
+use super::{
+    CliError, OutputFormat,
+    messages::{ignore_closed_pipe, print},
+    table::Table,
+};
 use countersign_client::ProfileError;
 use serde_json::Value;
 use std::io;
@@ -10,19 +14,19 @@ use std::io;
 pub struct CommandOutput {
     text: Text,
     json: Option<Value>,
-    /// The note, which may end with lines that begin with `Next`.
+    /// The note, which may end with lines that begin with `Next: `.
     pub note: String,
     hint_if_lost: String,
-    /// The error of a command that has data nevertheless.
+    /// The error of a command that also returns data.
     pub error: Option<CliError>,
 }
 
 /// Data as text.
 #[derive(Debug)]
 pub enum Text {
-    /// Lines, or bytes as they are.
+    /// Bytes that are printed unchanged.
     Bytes(Vec<u8>),
-    /// A table, which depends on the width of the terminal.
+    /// A table that is fitted to the width of the terminal.
     Table(Table),
 }
 
@@ -51,17 +55,17 @@ impl From<Table> for Text {
 }
 
 impl CommandOutput {
-    /// Data in both formats.
+    /// A result with data as text and as JSON.
     pub fn new(text: impl Into<Text>, json: Value) -> Self {
         Self { text: text.into(), json: Some(json), ..Self::default() }
     }
 
-    /// Bytes that are printed unchanged in both formats.
+    /// A result with bytes that are printed unchanged in both formats.
     pub fn raw(bytes: Vec<u8>) -> Self {
         Self { text: Text::Bytes(bytes), ..Self::default() }
     }
 
-    /// Sets the data as JSON.
+    /// Replaces the data for `-o json`.
     pub fn with_json(self, json: Value) -> Self {
         Self { json: Some(json), ..self }
     }
@@ -71,7 +75,7 @@ impl CommandOutput {
         Self { note: note.into(), ..self }
     }
 
-    /// Sets the hint for the case that the data cannot be printed and cannot be had again.
+    /// Sets the hint for a secret that cannot be printed. With it, a closed standard output is an error.
     pub fn with_hint_if_lost(self, hint: String) -> Self {
         Self { hint_if_lost: hint, ..self }
     }
@@ -81,19 +85,25 @@ impl CommandOutput {
         Self { error, ..self }
     }
 
-    /// Reports that the profile could not be saved.
+    /// Sets the error if the profile could not be saved.
     pub fn with_profile_result(self, saved: Result<(), ProfileError>) -> Self {
         self.with_error(saved.err().map(CliError::NotSaved))
     }
 
-    /// The error for data that standard output did not accept.
+    /// Prints the data. A closed pipe is an error only if the data contains a secret, which is lost then.
+    pub fn print(&self, format: OutputFormat) -> Result<(), CliError> {
+        let printed = print(&self.bytes(format));
+        let printed = if self.hint_if_lost.is_empty() { ignore_closed_pipe(printed) } else { printed };
+        printed.map_err(|error| self.not_printed(&error))
+    }
+
+    /// The error for data that could not be written to standard output.
     pub fn not_printed(&self, error: &io::Error) -> CliError {
         let hint = if self.hint_if_lost.is_empty() { String::new() } else { format!("\nNext: {}", self.hint_if_lost) };
         CliError::Failed(format!("standard output: {error}{hint}"))
     }
 
-    /// The bytes for standard output.
-    pub fn bytes(&self, format: OutputFormat) -> Vec<u8> {
+    fn bytes(&self, format: OutputFormat) -> Vec<u8> {
         match (format, &self.json, &self.text) {
             (OutputFormat::Json, Some(json), _) => format!("{json:#}\n").into(),
             (_, _, Text::Bytes(bytes)) => bytes.clone(),
@@ -102,7 +112,7 @@ impl CommandOutput {
     }
 }
 
-/// A word quoted for a shell, if that is necessary.
+/// Quotes a word for a shell if necessary.
 pub fn quoted(word: &str) -> String {
     let plain = |character: char| character.is_ascii_alphanumeric() || "-_./:@%+=,".contains(character);
     if !word.is_empty() && !word.starts_with('-') && word.chars().all(plain) {
@@ -112,12 +122,12 @@ pub fn quoted(word: &str) -> String {
 }
 
 /// A JSON value as text.
-pub fn text_of(value: &Value) -> String {
+pub fn value_text(value: &Value) -> String {
     match value {
         Value::Null => "-".into(),
         Value::Array(items) if items.is_empty() => "-".into(),
         Value::String(text) => text.clone(),
-        Value::Array(items) => items.iter().map(text_of).collect::<Vec<_>>().join(", "),
+        Value::Array(items) => items.iter().map(value_text).collect::<Vec<_>>().join(", "),
         other => other.to_string(),
     }
 }

@@ -5,6 +5,7 @@ use super::{
     args::{AgentArg, ManagerArgs},
     confirm::ConfirmArgs,
     context::Context,
+    ids::{LONGEST_ID, redacted_argument},
     output::quoted,
     table::{Column, Table, details, id_with_name},
     time::future_time,
@@ -30,22 +31,20 @@ pub enum RoleCommand {
         Next: countersign role assign NAME AGENT")]
     List(ManagerArgs),
     /// Delete a role and its assignments; this cannot be undone
-    #[command(
-        after_help = "All agents lose it at once, also those with a token that states it. A new role of the same \
+    #[command(after_help = "All agents lose it at once, also those whose token contains it. A new role of the same \
         name has no assignments.\n\n\
         Examples:\n  $ countersign role delete reader\n  $ countersign role delete reader --yes\n\n\
-        Next: countersign role list"
-    )]
+        Next: countersign role list")]
     Delete(DeleteArgs),
     /// Assign a role to an agent, permanently or until a time
     #[command(
-        after_help = "Assigning it again replaces the end. Every proxy applies it when the change arrives there, \
-        mostly within a second.\n\n\
+        after_help = "Assigning it again replaces the expiry time. Every proxy applies the change when it receives \
+        it, mostly within a second.\n\n\
         Examples:\n  $ countersign role assign reader AGENT\n  $ countersign role assign reader AGENT --expires 8h\n\n\
-        Next, as the agent: countersign agent call URL"
+        Next: as the agent, countersign agent call URL"
     )]
     Assign(AssignArgs),
-    /// Revoke a role of an agent; tokens that state it lose it at once
+    /// Revoke a role of an agent, at once also for existing tokens
     #[command(after_help = "Examples:\n  $ countersign role revoke reader AGENT\n\n\
         Next: countersign role list")]
     Revoke(AssignmentArgs),
@@ -89,7 +88,7 @@ pub struct AssignmentArgs {
 pub struct AssignArgs {
     #[command(flatten)]
     assignment: AssignmentArgs,
-    /// When the assignment ends: 2030-01-31T12:00:00Z, or after 30m, 8h or 7d [default: never]
+    /// When the assignment ends: 2030-01-31T12:00:00Z, 2030-01-31, or after 30m, 8h or 7d [default: never]
     #[arg(long, alias = "expires-at", value_name = "TIME", value_parser = future_time)]
     expires: Option<Timestamp>,
 }
@@ -153,7 +152,7 @@ async fn assign(context: &Context, args: AssignArgs) -> Result<CommandOutput, Cl
     let json = json!({
         "assigned": true, "roleId": role.id, "agentId": agent, "serviceId": service, "expiresAt": expires,
     });
-    Ok(CommandOutput::new(text, json).with_note("Next, as the agent: countersign agent call URL"))
+    Ok(CommandOutput::new(text, json).with_note("Next: as the agent, countersign agent call URL"))
 }
 
 async fn revoke(context: &Context, args: AssignmentArgs) -> Result<CommandOutput, CliError> {
@@ -170,13 +169,13 @@ async fn revoke(context: &Context, args: AssignmentArgs) -> Result<CommandOutput
     Ok(CommandOutput::new(text, json).with_note("Next: countersign role list"))
 }
 
-/// A role with its name, if the command knows it.
-struct RoleRef {
-    id: String,
+/// The id of a role, with its name if the command has loaded it.
+pub struct RoleRef {
+    pub id: String,
     name: Option<String>,
 }
 
-/// What an assignment is about.
+/// The role and the agent of an assignment, with the client for its requests.
 struct Assignment {
     api: Api,
     service: String,
@@ -193,22 +192,21 @@ impl AssignmentArgs {
     }
 }
 
-/// Finds a role by name. An id is used as it is.
-async fn find_role(api: &Api, manager: &ManagerArgs, service: &str, role: &str) -> Result<RoleRef, CliError> {
+/// Finds a role by name. An id is returned without a request.
+pub async fn find_role(api: &Api, manager: &ManagerArgs, service: &str, role: &str) -> Result<RoleRef, CliError> {
     if role.parse::<RoleId>().is_ok() {
         return Ok(RoleRef { id: role.to_owned(), name: None });
     }
     let roles = api.list_roles(manager.credential()?, service).await?;
     let Role { role_id: id, name, .. } = roles.into_iter().find(|listed| listed.name == role).ok_or_else(|| {
         let next = "`countersign role list` shows the roles; `countersign role create` creates one";
-        // A misplaced API key must not be repeated.
-        let shown = if role.starts_with("svc_") { "…" } else { role };
+        let shown = redacted_argument(role, LONGEST_ID);
         CliError::denied(format!("the service has no role `{shown}`\nNext: {next}"), "")
     })?;
     Ok(RoleRef { id, name: Some(name) })
 }
 
-/// The name of an agent, for text that a person reads. Not every credential may read it; then there is none.
+/// The name of an agent, for text output only; `None` if the credential may not read it.
 async fn agent_name(context: &Context, api: &Api, manager: &ManagerArgs, service: &str, agent: &str) -> Option<String> {
     if context.format() == OutputFormat::Json {
         return None;

@@ -1,4 +1,4 @@
-//! A new file of mode 0600 for a secret that is shown once.
+//! A new file of mode 0600 for a secret that the API returns only once.
 
 use super::CliError;
 use secrecy::{ExposeSecret, SecretString};
@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file that is created before the secret exists. Without a secret it is deleted.
+/// A file that is created before the request that generates the secret. It is deleted if the secret is not written.
 pub struct SecretFile {
     path: PathBuf,
     file: File,
@@ -17,7 +17,7 @@ pub struct SecretFile {
 }
 
 impl SecretFile {
-    /// Creates the file. It never overwrites a file.
+    /// Creates the file. An existing file is an error.
     pub fn create(path: &Path) -> Result<Self, CliError> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = file.map_err(|error| CliError::file("--out", path, error.to_string()))?;

@@ -6,16 +6,16 @@ use super::time::relative;
 use countersign_client::api::without_control_characters;
 use std::io::IsTerminal;
 
-/// The narrowest that a text column becomes.
+/// The minimum width of a text column.
 const NARROWEST: usize = 12;
 
-/// The space between columns.
+/// The number of spaces between columns.
 const GAP: usize = 2;
 
 /// How a column may change to fit the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Column {
-    /// It stays as it is.
+    /// Cells are never changed.
     Fixed,
     /// Long cells are cut.
     Text,
@@ -38,7 +38,7 @@ impl Table {
         Self { header: header.to_vec(), shows_header: true, rows: rows.collect() }
     }
 
-    /// The same, without titles above the columns.
+    /// A table without titles above its columns.
     pub fn without_header<const N: usize>(
         columns: [(&'static str, Column); N],
         rows: impl Iterator<Item = [String; N]>,
@@ -46,7 +46,7 @@ impl Table {
         Self { shows_header: false, ..Self::new(columns, rows) }
     }
 
-    /// The table for standard output: fitted to its width if it is a terminal, complete otherwise.
+    /// The table for standard output. On a terminal it is fitted to the width, otherwise it is complete.
     pub fn for_terminal(&self) -> String {
         let out = std::io::stdout();
         if !out.is_terminal() {
@@ -56,7 +56,7 @@ impl Table {
         self.fitted(width.filter(|width| *width > 0).unwrap_or(80))
     }
 
-    /// Fits the table to a width: relative times, then shorter texts, then one line per cell.
+    /// Fits the table to a width: with relative times first, then with shorter texts, then with one line per cell.
     fn fitted(&self, width: usize) -> String {
         let relative_times = |row: &Vec<String>| {
             let cells = row.iter().zip(&self.header);
@@ -105,7 +105,7 @@ impl Table {
     fn records(&self) -> String {
         let record = |row: &Vec<String>| {
             let cells = row.iter().zip(&self.header).filter(|(cell, _)| *cell != "-");
-            details_of(&cells.map(|(cell, (title, _))| (title.to_lowercase(), cell.clone())).collect::<Vec<_>>())
+            details_from_rows(&cells.map(|(cell, (title, _))| (title.to_lowercase(), cell.clone())).collect::<Vec<_>>())
         };
         self.rows.iter().map(record).collect::<Vec<_>>().join("\n\n")
     }
@@ -113,11 +113,11 @@ impl Table {
 
 /// Names and values in two columns.
 pub fn details<const N: usize>(rows: [(&str, String); N]) -> String {
-    details_of(&rows.map(|(name, value)| (name.to_owned(), value)))
+    details_from_rows(&rows.map(|(name, value)| (name.to_owned(), value)))
 }
 
-/// The same, of any length.
-pub fn details_of(rows: &[(String, String)]) -> String {
+/// Names and values in two columns, for any number of rows.
+pub fn details_from_rows(rows: &[(String, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let line = |(name, value): &(String, String)| {
         let line = format!("{name:width$}  {}", without_control_characters(value));
@@ -126,7 +126,7 @@ pub fn details_of(rows: &[(String, String)]) -> String {
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// An id with the name of what it identifies, if that is known.
+/// An id, followed by the name of its object in parentheses if the name is available.
 pub fn id_with_name(id: &str, name: Option<&str>) -> String {
     name.map_or_else(|| id.to_owned(), |name| format!("{id} ({name})"))
 }

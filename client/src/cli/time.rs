@@ -1,25 +1,26 @@
-//! Times and durations on the command line: RFC 3339, or a duration from now.
+//! Times and durations on the command line: RFC 3339, a date (midnight UTC), or a duration from now.
 
 use countersign_client::clock;
 use countersign_identity as identity;
-use jiff::{SignedDuration, Timestamp};
+use jiff::{SignedDuration, Timestamp, civil::Date, tz::TimeZone};
 use std::time::Duration;
 
 /// A time, or a duration from now into the future.
 pub fn future_time(text: &str) -> Result<Timestamp, String> {
-    let expected = "write a time as 2030-01-31T12:00:00Z, or a duration from now, such as 30m, 8h or 7d";
-    time(text, Timestamp::checked_add).ok_or_else(|| expected.to_owned())
+    let expected = "write a time as 2030-01-31T12:00:00Z or 2030-01-31, or a duration from now, such as 30m, 8h or 7d";
+    parse_time(text, Timestamp::checked_add).ok_or_else(|| expected.to_owned())
 }
 
 /// A time, or a duration before now.
 pub fn past_time(text: &str) -> Result<Timestamp, String> {
-    let expected = "write a time as 2030-01-31T12:00:00Z, or a duration before now, such as 30m, 8h or 7d";
-    time(text, Timestamp::checked_sub).ok_or_else(|| expected.to_owned())
+    let expected =
+        "write a time as 2030-01-31T12:00:00Z or 2030-01-31, or a duration before now, such as 30m, 8h or 7d";
+    parse_time(text, Timestamp::checked_sub).ok_or_else(|| expected.to_owned())
 }
 
 /// A duration that is not zero.
 pub fn positive_duration(text: &str) -> Result<Duration, String> {
-    let duration = duration(text).and_then(|duration| Duration::try_from(duration).ok());
+    let duration = parse_duration(text).and_then(|duration| Duration::try_from(duration).ok());
     let expected = "write a duration with a unit, such as 500ms, 5s or 1m";
     duration.filter(|duration| !duration.is_zero()).ok_or_else(|| expected.to_owned())
 }
@@ -33,12 +34,12 @@ pub fn rfc3339(time: identity::Timestamp) -> String {
 pub fn relative(text: &str) -> String {
     let Ok(time) = text.parse::<Timestamp>() else { return text.to_owned() };
     let seconds = time.as_second() - clock::now().seconds();
-    let span = rounded(seconds.unsigned_abs());
+    let span = rounded_duration(seconds.unsigned_abs());
     if seconds > 0 { format!("in {span}") } else { format!("{span} ago") }
 }
 
-/// In the largest unit of which there are at least two, as `kubectl` shows ages.
-fn rounded(seconds: u64) -> String {
+/// The duration in the largest unit that gives at least two, as `kubectl` shows ages.
+fn rounded_duration(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),
         120..7_200 => format!("{}m", seconds / 60),
@@ -47,19 +48,25 @@ fn rounded(seconds: u64) -> String {
     }
 }
 
-fn time(
+fn parse_time(
     text: &str,
     from_now: impl FnOnce(Timestamp, SignedDuration) -> Result<Timestamp, jiff::Error>,
 ) -> Option<Timestamp> {
     if let Ok(time) = text.parse() {
         return Some(time);
     }
+    // The parser accepts a date with a time and ignores the time, so the length is checked.
+    if text.len() == "2030-01-31".len()
+        && let Ok(date) = text.parse::<Date>()
+    {
+        return date.to_zoned(TimeZone::UTC).ok().map(|midnight| midnight.timestamp());
+    }
     let now = Timestamp::from_microsecond(clock::now().micros()).ok()?;
-    from_now(now, duration(text)?).ok()
+    from_now(now, parse_duration(text)?).ok()
 }
 
 /// A duration with a unit. Days and weeks have 24 hours and seven days.
-fn duration(text: &str) -> Option<SignedDuration> {
+fn parse_duration(text: &str) -> Option<SignedDuration> {
     let in_hours = |suffix, hours: i64| {
         let count = text.strip_suffix(suffix)?.parse::<i64>().ok()?;
         count.checked_mul(hours).and_then(SignedDuration::try_from_hours)
@@ -75,8 +82,9 @@ mod tests {
     fn times_are_rfc_3339_or_durations() {
         for parse in [future_time, past_time] {
             assert_eq!(parse("2030-01-31T13:00:00+01:00").unwrap().to_string(), "2030-01-31T12:00:00Z");
+            assert_eq!(parse("2030-01-31").unwrap().to_string(), "2030-01-31T00:00:00Z");
             assert!(parse("90m").is_ok());
-            for wrong in ["", "tomorrow", "8", "99999999999999d", "2030-01-31"] {
+            for wrong in ["", "tomorrow", "8", "99999999999999d", "2030-13-01", "2030-01-31T12:00"] {
                 assert!(parse(wrong).is_err(), "{wrong}");
             }
         }
@@ -101,7 +109,7 @@ mod tests {
     fn relative_rounds_down_to_one_unit() {
         let expected = [(0, "0s"), (119, "119s"), (120, "2m"), (7_199, "119m"), (7_200, "2h"), (172_800, "2d")];
         for (seconds, text) in expected {
-            assert_eq!(rounded(seconds), text);
+            assert_eq!(rounded_duration(seconds), text);
         }
         assert_eq!(relative("-"), "-");
     }

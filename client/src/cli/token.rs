@@ -6,9 +6,10 @@ use super::{
     complete,
     context::{Context, missing},
     ids::service_id,
-    output::text_of,
+    output::value_text,
     parse::variable,
-    table::{details, details_of},
+    placeholders::Placeholder,
+    table::details_from_rows,
     time::rfc3339,
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -30,8 +31,8 @@ const REFRESH_TOKEN_PREFIX: &str = "rf_";
 pub enum TokenCommand {
     /// Show the claims of a token, without verification
     #[command(
-        after_help = "The claims are those of the time of issue: later changes of roles are not in the token, but \
-        every proxy knows them. `aud` is the service that the token is for, or the URL of the control plane if it is \
+        after_help = "The claims date from the time of issue: the token does not contain later changes of roles, \
+        but every proxy applies them. `aud` is the service that the token is for, or the URL of the control plane if it is \
         unbound.\n\n\
         Examples:\n  $ countersign token inspect\n  $ countersign token inspect - < token.txt\n\n\
         Next: countersign token verify"
@@ -55,11 +56,11 @@ pub enum TokenCommand {
     },
     /// Revoke an access token, or a refresh token with its session
     #[command(
-        after_help = "Anyone with a token can revoke it. As RFC 7009 requires, the result does not say whether the \
-        token was valid. Every proxy applies it when the change arrives there. An access token is revoked alone; with a \
+        after_help = "Anyone with a token can revoke it. As RFC 7009 requires, the result does not show whether the \
+        token was valid. Every proxy applies the revocation when it receives it. An access token is revoked alone; with a \
         refresh token, all tokens of its session are revoked.\n\n\
         Examples:\n  $ countersign token revoke\n  $ countersign token revoke - < token.txt\n\n\
-        Next, for a new session: countersign agent login"
+        Next: for a new session, countersign agent login"
     )]
     Revoke {
         #[command(flatten)]
@@ -80,10 +81,13 @@ pub struct TokenArg {
 /// Runs the command.
 pub async fn run(context: &Context, command: TokenCommand) -> Result<CommandOutput, CliError> {
     match command {
-        TokenCommand::Inspect(token) => inspect(&find(context, token)?),
+        TokenCommand::Inspect(token) => inspect(&token_or_stored(context, token)?),
         TokenCommand::Verify { server, token, service } => {
             let service = service.map(service_id).transpose()?;
-            let token = find(context, token)?;
+            if let Some(service) = &service {
+                context.messages.placeholders.set(Placeholder::Service, service);
+            }
+            let token = token_or_stored(context, token)?;
             let keys = parse_key_set(&context.api(&server)?.key_set().await?)?;
             let denied = |Refusal { reason, .. }: Refusal| {
                 CliError::denied(format!("{}: {}", reason.as_str(), reason.message()), reason.as_str())
@@ -110,7 +114,7 @@ async fn revoke(
     let _lock = context.profile.agent.is_some().then(|| context.profiles.lock(&context.name).ok());
     // A token of another control plane is not sent to this one.
     let stored = stored_tokens(context, Some(context.url(server)?))?;
-    let token = match argument(token)? {
+    let token = match explicit_token(token)? {
         Some(token) => token,
         None => stored.as_ref().map(|(_, tokens)| tokens.refresh_token.clone()).ok_or_else(no_token)?,
     };
@@ -120,18 +124,21 @@ async fn revoke(
         return Err(CliError::Usage(format!("{text}\nNext: `countersign key --help` is about API keys")));
     }
     api.revoke_token(&token).await?;
-    let is_this = |stored: &SecretString| stored.expose_secret() == token.expose_secret();
+    let is_revoked = |stored: &SecretString| stored.expose_secret() == token.expose_secret();
     let saved = match stored {
-        Some((_, tokens)) if is_this(&tokens.refresh_token) => context.profiles.delete_tokens(&context.name),
-        Some((subject, tokens)) if is_this(&tokens.access_token) => {
+        Some((_, tokens)) if is_revoked(&tokens.refresh_token) => context.profiles.delete_tokens(&context.name),
+        Some((subject, tokens)) if is_revoked(&tokens.access_token) => {
             let now = clock::now();
             let tokens = SessionTokens { refresh_at: now, expires_at: now, ..tokens };
             context.profiles.save_tokens(&context.name, &subject, &tokens)
         }
         Some(_) | None => Ok(()),
     };
-    let kind = if token.expose_secret().starts_with(REFRESH_TOKEN_PREFIX) { "login" } else { "token" };
-    let text = details([("revoked", kind.into())]);
+    let (kind, text) = if token.expose_secret().starts_with(REFRESH_TOKEN_PREFIX) {
+        ("session", "The session is revoked: its refresh token and all its access tokens.")
+    } else {
+        ("token", "The access token is revoked.")
+    };
     Ok(CommandOutput::new(text, json!({ "revoked": true, "kind": kind })).with_profile_result(saved))
 }
 
@@ -170,13 +177,13 @@ fn claims_text(claims: &Value) -> String {
     let now = clock::now();
     let row = |(name, value): (&String, &Value)| {
         let time = value.as_i64().filter(|_| ["iat", "nbf", "exp"].contains(&name.as_str()));
-        (name.clone(), time.map_or_else(|| text_of(value), |seconds| time_claim(seconds, now)))
+        (name.clone(), time.map_or_else(|| value_text(value), |seconds| time_claim_text(seconds, now)))
     };
-    details_of(&claims.as_object().into_iter().flatten().map(row).collect::<Vec<_>>())
+    details_from_rows(&claims.as_object().into_iter().flatten().map(row).collect::<Vec<_>>())
 }
 
-/// A time with its distance from now, to the second.
-fn time_claim(seconds: i64, now: Timestamp) -> String {
+/// A time in RFC 3339, and how far it is from now.
+fn time_claim_text(seconds: i64, now: Timestamp) -> String {
     let time = Timestamp::from_seconds(seconds);
     let minutes = |span: Duration| format!("{} min {} s", span.as_secs() / 60, span.as_secs() % 60);
     let distance = if time > now {
@@ -187,8 +194,8 @@ fn time_claim(seconds: i64, now: Timestamp) -> String {
     format!("{} ({distance})", rfc3339(time))
 }
 
-fn find(context: &Context, TokenArg { token }: TokenArg) -> Result<SecretString, CliError> {
-    if let Some(token) = argument(token)? {
+fn token_or_stored(context: &Context, TokenArg { token }: TokenArg) -> Result<SecretString, CliError> {
+    if let Some(token) = explicit_token(token)? {
         return Ok(token);
     }
     let stored = stored_tokens(context, context.profile.url.clone())?;
@@ -196,7 +203,7 @@ fn find(context: &Context, TokenArg { token }: TokenArg) -> Result<SecretString,
 }
 
 /// The token of the command line, of standard input or of the environment.
-fn argument(token: Option<SecretString>) -> Result<Option<SecretString>, CliError> {
+fn explicit_token(token: Option<SecretString>) -> Result<Option<SecretString>, CliError> {
     let trimmed = |text: &str| SecretString::from(text.trim().to_owned());
     match token {
         Some(token) if token.expose_secret() == "-" => {
@@ -228,6 +235,6 @@ fn parse_key_set(published: &Value) -> Result<KeySet, CliError> {
     let point = |key: &Value| Some([vec![4], coordinate(key, "x")?, coordinate(key, "y")?].concat());
     let points: Option<Vec<_>> = published["keys"].as_array().into_iter().flatten().map(point).collect();
     points.and_then(|points| KeySet::from_points(points).ok()).ok_or_else(|| {
-        CliError::Failed("the published keys cannot be parsed\nNext: is --url that of a control plane?".into())
+        CliError::Failed("the published keys cannot be parsed\nNext: is --server that of a control plane?".into())
     })
 }

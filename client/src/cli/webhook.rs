@@ -1,6 +1,7 @@
 //! `countersign webhook`: the URLs that events are delivered to, and the deliveries.
 //!
-//! `change` creates and changes webhooks, `delivery` is about single events, `listen` receives them on this machine.
+//! `change` creates and changes webhooks, `delivery` tests, lists and replays deliveries, `listen` receives events on this
+//! machine.
 
 mod change;
 mod delivery;
@@ -8,7 +9,7 @@ mod display;
 mod listen;
 mod receiver;
 
-use super::{CliError, CommandOutput, args::ManagerArgs, context::Context, ids::webhook_id};
+use super::{CliError, CommandOutput, args::ManagerArgs, context::Context, ids::webhook_id, placeholders::Placeholder};
 use clap::{Args, Subcommand};
 use countersign_client::{Api, api::WebhookScope};
 use secrecy::SecretString;
@@ -69,7 +70,7 @@ pub enum WebhookCommand {
         after_help = "It is sent once, whatever event kinds the webhook receives, also if it is paused. Exit code \
         1 if it was not delivered.\n\n\
         Examples:\n  $ countersign webhook test ID\n\n\
-        Next, if it was not delivered: countersign webhook show ID"
+        Next: if it was not delivered, countersign webhook show ID"
     )]
     Test(WebhookArgs),
     /// List the deliveries of a webhook, or show one event with the body of its request
@@ -95,11 +96,11 @@ pub enum WebhookCommand {
         It ends on Ctrl-C or after --count events; exit code 1 if a signature was invalid. With -o json each line is an \
         object; the first one has the URL.\n\n\
         Examples:\n  $ countersign webhook listen\n  $ countersign webhook listen --port 9000 --secret-file hook.secret\n\n\
-        Next, in another terminal: countersign webhook test ID")]
+        Next: in another terminal, countersign webhook test ID")]
     Listen(Box<listen::ListenArgs>),
 }
 
-/// Which webhooks a command is about.
+/// The webhooks that a command manages: those of a service or those of the deployment.
 #[derive(Args)]
 pub struct ScopeArgs {
     #[command(flatten)]
@@ -116,15 +117,6 @@ pub struct WebhookArgs {
     /// The id of the webhook, as `countersign webhook list` shows it
     #[arg(value_name = "ID")]
     webhook: String,
-}
-
-impl WebhookArgs {
-    /// Whether `--url` names another control plane than the environment and the profile.
-    fn has_explicit_url(&self, context: &Context) -> bool {
-        let Some(url) = &self.scope.manager.server.url else { return false };
-        let variable = std::env::var("COUNTERSIGN_URL").ok();
-        variable.as_ref() != Some(url) && context.profile.url.as_ref() != Some(url)
-    }
 }
 
 /// The webhooks of a scope, with the credential that manages them.
@@ -149,12 +141,14 @@ impl ScopeArgs {
 
 impl WebhookArgs {
     fn api(&self, context: &Context) -> Result<(ScopedApi<'_>, String), CliError> {
-        Ok((self.scope.api(context)?, webhook_id(self.webhook.clone())?))
+        let id = webhook_id(self.webhook.clone())?;
+        context.messages.placeholders.set(Placeholder::Webhook, &id);
+        Ok((self.scope.api(context)?, id))
     }
 }
 
 impl ScopedApi<'_> {
-    /// The option that a hint needs to name a webhook of this scope, after a space.
+    /// The option that selects this scope in the commands of hints, after a space.
     const fn option(&self) -> &'static str {
         match self.scope {
             WebhookScope::Service(_) => "",

@@ -1,57 +1,59 @@
-//! Property tests: only signed requests are accepted, and no input panics.
+//! Property tests of webhook verification: only signed requests are accepted, and no input causes a panic.
 
 use super::{
-    tests::{BODY, MESSAGE, OTHER, PUBLISHED, SENT, SIGNED, headers},
+    tests::{MESSAGE_ID, OTHER_SECRET, SENT_AT, VECTOR_BODY, VECTOR_SECRET, VECTOR_SIGNATURE, headers},
     *,
 };
 use countersign_mangle::{any_text, cases_divided_by, mutated_bytes, mutated_text};
 use proptest::prelude::*;
 use reqwest::header::HeaderValue;
 
-const DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+const BASE64_DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// The valid text, or one that is similar.
-fn same_or_similar(valid: &str) -> impl Strategy<Value = String> + use<> {
+/// Generates the valid text or a mutation of it.
+fn valid_or_mutated(valid: &str) -> impl Strategy<Value = String> + use<> {
     prop_oneof![Just(valid.to_owned()), mutated_text(valid)]
 }
 
-/// Whether the text can be the value of a header.
+/// Returns whether the text is a valid header value.
 fn is_header_value(text: &str) -> bool {
     HeaderValue::from_str(text).is_ok()
 }
 
-/// Whether the text is the canonical Base64 of 24 to 64 bytes.
-fn is_secret(rest: &str) -> bool {
-    let digits = rest.trim_end_matches('=');
-    let Some(bits) = digits.chars().map(|digit| DIGITS.find(digit)).collect::<Option<Vec<_>>>() else { return false };
-    let (bytes, padding, surplus_bits) = (bits.len() * 6 / 8, rest.len() - digits.len(), bits.len() * 6 % 8);
-    let canonical = bits.last().is_none_or(|last| last % (1 << surplus_bits) == 0);
-    rest.len().is_multiple_of(4) && padding <= 2 && canonical && (24..=64).contains(&bytes)
+/// Returns whether the text is the canonical Base64 of 24 to 64 bytes.
+fn is_encoded_secret(text: &str) -> bool {
+    let digits = text.trim_end_matches('=');
+    let Some(bits) = digits.chars().map(|digit| BASE64_DIGITS.find(digit)).collect::<Option<Vec<_>>>() else {
+        return false;
+    };
+    let (bytes, padding, surplus_bits) = (bits.len() * 6 / 8, text.len() - digits.len(), bits.len() * 6 % 8);
+    let is_canonical = bits.last().is_none_or(|last| last % (1 << surplus_bits) == 0);
+    text.len().is_multiple_of(4) && padding <= 2 && is_canonical && (24..=64).contains(&bytes)
 }
 
 proptest! {
     #![proptest_config(cases_divided_by(1))]
 
     #[test]
-    fn verify_accepts_only_what_was_signed(
-        id in same_or_similar(MESSAGE),
-        sent in same_or_similar(&SENT.to_string()),
-        signed in prop_oneof![same_or_similar(SIGNED), any_text()],
-        body in prop_oneof![Just(BODY.to_vec()), mutated_bytes(BODY)],
+    fn verify_accepts_only_the_signed_id_time_and_body(
+        id in valid_or_mutated(MESSAGE_ID),
+        sent_at in valid_or_mutated(&SENT_AT.to_string()),
+        signatures in prop_oneof![valid_or_mutated(VECTOR_SIGNATURE), any_text()],
+        body in prop_oneof![Just(VECTOR_BODY.to_vec()), mutated_bytes(VECTOR_BODY)],
     ) {
-        if ![&id, &sent, &signed].into_iter().all(|text| is_header_value(text)) {
+        if ![&id, &sent_at, &signatures].into_iter().all(|text| is_header_value(text)) {
             return Ok(());
         }
-        let verifier = Verifier::new(PUBLISHED.parse().unwrap());
-        let headers = headers(&id, &sent, &signed);
-        let accepted = verifier.verify(&headers, &body, Timestamp::from_seconds(SENT)).is_ok();
-        let has_signature = signed.is_ascii() && signed.split(' ').any(|signature| signature == SIGNED);
-        prop_assert_eq!(accepted, id == MESSAGE && sent == SENT.to_string() && body == BODY && has_signature);
+        let verifier = Verifier::new(VECTOR_SECRET.parse().unwrap());
+        let headers = headers(&id, &sent_at, &signatures);
+        let accepted = verifier.verify(&headers, &body, Timestamp::from_seconds(SENT_AT)).is_ok();
+        let has_signature = signatures.is_ascii() && signatures.split(' ').any(|signature| signature == VECTOR_SIGNATURE);
+        prop_assert_eq!(accepted, id == MESSAGE_ID && sent_at == SENT_AT.to_string() && body == VECTOR_BODY && has_signature);
     }
 
     #[test]
-    fn secret_is_parsed_only_in_canonical_form(text in prop_oneof![any_text(), same_or_similar(PUBLISHED), same_or_similar(OTHER)]) {
-        let valid = text.strip_prefix("whsec_").is_some_and(is_secret);
-        prop_assert_eq!(text.parse::<WebhookSecret>().is_ok(), valid, "{}", text);
+    fn only_canonical_secrets_are_parsed(text in prop_oneof![any_text(), valid_or_mutated(VECTOR_SECRET), valid_or_mutated(OTHER_SECRET)]) {
+        let is_valid = text.strip_prefix("whsec_").is_some_and(is_encoded_secret);
+        prop_assert_eq!(text.parse::<WebhookSecret>().is_ok(), is_valid, "{}", text);
     }
 }

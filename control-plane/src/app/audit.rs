@@ -107,7 +107,7 @@ impl AuditLog {
         if deployment.master_key_fingerprint != master.fingerprint() {
             return Err(AppError::DatabaseRejected("the master key is not the one of this database").into());
         }
-        let mut chains = store::audit::chains(read.conn()).await?;
+        let mut chains = store::audit::list_chains(read.conn()).await?;
         if let Some(service) = service {
             chains.retain(|chain| chain == service);
             if chains.is_empty() {

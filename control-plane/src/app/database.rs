@@ -131,7 +131,7 @@ pub(super) async fn refuse_quarantined(store: &Store) -> Result<(), AppError> {
 /// database differs from the stored one.
 async fn refuse_restored_dump(store: &Store, mut read: Read) -> Result<(), AppError> {
     let Some(fingerprint) = store.instance_fingerprint(&mut read).await? else { return Ok(()) };
-    match deployment::instance_fingerprint(read.conn()).await? {
+    match deployment::find_instance_fingerprint(read.conn()).await? {
         Some(stored) if stored == fingerprint => return Ok(()),
         Some(_) => {
             return Err(AppError::DatabaseRejected(

@@ -7,8 +7,8 @@ use crate::{
     http::AppState,
     metrics::Metrics,
     operations::{
-        Context, ContextParts, OperationError, delete_expired_events, emit_ended_roles, flush_suppressed_bursts,
-        publish_trust_changes, rotate_signing_keys_if_due, run_housekeeping,
+        Context, ContextParts, OperationError, delete_expired_events, emit_role_revoked_events,
+        flush_suppressed_bursts, publish_trust_changes, rotate_signing_keys_if_due, run_housekeeping,
     },
     store::Store,
     webhooks::{DispatcherHealth, EventFanout, WebhookDispatcher},
@@ -74,7 +74,7 @@ const JOBS: [Job; 6] = [
     Job {
         name: "role expiry events",
         schedule: Schedule::Every(Duration::from_secs(1)),
-        run: |state| Box::pin(emit_ended_roles(&state.context)),
+        run: |state| Box::pin(emit_role_revoked_events(&state.context)),
     },
     Job {
         name: "failed login events",
@@ -117,7 +117,7 @@ impl Schedule {
             }
             Self::OnTrustChange { pause } => {
                 sleep(pause).await;
-                let _elapsed = timeout(pause, context.trust_changed()).await;
+                let _elapsed = timeout(pause, context.wait_for_trust_change()).await;
             }
         }
     }
@@ -168,7 +168,9 @@ pub(super) fn spawn_redis_tasks(tasks: &mut Tasks, client: &Arc<RedisClient>, st
     let (committed, notified_store) = (store.committed_revision(), store.clone());
     spawn_until_shutdown(tasks, shutdown, async move { connection.maintain_connection().await });
     spawn_until_shutdown(tasks, shutdown, async move { publisher.publish_changes(committed).await });
-    spawn_until_shutdown(tasks, shutdown, async move { subscriber.receive_changes(|| notified_store.wake()).await });
+    spawn_until_shutdown(tasks, shutdown, async move {
+        subscriber.receive_changes(|| notified_store.wake_followers()).await
+    });
 }
 
 /// Starts the tasks that deliver events and measure the backlog. At shutdown, deliveries in progress may finish.

@@ -56,11 +56,11 @@ pub(super) fn serve_admin(
 pub(super) fn sync_service(
     tasks: &mut Tasks,
     store: &Store,
-    settings: SidecarSettings,
+    (settings, poll_interval): (SidecarSettings, Duration),
     metrics: &Metrics,
     shutdown: &Shutdown,
 ) -> SyncService {
-    let reader = FeedReader::new(store.clone());
+    let reader = FeedReader::new(store.clone(), poll_interval);
     let feed = reader.feed();
     let run = reader.run(metrics.clone(), shutdown.clone());
     tasks.spawn(async {

@@ -49,7 +49,7 @@ pub(super) async fn context(
     queue_health: QueueHealthProbe,
     metrics: &Metrics,
 ) -> Result<(Arc<Context>, ContextParts), AppError> {
-    let Dependencies { clock, rng, resolver } = dependencies;
+    let Dependencies { clock, rng, resolver, .. } = dependencies;
     let master_key = match config.secrets.master_key.expose_secret() {
         "" => MasterKey::from_file(&config.data_dir.join("master.key"), rng.as_ref())?,
         hex => MasterKey::from_hex(hex)?,
@@ -63,7 +63,7 @@ pub(super) async fn context(
         session_lifetime: config.session_lifetime(),
         challenge_lifetime: config.challenge_lifetime(),
         event_retention: config.webhooks.event_retention(),
-        keys: RotationPolicy::new(config.max_staleness(), config.rotation_age(), access_token_lifetime),
+        key_rotation: RotationPolicy::new(config.max_staleness(), config.rotation_age(), access_token_lifetime),
         public_registration: config.registration.public,
     };
     let (challenge_keys, keyring) = (master_key.challenge_keys(), Arc::new(Keyring::new(master_key)));

@@ -3,7 +3,7 @@
 use super::text::{DisplayName, EmailAddress, Metadata};
 use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Reason, Revision, Timestamp, TrustScore};
 
-/// A human user, identified by the issuer of their token and their `sub` at that issuer.
+/// A human user who owns resources, identified by token issuer and `sub`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Owner {
     /// `iss` of the user's token.
@@ -51,7 +51,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Fails with the reason if the agent is suspended or revoked.
+    /// Requires an active agent. The error is the reason: the agent is suspended or revoked.
     pub const fn require_active(&self) -> Result<(), Reason> {
         match self.status {
             AgentStatus::Active => Ok(()),
@@ -66,27 +66,27 @@ impl Agent {
 pub enum StatusChange {
     /// The status does not change.
     Unchanged,
-    /// The agent becomes active. Tokens from before its deactivation stay invalid.
+    /// The agent becomes active. Tokens that were issued before the deactivation stay invalid.
     Reactivated,
-    /// The agent becomes suspended or revoked. All its tokens become invalid.
+    /// The agent becomes suspended or revoked. All tokens of the agent become invalid.
     Deactivated,
 }
 
-/// The agent is revoked, and a revocation cannot be undone.
+/// Error for a status change of a revoked agent. A revocation cannot be undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RevokedIsFinal;
+pub struct InvalidStatusTransition;
 
-/// Allowed transitions: `active` ⇄ `suspended`, and either → `revoked`, which is final.
-pub fn change_status(from: AgentStatus, to: AgentStatus) -> Result<StatusChange, RevokedIsFinal> {
+/// Checks a status change and returns its effect. `active` and `suspended` can change to any status, `revoked` is final.
+pub fn check_status_transition(from: AgentStatus, to: AgentStatus) -> Result<StatusChange, InvalidStatusTransition> {
     match (from, to) {
         (from, to) if from == to => Ok(StatusChange::Unchanged),
-        (AgentStatus::Revoked, _) => Err(RevokedIsFinal),
+        (AgentStatus::Revoked, _) => Err(InvalidStatusTransition),
         (_, AgentStatus::Active) => Ok(StatusChange::Reactivated),
         (_, AgentStatus::Suspended | AgentStatus::Revoked) => Ok(StatusChange::Deactivated),
     }
 }
 
-/// The status as written in JSON and in the database.
+/// Returns the status as written in JSON and in the database.
 pub const fn status_text(status: AgentStatus) -> &'static str {
     match status {
         AgentStatus::Active => "active",
@@ -95,7 +95,7 @@ pub const fn status_text(status: AgentStatus) -> &'static str {
     }
 }
 
-/// The inverse of [`status_text`].
+/// Parses a status from the text that [`status_text`] returns.
 pub fn parse_status(text: &str) -> Option<AgentStatus> {
     [AgentStatus::Active, AgentStatus::Suspended, AgentStatus::Revoked]
         .into_iter()
@@ -109,12 +109,12 @@ mod tests {
 
     #[test]
     fn only_revoked_status_is_final() {
-        assert_eq!(change_status(Active, Suspended), Ok(StatusChange::Deactivated));
-        assert_eq!(change_status(Suspended, Active), Ok(StatusChange::Reactivated));
-        assert_eq!(change_status(Suspended, Revoked), Ok(StatusChange::Deactivated));
-        assert_eq!(change_status(Active, Active), Ok(StatusChange::Unchanged));
-        assert_eq!(change_status(Revoked, Revoked), Ok(StatusChange::Unchanged));
-        assert_eq!(change_status(Revoked, Active), Err(RevokedIsFinal));
-        assert_eq!(change_status(Revoked, Suspended), Err(RevokedIsFinal));
+        assert_eq!(check_status_transition(Active, Suspended), Ok(StatusChange::Deactivated));
+        assert_eq!(check_status_transition(Suspended, Active), Ok(StatusChange::Reactivated));
+        assert_eq!(check_status_transition(Suspended, Revoked), Ok(StatusChange::Deactivated));
+        assert_eq!(check_status_transition(Active, Active), Ok(StatusChange::Unchanged));
+        assert_eq!(check_status_transition(Revoked, Revoked), Ok(StatusChange::Unchanged));
+        assert_eq!(check_status_transition(Revoked, Active), Err(InvalidStatusTransition));
+        assert_eq!(check_status_transition(Revoked, Suspended), Err(InvalidStatusTransition));
     }
 }

@@ -1,7 +1,7 @@
-//! The audit log: management actions, the initiator of each, and the hash chain that each entry belongs to (see [`chain`]).
+//! The audit log: entries that record management actions and their initiators, in hash chains (see [`chain`]).
 //!
 //! An entry is written for a change to a service, key, role, role assignment, webhook or agent status. Refused requests and
-//! no-ops are not audited. Uses of tokens are not audited, and feedback on agents has a history of its own.
+//! no-ops are not audited. Uses of tokens are not audited, and feedback on agents has a separate history.
 
 pub mod chain;
 
@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, fmt};
 string_enum! {
     /// A management action that is audited.
     AuditAction {
-        /// The chain starts at a service or deployment that is older than the audit log.
+        /// The chain of a service or deployment that existed before the audit log was started.
         AuditBegan = "audit.began";
         /// The database was restored from a backup. Changes between the backup and the restore are lost.
         DatabaseRestored = "database.restored";
@@ -24,7 +24,7 @@ string_enum! {
         AgentStatusChanged = "agent.status_changed";
         /// A service was created.
         ServiceCreated = "service.created";
-        /// The name of a service changed, or whether it accepts unbound tokens.
+        /// The name of a service changed, or the setting that allows unbound tokens.
         ServiceChanged = "service.changed";
         /// An API key was created.
         ServiceKeyCreated = "service_key.created";
@@ -54,14 +54,14 @@ string_enum! {
         WebhookSecretRotated = "webhook.secret_rotated";
         /// A test event was sent to a webhook target.
         WebhookTested = "webhook.tested";
-        /// Events were scheduled for delivery to a webhook target once more.
+        /// Deliveries to a webhook target were replayed.
         WebhookReplayed = "webhook.replayed";
-        /// The control plane disabled a webhook target: it answered 410 Gone or failed for too long.
+        /// The control plane disabled a webhook target because the receiver returned 410 Gone or failed for too long.
         WebhookDisabled = "webhook.disabled";
     }
 }
 
-/// The caller behind an action.
+/// The caller who performed an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Actor {
     /// A service, authenticated by one of its API keys.
@@ -80,26 +80,26 @@ pub struct Initiator {
     /// The authenticated caller.
     pub actor: Actor,
     /// The request that caused the action.
-    pub origin: Origin,
+    pub origin: RequestOrigin,
 }
 
-/// The origin of a request.
+/// Where a request came from, and its id.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Origin {
+pub struct RequestOrigin {
     /// IP address of the client.
     pub address: Option<IpAddr>,
-    /// Its `X-Request-Id`.
-    pub request: Option<String>,
+    /// `X-Request-Id` of the request.
+    pub request_id: Option<String>,
 }
 
 impl Initiator {
-    /// The control plane, without a request.
-    pub const SYSTEM: Self = Self { actor: Actor::System, origin: Origin { address: None, request: None } };
+    /// The control plane as the initiator, without a request.
+    pub const SYSTEM: Self = Self { actor: Actor::System, origin: RequestOrigin { address: None, request_id: None } };
 }
 
 impl Actor {
-    /// Kind, issuer and id, in the stored form.
-    pub fn parts(&self) -> (&'static str, Option<&str>, Option<String>) {
+    /// Kind, issuer and id of the actor, as stored.
+    pub fn kind_issuer_and_id(&self) -> (&'static str, Option<&str>, Option<String>) {
         match self {
             Self::ServiceKey(key) => ("service_key", None, Some(key.to_string())),
             Self::Human(Owner { issuer, subject }) => ("human", Some(issuer), Some(subject.clone())),
@@ -109,30 +109,30 @@ impl Actor {
     }
 }
 
-/// Identifies the chain that an entry belongs to.
+/// Identifies a chain of audit entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuditChain {
-    /// The chain for actions that belong to no service.
+    /// The chain of the deployment, for actions that concern no single service.
     Deployment,
     /// The chain of a service.
     Service(ServiceId),
 }
 
 /// Stored name of the chain of the deployment.
-const DEPLOYMENT: &str = "deployment";
+const DEPLOYMENT_CHAIN: &str = "deployment";
 
 impl fmt::Display for AuditChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Deployment => f.write_str(DEPLOYMENT),
+            Self::Deployment => f.write_str(DEPLOYMENT_CHAIN),
             Self::Service(service) => service.fmt(f),
         }
     }
 }
 
-/// The object of an action, if it is neither a service nor an agent.
+/// The object of an action. Services and agents have other fields in the entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Object {
+pub enum AuditedObject {
     /// A role.
     Role(RoleId),
     /// An API key.
@@ -143,9 +143,9 @@ pub enum Object {
     Webhook(WebhookId),
 }
 
-impl Object {
-    /// Kind and id, in the stored form.
-    pub fn parts(&self) -> (&'static str, String) {
+impl AuditedObject {
+    /// Kind and id of the object, as stored.
+    pub fn kind_and_id(&self) -> (&'static str, String) {
         match self {
             Self::Role(role) => ("role", role.to_string()),
             Self::ServiceKey(key) => ("service_key", key.to_string()),
@@ -155,8 +155,8 @@ impl Object {
     }
 }
 
-/// Additional fields of an entry, by name. Must not contain secrets, nor free-form values that could contain one.
-pub type Details = BTreeMap<&'static str, Value>;
+/// Additional fields of an entry, by name. They must not contain secrets, or free-form values that could contain secrets.
+pub type AuditDetails = BTreeMap<&'static str, Value>;
 
 /// An entry before it is appended to its chain.
 #[derive(Debug, Clone)]
@@ -168,9 +168,9 @@ pub struct NewAuditEntry {
     /// The agent affected.
     pub agent: Option<AgentId>,
     /// The object affected.
-    pub object: Option<Object>,
+    pub object: Option<AuditedObject>,
     /// Additional fields.
-    pub details: Details,
+    pub details: AuditDetails,
 }
 
 impl NewAuditEntry {
@@ -186,7 +186,7 @@ impl NewAuditEntry {
 
     /// An entry without agent, object and details.
     pub const fn new(chain: AuditChain, action: AuditAction) -> Self {
-        Self { chain, action, agent: None, object: None, details: Details::new() }
+        Self { chain, action, agent: None, object: None, details: AuditDetails::new() }
     }
 
     /// Sets the agent affected.
@@ -197,7 +197,7 @@ impl NewAuditEntry {
 
     /// Sets the object affected.
     #[must_use]
-    pub fn object(self, object: Object) -> Self {
+    pub fn object(self, object: AuditedObject) -> Self {
         Self { object: Some(object), ..self }
     }
 
@@ -210,7 +210,7 @@ impl NewAuditEntry {
 
     /// Adds the old and the new value of a field, if they differ.
     #[must_use]
-    pub fn changed(self, name: &'static str, from: impl Into<Value>, to: impl Into<Value>) -> Self {
+    pub fn detail_if_changed(self, name: &'static str, from: impl Into<Value>, to: impl Into<Value>) -> Self {
         let (from, to) = (from.into(), to.into());
         if from == to { self } else { self.detail(name, serde_json::json!({ "from": from, "to": to })) }
     }
@@ -221,8 +221,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changed_omits_fields_with_equal_values() {
-        let entry = NewAuditEntry::for_deployment(AuditAction::RoleChanged).changed("a", 1, 1).changed("b", 1, 2);
+    fn detail_if_changed_omits_fields_with_equal_values() {
+        let entry = NewAuditEntry::for_deployment(AuditAction::RoleChanged)
+            .detail_if_changed("a", 1, 1)
+            .detail_if_changed("b", 1, 2);
         assert_eq!(Value::from_iter(entry.details), serde_json::json!({ "b": { "from": 1, "to": 2 } }));
     }
 }

@@ -1,4 +1,4 @@
-//! Authenticated callers and what they may do.
+//! Authenticated callers, and authorization checks that need no database.
 
 use super::{
     agent::Owner,
@@ -11,7 +11,7 @@ use countersign_identity::{Reason, ServiceId};
 pub struct Human {
     /// Identity of the user.
     pub owner: Owner,
-    /// Whether the token has the admin claim. Administrators may manage everything.
+    /// Whether the token has the admin claim. Administrators may manage all resources.
     pub admin: bool,
 }
 
@@ -25,7 +25,7 @@ pub enum Caller {
 }
 
 impl Caller {
-    /// Requires an API key of this service, of any scope. The error for a key of another service does not tell whether
+    /// Requires an API key of this service, of any scope. The error for a key of another service does not reveal whether
     /// this service exists.
     pub fn require_key_of(&self, service: ServiceId) -> Result<&ServiceKey, Reason> {
         match self {

@@ -1,7 +1,8 @@
-//! Stateless challenges: the challenge id carries the whole state under a MAC, and the nonce is derived from the same state.
+//! Stateless challenges: the challenge id contains the state of the challenge under a MAC, and the nonce is derived from
+//! the same state.
 //!
-//! The server stores nothing for a challenge, so a flood of challenges fills no table, and every replica can verify the
-//! challenges of all others.
+//! The server stores nothing for a challenge, so a flood of challenge requests does not grow the database, and every
+//! replica can verify the challenges of all others.
 
 use aws_lc_rs::hmac;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -19,20 +20,20 @@ const VERSION_2: u8 = 2;
 pub struct Challenge {
     /// The agent that must prove possession of its key.
     pub agent: AgentId,
-    /// Service that the token is requested for; `None` if the agent did not name one.
+    /// Service that the token is requested for; `None` if the request contains no service.
     pub service: Option<ServiceId>,
     /// The challenge is invalid from this time on.
     pub expires_at: Timestamp,
     /// Random identifier.
     pub random_id: u128,
-    /// Cutoff revision of the last database restore at the time of issue. A challenge from before a restore is refused, because
-    /// it may already have been used in the state that was lost.
+    /// Cutoff revision of the last database restore at the time of issue. A challenge issued before a restore is refused,
+    /// because it may already have been used between the backup and the restore.
     pub restore_revision: Revision,
 }
 
 /// HMAC keys for challenge ids and nonces, derived from the master key.
 pub struct ChallengeKeys {
-    identity: hmac::Key,
+    id: hmac::Key,
     nonce: hmac::Key,
 }
 
@@ -42,28 +43,28 @@ impl ChallengeKeys {
         let master = hmac::Key::new(hmac::HMAC_SHA256, master);
         let derive =
             |purpose: &str| hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&master, purpose.as_bytes()).as_ref());
-        Self { identity: derive("countersign challenge id v1"), nonce: derive("countersign challenge nonce v1") }
+        Self { id: derive("countersign challenge id v1"), nonce: derive("countersign challenge nonce v1") }
     }
 
-    /// The challenge id: `chal_` and the base64url of state and MAC.
-    pub fn id(&self, challenge: &Challenge) -> String {
-        let body = encode(challenge);
-        let mac = hmac::sign(&self.identity, &body);
+    /// Encodes the challenge id: `chal_` and the base64url of state and MAC.
+    pub fn encode_id(&self, challenge: &Challenge) -> String {
+        let body = encode_state(challenge);
+        let mac = hmac::sign(&self.id, &body);
         format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode([&body[..], mac.as_ref()].concat()))
     }
 
     /// Verifies and decodes a challenge id; `None` if this deployment did not issue it.
-    pub fn open(&self, id: &str) -> Option<Challenge> {
+    pub fn decode_id(&self, id: &str) -> Option<Challenge> {
         let bytes = URL_SAFE_NO_PAD.decode(id.strip_prefix(PREFIX)?).ok()?;
         let (body, mac) = bytes.split_at_checked(bytes.len().checked_sub(MAC_LEN)?)?;
-        hmac::verify(&self.identity, body, mac).ok()?;
-        decode(body)
+        hmac::verify(&self.id, body, mac).ok()?;
+        decode_state(body)
     }
 
     /// The 256-bit nonce that the agent must sign.
     pub fn nonce(&self, challenge: &Challenge) -> [u8; 32] {
         let mut nonce = [0; 32];
-        nonce.copy_from_slice(hmac::sign(&self.nonce, &encode(challenge)).as_ref());
+        nonce.copy_from_slice(hmac::sign(&self.nonce, &encode_state(challenge)).as_ref());
         nonce
     }
 }
@@ -75,8 +76,8 @@ impl Challenge {
     }
 }
 
-/// Version, agent, service, expiry, random id; and, of a deployment that was restored once, its `restore_revision`.
-fn encode(challenge: &Challenge) -> Vec<u8> {
+/// Encodes version, agent, service, expiry and random id, and `restore_revision` if the database was ever restored.
+fn encode_state(challenge: &Challenge) -> Vec<u8> {
     let Challenge { agent, service, expires_at, random_id, restore_revision } = challenge;
     let has_restore_revision = *restore_revision != Revision::default();
     let mut body = vec![if has_restore_revision { VERSION_2 } else { VERSION_1 }];
@@ -91,7 +92,8 @@ fn encode(challenge: &Challenge) -> Vec<u8> {
     body
 }
 
-fn decode(body: &[u8]) -> Option<Challenge> {
+/// The inverse of [`encode_state`]; `None` for an unknown version or a wrong length.
+fn decode_state(body: &[u8]) -> Option<Challenge> {
     let (version, rest) = body.split_first()?;
     let (agent, rest) = rest.split_first_chunk()?;
     let (service, rest) = rest.split_first_chunk()?;
@@ -134,22 +136,22 @@ mod tests {
         let keys = ChallengeKeys::derive(&[1; 32]);
         for service in [None, Some(ServiceId::from_bits(2))] {
             let challenge = Challenge { service, ..challenge() };
-            assert_eq!(keys.open(&keys.id(&challenge)), Some(challenge));
-            assert_eq!(ChallengeKeys::derive(&[2; 32]).open(&keys.id(&challenge)), None);
+            assert_eq!(keys.decode_id(&keys.encode_id(&challenge)), Some(challenge));
+            assert_eq!(ChallengeKeys::derive(&[2; 32]).decode_id(&keys.encode_id(&challenge)), None);
         }
     }
 
     #[test]
     fn refuses_an_id_with_any_character_changed() {
         let keys = ChallengeKeys::derive(&[1; 32]);
-        let id = keys.id(&challenge());
+        let id = keys.encode_id(&challenge());
         for position in 0..id.len() {
             let mut changed = id.clone().into_bytes();
             changed[position] = if changed[position] == b'A' { b'B' } else { b'A' };
-            assert_eq!(keys.open(&String::from_utf8(changed).unwrap()), None, "position {position}");
+            assert_eq!(keys.decode_id(&String::from_utf8(changed).unwrap()), None, "position {position}");
         }
-        assert_eq!(keys.open(PREFIX), None);
-        assert_eq!(keys.open(&format!("{id}AAAA")), None);
+        assert_eq!(keys.decode_id(PREFIX), None);
+        assert_eq!(keys.decode_id(&format!("{id}AAAA")), None);
     }
 
     #[test]

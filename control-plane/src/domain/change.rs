@@ -1,4 +1,4 @@
-//! Changes that sidecars must learn. A change names what changed, without the new content.
+//! Changes that are sent to sidecars. A change identifies the data that changed and does not contain the new value.
 
 use countersign_identity::{AgentId, Revision, ServiceId, SessionId, TokenId};
 
@@ -37,10 +37,10 @@ pub struct RevisionRange {
 pub struct FeedPosition {
     /// The revision of the newest change.
     pub revision: Revision,
-    /// The revision up to which changes were deleted. All changes above it are still in the feed.
+    /// The revision up to which changes were deleted. All later changes are still in the feed.
     pub floor: Revision,
-    /// The revision at which the database was last restored from a backup; 0 if it never was. What happened to sessions
-    /// and challenges between the backup and the restoration is unknown. So sessions that began below this revision
-    /// have ended, and challenges that carry another cutoff are refused.
+    /// The revision of the last restore from a backup; 0 if there was none. Revocations and uses of challenges between the
+    /// backup and the restore are lost. So sessions that started below this revision are invalid, and challenges that were
+    /// issued under another cutoff are refused.
     pub cutoff: Revision,
 }

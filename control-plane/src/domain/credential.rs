@@ -15,7 +15,7 @@ pub const SECRET_LEN: usize = 32;
 /// Number of characters of an identifier after its prefix.
 const ID_LEN: usize = 26;
 
-/// Identifiers that a credential carries in plain text, so that the server can find its stored hash.
+/// An identifier that a credential contains in plain text, so that the server can find the stored hash of the credential.
 pub trait CredentialId: Copy + fmt::Display + std::str::FromStr {
     /// Prefix of the credential.
     const CREDENTIAL_PREFIX: &'static str;
@@ -124,9 +124,9 @@ mod tests {
     fn parses_only_the_exact_text_of_a_credential() {
         let credential = Credential::new(ApiKeyId::from_bits(77), Zeroizing::new([0xab; 32]));
         let text = expose(&credential.reveal()).to_owned();
-        let read = Credential::<ApiKeyId>::parse(&text).unwrap();
-        assert_eq!(read.id(), credential.id());
-        assert!(credential.hash().matches(&read));
+        let parsed = Credential::<ApiKeyId>::parse(&text).unwrap();
+        assert_eq!(parsed.id(), credential.id());
+        assert!(credential.hash().matches(&parsed));
         assert!(Credential::<RefreshId>::parse(&text).is_none());
         for bad in [&text[..text.len() - 1], &format!("{text}0"), &text.replace("ab", "AB"), "svc_sk_", ""] {
             assert!(Credential::<ApiKeyId>::parse(bad).is_none(), "{bad}");

@@ -32,10 +32,10 @@ pub struct RequestFingerprint {
     pub body_digest: String,
 }
 
-/// What is stored for a fingerprint.
+/// The stored response for a request fingerprint, if any.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoredResponse {
-    /// Nothing: the request is new.
+    /// No response is stored: the request is new.
     New,
     /// The request was completed with this response body.
     Completed(String),
@@ -52,8 +52,8 @@ impl IdempotencyKey {
             None if text.contains(',') => return None,
             None => text.to_owned(),
         };
-        let fits = (1..=MAX_KEY_LEN).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic());
-        fits.then_some(Self(key))
+        let is_valid = (1..=MAX_KEY_LEN).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic());
+        is_valid.then_some(Self(key))
     }
 }
 
@@ -76,7 +76,7 @@ impl IdempotentRequest {
         hex::encode(Sha256::digest(body))
     }
 
-    /// The fingerprint for a scope (caller and operation). Equal keys in different scopes are different requests.
+    /// The fingerprint within a scope (caller and operation). Requests with equal keys in different scopes are different.
     pub fn fingerprint(&self, scope: &[Option<&str>]) -> RequestFingerprint {
         let text = [encode(&[Some(&self.key.0)]), encode(scope)].concat();
         RequestFingerprint { id: hex::encode(Sha256::digest(text)), body_digest: self.body_digest.clone() }

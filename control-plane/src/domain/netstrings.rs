@@ -3,16 +3,16 @@
 //! A field is encoded as a netstring, `LENGTH:BYTES,`, and an absent field as `-,`. Different lists never have the same
 //! encoding. The documentation of the audit log lists the encoded fields, so that other programs can verify the hashes.
 
-/// Appends one field.
-fn encode_field(to: &mut Vec<u8>, value: Option<&str>) {
+/// Appends one field to the buffer.
+fn encode_field(buffer: &mut Vec<u8>, value: Option<&str>) {
     if let Some(value) = value {
-        to.extend_from_slice(value.len().to_string().as_bytes());
-        to.push(b':');
-        to.extend_from_slice(value.as_bytes());
+        buffer.extend_from_slice(value.len().to_string().as_bytes());
+        buffer.push(b':');
+        buffer.extend_from_slice(value.as_bytes());
     } else {
-        to.push(b'-');
+        buffer.push(b'-');
     }
-    to.push(b',');
+    buffer.push(b',');
 }
 
 /// Encodes all fields in order.
@@ -53,11 +53,11 @@ mod tests {
     }
 
     proptest! {
-        /// An encoding that has an inverse is unambiguous.
+        /// The encoding is unambiguous, because it can be decoded.
         #[test]
         fn encoding_round_trips(values in proptest::collection::vec(proptest::option::of("[-0-9:,a]{0,6}|.{0,4}"), 0..8)) {
-            let given: Vec<_> = values.iter().map(Option::as_deref).collect();
-            prop_assert_eq!(decode(&encode(&given)), Some(values));
+            let fields: Vec<_> = values.iter().map(Option::as_deref).collect();
+            prop_assert_eq!(decode(&encode(&fields)), Some(values));
         }
 
         #[test]
@@ -65,8 +65,8 @@ mod tests {
             one in proptest::collection::vec(proptest::option::of("[-0-3:,]{0,4}"), 0..5),
             other in proptest::collection::vec(proptest::option::of("[-0-3:,]{0,4}"), 0..5),
         ) {
-            let write = |values: &[Option<String>]| encode(&values.iter().map(Option::as_deref).collect::<Vec<_>>());
-            prop_assert_eq!(write(&one) == write(&other), one == other);
+            let encode_list = |values: &[Option<String>]| encode(&values.iter().map(Option::as_deref).collect::<Vec<_>>());
+            prop_assert_eq!(encode_list(&one) == encode_list(&other), one == other);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Pagination.
+//! Pagination of lists by limit and offset.
 
 /// The requested page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,9 +19,9 @@ pub struct ListPage<T> {
 }
 
 impl Page {
-    /// Default for `limit`.
+    /// Default value of `limit`.
     pub const DEFAULT_LIMIT: i64 = 50;
 
-    /// Maximum for `limit`. Larger values are clamped.
+    /// Maximum value of `limit`. Larger values are clamped.
     pub const MAX_LIMIT: i64 = 200;
 }

@@ -20,7 +20,7 @@ pub struct Role {
     pub definition: RoleDefinition,
     /// Service that defines the role.
     pub service: ServiceId,
-    /// Description for people.
+    /// Description for human readers.
     pub description: Description,
     /// Time of creation.
     pub created_at: Timestamp,
@@ -41,7 +41,7 @@ pub struct Assignment {
     pub expires_at: Option<Timestamp>,
 }
 
-/// A limit on the size of an identity would be exceeded.
+/// Error for a role or an assignment that would exceed a limit on the size of an identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityTooLarge {
     /// See [`MAX_ROLES`].
@@ -60,16 +60,20 @@ pub fn check_service_limits(existing: &[Role], permissions: &[Permission]) -> Re
     if existing.len() >= MAX_ROLES {
         return Err(IdentityTooLarge::Roles);
     }
-    let old = existing.iter().flat_map(|role| &role.definition.permissions);
-    let all: BTreeSet<_> = old.chain(permissions).map(Permission::as_str).collect();
-    if joined_len(all.into_iter()) > MAX_PERMISSION_BYTES { Err(IdentityTooLarge::Permissions) } else { Ok(()) }
+    let existing_permissions = existing.iter().flat_map(|role| &role.definition.permissions);
+    let all: BTreeSet<_> = existing_permissions.chain(permissions).map(Permission::as_str).collect();
+    if comma_joined_len(all.into_iter()) > MAX_PERMISSION_BYTES { Err(IdentityTooLarge::Permissions) } else { Ok(()) }
 }
 
 /// Checks that an agent can hold all these roles at one service.
-pub fn check_agent_limits<'a>(held: impl Iterator<Item = &'a RoleName>) -> Result<(), IdentityTooLarge> {
-    if joined_len(held.map(RoleName::as_str)) > MAX_ROLE_NAME_BYTES { Err(IdentityTooLarge::RoleNames) } else { Ok(()) }
+pub fn check_agent_limits<'a>(roles: impl Iterator<Item = &'a RoleName>) -> Result<(), IdentityTooLarge> {
+    if comma_joined_len(roles.map(RoleName::as_str)) > MAX_ROLE_NAME_BYTES {
+        Err(IdentityTooLarge::RoleNames)
+    } else {
+        Ok(())
+    }
 }
 
-fn joined_len<'a>(names: impl Iterator<Item = &'a str>) -> usize {
+fn comma_joined_len<'a>(names: impl Iterator<Item = &'a str>) -> usize {
     names.map(|name| name.len() + 1).sum::<usize>().saturating_sub(1)
 }

@@ -3,7 +3,7 @@
 use super::{agent::Owner, credential::SecretHash, text::DisplayName};
 use countersign_identity::{ApiKeyId, ServiceId, Timestamp};
 
-/// A service: it defines roles and verifies agents.
+/// A service, which defines roles and verifies agents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
     /// Unique identifier.
@@ -21,9 +21,9 @@ pub struct Service {
 /// Scope of a service API key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyScope {
-    /// All operations on its service.
+    /// All operations on the service that the key belongs to.
     Full,
-    /// Follow the sync stream and verify tokens only. Sidecars use keys of this scope.
+    /// Only the sync stream and the verification of tokens. Sidecars use keys of this scope.
     Sync,
 }
 

@@ -6,19 +6,19 @@ use countersign_identity::{AgentId, Reason, RefreshId, Revision, ServiceId, Sess
 /// A session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
-    /// Unique identifier, the `sid` claim of its access tokens.
+    /// Unique identifier, the `sid` claim of access tokens.
     pub id: SessionId,
     /// Agent that logged in.
     pub agent: AgentId,
-    /// Service that its tokens are bound to; `None` for unbound tokens.
+    /// Service that the tokens of the session are bound to; `None` for unbound tokens.
     pub service: Option<ServiceId>,
     /// Time of the login.
     pub started_at: Timestamp,
     /// Feed revision at the login.
     pub started_revision: Revision,
-    /// Time from which it can no longer be refreshed.
+    /// Time from which the session can no longer be refreshed.
     pub expires_at: Timestamp,
-    /// Time at which it was revoked; `None` while it is live.
+    /// Time at which the session was ended; `None` if it was not ended.
     pub ended_at: Option<Timestamp>,
 }
 
@@ -27,13 +27,13 @@ pub struct Session {
 pub struct RefreshToken {
     /// Unique identifier.
     pub id: RefreshId,
-    /// Session that it belongs to.
+    /// Session that the token belongs to.
     pub session: SessionId,
     /// Hash of the secret.
     pub secret: SecretHash,
     /// Time of issue.
     pub issued_at: Timestamp,
-    /// Time of use; `None` while it is unused.
+    /// Time of use; `None` if the token is unused.
     pub used_at: Option<Timestamp>,
 }
 

@@ -1,40 +1,41 @@
-//! The lifecycle of signing keys, and which key signs at a given time.
+//! The lifecycle of signing keys, and the choice of the key that signs at a given time.
 //!
-//! Every transition of a key is stored in the database before it takes effect, so all processes that issue tokens switch
-//! keys at the same time without being notified, and agree after any restart.
+//! Every transition of a key is stored in the database before it takes effect. So all processes that issue tokens switch
+//! keys at the same time without a notification, and agree on the key after a restart.
 
 use countersign_identity::{KeySet, Kid, P256PublicKey, Timestamp, key_set::JsonWebKey};
 use std::time::Duration;
 
-/// Added to the maximum staleness before a new key signs, for a publication that takes long to commit and for clock skew.
-/// Limited to the staleness itself: an operator who sets a short staleness has fast transactions.
+/// Added to the maximum staleness before a new key signs, to allow for slow commits and clock skew. Limited to the
+/// staleness itself, because an operator who sets a short staleness relies on fast transactions.
 const PUBLICATION_MARGIN: Duration = Duration::from_secs(5);
 
-/// How long a key is kept after its last token has expired, for clock skew.
+/// How long a key is kept after the last token that it signed has expired, to allow for clock skew.
 const REMOVAL_DELAY: Duration = Duration::from_mins(5);
 
-/// Upper bound of the `max-age` of the published keys.
-const LONGEST_JWKS_MAX_AGE: Duration = Duration::from_mins(5);
+/// Upper bound of `max-age` in the response with the published keys.
+const JWKS_MAX_AGE_LIMIT: Duration = Duration::from_mins(5);
 
-/// When signing keys are replaced.
+/// The rules for the rotation of signing keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RotationPolicy {
-    /// How long a key is published before it signs: every sidecar that still answers has received it by then.
+    /// How long a key is published before it signs. By then, every sidecar with an acceptable staleness has the key.
     pub publication_lead: Duration,
-    /// How long clients may cache the published keys; shorter than `publication_lead`.
+    /// How long clients may cache the published keys. Shorter than `publication_lead`.
     pub jwks_max_age: Duration,
-    /// The age at which a signing key is replaced; `None`: never.
+    /// The age at which a signing key is replaced; `None` disables replacement by age.
     pub rotation_age: Option<Duration>,
     /// Lifetime of an access token.
     pub token_lifetime: Duration,
 }
 
 impl RotationPolicy {
-    /// Derives the policy from `max_staleness`, the longest time for which a sidecar answers without contact.
+    /// Derives the policy from `max_staleness`, the longest time for which a sidecar accepts tokens without contact to the
+    /// control plane.
     pub fn new(max_staleness: Duration, rotation_age: Option<Duration>, token_lifetime: Duration) -> Self {
         Self {
             publication_lead: max_staleness + PUBLICATION_MARGIN.min(max_staleness),
-            jwks_max_age: LONGEST_JWKS_MAX_AGE.min(max_staleness),
+            jwks_max_age: JWKS_MAX_AGE_LIMIT.min(max_staleness),
             rotation_age,
             token_lifetime,
         }
@@ -48,32 +49,32 @@ pub struct SigningKey {
     pub kid: Kid,
     /// The public key.
     pub public: P256PublicKey,
-    /// When it was published.
+    /// When the key was published.
     pub published_at: Timestamp,
-    /// When it starts to sign; `None` until a rotation is scheduled.
+    /// When the key starts to sign; `None` until a rotation is scheduled.
     pub signs_from: Option<Timestamp>,
-    /// When it stops to sign.
+    /// When the key stops signing; `None` until a rotation is scheduled.
     pub retires_at: Option<Timestamp>,
-    /// The longest lifetime of a token that it signed.
+    /// The longest lifetime of a token that the key signed.
     pub token_lifetime: Duration,
-    /// When its tokens stopped to be accepted.
+    /// When the key was removed. Tokens that it signed are rejected from then on.
     pub removed_at: Option<Timestamp>,
-    /// When it was revoked.
+    /// When the key was revoked; `None` if it was not.
     pub revoked_at: Option<Timestamp>,
 }
 
 /// A state in the lifecycle of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyStatus {
-    /// Published, and does not sign yet.
+    /// The key is published and does not sign yet.
     Next,
-    /// Signs.
+    /// The key signs new tokens.
     Signing,
-    /// No longer signs; its tokens may still be valid.
+    /// The key no longer signs. Tokens that it signed may still be valid.
     Retired,
-    /// Its tokens are rejected: all had expired when it was removed.
+    /// The key was removed after all tokens that it signed had expired.
     Removed,
-    /// Its tokens are rejected, whether they have expired or not.
+    /// The key was revoked. Tokens that it signed are rejected even if they have not expired.
     Revoked,
 }
 
@@ -91,7 +92,7 @@ impl KeyStatus {
 }
 
 impl SigningKey {
-    /// A key that is published now.
+    /// Creates a key that is published now.
     pub fn publish(public: P256PublicKey, now: Timestamp, token_lifetime: Duration) -> Self {
         Self {
             kid: Kid::from_key(public),
@@ -105,7 +106,7 @@ impl SigningKey {
         }
     }
 
-    /// The status at a time.
+    /// The status of the key at `now`.
     pub fn status(&self, now: Timestamp) -> KeyStatus {
         let has_passed = |time: Option<Timestamp>| time.is_some_and(|time| time <= now);
         if self.revoked_at.is_some() {
@@ -121,7 +122,8 @@ impl SigningKey {
         }
     }
 
-    /// The greatest key signs. Of two keys with the same start, the one that is not about to retire is greater.
+    /// Orders keys by start: the greatest key signs. Of two keys with the same start, a key without a retirement time is
+    /// greater.
     const fn signing_order(&self) -> (Option<Timestamp>, bool) {
         (self.signs_from, self.retires_at.is_none())
     }
@@ -130,24 +132,25 @@ impl SigningKey {
         self.removed_at.is_none()
     }
 
-    /// Whether all its tokens have expired, with [`REMOVAL_DELAY`] for clock skew.
+    /// Whether all tokens that the key signed have expired, with [`REMOVAL_DELAY`] for clock skew.
     fn is_removable(&self, now: Timestamp) -> bool {
         self.retires_at.is_some_and(|end| end.saturating_add(self.token_lifetime).saturating_add(REMOVAL_DELAY) <= now)
     }
 }
 
-/// A rotation that has happened or is scheduled.
+/// A completed or scheduled rotation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rotation {
-    /// The key that takes over.
+    /// The key that replaces the signing key.
     pub kid: Kid,
-    /// When it starts to sign.
+    /// When the new key starts to sign.
     pub signs_from: Timestamp,
 }
 
-/// The keys whose tokens are accepted: the one that signs, the next one, a scheduled one, and retired ones.
+/// The keys whose tokens are accepted: the signing key, the next key, a scheduled key if any, and retired keys.
 ///
-/// The ring is read and written as a whole. Keys removed from it stay in memory, marked, until it is written.
+/// The ring is read and written as a whole. A removed key stays in the ring in memory, marked as removed, until the ring is
+/// written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SigningKeyRing(Vec<SigningKey>);
 
@@ -158,7 +161,7 @@ impl FromIterator<SigningKey> for SigningKeyRing {
 }
 
 impl SigningKeyRing {
-    /// All keys, including those removed since the ring was read.
+    /// All keys, including keys that were removed after the ring was read.
     pub fn keys(&self) -> &[SigningKey] {
         &self.0
     }
@@ -168,18 +171,18 @@ impl SigningKeyRing {
         self.0.iter().filter(|key| key.is_live())
     }
 
-    /// The live keys, for verification.
-    pub fn set(&self) -> KeySet {
+    /// The live keys as a key set, to verify tokens.
+    pub fn key_set(&self) -> KeySet {
         self.live().map(|key| key.public).collect()
     }
 
     /// The live keys as JWKs (RFC 7517).
-    pub fn published(&self) -> Vec<JsonWebKey> {
+    pub fn to_jwks(&self) -> Vec<JsonWebKey> {
         self.live().map(|key| JsonWebKey::from_key(key.public)).collect()
     }
 
-    /// The key that signs at a time: the last one whose start has passed. If no start has passed, because the clock is
-    /// behind, the first one to start.
+    /// The key that signs at `now`: the key with the latest start that has passed. If the clock is behind, so that no start
+    /// has passed, the key with the earliest start.
     pub fn signing_key(&self, now: Timestamp) -> Option<&SigningKey> {
         let started = self.live().filter(|key| key.signs_from.is_some_and(|start| start <= now));
         let first = || self.live().filter(|key| key.signs_from.is_some()).min_by_key(|key| key.signs_from);
@@ -204,31 +207,31 @@ impl SigningKeyRing {
                 key.removed_at = Some(now);
             }
         }
-        self.publish_next(policy, now, &mut new_keys);
+        self.publish_next_key(policy, now, &mut new_keys);
         let start = self.signing_key(now).and_then(|key| key.signs_from);
         let is_due = policy.rotation_age.zip(start).is_some_and(|(age, start)| now.duration_since(start) >= age);
-        if is_due && self.scheduled(now).is_none() { self.rotate(policy, now, new_keys) } else { None }
+        if is_due && self.scheduled_key(now).is_none() { self.rotate(policy, now, new_keys) } else { None }
     }
 
-    /// Schedules the next key to sign: now if it was published long enough ago, otherwise as soon as it was. If a rotation is
-    /// already scheduled, returns that one. `None` if there is neither a next key nor a new one.
+    /// Schedules the next key to sign as soon as it has been published for the publication lead, which may be now. If a
+    /// rotation is already scheduled, returns that rotation. Returns `None` if there is neither a next key nor a new key.
     pub fn rotate(
         &mut self,
         policy: &RotationPolicy,
         now: Timestamp,
         mut new_keys: impl Iterator<Item = P256PublicKey>,
     ) -> Option<Rotation> {
-        if self.scheduled(now).is_none() {
-            self.publish_next(policy, now, &mut new_keys);
-            self.schedule_next(policy, now);
-            self.publish_next(policy, now, &mut new_keys);
+        if self.scheduled_key(now).is_none() {
+            self.publish_next_key(policy, now, &mut new_keys);
+            self.schedule_next_key(policy, now);
+            self.publish_next_key(policy, now, &mut new_keys);
         }
         let newest = self.live().max_by_key(|key| key.signing_order())?;
         Some(Rotation { kid: newest.kid.clone(), signs_from: newest.signs_from? })
     }
 
-    /// Revokes a key in any state. If it was signing, its successor signs immediately; if it was scheduled, the next key is
-    /// scheduled instead. Returns false if the ring has no such live key.
+    /// Revokes a live key. If the key was signing, its successor signs immediately. If the key was scheduled to sign, the
+    /// next key is scheduled instead. Returns false if the ring has no such live key.
     pub fn revoke(
         &mut self,
         kid: &Kid,
@@ -238,32 +241,32 @@ impl SigningKeyRing {
     ) -> bool {
         let is_revoked = |key: &SigningKey| key.kid == *kid;
         let was_signing = self.signing_key(now).is_some_and(is_revoked);
-        let was_scheduled = self.scheduled(now).is_some_and(is_revoked);
+        let was_scheduled = self.scheduled_key(now).is_some_and(is_revoked);
         let Some(revoked) = self.0.iter_mut().find(|key| key.is_live() && is_revoked(key)) else { return false };
         (revoked.removed_at, revoked.revoked_at) = (Some(now), Some(now));
         if was_signing {
             revoked.retires_at = Some(now);
         }
-        self.publish_next(policy, now, &mut new_keys);
+        self.publish_next_key(policy, now, &mut new_keys);
         if was_signing {
-            let successor = self.scheduled(now).or_else(|| self.next()).map(|key| key.kid.clone());
+            let successor = self.scheduled_key(now).or_else(|| self.next_key()).map(|key| key.kid.clone());
             if let Some(successor) = self.find_live_mut(successor.as_ref()) {
                 successor.signs_from = Some(now);
             }
         } else if was_scheduled {
-            self.schedule_next(policy, now);
+            self.schedule_next_key(policy, now);
         }
-        self.publish_next(policy, now, &mut new_keys);
+        self.publish_next_key(policy, now, &mut new_keys);
         true
     }
 
-    /// The key that is not scheduled yet.
-    fn next(&self) -> Option<&SigningKey> {
+    /// The published key that is not scheduled to sign.
+    fn next_key(&self) -> Option<&SigningKey> {
         self.live().find(|key| key.signs_from.is_none())
     }
 
-    /// The key of a rotation in the future.
-    fn scheduled(&self, now: Timestamp) -> Option<&SigningKey> {
+    /// The key that is scheduled to sign in the future.
+    fn scheduled_key(&self, now: Timestamp) -> Option<&SigningKey> {
         self.live().find(|key| key.signs_from.is_some_and(|start| start > now))
     }
 
@@ -271,22 +274,22 @@ impl SigningKeyRing {
         self.0.iter_mut().find(|key| key.is_live() && Some(&key.kid) == kid)
     }
 
-    /// Publishes a new next key if there is none.
-    fn publish_next(
+    /// Publishes a new key as the next key, unless there is a next key.
+    fn publish_next_key(
         &mut self,
         policy: &RotationPolicy,
         now: Timestamp,
         new_keys: &mut impl Iterator<Item = P256PublicKey>,
     ) {
-        if self.next().is_none() {
+        if self.next_key().is_none() {
             self.0.extend(new_keys.next().map(|public| SigningKey::publish(public, now, policy.token_lifetime)));
         }
     }
 
-    /// Schedules the next key to take over from the signing key.
-    fn schedule_next(&mut self, policy: &RotationPolicy, now: Timestamp) {
+    /// Schedules the next key to replace the signing key.
+    fn schedule_next_key(&mut self, policy: &RotationPolicy, now: Timestamp) {
         let signing = self.signing_key(now).map(|key| key.kid.clone());
-        let next = self.next().map(|key| key.kid.clone());
+        let next = self.next_key().map(|key| key.kid.clone());
         let Some(next) = self.find_live_mut(next.as_ref()) else { return };
         let start = next.published_at.saturating_add(policy.publication_lead).max(now);
         next.signs_from = Some(start);

@@ -2,27 +2,27 @@
 
 /// Defines an enum with `as_str`, its inverse `parse`, and `ALL`.
 macro_rules! string_enum {
-    ($($(#[$about:meta])+ $list:ident { $($(#[$doc:meta])+ $name:ident = $text:literal;)+ })+) => {$(
-        $(#[$about])+
+    ($($(#[$enum_doc:meta])+ $enum_name:ident { $($(#[$variant_doc:meta])+ $variant:ident = $text:literal;)+ })+) => {$(
+        $(#[$enum_doc])+
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum $list {
-            $($(#[$doc])+ $name,)+
+        pub enum $enum_name {
+            $($(#[$variant_doc])+ $variant,)+
         }
 
-        impl $list {
+        impl $enum_name {
             /// All variants.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)+];
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
             /// The stable name.
             pub const fn as_str(self) -> &'static str {
                 match self {
-                    $(Self::$name => $text,)+
+                    $(Self::$variant => $text,)+
                 }
             }
 
             /// The inverse of `as_str`.
             pub fn parse(text: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|one| one.as_str() == text)
+                Self::ALL.iter().copied().find(|variant| variant.as_str() == text)
             }
         }
     )+};
@@ -33,19 +33,19 @@ pub(crate) use string_enum;
 #[cfg(test)]
 mod tests {
     string_enum! {
-        /// An example.
+        /// An enum with two variants.
         Example {
-            /// The first.
+            /// The first variant.
             First = "the.first";
-            /// The second.
+            /// The second variant.
             Second = "the.second";
         }
     }
 
     #[test]
     fn parses_only_the_names_of_variants() {
-        for one in Example::ALL {
-            assert_eq!(Example::parse(one.as_str()), Some(*one));
+        for variant in Example::ALL {
+            assert_eq!(Example::parse(variant.as_str()), Some(*variant));
         }
         assert_eq!((Example::ALL.len(), Example::parse("the.third"), Example::parse("")), (2, None, None));
     }

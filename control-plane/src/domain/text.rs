@@ -4,12 +4,12 @@ use countersign_identity::names::is_printable;
 use serde_json::{Map, Value};
 use std::fmt;
 
-/// A text is invalid. The message says what is valid.
+/// Error for an invalid text field. The message states the requirement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidText(pub &'static str);
 
-macro_rules! texts {
+macro_rules! text_types {
     ($($(#[$doc:meta])* $name:ident up to $max_len:literal: $valid:expr, $message:literal;)+) => {$(
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,7 @@ macro_rules! texts {
     )+};
 }
 
-texts! {
+text_types! {
     /// Display name of an agent, a service or an API key.
     DisplayName up to 128: |text| (1..=DisplayName::MAX_LEN).contains(&text.chars().count()) && is_printable(text),
         "must be 1 to 128 printable characters without spaces at the ends";

@@ -1,8 +1,8 @@
 //! Trust scores: a Bayesian average of the feedback of services, with exponential forgetting.
 //!
 //! Follows A. Jøsang and R. Ismail, *The Beta Reputation System* (2002). Old feedback loses weight, and an agent with little
-//! feedback stays near the initial score. A service weighs at most as much as eight feedbacks. Once three owners have rated
-//! the agent, the services of one owner together weigh at most half.
+//! feedback stays near the initial score. The unit of weight is one new feedback; one service has a weight of at most
+//! eight. Once three owners have rated the agent, the services of one owner together have at most half of the total weight.
 
 use super::{
     agent::Owner,
@@ -11,37 +11,37 @@ use super::{
 use countersign_identity::{AgentId, FeedbackId, ServiceId, Timestamp, TrustScore};
 use std::collections::HashMap;
 
-/// Weight of the initial score, in feedbacks.
+/// Weight of the initial score. One new feedback has the weight 1.
 const PRIOR_WEIGHT: f64 = 4.0;
 
-/// Maximum weight of one service, in feedbacks.
+/// Maximum weight of one service. One new feedback has the weight 1.
 const MAX_WEIGHT: f64 = 8.0;
 
-/// Time after which a feedback has half its weight, in days.
+/// Time after which feedback has half of its weight, in days.
 const HALF_LIFE_DAYS: f64 = 90.0;
 
-/// Number of owners from which on the weight of a single owner is limited.
+/// Minimum number of owners for which the weight of a single owner is limited.
 const MIN_OWNERS_FOR_LIMIT: usize = 3;
 
 const SECONDS_PER_DAY: f64 = 86_400.0;
 
-/// The score of a feedback: 0 to 100 points, stored in millionths of a point.
+/// The score in a feedback: 0 to 100 points, stored in millionths of a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Score(i64);
 
-/// The score is not a number from 0 to 100.
+/// Error for a score that is not a number from 0 to 100.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("must be a number from 0 to 100")]
 pub struct InvalidScore;
 
-/// One feedback of a service about an agent.
+/// One feedback that a service gave about an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Feedback {
     /// Unique identifier.
     pub id: FeedbackId,
     /// The rated agent.
     pub agent: AgentId,
-    /// The service that rated.
+    /// The service that gave the feedback.
     pub service: ServiceId,
     /// The score.
     pub score: Score,
@@ -53,41 +53,41 @@ pub struct Feedback {
     pub created_at: Timestamp,
 }
 
-/// The aggregate of all feedback of one service about an agent.
+/// The weighted mean of all feedback of one service about an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rating {
-    /// The service that rated.
+    /// The service that gave the feedback.
     pub service: ServiceId,
     /// Owner of the service.
     pub owner: Owner,
-    /// Weight at the time of the last feedback, in feedbacks.
+    /// Weight at the time of the last feedback. One new feedback has the weight 1.
     pub weight: f64,
-    /// Weighted mean, in points.
+    /// Weighted mean of the scores, in points.
     pub mean: f64,
     /// Time of the last feedback.
     pub rated_at: Timestamp,
 }
 
 impl Score {
-    /// Minimum and maximum, in points.
+    /// Minimum and maximum score, in points.
     pub const RANGE: (u8, u8) = (0, 100);
 
     const MILLION: f64 = 1e6;
 
-    /// From points, as received in JSON. Rounds to six decimals.
+    /// Converts points, as received in JSON. Rounds to six decimals.
     pub fn from_points(points: f64) -> Result<Self, InvalidScore> {
-        let (least, most) = Self::RANGE;
-        if !(f64::from(least)..=f64::from(most)).contains(&points) {
+        let (min, max) = Self::RANGE;
+        if !(f64::from(min)..=f64::from(max)).contains(&points) {
             return Err(InvalidScore);
         }
         #[expect(clippy::cast_possible_truncation, reason = "bounded by the check above")]
         Ok(Self((points * Self::MILLION).round() as i64))
     }
 
-    /// From millionths of a point, as stored.
+    /// Converts millionths of a point, as stored.
     pub fn from_millionths(millionths: i64) -> Result<Self, InvalidScore> {
-        let most = i64::from(Self::RANGE.1) * 1_000_000;
-        Some(Self(millionths)).filter(|_| (0..=most).contains(&millionths)).ok_or(InvalidScore)
+        let max = i64::from(Self::RANGE.1) * 1_000_000;
+        Some(Self(millionths)).filter(|_| (0..=max).contains(&millionths)).ok_or(InvalidScore)
     }
 
     /// Millionths of a point, as stored.
@@ -108,7 +108,7 @@ impl Rating {
         Self { service, owner, weight: 0.0, mean: 0.0, rated_at: now }
     }
 
-    /// Adds a feedback. The weight of earlier feedback decays with the time since the last one.
+    /// Adds one feedback. The weight of earlier feedback decays with the time since the last feedback.
     #[must_use]
     pub fn with_feedback(self, score: Score, now: Timestamp) -> Self {
         let days = now.duration_since(self.rated_at).as_secs_f64() / SECONDS_PER_DAY;
@@ -127,12 +127,12 @@ pub fn trust_score(ratings: &[Rating]) -> TrustScore {
         weight += effective;
         sum += effective * rating.mean;
     }
-    // The mean of numbers from 0 to 100 can leave that range only by a rounding error.
+    // Only a rounding error can move the mean out of the range from 0 to 100.
     TrustScore::from_points((sum / weight).clamp(0.0, 100.0)).unwrap_or(TrustScore::INITIAL)
 }
 
-/// Factor by which the weights of each owner's ratings are multiplied. It is below 1 only for an owner with more than half
-/// of the total weight, and there is at most one.
+/// Returns the factor for the weights of the ratings by services of an owner. The factor is below 1 only for an owner with
+/// more than half of the total weight. At most one owner has that much.
 fn owner_factors(ratings: &[Rating]) -> impl Fn(&Owner) -> f64 {
     let mut by_owner = HashMap::<Owner, f64>::new();
     for rating in ratings {

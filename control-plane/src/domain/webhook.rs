@@ -23,10 +23,10 @@ pub const MAX_TARGETS: usize = 10;
 /// How long the previous secret still signs after a rotation.
 pub const SECRET_OVERLAP: Duration = Duration::from_hours(24);
 
-/// After this long without an attempt, the next failure starts a new failing period.
+/// After this time without an attempt, the next failure starts a new failing period.
 pub const FAILING_PERIOD_RESET: Duration = Duration::from_hours(3 * 24);
 
-/// A target that has failed for this long is disabled.
+/// How long a target may fail before it is disabled.
 pub const DISABLED_AFTER: Duration = Duration::from_hours(5 * 24);
 
 /// The services whose events a target receives.
@@ -34,7 +34,7 @@ pub const DISABLED_AFTER: Duration = Duration::from_hours(5 * 24);
 pub enum WebhookScope {
     /// Events of one service.
     Service(ServiceId),
-    /// Events of all services, and those that belong to no service.
+    /// Events of all services, and events that belong to no service.
     Deployment,
 }
 
@@ -56,31 +56,31 @@ impl WebhookScope {
     }
 }
 
-/// A URL that receives events, without its secrets.
+/// A webhook target, without its secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebhookTarget {
     /// Identifier.
     pub id: WebhookId,
-    /// The services whose events it receives.
+    /// The services whose events the target receives.
     pub scope: WebhookScope,
     /// Where events are sent.
     pub url: TargetUrl,
-    /// The kinds of events it receives.
+    /// The kinds of events that the target receives.
     pub events: EventFilter,
-    /// Free text from its manager; may be empty.
+    /// Description by the manager; may be empty.
     pub description: Description,
     /// Creation time.
     pub created_at: Timestamp,
     /// Time of the last change by a manager.
     pub updated_at: Timestamp,
-    /// When a manager paused it.
+    /// When a manager paused the target; `None` if it is not paused.
     pub paused_at: Option<Timestamp>,
-    /// When and why it was disabled.
+    /// When and why the target was disabled; `None` if it was not.
     pub disabled: Option<(Timestamp, DisabledReason)>,
-    /// Start of the current period in which every attempt failed.
+    /// Start of the current period in which every attempt failed; `None` if the last attempt succeeded.
     pub failing_since: Option<Timestamp>,
-    /// Until when the previous secret also signs.
-    pub previous_until: Option<Timestamp>,
+    /// Time until which the previous secret also signs; `None` if there is no previous secret.
+    pub previous_secret_until: Option<Timestamp>,
 }
 
 /// Whether events are delivered to a target.
@@ -90,7 +90,7 @@ pub enum TargetStatus {
     Active,
     /// A manager paused delivery. Events are kept.
     Paused,
-    /// Delivery failed for too long or the receiver answered 410. Events are kept.
+    /// Delivery failed for too long or the receiver returned 410. Events are kept.
     Disabled,
 }
 
@@ -108,7 +108,7 @@ impl TargetStatus {
 string_enum! {
     /// Why a target is disabled.
     DisabledReason {
-        /// The receiver answered 410.
+        /// The receiver returned 410.
         Gone = "gone";
         /// Every attempt failed for [`DISABLED_AFTER`].
         Failing = "failing";
@@ -116,7 +116,7 @@ string_enum! {
 }
 
 impl WebhookTarget {
-    /// The status. A manager's pause takes precedence over automatic disabling.
+    /// The status of the target. A pause by a manager takes precedence over automatic disabling.
     pub const fn status(&self) -> TargetStatus {
         match (self.paused_at, self.disabled) {
             (Some(_), _) => TargetStatus::Paused,

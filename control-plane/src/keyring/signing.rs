@@ -81,14 +81,14 @@ impl Keyring {
     /// The key that signs at this time, according to the database.
     pub async fn current_signer(&self, conn: &mut Conn, now: Timestamp) -> Result<Arc<TokenSigner>, KeyringError> {
         for _ in 0..LOAD_ATTEMPTS {
-            let ring = signing_keys::ring(conn).await?;
+            let ring = signing_keys::load_ring(conn).await?;
             let key = ring.signing_key(now).ok_or(KeyringError::NoKey)?;
             if let Some(cached) = self.lock_cache().as_ref().filter(|cached| cached.kid == key.kid) {
                 return Ok(cached.clone());
             }
             // The row is missing if the key was revoked after the read above: at READ COMMITTED, PostgreSQL shows a concurrent
             // commit within this transaction.
-            if let Some(sealed) = signing_keys::sealed_private(conn, &key.kid).await? {
+            if let Some(sealed) = signing_keys::find_sealed_private(conn, &key.kid).await? {
                 let signer = Arc::new(self.open(key, &sealed)?);
                 *self.lock_cache() = Some(signer.clone());
                 return Ok(signer);

@@ -13,7 +13,8 @@ use countersign_identity::Reason;
 
 pub use crate::store::audit::AuditFilter;
 
-/// Lists audit entries, newest first. The owner of a service reads its chain; an administrator reads everything.
+/// Lists audit entries, newest first. The owner of a service can read the chain of the service; an
+/// administrator can read all chains.
 pub async fn list_audit_entries(
     context: &Context,
     human: &Human,

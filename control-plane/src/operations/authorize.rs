@@ -11,14 +11,14 @@ use crate::{
 };
 use countersign_identity::{ApiKeyId, Reason, ServiceId};
 
-/// Authenticates a service API key. The error is the same for unknown, wrong and revoked keys.
+/// Authenticates a caller by a service API key. The error is the same for unknown, wrong and revoked keys.
 pub async fn find_service_key(context: &Context, text: &str) -> Result<ServiceKey, OperationError> {
     let credential = Credential::<ApiKeyId>::parse(text).ok_or(Reason::ServiceKeyInvalid)?;
-    let found = services::find_key_by_credential(context.store.read().await?.conn(), &credential).await?;
-    Ok(found.ok_or(Reason::ServiceKeyInvalid)?)
+    let key = services::find_key_by_credential(context.store.read().await?.conn(), &credential).await?;
+    Ok(key.ok_or(Reason::ServiceKeyInvalid)?)
 }
 
-/// Requires a caller that may manage the service: a key of the service with scope `full`, its owner, or an administrator.
+/// Requires a caller who may manage the service: a key of the service with scope `full`, its owner, or an administrator.
 pub async fn require_manager(context: &Context, caller: &Caller, service: ServiceId) -> Result<(), OperationError> {
     match caller {
         Caller::Service(_) => Ok(caller.require_full_key_of(service)?),
@@ -26,10 +26,10 @@ pub async fn require_manager(context: &Context, caller: &Caller, service: Servic
     }
 }
 
-/// Requires the owner of the service or an administrator.
+/// Requires the owner of the service or an administrator, and returns the service.
 pub async fn require_owner(context: &Context, human: &Human, service: ServiceId) -> Result<Service, OperationError> {
-    let found = services::find(context.store.read().await?.conn(), service).await?;
-    let service = found.ok_or(OperationError::NotFound(NotFound::Service))?;
+    let service = services::find(context.store.read().await?.conn(), service).await?;
+    let service = service.ok_or(OperationError::NotFound(NotFound::Service))?;
     human.require_owner_of(&service)?;
     Ok(service)
 }

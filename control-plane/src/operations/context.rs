@@ -1,4 +1,4 @@
-//! The context that every operation runs in.
+//! The dependencies and settings of all operations.
 
 use super::SuppressedBursts;
 use crate::{
@@ -16,7 +16,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
-/// Settings of the operator that operations need.
+/// Settings of the deployment that operations need.
 #[derive(Debug, Clone)]
 pub struct OperationConfig {
     /// `iss` claim of every token: the public URL.
@@ -27,8 +27,8 @@ pub struct OperationConfig {
     pub session_lifetime: Duration,
     /// Lifetime of challenges.
     pub challenge_lifetime: Duration,
-    /// When signing keys rotate.
-    pub keys: RotationPolicy,
+    /// Rules for the rotation of signing keys.
+    pub key_rotation: RotationPolicy,
     /// How long webhook events are stored.
     pub event_retention: Duration,
     /// Whether agents may register without the token of a human user.
@@ -46,14 +46,14 @@ pub struct ContextParts {
     pub clock: Arc<dyn Clock>,
     /// The random number generator.
     pub rng: Arc<dyn Rng>,
-    /// Rejects webhook URLs that must not be reached.
+    /// Rejects webhook URLs that requests must not be sent to.
     pub address_guard: AddressGuard,
     /// Wakes the webhook dispatcher when a delivery becomes due.
     pub dispatcher_wakeup: Arc<Notify>,
 }
 
-/// Dependencies of the operations. The fields are private to them, so that a handler reaches the database through an operation
-/// only.
+/// Dependencies of the operations. The fields are private to this module tree, so that handlers can only use the database
+/// through operations.
 pub struct Context {
     pub(super) store: Store,
     pub(super) keyring: Arc<Keyring>,
@@ -61,12 +61,12 @@ pub struct Context {
     clock: Arc<dyn Clock>,
     pub(super) rng: Arc<dyn Rng>,
     pub(super) config: OperationConfig,
-    /// Notified when the trust score of an agent changed.
-    pub(super) trust_marked: Notify,
+    /// Notified when the trust score of an agent changes.
+    pub(super) trust_changed: Notify,
     pub(super) address_guard: AddressGuard,
     pub(super) dispatcher_wakeup: Arc<Notify>,
     pub(super) queue_health: QueueHealthProbe,
-    /// Failed logins that are counted instead of emitted.
+    /// Counts of failed logins for which no events are emitted.
     pub(super) suppressed_bursts: SuppressedBursts,
 }
 
@@ -86,7 +86,7 @@ impl Context {
             clock,
             rng,
             config,
-            trust_marked: Notify::new(),
+            trust_changed: Notify::new(),
             address_guard,
             dispatcher_wakeup,
             queue_health,
@@ -99,9 +99,9 @@ impl Context {
         self.store.is_writable()
     }
 
-    /// Waits until this process changes the trust score of an agent.
-    pub async fn trust_changed(&self) {
-        self.trust_marked.notified().await;
+    /// Waits until this process has changed the trust score of an agent.
+    pub async fn wait_for_trust_change(&self) {
+        self.trust_changed.notified().await;
     }
 
     /// The current wall-clock time.
@@ -121,28 +121,28 @@ impl Context {
 
     /// How long a client may cache the published signing keys.
     pub const fn jwks_max_age(&self) -> Duration {
-        self.config.keys.jwks_max_age
+        self.config.key_rotation.jwks_max_age
     }
 
-    /// `sqlite` or `postgresql`.
+    /// Name of the database engine: `sqlite` or `postgresql`.
     pub fn database_engine(&self) -> &'static str {
         self.store.engine_name()
     }
 
     /// The agent for which a challenge was issued, or `None` if this deployment did not issue it.
     pub fn challenged_agent(&self, challenge_id: &str) -> Option<AgentId> {
-        self.challenge_keys.open(challenge_id).map(|challenge| challenge.agent)
+        self.challenge_keys.decode_id(challenge_id).map(|challenge| challenge.agent)
     }
 
-    /// Makes a new identifier: the 128 bits of a `UUIDv7`, so that ids sort by creation time.
-    pub fn new_id<Id>(&self, make: fn(u128) -> Id) -> Id {
+    /// Generates an identifier from the 128 bits of a `UUIDv7`, so that ids sort by creation time.
+    pub fn new_id<Id>(&self, from_bits: fn(u128) -> Id) -> Id {
         let mut random = [0; 10];
         self.rng.fill(&mut random);
         let millis = u64::try_from(self.now().micros() / 1000).unwrap_or(0);
-        make(uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid().as_u128())
+        from_bits(uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid().as_u128())
     }
 
-    /// Makes a random 256-bit secret.
+    /// Generates a random 256-bit secret.
     pub fn new_secret(&self) -> Zeroizing<[u8; SECRET_LEN]> {
         let mut secret = Zeroizing::new([0; SECRET_LEN]);
         self.rng.fill(secret.as_mut());
@@ -150,7 +150,7 @@ impl Context {
     }
 }
 
-/// The smallest id that can be made at this time. Ids begin with their creation time in milliseconds.
+/// The lowest id that can be generated at this time. Ids begin with their creation time in milliseconds.
 pub(in crate::operations) fn id_lower_bound(at: Timestamp) -> u128 {
     u128::try_from(at.micros() / 1000).unwrap_or(0) << 80
 }

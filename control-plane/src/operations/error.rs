@@ -28,10 +28,10 @@ pub enum NotFound {
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OperationError {
-    /// Refused for one of the documented reasons.
+    /// The request is refused for one of the documented reasons.
     #[error("refused: {}", .0.reason.as_str())]
     Refused(Refusal),
-    /// The signature does not verify, or is malformed.
+    /// The signature is malformed or wrong.
     #[error("invalid signature")]
     InvalidSignature,
     /// A resource that the request names does not exist.
@@ -43,12 +43,12 @@ pub enum OperationError {
     /// The idempotency key was used for a different request.
     #[error("idempotency key reused")]
     IdempotencyKeyReused,
-    /// A field is well-formed but not acceptable.
+    /// A field is well-formed, but its value is not allowed.
     #[error("invalid field {field}: {message}")]
     Invalid {
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// What is acceptable.
+        /// The requirement for the value.
         message: &'static str,
     },
     /// The database failed.

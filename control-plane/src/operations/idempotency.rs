@@ -11,25 +11,25 @@ use crate::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-/// How to present the result of an operation, and the idempotency key of the request if it has one.
+/// The conversion of the result of an operation to a response, and the idempotency key of the request, if any.
 #[derive(Debug)]
 pub struct IdempotentReply<T, R> {
-    /// Key and body digest of the request; `None` if it has no idempotency key.
+    /// Idempotency key and body digest; `None` if the request has no idempotency key.
     pub request: Option<IdempotentRequest>,
     /// Converts the result to the response body.
     pub present: fn(&T) -> R,
 }
 
-/// Looks up and stores the response to one request of one caller.
+/// Finds and stores the response to one request.
 pub(in crate::operations) struct IdempotencyGuard<T, R> {
     fingerprint: Option<RequestFingerprint>,
     present: fn(&T) -> R,
 }
 
 impl<T, R: Serialize + DeserializeOwned> IdempotentReply<T, R> {
-    /// The guard for this caller and operation. `operation` is the name of the operation and the ids it applies to.
-    pub(in crate::operations) fn guard(&self, by: &Initiator, operation: &[&str]) -> IdempotencyGuard<T, R> {
-        let (kind, issuer, id) = by.actor.parts();
+    /// Creates the guard for a caller and an operation. `operation` is the name of the operation with the ids of its objects.
+    pub(in crate::operations) fn guard(&self, initiator: &Initiator, operation: &[&str]) -> IdempotencyGuard<T, R> {
+        let (kind, issuer, id) = initiator.actor.kind_issuer_and_id();
         let caller = [Some(kind), issuer, id.as_deref()];
         let scope: Vec<_> = caller.into_iter().chain(operation.iter().copied().map(Some)).collect();
         IdempotencyGuard {
@@ -40,8 +40,8 @@ impl<T, R: Serialize + DeserializeOwned> IdempotentReply<T, R> {
 }
 
 impl<T, R: Serialize + DeserializeOwned> IdempotencyGuard<T, R> {
-    /// The stored response, if the request was completed before. Must be the first statement of the transaction: a concurrent
-    /// request with the same fingerprint then waits until this transaction ends.
+    /// Returns the stored response if the request was completed before. Must be the first query of the transaction, so that
+    /// a concurrent request with the same fingerprint waits until this transaction ends.
     pub(in crate::operations) async fn stored_response(&self, tx: &mut Write) -> Result<Option<R>, OperationError> {
         let Some(fingerprint) = &self.fingerprint else { return Ok(None) };
         let now = tx.now();
@@ -55,7 +55,7 @@ impl<T, R: Serialize + DeserializeOwned> IdempotencyGuard<T, R> {
         }
     }
 
-    /// Converts the result to the response body and stores it.
+    /// Converts the result to the response body and stores the body.
     pub(in crate::operations) async fn store_response(&self, tx: &mut Write, result: &T) -> Result<R, OperationError> {
         let response = (self.present)(result);
         if let Some(fingerprint) = &self.fingerprint {

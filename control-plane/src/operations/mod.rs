@@ -1,7 +1,8 @@
 //! The operations of the control plane, grouped by subject.
 //!
 //! `http` parses requests into the inputs of operations and presents their results. Operations depend on `store`, `keyring`,
-//! `address_guard` and `domain`. Each takes a [`Context`] and typed input, decides, and returns its result or a [`OperationError`].
+//! `address_guard` and `domain`. Each operation has a [`Context`] and typed input as parameters, and returns a result or an
+//! [`OperationError`].
 
 mod agents;
 mod audit;
@@ -22,16 +23,16 @@ pub use agents::{
 };
 pub use audit::{AuditFilter, list_audit_entries};
 pub use auth::{
-    Login, SuppressedBursts, TokenPair, authenticate, find_refresh_token_agent, flush_suppressed_bursts,
-    issue_challenge, refresh, revoke_token, verify,
+    LoginRequest, SuppressedBursts, TokenPair, authenticate, find_refresh_token_agent, flush_suppressed_bursts,
+    issue_challenge, refresh_session, revoke_token, verify_token,
 };
 pub use authorize::{find_service_key, require_manager, require_owner};
 pub use context::{Context, ContextParts, OperationConfig};
 pub use error::{NotFound, OperationError};
 pub use idempotency::IdempotentReply;
 pub use maintenance::{
-    DatabaseHealth, RestoreReport, count_active_records, delete_expired_events, emit_ended_roles, ensure_audit_started,
-    invalidate_credentials_after_restore, probe_database, probe_queue, publish_trust_changes,
+    DatabaseHealth, RestoreReport, count_services_and_active_agents, delete_expired_events, emit_role_revoked_events,
+    ensure_audit_started, invalidate_credentials_after_restore, probe_database, probe_queue, publish_trust_changes,
     rotate_signing_keys_if_due, run_housekeeping,
 };
 pub use roles::{
@@ -39,12 +40,12 @@ pub use roles::{
     revoke_role,
 };
 pub use services::{
-    NewKey, NewService, ServiceChange, change_service, create_service, create_service_key, list_service_keys,
+    NewService, NewServiceKey, ServiceChange, change_service, create_service, create_service_key, list_service_keys,
     list_services, revoke_service_key,
 };
 pub use signing_keys::{list_signing_keys, published_keys, revoke_signing_key, rotate_signing_key};
-pub use trust::{FeedbackRequest, submit_feedback, trust_history};
+pub use trust::{FeedbackRequest, list_trust_history, submit_feedback};
 pub use webhooks::{
-    NewWebhook, Replay, WebhookChange, change_webhook, create_webhook, delete_webhook, list_deliveries, list_webhooks,
-    read_delivery, read_webhook, replay_deliveries, rotate_webhook_secret, test_webhook,
+    NewWebhook, ReplaySelection, WebhookChange, change_webhook, create_webhook, delete_webhook, list_deliveries,
+    list_webhooks, read_delivery, read_webhook, replay_deliveries, rotate_webhook_secret, test_webhook,
 };

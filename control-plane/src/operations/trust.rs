@@ -1,4 +1,4 @@
-//! Feedback about agents.
+//! Feedback of services about agents, and the trust scores that result from it.
 
 use super::{Context, IdempotentReply, NotFound, OperationError};
 use crate::{
@@ -7,14 +7,14 @@ use crate::{
         page::{ListPage, Page},
         text::{Description, Metadata},
         trust::{Feedback, Rating, Score, trust_score},
-        webhook::event::{Event, EventData, FeedbackReceived},
+        webhook::event::{Event, EventData, FeedbackReceivedEvent},
     },
     store::{self, Write, agents, services},
 };
 use countersign_identity::{AgentId, EventId, FeedbackId, ServiceId, TrustScore};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Feedback of a service about an agent.
+/// Feedback to submit.
 #[derive(Debug)]
 pub struct FeedbackRequest {
     /// Service that gives the feedback.
@@ -29,15 +29,15 @@ pub struct FeedbackRequest {
     pub metadata: Metadata,
 }
 
-/// Stores a feedback and returns the new trust score of the agent. Locks the row of the agent first, so feedback about one
-/// agent is serialized.
+/// Stores feedback and returns the new trust score of the agent. Locks the row of the agent first, which serializes feedback
+/// about the same agent.
 pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
     context: &Context,
-    by: &Initiator,
+    initiator: &Initiator,
     request: &FeedbackRequest,
     reply: &IdempotentReply<TrustScore, R>,
 ) -> Result<R, OperationError> {
-    let idempotency = &reply.guard(by, &["submit_feedback"]);
+    let idempotency = &reply.guard(initiator, &["submit_feedback"]);
     let (id, event) = (context.new_id(FeedbackId::from_bits), context.new_id(EventId::from_bits));
     let FeedbackRequest { service, agent, score, reason, metadata } = request;
     let work = async |mut tx: Write| {
@@ -48,11 +48,13 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
         if !agents::lock(tx.conn(), *agent).await? {
             return Err(OperationError::NotFound(NotFound::Agent));
         }
-        let rater = services::find(tx.conn(), *service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
-        let mut ratings = store::trust::ratings(tx.conn(), *agent).await?;
+        let rating_service =
+            services::find(tx.conn(), *service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+        let mut ratings = store::trust::list_ratings(tx.conn(), *agent).await?;
         let before = ratings.iter().position(|rating| rating.service == *service);
         let before = before.map(|position| ratings.swap_remove(position));
-        let rating = before.unwrap_or_else(|| Rating::new(*service, rater.owner, now)).with_feedback(*score, now);
+        let rating =
+            before.unwrap_or_else(|| Rating::new(*service, rating_service.owner, now)).with_feedback(*score, now);
         store::trust::upsert_rating(tx.conn(), *agent, &rating).await?;
         ratings.push(rating);
         let trust = trust_score(&ratings);
@@ -61,21 +63,21 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
             Feedback { id, agent: *agent, service: *service, score: *score, reason, metadata, created_at: now };
         store::trust::insert_feedback(tx.conn(), &feedback).await?;
         agents::set_trust(tx.conn(), *agent, trust, now).await?;
-        store::trust::mark(tx.conn(), *agent).await?;
+        store::trust::mark_changed(tx.conn(), *agent).await?;
         let (agent_id, service_id, feedback_id) = (*agent, *service, id);
         let (score, new_trust_score) = (score.points(), trust.points());
-        let data = FeedbackReceived { agent_id, service_id, feedback_id, score, new_trust_score };
+        let data = FeedbackReceivedEvent { agent_id, service_id, feedback_id, score, new_trust_score };
         tx.emit(Event { id: event, at: now, data: EventData::FeedbackReceived(data) });
         let response = idempotency.store_response(&mut tx, &trust).await?;
         Ok(tx.commit(response).await?)
     };
     let response = context.store.write("submit_feedback", work).await?;
-    context.trust_marked.notify_one();
+    context.trust_changed.notify_one();
     Ok(response)
 }
 
 /// Lists the feedback about an agent, newest first.
-pub async fn trust_history(
+pub async fn list_trust_history(
     context: &Context,
     agent: AgentId,
     page: Page,

@@ -1,4 +1,4 @@
-//! Agents.
+//! The table of agents.
 
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
@@ -26,11 +26,11 @@ macro_rules! holds_role {
 }
 
 statements! { STATEMENTS:
-    INSERT = concat!(
+    INSERT_AGENT = concat!(
         "INSERT INTO agents (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
     );
-    FIND = concat!("SELECT ", columns!(), " FROM agents WHERE id = $1");
-    FIND_BY_REGISTRATION = concat!(
+    FIND_AGENT = concat!("SELECT ", columns!(), " FROM agents WHERE id = $1");
+    FIND_AGENT_BY_REGISTRATION = concat!(
         "SELECT ", columns!(), " FROM agents WHERE public_key_hash = $1 AND name = $2 \
          AND COALESCE(owner_issuer, '') = $3 AND COALESCE(owner_subject, '') = $4 AND ($3 <> '' OR email = $5) \
          ORDER BY id LIMIT 1"
@@ -39,11 +39,11 @@ statements! { STATEMENTS:
     LIST_ROLE_HOLDERS = concat!(
         "SELECT ", columns!(), " FROM agents WHERE ", holds_role!(), " ORDER BY id DESC LIMIT $5 OFFSET $6"
     );
-    CHANGED_STATES = "SELECT a.id, a.trust, a.status, a.cutoff FROM \
+    LIST_CHANGED_STATES = "SELECT a.id, a.trust, a.status, a.cutoff FROM \
          (SELECT DISTINCT subject FROM changes WHERE facet IN ('trust', 'status') AND revision > $1 AND revision <= $2) c \
          JOIN agents a ON a.id = c.subject";
-    COUNT_BY_STATUS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM agents WHERE status = $1";
-    LOCK = "UPDATE agents SET name = name WHERE id = $1";
+    COUNT_AGENTS_BY_STATUS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM agents WHERE status = $1";
+    LOCK_AGENT = "UPDATE agents SET name = name WHERE id = $1";
     SET_LAST_SEEN = "UPDATE agents SET last_seen_at = $1 WHERE id = $2";
     SET_TRUST = "UPDATE agents SET trust = $1, updated_at = $2 WHERE id = $3";
     SET_STATUS = "UPDATE agents SET status = $1, cutoff = $2, updated_at = $3 WHERE id = $4";
@@ -52,7 +52,7 @@ statements! { STATEMENTS:
 /// Inserts a new agent.
 pub async fn insert(conn: &mut Conn, agent: &Agent) -> Result<(), StoreError> {
     let Registration { owner, email, name, key, key_hash, metadata } = &agent.registration;
-    sqlx::query(INSERT)
+    sqlx::query(INSERT_AGENT)
         .bind(agent.id.to_string())
         .bind(owner.as_ref().map(|owner| owner.issuer.clone()))
         .bind(owner.as_ref().map(|owner| owner.subject.clone()))
@@ -72,25 +72,25 @@ pub async fn insert(conn: &mut Conn, agent: &Agent) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The agent with this id.
+/// Finds an agent by id.
 pub async fn find(conn: &mut Conn, id: AgentId) -> Result<Option<Agent>, StoreError> {
-    sqlx::query(FIND).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(read).transpose()
+    sqlx::query(FIND_AGENT).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(agent_from_row).transpose()
 }
 
-/// The agent that the same owner registered with the same key and name. In public registration, the e-mail address stands
-/// in for the owner.
+/// Finds the agent that the same owner registered with the same key and name. For public registrations, the e-mail address
+/// is compared instead of the owner.
 pub async fn find_by_registration(conn: &mut Conn, registration: &Registration) -> Result<Option<Agent>, StoreError> {
     let owner = registration.owner.as_ref();
-    let query = sqlx::query(FIND_BY_REGISTRATION)
+    let query = sqlx::query(FIND_AGENT_BY_REGISTRATION)
         .bind(&registration.key_hash)
         .bind(registration.name.as_str())
         .bind(owner.map_or("", |owner| &owner.issuer))
         .bind(owner.map_or("", |owner| &owner.subject))
         .bind(registration.email.as_str());
-    query.fetch_optional(conn).await?.as_ref().map(read).transpose()
+    query.fetch_optional(conn).await?.as_ref().map(agent_from_row).transpose()
 }
 
-/// Selects agents by the roles that they hold.
+/// Selects agents by role and status.
 #[derive(Debug, Clone, Copy)]
 pub struct RoleHolderFilter {
     /// The service at which the agents hold a role.
@@ -103,7 +103,7 @@ pub struct RoleHolderFilter {
     pub now: Timestamp,
 }
 
-/// Agents that hold a role at a service, newest first: ids sort by creation time.
+/// Lists agents that hold a role at a service, newest first (ids sort by creation time).
 pub async fn list_role_holders(
     conn: &mut Conn,
     filter: &RoleHolderFilter,
@@ -115,10 +115,10 @@ pub async fn list_role_holders(
     let query = |sql| sqlx::query(sql).bind(service.clone()).bind(now).bind(role.clone()).bind(status);
     let total = row::total(&query(COUNT_ROLE_HOLDERS).fetch_one(&mut *conn).await?)?;
     let rows = query(LIST_ROLE_HOLDERS).bind(page.limit).bind(page.offset).fetch_all(conn).await?;
-    Ok(ListPage { items: rows.iter().map(read).collect::<Result<_, _>>()?, total })
+    Ok(ListPage { items: rows.iter().map(agent_from_row).collect::<Result<_, _>>()?, total })
 }
 
-/// The state of an agent that every sidecar needs, whatever its service.
+/// The state of an agent that the sidecars of all services need.
 #[derive(Debug, PartialEq, Eq)]
 pub struct AgentState {
     /// The agent.
@@ -129,24 +129,24 @@ pub struct AgentState {
     pub status: StatusWithCutoff,
 }
 
-/// The current state of all agents whose trust or status changed within a range of revisions.
-pub async fn changed_states(conn: &mut Conn, range: RevisionRange) -> Result<Vec<AgentState>, StoreError> {
-    let query = sqlx::query(CHANGED_STATES).bind(range.since.number()).bind(range.until.number());
-    let read = |row| {
-        let status = StatusWithCutoff { status: read_status(row)?, cutoff: read_cutoff(row)? };
-        Ok(AgentState { agent: row::parse(row, "id")?, trust: read_trust(row)?, status })
+/// Lists the current state of all agents whose trust or status changed within a range of revisions.
+pub async fn list_changed_states(conn: &mut Conn, range: RevisionRange) -> Result<Vec<AgentState>, StoreError> {
+    let query = sqlx::query(LIST_CHANGED_STATES).bind(range.since.number()).bind(range.until.number());
+    let state_from_row = |row| {
+        let status = StatusWithCutoff { status: status_from_row(row)?, cutoff: cutoff_from_row(row)? };
+        Ok(AgentState { agent: row::parse(row, "id")?, trust: trust_from_row(row)?, status })
     };
-    query.fetch_all(conn).await?.iter().map(read).collect()
+    query.fetch_all(conn).await?.iter().map(state_from_row).collect()
 }
 
-/// Number of active agents.
+/// Counts active agents.
 pub async fn count_active(conn: &mut Conn) -> Result<i64, StoreError> {
-    row::total(&sqlx::query(COUNT_BY_STATUS).bind(status_text(AgentStatus::Active)).fetch_one(conn).await?)
+    row::total(&sqlx::query(COUNT_AGENTS_BY_STATUS).bind(status_text(AgentStatus::Active)).fetch_one(conn).await?)
 }
 
-/// Locks the row of an agent until the transaction ends; false if there is no such agent.
+/// Locks the row of an agent until the transaction ends. Returns false if there is no such agent.
 pub async fn lock(conn: &mut Conn, id: AgentId) -> Result<bool, StoreError> {
-    Ok(sqlx::query(LOCK).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
+    Ok(sqlx::query(LOCK_AGENT).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
 }
 
 /// Sets the time at which the agent last authenticated.
@@ -158,7 +158,11 @@ pub async fn set_last_seen(conn: &mut Conn, id: AgentId, now: Timestamp) -> Resu
 /// Sets the trust score. The agent must exist.
 pub async fn set_trust(conn: &mut Conn, id: AgentId, trust: TrustScore, now: Timestamp) -> Result<(), StoreError> {
     let query = sqlx::query(SET_TRUST).bind(trust.hundredths()).bind(now.micros()).bind(id.to_string());
-    if query.execute(conn).await?.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("set_trust")) }
+    if query.execute(conn).await?.rows_affected() == 1 {
+        Ok(())
+    } else {
+        Err(StoreError::UnexpectedRowCount("set_trust"))
+    }
 }
 
 /// Sets status and cutoff revision. The agent must exist.
@@ -171,44 +175,48 @@ pub async fn set_status(
 ) -> Result<(), StoreError> {
     let query =
         sqlx::query(SET_STATUS).bind(status_text(status)).bind(cutoff.number()).bind(now.micros()).bind(id.to_string());
-    if query.execute(conn).await?.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("set_status")) }
+    if query.execute(conn).await?.rows_affected() == 1 {
+        Ok(())
+    } else {
+        Err(StoreError::UnexpectedRowCount("set_status"))
+    }
 }
 
-fn read(row: &AnyRow) -> Result<Agent, StoreError> {
+fn agent_from_row(row: &AnyRow) -> Result<Agent, StoreError> {
     let key = hex::decode(row::get::<String>(row, "public_key")?).map_err(|_| StoreError::Corrupt("public_key"))?;
     Ok(Agent {
         id: row::parse(row, "id")?,
         registration: Registration {
-            owner: read_owner(row)?,
+            owner: owner_from_row(row)?,
             email: row::convert(row, "email")?,
             name: row::convert(row, "name")?,
             key: P256PublicKey::from_sec1(&key).map_err(|_| StoreError::Corrupt("public_key"))?,
             key_hash: row::get(row, "public_key_hash")?,
             metadata: row::metadata(row)?,
         },
-        status: read_status(row)?,
-        cutoff: read_cutoff(row)?,
-        trust: read_trust(row)?,
+        status: status_from_row(row)?,
+        cutoff: cutoff_from_row(row)?,
+        trust: trust_from_row(row)?,
         created_at: row::timestamp(row, "created_at")?,
         updated_at: row::timestamp(row, "updated_at")?,
         last_seen_at: row::optional_timestamp(row, "last_seen_at")?,
     })
 }
 
-fn read_status(row: &AnyRow) -> Result<AgentStatus, StoreError> {
+fn status_from_row(row: &AnyRow) -> Result<AgentStatus, StoreError> {
     parse_status(&row::get::<String>(row, "status")?).ok_or(StoreError::Corrupt("status"))
 }
 
-fn read_cutoff(row: &AnyRow) -> Result<Revision, StoreError> {
+fn cutoff_from_row(row: &AnyRow) -> Result<Revision, StoreError> {
     row::get(row, "cutoff").map(Revision::new)
 }
 
-fn read_trust(row: &AnyRow) -> Result<TrustScore, StoreError> {
+fn trust_from_row(row: &AnyRow) -> Result<TrustScore, StoreError> {
     TrustScore::from_hundredths(row::get(row, "trust")?).map_err(|_| StoreError::Corrupt("trust"))
 }
 
-/// The owner of a row; `None` for an agent from public registration.
-pub(super) fn read_owner(row: &AnyRow) -> Result<Option<Owner>, StoreError> {
+/// Reads the columns of the owner; `None` for an agent from public registration.
+pub(super) fn owner_from_row(row: &AnyRow) -> Result<Option<Owner>, StoreError> {
     let issuer: Option<String> = row::get(row, "owner_issuer")?;
     let subject: Option<String> = row::get(row, "owner_subject")?;
     Ok(issuer.zip(subject).map(|(issuer, subject)| Owner { issuer, subject }))

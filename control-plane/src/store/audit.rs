@@ -1,4 +1,4 @@
-//! The audit log: entries are appended in the transaction of the action that they record.
+//! The audit log. An entry is appended in the same transaction as the action that it records.
 
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
@@ -19,7 +19,7 @@ macro_rules! columns {
 }
 
 statements! { STATEMENTS:
-    INSERT = concat!(
+    INSERT_ENTRY = concat!(
         "INSERT INTO audit_links (", columns!(), ") VALUES \
          ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
     );
@@ -27,25 +27,25 @@ statements! { STATEMENTS:
          ON CONFLICT (chain) DO UPDATE SET length = audit_heads.length RETURNING length, hash, mac";
     UPDATE_HEAD = "UPDATE audit_heads SET length = $1, hash = $2, mac = $3 WHERE chain = $4";
     FIND_HEAD = "SELECT length, hash, mac FROM audit_heads WHERE chain = $1";
-    FIND_LAST = "SELECT sequence AS length, hash, 'lost' AS mac FROM audit_links WHERE chain = $1 \
+    FIND_LAST_ENTRY = "SELECT sequence AS length, hash, 'lost' AS mac FROM audit_links WHERE chain = $1 \
          ORDER BY sequence DESC LIMIT 1";
-    ANY = "SELECT chain FROM audit_heads WHERE length <> 0 UNION ALL SELECT chain FROM audit_links LIMIT 1";
+    ANY_CHAIN = "SELECT chain FROM audit_heads WHERE length <> 0 UNION ALL SELECT chain FROM audit_links LIMIT 1";
     SERVICES_WITHOUT_CHAIN =
         "SELECT id FROM services WHERE id NOT IN (SELECT chain FROM audit_heads) ORDER BY id";
-    NEWEST_TIME = "SELECT MAX(at) AS at FROM audit_links";
-    CHAINS = "SELECT $1 AS chain UNION SELECT id FROM services UNION SELECT chain FROM audit_heads \
+    NEWEST_ENTRY_TIME = "SELECT MAX(at) AS at FROM audit_links";
+    LIST_CHAINS = "SELECT $1 AS chain UNION SELECT id FROM services UNION SELECT chain FROM audit_heads \
          UNION SELECT DISTINCT chain FROM audit_links ORDER BY 1";
-    BATCH = concat!(
+    LIST_NEXT_ENTRIES = concat!(
         "SELECT ", columns!(), " FROM audit_links WHERE chain = $1 AND sequence > $2 ORDER BY sequence LIMIT $3"
     );
-    COUNT_FILTERED = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM audit_links WHERE at >= $1 AND at < $2";
-    LIST_FILTERED = concat!("SELECT ", columns!(), " FROM audit_links WHERE at >= $1 AND at < $2");
+    COUNT_ENTRIES = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM audit_links WHERE at >= $1 AND at < $2";
+    LIST_ENTRIES = concat!("SELECT ", columns!(), " FROM audit_links WHERE at >= $1 AND at < $2");
 }
 
 /// Number of entries read at once when a chain is verified.
 const BATCH_SIZE: i64 = 500;
 
-/// MAC of a head that was rebuilt from the entries: never valid, so verification of the chain fails.
+/// MAC of a head that was rebuilt from the entries. It is never valid, so verification of the chain fails.
 const INVALID_MAC: &str = "lost";
 
 /// Appends an entry to its chain. Locks the head of the chain until the transaction ends, which serializes the writers of
@@ -54,37 +54,41 @@ pub async fn append(
     conn: &mut Conn,
     keys: &AuditKeys,
     entry: &NewAuditEntry,
-    by: &Initiator,
+    initiator: &Initiator,
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let chain = entry.chain.to_string();
-    let (head, last) = (lock_head(conn, &chain).await?, find_last(conn, &chain).await?);
+    let (head, last) = (lock_head(conn, &chain).await?, rebuild_head(conn, &chain).await?);
     let valid = head.filter(|head| head.length >= last.length && keys.is_valid_head(&chain, head));
     if valid.is_none() {
         tracing::error!(chain, "the end of this audit chain was changed: run `audit verify`");
     }
     let before = valid.unwrap_or(last);
-    let (entry, head) = keys.append(&before, entry, by, now);
-    insert(conn, &entry).await?;
+    let (entry, head) = keys.append(&before, entry, initiator, now);
+    insert_entry(conn, &entry).await?;
     let query = sqlx::query(UPDATE_HEAD).bind(head.length).bind(head.hash).bind(head.mac).bind(chain);
-    if query.execute(conn).await?.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("append_audit")) }
+    if query.execute(conn).await?.rows_affected() == 1 {
+        Ok(())
+    } else {
+        Err(StoreError::UnexpectedRowCount("append_audit"))
+    }
 }
 
-/// Locks the head of a chain, and creates it if there is none. `None` if the row is unreadable.
+/// Locks the head of a chain and returns it. Creates the head if there is none. Returns `None` if the row is unreadable.
 async fn lock_head(conn: &mut Conn, chain: &str) -> Result<Option<ChainHead>, StoreError> {
-    Ok(read_head(&sqlx::query(LOCK_HEAD).bind(chain).fetch_one(conn).await?).ok())
+    Ok(head_from_row(&sqlx::query(LOCK_HEAD).bind(chain).fetch_one(conn).await?).ok())
 }
 
-/// A head rebuilt from the last entry, with an invalid MAC. A chain with a wrong head is continued from here and stays
-/// invalid.
-async fn find_last(conn: &mut Conn, chain: &str) -> Result<ChainHead, StoreError> {
-    let row = sqlx::query(FIND_LAST).bind(chain).fetch_optional(conn).await?;
+/// Rebuilds a head from the last entry, with an invalid MAC. If the stored head is wrong, the chain is continued from this
+/// head and stays invalid.
+async fn rebuild_head(conn: &mut Conn, chain: &str) -> Result<ChainHead, StoreError> {
+    let row = sqlx::query(FIND_LAST_ENTRY).bind(chain).fetch_optional(conn).await?;
     let empty = || ChainHead { mac: INVALID_MAC.to_owned(), ..ChainHead::default() };
-    Ok(row.as_ref().map(read_head).transpose()?.unwrap_or_else(empty))
+    Ok(row.as_ref().map(head_from_row).transpose()?.unwrap_or_else(empty))
 }
 
-async fn insert(conn: &mut Conn, entry: &AuditEntry) -> Result<(), StoreError> {
-    sqlx::query(INSERT)
+async fn insert_entry(conn: &mut Conn, entry: &AuditEntry) -> Result<(), StoreError> {
+    sqlx::query(INSERT_ENTRY)
         .bind(&entry.chain)
         .bind(entry.sequence)
         .bind(entry.at.micros())
@@ -98,7 +102,7 @@ async fn insert(conn: &mut Conn, entry: &AuditEntry) -> Result<(), StoreError> {
         .bind(entry.object_kind.as_deref())
         .bind(entry.object_id.as_deref())
         .bind(&entry.details)
-        .bind(&entry.previous)
+        .bind(&entry.previous_hash)
         .bind(&entry.hash)
         .bind(&entry.mac)
         .execute(conn)
@@ -106,42 +110,42 @@ async fn insert(conn: &mut Conn, entry: &AuditEntry) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Whether any entry was ever written, and locks the head of the chain of the deployment, so that two replicas cannot both
-/// start the audit log. All chains count: if the chain of the deployment alone is missing, it was removed.
+/// Locks the head of the deployment's chain, so that two replicas cannot both start the audit log, and returns whether the
+/// audit log was started. An entry in any chain counts: if only the deployment's chain is missing, it was removed.
 pub async fn lock_and_check_started(conn: &mut Conn) -> Result<bool, StoreError> {
     let deployment = AuditChain::Deployment.to_string();
     let head = lock_head(conn, &deployment).await?;
-    let started = sqlx::query(ANY).fetch_optional(conn).await?.is_some();
+    let started = sqlx::query(ANY_CHAIN).fetch_optional(conn).await?.is_some();
     if started && head == Some(ChainHead::default()) {
         tracing::error!(chain = deployment, "this audit chain was removed: run `audit verify`");
     }
     Ok(started)
 }
 
-/// Services without an audit chain.
+/// Lists the services without an audit chain.
 pub async fn services_without_chain(conn: &mut Conn) -> Result<Vec<ServiceId>, StoreError> {
     sqlx::query(SERVICES_WITHOUT_CHAIN).fetch_all(conn).await?.iter().map(|row| row::parse(row, "id")).collect()
 }
 
-/// Time of the newest entry; `None` if there are no entries.
-pub async fn newest_time(conn: &mut Conn) -> Result<Option<Timestamp>, StoreError> {
-    row::optional_timestamp(&sqlx::query(NEWEST_TIME).fetch_one(conn).await?, "at")
+/// Finds the time of the newest entry; `None` if there are no entries.
+pub async fn newest_entry_time(conn: &mut Conn) -> Result<Option<Timestamp>, StoreError> {
+    row::optional_timestamp(&sqlx::query(NEWEST_ENTRY_TIME).fetch_one(conn).await?, "at")
 }
 
-/// Names of all chains: those that must exist, and those of which any row exists.
-pub async fn chains(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
-    let rows = sqlx::query(CHAINS).bind(AuditChain::Deployment.to_string()).fetch_all(conn).await?;
+/// Lists the names of all chains that must exist, and of all chains with a head or an entry.
+pub async fn list_chains(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
+    let rows = sqlx::query(LIST_CHAINS).bind(AuditChain::Deployment.to_string()).fetch_all(conn).await?;
     rows.iter().map(|row| row::get(row, "chain")).collect()
 }
 
-/// Selects entries. Fields that are `None` match all entries.
+/// Selects audit entries. A field that is `None` matches all entries.
 #[derive(Debug, Clone, Default)]
 pub struct AuditFilter {
     /// Only entries of this chain.
     pub chain: Option<AuditChain>,
     /// Only this action.
     pub action: Option<AuditAction>,
-    /// Only entries about this agent.
+    /// Only entries that concern this agent.
     pub agent: Option<AgentId>,
     /// Earliest time, inclusive.
     pub since: Option<Timestamp>,
@@ -149,7 +153,7 @@ pub struct AuditFilter {
     pub until: Option<Timestamp>,
 }
 
-/// Entries that match a filter, newest first.
+/// Lists entries that match a filter, newest first.
 pub async fn list(conn: &mut Conn, filter: &AuditFilter, page: Page) -> Result<ListPage<AuditEntry>, StoreError> {
     let AuditFilter { chain, action, agent, since, until } = filter;
     let filters = [
@@ -159,41 +163,41 @@ pub async fn list(conn: &mut Conn, filter: &AuditFilter, page: Page) -> Result<L
     ];
     let filters: Vec<_> = filters.into_iter().filter_map(|(column, value)| Some((column, value?))).collect();
     let columns: Vec<_> = filters.iter().map(|(column, _)| *column).collect();
-    let (count, list) = list_statements(&columns);
-    let (least, most) = (since.map_or(i64::MIN, Timestamp::micros), until.map_or(i64::MAX, Timestamp::micros));
+    let (count, list) = count_and_list_statements(&columns);
+    let (earliest, latest) = (since.map_or(i64::MIN, Timestamp::micros), until.map_or(i64::MAX, Timestamp::micros));
     let query = |sql: String| {
-        let query = sqlx::query(AssertSqlSafe(sql)).bind(least).bind(most);
+        let query = sqlx::query(AssertSqlSafe(sql)).bind(earliest).bind(latest);
         filters.iter().fold(query, |query, (_, value)| query.bind(value.clone()))
     };
     let total = row::total(&query(count).fetch_one(&mut *conn).await?)?;
     let rows = query(list).bind(page.limit).bind(page.offset).fetch_all(conn).await?;
-    Ok(ListPage { items: rows.iter().map(read_entry).collect::<Result<_, _>>()?, total })
+    Ok(ListPage { items: rows.iter().map(entry_from_row).collect::<Result<_, _>>()?, total })
 }
 
-/// The statements that count and list the entries for which these columns have given values. A condition such as
-/// `$3 = '' OR chain = $3` in a single statement would keep the engines from using the indexes.
-fn list_statements(columns: &[&str]) -> (String, String) {
+/// Builds the statements that count and list entries, with a condition for each of these columns. A single statement with
+/// conditions such as `$3 = '' OR chain = $3` would prevent the engines from using the indexes.
+fn count_and_list_statements(columns: &[&str]) -> (String, String) {
     let conditions: Vec<_> = (3..).zip(columns).map(|(number, column)| format!(" AND {column} = ${number}")).collect();
     let conditions = conditions.concat();
-    // Clocks can go backwards: within a chain, only the sequence is the order of writing.
+    // Clocks can go backwards, so only the sequence gives the order of entries within a chain.
     let order = if columns.contains(&"chain") { "sequence DESC" } else { "at DESC, chain DESC, sequence DESC" };
     let (limit, offset) = (columns.len() + 3, columns.len() + 4);
     let page = format!(" ORDER BY {order} LIMIT ${limit} OFFSET ${offset}");
-    (format!("{COUNT_FILTERED}{conditions}"), format!("{LIST_FILTERED}{conditions}{page}"))
+    (format!("{COUNT_ENTRIES}{conditions}"), format!("{LIST_ENTRIES}{conditions}{page}"))
 }
 
-/// All statements that [`list_statements`] can build, for the conformance tests.
+/// All results of [`count_and_list_statements`], for the conformance tests.
 #[cfg(test)]
-pub(super) fn composed_statements() -> Vec<String> {
+pub(super) fn dynamic_statements() -> Vec<String> {
     let columns = ["chain", "act", "agent_id"];
     let subsets = (0..1 << columns.len()).map(|bits: usize| {
-        let chosen = columns.iter().enumerate().filter(|(position, _)| bits & (1 << position) != 0);
-        chosen.map(|(_, column)| *column).collect::<Vec<_>>()
+        let subset = columns.iter().enumerate().filter(|(position, _)| bits & (1 << position) != 0);
+        subset.map(|(_, column)| *column).collect::<Vec<_>>()
     });
-    subsets.map(|columns| list_statements(&columns)).flat_map(|(count, list)| [count, list]).collect()
+    subsets.map(|columns| count_and_list_statements(&columns)).flat_map(|(count, list)| [count, list]).collect()
 }
 
-/// Verifies a chain from its first entry and passes each valid entry to `visit`. Returns the head of the chain, or its
+/// Verifies a chain from its first entry and calls `visit` with each valid entry. Returns the head of the chain, or the
 /// first invalid entry.
 pub async fn verify_chain(
     conn: &mut Conn,
@@ -205,11 +209,12 @@ pub async fn verify_chain(
     loop {
         let (length, rows) = (verifier.length(), read_batch(conn, chain, verifier.length()).await?);
         for row in &rows {
-            let result = read_entry(row).map_err(|_| verifier.broken(ChainFault::Unreadable)).and_then(|entry| {
-                verifier.verify_next(&entry)?;
-                visit(&entry);
-                Ok(())
-            });
+            let result =
+                entry_from_row(row).map_err(|_| verifier.broken_at_next(ChainFault::Unreadable)).and_then(|entry| {
+                    verifier.verify_next(&entry)?;
+                    visit(&entry);
+                    Ok(())
+                });
             if let Err(broken) = result {
                 return Ok(Err(broken));
             }
@@ -218,21 +223,22 @@ pub async fn verify_chain(
             break;
         }
     }
-    let head = sqlx::query(FIND_HEAD).bind(chain).fetch_optional(conn).await?.and_then(|row| read_head(&row).ok());
+    let head = sqlx::query(FIND_HEAD).bind(chain).fetch_optional(conn).await?.and_then(|row| head_from_row(&row).ok());
     Ok(verifier.finish(head.as_ref()).map(|()| head.unwrap_or_default()))
 }
 
-/// The entries after the first `verified`. The first batch includes entries with an invalid sequence below 1.
+/// Reads the entries that follow the first `verified` entries. The first batch includes entries with an invalid sequence
+/// below 1.
 async fn read_batch(conn: &mut Conn, chain: &str, verified: i64) -> Result<Vec<AnyRow>, StoreError> {
     let after = if verified == 0 { i64::MIN } else { verified };
-    Ok(sqlx::query(BATCH).bind(chain).bind(after).bind(BATCH_SIZE).fetch_all(conn).await?)
+    Ok(sqlx::query(LIST_NEXT_ENTRIES).bind(chain).bind(after).bind(BATCH_SIZE).fetch_all(conn).await?)
 }
 
-fn read_head(row: &AnyRow) -> Result<ChainHead, StoreError> {
+fn head_from_row(row: &AnyRow) -> Result<ChainHead, StoreError> {
     Ok(ChainHead { length: row::get(row, "length")?, hash: row::get(row, "hash")?, mac: row::get(row, "mac")? })
 }
 
-fn read_entry(row: &AnyRow) -> Result<AuditEntry, StoreError> {
+fn entry_from_row(row: &AnyRow) -> Result<AuditEntry, StoreError> {
     Ok(AuditEntry {
         chain: row::get(row, "chain")?,
         sequence: row::get(row, "sequence")?,
@@ -247,7 +253,7 @@ fn read_entry(row: &AnyRow) -> Result<AuditEntry, StoreError> {
         object_kind: row::get(row, "object_kind")?,
         object_id: row::get(row, "object_id")?,
         details: row::get(row, "details")?,
-        previous: row::get(row, "previous")?,
+        previous_hash: row::get(row, "previous")?,
         hash: row::get(row, "hash")?,
         mac: row::get(row, "mac")?,
     })

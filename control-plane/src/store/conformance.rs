@@ -1,4 +1,4 @@
-//! Tests that the store behaves the same on SQLite and PostgreSQL. Each test has two stores on one database, like two
+//! Tests that the store behaves the same on SQLite and PostgreSQL. Each test has two stores with the same database, like two
 //! replicas.
 
 mod round_trip;
@@ -23,35 +23,35 @@ use tokio::time::timeout;
 /// Number of concurrent transactions: more than there are connections.
 const CONCURRENCY: u128 = 30;
 
-/// Longest wait for a free connection.
+/// Maximum wait for a free connection.
 const CONNECTION_WAIT: Duration = Duration::from_secs(10);
 
 /// Two stores on one database.
 struct StoreFixture {
-    one: Store,
-    other: Store,
+    first: Store,
+    second: Store,
     url: String,
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn conforms_on_sqlite() {
+async fn store_conforms_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("countersign.db");
     let url = format!("sqlite://{}", file.display());
-    conforms(url, async |options| Store::open_sqlite(OpenMode::Serve, &file, options).await).await;
+    check_conformance(url, async |options| Store::open_sqlite(OpenMode::Serve, &file, options).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn conforms_on_postgresql() {
+async fn store_conforms_on_postgresql() {
     let server = Postgres::start().await;
-    let url = server.database().await;
+    let url = server.create_database().await;
     let secret = url.clone().into();
-    conforms(url, async |options| Store::open_postgres(OpenMode::Serve, &secret, 8, options).await).await;
+    check_conformance(url, async |options| Store::open_postgres(OpenMode::Serve, &secret, 8, options).await).await;
 }
 
-async fn conforms(url: String, open: impl AsyncFn(StoreOptions) -> Result<Store, StoreError>) {
-    let (one, other) = (open(options("ours")).await.unwrap(), open(options("ours")).await.unwrap());
-    let fixture = StoreFixture { one, other, url };
+async fn check_conformance(url: String, open: impl AsyncFn(StoreOptions) -> Result<Store, StoreError>) {
+    let (first, second) = (open(options("ours")).await.unwrap(), open(options("ours")).await.unwrap());
+    let fixture = StoreFixture { first, second, url };
     fixture.engine_accepts_every_statement().await;
     fixture.creates_one_deployment().await;
     fixture.keeps_committed_writes_and_drops_others().await;
@@ -91,15 +91,15 @@ async fn texts(read: &mut Read) -> Vec<String> {
 
 impl StoreFixture {
     async fn read_both(&self) -> [Read; 2] {
-        [self.one.read().await.unwrap(), self.other.read().await.unwrap()]
+        [self.first.read().await.unwrap(), self.second.read().await.unwrap()]
     }
 
-    async fn delete_texts(&self) {
+    async fn delete_all_texts(&self) {
         let work = async |mut tx: Write| {
             sqlx::query("DELETE FROM trust_marks").execute(tx.conn()).await.map_err(StoreError::from)?;
             tx.commit(()).await
         };
-        self.one.write("delete_texts", work).await.unwrap();
+        self.first.write("delete_texts", work).await.unwrap();
     }
 
     async fn commit_text(&self, text: &str) -> Result<(), StoreError> {
@@ -107,15 +107,15 @@ impl StoreFixture {
             insert_text(&mut tx, text).await?;
             tx.commit(()).await
         };
-        self.one.write("commit_text", work).await
+        self.first.write("commit_text", work).await
     }
 
     async fn creates_one_deployment(&self) {
         let dev_since = Some(Timestamp::from_seconds(1));
         let deployment = |name: &str| Deployment { master_key_fingerprint: name.to_owned(), dev_since };
         let (ours, theirs) = (deployment("ours"), deployment("theirs"));
-        assert_eq!(self.one.find_or_create_deployment(&ours).await.unwrap(), ours);
-        assert_eq!(self.other.find_or_create_deployment(&theirs).await.unwrap(), ours);
+        assert_eq!(self.first.find_or_create_deployment(&ours).await.unwrap(), ours);
+        assert_eq!(self.second.find_or_create_deployment(&theirs).await.unwrap(), ours);
     }
 
     async fn keeps_committed_writes_and_drops_others(&self) {
@@ -124,26 +124,26 @@ impl StoreFixture {
             insert_text(&mut tx, "dropped").await?;
             Err(StoreError::AuditAfterRevision)
         };
-        self.one.write::<(), _, _, _>("failing", failing).await.unwrap_err();
+        self.first.write::<(), _, _, _>("failing", failing).await.unwrap_err();
         for mut read in self.read_both().await {
             assert_eq!(texts(&mut read).await, ["kept"]);
         }
-        self.delete_texts().await;
+        self.delete_all_texts().await;
     }
 
     async fn read_sees_one_snapshot_and_cannot_write(&self) {
-        let mut read = self.other.read().await.unwrap();
+        let mut read = self.second.read().await.unwrap();
         assert!(texts(&mut read).await.is_empty());
         self.commit_text("later").await.unwrap();
         assert!(texts(&mut read).await.is_empty());
         let result = sqlx::query("INSERT INTO trust_marks (agent_id) VALUES ('x')").execute(read.conn()).await;
         assert!(StoreError::from(result.unwrap_err()).is_unwritable());
-        let mut next = self.other.read().await.unwrap();
+        let mut next = self.second.read().await.unwrap();
         assert_eq!(texts(&mut next).await, ["later"]);
-        self.delete_texts().await;
+        self.delete_all_texts().await;
     }
 
-    /// Even if the caller ignores the error.
+    /// The commit fails even if the caller ignores the error of the statement.
     async fn failed_statement_prevents_the_commit(&self) {
         let careless = async |mut tx: Write| {
             insert_text(&mut tx, "one").await?;
@@ -151,8 +151,8 @@ impl StoreFixture {
             insert_text(&mut tx, "two").await.unwrap_err();
             tx.commit(()).await
         };
-        self.one.write("careless", careless).await.unwrap_err();
-        let mut read = self.one.read().await.unwrap();
+        self.first.write("careless", careless).await.unwrap_err();
+        let mut read = self.first.read().await.unwrap();
         assert!(texts(&mut read).await.is_empty());
     }
 
@@ -164,15 +164,15 @@ impl StoreFixture {
             };
             store.write("insert", work).await
         };
-        let results = join_all((0..CONCURRENCY).flat_map(|_| [insert(&self.one), insert(&self.other)])).await;
+        let results = join_all((0..CONCURRENCY).flat_map(|_| [insert(&self.first), insert(&self.second)])).await;
         assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
         for error in results.into_iter().filter_map(Result::err) {
             assert!(!error.is_unwritable() && !error.is_transient(), "{error}");
         }
-        self.delete_texts().await;
+        self.delete_all_texts().await;
     }
 
-    /// Revisions are visible in the order of commits: a follower that has read up to one has missed no change.
+    /// Revisions become visible in the order of commits, so a follower that has read up to a revision has missed no change.
     async fn follower_sees_every_change_once(&self) {
         let agents = |store: u128| (0..CONCURRENCY).map(move |number| AgentId::from_bits(store * CONCURRENCY + number));
         let change = async |store: &Store, agent: AgentId| {
@@ -180,25 +180,27 @@ impl StoreFixture {
                 tx.record_change(Change::Status(agent));
                 tx.commit(()).await
             };
-            store.write("change", work).await.unwrap();
+            // Here two processes share a SQLite file. On a slow machine one may wait too long for the lock of the other.
+            while let Err(error) = store.write("change", work).await {
+                assert!(error.is_transient(), "{error}");
+            }
         };
         let write = async {
-            let (one, other) = (agents(0), agents(1));
-            let by_one = join_all(one.map(|agent| change(&self.one, agent)));
-            let by_other = join_all(other.map(|agent| change(&self.other, agent)));
-            tokio::join!(by_one, by_other)
+            let first = join_all(agents(0).map(|agent| change(&self.first, agent)));
+            let second = join_all(agents(1).map(|agent| change(&self.second, agent)));
+            tokio::join!(first, second)
         };
         let follow = async {
             let (mut since, mut seen) = (Revision::default(), BTreeSet::new());
             while seen.len() < 2 * usize::try_from(CONCURRENCY).unwrap() {
-                let mut read = self.other.read().await.unwrap();
+                let mut read = self.second.read().await.unwrap();
                 let until = feed::position(read.conn()).await.unwrap().revision;
-                let changes = feed::changes(read.conn(), RevisionRange { since, until }).await.unwrap();
+                let changes = feed::list_changes(read.conn(), RevisionRange { since, until }).await.unwrap();
                 assert!(changes.iter().all(|change| seen.insert(change.value)), "a change was returned twice");
                 since = until;
             }
         };
-        let mut newest = self.one.committed_revision();
+        let mut newest = self.first.committed_revision();
         let before = *newest.borrow_and_update();
         timeout(Duration::from_mins(1), async { tokio::join!(write, follow) }).await.expect("a change was missed");
         assert!(*newest.borrow_and_update() > before, "the receiver of committed revisions was not notified");
@@ -210,7 +212,7 @@ impl StoreFixture {
             tx.audit(&Initiator::SYSTEM, &NewAuditEntry::for_deployment(AuditAction::AuditBegan)).await?;
             tx.commit(()).await
         };
-        assert!(matches!(self.one.write("late", work).await.unwrap_err(), StoreError::AuditAfterRevision));
+        assert!(matches!(self.first.write("late", work).await.unwrap_err(), StoreError::AuditAfterRevision));
     }
 
     async fn cancelled_transactions_release_their_connections(&self) {
@@ -220,15 +222,15 @@ impl StoreFixture {
                 pending::<()>().await;
                 tx.commit(()).await
             };
-            let reading = async { drop((self.one.read().await.unwrap(), pending::<()>().await)) };
-            let both = async { tokio::join!(self.one.write("endless", endless), reading) };
+            let reading = async { drop((self.first.read().await.unwrap(), pending::<()>().await)) };
+            let both = async { tokio::join!(self.first.write("endless", endless), reading) };
             timeout(Duration::from_millis(20), both).await.unwrap_err();
         }
         timeout(CONNECTION_WAIT, self.commit_text("after")).await.expect("no connection is free").unwrap();
-        let mut read = timeout(CONNECTION_WAIT, self.one.read()).await.expect("no connection is free").unwrap();
+        let mut read = timeout(CONNECTION_WAIT, self.first.read()).await.expect("no connection is free").unwrap();
         assert_eq!(texts(&mut read).await, ["after"]);
         drop(read);
-        self.delete_texts().await;
+        self.delete_all_texts().await;
     }
 
     async fn texts_and_numbers_are_stored_unchanged(&self) {
@@ -237,15 +239,15 @@ impl StoreFixture {
             self.commit_text(text).await.unwrap();
         }
         // The engines order texts differently, except ids, whose alphabet avoids the differences.
-        let mut read = self.other.read().await.unwrap();
+        let mut read = self.second.read().await.unwrap();
         assert_eq!(BTreeSet::from_iter(texts(&mut read).await), values.map(str::to_owned).into());
         drop(read);
-        self.delete_texts().await;
+        self.delete_all_texts().await;
         let mut ids = [9, 10, 31, 32, 33, u128::MAX, 0, 1 << 127].map(|bits| AgentId::from_bits(bits).to_string());
         for id in &ids {
             self.commit_text(id).await.unwrap();
         }
-        let mut read = self.other.read().await.unwrap();
+        let mut read = self.second.read().await.unwrap();
         ids.sort();
         assert_eq!(texts(&mut read).await, ids);
         for number in [i64::MIN, -1, 0, 1, i64::MAX] {
@@ -254,6 +256,6 @@ impl StoreFixture {
             assert_eq!(row::get::<i64>(&row, "number").unwrap(), number);
         }
         drop(read);
-        self.delete_texts().await;
+        self.delete_all_texts().await;
     }
 }

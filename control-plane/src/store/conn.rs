@@ -1,6 +1,6 @@
 //! A pooled connection for one transaction with a deadline.
 //!
-//! An engine may stop responding, and a connection with an unfinished statement would block the next user of the pool. So
+//! A database may stop responding, and a connection with an unfinished statement would block the next user of the pool. So
 //! every statement fails at the deadline of its transaction, and a connection in an unknown state is closed, not reused.
 
 use super::{failure::StoreError, statements::statements, transaction_timer::TransactionTimer};
@@ -22,33 +22,32 @@ statements! { STATEMENTS:
     ROLLBACK = "ROLLBACK";
 }
 
-/// How long a transaction may take, including the wait for a connection; less than the timeout of a request.
+/// Maximum duration of a transaction, including the wait for a connection. Less than the timeout of a request.
 pub const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// How long a transaction of an offline command, which may read the whole database, may take.
+/// Maximum duration of a transaction of an offline command, which may read the whole database.
 pub const INSPECT_TIMEOUT: Duration = Duration::from_hours(24);
 
-/// How long a rollback may take before the connection is closed instead.
+/// Maximum duration of a rollback. After that, the connection is closed instead.
 const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A connection with an open transaction, which is rolled back if dropped without [`Conn::commit`].
+/// A connection with an open transaction. The transaction is rolled back if this is dropped without [`Conn::commit`].
 #[derive(Debug)]
 pub struct Conn {
-    /// `Some` until the drop.
+    /// `None` only while the connection is dropped.
     pooled: Option<PoolConnection<Any>>,
     deadline: Instant,
     state: ConnState,
 }
 
-/// The state of the transaction and its connection.
+/// The state of a transaction and its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ConnState {
     /// The transaction accepts statements.
     Open,
     /// A statement is running, or was cancelled while running.
     Busy,
-    /// A statement failed, so the transaction is incomplete. PostgreSQL would answer `COMMIT` with a rollback that looks
-    /// like success.
+    /// A statement failed, so the transaction is incomplete. PostgreSQL would roll back on `COMMIT` without an error.
     Failed,
     /// The connection must not be used again.
     Broken,
@@ -58,7 +57,7 @@ enum ConnState {
 
 impl ConnState {
     /// The state after a statement with this result.
-    fn after<T>(result: &Result<T, sqlx::Error>) -> Self {
+    fn after_statement<T>(result: &Result<T, sqlx::Error>) -> Self {
         match result {
             Err(error) if StoreError::breaks_connection(error) => Self::Broken,
             Err(sqlx::Error::Database(_)) => Self::Failed,
@@ -67,13 +66,14 @@ impl ConnState {
     }
 }
 
-/// The deadline of a transaction that begins now.
+/// Returns the deadline of a transaction that begins now.
 pub fn deadline_after(timeout: Duration) -> Instant {
     tokio::time::sleep(timeout).deadline()
 }
 
 impl Conn {
-    /// Acquires a connection and begins a transaction with the statement `begin`. `timer` records the wait.
+    /// Acquires a connection and begins a transaction with the statement `begin`. `timer` records the wait for the
+    /// connection.
     pub async fn begin(
         pool: &AnyPool,
         begin: &'static str,
@@ -82,7 +82,7 @@ impl Conn {
     ) -> Result<Self, StoreError> {
         let acquired = timeout_at(deadline, pool.acquire()).await;
         timer.record_connection_wait();
-        let pooled = acquired.map_err(|_| timed_out())??;
+        let pooled = acquired.map_err(|_| timeout_error())??;
         let mut conn = Self { pooled: Some(pooled), deadline, state: ConnState::Open };
         (&mut conn).execute(begin).await?;
         Ok(conn)
@@ -95,8 +95,8 @@ impl Conn {
         Ok(())
     }
 
-    /// Runs a statement, at most until the deadline.
-    async fn bounded<'c, T>(
+    /// Runs a statement until the deadline at the latest.
+    async fn run_until_deadline<'c, T>(
         &'c mut self,
         statement: impl FnOnce(&'c mut AnyConnection) -> BoxFuture<'c, Result<T, sqlx::Error>>,
     ) -> Result<T, sqlx::Error> {
@@ -107,17 +107,17 @@ impl Conn {
             ConnState::Failed => {
                 return Err(sqlx::Error::Protocol("a statement of this transaction failed".to_owned()));
             }
-            ConnState::Busy | ConnState::Broken | ConnState::Committed => return Err(timed_out()),
+            ConnState::Busy | ConnState::Broken | ConnState::Committed => return Err(timeout_error()),
         }
         *state = ConnState::Busy;
-        let result = timeout_at(*deadline, statement(pooled)).await.unwrap_or_else(|_| Err(timed_out()));
-        *state = ConnState::after(&result);
+        let result = timeout_at(*deadline, statement(pooled)).await.unwrap_or_else(|_| Err(timeout_error()));
+        *state = ConnState::after_statement(&result);
         result
     }
 }
 
-fn timed_out() -> sqlx::Error {
-    sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"))
+fn timeout_error() -> sqlx::Error {
+    sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, "the database did not respond in time"))
 }
 
 impl Drop for Conn {
@@ -131,10 +131,10 @@ impl Drop for Conn {
     }
 }
 
-/// Rolls back in a task of its own, so that the caller that dropped the transaction does not wait.
+/// Rolls back a transaction. Runs in a separate task, so that the code that drops the transaction does not wait.
 async fn roll_back(mut pooled: PoolConnection<Any>) {
-    // A cancelled statement may have failed in the meantime, and its error is then returned for the rollback. The state of the
-    // connection is unknown after any error.
+    // If a cancelled statement failed, its error may be returned for the rollback. After any error, the state of the
+    // connection is unknown.
     if !matches!(timeout(ROLLBACK_TIMEOUT, pooled.execute(ROLLBACK)).await, Ok(Ok(_))) {
         pooled.close_on_drop();
     }
@@ -148,7 +148,7 @@ impl<'c> Executor<'c> for &'c mut Conn {
         'c: 'e,
         E: 'q + Execute<'q, Any>,
     {
-        Box::pin(self.bounded(|pooled| pooled.execute(query)))
+        Box::pin(self.run_until_deadline(|pooled| pooled.execute(query)))
     }
 
     fn fetch_all<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, Result<Vec<AnyRow>, sqlx::Error>>
@@ -156,7 +156,7 @@ impl<'c> Executor<'c> for &'c mut Conn {
         'c: 'e,
         E: 'q + Execute<'q, Any>,
     {
-        Box::pin(self.bounded(|pooled| pooled.fetch_all(query)))
+        Box::pin(self.run_until_deadline(|pooled| pooled.fetch_all(query)))
     }
 
     fn fetch_optional<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, Result<Option<AnyRow>, sqlx::Error>>
@@ -164,16 +164,16 @@ impl<'c> Executor<'c> for &'c mut Conn {
         'c: 'e,
         E: 'q + Execute<'q, Any>,
     {
-        Box::pin(self.bounded(|pooled| pooled.fetch_optional(query)))
+        Box::pin(self.run_until_deadline(|pooled| pooled.fetch_optional(query)))
     }
 
-    /// Reads all rows before it returns the first: the deadline applies to the whole statement, and no caller streams rows.
+    /// Reads all rows before it returns the first row. The deadline applies to the whole statement, and no caller streams rows.
     fn fetch_many<'e, 'q: 'e, E>(self, query: E) -> BoxStream<'e, Result<Either<AnyQueryResult, AnyRow>, sqlx::Error>>
     where
         'c: 'e,
         E: 'q + Execute<'q, Any>,
     {
-        let all = self.bounded(|pooled| Box::pin(pooled.fetch_many(query).try_collect::<Vec<_>>()));
+        let all = self.run_until_deadline(|pooled| Box::pin(pooled.fetch_many(query).try_collect::<Vec<_>>()));
         stream::once(all)
             .flat_map(|all| match all {
                 Ok(items) => stream::iter(items).map(Ok).left_stream(),
@@ -190,13 +190,13 @@ impl<'c> Executor<'c> for &'c mut Conn {
     where
         'c: 'e,
     {
-        Box::pin(self.bounded(|pooled| pooled.prepare_with(sql, parameters)))
+        Box::pin(self.run_until_deadline(|pooled| pooled.prepare_with(sql, parameters)))
     }
 
     fn describe<'e>(self, sql: SqlStr) -> BoxFuture<'e, Result<Describe<Any>, sqlx::Error>>
     where
         'c: 'e,
     {
-        Box::pin(self.bounded(|pooled| pooled.describe(sql)))
+        Box::pin(self.run_until_deadline(|pooled| pooled.describe(sql)))
     }
 }

@@ -1,7 +1,7 @@
-//! Deliveries of events to targets.
+//! Deliveries of events to webhook targets.
 //!
-//! A worker leases a delivery by moving its `due_at` to the end of the lease. A worker that dies leaves the delivery due
-//! again when the lease ends.
+//! A replica leases a delivery by setting `due_at` to the end of the lease. If the replica dies, the delivery is due again
+//! when the lease ends.
 
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
@@ -37,8 +37,8 @@ macro_rules! list {
     };
 }
 
-/// The outer condition on `due_at` is needed because another worker may lease rows after the inner SELECT. The unary plus
-/// keeps SQLite from using the index for it, which would read all due rows a second time.
+/// The outer condition on `due_at` is needed because another replica may lease rows after the inner SELECT. The unary plus
+/// prevents SQLite from using the index for the outer condition, which would read all due rows a second time.
 macro_rules! lease {
     ($condition:literal) => {
         concat!(
@@ -68,30 +68,29 @@ statements! { STATEMENTS:
     LEASE_FIRST_ATTEMPT = lease!("AND attempts = 0 AND test_asked_at IS NULL");
     LEASE_RETRY = lease!("AND attempts > 0 AND test_asked_at IS NULL");
     LEASE_TEST = lease!("AND test_asked_at IS NOT NULL");
-    COUNT = count!("");
+    COUNT_DELIVERIES = count!("");
     COUNT_PENDING = count!("AND d.due_at IS NOT NULL");
     COUNT_DELIVERED = count!("AND d.delivered_at IS NOT NULL");
     COUNT_DEAD = count!("AND d.dead_since IS NOT NULL");
-    LIST = list!("");
+    LIST_DELIVERIES = list!("");
     LIST_PENDING = list!("AND d.due_at IS NOT NULL");
     LIST_DELIVERED = list!("AND d.delivered_at IS NOT NULL");
     LIST_DEAD = list!("AND d.dead_since IS NOT NULL");
     REPLAY_BATCH = replay_batch!("");
-    REPLAY_BATCH_PENDING = replay_batch!("AND d.due_at IS NOT NULL");
     REPLAY_BATCH_DELIVERED = replay_batch!("AND d.delivered_at IS NOT NULL");
     REPLAY_BATCH_DEAD = replay_batch!("AND d.dead_since IS NOT NULL");
-    FIND = concat!(select!(), "AND d.event_id = $2");
+    FIND_DELIVERY = concat!(select!(), "AND d.event_id = $2");
     RECORD_ATTEMPT = "UPDATE webhook_deliveries SET due_at = $1, delivered_at = $2, dead_since = $3, attempts = $4, \
          attempted_at = $5, response_status = $6, response_excerpt = $7, failure = $8 \
          WHERE target_id = $9 AND event_id = $10 \
          AND (due_at = $11 OR (CAST($2 AS BIGINT) IS NOT NULL AND delivered_at IS NULL))";
-    RELEASE = "UPDATE webhook_deliveries SET due_at = $1 WHERE target_id = $2 AND event_id = $3 AND due_at = $4";
-    REPLAY = "UPDATE webhook_deliveries SET due_at = $1, attempts = 0, delivered_at = NULL, dead_since = NULL \
+    RELEASE_LEASE = "UPDATE webhook_deliveries SET due_at = $1 WHERE target_id = $2 AND event_id = $3 AND due_at = $4";
+    REPLAY_DELIVERY = "UPDATE webhook_deliveries SET due_at = $1, attempts = 0, delivered_at = NULL, dead_since = NULL \
          WHERE target_id = $2 AND event_id = $3";
     COUNT_ALL_PENDING = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM \
          (SELECT 1 AS one FROM webhook_deliveries WHERE due_at IS NOT NULL LIMIT 1000000) pending";
-    ANY_BEFORE = "SELECT 1 AS one FROM webhook_deliveries WHERE target_id = $1 AND event_id < $2 LIMIT 1";
-    DELETE_BEFORE = "DELETE FROM webhook_deliveries WHERE target_id = $1 AND event_id IN \
+    ANY_DELIVERY_BEFORE = "SELECT 1 AS one FROM webhook_deliveries WHERE target_id = $1 AND event_id < $2 LIMIT 1";
+    DELETE_DELIVERIES_BEFORE = "DELETE FROM webhook_deliveries WHERE target_id = $1 AND event_id IN \
          (SELECT event_id FROM webhook_deliveries WHERE target_id = $1 AND ($2 = '' OR event_id < $2) \
          ORDER BY event_id LIMIT $3)";
 }
@@ -103,9 +102,9 @@ pub struct LeasedDelivery {
     pub target: WebhookId,
     /// The event.
     pub event: EventId,
-    /// Attempts so far.
+    /// Number of attempts before this lease.
     pub attempts: u32,
-    /// Whether it is a test.
+    /// Whether the event is a test.
     pub is_test: bool,
     /// End of the lease.
     pub until: Timestamp,
@@ -113,18 +112,19 @@ pub struct LeasedDelivery {
     pub body: String,
 }
 
-/// Selects due deliveries of a target.
+/// The kind of due deliveries to lease.
 #[derive(Debug, Clone, Copy)]
 pub enum DueKind {
-    /// Without an attempt so far.
+    /// Deliveries without an attempt.
     FirstAttempt,
-    /// With at least one failed attempt.
+    /// Deliveries with at least one failed attempt.
     Retry,
-    /// Tests.
+    /// Deliveries of test events.
     Test,
 }
 
-/// Leases up to `limit` due deliveries of a target, oldest due time first. No other worker gets them until the lease ends.
+/// Leases up to `limit` due deliveries of a target, oldest due time first. No other replica can lease them until the lease
+/// ends.
 pub async fn lease(
     conn: &mut Conn,
     (target, kind): (WebhookId, DueKind),
@@ -140,7 +140,7 @@ pub async fn lease(
     let rows = query.bind(now.micros()).bind(limit).fetch_all(conn).await?;
     let mut leased = Vec::new();
     for row in &rows {
-        // Housekeeping has just deleted the event, and deletes the delivery next.
+        // If there is no body, housekeeping has just deleted the event and will delete the delivery next.
         let Some(body) = row::get(row, "body")? else { continue };
         let (event, attempts) = (row::parse(row, "event_id")?, row::number(row, "attempts")?);
         let is_test = row::optional_timestamp(row, "test_asked_at")?.is_some();
@@ -150,23 +150,23 @@ pub async fn lease(
     Ok(leased)
 }
 
-/// Stores the outcome of an attempt. Returns false and stores nothing if the lease has ended, except for a success of a
-/// delivery that no other worker has delivered.
+/// Stores the outcome of an attempt. If the lease has ended, stores only a success, and only if no other replica has stored
+/// one. Returns whether the outcome was stored.
 pub async fn record_attempt(
     conn: &mut Conn,
     leased: &LeasedDelivery,
     attempt: &Attempt,
     state: DeliveryState,
 ) -> Result<bool, StoreError> {
-    let (due, delivered, dead) = match state {
+    let (due_at, delivered_at, dead_since) = match state {
         DeliveryState::Pending(at) => (Some(at), None, None),
         DeliveryState::Delivered => (None, Some(attempt.at), None),
         DeliveryState::Dead => (None, None, Some(attempt.at)),
     };
     let result = sqlx::query(RECORD_ATTEMPT)
-        .bind(due.map(Timestamp::micros))
-        .bind(delivered.map(Timestamp::micros))
-        .bind(dead.map(Timestamp::micros))
+        .bind(due_at.map(Timestamp::micros))
+        .bind(delivered_at.map(Timestamp::micros))
+        .bind(dead_since.map(Timestamp::micros))
         .bind(i64::from(leased.attempts) + 1)
         .bind(attempt.at.micros())
         .bind(attempt.response.as_ref().map(|response| i64::from(response.status)))
@@ -180,14 +180,15 @@ pub async fn record_attempt(
     Ok(result.rows_affected() > 0)
 }
 
-/// Ends the lease of a delivery without an attempt, so that any worker can lease it now.
+/// Ends the lease of a delivery without an attempt, so that any replica can lease the delivery now.
 pub async fn release(conn: &mut Conn, leased: &LeasedDelivery, now: Timestamp) -> Result<(), StoreError> {
-    let query = sqlx::query(RELEASE).bind(now.micros()).bind(leased.target.to_string()).bind(leased.event.to_string());
+    let query =
+        sqlx::query(RELEASE_LEASE).bind(now.micros()).bind(leased.target.to_string()).bind(leased.event.to_string());
     query.bind(leased.until.micros()).execute(conn).await?;
     Ok(())
 }
 
-/// A page of the deliveries of a target, newest event first.
+/// Lists the deliveries of a target, newest event first.
 pub async fn list(
     conn: &mut Conn,
     target: WebhookId,
@@ -195,31 +196,31 @@ pub async fn list(
     page: Page,
 ) -> Result<ListPage<Delivery>, StoreError> {
     let (count, query) = match status {
-        None => (sqlx::query(COUNT), sqlx::query(LIST)),
+        None => (sqlx::query(COUNT_DELIVERIES), sqlx::query(LIST_DELIVERIES)),
         Some(DeliveryStatus::Pending) => (sqlx::query(COUNT_PENDING), sqlx::query(LIST_PENDING)),
         Some(DeliveryStatus::Delivered) => (sqlx::query(COUNT_DELIVERED), sqlx::query(LIST_DELIVERED)),
         Some(DeliveryStatus::Dead) => (sqlx::query(COUNT_DEAD), sqlx::query(LIST_DEAD)),
     };
     let total = row::total(&count.bind(target.to_string()).fetch_one(&mut *conn).await?)?;
     let query = query.bind(target.to_string()).bind(page.limit).bind(page.offset);
-    let items = query.fetch_all(conn).await?.iter().map(read_delivery).collect::<Result<_, _>>()?;
+    let items = query.fetch_all(conn).await?.iter().map(delivery_from_row).collect::<Result<_, _>>()?;
     Ok(ListPage { items, total })
 }
 
-/// The delivery of one event to one target.
+/// Finds the delivery of an event to a target.
 pub async fn find(conn: &mut Conn, target: WebhookId, event: EventId) -> Result<Option<Delivery>, StoreError> {
-    let query = sqlx::query(FIND).bind(target.to_string()).bind(event.to_string());
-    query.fetch_optional(conn).await?.as_ref().map(read_delivery).transpose()
+    let query = sqlx::query(FIND_DELIVERY).bind(target.to_string()).bind(event.to_string());
+    query.fetch_optional(conn).await?.as_ref().map(delivery_from_row).transpose()
 }
 
-/// Makes a delivery due now, as if it had no attempts. Returns false if there is no such delivery.
+/// Makes a delivery due now and resets its attempts. Returns false if there is no such delivery.
 pub async fn replay(conn: &mut Conn, target: WebhookId, event: EventId, now: Timestamp) -> Result<bool, StoreError> {
-    let query = sqlx::query(REPLAY).bind(now.micros()).bind(target.to_string()).bind(event.to_string());
+    let query = sqlx::query(REPLAY_DELIVERY).bind(now.micros()).bind(target.to_string()).bind(event.to_string());
     Ok(query.execute(conn).await?.rows_affected() == 1)
 }
 
-/// Replays up to `limit` finished deliveries of events that happened at `since` or later. Returns their number. `oldest` is
-/// the lowest id that such an event can have, which lets the query use the primary key.
+/// Replays up to `limit` finished deliveries of events that happened at `since` or later, and returns their number. `oldest`
+/// is the lowest id that such an event can have, so that the query can use the primary key.
 pub async fn replay_batch(
     conn: &mut Conn,
     target: WebhookId,
@@ -229,7 +230,8 @@ pub async fn replay_batch(
 ) -> Result<u64, StoreError> {
     let query = match status {
         None => sqlx::query(REPLAY_BATCH),
-        Some(DeliveryStatus::Pending) => sqlx::query(REPLAY_BATCH_PENDING),
+        // A pending delivery is not finished.
+        Some(DeliveryStatus::Pending) => return Ok(0),
         Some(DeliveryStatus::Delivered) => sqlx::query(REPLAY_BATCH_DELIVERED),
         Some(DeliveryStatus::Dead) => sqlx::query(REPLAY_BATCH_DEAD),
     };
@@ -238,19 +240,19 @@ pub async fn replay_batch(
     Ok(query.execute(conn).await?.rows_affected())
 }
 
-/// The number of pending deliveries, at most a million: counting more would take too long.
+/// Counts pending deliveries, up to a million, because counting more would take too long.
 pub async fn count_pending(conn: &mut Conn) -> Result<i64, StoreError> {
     row::total(&sqlx::query(COUNT_ALL_PENDING).fetch_one(conn).await?)
 }
 
 /// Whether a target has deliveries of events older than this id.
 pub async fn has_deliveries_before(conn: &mut Conn, target: WebhookId, before: EventId) -> Result<bool, StoreError> {
-    let query = sqlx::query(ANY_BEFORE).bind(target.to_string()).bind(before.to_string());
+    let query = sqlx::query(ANY_DELIVERY_BEFORE).bind(target.to_string()).bind(before.to_string());
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
-/// Deletes up to `limit` deliveries of a target: those of events older than `before`, or all. Returns false if there were
-/// none.
+/// Deletes up to `limit` deliveries of a target, only those of events older than `before` if it is set. Returns false if
+/// there were none to delete.
 pub async fn delete_before(
     conn: &mut Conn,
     target: WebhookId,
@@ -258,11 +260,11 @@ pub async fn delete_before(
     limit: i64,
 ) -> Result<bool, StoreError> {
     let before = before.map_or(String::new(), |event| event.to_string());
-    let query = sqlx::query(DELETE_BEFORE).bind(target.to_string()).bind(before).bind(limit);
+    let query = sqlx::query(DELETE_DELIVERIES_BEFORE).bind(target.to_string()).bind(before).bind(limit);
     Ok(query.execute(conn).await?.rows_affected() > 0)
 }
 
-fn read_delivery(row: &AnyRow) -> Result<Delivery, StoreError> {
+fn delivery_from_row(row: &AnyRow) -> Result<Delivery, StoreError> {
     let kind = EventKind::parse(&row::get::<String>(row, "kind")?).ok_or(StoreError::Corrupt("kind"))?;
     let due = row::optional_timestamp(row, "due_at")?.map(DeliveryState::Pending);
     let delivered = row::optional_timestamp(row, "delivered_at")?.map(|_| DeliveryState::Delivered);

@@ -5,16 +5,16 @@ use countersign_identity::Timestamp;
 use sqlx::AnyConnection;
 
 statements! { STATEMENTS:
-    FIND = "SELECT master_key_fingerprint, dev_since FROM deployment WHERE id = 1";
-    MASTER_KEY_FINGERPRINT = "SELECT master_key_fingerprint FROM deployment WHERE id = 1";
-    CREATE = "INSERT INTO deployment (id, made_at, master_key_fingerprint, dev_since) VALUES (1, $1, $2, $3) \
+    FIND_DEPLOYMENT = "SELECT master_key_fingerprint, dev_since FROM deployment WHERE id = 1";
+    FIND_MASTER_KEY_FINGERPRINT = "SELECT master_key_fingerprint FROM deployment WHERE id = 1";
+    INSERT_DEPLOYMENT = "INSERT INTO deployment (id, made_at, master_key_fingerprint, dev_since) VALUES (1, $1, $2, $3) \
          ON CONFLICT (id) DO NOTHING";
     FIND_QUARANTINE = "SELECT set_aside_at, set_aside_as FROM deployment WHERE id = 1 AND set_aside_at IS NOT NULL";
     LIFT_QUARANTINE =
         "UPDATE deployment SET set_aside_at = NULL, set_aside_as = NULL, table_numbers = NULL WHERE id = 1";
-    INSTANCE_FINGERPRINT = "SELECT table_numbers FROM deployment WHERE id = 1";
+    FIND_INSTANCE_FINGERPRINT = "SELECT table_numbers FROM deployment WHERE id = 1";
     SET_INSTANCE_FINGERPRINT = "UPDATE deployment SET table_numbers = $1 WHERE id = 1";
-    LOCK = "UPDATE deployment SET made_at = made_at WHERE id = 1";
+    LOCK_DEPLOYMENT = "UPDATE deployment SET made_at = made_at WHERE id = 1";
 }
 
 /// The identity of a deployment.
@@ -22,14 +22,14 @@ statements! { STATEMENTS:
 pub struct Deployment {
     /// Fingerprint of the master key, which encrypts the private keys in the database.
     pub master_key_fingerprint: String,
-    /// When `--dev` created the database; `None` for a production database.
+    /// Time at which `--dev` created the database; `None` for a production database.
     pub dev_since: Option<Timestamp>,
 }
 
 /// Why a database must not be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuarantineReason {
-    /// The database is a backup: later changes are missing.
+    /// The database is a backup, so later changes are missing.
     Backup,
     /// A migration to PostgreSQL was started, and its outcome is not recorded.
     Migrating,
@@ -47,7 +47,7 @@ impl QuarantineReason {
         }
     }
 
-    /// Reads the stored form.
+    /// The inverse of [`Self::as_str`].
     pub fn parse(text: &str) -> Option<Self> {
         [Self::Backup, Self::Migrating, Self::Migrated].into_iter().find(|reason| reason.as_str() == text)
     }
@@ -62,9 +62,9 @@ pub struct Quarantine {
     pub at: Timestamp,
 }
 
-/// The deployment; `None` in a new database.
+/// Finds the deployment; `None` in a new database.
 pub async fn find(conn: &mut Conn) -> Result<Option<Deployment>, StoreError> {
-    let row = sqlx::query(FIND).fetch_optional(conn).await?;
+    let row = sqlx::query(FIND_DEPLOYMENT).fetch_optional(conn).await?;
     let read = |row| {
         Ok(Deployment {
             master_key_fingerprint: row::get(&row, "master_key_fingerprint")?,
@@ -74,16 +74,16 @@ pub async fn find(conn: &mut Conn) -> Result<Option<Deployment>, StoreError> {
     row.map(read).transpose()
 }
 
-/// The fingerprint of the master key, read before the migrations run; `None` in a new database.
-pub(super) async fn master_key_fingerprint(conn: &mut AnyConnection) -> Option<String> {
-    // A new database has no such table: the error means that there is no fingerprint.
-    let row = sqlx::query(MASTER_KEY_FINGERPRINT).fetch_optional(conn).await.ok().flatten()?;
+/// Finds the fingerprint of the master key, before the migrations run; `None` in a new database.
+pub(super) async fn find_master_key_fingerprint(conn: &mut AnyConnection) -> Option<String> {
+    // A new database does not have the table. In that case the error means that there is no fingerprint.
+    let row = sqlx::query(FIND_MASTER_KEY_FINGERPRINT).fetch_optional(conn).await.ok().flatten()?;
     row::get(&row, "master_key_fingerprint").ok()
 }
 
-/// Creates the row in a new database; false if there is one.
-pub async fn create(conn: &mut Conn, deployment: &Deployment, now: Timestamp) -> Result<bool, StoreError> {
-    let result = sqlx::query(CREATE)
+/// Inserts the deployment. Returns false if the database already has one.
+pub async fn insert(conn: &mut Conn, deployment: &Deployment, now: Timestamp) -> Result<bool, StoreError> {
+    let result = sqlx::query(INSERT_DEPLOYMENT)
         .bind(now.micros())
         .bind(&deployment.master_key_fingerprint)
         .bind(deployment.dev_since.map(Timestamp::micros))
@@ -92,7 +92,7 @@ pub async fn create(conn: &mut Conn, deployment: &Deployment, now: Timestamp) ->
     Ok(result.rows_affected() == 1)
 }
 
-/// The quarantine mark, if the database must not be served.
+/// Finds the quarantine mark; `None` if the database may be served.
 pub async fn find_quarantine(conn: &mut Conn) -> Result<Option<Quarantine>, StoreError> {
     let Some(row) = sqlx::query(FIND_QUARANTINE).fetch_optional(conn).await? else { return Ok(None) };
     let reason = QuarantineReason::parse(&row::get::<String>(&row, "set_aside_as")?);
@@ -100,27 +100,28 @@ pub async fn find_quarantine(conn: &mut Conn) -> Result<Option<Quarantine>, Stor
     Ok(Some(Quarantine { reason, at: row::timestamp(&row, "set_aside_at")? }))
 }
 
-/// Removes the quarantine mark and the instance fingerprint, so that the database can be served where it is now.
+/// Removes the quarantine mark and the instance fingerprint, so that the database can be served by its current instance.
 pub async fn lift_quarantine(conn: &mut Conn) -> Result<(), StoreError> {
     sqlx::query(LIFT_QUARANTINE).execute(conn).await?;
     Ok(())
 }
 
-/// The fingerprint of the PostgreSQL instance that last served the deployment, from
-/// [`postgres::instance_fingerprint`](super::postgres::instance_fingerprint); `None` if none did.
-pub async fn instance_fingerprint(conn: &mut Conn) -> Result<Option<String>, StoreError> {
-    row::get(&sqlx::query(INSTANCE_FINGERPRINT).fetch_one(conn).await?, "table_numbers")
+/// Finds the fingerprint of the PostgreSQL instance that last served the deployment, from
+/// [`postgres::instance_fingerprint`](super::postgres::instance_fingerprint); `None` if no
+/// PostgreSQL instance did.
+pub async fn find_instance_fingerprint(conn: &mut Conn) -> Result<Option<String>, StoreError> {
+    row::get(&sqlx::query(FIND_INSTANCE_FINGERPRINT).fetch_one(conn).await?, "table_numbers")
 }
 
-/// Sets the fingerprint of the PostgreSQL instance.
+/// Sets the fingerprint of the PostgreSQL instance that serves the deployment.
 pub async fn set_instance_fingerprint(conn: &mut Conn, fingerprint: &str) -> Result<(), StoreError> {
     sqlx::query(SET_INSTANCE_FINGERPRINT).bind(fingerprint).execute(conn).await?;
     Ok(())
 }
 
-/// Locks the row until the transaction ends. Serializes changes to what exists once per deployment, such as the signing
-/// keys.
+/// Locks the row until the transaction ends. Serializes changes to objects that exist once per deployment, such as the key
+/// ring.
 pub async fn lock(conn: &mut Conn) -> Result<(), StoreError> {
-    let result = sqlx::query(LOCK).execute(conn).await?;
-    if result.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("deployment")) }
+    let result = sqlx::query(LOCK_DEPLOYMENT).execute(conn).await?;
+    if result.rows_affected() == 1 { Ok(()) } else { Err(StoreError::UnexpectedRowCount("deployment")) }
 }

@@ -1,4 +1,4 @@
-//! The store: opens the database and runs transactions. All differences between SQLite and PostgreSQL are here.
+//! The store, which opens the database and runs transactions. Differences between SQLite and PostgreSQL are handled here.
 
 use super::{
     conn::{Conn, INSPECT_TIMEOUT, TRANSACTION_TIMEOUT, deadline_after},
@@ -31,22 +31,22 @@ use tokio::{
 };
 
 statements! { SQLITE_STATEMENTS:
-    /// Takes the write lock at once, so that no later statement can fail in a conflict.
+    /// Takes the write lock at once, so that no later statement can fail because of a conflict.
     BEGIN_WRITE_SQLITE = "BEGIN IMMEDIATE";
     BEGIN_READ_SQLITE = "BEGIN";
 }
 
 statements! { POSTGRES_STATEMENTS:
-    /// Statements see what others committed in the meantime. A transaction that reads, decides and writes must first lock a
-    /// row.
+    /// Each statement sees the commits of other transactions before it. A transaction whose writes depend on its reads must
+    /// first lock a row.
     BEGIN_WRITE_POSTGRES = "BEGIN ISOLATION LEVEL READ COMMITTED";
     BEGIN_READ_POSTGRES = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 }
 
-/// How often a transaction is run again after a conflict with another one.
+/// Maximum number of reruns of a transaction after conflicts with other transactions.
 const MAX_RERUNS: u32 = 5;
 
-/// How long [`Store::close`] waits for open transactions.
+/// Maximum time that [`Store::close`] waits for open transactions.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The database engines.
@@ -64,7 +64,7 @@ impl Engine {
         }
     }
 
-    /// On both engines, all reads of the transaction see the same snapshot.
+    /// All reads of such a transaction see the same snapshot, on both engines.
     const fn begin_read(self) -> &'static str {
         match self {
             Self::Sqlite => BEGIN_READ_SQLITE,
@@ -73,28 +73,28 @@ impl Engine {
     }
 }
 
-/// How a database is opened.
+/// The purpose for which a database is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {
-    /// For a server: creates the database if there is none, and runs the migrations.
+    /// To serve the database. Creates it if there is none, and runs the migrations.
     Serve,
-    /// For a command that only reads, possibly beside a running server.
+    /// To read the database, possibly while a server uses it.
     Inspect,
 }
 
-/// What a store needs, apart from the database.
+/// The dependencies of a store.
 pub struct StoreOptions {
-    /// Gives the time of transactions.
+    /// Clock for the time of transactions.
     pub clock: Arc<dyn Clock>,
     /// MAC keys of the audit log.
     pub audit_keys: Arc<AuditKeys>,
     /// Metrics of transactions.
     pub metrics: StoreMetrics,
-    /// Fingerprint of the master key. A database of another master key is refused before its migrations run.
+    /// Fingerprint of the master key. A database with another master key is refused before migrations run.
     pub master_key_fingerprint: String,
 }
 
-/// A database, with its connection pools.
+/// A database with its connection pools.
 #[derive(Clone)]
 pub struct Store {
     engine: Engine,
@@ -114,7 +114,7 @@ impl Store {
     pub async fn open_sqlite(mode: OpenMode, file: &Path, options: StoreOptions) -> Result<Self, StoreError> {
         let access = if mode == OpenMode::Serve { "rwc" } else { "ro" };
         let url = format!("sqlite://{}?mode={access}", file.display());
-        let pools = (pools::sqlite_writer(), pools::sqlite_readers());
+        let pools = (pools::sqlite_writer_pool(), pools::sqlite_reader_pool());
         Self::open((Engine::Sqlite, mode), &url, pools, options).await
     }
 
@@ -140,7 +140,7 @@ impl Store {
             Engine::Sqlite => pools::connect(url).await?,
             Engine::Postgres => pools::connect_to_primary(url).await?,
         };
-        let fingerprint = deployment::master_key_fingerprint(&mut connection).await;
+        let fingerprint = deployment::find_master_key_fingerprint(&mut connection).await;
         connection.close().await?;
         let StoreOptions { clock, audit_keys, metrics, master_key_fingerprint } = options;
         if mode == OpenMode::Serve {
@@ -156,7 +156,7 @@ impl Store {
         let reader = reader.connect(url).await?;
         let writer = match mode {
             OpenMode::Serve => writer.connect(url).await?,
-            // Inspection writes nothing, and a connection for writing cannot be opened on a read-only file.
+            // An inspection does not write, and a read-only file cannot be opened for writing.
             OpenMode::Inspect => reader.clone(),
         };
         let store = Self {
@@ -179,25 +179,26 @@ impl Store {
         Ok(store)
     }
 
-    /// The deployment in the database; creates `new` if there is none.
+    /// Finds the deployment in the database, or inserts `new` if there is none.
     pub async fn find_or_create_deployment(&self, new: &Deployment) -> Result<Deployment, StoreError> {
         let work = async |mut tx: Write| {
             if let Some(existing) = deployment::find(tx.conn()).await? {
                 return tx.commit(existing).await;
             }
             let now = tx.now();
-            if !deployment::create(tx.conn(), new, now).await? {
-                // Another replica created it after the read above.
-                let existing = deployment::find(tx.conn()).await?.ok_or(StoreError::Rows("deployment"))?;
+            if !deployment::insert(tx.conn(), new, now).await? {
+                // Another replica has inserted the deployment after the query above.
+                let existing =
+                    deployment::find(tx.conn()).await?.ok_or(StoreError::UnexpectedRowCount("deployment"))?;
                 return tx.commit(existing).await;
             }
-            feed::create(tx.conn(), now).await?;
+            feed::create_position(tx.conn(), now).await?;
             tx.commit(new.clone()).await
         };
         self.write("find_or_create_deployment", work).await
     }
 
-    /// Begins a read transaction, whose reads all see the same snapshot.
+    /// Begins a read transaction. All reads in it see the same snapshot.
     pub async fn read(&self) -> Result<Read, StoreError> {
         let mut timer = self.start_timer(TransactionKind::Read);
         let deadline = deadline_after(self.transaction_timeout);
@@ -206,8 +207,8 @@ impl Store {
         Ok(Read::new(conn, timer))
     }
 
-    /// Runs a write transaction, and runs it again after a conflict with another one. `work` must therefore not generate ids
-    /// or secrets itself. The transaction timeout covers all runs together.
+    /// Runs `work` in a write transaction, and runs it again after a conflict with another transaction. So `work` must not
+    /// generate ids or secrets. The transaction timeout applies to all runs together.
     pub async fn write<T, E, W, F>(&self, name: &'static str, work: W) -> Result<T, E>
     where
         W: Fn(Write) -> F,
@@ -243,8 +244,8 @@ impl Store {
         TransactionTimer::start(self.engine_name(), kind, &self.clock, &self.metrics)
     }
 
-    /// The connections of both pools.
-    pub fn connection_pools(&self) -> Vec<PoolStatus> {
+    /// The numbers of connections in both pools.
+    pub fn pool_statuses(&self) -> Vec<PoolStatus> {
         let pools = [(TransactionKind::Read, &self.reader), (TransactionKind::Write, &self.writer)];
         let status = |(kind, pool): (TransactionKind, &AnyPool)| {
             let (size, idle) = (pool.size(), u32::try_from(pool.num_idle()).unwrap_or(u32::MAX));
@@ -254,22 +255,22 @@ impl Store {
         pools.map(status).into()
     }
 
-    /// The newest revision committed by this process. Receivers are also woken by [`Self::wake`].
+    /// The newest revision that this process has committed. [`Self::wake_followers`] also wakes the receivers.
     pub fn committed_revision(&self) -> watch::Receiver<Revision> {
         self.committed_revision.subscribe()
     }
 
-    /// Wakes the receivers of [`Self::committed_revision`], because another process has committed a change.
-    pub fn wake(&self) {
+    /// Wakes the receivers of [`Self::committed_revision`]. Called when another process has committed a change.
+    pub fn wake_followers(&self) {
         self.committed_revision.send_modify(|_| {});
     }
 
-    /// Notified when this process has committed an event that some webhook target receives.
+    /// Notified when this process has committed an event for a webhook target.
     pub fn events_committed(&self) -> Arc<Notify> {
         self.events_committed.clone()
     }
 
-    /// The current time, by the clock of transactions.
+    /// The current time of the clock for transactions.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
@@ -292,7 +293,7 @@ impl Store {
         }
     }
 
-    /// A text that differs between this database and a restored dump of it; `None` on SQLite.
+    /// Returns a text that differs between this database and a restored dump of it; `None` on SQLite.
     pub async fn instance_fingerprint(&self, read: &mut Read) -> Result<Option<String>, StoreError> {
         match self.engine {
             Engine::Sqlite => Ok(None),
@@ -314,7 +315,7 @@ impl Store {
         Ok(Write::new(conn, self.clock.now(), self.audit_keys.clone(), self.writable.clone()))
     }
 
-    /// Notifies the followers of the feed and the webhook dispatcher of a commit.
+    /// Notifies the followers of the feed and the webhook dispatcher of a committed transaction.
     fn notify<T>(&self, committed: Committed<T>) -> T {
         if let Some(revision) = committed.revision {
             self.committed_revision

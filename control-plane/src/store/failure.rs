@@ -1,9 +1,9 @@
-//! Errors of the database, and which of them a caller can retry.
+//! Errors of the database, and their classification.
 
 use sqlx::migrate::MigrateError;
 use std::borrow::Cow;
 
-/// An error of the database. Its text is for the log and the operator; clients of the API never see it.
+/// An error of the database. The message is for the log and the operator. It is never sent to clients of the API.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The driver or the engine returned an error.
@@ -15,49 +15,49 @@ pub enum StoreError {
     /// The configured server is a standby.
     #[error("cannot open the database (database.url): the server is a standby; name the primary")]
     Standby,
-    /// The database is encrypted under another master key.
+    /// The database was created with another master key.
     #[error("the master key is not the one of this database: restore the right one (secrets.master_key)")]
     WrongMasterKey,
     /// A migration failed.
     #[error("migration: {0}{advice}", advice = migration_advice(.0))]
     Migration(#[from] MigrateError),
-    /// A column holds a value that is never written.
-    #[error("column `{0}` holds an unreadable value")]
+    /// A column contains a value that the control plane never writes.
+    #[error("column `{0}` contains an invalid value")]
     Corrupt(&'static str),
     /// A statement affected an unexpected number of rows.
     #[error("statement `{0}` affected an unexpected number of rows")]
-    Rows(&'static str),
-    /// An audit entry was appended after the revision was taken. Other transactions lock the two in the other order, which
-    /// could deadlock.
+    UnexpectedRowCount(&'static str),
+    /// An audit entry was appended after the revision was taken. Other transactions lock the audit chain before the feed, so
+    /// this order could cause a deadlock.
     #[error("an audit entry must be appended before the revision is taken")]
     AuditAfterRevision,
 }
 
-/// Codes of a conflict with another transaction. PostgreSQL: serialization failure, deadlock. SQLite: busy.
-const TRANSIENT: [&str; 3] = ["40001", "40P01", "5"];
+/// Error codes of a conflict with another transaction. PostgreSQL: serialization failure, deadlock. SQLite: busy.
+const TRANSIENT_CODES: [&str; 3] = ["40001", "40P01", "5"];
 
-/// PostgreSQL: read-only transaction. A server that returns it may have become a standby.
+/// PostgreSQL: read-only transaction. A server that returns this code may have become a standby.
 const READ_ONLY: &str = "25006";
 
 /// PostgreSQL: insufficient privilege.
 const INSUFFICIENT_PRIVILEGE: &str = "42501";
 
-/// Advice to the operator, for [`INSUFFICIENT_PRIVILEGE`].
+/// Advice to the operator on an error with [`INSUFFICIENT_PRIVILEGE`].
 const GRANT_ADVICE: &str = ". The user in the URL must own the tables of Countersign, or must be allowed to create them: \
                             GRANT CREATE ON SCHEMA public TO <user>, or ALTER DATABASE <database> OWNER TO <user>";
 
 /// PostgreSQL: lock not available.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
-/// Codes of a database that accepts no writes. PostgreSQL: read-only, disk full, insufficient resources. SQLite: read-only,
+/// Error codes of a database that cannot be written to. PostgreSQL: read-only, disk full, insufficient resources. SQLite: read-only,
 /// I/O error, disk full.
-const UNWRITABLE: [&str; 6] = [READ_ONLY, "53100", "53000", "8", "10", "13"];
+const UNWRITABLE_CODES: [&str; 6] = [READ_ONLY, "53100", "53000", "8", "10", "13"];
 
 /// Length of a PostgreSQL error code (SQLSTATE).
 const SQLSTATE_LEN: usize = 5;
 
 impl StoreError {
-    fn has_code(&self, codes: &[&str]) -> bool {
+    fn has_code_in(&self, codes: &[&str]) -> bool {
         let Self::Engine(sqlx::Error::Database(error)) = self else { return false };
         error.code().is_some_and(|code| codes.contains(&primary_code(&code).as_ref()))
     }
@@ -65,23 +65,23 @@ impl StoreError {
     /// Whether a migration timed out waiting for a lock.
     pub(super) fn is_lock_timeout(&self) -> bool {
         if let Self::Engine(error) = self {
-            return is(error, LOCK_NOT_AVAILABLE);
+            return has_code(error, LOCK_NOT_AVAILABLE);
         }
         let Self::Migration(error) = self else { return false };
-        migration_error(error).is_some_and(|error| is(error, LOCK_NOT_AVAILABLE))
+        migration_error(error).is_some_and(|error| has_code(error, LOCK_NOT_AVAILABLE))
     }
 
     /// Whether the connection must not be used again after this error.
     pub(super) fn breaks_connection(error: &sqlx::Error) -> bool {
-        matches!(error, sqlx::Error::Io(_)) || is(error, READ_ONLY)
+        matches!(error, sqlx::Error::Io(_)) || has_code(error, READ_ONLY)
     }
 }
 
-fn is(error: &sqlx::Error, code: &str) -> bool {
+fn has_code(error: &sqlx::Error, code: &str) -> bool {
     error.as_database_error().is_some_and(|error| error.code().as_deref() == Some(code))
 }
 
-/// The error of the engine that made a migration fail, if that is the cause.
+/// The error of the engine that caused a migration to fail; `None` for other causes.
 fn migration_error(error: &MigrateError) -> Option<&sqlx::Error> {
     match error {
         MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => Some(error),
@@ -89,17 +89,17 @@ fn migration_error(error: &MigrateError) -> Option<&sqlx::Error> {
     }
 }
 
-/// Advice to append to the message of the engine; empty if there is none.
+/// Returns advice to append to an error message of the engine; empty if there is none.
 pub(super) fn advice(error: &sqlx::Error) -> &'static str {
-    if is(error, INSUFFICIENT_PRIVILEGE) { GRANT_ADVICE } else { "" }
+    if has_code(error, INSUFFICIENT_PRIVILEGE) { GRANT_ADVICE } else { "" }
 }
 
-/// [`advice`] for a failed migration.
+/// Returns the [`advice`] for the cause of a failed migration.
 pub(super) fn migration_advice(error: &MigrateError) -> &'static str {
     migration_error(error).map_or("", advice)
 }
 
-/// The primary result code of an SQLite error, which has details in its upper bits; a SQLSTATE is returned unchanged.
+/// Returns the primary result code of an SQLite error, without the details in the upper bits. Returns a SQLSTATE unchanged.
 pub(super) fn primary_code(code: &str) -> Cow<'_, str> {
     match code.parse::<u32>() {
         Ok(extended) if code.len() < SQLSTATE_LEN => (extended & 0xff).to_string().into(),
@@ -107,19 +107,19 @@ pub(super) fn primary_code(code: &str) -> Cow<'_, str> {
     }
 }
 
-/// Errors that may be caused by the database.
+/// An error type that may contain a database error.
 pub trait StoreFailure {
-    /// The error of the database, if that is the cause.
+    /// The database error, if that is the cause.
     fn store_error(&self) -> Option<&StoreError>;
 
-    /// Whether another transaction was in conflict: the same transaction may succeed when run again.
+    /// Whether another transaction caused a conflict, so that the same transaction may succeed in a rerun.
     fn is_transient(&self) -> bool {
-        self.store_error().is_some_and(|error| error.has_code(&TRANSIENT))
+        self.store_error().is_some_and(|error| error.has_code_in(&TRANSIENT_CODES))
     }
 
-    /// Whether the database accepts no writes.
+    /// Whether the database cannot be written to.
     fn is_unwritable(&self) -> bool {
-        self.store_error().is_some_and(|error| error.has_code(&UNWRITABLE))
+        self.store_error().is_some_and(|error| error.has_code_in(&UNWRITABLE_CODES))
     }
 }
 
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn primary_code_strips_the_details_of_sqlite_and_keeps_a_sqlstate() {
+    fn primary_code_strips_sqlite_details_and_keeps_sqlstates() {
         // SQLITE_BUSY_SNAPSHOT, SQLITE_IOERR_WRITE, SQLITE_FULL, SQLITE_READONLY_DBMOVED, and two SQLSTATEs.
         let codes = [("517", "5"), ("778", "10"), ("13", "13"), ("1032", "8"), ("53100", "53100"), ("40P01", "40P01")];
         for (code, expected) in codes {

@@ -1,4 +1,4 @@
-//! The feed that sidecars follow: the current position, and the changes that led to it.
+//! The feed of changes that sync streams send to sidecars, and its current position.
 
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::change::{Change, FeedPosition, RevisionRange};
@@ -7,19 +7,19 @@ use sqlx::any::AnyRow;
 use std::time::Duration;
 
 statements! { STATEMENTS:
-    CREATE = "INSERT INTO feed (id, revision, floor) VALUES (1, $1, $1)";
-    POSITION = "SELECT revision, floor, COALESCE(restored_revision, 0) AS cutoff FROM feed WHERE id = 1";
+    INSERT_POSITION = "INSERT INTO feed (id, revision, floor) VALUES (1, $1, $1)";
+    FIND_POSITION = "SELECT revision, floor, COALESCE(restored_revision, 0) AS cutoff FROM feed WHERE id = 1";
     ADVANCE_AFTER_RESTORE = "UPDATE feed SET revision = CASE WHEN revision >= $1 THEN revision + $2 ELSE $1 END, \
          restored_at = $3 WHERE id = 1";
     RAISE_FLOOR_AFTER_RESTORE = "UPDATE feed SET floor = revision, restored_revision = revision WHERE id = 1";
     NEXT_REVISION = "UPDATE feed SET revision = CASE WHEN revision >= $1 THEN revision + 1 ELSE $1 END WHERE id = 1 \
          RETURNING revision";
-    APPEND = "INSERT INTO changes (revision, position, facet, subject, service_id, noted_at) VALUES ($1, $2, $3, $4, $5, $6)";
-    CHANGES = "SELECT revision, facet, subject, service_id FROM changes WHERE revision > $1 AND revision <= $2 \
+    INSERT_CHANGE = "INSERT INTO changes (revision, position, facet, subject, service_id, noted_at) VALUES ($1, $2, $3, $4, $5, $6)";
+    LIST_CHANGES = "SELECT revision, facet, subject, service_id FROM changes WHERE revision > $1 AND revision <= $2 \
          ORDER BY revision, position";
-    CONTAINS = "SELECT 1 AS known FROM changes WHERE revision = $1 AND revision > $2 LIMIT 1";
+    HAS_CHANGES_AT = "SELECT 1 AS known FROM changes WHERE revision = $1 AND revision > $2 LIMIT 1";
     TOKEN_IS_REVOKED = "SELECT 1 AS revoked FROM changes WHERE facet = 'token' AND subject = $1 LIMIT 1";
-    /// After a restore, changes below the floor may exist.
+    /// The condition on the floor is needed because changes below the floor may exist after a restore.
     RAISE_FLOOR = "UPDATE feed SET floor = COALESCE((SELECT MAX(revision) FROM changes \
          WHERE noted_at <= $1 AND revision > floor), floor) WHERE id = 1";
     DELETE_BELOW_FLOOR = "DELETE FROM changes WHERE revision <= (SELECT floor FROM feed WHERE id = 1)";
@@ -30,46 +30,51 @@ const MICROS_PER_SECOND: i64 = 1_000_000;
 /// Largest difference assumed between the clocks of two machines.
 const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
 
-/// Creates the position of a new deployment.
-pub async fn create(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
-    sqlx::query(CREATE).bind(now.micros()).execute(conn).await?;
+/// Creates the feed position of a new deployment.
+pub async fn create_position(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
+    sqlx::query(INSERT_POSITION).bind(now.micros()).execute(conn).await?;
     Ok(())
 }
 
-/// The current position. A transaction that issues a token reads it first.
+/// Returns the current position. A transaction that issues a token must read it first.
 pub async fn position(conn: &mut Conn) -> Result<FeedPosition, StoreError> {
-    find_position(conn).await?.ok_or(StoreError::Rows("feed"))
+    find_position(conn).await?.ok_or(StoreError::UnexpectedRowCount("feed"))
 }
 
-/// The current position; `None` before the deployment is created.
+/// Finds the current position; `None` before the deployment is created.
 pub async fn find_position(conn: &mut Conn) -> Result<Option<FeedPosition>, StoreError> {
-    let Some(row) = sqlx::query(POSITION).fetch_optional(conn).await? else { return Ok(None) };
-    let (newest, floor) = (revision(&row, "revision")?, revision(&row, "floor")?);
-    Ok(Some(FeedPosition { revision: newest, floor, cutoff: revision(&row, "cutoff")? }))
+    let Some(row) = sqlx::query(FIND_POSITION).fetch_optional(conn).await? else { return Ok(None) };
+    let (newest, floor) = (revision_from_row(&row, "revision")?, revision_from_row(&row, "floor")?);
+    Ok(Some(FeedPosition { revision: newest, floor, cutoff: revision_from_row(&row, "cutoff")? }))
 }
 
-/// Raises revision, floor and cutoff after a restore, past every revision that a sidecar or a token can have seen before it.
+/// Raises revision, floor and cutoff after a restore, above every revision that a sidecar or a token can have.
 pub async fn advance_after_restore(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
-    // The clock of the machine that served the database may have been ahead of this one. If it was far ahead, two restores
-    // must still get different revisions, because the revision tells which challenges are older than the restore.
+    // The clock of the previous machine may have been ahead of the clock here. Even if it was far ahead, two restores must get
+    // different revisions, because the revision determines which challenges were issued before the restore.
     let step = 1 + now.micros().rem_euclid(MICROS_PER_SECOND);
     let least = now.saturating_add(MAX_CLOCK_SKEW).micros();
     sqlx::query(ADVANCE_AFTER_RESTORE).bind(least).bind(step).bind(now.micros()).execute(&mut *conn).await?;
     let result = sqlx::query(RAISE_FLOOR_AFTER_RESTORE).execute(conn).await?;
-    if result.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("feed")) }
+    if result.rows_affected() == 1 { Ok(()) } else { Err(StoreError::UnexpectedRowCount("feed")) }
 }
 
-/// Takes the next revision: greater than the last, and not behind the clock, so that a restored database does not reuse
-/// revisions.
+/// Takes the next revision. It is greater than the last revision and not behind the clock, so that a restored database does
+/// not reuse revisions.
 pub async fn next_revision(conn: &mut Conn, now: Timestamp) -> Result<Revision, StoreError> {
-    revision(&sqlx::query(NEXT_REVISION).bind(now.micros()).fetch_one(conn).await?, "revision")
+    revision_from_row(&sqlx::query(NEXT_REVISION).bind(now.micros()).fetch_one(conn).await?, "revision")
 }
 
 /// Appends changes under one revision.
-pub async fn append(conn: &mut Conn, revision: Revision, changes: &[Change], now: Timestamp) -> Result<(), StoreError> {
+pub async fn append_changes(
+    conn: &mut Conn,
+    revision: Revision,
+    changes: &[Change],
+    now: Timestamp,
+) -> Result<(), StoreError> {
     for (position, change) in (0_i64..).zip(changes) {
-        let (facet, subject, service) = encode(change);
-        sqlx::query(APPEND)
+        let (facet, subject, service) = change_to_columns(change);
+        sqlx::query(INSERT_CHANGE)
             .bind(revision.number())
             .bind(position)
             .bind(facet)
@@ -82,39 +87,39 @@ pub async fn append(conn: &mut Conn, revision: Revision, changes: &[Change], now
     Ok(())
 }
 
-/// All changes within a range, in commit order.
-pub async fn changes(conn: &mut Conn, range: RevisionRange) -> Result<Vec<Versioned<Change>>, StoreError> {
-    let query = sqlx::query(CHANGES).bind(range.since.number()).bind(range.until.number());
-    query.fetch_all(conn).await?.iter().map(decode).collect()
+/// Lists all changes within a range, in commit order.
+pub async fn list_changes(conn: &mut Conn, range: RevisionRange) -> Result<Vec<Versioned<Change>>, StoreError> {
+    let query = sqlx::query(LIST_CHANGES).bind(range.since.number()).bind(range.until.number());
+    query.fetch_all(conn).await?.iter().map(change_from_row).collect()
 }
 
-/// Whether a follower can resume at `revision`: this feed was once at it, and no later change is deleted.
-pub async fn contains(conn: &mut Conn, position: FeedPosition, revision: Revision) -> Result<bool, StoreError> {
+/// Whether a follower can resume at `revision`, because the feed had this revision and no later change is deleted.
+pub async fn can_resume_at(conn: &mut Conn, position: FeedPosition, revision: Revision) -> Result<bool, StoreError> {
     if revision == position.revision || revision == position.floor {
         return Ok(true);
     }
-    let query = sqlx::query(CONTAINS).bind(revision.number()).bind(position.floor.number());
+    let query = sqlx::query(HAS_CHANGES_AT).bind(revision.number()).bind(position.floor.number());
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
-/// Whether this access token was revoked. The change is deleted once the token must have expired.
+/// Whether an access token was revoked. The change that records it is deleted only after the token has expired.
 pub async fn token_is_revoked(conn: &mut Conn, token: TokenId) -> Result<bool, StoreError> {
     Ok(sqlx::query(TOKEN_IS_REVOKED).bind(token.to_string()).fetch_optional(conn).await?.is_some())
 }
 
 /// Raises the floor past all changes written at or before `horizon`, and deletes them. Compares the time of writing and not
-/// the revision: one commit under a clock far ahead must not stop the deletion.
+/// the revision, because a commit while the clock was far ahead must not stop the deletion.
 pub async fn raise_floor(conn: &mut Conn, horizon: Timestamp) -> Result<(), StoreError> {
     sqlx::query(RAISE_FLOOR).bind(horizon.micros()).execute(&mut *conn).await?;
     sqlx::query(DELETE_BELOW_FLOOR).execute(conn).await?;
     Ok(())
 }
 
-fn revision(row: &AnyRow, column: &'static str) -> Result<Revision, StoreError> {
+fn revision_from_row(row: &AnyRow, column: &'static str) -> Result<Revision, StoreError> {
     row::get(row, column).map(Revision::new)
 }
 
-fn encode(change: &Change) -> (&'static str, String, Option<String>) {
+fn change_to_columns(change: &Change) -> (&'static str, String, Option<String>) {
     match change {
         Change::Roles(agent, service) => ("roles", agent.to_string(), Some(service.to_string())),
         Change::Trust(agent) => ("trust", agent.to_string(), None),
@@ -127,7 +132,7 @@ fn encode(change: &Change) -> (&'static str, String, Option<String>) {
     }
 }
 
-fn decode(row: &AnyRow) -> Result<Versioned<Change>, StoreError> {
+fn change_from_row(row: &AnyRow) -> Result<Versioned<Change>, StoreError> {
     let service = || row::parse_optional::<ServiceId>(row, "service_id")?.ok_or(StoreError::Corrupt("service_id"));
     let change = match row::get::<String>(row, "facet")?.as_str() {
         "roles" => Change::Roles(row::parse(row, "subject")?, service()?),
@@ -140,5 +145,5 @@ fn decode(row: &AnyRow) -> Result<Versioned<Change>, StoreError> {
         "keys" => Change::Keys,
         _ => return Err(StoreError::Corrupt("facet")),
     };
-    Ok(Versioned { revision: revision(row, "revision")?, value: change })
+    Ok(Versioned { revision: revision_from_row(row, "revision")?, value: change })
 }

@@ -1,30 +1,30 @@
-//! Responses to requests with an `Idempotency-Key`, kept so that a repeated request gets the same response.
+//! Responses to requests with an `Idempotency-Key`, stored to return the same response to a repeated request.
 
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::idempotency::{RETENTION, RequestFingerprint, StoredResponse};
 use countersign_identity::Timestamp;
 
 statements! { STATEMENTS:
-    CLAIM = "INSERT INTO idempotency (id, body_digest, response, done_at) VALUES ($1, $2, '', $3) \
+    CLAIM_KEY = "INSERT INTO idempotency (id, body_digest, response, done_at) VALUES ($1, $2, '', $3) \
          ON CONFLICT (id) DO UPDATE SET body_digest = excluded.body_digest, response = '', done_at = excluded.done_at \
          WHERE idempotency.done_at <= $4";
-    FIND = "SELECT body_digest, response FROM idempotency WHERE id = $1";
+    FIND_RESPONSE = "SELECT body_digest, response FROM idempotency WHERE id = $1";
     SET_RESPONSE = "UPDATE idempotency SET response = $1 WHERE id = $2";
-    DELETE_EXPIRED = "DELETE FROM idempotency WHERE done_at <= $1";
+    DELETE_EXPIRED_KEYS = "DELETE FROM idempotency WHERE done_at <= $1";
 }
 
-/// Claims a key, or finds the response of the request that claimed it. Locks the key until the transaction ends, so that a
-/// concurrent request with the same key waits: call it first.
+/// Claims a key, or finds the response of the request that claimed the key. Must be the first query of the transaction: it
+/// locks the key until the transaction ends, so that a concurrent request with the same key waits.
 pub async fn claim(
     conn: &mut Conn,
     fingerprint: &RequestFingerprint,
     now: Timestamp,
 ) -> Result<StoredResponse, StoreError> {
-    let query = sqlx::query(CLAIM).bind(&fingerprint.id).bind(&fingerprint.body_digest).bind(now.micros());
+    let query = sqlx::query(CLAIM_KEY).bind(&fingerprint.id).bind(&fingerprint.body_digest).bind(now.micros());
     if query.bind(now.saturating_sub(RETENTION).micros()).execute(&mut *conn).await?.rows_affected() == 1 {
         return Ok(StoredResponse::New);
     }
-    let row = sqlx::query(FIND).bind(&fingerprint.id).fetch_one(conn).await?;
+    let row = sqlx::query(FIND_RESPONSE).bind(&fingerprint.id).fetch_one(conn).await?;
     let same_body = row::get::<String>(&row, "body_digest")? == fingerprint.body_digest;
     if same_body { Ok(StoredResponse::Completed(row::get(&row, "response")?)) } else { Ok(StoredResponse::BodyDiffers) }
 }
@@ -32,11 +32,15 @@ pub async fn claim(
 /// Sets the response for a claimed key.
 pub async fn set_response(conn: &mut Conn, fingerprint: &RequestFingerprint, response: &str) -> Result<(), StoreError> {
     let query = sqlx::query(SET_RESPONSE).bind(response).bind(&fingerprint.id);
-    if query.execute(conn).await?.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("set_response")) }
+    if query.execute(conn).await?.rows_affected() == 1 {
+        Ok(())
+    } else {
+        Err(StoreError::UnexpectedRowCount("set_response"))
+    }
 }
 
 /// Deletes expired keys.
 pub async fn delete_expired(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
-    sqlx::query(DELETE_EXPIRED).bind(now.saturating_sub(RETENTION).micros()).execute(conn).await?;
+    sqlx::query(DELETE_EXPIRED_KEYS).bind(now.saturating_sub(RETENTION).micros()).execute(conn).await?;
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! The database. The same SQL runs on SQLite and PostgreSQL; a file per subject.
+//! Access to the database. The same SQL runs on SQLite and PostgreSQL. Each subject has its own file.
 //!
-//! `operations` and `webhooks` use it through [`Store::read`] and [`Store::write`], `sync` reads the feed. Depends on
-//! `domain` and `metrics`.
+//! `operations` and `webhooks` use the store through [`Store::read`] and [`Store::write`], `sync` reads the feed. The store
+//! depends on `domain` and `metrics`.
 //!
 //! Invariants: every statement is a constant in the list of its file, and the conformance tests prepare it on both engines.
-//! A write is a named transaction that appends what sidecars must learn to `changes`, under a revision taken last.
+//! A write is a named transaction. It appends the changes for sidecars to the table `changes`, under a revision taken last.
 
 pub mod agents;
 pub mod assignments;
@@ -43,7 +43,7 @@ pub use transaction::{Committed, Read, Write};
 #[cfg(test)]
 mod tests {
     /// The column types that behave alike on both engines.
-    const TYPES: [&str; 2] = ["TEXT", "BIGINT"];
+    const COLUMN_TYPES: [&str; 2] = ["TEXT", "BIGINT"];
 
     #[test]
     fn every_column_is_text_or_bigint() {
@@ -53,19 +53,19 @@ mod tests {
             let sql = std::fs::read_to_string(entry.unwrap().path()).unwrap();
             let lines = sql.lines().map(str::trim).filter(|line| !line.starts_with("--"));
             for line in lines.filter(|line| line.starts_with(|first: char| first.is_ascii_lowercase())) {
-                let kind = line.split([' ', ',']).nth(1).unwrap_or_default();
-                assert!(TYPES.contains(&kind), "{line}");
+                let column_type = line.split([' ', ',']).nth(1).unwrap_or_default();
+                assert!(COLUMN_TYPES.contains(&column_type), "{line}");
                 columns += 1;
             }
         }
         assert!(columns > 50, "only {columns} columns were read");
     }
 
-    /// The last migration from before rolling upgrades were supported.
-    const LAST_UNCHECKED: u32 = 7;
+    /// The last migration that was written before rolling upgrades were supported.
+    const LAST_UNCHECKED_MIGRATION: u32 = 7;
 
-    /// Statements that do not affect a replica of the previous version, which runs during a rolling upgrade.
-    const ADDITIONS: [&str; 6] =
+    /// Statements that do not affect a replica of the previous version, which still runs during a rolling upgrade.
+    const ALLOWED_STATEMENTS: [&str; 6] =
         ["CREATE TABLE", "CREATE INDEX", "CREATE UNIQUE INDEX", "ALTER TABLE", "INSERT INTO", "UPDATE"];
 
     #[test]
@@ -74,13 +74,13 @@ mod tests {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap();
-            if name[..4].parse::<u32>().unwrap() <= LAST_UNCHECKED {
+            if name[..4].parse::<u32>().unwrap() <= LAST_UNCHECKED_MIGRATION {
                 continue;
             }
             let sql = std::fs::read_to_string(&path).unwrap();
             let lines: Vec<_> = sql.lines().map(str::trim).filter(|line| !line.starts_with("--")).collect();
             for statement in lines.join(" ").split(';').map(str::trim).filter(|statement| !statement.is_empty()) {
-                assert!(ADDITIONS.iter().any(|begin| statement.starts_with(begin)), "{name}: {statement}");
+                assert!(ALLOWED_STATEMENTS.iter().any(|prefix| statement.starts_with(prefix)), "{name}: {statement}");
                 if let Some((_, change)) = statement.strip_prefix("ALTER TABLE ").and_then(|rest| rest.split_once(' '))
                 {
                     let optional = !change.contains("NOT NULL") || change.contains("DEFAULT");

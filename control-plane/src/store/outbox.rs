@@ -1,7 +1,7 @@
-//! The outbox: events that wait for their fan-out into deliveries, events with their bodies, and counters of suppressed
+//! The outbox of events that wait for the fan-out into deliveries, the bodies of events, and the counters of suppressed
 //! bursts.
 //!
-//! An event is inserted in the transaction whose change it reports, so that both are committed or neither is.
+//! An event is inserted in the same transaction as the change that it reports, so both are committed or neither.
 
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::webhook::{
@@ -11,15 +11,16 @@ use crate::domain::webhook::{
 use countersign_identity::{AgentId, EventId, ServiceId, Timestamp, WebhookId};
 use sqlx::{Any, any::AnyArguments, query::Query};
 
-/// The condition for targets that receive an event of a service. $1 is the pattern of the kind and $2 the service, see
-/// [`bind_audience`]. Targets of the deployment, whose `service_id` is empty, receive the events of every audience.
+/// The condition for targets that receive an event of a service. `$1` is the pattern for the kind and `$2` is the service, see
+/// [`bind_audience`]. Targets of the deployment have an empty `service_id` and receive the events of every audience.
 macro_rules! recipients_of_service {
     () => {
         "t.deleted_at IS NULL AND (t.events = '' OR t.events LIKE $1) AND t.service_id IN ('', $2)"
     };
 }
 
-/// The same for an event of an agent, $2: targets of the services where it holds a role at the time of the placeholder.
+/// The condition for targets that receive an event of an agent. `$1` is the pattern for the kind and `$2` is the agent. Targets
+/// of services are included if the agent holds a role there at the time in the placeholder `$now`.
 macro_rules! recipients_of_agent {
     ($now:literal) => {
         concat!(
@@ -66,13 +67,13 @@ statements! { STATEMENTS:
     ENQUEUE_FOR_AGENT = enqueue!(recipients_of_agent!("$9"));
     INSERT_DELIVERIES_FOR_SERVICE = insert_deliveries!(recipients_of_service!());
     INSERT_DELIVERIES_FOR_AGENT = insert_deliveries!(recipients_of_agent!("$4"));
-    ANY = "SELECT 1 AS one FROM webhook_outbox LIMIT 1";
-    TAKE = "DELETE FROM webhook_outbox WHERE id IN (SELECT id FROM webhook_outbox ORDER BY id LIMIT $1) \
+    ANY_EVENT = "SELECT 1 AS one FROM webhook_outbox LIMIT 1";
+    TAKE_EVENTS = "DELETE FROM webhook_outbox WHERE id IN (SELECT id FROM webhook_outbox ORDER BY id LIMIT $1) \
          RETURNING id, kind, body, occurred_at, service_id, agent_id";
     INSERT_TEST_DELIVERY = "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts, test_asked_at) \
          VALUES ($1, $2, $3, 0, $3)";
     INSERT_EVENT = "INSERT INTO webhook_events (id, kind, body, occurred_at) VALUES ($1, $2, $3, $4)";
-    EVENT_BODY = "SELECT body FROM webhook_events WHERE id = $1";
+    FIND_EVENT_BODY = "SELECT body FROM webhook_events WHERE id = $1";
     ANY_EVENT_BEFORE = "SELECT 1 AS one FROM webhook_events WHERE id < $1 LIMIT 1";
     DELETE_EVENTS_BEFORE =
         "DELETE FROM webhook_events WHERE id IN (SELECT id FROM webhook_events WHERE id < $1 ORDER BY id LIMIT $2)";
@@ -88,7 +89,7 @@ statements! { STATEMENTS:
 
 type BoundQuery<'q> = Query<'q, Any, AnyArguments>;
 
-/// Whether any target receives events of this kind.
+/// Whether any target receives events of this kind and audience.
 pub async fn has_recipients(
     conn: &mut Conn,
     kind: EventKind,
@@ -97,18 +98,18 @@ pub async fn has_recipients(
 ) -> Result<bool, StoreError> {
     let query = match audience {
         EventAudience::Service(_) => sqlx::query(SERVICE_HAS_RECIPIENTS),
-        EventAudience::ServicesOf(_) => sqlx::query(AGENT_HAS_RECIPIENTS),
+        EventAudience::ServicesOfAgent(_) => sqlx::query(AGENT_HAS_RECIPIENTS),
     };
     let query = bind_audience(query, kind, audience);
     Ok(bind_time(query, audience, now).fetch_optional(conn).await?.is_some())
 }
 
-/// Inserts an event for the fan-out. Returns false and inserts nothing if no target receives it.
+/// Inserts an event into the outbox. Returns false and inserts nothing if no target receives the event.
 pub async fn enqueue(conn: &mut Conn, event: &Event, now: Timestamp) -> Result<bool, StoreError> {
     let Some(audience) = event.data.audience() else { return Ok(false) };
     let query = match audience {
         EventAudience::Service(_) => sqlx::query(ENQUEUE_FOR_SERVICE),
-        EventAudience::ServicesOf(_) => sqlx::query(ENQUEUE_FOR_AGENT),
+        EventAudience::ServicesOfAgent(_) => sqlx::query(ENQUEUE_FOR_AGENT),
     };
     let query = bind_audience(query, event.data.kind(), audience);
     let (service, agent) = audience_columns(audience);
@@ -117,25 +118,25 @@ pub async fn enqueue(conn: &mut Conn, event: &Event, now: Timestamp) -> Result<b
     Ok(bind_time(query, audience, now).execute(conn).await?.rows_affected() > 0)
 }
 
-/// Whether any event waits for its fan-out.
+/// Whether any event waits for the fan-out.
 pub async fn has_events(conn: &mut Conn) -> Result<bool, StoreError> {
-    Ok(sqlx::query(ANY).fetch_optional(conn).await?.is_some())
+    Ok(sqlx::query(ANY_EVENT).fetch_optional(conn).await?.is_some())
 }
 
 /// Removes up to `limit` events from the outbox and inserts a delivery for each of their targets. Returns the number of
 /// events. Concurrent calls get different events.
 pub async fn fan_out(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<usize, StoreError> {
-    let rows = sqlx::query(TAKE).bind(limit).fetch_all(&mut *conn).await?;
+    let rows = sqlx::query(TAKE_EVENTS).bind(limit).fetch_all(&mut *conn).await?;
     for row in &rows {
         let id: String = row::get(row, "id")?;
         let kind = EventKind::parse(&row::get::<String>(row, "kind")?).ok_or(StoreError::Corrupt("kind"))?;
         let audience = match row::get::<String>(row, "service_id")?.as_str() {
-            "" => EventAudience::ServicesOf(row::parse(row, "agent_id")?),
+            "" => EventAudience::ServicesOfAgent(row::parse(row, "agent_id")?),
             _ => EventAudience::Service(row::parse(row, "service_id")?),
         };
         let query = match audience {
             EventAudience::Service(_) => sqlx::query(INSERT_DELIVERIES_FOR_SERVICE),
-            EventAudience::ServicesOf(_) => sqlx::query(INSERT_DELIVERIES_FOR_AGENT),
+            EventAudience::ServicesOfAgent(_) => sqlx::query(INSERT_DELIVERIES_FOR_AGENT),
         };
         let query = bind_audience(query, kind, audience);
         if query.bind(&id).bind(now.micros()).execute(&mut *conn).await?.rows_affected() > 0 {
@@ -146,7 +147,7 @@ pub async fn fan_out(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<usiz
     Ok(rows.len())
 }
 
-/// Inserts a test event with its one delivery.
+/// Inserts a test event and a delivery of it to one target.
 pub async fn insert_test(conn: &mut Conn, event: &Event, target: WebhookId, now: Timestamp) -> Result<(), StoreError> {
     let query =
         sqlx::query(INSERT_TEST_DELIVERY).bind(event.id.to_string()).bind(target.to_string()).bind(now.micros());
@@ -169,49 +170,50 @@ fn bind_audience(query: BoundQuery<'_>, kind: EventKind, audience: EventAudience
     query.bind(format!("%,{},%", kind.as_str())).bind(service + &agent)
 }
 
-/// Binds the time where [`recipients_of_agent`] has a placeholder for it.
+/// Binds the time if the statement has the placeholder of [`recipients_of_agent`] for it.
 fn bind_time(query: BoundQuery<'_>, audience: EventAudience, now: Timestamp) -> BoundQuery<'_> {
     match audience {
         EventAudience::Service(_) => query,
-        EventAudience::ServicesOf(_) => query.bind(now.micros()),
+        EventAudience::ServicesOfAgent(_) => query.bind(now.micros()),
     }
 }
 
-/// The columns `service_id` and `agent_id`, one of which is empty.
+/// Returns the values of the columns `service_id` and `agent_id`, one of which is empty.
 fn audience_columns(audience: EventAudience) -> (String, String) {
     match audience {
         EventAudience::Service(service) => (service.to_string(), String::new()),
-        EventAudience::ServicesOf(agent) => (String::new(), agent.to_string()),
+        EventAudience::ServicesOfAgent(agent) => (String::new(), agent.to_string()),
     }
 }
 
-/// The exact body of an event.
-pub async fn event_body(conn: &mut Conn, event: EventId) -> Result<Option<String>, StoreError> {
-    let query = sqlx::query(EVENT_BODY).bind(event.to_string());
+/// Finds the exact body of an event.
+pub async fn find_event_body(conn: &mut Conn, event: EventId) -> Result<Option<String>, StoreError> {
+    let query = sqlx::query(FIND_EVENT_BODY).bind(event.to_string());
     query.fetch_optional(conn).await?.map(|row| row::get(&row, "body")).transpose()
 }
 
-/// Whether there is an event older than this id.
+/// Whether there is an event with a lower id.
 pub async fn has_events_before(conn: &mut Conn, before: EventId) -> Result<bool, StoreError> {
     let query = sqlx::query(ANY_EVENT_BEFORE).bind(before.to_string());
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
-/// Deletes up to `limit` events older than this id.
+/// Deletes up to `limit` events with a lower id than `before`.
 pub async fn delete_events_before(conn: &mut Conn, before: EventId, limit: i64) -> Result<(), StoreError> {
     sqlx::query(DELETE_EVENTS_BEFORE).bind(before.to_string()).bind(limit).execute(conn).await?;
     Ok(())
 }
 
-/// The current burst of an agent at a service, new if there is none. Locks its row until the transaction ends.
+/// Returns the burst of an agent at a service, and inserts a new burst if there is none. Locks the row until the transaction
+/// ends.
 pub async fn lock_burst(
     conn: &mut Conn,
     agent: AgentId,
     service: Option<ServiceId>,
     now: Timestamp,
 ) -> Result<SuppressedBurst, StoreError> {
-    let query = sqlx::query(LOCK_BURST).bind(agent.to_string()).bind(service_text(service)).bind(now.micros());
-    read_burst(&query.fetch_one(conn).await?)
+    let query = sqlx::query(LOCK_BURST).bind(agent.to_string()).bind(service_column(service)).bind(now.micros());
+    burst_from_row(&query.fetch_one(conn).await?)
 }
 
 /// Stores the counters of a burst.
@@ -227,7 +229,7 @@ pub async fn update_burst(
         .bind(i64::from(*emitted))
         .bind(i64::try_from(*suppressed).unwrap_or(i64::MAX))
         .bind(agent.to_string())
-        .bind(service_text(service))
+        .bind(service_column(service))
         .execute(conn)
         .await?;
     Ok(())
@@ -245,19 +247,19 @@ pub async fn take_bursts(
     horizon: Timestamp,
 ) -> Result<Vec<(AgentId, Option<ServiceId>, SuppressedBurst)>, StoreError> {
     let rows = sqlx::query(TAKE_BURSTS).bind(horizon.micros()).fetch_all(conn).await?;
-    let read = |row| {
+    let key_and_burst = |row| {
         let service: String = row::get(row, "service_id")?;
         let service = (!service.is_empty()).then(|| row::parse(row, "service_id")).transpose()?;
-        Ok((row::parse(row, "agent_id")?, service, read_burst(row)?))
+        Ok((row::parse(row, "agent_id")?, service, burst_from_row(row)?))
     };
-    rows.iter().map(read).collect()
+    rows.iter().map(key_and_burst).collect()
 }
 
-fn service_text(service: Option<ServiceId>) -> String {
+fn service_column(service: Option<ServiceId>) -> String {
     service.map_or(String::new(), |service| service.to_string())
 }
 
-fn read_burst(row: &sqlx::any::AnyRow) -> Result<SuppressedBurst, StoreError> {
+fn burst_from_row(row: &sqlx::any::AnyRow) -> Result<SuppressedBurst, StoreError> {
     Ok(SuppressedBurst {
         began_at: row::timestamp(row, "began_at")?,
         emitted: row::number(row, "told")?,

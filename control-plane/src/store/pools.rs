@@ -1,4 +1,4 @@
-//! Connection pools: their sizes, and the settings of each new connection.
+//! Connection pools: sizes, and settings of each new connection.
 
 use super::{OpenMode, StoreError, conn::TRANSACTION_TIMEOUT, statements::statements};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row, any::AnyPoolOptions};
@@ -14,27 +14,27 @@ statements! { SQLITE_STATEMENTS:
 
 statements! { POSTGRES_STATEMENTS:
     IS_STANDBY = "SELECT CASE WHEN pg_is_in_recovery() THEN 1 ELSE 0 END AS standby";
-    /// How long a migration waits for the lock of a table.
+    /// Maximum time that a migration waits for the lock of a table.
     SET_LOCK_TIMEOUT = "SET lock_timeout = '1s'";
     /// Suppresses notices about existing objects.
     SET_CLIENT_MIN_MESSAGES = "SET client_min_messages = warning";
 }
 
-/// Connections for reading, beside the single writer of SQLite.
+/// Number of connections for reading from SQLite, in addition to the single connection for writing.
 const SQLITE_READERS: u32 = 8;
 
-/// How long the first connection may take.
+/// Timeout of the first connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Idle time within a transaction after which PostgreSQL ends the connection: the process that opened it may be gone.
+/// Idle time within a transaction after which PostgreSQL closes the connection, because the client may have died.
 const IDLE_IN_TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// `application_name` of all connections to PostgreSQL.
 pub const APPLICATION_NAME: &str = "countersign-control-plane";
 
-/// The connection for writing. SQLite has one writer at a time; waiting in the queue of the pool is fairer and cheaper than
-/// polling the lock of the file.
-pub fn sqlite_writer() -> AnyPoolOptions {
+/// The pool with the only connection for writing to SQLite, which allows one writer at a time. To wait in the queue of the
+/// pool is fairer and cheaper than to poll the lock of the file.
+pub fn sqlite_writer_pool() -> AnyPoolOptions {
     sqlite_pool(1).after_connect(|connection, _| {
         Box::pin(async move {
             connection.execute(SET_BUSY_TIMEOUT).await?;
@@ -45,9 +45,9 @@ pub fn sqlite_writer() -> AnyPoolOptions {
     })
 }
 
-/// The connections for reading. They do not set the journal mode, which the file stores: that is a write, and fails on a
-/// restored file that is opened read-only.
-pub fn sqlite_readers() -> AnyPoolOptions {
+/// The pool of connections for reading from SQLite. They do not set the journal mode, because that writes to the file and
+/// fails if a restored file is opened read-only.
+pub fn sqlite_reader_pool() -> AnyPoolOptions {
     sqlite_pool(SQLITE_READERS).after_connect(|connection, _| {
         Box::pin(async move {
             connection.execute(SET_BUSY_TIMEOUT).await?;
@@ -60,12 +60,12 @@ fn sqlite_pool(connections: u32) -> AnyPoolOptions {
     AnyPoolOptions::new().max_connections(connections).acquire_timeout(TRANSACTION_TIMEOUT)
 }
 
-/// Connections to a PostgreSQL primary.
+/// A pool of connections to a PostgreSQL primary.
 pub fn postgres_pool(connections: u32, mode: OpenMode) -> AnyPoolOptions {
     let options = AnyPoolOptions::new().max_connections(connections).acquire_timeout(TRANSACTION_TIMEOUT);
     options.after_connect(move |connection, _| {
         Box::pin(async move {
-            // A server becomes a standby only by a restart, so one check per connection is enough.
+            // A server becomes a standby only by a restart, so one check per connection is sufficient.
             if is_standby(connection).await? {
                 return Err(sqlx::Error::Configuration("the server is a standby".into()));
             }
@@ -74,7 +74,8 @@ pub fn postgres_pool(connections: u32, mode: OpenMode) -> AnyPoolOptions {
     })
 }
 
-/// The settings of pooled connections. [`OpenMode::Inspect`] has no limits, because an export takes as long as its reader.
+/// The settings of pooled connections. [`OpenMode::Inspect`] has no limits, because the reader determines the duration of an
+/// export.
 fn pool_settings(mode: OpenMode) -> Vec<String> {
     let (statement, idle) = (TRANSACTION_TIMEOUT.as_millis(), IDLE_IN_TRANSACTION_TIMEOUT.as_millis());
     let mut settings = vec![set_application_name()];
@@ -85,7 +86,7 @@ fn pool_settings(mode: OpenMode) -> Vec<String> {
     settings
 }
 
-/// The settings of the connection that runs migrations: no limit for statements, but a short wait for locks.
+/// The settings of the connection that runs migrations. Statements have no time limit, but wait only shortly for locks.
 fn migration_settings() -> Vec<String> {
     vec![SET_LOCK_TIMEOUT.to_owned(), SET_CLIENT_MIN_MESSAGES.to_owned(), set_application_name()]
 }
@@ -96,16 +97,16 @@ fn set_application_name() -> String {
 
 /// All settings, for the conformance tests.
 #[cfg(test)]
-pub(super) fn composed_statements() -> Vec<String> {
+pub(super) fn dynamic_statements() -> Vec<String> {
     [pool_settings(OpenMode::Serve), pool_settings(OpenMode::Inspect), migration_settings()].concat()
 }
 
-/// The single connection that runs migrations on SQLite.
+/// The pool with the only connection that runs migrations on SQLite.
 pub fn sqlite_migration_pool() -> AnyPoolOptions {
     AnyPoolOptions::new().max_connections(1)
 }
 
-/// The single connection that runs migrations on PostgreSQL.
+/// The pool with the only connection that runs migrations on PostgreSQL.
 pub fn postgres_migration_pool() -> AnyPoolOptions {
     let options = AnyPoolOptions::new().max_connections(1);
     options.after_connect(|connection, _| Box::pin(async move { configure(connection, &migration_settings()).await }))
@@ -115,7 +116,7 @@ async fn configure(connection: &mut AnyConnection, settings: &[String]) -> Resul
     connection.execute(AssertSqlSafe(settings.join("; "))).await.map(drop)
 }
 
-/// Opens the first connection. Unlike a pool, it does not retry until the timeout, and it returns the cause of the error.
+/// Opens the first connection. Unlike a pool, does not retry until the timeout and returns the cause of an error.
 pub async fn connect(url: &str) -> Result<AnyConnection, StoreError> {
     sqlx::any::install_default_drivers();
     let timed_out = |_| Err(sqlx::Error::PoolTimedOut);
@@ -123,7 +124,7 @@ pub async fn connect(url: &str) -> Result<AnyConnection, StoreError> {
     result.unwrap_or_else(timed_out).map_err(StoreError::Unreachable)
 }
 
-/// Opens the first connection to PostgreSQL; refuses a standby.
+/// Opens the first connection to PostgreSQL. Refuses a standby.
 pub async fn connect_to_primary(url: &str) -> Result<AnyConnection, StoreError> {
     let mut connection = connect(url).await?;
     if is_standby(&mut connection).await? { Err(StoreError::Standby) } else { Ok(connection) }

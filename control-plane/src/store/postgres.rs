@@ -1,19 +1,19 @@
-//! Queries of PostgreSQL system tables: who is connected to the database, and which instance it is.
+//! Queries of PostgreSQL system tables, which show the connected clients and the identity of the instance.
 
 use super::{Conn, StoreError, pools, row, statements::statements};
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{AnyConnection, Connection as _};
 
 statements! { POSTGRES_STATEMENTS:
-    /// A restored dump has other values than the database it was made from: the cluster, the OIDs of some tables, and the
-    /// transaction that wrote the row of the first migration, which is never updated.
-    SELECT_INSTANCE_FINGERPRINT = "SELECT CAST(system_identifier AS TEXT) || ' ' || \
+    /// The identifier of the cluster, the OIDs of some tables, and the id of the transaction that wrote the row of the first
+    /// migration, which is never updated. A restored dump has other values than the original database.
+    INSTANCE_FINGERPRINT = "SELECT CAST(system_identifier AS TEXT) || ' ' || \
          CAST(CAST('deployment' AS regclass)::oid AS TEXT) || ' ' || \
          CAST(CAST('feed' AS regclass)::oid AS TEXT) || ' ' || \
          CAST(CAST('sessions' AS regclass)::oid AS TEXT) || ' ' || \
          (SELECT CAST(xmin AS TEXT) FROM _sqlx_migrations WHERE version = 1) AS numbers \
          FROM pg_control_system()";
-    /// Versions before migration 8 set no application name.
+    /// Control planes from before migration 8 do not set an application name.
     COUNT_CONTROL_PLANES = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM pg_stat_activity \
          WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend' \
          AND application_name IN ($1, '')";
@@ -21,7 +21,7 @@ statements! { POSTGRES_STATEMENTS:
     HAS_DEPLOYMENT = "SELECT 1 AS found FROM deployment WHERE id = 1";
 }
 
-/// The use of a database.
+/// What a database contains, and whether control planes are connected to it.
 #[derive(Debug, Clone, Copy)]
 pub struct DatabaseUsage {
     /// Whether the database contains a deployment.
@@ -30,7 +30,7 @@ pub struct DatabaseUsage {
     pub control_planes: i64,
 }
 
-/// Reads how a database is used, without running migrations.
+/// Reads the [`DatabaseUsage`] of a database, without running migrations.
 pub async fn database_usage(url: &SecretString) -> Result<DatabaseUsage, StoreError> {
     let mut conn = pools::connect_to_primary(url.expose_secret()).await?;
     let control_planes = count_control_planes(&mut conn).await?;
@@ -48,7 +48,7 @@ async fn has_deployment(conn: &mut AnyConnection) -> Result<bool, StoreError> {
     Ok(has_table == 1 && sqlx::query(HAS_DEPLOYMENT).fetch_optional(conn).await?.is_some())
 }
 
-/// A text that differs between this database and every copy of it made by `pg_restore`.
+/// Returns a text that differs between this database and every copy of it by `pg_restore`.
 pub async fn instance_fingerprint(conn: &mut Conn) -> Result<String, StoreError> {
-    row::get(&sqlx::query(SELECT_INSTANCE_FINGERPRINT).fetch_one(conn).await?, "numbers")
+    row::get(&sqlx::query(INSTANCE_FINGERPRINT).fetch_one(conn).await?, "numbers")
 }

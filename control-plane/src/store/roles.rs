@@ -1,4 +1,4 @@
-//! Roles of services.
+//! The table of roles.
 
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::role::Role;
@@ -12,23 +12,23 @@ macro_rules! columns {
 }
 
 statements! { STATEMENTS:
-    INSERT = concat!(
+    INSERT_ROLE = concat!(
         "INSERT INTO roles (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (service_id, name) DO NOTHING"
     );
-    LIST = concat!("SELECT ", columns!(), " FROM roles WHERE service_id = $1 ORDER BY created_at, id");
-    FIND = concat!("SELECT ", columns!(), " FROM roles WHERE id = $1 AND service_id = $2");
-    UPDATE = "UPDATE roles SET permissions = $1, description = $2 WHERE id = $3";
-    DELETE = "DELETE FROM roles WHERE id = $1 AND service_id = $2";
+    LIST_ROLES = concat!("SELECT ", columns!(), " FROM roles WHERE service_id = $1 ORDER BY created_at, id");
+    FIND_ROLE = concat!("SELECT ", columns!(), " FROM roles WHERE id = $1 AND service_id = $2");
+    UPDATE_ROLE = "UPDATE roles SET permissions = $1, description = $2 WHERE id = $3";
+    DELETE_ROLE = "DELETE FROM roles WHERE id = $1 AND service_id = $2";
 }
 
-/// Inserts a new role; false if the service already has one with this name.
+/// Inserts a new role. Returns false if the service already has a role with this name.
 pub async fn insert(conn: &mut Conn, role: &Role) -> Result<bool, StoreError> {
-    let result = sqlx::query(INSERT)
+    let result = sqlx::query(INSERT_ROLE)
         .bind(role.definition.id.to_string())
         .bind(role.service.to_string())
         .bind(role.definition.name.as_str())
         .bind(role.description.as_str())
-        .bind(permissions_text(role)?)
+        .bind(permissions_to_json(role)?)
         .bind(role.definition.created_revision.number())
         .bind(role.created_at.micros())
         .execute(conn)
@@ -36,37 +36,41 @@ pub async fn insert(conn: &mut Conn, role: &Role) -> Result<bool, StoreError> {
     Ok(result.rows_affected() == 1)
 }
 
-/// All roles of a service, oldest first.
+/// Lists all roles of a service, oldest first.
 pub async fn list(conn: &mut Conn, service: ServiceId) -> Result<Vec<Role>, StoreError> {
-    sqlx::query(LIST).bind(service.to_string()).fetch_all(conn).await?.iter().map(read).collect()
+    sqlx::query(LIST_ROLES).bind(service.to_string()).fetch_all(conn).await?.iter().map(role_from_row).collect()
 }
 
-/// The role with this id, if it belongs to the service.
+/// Finds a role by id. Returns `None` if it belongs to another service.
 pub async fn find(conn: &mut Conn, service: ServiceId, id: RoleId) -> Result<Option<Role>, StoreError> {
-    let row = sqlx::query(FIND).bind(id.to_string()).bind(service.to_string()).fetch_optional(conn).await?;
-    row.as_ref().map(read).transpose()
+    let row = sqlx::query(FIND_ROLE).bind(id.to_string()).bind(service.to_string()).fetch_optional(conn).await?;
+    row.as_ref().map(role_from_row).transpose()
 }
 
 /// Updates the permissions and the description. The role must exist.
 pub async fn update(conn: &mut Conn, role: &Role) -> Result<(), StoreError> {
-    let query = sqlx::query(UPDATE)
-        .bind(permissions_text(role)?)
+    let query = sqlx::query(UPDATE_ROLE)
+        .bind(permissions_to_json(role)?)
         .bind(role.description.as_str())
         .bind(role.definition.id.to_string());
-    if query.execute(conn).await?.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("update_role")) }
+    if query.execute(conn).await?.rows_affected() == 1 {
+        Ok(())
+    } else {
+        Err(StoreError::UnexpectedRowCount("update_role"))
+    }
 }
 
-/// Deletes a role without assignments; false if the service has no such role.
+/// Deletes a role that has no assignments. Returns false if the service has no such role.
 pub async fn delete(conn: &mut Conn, service: ServiceId, id: RoleId) -> Result<bool, StoreError> {
-    let query = sqlx::query(DELETE).bind(id.to_string()).bind(service.to_string());
+    let query = sqlx::query(DELETE_ROLE).bind(id.to_string()).bind(service.to_string());
     Ok(query.execute(conn).await?.rows_affected() == 1)
 }
 
-fn permissions_text(role: &Role) -> Result<String, StoreError> {
+fn permissions_to_json(role: &Role) -> Result<String, StoreError> {
     serde_json::to_string(&role.definition.permissions).map_err(|_| StoreError::Corrupt("permissions"))
 }
 
-fn read(row: &AnyRow) -> Result<Role, StoreError> {
+fn role_from_row(row: &AnyRow) -> Result<Role, StoreError> {
     let permissions: String = row::get(row, "permissions")?;
     Ok(Role {
         definition: RoleDefinition {

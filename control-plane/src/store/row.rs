@@ -1,4 +1,4 @@
-//! Converts columns to domain types. A value that does not parse is reported as [`StoreError::Corrupt`], never used.
+//! Converts columns of rows to domain types. A value that does not parse causes the error [`StoreError::Corrupt`].
 
 use super::StoreError;
 use crate::domain::text::Metadata;
@@ -6,43 +6,43 @@ use countersign_identity::Timestamp;
 use sqlx::{Any, Decode, Row, Type, any::AnyRow};
 use std::str::FromStr;
 
-/// Reads the column `total` of a count.
+/// Reads the column `total`, which is the result of a counting statement.
 pub fn total(row: &AnyRow) -> Result<i64, StoreError> {
     get(row, "total")
 }
 
-/// Reads a column.
+/// Reads a column without conversion.
 pub fn get<'r, T: Decode<'r, Any> + Type<Any>>(row: &'r AnyRow, column: &'static str) -> Result<T, StoreError> {
     row.try_get(column).map_err(StoreError::from)
 }
 
-/// Reads and parses a text column.
+/// Reads a text column and parses it.
 pub fn parse<T: FromStr>(row: &AnyRow, column: &'static str) -> Result<T, StoreError> {
     get::<String>(row, column)?.parse().map_err(|_| StoreError::Corrupt(column))
 }
 
-/// Reads and parses a nullable text column.
+/// Reads a nullable text column and parses it.
 pub fn parse_optional<T: FromStr>(row: &AnyRow, column: &'static str) -> Result<Option<T>, StoreError> {
     let text: Option<String> = get(row, column)?;
     text.map(|text| text.parse().map_err(|_| StoreError::Corrupt(column))).transpose()
 }
 
-/// Reads and converts a text column.
+/// Reads a text column and converts it by `TryFrom`.
 pub fn convert<T: TryFrom<String>>(row: &AnyRow, column: &'static str) -> Result<T, StoreError> {
     T::try_from(get::<String>(row, column)?).map_err(|_| StoreError::Corrupt(column))
 }
 
-/// Reads a number column into a narrower type.
+/// Reads a number column and converts it to a narrower type.
 pub fn number<T: TryFrom<i64>>(row: &AnyRow, column: &'static str) -> Result<T, StoreError> {
     T::try_from(get::<i64>(row, column)?).map_err(|_| StoreError::Corrupt(column))
 }
 
-/// Reads a timestamp.
+/// Reads a timestamp column.
 pub fn timestamp(row: &AnyRow, column: &'static str) -> Result<Timestamp, StoreError> {
     get(row, column).map(Timestamp::from_micros)
 }
 
-/// Reads a nullable timestamp.
+/// Reads a nullable timestamp column.
 pub fn optional_timestamp(row: &AnyRow, column: &'static str) -> Result<Option<Timestamp>, StoreError> {
     Ok(get::<Option<i64>>(row, column)?.map(Timestamp::from_micros))
 }

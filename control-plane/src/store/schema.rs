@@ -9,26 +9,26 @@ use sqlx::{
 };
 use std::{path::Path, time::Duration};
 
-/// The migrations that this version knows. Ones that it does not know are accepted: during a rolling upgrade, a replica of
-/// the previous version may restart, and no migration removes what the previous version needs.
+/// The migrations of this version. Unknown migrations in the database are accepted, because a replica of the previous version
+/// may restart during a rolling upgrade, and no migration removes what the previous version needs.
 pub(super) const MIGRATIONS: Migrator = Migrator { ignore_missing: true, ..sqlx::migrate!("./migrations") };
 
 /// The table that lists the applied migrations.
 pub(super) const MIGRATIONS_TABLE: &str = "_sqlx_migrations";
 
-/// How long to wait before retrying a migration that timed out waiting for a lock.
+/// Delay before a migration is retried that timed out waiting for a lock.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
 
-/// The schema versions before and after a run of the migrations; 0 is an empty database.
+/// The schema versions before and after a run of the migrations. Version 0 is an empty database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AppliedMigrations {
-    /// Version before the run.
+    /// Schema version before the run.
     pub from: i64,
-    /// Version after the run.
+    /// Schema version after the run.
     pub to: i64,
 }
 
-/// The newest schema version that this program knows.
+/// The newest schema version that this program supports.
 pub fn latest_version() -> i64 {
     MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
@@ -45,8 +45,8 @@ pub async fn migrate_postgres(url: &SecretString) -> Result<AppliedMigrations, S
     migrate(url, pools::postgres_migration_pool()).await
 }
 
-/// Runs the missing migrations. While a migration waits for the lock of a table, for example until a dump ends, every later
-/// transaction on that table waits behind it. So a migration waits for a second, gives up and is retried.
+/// Runs the missing migrations. While a migration waits for the lock of a table, for example until a dump ends, all later
+/// transactions on that table wait for the migration. So a migration waits only for a second, then fails and is retried.
 pub(super) async fn migrate(url: &str, pool: AnyPoolOptions) -> Result<AppliedMigrations, StoreError> {
     sqlx::any::install_default_drivers();
     let pool = pool.connect(url).await.map_err(StoreError::Unreachable)?;
@@ -68,7 +68,7 @@ pub(super) async fn migrate(url: &str, pool: AnyPoolOptions) -> Result<AppliedMi
 
 /// Runs the missing migrations under a lock, since several replicas may start at once.
 async fn run_migrations(pool: &AnyPool) -> Result<AppliedMigrations, StoreError> {
-    // The pool has a single connection, which holds the lock from here on.
+    // The pool has a single connection, which holds the lock until `unlock`.
     pool.acquire().await?.lock().await?;
     pool.acquire().await?.ensure_migrations_table(MIGRATIONS_TABLE).await?;
     let from = applied_version(pool).await?;

@@ -1,6 +1,6 @@
-//! Services and their API keys.
+//! The tables of services and their API keys.
 
-use super::{Conn, StoreError, agents::read_owner, row, statements::statements};
+use super::{Conn, StoreError, agents::owner_from_row, row, statements::statements};
 use crate::domain::{
     agent::Owner,
     credential::{Credential, SecretHash},
@@ -23,19 +23,19 @@ macro_rules! key_columns {
 }
 
 statements! { STATEMENTS:
-    INSERT = concat!("INSERT INTO services (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6)");
+    INSERT_SERVICE = concat!("INSERT INTO services (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6)");
     /// `refuses_unbound_since` keeps the time of the first refusal.
-    UPDATE = "UPDATE services SET name = $1, refuses_unbound_since = \
+    UPDATE_SERVICE = "UPDATE services SET name = $1, refuses_unbound_since = \
          CASE WHEN $2 = 1 THEN NULL ELSE COALESCE(refuses_unbound_since, $3) END WHERE id = $4";
-    FIND = concat!("SELECT ", columns!(), " FROM services WHERE id = $1");
-    COUNT = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM services";
-    LIST = concat!("SELECT ", columns!(), " FROM services ORDER BY id DESC LIMIT $1 OFFSET $2");
-    COUNT_BY_OWNER = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM services WHERE owner_issuer = $1 AND owner_subject = $2";
-    LIST_BY_OWNER = concat!(
+    FIND_SERVICE = concat!("SELECT ", columns!(), " FROM services WHERE id = $1");
+    COUNT_SERVICES = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM services";
+    LIST_SERVICES = concat!("SELECT ", columns!(), " FROM services ORDER BY id DESC LIMIT $1 OFFSET $2");
+    COUNT_SERVICES_BY_OWNER = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM services WHERE owner_issuer = $1 AND owner_subject = $2";
+    LIST_SERVICES_BY_OWNER = concat!(
         "SELECT ", columns!(), " FROM services WHERE owner_issuer = $1 AND owner_subject = $2 \
          ORDER BY id DESC LIMIT $3 OFFSET $4"
     );
-    LOCK = "UPDATE services SET name = name WHERE id = $1";
+    LOCK_SERVICE = "UPDATE services SET name = name WHERE id = $1";
     INSERT_KEY = "INSERT INTO service_keys (id, service_id, name, scope, secret_hash, created_at) \
          VALUES ($1, $2, $3, $4, $5, $6)";
     FIND_KEY = concat!("SELECT ", key_columns!(), " FROM service_keys WHERE id = $1 AND revoked_at IS NULL");
@@ -49,7 +49,7 @@ statements! { STATEMENTS:
 
 /// Inserts a new service.
 pub async fn insert(conn: &mut Conn, service: &Service) -> Result<(), StoreError> {
-    sqlx::query(INSERT)
+    sqlx::query(INSERT_SERVICE)
         .bind(service.id.to_string())
         .bind(&service.owner.issuer)
         .bind(&service.owner.subject)
@@ -64,38 +64,44 @@ pub async fn insert(conn: &mut Conn, service: &Service) -> Result<(), StoreError
 /// Updates the name of a service, and whether it accepts unbound tokens.
 pub async fn update(conn: &mut Conn, service: &Service, now: Timestamp) -> Result<(), StoreError> {
     let Service { id, owner: _, name, accepts_unbound, created_at: _ } = service;
-    let query = sqlx::query(UPDATE).bind(name.as_str()).bind(i64::from(*accepts_unbound)).bind(now.micros());
+    let query = sqlx::query(UPDATE_SERVICE).bind(name.as_str()).bind(i64::from(*accepts_unbound)).bind(now.micros());
     query.bind(id.to_string()).execute(conn).await?;
     Ok(())
 }
 
-/// The service with this id.
+/// Finds a service by id.
 pub async fn find(conn: &mut Conn, id: ServiceId) -> Result<Option<Service>, StoreError> {
-    sqlx::query(FIND).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(read_service).transpose()
+    sqlx::query(FIND_SERVICE)
+        .bind(id.to_string())
+        .fetch_optional(conn)
+        .await?
+        .as_ref()
+        .map(service_from_row)
+        .transpose()
 }
 
-/// The services of an owner, or all; newest first: ids sort by creation time.
+/// Lists all services, or the services of an owner, newest first (ids sort by creation time).
 pub async fn list(conn: &mut Conn, owner: Option<&Owner>, page: Page) -> Result<ListPage<Service>, StoreError> {
     let (count_query, query) = match owner {
-        None => (sqlx::query(COUNT), sqlx::query(LIST)),
+        None => (sqlx::query(COUNT_SERVICES), sqlx::query(LIST_SERVICES)),
         Some(Owner { issuer, subject }) => (
-            sqlx::query(COUNT_BY_OWNER).bind(issuer).bind(subject),
-            sqlx::query(LIST_BY_OWNER).bind(issuer).bind(subject),
+            sqlx::query(COUNT_SERVICES_BY_OWNER).bind(issuer).bind(subject),
+            sqlx::query(LIST_SERVICES_BY_OWNER).bind(issuer).bind(subject),
         ),
     };
     let total = row::total(&count_query.fetch_one(&mut *conn).await?)?;
     let rows = query.bind(page.limit).bind(page.offset).fetch_all(conn).await?;
-    Ok(ListPage { items: rows.iter().map(read_service).collect::<Result<_, _>>()?, total })
+    Ok(ListPage { items: rows.iter().map(service_from_row).collect::<Result<_, _>>()?, total })
 }
 
-/// Number of services.
+/// Counts services.
 pub async fn count(conn: &mut Conn) -> Result<i64, StoreError> {
-    row::total(&sqlx::query(COUNT).fetch_one(conn).await?)
+    row::total(&sqlx::query(COUNT_SERVICES).fetch_one(conn).await?)
 }
 
-/// Locks the row of a service until the transaction ends; false if there is no such service.
+/// Locks the row of a service until the transaction ends. Returns false if there is no such service.
 pub async fn lock(conn: &mut Conn, id: ServiceId) -> Result<bool, StoreError> {
-    Ok(sqlx::query(LOCK).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
+    Ok(sqlx::query(LOCK_SERVICE).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
 }
 
 /// Inserts a new API key.
@@ -112,12 +118,12 @@ pub async fn insert_key(conn: &mut Conn, key: &ServiceKey) -> Result<(), StoreEr
     Ok(())
 }
 
-/// The API key with this id, unless it is revoked.
+/// Finds an API key by id. Returns `None` if the key is revoked.
 pub async fn find_key(conn: &mut Conn, id: ApiKeyId) -> Result<Option<ServiceKey>, StoreError> {
-    sqlx::query(FIND_KEY).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(read_key).transpose()
+    sqlx::query(FIND_KEY).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(key_from_row).transpose()
 }
 
-/// The API key that a credential belongs to, unless it is revoked. `None` both for an unknown id and for a wrong secret.
+/// Finds the API key of a credential. Returns `None` for an unknown id, a wrong secret and a revoked key.
 pub async fn find_key_by_credential(
     conn: &mut Conn,
     credential: &Credential<ApiKeyId>,
@@ -125,15 +131,15 @@ pub async fn find_key_by_credential(
     Ok(find_key(conn, credential.id()).await?.filter(|key| key.secret.matches(credential)))
 }
 
-/// The API keys of a service, including revoked ones; newest first.
+/// Lists the API keys of a service, including revoked keys, newest first.
 pub async fn list_keys(conn: &mut Conn, service: ServiceId, page: Page) -> Result<ListPage<ServiceKey>, StoreError> {
     let total = row::total(&sqlx::query(COUNT_KEYS).bind(service.to_string()).fetch_one(&mut *conn).await?)?;
     let query = sqlx::query(LIST_KEYS).bind(service.to_string()).bind(page.limit).bind(page.offset);
-    let items = query.fetch_all(conn).await?.iter().map(read_key).collect::<Result<_, _>>()?;
+    let items = query.fetch_all(conn).await?.iter().map(key_from_row).collect::<Result<_, _>>()?;
     Ok(ListPage { items, total })
 }
 
-/// Revokes an API key of a service; false if there is none or it is already revoked.
+/// Revokes an API key of a service. Returns false if the key does not exist or is already revoked.
 pub async fn revoke_key(conn: &mut Conn, service: ServiceId, id: ApiKeyId, now: Timestamp) -> Result<bool, StoreError> {
     let query = sqlx::query(REVOKE_KEY).bind(now.micros()).bind(id.to_string()).bind(service.to_string());
     Ok(query.execute(conn).await?.rows_affected() == 1)
@@ -145,17 +151,17 @@ pub async fn has_key(conn: &mut Conn, service: ServiceId, id: ApiKeyId) -> Resul
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
-fn read_service(row: &AnyRow) -> Result<Service, StoreError> {
+fn service_from_row(row: &AnyRow) -> Result<Service, StoreError> {
     Ok(Service {
         id: row::parse(row, "id")?,
-        owner: read_owner(row)?.ok_or(StoreError::Corrupt("owner_issuer"))?,
+        owner: owner_from_row(row)?.ok_or(StoreError::Corrupt("owner_issuer"))?,
         name: row::convert(row, "name")?,
         accepts_unbound: row::optional_timestamp(row, "refuses_unbound_since")?.is_none(),
         created_at: row::timestamp(row, "created_at")?,
     })
 }
 
-fn read_key(row: &AnyRow) -> Result<ServiceKey, StoreError> {
+fn key_from_row(row: &AnyRow) -> Result<ServiceKey, StoreError> {
     let scope: String = row::get(row, "scope")?;
     Ok(ServiceKey {
         id: row::parse(row, "id")?,

@@ -1,4 +1,4 @@
-//! Sessions and their refresh tokens.
+//! The tables of sessions and their refresh tokens.
 
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
@@ -9,24 +9,24 @@ use countersign_identity::{AgentId, RefreshId, Revision, SessionId, Timestamp};
 use sqlx::any::AnyRow;
 
 statements! { STATEMENTS:
-    CREATE = "INSERT INTO sessions (id, challenge_id, agent_id, service_id, begun_at, begun_revision, expires_at) \
+    INSERT_SESSION = "INSERT INTO sessions (id, challenge_id, agent_id, service_id, begun_at, begun_revision, expires_at) \
          VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (challenge_id) DO NOTHING";
     CHALLENGE_IS_USED = "SELECT 1 AS used FROM sessions WHERE challenge_id = $1";
-    FIND = "SELECT id, agent_id, service_id, begun_at, begun_revision, expires_at, ended_at FROM sessions WHERE id = $1";
-    END = "UPDATE sessions SET ended_at = $1 WHERE id = $2 AND ended_at IS NULL";
+    FIND_SESSION = "SELECT id, agent_id, service_id, begun_at, begun_revision, expires_at, ended_at FROM sessions WHERE id = $1";
+    MARK_SESSION_ENDED = "UPDATE sessions SET ended_at = $1 WHERE id = $2 AND ended_at IS NULL";
     INSERT_TOKEN = "INSERT INTO refresh_tokens (id, session_id, secret_hash, issued_at) VALUES ($1, $2, $3, $4)";
     FIND_TOKEN = "SELECT id, session_id, secret_hash, issued_at, used_at FROM refresh_tokens WHERE id = $1";
     FIND_AGENT_BY_TOKEN =
         "SELECT s.agent_id FROM refresh_tokens t JOIN sessions s ON s.id = t.session_id WHERE t.id = $1";
-    USE_TOKEN = "UPDATE refresh_tokens SET used_at = $1 WHERE id = $2 AND used_at IS NULL";
+    MARK_TOKEN_USED = "UPDATE refresh_tokens SET used_at = $1 WHERE id = $2 AND used_at IS NULL";
     DELETE_EXPIRED_TOKENS =
         "DELETE FROM refresh_tokens WHERE session_id IN (SELECT id FROM sessions WHERE expires_at < $1)";
-    DELETE_EXPIRED = "DELETE FROM sessions WHERE expires_at < $1";
+    DELETE_EXPIRED_SESSIONS = "DELETE FROM sessions WHERE expires_at < $1";
 }
 
-/// Creates the session of a login with a challenge; false if the challenge was already used.
-pub async fn create(conn: &mut Conn, session: &Session, challenge: &str) -> Result<bool, StoreError> {
-    let result = sqlx::query(CREATE)
+/// Inserts the session of a login with a challenge. Returns false if the challenge was already used.
+pub async fn insert(conn: &mut Conn, session: &Session, challenge: &str) -> Result<bool, StoreError> {
+    let result = sqlx::query(INSERT_SESSION)
         .bind(session.id.to_string())
         .bind(challenge)
         .bind(session.agent.to_string())
@@ -44,14 +44,21 @@ pub async fn challenge_is_used(conn: &mut Conn, challenge: &str) -> Result<bool,
     Ok(sqlx::query(CHALLENGE_IS_USED).bind(challenge).fetch_optional(conn).await?.is_some())
 }
 
-/// The session with this id.
+/// Finds a session by id.
 pub async fn find(conn: &mut Conn, id: SessionId) -> Result<Option<Session>, StoreError> {
-    sqlx::query(FIND).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(read_session).transpose()
+    sqlx::query(FIND_SESSION)
+        .bind(id.to_string())
+        .fetch_optional(conn)
+        .await?
+        .as_ref()
+        .map(session_from_row)
+        .transpose()
 }
 
-/// Ends a session; false if it had already ended.
-pub async fn end(conn: &mut Conn, id: SessionId, now: Timestamp) -> Result<bool, StoreError> {
-    Ok(sqlx::query(END).bind(now.micros()).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
+/// Marks a session as ended. Returns false if it had already ended.
+pub async fn mark_ended(conn: &mut Conn, id: SessionId, now: Timestamp) -> Result<bool, StoreError> {
+    Ok(sqlx::query(MARK_SESSION_ENDED).bind(now.micros()).bind(id.to_string()).execute(conn).await?.rows_affected()
+        == 1)
 }
 
 /// Inserts a new refresh token.
@@ -66,35 +73,35 @@ pub async fn insert_token(conn: &mut Conn, token: &RefreshToken) -> Result<(), S
     Ok(())
 }
 
-/// The refresh token that a credential belongs to. `None` both for an unknown id and for a wrong secret.
+/// Finds the refresh token of a credential. Returns `None` for an unknown id and for a wrong secret.
 pub async fn find_token_by_credential(
     conn: &mut Conn,
     credential: &Credential<RefreshId>,
 ) -> Result<Option<RefreshToken>, StoreError> {
     let row = sqlx::query(FIND_TOKEN).bind(credential.id().to_string()).fetch_optional(conn).await?;
-    let token = row.as_ref().map(read_token).transpose()?;
+    let token = row.as_ref().map(token_from_row).transpose()?;
     Ok(token.filter(|token| token.secret.matches(credential)))
 }
 
-/// The agent whose session a refresh token belongs to.
+/// Finds the agent of the session that a refresh token belongs to.
 pub async fn find_agent_by_token(conn: &mut Conn, id: RefreshId) -> Result<Option<AgentId>, StoreError> {
     let row = sqlx::query(FIND_AGENT_BY_TOKEN).bind(id.to_string()).fetch_optional(conn).await?;
     row.as_ref().map(|row| row::parse(row, "agent_id")).transpose()
 }
 
-/// Marks a refresh token as used; false if it was already used. Of several concurrent uses, one succeeds.
-pub async fn use_token(conn: &mut Conn, id: RefreshId, now: Timestamp) -> Result<bool, StoreError> {
-    Ok(sqlx::query(USE_TOKEN).bind(now.micros()).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
+/// Marks a refresh token as used. Returns false if it was already used. Of several concurrent uses, only one succeeds.
+pub async fn mark_token_used(conn: &mut Conn, id: RefreshId, now: Timestamp) -> Result<bool, StoreError> {
+    Ok(sqlx::query(MARK_TOKEN_USED).bind(now.micros()).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
 }
 
 /// Deletes sessions that expired before `horizon`, with their refresh tokens.
 pub async fn delete_expired(conn: &mut Conn, horizon: Timestamp) -> Result<(), StoreError> {
     sqlx::query(DELETE_EXPIRED_TOKENS).bind(horizon.micros()).execute(&mut *conn).await?;
-    sqlx::query(DELETE_EXPIRED).bind(horizon.micros()).execute(conn).await?;
+    sqlx::query(DELETE_EXPIRED_SESSIONS).bind(horizon.micros()).execute(conn).await?;
     Ok(())
 }
 
-fn read_session(row: &AnyRow) -> Result<Session, StoreError> {
+fn session_from_row(row: &AnyRow) -> Result<Session, StoreError> {
     Ok(Session {
         id: row::parse(row, "id")?,
         agent: row::parse(row, "agent_id")?,
@@ -106,7 +113,7 @@ fn read_session(row: &AnyRow) -> Result<Session, StoreError> {
     })
 }
 
-fn read_token(row: &AnyRow) -> Result<RefreshToken, StoreError> {
+fn token_from_row(row: &AnyRow) -> Result<RefreshToken, StoreError> {
     Ok(RefreshToken {
         id: row::parse(row, "id")?,
         session: row::parse(row, "session_id")?,

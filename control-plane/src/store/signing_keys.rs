@@ -1,4 +1,4 @@
-//! Signing keys. The public key is stored in the clear, the private key encrypted under the master key.
+//! The table of signing keys. Public keys are stored in the clear, private keys are encrypted with the master key.
 
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
@@ -19,49 +19,49 @@ macro_rules! select {
 }
 
 statements! { STATEMENTS:
-    RING = select!("WHERE removed_at IS NULL ORDER BY published_at, COALESCE(signs_from, 9223372036854775807), kid");
-    COUNT = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM signing_keys";
-    LIST = select!("ORDER BY published_at DESC, COALESCE(signs_from, 9223372036854775807) DESC, kid LIMIT $1 OFFSET $2");
-    EXISTS = "SELECT 1 AS existed FROM signing_keys WHERE kid = $1";
-    SEALED_PRIVATE = "SELECT sealed_private FROM signing_keys WHERE kid = $1 AND removed_at IS NULL";
-    INSERT = "INSERT INTO signing_keys (kid, public_point, sealed_private, published_at, signs_from, token_life) \
+    LIST_LIVE_KEYS = select!("WHERE removed_at IS NULL ORDER BY published_at, COALESCE(signs_from, 9223372036854775807), kid");
+    COUNT_KEYS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM signing_keys";
+    LIST_KEYS = select!("ORDER BY published_at DESC, COALESCE(signs_from, 9223372036854775807) DESC, kid LIMIT $1 OFFSET $2");
+    KEY_EXISTS = "SELECT 1 AS existed FROM signing_keys WHERE kid = $1";
+    FIND_SEALED_PRIVATE = "SELECT sealed_private FROM signing_keys WHERE kid = $1 AND removed_at IS NULL";
+    INSERT_KEY = "INSERT INTO signing_keys (kid, public_point, sealed_private, published_at, signs_from, token_life) \
          VALUES ($1, $2, $3, $4, $5, $6)";
-    UPDATE = "UPDATE signing_keys SET signs_from = $2, retires_at = $3, token_life = $4, removed_at = $5, revoked_at = $6, \
+    UPDATE_KEY = "UPDATE signing_keys SET signs_from = $2, retires_at = $3, token_life = $4, removed_at = $5, revoked_at = $6, \
          sealed_private = CASE WHEN CAST($5 AS BIGINT) IS NULL THEN sealed_private END WHERE kid = $1";
 }
 
-/// All keys whose tokens are accepted, in order of publication.
-pub async fn ring(conn: &mut Conn) -> Result<SigningKeyRing, StoreError> {
-    sqlx::query(RING).fetch_all(conn).await?.iter().map(read).collect()
+/// Loads the key ring: all keys whose tokens are accepted, in order of publication.
+pub async fn load_ring(conn: &mut Conn) -> Result<SigningKeyRing, StoreError> {
+    sqlx::query(LIST_LIVE_KEYS).fetch_all(conn).await?.iter().map(signing_key_from_row).collect()
 }
 
-/// All keys, including removed ones; last published first.
+/// Lists all keys, including removed keys, newest first.
 pub async fn list(conn: &mut Conn, page: Page) -> Result<ListPage<SigningKey>, StoreError> {
-    let total = row::total(&sqlx::query(COUNT).fetch_one(&mut *conn).await?)?;
-    let rows = sqlx::query(LIST).bind(page.limit).bind(page.offset).fetch_all(conn).await?;
-    Ok(ListPage { items: rows.iter().map(read).collect::<Result<_, _>>()?, total })
+    let total = row::total(&sqlx::query(COUNT_KEYS).fetch_one(&mut *conn).await?)?;
+    let rows = sqlx::query(LIST_KEYS).bind(page.limit).bind(page.offset).fetch_all(conn).await?;
+    Ok(ListPage { items: rows.iter().map(signing_key_from_row).collect::<Result<_, _>>()?, total })
 }
 
-/// Whether the key exists, removed or not.
+/// Whether a key exists, removed or not.
 pub async fn exists(conn: &mut Conn, kid: &Kid) -> Result<bool, StoreError> {
-    Ok(sqlx::query(EXISTS).bind(kid.as_str()).fetch_optional(conn).await?.is_some())
+    Ok(sqlx::query(KEY_EXISTS).bind(kid.as_str()).fetch_optional(conn).await?.is_some())
 }
 
-/// The encrypted private key, in hex; `None` if the key is removed.
-pub async fn sealed_private(conn: &mut Conn, kid: &Kid) -> Result<Option<String>, StoreError> {
-    let row = sqlx::query(SEALED_PRIVATE).bind(kid.as_str()).fetch_optional(conn).await?;
+/// Finds the encrypted private key, in hex; `None` if the key is removed.
+pub async fn find_sealed_private(conn: &mut Conn, kid: &Kid) -> Result<Option<String>, StoreError> {
+    let row = sqlx::query(FIND_SEALED_PRIVATE).bind(kid.as_str()).fetch_optional(conn).await?;
     row.map(|row| row::get(&row, "sealed_private")).transpose()
 }
 
 /// Inserts a new key.
 pub async fn insert(conn: &mut Conn, key: &SigningKey, sealed_private: &str) -> Result<(), StoreError> {
-    sqlx::query(INSERT)
+    sqlx::query(INSERT_KEY)
         .bind(key.kid.as_str())
         .bind(hex::encode(key.public.to_sec1()))
         .bind(sealed_private)
         .bind(key.published_at.micros())
         .bind(key.signs_from.map(Timestamp::micros))
-        .bind(micros(key.token_lifetime))
+        .bind(lifetime_micros(key.token_lifetime))
         .execute(conn)
         .await?;
     Ok(())
@@ -69,34 +69,34 @@ pub async fn insert(conn: &mut Conn, key: &SigningKey, sealed_private: &str) -> 
 
 /// Updates the schedule of a key. Erases the private key if the key is removed. The key must exist.
 pub async fn update(conn: &mut Conn, key: &SigningKey) -> Result<(), StoreError> {
-    let result = sqlx::query(UPDATE)
+    let result = sqlx::query(UPDATE_KEY)
         .bind(key.kid.as_str())
         .bind(key.signs_from.map(Timestamp::micros))
         .bind(key.retires_at.map(Timestamp::micros))
-        .bind(micros(key.token_lifetime))
+        .bind(lifetime_micros(key.token_lifetime))
         .bind(key.removed_at.map(Timestamp::micros))
         .bind(key.revoked_at.map(Timestamp::micros))
         .execute(conn)
         .await?;
-    if result.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("signing_keys")) }
+    if result.rows_affected() == 1 { Ok(()) } else { Err(StoreError::UnexpectedRowCount("signing_keys")) }
 }
 
-fn micros(life: Duration) -> i64 {
-    i64::try_from(life.as_micros()).unwrap_or(i64::MAX)
+fn lifetime_micros(lifetime: Duration) -> i64 {
+    i64::try_from(lifetime.as_micros()).unwrap_or(i64::MAX)
 }
 
-fn read(row: &AnyRow) -> Result<SigningKey, StoreError> {
+fn signing_key_from_row(row: &AnyRow) -> Result<SigningKey, StoreError> {
     let corrupt = || StoreError::Corrupt("public_point");
     let point = hex::decode(row::get::<String>(row, "public_point")?).map_err(|_| corrupt())?;
     let public = P256PublicKey::from_sec1(&point).map_err(|_| corrupt())?;
-    let life = u64::try_from(row::get::<i64>(row, "token_life")?).map_err(|_| StoreError::Corrupt("token_life"))?;
+    let lifetime = u64::try_from(row::get::<i64>(row, "token_life")?).map_err(|_| StoreError::Corrupt("token_life"))?;
     Ok(SigningKey {
         kid: row::parse(row, "kid")?,
         public,
         published_at: row::timestamp(row, "published_at")?,
         signs_from: row::optional_timestamp(row, "signs_from")?,
         retires_at: row::optional_timestamp(row, "retires_at")?,
-        token_lifetime: Duration::from_micros(life),
+        token_lifetime: Duration::from_micros(lifetime),
         removed_at: row::optional_timestamp(row, "removed_at")?,
         revoked_at: row::optional_timestamp(row, "revoked_at")?,
     })

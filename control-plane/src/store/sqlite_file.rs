@@ -1,6 +1,6 @@
-//! The file of an SQLite database: copies it, validates it, and marks it as not to be served.
+//! Operations on the file of an SQLite database: copy, validation and quarantine.
 //!
-//! Uses connections of its own, without the timeouts of the pool.
+//! They use separate connections without the timeouts of the pools.
 
 use super::{
     deployment::{Deployment, Quarantine, QuarantineReason},
@@ -16,13 +16,13 @@ use sqlx::{
 use std::{io, path::Path};
 
 statements! { SQLITE_STATEMENTS:
-    COPY = "VACUUM INTO $1";
+    COPY_DATABASE = "VACUUM INTO $1";
     CHECK_INTEGRITY = "PRAGMA integrity_check(1)";
     COUNT_TRIGGERS_AND_VIEWS = "SELECT COUNT(*) FROM sqlite_master WHERE type IN ('trigger', 'view')";
     COUNT_REQUIRED_TABLES = "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' \
          AND name IN ('_sqlx_migrations', 'deployment', 'feed')";
-    SCHEMA_VERSION = "SELECT MAX(version) FROM _sqlx_migrations";
-    /// By `*`, because an older schema has fewer columns.
+    FIND_SCHEMA_VERSION = "SELECT MAX(version) FROM _sqlx_migrations";
+    /// Selects `*`, because an older schema has fewer columns.
     FIND_DEPLOYMENT = "SELECT * FROM deployment WHERE id = 1";
     COUNT_QUARANTINE_COLUMNS =
         "SELECT COUNT(*) FROM pragma_table_info('deployment') WHERE name = 'set_aside_at'";
@@ -39,28 +39,28 @@ pub enum SqliteFileError {
     /// The file cannot be read.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The file does not start like an SQLite database.
+    /// The file does not start with the first bytes of every SQLite database.
     #[error("not an SQLite database")]
     NotSqlite,
-    /// SQLite reports damage.
+    /// SQLite reports that the database is damaged.
     #[error("the database is damaged: {0}")]
     Damaged(String),
-    /// The schema is not of Countersign.
+    /// The schema is not a schema of Countersign.
     #[error("not a database of Countersign: {0}")]
     Foreign(&'static str),
-    /// The schema exists, but no deployment.
+    /// The database has the schema, but contains no deployment.
     #[error("the database is empty: it contains no deployment")]
     Empty,
-    /// The quarantine has a reason that only a later version knows.
-    #[error("the database is marked as `{0}`, which this program does not know: use a newer version")]
+    /// The reason of the quarantine was introduced in a later version.
+    #[error("the database is marked as `{0}`, which this version does not support: use a newer version")]
     UnknownQuarantine(String),
-    /// The schema is of a later version.
-    #[error("the schema version is {found}, and this program knows versions up to {known}: use a newer version")]
+    /// The schema was created by a later version.
+    #[error("the schema version is {found}, but this program supports versions up to {supported}: use a newer version")]
     NewerSchema {
         /// Schema version of the database.
         found: i64,
-        /// Newest schema version that this program knows.
-        known: i64,
+        /// Newest schema version that this program supports.
+        supported: i64,
     },
     /// SQLite accepts paths in UTF-8 only.
     #[error("the path is not UTF-8")]
@@ -78,7 +78,7 @@ impl SqliteFileError {
     }
 }
 
-/// Result code of SQLite for a database that another connection locks.
+/// SQLite result code for a database that is locked by another connection.
 const SQLITE_BUSY: &str = "5";
 
 /// Properties of a valid database file.
@@ -88,59 +88,59 @@ pub struct SqliteFileInfo {
     pub schema: i64,
     /// The deployment in the database.
     pub deployment: Deployment,
-    /// The mark of a database that must not be served.
+    /// The quarantine, if the database must not be served.
     pub quarantine: Option<Quarantine>,
 }
 
-/// First bytes of every SQLite database.
-const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+/// The first bytes of every SQLite database.
+const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
 /// Copies a consistent snapshot of a database into an empty file, without blocking writers.
 pub async fn copy(source: &Path, target: &Path) -> Result<(), SqliteFileError> {
     let target = target.to_str().ok_or(SqliteFileError::Path)?;
     let mut conn = connect(source, true).await?;
-    sqlx::query(COPY).bind(target).execute(&mut conn).await?;
+    sqlx::query(COPY_DATABASE).bind(target).execute(&mut conn).await?;
     Ok(conn.close().await?)
 }
 
-/// Validates a whole file that no other process has open.
+/// Validates the whole file of a database. No other process may have it open.
 pub async fn validate(file: &Path) -> Result<SqliteFileInfo, SqliteFileError> {
-    let mut magic = [0; MAGIC.len()];
-    let read = std::fs::File::open(file).and_then(|mut opened| io::Read::read_exact(&mut opened, &mut magic));
-    match read {
+    let mut magic = [0; SQLITE_MAGIC.len()];
+    let result = std::fs::File::open(file).and_then(|mut opened| io::Read::read_exact(&mut opened, &mut magic));
+    match result {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(SqliteFileError::NotSqlite),
-        read => read?,
+        result => result?,
     }
-    if magic != *MAGIC {
+    if magic != *SQLITE_MAGIC {
         return Err(SqliteFileError::NotSqlite);
     }
     let result = async {
         let mut conn = connect(file, false).await?;
-        let info = validate_open(&mut conn).await?;
+        let info = validate_connection(&mut conn).await?;
         conn.close().await?;
         Ok(info)
     };
-    // No other process has the file open, so an error of the engine is damage of the file.
+    // No other process has the file open, so an error of the engine means that the file is damaged.
     result.await.map_err(|error| match error {
         SqliteFileError::Engine(sqlx::Error::Database(error)) => SqliteFileError::Damaged(error.message().to_owned()),
         error => error,
     })
 }
 
-async fn validate_open(conn: &mut SqliteConnection) -> Result<SqliteFileInfo, SqliteFileError> {
+async fn validate_connection(conn: &mut SqliteConnection) -> Result<SqliteFileInfo, SqliteFileError> {
     let integrity: String = sqlx::query(CHECK_INTEGRITY).fetch_one(&mut *conn).await?.try_get(0)?;
     if integrity != "ok" {
         return Err(SqliteFileError::Damaged(integrity.replace('\n', " ")));
     }
-    if number(conn, COUNT_TRIGGERS_AND_VIEWS).await? > 0 {
+    if query_number(conn, COUNT_TRIGGERS_AND_VIEWS).await? > 0 {
         return Err(SqliteFileError::Foreign("it has triggers or views, which Countersign never creates"));
     }
-    if number(conn, COUNT_REQUIRED_TABLES).await? < REQUIRED_TABLES {
+    if query_number(conn, COUNT_REQUIRED_TABLES).await? < REQUIRED_TABLES {
         return Err(SqliteFileError::Foreign("the tables `deployment` and `feed` are missing"));
     }
-    let (schema, known) = (number(conn, SCHEMA_VERSION).await?, schema::latest_version());
-    if schema > known {
-        return Err(SqliteFileError::NewerSchema { found: schema, known });
+    let (schema, supported) = (query_number(conn, FIND_SCHEMA_VERSION).await?, schema::latest_version());
+    if schema > supported {
+        return Err(SqliteFileError::NewerSchema { found: schema, supported });
     }
     read_deployment(conn, schema).await
 }
@@ -149,9 +149,10 @@ async fn read_deployment(conn: &mut SqliteConnection, schema: i64) -> Result<Sql
     let row = sqlx::query(FIND_DEPLOYMENT).fetch_optional(conn).await?.ok_or(SqliteFileError::Empty)?;
     let deployment = Deployment {
         master_key_fingerprint: row.try_get("master_key_fingerprint")?,
-        dev_since: timestamp(&row, "dev_since")?,
+        dev_since: optional_timestamp(&row, "dev_since")?,
     };
-    let quarantine = match (timestamp(&row, "set_aside_at")?, row.try_get::<Option<String>, _>("set_aside_as")) {
+    let quarantine = match (optional_timestamp(&row, "set_aside_at")?, row.try_get::<Option<String>, _>("set_aside_as"))
+    {
         (Some(at), Ok(Some(reason))) => {
             let reason = QuarantineReason::parse(&reason).ok_or(SqliteFileError::UnknownQuarantine(reason))?;
             Some(Quarantine { reason, at })
@@ -161,27 +162,28 @@ async fn read_deployment(conn: &mut SqliteConnection, schema: i64) -> Result<Sql
     Ok(SqliteFileInfo { schema, deployment, quarantine })
 }
 
-/// Marks a database that no other process has open. A schema without the columns is left unmarked.
-pub async fn quarantine(file: &Path, quarantine: Quarantine) -> Result<(), SqliteFileError> {
+/// Sets the quarantine of a database that no other process has open. Does nothing if the schema does not have the columns.
+pub async fn set_file_quarantine(file: &Path, quarantine: Quarantine) -> Result<(), SqliteFileError> {
     let mut conn = connect(file, false).await?;
-    if number(&mut conn, COUNT_QUARANTINE_COLUMNS).await? == 1 {
+    if query_number(&mut conn, COUNT_QUARANTINE_COLUMNS).await? == 1 {
         set_quarantine(&mut conn, Some(quarantine)).await?;
     }
     Ok(conn.close().await?)
 }
 
-/// Sets or removes the mark, on an open connection.
+/// Sets or removes the quarantine, on an open connection.
 pub(super) async fn set_quarantine(
     conn: &mut SqliteConnection,
     quarantine: Option<Quarantine>,
 ) -> Result<(), SqliteFileError> {
-    let (at, reason) = (quarantine.map(|mark| mark.at.micros()), quarantine.map(|mark| mark.reason.as_str()));
+    let (at, reason) =
+        (quarantine.map(|quarantine| quarantine.at.micros()), quarantine.map(|quarantine| quarantine.reason.as_str()));
     sqlx::query(SET_QUARANTINE).bind(at).bind(reason).execute(conn).await?;
     Ok(())
 }
 
-/// Moves the content of the write-ahead log into the database file, so that the file alone is complete. Fails if another
-/// process has the database open.
+/// Moves the content of the write-ahead log into the database file, so that this file is complete. Fails if another process
+/// has the database open.
 pub async fn merge_wal(file: &Path) -> Result<(), SqliteFileError> {
     let mut conn = connect(file, false).await?;
     let mode: String = sqlx::query(DISABLE_WAL).fetch_one(&mut conn).await?.try_get(0)?;
@@ -197,7 +199,7 @@ async fn connect(file: &Path, read_only: bool) -> Result<SqliteConnection, Sqlit
     Ok(options(file).read_only(read_only).connect().await?)
 }
 
-/// Connects with an exclusive lock, held from the first transaction until the connection closes. Commits survive a power
+/// Connects with an exclusive lock, from the first transaction until the connection is closed. Commits survive a power
 /// failure.
 pub(super) async fn connect_exclusive(file: &Path) -> Result<SqliteConnection, SqliteFileError> {
     let options = options(file).locking_mode(SqliteLockingMode::Exclusive).synchronous(SqliteSynchronous::Extra);
@@ -205,17 +207,17 @@ pub(super) async fn connect_exclusive(file: &Path) -> Result<SqliteConnection, S
 }
 
 fn options(file: &Path) -> SqliteConnectOptions {
-    // The warnings about slow statements would be noise: these statements read whole databases.
+    // Warnings about slow statements would not be useful, because these statements read whole databases.
     SqliteConnectOptions::new().filename(file).disable_statement_logging()
 }
 
-/// The first column of the only row; 0 if it is null.
-async fn number(conn: &mut SqliteConnection, sql: &'static str) -> Result<i64, SqliteFileError> {
+/// Runs a statement that returns one number; null is returned as 0.
+async fn query_number(conn: &mut SqliteConnection, sql: &'static str) -> Result<i64, SqliteFileError> {
     Ok(sqlx::query(sql).fetch_one(conn).await?.try_get::<Option<i64>, _>(0)?.unwrap_or(0))
 }
 
-/// A nullable timestamp; `None` also if the schema has no such column.
-fn timestamp(row: &SqliteRow, column: &str) -> Result<Option<Timestamp>, SqliteFileError> {
+/// Reads a nullable timestamp column; `None` also if the schema does not have the column.
+fn optional_timestamp(row: &SqliteRow, column: &str) -> Result<Option<Timestamp>, SqliteFileError> {
     match row.try_get::<Option<i64>, _>(column) {
         Err(sqlx::Error::ColumnNotFound(_)) => Ok(None),
         value => Ok(value?.map(Timestamp::from_micros)),

@@ -1,9 +1,9 @@
-//! Declares SQL statements as constants.
+//! A macro that declares SQL statements as constants.
 //!
-//! A file of the store declares all its statements in one list. The conformance tests prepare every statement of every list
-//! on each engine that it is meant for, and refuse SQL outside a list.
+//! Each file of the store declares its statements in one list per engine. The conformance tests prepare every statement on
+//! its engine or engines, and refuse SQL outside of the lists.
 
-/// Declares constants of SQL, and a list of them for the conformance tests. Form: `LIST: NAME = "SQL"; …`.
+/// Declares SQL statements as constants, and a list of them for the conformance tests. Syntax: `LIST: NAME = "SQL"; …`.
 macro_rules! statements {
     ($list:ident: $($(#[$doc:meta])* $name:ident = $sql:expr;)+) => {
         $($(#[$doc])* const $name: &str = $sql;)+

@@ -18,7 +18,7 @@ pub struct Read {
     _timer: TransactionTimer,
 }
 
-/// A write transaction. Rolled back if dropped without [`Write::commit`].
+/// A write transaction. It is rolled back if dropped without [`Write::commit`].
 pub struct Write {
     conn: Conn,
     now: Timestamp,
@@ -29,13 +29,13 @@ pub struct Write {
     writable: Arc<AtomicBool>,
 }
 
-/// Proof that a transaction was committed, with the value that it computed.
+/// The result of a committed transaction. Only [`Write::commit`] creates it, so it proves the commit.
 pub struct Committed<T> {
-    /// The value computed.
+    /// The value that the transaction returns.
     pub(super) value: T,
-    /// The revision, if the transaction recorded changes for the sidecars.
+    /// The revision, if the transaction took one to record changes for sidecars.
     pub(super) revision: Option<Revision>,
-    /// Whether the transaction emitted an event that some webhook target receives.
+    /// Whether the transaction emitted an event for a webhook target.
     pub(super) has_events: bool,
 }
 
@@ -44,7 +44,7 @@ impl Read {
         Self { conn, _timer: timer }
     }
 
-    /// The connection to run queries on.
+    /// The connection for the queries of the transaction.
     pub fn conn(&mut self) -> &mut Conn {
         &mut self.conn
     }
@@ -55,7 +55,7 @@ impl Write {
         Self { conn, now, audit_keys, changes: Vec::new(), events: Vec::new(), revision: None, writable }
     }
 
-    /// The connection to run queries on.
+    /// The connection for the queries of the transaction.
     pub fn conn(&mut self) -> &mut Conn {
         &mut self.conn
     }
@@ -65,26 +65,26 @@ impl Write {
         self.now
     }
 
-    /// Appends an entry to the audit log. Locks its chain until the transaction ends: call it late, but before
-    /// [`Self::revision`].
-    pub async fn audit(&mut self, by: &Initiator, entry: &NewAuditEntry) -> Result<(), StoreError> {
+    /// Appends an entry to the audit log. Locks the chain until the transaction ends, so it should be called late, but it must
+    /// be called before [`Self::revision`].
+    pub async fn audit(&mut self, initiator: &Initiator, entry: &NewAuditEntry) -> Result<(), StoreError> {
         if self.revision.is_some() {
             return Err(StoreError::AuditAfterRevision);
         }
-        audit::append(&mut self.conn, &self.audit_keys, entry, by, self.now).await
+        audit::append(&mut self.conn, &self.audit_keys, entry, initiator, self.now).await
     }
 
-    /// Records a change to send to the sidecars; [`Self::commit`] writes it to the feed.
+    /// Records a change for the sidecars. [`Self::commit`] writes it to the feed.
     pub fn record_change(&mut self, change: Change) {
         self.changes.push(change);
     }
 
-    /// Emits a webhook event; [`Self::commit`] writes it to the outbox.
+    /// Emits a webhook event. [`Self::commit`] writes it to the outbox.
     pub fn emit(&mut self, event: Event) {
         self.events.push(event);
     }
 
-    /// Takes the revision of this transaction. Locks the feed until the transaction ends: call it late.
+    /// Takes the revision of this transaction. Locks the feed until the transaction ends, so it should be called late.
     pub async fn revision(&mut self) -> Result<Revision, StoreError> {
         if let Some(revision) = self.revision {
             return Ok(revision);
@@ -101,7 +101,7 @@ impl Write {
         }
         if !self.changes.is_empty() {
             let revision = self.revision().await?;
-            feed::append(&mut self.conn, revision, &self.changes, self.now).await?;
+            feed::append_changes(&mut self.conn, revision, &self.changes, self.now).await?;
         }
         let result = self.conn.commit().await;
         self.writable.store(result.is_ok(), Ordering::Relaxed);

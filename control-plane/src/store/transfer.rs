@@ -1,25 +1,25 @@
 //! Copies an SQLite database to PostgreSQL and compares the two.
 //!
-//! The copy is one transaction at the target, on a connection without timeouts; a failure leaves the target empty. The tables
-//! and columns are read from the catalog of the source, so none can be forgotten here. `tables` reads the catalog, `batch`
-//! carries rows, `digest` compares them.
+//! The copy is one transaction on the target, on a connection without timeouts. If it fails, the target stays empty. The tables
+//! and columns are read from the catalog of the source, so the copy is complete by construction. `tables` reads the catalog,
+//! `batch` copies rows, `digest` compares rows.
 //!
-//! **At most one of the two databases can be served**, whenever this process is killed, because the source is quarantined
-//! *before* the target commits, and a quarantined database is never served:
+//! **At most one of the two databases can be served**, even if this process is killed at any time, because the source is
+//! quarantined *before* the target commits, and a quarantined database is never served:
 //!
-//! | Killed | Source | Target |
+//! | Process is killed | Source | Target |
 //! |---|---|---|
 //! | before the source is marked `moving` (its transaction rolls back) | unchanged | empty |
-//! | before the target is told to commit | `moving` | empty |
-//! | before the target answers | `moving` | empty or complete |
+//! | before the commit is sent to the target | `moving` | empty |
+//! | before the target responds to the commit | `moving` | empty or complete |
 //! | after the target confirms the commit | `moving` | complete |
 //! | after the target refuses the commit, before the mark is restored | `moving` | empty |
 //! | after the source is marked `moved` | `moved` | complete |
 //!
-//! The previous mark is restored only if the target reports that its transaction was aborted. It is restored rather than
-//! removed, because another target may contain everything since an earlier, interrupted migration. The source is locked
-//! exclusively from the first transaction on, so the mark applies to exactly what was copied. A migration resumes from
-//! `moving`: it copies into an empty target, or verifies a complete one.
+//! After a failed commit, the previous mark of the source is restored only if the target reports that its transaction was
+//! aborted. The mark is not just removed, because an earlier, interrupted migration may have completed another target. The
+//! source is locked exclusively from the first transaction on, so the marked state is the copied state. A migration of a source
+//! with the mark `moving` resumes: it copies into an empty target, or verifies a complete target.
 
 mod batch;
 mod digest;
@@ -61,11 +61,11 @@ statements! { POSTGRES_STATEMENTS:
     SERVER_PROPERTIES = "SELECT current_setting('server_encoding'), pg_is_in_recovery()";
 }
 
-/// Catalogs of the source and the target.
+/// Statements that read the catalogs of source and target.
 #[cfg(test)]
 pub(super) use tables::{POSTGRES_STATEMENTS as POSTGRES_CATALOG, SQLITE_STATEMENTS as SQLITE_CATALOG};
 
-/// Why a database was not migrated.
+/// Why a migration to PostgreSQL failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
     /// The source cannot be read.
@@ -77,7 +77,7 @@ pub enum TransferError {
     /// The schema cannot be created in the target.
     #[error("the target: {0}{advice}", advice = migration_advice(.0))]
     Schema(#[from] sqlx::migrate::MigrateError),
-    /// The target is not suitable.
+    /// The target cannot be used for a migration.
     #[error("the target {0}")]
     Unsuitable(String),
     /// A row cannot be copied.
@@ -88,10 +88,10 @@ pub enum TransferError {
         /// Error of the engine.
         error: sqlx::Error,
     },
-    /// A text contains a character that PostgreSQL cannot store.
+    /// A text contains the character NUL, which PostgreSQL cannot store.
     #[error(
-        "PostgreSQL cannot store the character NUL, which is in column `{column}` of table `{table}`, where {row}: take it out \
-         of the embedded database and run this again"
+        "PostgreSQL cannot store the character NUL, which is in column `{column}` of table `{table}`, where {row}: remove it \
+         from the embedded database and run this command again"
     )]
     Nul {
         /// Table of the text.
@@ -104,16 +104,16 @@ pub enum TransferError {
     /// A table differs after it was copied.
     #[error("table `{0}` differs in the target after the copy: nothing was migrated")]
     CopyDiffers(String),
-    /// A migration was resumed into a target that is neither empty nor equal.
+    /// The target of a resumed migration is neither empty nor equal to the source.
     #[error(
         "the target is not empty, and its table `{0}` differs from the embedded database. If a control plane served the target \
-         after the interrupted migration, the target is complete: leave database.url at it. If not, name an empty database"
+         after the interrupted migration, the target is complete: keep database.url set to it. If not, name an empty database"
     )]
     TargetDiffers(String),
-    /// The target did not answer the commit.
+    /// The target did not respond to the commit.
     #[error(
-        "it is unknown whether the target committed, because it did not answer ({0}). The embedded database is not served until \
-         this is known: run this again, with the same target"
+        "it is unknown whether the target committed, because it did not respond ({0}). The embedded database is not served until \
+         this is known: run this command again with the same target"
     )]
     UnknownOutcome(sqlx::Error),
     /// The target is complete, but the source is not marked as migrated.
@@ -125,11 +125,11 @@ pub enum TransferError {
 }
 
 impl TransferError {
-    fn row(table: &Table) -> impl Fn(sqlx::Error) -> Self + Copy {
+    fn for_row(table: &Table) -> impl Fn(sqlx::Error) -> Self + Copy {
         move |error| Self::Row { table: table.name.clone(), error }
     }
 
-    fn occupied(table: &Table) -> Self {
+    fn target_not_empty(table: &Table) -> Self {
         Self::Unsuitable(format!("is not empty: there are rows in `{}`. Name an empty database", table.name))
     }
 }
@@ -156,14 +156,14 @@ impl TransferredTable {
 pub struct TransferResult {
     /// All tables, each equal in source and target.
     pub tables: Vec<TransferredTable>,
-    /// Whether an interrupted migration had already copied them.
+    /// Whether an interrupted migration had already copied the tables.
     pub already_copied: bool,
-    /// Whether a migration was interrupted before.
+    /// Whether this run resumed an interrupted migration.
     pub resumed: bool,
 }
 
-/// Copies a database with this quarantine mark, if any, and compares the copy; or verifies a copy from an interrupted
-/// migration. Then marks the source as migrated.
+/// Copies a database and compares the copy, or verifies the copy of an interrupted migration. Then marks the source as
+/// migrated. `previous_mark` is the quarantine of the source, if any.
 pub async fn transfer(
     (source, previous_mark): (&Path, Option<Quarantine>),
     target: &SecretString,
@@ -172,16 +172,16 @@ pub async fn transfer(
     let mut from = sqlite_file::connect_exclusive(source).await?;
     from.execute(BEGIN).await.map_err(SqliteFileError::from)?;
     let resumed = previous_mark.is_some();
-    // The target must be copied without the mark. The source keeps it, unless this transaction commits.
+    // The rows are copied without the mark. The source keeps the mark unless this transaction commits.
     sqlite_file::set_quarantine(&mut from, None).await?;
-    let tables = tables::of_source(&mut from).await?;
+    let tables = tables::read_source_tables(&mut from).await?;
     let mut connection = connect(target).await?;
     let mut to = connection.begin().await?;
-    let occupied = prepare(&mut to, &tables).await?;
-    if let (Some(table), false) = (occupied, resumed) {
-        return Err(TransferError::occupied(table));
+    let non_empty_table = prepare_target(&mut to, &tables).await?;
+    if let (Some(table), false) = (non_empty_table, resumed) {
+        return Err(TransferError::target_not_empty(table));
     }
-    let transferred = compare_all((&mut from, &mut to), &tables, occupied.is_none()).await?;
+    let transferred = compare_all((&mut from, &mut to), &tables, non_empty_table.is_none()).await?;
     let transaction: String = sqlx::query_scalar(TRANSACTION_ID).fetch_one(&mut *to).await?;
     sqlite_file::set_quarantine(&mut from, Some(Quarantine { reason: QuarantineReason::Migrating, at })).await?;
     from.execute(COMMIT).await.map_err(SqliteFileError::from)?;
@@ -192,13 +192,13 @@ pub async fn transfer(
     }
     let mark = Quarantine { reason: QuarantineReason::Migrated, at };
     sqlite_file::set_quarantine(&mut from, Some(mark)).await.map_err(TransferError::Unmarked)?;
-    // Everything is committed: errors of closing do not matter.
+    // Both databases have committed, so errors while closing the connections do not matter.
     let _ignored = (connection.close().await, from.close().await);
-    Ok(TransferResult { tables: transferred, already_copied: occupied.is_some(), resumed })
+    Ok(TransferResult { tables: transferred, already_copied: non_empty_table.is_some(), resumed })
 }
 
-/// Whether the server reports a transaction as aborted. The error of its commit does not prove it: a proxy may have returned
-/// the error for a commit that succeeded.
+/// Whether the server reports a transaction as aborted. An error of the commit does not prove that, because a proxy may return
+/// an error although the commit succeeded.
 async fn was_aborted(connection: &mut PgConnection, transaction: &str) -> bool {
     let query = sqlx::query_scalar(TRANSACTION_STATUS).bind(transaction);
     let status: Result<Option<String>, _> = query.fetch_one(connection).await;
@@ -222,7 +222,7 @@ async fn connect(url: &SecretString) -> Result<PgConnection, TransferError> {
 }
 
 /// Creates the schema if it is missing, and locks all tables until the transaction ends. Returns a table that has rows, if any.
-async fn prepare<'t>(to: &mut PgConnection, tables: &'t [Table]) -> Result<Option<&'t Table>, TransferError> {
+async fn prepare_target<'t>(to: &mut PgConnection, tables: &'t [Table]) -> Result<Option<&'t Table>, TransferError> {
     tables::refuse_foreign_tables(to, tables).await?;
     MIGRATIONS.run(&mut *to).await?;
     for table in tables {
@@ -237,26 +237,30 @@ async fn prepare<'t>(to: &mut PgConnection, tables: &'t [Table]) -> Result<Optio
     Ok(None)
 }
 
-/// Copies all tables, if `copies`, and compares them.
+/// Compares all tables, after copying them if `copy_first`.
 async fn compare_all(
     (from, to): (&mut SqliteConnection, &mut PgConnection),
     tables: &[Table],
-    copies: bool,
+    copy_first: bool,
 ) -> Result<Vec<TransferredTable>, TransferError> {
     let mut transferred = Vec::new();
     for table in tables {
-        let source = if copies { copy(from, to, table).await? } else { digest_source(from, table).await? };
+        let source = if copy_first { copy_table(from, to, table).await? } else { digest_source(from, table).await? };
         if source != digest_target(to, table).await? {
             let name = table.name.clone();
-            return Err(if copies { TransferError::CopyDiffers(name) } else { TransferError::TargetDiffers(name) });
+            return Err(if copy_first { TransferError::CopyDiffers(name) } else { TransferError::TargetDiffers(name) });
         }
         transferred.push(TransferredTable::new(table, &source));
     }
     Ok(transferred)
 }
 
-async fn copy(from: &mut SqliteConnection, to: &mut PgConnection, table: &Table) -> Result<TableDigest, TransferError> {
-    let error = TransferError::row(table);
+async fn copy_table(
+    from: &mut SqliteConnection,
+    to: &mut PgConnection,
+    table: &Table,
+) -> Result<TableDigest, TransferError> {
+    let error = TransferError::for_row(table);
     let (mut digest, mut batch) = (TableDigest::default(), Batch::new(table));
     let mut rows = sqlx::query(AssertSqlSafe(table.select_statement())).fetch(from);
     while let Some(row) = rows.try_next().await.map_err(error)? {
@@ -273,12 +277,12 @@ async fn copy(from: &mut SqliteConnection, to: &mut PgConnection, table: &Table)
 
 async fn digest_target(to: &mut PgConnection, table: &Table) -> Result<TableDigest, TransferError> {
     let rows = sqlx::query(AssertSqlSafe(table.select_statement())).fetch(to);
-    digest_rows(table, rows.map(|row| batch::read(table, &row?))).await
+    digest_rows(table, rows.map(|row| batch::fields_from_row(table, &row?))).await
 }
 
 async fn digest_source(from: &mut SqliteConnection, table: &Table) -> Result<TableDigest, TransferError> {
     let rows = sqlx::query(AssertSqlSafe(table.select_statement())).fetch(from);
-    digest_rows(table, rows.map(|row| batch::read(table, &row?))).await
+    digest_rows(table, rows.map(|row| batch::fields_from_row(table, &row?))).await
 }
 
 async fn digest_rows(
@@ -286,7 +290,7 @@ async fn digest_rows(
     rows: impl Stream<Item = Result<Vec<Option<String>>, sqlx::Error>>,
 ) -> Result<TableDigest, TransferError> {
     let (mut rows, mut digest) = (pin!(rows), TableDigest::default());
-    while let Some(fields) = rows.try_next().await.map_err(TransferError::row(table))? {
+    while let Some(fields) = rows.try_next().await.map_err(TransferError::for_row(table))? {
         digest.add(&fields);
     }
     Ok(digest)

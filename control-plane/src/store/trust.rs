@@ -1,7 +1,6 @@
-//! Feedback on agents, the rating per service that results from it, and the agents whose new trust score is not yet sent to
-//! the sidecars.
+//! The tables of feedback on agents, of ratings by service, and of agents whose new trust score was not yet sent to sidecars.
 
-use super::{Conn, StoreError, agents::read_owner, row, statements::statements};
+use super::{Conn, StoreError, agents::owner_from_row, row, statements::statements};
 use crate::domain::{
     page::{ListPage, Page},
     text::Description,
@@ -16,20 +15,20 @@ statements! { STATEMENTS:
     COUNT_FEEDBACK = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM trust_feedback WHERE agent_id = $1";
     LIST_FEEDBACK = "SELECT id, agent_id, service_id, score, reason, metadata, created_at FROM trust_feedback \
          WHERE agent_id = $1 ORDER BY created_at DESC, id DESC LIMIT $2 OFFSET $3";
-    RATINGS = "SELECT o.service_id, s.owner_issuer, s.owner_subject, o.weight, o.mean, o.rated_at \
+    LIST_RATINGS = "SELECT o.service_id, s.owner_issuer, s.owner_subject, o.weight, o.mean, o.rated_at \
          FROM trust_opinions o JOIN services s ON s.id = o.service_id WHERE o.agent_id = $1 ORDER BY o.service_id";
     UPSERT_RATING = "INSERT INTO trust_opinions (agent_id, service_id, weight, mean, rated_at) VALUES ($1, $2, $3, $4, $5) \
          ON CONFLICT (agent_id, service_id) DO UPDATE SET weight = excluded.weight, mean = excluded.mean, \
          rated_at = excluded.rated_at";
-    MARK = "INSERT INTO trust_marks (agent_id) VALUES ($1) ON CONFLICT (agent_id) DO UPDATE SET agent_id = excluded.agent_id";
-    ANY_MARKS = "SELECT 1 AS marked FROM trust_marks LIMIT 1";
-    TAKE_MARKS = "DELETE FROM trust_marks RETURNING agent_id";
+    MARK_CHANGED_AGENT = "INSERT INTO trust_marks (agent_id) VALUES ($1) ON CONFLICT (agent_id) DO UPDATE SET agent_id = excluded.agent_id";
+    ANY_CHANGED_AGENT = "SELECT 1 AS marked FROM trust_marks LIMIT 1";
+    TAKE_CHANGED_AGENTS = "DELETE FROM trust_marks RETURNING agent_id";
 }
 
 /// Weights and means are stored in millionths.
 const MILLION: f64 = 1e6;
 
-/// Inserts a feedback.
+/// Inserts new feedback.
 pub async fn insert_feedback(conn: &mut Conn, feedback: &Feedback) -> Result<(), StoreError> {
     sqlx::query(INSERT_FEEDBACK)
         .bind(feedback.id.to_string())
@@ -44,20 +43,20 @@ pub async fn insert_feedback(conn: &mut Conn, feedback: &Feedback) -> Result<(),
     Ok(())
 }
 
-/// Feedback on an agent, newest first.
+/// Lists feedback on an agent, newest first.
 pub async fn list_feedback(conn: &mut Conn, agent: AgentId, page: Page) -> Result<ListPage<Feedback>, StoreError> {
     let total = row::total(&sqlx::query(COUNT_FEEDBACK).bind(agent.to_string()).fetch_one(&mut *conn).await?)?;
     let query = sqlx::query(LIST_FEEDBACK).bind(agent.to_string()).bind(page.limit).bind(page.offset);
-    let items = query.fetch_all(conn).await?.iter().map(read_feedback).collect::<Result<_, _>>()?;
+    let items = query.fetch_all(conn).await?.iter().map(feedback_from_row).collect::<Result<_, _>>()?;
     Ok(ListPage { items, total })
 }
 
-/// The rating of an agent by each service that gave feedback.
-pub async fn ratings(conn: &mut Conn, agent: AgentId) -> Result<Vec<Rating>, StoreError> {
-    sqlx::query(RATINGS).bind(agent.to_string()).fetch_all(conn).await?.iter().map(read_rating).collect()
+/// Lists the rating of an agent by each service that gave feedback.
+pub async fn list_ratings(conn: &mut Conn, agent: AgentId) -> Result<Vec<Rating>, StoreError> {
+    sqlx::query(LIST_RATINGS).bind(agent.to_string()).fetch_all(conn).await?.iter().map(rating_from_row).collect()
 }
 
-/// Sets the rating of an agent by a service.
+/// Inserts or replaces the rating of an agent by a service.
 pub async fn upsert_rating(conn: &mut Conn, agent: AgentId, rating: &Rating) -> Result<(), StoreError> {
     sqlx::query(UPSERT_RATING)
         .bind(agent.to_string())
@@ -70,24 +69,24 @@ pub async fn upsert_rating(conn: &mut Conn, agent: AgentId, rating: &Rating) -> 
     Ok(())
 }
 
-/// Marks an agent whose trust score must be sent to the sidecars. Locks the row even if it exists, so that a concurrent
-/// [`take_marks`] waits for this transaction and sends the new score.
-pub async fn mark(conn: &mut Conn, agent: AgentId) -> Result<(), StoreError> {
-    sqlx::query(MARK).bind(agent.to_string()).execute(conn).await?;
+/// Marks an agent whose trust score must be sent to sidecars. Locks the row even if it exists, so that a concurrent
+/// [`take_changed_agents`] waits for this transaction and the new score is sent.
+pub async fn mark_changed(conn: &mut Conn, agent: AgentId) -> Result<(), StoreError> {
+    sqlx::query(MARK_CHANGED_AGENT).bind(agent.to_string()).execute(conn).await?;
     Ok(())
 }
 
-/// Whether any agent is marked.
-pub async fn any_marks(conn: &mut Conn) -> Result<bool, StoreError> {
-    Ok(sqlx::query(ANY_MARKS).fetch_optional(conn).await?.is_some())
+/// Whether the trust score of any agent must be sent to sidecars.
+pub async fn has_changed_agents(conn: &mut Conn) -> Result<bool, StoreError> {
+    Ok(sqlx::query(ANY_CHANGED_AGENT).fetch_optional(conn).await?.is_some())
 }
 
-/// Removes all marks and returns the agents.
-pub async fn take_marks(conn: &mut Conn) -> Result<Vec<AgentId>, StoreError> {
-    sqlx::query(TAKE_MARKS).fetch_all(conn).await?.iter().map(|row| row::parse(row, "agent_id")).collect()
+/// Removes all marks and returns the marked agents.
+pub async fn take_changed_agents(conn: &mut Conn) -> Result<Vec<AgentId>, StoreError> {
+    sqlx::query(TAKE_CHANGED_AGENTS).fetch_all(conn).await?.iter().map(|row| row::parse(row, "agent_id")).collect()
 }
 
-fn read_feedback(row: &AnyRow) -> Result<Feedback, StoreError> {
+fn feedback_from_row(row: &AnyRow) -> Result<Feedback, StoreError> {
     Ok(Feedback {
         id: row::parse(row, "id")?,
         agent: row::parse(row, "agent_id")?,
@@ -99,10 +98,10 @@ fn read_feedback(row: &AnyRow) -> Result<Feedback, StoreError> {
     })
 }
 
-fn read_rating(row: &AnyRow) -> Result<Rating, StoreError> {
+fn rating_from_row(row: &AnyRow) -> Result<Rating, StoreError> {
     Ok(Rating {
         service: row::parse(row, "service_id")?,
-        owner: read_owner(row)?.ok_or(StoreError::Corrupt("owner_issuer"))?,
+        owner: owner_from_row(row)?.ok_or(StoreError::Corrupt("owner_issuer"))?,
         weight: from_millionths(row::get(row, "weight")?),
         mean: from_millionths(row::get(row, "mean")?),
         rated_at: Timestamp::from_micros(row::get(row, "rated_at")?),

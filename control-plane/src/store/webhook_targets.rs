@@ -1,4 +1,4 @@
-//! Webhook targets and their sealed secrets.
+//! The table of webhook targets with their encrypted secrets.
 
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
@@ -23,34 +23,34 @@ macro_rules! active {
 }
 
 statements! { STATEMENTS:
-    INSERT = "INSERT INTO webhook_targets (id, service_id, url, events, description, secret, created_at, updated_at, \
+    INSERT_TARGET = "INSERT INTO webhook_targets (id, service_id, url, events, description, secret, created_at, updated_at, \
          active_since) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $7)";
-    UPDATE = "UPDATE webhook_targets SET url = $1, events = $2, description = $3, updated_at = $4, paused_at = $5, \
+    UPDATE_TARGET = "UPDATE webhook_targets SET url = $1, events = $2, description = $3, updated_at = $4, paused_at = $5, \
          disabled_at = $6, disabled_reason = $7, failing_since = $8, \
          active_since = CASE WHEN $10 = 1 THEN $4 ELSE active_since END WHERE id = $9";
     ROTATE_SECRET =
         "UPDATE webhook_targets SET previous_secret = secret, previous_until = $1, secret = $2 WHERE id = $3";
-    SECRETS = "SELECT secret, CASE WHEN previous_until > $1 THEN previous_secret END AS previous \
+    FIND_SECRETS = "SELECT secret, CASE WHEN previous_until > $1 THEN previous_secret END AS previous \
          FROM webhook_targets WHERE id = $2 AND deleted_at IS NULL";
-    LOCK = "UPDATE webhook_targets SET url = url WHERE id = $1 AND service_id = $2 AND deleted_at IS NULL";
-    LOCK_ANY_SCOPE = "UPDATE webhook_targets SET url = url WHERE id = $1";
-    FIND = concat!(
+    LOCK_TARGET = "UPDATE webhook_targets SET url = url WHERE id = $1 AND service_id = $2 AND deleted_at IS NULL";
+    LOCK_TARGET_IN_ANY_SCOPE = "UPDATE webhook_targets SET url = url WHERE id = $1";
+    FIND_TARGET = concat!(
         "SELECT ", columns!(), " FROM webhook_targets WHERE id = $1 AND service_id = $2 AND deleted_at IS NULL"
     );
-    LIST = concat!(
+    LIST_TARGETS = concat!(
         "SELECT ", columns!(), " FROM webhook_targets WHERE service_id = $1 AND deleted_at IS NULL ORDER BY id"
     );
-    WITH_DUE_DELIVERIES = concat!(
+    LIST_TARGETS_WITH_DUE_DELIVERIES = concat!(
         "SELECT ", columns!(), " FROM webhook_targets t WHERE ", active!(),
         " AND EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.target_id = t.id AND d.due_at <= $1 \
          AND d.test_asked_at IS NULL)"
     );
     UPDATED_AT_IF_ACTIVE = concat!("SELECT t.updated_at FROM webhook_targets t WHERE ", active!(), " AND t.id = $1");
-    WITH_DUE_TESTS = concat!(
+    LIST_TARGETS_WITH_DUE_TESTS = concat!(
         "SELECT ", columns!(), " FROM webhook_targets t WHERE t.deleted_at IS NULL AND t.id IN \
          (SELECT d.target_id FROM webhook_deliveries d WHERE d.test_asked_at IS NOT NULL AND d.due_at <= $1)"
     );
-    OLDEST_DUE = concat!(
+    OLDEST_DUE_TIME = concat!(
         "SELECT MIN(oldest) AS oldest FROM (SELECT (SELECT CASE WHEN MIN(d.due_at) < t.active_since THEN t.active_since \
          ELSE MIN(d.due_at) END FROM webhook_deliveries d WHERE d.target_id = t.id AND d.due_at <= $1) AS oldest \
          FROM webhook_targets t WHERE ", active!(), " AND t.failing_since IS NULL \
@@ -59,16 +59,16 @@ statements! { STATEMENTS:
     MARK_HEALTHY = "UPDATE webhook_targets SET failing_since = NULL, failed_at = NULL WHERE id = $1";
     MARK_FAILING = "UPDATE webhook_targets SET failing_since = CASE WHEN failed_at >= $1 THEN COALESCE(failing_since, $2) \
          ELSE $2 END, failed_at = $2 WHERE id = $3 AND url = $4";
-    DISABLE = "UPDATE webhook_targets SET disabled_at = $1, disabled_reason = $2 WHERE id = $3 AND disabled_at IS NULL \
+    DISABLE_TARGET = "UPDATE webhook_targets SET disabled_at = $1, disabled_reason = $2 WHERE id = $3 AND disabled_at IS NULL \
          AND deleted_at IS NULL AND url = $5 AND ($2 = 'gone' OR failing_since <= $4) RETURNING service_id";
     MARK_DELETED = "UPDATE webhook_targets SET deleted_at = $1, secret = '', previous_secret = NULL WHERE id = $2";
-    LIST_ALL = "SELECT id, deleted_at FROM webhook_targets ORDER BY id";
-    DELETE_ROW = "DELETE FROM webhook_targets WHERE id = $1 AND deleted_at <= $2";
+    LIST_ALL_TARGETS = "SELECT id, deleted_at FROM webhook_targets ORDER BY id";
+    DELETE_TARGET_ROW = "DELETE FROM webhook_targets WHERE id = $1 AND deleted_at <= $2";
     DELETE_EXPIRED_SECRETS =
         "UPDATE webhook_targets SET previous_secret = NULL, previous_until = NULL WHERE previous_until <= $1";
 }
 
-/// The secrets of a target that sign now, encrypted with the master key.
+/// The current signing secrets of a target, encrypted with the master key.
 #[derive(Clone)]
 pub struct SealedSecrets {
     /// The current secret.
@@ -79,11 +79,11 @@ pub struct SealedSecrets {
 
 /// Inserts a new target.
 pub async fn insert(conn: &mut Conn, target: &WebhookTarget, sealed: &str) -> Result<(), StoreError> {
-    sqlx::query(INSERT)
+    sqlx::query(INSERT_TARGET)
         .bind(target.id.to_string())
-        .bind(service_text(target.scope))
+        .bind(service_column(target.scope))
         .bind(target.url.to_string())
-        .bind(format_events(&target.events))
+        .bind(event_filter_to_column(&target.events))
         .bind(target.description.as_str())
         .bind(sealed)
         .bind(target.created_at.micros())
@@ -93,11 +93,11 @@ pub async fn insert(conn: &mut Conn, target: &WebhookTarget, sealed: &str) -> Re
     Ok(())
 }
 
-/// Stores the fields of a target that a change can affect. `resumed` says that it became active with this change.
+/// Stores the fields of a target that a change can affect. `resumed` is whether the change makes the target active.
 pub async fn update(conn: &mut Conn, target: &WebhookTarget, resumed: bool) -> Result<(), StoreError> {
-    sqlx::query(UPDATE)
+    sqlx::query(UPDATE_TARGET)
         .bind(target.url.to_string())
-        .bind(format_events(&target.events))
+        .bind(event_filter_to_column(&target.events))
         .bind(target.description.as_str())
         .bind(target.updated_at.micros())
         .bind(target.paused_at.map(Timestamp::micros))
@@ -111,7 +111,7 @@ pub async fn update(conn: &mut Conn, target: &WebhookTarget, resumed: bool) -> R
     Ok(())
 }
 
-/// Replaces the secret. The previous one also signs, until `until`.
+/// Replaces the secret of a target. The previous secret also signs until `until`.
 pub async fn rotate_secret(
     conn: &mut Conn,
     target: WebhookId,
@@ -122,9 +122,13 @@ pub async fn rotate_secret(
     Ok(())
 }
 
-/// The secrets of a target that sign at `now`; `None` if the target is deleted.
-pub async fn secrets(conn: &mut Conn, target: WebhookId, now: Timestamp) -> Result<Option<SealedSecrets>, StoreError> {
-    let row = sqlx::query(SECRETS).bind(now.micros()).bind(target.to_string()).fetch_optional(conn).await?;
+/// Finds the secrets of a target that sign at `now`; `None` if the target is deleted.
+pub async fn find_secrets(
+    conn: &mut Conn,
+    target: WebhookId,
+    now: Timestamp,
+) -> Result<Option<SealedSecrets>, StoreError> {
+    let row = sqlx::query(FIND_SECRETS).bind(now.micros()).bind(target.to_string()).fetch_optional(conn).await?;
     let read =
         |row: AnyRow| Ok(SealedSecrets { current: row::get(&row, "secret")?, previous: row::get(&row, "previous")? });
     row.map(read).transpose()
@@ -132,66 +136,66 @@ pub async fn secrets(conn: &mut Conn, target: WebhookId, now: Timestamp) -> Resu
 
 /// Locks the row of a target until the transaction ends. Returns false if the scope has no such target.
 pub async fn lock(conn: &mut Conn, scope: WebhookScope, target: WebhookId) -> Result<bool, StoreError> {
-    let query = sqlx::query(LOCK).bind(target.to_string()).bind(service_text(scope));
+    let query = sqlx::query(LOCK_TARGET).bind(target.to_string()).bind(service_column(scope));
     Ok(query.execute(conn).await?.rows_affected() == 1)
 }
 
-/// The target with this id, if it is in this scope.
+/// Finds a target by id. Returns `None` if it is in another scope.
 pub async fn find(
     conn: &mut Conn,
     scope: WebhookScope,
     target: WebhookId,
 ) -> Result<Option<WebhookTarget>, StoreError> {
-    let query = sqlx::query(FIND).bind(target.to_string()).bind(service_text(scope));
-    query.fetch_optional(conn).await?.as_ref().map(read_target).transpose()
+    let query = sqlx::query(FIND_TARGET).bind(target.to_string()).bind(service_column(scope));
+    query.fetch_optional(conn).await?.as_ref().map(target_from_row).transpose()
 }
 
-/// The targets of a scope, oldest first.
+/// Lists the targets of a scope, oldest first.
 pub async fn list(conn: &mut Conn, scope: WebhookScope) -> Result<Vec<WebhookTarget>, StoreError> {
-    let rows = sqlx::query(LIST).bind(service_text(scope)).fetch_all(conn).await?;
-    rows.iter().map(read_target).collect()
+    let rows = sqlx::query(LIST_TARGETS).bind(service_column(scope)).fetch_all(conn).await?;
+    rows.iter().map(target_from_row).collect()
 }
 
-/// Active targets with due deliveries.
-pub async fn with_due_deliveries(conn: &mut Conn, now: Timestamp) -> Result<Vec<WebhookTarget>, StoreError> {
-    let rows = sqlx::query(WITH_DUE_DELIVERIES).bind(now.micros()).fetch_all(conn).await?;
-    Ok(rows.iter().filter_map(read_or_skip).collect())
+/// Lists active targets with due deliveries.
+pub async fn list_with_due_deliveries(conn: &mut Conn, now: Timestamp) -> Result<Vec<WebhookTarget>, StoreError> {
+    let rows = sqlx::query(LIST_TARGETS_WITH_DUE_DELIVERIES).bind(now.micros()).fetch_all(conn).await?;
+    Ok(rows.iter().filter_map(target_from_row_or_skip).collect())
 }
 
-/// When an active target was last changed; `None` if the target is not active.
+/// Finds the time of the last change of a target; `None` if the target is not active.
 pub async fn updated_at_if_active(conn: &mut Conn, target: WebhookId) -> Result<Option<Timestamp>, StoreError> {
     let row = sqlx::query(UPDATED_AT_IF_ACTIVE).bind(target.to_string()).fetch_optional(conn).await?;
     row.map(|row| row::timestamp(&row, "updated_at")).transpose()
 }
 
-/// Targets with a due test, active or not.
-pub async fn with_due_tests(conn: &mut Conn, now: Timestamp) -> Result<Vec<WebhookTarget>, StoreError> {
-    let rows = sqlx::query(WITH_DUE_TESTS).bind(now.micros()).fetch_all(conn).await?;
-    Ok(rows.iter().filter_map(read_or_skip).collect())
+/// Lists targets with a due test delivery, active or not.
+pub async fn list_with_due_tests(conn: &mut Conn, now: Timestamp) -> Result<Vec<WebhookTarget>, StoreError> {
+    let rows = sqlx::query(LIST_TARGETS_WITH_DUE_TESTS).bind(now.micros()).fetch_all(conn).await?;
+    Ok(rows.iter().filter_map(target_from_row_or_skip).collect())
 }
 
-/// Due time of the oldest delivery to an active target that does not fail, or time of the oldest event in the outbox. A
-/// delivery to a target that was resumed counts from then.
-pub async fn oldest_due(conn: &mut Conn, now: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    let row = sqlx::query(OLDEST_DUE).bind(now.micros()).fetch_one(conn).await?;
+/// Finds the earliest due time of a delivery to an active target that does not fail, or the time of the oldest event in the
+/// outbox if that is earlier. For a delivery to a resumed target, the time of the resumption counts if it is later.
+pub async fn oldest_due_time(conn: &mut Conn, now: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+    let row = sqlx::query(OLDEST_DUE_TIME).bind(now.micros()).fetch_one(conn).await?;
     row::optional_timestamp(&row, "oldest")
 }
 
-/// Locks the row of a target in any scope until the transaction ends. A transaction that changes deliveries of several
-/// targets locks these first, in the order of their ids, to avoid deadlocks.
+/// Locks the row of a target in any scope until the transaction ends. A transaction that changes deliveries of several targets
+/// must first lock these targets in the order of their ids, to avoid deadlocks.
 pub async fn lock_any_scope(conn: &mut Conn, target: WebhookId) -> Result<(), StoreError> {
-    sqlx::query(LOCK_ANY_SCOPE).bind(target.to_string()).execute(conn).await?;
+    sqlx::query(LOCK_TARGET_IN_ANY_SCOPE).bind(target.to_string()).execute(conn).await?;
     Ok(())
 }
 
-/// Records that a target accepts deliveries again.
+/// Records that a target accepted a delivery.
 pub async fn mark_healthy(conn: &mut Conn, target: WebhookId) -> Result<(), StoreError> {
     sqlx::query(MARK_HEALTHY).bind(target.to_string()).execute(conn).await?;
     Ok(())
 }
 
-/// Records a failure at this URL, unless the URL of the target has changed. If the previous failure is older than
-/// `horizon`, a new failing period begins: two failures far apart do not show that the target failed all the time.
+/// Records a failed delivery to this URL, unless the URL of the target has changed. If the previous failure is older than
+/// `horizon`, a new failing period begins, because failures with a long time between them do not prove a permanent failure.
 pub async fn mark_failing(
     conn: &mut Conn,
     (target, url): (WebhookId, &TargetUrl),
@@ -210,29 +214,29 @@ pub async fn disable(
     reason: DisabledReason,
     (now, horizon): (Timestamp, Timestamp),
 ) -> Result<Option<WebhookScope>, StoreError> {
-    let query = sqlx::query(DISABLE).bind(now.micros()).bind(reason.as_str()).bind(target.to_string());
+    let query = sqlx::query(DISABLE_TARGET).bind(now.micros()).bind(reason.as_str()).bind(target.to_string());
     let row = query.bind(horizon.micros()).bind(url.to_string()).fetch_optional(conn).await?;
-    row.as_ref().map(read_scope).transpose()
+    row.as_ref().map(scope_from_row).transpose()
 }
 
 /// Marks a target as deleted. Housekeeping deletes its deliveries in batches, and then the row.
 pub async fn mark_deleted(conn: &mut Conn, target: WebhookId, now: Timestamp) -> Result<(), StoreError> {
-    // The secrets are erased at once, since they sign nothing any more.
+    // The secrets are erased at once, because they are no longer needed for signatures.
     sqlx::query(MARK_DELETED).bind(now.micros()).bind(target.to_string()).execute(conn).await?;
     Ok(())
 }
 
-/// All targets, each with whether it is marked as deleted.
+/// Lists all targets, and whether each is marked as deleted.
 pub async fn list_all(conn: &mut Conn) -> Result<Vec<(WebhookId, bool)>, StoreError> {
-    let rows = sqlx::query(LIST_ALL).fetch_all(conn).await?;
+    let rows = sqlx::query(LIST_ALL_TARGETS).fetch_all(conn).await?;
     let read = |row| Ok((row::parse(row, "id")?, row::optional_timestamp(row, "deleted_at")?.is_some()));
     rows.iter().map(read).collect()
 }
 
-/// Deletes the row of a target that was marked as deleted at or before `before`. No transaction that began earlier must
-/// still run, since it could insert deliveries.
+/// Deletes the row of a target that was marked as deleted at or before `before`. No transaction from before that time may
+/// still run, because it could insert deliveries.
 pub async fn delete_row(conn: &mut Conn, target: WebhookId, before: Timestamp) -> Result<(), StoreError> {
-    sqlx::query(DELETE_ROW).bind(target.to_string()).bind(before.micros()).execute(conn).await?;
+    sqlx::query(DELETE_TARGET_ROW).bind(target.to_string()).bind(before.micros()).execute(conn).await?;
     Ok(())
 }
 
@@ -242,51 +246,51 @@ pub async fn delete_expired_secrets(conn: &mut Conn, now: Timestamp) -> Result<(
     Ok(())
 }
 
-/// Skips a row that cannot be read, so that it does not block the other targets.
-fn read_or_skip(row: &AnyRow) -> Option<WebhookTarget> {
-    read_target(row)
+/// Converts a row, or logs an error and returns `None`, so that an invalid row does not block the other targets.
+fn target_from_row_or_skip(row: &AnyRow) -> Option<WebhookTarget> {
+    target_from_row(row)
         .inspect_err(|error| tracing::error!(%error, "cannot read a webhook from the database; skipping it"))
         .ok()
 }
 
-fn service_text(scope: WebhookScope) -> String {
+fn service_column(scope: WebhookScope) -> String {
     scope.service().map_or(String::new(), |service| service.to_string())
 }
 
-fn format_events(filter: &EventFilter) -> String {
+fn event_filter_to_column(filter: &EventFilter) -> String {
     match filter.names()[..] {
         [EventFilter::ALL] => String::new(),
         ref names => format!(",{},", names.join(",")),
     }
 }
 
-fn parse_events(text: &str) -> Result<EventFilter, StoreError> {
+fn event_filter_from_column(text: &str) -> Result<EventFilter, StoreError> {
     let names: Vec<_> = text.split(',').filter(|name| !name.is_empty()).collect();
     let names = if names.is_empty() { vec![EventFilter::ALL] } else { names };
     EventFilter::parse(names).map_err(|_| StoreError::Corrupt("events"))
 }
 
-fn read_scope(row: &AnyRow) -> Result<WebhookScope, StoreError> {
+fn scope_from_row(row: &AnyRow) -> Result<WebhookScope, StoreError> {
     match row::get::<String>(row, "service_id")?.as_str() {
         "" => Ok(WebhookScope::Deployment),
         _ => Ok(WebhookScope::Service(row::parse(row, "service_id")?)),
     }
 }
 
-fn read_target(row: &AnyRow) -> Result<WebhookTarget, StoreError> {
+fn target_from_row(row: &AnyRow) -> Result<WebhookTarget, StoreError> {
     let reason: Option<String> = row::get(row, "disabled_reason")?;
     let reason = reason.map(|reason| DisabledReason::parse(&reason).ok_or(StoreError::Corrupt("disabled_reason")));
     Ok(WebhookTarget {
         id: row::parse(row, "id")?,
-        scope: read_scope(row)?,
+        scope: scope_from_row(row)?,
         url: TargetUrl::parse(&row::get::<String>(row, "url")?).map_err(|_| StoreError::Corrupt("url"))?,
-        events: parse_events(&row::get::<String>(row, "events")?)?,
+        events: event_filter_from_column(&row::get::<String>(row, "events")?)?,
         description: row::convert::<Description>(row, "description")?,
         created_at: row::timestamp(row, "created_at")?,
         updated_at: row::timestamp(row, "updated_at")?,
         paused_at: row::optional_timestamp(row, "paused_at")?,
         disabled: row::optional_timestamp(row, "disabled_at")?.zip(reason.transpose()?),
         failing_since: row::optional_timestamp(row, "failing_since")?,
-        previous_until: row::optional_timestamp(row, "previous_until")?,
+        previous_secret_until: row::optional_timestamp(row, "previous_until")?,
     })
 }

@@ -63,7 +63,7 @@ pub async fn read_batch(store: &Store, scope: ReadScope) -> Result<Option<Change
     let (since, service_filter) = match scope {
         // Changes below the floor are deleted. If the requested revision is below it, `since` of the batch is higher.
         ReadScope::AllServices(revision) => (revision.max(floor), None),
-        ReadScope::Resume(revision, service) if feed::contains(conn, position, revision).await? => {
+        ReadScope::Resume(revision, service) if feed::can_resume_at(conn, position, revision).await? => {
             (revision, Some(service))
         }
         ReadScope::Resume(..) => return Ok(None),
@@ -87,19 +87,19 @@ async fn collect_changes(
     service_filter: Option<ServiceId>,
 ) -> Result<ChangeBatch, StoreError> {
     // The changes are in commit order, so the map contains the revision of the last of several equal changes.
-    let changes = feed::changes(conn, range).await?;
+    let changes = feed::list_changes(conn, range).await?;
     let revisions: BTreeMap<Change, Revision> = changes.iter().map(|change| (change.value, change.revision)).collect();
     let mut batch = ChangeBatch { since: range.since, revision: range.until, floor, ..ChangeBatch::default() };
     for (change, revision) in &revisions {
         batch.add(conn, *change, *revision, service_filter).await?;
     }
     // One query reads the roles of all changed agents, and one their trust scores and statuses.
-    for (service, agent, grant) in assignments::changed_grants(conn, range, service_filter).await? {
+    for (service, agent, grant) in assignments::list_changed_grants(conn, range, service_filter).await? {
         if let Some(grants) = batch.role_grants.get_mut(&(service, agent)) {
             grants.value.push(grant);
         }
     }
-    for AgentState { agent, trust, status } in agents::changed_states(conn, range).await? {
+    for AgentState { agent, trust, status } in agents::list_changed_states(conn, range).await? {
         let revision_of = |change| revisions.get(&change).copied();
         let changes = batch.agents.entry(agent).or_default();
         changes.trust = revision_of(Change::Trust(agent)).map(|revision| Versioned { revision, value: trust });
@@ -150,5 +150,5 @@ async fn accepts_unbound(conn: &mut Conn, service: ServiceId) -> Result<bool, St
 }
 
 async fn live_public_keys(conn: &mut Conn) -> Result<Vec<Vec<u8>>, StoreError> {
-    Ok(signing_keys::ring(conn).await?.live().map(|key| key.public.to_sec1().to_vec()).collect())
+    Ok(signing_keys::load_ring(conn).await?.live().map(|key| key.public.to_sec1().to_vec()).collect())
 }

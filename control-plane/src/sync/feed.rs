@@ -11,8 +11,11 @@ use tokio::sync::{broadcast, watch};
 /// with a new stream.
 const MAX_LAG: usize = 1024;
 
-/// Interval at which the feed is polled for changes that other processes committed.
-const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Default interval at which the feed is polled for changes that other processes committed.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(250);
+
+/// A revocation must take effect within a second, as README promises, also at replicas without Redis, which only poll.
+const _: () = assert!(POLL_INTERVAL.as_millis() <= 500);
 
 /// Broadcasts batches of changes.
 #[derive(Clone)]
@@ -23,16 +26,17 @@ pub struct FeedReader {
     feed: ChangeFeed,
     store: Store,
     committed: watch::Receiver<Revision>,
+    poll_interval: Duration,
     /// Changes up to this revision have been broadcast.
     sent_revision: Revision,
 }
 
 impl FeedReader {
     /// A reader that starts at the current revision. Subscribers receive all later changes.
-    pub fn new(store: Store) -> Self {
+    pub fn new(store: Store, poll_interval: Duration) -> Self {
         let mut committed = store.committed_revision();
         let sent_revision = *committed.borrow_and_update();
-        Self { feed: ChangeFeed(broadcast::Sender::new(MAX_LAG)), store, committed, sent_revision }
+        Self { feed: ChangeFeed(broadcast::Sender::new(MAX_LAG)), store, committed, poll_interval, sent_revision }
     }
 
     /// The feed that this reader broadcasts to.
@@ -46,7 +50,7 @@ impl FeedReader {
             tokio::select! {
                 () = shutdown.requested() => return,
                 _ = self.committed.changed() => {}
-                () = tokio::time::sleep(POLL_INTERVAL) => {}
+                () = tokio::time::sleep(self.poll_interval) => {}
             }
             self.committed.borrow_and_update();
             self.broadcast_changes(&metrics).await;

@@ -12,5 +12,5 @@ mod follower;
 mod service;
 
 pub use context::SidecarSettings;
-pub use feed::FeedReader;
+pub use feed::{FeedReader, POLL_INTERVAL};
 pub use service::SyncService;

@@ -3,7 +3,7 @@
 
 use crate::{
     domain::{
-        audit::{AuditAction, Initiator, NewAuditEntry, Object},
+        audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         webhook::{
             DISABLED_AFTER, DisabledReason, FAILING_PERIOD_RESET, WebhookScope, WebhookTarget,
             delivery::{Attempt, AttemptFailure, DeliveryState},
@@ -98,8 +98,8 @@ impl DeliveryQueue {
     /// Finds due work, and the times at which these targets were last changed.
     pub(super) async fn find_due(&self, target_ids: Vec<WebhookId>, now: Timestamp) -> Result<DueWork, StoreError> {
         let mut read = self.store.read().await?;
-        let targets = webhook_targets::with_due_deliveries(read.conn(), now).await?;
-        let tests = webhook_targets::with_due_tests(read.conn(), now).await?;
+        let targets = webhook_targets::list_with_due_deliveries(read.conn(), now).await?;
+        let tests = webhook_targets::list_with_due_tests(read.conn(), now).await?;
         let mut updated_at = Vec::new();
         for target in target_ids {
             updated_at.push((target, webhook_targets::updated_at_if_active(read.conn(), target).await?));
@@ -154,7 +154,7 @@ impl DeliveryQueue {
         target: &WebhookTarget,
         now: Timestamp,
     ) -> Result<Option<Vec<WebhookSecret>>, StoreError> {
-        let Some(sealed) = webhook_targets::secrets(tx.conn(), target.id, now).await? else { return Ok(None) };
+        let Some(sealed) = webhook_targets::find_secrets(tx.conn(), target.id, now).await? else { return Ok(None) };
         let sealed = [Some(sealed.current), sealed.previous].into_iter().flatten();
         let secrets: Option<Vec<_>> =
             sealed.map(|sealed| self.keyring.open_webhook_secret(target.id, &sealed)).collect();
@@ -252,7 +252,7 @@ async fn audit_disabled(tx: &mut Write, disabled: Vec<DisabledTarget>) -> Result
     disabled.sort_by(|(chain, _), (other_chain, _)| chain.cmp(other_chain));
     for (_, DisabledTarget { scope, id, reason }) in disabled {
         tracing::warn!(webhook = %id, reason = reason.as_str(), "webhook disabled");
-        let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookDisabled).object(Object::Webhook(id));
+        let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookDisabled).object(AuditedObject::Webhook(id));
         tx.audit(&Initiator::SYSTEM, &entry.detail("reason", reason.as_str())).await?;
     }
     Ok(())

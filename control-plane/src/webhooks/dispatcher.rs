@@ -160,7 +160,7 @@ impl DispatchLoop {
         };
         let SendOutcome { response, failure, retry_after } = outcome;
         let jitter = self.jitter();
-        let retry = || self.config.schedule.next(delivery.attempts + 1, at, retry_after, jitter);
+        let retry = || self.config.schedule.next_attempt(delivery.attempts + 1, at, retry_after, jitter);
         let state = match failure {
             None => DeliveryState::Delivered,
             Some(AttemptFailure::Gone) => DeliveryState::Dead,

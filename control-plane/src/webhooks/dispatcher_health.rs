@@ -52,7 +52,7 @@ impl DispatcherHealth {
     pub async fn measure_backlog(&self, store: &Store, metrics: &WebhookMetrics) -> Result<(), StoreError> {
         let now = self.clock.now();
         let mut read = store.read().await?;
-        let oldest_due = webhook_targets::oldest_due(read.conn(), now).await?;
+        let oldest_due = webhook_targets::oldest_due_time(read.conn(), now).await?;
         self.oldest_due.store(oldest_due.map_or(NO_TIMESTAMP, Timestamp::micros), Ordering::Relaxed);
         metrics.pending.set(deliveries::count_pending(read.conn()).await?);
         let since_epoch = |at: Timestamp| at.duration_since(Timestamp::from_micros(0)).as_secs_f64();

@@ -171,7 +171,7 @@ async fn read_response(mut response: Response, now: Timestamp) -> SendOutcome {
     bytes.truncate(EXCERPT_BYTES);
     // PostgreSQL cannot store NUL in text.
     let body = String::from_utf8_lossy(&bytes).replace('\0', "\u{fffd}");
-    let failure = AttemptFailure::of_status(status.as_u16());
+    let failure = AttemptFailure::from_http_status(status.as_u16());
     SendOutcome { response: Some(ResponseExcerpt { status: status.as_u16(), body }), failure, retry_after }
 }
 

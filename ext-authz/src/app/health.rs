@@ -1,4 +1,5 @@
-//! `grpc.health.v1`: serving from the first confirmed views until shutdown is requested.
+//! The gRPC health service `grpc.health.v1`. The status is `SERVING` from the time when every API key has a confirmed
+//! view until shutdown is requested.
 
 use crate::check::Authorizer;
 use countersign_process::{Readiness, Shutdown};
@@ -7,23 +8,23 @@ use std::time::Duration;
 use tonic::server::NamedService;
 use tonic_health::{ServingStatus, server::HealthReporter};
 
-/// The interval between two readiness checks.
+/// The interval at which readiness is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The server as a whole, and the authorization service by name.
+/// The health-check names of the server as a whole and of the authorization service.
 const SERVICE_NAMES: [&str; 2] = ["", <AuthorizationServer<Authorizer> as NamedService>::NAME];
 
 /// Reports the serving status until shutdown is requested.
 pub async fn report(reporter: HealthReporter, readiness: Readiness, shutdown: Shutdown) {
     set_status(&reporter, ServingStatus::NotServing).await;
-    let ready = async {
+    let serve_when_ready = async {
         while !readiness.pending().is_empty() {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
         set_status(&reporter, ServingStatus::Serving).await;
     };
     tokio::select! {
-        () = async { ready.await; std::future::pending().await } => {}
+        () = async { serve_when_ready.await; std::future::pending().await } => {}
         () = shutdown.requested() => {}
     }
     set_status(&reporter, ServingStatus::NotServing).await;

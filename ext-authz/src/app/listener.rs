@@ -1,4 +1,4 @@
-//! The listener for Envoy: a TCP port or a Unix socket.
+//! The listener to which Envoy connects: a TCP port or a Unix socket.
 
 use crate::config::ListenAddress;
 use std::{
@@ -11,32 +11,33 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::server::TcpIncoming;
 
-/// The mode of the socket: Envoy's user needs the group of this process; other users have no access.
+/// The file mode of the Unix socket. The user of Envoy must be in the group of this process; other users have no
+/// access.
 const SOCKET_MODE: u32 = 0o660;
 
-/// A bound listener.
+/// A bound listener for checks.
 pub enum CheckListener {
-    /// A TCP port.
+    /// The listener of a TCP port.
     Tcp(TcpListener),
-    /// A Unix socket.
+    /// The listener of a Unix socket, and the socket's path.
     Unix(UnixListener, SocketFile),
 }
 
 /// A stream of incoming connections.
 pub enum Incoming {
-    /// From a TCP port.
+    /// Connections to a TCP port.
     Tcp(TcpIncoming),
-    /// From a Unix socket, whose file is removed when the second part is dropped.
+    /// Connections to a Unix socket. The socket is removed when the [`SocketFile`] is dropped.
     Unix(UnixListenerStream, SocketFile),
 }
 
-/// The file of a Unix socket, removed on drop.
+/// The path of a Unix socket. The socket is removed on drop.
 pub struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // The file may be gone already.
-        let _result = fs::remove_file(&self.0);
+        // The socket may already have been removed.
+        let _ignored = fs::remove_file(&self.0);
     }
 }
 
@@ -55,7 +56,7 @@ impl CheckListener {
         }
     }
 
-    /// The address of a TCP port; `None` for a Unix socket.
+    /// The TCP address; `None` for a Unix socket.
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
@@ -63,7 +64,7 @@ impl CheckListener {
         }
     }
 
-    /// Starts to accept connections.
+    /// Converts the listener to a stream of connections.
     pub fn incoming(self) -> Incoming {
         match self {
             Self::Tcp(listener) => Incoming::Tcp(TcpIncoming::from(listener).with_nodelay(Some(true))),
@@ -72,7 +73,8 @@ impl CheckListener {
     }
 }
 
-/// Removes the socket of a killed process. Refuses to remove other files and sockets that are in use.
+/// Removes a socket that a killed process left behind. Returns an error if the path is another file, or a socket on
+/// which a process listens.
 async fn remove_stale_socket(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -93,8 +95,8 @@ mod tests {
 
     #[tokio::test]
     async fn bind_replaces_only_a_stale_socket() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("check.sock");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("check.sock");
         let address = ListenAddress::Unix(path.clone());
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         let listener = CheckListener::bind(&address).await.unwrap();

@@ -1,10 +1,10 @@
-//! Tests of complete checks.
+//! Tests of `Authorizer::check`, from the `CheckRequest` to the `CheckResponse`.
 
 mod fuzz;
 
 use super::*;
 use crate::{
-    fixtures::{ISSUED, ISSUER, REV, SERVICE, Signer, claims, reader},
+    fixtures::{ISSUED, ISSUER, REV, SERVICE, Signer, claims, reader_role},
     response::HeaderNames,
     view::{ApiKeyIndex, Confirmation, ServiceSettings, Snapshot},
 };
@@ -29,12 +29,12 @@ impl Clock for FixedClock {
     }
 }
 
-/// A clock that panics when the wall-clock time is read.
+/// A clock whose wall-clock time cannot be read without a panic.
 struct PanickingClock;
 
 impl Clock for PanickingClock {
     fn now(&self) -> Timestamp {
-        panic!("no wall clock")
+        panic!("the test reads the wall clock")
     }
 
     fn since_boot(&self) -> Duration {
@@ -53,7 +53,7 @@ fn view() -> Arc<View> {
             max_staleness: Duration::from_mins(1),
         },
         keys: KeySet::from_points([Signer::new(1).point()]).unwrap(),
-        roles: [reader()].into_iter().collect(),
+        roles: [reader_role()].into_iter().collect(),
         agents: vec![],
         revocations: vec![],
     };
@@ -81,8 +81,9 @@ fn authorizer(clock: impl Clock) -> Authorizer {
 }
 
 fn request(headers: &[(&str, &str)], rules: &[(&str, &str)]) -> CheckRequest {
-    let owned = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
-    check_request(HttpRequest { headers: owned(headers), ..HttpRequest::default() }, owned(rules))
+    let to_map =
+        |pairs: &[(&str, &str)]| pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    check_request(HttpRequest { headers: to_map(headers), ..HttpRequest::default() }, to_map(rules))
 }
 
 fn check_request(http: HttpRequest, rules: std::collections::HashMap<String, String>) -> CheckRequest {
@@ -96,7 +97,7 @@ async fn check(authorizer: &Authorizer, request: CheckRequest) -> CheckResponse 
     authorizer.check(Request::new(request)).await.unwrap().into_inner()
 }
 
-fn allowed(response: CheckResponse) -> OkHttpResponse {
+fn expect_allowed(response: CheckResponse) -> OkHttpResponse {
     assert_eq!(response.status.unwrap().code, 0);
     match response.http_response {
         Some(HttpResponse::OkResponse(ok)) => ok,
@@ -104,59 +105,63 @@ fn allowed(response: CheckResponse) -> OkHttpResponse {
     }
 }
 
-/// The HTTP status and the reason of a denial.
-fn denied(response: CheckResponse) -> (i32, String) {
+/// Returns the HTTP status and the reason of a denial.
+fn expect_denied(response: CheckResponse) -> (i32, String) {
     assert_ne!(response.status.unwrap().code, 0);
-    let Some(HttpResponse::DeniedResponse(denied)) = response.http_response else { panic!("denied") };
+    let Some(HttpResponse::DeniedResponse(denied)) = response.http_response else {
+        panic!("the response is not a denial")
+    };
     let headers = denied.headers.into_iter().filter_map(|option| option.header);
     let reason = headers.into_iter().find(|header| header.key == "x-agent-reason").unwrap().value;
     (denied.status.unwrap().code, reason)
 }
 
 #[tokio::test]
-async fn removes_the_token_unless_the_route_forwards_it() {
+async fn removes_token_header_unless_the_route_forwards_it() {
     let authorizer = authorizer(FixedClock);
     let bearer = format!("Bearer {}", Signer::new(1).sign(&claims()));
-    let ok = allowed(check(&authorizer, request(&[("authorization", &bearer), ("x_agent_id", "root")], &[])).await);
+    let ok =
+        expect_allowed(check(&authorizer, request(&[("authorization", &bearer), ("x_agent_id", "root")], &[])).await);
     assert_eq!(ok.headers_to_remove, ["authorization", "x_agent_id"]);
     assert_eq!(ok.headers.len(), 7);
     let both = [("authorization", "Basic dXNlcg=="), ("x-agent-token", bearer.as_str())];
-    assert_eq!(allowed(check(&authorizer, request(&both, &[])).await).headers_to_remove, ["x-agent-token"]);
+    assert_eq!(expect_allowed(check(&authorizer, request(&both, &[])).await).headers_to_remove, ["x-agent-token"]);
     let forwarded = request(&both, &[("forward_token", "true")]);
-    assert!(allowed(check(&authorizer, forwarded).await).headers_to_remove.is_empty());
+    assert!(expect_allowed(check(&authorizer, forwarded).await).headers_to_remove.is_empty());
 }
 
 #[tokio::test]
-async fn reads_headers_from_the_list_with_raw_values() {
+async fn reads_headers_from_the_header_map_with_raw_values() {
     let bearer = format!("Bearer {}", Signer::new(1).sign(&claims()));
-    let raw = |key: &str, value: &str| HeaderValue { key: key.into(), raw_value: value.into(), value: String::new() };
-    let headers = vec![raw("authorization", &bearer), raw("x-agent.id", "root")];
+    let raw_header =
+        |key: &str, value: &str| HeaderValue { key: key.into(), raw_value: value.into(), value: String::new() };
+    let headers = vec![raw_header("authorization", &bearer), raw_header("x-agent.id", "root")];
     let http = HttpRequest { header_map: Some(HeaderMap { headers }), ..HttpRequest::default() };
-    let ok = allowed(check(&authorizer(FixedClock), check_request(http, [].into())).await);
+    let ok = expect_allowed(check(&authorizer(FixedClock), check_request(http, [].into())).await);
     assert_eq!(ok.headers_to_remove, ["authorization", "x-agent.id"]);
 }
 
 #[tokio::test]
-async fn denies_without_a_grpc_error_when_no_decision_is_possible() {
+async fn invalid_requests_are_denied_without_a_grpc_error() {
     let authorizer = authorizer(FixedClock);
     let denial = |reason: &str| (503, reason.to_owned());
-    assert_eq!(denied(check(&authorizer, CheckRequest::default()).await), denial("request_invalid"));
+    assert_eq!(expect_denied(check(&authorizer, CheckRequest::default()).await), denial("request_invalid"));
     let invalid_rule = request(&[], &[("require_role", "reader")]);
-    assert_eq!(denied(check(&authorizer, invalid_rule).await), denial("rule_invalid"));
-    let other = countersign_identity::ServiceId::from_bits(9).to_string();
-    let unknown = request(&[], &[("service_id", &other)]);
-    assert_eq!(denied(check(&authorizer, unknown).await), denial("service_unknown"));
-    assert_eq!(denied(check(&authorizer, request(&[], &[])).await), (401, "token_missing".into()));
+    assert_eq!(expect_denied(check(&authorizer, invalid_rule).await), denial("rule_invalid"));
+    let unknown_service = countersign_identity::ServiceId::from_bits(9).to_string();
+    let unknown = request(&[], &[("service_id", &unknown_service)]);
+    assert_eq!(expect_denied(check(&authorizer, unknown).await), denial("service_unknown"));
+    assert_eq!(expect_denied(check(&authorizer, request(&[], &[])).await), (401, "token_missing".into()));
 }
 
 #[tokio::test]
-async fn panic_is_a_denial() {
+async fn panic_in_a_check_is_a_denial() {
     let response = check(&authorizer(PanickingClock), request(&[], &[])).await;
-    assert_eq!(denied(response), (503, "internal".into()));
+    assert_eq!(expect_denied(response), (503, "internal".into()));
 }
 
 #[tokio::test]
-async fn counts_verdicts_from_zero() {
+async fn every_verdict_has_a_counter_that_starts_at_zero() {
     let authorizer = authorizer(FixedClock);
     check(&authorizer, request(&[], &[])).await;
     let text = prometheus::TextEncoder::new().encode_to_string(&authorizer.metrics.registry().gather()).unwrap();

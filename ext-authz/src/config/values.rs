@@ -1,35 +1,35 @@
-//! Types of setting values, validated when they are parsed.
+//! Types for the values of settings. Parsing validates the value.
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use std::{fmt, net::IpAddr, path::PathBuf};
 use tonic::transport::Uri;
 
-/// Why a value is invalid; the message states the rule and never contains the value.
+/// Why a value is invalid. The error message states the rule, and does not contain the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidValue {
-    /// Not an address to listen on.
+    /// The value is not an address to listen on.
     #[error("must be an address such as `127.0.0.1:9191`, or `unix:` and a path")]
     ListenAddress,
-    /// Not an HTTPS URL.
+    /// The value is not an HTTPS URL.
     #[error("must be `https://` and a host, such as `https://control-plane:8444`")]
     SyncUrl,
-    /// API keys and data would be sent unencrypted.
+    /// The value is an HTTP URL, so API keys and data would be sent unencrypted.
     #[error("must begin with `https://`: plain `http://` is accepted for loopback only")]
     PlainText,
-    /// Not a valid header value.
-    #[error("contains something that is not a service API key: must be visible ASCII without spaces")]
+    /// The value is not a valid header value.
+    #[error("must be service API keys: visible ASCII without spaces")]
     ApiKey,
-    /// Not a valid prefix of header names.
+    /// The value is not a valid prefix of header names.
     #[error("must be lower-case letters, digits and dashes, and end with a dash, such as `x-agent-`")]
     HeaderPrefix,
 }
 
-/// The address that Envoy connects to.
+/// The address to which Envoy connects.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum ListenAddress {
-    /// Host and port.
+    /// A host and a port.
     Tcp(String),
     /// The path of a Unix socket.
     Unix(PathBuf),
@@ -79,23 +79,23 @@ impl TryFrom<String> for SyncUrl {
     fn try_from(text: String) -> Result<Self, InvalidValue> {
         let uri: Uri = text.parse().map_err(|_| InvalidValue::SyncUrl)?;
         let host = uri.host().ok_or(InvalidValue::SyncUrl)?.trim_start_matches('[').trim_end_matches(']');
-        let loopback = host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+        let is_loopback = host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
         match uri.scheme_str() {
             Some("https") => Ok(Self(uri)),
-            Some("http") if loopback => Ok(Self(uri)),
+            Some("http") if is_loopback => Ok(Self(uri)),
             Some("http") => Err(InvalidValue::PlainText),
             _ => Err(InvalidValue::SyncUrl),
         }
     }
 }
 
-/// A service API key; `Debug` does not show it.
+/// A service API key. `Debug` does not print the key.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(try_from = "String")]
 pub struct ApiKey(SecretString);
 
 impl ApiKey {
-    /// The plain key, for the `authorization` metadata.
+    /// The API key in plain text, for the `authorization` metadata.
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
     }
@@ -105,18 +105,18 @@ impl TryFrom<String> for ApiKey {
     type Error = InvalidValue;
 
     fn try_from(text: String) -> Result<Self, InvalidValue> {
-        let visible = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
-        if visible { Ok(Self(text.into())) } else { Err(InvalidValue::ApiKey) }
+        let is_visible = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+        if is_visible { Ok(Self(text.into())) } else { Err(InvalidValue::ApiKey) }
     }
 }
 
-/// The prefix of the identity headers.
+/// The prefix of the names of identity headers.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct HeaderPrefix(String);
 
 impl HeaderPrefix {
-    /// The prefix.
+    /// The prefix as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -126,7 +126,12 @@ impl TryFrom<String> for HeaderPrefix {
     type Error = InvalidValue;
 
     fn try_from(text: String) -> Result<Self, InvalidValue> {
-        let plain = text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
-        if plain && text.len() > 1 && text.ends_with('-') { Ok(Self(text)) } else { Err(InvalidValue::HeaderPrefix) }
+        let is_header_name =
+            text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+        if is_header_name && text.len() > 1 && text.ends_with('-') {
+            Ok(Self(text))
+        } else {
+            Err(InvalidValue::HeaderPrefix)
+        }
     }
 }

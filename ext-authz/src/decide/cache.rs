@@ -1,4 +1,4 @@
-//! A cache of tokens whose signature is verified, because the signature check is the most expensive part of a decision.
+//! A cache of tokens whose signature was verified. The signature check is the most expensive part of a decision.
 
 use countersign_identity::{ServiceId, SignedToken};
 use moka::sync::Cache;
@@ -6,18 +6,18 @@ use prometheus::IntCounter;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
-/// The service and the SHA-256 digest of the token.
+/// A cache key: the service and the SHA-256 digest of the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CacheKey(ServiceId, [u8; 32]);
 
 impl CacheKey {
-    /// The key of a token at a service.
+    /// Creates the cache key of a token at a service.
     pub fn new(service: ServiceId, token: &str) -> Self {
         Self(service, Sha256::digest(token).into())
     }
 }
 
-/// A bounded cache of tokens whose signature is verified.
+/// A bounded cache of tokens whose signature was verified.
 #[derive(Debug)]
 pub struct TokenCache {
     tokens: Cache<CacheKey, Arc<SignedToken>>,
@@ -31,7 +31,7 @@ impl TokenCache {
         Self { tokens: Cache::new(capacity), hits, misses }
     }
 
-    /// The token, if its signature was verified before.
+    /// The cached token, if there is one. Counts a hit or a miss.
     pub fn get(&self, key: &CacheKey) -> Option<Arc<SignedToken>> {
         let token = self.tokens.get(key);
         let counter = if token.is_some() { &self.hits } else { &self.misses };
@@ -39,7 +39,7 @@ impl TokenCache {
         token
     }
 
-    /// Adds a token whose signature was just verified.
+    /// Caches a token whose signature was verified.
     pub fn insert(&self, key: CacheKey, token: &Arc<SignedToken>) {
         self.tokens.insert(key, Arc::clone(token));
     }

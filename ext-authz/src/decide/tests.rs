@@ -1,8 +1,8 @@
-//! Tests of all reasons that a check at a known service can have.
+//! Tests of `decide`: every reason for a denial at a known service.
 
 use super::*;
 use crate::{
-    fixtures::{AGENT, ISSUED, ISSUER, READER, REV, SERVICE, SESSION, Signer, claims, reader, role_name},
+    fixtures::{AGENT, ISSUED, ISSUER, READER, REV, SERVICE, SESSION, Signer, claims, reader_role, role_name},
     view::{Confirmation, Delta, Revocation, RevokedSubject, ServiceSettings, Snapshot},
 };
 use countersign_identity::{
@@ -11,7 +11,8 @@ use countersign_identity::{
 };
 use prometheus::IntCounter;
 
-const CONFIRMED: Duration = Duration::from_secs(1000);
+/// When the last answered ping was sent, since boot.
+const CONFIRMED_AT: Duration = Duration::from_secs(1000);
 
 fn cache() -> TokenCache {
     let counter = |name| IntCounter::new(name, name).unwrap();
@@ -30,7 +31,7 @@ fn unconfirmed_view() -> View {
         floor: Revision::new(10),
         settings,
         keys: KeySet::from_points([Signer::new(1).point()]).unwrap(),
-        roles: [reader()].into_iter().collect(),
+        roles: [reader_role()].into_iter().collect(),
         agents: vec![],
         revocations: vec![],
     };
@@ -39,11 +40,11 @@ fn unconfirmed_view() -> View {
 
 fn view() -> View {
     let (revision, floor) = (Revision::new(REV), Revision::new(10));
-    unconfirmed_view().confirm(Confirmation { revision, floor, ping_sent_at: CONFIRMED })
+    unconfirmed_view().confirm(Confirmation { revision, floor, ping_sent_at: CONFIRMED_AT })
 }
 
 fn time() -> CurrentTime {
-    CurrentTime { now: Timestamp::from_seconds(ISSUED + 60), since_boot: CONFIRMED + Duration::from_secs(1) }
+    CurrentTime { now: Timestamp::from_seconds(ISSUED + 60), since_boot: CONFIRMED_AT + Duration::from_secs(1) }
 }
 
 fn decide_with_token(view: &View, policy: &Policy, token: &str) -> Decision {
@@ -78,32 +79,33 @@ fn view_with_status(status: AgentStatus, cutoff: i64) -> View {
 #[test]
 fn allows_valid_token_with_current_roles_and_trust() {
     let Decision::Verified(identity) = decide_with_token(&view(), &Policy::default(), &token_with(|_| ())) else {
-        panic!("verified")
+        panic!("the request is denied")
     };
     assert_eq!((identity.agent, identity.roles), (AGENT, vec![role_name("reader")]));
     let value = TrustScore::from_points(80.0).unwrap();
-    let trusted =
+    let trust_change =
         AgentChanges { trust: Some(Versioned { revision: Revision::new(REV + 1), value }), ..AgentChanges::default() };
-    let Decision::Verified(identity) = decide_with_token(&view_with(trusted), &Policy::default(), &token_with(|_| ()))
+    let Decision::Verified(identity) =
+        decide_with_token(&view_with(trust_change), &Policy::default(), &token_with(|_| ()))
     else {
-        panic!("verified")
+        panic!("the request is denied")
     };
     assert_eq!(identity.trust_score, value);
 }
 
 #[test]
 fn denies_invalid_token_with_its_reason() {
-    let good = token_with(|_| ());
-    let (head, _) = good.rsplit_once('.').unwrap();
+    let valid = token_with(|_| ());
+    let (header_and_claims, _) = valid.rsplit_once('.').unwrap();
     let (_, other_signature) = Signer::new(1)
         .sign(&Claims { name: "Other".into(), ..claims() })
         .rsplit_once('.')
-        .map(|(a, b)| (a.to_owned(), b.to_owned()))
+        .map(|(signed, signature)| (signed.to_owned(), signature.to_owned()))
         .unwrap();
     let cases = [
         ("not.a.token".to_owned(), Reason::TokenMalformed),
         (Signer::new(2).sign(&claims()), Reason::TokenKeyUnknown),
-        (format!("{head}.{other_signature}"), Reason::TokenSignatureInvalid),
+        (format!("{header_and_claims}.{other_signature}"), Reason::TokenSignatureInvalid),
         (token_with(|claims| claims.iss = "https://other.test".into()), Reason::TokenClaimsInvalid),
         (token_with(|claims| claims.nbf = ISSUED + 91), Reason::TokenNotYetValid),
         (token_with(|claims| claims.exp = ISSUED + 60), Reason::TokenExpired),
@@ -117,12 +119,16 @@ fn denies_invalid_token_with_its_reason() {
 }
 
 #[test]
-fn denies_what_was_revoked_since_issue() {
+fn denies_agents_tokens_and_roles_revoked_after_issue() {
     let token = token_with(|_| ());
     let reason_for = |view: &View| reason(&decide_with_token(view, &Policy::default(), &token));
     assert_eq!(reason_for(&view_with_status(AgentStatus::Suspended, 0)), Some(Reason::AgentSuspended));
     assert_eq!(reason_for(&view_with_status(AgentStatus::Revoked, 0)), Some(Reason::AgentRevoked));
-    assert_eq!(reason_for(&view_with_status(AgentStatus::Active, REV + 1)), Some(Reason::TokenRevoked), "reactivated");
+    assert_eq!(
+        reason_for(&view_with_status(AgentStatus::Active, REV + 1)),
+        Some(Reason::TokenRevoked),
+        "the agent was reactivated"
+    );
     assert_eq!(reason_for(&view_with_status(AgentStatus::Active, 0)), None);
     let revision = Revision::new(REV + 1);
     let revocations = vec![Revocation { revision, subject: RevokedSubject::Session(SESSION) }];
@@ -137,7 +143,7 @@ fn denies_what_was_revoked_since_issue() {
     assert_eq!(
         reason_for(&view_with(AgentChanges { roles, ..AgentChanges::default() })),
         Some(Reason::NoRole),
-        "the assignment ends now"
+        "the role assignment has ended"
     );
 }
 
@@ -158,68 +164,68 @@ fn checks_requirements_of_the_route() {
     let trust = |points| Policy { min_trust_score: TrustScore::from_points(points).ok(), ..Policy::default() };
     assert_eq!(reason_for(trust(50.0)), None);
     assert_eq!(reason_for(trust(50.01)), Some(Reason::TrustTooLow));
-    let without = token_with(|claims| claims.roles.clear());
-    assert_eq!(reason(&decide_with_token(&view(), &Policy::default(), &without)), Some(Reason::NoRole));
-    let unassigned = Policy { allow_unassigned: true, ..Policy::default() };
-    assert_eq!(reason(&decide_with_token(&view(), &unassigned, &without)), None);
+    let without_roles = token_with(|claims| claims.roles.clear());
+    assert_eq!(reason(&decide_with_token(&view(), &Policy::default(), &without_roles)), Some(Reason::NoRole));
+    let allows_unassigned = Policy { allow_unassigned: true, ..Policy::default() };
+    assert_eq!(reason(&decide_with_token(&view(), &allows_unassigned, &without_roles)), None);
 }
 
 #[test]
-fn anonymous_requires_that_no_token_is_sent() {
+fn anonymous_route_still_refuses_invalid_tokens() {
     let anonymous = Policy { allow_anonymous: true, ..Policy::default() };
-    let reason_for = |policy: &Policy, presented| decide(&view(), policy, presented, time(), &cache());
-    assert_eq!(reason(&reason_for(&Policy::default(), PresentedToken::Absent)), Some(Reason::TokenMissing));
-    assert_eq!(reason_for(&anonymous, PresentedToken::Absent), Decision::Anonymous);
+    let decide_with = |policy: &Policy, token| decide(&view(), policy, token, time(), &cache());
+    assert_eq!(reason(&decide_with(&Policy::default(), PresentedToken::Absent)), Some(Reason::TokenMissing));
+    assert_eq!(decide_with(&anonymous, PresentedToken::Absent), Decision::Anonymous);
     let repeated = PresentedToken::Invalid(Reason::TokenRepeated);
-    assert_eq!(reason(&reason_for(&anonymous, repeated)), Some(Reason::TokenRepeated));
-    assert_eq!(reason(&reason_for(&anonymous, PresentedToken::Unverified("bad"))), Some(Reason::TokenMalformed));
+    assert_eq!(reason(&decide_with(&anonymous, repeated)), Some(Reason::TokenRepeated));
+    assert_eq!(reason(&decide_with(&anonymous, PresentedToken::Unverified("bad"))), Some(Reason::TokenMalformed));
 }
 
 #[test]
 fn denies_when_view_is_unconfirmed_or_stale() {
     let token = token_with(|_| ());
     assert_eq!(reason(&decide_with_token(&unconfirmed_view(), &Policy::default(), &token)), Some(Reason::ViewMissing));
-    let at = |seconds| {
-        let moment = CurrentTime { since_boot: CONFIRMED + Duration::from_secs(seconds), ..time() };
-        reason(&decide(&view(), &Policy::default(), PresentedToken::Unverified(&token), moment, &cache()))
+    let reason_after = |seconds| {
+        let time = CurrentTime { since_boot: CONFIRMED_AT + Duration::from_secs(seconds), ..time() };
+        reason(&decide(&view(), &Policy::default(), PresentedToken::Unverified(&token), time, &cache()))
     };
-    assert_eq!((at(59), at(60)), (None, Some(Reason::ViewStale)));
+    assert_eq!((reason_after(59), reason_after(60)), (None, Some(Reason::ViewStale)));
 }
 
 #[test]
 fn cached_token_skips_only_the_signature_check() {
     let (cache, token, policy) = (cache(), token_with(|_| ()), Policy::default());
     let reason_for =
-        |view: &View, moment| reason(&decide(view, &policy, PresentedToken::Unverified(&token), moment, &cache));
+        |view: &View, time| reason(&decide(view, &policy, PresentedToken::Unverified(&token), time, &cache));
     assert_eq!(reason_for(&view(), time()), None);
     assert!(cache.get(&CacheKey::new(SERVICE, &token)).is_some());
     assert!(cache.get(&CacheKey::new(ServiceId::from_bits(9), &token)).is_none());
-    let late = CurrentTime { now: Timestamp::from_seconds(ISSUED + 3600), ..time() };
-    assert_eq!(reason_for(&view(), late), Some(Reason::TokenExpired));
+    let at_expiry = CurrentTime { now: Timestamp::from_seconds(ISSUED + 3600), ..time() };
+    assert_eq!(reason_for(&view(), at_expiry), Some(Reason::TokenExpired));
     let delta = Delta { revision: Revision::new(REV + 1), keys: Some(KeySet::default()), ..Delta::default() };
     assert_eq!(reason_for(&view().apply(delta), time()), Some(Reason::TokenKeyUnknown));
 }
 
 #[test]
-fn denial_names_the_agent_only_if_the_signature_is_valid() {
+fn denial_contains_the_agent_only_if_the_signature_is_valid() {
     let denied_agent = |token: &str| match decide_with_token(
         &view_with_status(AgentStatus::Suspended, 0),
         &Policy::default(),
         token,
     ) {
         Decision::Denied(denial) => denial.agent,
-        Decision::Verified(_) | Decision::Anonymous => panic!("denied"),
+        Decision::Verified(_) | Decision::Anonymous => panic!("the request is allowed"),
     };
     assert_eq!(denied_agent(&token_with(|_| ())), Some(AGENT));
     assert_eq!(denied_agent(&Signer::new(2).sign(&claims())), None);
 }
 
 #[test]
-fn denial_states_the_unmet_requirement() {
+fn denial_contains_the_unmet_requirement() {
     let token = token_with(|_| ());
     let unmet = |policy: &Policy, token: &str| match decide_with_token(&view(), policy, token) {
         Decision::Denied(denial) => denial.unmet,
-        Decision::Verified(_) | Decision::Anonymous => panic!("denied"),
+        Decision::Verified(_) | Decision::Anonymous => panic!("the request is allowed"),
     };
     let required = vec![role_name("reader"), role_name("writer")];
     let roles = Policy { require_roles: required.clone(), ..Policy::default() };

@@ -1,29 +1,30 @@
-//! Parses a policy from Envoy's context extensions, a map of names to strings.
+//! Parses a policy from Envoy's context extensions, a map from strings to strings.
 //!
-//! Lists have the format of the identity headers: items separated by commas and percent-encoded where necessary.
+//! A list has the format of the identity headers: its items are separated by commas, and percent-encoded if they
+//! contain special characters.
 
 use super::Policy;
 use countersign_identity::TrustScore;
 use percent_encoding::percent_decode_str;
 use std::collections::HashMap;
 
-/// Why a rule is invalid; the message goes to the log.
+/// Why a rule is invalid. The error message is logged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
     /// The name of the rule is unknown.
     #[error("unknown context extension `{0}`")]
     Unknown(String),
-    /// The value is invalid.
+    /// The value of the rule is invalid.
     #[error("context extension `{name}`: `{value}` {problem}")]
     Value {
         /// The name of the rule.
         name: String,
-        /// Its value.
+        /// The value of the rule.
         value: String,
         /// Why the value is invalid.
         problem: &'static str,
     },
-    /// Requests without a token would bypass the requirement.
+    /// The rules allow anonymous requests, which would bypass the requirements of the other rules.
     #[error("`allow_anonymous` contradicts `require_roles`, `require_permissions` and `min_trust_score`")]
     Contradiction,
 }
@@ -46,19 +47,20 @@ impl Policy {
         match name {
             "service_id" => self.service = Some(value.parse().map_err(|_| invalid("is not a service id"))?),
             "require_roles" => {
-                self.require_roles = list(value).ok_or_else(|| invalid("is not a list of role names"))?;
+                self.require_roles = parse_list(value).ok_or_else(|| invalid("is not a list of role names"))?;
             }
             "require_permissions" => {
-                self.require_permissions = list(value).ok_or_else(|| invalid("is not a list of permissions"))?;
+                self.require_permissions = parse_list(value).ok_or_else(|| invalid("is not a list of permissions"))?;
             }
             "min_trust_score" => {
                 self.min_trust_score = Some(
-                    points(value).ok_or_else(|| invalid("is not a number from 0 to 100 with at most two decimals"))?,
+                    parse_trust_score(value)
+                        .ok_or_else(|| invalid("is not a number from 0 to 100 with at most two decimals"))?,
                 );
             }
-            "allow_unassigned" => self.allow_unassigned = boolean(value).ok_or_else(|| invalid(NOT_BOOLEAN))?,
-            "allow_anonymous" => self.allow_anonymous = boolean(value).ok_or_else(|| invalid(NOT_BOOLEAN))?,
-            "forward_token" => self.forward_token = boolean(value).ok_or_else(|| invalid(NOT_BOOLEAN))?,
+            "allow_unassigned" => self.allow_unassigned = parse_boolean(value).ok_or_else(|| invalid(NOT_BOOLEAN))?,
+            "allow_anonymous" => self.allow_anonymous = parse_boolean(value).ok_or_else(|| invalid(NOT_BOOLEAN))?,
+            "forward_token" => self.forward_token = parse_boolean(value).ok_or_else(|| invalid(NOT_BOOLEAN))?,
             _ => return Err(RuleError::Unknown(name.to_owned())),
         }
         Ok(())
@@ -67,7 +69,7 @@ impl Policy {
 
 const NOT_BOOLEAN: &str = "is neither `true` nor `false`";
 
-fn boolean(value: &str) -> Option<bool> {
+fn parse_boolean(value: &str) -> Option<bool> {
     match value {
         "true" => Some(true),
         "false" => Some(false),
@@ -75,21 +77,21 @@ fn boolean(value: &str) -> Option<bool> {
     }
 }
 
-/// Refuses more than two decimals: rounding could lower the threshold.
-fn points(value: &str) -> Option<TrustScore> {
+/// Parses a trust score. Refuses more than two decimals, because rounding could lower the threshold.
+fn parse_trust_score(value: &str) -> Option<TrustScore> {
     let points: f64 = value.parse().ok()?;
     TrustScore::from_points(points).ok().filter(|score| score.points().total_cmp(&points).is_eq())
 }
 
-/// Refuses an empty list, which is probably an unfinished rule.
-fn list<T: TryFrom<String>>(value: &str) -> Option<Vec<T>> {
-    value.split(',').map(|item| T::try_from(decode(item.trim())?).ok()).collect()
+/// Parses a comma-separated list. Refuses an empty list, which is probably an unfinished rule.
+fn parse_list<T: TryFrom<String>>(value: &str) -> Option<Vec<T>> {
+    value.split(',').map(|item| T::try_from(percent_decode(item.trim())?).ok()).collect()
 }
 
-fn decode(item: &str) -> Option<String> {
+fn percent_decode(item: &str) -> Option<String> {
     let escapes = item.split('%').skip(1);
-    let well_formed = |escape: &str| escape.bytes().take_while(u8::is_ascii_hexdigit).take(2).count() == 2;
-    escapes.into_iter().all(well_formed).then(|| percent_decode_str(item).decode_utf8().ok().map(Into::into))?
+    let is_well_formed = |escape: &str| escape.bytes().take_while(u8::is_ascii_hexdigit).take(2).count() == 2;
+    escapes.into_iter().all(is_well_formed).then(|| percent_decode_str(item).decode_utf8().ok().map(Into::into))?
 }
 
 #[cfg(test)]
@@ -102,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn parses_every_rule() {
+    fn from_extensions_parses_every_rule() {
         let service = ServiceId::from_bits(5);
         let policy = parse(&[
             ("service_id", &service.to_string()),
@@ -123,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_unknown_names_and_invalid_values() {
+    fn from_extensions_refuses_unknown_rules_and_invalid_values() {
         for (name, value) in [
             ("require_role", "reader"),
             ("Require_roles", "reader"),
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn accepts_every_trust_score() {
+    fn min_trust_score_accepts_every_valid_score() {
         for hundredths in 0..=10_000 {
             let score = TrustScore::from_hundredths(hundredths).unwrap();
             assert_eq!(parse(&[("min_trust_score", &score.to_string())]).unwrap().min_trust_score, Some(score));
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_requirements_on_anonymous_routes() {
+    fn from_extensions_refuses_allow_anonymous_with_requirements() {
         let rules = [("allow_anonymous", "true"), ("require_roles", "reader")];
         assert_eq!(parse(&rules), Err(RuleError::Contradiction));
     }

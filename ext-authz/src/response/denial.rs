@@ -1,6 +1,6 @@
-//! The response to a denied client: status, headers, and the error body of the specification.
+//! The HTTP response to a denied request: status, headers and error body.
 
-use super::{HeaderNames, header::set};
+use super::{HeaderNames, header::overwrite};
 use crate::decide::UnmetRequirement;
 use countersign_identity::{Code, Permission, Reason, Refusal, RoleName, Timestamp, TrustScore};
 use envoy_types::ext_authz::v3::pb::{DeniedHttpResponse, HttpResponse, HttpStatus};
@@ -58,7 +58,7 @@ impl<'a> From<&'a UnmetRequirement> for Unmet<'a> {
     }
 }
 
-/// The status of the check itself. It must be set and not zero: Envoy treats both as an allow.
+/// The gRPC status in the `CheckResponse` of a denial. Envoy allows the request if the status is zero or not set.
 pub fn grpc_status(reason: Reason) -> i32 {
     let code = match reason.code() {
         Code::AuthenticationFailed => tonic::Code::Unauthenticated,
@@ -68,20 +68,22 @@ pub fn grpc_status(reason: Reason) -> i32 {
     code.into()
 }
 
-/// The response that Envoy sends to the client. Its body contains `unmet`, if given.
-pub fn response(names: &HeaderNames, refusal: Refusal, unmet: Option<&UnmetRequirement>) -> HttpResponse {
+/// Builds the response that Envoy sends to the client. The error body contains `unmet` if it is `Some`.
+pub fn build(names: &HeaderNames, refusal: Refusal, unmet: Option<&UnmetRequirement>) -> HttpResponse {
     let reason = refusal.reason;
-    let mut headers =
-        vec![set("content-type", "application/json".to_owned()), set(&names.reason, reason.as_str().to_owned())];
-    headers.extend(www_authenticate(reason).map(|challenge| set("www-authenticate", challenge)));
+    let mut headers = vec![
+        overwrite("content-type", "application/json".to_owned()),
+        overwrite(&names.reason, reason.as_str().to_owned()),
+    ];
+    headers.extend(www_authenticate(reason).map(|challenge| overwrite("www-authenticate", challenge)));
     if reason.code() == Code::ServiceUnavailable {
-        headers.push(set("retry-after", "1".to_owned()));
+        headers.push(overwrite("retry-after", "1".to_owned()));
     }
     let status = HttpStatus { code: reason.code().status().into() };
-    HttpResponse::DeniedResponse(DeniedHttpResponse { status: Some(status), headers, body: body(refusal, unmet) })
+    HttpResponse::DeniedResponse(DeniedHttpResponse { status: Some(status), headers, body: error_body(refusal, unmet) })
 }
 
-/// The `WWW-Authenticate` value. By RFC 6750, section 3, a request without a token gets only the scheme.
+/// The value of `WWW-Authenticate`. If the request had no token, the value is only the scheme (RFC 6750, section 3).
 fn www_authenticate(reason: Reason) -> Option<String> {
     let error = match reason.code() {
         Code::AuthenticationFailed if reason == Reason::TokenMissing => return Some("Bearer".to_owned()),
@@ -92,13 +94,13 @@ fn www_authenticate(reason: Reason) -> Option<String> {
     Some(format!(r#"Bearer error="{error}", error_description="{}""#, reason.message()))
 }
 
-fn body(Refusal { reason, expired_at }: Refusal, unmet: Option<&UnmetRequirement>) -> String {
-    let expired_at = expired_at.and_then(rfc3339);
+fn error_body(Refusal { reason, expired_at }: Refusal, unmet: Option<&UnmetRequirement>) -> String {
+    let expired_at = expired_at.and_then(to_rfc3339);
     let details = Details { reason: reason.as_str(), expired_at, unmet: unmet.map(Unmet::from) };
     let error = Error { code: reason.code().as_str(), message: reason.message(), details };
     serde_json::to_string(&Body { error }).unwrap_or_default()
 }
 
-fn rfc3339(time: Timestamp) -> Option<String> {
+fn to_rfc3339(time: Timestamp) -> Option<String> {
     jiff::Timestamp::from_microsecond(time.micros()).ok().map(|time| time.to_string())
 }

@@ -1,4 +1,4 @@
-//! Header values in Envoy's format.
+//! Headers of Envoy's responses, and the encoding of their values.
 
 use envoy_types::{
     ext_authz::v3::pb::{HeaderAppendAction, HeaderValue, HeaderValueOption},
@@ -6,13 +6,13 @@ use envoy_types::{
 };
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-/// Characters that are percent-encoded: control characters, the escape character and the separator of lists.
-const ENCODED: &AsciiSet = &CONTROLS.add(b'%').add(b',');
+/// Characters that are percent-encoded: control characters, the escape character `%` and the list separator `,`.
+const ENCODED_CHARACTERS: &AsciiSet = &CONTROLS.add(b'%').add(b',');
 
-/// Sets a header and overwrites the value that the client sent. Sets both fields for this, because Envoy versions differ
-/// in which one they read and in its default.
+/// Creates the instruction to set a header and overwrite the value of the client. It sets both `append` and
+/// `append_action`, because Envoy versions differ in which of the two they read and in its default.
 #[expect(deprecated, reason = "older Envoy versions read only `append`")]
-pub fn set(name: &str, value: String) -> HeaderValueOption {
+pub fn overwrite(name: &str, value: String) -> HeaderValueOption {
     HeaderValueOption {
         header: Some(HeaderValue { key: name.to_owned(), value, raw_value: vec![] }),
         append: Some(BoolValue { value: false }),
@@ -21,14 +21,14 @@ pub fn set(name: &str, value: String) -> HeaderValueOption {
     }
 }
 
-/// Joins items with commas; percent-encodes special and non-ASCII characters.
+/// Joins items with commas. Percent-encodes special and non-ASCII characters.
 pub fn join_encoded<'a>(items: impl IntoIterator<Item = &'a str>) -> String {
     let mut value = String::new();
     for (position, item) in items.into_iter().enumerate() {
         if position > 0 {
             value.push(',');
         }
-        value.extend(utf8_percent_encode(item, ENCODED));
+        value.extend(utf8_percent_encode(item, ENCODED_CHARACTERS));
     }
     value
 }

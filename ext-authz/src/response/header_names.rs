@@ -1,23 +1,23 @@
-//! The names of the identity headers, and the other spellings of them that clients must not send.
+//! The names of the identity headers, and the detection of other spellings, which are removed from requests.
 //!
-//! Many servers normalise header names, for example for CGI, so that `x_agent_id` or `X-Agent.Id` reaches the service as
-//! an identity header. Names are therefore compared after folding: ASCII letters become lower-case, and every other byte
-//! that is not a digit becomes a dash.
+//! Many servers normalize header names, for example for CGI: the service would read `x_agent_id` or `X-Agent.Id` as an
+//! identity header. Names are therefore folded before they are compared: ASCII letters become lower-case, and every
+//! byte that is neither a letter nor a digit becomes a dash.
 
 use countersign_identity::bearer::TOKEN_HEADER;
 
-/// The header names with the configured prefix.
+/// The names of the identity headers, with the configured prefix.
 #[derive(Debug, Clone)]
 pub struct HeaderNames {
     /// The header with the id of the agent.
     pub id: String,
-    /// The header with its display name.
+    /// The header with the display name of the agent.
     pub name: String,
-    /// The header with its trust score.
+    /// The header with the trust score of the agent.
     pub trust_score: String,
-    /// The header with its roles at the service.
+    /// The header with the roles of the agent at the service.
     pub roles: String,
-    /// The header with the permissions of these roles.
+    /// The header with the permissions that the roles grant.
     pub permissions: String,
     /// The header with the id of the service.
     pub service: String,
@@ -28,18 +28,18 @@ pub struct HeaderNames {
 }
 
 impl HeaderNames {
-    /// The names with this prefix.
+    /// Creates the header names with this prefix.
     pub fn new(prefix: &str) -> Self {
-        let name = |rest: &str| format!("{prefix}{rest}");
+        let with_prefix = |suffix: &str| format!("{prefix}{suffix}");
         Self {
-            id: name("id"),
-            name: name("name"),
-            trust_score: name("trust-score"),
-            roles: name("roles"),
-            permissions: name("permissions"),
-            service: name("service"),
-            token_id: name("token-id"),
-            reason: name("reason"),
+            id: with_prefix("id"),
+            name: with_prefix("name"),
+            trust_score: with_prefix("trust-score"),
+            roles: with_prefix("roles"),
+            permissions: with_prefix("permissions"),
+            service: with_prefix("service"),
+            token_id: with_prefix("token-id"),
+            reason: with_prefix("reason"),
         }
     }
 
@@ -48,10 +48,11 @@ impl HeaderNames {
         [id, name, trust_score, roles, permissions, service, token_id].map(String::as_str)
     }
 
-    /// Whether a request header must be removed.
+    /// Returns whether Envoy must remove the request header with this name.
     ///
-    /// If identity headers are set (`overwritten`), their exact names must not be removed: Envoy removes headers last.
-    pub fn removes(&self, sent: &str, overwritten: bool) -> bool {
+    /// If the response sets identity headers (`overwritten`), their exact names must not be removed, because Envoy
+    /// removes headers after it sets them.
+    pub fn must_remove(&self, sent: &str, overwritten: bool) -> bool {
         if equal_folded(sent, TOKEN_HEADER) {
             return !sent.eq_ignore_ascii_case(TOKEN_HEADER);
         }
@@ -62,9 +63,9 @@ impl HeaderNames {
     }
 }
 
-/// Whether both names are equal after folding.
-pub fn equal_folded(sent: &str, own: &str) -> bool {
-    sent.len() == own.len() && sent.bytes().map(fold).eq(own.bytes().map(fold))
+/// Returns whether two header names are equal after folding.
+pub fn equal_folded(sent: &str, name: &str) -> bool {
+    sent.len() == name.len() && sent.bytes().map(fold).eq(name.bytes().map(fold))
 }
 
 const fn fold(byte: u8) -> u8 {

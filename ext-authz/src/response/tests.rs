@@ -1,4 +1,4 @@
-//! Tests of complete responses.
+//! Tests of `ResponseBuilder::build`: complete responses to decisions.
 
 use super::*;
 use crate::decide::UnmetRequirement;
@@ -22,7 +22,7 @@ fn verified_identity() -> VerifiedIdentity {
     }
 }
 
-fn allowed(decision: &Decision, names: &[&str], token_header: Option<&str>) -> OkHttpResponse {
+fn build_allowed(decision: &Decision, names: &[&str], token_header: Option<&str>) -> OkHttpResponse {
     let response = builder().build(Some(SERVICE), decision, RequestHeaders { names, token_header });
     assert_eq!(response.status.unwrap().code, 0);
     match response.http_response {
@@ -31,11 +31,11 @@ fn allowed(decision: &Decision, names: &[&str], token_header: Option<&str>) -> O
     }
 }
 
-fn denied(refusal: Refusal) -> (i32, DeniedHttpResponse) {
-    denied_by(&builder(), refusal.into())
+fn build_denied(refusal: Refusal) -> (i32, DeniedHttpResponse) {
+    build_denied_with(&builder(), refusal.into())
 }
 
-fn denied_by(builder: &ResponseBuilder, denial: Denial) -> (i32, DeniedHttpResponse) {
+fn build_denied_with(builder: &ResponseBuilder, denial: Denial) -> (i32, DeniedHttpResponse) {
     let response = builder.build(Some(SERVICE), &Decision::Denied(denial), RequestHeaders::default());
     match response.http_response {
         Some(HttpResponse::DeniedResponse(denied)) => (response.status.unwrap().code, denied),
@@ -44,12 +44,16 @@ fn denied_by(builder: &ResponseBuilder, denial: Denial) -> (i32, DeniedHttpRespo
 }
 
 fn pairs(headers: &[HeaderValueOption]) -> Vec<(&str, &str)> {
-    headers.iter().map(|option| option.header.as_ref().unwrap()).map(|h| (h.key.as_str(), h.value.as_str())).collect()
+    headers
+        .iter()
+        .map(|option| option.header.as_ref().unwrap())
+        .map(|header| (header.key.as_str(), header.value.as_str()))
+        .collect()
 }
 
 #[test]
-fn verified_agent_sets_seven_identity_headers() {
-    let ok = allowed(&Decision::Verified(verified_identity()), &[], None);
+fn response_for_a_verified_agent_sets_seven_identity_headers() {
+    let ok = build_allowed(&Decision::Verified(verified_identity()), &[], None);
     let (agent, service, token) =
         (verified_identity().agent.to_string(), SERVICE.to_string(), verified_identity().token.to_string());
     assert_eq!(
@@ -74,7 +78,7 @@ fn verified_agent_sets_seven_identity_headers() {
 }
 
 #[test]
-fn removes_every_spelling_of_identity_headers_but_no_header_that_is_set() {
+fn removes_other_spellings_of_identity_headers_but_not_headers_that_it_sets() {
     let sent = [
         "x-agent-id",
         "X-Agent-Roles",
@@ -89,7 +93,7 @@ fn removes_every_spelling_of_identity_headers_but_no_header_that_is_set() {
         "x-agent",
         "authorization",
     ];
-    let ok = allowed(&Decision::Verified(verified_identity()), &sent, Some("authorization"));
+    let ok = build_allowed(&Decision::Verified(verified_identity()), &sent, Some("authorization"));
     let removed = [
         "X.AGENT.REASON",
         "authorization",
@@ -106,15 +110,15 @@ fn removes_every_spelling_of_identity_headers_but_no_header_that_is_set() {
 }
 
 #[test]
-fn anonymous_request_has_all_identity_headers_removed() {
-    let ok = allowed(&Decision::Anonymous, &["x-agent-id", "x-agent_roles", "accept"], None);
+fn response_for_an_anonymous_request_removes_identity_headers() {
+    let ok = build_allowed(&Decision::Anonymous, &["x-agent-id", "x-agent_roles", "accept"], None);
     assert!(ok.headers.is_empty());
     assert_eq!(ok.headers_to_remove, ["x-agent-id", "x-agent_roles"]);
 }
 
 #[test]
-fn expired_token_is_denied_with_the_body_of_the_specification() {
-    let (code, denied) = denied(Refusal::expired(Timestamp::from_seconds(1_700_000_000)));
+fn denial_of_an_expired_token_has_401_and_the_expiry_in_its_body() {
+    let (code, denied) = build_denied(Refusal::expired(Timestamp::from_seconds(1_700_000_000)));
     assert_eq!((code, denied.status.unwrap().code), (16, 401));
     let expected = concat!(
         r#"{"error":{"code":"AUTHENTICATION_FAILED","message":"The agent access token has expired","#,
@@ -129,41 +133,44 @@ fn expired_token_is_denied_with_the_body_of_the_specification() {
 }
 
 #[test]
-fn every_reason_is_a_denial_in_envoy() {
+fn every_reason_has_a_nonzero_grpc_status_and_its_http_status() {
     for reason in Reason::ALL {
-        let (code, denied) = denied((*reason).into());
+        let (code, denied) = build_denied((*reason).into());
         assert_ne!(code, 0);
         assert_eq!(denied.status.unwrap().code, i32::from(reason.code().status()));
-        let retry = pairs(&denied.headers).contains(&("retry-after", "1"));
-        assert_eq!(retry, reason.code().status() == 503);
-        assert!(!reason.message().contains(['"', '\\']), "it is part of a quoted string");
+        let has_retry_after = pairs(&denied.headers).contains(&("retry-after", "1"));
+        assert_eq!(has_retry_after, reason.code().status() == 503);
+        assert!(!reason.message().contains(['"', '\\']), "the message must fit into a quoted string");
     }
-    let (_, missing) = denied(Reason::TokenMissing.into());
-    assert!(pairs(&missing.headers).contains(&("www-authenticate", "Bearer")));
-    let (_, role) = denied(Reason::NoRole.into());
-    let scope = r#"Bearer error="insufficient_scope", error_description="The agent holds no role at this service""#;
-    assert!(pairs(&role.headers).contains(&("www-authenticate", scope)));
+    let (_, token_missing) = build_denied(Reason::TokenMissing.into());
+    assert!(pairs(&token_missing.headers).contains(&("www-authenticate", "Bearer")));
+    let (_, no_role) = build_denied(Reason::NoRole.into());
+    let challenge = r#"Bearer error="insufficient_scope", error_description="The agent holds no role at this service""#;
+    assert!(pairs(&no_role.headers).contains(&("www-authenticate", challenge)));
 }
 
 #[test]
-fn denial_body_states_the_unmet_requirement_only_if_configured() {
+fn denial_body_contains_the_unmet_requirement_only_if_configured() {
     let permissions = |names: &[&str]| names.iter().map(|name| Permission::try_from(*name).unwrap()).collect();
     let unmet =
         UnmetRequirement::Permissions { required: permissions(&["read", "write"]), actual: permissions(&["read"]) };
     let denial = Denial { refusal: Reason::PermissionMissing.into(), agent: None, unmet: Some(unmet) };
-    let without = concat!(
+    let body_without_requirement = concat!(
         r#"{"error":{"code":"INSUFFICIENT_PERMISSIONS","message":"The agent lacks a required permission","#,
         r#""details":{"reason":"permission_missing"}}}"#
     );
-    assert_eq!(denied_by(&builder(), denial.clone()).1.body, without);
-    let explaining = ResponseBuilder { explain_denials: true, ..builder() };
-    let with = without.replace(
+    assert_eq!(build_denied_with(&builder(), denial.clone()).1.body, body_without_requirement);
+    let explaining_builder = ResponseBuilder { explain_denials: true, ..builder() };
+    let body_with_requirement = body_without_requirement.replace(
         r#""permission_missing"}"#,
         r#""permission_missing","required":{"permissions":["read","write"]},"actual":{"permissions":["read"]}}"#,
     );
-    assert_eq!(denied_by(&explaining, denial).1.body, with);
+    assert_eq!(build_denied_with(&explaining_builder, denial).1.body, body_with_requirement);
     let (required, actual) = (TrustScore::from_points(62.5).unwrap(), TrustScore::INITIAL);
     let unmet = Some(UnmetRequirement::TrustScore { required, actual });
-    let body = denied_by(&explaining, Denial { refusal: Reason::TrustTooLow.into(), agent: None, unmet }).1.body;
+    let body =
+        build_denied_with(&explaining_builder, Denial { refusal: Reason::TrustTooLow.into(), agent: None, unmet })
+            .1
+            .body;
     assert!(body.contains(r#""required":{"trustScore":62.5},"actual":{"trustScore":50}"#), "{body}");
 }

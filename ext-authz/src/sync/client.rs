@@ -1,4 +1,5 @@
-//! Keeps one stream open: connects, follows, and reconnects with backoff.
+//! The client of the sync stream of one API key. It connects, receives messages, and reconnects with exponential
+//! backoff.
 
 use super::{
     decode::MessageError,
@@ -24,31 +25,31 @@ use tonic::{
     transport::Endpoint,
 };
 
-/// The backoff before the first retry. Jitter adds up to the same again.
+/// The delay before the first retry. Jitter adds up to the same amount.
 const MIN_BACKOFF: Duration = Duration::from_millis(200);
 
-/// The longest backoff, before jitter.
+/// The longest delay before a retry, without jitter.
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
 
-/// The largest accepted message. Pages of a snapshot are much smaller.
+/// The largest accepted message in bytes. Pages of a snapshot are much smaller.
 const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 
-/// Capacity for the Hello and as many pings as may be unanswered.
-const REQUEST_QUEUE: usize = 8;
+/// The capacity of the queue of outgoing messages: the Hello and the unanswered pings.
+const REQUEST_QUEUE_LEN: usize = 8;
 
-/// Without a response for this many ping intervals, opening the stream has failed.
+/// The timeout for opening a stream, in ping intervals.
 const OPEN_TIMEOUT_PINGS: u32 = 3;
 
-/// The control plane and the credentials for it.
+/// The address of the control plane and the credentials for it.
 #[derive(Debug, Clone)]
 pub struct SyncTarget {
-    /// The sync address of the control plane.
+    /// The sync port of the control plane.
     pub endpoint: Endpoint,
-    /// `Bearer` and the API key, marked as sensitive.
+    /// The value `Bearer <API key>`, marked as sensitive.
     pub authorization: MetadataValue<Ascii>,
 }
 
-/// Follows the stream of one API key.
+/// Receives the sync stream of one API key and publishes its views.
 pub struct Follower {
     /// The API key, by its index in the settings.
     pub key: ApiKeyIndex,
@@ -56,17 +57,18 @@ pub struct Follower {
     pub target: SyncTarget,
     /// The interval between pings.
     pub ping_interval: Duration,
-    /// The local limit of staleness, which can only lower that of the control plane.
+    /// The maximum staleness in the sidecar's settings. The smaller of this limit and that of the control plane
+    /// applies.
     pub max_staleness: Option<Duration>,
-    /// Where views are published.
+    /// The collection to which views are published.
     pub views: Arc<Views>,
-    /// The metrics.
+    /// The metrics of streams and views.
     pub metrics: Arc<Metrics>,
-    /// The clock.
+    /// The source of the current time.
     pub clock: Arc<dyn Clock>,
-    /// Dropped when the first view is confirmed.
+    /// The readiness guard, which is dropped when the first view is confirmed.
     pub readiness_guard: Option<ReadinessGuard>,
-    /// The service of the current stream, after its first view.
+    /// The service of the current stream; `None` until the stream has delivered a view.
     pub connected_service: Option<ServiceId>,
 }
 
@@ -81,14 +83,14 @@ enum StreamError {
     InvalidMessage(#[from] MessageError),
     #[error("{0}")]
     PingTimeout(#[from] PingTimeout),
-    #[error("the control plane does not answer in time")]
+    #[error("opening the stream timed out")]
     OpenTimeout,
     #[error("the control plane closed the stream")]
     Closed,
 }
 
 impl Follower {
-    /// Follows the control plane until shutdown is requested.
+    /// Receives the stream, and reopens it when it ends, until shutdown is requested.
     pub async fn run(mut self, shutdown: Shutdown) {
         let mut backoff = new_backoff();
         let mut view = None;
@@ -110,18 +112,19 @@ impl Follower {
         }
     }
 
-    /// Counts and logs the end of a stream, or the failure to open one. `known_service` is that of the last view.
-    fn report(&mut self, error: &StreamError, known_service: Option<ServiceId>) {
-        let lost_service = self.connected_service.take();
-        match lost_service {
+    /// Counts and logs the loss of a stream, or the failure to open one. `last_service` is the service of the last
+    /// view.
+    fn report(&mut self, error: &StreamError, last_service: Option<ServiceId>) {
+        let disconnected = self.connected_service.take();
+        match disconnected {
             Some(service) => self.metrics.stream_lost(service),
-            None => self.metrics.connect_failed(known_service),
+            None => self.metrics.connect_failed(last_service),
         }
-        let service = known_service.map(|service| service.to_string());
+        let service = last_service.map(|service| service.to_string());
         let key = self.key.0;
         if matches!(error, StreamError::Status(status) if status.code() == Code::Unauthenticated) {
-            tracing::error!(key, service, "the control plane refuses the API key; it may be revoked");
-        } else if lost_service.is_some() {
+            tracing::error!(key, service, "the control plane refuses the API key, which may be revoked");
+        } else if disconnected.is_some() {
             tracing::warn!(key, service, %error, "lost the sync stream; reconnecting");
         } else {
             tracing::warn!(key, service, %error, "cannot open the sync stream; retrying");
@@ -129,7 +132,7 @@ impl Follower {
     }
 
     async fn follow(&mut self, session: &mut Session) -> Result<Infallible, StreamError> {
-        let (requests, request_stream) = mpsc::channel(REQUEST_QUEUE);
+        let (requests, request_stream) = mpsc::channel(REQUEST_QUEUE_LEN);
         requests.try_send(session.hello()).map_err(|_| StreamError::Closed)?;
         requests.try_send(session.ping(self.clock.since_boot())?).map_err(|_| StreamError::Closed)?;
         let opened = timeout(self.ping_interval * OPEN_TIMEOUT_PINGS, self.open(request_stream)).await;
@@ -150,7 +153,7 @@ impl Follower {
         }
     }
 
-    /// Opens a new connection each time, so that DNS is resolved again and a dead connection is not reused.
+    /// Opens a stream on a new connection, so that DNS is resolved again and a dead connection is not reused.
     async fn open(&self, requests: mpsc::Receiver<FollowRequest>) -> Result<Streaming<FollowResponse>, StreamError> {
         let channel =
             self.target.endpoint.connect().await.map_err(|error| StreamError::Connect(error_chain(&error)))?;
@@ -192,7 +195,7 @@ fn new_backoff() -> impl Iterator<Item = Duration> {
         .build()
 }
 
-/// The messages of an error and its sources. In tonic's transport errors only the sources state the cause.
+/// Joins the messages of an error and its sources. In tonic's transport errors, only the sources contain the cause.
 fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,6 +1,7 @@
-//! Converts messages to parts of a view, or returns the precise error.
+//! Parses the messages of the sync stream into the types of `view`.
 //!
-//! Every message is destructured completely, so that the compiler reports a new field that is not handled here.
+//! Invariant: a message with an invalid part is refused with an error that names the part. Every message is
+//! destructured completely, so that the compiler reports a new field that this module does not parse.
 
 use crate::view::{Delta, Revocation, RevokedSubject, ServiceSettings};
 use countersign_identity::{
@@ -13,20 +14,20 @@ use std::{collections::HashSet, str::FromStr, time::Duration};
 /// Why a message is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// A required part is missing.
+    /// A required part of the message is missing.
     #[error("{0} is missing")]
     Missing(&'static str),
-    /// A part is invalid.
+    /// A part of the message is invalid.
     #[error("{part}: `{value}` {error}")]
     Invalid {
         /// The name of the part.
         part: &'static str,
-        /// Its value, or a description of it.
+        /// The value of the part, or a description of the value.
         value: String,
-        /// Why it is invalid.
+        /// Why the value is invalid.
         error: String,
     },
-    /// The message is not allowed after the previous ones.
+    /// The message is not allowed after the previous messages.
     #[error("{0}")]
     OutOfOrder(&'static str),
 }
@@ -37,82 +38,82 @@ fn invalid(part: &'static str, value: &impl ToString, error: &(impl ToString + ?
     MessageError::Invalid { part, value: value.to_string(), error: error.to_string() }
 }
 
-/// One page of a snapshot.
+/// A parsed page of a snapshot.
 #[derive(Debug)]
 pub struct Page {
-    /// The revision of the snapshot, the same on every page.
+    /// The revision of the snapshot, which is the same on every page.
     pub revision: Revision,
-    /// Its floor, the same on every page.
+    /// The floor of the snapshot, which is the same on every page.
     pub floor: Revision,
-    /// On the first page only.
+    /// The parts that only the first page contains.
     pub header: Option<SnapshotHeader>,
-    /// Changes of agents above the floor.
+    /// The changes of agents above the floor.
     pub agents: Vec<(AgentId, AgentChanges)>,
-    /// Revocations above the floor.
+    /// The revocations above the floor.
     pub revocations: Vec<Revocation>,
     /// Whether this is the last page of the snapshot.
     pub last: bool,
 }
 
-/// The parts of a snapshot that only its first page contains.
+/// The parts of a snapshot that only the first page contains.
 #[derive(Debug)]
 pub struct SnapshotHeader {
     /// The settings of the service.
     pub settings: ServiceSettings,
-    /// The keys whose tokens are accepted.
+    /// The public keys that verify access tokens.
     pub keys: KeySet,
     /// All roles of the service.
     pub roles: RoleTable,
 }
 
-/// Decodes a page.
-pub fn page(message: v1::SnapshotPage) -> Result<Page> {
+/// Parses a page of a snapshot.
+pub fn parse_page(message: v1::SnapshotPage) -> Result<Page> {
     let v1::SnapshotPage { revision, floor, info, keys, roles, agents, revocations, last } = message;
     let header = match info {
         Some(info) => Some(SnapshotHeader {
-            settings: service_settings(info)?,
-            keys: key_set(keys.ok_or(MessageError::Missing("keys of a snapshot"))?)?,
-            roles: role_table(roles.ok_or(MessageError::Missing("roles of a snapshot"))?)?,
+            settings: parse_service_settings(info)?,
+            keys: parse_key_set(keys.ok_or(MessageError::Missing("keys of a snapshot"))?)?,
+            roles: parse_role_table(roles.ok_or(MessageError::Missing("roles of a snapshot"))?)?,
         }),
         None if keys.is_some() || roles.is_some() => return Err(MessageError::Missing("info of a snapshot")),
         None => None,
     };
     Ok(Page {
-        revision: to_revision("revision", revision)?,
+        revision: parse_revision("revision", revision)?,
         floor: Revision::new(floor),
         header,
-        agents: agent_changes_list(agents)?,
-        revocations: revocation_list(revocations)?,
+        agents: parse_all_agent_changes(agents)?,
+        revocations: parse_revocations(revocations)?,
         last,
     })
 }
 
-/// Decodes a delta.
-pub fn delta(message: v1::Delta) -> Result<Delta> {
+/// Parses a delta.
+pub fn parse_delta(message: v1::Delta) -> Result<Delta> {
     let v1::Delta { revision, info, keys, roles, agents, revocations } = message;
     Ok(Delta {
-        revision: to_revision("revision", revision)?,
-        settings: info.map(service_settings).transpose()?,
-        keys: keys.map(key_set).transpose()?,
-        roles: roles.map(role_table).transpose()?,
-        agents: agent_changes_list(agents)?,
-        revocations: revocation_list(revocations)?,
+        revision: parse_revision("revision", revision)?,
+        settings: info.map(parse_service_settings).transpose()?,
+        keys: keys.map(parse_key_set).transpose()?,
+        roles: roles.map(parse_role_table).transpose()?,
+        agents: parse_all_agent_changes(agents)?,
+        revocations: parse_revocations(revocations)?,
     })
 }
 
-/// Revision 0 is the state before the first change.
-fn to_revision(part: &'static str, number: i64) -> Result<Revision> {
+/// Parses a revision. Revision 0 is the state before the first change.
+fn parse_revision(part: &'static str, number: i64) -> Result<Revision> {
     if number >= 0 { Ok(Revision::new(number)) } else { Err(invalid(part, &number, "is not a revision")) }
 }
 
-fn id<T: FromStr>(part: &'static str, text: &str) -> Result<T>
+fn parse_id<T: FromStr>(part: &'static str, text: &str) -> Result<T>
 where
     T::Err: ToString,
 {
     text.parse().map_err(|error: T::Err| invalid(part, &text, &error))
 }
 
-fn service_settings(message: v1::ServiceInfo) -> Result<ServiceSettings> {
+fn parse_service_settings(message: v1::ServiceInfo) -> Result<ServiceSettings> {
     let v1::ServiceInfo { service_id, issuer, accepts_unbound_tokens, max_staleness_seconds } = message;
     if issuer.is_empty() {
         return Err(MessageError::Missing("issuer"));
@@ -121,23 +122,23 @@ fn service_settings(message: v1::ServiceInfo) -> Result<ServiceSettings> {
         return Err(MessageError::Missing("max_staleness_seconds"));
     }
     Ok(ServiceSettings {
-        service: id("service_id", &service_id)?,
+        service: parse_id("service_id", &service_id)?,
         issuer: issuer.into(),
         accepts_unbound: accepts_unbound_tokens,
         max_staleness: Duration::from_secs(max_staleness_seconds.into()),
     })
 }
 
-fn key_set(message: v1::Keys) -> Result<KeySet> {
+fn parse_key_set(message: v1::Keys) -> Result<KeySet> {
     let v1::Keys { points } = message;
     let count = points.len();
     KeySet::from_points(points).map_err(|error| invalid("keys", &format!("{count} points"), &error))
 }
 
-/// Refuses duplicates: a duplicate name would refer to an arbitrary one of its roles.
-fn role_table(message: v1::Roles) -> Result<RoleTable> {
+/// Parses the roles of a service. Refuses duplicate ids and names, because each must refer to one role.
+fn parse_role_table(message: v1::Roles) -> Result<RoleTable> {
     let v1::Roles { roles } = message;
-    let roles: Vec<RoleDefinition> = roles.into_iter().map(role).collect::<Result<_>>()?;
+    let roles: Vec<RoleDefinition> = roles.into_iter().map(parse_role).collect::<Result<_>>()?;
     let (mut ids, mut names) = (HashSet::new(), HashSet::new());
     match roles.iter().find(|role| !ids.insert(role.id) || !names.insert(&role.name)) {
         Some(duplicate) => Err(invalid("role", &duplicate.name, "is duplicated")),
@@ -145,51 +146,51 @@ fn role_table(message: v1::Roles) -> Result<RoleTable> {
     }
 }
 
-fn role(message: v1::Role) -> Result<RoleDefinition> {
+fn parse_role(message: v1::Role) -> Result<RoleDefinition> {
     let v1::Role { id: role_id, name, permissions, created_revision } = message;
     let permission =
         |text: String| Permission::try_from(text.as_str()).map_err(|error| invalid("permission", &text, &error));
     Ok(RoleDefinition {
-        id: id("role id", &role_id)?,
+        id: parse_id("role id", &role_id)?,
         name: RoleName::try_from(name.as_str()).map_err(|error| invalid("role name", &name, &error))?,
         permissions: permissions.into_iter().map(permission).collect::<Result<_>>()?,
-        created_revision: to_revision("created_revision", created_revision)?,
+        created_revision: parse_revision("created_revision", created_revision)?,
     })
 }
 
-fn agent_changes_list(messages: Vec<v1::AgentChanges>) -> Result<Vec<(AgentId, AgentChanges)>> {
-    messages.into_iter().map(agent_changes).collect()
+fn parse_all_agent_changes(messages: Vec<v1::AgentChanges>) -> Result<Vec<(AgentId, AgentChanges)>> {
+    messages.into_iter().map(parse_agent_changes).collect()
 }
 
-fn agent_changes(message: v1::AgentChanges) -> Result<(AgentId, AgentChanges)> {
+fn parse_agent_changes(message: v1::AgentChanges) -> Result<(AgentId, AgentChanges)> {
     let v1::AgentChanges { agent_id, roles, trust, status } = message;
     let changes = AgentChanges {
-        roles: roles.map(roles_facet).transpose()?,
-        trust: trust.map(trust_facet).transpose()?,
-        status: status.map(status_facet).transpose()?,
+        roles: roles.map(parse_roles_facet).transpose()?,
+        trust: trust.map(parse_trust_facet).transpose()?,
+        status: status.map(parse_status_facet).transpose()?,
     };
-    Ok((id("agent_id", &agent_id)?, changes))
+    Ok((parse_id("agent_id", &agent_id)?, changes))
 }
 
-fn roles_facet(message: v1::RolesFacet) -> Result<Versioned<Vec<RoleGrant>>> {
+fn parse_roles_facet(message: v1::RolesFacet) -> Result<Versioned<Vec<RoleGrant>>> {
     let v1::RolesFacet { revision, grants } = message;
     let grant = |v1::RoleGrant { role_id, until }| {
-        Ok(RoleGrant { role: id("role_id", &role_id)?, until: until.map(Timestamp::from_micros) })
+        Ok(RoleGrant { role: parse_id("role_id", &role_id)?, until: until.map(Timestamp::from_micros) })
     };
     Ok(Versioned {
-        revision: to_revision("revision of roles", revision)?,
+        revision: parse_revision("revision of roles", revision)?,
         value: grants.into_iter().map(grant).collect::<Result<_>>()?,
     })
 }
 
-fn trust_facet(message: v1::TrustFacet) -> Result<Versioned<TrustScore>> {
+fn parse_trust_facet(message: v1::TrustFacet) -> Result<Versioned<TrustScore>> {
     let v1::TrustFacet { revision, hundredths } = message;
     let value =
         TrustScore::from_hundredths(hundredths.into()).map_err(|error| invalid("trust", &hundredths, &error))?;
-    Ok(Versioned { revision: to_revision("revision of trust", revision)?, value })
+    Ok(Versioned { revision: parse_revision("revision of trust", revision)?, value })
 }
 
-fn status_facet(message: v1::StatusFacet) -> Result<Versioned<StatusWithCutoff>> {
+fn parse_status_facet(message: v1::StatusFacet) -> Result<Versioned<StatusWithCutoff>> {
     let v1::StatusFacet { revision, status, cutoff } = message;
     let status = match v1::AgentStatus::try_from(status) {
         Ok(v1::AgentStatus::Active) => AgentStatus::Active,
@@ -198,21 +199,21 @@ fn status_facet(message: v1::StatusFacet) -> Result<Versioned<StatusWithCutoff>>
         Ok(v1::AgentStatus::Unspecified) | Err(_) => return Err(invalid("status", &status, "is not a status")),
     };
     let value = StatusWithCutoff { status, cutoff: Revision::new(cutoff) };
-    Ok(Versioned { revision: to_revision("revision of status", revision)?, value })
+    Ok(Versioned { revision: parse_revision("revision of status", revision)?, value })
 }
 
-fn revocation_list(messages: Vec<v1::Revocation>) -> Result<Vec<Revocation>> {
-    messages.into_iter().map(revocation).collect()
+fn parse_revocations(messages: Vec<v1::Revocation>) -> Result<Vec<Revocation>> {
+    messages.into_iter().map(parse_revocation).collect()
 }
 
-fn revocation(message: v1::Revocation) -> Result<Revocation> {
+fn parse_revocation(message: v1::Revocation) -> Result<Revocation> {
     use v1::revocation::Subject;
     let v1::Revocation { revision, subject } = message;
     let subject = match subject.ok_or(MessageError::Missing("subject of a revocation"))? {
-        Subject::TokenId(token) => RevokedSubject::Token(id("token_id", &token)?),
-        Subject::SessionId(session) => RevokedSubject::Session(id("session_id", &session)?),
+        Subject::TokenId(token) => RevokedSubject::Token(parse_id("token_id", &token)?),
+        Subject::SessionId(session) => RevokedSubject::Session(parse_id("session_id", &session)?),
     };
-    Ok(Revocation { revision: to_revision("revision of a revocation", revision)?, subject })
+    Ok(Revocation { revision: parse_revision("revision of a revocation", revision)?, subject })
 }
 
 #[cfg(test)]
@@ -257,21 +258,21 @@ mod tests {
     }
 
     #[test]
-    fn decodes_every_part_of_a_delta() {
-        let decoded = delta(valid_delta()).unwrap();
-        assert_eq!(decoded.revision, Revision::new(9));
-        assert_eq!(decoded.settings.unwrap().max_staleness, Duration::from_mins(1));
-        assert!(decoded.roles.unwrap().get(RoleId::from_bits(3)).is_some());
-        let (agent, changes) = &decoded.agents[0];
+    fn parse_delta_parses_every_part() {
+        let parsed = parse_delta(valid_delta()).unwrap();
+        assert_eq!(parsed.revision, Revision::new(9));
+        assert_eq!(parsed.settings.unwrap().max_staleness, Duration::from_mins(1));
+        assert!(parsed.roles.unwrap().get(RoleId::from_bits(3)).is_some());
+        let (agent, changes) = &parsed.agents[0];
         assert_eq!(*agent, AgentId::from_bits(2));
         assert_eq!(changes.roles.as_ref().unwrap().value[0].until, Some(Timestamp::from_micros(7)));
         assert_eq!(changes.trust.as_ref().unwrap().value.hundredths(), 6250);
         assert_eq!(changes.status.as_ref().unwrap().value.status, AgentStatus::Suspended);
-        assert_eq!(decoded.revocations[0].subject, RevokedSubject::Session(SessionId::from_bits(4)));
+        assert_eq!(parsed.revocations[0].subject, RevokedSubject::Session(SessionId::from_bits(4)));
     }
 
     #[test]
-    fn one_invalid_part_refuses_the_whole_message() {
+    fn parse_delta_refuses_a_message_with_one_invalid_part() {
         type Corruption = fn(&mut v1::Delta);
         let corruptions: [(&str, Corruption); 15] = [
             ("revision", |delta| delta.revision = -1),
@@ -299,13 +300,13 @@ mod tests {
         for (part, corrupt) in corruptions {
             let mut message = valid_delta();
             corrupt(&mut message);
-            let error = delta(message).unwrap_err().to_string();
+            let error = parse_delta(message).unwrap_err().to_string();
             assert!(error.starts_with(part), "{part}: {error}");
         }
     }
 
     #[test]
-    fn first_page_requires_the_complete_header() {
+    fn parse_page_refuses_an_incomplete_header() {
         let complete = v1::SnapshotPage {
             revision: 1,
             info: Some(info()),
@@ -313,9 +314,9 @@ mod tests {
             roles: Some(v1::Roles::default()),
             ..v1::SnapshotPage::default()
         };
-        assert!(page(complete.clone()).unwrap().header.is_some());
-        assert!(page(v1::SnapshotPage { keys: None, ..complete.clone() }).is_err());
-        assert!(page(v1::SnapshotPage { roles: None, ..complete.clone() }).is_err());
-        assert!(page(v1::SnapshotPage { info: None, ..complete }).is_err());
+        assert!(parse_page(complete.clone()).unwrap().header.is_some());
+        assert!(parse_page(v1::SnapshotPage { keys: None, ..complete.clone() }).is_err());
+        assert!(parse_page(v1::SnapshotPage { roles: None, ..complete.clone() }).is_err());
+        assert!(parse_page(v1::SnapshotPage { info: None, ..complete }).is_err());
     }
 }

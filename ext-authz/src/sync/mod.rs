@@ -1,8 +1,8 @@
-//! Follows the control plane: one stream for each API key, and so for each service.
+//! Receives the sync streams of the control plane. There is one stream for each API key in the settings.
 //!
-//! [`client`] opens streams and decides when to reconnect, [`session`] turns messages into views, [`decode`] parses
-//! messages. Invariant: a message that is not fully valid changes nothing and ends its stream. The next stream resumes at
-//! the last applied revision.
+//! [`client`] opens streams and reconnects, [`session`] applies messages to views, and [`decode`] parses messages.
+//! Invariant: a message with an invalid part changes no view and ends its stream. The next stream resumes at the last
+//! applied revision.
 
 pub mod client;
 pub mod decode;

@@ -1,6 +1,6 @@
-//! The state of one stream: applies messages to a view and tracks pings.
+//! The state of one sync stream: the view, to which messages are applied, and the unanswered pings.
 //!
-//! Invariant: no I/O and no clock. Messages and times are arguments.
+//! Invariant: this module does no I/O and does not read the clock. Messages and times are arguments.
 
 use super::decode::{self, MessageError, Page, SnapshotHeader};
 use crate::view::{Confirmation, Snapshot, View};
@@ -8,41 +8,42 @@ use countersign_identity::{AgentChanges, AgentId, Revision, ServiceId};
 use countersign_proto::v1::{self, follow_response::Message};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-/// The stream has failed if this many pings are unanswered when the next one is due.
+/// The maximum number of unanswered pings. If the next ping is due then, the stream has failed.
 const MAX_UNANSWERED_PINGS: usize = 3;
 
-/// One stream.
+/// The state of one sync stream.
 #[derive(Debug)]
 pub struct Session {
     view: Option<Arc<View>>,
-    /// The service of the API key, named in its first snapshot.
+    /// The service of the API key, from its first snapshot.
     service: Option<ServiceId>,
-    /// The limit of the sidecar, if it is configured.
+    /// The maximum staleness in the sidecar's settings.
     max_staleness: Option<Duration>,
     partial_snapshot: Option<Snapshot>,
+    /// The numbers of unanswered pings, and when each was sent, since boot.
     unanswered_pings: VecDeque<(u64, Duration)>,
     last_ping: u64,
     confirmed: bool,
 }
 
-/// The effect of a message.
+/// The effect of a message on the view.
 #[derive(Debug)]
 pub enum SessionUpdate {
-    /// A new view to publish.
+    /// There is a new view, which is not confirmed by this message.
     View(Arc<View>),
-    /// A view that is confirmed by the answer to a ping, and when that ping was sent.
+    /// A pong confirmed the view. The second part is the time since boot at which the ping was sent.
     Confirmed(Arc<View>, Duration),
-    /// No new view.
+    /// The view did not change.
     NoChange,
 }
 
-/// The server does not answer pings.
+/// Too many pings are unanswered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the control plane does not answer pings")]
 pub struct PingTimeout;
 
 impl Session {
-    /// Starts a stream that resumes at the given view.
+    /// Creates the state of a new stream that resumes at the revision of `view`.
     pub fn resume(view: Option<Arc<View>>, max_staleness: Option<Duration>) -> Self {
         let service = view.as_ref().map(|view| view.service());
         Self {
@@ -56,15 +57,15 @@ impl Session {
         }
     }
 
-    /// The first message: the revision of the view, or 0.
+    /// Creates the first message of the stream, with the revision of the view, or 0 if there is no view.
     pub fn hello(&self) -> v1::FollowRequest {
         let revision = self.view.as_ref().map_or(0, |view| view.revision().number());
         v1::FollowRequest { message: Some(v1::follow_request::Message::Hello(v1::Hello { revision })) }
     }
 
-    /// The next ping, sent `now` (since boot).
+    /// Creates the next ping. `now` is the current time since boot.
     pub fn ping(&mut self, now: Duration) -> Result<v1::FollowRequest, PingTimeout> {
-        // While pages of a snapshot arrive the server is alive, and it answers pings only after the last page.
+        // The server answers pings only after the last page of a snapshot, so more pings may be unanswered until then.
         let limit = if self.partial_snapshot.is_some() { MAX_UNANSWERED_PINGS * 10 } else { MAX_UNANSWERED_PINGS };
         if self.unanswered_pings.len() >= limit {
             return Err(PingTimeout);
@@ -80,16 +81,16 @@ impl Session {
         self.view.clone()
     }
 
-    /// Whether a view was confirmed on this stream. If so, the control plane works and the backoff starts over.
+    /// Whether a pong on this stream confirmed a view. The backoff is reset only after such a stream.
     pub const fn was_confirmed(&self) -> bool {
         self.confirmed
     }
 
-    /// Applies a message. An error changes nothing.
+    /// Applies a message. Returns an error and changes nothing if the message is invalid.
     pub fn apply(&mut self, message: v1::FollowResponse) -> Result<SessionUpdate, MessageError> {
         let v1::FollowResponse { message } = message;
         match message.ok_or(MessageError::Missing("message"))? {
-            Message::Snapshot(page) => self.apply_page(decode::page(page)?),
+            Message::Snapshot(page) => self.apply_page(decode::parse_page(page)?),
             Message::Delta(delta) => self.apply_delta(delta),
             Message::Pong(pong) => self.apply_pong(pong),
         }
@@ -97,16 +98,18 @@ impl Session {
 
     fn apply_page(&mut self, page: Page) -> Result<SessionUpdate, MessageError> {
         let Page { revision, floor, header, agents, revocations, last } = page;
-        let continues = |partial: &mut Snapshot| partial.revision == revision && partial.floor == floor;
-        let partial = if header.is_none() { self.partial_snapshot.take_if(continues) } else { None };
+        let is_same_snapshot = |partial: &mut Snapshot| partial.revision == revision && partial.floor == floor;
+        let partial = if header.is_none() { self.partial_snapshot.take_if(is_same_snapshot) } else { None };
         let mut snapshot = match (header, partial, &self.partial_snapshot) {
             (None, Some(partial), _) => partial,
             (Some(header), None, None) => self.start_snapshot(revision, floor, header)?,
-            (None, None, Some(_)) => return Err(MessageError::OutOfOrder("a page of another snapshot")),
+            (None, None, Some(_)) => return Err(MessageError::OutOfOrder("a page belongs to another snapshot")),
             (None, None, None) => {
-                return Err(MessageError::OutOfOrder("a snapshot without its first page"));
+                return Err(MessageError::OutOfOrder("the first page of a snapshot is missing"));
             }
-            (Some(_), ..) => return Err(MessageError::OutOfOrder("a snapshot within a snapshot")),
+            (Some(_), ..) => {
+                return Err(MessageError::OutOfOrder("a snapshot begins before the previous one is complete"));
+            }
         };
         snapshot.agents.extend(agents);
         snapshot.revocations.extend(revocations);
@@ -131,13 +134,13 @@ impl Session {
     }
 
     fn apply_delta(&mut self, delta: v1::Delta) -> Result<SessionUpdate, MessageError> {
-        let mut delta = decode::delta(delta)?;
+        let mut delta = decode::parse_delta(delta)?;
         if self.partial_snapshot.is_some() {
-            return Err(MessageError::OutOfOrder("a delta within a snapshot"));
+            return Err(MessageError::OutOfOrder("a delta arrived before the snapshot is complete"));
         }
-        let view = self.view.as_ref().ok_or(MessageError::OutOfOrder("a delta before the first snapshot"))?;
+        let view = self.view.as_ref().ok_or(MessageError::OutOfOrder("a delta arrived before the first snapshot"))?;
         if delta.revision < view.revision() {
-            return Err(MessageError::OutOfOrder("a delta older than the view"));
+            return Err(MessageError::OutOfOrder("the revision of a delta is lower than that of the view"));
         }
         if let Some(settings) = &mut delta.settings {
             self.check_service(settings.service)?;
@@ -147,12 +150,12 @@ impl Session {
         Ok(SessionUpdate::View(self.store(next)))
     }
 
-    /// A pong confirms the view that was sent completely before it. Without such a view it only shows that the server is
-    /// alive.
+    /// Applies a pong. It confirms the view, unless there is none or a snapshot is incomplete: the pong then only shows
+    /// that the server is alive.
     fn apply_pong(&mut self, pong: v1::Pong) -> Result<SessionUpdate, MessageError> {
         let v1::Pong { number, revision, floor } = pong;
         let position = self.unanswered_pings.iter().position(|(sent_number, _)| *sent_number == number);
-        let position = position.ok_or(MessageError::OutOfOrder("an answer to a ping that was not sent"))?;
+        let position = position.ok_or(MessageError::OutOfOrder("a pong answers a ping that was not sent"))?;
         let ping_sent_at = self.unanswered_pings.drain(..=position).next_back().map(|(_, at)| at);
         let (Some(ping_sent_at), Some(view), None) = (ping_sent_at, &self.view, &self.partial_snapshot) else {
             return Ok(SessionUpdate::NoChange);
@@ -172,7 +175,9 @@ impl Session {
 
     fn check_service(&self, service: ServiceId) -> Result<(), MessageError> {
         match self.service {
-            Some(current) if current != service => Err(MessageError::OutOfOrder("another service than this key's")),
+            Some(current) if current != service => {
+                Err(MessageError::OutOfOrder("the message is about a service that does not own the API key"))
+            }
             _ => Ok(()),
         }
     }

@@ -1,7 +1,7 @@
-//! A copy-on-write map that is cheap to clone and change.
+//! A copy-on-write map that is cheap to clone and to change.
 //!
 //! Every change creates a new view while other threads still read the old one. The map is split into shards, and a
-//! change copies only the shards that it modifies, not all of perhaps a hundred thousand entries.
+//! change copies only the shards that it modifies. A map can have a hundred thousand entries.
 
 use countersign_identity::{AgentId, SessionId, TokenId};
 use std::{
@@ -10,18 +10,18 @@ use std::{
     sync::Arc,
 };
 
-/// The number of shards, a power of two. Cloning the shard list increments this many reference counts.
-const SHARDS: usize = 256;
+/// The number of shards, a power of two. A copy of the shard list increments this many reference counts.
+const SHARD_COUNT: usize = 256;
 
-/// A key whose bits select its shard.
-pub trait Key: Copy + Eq + Hash {
-    /// Bits whose low end is evenly distributed.
+/// A key of a [`ShardedMap`]. The bits of the key select the shard.
+pub trait ShardKey: Copy + Eq + Hash {
+    /// The bits of the key. The low bits must be evenly distributed.
     fn bits(self) -> u128;
 }
 
-macro_rules! keys {
+macro_rules! shard_keys {
     ($($name:ident),+) => {$(
-        impl Key for $name {
+        impl ShardKey for $name {
             fn bits(self) -> u128 {
                 $name::bits(self)
             }
@@ -29,9 +29,9 @@ macro_rules! keys {
     )+};
 }
 
-keys!(AgentId, SessionId, TokenId);
+shard_keys!(AgentId, SessionId, TokenId);
 
-/// A map of `Arc`ed shards.
+/// A map that is split into shared shards.
 #[derive(Debug)]
 pub struct ShardedMap<K, V>(Arc<[Arc<HashMap<K, V>>]>);
 
@@ -44,23 +44,23 @@ impl<K, V> Clone for ShardedMap<K, V> {
 impl<K, V> Default for ShardedMap<K, V> {
     fn default() -> Self {
         let empty = Arc::new(HashMap::new());
-        Self((0..SHARDS).map(|_| Arc::clone(&empty)).collect())
+        Self((0..SHARD_COUNT).map(|_| Arc::clone(&empty)).collect())
     }
 }
 
-impl<K: Key, V: Clone> ShardedMap<K, V> {
+impl<K: ShardKey, V: Clone> ShardedMap<K, V> {
     /// The value of the key.
     pub fn get(&self, key: K) -> Option<&V> {
-        self.0.get(shard_of(key))?.get(&key)
+        self.0.get(shard_index(key))?.get(&key)
     }
 
-    /// The entry of the key; copies its shard if it is shared.
+    /// The entry of the key. Copies the shard of the key if another map shares it.
     pub fn entry(&mut self, key: K) -> Entry<'_, K, V> {
         let shards = Arc::make_mut(&mut self.0);
-        Arc::make_mut(&mut shards[shard_of(key)]).entry(key)
+        Arc::make_mut(&mut shards[shard_index(key)]).entry(key)
     }
 
-    /// Applies `prune` to the values that match `is_old`, and removes those for which it returns true.
+    /// Calls `prune` for the values for which `is_old` returns true, and removes those for which `prune` returns true.
     pub fn prune(&mut self, is_old: impl Fn(&V) -> bool, prune: impl Fn(&mut V) -> bool) {
         for shard in Arc::make_mut(&mut self.0) {
             if shard.values().any(&is_old) {
@@ -69,13 +69,13 @@ impl<K: Key, V: Clone> ShardedMap<K, V> {
         }
     }
 
-    /// The number of keys.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.0.iter().map(|shard| shard.len()).sum()
     }
 }
 
-/// The low bits of an id are random.
-fn shard_of<K: Key>(key: K) -> usize {
-    key.bits() as usize & (SHARDS - 1)
+/// The index of the shard of a key. The low bits of ids are random.
+fn shard_index<K: ShardKey>(key: K) -> usize {
+    key.bits() as usize & (SHARD_COUNT - 1)
 }

@@ -1,4 +1,4 @@
-//! Tests of changes to a view.
+//! Tests of `View`: snapshots, deltas and confirmations.
 
 use super::*;
 use countersign_identity::{AgentStatus, StatusWithCutoff, TrustScore, Versioned};
@@ -24,12 +24,12 @@ pub fn snapshot(revision: i64) -> Snapshot {
     }
 }
 
-fn trust(revision: i64, points: f64) -> AgentChanges {
+fn trust_changes(revision: i64, points: f64) -> AgentChanges {
     let value = TrustScore::from_points(points).unwrap();
     AgentChanges { trust: Some(Versioned { revision: Revision::new(revision), value }), ..AgentChanges::default() }
 }
 
-fn suspended(revision: i64) -> AgentChanges {
+fn suspension(revision: i64) -> AgentChanges {
     let value = StatusWithCutoff { status: AgentStatus::Suspended, cutoff: Revision::new(revision) };
     AgentChanges { status: Some(Versioned { revision: Revision::new(revision), value }), ..AgentChanges::default() }
 }
@@ -38,46 +38,46 @@ fn delta(revision: i64, changes: AgentChanges) -> Delta {
     Delta { revision: Revision::new(revision), agents: vec![(AGENT, changes)], ..Delta::default() }
 }
 
-fn confirmation(revision: i64, floor: i64, ping_sent: u64) -> Confirmation {
+fn confirmation(revision: i64, floor: i64, ping_sent_at: u64) -> Confirmation {
     let (revision, floor) = (Revision::new(revision), Revision::new(floor));
-    Confirmation { revision, floor, ping_sent_at: Duration::from_secs(ping_sent) }
+    Confirmation { revision, floor, ping_sent_at: Duration::from_secs(ping_sent_at) }
 }
 
 #[test]
-fn apply_replaces_a_facet_only_by_a_newer_one() {
-    let view = View::from_snapshot(snapshot(10), None).apply(delta(20, trust(20, 80.0)));
-    let view = view.apply(delta(21, suspended(21))).apply(delta(22, trust(15, 10.0)));
+fn apply_replaces_a_facet_only_if_the_new_one_has_a_higher_revision() {
+    let view = View::from_snapshot(snapshot(10), None).apply(delta(20, trust_changes(20, 80.0)));
+    let view = view.apply(delta(21, suspension(21))).apply(delta(22, trust_changes(15, 10.0)));
     let changes = view.agents.get(AGENT).unwrap();
-    assert_eq!(changes.trust, trust(20, 80.0).trust);
-    assert_eq!(changes.status, suspended(21).status);
+    assert_eq!(changes.trust, trust_changes(20, 80.0).trust);
+    assert_eq!(changes.status, suspension(21).status);
     assert_eq!(view.revision(), Revision::new(22));
 }
 
 #[test]
 fn apply_leaves_the_original_view_unchanged() {
-    let before = View::from_snapshot(snapshot(10), None).apply(delta(20, trust(20, 80.0)));
-    let after = before.apply(delta(30, trust(30, 5.0)));
-    assert_eq!(before.agents.get(AGENT), Some(&trust(20, 80.0)));
-    assert_eq!(after.agents.get(AGENT), Some(&trust(30, 5.0)));
+    let before = View::from_snapshot(snapshot(10), None).apply(delta(20, trust_changes(20, 80.0)));
+    let after = before.apply(delta(30, trust_changes(30, 5.0)));
+    assert_eq!(before.agents.get(AGENT), Some(&trust_changes(20, 80.0)));
+    assert_eq!(after.agents.get(AGENT), Some(&trust_changes(30, 5.0)));
 }
 
 #[test]
-fn confirm_drops_facets_and_revocations_up_to_the_floor() {
+fn confirm_removes_facets_and_revocations_up_to_the_floor() {
     let (old, new) = (TokenId::from_bits(5), TokenId::from_bits(6));
     let revocations = [(old, 20), (new, 21)].map(|(token, revision)| Revocation {
         revision: Revision::new(revision),
         subject: RevokedSubject::Token(token),
     });
-    let mut delta = delta(21, trust(20, 80.0));
+    let mut delta = delta(21, trust_changes(20, 80.0));
     delta.revocations = revocations.to_vec();
     let view = View::from_snapshot(snapshot(10), None).apply(delta).apply(super::Delta {
         revision: Revision::new(22),
-        agents: vec![(AGENT, suspended(22))],
+        agents: vec![(AGENT, suspension(22))],
         ..super::Delta::default()
     });
     let view = view.confirm(confirmation(25, 20, 3));
-    assert_eq!(view.agents.get(AGENT), Some(&suspended(22)));
-    assert!(view.tokens.get(old).is_none() && view.tokens.get(new).is_some());
+    assert_eq!(view.agents.get(AGENT), Some(&suspension(22)));
+    assert!(view.revoked_tokens.get(old).is_none() && view.revoked_tokens.get(new).is_some());
     assert_eq!(view.confirm(confirmation(30, 22, 4)).agent_count(), 0);
 }
 
@@ -88,7 +88,11 @@ fn only_a_confirmation_changes_confirmed_at() {
     let confirmed = first.confirm(confirmation(12, 1, 7));
     assert_eq!(confirmed.confirmed_at(), Some(Duration::from_secs(7)));
     assert_eq!(confirmed.confirm(confirmation(12, 1, 6)).confirmed_at(), Some(Duration::from_secs(7)));
-    assert_eq!(confirmed.apply(delta(13, trust(13, 1.0))).confirmed_at(), Some(Duration::from_secs(7)));
+    assert_eq!(confirmed.apply(delta(13, trust_changes(13, 1.0))).confirmed_at(), Some(Duration::from_secs(7)));
     assert_eq!(View::from_snapshot(snapshot(12), Some(&confirmed)).confirmed_at(), Some(Duration::from_secs(7)));
-    assert_eq!(View::from_snapshot(snapshot(11), Some(&confirmed)).confirmed_at(), None, "the revision went back");
+    assert_eq!(
+        View::from_snapshot(snapshot(11), Some(&confirmed)).confirmed_at(),
+        None,
+        "the snapshot has a lower revision"
+    );
 }

@@ -1,21 +1,22 @@
-//! The latest views of all services, readable without a lock.
+//! The latest view of each API key. Readers need no lock.
 
 use super::View;
 use arc_swap::ArcSwap;
 use countersign_identity::{Reason, ServiceId};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-/// A view is current if its confirmation is at most this much older than the latest one of the service.
+/// A view is current if its confirmation is at most this much older than the latest confirmation of the same service.
 const MAX_CONFIRMATION_LAG: Duration = Duration::from_secs(10);
 
-/// The index of an API key in `sync.keys`. Each key has its own complete view, even if two keys belong to one service.
+/// The index of an API key in the setting `sync.keys`. Each API key has its own complete view, even if two keys belong
+/// to one service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ApiKeyIndex(pub usize);
 
-/// Usually one view per service; several while its API keys are rotated.
+/// The views of each service. A service has several views while its API keys are rotated.
 type ViewsByService = HashMap<ServiceId, Vec<(ApiKeyIndex, Arc<View>)>>;
 
-/// The latest view of each API key that has received one.
+/// The latest view of each API key.
 #[derive(Debug)]
 pub struct Views {
     key_count: usize,
@@ -24,7 +25,8 @@ pub struct Views {
 }
 
 impl Views {
-    /// Creates an empty collection for `key_count` API keys. `default_service` is used for routes that name no service.
+    /// Creates an empty collection for `key_count` API keys. `default_service` is the service for routes that name
+    /// none.
     pub fn new(key_count: usize, default_service: Option<ServiceId>) -> Self {
         Self { key_count, default_service, by_service: ArcSwap::default() }
     }
@@ -40,29 +42,32 @@ impl Views {
         });
     }
 
-    /// The view of the service that the route names, else of the default service, else of the only service.
+    /// Returns the view of the service that the route names. If the route names none, returns the view of the default
+    /// service or, without a default service, of the only service.
     ///
-    /// An unknown service is `ViewMissing` until all API keys have received a view, because it may belong to one of the
-    /// others. Afterwards it is `ServiceUnknown`.
+    /// If the service has no view, the error is `ViewMissing` until all API keys have a view, because one of them may
+    /// belong to the service. Afterwards the error is `ServiceUnknown`.
     pub fn resolve(&self, requested: Option<ServiceId>) -> Result<Arc<View>, Reason> {
         let by_service = self.by_service.load();
-        let complete = by_service.values().map(Vec::len).sum::<usize>() >= self.key_count;
+        let all_keys_have_views = by_service.values().map(Vec::len).sum::<usize>() >= self.key_count;
         let service = match requested.or(self.default_service) {
             Some(service) => service,
-            None if by_service.len() == 1 && complete => *by_service.keys().next().ok_or(Reason::Internal)?,
-            None if complete => return Err(Reason::ServiceUnknown),
+            None if by_service.len() == 1 && all_keys_have_views => {
+                *by_service.keys().next().ok_or(Reason::Internal)?
+            }
+            None if all_keys_have_views => return Err(Reason::ServiceUnknown),
             None => return Err(Reason::ViewMissing),
         };
-        let missing = if complete { Reason::ServiceUnknown } else { Reason::ViewMissing };
-        by_service.get(&service).and_then(|views| newest_current_view(views)).ok_or(missing)
+        let error = if all_keys_have_views { Reason::ServiceUnknown } else { Reason::ViewMissing };
+        by_service.get(&service).and_then(|views| newest_current_view(views)).ok_or(error)
     }
 }
 
-/// The view with the highest revision among the current ones. A view that was confirmed slightly earlier can have more
-/// changes; a view whose stream lost its connection is not used.
+/// Returns the current view with the highest revision. A view that was confirmed slightly earlier than another can
+/// include more changes. A view whose stream was lost is not current.
 fn newest_current_view(views: &[(ApiKeyIndex, Arc<View>)]) -> Option<Arc<View>> {
-    let latest = views.iter().filter_map(|(_, view)| view.confirmed_at()).max();
-    let is_current = |view: &View| view.confirmed_at().map(|at| at + MAX_CONFIRMATION_LAG) >= latest;
+    let latest_confirmation = views.iter().filter_map(|(_, view)| view.confirmed_at()).max();
+    let is_current = |view: &View| view.confirmed_at().map(|at| at + MAX_CONFIRMATION_LAG) >= latest_confirmation;
     let newest = views.iter().filter(|(_, view)| is_current(view)).max_by_key(|(_, view)| view.revision());
     newest.map(|(_, view)| Arc::clone(view))
 }
@@ -76,16 +81,16 @@ mod tests {
     };
     use countersign_identity::Revision;
 
-    fn view(service: ServiceId, revision: i64, confirmed: u64) -> Arc<View> {
+    fn view(service: ServiceId, revision: i64, confirmed_at: u64) -> Arc<View> {
         let mut snapshot = snapshot(revision);
         snapshot.settings.service = service;
         let (revision, floor) = (Revision::new(revision), Revision::new(1));
-        let confirmation = Confirmation { revision, floor, ping_sent_at: Duration::from_secs(confirmed) };
+        let confirmation = Confirmation { revision, floor, ping_sent_at: Duration::from_secs(confirmed_at) };
         Arc::new(View::from_snapshot(snapshot, None).confirm(confirmation))
     }
 
     #[test]
-    fn unknown_service_is_view_missing_until_all_keys_have_views() {
+    fn resolve_returns_view_missing_until_all_keys_have_views() {
         let other = ServiceId::from_bits(99);
         let views = Views::new(2, None);
         assert_eq!(views.resolve(Some(other)).unwrap_err(), Reason::ViewMissing);
@@ -99,12 +104,16 @@ mod tests {
     }
 
     #[test]
-    fn resolve_picks_the_newest_current_view_of_a_service() {
+    fn resolve_returns_the_newest_current_view_of_a_service() {
         let views = Views::new(2, None);
         let resolved_revision = |views: &Views| views.resolve(None).unwrap().revision().number();
         views.publish(ApiKeyIndex(0), &view(SERVICE, 10, 5));
         views.publish(ApiKeyIndex(1), &view(SERVICE, 11, 4));
-        assert_eq!(resolved_revision(&views), 11, "it has more changes, although it was confirmed slightly earlier");
+        assert_eq!(
+            resolved_revision(&views),
+            11,
+            "the view with the higher revision was confirmed only slightly earlier"
+        );
         views.publish(ApiKeyIndex(0), &view(SERVICE, 10, 15));
         assert_eq!(resolved_revision(&views), 10, "the confirmation of the other view is too old");
         views.publish(ApiKeyIndex(1), &Arc::new(View::from_snapshot(snapshot(12), None)));

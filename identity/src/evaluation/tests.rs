@@ -102,14 +102,14 @@ fn status(status: AgentStatus, cutoff: i64) -> StatusWithCutoff {
 }
 
 #[test]
-fn exp_is_exact_and_nbf_and_iat_have_thirty_seconds_of_leeway() {
+fn checks_exp_exactly_and_nbf_and_iat_with_leeway() {
     let setup = Setup::default();
     assert!(setup.evaluate(&token(), ISSUED + 3599).is_ok());
     assert_eq!(setup.evaluate(&token(), ISSUED + 3600), Err(Refusal::expired(Timestamp::from_seconds(ISSUED + 3600))));
     assert!(setup.evaluate(&token(), ISSUED - 30).is_ok());
     assert_eq!(setup.refusal(&token(), ISSUED - 31), Reason::TokenNotYetValid);
-    let later = Claims { iat: ISSUED + 31, ..token() };
-    assert_eq!(setup.refusal(&later, ISSUED), Reason::TokenNotYetValid);
+    let issued_later = Claims { iat: ISSUED + 31, ..token() };
+    assert_eq!(setup.refusal(&issued_later, ISSUED), Reason::TokenNotYetValid);
 }
 
 #[test]
@@ -133,10 +133,10 @@ fn refuses_other_issuers_and_audiences() {
 }
 
 #[test]
-fn newer_revision_wins_for_each_facet() {
+fn newer_revision_of_each_facet_wins() {
     let mut setup = Setup::default();
     setup.agent.roles = Some(versioned(10, vec![grant(2, None)]));
-    assert_eq!(setup.roles(&token()), ["reader"], "equal revisions: the token wins");
+    assert_eq!(setup.roles(&token()), ["reader"], "the token wins if the revisions are equal");
     setup.agent.roles = Some(versioned(11, vec![grant(2, None)]));
     let identity = setup.evaluate(&token(), ISSUED).unwrap();
     assert_eq!(identity.roles, [name("writer")]);
@@ -154,11 +154,15 @@ fn checks_status_before_cutoff_before_revocation() {
     setup.agent.status = Some(versioned(12, status(AgentStatus::Revoked, 12)));
     assert_eq!(setup.refusal(&token(), ISSUED), Reason::AgentRevoked);
     setup.agent.status = Some(versioned(12, status(AgentStatus::Active, 11)));
-    assert_eq!(setup.refusal(&token(), ISSUED), Reason::TokenRevoked, "the cutoff holds after reactivation");
-    let later = Claims { rev: Revision::new(12), ..token() };
-    assert_eq!(setup.refusal(&later, ISSUED), Reason::TokenRevoked, "the token itself is revoked");
+    assert_eq!(
+        setup.refusal(&token(), ISSUED),
+        Reason::TokenRevoked,
+        "the cutoff revision still applies after reactivation"
+    );
+    let newer_token = Claims { rev: Revision::new(12), ..token() };
+    assert_eq!(setup.refusal(&newer_token, ISSUED), Reason::TokenRevoked, "the token itself is revoked");
     setup.revoked = false;
-    assert!(setup.evaluate(&later, ISSUED).is_ok());
+    assert!(setup.evaluate(&newer_token, ISSUED).is_ok());
 }
 
 #[test]
@@ -188,14 +192,18 @@ fn permissions_come_from_the_current_role_definition() {
 }
 
 #[test]
-fn role_assignments_end_exactly_in_claims_and_changes() {
+fn role_assignments_end_at_the_exact_second() {
     let mut setup = Setup::default();
-    let ends = Claims { until: BTreeMap::from([(name("reader"), ISSUED + 5)]), ..token() };
-    let role_count = |setup: &Setup, seconds| setup.evaluate(&ends, ISSUED + seconds).unwrap().roles.len();
+    let expiring = Claims { until: BTreeMap::from([(name("reader"), ISSUED + 5)]), ..token() };
+    let role_count = |setup: &Setup, seconds| setup.evaluate(&expiring, ISSUED + seconds).unwrap().roles.len();
     assert_eq!((role_count(&setup, 4), role_count(&setup, 5)), (1, 0));
     setup.revision = 9;
-    assert_eq!((role_count(&setup, 4), role_count(&setup, 5)), (1, 0), "also if only the claims are available");
-    assert!(setup.evaluate(&ends, ISSUED + 5).unwrap().permissions.is_empty());
+    assert_eq!(
+        (role_count(&setup, 4), role_count(&setup, 5)),
+        (1, 0),
+        "the claims decide if the local data is older than the token"
+    );
+    assert!(setup.evaluate(&expiring, ISSUED + 5).unwrap().permissions.is_empty());
     let mut setup = Setup::default();
     setup.agent.roles = Some(versioned(11, vec![grant(1, Some(ISSUED + 7)), grant(2, None)]));
     assert_eq!((role_count(&setup, 6), role_count(&setup, 7)), (2, 1));

@@ -1,4 +1,5 @@
-//! Property tests: every accepted text is one canonical key, and signatures verify exactly as with aws-lc alone.
+//! Property tests: every accepted text encodes a key canonically, and a signature verifies exactly if aws-lc alone
+//! verifies it.
 
 use super::*;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, ParsedPublicKey};
@@ -13,7 +14,7 @@ use std::sync::LazyLock;
 /// The DER of `SEQUENCE { SEQUENCE { id-ecPublicKey, prime256v1 }, BIT STRING }` before an uncompressed point.
 const UNCOMPRESSED_PREFIX: [u8; 26] =
     *b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
-/// The same before a compressed point.
+/// The DER of the same structure before a compressed point.
 const COMPRESSED_PREFIX: [u8; 26] =
     *b"\x30\x39\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x22\x00";
 
@@ -22,7 +23,7 @@ static KEY: LazyLock<P256PublicKey> = LazyLock::new(|| P256PublicKey(SECRET.publ
 static PEM: LazyLock<String> = LazyLock::new(|| to_pem(&uncompressed(*KEY)));
 
 const MESSAGE: &[u8] = b"nonce";
-static RAW: LazyLock<Signature> = LazyLock::new(|| SigningKey::from(&*SECRET).sign(MESSAGE));
+static SIGNATURE: LazyLock<Signature> = LazyLock::new(|| SigningKey::from(&*SECRET).sign(MESSAGE));
 
 fn uncompressed(key: P256PublicKey) -> Vec<u8> {
     [&UNCOMPRESSED_PREFIX[..], &key.to_sec1()].concat()
@@ -33,7 +34,7 @@ fn compressed(key: P256PublicKey) -> Vec<u8> {
     [&COMPRESSED_PREFIX[..], &[2 + (point[64] & 1)], &point[1..33]].concat()
 }
 
-/// Points of both lengths with every tag: uncompressed, compressed, hybrid, compact and invalid ones.
+/// Public keys in DER whose point has any tag: uncompressed, compressed, hybrid, compact or invalid.
 fn keys_with_any_tag() -> impl Strategy<Value = Vec<u8>> {
     (0..8_u8, select(vec![uncompressed(*KEY), compressed(*KEY)])).prop_map(|(tag, mut der)| {
         der[26] = tag;
@@ -42,13 +43,13 @@ fn keys_with_any_tag() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn to_pem(der: &[u8]) -> String {
-    format!("{BEGIN}\n{}\n{END}\n", STANDARD.encode(der))
+    format!("{PEM_BEGIN}\n{}\n{PEM_END}\n", STANDARD.encode(der))
 }
 
-/// The four encodings of the signature: raw and DER, each with both values of S.
+/// Four encodings of the signature: raw and DER, each with `s` and with negated `s`.
 fn signatures() -> Vec<Vec<u8>> {
-    let negated_s = Signature::from_scalars(RAW.r().to_bytes(), (-*RAW.s()).to_bytes()).unwrap();
-    [*RAW, negated_s]
+    let negated_s = Signature::from_scalars(SIGNATURE.r().to_bytes(), (-*SIGNATURE.s()).to_bytes()).unwrap();
+    [*SIGNATURE, negated_s]
         .iter()
         .flat_map(|signature| [signature.to_bytes().to_vec(), signature.to_der().as_bytes().to_vec()])
         .collect()
@@ -65,15 +66,16 @@ fn verifies(key: P256PublicKey, message: &[u8], hex: &str) -> bool {
     EcdsaSignature::from_hex(hex).is_ok_and(|signature| key.verifies(&[message], &signature))
 }
 
-/// Checks that an accepted text is one of the two canonical encodings of its key.
+/// Checks that the text, if it is accepted, is one of the two canonical encodings of its key.
 fn check_canonical(text: &str) -> Result<(), TestCaseError> {
     let Ok(key) = P256PublicKey::from_pem(text) else { return Ok(()) };
-    let body = text.trim().strip_prefix(BEGIN).and_then(|rest| rest.strip_suffix(END)).unwrap();
+    let body = text.trim().strip_prefix(PEM_BEGIN).and_then(|rest| rest.strip_suffix(PEM_END)).unwrap();
     let der = STANDARD.decode(body.split_ascii_whitespace().collect::<String>()).unwrap();
     prop_assert!(der == uncompressed(key) || der == compressed(key), "{} is not canonical", hex::encode(der));
     prop_assert!(ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, key.to_sec1()).is_ok(), "{:?} is off the curve", key);
     let canonical = key.to_pem().unwrap();
-    let lines: String = canonical.trim().strip_prefix(BEGIN).unwrap().strip_suffix(END).unwrap().split('\n').collect();
+    let lines: String =
+        canonical.trim().strip_prefix(PEM_BEGIN).unwrap().strip_suffix(PEM_END).unwrap().split('\n').collect();
     prop_assert_eq!(STANDARD.decode(lines).unwrap(), uncompressed(key));
     prop_assert_eq!(P256PublicKey::from_pem(&canonical), Ok(key));
     prop_assert_eq!(P256PublicKey::from_sec1(&key.to_sec1()), Ok(key));
@@ -100,15 +102,15 @@ proptest! {
         der in prop_oneof![mutated_bytes(&uncompressed(*KEY)), mutated_bytes(&compressed(*KEY)), keys_with_any_tag(), any_bytes()],
         end in select(&["\n", "\r\n", "", " \n\t"][..]),
         columns in 1..80_usize,
-        bits in "[A-Za-z0-9+/= ]?",
+        extra in "[A-Za-z0-9+/= ]?",
     ) {
         check_canonical(&to_pem(&der))?;
-        check_canonical(&PEM.replacen("==\n", &format!("==\n{bits}"), 1))?;
+        check_canonical(&PEM.replacen("==\n", &format!("==\n{extra}"), 1))?;
         let last = PEM.find("==\n").unwrap();
-        check_canonical(&format!("{}{bits}{}", &PEM[..last - 1], &PEM[last..]))?;
+        check_canonical(&format!("{}{extra}{}", &PEM[..last - 1], &PEM[last..]))?;
         let text = STANDARD.encode(&der);
         let lines: Vec<&str> = text.as_bytes().chunks(columns).map(|line| std::str::from_utf8(line).unwrap()).collect();
-        check_canonical(&format!("{end}{BEGIN}{end}{}{end}{END}{end}", lines.join(end)))?;
+        check_canonical(&format!("{end}{PEM_BEGIN}{end}{}{end}{PEM_END}{end}", lines.join(end)))?;
     }
 
     #[test]
@@ -125,7 +127,7 @@ proptest! {
     #[test]
     fn fragments_of_pem_are_refused_or_canonical(
         pieces in vec(prop_oneof![
-            4 => select(&[BEGIN, END, "-----BEGIN PRIVATE KEY-----", "-----BEGIN ", "-----", "\n", ""][..]).prop_map(str::to_owned),
+            4 => select(&[PEM_BEGIN, PEM_END, "-----BEGIN PRIVATE KEY-----", "-----BEGIN ", "-----", "\n", ""][..]).prop_map(str::to_owned),
             2 => Just(STANDARD.encode(uncompressed(*KEY))),
             1 => any_text(),
         ], 0..7)

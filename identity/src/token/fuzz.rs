@@ -63,7 +63,7 @@ fn segments(token: &str) -> [&str; 3] {
     token.split('.').collect::<Vec<_>>().try_into().unwrap()
 }
 
-/// Other base64url encodings of the same or nearly the same bytes.
+/// Other base64url encodings of the same bytes, or of similar bytes.
 fn reencoded(segment: &'static str) -> impl Strategy<Value = String> {
     let last = segment.len() - 1;
     prop_oneof![
@@ -72,29 +72,30 @@ fn reencoded(segment: &'static str) -> impl Strategy<Value = String> {
         1 => Just(format!("{segment}==")),
         1 => Just(segment.replace('-', "+").replace('_', "/")),
         1 => select(&[" ", "\n", "\t", "%3D", "\u{a0}"][..]).prop_map(move |end| format!("{segment}{end}")),
-        2 => select(&ALPHABET[..]).prop_map(move |end| format!("{}{}", &segment[..last], char::from(end))),
+        2 => select(&BASE64_ALPHABET[..]).prop_map(move |end| format!("{}{}", &segment[..last], char::from(end))),
         1 => Just(segment.to_ascii_lowercase()),
         1 => Just(String::new()),
     ]
 }
 
-const ALPHABET: [u8; 64] = *b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+const BASE64_ALPHABET: [u8; 64] = *b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// Other encodings of the same or nearly the same JSON.
+/// Other encodings of the same JSON, or of similar JSON.
 fn reformatted(segment: &'static str) -> impl Strategy<Value = String> {
-    let plain = String::from_utf8(URL_SAFE_NO_PAD.decode(segment).unwrap()).unwrap();
-    let value: Value = serde_json::from_str(&plain).unwrap();
-    let first = value.as_object().unwrap().iter().next().map(|(name, value)| format!("{{\"{name}\":{value},")).unwrap();
+    let json = String::from_utf8(URL_SAFE_NO_PAD.decode(segment).unwrap()).unwrap();
+    let value: Value = serde_json::from_str(&json).unwrap();
+    let duplicate_first_member =
+        value.as_object().unwrap().iter().next().map(|(name, value)| format!("{{\"{name}\":{value},")).unwrap();
     prop_oneof![
-        Just(plain.clone()),
+        Just(json.clone()),
         Just(value.to_string()),
         Just(serde_json::to_string_pretty(&value).unwrap()),
-        Just(format!(" {plain}")),
-        Just(format!("{plain}\n")),
-        Just(plain.replacen('{', &first, 1)),
-        Just(plain.replacen('{', r#"{"more":1,"#, 1)),
-        Just(plain.replacen('a', r"\u0061", 1)),
-        mutated_text(&plain),
+        Just(format!(" {json}")),
+        Just(format!("{json}\n")),
+        Just(json.replacen('{', &duplicate_first_member, 1)),
+        Just(json.replacen('{', r#"{"more":1,"#, 1)),
+        Just(json.replacen('a', r"\u0061", 1)),
+        mutated_text(&json),
     ]
     .prop_map(|json| URL_SAFE_NO_PAD.encode(json))
 }
@@ -152,7 +153,7 @@ proptest! {
     #![proptest_config(cases_divided_by(2))]
 
     #[test]
-    fn signed_tokens_with_any_claims_are_parsed_or_refused(field in select(fields()), value in any_json()) {
+    fn signed_tokens_with_any_claims_are_parsed_or_refused(field in select(claim_names()), value in any_json()) {
         let mut changed = claims(1);
         changed[&field] = value;
         let token = signed(7, &changed);
@@ -165,7 +166,7 @@ proptest! {
     }
 }
 
-fn fields() -> Vec<String> {
+fn claim_names() -> Vec<String> {
     claims(1).as_object().unwrap().keys().cloned().chain(["more".to_owned()]).collect()
 }
 

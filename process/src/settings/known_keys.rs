@@ -1,6 +1,7 @@
-//! The valid keys: those of the commented default file.
+//! The valid keys, which the default file defines.
 //!
-//! A table named `*` there is a wildcard: the operator may add any number of named tables with its keys and defaults.
+//! In the default file, a table named `*` is a wildcard: the operator can add any number of named tables that have its
+//! keys and default values.
 
 use super::SettingsError;
 use config::{Config, Value, ValueKind};
@@ -9,20 +10,20 @@ use std::collections::BTreeMap;
 /// The name of a wildcard table in the default file.
 const WILDCARD: &str = "*";
 
-/// The valid keys with their defaults.
+/// The valid keys with their default values.
 pub(super) struct KnownKeys(BTreeMap<String, Value>);
 
 impl KnownKeys {
     pub(super) fn from_defaults(defaults: &Config) -> Self {
-        Self(leaves(&defaults.cache))
+        Self(flatten(&defaults.cache))
     }
 
-    /// The keys outside wildcard tables, which exist in every configuration.
+    /// The keys outside wildcard tables, which every configuration has.
     pub(super) fn without_wildcards(&self) -> impl Iterator<Item = (&String, &Value)> {
         self.0.iter().filter(|(key, _)| !key.split('.').any(|part| part == WILDCARD))
     }
 
-    /// The default of a key; `None` if the key is unknown.
+    /// The default value of a key; `None` if the key is unknown.
     pub(super) fn find(&self, key: &str) -> Option<&Value> {
         self.0.iter().find(|(pattern, _)| matches(pattern, key)).map(|(_, value)| value)
     }
@@ -35,7 +36,7 @@ impl KnownKeys {
         })
     }
 
-    /// All keys and defaults of the named table that contains this key; empty if the key is in no named table.
+    /// The keys and default values of the named table that contains `key`. Empty if `key` is not in a named table.
     pub(super) fn table_defaults(&self, key: &str) -> Vec<(String, Value)> {
         let Some((pattern, _)) = self.0.iter().find(|(pattern, _)| matches(pattern, key)) else { return Vec::new() };
         let Some((table, _)) = pattern.split_once(".*.") else { return Vec::new() };
@@ -46,10 +47,12 @@ impl KnownKeys {
         siblings.map(|(pattern, value)| (instantiate(pattern, key), value.clone())).collect()
     }
 
-    fn nearest(&self, key: &str) -> String {
+    /// The most similar valid key; `None` if more than one of four characters differs.
+    fn nearest(&self, key: &str) -> Option<String> {
         let candidates = self.0.keys().map(|pattern| instantiate(pattern, key));
-        let similarity = |candidate: &String| strsim::jaro_winkler(candidate, key);
-        candidates.max_by(|a, b| similarity(a).total_cmp(&similarity(b))).unwrap_or_default()
+        let distances = candidates.map(|candidate| (strsim::osa_distance(&candidate, key), candidate));
+        let (distance, nearest) = distances.min()?;
+        (distance * 4 <= nearest.len().max(key.len())).then_some(nearest)
     }
 
     /// Converts text to a value. If the default is a list, the text is split at commas and line ends.
@@ -64,48 +67,48 @@ impl KnownKeys {
     }
 }
 
-/// Whether the key matches the pattern, which may contain a wildcard.
+/// Returns whether the key matches the pattern, which may contain wildcards.
 fn matches(pattern: &str, key: &str) -> bool {
     let (mut pattern, mut key) = (pattern.split('.'), key.split('.'));
     loop {
         match (pattern.next(), key.next()) {
             (None, None) => return true,
-            (Some(WILDCARD), Some(name)) if is_name(name) => {}
+            (Some(WILDCARD), Some(name)) if is_table_name(name) => {}
             (Some(part), Some(same)) if part == same && part != WILDCARD => {}
             _ => return false,
         }
     }
 }
 
-/// Whether the name is valid for a named table: environment variables can express it too.
-fn is_name(name: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_' || byte == b'-';
-    !name.is_empty() && name.bytes().all(plain)
+/// Returns whether a named table can have this name. Only characters that environment variables can express are valid.
+fn is_table_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_' || byte == b'-';
+    !name.is_empty() && name.bytes().all(is_allowed)
 }
 
-/// The pattern with its wildcards replaced by the names in `key`.
+/// Replaces the wildcards of the pattern with the names in `key`.
 fn instantiate(pattern: &str, key: &str) -> String {
     let mut names = key.split('.');
     let parts = pattern.split('.').map(|part| match names.next() {
-        Some(name) if part == WILDCARD && is_name(&name.to_lowercase()) => name.to_lowercase(),
+        Some(name) if part == WILDCARD && is_table_name(&name.to_lowercase()) => name.to_lowercase(),
         _ => part.to_owned(),
     });
     parts.collect::<Vec<_>>().join(".")
 }
 
-/// The dotted keys and values of all entries that are not tables.
-pub(super) fn leaves(root: &Value) -> BTreeMap<String, Value> {
-    let mut found = BTreeMap::new();
-    let mut open: Vec<(String, Value)> = vec![(String::new(), root.clone())];
-    while let Some((path, value)) = open.pop() {
+/// Converts nested tables to dotted keys with their values.
+pub(super) fn flatten(root: &Value) -> BTreeMap<String, Value> {
+    let mut flattened = BTreeMap::new();
+    let mut pending: Vec<(String, Value)> = vec![(String::new(), root.clone())];
+    while let Some((path, value)) = pending.pop() {
         match value.kind {
-            ValueKind::Table(entries) => open.extend(
+            ValueKind::Table(entries) => pending.extend(
                 entries
                     .into_iter()
                     .map(|(name, value)| (if path.is_empty() { name } else { format!("{path}.{name}") }, value)),
             ),
-            _ => drop(found.insert(path, value)),
+            _ => drop(flattened.insert(path, value)),
         }
     }
-    found
+    flattened
 }

@@ -1,6 +1,6 @@
 //! The merged layers: the effective value of each key, its source, and all errors.
 
-use super::{Layers, SettingsError, from_environment, known_keys::KnownKeys, known_keys::leaves, read_file};
+use super::{Layers, SettingsError, known_keys::KnownKeys, known_keys::flatten, parse_environment, read_file};
 use config::{Config, File, FileFormat, Map, Value, ValueKind};
 use serde::de::DeserializeOwned;
 use std::{
@@ -9,18 +9,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where a value was set.
+/// The source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// The default file.
+    /// The value is from the default file.
     Default,
-    /// A preset of a mode such as `--dev`.
+    /// The value is a preset of a mode such as `--dev`.
     Mode,
-    /// The operator's file.
+    /// The value is from the operator's file.
     File(PathBuf),
-    /// An environment variable, by name.
+    /// The value is from the environment variable with this name.
     Environment(String),
-    /// A flag.
+    /// The value is from a flag.
     Flag,
 }
 
@@ -66,14 +66,14 @@ impl MergedSettings {
         if let Some(path) = &layers.file {
             match read_file(path).and_then(|text| read_toml(path, &text)) {
                 Ok(file) => {
-                    for (key, value) in leaves(&file.cache) {
+                    for (key, value) in flatten(&file.cache) {
                         merged.set(&known_keys, &key, value, Source::File(path.clone()));
                     }
                 }
                 Err(error) => merged.problems.push(error),
             }
         }
-        for variable in from_environment(&layers.environment, &known_keys) {
+        for variable in parse_environment(&layers.environment, &known_keys) {
             match variable {
                 Ok((name, key, text)) => {
                     merged.set(&known_keys, &key, known_keys.parse(&key, text).into(), Source::Environment(name));
@@ -98,12 +98,12 @@ impl MergedSettings {
         self.settings.insert(key.to_owned(), Setting { value, source });
     }
 
-    /// The settings, or the first error.
+    /// Deserializes the settings. Returns the first error.
     pub fn read<T: DeserializeOwned>(mut self) -> Result<T, SettingsError> {
         if self.problems.is_empty() { deserialize(&self.settings) } else { Err(self.problems.remove(0)) }
     }
 
-    /// The settings, or the messages of all errors.
+    /// Deserializes the settings. Returns the messages of all errors.
     pub fn read_or_list_errors<T: DeserializeOwned>(&self) -> Result<T, Vec<String>> {
         let type_errors = self.settings.iter().filter_map(|(key, setting)| self.type_error::<T>(key, setting));
         let problems: Vec<_> = self.problems.iter().map(ToString::to_string).chain(type_errors).collect();
@@ -114,7 +114,7 @@ impl MergedSettings {
         }
     }
 
-    /// The error of one setting, found by deserializing it with the defaults of all others.
+    /// The error of one setting. Finds it by deserializing this value together with the defaults of all other keys.
     fn type_error<T: DeserializeOwned>(&self, key: &str, setting: &Setting) -> Option<String> {
         if setting.source == Source::Default {
             return None;
@@ -126,7 +126,8 @@ impl MergedSettings {
         Some(format!("`{key}` in {}: {error}", setting.source))
     }
 
-    /// The settings as TOML, each with its source in a comment. Values of `secrets` are hidden unless empty.
+    /// Prints the settings as TOML, each with its source in a comment. Hides the values of the keys in `secrets` unless
+    /// they are empty.
     pub fn to_toml(&self, secrets: &[&str]) -> String {
         let mut tables: BTreeMap<&str, String> = BTreeMap::new();
         for (key, setting) in &self.settings {
@@ -171,7 +172,7 @@ fn deserialize<T: DeserializeOwned>(settings: &BTreeMap<String, Setting>) -> Res
     Ok(Value::from(ValueKind::Table(root)).try_deserialize()?)
 }
 
-/// Inserts a value at its dotted key.
+/// Inserts a value into nested tables at its dotted key.
 fn insert(table: &mut Map<String, Value>, key: &str, value: Value) {
     let Some((first, rest)) = key.split_once('.') else { return drop(table.insert(key.to_owned(), value)) };
     let inner = table.entry(first.to_owned()).or_insert_with(|| Value::from(ValueKind::Table(Map::new())));
@@ -180,7 +181,7 @@ fn insert(table: &mut Map<String, Value>, key: &str, value: Value) {
     }
 }
 
-/// Converts the value to the type of the default: the environment and flags contain text only.
+/// Converts the value to the type of the default. Values from the environment and from flags are text.
 fn with_type_of(value: &Value, default: &Value) -> Value {
     let converted = match default.kind {
         ValueKind::I64(_) => value.clone().into_int().ok().map(Value::from),

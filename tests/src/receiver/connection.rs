@@ -1,4 +1,4 @@
-//! Serves one connection to a receiver.
+//! Serves a connection to a receiver.
 
 use super::{Received, Reply, Shared};
 use std::{sync::atomic::Ordering::SeqCst, time::Duration};
@@ -9,47 +9,51 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The `content-length` of slow and truncated bodies.
 const DECLARED_LENGTH: usize = 1_000_000;
 
-/// Answers requests until one side closes the connection.
+/// Records requests and replies to them until one side closes the connection.
 pub(super) async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, shared: &Shared) {
     let mut stream = BufReader::new(stream);
     while let Some(received) = Received::read(&mut stream).await {
         // Subscribes before the first reply, so that no change is missed.
         let mut changes = shared.changes.subscribe();
-        let before = shared.store(&received);
-        let mut reply = shared.reply(&received, before);
+        let earlier = shared.store(&received);
+        let mut reply = shared.reply(&received, earlier);
         loop {
             match reply {
-                Reply::After(pause, then) => {
-                    tokio::time::sleep(pause).await;
-                    reply = *then;
+                Reply::Delayed(delay, next) => {
+                    tokio::time::sleep(delay).await;
+                    reply = *next;
                 }
-                Reply::Held => {
+                Reply::Pending => {
                     let _receiver_dropped = changes.changed().await;
-                    reply = shared.reply(&received, before);
+                    reply = shared.reply(&received, earlier);
                 }
                 _ => break,
             }
         }
-        if !answer(&mut stream, reply, shared).await {
+        if !send_reply(&mut stream, reply, shared).await {
             break;
         }
     }
-    let _hung_up = stream.shutdown().await;
+    let _already_closed = stream.shutdown().await;
 }
 
 /// Sends a reply. Returns whether the connection stays usable.
-async fn answer(stream: &mut BufReader<impl AsyncRead + AsyncWrite + Unpin>, reply: Reply, shared: &Shared) -> bool {
+async fn send_reply(
+    stream: &mut BufReader<impl AsyncRead + AsyncWrite + Unpin>,
+    reply: Reply,
+    shared: &Shared,
+) -> bool {
     match reply {
         Reply::Status(status) => return write(stream, &full_response(status, &[], "")).await,
         Reply::Full(status, headers, body) => return write(stream, &full_response(status, &headers, &body)).await,
-        Reply::After(..) | Reply::Held => unreachable!("it was waited for"),
+        Reply::Delayed(..) | Reply::Pending => unreachable!("`serve` waits for delayed and pending replies"),
         Reply::Close => return false,
         Reply::Truncated => {
-            let half = format!("{}half", head(200, &[], DECLARED_LENGTH));
-            write(stream, half.as_bytes()).await;
+            let truncated = format!("{}half", head(200, &[], DECLARED_LENGTH));
+            write(stream, truncated.as_bytes()).await;
             return false;
         }
-        Reply::Never => peer_closed(stream).await,
+        Reply::Never => wait_for_close(stream).await,
         Reply::SlowHeaders => send_slowly(stream, &head(200, &[("x-slow", "slow ".repeat(100))], 0)).await,
         Reply::SlowBody => {
             write(stream, head(200, &[], DECLARED_LENGTH).as_bytes()).await;
@@ -62,7 +66,7 @@ async fn answer(stream: &mut BufReader<impl AsyncRead + AsyncWrite + Unpin>, rep
 }
 
 fn head(status: u16, headers: &[(&'static str, String)], length: usize) -> String {
-    let status = [format!("HTTP/1.1 {status} Said")];
+    let status = [format!("HTTP/1.1 {status} Test")];
     let headers = headers.iter().map(|(name, value)| format!("{name}: {value}"));
     let lines: Vec<_> = status.into_iter().chain(headers).collect();
     format!("{}\r\ncontent-length: {length}\r\n\r\n", lines.join("\r\n"))
@@ -77,35 +81,35 @@ async fn write(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> bool {
 }
 
 /// Waits until the peer closes the connection.
-async fn peer_closed(stream: &mut (impl AsyncRead + Unpin)) {
+async fn wait_for_close(stream: &mut (impl AsyncRead + Unpin)) {
     let mut more = [0; 64];
     while stream.read(&mut more).await.is_ok_and(|read| read > 0) {}
 }
 
-/// Sends one byte per second until the peer closes the connection or all is sent.
+/// Sends one byte per second until the peer closes the connection or the whole text is sent.
 async fn send_slowly(stream: &mut BufReader<impl AsyncRead + AsyncWrite + Unpin>, text: &str) {
-    let (mut from, mut to) = tokio::io::split(stream);
+    let (mut reader, mut writer) = tokio::io::split(stream);
     let sending = async {
         for byte in text.bytes() {
-            if !write(&mut to, &[byte]).await {
+            if !write(&mut writer, &[byte]).await {
                 break;
             }
             tokio::time::sleep(SECOND).await;
         }
     };
     tokio::select! {
-        () = peer_closed(&mut from) => {}
+        () = wait_for_close(&mut reader) => {}
         () = sending => {}
     }
 }
 
-/// Sends a body until the peer closes the connection.
+/// Sends an endless body until the peer closes the connection.
 async fn send_endlessly(stream: &mut (impl AsyncWrite + Unpin), status: u16, shared: &Shared) {
     let chunk = vec![b'x'; 16 * 1024];
-    let head = format!("HTTP/1.1 {status} Said\r\nconnection: close\r\n\r\n");
-    let mut good = write(stream, head.as_bytes()).await;
-    while good {
-        good = write(stream, &chunk).await;
+    let head = format!("HTTP/1.1 {status} Test\r\nconnection: close\r\n\r\n");
+    let mut connected = write(stream, head.as_bytes()).await;
+    while connected {
+        connected = write(stream, &chunk).await;
         shared.sent.fetch_add(chunk.len() as u64, SeqCst);
     }
 }

@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
 /// A request with the exact bytes of its body.
 #[derive(Debug, Clone)]
 pub struct Received {
-    /// Time since boot at which the request was complete.
+    /// Time since boot at which the receiver had read the whole request.
     pub at: Duration,
     /// The request line.
     pub line: String,
@@ -20,11 +20,11 @@ pub struct Received {
 
 impl Received {
     /// Reads a request; `None` if the peer has closed the connection.
-    pub(super) async fn read(from: &mut (impl AsyncBufRead + Unpin)) -> Option<Self> {
-        let line = line(from).await?;
+    pub(super) async fn read(stream: &mut (impl AsyncBufRead + Unpin)) -> Option<Self> {
+        let line = read_line(stream).await?;
         let mut headers = Vec::new();
         loop {
-            let header = self::line(from).await?;
+            let header = read_line(stream).await?;
             if header.is_empty() {
                 break;
             }
@@ -32,9 +32,9 @@ impl Received {
             headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
         }
         let mut received = Self { at: Duration::ZERO, line, headers, body: Vec::new() };
-        assert_eq!(received.header("transfer-encoding"), "", "a webhook says how long it is");
+        assert_eq!(received.header("transfer-encoding"), "", "a webhook request has a content-length");
         received.body = vec![0; received.header("content-length").parse().unwrap_or(0)];
-        from.read_exact(&mut received.body).await.ok()?;
+        stream.read_exact(&mut received.body).await.ok()?;
         received.at = SystemClock.since_boot();
         Some(received)
     }
@@ -45,8 +45,9 @@ impl Received {
     }
 
     /// Replaces the value of a header.
-    pub fn with(mut self, name: &str, value: &str) -> Self {
-        let (_, header) = self.headers.iter_mut().find(|(header, _)| header == name).expect("it has that header");
+    pub fn with_header(mut self, name: &str, value: &str) -> Self {
+        let (_, header) =
+            self.headers.iter_mut().find(|(header, _)| header == name).expect("the request has the header");
         value.clone_into(header);
         self
     }
@@ -58,7 +59,7 @@ impl Received {
 
     /// Body as JSON.
     pub fn json(&self) -> Value {
-        serde_json::from_slice(&self.body).expect("JSON")
+        serde_json::from_slice(&self.body).expect("the text is JSON")
     }
 
     /// The field `data` of the body.
@@ -67,8 +68,8 @@ impl Received {
     }
 }
 
-async fn line(from: &mut (impl AsyncBufRead + Unpin)) -> Option<String> {
+async fn read_line(stream: &mut (impl AsyncBufRead + Unpin)) -> Option<String> {
     let mut line = String::new();
-    let read = from.read_line(&mut line).await.ok()?;
+    let read = stream.read_line(&mut line).await.ok()?;
     (read > 0).then(|| line.trim_end_matches(['\r', '\n']).to_owned())
 }

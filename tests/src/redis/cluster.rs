@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// node `n`.
 const MASTERS: usize = 3;
 
-/// Configuration of all nodes: fails over quickly, even to a replica that lost its master long ago.
+/// Configuration of all nodes. They fail over quickly, even to a replica that lost its master long ago.
 const FAST_FAILOVER: [&str; 3] =
     ["cluster-enabled yes", "cluster-node-timeout 1500", "cluster-replica-validity-factor 0"];
 
@@ -19,12 +19,12 @@ pub struct RedisCluster {
 }
 
 impl RedisCluster {
-    /// Starts it with configuration lines for each node.
+    /// Starts a cluster with additional configuration lines for each node.
     pub async fn start_with(lines: &[&str]) -> Self {
         Self::start_configured(lines, None).await
     }
 
-    /// Starts it with TLS only and `localhost` as announced host name.
+    /// Starts a cluster that uses only TLS and announces `localhost` as host name.
     pub async fn start_with_tls(tls_files: &Arc<TlsFiles>) -> Self {
         let name = format!("cluster-announce-hostname {}", tls_files.host());
         let lines = ["tls-cluster yes", &name, "cluster-preferred-endpoint-type hostname"];
@@ -41,45 +41,45 @@ impl RedisCluster {
 
     async fn form_cluster(&self) {
         let share = 16384_usize.div_ceil(MASTERS);
-        for (place, master) in self.nodes[..MASTERS].iter().enumerate() {
-            let (first, last) = (share * place, (share * (place + 1)).min(16384) - 1);
-            master.command::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(place + 1).to_string()]).await;
+        for (index, master) in self.nodes[..MASTERS].iter().enumerate() {
+            let (first, last) = (share * index, (share * (index + 1)).min(16384) - 1);
+            master.command::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]).await;
             master.command::<()>(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await;
         }
         for node in &self.nodes[1..] {
             let (port, bus_port) = (node.port.to_string(), node.bus_port.to_string());
             self.nodes[0].command::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port]).await;
         }
-        self.wait_for_all("know each other", async |node| {
+        self.wait_for_all("have completed the handshake", async |node| {
             let nodes: String = node.command(&["CLUSTER", "NODES"]).await;
             nodes.lines().count() == self.nodes.len() && !nodes.contains("handshake") && nodes.contains("16383")
         })
         .await;
-        for (place, replica) in self.nodes[MASTERS..].iter().enumerate() {
-            let id: String = self.nodes[place].command(&["CLUSTER", "MYID"]).await;
+        for (index, replica) in self.nodes[MASTERS..].iter().enumerate() {
+            let id: String = self.nodes[index].command(&["CLUSTER", "MYID"]).await;
             replica.command::<()>(&["CLUSTER", "REPLICATE", &id]).await;
         }
-        self.wait_for_all("are whole", async |node| {
+        self.wait_for_all("have one replica for each master", async |node| {
             let nodes: String = node.command(&["CLUSTER", "NODES"]).await;
-            let state: String = node.command(&["CLUSTER", "INFO"]).await;
-            let copies: String = node.command(&["INFO", "replication"]).await;
+            let info: String = node.command(&["CLUSTER", "INFO"]).await;
+            let replication: String = node.command(&["INFO", "replication"]).await;
             nodes.matches("slave").count() == MASTERS
-                && state.contains("cluster_state:ok")
-                && !copies.contains("master_link_status:down")
-                && (copies.contains("connected_slaves:1") || copies.contains("role:slave"))
+                && info.contains("cluster_state:ok")
+                && !replication.contains("master_link_status:down")
+                && (replication.contains("connected_slaves:1") || replication.contains("role:slave"))
         })
         .await;
     }
 
     /// Waits until all nodes meet a condition.
-    async fn wait_for_all(&self, what: &str, condition: impl AsyncFn(&Redis) -> bool) {
+    async fn wait_for_all(&self, state: &str, condition: impl AsyncFn(&Redis) -> bool) {
         for node in &self.nodes {
-            let met = async || condition(node).await.then_some(());
-            eventually(&format!("the nodes {what}"), met, || node.log()).await;
+            let reached = async || condition(node).await.then_some(());
+            eventually(&format!("the nodes {state}"), reached, || node.log()).await;
         }
     }
 
-    /// A URL that lists these nodes.
+    /// A Redis URL that lists these nodes.
     pub fn url_of(&self, nodes: &[usize]) -> String {
         let urls: Vec<_> = nodes.iter().map(|node| self.nodes[*node].url()).collect();
         urls.join(",")
@@ -90,26 +90,27 @@ impl RedisCluster {
         &self.nodes
     }
 
-    /// The master of a key according to a node.
+    /// Index of the master that serves the slot of a key, according to a node.
     pub async fn master_of(&self, key: &str, node: usize) -> Option<usize> {
         let slot: usize = self.nodes[node].command(&["CLUSTER", "KEYSLOT", key]).await;
         let nodes: String = self.nodes[node].command(&["CLUSTER", "NODES"]).await;
         let port = nodes.lines().find_map(|line| {
-            let words: Vec<_> = line.split(' ').collect();
-            let has_it = words.get(8..)?.iter().any(|range| contains(range, slot)) && !words[2].contains("fail");
-            has_it.then(|| words[1].split_once(':')?.1.split_once('@')?.0.parse::<u16>().ok())?
+            let fields: Vec<_> = line.split(' ').collect();
+            let serves_slot =
+                fields.get(8..)?.iter().any(|range| range_contains(range, slot)) && !fields[2].contains("fail");
+            serves_slot.then(|| fields[1].split_once(':')?.1.split_once('@')?.0.parse::<u16>().ok())?
         })?;
         self.nodes.iter().position(|node| node.port == port)
     }
 
-    /// Begins to migrate the slot of a key: the source answers ASK for keys that it does not have.
+    /// Begins to migrate the slot of a key. The source then responds ASK to requests for keys that it does not have.
     pub async fn begin_slot_migration(&self, key: &str, from: usize, to: usize) {
         let slot = self.slot(key).await;
         let (source, target) = (&self.nodes[from], &self.nodes[to]);
-        let (old, new): (String, String) =
+        let (source_id, target_id): (String, String) =
             (source.command(&["CLUSTER", "MYID"]).await, target.command(&["CLUSTER", "MYID"]).await);
-        target.command::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &old]).await;
-        source.command::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &new]).await;
+        target.command::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source_id]).await;
+        source.command::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target_id]).await;
     }
 
     /// Migrates the keys of the slot and assigns the slot to the target.
@@ -123,13 +124,13 @@ impl RedisCluster {
                 break;
             }
             let keys: Vec<_> = keys.iter().map(String::as_str).collect();
-            // MIGRATE answers NOKEY for a key that has expired meanwhile.
-            let words = [&["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"], &keys[..]].concat();
-            source.command::<redis::Value>(&words).await;
+            // MIGRATE returns NOKEY for a key that has expired since the listing.
+            let arguments = [&["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"], &keys[..]].concat();
+            source.command::<redis::Value>(&arguments).await;
         }
-        let new: String = target.command(&["CLUSTER", "MYID"]).await;
+        let target_id: String = target.command(&["CLUSTER", "MYID"]).await;
         for node in [target, source].into_iter().chain(&self.nodes[..MASTERS]) {
-            node.command::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &new]).await;
+            node.command::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &target_id]).await;
         }
     }
 
@@ -148,7 +149,7 @@ impl RedisCluster {
     }
 }
 
-fn contains(range: &str, slot: usize) -> bool {
+fn range_contains(range: &str, slot: usize) -> bool {
     let (first, last) = range.split_once('-').unwrap_or((range, range));
     let numbers = first.parse().ok().zip(last.parse().ok());
     numbers.is_some_and(|(first, last): (usize, usize)| (first..=last).contains(&slot))

@@ -1,6 +1,6 @@
 //! Redis Sentinels that monitor a master under the name `limits` and fail over quickly.
 
-use super::{Redis, TlsFiles, client_at, folder, launch_as, listen_lines, to_strings};
+use super::{Redis, TlsFiles, client_at, launch_as, listen_lines, temporary_folder, to_strings};
 use crate::process::{Process, eventually, free_port};
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -11,45 +11,46 @@ pub struct Sentinel {
     process: Process,
     port: u16,
     tls_files: Option<Arc<TlsFiles>>,
-    asker: Option<(String, String)>,
+    credentials: Option<(String, String)>,
     _folder: TempDir,
 }
 
 impl Sentinel {
     /// Starts a single Sentinel without authentication.
-    pub async fn watching(master: &Redis) -> Self {
-        let sentinel = Self::begin(master, 1, &[], None);
-        sentinel.knows(1, 0).await;
+    pub async fn start(master: &Redis) -> Self {
+        let sentinel = Self::spawn(master, 1, &[], None);
+        sentinel.wait_for_servers(1, 0).await;
         sentinel
     }
 
     /// Starts three Sentinels with a quorum of two for a master with two replicas. Clients must authenticate as this
-    /// user, who has the minimum of permissions.
-    pub async fn three_watching(master: &Redis, (user, password): (&str, &str)) -> Vec<Self> {
+    /// user, who has only the documented permissions.
+    pub async fn start_three(master: &Redis, (user, password): (&str, &str)) -> Vec<Self> {
         let acl = format!("user {user} on >{password} {PERMISSIONS}");
-        // Password among the Sentinels.
-        let lines = [acl.as_str(), "requirepass among-themselves"];
-        let asker = Some((String::new(), "among-themselves".to_owned()));
-        let sentinels: Vec<_> = (0..3).map(|_| Self::begin(master, 2, &lines, asker.clone())).collect();
-        join_all(sentinels.iter().map(|sentinel| sentinel.knows(2, 2))).await;
+        // The password with which the Sentinels authenticate to each other.
+        let lines = [acl.as_str(), "requirepass sentinel-password"];
+        let credentials = Some((String::new(), "sentinel-password".to_owned()));
+        let sentinels: Vec<_> = (0..3).map(|_| Self::spawn(master, 2, &lines, credentials.clone())).collect();
+        join_all(sentinels.iter().map(|sentinel| sentinel.wait_for_servers(2, 2))).await;
         sentinels
     }
 
-    fn begin(master: &Redis, quorum: u8, lines: &[&str], asker: Option<(String, String)>) -> Self {
-        let (folder, port) = (folder(), free_port());
+    fn spawn(master: &Redis, quorum: u8, lines: &[&str], credentials: Option<(String, String)>) -> Self {
+        let (folder, port) = (temporary_folder(), free_port());
         let tls_files = master.tls_files.clone();
         let listen_lines = listen_lines(&folder, port, tls_files.as_deref());
-        let by_name = ["sentinel resolve-hostnames yes", "sentinel announce-hostnames yes"];
-        let watched = [
+        let hostname_settings = ["sentinel resolve-hostnames yes", "sentinel announce-hostnames yes"];
+        let monitor_lines = [
             format!("sentinel monitor limits {} {} {quorum}", master.host(), master.port),
-            // With a shorter time, a busy machine also gives up the new master before the handshake with it.
+            // With a shorter time, a Sentinel on a busy machine marks the new master as down before their handshake
+            // completes.
             "sentinel down-after-milliseconds limits 1000".to_owned(),
             "sentinel failover-timeout limits 3000".to_owned(),
         ];
-        let names = if master.host() == "localhost" { to_strings(&by_name) } else { Vec::new() };
-        let configuration = [&listen_lines[..], &names, &to_strings(lines), &watched].concat();
+        let hostname_lines = if master.host() == "localhost" { to_strings(&hostname_settings) } else { Vec::new() };
+        let configuration = [&listen_lines[..], &hostname_lines, &to_strings(lines), &monitor_lines].concat();
         let process = launch_as(&["--sentinel"], folder.path(), &configuration);
-        Self { process, port, tls_files, asker, _folder: folder }
+        Self { process, port, tls_files, credentials, _folder: folder }
     }
 
     /// URL of the Sentinel.
@@ -70,14 +71,14 @@ impl Sentinel {
         self.process.log()
     }
 
-    async fn knows(&self, replicas: usize, others: usize) {
-        let all = format!("slaves={replicas},sentinels={}", others + 1);
-        let knows = async || self.info().await.ok().filter(|info| info.contains(&all)).map(drop);
-        eventually("Sentinel knows all servers", knows, || self.process.log()).await;
+    async fn wait_for_servers(&self, replicas: usize, other_sentinels: usize) {
+        let expected = format!("slaves={replicas},sentinels={}", other_sentinels + 1);
+        let discovered = async || self.info().await.ok().filter(|info| info.contains(&expected)).map(drop);
+        eventually("the Sentinel has discovered all servers", discovered, || self.process.log()).await;
     }
 
     async fn info(&self) -> redis::RedisResult<String> {
-        let url = match &self.asker {
+        let url = match &self.credentials {
             Some((user, password)) => self.url().replace("://", &format!("://{user}:{password}@")),
             None => self.url(),
         };
@@ -86,5 +87,5 @@ impl Sentinel {
     }
 }
 
-/// The permissions that the documentation names.
+/// The minimum permissions of a client, as documented in docs/run/redis.md.
 const PERMISSIONS: &str = "-@all +role +sentinel|masters";

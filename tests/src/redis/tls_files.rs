@@ -13,16 +13,17 @@ pub struct TlsFiles {
 
 impl TlsFiles {
     /// Creates the CA, a server certificate for this host name or address, and a client certificate.
-    pub fn for_servers_at(host: &str) -> Arc<Self> {
-        let tls_files = Self { folder: super::folder(), host: host.to_owned() };
-        let mut authority = certificate_params(&[], "An authority of tests");
+    pub fn create(host: &str) -> Arc<Self> {
+        let tls_files = Self { folder: super::temporary_folder(), host: host.to_owned() };
+        let mut authority = certificate_params(&[], "Test CA");
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().expect("a key");
-        tls_files.write("authority.pem", &authority.self_signed(&key).expect("a certificate").pem());
+        let key = KeyPair::generate().expect("the key can be generated");
+        tls_files.write("authority.pem", &authority.self_signed(&key).expect("the certificate is valid").pem());
         let authority = Issuer::new(authority, key);
         for (name, names) in [("server", &[host][..]), ("client", &[])] {
-            let key = KeyPair::generate().expect("a key");
-            let certificate = certificate_params(names, name).signed_by(&key, &authority).expect("a certificate");
+            let key = KeyPair::generate().expect("the key can be generated");
+            let certificate =
+                certificate_params(names, name).signed_by(&key, &authority).expect("the certificate is valid");
             tls_files.write(&format!("{name}.pem"), &certificate.pem());
             tls_files.write(&format!("{name}.key"), &key.serialize_pem());
         }
@@ -45,8 +46,8 @@ impl TlsFiles {
             .map(|(key, name)| format!("redis.{key}={}", self.file(name).display()))
     }
 
-    /// Configuration of a server that uses only TLS, also for replication and the cluster bus.
-    pub(super) fn lines(&self, port: u16) -> Vec<String> {
+    /// Configuration lines of a server that uses only TLS, also for replication and the cluster bus.
+    pub(super) fn server_lines(&self, port: u16) -> Vec<String> {
         let file = |name: &str| self.file(name).display().to_string();
         vec![
             "port 0".to_owned(),
@@ -60,19 +61,19 @@ impl TlsFiles {
 
     /// Client certificate and CA for the Redis client.
     pub(super) fn certificates(&self) -> TlsCertificates {
-        let read = |name: &str| std::fs::read(self.file(name)).expect("it was written");
+        let read = |name: &str| std::fs::read(self.file(name)).expect("the file exists");
         let client_tls = ClientTlsConfig { client_cert: read("client.pem"), client_key: read("client.key") };
         TlsCertificates { client_tls: Some(client_tls), root_cert: Some(read("authority.pem")) }
     }
 
     fn write(&self, name: &str, content: &str) {
-        std::fs::write(self.file(name), content).expect("a file can be written");
+        std::fs::write(self.file(name), content).expect("the file can be written");
     }
 }
 
 fn certificate_params(names: &[&str], name: &str) -> CertificateParams {
     let names: Vec<_> = names.iter().map(ToString::to_string).collect();
-    let mut params = CertificateParams::new(names).expect("names");
+    let mut params = CertificateParams::new(names).expect("the names are valid");
     params.distinguished_name.push(DnType::CommonName, name);
     params
 }

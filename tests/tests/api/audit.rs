@@ -1,6 +1,6 @@
-//! The audit: each management action writes one entry to a chain, and tampering is detected.
+//! Tests of the audit: each management action writes one entry to a chain, and `audit verify` detects tampering.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a chain that cannot be made ends the test")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests panic on unexpected values")]
 
 mod actions;
 mod reading;
@@ -24,7 +24,7 @@ async fn entries(control: &ControlPlane, query: &str) -> Vec<Value> {
     }
 }
 
-/// The output of `audit verify`, and whether it succeeded.
+/// Runs `audit verify` and returns its output and whether it succeeded.
 fn verify(control: &ControlPlane) -> (String, bool) {
     let output = control.command(&["audit", "verify"]);
     (String::from_utf8(output.stdout).unwrap(), output.status.success())
@@ -37,9 +37,9 @@ fn assert_chains_intact(control: &ControlPlane) {
     assert!(valid && report.lines().all(|line| line.contains(": ok, ")), "{report}");
 }
 
-/// One control plane on SQLite and one on PostgreSQL.
+/// Starts a control plane with SQLite and another with PostgreSQL.
 async fn start_on_both_engines(postgres: &Postgres) -> [ControlPlane; 2] {
-    let setting = format!("database.url={}", postgres.database().await);
+    let setting = format!("database.url={}", postgres.create_database().await);
     [ControlPlane::start_with(&["database.url="]).await, ControlPlane::start_with(&[&setting]).await]
 }
 
@@ -47,27 +47,27 @@ async fn start_on_both_engines(postgres: &Postgres) -> [ControlPlane; 2] {
 async fn concurrent_actions_keep_the_chains_intact() {
     let postgres = Postgres::start().await;
     for control in start_on_both_engines(&postgres).await {
-        let role = |number| {
+        let create_role = |number| {
             let body = json!({ "name": format!("role {number}"), "permissions": [] });
             let path = control.path("/roles");
             let control = &control;
             async move { control.api.send_as(control.key(), "POST", &path, body).await.expect(201) }
         };
-        let register = async |number| {
+        let register_and_suspend = async |number| {
             let agent = countersign_tests::Agent::register(&control, &format!("agent {number}")).await;
             control.set_status(&agent.id, "suspended").await.expect(200);
         };
-        tokio::join!(join_all((0..50).map(role)), join_all((0..25).map(register)));
+        tokio::join!(join_all((0..50).map(create_role)), join_all((0..25).map(register_and_suspend)));
         assert_chains_intact(&control);
-        let service = entries(&control, &format!("&serviceId={}&action=role.created", control.service())).await;
-        let sequences: BTreeSet<_> = service.iter().map(|entry| entry["sequence"].as_i64()).collect();
-        assert_eq!((service.len(), sequences.len()), (50, 50));
+        let service_entries = entries(&control, &format!("&serviceId={}&action=role.created", control.service())).await;
+        let sequences: BTreeSet<_> = service_entries.iter().map(|entry| entry["sequence"].as_i64()).collect();
+        assert_eq!((service_entries.len(), sequences.len()), (50, 50));
         assert_eq!(entries(&control, "&action=agent.registered").await.len(), 25);
         assert_eq!(entries(&control, "&action=agent.status_changed").await.len(), 25);
     }
 }
 
-/// A change and its audit entry are written in one transaction.
+/// A transaction contains both a change and its audit entry.
 #[tokio::test]
 async fn state_and_audit_agree_after_a_crash() {
     let postgres = Postgres::start().await;
@@ -89,9 +89,10 @@ async fn state_and_audit_agree_after_a_crash() {
             let roles = control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
             let names = roles["data"].as_array().unwrap().iter().map(|role| role["name"].clone());
             let names: BTreeSet<_> = names.map(|name| name.to_string()).collect();
-            let recorded = entries(&control, "&action=role.created").await;
-            let recorded: BTreeSet<_> = recorded.iter().map(|entry| entry["details"]["name"].to_string()).collect();
-            assert_eq!(names, recorded, "round {round}");
+            let audited_names = entries(&control, "&action=role.created").await;
+            let audited_names: BTreeSet<_> =
+                audited_names.iter().map(|entry| entry["details"]["name"].to_string()).collect();
+            assert_eq!(names, audited_names, "round {round}");
             let prefix = format!("\"role {round} ");
             assert!(
                 names.iter().filter(|name| name.starts_with(&prefix)).count() >= acknowledged,

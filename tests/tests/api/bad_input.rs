@@ -1,9 +1,10 @@
-//! Hostile input on every interface is answered with a documented error or a denial, never with a server error or an allow.
+//! Tests that every interface answers hostile input with a documented error or a denial, and never with a server
+//! error or an allowed request.
 //!
-//! `routes` lists every route; all tests run for each of them. `contract` reads the table in docs/use/api.md, which lists
-//! the routes and their errors for users.
+//! `routes` lists every route; all tests run for each of them. `contract` reads the table in docs/use/api.md, which
+//! lists the routes and their errors for users.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a bad input that cannot be made ends the test")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests panic on unexpected values")]
 
 mod bodies;
 mod cancelled;

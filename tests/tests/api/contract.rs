@@ -1,6 +1,7 @@
-//! The API conforms to its OpenAPI document: Schemathesis generates valid and invalid requests and checks the responses.
+//! Tests that the API conforms to its OpenAPI document. Schemathesis generates valid and invalid requests and checks
+//! the responses.
 //!
-//! Its configuration and hooks are in `tests/contract`.
+//! The configuration and hooks of Schemathesis are in `tests/contract`.
 
 use countersign_tests::{Agent, ControlPlane, description, tools};
 use secrecy::ExposeSecret;
@@ -9,7 +10,7 @@ use std::{
     process::{Command, Output},
 };
 
-/// Generated requests of each kind for an operation.
+/// Maximum number of generated requests for an operation in each phase.
 const EXAMPLES: &str = "10";
 
 #[test]
@@ -37,16 +38,16 @@ async fn api_conforms_to_its_openapi_document() {
     schemathesis.current_dir(folder.path()).args(["run", "--max-examples", EXAMPLES, "--phases"]);
     schemathesis.arg("examples,coverage,fuzzing,stateful").arg(format!("{}/openapi.json", control.api.url));
     schemathesis.envs(control.env.iter().map(|(name, value)| (format!("COUNTERSIGN_{name}"), value)));
-    // Overrides the certificate authorities of the machine.
+    // Replaces the certificate authorities of the machine with the development CA.
     schemathesis.env("REQUESTS_CA_BUNDLE", &control.env["CA"]).env("PYTHONDONTWRITEBYTECODE", "1");
     schemathesis.env("AGENT_ID", &agent.id).env("AGENT_TOKEN", token).env("ROLE_ID", role);
     schemathesis.env("SPARE_AGENT_ID", &spare.id);
     let output = tokio::task::spawn_blocking(move || schemathesis.output().unwrap()).await.unwrap();
     assert!(output.status.success(), "{}", output_text(&output));
     let printed = output_text(&output);
-    let described = description::read();
+    let openapi = description::openapi();
     // All operations except the one that returns the document.
-    let count = description::operations(&described).count() - 1;
+    let count = description::operations(&openapi).count() - 1;
     assert!(printed.contains(&format!("Tested: {count}\n")), "not all {count} operations were tested: {printed}");
 }
 

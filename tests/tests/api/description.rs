@@ -1,4 +1,4 @@
-//! The OpenAPI document: where it is served, that it is correct, and that its page loads nothing from elsewhere.
+//! Tests that the OpenAPI document is served and correct, and that its page loads nothing from other origins.
 
 use countersign_tests::{ControlPlane, HttpResponse, description, tools};
 use reqwest::Method;
@@ -8,40 +8,44 @@ use std::fs;
 #[test]
 fn openapi_file_in_the_repository_is_up_to_date() {
     let committed = fs::read_to_string(tools::root().join("docs/openapi.json")).unwrap_or_default();
-    let same = committed == description::printed();
-    assert!(same, "docs/openapi.json is outdated: run `{}` and review the difference", description::COMMAND);
+    let up_to_date = committed == description::print();
+    assert!(
+        up_to_date,
+        "docs/openapi.json is outdated: run `{}` and review the difference",
+        description::UPDATE_COMMAND
+    );
 }
 
 #[tokio::test]
 async fn openapi_document_is_public_and_cacheable() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let response = control.api.get("/openapi.json").await;
     assert_eq!((response.status, response.header("content-type")), (200, "application/json"));
-    let tag = response.header("etag").to_owned();
+    let etag = response.header("etag").to_owned();
     let mut served = response.expect(200);
     assert_eq!(served["openapi"], "3.1.0");
     assert_eq!(served["servers"][0]["url"], control.env["URL"]);
-    let mut printed = description::read();
+    let mut printed = description::openapi();
     for description in [&mut served, &mut printed] {
         description["servers"] = Value::Null;
     }
     assert_eq!(served, printed);
-    let again = HttpResponse::send(control.api.request("GET", "/openapi.json").header("if-none-match", &tag)).await;
-    assert_eq!((again.status, again.header("etag")), (304, tag.as_str()));
+    let cached = HttpResponse::send(control.api.request("GET", "/openapi.json").header("if-none-match", &etag)).await;
+    assert_eq!((cached.status, cached.header("etag")), (304, etag.as_str()));
     let head = HttpResponse::send(control.api.request("HEAD", "/openapi.json")).await;
-    assert_eq!((head.status, head.header("etag"), &head.body), (200, tag.as_str(), &Value::String(String::new())));
+    assert_eq!((head.status, head.header("etag"), &head.body), (200, etag.as_str(), &Value::String(String::new())));
 }
 
 #[test]
 fn examples_contain_every_required_field() {
-    let described = description::read();
+    let openapi = description::openapi();
     let mut count = 0;
-    for (method, path, operation) in description::operations(&described) {
+    for (method, path, operation) in description::operations(&openapi) {
         let responses = operation["responses"].as_object().unwrap().values();
-        let bodies = responses.chain(operation.get("requestBody")).map(|body| description::resolve(&described, body));
+        let bodies = responses.chain(operation.get("requestBody")).map(|body| description::resolve(&openapi, body));
         for content in bodies.filter_map(|body| body["content"].as_object()).flat_map(|content| content.values()) {
             let Some(example) = content.get("example") else { continue };
-            let missing = missing(&described, &content["schema"], example);
+            let missing = missing_fields(&openapi, &content["schema"], example);
             assert!(missing.is_empty(), "{method} {path}: {missing:?} not in {example}");
             count += 1;
         }
@@ -51,35 +55,36 @@ fn examples_contain_every_required_field() {
 
 #[test]
 fn generated_clients_can_send_the_agent_token() {
-    let described = description::read();
-    let verify = &described["paths"]["/services/{service}/verify"]["get"];
+    let openapi = description::openapi();
+    let verify = &openapi["paths"]["/services/{service}/verify"]["get"];
     let mut parameters = verify["parameters"].as_array().unwrap().iter();
     let token = parameters.find(|parameter| parameter["name"] == "X-Agent-Token").unwrap();
     assert_eq!((&token["in"], &token["required"]), (&json!("header"), &json!(true)));
     assert_eq!(verify["security"], json!([{ "serviceKey": [] }]));
     // Generators support one credential per client. A second security scheme would have no parameter in their functions.
-    for (name, scheme) in described["components"]["securitySchemes"].as_object().unwrap() {
+    for (name, scheme) in openapi["components"]["securitySchemes"].as_object().unwrap() {
         assert_eq!((&scheme["type"], &scheme["scheme"]), (&json!("http"), &json!("bearer")), "{name}");
     }
 }
 
 #[test]
-fn examples_of_errors_fit_their_endpoint() {
-    let described = description::read();
+fn error_examples_match_their_operation() {
+    let openapi = description::openapi();
     let mut fields_checked = 0;
-    for (method, path, operation) in description::operations(&described) {
+    for (method, path, operation) in description::operations(&openapi) {
         let examples = |status: &str| {
-            let response = description::resolve(&described, &operation["responses"][status]);
+            let response = description::resolve(&openapi, &operation["responses"][status]);
             response["content"]["application/json"]["examples"].as_object().cloned().unwrap_or_default()
         };
-        let body = description::resolve(&described, &operation["requestBody"]["content"]["application/json"]["schema"]);
+        let body = description::resolve(&openapi, &operation["requestBody"]["content"]["application/json"]["schema"]);
         let parameters = operation["parameters"].as_array().into_iter().flatten();
-        let known: Vec<_> = parameters.filter_map(|parameter| parameter["name"].as_str()).collect();
+        let parameter_names: Vec<_> = parameters.filter_map(|parameter| parameter["name"].as_str()).collect();
         for example in examples("400").values() {
             let fields = example["value"]["error"]["details"]["fields"].as_object().into_iter().flatten();
             for (field, message) in fields {
-                let is_known = body["properties"].get(field).is_some() || known.contains(&field.as_str());
-                assert!(is_known != (message == "is not a known field"), "{method} {path}: {field} {message}");
+                let is_documented =
+                    body["properties"].get(field).is_some() || parameter_names.contains(&field.as_str());
+                assert!(is_documented != (message == "is not a known field"), "{method} {path}: {field} {message}");
                 fields_checked += 1;
             }
         }
@@ -92,38 +97,38 @@ fn examples_of_errors_fit_their_endpoint() {
     assert!(fields_checked > 25, "only {fields_checked} fields");
 }
 
-/// The required fields that the value does not have.
-fn missing(described: &Value, form: &Value, value: &Value) -> Vec<String> {
-    let form = description::resolve(described, form);
-    let required = form["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let own = required.filter(|name| value.get(name).is_none()).map(str::to_owned);
-    let fields = form["properties"].as_object().into_iter().flatten();
-    let nested = fields.filter_map(|(name, field)| Some(missing(described, field, value.get(name)?)));
-    let parts = form["allOf"].as_array().into_iter().flatten().map(|part| missing(described, part, value));
-    let items = value.as_array().into_iter().flatten().map(|item| missing(described, &form["items"], item));
-    own.chain(nested.chain(parts).chain(items).flatten()).collect()
+/// The fields that a schema requires and a value does not have, at all levels.
+fn missing_fields(openapi: &Value, schema: &Value, value: &Value) -> Vec<String> {
+    let schema = description::resolve(openapi, schema);
+    let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let missing_here = required.filter(|name| value.get(name).is_none()).map(str::to_owned);
+    let fields = schema["properties"].as_object().into_iter().flatten();
+    let nested = fields.filter_map(|(name, field)| Some(missing_fields(openapi, field, value.get(name)?)));
+    let parts = schema["allOf"].as_array().into_iter().flatten().map(|part| missing_fields(openapi, part, value));
+    let items = value.as_array().into_iter().flatten().map(|item| missing_fields(openapi, &schema["items"], item));
+    missing_here.chain(nested.chain(parts).chain(items).flatten()).collect()
 }
 
 #[tokio::test]
 async fn docs_page_loads_nothing_from_other_origins() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let page = control.api.get("/docs").await;
     assert_security_headers(&page, "text/html");
     let html = page.body.as_str().unwrap();
-    let named: Vec<_> = html
+    let assets: Vec<_> = html
         .split(['"', '\''])
         .filter(|text| text.contains(".css") || text.contains(".js") || text.contains(".png"))
         .collect();
-    assert_eq!(named.len(), 7, "{html}");
-    assert!(!html.contains("//"), "an absolute URL: {html}");
-    for name in named {
+    assert_eq!(assets.len(), 7, "{html}");
+    assert!(!html.contains("//"), "the page contains an absolute URL: {html}");
+    for name in assets {
         let file = control.api.get(&format!("/{name}")).await;
-        let kind = match name.rsplit('.').next().unwrap() {
+        let content_type = match name.rsplit('.').next().unwrap() {
             "css" => "text/css",
             "js" => "text/javascript",
             _ => "image/png",
         };
-        assert_security_headers(&file, kind);
+        assert_security_headers(&file, content_type);
         let text = file.body.as_str().unwrap();
         let external_references = ["url(http", "url(//", "@import", "importScripts", "fonts.googleapis"];
         let external: Vec<_> = external_references.iter().filter(|load| text.contains(*load)).collect();
@@ -142,9 +147,9 @@ async fn docs_page_loads_nothing_from_other_origins() {
     }
 }
 
-fn assert_security_headers(response: &HttpResponse, kind: &str) {
+fn assert_security_headers(response: &HttpResponse, content_type: &str) {
     assert_eq!(response.status, 200);
-    assert!(response.header("content-type").starts_with(kind), "{}", response.header("content-type"));
+    assert!(response.header("content-type").starts_with(content_type), "{}", response.header("content-type"));
     let policy = response.header("content-security-policy");
     assert!(policy.contains("default-src 'self'") && policy.contains("frame-ancestors 'none'"), "{policy}");
     assert!(!policy.contains("http") && !policy.contains('*') && !policy.contains("unsafe-eval"), "{policy}");

@@ -1,4 +1,4 @@
-//! The HTTP API as a service without a proxy uses it: responses and errors.
+//! Responses and errors of the HTTP API.
 
 use countersign_tests::{Agent, ControlPlane, HttpResponse, control_plane::text, engines, http::HttpClient};
 use insta::assert_json_snapshot;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 #[tokio::test]
 async fn registration_is_idempotent_and_the_record_is_readable() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
     let body = json!({ "email": "a@example.org", "name": "Agent", "publicKey": key, "metadata": { "team": "blue" } });
     let first = control.api.post("/auth/register", body.clone()).await.expect(201);
@@ -17,22 +17,22 @@ async fn registration_is_idempotent_and_the_record_is_readable() {
       "status": "active"
     }
     "#);
-    let again = control.api.post("/auth/register", body.clone()).await.expect(201);
-    assert_eq!(again, first, "the same registrant, key and name");
+    let repeated = control.api.post("/auth/register", body.clone()).await.expect(201);
+    assert_eq!(repeated, first, "the same owner, name and key return the same agent");
     for (field, other) in [("name", "Another"), ("email", "b@example.org")] {
         let mut body = body.clone();
         body[field] = json!(other);
         let other = control.api.post("/auth/register", body).await.expect(201);
         assert_ne!(
             other["agentId"], first["agentId"],
-            "another {field} is another agent, so a copied public key does not block its owner"
+            "another {field} registers another agent, so a copied public key does not block its owner"
         );
     }
     let path = control.path(&format!("/agents/{}", text(&first["agentId"])));
     let record = control.api.get_as(control.key(), &path).await.expect(200);
-    let redacted =
+    let redactions =
         &[(".id", "[agent]"), (".publicKeyHash", "[hash]"), (".createdAt", "[time]"), (".updatedAt", "[time]")];
-    assert_json_snapshot!(redact(record, redacted), @r#"
+    assert_json_snapshot!(redact(record, redactions), @r#"
     {
       "createdAt": "[time]",
       "id": "[agent]",
@@ -51,13 +51,13 @@ async fn registration_is_idempotent_and_the_record_is_readable() {
 
 #[tokio::test]
 async fn roles_are_created_listed_assigned_and_revoked() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let agent = Agent::register(&control, "agent").await;
     let body = json!({ "name": "reader", "description": "Reads", "permissions": ["read", "list", "read"] });
     let created = control.api.send_as(control.key(), "POST", &control.path("/roles"), body.clone()).await.expect(201);
     assert_eq!((&created["name"], &created["permissions"]), (&json!("reader"), &json!(["list", "read"])));
-    let twice = control.api.send_as(control.key(), "POST", &control.path("/roles"), body).await;
-    assert_eq!((twice.status, twice.text("/error/code")), (409, "CONFLICT"));
+    let duplicate = control.api.send_as(control.key(), "POST", &control.path("/roles"), body).await;
+    assert_eq!((duplicate.status, duplicate.text("/error/code")), (409, "CONFLICT"));
     let listed = control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
     let fields: Vec<_> = listed["data"][0].as_object().unwrap().keys().map(String::as_str).collect();
     assert_eq!(fields, ["createdAt", "description", "id", "name", "permissions"]);
@@ -70,7 +70,7 @@ async fn roles_are_created_listed_assigned_and_revoked() {
         (in_the_past.status, in_the_past.text("/error/details/fields/expiresAt")),
         (400, "must be in the future, in whole seconds")
     );
-    for (expires_at, good) in [
+    for (expires_at, is_valid) in [
         (json!(null), true),
         (json!("2099-01-01T00:00:00Z"), true),
         (json!("2099-01-01T00:00:00.5+02:00"), true),
@@ -82,31 +82,31 @@ async fn roles_are_created_listed_assigned_and_revoked() {
         (json!(4_070_908_800_u64), false),
     ] {
         let response = assign(json!({ "roleId": role, "expiresAt": expires_at })).await;
-        assert_eq!(response.status, if good { 200 } else { 400 }, "{expires_at}: {}", response.body);
+        assert_eq!(response.status, if is_valid { 200 } else { 400 }, "{expires_at}: {}", response.body);
     }
     assert!(control.revoke(&agent.id, &role).await);
-    assert!(!control.revoke(&agent.id, &role).await, "revoking a role that is not assigned is no error");
+    assert!(!control.revoke(&agent.id, &role).await, "revoking a role that is not assigned is not an error");
 }
 
 #[tokio::test]
 async fn role_that_makes_an_identity_too_large_is_refused() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let long = |letter: &str, count: usize| -> Vec<String> {
         (0..count).map(|n| format!("{}{n:02}", letter.repeat(126))).collect()
     };
-    let make = async |name: &str, permissions: &[String]| {
+    let create_role = async |name: &str, permissions: &[String]| {
         let body = json!({ "name": name, "permissions": permissions });
         control.api.send_as(control.key(), "POST", &control.path("/roles"), body).await
     };
     // 31 × 128 + 30 commas = 3998 bytes; the limit is 4096.
-    make("fits", &long("a", 31)).await.expect(201);
-    assert_eq!(make("too much", &long("b", 1)).await.status, 409);
-    make("the same again", &long("a", 31)).await.expect(201);
-    make("still fits", &["c".repeat(97)]).await.expect(201);
-    assert_eq!(make("one above", &["d".to_owned()]).await.status, 409);
+    create_role("fits", &long("a", 31)).await.expect(201);
+    assert_eq!(create_role("too much", &long("b", 1)).await.status, 409);
+    create_role("the same again", &long("a", 31)).await.expect(201);
+    create_role("still fits", &["c".repeat(97)]).await.expect(201);
+    assert_eq!(create_role("one above", &["d".to_owned()]).await.status, 409);
 }
 
-/// A control plane with an agent that has a role. Every route is called with an empty body.
+/// A control plane with an agent that has a role. `send` calls routes with an empty body.
 struct RouteFixture {
     control: ControlPlane,
     agent: Agent,
@@ -115,7 +115,7 @@ struct RouteFixture {
 
 impl RouteFixture {
     async fn new() -> Self {
-        let control = ControlPlane::start().await;
+        let control = ControlPlane::shared().await;
         let agent = Agent::register(&control, "agent").await;
         let role = control.create_role("reader", &["read"]).await;
         control.assign(&agent.id, &role).await;
@@ -134,7 +134,7 @@ impl RouteFixture {
         ]
     }
 
-    fn verify(&self) -> (&'static str, String) {
+    fn verify_route(&self) -> (&'static str, String) {
         ("GET", self.control.path("/verify"))
     }
 
@@ -166,7 +166,7 @@ async fn key_routes_refuse_every_other_credential() {
     let (sync, token) = (control.create_key(control.service(), "sync").await, fixture.agent.token().await);
     let (start, last) = control.key().split_at(control.key().len() - 1);
     let wrong_key = format!("{start}{}", if last == "0" { "1" } else { "0" });
-    for route in fixture.key_routes().iter().chain([&fixture.verify()]) {
+    for route in fixture.key_routes().iter().chain([&fixture.verify_route()]) {
         assert_eq!(fixture.send(None, route).await, (401, "service_key_missing".into()), "{route:?}");
         assert_eq!(fixture.send(Some(&other_key), route).await, (403, "not_yours".into()), "{route:?}");
         assert_eq!(fixture.send(Some(&token), route).await.0, 401, "an agent's token at {route:?}");
@@ -181,16 +181,16 @@ async fn key_routes_refuse_every_other_credential() {
         assert_eq!(fixture.send(Some(&sync), route).await, (403, "scope_insufficient".into()), "{route:?}");
     }
     assert_eq!(
-        fixture.send(Some(&sync), &fixture.verify()).await,
+        fixture.send(Some(&sync), &fixture.verify_route()).await,
         (401, "token_missing".into()),
-        "a sync key may verify"
+        "a sync key may verify tokens"
     );
 }
 
 #[tokio::test]
 async fn human_routes_refuse_every_other_credential() {
     let fixture = RouteFixture::new().await;
-    let (stranger, token) = (fixture.control.mint_human("stranger"), fixture.agent.token().await);
+    let (other_user, token) = (fixture.control.mint_human("stranger"), fixture.agent.token().await);
     for route in &fixture.human_routes() {
         assert_eq!(fixture.send(None, route).await, (401, "human_token_missing".into()), "{route:?}");
         for wrong in [fixture.control.key(), token.as_str(), "nonsense", "a.b.c"] {
@@ -199,9 +199,10 @@ async fn human_routes_refuse_every_other_credential() {
     }
     let [_, _, list_keys, create_key, revoke_key, set_status] = fixture.human_routes();
     for route in [list_keys, create_key, revoke_key] {
-        assert_eq!(fixture.send(Some(&stranger), &route).await, (403, "not_yours".into()), "{route:?}");
+        assert_eq!(fixture.send(Some(&other_user), &route).await, (403, "not_yours".into()), "{route:?}");
     }
-    let suspend = fixture.control.api.send_as(&stranger, "PUT", &set_status.1, json!({ "status": "suspended" })).await;
+    let suspend =
+        fixture.control.api.send_as(&other_user, "PUT", &set_status.1, json!({ "status": "suspended" })).await;
     assert_eq!(suspend.error(), (403, "INSUFFICIENT_PERMISSIONS", "not_yours"));
 }
 
@@ -226,7 +227,7 @@ async fn resources_of_other_services_are_refused_without_revealing_their_existen
 
 #[tokio::test]
 async fn owner_manages_services_and_agents_with_a_human_token() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
     let created = control.api.send_as(&alice, "POST", "/services", json!({ "name": "Alice's" })).await.expect(201);
     let service = text(&created["serviceId"]);
@@ -246,7 +247,7 @@ async fn owner_manages_services_and_agents_with_a_human_token() {
 
 #[tokio::test]
 async fn owner_of_an_agent_reads_it_and_other_users_do_not() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
     let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
     let body = json!({ "email": "a@example.org", "name": "Agent", "publicKey": key });
@@ -264,19 +265,23 @@ async fn owner_of_an_agent_reads_it_and_other_users_do_not() {
         );
     }
     assert_eq!(control.api.get_as(control.human(), &unknown).await.text("/error/code"), "AGENT_NOT_FOUND");
-    let elsewhere = format!("/services/{}/agents/{agent}", control.service().replace("svc_0", "svc_1"));
-    assert_eq!(control.api.get_as(&alice, &elsewhere).await.text("/error/code"), "SERVICE_NOT_FOUND");
+    let other_service_path = format!("/services/{}/agents/{agent}", control.service().replace("svc_0", "svc_1"));
+    assert_eq!(control.api.get_as(&alice, &other_service_path).await.text("/error/code"), "SERVICE_NOT_FOUND");
 }
 
 #[tokio::test]
-async fn refusals_say_what_is_required_and_what_the_caller_has() {
-    let control = ControlPlane::start().await;
+async fn forbidden_responses_contain_required_and_actual_access() {
+    let control = ControlPlane::shared().await;
     let (bob, sync) = (control.mint_human("bob"), control.create_key(control.service(), "sync").await);
     let (other, other_key) = control.create_service(json!({ "name": "other" })).await;
     let details = async |credential: &str, path: &str| {
         let mut details = control.api.get_as(credential, path).await.expect(403)["error"]["details"].take();
         let issuer = details["actual"].as_object_mut().unwrap().remove("issuer");
-        assert_eq!(issuer.is_some(), details["actual"]["subject"].is_string(), "a user is named with their issuer");
+        assert_eq!(
+            issuer.is_some(),
+            details["actual"]["subject"].is_string(),
+            "`actual` has an issuer only for a human user"
+        );
         details
     };
     let (service, roles) = (control.service(), control.path("/roles"));
@@ -300,14 +305,14 @@ async fn refusals_say_what_is_required_and_what_the_caller_has() {
 
 #[tokio::test]
 async fn invalid_bodies_are_refused_with_field_and_reason() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let send = async |body: &str, content_type: &str| {
         let request =
             control.api.request("POST", "/auth/register").body(body.to_owned()).header("content-type", content_type);
         HttpResponse::send(request).await
     };
-    let all_at_once = send(r#"{ "email": "x", "nmae": "y", "publicKey": 7 }"#, "application/json").await;
-    assert_json_snapshot!(all_at_once.expect(400), @r#"
+    let invalid_fields = send(r#"{ "email": "x", "nmae": "y", "publicKey": 7 }"#, "application/json").await;
+    assert_json_snapshot!(invalid_fields.expect(400), @r#"
     {
       "error": {
         "code": "VALIDATION_ERROR",
@@ -351,7 +356,7 @@ async fn invalid_bodies_are_refused_with_field_and_reason() {
 
 #[tokio::test]
 async fn errors_have_code_message_and_details() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let cases = [
         ("GET", "/nothing", 404, "NOT_FOUND"),
         ("GET", "/services/%ff/verify", 404, "NOT_FOUND"),
@@ -386,10 +391,10 @@ async fn errors_have_code_message_and_details() {
 
 #[tokio::test]
 async fn health_and_jwks_are_public() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let mut health = control.api.get("/health").await.expect(200);
-    assert_eq!(health["backends"]["database"].take(), engines::database_name());
-    assert_eq!(health["backends"]["redis"].take(), engines::counter_name());
+    assert_eq!(health["backends"]["database"].take(), engines::database_backend());
+    assert_eq!(health["backends"]["redis"].take(), engines::rate_limit_backend());
     assert_json_snapshot!(redact(health, &[(".timestamp", "[time]")]), @r#"
     {
       "backends": {
@@ -408,7 +413,7 @@ async fn health_and_jwks_are_public() {
     let keys = control.api.get("/.well-known/jwks.json").await;
     assert_eq!(keys.header("cache-control"), "public, max-age=300");
     let names: Vec<_> = keys.body["keys"][0].as_object().unwrap().keys().cloned().collect();
-    assert_eq!(names, ["alg", "crv", "kid", "kty", "use", "x", "y"], "no private part");
+    assert_eq!(names, ["alg", "crv", "kid", "kty", "use", "x", "y"], "a published key has no private part");
 }
 
 fn redact(mut value: Value, fields: &[(&str, &str)]) -> Value {

@@ -1,21 +1,21 @@
 //! Human users with tokens of OIDC issuers on loopback: identity, key retrieval, and issuers that are slow, wrong or
 //! unreachable.
 
-#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 mod administrators;
 mod keys;
 mod ownership;
-mod real;
+mod production;
 mod settings;
 mod tokens;
 
 use countersign_tests::{ControlPlane, HttpResponse, Issuer};
 use serde_json::json;
 
-/// Starts a control plane with `--dev` and this issuer, configured as `corp`.
-async fn start_with_issuer(issuer: &Issuer, more: &[(&str, &str)]) -> ControlPlane {
-    start(&issuer.settings("corp", more)).await
+/// Starts a control plane with `--dev` that trusts this issuer under the name `corp`.
+async fn start_with_issuer(issuer: &Issuer, issuer_settings: &[(&str, &str)]) -> ControlPlane {
+    start(&issuer.settings("corp", issuer_settings)).await
 }
 
 async fn start(settings: &[String]) -> ControlPlane {
@@ -23,7 +23,7 @@ async fn start(settings: &[String]) -> ControlPlane {
     ControlPlane::start_with(&settings).await
 }
 
-/// A request that every human user may make.
+/// Lists services, which every human user may do.
 async fn list_services(control: &ControlPlane, token: &str) -> HttpResponse {
     control.api.get_as(token, "/services").await
 }

@@ -1,6 +1,6 @@
 //! `Idempotency-Key`: a repeated request runs once and gets the stored response.
 
-#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_client::PrivateKey;
 use countersign_control_plane::{App, Config, Dependencies};
@@ -14,15 +14,15 @@ use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-/// A request that can be repeated.
+/// A request that tests repeat with the same `Idempotency-Key`.
 #[derive(Clone)]
 struct RepeatedRequest {
     path: String,
     bearer: Option<String>,
-    good: u16,
+    success_status: u16,
     body: Value,
     /// Another valid body.
-    other: Value,
+    other_body: Value,
 }
 
 impl RepeatedRequest {
@@ -37,25 +37,43 @@ impl RepeatedRequest {
     }
 }
 
-fn role(control: &ControlPlane, name: &str) -> RepeatedRequest {
+fn role_request(control: &ControlPlane, name: &str) -> RepeatedRequest {
     let body = |permission: &str| json!({ "name": name, "permissions": [permission] });
     let bearer = Some(control.key().to_owned());
-    RepeatedRequest { path: control.path("/roles"), bearer, good: 201, body: body("read"), other: body("write") }
+    RepeatedRequest {
+        path: control.path("/roles"),
+        bearer,
+        success_status: 201,
+        body: body("read"),
+        other_body: body("write"),
+    }
 }
 
-fn registration(email: &str) -> RepeatedRequest {
+fn registration_request(email: &str) -> RepeatedRequest {
     let pem = PrivateKey::generate().public_pem().unwrap();
     let body = |name: &str| json!({ "email": email, "name": name, "publicKey": pem });
-    RepeatedRequest { path: "/auth/register".into(), bearer: None, good: 201, body: body("one"), other: body("two") }
+    RepeatedRequest {
+        path: "/auth/register".into(),
+        bearer: None,
+        success_status: 201,
+        body: body("one"),
+        other_body: body("two"),
+    }
 }
 
-fn feedback(control: &ControlPlane, agent: &Agent) -> RepeatedRequest {
+fn feedback_request(control: &ControlPlane, agent: &Agent) -> RepeatedRequest {
     let body = |score: u32| json!({ "agentId": agent.id, "score": score });
     let bearer = Some(control.key().to_owned());
-    RepeatedRequest { path: "/trust/feedback".into(), bearer, good: 200, body: body(90), other: body(10) }
+    RepeatedRequest {
+        path: "/trust/feedback".into(),
+        bearer,
+        success_status: 200,
+        body: body(90),
+        other_body: body(10),
+    }
 }
 
-/// Counts of created roles, registered agents, and feedback for the agent.
+/// The numbers of created roles, of registered agents, and of feedback for the agent.
 async fn operation_counts(control: &ControlPlane, agent: &Agent) -> (usize, usize, usize) {
     let total = async |bearer: &str, path: &str| {
         let listed = control.api.get_as(bearer, path).await.expect(200);
@@ -66,9 +84,9 @@ async fn operation_counts(control: &ControlPlane, agent: &Agent) -> (usize, usiz
     (roles, agents, total(control.key(), &format!("/trust/agents/{}/history", agent.id)).await)
 }
 
-/// One control plane on SQLite and one on PostgreSQL.
+/// Starts a control plane with SQLite and another with PostgreSQL.
 async fn start_on_both_engines(postgres: &Postgres) -> [ControlPlane; 2] {
-    let setting = format!("database.url={}", postgres.database().await);
+    let setting = format!("database.url={}", postgres.create_database().await);
     [ControlPlane::start_with(&["database.url="]).await, ControlPlane::start_with(&[&setting]).await]
 }
 
@@ -78,13 +96,17 @@ async fn concurrent_requests_with_one_key_run_once_and_get_the_same_response() {
     for mut control in start_on_both_engines(&postgres).await {
         let agent = Agent::register(&control, "agent").await;
         let before = operation_counts(&control, &agent).await;
-        let all = [role(&control, "reader"), registration("a@example.org"), feedback(&control, &agent)];
+        let requests = [
+            role_request(&control, "reader"),
+            registration_request("a@example.org"),
+            feedback_request(&control, &agent),
+        ];
         let mut responses = Vec::new();
-        for repeated in &all {
+        for repeated in &requests {
             let batch = join_all((0..50).map(|_| repeated.send(&control.api, "\"k-1\""))).await;
             let statuses: BTreeSet<_> = batch.iter().map(|response| response.status).collect();
             let bodies: BTreeSet<_> = batch.iter().map(|response| response.body.to_string()).collect();
-            assert_eq!(statuses, BTreeSet::from([repeated.good]), "{}: {bodies:?}", repeated.path);
+            assert_eq!(statuses, BTreeSet::from([repeated.success_status]), "{}: {bodies:?}", repeated.path);
             assert_eq!(bodies.len(), 1, "{}: {bodies:?}", repeated.path);
             responses.push(batch[0].body.clone());
         }
@@ -95,12 +117,20 @@ async fn concurrent_requests_with_one_key_run_once_and_get_the_same_response() {
         control.set_status(&text(&responses[1]["agentId"]), "suspended").await.expect(200);
         control.delete_role(&text(&responses[0]["roleId"])).await.expect(200);
         control.restart().await;
-        for (repeated, response) in all.iter().zip(&responses) {
-            let again = repeated.send(&control.api, "k-1").await;
-            assert_eq!((again.status, &again.body), (repeated.good, response), "{}", repeated.path);
+        for (repeated, response) in requests.iter().zip(&responses) {
+            let repeated_response = repeated.send(&control.api, "k-1").await;
+            assert_eq!(
+                (repeated_response.status, &repeated_response.body),
+                (repeated.success_status, response),
+                "{}",
+                repeated.path
+            );
         }
         assert_eq!(operation_counts(&control, &agent).await, after);
-        assert_eq!(control.api.post("/auth/register", all[1].body.clone()).await.expect(201)["status"], "suspended");
+        assert_eq!(
+            control.api.post("/auth/register", requests[1].body.clone()).await.expect(201)["status"],
+            "suspended"
+        );
     }
 }
 
@@ -109,16 +139,20 @@ async fn reused_key_with_another_body_is_refused_and_changes_nothing() {
     let postgres = Postgres::start().await;
     for control in start_on_both_engines(&postgres).await {
         let agent = Agent::register(&control, "agent").await;
-        for repeated in [role(&control, "reader"), registration("a@example.org"), feedback(&control, &agent)] {
-            let first = repeated.send(&control.api, "k").await.expect(repeated.good);
+        for repeated in [
+            role_request(&control, "reader"),
+            registration_request("a@example.org"),
+            feedback_request(&control, &agent),
+        ] {
+            let first = repeated.send(&control.api, "k").await.expect(repeated.success_status);
             let before = operation_counts(&control, &agent).await;
-            let refused = repeated.send_body(&control.api, "k", &repeated.other).await;
+            let refused = repeated.send_body(&control.api, "k", &repeated.other_body).await;
             assert_eq!(refused.error(), (409, "CONFLICT", "idempotency_key_reused"), "{}", refused.body);
             assert_eq!(operation_counts(&control, &agent).await, before);
             assert_eq!(
-                repeated.send(&control.api, "k").await.expect(repeated.good),
+                repeated.send(&control.api, "k").await.expect(repeated.success_status),
                 first,
-                "the first request still gets its response"
+                "a repetition of the first request still gets its response"
             );
         }
     }
@@ -129,22 +163,23 @@ async fn keys_are_separate_per_caller_and_operation() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
     let (_, other_key) = control.create_service(json!({ "name": "other" })).await;
-    let first = feedback(&control, &agent);
+    let first = feedback_request(&control, &agent);
     first.send(&control.api, "k").await.expect(200);
     let other = RepeatedRequest { bearer: Some(other_key), ..first.clone() };
-    other.send_body(&control.api, "k", &first.other).await.expect(200);
+    other.send_body(&control.api, "k", &first.other_body).await.expect(200);
     assert_eq!(operation_counts(&control, &agent).await.2, 2);
-    role(&control, "reader").send(&control.api, "k").await.expect(201);
-    let by_human = RepeatedRequest { bearer: Some(control.human().to_owned()), ..role(&control, "writer") };
+    role_request(&control, "reader").send(&control.api, "k").await.expect(201);
+    let by_human = RepeatedRequest { bearer: Some(control.human().to_owned()), ..role_request(&control, "writer") };
     by_human.send(&control.api, "k").await.expect(201);
     // In public registration, only the address distinguishes callers.
-    let ids = [registration("a@example.org"), registration("b@example.org")].map(async |repeated| {
+    let ids = [registration_request("a@example.org"), registration_request("b@example.org")].map(async |repeated| {
         let created = repeated.send(&control.api, "k").await.expect(201);
         text(&created["agentId"])
     });
     let ids: BTreeSet<_> = join_all(ids).await.into_iter().collect();
     assert_eq!(ids.len(), 2);
-    let as_human = RepeatedRequest { bearer: Some(control.human().to_owned()), ..registration("a@example.org") };
+    let as_human =
+        RepeatedRequest { bearer: Some(control.human().to_owned()), ..registration_request("a@example.org") };
     as_human.send(&control.api, "k").await.expect(201);
 }
 
@@ -152,11 +187,11 @@ async fn keys_are_separate_per_caller_and_operation() {
 async fn failed_requests_are_not_stored() {
     let control = ControlPlane::start().await;
     let role_id = control.create_role("taken", &[]).await;
-    let repeated = role(&control, "taken");
+    let repeated = role_request(&control, "taken");
     assert_eq!(repeated.send(&control.api, "k").await.status, 409);
     control.delete_role(&role_id).await.expect(200);
     repeated.send(&control.api, "k").await.expect(201);
-    let repeated = role(&control, "other");
+    let repeated = role_request(&control, "other");
     assert_eq!(repeated.send_body(&control.api, "k2", &json!({ "name": "other" })).await.status, 400);
     repeated.send(&control.api, "k2").await.expect(201);
 }
@@ -164,25 +199,25 @@ async fn failed_requests_are_not_stored() {
 #[tokio::test]
 async fn invalid_idempotency_keys_are_refused_with_the_header_name() {
     let control = ControlPlane::start().await;
-    let repeated = role(&control, "reader");
+    let repeated = role_request(&control, "reader");
     let long = "k".repeat(256);
     for key in ["", "\"\"", "two words", "a,b", "\"open", "\"a\"; b=1", &long] {
         let response = repeated.send(&control.api, key).await;
         assert_eq!((response.status, response.text("/error/code")), (400, "VALIDATION_ERROR"), "{key}");
         assert!(response.body["error"]["details"]["fields"]["Idempotency-Key"].is_string(), "{}", response.body);
     }
-    let twice = control.api.request("POST", &repeated.path).bearer_auth(control.key()).json(&repeated.body);
-    let twice = HttpResponse::send(twice.header("idempotency-key", "a").header("idempotency-key", "a")).await;
-    assert_eq!(twice.status, 400);
+    let two_keys = control.api.request("POST", &repeated.path).bearer_auth(control.key()).json(&repeated.body);
+    let two_keys = HttpResponse::send(two_keys.header("idempotency-key", "a").header("idempotency-key", "a")).await;
+    assert_eq!(two_keys.status, 400);
     repeated.send(&control.api, &long[..255]).await.expect(201);
 }
 
-/// Requests that were pending when the server was killed are repeated: each runs once.
+/// Repeats requests that were pending when the server was killed. Each of them runs once.
 #[tokio::test]
 async fn requests_repeated_after_a_crash_run_once() {
     let postgres = Postgres::start().await;
     for mut control in start_on_both_engines(&postgres).await {
-        let all: Vec<_> = (0..30).map(|number| role(&control, &format!("role {number}"))).collect();
+        let all: Vec<_> = (0..30).map(|number| role_request(&control, &format!("role {number}"))).collect();
         let client = control.api.clone();
         let send = |(number, repeated): (usize, RepeatedRequest)| {
             let client = client.clone();
@@ -198,9 +233,9 @@ async fn requests_repeated_after_a_crash_run_once() {
         let first_responses: Vec<_> = join_all(requests).await.into_iter().map(Result::unwrap).collect();
         control.restart().await;
         for (number, repeated) in all.iter().enumerate() {
-            let again = repeated.send(&control.api, &format!("k{number}")).await.expect(201);
+            let repeated_response = repeated.send(&control.api, &format!("k{number}")).await.expect(201);
             if let Some(first) = &first_responses[number] {
-                assert_eq!(&again, first);
+                assert_eq!(&repeated_response, first);
             }
         }
         let listed = control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
@@ -211,20 +246,20 @@ async fn requests_repeated_after_a_crash_run_once() {
 #[tokio::test]
 async fn replicas_share_idempotency_keys() {
     let postgres = Postgres::start().await;
-    let (database, master) = (format!("database.url={}", postgres.database().await), "ab".repeat(32));
+    let (database, master) = (format!("database.url={}", postgres.create_database().await), "ab".repeat(32));
     let settings = [database, format!("secrets.master_key={master}")];
     let settings: Vec<_> = settings.iter().map(String::as_str).collect();
-    let one = ControlPlane::start_with(&settings).await;
-    let other = ControlPlane::start_with(&settings).await;
-    let repeated = role(&one, "reader");
-    let clients = [&one.api, &other.api];
+    let first = ControlPlane::start_with(&settings).await;
+    let second = ControlPlane::start_with(&settings).await;
+    let repeated = role_request(&first, "reader");
+    let clients = [&first.api, &second.api];
     let batch = join_all((0..20).map(|number| repeated.send(clients[number % 2], "k"))).await;
     let ids: BTreeSet<_> = batch.into_iter().map(|response| text(&response.expect(201)["roleId"])).collect();
     assert_eq!(ids.len(), 1);
 }
 
 /// Starts a control plane in this process with a manual clock.
-async fn start_at(
+async fn start_with_clock(
     clock: &Arc<ManualClock>,
     folder: &std::path::Path,
 ) -> (HttpClient, Shutdown, tokio::task::JoinHandle<()>) {
@@ -236,7 +271,7 @@ async fn start_at(
         ("listen.admin", any),
     ];
     let mut flags = settings.map(|(key, value)| (key.to_owned(), value)).to_vec();
-    flags.extend(engines::database_of(folder).await.map(|url| ("database.url".to_owned(), url)));
+    flags.extend(engines::database_for_folder(folder).await.map(|url| ("database.url".to_owned(), url)));
     let config = Config::read(None, Vec::new(), flags, true).unwrap();
     let clock: Arc<ManualClock> = Arc::clone(clock);
     let app = App::bind(config, Dependencies { clock, ..Dependencies::default() }).await.unwrap();
@@ -250,14 +285,14 @@ async fn start_at(
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_expire_after_a_day() {
     let (clock, folder) = (ManualClock::new(), tempfile::tempdir().unwrap());
-    let (client, shutdown, server) = start_at(&clock, folder.path()).await;
-    let repeated = registration("a@example.org");
+    let (client, shutdown, server) = start_with_clock(&clock, folder.path()).await;
+    let repeated = registration_request("a@example.org");
     let first = repeated.send(&client, "k").await.expect(201);
     clock.advance(Duration::from_secs(24 * 3600 - 1));
     assert_eq!(repeated.send(&client, "k").await.expect(201), first);
-    assert_eq!(repeated.send_body(&client, "k", &repeated.other).await.status, 409);
+    assert_eq!(repeated.send_body(&client, "k", &repeated.other_body).await.status, 409);
     clock.advance(Duration::from_secs(1));
-    let other = repeated.send_body(&client, "k", &repeated.other).await.expect(201);
+    let other = repeated.send_body(&client, "k", &repeated.other_body).await.expect(201);
     assert_ne!(other["agentId"], first["agentId"]);
     assert_eq!(repeated.send(&client, "k").await.status, 409, "the key now belongs to the second request");
     shutdown.trigger();
@@ -265,15 +300,15 @@ async fn keys_expire_after_a_day() {
 
     // Expired keys are deleted from the database.
     sqlx::any::install_default_drivers();
-    let file = || format!("sqlite://{}", folder.path().join("countersign.db").display());
-    let url = engines::database_of(folder.path()).await.unwrap_or_else(file);
+    let sqlite_url = || format!("sqlite://{}", folder.path().join("countersign.db").display());
+    let url = engines::database_for_folder(folder.path()).await.unwrap_or_else(sqlite_url);
     let database = sqlx::AnyPool::connect(&url).await.unwrap();
-    let stored_keys =
+    let stored_key_count =
         async || -> i64 { sqlx::query_scalar("SELECT COUNT(*) FROM idempotency").fetch_one(&database).await.unwrap() };
-    assert_eq!(stored_keys().await, 1);
+    assert_eq!(stored_key_count().await, 1);
     clock.advance(Duration::from_hours(25));
-    let (_, shutdown, server) = start_at(&clock, folder.path()).await;
-    eventually("the expired key is deleted", async || (stored_keys().await == 0).then_some(()), String::new).await;
+    let (_, shutdown, server) = start_with_clock(&clock, folder.path()).await;
+    eventually("the expired key is deleted", async || (stored_key_count().await == 0).then_some(()), String::new).await;
     shutdown.trigger();
     server.await.unwrap();
 }

@@ -1,10 +1,10 @@
 //! The default rate limits, tested with a manual clock.
 //!
-//! `auth` tests limits of agents, `callers` those of services and human users, `clients` the behaviour of the CLI and the
-//! client library, `spellings` attempts to bypass limits. `fixture` runs the control plane in this process, so that its
-//! clock can be advanced, with real sockets.
+//! `auth` tests the limits of agents, `callers` the limits of services and human users, `clients` the command line
+//! and the client library, `spellings` attempts to bypass limits. `fixture` runs the control plane in this process
+//! with real sockets, so that tests can advance its clock.
 
-#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 mod auth;
 mod callers;

@@ -1,6 +1,6 @@
-//! Lists of services and keys for human users, with pagination.
+//! Lists of services and API keys for human users, with pagination.
 
-#![expect(clippy::expect_used, reason = "a test says what it expects")]
+#![expect(clippy::expect_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{ControlPlane, control_plane::text};
 use insta::assert_json_snapshot;
@@ -16,7 +16,7 @@ async fn list(control: &ControlPlane, token: &str, path: &str) -> Value {
 }
 
 fn names(listed: &Value) -> Vec<&str> {
-    listed["data"].as_array().expect("a list").iter().filter_map(|item| item["name"].as_str()).collect()
+    listed["data"].as_array().expect("the value is a list").iter().filter_map(|item| item["name"].as_str()).collect()
 }
 
 #[tokio::test]
@@ -93,8 +93,8 @@ async fn lists_are_paginated() {
             "{query}"
         );
     }
-    let stranger = control.api.get("/services?limit=0").await;
-    assert_eq!(stranger.error().2, "human_token_missing", "authentication precedes validation");
+    let unauthenticated = control.api.get("/services?limit=0").await;
+    assert_eq!(unauthenticated.error().2, "human_token_missing", "authentication precedes validation");
 }
 
 #[tokio::test]
@@ -112,9 +112,9 @@ async fn api_keys_are_listed_without_secrets() {
     control.api.send_as(&alice, "DELETE", &old, json!({})).await.expect(200);
 
     let listed = list(&control, &alice, &keys).await;
-    let redacted = insta::dynamic_redaction(|value, _| if value.is_nil() { "null" } else { "[time]" });
+    let redact_time = insta::dynamic_redaction(|value, _| if value.is_nil() { "null" } else { "[time]" });
     assert_json_snapshot!(listed["data"], {
-        "[].keyId" => "[key]", "[].createdAt" => "[time]", "[].revokedAt" => redacted,
+        "[].keyId" => "[key]", "[].createdAt" => "[time]", "[].revokedAt" => redact_time,
     }, @r#"
     [
       {
@@ -144,7 +144,7 @@ async fn api_keys_are_listed_without_secrets() {
     assert_eq!(
         list(&control, control.human(), &keys).await["pagination"]["total"],
         2,
-        "an administrator sees them too"
+        "an administrator also sees the keys"
     );
     let unknown_service = control.api.get_as(&alice, "/services/svc_00000000000000000000000000/keys").await;
     assert_eq!((unknown_service.status, unknown_service.text("/error/code")), (404, "SERVICE_NOT_FOUND"));

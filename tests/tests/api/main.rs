@@ -1,4 +1,4 @@
-//! The HTTP API: every endpoint, who may call it, and what it refuses.
+//! Tests of the HTTP API: all endpoints, their callers and their errors.
 
 mod agent_keys;
 mod audit;

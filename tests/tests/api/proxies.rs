@@ -1,14 +1,14 @@
-//! Behind proxies: which peers may forward a client address, and which may use plain HTTP.
+//! Tests which peers may forward a client address or use plain HTTP.
 
-#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{ControlPlane, HttpResponse, eventually, http::HttpClient};
 use reqwest::Client;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// The address of the trusted proxy; other clients use 127.0.0.1.
+/// The address of the trusted proxy. Other clients use 127.0.0.1.
 const PROXY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-const OTHER: Ipv4Addr = Ipv4Addr::LOCALHOST;
+const OTHER_CLIENT: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 const TRUSTED_PROXY: &str = "proxies.trusted=127.0.0.2";
 
@@ -17,13 +17,13 @@ fn port(control: &ControlPlane) -> &str {
 }
 
 /// A plain HTTP client at this address.
-fn plain_from(address: Ipv4Addr, control: &ControlPlane) -> HttpClient {
+fn plain_client_from(address: Ipv4Addr, control: &ControlPlane) -> HttpClient {
     let client = Client::builder().local_address(IpAddr::from(address)).build().unwrap();
     HttpClient { client, ..HttpClient::plain(format!("http://127.0.0.1:{}", port(control))) }
 }
 
 /// An HTTPS client at this address.
-fn https_from(address: Ipv4Addr, control: &ControlPlane) -> HttpClient {
+fn https_client_from(address: Ipv4Addr, control: &ControlPlane) -> HttpClient {
     let authority = reqwest::Certificate::from_pem(&control.authority()).unwrap();
     let client = Client::builder().tls_certs_only([authority]).local_address(IpAddr::from(address)).build().unwrap();
     HttpClient { url: format!("https://127.0.0.1:{}", port(control)), client }
@@ -37,24 +37,24 @@ async fn get(client: &HttpClient, headers: &[(&str, &str)]) -> HttpResponse {
 #[tokio::test]
 async fn plain_http_is_accepted_only_from_trusted_proxies_with_https_clients() {
     let control = ControlPlane::start_with(&["tls.mode=terminated", TRUSTED_PROXY]).await;
-    let (proxy, stranger) = (plain_from(PROXY, &control), plain_from(OTHER, &control));
+    let (proxy, other_client) = (plain_client_from(PROXY, &control), plain_client_from(OTHER_CLIENT, &control));
     get(&proxy, &[("x-forwarded-proto", "https")]).await.expect(200);
     for (client, headers) in [
         (&proxy, &[][..]),
         (&proxy, &[("x-forwarded-proto", "http")]),
         (&proxy, &[("x-forwarded-proto", "https, http")]),
         (&proxy, &[("x-forwarded-proto", "https"), ("x-forwarded-proto", "http")]),
-        (&stranger, &[("x-forwarded-proto", "https")]),
-        (&stranger, &[("x-forwarded-proto", "https"), ("x-forwarded-for", "127.0.0.2")]),
-        (&stranger, &[]),
+        (&other_client, &[("x-forwarded-proto", "https")]),
+        (&other_client, &[("x-forwarded-proto", "https"), ("x-forwarded-for", "127.0.0.2")]),
+        (&other_client, &[]),
     ] {
         let refused = get(client, headers).await;
         assert_eq!(refused.error(), (400, "HTTPS_REQUIRED", ""), "{headers:?}");
         assert!(!refused.header("x-request-id").is_empty() && refused.header("location").is_empty());
     }
-    // The request is not executed either.
+    // A refused request is not executed.
     let body = serde_json::json!({ "name": "Service" });
-    let refused = stranger.send_as(control.human(), "POST", "/services", body).await;
+    let refused = other_client.send_as(control.human(), "POST", "/services", body).await;
     assert_eq!(refused.error(), (400, "HTTPS_REQUIRED", ""));
 }
 
@@ -62,12 +62,12 @@ async fn plain_http_is_accepted_only_from_trusted_proxies_with_https_clients() {
 async fn trusted_proxy_may_use_http2() {
     let control = ControlPlane::start_with(&["tls.mode=terminated", TRUSTED_PROXY]).await;
     let client = Client::builder().http2_prior_knowledge().local_address(IpAddr::from(PROXY)).build().unwrap();
-    let client = HttpClient { client, ..plain_from(PROXY, &control) };
+    let client = HttpClient { client, ..plain_client_from(PROXY, &control) };
     get(&client, &[("x-forwarded-proto", "https")]).await.expect(200);
     assert_eq!(get(&client, &[]).await.error(), (400, "HTTPS_REQUIRED", ""));
 }
 
-/// The client address in the log.
+/// Sends a request with `X-Forwarded-For` and returns the client address from the log.
 async fn logged_client(control: &ControlPlane, client: &HttpClient, forwarded: &str) -> String {
     let id = format!("from-{}", forwarded.replace([',', ' ', ':'], "-"));
     get(client, &[("x-forwarded-for", forwarded), ("x-forwarded-proto", "https"), ("x-request-id", &id)])
@@ -85,13 +85,16 @@ async fn logged_client(control: &ControlPlane, client: &HttpClient, forwarded: &
 async fn forwarded_address_is_used_only_from_a_trusted_proxy() {
     for mode in ["serve", "terminated"] {
         let control = ControlPlane::start_with(&[&format!("tls.mode={mode}"), TRUSTED_PROXY]).await;
-        let from = if mode == "serve" { https_from } else { plain_from };
-        let proxy = from(PROXY, &control);
+        let client_from = if mode == "serve" { https_client_from } else { plain_client_from };
+        let proxy = client_from(PROXY, &control);
         assert_eq!(logged_client(&control, &proxy, "203.0.113.9, 198.51.100.7").await, "198.51.100.7");
         assert_eq!(logged_client(&control, &proxy, "198.51.100.8, 127.0.0.2").await, "198.51.100.8");
         assert_eq!(logged_client(&control, &proxy, "words").await, "127.0.0.2");
         if mode == "serve" {
-            assert_eq!(logged_client(&control, &from(OTHER, &control), "198.51.100.9").await, "127.0.0.1");
+            assert_eq!(
+                logged_client(&control, &client_from(OTHER_CLIENT, &control), "198.51.100.9").await,
+                "127.0.0.1"
+            );
         }
     }
 }

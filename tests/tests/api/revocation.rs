@@ -1,6 +1,6 @@
-//! Deleted roles and revoked tokens and keys at the API. `parity.rs` tests that the sidecar agrees.
+//! Deletion of roles and revocation of tokens and API keys in the API. `parity.rs` tests that the sidecar agrees.
 
-#![expect(clippy::expect_used, reason = "a test says what it expects")]
+#![expect(clippy::expect_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{Agent, ControlPlane, HttpResponse, control_plane::text};
 use secrecy::ExposeSecret;
@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
 
-const CONCURRENT: usize = 24;
+const CONCURRENT_REQUESTS: usize = 24;
 
-/// Counts each status and error code.
+/// Counts the responses with each status and error code.
 async fn count_outcomes(mut attempts: JoinSet<HttpResponse>) -> BTreeMap<String, usize> {
     let mut outcomes = BTreeMap::new();
     while let Some(response) = attempts.join_next().await {
@@ -24,56 +24,60 @@ async fn count_outcomes(mut attempts: JoinSet<HttpResponse>) -> BTreeMap<String,
 
 #[tokio::test]
 async fn deleting_a_role_removes_its_assignments() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let agent = Agent::register(&control, "agent").await;
-    let (reader, stays) =
-        (control.create_role("reader", &["read"]).await, control.create_role("stays", &["stay"]).await);
+    let (reader, remaining) =
+        (control.create_role("reader", &["read"]).await, control.create_role("remaining", &["stay"]).await);
     control.assign(&agent.id, &reader).await;
-    control.assign(&agent.id, &stays).await;
+    control.assign(&agent.id, &remaining).await;
     let token = agent.token().await;
     assert_eq!(control.delete_role(&reader).await.expect(200), json!({ "deleted": true }));
 
     let verified = control.verify(&token).await.expect(200);
-    assert_eq!((&verified["agent"]["roles"], &verified["agent"]["permissions"]), (&json!(["stays"]), &json!(["stay"])));
+    assert_eq!(
+        (&verified["agent"]["roles"], &verified["agent"]["permissions"]),
+        (&json!(["remaining"]), &json!(["stay"]))
+    );
     let listed = control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
-    let names: Vec<_> = listed["data"].as_array().expect("a list").iter().map(|role| &role["name"]).collect();
-    assert_eq!(names, ["stays"]);
-    let of_agent = control.path(&format!("/agents/{}/roles", agent.id));
-    let assignment = format!("{of_agent}/{reader}");
+    let names: Vec<_> =
+        listed["data"].as_array().expect("the value is a list").iter().map(|role| &role["name"]).collect();
+    assert_eq!(names, ["remaining"]);
+    let agent_roles = control.path(&format!("/agents/{}/roles", agent.id));
+    let assignment = format!("{agent_roles}/{reader}");
     let responses = [
         control.delete_role(&reader).await,
         control.delete_role("role_00000000000000000000000000").await,
         control.delete_role("nonsense").await,
-        control.api.send_as(control.key(), "POST", &of_agent, json!({ "roleId": reader })).await,
+        control.api.send_as(control.key(), "POST", &agent_roles, json!({ "roleId": reader })).await,
         control.api.send_as(control.key(), "DELETE", &assignment, json!({})).await,
     ];
     for response in responses {
         assert_eq!((response.status, response.text("/error/code")), (404, "ROLE_NOT_FOUND"));
     }
 
-    let again = control.create_role("reader", &["everything"]).await;
-    assert_ne!(again, reader);
+    let recreated = control.create_role("reader", &["everything"]).await;
+    assert_ne!(recreated, reader);
     let verified = control.verify(&token).await.expect(200);
-    assert_eq!(verified["agent"]["roles"], json!(["stays"]), "a new role with the same name is another role");
-    let new = control.verify(&agent.token().await).await.expect(200);
-    assert_eq!(new["agent"]["roles"], json!(["stays"]), "the new role is not assigned");
+    assert_eq!(verified["agent"]["roles"], json!(["remaining"]), "a new role with the same name is another role");
+    let new_token = control.verify(&agent.token().await).await.expect(200);
+    assert_eq!(new_token["agent"]["roles"], json!(["remaining"]), "the new role is not assigned");
 }
 
 #[tokio::test]
 async fn only_managers_of_a_service_delete_its_roles() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
     let created = control.api.send_as(&alice, "POST", "/services", json!({ "name": "Alice's" })).await.expect(201);
     let roles = format!("/services/{}/roles", text(&created["serviceId"]));
-    let new_role = async |name: &str| {
+    let create_role = async |name: &str| {
         let body = json!({ "name": name, "permissions": ["read"] });
         text(&control.api.send_as(&alice, "POST", &roles, body).await.expect(201)["roleId"])
     };
-    let (first, second) = (new_role("first").await, new_role("second").await);
+    let (first, second) = (create_role("first").await, create_role("second").await);
     let delete = async |token: &str, path: String| control.api.send_as(token, "DELETE", &path, json!({})).await;
-    let elsewhere = delete(control.key(), control.path(&format!("/roles/{first}"))).await;
+    let other_service_response = delete(control.key(), control.path(&format!("/roles/{first}"))).await;
     assert_eq!(
-        (elsewhere.status, elsewhere.text("/error/code")),
+        (other_service_response.status, other_service_response.text("/error/code")),
         (404, "ROLE_NOT_FOUND"),
         "the role belongs to another service"
     );
@@ -86,8 +90,8 @@ async fn only_managers_of_a_service_delete_its_roles() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn role_deleted_during_assignments_is_held_by_no_agent() {
-    let control = ControlPlane::start().await;
+async fn role_deleted_during_assignments_is_assigned_to_no_agent() {
+    let control = ControlPlane::shared().await;
     let agent = Agent::register(&control, "agent").await;
     let role = control.create_role("reader", &["read"]).await;
     let (roles, role_path) =
@@ -96,11 +100,11 @@ async fn role_deleted_during_assignments_is_held_by_no_agent() {
     let send = |method, path: &str, body: &Value| {
         HttpResponse::send(control.api.request(method, path).bearer_auth(control.key()).json(body))
     };
-    for _ in 0..CONCURRENT {
+    for _ in 0..CONCURRENT_REQUESTS {
         assignments.spawn(send("POST", &roles, &json!({ "roleId": role })));
         deletions.spawn(send("DELETE", &role_path, &json!({})));
     }
-    let expected = BTreeMap::from([("200".into(), 1), ("404 ROLE_NOT_FOUND".into(), CONCURRENT - 1)]);
+    let expected = BTreeMap::from([("200".into(), 1), ("404 ROLE_NOT_FOUND".into(), CONCURRENT_REQUESTS - 1)]);
     assert_eq!(count_outcomes(deletions).await, expected);
     let assignments = count_outcomes(assignments).await;
     let all_expected = assignments.keys().all(|outcome| ["200", "404 ROLE_NOT_FOUND"].contains(&outcome.as_str()));
@@ -109,12 +113,12 @@ async fn role_deleted_during_assignments_is_held_by_no_agent() {
 }
 
 #[tokio::test]
-async fn revoke_accepts_any_token_and_reveals_nothing() {
-    let control = ControlPlane::start().await;
+async fn revoke_returns_200_for_valid_and_invalid_tokens() {
+    let control = ControlPlane::shared().await;
     let agent = Agent::register(&control, "agent").await;
     let (tokens, other) = (agent.login().await, agent.login().await);
     let (access, refresh) = (tokens.access_token.expose_secret(), tokens.refresh_token.expose_secret());
-    let (body, signature) = access.rsplit_once('.').expect("a JWT");
+    let (body, signature) = access.rsplit_once('.').expect("the token is a JWT");
     let forged = format!("{body}.{}{}", if signature.starts_with('A') { "B" } else { "A" }, &signature[1..]);
     let last = if refresh.ends_with('0') { "1" } else { "0" };
     let wrong = format!("{}{last}", &refresh[..refresh.len() - 1]);
@@ -124,12 +128,12 @@ async fn revoke_accepts_any_token_and_reveals_nothing() {
     control.verify(access).await.expect(200);
     agent.api.refresh(&tokens).await.expect("the session is still active");
 
-    for bad in
+    for invalid_body in
         [json!({}), json!({ "token": null }), json!({ "token": 7 }), json!({ "token": "" }), json!({ "token": [] })]
     {
-        let response = control.api.post("/auth/revoke", bad.clone()).await;
-        assert_eq!((response.status, response.text("/error/code")), (400, "VALIDATION_ERROR"), "{bad}");
-        assert!(!response.text("/error/details/fields/token").is_empty(), "{bad}: {}", response.body);
+        let response = control.api.post("/auth/revoke", invalid_body.clone()).await;
+        assert_eq!((response.status, response.text("/error/code")), (400, "VALIDATION_ERROR"), "{invalid_body}");
+        assert!(!response.text("/error/details/fields/token").is_empty(), "{invalid_body}: {}", response.body);
     }
     let other = other.access_token.expose_secret();
     let misspelt = control.api.post("/auth/revoke", json!({ "token": other, "tokenTypeHint": "access_token" })).await;
@@ -143,7 +147,7 @@ async fn revoke_accepts_any_token_and_reveals_nothing() {
 
 #[tokio::test]
 async fn revoke_accepts_the_form_body_of_oauth_clients() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let agent = Agent::register(&control, "agent").await;
     let (first, second) = (agent.token().await, agent.login().await);
     let second = (second.access_token.expose_secret(), second.refresh_token.expose_secret());
@@ -152,10 +156,11 @@ async fn revoke_accepts_the_form_body_of_oauth_clients() {
             .await
     };
     let form = "application/x-www-form-urlencoded";
-    for bad in ["", "token=", "token_type_hint=access_token", &format!("token={first}&token={first}"), "{}", "%ff=&=x"]
+    for invalid_body in
+        ["", "token=", "token_type_hint=access_token", &format!("token={first}&token={first}"), "{}", "%ff=&=x"]
     {
-        let response = send(form, bad.to_owned()).await;
-        assert_eq!((response.status, response.text("/error/code")), (400, "VALIDATION_ERROR"), "{bad}");
+        let response = send(form, invalid_body.to_owned()).await;
+        assert_eq!((response.status, response.text("/error/code")), (400, "VALIDATION_ERROR"), "{invalid_body}");
     }
     assert_eq!(send("text/plain", format!("token={first}")).await.status, 415);
     assert_eq!(send(form, "token=%ff%00+garbage".to_owned()).await.expect(200), json!({}));
@@ -164,7 +169,7 @@ async fn revoke_accepts_the_form_body_of_oauth_clients() {
     }
     let response = send("Application/X-WWW-Form-Urlencoded; charset=UTF-8", format!("token={first}")).await;
     assert_eq!(response.expect(200), json!({}));
-    let body = format!("token_type_hint=refresh_token&client_id=somebody&token={}", second.1.replace('_', "%5f"));
+    let body = format!("token_type_hint=refresh_token&client_id=client&token={}", second.1.replace('_', "%5f"));
     assert_eq!(send(form, body).await.expect(200), json!({}));
     for token in [&first, second.0] {
         assert_eq!(control.verify(token).await.error(), (401, "AUTHENTICATION_FAILED", "token_revoked"));
@@ -173,7 +178,7 @@ async fn revoke_accepts_the_form_body_of_oauth_clients() {
 
 #[tokio::test]
 async fn revoke_accepts_the_longest_token() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let agent = Agent::register(&control, "agent").await;
     let quotes = "\"".repeat(126);
     for number in 10..41 {
@@ -181,7 +186,7 @@ async fn revoke_accepts_the_longest_token() {
         control.assign(&agent.id, &role).await;
     }
     let token = agent.token().await;
-    assert!(token.len() > 16 * 1024, "longer than the limit of other bodies under /auth: {}", token.len());
+    assert!(token.len() > 16 * 1024, "the token is longer than other bodies under /auth may be: {}", token.len());
     control.verify(&token).await.expect(200);
     control.revoke_token(&token).await;
     assert_eq!(control.verify(&token).await.error(), (401, "AUTHENTICATION_FAILED", "token_revoked"));
@@ -191,7 +196,7 @@ async fn revoke_accepts_the_longest_token() {
 
 #[tokio::test]
 async fn revoking_a_key_of_another_service_returns_404() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let (other, _) = control.create_service(json!({ "name": "other" })).await;
     let key = control.create_key(&other, "full").await;
     let id = format!("key_{}", &key["svc_sk_".len()..][..26]);

@@ -1,4 +1,4 @@
-//! Changes of roles, the list of a service's agents, status, and published keys.
+//! Changes of roles, the list of a service's agents, the status endpoint, and published keys.
 
 use countersign_tests::{Agent, ControlPlane, HttpResponse, Sidecar, Verifiers, VerifyOutcome};
 use serde_json::{Value, json};
@@ -9,14 +9,14 @@ fn permits<'a>(expected: &'a [&'a str]) -> impl Fn(&VerifyOutcome) -> bool {
 
 #[tokio::test]
 async fn changed_permissions_apply_to_issued_tokens() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let sidecar = Sidecar::start(&control).await;
     let verifiers = Verifiers::new(&control, &sidecar);
     let agent = Agent::register(&control, "Agent").await;
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     let token = agent.token().await;
-    verifiers.agree("the original permissions", &token, permits(&["read"])).await;
+    verifiers.wait_until_equal("the token has the original permissions", &token, permits(&["read"])).await;
 
     let path = control.path(&format!("/roles/{role}"));
     let change = async |body: Value| control.api.send_as(control.key(), "PATCH", &path, body).await;
@@ -25,7 +25,7 @@ async fn changed_permissions_apply_to_issued_tokens() {
         (&changed["id"], &changed["name"], &changed["description"]),
         (&json!(role), &json!("reader"), &json!(""))
     );
-    verifiers.agree("the changed permissions", &token, permits(&["list", "write"])).await;
+    verifiers.wait_until_equal("the token has the changed permissions", &token, permits(&["list", "write"])).await;
 
     let changed = change(json!({ "description": "reads" })).await.expect(200);
     assert_eq!((&changed["description"], &changed["permissions"]), (&json!("reads"), &json!(["list", "write"])));
@@ -35,8 +35,8 @@ async fn changed_permissions_apply_to_issued_tokens() {
 }
 
 #[tokio::test]
-async fn change_that_makes_an_identity_too_large_is_refused() {
-    let control = ControlPlane::start().await;
+async fn role_change_that_makes_an_identity_too_large_is_refused() {
+    let control = ControlPlane::shared().await;
     let role = control.create_role("reader", &["read"]).await;
     let path = control.path(&format!("/roles/{role}"));
     let permissions = |length: usize| -> Vec<String> {
@@ -52,7 +52,7 @@ async fn change_that_makes_an_identity_too_large_is_refused() {
 
 #[tokio::test]
 async fn service_lists_agents_with_its_roles() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let (reader, writer) = (control.create_role("reader", &[]).await, control.create_role("writer", &[]).await);
     let mut agents = Vec::new();
     for number in 0..4 {
@@ -74,7 +74,7 @@ async fn service_lists_agents_with_its_roles() {
     let expected =
         |numbers: &[usize]| -> Vec<String> { numbers.iter().map(|number| agents[*number].id.clone()).collect() };
     let all = list("").await.expect(200);
-    assert_eq!(ids(&all), expected(&[2, 1, 0]), "newest first");
+    assert_eq!(ids(&all), expected(&[2, 1, 0]), "agents are listed newest first");
     assert_eq!(all["pagination"], json!({ "limit": 50, "offset": 0, "total": 3, "hasMore": false }));
     let mut roles = all["data"][1]["roles"].as_array().unwrap().clone();
     roles.sort_by_key(|role| role["name"].to_string());
@@ -112,16 +112,16 @@ async fn status_counts_services_agents_and_requests() {
 
 #[tokio::test]
 async fn jwks_with_a_matching_etag_returns_304() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let keys = control.api.get("/.well-known/jwks.json").await;
-    let tag = keys.header("etag").to_owned();
-    assert!(tag.len() > 10 && keys.header("cache-control").contains("max-age"), "{keys:?}");
+    let etag = keys.header("etag").to_owned();
+    assert!(etag.len() > 10 && keys.header("cache-control").contains("max-age"), "{keys:?}");
     for (etags, status) in
-        [(tag.clone(), 304), (format!("\"a\", W/{tag}"), 304), ("*".into(), 304), ("\"a\"".into(), 200)]
+        [(etag.clone(), 304), (format!("\"a\", W/{etag}"), 304), ("*".into(), 304), ("\"a\"".into(), 200)]
     {
         let request = control.api.request("GET", "/.well-known/jwks.json").header("if-none-match", &etags);
         let response = HttpResponse::send(request).await;
-        assert_eq!((response.status, response.header("etag")), (status, tag.as_str()), "{etags}");
+        assert_eq!((response.status, response.header("etag")), (status, etag.as_str()), "{etags}");
         assert_eq!(response.body == json!(""), status == 304);
     }
 }

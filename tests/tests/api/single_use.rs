@@ -1,7 +1,7 @@
-//! A challenge yields at most one token pair and a refresh token at most one successor, also with concurrent requests and
-//! across a crash.
+//! Tests that a challenge yields at most one token pair and a refresh token at most one successor, even with
+//! concurrent requests and across a crash.
 
-#![expect(clippy::expect_used, reason = "a test says what it expects")]
+#![expect(clippy::expect_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{Agent, ControlPlane, HttpResponse, control_plane::text};
 use serde_json::{Value, json};
@@ -13,9 +13,10 @@ const ATTEMPTS: usize = 50;
 const ROUNDS: usize = 200;
 
 /// The control plane is killed and restarted after this many rounds.
-const RESTART: usize = 50;
+const ROUNDS_PER_RESTART: usize = 50;
 
-/// Sends the same request many times concurrently; returns the count of each outcome and the successful bodies.
+/// Sends the same request many times concurrently. Returns the count of each outcome and the bodies of successful
+/// responses.
 async fn send_concurrently(control: &ControlPlane, path: &str, body: &Value) -> (BTreeMap<String, usize>, Vec<Value>) {
     let mut attempts = JoinSet::new();
     for _ in 0..ATTEMPTS {
@@ -59,7 +60,7 @@ async fn refresh_token_used_concurrently_has_one_successor_and_ends_its_session(
     let agent = Agent::register(&control, "agent").await;
     let mut revoked = Vec::new();
     for round in 0..ROUNDS {
-        if round % RESTART == RESTART - 1 {
+        if round % ROUNDS_PER_RESTART == ROUNDS_PER_RESTART - 1 {
             control.restart().await;
             for refresh in &revoked {
                 let refused = control.api.post("/auth/refresh", json!({ "refreshToken": refresh })).await;
@@ -75,7 +76,7 @@ async fn refresh_token_used_concurrently_has_one_successor_and_ends_its_session(
             outcomes.iter().filter(|(outcome, _)| outcome.starts_with("401 refresh_re")).map(|(_, count)| count);
         assert_eq!(refused.sum::<usize>(), ATTEMPTS - 1, "round {round}: {outcomes:?}");
 
-        // The reuse ended the session: the successor and the access tokens are revoked too.
+        // The reuse ended the session, so the successor and the access tokens are revoked.
         let successor = json!({ "refreshToken": succeeded[0]["refreshToken"] });
         let refused = control.api.post("/auth/refresh", successor).await;
         assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "refresh_revoked"));
@@ -97,8 +98,8 @@ async fn acknowledged_changes_survive_a_crash() {
     control.kill();
     control.restart().await;
 
-    let again = control.api.post("/auth/authenticate", login).await;
-    assert_eq!(again.error(), (401, "AUTHENTICATION_FAILED", "challenge_used"));
+    let repeated = control.api.post("/auth/authenticate", login).await;
+    assert_eq!(repeated.error(), (401, "AUTHENTICATION_FAILED", "challenge_used"));
     control.verify(&text(&pair["accessToken"])).await.expect(200);
     control.api.post("/auth/refresh", json!({ "refreshToken": pair["refreshToken"] })).await.expect(200);
     // A challenge is not stored anywhere, so a crash cannot lose it.
@@ -111,12 +112,12 @@ async fn wrong_refresh_tokens_change_nothing() {
     let agent = Agent::register(&control, "agent").await;
     let login = signed_challenge(&control, &agent).await;
     let pair = control.api.post("/auth/authenticate", login).await.expect(200);
-    let good = text(&pair["refreshToken"]);
-    let last = if good.ends_with('0') { "1" } else { "0" };
-    let wrong = format!("{}{last}", &good[..good.len() - 1]);
-    for bad in [wrong.as_str(), "", "rf_", &good.to_uppercase(), &good[..good.len() - 2], control.key()] {
-        let refused = control.api.post("/auth/refresh", json!({ "refreshToken": bad })).await;
-        assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "refresh_invalid"), "{bad}");
+    let valid = text(&pair["refreshToken"]);
+    let last = if valid.ends_with('0') { "1" } else { "0" };
+    let wrong = format!("{}{last}", &valid[..valid.len() - 1]);
+    for invalid in [wrong.as_str(), "", "rf_", &valid.to_uppercase(), &valid[..valid.len() - 2], control.key()] {
+        let refused = control.api.post("/auth/refresh", json!({ "refreshToken": invalid })).await;
+        assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "refresh_invalid"), "{invalid}");
     }
-    control.api.post("/auth/refresh", json!({ "refreshToken": good })).await.expect(200);
+    control.api.post("/auth/refresh", json!({ "refreshToken": valid })).await.expect(200);
 }

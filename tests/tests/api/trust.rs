@@ -1,10 +1,10 @@
-//! Feedback about agents, and its effect on trust scores.
+//! Feedback about agents and its effect on trust scores.
 
 use countersign_tests::{Agent, ControlPlane, HttpResponse, Sidecar, Verifiers, VerifyOutcome};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-async fn feedback(control: &ControlPlane, key: &str, body: Value) -> HttpResponse {
+async fn submit_feedback(control: &ControlPlane, key: &str, body: Value) -> HttpResponse {
     control.api.send_as(key, "POST", "/trust/feedback", body).await
 }
 
@@ -17,24 +17,26 @@ fn trust_of(outcome: &VerifyOutcome) -> &str {
 
 #[tokio::test]
 async fn feedback_changes_trust_in_the_api_sidecar_and_next_token() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let sidecar = Sidecar::start(&control).await;
     let verifiers = Verifiers::new(&control, &sidecar);
     let agent = Agent::register(&control, "Agent").await;
     let before = agent.token_for(control.service()).await;
-    verifiers.agree("the initial trust is 50", &before, |outcome| trust_of(outcome) == "50").await;
+    verifiers.wait_until_equal("the initial trust is 50", &before, |outcome| trust_of(outcome) == "50").await;
 
     let body = json!({ "agentId": agent.id, "score": 100, "reason": "as agreed", "metadata": { "order": 7 } });
-    let response = feedback(&control, control.key(), body).await.expect(200);
+    let response = submit_feedback(&control, control.key(), body).await.expect(200);
     assert_eq!(response, json!({ "recorded": true, "newTrustScore": 60 }));
-    verifiers.agree("trust rises by a fifth of the difference", &before, |outcome| trust_of(outcome) == "60").await;
+    verifiers
+        .wait_until_equal("trust rises by a fifth of the difference", &before, |outcome| trust_of(outcome) == "60")
+        .await;
 
     let body = json!({ "agentId": agent.id, "score": 12.345_678 });
-    let response = feedback(&control, control.key(), body).await.expect(200);
+    let response = submit_feedback(&control, control.key(), body).await.expect(200);
     assert_eq!(response["newTrustScore"], json!(52.06));
     let after = agent.token_for(control.service()).await;
     for token in [before, after] {
-        verifiers.agree("trust falls", &token, |outcome| trust_of(outcome) == "52.06").await;
+        verifiers.wait_until_equal("trust falls", &token, |outcome| trust_of(outcome) == "52.06").await;
     }
     let path = control.path(&format!("/agents/{}", agent.id));
     let record = control.api.get_as(control.key(), &path).await.expect(200);
@@ -42,30 +44,30 @@ async fn feedback_changes_trust_in_the_api_sidecar_and_next_token() {
 }
 
 #[tokio::test]
-async fn route_with_minimum_trust_admits_agents_with_enough_trust() {
-    let control = ControlPlane::start().await;
+async fn route_with_minimum_trust_allows_agents_with_sufficient_trust() {
+    let control = ControlPlane::shared().await;
     let sidecar = Sidecar::start(&control).await;
     let agent = Agent::register(&control, "Agent").await;
     let bearer = format!("Bearer {}", agent.token_for(control.service()).await);
     let required = [("allow_unassigned", "true"), ("min_trust_score", "60")];
-    let verdict = sidecar.check_with(&[("authorization", &bearer)], &required).await;
-    assert_eq!((verdict.status, verdict.reason.as_str()), (403, "trust_too_low"));
-    feedback(&control, control.key(), json!({ "agentId": agent.id, "score": 100 })).await.expect(200);
-    let admitted = async || {
-        let verdict = sidecar.check_with(&[("authorization", &bearer)], &required).await;
-        (verdict.status == 200).then_some(())
+    let result = sidecar.check_with(&[("authorization", &bearer)], &required).await;
+    assert_eq!((result.status, result.reason.as_str()), (403, "trust_too_low"));
+    submit_feedback(&control, control.key(), json!({ "agentId": agent.id, "score": 100 })).await.expect(200);
+    let allowed = async || {
+        let result = sidecar.check_with(&[("authorization", &bearer)], &required).await;
+        (result.status == 200).then_some(())
     };
-    countersign_tests::eventually("the agent is admitted", admitted, || sidecar.log()).await;
+    countersign_tests::eventually("the sidecar allows the request", allowed, || sidecar.log()).await;
 }
 
 #[tokio::test]
 async fn concurrent_feedback_is_all_recorded_in_sequence() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let agent = Agent::register(&control, "Agent").await;
     let body = json!({ "agentId": agent.id, "score": 100 });
     let responses =
-        futures_util::future::join_all((0..100).map(|_| feedback(&control, control.key(), body.clone()))).await;
-    // Equal scores give the same result in every order: the weight grows by one up to eight.
+        futures_util::future::join_all((0..100).map(|_| submit_feedback(&control, control.key(), body.clone()))).await;
+    // Equal scores give the same result in every order, because each adds one to the weight, up to eight.
     let after = |count: i32| ((200.0 + 100.0 * f64::from(count)) / f64::from(4 + count) * 100.0).round() / 100.0;
     let expected: BTreeSet<_> = (1..=8).map(|count| after(count).to_string()).collect();
     let scores: BTreeSet<_> = responses
@@ -84,12 +86,12 @@ async fn concurrent_feedback_is_all_recorded_in_sequence() {
 
 #[tokio::test]
 async fn history_is_paginated_newest_first_without_metadata_of_other_services() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let (other, other_key) = control.create_service(json!({ "name": "other" })).await;
     let agent = Agent::register(&control, "Agent").await;
     for (key, score) in [(control.key(), 10.5), (&other_key, 20.0), (control.key(), 30.0)] {
         let body = json!({ "agentId": agent.id, "score": score, "reason": format!("it was {score}"), "metadata": { "s": score } });
-        feedback(&control, key, body).await.expect(200);
+        submit_feedback(&control, key, body).await.expect(200);
     }
     let read = async |query: &str| {
         let path = format!("/trust/agents/{}/history{query}", agent.id);
@@ -105,11 +107,11 @@ async fn history_is_paginated_newest_first_without_metadata_of_other_services() 
             (entry["score"].clone(), entry["reason"].clone(), entry["metadata"].clone(), entry["serviceId"].clone())
         })
         .collect();
-    let own =
+    let own_entry =
         |score: Value, reason: &str| (score.clone(), json!(reason), json!({ "s": score }), json!(control.service()));
     assert_eq!(entries[0].0, json!(30));
     assert_eq!(entries[1], (json!(20), json!("it was 20"), json!({}), json!(other)));
-    assert_eq!(entries[2], own(json!(10.5), "it was 10.5"));
+    assert_eq!(entries[2], own_entry(json!(10.5), "it was 10.5"));
 
     let page = read("?limit=1&offset=1").await.expect(200);
     assert_eq!(page["pagination"], json!({ "limit": 1, "offset": 1, "total": 3, "hasMore": true }));
@@ -120,10 +122,10 @@ async fn history_is_paginated_newest_first_without_metadata_of_other_services() 
 
 #[tokio::test]
 async fn invalid_scores_are_refused_with_the_allowed_range() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let agent = Agent::register(&control, "Agent").await;
     for score in [json!(-0.01), json!(100.01), json!("50"), json!(null), json!(1e300), json!([50]), json!(true)] {
-        let response = feedback(&control, control.key(), json!({ "agentId": agent.id, "score": score })).await;
+        let response = submit_feedback(&control, control.key(), json!({ "agentId": agent.id, "score": score })).await;
         assert_eq!(response.error().1, "VALIDATION_ERROR", "{score}: {}", response.body);
         let details = &response.body["error"]["details"];
         assert_eq!((&details["minimum"], &details["maximum"]), (&json!(0), &json!(100)), "{score}");
@@ -138,7 +140,7 @@ async fn invalid_scores_are_refused_with_the_allowed_range() {
         assert_eq!((&details["minimum"], &details["maximum"]), (&json!(0), &json!(100)), "{score}");
     }
     for agent_id in ["agent_00000000000000000000000000", "unknown"] {
-        let response = feedback(&control, control.key(), json!({ "agentId": agent_id, "score": 1 })).await;
+        let response = submit_feedback(&control, control.key(), json!({ "agentId": agent_id, "score": 1 })).await;
         assert_eq!((response.status, response.error().1), (404, "AGENT_NOT_FOUND"));
     }
 }

@@ -107,7 +107,18 @@ async fn errors_name_the_wrong_argument() {
         assert_error(&shell, 2, &["key", "revoke", control.key(), "--yes"], "is not the id of an API key: key_");
     assert!(!error.contains(control.key()), "{error}");
     let moved = ["webhook", "change", "wh_0", "--url", "https://receiver.example/hook", "--events", "*"];
-    assert_error(&shell, 2, &moved, "--url is the control plane, not the receiver");
+    assert_error(
+        &shell,
+        2,
+        &moved,
+        "`--target` is the URL of the receiver, `--server` is the URL of the control plane",
+    );
+    assert_error(
+        &shell,
+        2,
+        &["role", "list", "--url", "https://localhost"],
+        "`--server` is the URL of the control plane",
+    );
 }
 
 #[tokio::test]
@@ -118,7 +129,7 @@ async fn empty_variables_count_as_not_set() {
     for name in ["URL", "CA", "PROFILE", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN", "TOKEN"] {
         shell.export(&format!("COUNTERSIGN_{name}"), "");
     }
-    assert_eq!(shell.stdout(&REGISTER), agent, "by the profile, and without a human user");
+    assert_eq!(shell.stdout(&REGISTER), agent, "the profile contains the URL, and no human user is required");
     let token = shell.stdout(&["agent", "login"]);
     assert_eq!(shell.json(&["token", "verify"])["claims"]["sub"], agent);
     control.verify(&token).await.expect(200);
@@ -193,7 +204,7 @@ async fn every_error_has_a_next_step() {
     for (code, arguments, text) in [
         (2, &["agent", "call", "127.0.0.1:20000/x"][..], "begin it with https://"),
         (2, &["agent", "call", "http://127.0.0.1:1/", "-X", "G T"], "-X PUT"),
-        (3, &["agent", "login", "--url", &path], "path in --url"),
+        (3, &["agent", "login", "--server", &path], "path in --server"),
         (3, &["token", "verify", "a.b.c"], "token_malformed: "),
         (2, &["role", "create", ""], "--help"),
     ] {
@@ -255,12 +266,12 @@ async fn stored_tokens_are_used_for_other_spellings_of_the_url() {
     let shell = Shell::with_env(&control, &["CA"]);
     let url = control.env["URL"].trim_end_matches('/').to_owned();
     shell.stdout(&["agent", "keygen"]);
-    shell.stdout(&[&REGISTER[..], &["--url", &url]].concat());
+    shell.stdout(&[&REGISTER[..], &["--server", &url]].concat());
     let token = shell.stdout(&["agent", "login"]);
     for spelling in [format!("{url}/"), url.replace("https://", "HTTPS://")] {
-        let exec = ["agent", "exec", "--url", &spelling, "--", "printenv", "COUNTERSIGN_TOKEN"];
+        let exec = ["agent", "exec", "--server", &spelling, "--", "printenv", "COUNTERSIGN_TOKEN"];
         assert_eq!(shell.stdout(&exec), token, "{spelling}");
     }
-    shell.stdout(&["token", "revoke", "--url", &format!("{url}/")]);
+    shell.stdout(&["token", "revoke", "--server", &format!("{url}/")]);
     assert!(!shell.profile_path("default.tokens.json").exists());
 }

@@ -1,6 +1,6 @@
 //! The commands of agents, services and human users with a profile, from the first key to a call through Envoy.
 
-#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use countersign_tests::{ControlPlane, Environment, Shell, eventually};
@@ -42,7 +42,7 @@ async fn agent_calls_a_service_through_envoy_with_its_profile_only() {
     for name in ALL {
         shell.unset(&format!("COUNTERSIGN_{name}"));
     }
-    let url = format!("{}/some/path", environment.envoy.site.url);
+    let url = format!("{}/some/path", environment.envoy.listener.url);
     let call = async || Some(shell.run(&["agent", "call", &url])).filter(|output| output.status.success());
     let called = eventually("the role arrives at the proxy", call, || environment.sidecar.log()).await;
     let headers: Value = serde_json::from_slice(&called.stdout).unwrap();
@@ -53,7 +53,7 @@ async fn agent_calls_a_service_through_envoy_with_its_profile_only() {
     let other = shell.json(&["agent", "call", &url, "-H", "Authorization: Basic dXNlcg=="]);
     assert_eq!(other["body"]["authorization"], json!(["Basic dXNlcg=="]), "the token is in a header of its own");
 
-    let (code, error) = shell.failure(&["agent", "call", &format!("{}/admin", environment.envoy.site.url)]);
+    let (code, error) = shell.failure(&["agent", "call", &format!("{}/admin", environment.envoy.listener.url)]);
     assert_eq!(code, 3, "{error}");
     assert!(error.contains("403 permission_missing") && error.contains("\nNext: "), "{error}");
     assert_eq!(shell.failure(&["agent", "call", "http://127.0.0.1:1/"]).0, 4);
@@ -75,7 +75,7 @@ async fn agent_call_logs_in_again_if_its_token_was_revoked() {
     let refused =
         async || Some(environment.call("/", &before).await).filter(|answer| answer.error().2 == "token_revoked");
     eventually("the revocation arrives", refused, || environment.sidecar.log()).await;
-    shell.stdout(&["agent", "call", &environment.envoy.site.url]);
+    shell.stdout(&["agent", "call", &environment.envoy.listener.url]);
     assert_ne!(stored_tokens(&shell)["access_token"], json!(before));
 }
 
@@ -120,8 +120,11 @@ async fn tokens_are_refreshed_shortly_before_they_expire() {
     let first = token();
     assert_eq!(token(), first, "a valid token is used again");
     let next = eventually("a refresh is due", async || Some(token()).filter(|next| *next != first), String::new).await;
-    assert_eq!(claim(&next, "sid"), claim(&first, "sid"), "refreshed, without a new login");
-    assert!(claim(&next, "iat").as_i64() < claim(&first, "exp").as_i64(), "before the first one expired");
+    assert_eq!(claim(&next, "sid"), claim(&first, "sid"), "the token was refreshed without a new login");
+    assert!(
+        claim(&next, "iat").as_i64() < claim(&first, "exp").as_i64(),
+        "the refresh happened before the first token expired"
+    );
 }
 
 #[tokio::test]
@@ -133,7 +136,7 @@ async fn refresh_with_a_used_refresh_token_logs_in_again() {
     let stolen = stored_tokens(&shell)["refresh_token"].clone();
     control.api.post("/auth/refresh", json!({ "refreshToken": stolen })).await.expect(200);
     let second = shell.stdout(&["agent", "refresh"]);
-    assert_ne!(claim(&second, "sid"), claim(&first, "sid"), "a new session");
+    assert_ne!(claim(&second, "sid"), claim(&first, "sid"), "the login starts a new session");
     control.verify(&second).await.expect(200);
     let third = shell.stdout(&["agent", "refresh"]);
     assert_eq!(claim(&third, "sid"), claim(&second, "sid"), "the new session continues");
@@ -183,7 +186,7 @@ async fn profile_files_are_private_and_output_contains_no_secret() {
     }
     assert!(
         fs::read_to_string(shell.profile_path("default.tokens.json")).unwrap().contains(&token),
-        "the search finds a token where there is one"
+        "the search works: the file with tokens contains the token"
     );
 }
 
@@ -286,7 +289,7 @@ async fn token_inspect_and_verify_show_claims() {
     assert_eq!(shell.json(&["token", "inspect", &token])["verified"], false);
     let verified = shell.json(&["token", "verify"]);
     assert_eq!((&verified["verified"], &verified["claims"]["sub"]), (&json!(true), &json!(agent)));
-    assert_eq!(shell.failure(&["token", "verify", "--service", control.service()]).0, 3, "it is unbound");
+    assert_eq!(shell.failure(&["token", "verify", "--service", control.service()]).0, 3, "the token is unbound");
 
     let (body, signature) = token.rsplit_once('.').unwrap();
     let swapped = if signature.starts_with('A') { "B" } else { "A" };
@@ -310,18 +313,24 @@ async fn token_revoke_revokes_a_token_or_the_session() {
     assert!(is_revoked(&first).await && !is_revoked(&second).await, "another token of the session stays valid");
 
     shell.export("COUNTERSIGN_TOKEN", &second);
-    shell.stdout(&["token", "revoke"]);
+    assert_eq!(shell.stdout(&["token", "revoke"]), "The access token is revoked.");
     shell.unset("COUNTERSIGN_TOKEN");
     assert!(is_revoked(&second).await, "the variable overrides the profile");
     let third = shell.stdout(&["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"]);
-    assert!(!is_revoked(&third).await && claim(&third, "sid") == claim(&second, "sid"), "refreshed within the session");
+    assert!(
+        !is_revoked(&third).await && claim(&third, "sid") == claim(&second, "sid"),
+        "the refresh stays in the session"
+    );
 
-    assert_eq!(shell.json(&["token", "revoke"]), json!({ "revoked": true, "kind": "login" }));
+    assert_eq!(shell.json(&["token", "revoke"]), json!({ "revoked": true, "kind": "session" }));
     assert!(is_revoked(&third).await);
     assert!(!shell.profile_path("default.tokens.json").exists(), "revoked tokens are deleted");
     assert_eq!(shell.failure(&["token", "revoke"]).0, 2);
     let fourth = shell.stdout(&["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"]);
-    assert!(!is_revoked(&fourth).await && claim(&fourth, "sid") != claim(&third, "sid"), "a new session");
+    assert!(
+        !is_revoked(&fourth).await && claim(&fourth, "sid") != claim(&third, "sid"),
+        "the login starts a new session"
+    );
 
     let mut child = shell.command(&["token", "revoke", "-"]).stdin(Stdio::piped()).spawn().unwrap();
     let refresh = stored_tokens(&shell)["refresh_token"].clone();

@@ -1,6 +1,6 @@
 //! Failures: no result is lost, and no error contains a secret.
 
-#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{ControlPlane, Shell};
 use std::{
@@ -134,6 +134,24 @@ async fn full_standard_output_is_an_error_and_a_closed_pipe_is_not() {
 }
 
 #[tokio::test]
+async fn secret_that_meets_a_closed_pipe_is_an_error() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::with_env(&control, &["URL", "CA", "SERVICE_ID", "HUMAN_TOKEN"]);
+    register(&shell);
+    for (arguments, next) in [
+        (&["key", "create", "--scope", "full"][..], "countersign key revoke key_"),
+        (&["-o", "json", "key", "create", "--scope", "full"], "countersign key revoke key_"),
+        (&["webhook", "create", "http://127.0.0.1:9999/"], "countersign webhook rotate-secret wh_"),
+        (&["agent", "login"], "`countersign agent login` prints a new one"),
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let (code, _, error) = parts(&shell.command(arguments).stdout(writer).output().unwrap());
+        assert!(code == 1 && error.contains("standard output: ") && error.contains(next), "{arguments:?}: {error}");
+    }
+}
+
+#[tokio::test]
 async fn errors_contain_no_secret() {
     let control = ControlPlane::start().await;
     let shell = Shell::with_env(&control, &["URL", "CA"]);
@@ -145,18 +163,21 @@ async fn errors_contain_no_secret() {
         (2, call(&["http://127.0.0.1:1/", "-H", "a s3cr3t: x"])),
         (4, call(&["http://user:s3cr3t@127.0.0.1:1/x?token=s3cr3t"])),
         (2, call(&["user:s3cr3t@127.0.0.1:1/x?token=s3cr3t"])),
-        (4, vec!["agent", "login", "--url", "https://user:s3cr3t@127.0.0.1:1/?s3cr3t"]),
-        (2, vec!["agent", "login", "--url", "http://user:s3cr3t@127.0.0.1:1/?s3cr3t"]),
+        (4, vec!["agent", "login", "--server", "https://user:s3cr3t@127.0.0.1:1/?s3cr3t"]),
+        (2, vec!["agent", "login", "--server", "http://user:s3cr3t@127.0.0.1:1/?s3cr3t"]),
         (2, vec!["token", "verify", "a.b.c", "s3cr3t"]),
         (2, vec!["key", "revoke", "key_1", "s3cr3t"]),
         (2, vec!["token", "rf_0000000000000000000000000s3cr3t"]),
+        (2, vec!["role", "list", "--timeout", "svc_sk_s3cr3t"]),
+        (2, vec!["webhook", "show", "whsec_s3cr3t"]),
+        (2, vec!["agent", "show", "svc_sk_s3cr3t"]),
     ] {
         let (actual, printed, error) = parts(&shell.run(&arguments));
         assert!(actual == code && printed.is_empty() && !error.contains("s3cr3t"), "{arguments:?}: {actual} {error}");
     }
     let (_, error) = shell.failure(&["agent", "call", "http://user:pw@127.0.0.1:1/x?token=s"]);
     assert!(error.contains("cannot reach http://127.0.0.1:1/x: "), "the rest of the URL is shown: {error}");
-    assert!(shell.failure(&["token", "verfy"]).1.contains("'verify'"), "similar names are suggested");
+    assert!(shell.failure(&["token", "verfy"]).1.contains("`verify`"), "similar names are suggested");
 }
 
 #[tokio::test]
@@ -227,7 +248,7 @@ async fn files_with_secrets_are_private() {
     assert_eq!(fs::read_to_string(&out).unwrap(), key);
     let (code, printed, error) = on_full_disk(&shell, &[&create[..5], &["another.key"]].concat());
     assert!(code == 1 && printed.starts_with("svc_sk_") && error.contains("--out another.key: "), "{error}");
-    assert_eq!(shell.failure(&["key", "create", "--scope", "full", "--out", "x", "--url", UNREACHABLE]).0, 4);
+    assert_eq!(shell.failure(&["key", "create", "--scope", "full", "--out", "x", "--server", UNREACHABLE]).0, 4);
     assert!(!shell.path("another.key").exists() && !shell.path("x").exists());
 
     register(&shell);

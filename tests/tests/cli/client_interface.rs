@@ -1,11 +1,10 @@
 //! The conventions of the command line: confirmation, output formats, verbosity, timeouts, tables and completion.
 
-#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{Agent, ControlPlane, Shell};
 use serde_json::{Value, json};
 use std::{
-    fs,
     io::Write,
     net::TcpListener,
     process::{Command, Output, Stdio},
@@ -95,23 +94,6 @@ async fn irreversible_commands_on_a_terminal_ask() {
     assert!(!shell.stdout(&["role", "list"]).contains("reader"));
 }
 
-#[test]
-fn usage_errors_suggest_no_irreversible_command() {
-    let shell = Shell::new();
-    for (arguments, suggestion) in [
-        (&["role", "delet", "reader"][..], "delete"),
-        (&["key", "revok", "x"], "revoke"),
-        (&["agent", "revok", "x"], "revoke"),
-        (&["webhook", "rotate-secre", "x"], "rotate-secret"),
-        (&["role", "delete", "reader", "--ye"], "--yes"),
-    ] {
-        let (code, error) = shell.failure(arguments);
-        assert!(code == 2 && !error.contains(&format!("'{suggestion}'")), "{arguments:?}: {error}");
-    }
-    assert!(shell.failure(&["role", "lst"]).1.contains("'list'"), "other suggestions stay");
-    assert!(shell.failure(&["role", "list", "--quie"]).1.contains("'--quiet'"));
-}
-
 #[tokio::test]
 async fn quiet_prints_data_and_errors_only() {
     let control = ControlPlane::start().await;
@@ -130,11 +112,11 @@ async fn timeout_limits_each_request() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}/", silent.local_addr().unwrap());
     // Without the option the request would take 30 s, and `timeout` would end it with exit code 124.
-    let arguments = ["doctor", "--url", &url, "--timeout", "300ms"];
+    let arguments = ["doctor", "--server", &url, "--timeout", "300ms"];
     let (code, _, error) = parts(&in_shell(&shell, "exec timeout 20 \"$0\" \"$@\"", &arguments).output().unwrap());
     assert!(code == Some(4) && error.contains("timed out") && error.contains("--timeout"), "{code:?} {error}");
     for wrong in ["5", "0s", "soon"] {
-        let (code, error) = shell.failure(&["doctor", "--url", &url, "--timeout", wrong]);
+        let (code, error) = shell.failure(&["doctor", "--server", &url, "--timeout", wrong]);
         assert!(code == 2 && error.contains("write a duration with a unit"), "{wrong}: {error}");
     }
 }
@@ -152,6 +134,9 @@ async fn verbose_prints_each_request_without_secrets() {
     for secret in [token.trim(), control.key(), control.human()] {
         assert!(!trace.contains(secret), "{trace}");
     }
+    for more in ["-vv", "-vvv"] {
+        assert!(parts(&shell.run(&[more, "role", "list"])).2.starts_with(&expected), "{more}");
+    }
     let (_, _, trace) = parts(&shell.run(&["-v", "-o", "json", "role", "list"]));
     let request: Value = serde_json::from_str(&trace).unwrap();
     assert_eq!((&request["request"]["method"], &request["request"]["status"]), (&json!("GET"), &json!(200)));
@@ -168,6 +153,11 @@ async fn json_is_the_format_of_notes_and_usage_errors_too() {
     let (_, _, note) = parts(&shell.run(&["-o", "json", "role", "create", "reader"]));
     let note: Value = serde_json::from_str(&note).unwrap();
     assert_eq!(note["note"]["next"], "countersign role assign reader AGENT");
+    let (_, _, lines) = parts(&shell.run(&["-v", "-o", "json", "role", "create", "reader"]));
+    assert!(
+        lines.lines().count() == 2 && lines.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()),
+        "{lines}"
+    );
     for arguments in [
         &["-o", "json", "role", "lst"][..],
         &["key", "create", "-ojson"],
@@ -194,7 +184,10 @@ async fn agent_is_a_positional_argument_and_the_old_option_works() {
     let agent = register(&shell);
     shell.stdout(&["role", "create", "reader"]);
     let text = shell.stdout(&["role", "assign", "reader", &agent]);
-    assert!(text.contains(&format!("{agent} (Typed)")) && text.contains(" (reader)"), "names beside ids: {text}");
+    assert!(
+        text.contains(&format!("{agent} (Typed)")) && text.contains(" (reader)"),
+        "the output has names beside ids: {text}"
+    );
     assert_eq!(shell.json(&["role", "revoke", "reader", "--agent", &agent])["revoked"], true);
     assert!(shell.stdout(&["agent", "login", &agent]).contains('.'));
     assert!(shell.stdout(&["agent", "exec", &agent, "--", "printenv", "COUNTERSIGN_TOKEN"]).contains('.'));
@@ -203,6 +196,34 @@ async fn agent_is_a_positional_argument_and_the_old_option_works() {
         let help = shell.stdout(&[command, &["--help"]].concat());
         assert!(help.contains("[AGENT]") && !help.contains("--agent"), "{help}");
     }
+}
+
+#[tokio::test]
+async fn agent_list_shows_the_agents_with_a_role_and_filters() {
+    let control = ControlPlane::start().await;
+    let mut shell = Shell::with_env(&control, &ALL);
+    let agent = register(&shell);
+    assert_eq!(shell.json(&["agent", "list"]), json!([]), "an agent without a role is not listed");
+    let role = shell.json(&["role", "create", "reader"]);
+    shell.stdout(&["role", "create", "writer"]);
+    shell.stdout(&["role", "assign", "reader", &agent]);
+    let listed = shell.json(&["agent", "list"]);
+    assert_eq!((&listed[0]["agentId"], &listed[0]["status"]), (&json!(agent), &json!("active")));
+    assert_eq!(listed[0]["roles"], json!([{ "roleId": role["roleId"], "name": "reader", "expiresAt": null }]));
+    let table = shell.stdout(&["agent", "list"]);
+    assert!(table.starts_with("ID ") && table.contains(&agent) && table.contains("Typed"), "{table}");
+    shell.unset("COUNTERSIGN_SERVICE_KEY");
+    for (filter, count) in [
+        (["--role", "reader"], 1),
+        (["--role", role["roleId"].as_str().unwrap()], 1),
+        (["--role", "writer"], 0),
+        (["--status", "active"], 1),
+        (["--status", "suspended"], 0),
+    ] {
+        let listed = shell.json(&[&["agent", "list"][..], &filter].concat());
+        assert_eq!(listed.as_array().unwrap().len(), count, "{filter:?}");
+    }
+    assert_eq!(shell.failure(&["agent", "list", "--role", "unknown"]).0, 3);
 }
 
 #[tokio::test]
@@ -219,6 +240,7 @@ async fn times_are_durations_or_rfc_3339() {
         let entries = shell.json(&[&["audit", "list", "--all-services"], arguments].concat());
         entries.as_array().unwrap().len()
     };
+    assert!(count(&["--since", "2000-01-01"]) > 0 && count(&["--since", "2100-01-01"]) == 0);
     assert!(count(&["--since", "5m"]) > 0 && count(&["--since", "2000-01-01T00:00:00Z"]) > 0);
     assert_eq!((count(&["--until", "1h"]), count(&["--since", "2100-01-01T00:00:00Z"])), (0, 0));
 }
@@ -255,10 +277,10 @@ async fn audit_list_states_its_filter_and_all_reads_every_page() {
 #[test]
 fn unreachable_url_is_shown_with_its_port() {
     let shell = Shell::new();
-    let (code, error) = shell.failure(&["doctor", "--url", "https://localhost"]);
+    let (code, error) = shell.failure(&["doctor", "--server", "https://localhost"]);
     assert!(code == 4 && error.contains("cannot reach https://localhost:443/: "), "{code} {error}");
     assert!(error.contains("8443 by default"), "{error}");
-    let (_, error) = shell.failure(&["doctor", "--url", "https://localhost:1"]);
+    let (_, error) = shell.failure(&["doctor", "--server", "https://localhost:1"]);
     assert!(error.contains("cannot reach https://localhost:1/: ") && !error.contains("8443"), "{error}");
 }
 
@@ -296,7 +318,19 @@ async fn tables_fit_the_terminal_and_keep_ids() {
     assert!(table[1].starts_with(&role) && table[1].contains('…'), "{shown}");
     let (_, shown) = on_terminal(&shell, 40, &["-q", "role", "list"], "");
     assert!(shown.contains(&format!("id           {role}\n")) && shown.contains("name         reader\n"), "{shown}");
-    assert!(shell.stdout(&["role", "list"]).contains(description.trim()), "complete in a pipe");
+    assert!(shell.stdout(&["role", "list"]).contains(description.trim()), "cells are complete in a pipe");
+}
+
+#[tokio::test]
+async fn call_ends_the_body_with_a_newline_on_a_terminal_only() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::with_env(&control, &ALL);
+    register(&shell);
+    let url = format!("{}/health", control.env["URL"]);
+    let call = ["agent", "call", &url, "--service-ca", &control.env["CA"]];
+    let (_, shown) = on_terminal(&shell, 200, &call, "");
+    assert!(shown.contains("\"healthy\"") && shown.ends_with("}\n"), "{shown:?}");
+    assert!(shell.run(&call).stdout.ends_with(b"}"), "in a pipe the body is unchanged");
 }
 
 #[tokio::test]
@@ -321,37 +355,6 @@ async fn values_are_completed() {
 }
 
 #[tokio::test]
-async fn doctor_creates_nothing() {
-    let control = ControlPlane::start().await;
-    let shell = Shell::with_env(&control, &ALL);
-    assert_eq!(shell.run(&["doctor"]).status.code(), Some(0));
-    assert!(!shell.profile_path("").exists(), "no folder for profiles");
-    register(&shell);
-    let files =
-        || fs::read_dir(shell.profile_path("")).unwrap().map(|file| file.unwrap().file_name()).collect::<Vec<_>>();
-    let before = files();
-    let checks = shell.json(&["doctor"]);
-    let agent = checks.as_array().unwrap().iter().find(|check| check["check"] == "agent").unwrap();
-    assert_eq!((&agent["status"], agent["message"].as_str().unwrap().ends_with("is active")), (&json!("ok"), true));
-    assert_eq!(shell.json(&["agent", "show"])["lastSeenAt"], Value::Null, "no login");
-    assert_eq!(files(), before);
-}
-
-#[tokio::test]
-async fn doctor_reports_rate_limits_as_warnings() {
-    let control = ControlPlane::start_with_default_limits_and(&["limits.management_per_minute=1"]).await;
-    let shell = Shell::with_env(&control, &["URL", "CA", "HUMAN_TOKEN"]);
-    let (mut code, mut checks) = (None, Value::Null);
-    for _ in 0..3 {
-        let output = shell.run(&["-o", "json", "doctor"]);
-        (code, checks) = (output.status.code(), serde_json::from_slice(&output.stdout).unwrap());
-    }
-    let token = checks.as_array().unwrap().iter().find(|check| check["check"] == "human token").unwrap();
-    assert_eq!((code, &token["status"]), (Some(0), &json!("warning")), "{checks}");
-    assert!(token["next"].as_str().unwrap().starts_with("wait "), "{checks}");
-}
-
-#[tokio::test]
 async fn signing_key_rotate_states_when_and_why_the_switch_comes() {
     let control = ControlPlane::start().await;
     let shell = Shell::with_env(&control, &["URL", "CA", "HUMAN_TOKEN"]);
@@ -359,14 +362,4 @@ async fn signing_key_rotate_states_when_and_why_the_switch_comes() {
     let rotation = shell.json(&["signing-key", "rotate"]);
     let time = rotation["signsFrom"].as_str().unwrap();
     assert!(note.contains(&format!("The switch comes at {time} (in ")) && note.contains("every sidecar"), "{note}");
-}
-
-#[test]
-fn help_groups_the_commands_and_has_examples() {
-    let help = Shell::new().stdout(&["--help"]);
-    for text in
-        ["Agent commands:\n  agent ", "Service commands:\n  service ", "Examples:", "Exit codes:", "Global options:"]
-    {
-        assert!(help.contains(text), "{text}: {help}");
-    }
 }

@@ -1,6 +1,6 @@
 //! `countersign webhook listen`: signatures, responses and the end. Most requests are built by the tests.
 
-#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use aws_lc_rs::hmac;
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -46,7 +46,7 @@ fn event(url: &str, secret: &str) -> RequestBuilder {
     signed(url, secret, clock::now().seconds(), &body().to_string())
 }
 
-async fn answer(request: RequestBuilder) -> (u16, String) {
+async fn send(request: RequestBuilder) -> (u16, String) {
     let response = request.send().await.unwrap();
     (response.status().as_u16(), response.text().await.unwrap().trim().to_owned())
 }
@@ -63,21 +63,21 @@ async fn requests_are_printed_with_the_result_of_verification() {
     let shell = shell_with_secret(SECRET);
     let mut listener = WebhookListener::start(&shell, &["--count", "5"]).await;
     assert_eq!(listener.target, None);
-    assert_eq!(answer(event(&listener.url, SECRET)).await, (200, "received".into()));
-    let (status, text) = answer(event(&listener.url, OTHER)).await;
+    assert_eq!(send(event(&listener.url, SECRET)).await, (200, "received".into()));
+    let (status, text) = send(event(&listener.url, OTHER)).await;
     assert!(status == 401 && text.starts_with("the signature is wrong"), "{status} {text}");
     let old = signed(&listener.url, SECRET, clock::now().seconds() - 400, &body().to_string());
-    let (status, text) = answer(old).await;
+    let (status, text) = send(old).await;
     assert!(status == 401 && text.contains("five minutes ago"), "{status} {text}");
     assert_eq!(
-        answer(signed(&listener.url, SECRET, clock::now().seconds(), "[]")).await.0,
+        send(signed(&listener.url, SECRET, clock::now().seconds(), "[]")).await.0,
         400,
-        "signed, but not an event"
+        "the signature is valid, but the body is not an event"
     );
-    let (status, text) = answer(post(&listener.url)).await;
+    let (status, text) = send(post(&listener.url)).await;
     assert!(status == 401 && text.contains("webhook-id is missing"), "{status} {text}");
 
-    assert_eq!(listener.ended().await.code(), Some(1), "a request was invalid");
+    assert_eq!(listener.wait_for_exit().await.code(), Some(1), "a request was invalid");
     let lines = listener.events();
     let field = |name: &str| lines.iter().map(|line| line[name].clone()).collect::<Vec<_>>();
     assert_eq!(field("signature"), ["good", "bad", "bad", "good", "bad"]);
@@ -103,9 +103,9 @@ async fn text_output_has_a_line_per_event_without_forged_data() {
     let url = format!("http://127.0.0.1:{port}");
     let forged = r#"{"event":"\u001b[2Jforged","data":{"roleName":"admin"}}"#;
     let request = post(&url).header("webhook-id", EVENT).header("webhook-timestamp", "1");
-    assert_eq!(answer(request.header("webhook-signature", "v1,AAAA").body(forged)).await.0, 401);
-    assert_eq!(answer(event(&url, SECRET)).await.0, 200, "the second secret is accepted too");
-    assert_eq!(process.ended().await.code(), Some(1));
+    assert_eq!(send(request.header("webhook-signature", "v1,AAAA").body(forged)).await.0, 401);
+    assert_eq!(send(event(&url, SECRET)).await.0, 200, "the second secret is accepted too");
+    assert_eq!(process.wait_for_exit().await.code(), Some(1));
     let log = process.log();
     let lines: Vec<_> = log.lines().filter(|line| line.starts_with("bad ") || line.starts_with("good")).collect();
     assert!(lines[0].contains("?[2Jforged") && !lines[0].contains("admin") && !log.contains('\u{1b}'), "{log}");
@@ -120,12 +120,12 @@ async fn requests_that_are_not_webhooks_are_refused_and_not_counted() {
     let response = HttpResponse::send(site.request("GET", "/")).await;
     assert_eq!((response.status, response.header("allow")), (405, "POST"));
     let large = "x".repeat(256 * 1024 + 1);
-    assert_eq!(answer(signed(&listener.url, SECRET, clock::now().seconds(), &large)).await.0, 413);
+    assert_eq!(send(signed(&listener.url, SECRET, clock::now().seconds(), &large)).await.0, 413);
     let long = event(&listener.url, SECRET).header("x-long", "x".repeat(64 * 1024)).send().await;
-    assert!(long.is_err() || long.unwrap().status() == 431, "the size of the head is limited");
+    assert!(long.is_err() || long.unwrap().status() == 431, "the size of the request head is limited");
     assert_eq!(listener.events(), Vec::<Value>::new());
-    assert_eq!(answer(event(&listener.url, SECRET)).await.0, 200);
-    assert!(listener.ended().await.success(), "{}", listener.log());
+    assert_eq!(send(event(&listener.url, SECRET)).await.0, 200);
+    assert!(listener.wait_for_exit().await.success(), "{}", listener.log());
 }
 
 #[tokio::test]
@@ -137,7 +137,7 @@ async fn connections_are_limited_and_do_not_delay_the_end() {
     let late = event(&listener.url, SECRET).timeout(Duration::from_millis(500)).send().await;
     assert!(late.is_err_and(|error| error.is_timeout()), "all connections are in use");
     drop(idle);
-    assert_eq!(answer(event(&listener.url, SECRET)).await.0, 200);
+    assert_eq!(send(event(&listener.url, SECRET)).await.0, 200);
     let _still_there = TcpStream::connect(&address).unwrap();
     assert!(listener.stop("TERM").await.success(), "{}", listener.log());
 }
@@ -151,7 +151,7 @@ async fn event_is_refused_if_the_output_is_closed() {
     let url = serde_json::from_str::<Value>(&first).unwrap()["listening"].as_str().unwrap().to_owned();
     // The reader has closed the pipe by now.
     assert_eq!(
-        answer(event(&url, SECRET)).await,
+        send(event(&url, SECRET)).await,
         (503, "the receiver is shutting down".into()),
         "the sender tries again"
     );
@@ -226,7 +226,7 @@ async fn listen_creates_a_webhook_and_deletes_it_at_the_end() {
 
     let mut listener = WebhookListener::start(&shell, &["--count", "1"]).await;
     control.revoke(&agent.id, &role).await;
-    assert!(listener.ended().await.success(), "{}", listener.log());
+    assert!(listener.wait_for_exit().await.success(), "{}", listener.log());
     assert_eq!(listener.events()[0]["event"], "agent.role_revoked");
     assert_eq!(shell.json(&["webhook", "list"]), json!([]));
 }

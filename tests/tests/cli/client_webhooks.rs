@@ -1,6 +1,6 @@
 //! `countersign webhook`: webhooks, their secrets and their deliveries.
 
-#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use axum::{Router, http::StatusCode};
 use countersign_tests::{Agent, ControlPlane, Shell, WebhookListener, process::free_port};
@@ -48,7 +48,10 @@ async fn webhook_is_created_shown_changed_paused_and_deleted() {
     assert_eq!((&created["events"], &created["serviceId"]), (&json!(kinds), &json!(control.service())));
     let output = shell.run(&["webhook", "create", &unreachable_url()]);
     let (printed, note) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-    assert!(printed.starts_with("whsec_") && printed.trim().len() == secret.len(), "only the secret, for a pipe");
+    assert!(
+        printed.starts_with("whsec_") && printed.trim().len() == secret.len(),
+        "standard output has the secret only"
+    );
     let all = shell.json(&["webhook", "list"]);
     let other = all.as_array().unwrap().iter().find(|target| target["webhookId"] != id.as_str()).unwrap();
     assert!(note.contains(&format!("\nNext: countersign webhook test {}", text(&other["webhookId"]))), "{note}");
@@ -91,7 +94,7 @@ async fn secrets_are_rotated_and_written_to_private_files() {
         1,
         "no file is overwritten"
     );
-    assert!(shell.stdout(&["webhook", "show", &id]).contains("old secret until  -"), "so nothing was rotated");
+    assert!(shell.stdout(&["webhook", "show", &id]).contains("old secret until  -"), "the secret was not rotated");
     let rotated = shell.json(&["webhook", "rotate-secret", &id, "--yes"]);
     assert!(text(&rotated["secret"]).starts_with("whsec_") && rotated["secret"] != first.trim(), "{rotated}");
     let until = text(&rotated["previousSecretExpiresAt"]);
@@ -124,7 +127,7 @@ async fn requests_are_signed_with_both_secrets_during_a_rotation() {
             WebhookListener::start(&shell, &["--port", &port, "--secret-file", file, "--count", "1"]).await;
         assert_eq!(shell.run(&["webhook", "test", &id]).status.code(), Some(code), "{file}");
         assert_eq!(
-            (listener.ended().await.code(), &listener.events()[0]["signature"]),
+            (listener.wait_for_exit().await.code(), &listener.events()[0]["signature"]),
             (Some(code), &json!(signature))
         );
     }
@@ -210,7 +213,7 @@ async fn administrators_manage_webhooks_for_all_services() {
     assert_eq!(shell.json(&["webhook", "list"]), json!([]));
     let agent = Agent::register(&control, "Typed").await;
     agent.login().await;
-    assert!(listener.ended().await.success(), "{}", listener.log());
+    assert!(listener.wait_for_exit().await.success(), "{}", listener.log());
     let arrival = &listener.events()[0];
     assert_eq!((&arrival["event"], &arrival["data"]["agentId"]), (&json!("agent.authenticated"), &json!(agent.id)));
     assert_eq!(shell.json(&["webhook", "list", "--deployment"]), json!([]));
@@ -303,12 +306,12 @@ async fn deliveries_are_listed_shown_and_replayed() {
     assert_eq!(replayed, json!({ "replayed": 1, "webhookId": id }));
     let first = listener.wait_for_events(1).await.remove(0);
     assert_eq!((&first["eventId"], &first["signature"]), (&json!(event), &json!("good")));
-    assert_eq!(first["data"], value["payload"]["data"], "as it was shown");
+    assert_eq!(first["data"], value["payload"]["data"], "the data is the same as in `webhook deliveries`");
     let delivered = async || Some(shell.json(&shown)).filter(|delivery| delivery["status"] == "delivered");
     countersign_tests::eventually("the event is delivered", delivered, || control.log()).await;
     assert_eq!(shell.json(&["webhook", "replay", &id, "--since", "1h", "--status", "dead"])["replayed"], 0);
     assert!(shell.stdout(&["webhook", "replay", &id, "--since", "1h"]).ends_with('1'));
-    assert_eq!(listener.wait_for_events(2).await[1]["eventId"], first["eventId"], "the same id");
+    assert_eq!(listener.wait_for_events(2).await[1]["eventId"], first["eventId"], "the replay has the same event id");
     assert_eq!(shell.json(&["webhook", "replay", &id, "--since", "2100-01-01T00:00:00Z"])["replayed"], 0);
 
     control.revoke(&agent.id, &role).await;

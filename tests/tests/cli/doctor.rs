@@ -1,6 +1,6 @@
 //! `countersign doctor`: its checks, their next steps and its exit code.
 
-#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{ControlPlane, Shell};
 use serde_json::{Value, json};
@@ -65,7 +65,7 @@ async fn failed_checks_have_a_next_step() {
     assert_eq!(statuses(&shell), (marks, Some(3)));
     let output = shell.run(&["doctor", "--login"]);
     let advice = String::from_utf8(output.stderr).unwrap();
-    for text in ["Next, for the service key: ", "Next, for the human token: ", "countersign agent reactivate"] {
+    for text in ["Next: for the service key, ", "Next: for the human token, ", "countersign agent reactivate"] {
         assert!(advice.contains(text), "{text}: {advice}");
     }
 
@@ -85,4 +85,36 @@ async fn failed_checks_have_a_next_step() {
     let checks: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((checks.len(), &checks[1]["status"], output.status.code()), (2, &json!("failed"), Some(4)));
     assert!(checks[1]["next"].as_str().unwrap().contains("COUNTERSIGN_URL"), "{checks:?}");
+}
+
+#[tokio::test]
+async fn doctor_creates_nothing() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::with_env(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN"]);
+    assert_eq!(shell.run(&["doctor"]).status.code(), Some(0));
+    assert!(!shell.profile_path("").exists(), "no folder for profiles");
+    shell.stdout(&["agent", "keygen"]);
+    shell.stdout(&["agent", "register", "--email", "a@example.org", "--name", "A"]);
+    let files =
+        || std::fs::read_dir(shell.profile_path("")).unwrap().map(|file| file.unwrap().file_name()).collect::<Vec<_>>();
+    let before = files();
+    let checks = shell.json(&["doctor"]);
+    let agent = checks.as_array().unwrap().iter().find(|check| check["check"] == "agent").unwrap();
+    assert_eq!((&agent["status"], agent["message"].as_str().unwrap().ends_with("is active")), (&json!("ok"), true));
+    assert_eq!(shell.json(&["agent", "show"])["lastSeenAt"], Value::Null, "doctor did not log in");
+    assert_eq!(files(), before);
+}
+
+#[tokio::test]
+async fn doctor_reports_rate_limits_as_warnings() {
+    let control = ControlPlane::start_with_default_limits_and(&["limits.management_per_minute=1"]).await;
+    let shell = Shell::with_env(&control, &["URL", "CA", "HUMAN_TOKEN"]);
+    let (mut code, mut checks) = (None, Value::Null);
+    for _ in 0..3 {
+        let output = shell.run(&["-o", "json", "doctor"]);
+        (code, checks) = (output.status.code(), serde_json::from_slice(&output.stdout).unwrap());
+    }
+    let token = checks.as_array().unwrap().iter().find(|check| check["check"] == "human token").unwrap();
+    assert_eq!((code, &token["status"]), (Some(0), &json!("warning")), "{checks}");
+    assert!(token["next"].as_str().unwrap().starts_with("wait "), "{checks}");
 }

@@ -1,6 +1,6 @@
 //! Clients without code of this project log in and verify tokens: OpenSSL, Python and Node.
 
-#![expect(clippy::expect_used, reason = "a client that does not start ends the test")]
+#![expect(clippy::expect_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{ControlPlane, openssl, tools};
 use serde_json::{Value, json};

@@ -6,6 +6,8 @@ mod client_commands;
 mod client_errors;
 mod client_interface;
 mod client_listen;
+mod client_usage;
 mod client_webhooks;
 mod doctor;
 mod foreign_clients;
+mod generated_clients;

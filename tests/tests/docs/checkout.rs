@@ -1,7 +1,7 @@
-//! A temporary checkout with the files that a page needs; its servers use free ports.
+//! A temporary checkout with the files that a page needs. Its servers use free ports.
 
 use crate::page::Block;
-use countersign_tests::{control_plane::no_limits, process::free_port, tools};
+use countersign_tests::{control_plane::unreachable_limits, process::free_port, tools};
 use std::{
     fs,
     os::unix::fs::{PermissionsExt, symlink},
@@ -9,13 +9,14 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Ports in pages and examples: of the programs, Envoy's listener and admin port, the service, and a webhook receiver.
+/// Ports in pages and examples: ports of the programs, of Envoy's listener and admin interface, of the service and of
+/// a webhook receiver.
 const PORTS: [&str; 7] = [API, SYNC, SIDECAR_ADMIN, "10000", "9901", "8080", "9000"];
 const API: &str = "8443";
 const SYNC: &str = "8444";
 const SIDECAR_ADMIN: &str = "9092";
 
-/// A checkout with built programs.
+/// A temporary checkout with built programs.
 pub struct Checkout {
     folder: TempDir,
     ports: [(&'static str, String); PORTS.len()],
@@ -46,13 +47,14 @@ impl Checkout {
         vec![("PATH", programs), ("HOME", path("home")), ("ENVOY_BIN", path("envoy")), ("TMPDIR", path("home"))]
     }
 
-    /// The block with the ports of this checkout.
+    /// Replaces the ports in a block with the ports of this checkout.
     pub fn with_free_ports(&self, block: Block) -> Block {
-        let (code, expected) = (self.replaced(&block.code), block.expected.as_deref().map(|text| self.replaced(text)));
+        let (code, expected) =
+            (self.replace_ports(&block.code), block.expected.as_deref().map(|text| self.replace_ports(text)));
         Block { code, expected, ..block }
     }
 
-    fn replaced(&self, text: &str) -> String {
+    fn replace_ports(&self, text: &str) -> String {
         self.ports.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
     }
 
@@ -60,20 +62,21 @@ impl Checkout {
         for example in ["envoy/envoy.yaml", "agent-openssl-curl/agent.sh"] {
             let (from, to) = (tools::root().join("examples").join(example), self.path("examples").join(example));
             fs::create_dir_all(to.parent().unwrap()).unwrap();
-            write_executable(&to, &self.replaced(&fs::read_to_string(from).unwrap()));
+            write_executable(&to, &self.replace_ports(&fs::read_to_string(from).unwrap()));
         }
     }
 
-    /// Puts the programs where a page expects them. Flags set ports and limits, because the programs share an environment.
+    /// Creates a wrapper script for each program at the path that the pages use. The scripts set ports and limits
+    /// with flags, because all programs share one environment.
     fn add_programs(&self) {
-        let at = |name: &str, port: &str| format!("{name}=127.0.0.1:{}", self.replaced(port));
+        let listen_setting = |name: &str, port: &str| format!("{name}=127.0.0.1:{}", self.replace_ports(port));
         let admin = format!("listen.admin=127.0.0.1:{}", free_port());
-        let ports = [at("listen.api", API), at("listen.sync", SYNC), admin];
-        let limits = no_limits().map(|(key, value)| format!("{key}={value}"));
+        let ports = [listen_setting("listen.api", API), listen_setting("listen.sync", SYNC), admin];
+        let limits = unreachable_limits().map(|(key, value)| format!("{key}={value}"));
         self.add_program("countersign", &[]);
         self.add_program("countersign-control-plane", &ports.into_iter().chain(limits).collect::<Vec<_>>());
-        self.add_program("countersign-ext-authz", &[at("listen.admin", SIDECAR_ADMIN)]);
-        // Several instances of Envoy can run only without hot restart.
+        self.add_program("countersign-ext-authz", &[listen_setting("listen.admin", SIDECAR_ADMIN)]);
+        // Several Envoy processes can run on one machine only without hot restart.
         let envoy = format!("exec '{}' --disable-hot-restart --concurrency 1 \"$@\"", tools::envoy().display());
         write_executable(&self.path("envoy"), &format!("#!/bin/sh\n{envoy}\n"));
     }

@@ -1,27 +1,27 @@
-//! Compares the output of a block with its page.
+//! Compares the output of a block with the output on its page.
 //!
-//! A line `...` stands for any lines, and `...` within a line for any text. Ids of one kind are equal, as are times; spaces are
-//! compared as one space, because the width of a column depends on the values in it.
+//! A line `...` stands for any lines, and `...` within a line for any text. Ids of the same kind compare as equal,
+//! and so do times. Several spaces compare as one space, because the width of a column depends on its values.
 
-use crate::page::{Block, Kind};
+use crate::page::{Block, BlockKind};
 
 const ANYTHING: &str = "...";
 
-/// Characters of an id after its prefix.
+/// Number of characters in an id after its prefix.
 const ID_DIGITS: usize = 26;
 
-/// A message if the output of a block differs from its page.
+/// Describes how the output of a block differs from its page; `None` if it matches.
 pub fn difference(block: &Block, printed: &str) -> Option<String> {
     let expected = block.expected.as_deref()?;
-    let mut pattern: Vec<_> = expected.lines().map(normalised).collect();
-    if block.kind == Kind::Background {
-        // A background block may print more.
+    let mut pattern: Vec<_> = expected.lines().map(normalize_line).collect();
+    if block.kind == BlockKind::Background {
+        // A background block may print more lines than its page shows.
         pattern.push(ANYTHING.to_owned());
     }
-    let lines: Vec<_> = printed.lines().map(normalised).collect();
-    let place = &block.place;
+    let lines: Vec<_> = printed.lines().map(normalize_line).collect();
+    let location = &block.location;
     (!matches(&pattern, &lines))
-        .then(|| format!("{place}: the output differs\n---- the page shows\n{expected}\n---- it printed\n{printed}"))
+        .then(|| format!("{location}: the output differs\n---- the page shows\n{expected}\n---- it printed\n{printed}"))
 }
 
 fn matches(pattern: &[String], lines: &[String]) -> bool {
@@ -45,51 +45,51 @@ pub fn last_literal(expected: &str) -> Option<&str> {
     line.split(ANYTHING).max_by_key(|literal| literal.len())
 }
 
-fn normalised(line: &str) -> String {
+fn normalize_line(line: &str) -> String {
     let mut rest = line.trim_end();
-    let mut normal = String::new();
+    let mut normalized = String::new();
     while let Some(character) = rest.chars().next() {
-        let (seen, taken) = match (time(rest), id(rest), character) {
+        let (replacement, length) = match (time_length(rest), id_length(rest), character) {
             (Some(length), ..) => ("TIME".to_owned(), length),
             (_, Some(length), _) => ("_ID".to_owned(), length),
             (.., ' ') => (" ".to_owned(), rest.len() - rest.trim_start_matches(' ').len()),
             _ => (character.to_string(), character.len_utf8()),
         };
-        normal.push_str(&seen);
-        rest = &rest[taken..];
+        normalized.push_str(&replacement);
+        rest = &rest[length..];
     }
-    normal
+    normalized
 }
 
 /// The length of a time in RFC 3339, in UTC, at the beginning of the text.
-fn time(text: &str) -> Option<usize> {
-    let shape = "0000-00-00T00:00:00";
-    let mut digit_matches = shape.bytes().zip(text.bytes()).map(|(expected, byte)| match expected {
+fn time_length(text: &str) -> Option<usize> {
+    let time_format = "0000-00-00T00:00:00";
+    let mut digit_matches = time_format.bytes().zip(text.bytes()).map(|(expected, byte)| match expected {
         b'0' => byte.is_ascii_digit(),
         other => byte == other,
     });
-    if text.len() <= shape.len() || !digit_matches.all(|digit_matches| digit_matches) {
+    if text.len() <= time_format.len() || !digit_matches.all(|digit_matches| digit_matches) {
         return None;
     }
     let fraction =
-        text[shape.len()..].trim_start_matches(|character: char| character == '.' || character.is_ascii_digit());
+        text[time_format.len()..].trim_start_matches(|character: char| character == '.' || character.is_ascii_digit());
     fraction.starts_with('Z').then(|| text.len() - fraction.len() + 1)
 }
 
-/// The length of `_` and the digits of an id at the beginning of the text: the prefix before them is compared.
-fn id(text: &str) -> Option<usize> {
+/// The length of `_` and the digits of an id at the beginning of the text. The prefix before `_` is compared literally.
+fn id_length(text: &str) -> Option<usize> {
     let digits = text.strip_prefix('_')?;
     let length = digits.bytes().take_while(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase()).count();
     (length == ID_DIGITS).then_some(1 + ID_DIGITS)
 }
 
 #[test]
-fn ids_times_and_spaces_are_normalised() {
+fn ids_times_and_spaces_are_normalized() {
     let shown = "agent_01m7xt1d9yfjk9pv2t3jtw2n8c  2026-11-21T10:15:39.651684Z  ok";
     let printed = "agent_01m7xt1d9yfjk9pv2t3jtw2n8d 2027-01-01T00:00:00Z ok";
-    assert_eq!(normalised(shown), normalised(printed));
+    assert_eq!(normalize_line(shown), normalize_line(printed));
     for other in ["role_01m7xt1d9yfjk9pv2t3jtw2n8d 2027-01-01T00:00:00Z ok", "agent_01 2027-01-01T00:00:00Z ok"] {
-        assert_ne!(normalised(shown), normalised(other));
+        assert_ne!(normalize_line(shown), normalize_line(other));
     }
 }
 

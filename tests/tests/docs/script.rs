@@ -1,9 +1,9 @@
-//! Runs the blocks of a page in one `bash`, each with its output in a file of its own.
+//! Runs the blocks of a page in one `bash` process and writes the output of each block to a separate file.
 
 use crate::{
     checkout::Checkout,
     output::last_literal,
-    page::{Block, Kind},
+    page::{Block, BlockKind},
 };
 use std::{
     fmt::Write,
@@ -14,16 +14,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a page may take on a busy machine.
+/// Time that a page may take on a busy machine.
 const DEADLINE: Duration = Duration::from_mins(3);
 
-/// Tenths of a second that a server may take to print what its page shows.
-const TENTHS_TO_START: u32 = 600;
+/// Tenths of a second that a server may take until it prints its expected output.
+const MAX_STARTUP_TENTHS: u32 = 600;
 
-/// The result of running the blocks.
+/// The result of running the blocks of a page.
 pub struct Outcome {
-    /// What each block printed; `None` if it did not run.
-    pub printed: Vec<Option<String>>,
+    /// Output of each block; `None` if the block did not run.
+    pub outputs: Vec<Option<String>>,
     pub failure: Option<String>,
 }
 
@@ -34,19 +34,20 @@ pub fn run(blocks: &[Block], checkout: &Checkout) -> Outcome {
     let script = checkout.path("page.sh");
     fs::write(&script, script_text(blocks, &folder)).unwrap();
     let mut bash = Bash::start(&script, checkout);
-    let status = bash.ended();
-    let printed: Vec<_> = (0..blocks.len()).map(|number| fs::read_to_string(file(&folder, number)).ok()).collect();
+    let status = bash.wait_for_exit();
+    let outputs: Vec<_> =
+        (0..blocks.len()).map(|number| fs::read_to_string(output_file(&folder, number)).ok()).collect();
     let failure = (!status.is_some_and(|status| status.success())).then(|| {
-        let ran = |number: &usize| blocks[*number].kind == Kind::Run && printed[*number].is_some();
-        let last = (0..blocks.len()).rfind(ran).unwrap_or_default();
+        let has_run = |number: &usize| blocks[*number].kind == BlockKind::Run && outputs[*number].is_some();
+        let last = (0..blocks.len()).rfind(has_run).unwrap_or_default();
         let ending = status.map_or_else(|| "takes too long".to_owned(), |status| format!("failed with {status}"));
-        let (Block { place, code, .. }, output) = (&blocks[last], printed[last].as_deref().unwrap_or_default());
-        format!("{place}: {ending}\n---- the block\n{code}\n---- it printed\n{output}")
+        let (Block { location, code, .. }, output) = (&blocks[last], outputs[last].as_deref().unwrap_or_default());
+        format!("{location}: {ending}\n---- the block\n{code}\n---- its output\n{output}")
     });
-    Outcome { printed, failure }
+    Outcome { outputs, failure }
 }
 
-fn file(folder: &Path, number: usize) -> std::path::PathBuf {
+fn output_file(folder: &Path, number: usize) -> std::path::PathBuf {
     folder.join(number.to_string())
 }
 
@@ -54,15 +55,15 @@ fn file(folder: &Path, number: usize) -> std::path::PathBuf {
 fn script_text(blocks: &[Block], folder: &Path) -> String {
     let mut script = "set -euo pipefail\n".to_owned();
     for (number, Block { kind, code, expected, .. }) in blocks.iter().enumerate() {
-        let file = file(folder, number).display().to_string();
+        let file = output_file(folder, number).display().to_string();
         match kind {
-            Kind::Ignored => {}
-            Kind::Run => write!(script, "exec >'{file}' 2>&1\n{code}").unwrap(),
-            Kind::Background => {
+            BlockKind::Ignored => {}
+            BlockKind::Run => write!(script, "exec >'{file}' 2>&1\n{code}").unwrap(),
+            BlockKind::Background => {
                 writeln!(script, "{{\n{code}}} >'{file}' 2>&1 &").unwrap();
                 if let Some(literal) = expected.as_deref().and_then(last_literal) {
                     let wait = format!("grep -qsF '{literal}' '{file}' && break; sleep 0.1");
-                    writeln!(script, "for _ in {{1..{TENTHS_TO_START}}}; do {wait}; done").unwrap();
+                    writeln!(script, "for _ in {{1..{MAX_STARTUP_TENTHS}}}; do {wait}; done").unwrap();
                 }
             }
         }
@@ -82,8 +83,8 @@ impl Bash {
     }
 
     /// Waits until the process exits; returns `None` after the deadline.
-    #[expect(clippy::disallowed_methods, reason = "a deadline of the test itself")]
-    fn ended(&mut self) -> Option<ExitStatus> {
+    #[expect(clippy::disallowed_methods, reason = "the deadline of a test needs real time")]
+    fn wait_for_exit(&mut self) -> Option<ExitStatus> {
         let started = Instant::now();
         while started.elapsed() < DEADLINE {
             if let Some(status) = self.0.try_wait().unwrap() {
@@ -99,7 +100,7 @@ impl Drop for Bash {
     /// Kills the servers that the page started, which are in the same process group.
     fn drop(&mut self) {
         let group = format!("-{}", self.0.id());
-        let _ended = Command::new("kill").args(["-s", "KILL", "--", &group]).status();
+        let _result = Command::new("kill").args(["-s", "KILL", "--", &group]).status();
         let _status = self.0.wait();
     }
 }

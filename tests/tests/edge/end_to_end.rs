@@ -1,4 +1,4 @@
-//! The main path: an agent that has only a key reaches a service through Envoy.
+//! Tests the main path: an agent that has only a key reaches a service through Envoy.
 
 use countersign_tests::{Environment, eventually};
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 #[tokio::test]
 async fn agent_with_a_key_reaches_the_service_until_its_role_is_revoked() {
     let environment = Environment::start().await;
-    let refused = environment.envoy.site.get("/").await;
+    let refused = environment.envoy.listener.get("/").await;
     assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "token_missing"));
     assert_eq!(refused.header("x-agent-reason"), "token_missing");
     assert_eq!(refused.header("www-authenticate"), "Bearer");

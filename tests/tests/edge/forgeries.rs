@@ -10,7 +10,7 @@ use countersign_tests::{
     Agent, ControlPlane, HttpResponse, Sidecar, Verifiers, VerifyOutcome,
     http::HttpClient,
     process::free_port,
-    sidecar::{CheckResult, request},
+    sidecar::{CheckResult, check_request},
 };
 use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue};
 use forger::{Case, Forger};
@@ -33,14 +33,14 @@ async fn assert_all_refused(verifiers: &Verifiers<'_>, cases: impl IntoIterator<
 }
 
 #[tokio::test]
-async fn forged_tokens_are_refused_by_both_with_the_same_reason() {
+async fn forged_tokens_are_refused_by_api_and_sidecar_with_the_same_reason() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
     let verifiers = Verifiers::new(&control, &sidecar);
     let agent = Agent::register(&control, "Agent").await;
     let (token, other) = (agent.token().await, Agent::register(&control, "Other").await.token().await);
     let accepted = |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { id, .. } if *id == agent.id);
-    verifiers.agree("the unmodified token is accepted", &token, accepted).await;
+    verifiers.wait_until_equal("the unmodified token is accepted", &token, accepted).await;
 
     let forger = Forger::new(&control, &token).await;
     let cases = [
@@ -52,7 +52,7 @@ async fn forged_tokens_are_refused_by_both_with_the_same_reason() {
         modified_tokens::modified_texts(&forger, &token),
     ];
     assert_all_refused(&verifiers, cases.into_iter().flatten()).await;
-    verifiers.agree("the unmodified token is still accepted", &token, accepted).await;
+    verifiers.wait_until_equal("the unmodified token is still accepted", &token, accepted).await;
 }
 
 #[tokio::test]
@@ -61,10 +61,12 @@ async fn tokens_with_a_changed_or_missing_character_are_refused() {
     let sidecar = Sidecar::start(&control).await;
     let verifiers = Verifiers::new(&control, &sidecar);
     let token = Agent::register(&control, "Agent").await.token().await;
-    verifiers.agree("the token is accepted", &token, |outcome| matches!(outcome, VerifyOutcome::Accepted { .. })).await;
+    verifiers
+        .wait_until_equal("the token is accepted", &token, |outcome| matches!(outcome, VerifyOutcome::Accepted { .. }))
+        .await;
     let mut failures = Vec::new();
     for (name, modified) in
-        modified_tokens::changed_characters(&token).into_iter().chain(modified_tokens::truncated(&token))
+        modified_tokens::changed_characters(&token).into_iter().chain(modified_tokens::truncated_tokens(&token))
     {
         let (api, sidecar) = verifiers.verify(&modified).await;
         if api != sidecar || !matches!(api, VerifyOutcome::Refused(401, _)) {
@@ -75,7 +77,7 @@ async fn tokens_with_a_changed_or_missing_character_are_refused() {
 }
 
 #[tokio::test]
-async fn tokens_of_another_issuer_are_refused_by_both() {
+async fn tokens_of_another_issuer_are_refused_by_api_and_sidecar() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
     let verifiers = Verifiers::new(&control, &sidecar);
@@ -106,13 +108,13 @@ async fn tokens_of_another_issuer_are_refused_by_both() {
 }
 
 #[tokio::test]
-async fn expired_tokens_are_refused_by_both() {
+async fn expired_tokens_are_refused_by_api_and_sidecar() {
     let control = ControlPlane::start_with(&["tokens.access_seconds=2"]).await;
     let sidecar = Sidecar::start(&control).await;
     let verifiers = Verifiers::new(&control, &sidecar);
     let token = Agent::register(&control, "Agent").await.token().await;
     let expired = VerifyOutcome::refused(401, "token_expired");
-    verifiers.agree("the token expires", &token, |outcome| *outcome == expired).await;
+    verifiers.wait_until_equal("the token expires", &token, |outcome| *outcome == expired).await;
     let response = control.verify(&token).await;
     let claims: serde_json::Value = serde_json::from_slice(&Forger::new(&control, &token).await.payload()).unwrap();
     let expired_at: jiff::Timestamp = response.text("/error/details/expiredAt").parse().unwrap();
@@ -126,7 +128,7 @@ async fn verify_headers(verifiers: &Verifiers<'_>, values: &[&[u8]]) -> (VerifyO
     for value in values {
         api_request = api_request.header("x-agent-token", *value);
     }
-    let mut check_request = request(&[], &[("allow_unassigned", "true")]);
+    let mut check_request = check_request(&[], &[("allow_unassigned", "true")]);
     let header = |value: &&[u8]| HeaderValue {
         key: "x-agent-token".into(),
         raw_value: value.to_vec(),
@@ -138,12 +140,12 @@ async fn verify_headers(verifiers: &Verifiers<'_>, values: &[&[u8]]) -> (VerifyO
     let check_response = verifiers.sidecar.client().await.check(check_request).await.unwrap().into_inner();
     (
         VerifyOutcome::from_response(&HttpResponse::send(api_request).await),
-        VerifyOutcome::from_check_result(&CheckResult::of(check_response)),
+        VerifyOutcome::from_check_result(&CheckResult::from_response(check_response)),
     )
 }
 
 #[tokio::test]
-async fn malformed_token_headers_are_refused_by_both_with_the_same_reason() {
+async fn malformed_token_headers_are_refused_by_api_and_sidecar_with_the_same_reason() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
     let verifiers = Verifiers::new(&control, &sidecar);

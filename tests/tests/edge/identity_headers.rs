@@ -1,4 +1,4 @@
-//! Clients cannot forge identity headers in any spelling, on any path, or with any version of HTTP.
+//! Tests that clients cannot forge identity headers in any spelling, on any path, or with any version of HTTP.
 //!
 //! The listener and the sidecar both remove forged headers. Each is also tested without the other.
 
@@ -26,7 +26,7 @@ const IDENTITY_HEADERS: [&str; 8] = [
 const SEPARATORS: &[u8; 15] = b"!#$%&'*+-.^_`|~";
 
 /// Number of forged headers that fit into a request.
-const BATCH: usize = 80;
+const BATCH_SIZE: usize = 80;
 
 #[derive(Debug, Clone, Copy)]
 enum HttpVersion {
@@ -38,10 +38,10 @@ enum HttpVersion {
 async fn example_envoy_removes_every_spelling_of_identity_headers() {
     let (environment, token) = environment().await;
     for version in [HttpVersion::Http1, HttpVersion::Http2] {
-        assert_forgeries_fail(&environment.envoy.site, version, "/", Some(&token)).await;
-        assert_forgeries_fail(&environment.envoy.site, version, "/open", Some(&token)).await;
-        assert_forgeries_fail(&environment.envoy.site, version, "/open", None).await;
-        assert_forgeries_fail(&environment.envoy.site, version, "/health", None).await;
+        assert_forgeries_fail(&environment.envoy.listener, version, "/", Some(&token)).await;
+        assert_forgeries_fail(&environment.envoy.listener, version, "/open", Some(&token)).await;
+        assert_forgeries_fail(&environment.envoy.listener, version, "/open", None).await;
+        assert_forgeries_fail(&environment.envoy.listener, version, "/health", None).await;
     }
 }
 
@@ -49,8 +49,8 @@ async fn example_envoy_removes_every_spelling_of_identity_headers() {
 async fn sidecar_alone_removes_every_spelling_of_identity_headers() {
     let (environment, token) = environment().await;
     let envoy = envoy_without_removal(&environment).await;
-    assert_forgeries_fail(&envoy.site, HttpVersion::Http1, "/", Some(&token)).await;
-    assert_forgeries_fail(&envoy.site, HttpVersion::Http1, "/open", None).await;
+    assert_forgeries_fail(&envoy.listener, HttpVersion::Http1, "/", Some(&token)).await;
+    assert_forgeries_fail(&envoy.listener, HttpVersion::Http1, "/open", None).await;
 }
 
 #[tokio::test]
@@ -59,9 +59,9 @@ async fn listener_removes_spellings_that_the_sidecar_does_not_receive() {
     let filter = "failure_mode_allow: false";
     let allowed_headers = "allowed_headers: { patterns: [{ exact: authorization }] }";
     let edit = |text: String| replaced(&text, filter, &format!("{filter}\n{}{allowed_headers}", " ".repeat(22)));
-    let envoy = Envoy::edited(&environment.sidecar.socket(), environment.upstream.port, edit).await;
-    assert_forgeries_fail(&envoy.site, HttpVersion::Http1, "/", Some(&token)).await;
-    assert_forgeries_fail(&envoy.site, HttpVersion::Http1, "/open", None).await;
+    let envoy = Envoy::start_edited_example(&environment.sidecar.socket(), environment.upstream.port, edit).await;
+    assert_forgeries_fail(&envoy.listener, HttpVersion::Http1, "/", Some(&token)).await;
+    assert_forgeries_fail(&envoy.listener, HttpVersion::Http1, "/open", None).await;
 }
 
 #[tokio::test]
@@ -78,7 +78,8 @@ async fn envoy_refuses_invalid_header_names() {
         ("a colon at the beginning", b":x-agent-id: forged"),
         ("a slash", b"x/agent/id: forged"),
     ] {
-        let response = RawRequest::get("/").bearer(&token).line(line).send_until_checked(&environment.envoy.site).await;
+        let response =
+            RawRequest::get("/").bearer(&token).line(line).send_until_checked(&environment.envoy.listener).await;
         assert_eq!(response.status, 400, "{case}: {response:?}");
     }
     assert_eq!(environment.upstream.received(), 0);
@@ -89,23 +90,23 @@ async fn other_headers_neither_add_nor_remove_an_identity() {
     let (environment, token) = environment().await;
     let unprotected = envoy_without_removal(&environment).await;
     let get = || RawRequest::get("/").bearer(&token);
-    for (envoy, site) in [("example", &environment.envoy.site), ("sidecar alone", &unprotected.site)] {
-        let expected = identity_of(&get().send_until_checked(site).await.expect(200));
-        let (id, roles) = (value(&expected, "x-agent-id"), value(&expected, "x-agent-roles"));
+    for (envoy, listener) in [("example", &environment.envoy.listener), ("sidecar alone", &unprotected.listener)] {
+        let expected = identity_headers(&get().send_until_checked(listener).await.expect(200));
+        let (id, roles) = (first_value(&expected, "x-agent-id"), first_value(&expected, "x-agent-roles"));
         for (case, request) in [
             ("the real value and another", get().with("x-agent-id", &id).with("x-agent-id", "agt_forged")),
             ("another and the real value", get().with("X-Agent-Id", "agt_forged").with("x-agent-id", &id)),
-            ("both in one value", get().with("x-agent-id", format!("{id},agt_forged"))),
-            ("roles and the real ones", get().with("x-agent-roles", &roles).with("x-agent-roles", "admin")),
+            ("the real value and another, joined", get().with("x-agent-id", format!("{id},agt_forged"))),
+            ("the real roles and others", get().with("x-agent-roles", &roles).with("x-agent-roles", "admin")),
             ("an empty value", get().with("x-agent-roles", "")),
-            ("hop by hop", get().with("connection", "x-agent-id, x-agent-roles")),
+            ("listed in Connection", get().with("connection", "x-agent-id, x-agent-roles")),
             ("after a bare carriage return", get().line("x-note: a\rx-agent-id: forged")),
             ("after a bare line feed", get().line("x-note: a\nx-agent-id: forged")),
             ("a folded line", get().with("x-note", "a").line(" x-agent-id: forged")),
         ] {
-            let response = request.send_until_checked(site).await;
+            let response = request.send_until_checked(listener).await;
             let refused = case == "a folded line" && response.status == 400;
-            assert!(refused || identity_of(&response.expect(200)) == expected, "{case}, {envoy}");
+            assert!(refused || identity_headers(&response.expect(200)) == expected, "{case}, {envoy}");
         }
     }
 }
@@ -121,7 +122,7 @@ async fn similar_header_names_pass_unchanged() {
             let received_headers = request
                 .with(name, "blue")
                 .with(name, "green")
-                .send_until_checked(&environment.envoy.site)
+                .send_until_checked(&environment.envoy.listener)
                 .await
                 .expect(200);
             assert_eq!(received_headers[name], json!(["blue", "green"]), "{name} on {path}");
@@ -155,15 +156,15 @@ async fn envoy_removes_the_agent_token_and_passes_other_credentials() {
                 json!(["Bearer other"]),
             ),
         ] {
-            let received_headers = request.send_until_checked(&environment.envoy.site).await.expect(200);
+            let received_headers = request.send_until_checked(&environment.envoy.listener).await.expect(200);
             assert_eq!(received_headers["authorization"], authorization, "{case} on {path}");
             assert_eq!(received_headers["x-agent-token"], Value::Null, "{case} on {path}");
-            assert_eq!(identity_of(&received_headers).len(), 7, "{case} on {path}");
+            assert_eq!(identity_headers(&received_headers).len(), 7, "{case} on {path}");
             assert!(!received_headers.to_string().contains(&token), "{case} on {path}");
         }
     }
-    let anonymous =
-        RawRequest::get("/open").with("authorization", "Basic YTpi").send_until_checked(&environment.envoy.site).await;
+    let request = RawRequest::get("/open").with("authorization", "Basic YTpi");
+    let anonymous = request.send_until_checked(&environment.envoy.listener).await;
     assert_eq!(anonymous.expect(200)["authorization"], json!(["Basic YTpi"]));
 }
 
@@ -171,12 +172,11 @@ async fn envoy_removes_the_agent_token_and_passes_other_credentials() {
 async fn other_spellings_of_the_token_header_are_ignored_and_removed() {
     let (environment, token) = environment().await;
     for name in ["x_agent_token", "x-agent_token", "X-Agent.Token", "x~agent!token"] {
-        let refused = RawRequest::get("/").with(name, &token).send_until_checked(&environment.envoy.site).await;
+        let refused = RawRequest::get("/").with(name, &token).send_until_checked(&environment.envoy.listener).await;
         assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "token_missing"), "{name}");
         for request in [RawRequest::get("/open"), RawRequest::get("/").bearer(&token)] {
-            let received_headers =
-                request.with(name, "forged").send_until_checked(&environment.envoy.site).await.expect(200);
-            assert_eq!(received_headers[name.to_lowercase()], Value::Null, "{name}");
+            let response = request.with(name, "forged").send_until_checked(&environment.envoy.listener).await;
+            assert_eq!(response.expect(200)[name.to_lowercase()], Value::Null, "{name}");
         }
     }
 }
@@ -202,11 +202,11 @@ async fn names_are_percent_encoded_in_headers() {
             environment.control.assign(&agent.id, role).await;
         }
         let request = RawRequest::get("/").bearer(&agent.token().await);
-        let received_headers = request.send_until_checked(&environment.envoy.site).await.expect(200);
+        let received_headers = request.send_until_checked(&environment.envoy.listener).await.expect(200);
         assert_eq!(received_headers["x-agent-name"], json!([encoded]), "{name}");
-        assert_eq!(decoded(&received_headers["x-agent-name"]), [name]);
-        assert_eq!(sorted(decoded(&received_headers["x-agent-roles"])), sorted(roles), "{name}");
-        assert_eq!(sorted(decoded(&received_headers["x-agent-permissions"])), sorted(permissions), "{name}");
+        assert_eq!(decode_items(&received_headers["x-agent-name"]), [name]);
+        assert_eq!(sorted(decode_items(&received_headers["x-agent-roles"])), sorted(roles), "{name}");
+        assert_eq!(sorted(decode_items(&received_headers["x-agent-permissions"])), sorted(permissions), "{name}");
     }
 }
 
@@ -215,17 +215,17 @@ async fn configured_prefix_is_protected_like_the_default() {
     let (environment, token) = environment().await;
     let key = environment.control.create_key(environment.control.service(), "sync").await;
     let sidecar = Sidecar::start_with(&environment.control, &[&key], &["headers.prefix=x-caller-"]);
-    sidecar.await_ready().await;
-    let envoy = Envoy::shipped(&sidecar.socket(), environment.upstream.port).await;
+    sidecar.wait_until_ready().await;
+    let envoy = Envoy::start_example(&sidecar.socket(), environment.upstream.port).await;
     for name in ["x-caller-id", "X-CALLER-ID", "x_caller.id", "x-caller_id"] {
         let request = |path| RawRequest::get(path).with(name, "forged");
-        let received_headers = request("/").bearer(&token).send_until_checked(&envoy.site).await.expect(200);
+        let received_headers = request("/").bearer(&token).send_until_checked(&envoy.listener).await.expect(200);
         assert!(
             received_headers["x-caller-id"][0].as_str().unwrap().starts_with("agent_"),
             "{name}: {received_headers}"
         );
         assert!(!received_headers.to_string().contains("forged"), "{name}: {received_headers}");
-        let received_headers = request("/open").send_until_checked(&envoy.site).await.expect(200);
+        let received_headers = request("/open").send_until_checked(&envoy.listener).await.expect(200);
         assert!(!received_headers.to_string().contains("forged"), "{name}: {received_headers}");
     }
 }
@@ -241,17 +241,17 @@ async fn environment() -> (Environment, String) {
 /// The example Envoy with a listener that removes no headers.
 async fn envoy_without_removal(environment: &Environment) -> Envoy {
     let edit = |text: String| replaced(&text, "(?i)x[^a-z0-9]agent", "nothing");
-    Envoy::edited(&environment.sidecar.socket(), environment.upstream.port, edit).await
+    Envoy::start_edited_example(&environment.sidecar.socket(), environment.upstream.port, edit).await
 }
 
 /// Sends every spelling of the identity headers. With a token, the service must receive the real identity; without one,
 /// it must receive none.
-async fn assert_forgeries_fail(site: &HttpClient, version: HttpVersion, path: &str, token: Option<&str>) {
-    let expected = identity_of(&send_forged(site, version, path, token, &[]).await);
+async fn assert_forgeries_fail(listener: &HttpClient, version: HttpVersion, path: &str, token: Option<&str>) {
+    let expected = identity_headers(&send_forged(listener, version, path, token, &[]).await);
     assert_eq!(expected.len(), if token.is_some() { 7 } else { 0 }, "{path}: {expected:?}");
     let mut passed = Vec::new();
-    for batch in spellings().chunks(BATCH) {
-        let identity = identity_of(&send_forged(site, version, path, token, batch).await);
+    for batch in spellings().chunks(BATCH_SIZE) {
+        let identity = identity_headers(&send_forged(listener, version, path, token, batch).await);
         passed.extend(identity.into_iter().filter(|(name, value)| expected.get(name) != Some(value)));
     }
     let examples: Vec<_> = passed.iter().take(10).collect();
@@ -260,7 +260,7 @@ async fn assert_forgeries_fail(site: &HttpClient, version: HttpVersion, path: &s
 
 /// The headers that the service receives for a request with these headers, each with a forged value.
 async fn send_forged(
-    site: &HttpClient,
+    listener: &HttpClient,
     version: HttpVersion,
     path: &str,
     token: Option<&str>,
@@ -269,14 +269,14 @@ async fn send_forged(
     let response = match version {
         HttpVersion::Http1 => {
             let request = forged.iter().fold(RawRequest::get(path), |request, name| request.with(name, "forged"));
-            token.into_iter().fold(request, RawRequest::bearer).send_until_checked(site).await
+            token.into_iter().fold(request, RawRequest::bearer).send_until_checked(listener).await
         }
         HttpVersion::Http2 => {
             let client = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
-            let site = HttpClient { url: site.url.clone(), client };
+            let listener = HttpClient { url: listener.url.clone(), client };
             let checked = async || {
                 let request =
-                    forged.iter().fold(site.request("GET", path), |request, name| request.header(name, "forged"));
+                    forged.iter().fold(listener.request("GET", path), |request, name| request.header(name, "forged"));
                 let request = token.into_iter().fold(request, reqwest::RequestBuilder::bearer_auth);
                 Some(HttpResponse::send(request).await).filter(|response| response.status != 503)
             };
@@ -298,10 +298,10 @@ fn spellings() -> Vec<String> {
                 .collect()
         })
     });
-    separated.enumerate().map(|(position, name)| in_case(&name, position)).collect()
+    separated.enumerate().map(|(position, name)| with_letter_case(&name, position)).collect()
 }
 
-fn in_case(name: &str, style: usize) -> String {
+fn with_letter_case(name: &str, style: usize) -> String {
     let letter = |(position, letter): (usize, char)| match style % 4 {
         1 => letter.to_ascii_uppercase(),
         2 if position % 2 == 0 => letter.to_ascii_uppercase(),
@@ -312,23 +312,23 @@ fn in_case(name: &str, style: usize) -> String {
 }
 
 /// The headers that a service could mistake for identity headers.
-fn identity_of(received_headers: &Value) -> BTreeMap<String, Value> {
+fn identity_headers(received_headers: &Value) -> BTreeMap<String, Value> {
     let normalize = |name: &str| -> String {
         name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect()
     };
-    let headers = received_headers.as_object().expect("an object of headers").iter();
+    let headers = received_headers.as_object().expect("the headers are an object").iter();
     headers
         .filter(|(name, _)| IDENTITY_HEADERS.contains(&normalize(name).as_str()))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect()
 }
 
-fn value(identity: &BTreeMap<String, Value>, name: &str) -> String {
+fn first_value(identity: &BTreeMap<String, Value>, name: &str) -> String {
     identity[name][0].as_str().unwrap().to_owned()
 }
 
-/// The items of a header with one value, split as a service would.
-fn decoded(values: &Value) -> Vec<String> {
+/// The decoded items of a header with one value, split as a service would split them.
+fn decode_items(values: &Value) -> Vec<String> {
     let [value] = values.as_array().unwrap().as_slice() else { panic!("{values}") };
     value.as_str().unwrap().split(',').map(percent_decoded).collect()
 }

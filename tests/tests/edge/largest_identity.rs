@@ -1,4 +1,4 @@
-//! The largest possible identity passes Envoy unchanged, and a larger one cannot be created.
+//! Tests that the largest possible identity passes Envoy unchanged, and that a larger one cannot be created.
 
 #![expect(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 
@@ -6,21 +6,23 @@ use countersign_tests::{Agent, Environment, HttpResponse, control_plane::text, e
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// Four bytes in UTF-8; each is percent-encoded as three characters.
-const WIDE: &str = "🤖";
+/// A character of four bytes in UTF-8, each of which is percent-encoded as three characters.
+const FOUR_BYTE_CHARACTER: &str = "🤖";
 
-/// Role names: at most 64 characters each, and 2048 bytes joined by commas.
+/// The longest role names: at most 64 characters each, and 2048 bytes when joined by commas.
 fn role_names() -> Vec<String> {
-    let mut names: Vec<_> = ('\u{1f600}'..'\u{1f607}').map(|first| format!("{first}{}", WIDE.repeat(63))).collect();
+    let mut names: Vec<_> =
+        ('\u{1f600}'..'\u{1f607}').map(|first| format!("{first}{}", FOUR_BYTE_CHARACTER.repeat(63))).collect();
     let used_bytes: usize = names.iter().map(|name| name.len() + 1).sum();
-    let (wide, narrow) = ((2048 - used_bytes) / WIDE.len(), (2048 - used_bytes) % WIDE.len());
-    names.push(WIDE.repeat(wide) + &"x".repeat(narrow));
+    let (wide, narrow) =
+        ((2048 - used_bytes) / FOUR_BYTE_CHARACTER.len(), (2048 - used_bytes) % FOUR_BYTE_CHARACTER.len());
+    names.push(FOUR_BYTE_CHARACTER.repeat(wide) + &"x".repeat(narrow));
     assert!(names.last().unwrap().chars().count() <= 64);
     assert_eq!(names.join(",").len(), 2048);
     names
 }
 
-/// Permissions: at most 128 characters each, and 4096 bytes joined by commas.
+/// The longest permissions: at most 128 characters each, and 4096 bytes when joined by commas.
 fn permissions() -> Vec<String> {
     let mut permissions: Vec<_> = (0..31).map(|number| format!("{number:02}{}", "%".repeat(126))).collect();
     permissions.push("~".repeat(4096 - 31 * 129));
@@ -28,7 +30,7 @@ fn permissions() -> Vec<String> {
     permissions
 }
 
-fn items(header: &Value) -> BTreeSet<String> {
+fn decode_items(header: &Value) -> BTreeSet<String> {
     let decoded = |item: &str| percent_encoding::percent_decode_str(item).decode_utf8().unwrap().into_owned();
     header[0].as_str().unwrap().split(',').map(decoded).collect()
 }
@@ -37,7 +39,7 @@ fn items(header: &Value) -> BTreeSet<String> {
 async fn largest_identity_reaches_the_service_and_a_larger_one_returns_409() {
     let environment = Environment::start().await;
     let control = &environment.control;
-    let name = WIDE.repeat(128);
+    let name = FOUR_BYTE_CHARACTER.repeat(128);
     let agent = Agent::register(control, &name).await;
     let (names, permissions) = (role_names(), permissions());
     let assignments = control.path(&format!("/agents/{}/roles", agent.id));
@@ -66,9 +68,9 @@ async fn largest_identity_reaches_the_service_and_a_larger_one_returns_409() {
     assert_eq!((listed("roles"), listed("permissions")), (roles.clone(), permitted.clone()));
 
     let http2_client = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
-    for client in [&environment.envoy.site.client, &http2_client] {
+    for client in [&environment.envoy.listener.client, &http2_client] {
         for header in ["authorization", "x-agent-token"] {
-            let request = client.get(&environment.envoy.site.url).header(header, format!("Bearer {token}"));
+            let request = client.get(&environment.envoy.listener.url).header(header, format!("Bearer {token}"));
             // On a busy machine Envoy's timeout may pass before the sidecar responds.
             let checked = async || {
                 Some(HttpResponse::send(request.try_clone().unwrap()).await).filter(|response| response.status != 503)
@@ -76,10 +78,13 @@ async fn largest_identity_reaches_the_service_and_a_larger_one_returns_409() {
             let received_headers =
                 eventually("the sidecar responds in time", checked, || environment.sidecar.log()).await.expect(200);
             assert_eq!(
-                (items(&received_headers["x-agent-roles"]), items(&received_headers["x-agent-permissions"])),
+                (
+                    decode_items(&received_headers["x-agent-roles"]),
+                    decode_items(&received_headers["x-agent-permissions"])
+                ),
                 (roles.clone(), permitted.clone())
             );
-            assert_eq!(items(&received_headers["x-agent-name"]), BTreeSet::from([name.clone()]));
+            assert_eq!(decode_items(&received_headers["x-agent-name"]), BTreeSet::from([name.clone()]));
         }
     }
 }

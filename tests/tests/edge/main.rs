@@ -1,6 +1,7 @@
-//! The sidecar and Envoy: which requests they allow, which headers the service receives, and how the sidecar
-//! follows the control plane.
+//! Tests of the sidecar with Envoy: the requests they allow, the headers that the service receives, and how the
+//! sidecar follows the control plane.
 
+mod commit_wakeups;
 mod end_to_end;
 mod envoy_facts;
 mod forgeries;

@@ -1,4 +1,5 @@
-//! Signing keys: a rotation invalidates no tokens, and an emergency revocation invalidates every token of the key.
+//! Tests that a rotation of signing keys invalidates no tokens, and that an emergency revocation invalidates every
+//! token of the key.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed expectation fails the test")]
 

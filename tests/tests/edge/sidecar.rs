@@ -5,7 +5,7 @@
 use countersign_tests::{
     Agent, ControlPlane, HttpResponse, Sidecar, eventually,
     process::free_port,
-    sidecar::{CheckResult, request},
+    sidecar::{CheckResult, check_request},
 };
 use envoy_types::pb::envoy::service::auth::v3::CheckRequest;
 use serde_json::json;
@@ -22,18 +22,18 @@ async fn start_with_agent_and_settings(settings: &[&str]) -> (ControlPlane, Side
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     let token = agent.token().await;
-    await_accepted(&sidecar, &token).await;
+    wait_until_accepted(&sidecar, &token).await;
     (control, sidecar, agent, token)
 }
 
 /// Waits until the sidecar accepts the token.
-async fn await_accepted(sidecar: &Sidecar, token: &str) -> CheckResult {
+async fn wait_until_accepted(sidecar: &Sidecar, token: &str) -> CheckResult {
     let accepted = async || Some(sidecar.check_token(token).await).filter(|result| result.status == 200);
     eventually("the token is accepted", accepted, || sidecar.log()).await
 }
 
 /// Waits until the sidecar refuses the token. Returns status and reason.
-async fn await_refused(sidecar: &Sidecar, token: &str) -> (u16, String) {
+async fn wait_until_refused(sidecar: &Sidecar, token: &str) -> (u16, String) {
     let refused = async || Some(sidecar.check_token(token).await).filter(|result| result.status != 200);
     let result = eventually("the token is refused", refused, || sidecar.log()).await;
     (result.status, result.reason)
@@ -57,27 +57,27 @@ async fn sidecar_without_a_view_refuses_with_503() {
     assert_eq!(sidecar.admin.get("/livez").await.status, 200);
 
     control.restart().await;
-    sidecar.await_ready().await;
+    sidecar.wait_until_ready().await;
     let result =
         sidecar.check_with(&[("authorization", &format!("Bearer {token}"))], &[("allow_unassigned", "true")]).await;
     assert_eq!(result.status, 200, "{}", result.reason);
 }
 
 #[tokio::test]
-async fn disconnected_sidecar_decides_until_its_view_is_stale() {
+async fn disconnected_sidecar_allows_requests_until_its_view_is_stale() {
     let (mut control, sidecar, _, token) = start_with_agent_and_settings(&["sync.max_staleness_seconds=3"]).await;
     control.kill();
     assert_eq!(sidecar.check_token(&token).await.status, 200, "the view is not stale yet");
-    assert_eq!(await_refused(&sidecar, &token).await, (503, "view_stale".into()));
+    assert_eq!(wait_until_refused(&sidecar, &token).await, (503, "view_stale".into()));
     control.restart().await;
-    await_accepted(&sidecar, &token).await;
+    wait_until_accepted(&sidecar, &token).await;
 }
 
 #[tokio::test]
-async fn changes_arrive_and_agent_revocation_is_final() {
+async fn sidecar_applies_status_changes_and_revocation_is_final() {
     let (control, sidecar, agent, token) = start_with_agent().await;
     control.set_status(&agent.id, "suspended").await.expect(200);
-    assert_eq!(await_refused(&sidecar, &token).await, (403, "agent_suspended".into()));
+    assert_eq!(wait_until_refused(&sidecar, &token).await, (403, "agent_suspended".into()));
 
     control.set_status(&agent.id, "active").await.expect(200);
     let reactivated =
@@ -89,10 +89,10 @@ async fn changes_arrive_and_agent_revocation_is_final() {
         "tokens issued before the suspension stay revoked"
     );
     let new_token = agent.token().await;
-    await_accepted(&sidecar, &new_token).await;
+    wait_until_accepted(&sidecar, &new_token).await;
 
     control.set_status(&agent.id, "revoked").await.expect(200);
-    assert_eq!(await_refused(&sidecar, &new_token).await, (403, "agent_revoked".into()));
+    assert_eq!(wait_until_refused(&sidecar, &new_token).await, (403, "agent_revoked".into()));
     let reactivation = control.set_status(&agent.id, "active").await;
     assert_eq!((reactivation.status, reactivation.text("/error/code")), (409, "CONFLICT"));
 }
@@ -103,10 +103,10 @@ async fn refresh_token_reuse_revokes_access_tokens_of_its_session() {
     let login = agent.login().await;
     let refreshed = agent.api.refresh(&login).await.unwrap();
     let token = secrecy::ExposeSecret::expose_secret(&refreshed.access_token).to_owned();
-    await_accepted(&sidecar, &token).await;
+    wait_until_accepted(&sidecar, &token).await;
     let reuse_error = agent.api.refresh(&login).await.unwrap_err().to_string();
     assert!(reuse_error.starts_with("401 AUTHENTICATION_FAILED"), "{reuse_error}");
-    assert_eq!(await_refused(&sidecar, &token).await, (401, "token_revoked".into()));
+    assert_eq!(wait_until_refused(&sidecar, &token).await, (401, "token_revoked".into()));
     control.verify(&token).await.expect(401);
 }
 
@@ -117,9 +117,9 @@ async fn token_does_not_grant_a_newer_role_of_the_same_name() {
     let earlier_token = other.token_for(control.service()).await;
     let role = control.create_role("late", &["late"]).await;
     control.assign(&other.id, &role).await;
-    let result = await_accepted(&sidecar, &earlier_token).await;
+    let result = wait_until_accepted(&sidecar, &earlier_token).await;
     assert_eq!(result.headers["x-agent-roles"], "late", "the agent record is newer than the token");
-    assert_eq!(await_accepted(&sidecar, &token).await.headers["x-agent-roles"], "reader");
+    assert_eq!(wait_until_accepted(&sidecar, &token).await.headers["x-agent-roles"], "reader");
 }
 
 #[tokio::test]
@@ -129,15 +129,15 @@ async fn assignment_expires_while_the_control_plane_is_down() {
     let expires_at = whole_second_after(2);
     control.assign_until(&agent.id, &role, Some(expires_at.clone())).await;
     let token = agent.token().await;
-    let await_roles = async |expected: &str| {
+    let wait_for_roles = async |expected: &str| {
         let matching_roles = async || {
             sidecar.check_token(&token).await.headers.remove("x-agent-roles").filter(|roles| roles == expected)
         };
-        eventually("the roles change", matching_roles, || sidecar.log()).await
+        eventually("the sidecar applies the change of roles", matching_roles, || sidecar.log()).await
     };
-    await_roles("reader,visitor").await;
+    wait_for_roles("reader,visitor").await;
     control.kill();
-    await_roles("reader").await;
+    wait_for_roles("reader").await;
     let delay = now().duration_since(expires_at.parse().unwrap());
     assert!(!delay.is_negative(), "the assignment expired {delay} too early");
 }
@@ -151,7 +151,7 @@ async fn one_sidecar_serves_several_services_separately() {
     control.assign(&agent.id, &role).await;
     let token = agent.token().await;
     let sidecar = Sidecar::start_with(&control, &[control.key(), &other_key], &[]);
-    sidecar.await_ready().await;
+    sidecar.wait_until_ready().await;
     let bearer = format!("Bearer {token}");
     let check = async |extensions: &[(&str, &str)]| {
         let result = sidecar.check_with(&[("authorization", &bearer)], extensions).await;
@@ -167,7 +167,7 @@ async fn one_sidecar_serves_several_services_separately() {
 type Case = (&'static [(&'static str, &'static str)], (u16, &'static str));
 
 #[tokio::test]
-async fn route_rules_apply_and_unknown_ones_are_refused() {
+async fn route_rules_apply_and_unknown_rules_are_refused() {
     let (_control, sidecar, _, token) = start_with_agent().await;
     let bearer = format!("Bearer {token}");
     let cases: [Case; 12] = [
@@ -193,11 +193,11 @@ async fn route_rules_apply_and_unknown_ones_are_refused() {
 #[tokio::test]
 async fn check_without_http_request_is_denied() {
     let (_control, sidecar, _, _) = start_with_agent().await;
-    let mut without_http = request(&[], &[]);
+    let mut without_http = check_request(&[], &[]);
     without_http.attributes.as_mut().unwrap().request.as_mut().unwrap().http = None;
     for (name, request) in [("empty", CheckRequest::default()), ("without http", without_http)] {
         let response = sidecar.client().await.check(request).await.unwrap().into_inner();
-        let result = CheckResult::of(response);
+        let result = CheckResult::from_response(response);
         assert_eq!((result.status, result.reason.as_str()), (503, "request_invalid"), "{name}");
     }
 }
@@ -207,7 +207,7 @@ async fn sidecar_listens_on_tcp_reports_metrics_and_stops_gracefully() {
     let control = ControlPlane::start().await;
     let listen = format!("listen.grpc=127.0.0.1:{}", free_port());
     let mut sidecar = Sidecar::start_with(&control, &[control.key()], &[&listen]);
-    sidecar.await_ready().await;
+    sidecar.wait_until_ready().await;
     assert_eq!(sidecar.check(&[]).await.reason, "token_missing");
     let service = control.service();
     let counter =

@@ -1,4 +1,4 @@
-//! The sync stream, tested with an independent client.
+//! Tests of the sync stream with a client that is independent of the sidecar's.
 
 use countersign_proto::v1::{Ping, follow_request::Message as ClientMessage, sync_client::SyncClient};
 use countersign_tests::{
@@ -41,7 +41,7 @@ async fn stream_sends_snapshot_then_changes_in_commit_order_with_revisions() {
 }
 
 #[tokio::test]
-async fn pong_follows_every_change_that_it_covers() {
+async fn pong_arrives_after_all_changes_up_to_its_revision() {
     let control = ControlPlane::start().await;
     let role = control.create_role("reader", &["read"]).await;
     let agent = Agent::register(&control, "agent").await;
@@ -63,19 +63,22 @@ async fn stream_resumes_from_a_revision_or_sends_a_snapshot() {
     let role = control.create_role("reader", &["read"]).await;
     let agent = Agent::register(&control, "agent").await;
     let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
-    let known_revision = follower.snapshot().await.revision;
+    let received_revision = follower.snapshot().await.revision;
     drop(follower);
     control.assign(&agent.id, &role).await;
     control.revoke(&agent.id, &role).await;
 
-    let mut resumed = Follower::start(&control, control.key(), known_revision).await.unwrap();
+    let mut resumed = Follower::start(&control, control.key(), received_revision).await.unwrap();
     let (settings, changes) = (resumed.delta().await, resumed.delta().await);
-    assert!(settings.info.is_some() && settings.revision == known_revision, "the settings of the service come first");
-    assert_eq!(changes.agents.len(), 1, "two changes of one facet are one record");
+    assert!(
+        settings.info.is_some() && settings.revision == received_revision,
+        "the settings of the service arrive first"
+    );
+    assert_eq!(changes.agents.len(), 1, "two changes of one facet arrive as one record");
     assert!(changes.agents[0].roles.as_ref().unwrap().grants.is_empty());
     assert!(changes.keys.is_none() && changes.roles.is_none());
 
-    for unknown in [known_revision + 1, i64::MAX, -1, 1] {
+    for unknown in [received_revision + 1, i64::MAX, -1, 1] {
         let mut follower = Follower::start(&control, control.key(), unknown).await.unwrap();
         assert!(follower.snapshot().await.info.is_some(), "{unknown}");
     }
@@ -100,7 +103,7 @@ async fn role_changes_go_to_their_service_and_status_changes_to_all() {
 }
 
 #[tokio::test]
-async fn role_deletion_is_one_change_for_any_number_of_holders() {
+async fn role_deletion_is_one_change_for_any_number_of_agents_with_the_role() {
     let control = ControlPlane::start().await;
     let (_, other_key) = control.create_service(json!({ "name": "other" })).await;
     let role = control.create_role("reader", &["read"]).await;
@@ -109,17 +112,17 @@ async fn role_deletion_is_one_change_for_any_number_of_holders() {
         control.assign(&agent.id, &role).await;
     }
     let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
-    let (page, holders) = (follower.snapshot().await, follower.snapshot().await);
-    assert_eq!((page.roles.unwrap().roles.len(), holders.agents.len(), holders.last), (1, 3, true));
+    let (page, agents_page) = (follower.snapshot().await, follower.snapshot().await);
+    assert_eq!((page.roles.unwrap().roles.len(), agents_page.agents.len(), agents_page.last), (1, 3, true));
     let mut other = Follower::start(&control, &other_key, 0).await.unwrap();
     other.snapshot().await;
 
     control.delete_role(&role).await.expect(200);
     let deleted = follower.delta().await;
     assert!(deleted.revision > page.revision && deleted.agents.is_empty() && deleted.revocations.is_empty());
-    assert!(deleted.roles.expect("the service's roles").roles.is_empty());
+    assert!(deleted.roles.expect("the delta contains roles").roles.is_empty());
     let (deltas, pong) = other.ping(1).await.unwrap();
-    assert!(deltas.is_empty() && pong.revision == deleted.revision, "other services do not receive it");
+    assert!(deltas.is_empty() && pong.revision == deleted.revision, "other services do not receive the change");
 
     let mut new_follower = Follower::start(&control, control.key(), 0).await.unwrap();
     assert!(new_follower.snapshot().await.roles.unwrap().roles.is_empty());
@@ -130,7 +133,7 @@ async fn revocation_is_sent_once() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
     let (login, other) = (agent.login().await, agent.login().await);
-    let next = agent.api.refresh(&other).await.expect("refreshed");
+    let next = agent.api.refresh(&other).await.expect("the refresh succeeds");
     let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
     follower.snapshot().await;
     let text = |secret: &SecretString| secret.expose_secret().to_owned();
@@ -201,16 +204,16 @@ async fn large_change_is_split_and_only_the_last_message_advances_the_revision()
     let control = ControlPlane::start().await;
     let role = control.create_role("reader", &["read"]).await;
     let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
-    let known_revision = follower.snapshot().await.revision;
+    let received_revision = follower.snapshot().await.revision;
     drop(follower);
     for number in 0..AGENTS {
         let agent = Agent::register(&control, &format!("agent {number}")).await;
         control.assign(&agent.id, &role).await;
     }
-    let mut resumed = Follower::start(&control, control.key(), known_revision).await.unwrap();
+    let mut resumed = Follower::start(&control, control.key(), received_revision).await.unwrap();
     let (settings, first, last) = (resumed.delta().await, resumed.delta().await, resumed.delta().await);
-    assert_eq!((settings.revision, first.revision), (known_revision, known_revision));
-    assert!(last.revision > known_revision && settings.info.is_some() && last.info.is_none());
+    assert_eq!((settings.revision, first.revision), (received_revision, received_revision));
+    assert!(last.revision > received_revision && settings.info.is_some() && last.info.is_none());
     assert_eq!(first.agents.len() + last.agents.len(), AGENTS);
     let (deltas, pong) = resumed.ping(1).await.unwrap();
     assert!(deltas.is_empty() && pong.revision == last.revision);

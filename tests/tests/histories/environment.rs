@@ -1,5 +1,5 @@
-//! The servers of a history: a control plane and a sidecar in this process, so that their clocks can be set,
-//! connected over TCP, and a direct connection to the database.
+//! The servers of a history and a direct connection to the database. Control plane and sidecar run in this process,
+//! so that tests can set their clocks, and communicate over TCP.
 
 use crate::{
     lagging_clock::LaggingClock,
@@ -10,7 +10,7 @@ use crate::{
 use countersign_ext_authz as authz;
 use countersign_tests::{
     HttpClient, HttpResponse, InProcessServer, ManualClock, Server, VerifyOutcome, eventually,
-    sidecar::{CheckResult, request},
+    sidecar::{CheckResult, check_request},
 };
 use envoy_types::pb::envoy::service::auth::v3::authorization_client::AuthorizationClient;
 use serde_json::json;
@@ -59,7 +59,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Starts on this PostgreSQL database, or on SQLite.
+    /// Starts all servers, with this PostgreSQL database or with SQLite.
     pub async fn new(postgres: Option<String>) -> Self {
         let clock = ManualClock::new();
         let folder = temp_dir();
@@ -112,7 +112,7 @@ impl Environment {
         }
     }
 
-    /// Stops the sidecar at once and starts another.
+    /// Stops the sidecar at once and starts a new one.
     pub async fn restart_sidecar(&mut self) {
         drop(self.sidecar.take());
         let keys: Vec<_> = self.services.iter().map(|service| service.sync_key.as_str()).collect();
@@ -151,7 +151,7 @@ impl Environment {
         self.proxy.set_target(self.sync_address);
     }
 
-    /// Waits until the sidecar has all changes of its services and answers checks.
+    /// Waits until the sidecar has all changes of its services and responds to checks.
     pub async fn wait_for_sidecar(&self) -> Result<(), String> {
         for service in &self.services {
             let required = self.newest_change_for(&service.id).await;
@@ -169,22 +169,24 @@ impl Environment {
                 tokio::time::sleep(std::time::Duration::from_millis(2)).await;
             }
             if !missing.is_empty() {
-                return Err(format!("the sidecar does not catch up: {missing}"));
+                return Err(format!("the sidecar does not receive all changes: {missing}"));
             }
         }
         Ok(())
     }
 
-    /// A check at the sidecar.
+    /// Sends a check request to the sidecar.
     pub async fn check(&self, service: &str, token: Option<&str>) -> CheckResult {
         let bearer = token.map(|token| format!("Bearer {token}"));
         let headers: Vec<_> = bearer.iter().map(|bearer| ("authorization", bearer.as_str())).collect();
-        let request = request(&headers, &[("service_id", service), ("allow_unassigned", "true")]);
+        let request = check_request(&headers, &[("service_id", service), ("allow_unassigned", "true")]);
         let (_, _, client) = self.sidecar.as_ref().unwrap();
-        CheckResult::of(client.clone().check(request).await.expect("a check response").into_inner())
+        CheckResult::from_response(
+            client.clone().check(request).await.expect("a check never fails with a gRPC error").into_inner(),
+        )
     }
 
-    /// A verification at the API.
+    /// Verifies a token with the API.
     pub async fn verify(&self, service: &Service, token: &str) -> VerifyOutcome {
         let request = self.api.request("GET", &format!("/services/{}/verify", service.id)).bearer_auth(&service.key);
         VerifyOutcome::from_response(&HttpResponse::send(request.header("x-agent-token", token)).await)
@@ -201,13 +203,13 @@ impl Environment {
         let sql = "SELECT kid, published_at, signs_from, removed_at, revoked_at FROM signing_keys \
                    ORDER BY published_at, COALESCE(signs_from, 9223372036854775807), kid";
         let rows = sqlx::query(sql).fetch_all(&self.database).await.unwrap();
-        let at = |row: &AnyRow, name: &str| row.get::<Option<i64>, _>(name);
-        let live = rows.iter().filter(|row| at(row, "removed_at").is_none()).map(|row| Key {
+        let time = |row: &AnyRow, name: &str| row.get::<Option<i64>, _>(name);
+        let live = rows.iter().filter(|row| time(row, "removed_at").is_none()).map(|row| Key {
             kid: row.get("kid"),
             published_at: row.get("published_at"),
-            signs_from: at(row, "signs_from"),
+            signs_from: time(row, "signs_from"),
         });
-        let revoked = rows.iter().filter(|row| at(row, "revoked_at").is_some()).count();
+        let revoked = rows.iter().filter(|row| time(row, "revoked_at").is_some()).count();
         (live.collect(), i64::try_from(revoked).unwrap())
     }
 
@@ -225,7 +227,7 @@ impl Environment {
         change.collect()
     }
 
-    /// Waits until trust changes are in the feed: a background job writes them in a transaction of its own.
+    /// Waits until trust changes are in the feed. A background job writes them in a separate transaction.
     pub async fn wait_for_trust_publication(&self) {
         let published = async || {
             let marked =
@@ -243,7 +245,7 @@ impl Environment {
     }
 }
 
-/// A folder in `/dev/shm` if it exists: a history tests order, not the disk.
+/// A folder in `/dev/shm` if that exists, because histories do not test the disk.
 fn temp_dir() -> TempDir {
     let memory = PathBuf::from("/dev/shm");
     if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
@@ -279,7 +281,7 @@ async fn create_service(api: &HttpClient, human: &str, number: usize) -> Service
 
 #[expect(clippy::cast_possible_truncation, reason = "revisions are whole numbers")]
 async fn metric(admin: &HttpClient, line: &str) -> Option<i64> {
-    let answer = HttpResponse::try_send(admin.request("GET", "/metrics")).await?;
-    let figure = answer.body.as_str()?.lines().find_map(|found| found.strip_prefix(line))?.trim().parse::<f64>();
-    figure.ok().map(|figure| figure as i64)
+    let response = HttpResponse::try_send(admin.request("GET", "/metrics")).await?;
+    let value = response.body.as_str()?.lines().find_map(|metric| metric.strip_prefix(line))?.trim().parse::<f64>();
+    value.ok().map(|value| value as i64)
 }

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-/// Shifts the wall time of a manual clock; the time since boot is the same.
+/// Shifts the wall time of a manual clock and leaves its time since boot unchanged.
 #[derive(Debug)]
 pub struct LaggingClock {
     clock: Arc<ManualClock>,

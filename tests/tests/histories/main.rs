@@ -1,4 +1,4 @@
-//! Generated histories: after every operation, API and sidecar must answer as the model predicts.
+//! Generated histories. After every operation, the outcomes of API and sidecar must match the model.
 //!
 //! A history is a list of operations ([`operation`]). [`environment`] starts the servers, [`model`] predicts
 //! outcomes, and [`run`] executes an operation and compares. A history that fails is shrunk and saved in the folder
@@ -6,7 +6,7 @@
 //!
 //! `HISTORIES=n` runs n histories on each engine; `make soak` repeats them for a given time.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests may panic")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests panic on unexpected values")]
 
 mod environment;
 mod lagging_clock;
@@ -31,17 +31,17 @@ use std::{
 };
 use tokio::runtime::Builder;
 
-/// Histories that `make test` runs on each engine.
+/// Number of histories that `make test` runs on each engine.
 const DEFAULT_COUNT: u32 = 96;
 
-/// Histories that run at the same time; each mostly waits.
+/// Number of histories that run at the same time. It may exceed the number of cores, because a history mostly waits.
 const THREADS: u32 = 6;
 
 fn regressions() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/histories/regressions")
 }
 
-/// The database of a run.
+/// The database engine of a run.
 #[derive(Clone)]
 enum Engine {
     Sqlite,
@@ -55,10 +55,10 @@ impl Engine {
             match self {
                 Self::Sqlite => Box::pin(run(operations, None)).await,
                 Self::Postgres(server) => {
-                    let url = server.database().await;
-                    let tried = Box::pin(run(operations, Some(url.clone()))).await;
+                    let url = server.create_database().await;
+                    let result = Box::pin(run(operations, Some(url.clone()))).await;
                     server.drop_database(&url).await;
-                    tried
+                    result
                 }
             }
         })
@@ -88,24 +88,25 @@ fn saved_regressions_pass() {
 
 #[test]
 fn api_and_sidecar_match_the_model_on_sqlite() {
-    run_many(&Engine::Sqlite);
+    run_histories(&Engine::Sqlite);
 }
 
-/// On PostgreSQL transactions run concurrently, and each statement sees what was committed before it.
+/// On PostgreSQL, transactions run concurrently, and each statement sees the transactions that were committed before
+/// it.
 #[test]
 fn api_and_sidecar_match_the_model_on_postgresql() {
-    run_many(&postgres());
+    run_histories(&postgres());
 }
 
-fn run_many(engine: &Engine) {
-    let all = std::env::var("HISTORIES").map_or(DEFAULT_COUNT, |text| text.parse().expect("HISTORIES is a number"));
+fn run_histories(engine: &Engine) {
+    let count = std::env::var("HISTORIES").map_or(DEFAULT_COUNT, |text| text.parse().expect("HISTORIES is a number"));
     let failed = AtomicBool::new(false);
-    let run_some = || run_until_one_fails(engine, all.div_ceil(THREADS), &failed);
-    thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(run_some))));
-    assert!(!failed.load(Ordering::SeqCst), "a history failed, see above");
+    let run_share = || run_until_failure(engine, count.div_ceil(THREADS), &failed);
+    thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(run_share))));
+    assert!(!failed.load(Ordering::SeqCst), "a history failed; the output above contains its operations");
 }
 
-fn run_until_one_fails(engine: &Engine, count: u32, failed: &AtomicBool) {
+fn run_until_failure(engine: &Engine, count: u32, failed: &AtomicBool) {
     let config = Config {
         cases: count,
         max_shrink_iters: 400,
@@ -113,27 +114,28 @@ fn run_until_one_fails(engine: &Engine, count: u32, failed: &AtomicBool) {
         failure_persistence: None,
         ..Config::default()
     };
-    let (owns_failure, tried, at) = (AtomicBool::new(false), Cell::new(0), Cell::new(0));
+    let (owns_failure, run_count, failed_operation) = (AtomicBool::new(false), Cell::new(0), Cell::new(0));
     let outcome = TestRunner::new(config).run(&histories(), |operations| {
-        // Only one failure is shrunk at a time; the other threads stop.
+        // Only one thread shrinks its failure; the other threads stop.
         if failed.load(Ordering::SeqCst) && !owns_failure.load(Ordering::SeqCst) {
             return Ok(());
         }
-        tried.set(tried.get() + 1);
-        engine.run(&operations).map_err(|Violation { at: operation, error }| {
-            at.set(operation);
+        run_count.set(run_count.get() + 1);
+        engine.run(&operations).map_err(|Violation { operation_index, error }| {
+            failed_operation.set(operation_index);
             if !failed.swap(true, Ordering::SeqCst) {
                 owns_failure.store(true, Ordering::SeqCst);
-                eprintln!("history {} of one of {THREADS} threads failed; shrinking it", tried.get());
+                eprintln!("history {} of one of {THREADS} threads failed; shrinking it", run_count.get());
             }
             TestCaseError::fail(error)
         })
     });
     match outcome {
         Err(TestError::Fail(reason, operations)) if owns_failure.load(Ordering::SeqCst) => {
-            // The last failure is the shortest history. The operations after the failing one are dropped.
-            let (file, text) = save_regression(&reason.to_string(), &operations[..operations.len().min(at.get() + 1)]);
-            panic!("{text}kept as {}", file.display());
+            // The last failure is the shortest history. Drops the operations after the failed one.
+            let (file, text) =
+                save_regression(&reason.to_string(), &operations[..operations.len().min(failed_operation.get() + 1)]);
+            panic!("{text}saved as {}", file.display());
         }
         Err(TestError::Abort(reason)) => panic!("{reason}"),
         Ok(()) | Err(TestError::Fail(..)) => {}

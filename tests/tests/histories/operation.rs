@@ -1,22 +1,22 @@
-//! The operations of a history. Entities are indices modulo the number that exists, so that a history stays valid
-//! while it is shrunk.
+//! The operations of a history. They refer to entities by an index modulo the number of existing entities, so that a
+//! history stays valid while it is shrunk.
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use serde::{Deserialize, Serialize};
 
-/// Number of services. At first only the first one accepts unbound tokens.
+/// Number of services. Initially, only the first one accepts unbound tokens.
 pub const SERVICES: usize = 2;
 
 /// Possible role names.
 pub const ROLE_NAMES: [&str; 2] = ["reader", "writer"];
 
-/// Possible permission sets: a recreated role may have other permissions.
+/// Possible permission sets of roles. A recreated role may have other permissions.
 pub const PERMISSIONS: [&[&str]; 3] = [&["read"], &["read", "write"], &["delete"]];
 
-/// Maximum number of agents: few, so that operations interact.
+/// Maximum number of agents. It is small, so that operations affect the same agents.
 pub const MAX_AGENTS: usize = 3;
 
-/// Seconds without contact after which the sidecar must refuse.
+/// Seconds without contact to the control plane after which the sidecar must refuse requests.
 pub const MAX_STALENESS: i64 = 1200;
 
 /// One operation of a history.
@@ -80,12 +80,12 @@ pub enum Request {
         agent: usize,
         service: Option<usize>,
     },
-    /// Uses the newest refresh token, or the first one, which was used if the session was ever refreshed.
+    /// Uses the newest refresh token, or the first refresh token, which has been used if the session was refreshed.
     Refresh {
         login: usize,
         first: bool,
     },
-    /// Submits the answer to the challenge again.
+    /// Submits the signature for the challenge of a login again.
     Replay {
         login: usize,
     },
@@ -116,7 +116,7 @@ pub enum Status {
     Revoked,
 }
 
-/// Generates histories. Some fragments combine operations that rarely have an effect alone.
+/// Generates histories. Some fragments combine operations that rarely have an effect separately.
 pub fn histories() -> impl Strategy<Value = Vec<Operation>> {
     vec(fragment(), 10..36).prop_map(|fragments| fragments.concat())
 }

@@ -9,11 +9,11 @@ use tokio::{
     task::{AbortHandle, JoinHandle},
 };
 
-/// Forwards connections to its target, if it has one.
+/// Forwards connections to its target. Without a target, it closes them.
 pub struct TcpProxy {
     pub address: SocketAddr,
     state: Arc<Mutex<State>>,
-    accepting: JoinHandle<()>,
+    accept_task: JoinHandle<()>,
 }
 
 #[derive(Default)]
@@ -27,8 +27,8 @@ impl TcpProxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let state = Arc::<Mutex<State>>::default();
-        let accepting = tokio::spawn(accept(listener, Arc::clone(&state)));
-        Self { address, state, accepting }
+        let accept_task = tokio::spawn(accept(listener, Arc::clone(&state)));
+        Self { address, state, accept_task }
     }
 
     /// Sets the target of new connections.
@@ -47,17 +47,17 @@ impl TcpProxy {
 impl Drop for TcpProxy {
     fn drop(&mut self) {
         self.disconnect();
-        self.accepting.abort();
+        self.accept_task.abort();
     }
 }
 
 async fn accept(listener: TcpListener, state: Arc<Mutex<State>>) {
-    while let Ok((mut near, _)) = listener.accept().await {
+    while let Ok((mut client, _)) = listener.accept().await {
         let mut state = state.lock().unwrap();
         let Some(target) = state.target else { continue };
         let forward = async move {
-            if let Ok(mut far) = TcpStream::connect(target).await {
-                let _ended = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+            if let Ok(mut server) = TcpStream::connect(target).await {
+                let _result = tokio::io::copy_bidirectional(&mut client, &mut server).await;
             }
         };
         state.connections.push(tokio::spawn(forward).abort_handle());

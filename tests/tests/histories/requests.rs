@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 /// A valid role id that does not exist.
 const NO_ROLE: &str = "role_00000000000000000000000000";
 
-/// Facet, subject and service of a row of the feed.
+/// Facet, subject and service of a row in the change feed.
 type ExpectedChange = (&'static str, String, Option<String>);
 
 /// The facet of changes to signing keys.
@@ -43,13 +43,13 @@ enum Transport {
 pub enum Outcome {
     Response(HttpResponse),
     Registered { id: String, name: String, key: PrivateKey },
-    LoggedIn { answer: HttpResponse, challenge_answer: (String, String) },
+    LoggedIn { response: HttpResponse, signed_challenge: (String, String) },
 }
 
-/// Private keys by agent.
+/// The private keys of the agents, by agent index.
 pub type Keys = Vec<PrivateKey>;
 
-/// Replaces indices by those of existing entities. `None` if there is none, or if there are too many agents.
+/// Maps the indices in a request to existing entities. Returns `None` if there are none, or if no agent may be added.
 fn resolve(request: &Request, model: &Model) -> Option<Request> {
     let agents = model.agents.len();
     let index = |number: usize, count: usize| number.checked_rem(count);
@@ -79,7 +79,7 @@ fn resolve(request: &Request, model: &Model) -> Option<Request> {
 }
 
 impl PreparedRequest {
-    /// Resolves a request. `None` if it does not apply.
+    /// Prepares a request. Returns `None` if it cannot be sent in the current state.
     pub fn new(request: &Request, environment: &Environment, model: &Model) -> Option<Self> {
         let request = resolve(request, model)?;
         let (expected_change, transport) = match &request {
@@ -91,7 +91,7 @@ impl PreparedRequest {
             Request::Refresh { .. }
             | Request::Replay { .. }
             | Request::RevokeToken { .. }
-            | Request::RevokeLogin { .. } => by_agent(&request, environment, model),
+            | Request::RevokeLogin { .. } => prepare_agent_request(&request, environment, model),
             Request::CreateRole { .. }
             | Request::ChangeRole { .. }
             | Request::DeleteRole { .. }
@@ -101,13 +101,13 @@ impl PreparedRequest {
             | Request::Feedback { .. }
             | Request::SetStatus { .. }
             | Request::Rotate
-            | Request::RevokeKey { .. } => by_manager(&request, environment, model),
+            | Request::RevokeKey { .. } => prepare_manager_request(&request, environment, model),
         };
         Some(Self { request, expected_change, transport })
     }
 
-    /// Whether both requests cause the same change, so that the feed does not tell which one did.
-    pub fn collides(&self, other: &Self) -> bool {
+    /// Whether both requests cause the same change, so that the feed cannot show which of them caused it.
+    pub fn causes_same_change_as(&self, other: &Self) -> bool {
         self.expected_change.is_some() && self.expected_change == other.expected_change
     }
 
@@ -127,25 +127,29 @@ impl PreparedRequest {
                 if challenge.status != 200 {
                     return (sent, Outcome::Response(challenge));
                 }
-                let challenge_answer =
+                let signed_challenge =
                     (challenge.text("/challengeId").to_owned(), keys[agent].sign(challenge.text("/nonce")));
-                let body = json!({ "challengeId": challenge_answer.0, "signature": challenge_answer.1 });
-                let answer = environment.api.post("/auth/authenticate", body).await;
-                Outcome::LoggedIn { answer, challenge_answer }
+                let body = json!({ "challengeId": signed_challenge.0, "signature": signed_challenge.1 });
+                let response = environment.api.post("/auth/authenticate", body).await;
+                Outcome::LoggedIn { response, signed_challenge }
             }
         };
         (sent, outcome)
     }
 }
 
-/// Requests with an agent's credential.
-fn by_agent(request: &Request, environment: &Environment, model: &Model) -> (Option<ExpectedChange>, Transport) {
+/// Prepares a request that an agent authenticates.
+fn prepare_agent_request(
+    request: &Request,
+    environment: &Environment,
+    model: &Model,
+) -> (Option<ExpectedChange>, Transport) {
     let post = |path: &str, body: Value| Transport::Send(Box::new(environment.api.request("POST", path).json(&body)));
     let session = |login: usize| Some(("session", model.logins[login].id.clone(), None));
     match request {
         Request::Refresh { login, first } => {
-            let all = &model.logins[*login].refresh;
-            let token = if *first { all.first() } else { all.last() };
+            let refresh_tokens = &model.logins[*login].refresh;
+            let token = if *first { refresh_tokens.first() } else { refresh_tokens.last() };
             (session(*login), post("/auth/refresh", json!({ "refreshToken": token })))
         }
         Request::Replay { login } => {
@@ -160,33 +164,37 @@ fn by_agent(request: &Request, environment: &Environment, model: &Model) -> (Opt
             let token = model.logins[*login].refresh.last();
             (session(*login), post("/auth/revoke", json!({ "token": token })))
         }
-        other => unreachable!("{other:?} is no agent's"),
+        other => unreachable!("{other:?} is not a request of an agent"),
     }
 }
 
-/// Requests with a service key or an administrator's token.
-fn by_manager(request: &Request, environment: &Environment, model: &Model) -> (Option<ExpectedChange>, Transport) {
+/// Prepares a request that a service key or an administrator's token authenticates.
+fn prepare_manager_request(
+    request: &Request,
+    environment: &Environment,
+    model: &Model,
+) -> (Option<ExpectedChange>, Transport) {
     let send = |method: &str, path: String, bearer: &str, body: Option<Value>| {
         let request = environment.api.request(method, &path).bearer_auth(bearer);
         Transport::Send(Box::new(if let Some(body) = body { request.json(&body) } else { request }))
     };
-    let role = |at: usize, name: usize| role_id(model, at, name);
+    let role = |owner: usize, name: usize| role_id(model, owner, name);
     let service = |number: &usize| &environment.services[*number];
     let definitions = |number| Some(("definitions", service(number).id.clone(), Some(service(number).id.clone())));
     match request {
         Request::CreateRole { service: number, name, permissions } => {
-            let (at, body) =
+            let (owner, body) =
                 (service(number), json!({ "name": ROLE_NAMES[*name], "permissions": PERMISSIONS[*permissions] }));
-            (definitions(number), send("POST", format!("/services/{}/roles", at.id), &at.key, Some(body)))
+            (definitions(number), send("POST", format!("/services/{}/roles", owner.id), &owner.key, Some(body)))
         }
         Request::ChangeRole { service: number, name, permissions } => {
-            let (at, role) = (service(number), role(*number, *name));
+            let (owner, role) = (service(number), role(*number, *name));
             let body = json!({ "permissions": PERMISSIONS[*permissions] });
-            (definitions(number), send("PATCH", format!("/services/{}/roles/{role}", at.id), &at.key, Some(body)))
+            (definitions(number), send("PATCH", format!("/services/{}/roles/{role}", owner.id), &owner.key, Some(body)))
         }
         Request::DeleteRole { service: number, name } => {
-            let (at, role) = (service(number), role(*number, *name));
-            (definitions(number), send("DELETE", format!("/services/{}/roles/{role}", at.id), &at.key, None))
+            let (owner, role) = (service(number), role(*number, *name));
+            (definitions(number), send("DELETE", format!("/services/{}/roles/{role}", owner.id), &owner.key, None))
         }
         Request::SetAcceptsUnbound { service: number, accepted } => {
             let id = &service(number).id;
@@ -195,16 +203,16 @@ fn by_manager(request: &Request, environment: &Environment, model: &Model) -> (O
             (Some(("terms", id.clone(), Some(id.clone()))), transport)
         }
         Request::Assign { service: number, agent, name, seconds } => {
-            let (at, agent) = (service(number), &model.agents[*agent].0);
-            let until = seconds.map(|seconds| rfc3339(until(environment, seconds)));
+            let (owner, agent) = (service(number), &model.agents[*agent].0);
+            let until = seconds.map(|seconds| rfc3339(role_expiry(environment, seconds)));
             let body = json!({ "roleId": role(*number, *name), "expiresAt": until });
-            let path = format!("/services/{}/agents/{agent}/roles", at.id);
-            (Some(("roles", agent.clone(), Some(at.id.clone()))), send("POST", path, &at.key, Some(body)))
+            let path = format!("/services/{}/agents/{agent}/roles", owner.id);
+            (Some(("roles", agent.clone(), Some(owner.id.clone()))), send("POST", path, &owner.key, Some(body)))
         }
         Request::Revoke { service: number, agent, name } => {
-            let (at, agent) = (service(number), &model.agents[*agent].0);
-            let path = format!("/services/{}/agents/{agent}/roles/{}", at.id, role(*number, *name));
-            (Some(("roles", agent.clone(), Some(at.id.clone()))), send("DELETE", path, &at.key, None))
+            let (owner, agent) = (service(number), &model.agents[*agent].0);
+            let path = format!("/services/{}/agents/{agent}/roles/{}", owner.id, role(*number, *name));
+            (Some(("roles", agent.clone(), Some(owner.id.clone()))), send("DELETE", path, &owner.key, None))
         }
         Request::SetStatus { agent, status } => {
             let (agent, body) = (&model.agents[*agent].0, json!({ "status": status_name(*status) }));
@@ -223,7 +231,7 @@ fn by_manager(request: &Request, environment: &Environment, model: &Model) -> (O
             let path = format!("/signing-keys/{}", model.now().keys[*key].kid);
             (Some(signing_keys_change()), send("DELETE", path, &environment.human, None))
         }
-        other => unreachable!("{other:?} is no manager's"),
+        other => unreachable!("{other:?} is not a request of a manager"),
     }
 }
 
@@ -233,22 +241,22 @@ fn role_id(model: &Model, service: usize, name: usize) -> String {
     role.unwrap_or_else(|| NO_ROLE.to_owned())
 }
 
-/// A request that was sent.
+/// A request that has been sent.
 pub struct SentRequest {
     pub request: Request,
     expected_change: Option<ExpectedChange>,
 }
 
 impl SentRequest {
-    /// Whether this request caused a change.
+    /// Whether this request caused the change in a feed row.
     pub fn caused(&self, change: &ChangeRow) -> bool {
-        let own = self.expected_change.as_ref().map(|(facet, subject, service)| (*facet, subject, service));
-        own == Some((change.facet.as_str(), &change.subject, &change.service))
+        let expected = self.expected_change.as_ref().map(|(facet, subject, service)| (*facet, subject, service));
+        expected == Some((change.facet.as_str(), &change.subject, &change.service))
     }
 
-    /// Appends the state after a change.
+    /// Appends the state after the change that the request caused to the model.
     pub fn apply(&self, model: &mut Model, environment: &Environment, outcome: &Outcome, revision: i64) {
-        let named = |at: usize, name: usize| model.now().roles.get(&(at, name)).copied();
+        let role_number = |service: usize, name: usize| model.now().roles.get(&(service, name)).copied();
         let change: Box<dyn FnOnce(&mut State)> = match self.request {
             Request::CreateRole { service, name, permissions } => {
                 let number = add_role(model, name, outcome, revision);
@@ -258,13 +266,13 @@ impl SentRequest {
                 })
             }
             Request::ChangeRole { service, name, permissions } => {
-                let number = named(service, name).unwrap();
+                let number = role_number(service, name).unwrap();
                 Box::new(move |state| {
                     state.permissions.insert(number, permissions);
                 })
             }
             Request::DeleteRole { service, name } => {
-                let number = named(service, name).unwrap();
+                let number = role_number(service, name).unwrap();
                 Box::new(move |state| {
                     state.roles.remove(&(service, name));
                     state.grants.retain(|(_, _, role), _| *role != number);
@@ -274,14 +282,14 @@ impl SentRequest {
                 Box::new(move |state| state.accept_unbound(service, accepted))
             }
             Request::Assign { service, agent, name, seconds } => {
-                let role = named(service, name);
-                let until = seconds.map(|seconds| until(environment, seconds));
+                let role = role_number(service, name);
+                let until = seconds.map(|seconds| role_expiry(environment, seconds));
                 Box::new(move |state| {
                     role.map(|role| state.grants.insert((service, agent, role), until));
                 })
             }
             Request::Revoke { service, agent, name } => {
-                let role = named(service, name);
+                let role = role_number(service, name);
                 Box::new(move |state| {
                     role.map(|role| state.grants.remove(&(service, agent, role)));
                 })
@@ -291,8 +299,8 @@ impl SentRequest {
                 state.agents.insert(agent, AgentState { status, since: revision, cutoff });
             }),
             Request::Feedback { agent, .. } => {
-                let Outcome::Response(answer) = outcome else { unreachable!("Feedback is one request") };
-                let trust = answer.body["newTrustScore"].to_string();
+                let Outcome::Response(response) = outcome else { unreachable!("feedback has a single response") };
+                let trust = response.body["newTrustScore"].to_string();
                 Box::new(move |state| drop(state.trust.insert(agent, trust)))
             }
             Request::RevokeToken { token } => Box::new(move |state| {
@@ -314,7 +322,7 @@ impl SentRequest {
 
 /// Adds the role of a response to the model, and returns its number.
 fn add_role(model: &mut Model, name: usize, outcome: &Outcome, revision: i64) -> usize {
-    let Outcome::Response(response) = outcome else { unreachable!("CreateRole is one request") };
+    let Outcome::Response(response) = outcome else { unreachable!("the creation of a role has a single response") };
     model.roles.push(Role { id: response.text("/roleId").to_owned(), name, created_at: revision });
     model.roles.len() - 1
 }
@@ -358,7 +366,7 @@ pub fn record_login(
 }
 
 /// Expiry of a role assigned now, in microseconds.
-fn until(environment: &Environment, seconds: u32) -> i64 {
+fn role_expiry(environment: &Environment, seconds: u32) -> i64 {
     (environment.clock.now().seconds() + i64::from(seconds)) * 1_000_000
 }
 

@@ -10,8 +10,8 @@ use countersign_process::Clock;
 use countersign_tests::VerifyOutcome;
 use std::time::Duration;
 
-/// Older tokens that are verified after each operation, in turn, besides the new ones.
-const OTHERS: usize = 3;
+/// Number of older tokens that are verified after each operation in addition to the new tokens.
+const OLD_TOKENS_PER_OPERATION: usize = 3;
 
 /// A running history.
 struct Run {
@@ -22,25 +22,25 @@ struct Run {
     connected: bool,
     /// The state that the sidecar received last, if any.
     sidecar_state: Option<SidecarState>,
-    /// Start of the sidecar in microseconds. It received nothing before.
-    started: i64,
-    turn: usize,
+    /// Start of the sidecar in microseconds. Its view cannot be older.
+    sidecar_started_at: i64,
+    round: usize,
 }
 
-/// A mismatch and the index of its operation.
+/// A mismatch between servers and model, and the index of the operation that caused it.
 #[derive(Debug)]
 pub struct Violation {
-    pub at: usize,
+    pub operation_index: usize,
     pub error: String,
 }
 
-/// The knowledge of the sidecar.
+/// The state of the control plane that the sidecar has received.
 #[derive(Debug, Clone, Copy)]
 struct SidecarState {
-    /// Index of the state.
+    /// Index of the state in the model.
     state: usize,
-    /// The last confirmation lies between these times, in microseconds, because the sidecar pings at its own
-    /// interval.
+    /// The last confirmation was between these times, in microseconds. The exact time is unknown, because the sidecar
+    /// pings at its own interval.
     confirmed: (i64, i64),
 }
 
@@ -49,14 +49,25 @@ pub async fn run(operations: &[Operation], postgres: Option<String>) -> Result<(
     let environment = Environment::new(postgres).await;
     let (revision, _) = environment.feed_position().await;
     let (keys, _) = environment.keys().await;
-    let (model, started) = (Model::new(revision, keys), environment.clock.now().micros());
-    let mut run = Run { environment, model, keys: Keys::new(), connected: true, sidecar_state: None, started, turn: 0 };
-    run.set_up().await.map_err(|error| Violation { at: 0, error })?;
+    let (model, sidecar_started_at) = (Model::new(revision, keys), environment.clock.now().micros());
+    let mut run = Run {
+        environment,
+        model,
+        keys: Keys::new(),
+        connected: true,
+        sidecar_state: None,
+        sidecar_started_at,
+        round: 0,
+    };
+    run.set_up().await.map_err(|error| Violation { operation_index: 0, error })?;
     for (number, operation) in operations.iter().enumerate() {
-        let violation = |error| Violation { at: number, error: format!("operation {number}, {operation:?}: {error}") };
+        let violation =
+            |error| Violation { operation_index: number, error: format!("operation {number}, {operation:?}: {error}") };
         run.operation(operation).await.map_err(violation)?;
     }
-    run.finish().await.map_err(|error| Violation { at: operations.len(), error: format!("at the end: {error}") })
+    run.finish()
+        .await
+        .map_err(|error| Violation { operation_index: operations.len(), error: format!("at the end: {error}") })
 }
 
 impl Run {
@@ -79,7 +90,7 @@ impl Run {
             }
             Operation::Disconnect | Operation::Reconnect => return Ok(()),
             Operation::RestartSidecar => {
-                (self.sidecar_state, self.started) = (None, self.environment.clock.now().micros());
+                (self.sidecar_state, self.sidecar_started_at) = (None, self.environment.clock.now().micros());
                 self.environment.restart_sidecar().await;
                 if self.connected {
                     return Ok(());
@@ -91,8 +102,8 @@ impl Run {
         }
         self.update_keys().await?;
         self.wait_for_sidecar().await?;
-        self.turn += 1;
-        self.verify_tokens(self.turn, self.model.tokens.len() - before, OTHERS).await
+        self.round += 1;
+        self.verify_tokens(self.round, self.model.tokens.len() - before, OLD_TOKENS_PER_OPERATION).await
     }
 
     /// Creates two agents and all roles, so that operations have an effect from the start.
@@ -115,14 +126,15 @@ impl Run {
         self.verify_tokens(0, self.model.tokens.len(), 0).await
     }
 
-    /// The control plane removes keys by itself. Returns whether keys changed.
+    /// Updates the keys of the model, because the control plane also removes keys without a request. Returns whether
+    /// keys changed.
     async fn update_keys(&mut self) -> Result<bool, String> {
         let change = self.environment.changes_since(self.model.now().revision).await;
-        let news = change.iter().rfind(|change| change.facet == KEYS).map(|change| change.revision);
-        if let Some(revision) = news {
+        let key_revision = change.iter().rfind(|change| change.facet == KEYS).map(|change| change.revision);
+        if let Some(revision) = key_revision {
             self.model.set_keys(revision, self.environment.keys().await, self.environment.clock.now().micros())?;
         }
-        Ok(news.is_some())
+        Ok(key_revision.is_some())
     }
 
     /// Waits until the sidecar has the newest state, if it is connected.
@@ -130,9 +142,10 @@ impl Run {
         if self.connected {
             self.environment.wait_for_sidecar().await?;
             let now = self.environment.clock.now().micros();
-            // It answers, so its confirmation is not too old. A sidecar that has just started may have received its
-            // first confirmation before the clock advanced.
-            let earliest = self.sidecar_state.map_or(self.started, |sidecar_state| sidecar_state.confirmed.0);
+            // The sidecar responds, so its confirmation is not too old. A sidecar that has just started may have
+            // received its first confirmation before the clock advanced.
+            let earliest =
+                self.sidecar_state.map_or(self.sidecar_started_at, |sidecar_state| sidecar_state.confirmed.0);
             let oldest_valid = now - MAX_STALENESS * 1_000_000 + 1;
             self.sidecar_state =
                 Some(SidecarState { state: self.model.newest(), confirmed: (earliest.max(oldest_valid), now) });
@@ -145,16 +158,16 @@ impl Run {
         let mut prepared = Vec::<PreparedRequest>::new();
         for request in requests {
             let next = PreparedRequest::new(request, &self.environment, &self.model);
-            prepared.extend(next.filter(|next| !prepared.iter().any(|other| other.collides(next))));
+            prepared.extend(next.filter(|next| !prepared.iter().any(|other| other.causes_same_change_as(next))));
         }
-        let alone = prepared.len() == 1;
+        let is_single = prepared.len() == 1;
         let before = self.model.now().revision;
         let (environment, model, keys) = (&self.environment, &self.model, &self.keys);
         let mut sent = join_all(prepared.into_iter().map(|prepared| prepared.send(environment, model, keys))).await;
         self.environment.wait_for_trust_publication().await;
         let change = self.environment.changes_since(before).await;
         if let [(sent, outcome)] = sent.as_slice()
-            && alone
+            && is_single
         {
             self.check_response(sent, outcome, !change.is_empty())?;
         }
@@ -173,11 +186,14 @@ impl Run {
                 .ok_or_else(|| format!("no request caused the change {change:?}"))?;
             sent.apply(&mut self.model, &self.environment, outcome, change.revision);
         }
-        let known = self.model.tokens.len();
+        let known_tokens = self.model.tokens.len();
         for (sent, outcome) in sent.drain(..) {
             self.record(&sent, outcome)?;
         }
-        self.model.tokens[known..].iter().find_map(|token| self.model.premature_key_use(token)).map_or(Ok(()), Err)
+        self.model.tokens[known_tokens..]
+            .iter()
+            .find_map(|token| self.model.premature_key_use(token))
+            .map_or(Ok(()), Err)
     }
 
     /// Adds the created entities of a response to the model.
@@ -188,16 +204,16 @@ impl Run {
                 model.agents.push((id, name));
                 self.keys.push(key);
             }
-            Outcome::LoggedIn { answer, challenge_answer } if answer.status == 200 => {
+            Outcome::LoggedIn { response, signed_challenge } if response.status == 200 => {
                 let Request::Login { agent, .. } = sent.request else { unreachable!("only a login logs in") };
-                record_login(model, environment, agent, &answer.body, challenge_answer);
+                record_login(model, environment, agent, &response.body, signed_challenge);
             }
-            Outcome::LoggedIn { answer, .. } | Outcome::Response(answer) if answer.status >= 500 => {
-                return Err(format!("answered {} {}", answer.status, answer.body));
+            Outcome::LoggedIn { response, .. } | Outcome::Response(response) if response.status >= 500 => {
+                return Err(format!("the server responded {} {}", response.status, response.body));
             }
-            Outcome::Response(answer) if answer.status == 200 => {
+            Outcome::Response(response) if response.status == 200 => {
                 if let Request::Refresh { login, .. } = sent.request {
-                    record_tokens(model, environment, login, &answer.body);
+                    record_tokens(model, environment, login, &response.body);
                 }
             }
             Outcome::LoggedIn { .. } | Outcome::Response(_) => {}
@@ -205,21 +221,23 @@ impl Run {
         Ok(())
     }
 
-    /// Checks status and change of a request that ran alone.
+    /// Checks the status and the change of a request that ran without concurrent requests.
     fn check_response(&self, sent: &SentRequest, outcome: &Outcome, changed: bool) -> Result<(), String> {
-        let (answer, model, state) = match outcome {
-            Outcome::Response(answer) | Outcome::LoggedIn { answer, .. } => (answer, &self.model, self.model.now()),
+        let (response, model, state) = match outcome {
+            Outcome::Response(response) | Outcome::LoggedIn { response, .. } => {
+                (response, &self.model, self.model.now())
+            }
             Outcome::Registered { .. } => return Ok(()),
         };
-        let named = |service: usize, name: usize| state.roles.get(&(service, name));
+        let role_number = |service: usize, name: usize| state.roles.get(&(service, name));
         let (status, change) = match sent.request {
-            Request::CreateRole { service, name, .. } if named(service, name).is_some() => (409, false),
+            Request::CreateRole { service, name, .. } if role_number(service, name).is_some() => (409, false),
             Request::CreateRole { .. } => (201, true),
-            Request::ChangeRole { service, name, .. } if named(service, name).is_none() => (404, false),
+            Request::ChangeRole { service, name, .. } if role_number(service, name).is_none() => (404, false),
             Request::DeleteRole { service, name }
             | Request::Assign { service, name, .. }
             | Request::Revoke { service, name, .. }
-                if named(service, name).is_none() =>
+                if role_number(service, name).is_none() =>
             {
                 (404, false)
             }
@@ -227,9 +245,10 @@ impl Run {
             | Request::DeleteRole { .. }
             | Request::Assign { .. }
             | Request::Feedback { .. } => (200, true),
-            Request::Revoke { service, agent, name } => {
-                (200, named(service, name).is_some_and(|role| state.grants.contains_key(&(service, agent, *role))))
-            }
+            Request::Revoke { service, agent, name } => (
+                200,
+                role_number(service, name).is_some_and(|role| state.grants.contains_key(&(service, agent, *role))),
+            ),
             Request::SetAcceptsUnbound { service, accepted } => {
                 (200, state.rejecting_unbound.contains(&service) == accepted)
             }
@@ -238,64 +257,63 @@ impl Run {
                 (Status::Revoked, _) => (409, false),
                 _ => (200, true),
             },
-            Request::Login { agent, .. } => (self.active_or(agent, 200), false),
+            Request::Login { agent, .. } => (self.status_if_active(agent, 200), false),
             Request::Refresh { login, first } => {
                 let (number, login) = (login, &model.logins[login]);
                 let used = first && login.refresh.len() > 1;
-                let dead = state.revoked_logins.contains(&number)
+                let is_revoked = state.revoked_logins.contains(&number)
                     || login.start_revision < state.agent_state(login.agent).cutoff;
-                let active = self.active_or(login.agent, 200) == 200;
-                let ends = used && active && !state.revoked_logins.contains(&number);
-                (self.active_or(login.agent, if used || dead { 401 } else { 200 }), ends)
+                let active = self.status_if_active(login.agent, 200) == 200;
+                let ends_session = used && active && !state.revoked_logins.contains(&number);
+                (self.status_if_active(login.agent, if used || is_revoked { 401 } else { 200 }), ends_session)
             }
             Request::Replay { .. } => (401, false),
             Request::RevokeToken { .. } | Request::RevokeLogin { .. } => (200, changed),
             Request::Rotate => {
                 let now = self.environment.clock.now().micros();
                 let scheduled = state.keys.iter().filter_map(|key| key.signs_from).find(|start| *start > now);
-                let next = state.keys.iter().find(|key| key.signs_from.is_none()).ok_or("no key is next")?;
+                let next = state.keys.iter().find(|key| key.signs_from.is_none()).ok_or("there is no next key")?;
                 let due = next.published_at + (MAX_STALENESS + 5) * 1_000_000 <= now;
                 (if scheduled.is_none() && due { 200 } else { 202 }, scheduled.is_none())
             }
-            Request::RevokeKey { .. } => (200, answer.body["revoked"] == true),
-            Request::Register => unreachable!("it has no answer"),
+            Request::RevokeKey { .. } => (200, response.body["revoked"] == true),
+            Request::Register => unreachable!("a registration is checked when it is sent"),
         };
-        if (answer.status, changed) == (status, change) {
+        if (response.status, changed) == (status, change) {
             return Ok(());
         }
         Err(format!(
             "expected {status} and change {change}, received {} {} and change {changed}",
-            answer.status, answer.body
+            response.status, response.body
         ))
     }
 
-    fn active_or(&self, agent: usize, otherwise: u16) -> u16 {
+    fn status_if_active(&self, agent: usize, otherwise: u16) -> u16 {
         if self.model.now().agent_state(agent).status == Status::Active { otherwise } else { 403 }
     }
 
     /// Verifies the new tokens, and some of the others, with both verifiers at every service.
-    async fn verify_tokens(&mut self, turn: usize, new: usize, others: usize) -> Result<(), String> {
+    async fn verify_tokens(&mut self, round: usize, new: usize, others: usize) -> Result<(), String> {
         let now = self.environment.clock.now().micros();
         let old = self.model.tokens.len() - new;
-        let in_turn = (0..others.min(old)).map(|other| (turn * others + other) % old);
-        for number in in_turn.chain(old..old + new) {
-            for at in 0..SERVICES {
-                self.verify_with_both(number, at, now).await?;
+        let old_numbers = (0..others.min(old)).map(|other| (round * others + other) % old);
+        for number in old_numbers.chain(old..old + new) {
+            for service_index in 0..SERVICES {
+                self.verify_with_both(number, service_index, now).await?;
             }
         }
         Ok(())
     }
 
-    async fn verify_with_both(&mut self, number: usize, at: usize, now: i64) -> Result<(), String> {
+    async fn verify_with_both(&mut self, number: usize, service_index: usize, now: i64) -> Result<(), String> {
         loop {
             let (_, floor) = self.environment.feed_position().await;
             let verifier = Verifier { known_state: self.model.newest(), now, floor, knows_floor: true };
-            let outcome = match self.expect_outcome(number, at, "the API", verifier).await {
-                Ok(()) => self.verify_with_sidecar(number, at, floor).await,
-                contradiction => contradiction,
+            let outcome = match self.expect_outcome(number, service_index, "the API", verifier).await {
+                Ok(()) => self.verify_with_sidecar(number, service_index, floor).await,
+                failure => failure,
             };
-            // The control plane may have raised the floor or removed keys meanwhile: then the verification is
-            // repeated.
+            // Repeats the verification if the control plane has raised the floor or removed keys meanwhile.
             if outcome.is_ok() {
                 return outcome;
             } else if self.update_keys().await? {
@@ -306,34 +324,50 @@ impl Run {
         }
     }
 
-    async fn verify_with_sidecar(&self, number: usize, at: usize, floor: i64) -> Result<(), String> {
+    async fn verify_with_sidecar(&self, number: usize, service_index: usize, floor: i64) -> Result<(), String> {
         let Some(SidecarState { state, confirmed: (earliest, latest) }) = self.sidecar_state else {
-            return self.expect_unavailable(at, "view_missing").await;
+            return self.expect_unavailable(service_index, "view_missing").await;
         };
         let age_since = |confirmed| self.environment.clock.now().micros() - confirmed;
         if age_since(latest) >= MAX_STALENESS * 1_000_000 {
-            return self.expect_unavailable(at, "view_stale").await;
+            return self.expect_unavailable(service_index, "view_stale").await;
         }
         let may_be_stale = age_since(earliest) >= MAX_STALENESS * 1_000_000;
-        if may_be_stale && self.expect_unavailable(at, "view_stale").await.is_ok() {
+        if may_be_stale && self.expect_unavailable(service_index, "view_stale").await.is_ok() {
             return Ok(());
         }
         let now = self.environment.sidecar_clock.now().micros();
-        self.expect_outcome(number, at, "the sidecar", Verifier { known_state: state, now, floor, knows_floor: false })
-            .await
+        self.expect_outcome(
+            number,
+            service_index,
+            "the sidecar",
+            Verifier { known_state: state, now, floor, knows_floor: false },
+        )
+        .await
     }
 
     /// Checks that the sidecar refuses every request for this reason.
-    async fn expect_unavailable(&self, at: usize, reason: &str) -> Result<(), String> {
-        let outcome =
-            VerifyOutcome::from_check_result(&self.environment.check(&self.environment.services[at].id, None).await);
+    async fn expect_unavailable(&self, service_index: usize, reason: &str) -> Result<(), String> {
+        let outcome = VerifyOutcome::from_check_result(
+            &self.environment.check(&self.environment.services[service_index].id, None).await,
+        );
         let expected = VerifyOutcome::refused(503, reason);
-        if outcome == expected { Ok(()) } else { Err(format!("the sidecar says {outcome:?}, not {expected:?}")) }
+        if outcome == expected {
+            Ok(())
+        } else {
+            Err(format!("the sidecar returned {outcome:?}, expected {expected:?}"))
+        }
     }
 
-    async fn expect_outcome(&self, number: usize, at: usize, name: &str, verifier: Verifier) -> Result<(), String> {
-        let (token, service) = (&self.model.tokens[number], &self.environment.services[at]);
-        let expected = self.model.allowed_outcomes(token, at, verifier);
+    async fn expect_outcome(
+        &self,
+        number: usize,
+        service_index: usize,
+        name: &str,
+        verifier: Verifier,
+    ) -> Result<(), String> {
+        let (token, service) = (&self.model.tokens[number], &self.environment.services[service_index]);
+        let expected = self.model.allowed_outcomes(token, service_index, verifier);
         let outcome = if verifier.knows_floor {
             self.environment.verify(service, &token.text).await
         } else {
@@ -344,8 +378,8 @@ impl Run {
         }
         let revisions: Vec<_> = self.model.states.iter().map(|state| state.revision).collect();
         Err(format!(
-            "{name} says of token {number} (agent {}, service {:?}, rev {}) at service {at}: {outcome:?}, which is none of \
-             {expected:?}; sidecar_state up to {}, floor {}, revisions {revisions:?}",
+            "{name} returned {outcome:?} for token {number} (agent {}, service {:?}, rev {}) at service {service_index}, expected one of \
+             {expected:?}; known state up to {}, floor {}, revisions {revisions:?}",
             token.agent, token.service, token.rev, self.model.states[verifier.known_state].revision, verifier.floor
         ))
     }

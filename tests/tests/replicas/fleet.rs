@@ -1,8 +1,8 @@
-//! Several control planes on one PostgreSQL: guarantees that hold for all replicas together, also during failures.
+//! Tests of guarantees that hold for several control planes with one PostgreSQL database, also during failures.
 //!
-//! `FLEET_SECONDS` sets how long `order` runs.
+//! `FLEET_SECONDS` sets the duration of `order` in seconds.
 
-#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 #![expect(clippy::print_stdout, reason = "prints measurements")]
 
 mod order;
@@ -30,7 +30,7 @@ async fn lock_load() -> MutexGuard<'static, ()> {
     LOAD_LOCK.lock().await
 }
 
-/// A replica on this database.
+/// Starts a replica with this database.
 async fn replica(database: &str) -> ControlPlane {
     ControlPlane::start_replica(database, &[]).await
 }
@@ -48,13 +48,13 @@ impl FleetAgent {
         Self { id: text(&control.api.post("/auth/register", body).await.expect(201)["agentId"]), key }
     }
 
-    /// A challenge id and its signature, as the body of a login.
+    /// Requests a challenge and returns the body of a login with its signature.
     async fn login_body(&self, api: &HttpClient) -> Value {
         let challenge = api.post("/auth/challenge", json!({ "agentId": self.id })).await.expect(200);
         json!({ "challengeId": challenge["challengeId"], "signature": self.key.sign(&text(&challenge["nonce"])) })
     }
 
-    /// The response to a login.
+    /// Logs in and returns the body of the response.
     async fn login(&self, control: &ControlPlane) -> Value {
         control.api.post("/auth/authenticate", self.login_body(&control.api).await).await.expect(200)
     }

@@ -1,4 +1,4 @@
-//! Several control planes on one PostgreSQL and one Redis.
+//! Tests of several control planes that share a PostgreSQL and a Redis.
 
 mod fleet;
 mod redis;

@@ -1,8 +1,8 @@
 //! Rate limits and change messages of replicas that share a Redis.
 //!
-//! `shared_counts` tests the counts, `outages` a Redis that hangs, dies, is full or is missing, `users` passwords and
-//! permissions, `cluster` and `sentinels` failovers, `certificates` TLS, and `change_messages` the messages about
-//! changes. `fixture` starts the replicas.
+//! `shared_counts` tests the counts, `outages` a Redis that hangs, is killed, is full or is missing, `users`
+//! passwords and permissions, `cluster` and `sentinels` failovers, `certificates` TLS, and `change_messages` the
+//! messages about changes. `fixture` starts the replicas.
 
 #![expect(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 

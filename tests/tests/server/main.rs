@@ -1,4 +1,4 @@
-//! The control plane for its operator: start and stop, metrics, and database commands.
+//! Tests of the start and stop, the metrics and the database commands of the control plane.
 
 mod database;
 mod metrics;

@@ -1,6 +1,6 @@
-//! Metrics, scraped by a real Prometheus.
+//! Tests of the metrics with a real Prometheus.
 
-#![expect(clippy::expect_used, reason = "a test says what it expects")]
+#![expect(clippy::expect_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{
     Agent, ControlPlane, HttpResponse, Prometheus, Sidecar, Upstream, engines, http::HttpClient, prometheus::lint,
@@ -10,7 +10,7 @@ use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 
 /// Series that must exist before any request.
-const AT_ZERO: [&str; 18] = [
+const INITIAL_SERIES: [&str; 18] = [
     r#"countersign_registrations_total{result="ok"} 0"#,
     r#"countersign_challenges_total{result="AGENT_NOT_FOUND"} 0"#,
     r#"countersign_authentications_total{result="INVALID_SIGNATURE"} 0"#,
@@ -33,21 +33,21 @@ const AT_ZERO: [&str; 18] = [
 
 async fn scrape(url: &str) -> String {
     let body = HttpClient::plain(url.to_owned()).get("/metrics").await.expect(200);
-    body.as_str().expect("text").to_owned()
+    body.as_str().expect("the text is UTF-8").to_owned()
 }
 
 #[tokio::test]
 async fn all_metrics_exist_from_the_start_with_valid_names() {
     let control = ControlPlane::start().await;
     let text = scrape(&control.env["ADMIN_URL"]).await;
-    let engine = engines::database_name();
+    let engine = engines::database_backend();
     let reruns = format!(r#"countersign_store_transactions_total{{backend="{engine}",kind="write",result="rerun"}} 0"#);
-    for line in AT_ZERO.into_iter().chain([reruns.as_str()]) {
-        assert!(text.lines().any(|known| known.starts_with(line)), "{line} is missing in\n{text}");
+    for line in INITIAL_SERIES.into_iter().chain([reruns.as_str()]) {
+        assert!(text.lines().any(|exported| exported.starts_with(line)), "{line} is missing in\n{text}");
     }
     assert_eq!(lint(&text), "");
-    let bad = text.replace("countersign_refusals_total", "countersign_refusals");
-    assert!(lint(&bad).contains("_total"), "the linter reports a wrong name");
+    let invalid = text.replace("countersign_refusals_total", "countersign_refusals");
+    assert!(lint(&invalid).contains("_total"), "the linter reports an invalid name");
     let sidecar = Sidecar::start(&control).await;
     assert_eq!(lint(&scrape(&sidecar.admin.url).await), "");
 }
@@ -59,7 +59,7 @@ async fn monitoring_page_lists_every_metric() {
     let sidecar = Sidecar::start(&control).await;
     for url in [&control.env["ADMIN_URL"], &sidecar.admin.url] {
         for declaration in scrape(url).await.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
-            let (name, _) = declaration.split_once(' ').expect("a name and a type");
+            let (name, _) = declaration.split_once(' ').expect("the line has a name and a type");
             let is_listed = page.contains(&format!("| `{name}`")) || page.contains(&format!(", `{name}`"));
             assert!(is_listed || !name.starts_with("countersign_"), "docs/run/monitoring.md does not list {name}");
         }
@@ -72,7 +72,7 @@ async fn prometheus_counts_requests_and_logins() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
     let targets = [("control-plane", control.env["ADMIN_URL"].as_str()), ("ext-authz", sidecar.admin.url.as_str())];
-    let prometheus = Prometheus::scraping(&targets).await;
+    let prometheus = Prometheus::start(&targets).await;
 
     let agent = Agent::register(&control, "Agent").await;
     let role = control.create_role("reader", &["read"]).await;
@@ -82,8 +82,8 @@ async fn prometheus_counts_requests_and_logins() {
     control.verify(token).await.expect(200);
     control.verify("nonsense").await.expect(401);
     sidecar.check_token(token).await;
-    agent.api.refresh(&tokens).await.expect("refreshed");
-    agent.api.refresh(&tokens).await.expect_err("used before");
+    agent.api.refresh(&tokens).await.expect("the refresh succeeds");
+    agent.api.refresh(&tokens).await.expect_err("the refresh token was used");
     let feedback = json!({ "agentId": agent.id, "score": 80 });
     control.api.send_as(control.key(), "POST", "/trust/feedback", feedback).await.expect(200);
     let wrong = json!({ "agentId": agent.id, "score": 101 });
@@ -123,9 +123,9 @@ async fn prometheus_counts_requests_and_logins() {
         (r#"countersign_store_transactions_total{kind="write",result="rolled_back"} > bool 0"#.to_owned(), 1.0),
         (r#"countersign_store_transaction_duration_seconds_count{kind="read"} > bool 5"#.to_owned(), 1.0),
     ] {
-        prometheus.until(&expression, expected).await;
+        prometheus.wait_for_value(&expression, expected).await;
     }
-    let expiry = prometheus.value("countersign_certificate_expiry_timestamp_seconds").await.expect("the metric exists");
+    let expiry = prometheus.query("countersign_certificate_expiry_timestamp_seconds").await.expect("the metric exists");
     let now = jiff::Timestamp::now().as_second();
     #[expect(clippy::cast_precision_loss, reason = "seconds are small numbers")]
     let days = (expiry - now as f64) / 86_400.0;
@@ -135,7 +135,7 @@ async fn prometheus_counts_requests_and_logins() {
 #[tokio::test]
 async fn prometheus_counts_webhook_deliveries() {
     let control = ControlPlane::start().await;
-    let prometheus = Prometheus::scraping(&[("control-plane", &control.env["ADMIN_URL"])]).await;
+    let prometheus = Prometheus::start(&[("control-plane", &control.env["ADMIN_URL"])]).await;
     let receiver = Upstream::start().await;
     let refused_url = format!("http://127.0.0.1:{}/", countersign_tests::process::free_port());
     for (url, event) in [(receiver.url(), "agent.role_assigned"), (refused_url, "agent.role_revoked")] {
@@ -154,7 +154,7 @@ async fn prometheus_counts_webhook_deliveries() {
         "countersign_webhook_attempt_duration_seconds_count > bool 1",
         "countersign_webhook_deliveries_pending == bool 1",
     ] {
-        prometheus.until(expression, 1.0).await;
+        prometheus.wait_for_value(expression, 1.0).await;
     }
 }
 
@@ -171,5 +171,8 @@ async fn labels_have_a_fixed_set_of_values() {
             assert!(response["error"]["code"].is_string());
         }
     }
-    assert!(count().await <= before + 2, "unknown methods are counted as OTHER, and unknown paths are no labels");
+    assert!(
+        count().await <= before + 2,
+        "unknown methods are counted as OTHER, and unknown paths do not become labels"
+    );
 }

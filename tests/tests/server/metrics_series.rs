@@ -1,6 +1,6 @@
-//! Which series exist, and the metrics of connections, key fetches and the feed.
+//! Tests which series exist, and the metrics of connections, key fetches and the feed.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{ControlPlane, Issuer, SigningKey, engines, eventually, http::HttpClient, prometheus::lint};
 
@@ -10,7 +10,7 @@ async fn scrape(control: &ControlPlane) -> String {
 }
 
 /// The value of a series, by its name and labels.
-fn value(metrics: &str, series: &str) -> Option<f64> {
+fn series_value(metrics: &str, series: &str) -> Option<f64> {
     metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
 }
 
@@ -23,7 +23,7 @@ async fn series_that_cannot_occur_are_absent() {
         r#"countersign_role_changes_total{result="ROLE_NOT_FOUND"}"#,
         r#"countersign_refusals_total{reason="admin_required"}"#,
     ] {
-        assert_eq!(value(&metrics, series), Some(0.0), "{series}");
+        assert_eq!(series_value(&metrics, series), Some(0.0), "{series}");
     }
     for series in [
         r#"countersign_feedback_total{result="INVALID_SIGNATURE"}"#,
@@ -31,7 +31,7 @@ async fn series_that_cannot_occur_are_absent() {
         r#"countersign_refusals_total{reason="view_stale"}"#,
         r#"countersign_refusals_total{reason="permission_missing"}"#,
     ] {
-        assert_eq!(value(&metrics, series), None, "{series}");
+        assert_eq!(series_value(&metrics, series), None, "{series}");
     }
 }
 
@@ -40,7 +40,7 @@ async fn request_durations_have_the_method() {
     let control = ControlPlane::start().await;
     control.api.get("/health").await.expect(200);
     let series = r#"countersign_http_request_duration_seconds_count{method="GET",route="/health"}"#;
-    assert_eq!(value(&scrape(&control).await, series), Some(1.0));
+    assert_eq!(series_value(&scrape(&control).await, series), Some(1.0));
 }
 
 #[tokio::test]
@@ -49,15 +49,17 @@ async fn connection_pools_are_exposed() {
     control.create_role("reader", &[]).await;
     let metrics = scrape(&control).await;
     assert_eq!(lint(&metrics), "");
-    let (reads, writes) = if engines::database_name() == "sqlite" { (8.0, 1.0) } else { (8.0, 8.0) };
+    let (reads, writes) = if engines::database_backend() == "sqlite" { (8.0, 1.0) } else { (8.0, 8.0) };
     for (pool, max) in [("read", reads), ("write", writes)] {
-        assert_eq!(value(&metrics, &format!("countersign_store_connections_max{{pool=\"{pool}\"}}")), Some(max));
+        assert_eq!(series_value(&metrics, &format!("countersign_store_connections_max{{pool=\"{pool}\"}}")), Some(max));
         let states = ["in_use", "idle"].map(|state| {
-            value(&metrics, &format!("countersign_store_connections{{pool=\"{pool}\",state=\"{state}\"}}")).unwrap()
+            series_value(&metrics, &format!("countersign_store_connections{{pool=\"{pool}\",state=\"{state}\"}}"))
+                .unwrap()
         });
         let open: f64 = states.iter().sum();
         assert!((1.0..=max).contains(&open), "{pool}: {states:?}");
-        let waits = value(&metrics, &format!("countersign_store_connection_wait_seconds_count{{pool=\"{pool}\"}}"));
+        let waits =
+            series_value(&metrics, &format!("countersign_store_connection_wait_seconds_count{{pool=\"{pool}\"}}"));
         assert!(waits.unwrap() >= 1.0, "{pool}: {waits:?}");
     }
 }
@@ -66,8 +68,8 @@ async fn connection_pools_are_exposed() {
 async fn feed_reads_are_exposed() {
     let control = ControlPlane::start().await;
     let name = "countersign_feed_last_read_timestamp_seconds";
-    let last_read = async || value(&scrape(&control).await, name).filter(|time| *time > 1.6e9);
-    let first = eventually("the feed was read", last_read, || control.log()).await;
+    let last_read = async || series_value(&scrape(&control).await, name).filter(|time| *time > 1.6e9);
+    let first = eventually("the feed has been read", last_read, || control.log()).await;
     let later = async || last_read().await.filter(|time| *time > first);
     eventually("the feed is read again", later, || control.log()).await;
 }
@@ -76,27 +78,27 @@ async fn feed_reads_are_exposed() {
 async fn key_fetches_are_counted_by_issuer() {
     let key = SigningKey::p256("p");
     let issuer = Issuer::start(&[&key]).await;
-    let missing = "humans.issuers.broken.jwks_url=http://127.0.0.1:1/jwks";
+    let broken_jwks_url = "humans.issuers.broken.jwks_url=http://127.0.0.1:1/jwks";
     let mut settings = issuer.settings("corp", &[]).clone();
     settings.extend([
         "humans.issuers.broken.issuer=https://broken.example".to_owned(),
         "humans.issuers.broken.audience=countersign".to_owned(),
-        missing.to_owned(),
+        broken_jwks_url.to_owned(),
     ]);
     let settings: Vec<_> = settings.iter().map(String::as_str).collect();
     let control = ControlPlane::start_with(&settings).await;
-    let fetches = |metrics: &str, issuer: &str, result: &str| {
-        value(metrics, &format!("countersign_jwks_fetches_total{{issuer=\"{issuer}\",result=\"{result}\"}}"))
+    let fetch_count = |metrics: &str, issuer: &str, result: &str| {
+        series_value(metrics, &format!("countersign_jwks_fetches_total{{issuer=\"{issuer}\",result=\"{result}\"}}"))
     };
     let before = scrape(&control).await;
-    assert_eq!((fetches(&before, "corp", "ok"), fetches(&before, "broken", "failed")), (Some(0.0), Some(0.0)));
+    assert_eq!((fetch_count(&before, "corp", "ok"), fetch_count(&before, "broken", "failed")), (Some(0.0), Some(0.0)));
     control.api.get_as(&key.token(&issuer.claims("ann")), "/services").await.expect(200);
     let mut claims = issuer.claims("ann");
     claims["iss"] = "https://broken.example".into();
     claims["aud"] = "countersign".into();
     control.api.get_as(&key.token(&claims), "/services").await.expect(503);
     let after = scrape(&control).await;
-    assert_eq!((fetches(&after, "corp", "ok"), fetches(&after, "broken", "failed")), (Some(1.0), Some(1.0)));
-    assert_eq!((fetches(&after, "corp", "failed"), fetches(&after, "broken", "ok")), (Some(0.0), Some(0.0)));
+    assert_eq!((fetch_count(&after, "corp", "ok"), fetch_count(&after, "broken", "failed")), (Some(1.0), Some(1.0)));
+    assert_eq!((fetch_count(&after, "corp", "failed"), fetch_count(&after, "broken", "ok")), (Some(0.0), Some(0.0)));
     assert_eq!(lint(&after), "");
 }

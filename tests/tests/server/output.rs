@@ -1,11 +1,11 @@
-//! Commands whose standard output or standard error cannot be written.
+//! Tests of commands whose standard output or standard error is full or closed.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{ControlPlane, eventually};
 use std::{fs::File, process::Stdio};
 
-fn full() -> File {
+fn full_device() -> File {
     File::options().write(true).open("/dev/full").unwrap()
 }
 
@@ -20,7 +20,7 @@ async fn commands_report_a_full_standard_output() {
         &["audit", "verify"],
         &["audit", "export"],
     ] {
-        let output = control.prepare(arguments).stdout(full()).output().unwrap();
+        let output = control.prepare(arguments).stdout(full_device()).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {error}");
         assert!(error.contains("standard output: No space left on device"), "{arguments:?}: {error}");
@@ -31,13 +31,19 @@ async fn commands_report_a_full_standard_output() {
 #[tokio::test]
 async fn commands_survive_a_closed_standard_output() {
     let control = ControlPlane::start_with(&["database.url="]).await;
-    for arguments in [&["openapi"][..], &["config", "print"], &["audit", "export"]] {
+    let closed = |arguments: &[&str]| {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let output = control.prepare(arguments).stdout(writer).output().unwrap();
-        let error = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {error}");
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for arguments in [&["human-token", "mint", "--subject", "ann"][..], &["audit", "export"]] {
+        let (code, error) = closed(arguments);
+        assert_eq!(code, Some(1), "{arguments:?}: {error}");
         assert!(error.contains("Broken pipe") && !error.contains("panicked"), "{arguments:?}: {error}");
+    }
+    for arguments in [&["openapi"][..], &["config", "print"]] {
+        assert_eq!(closed(arguments), (Some(0), String::new()), "{arguments:?}: the reader has enough");
     }
 }
 
@@ -45,13 +51,13 @@ async fn commands_survive_a_closed_standard_output() {
 async fn errors_keep_their_exit_code_with_a_full_standard_error() {
     let control = ControlPlane::start_with(&["database.url="]).await;
     for (arguments, code) in [(&["--set", "nonsense=1", "serve"][..], 2), (&["backup", "/nowhere/backup"], 1)] {
-        let status = control.prepare(arguments).stdout(Stdio::null()).stderr(full()).status().unwrap();
+        let status = control.prepare(arguments).stdout(Stdio::null()).stderr(full_device()).status().unwrap();
         assert_eq!(status.code(), Some(code), "{arguments:?}");
     }
 }
 
 #[tokio::test]
-async fn development_says_that_its_rate_limits_are_raised() {
+async fn dev_mode_logs_that_its_rate_limits_are_raised() {
     let control = ControlPlane::start_with(&["limits.auth_per_minute=2"]).await;
     let logged = async || control.log().contains("rate limits that are not set are 1000000 calls").then_some(());
     eventually("the limits are logged", logged, || control.log()).await;

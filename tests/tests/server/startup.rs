@@ -1,6 +1,6 @@
-//! Start and stop: refused settings, kept state, and log output.
+//! Tests of start and stop: refused settings, preserved state, and log output.
 
-#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{Agent, ControlPlane, eventually, http::HttpClient, tools};
 use std::{
@@ -18,14 +18,15 @@ fn control_plane(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
 type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str);
 
 #[test]
-fn invalid_engine_combinations_are_refused_with_the_choices() {
+fn invalid_settings_are_refused_with_the_valid_choices() {
     let folder = tempfile::tempdir().unwrap();
     let data = format!("data_dir={}", folder.path().display());
-    let cases: [Case; 14] = [
+    let cases: [Case; 15] = [
         (&["--set", "public_url=https://id.example"], &[], "no TLS: set tls.certificate and tls.private_key"),
         (&["--set", "tls.certificate=a", "--set", "tls.private_key=b"], &[], "no public_url"),
         (&["--dev", "--set", "listen.api=0.0.0.0:0"], &[], "--dev listens on loopback only"),
         (&["--dev", "--set", "tokens.acess_seconds=5"], &[], "did you mean `tokens.access_seconds`?"),
+        (&["--dev", "--set", "nope=5"], &[], "unknown setting `nope` in a flag\n"),
         (&["--dev"], &[("COUNTERSIGN_TOKEN__ACCESS_SECONDS", "5")], "did you mean `tokens.access_seconds`?"),
         (&["--dev", "--set", "tokens.access_seconds=soon"], &[], "tokens.access_seconds"),
         (&["--dev", "--set", "database.url=mysql://localhost/x"], &[], "set sqlite://<path> or postgres://"),
@@ -67,20 +68,20 @@ fn unreachable_database_is_reported_without_its_password() {
 }
 
 #[tokio::test]
-async fn a_development_database_is_refused_without_dev_and_under_another_master_key() {
+async fn development_database_is_refused_without_dev_and_with_another_master_key() {
     let mut control = ControlPlane::start_with(&["database.url="]).await;
     control.kill();
     let folder = control.folder().display().to_string();
     let data = format!("data_dir={folder}");
     let tls = [format!("tls.certificate={folder}/ca.pem"), format!("tls.private_key={folder}/ca.key")];
     let ports = ["listen.api=127.0.0.1:0", "listen.sync=127.0.0.1:0", "listen.admin=127.0.0.1:0"];
-    let set = |settings: &[&str]| {
+    let flags = |settings: &[&str]| {
         settings.iter().flat_map(|setting| ["--set".to_owned(), (*setting).to_owned()]).collect::<Vec<_>>()
     };
-    let production = set(&[&[data.as_str(), &tls[0], &tls[1], "public_url=https://id.example"], &ports[..]].concat());
+    let production = flags(&[&[data.as_str(), &tls[0], &tls[1], "public_url=https://id.example"], &ports[..]].concat());
     let key = format!("secrets.master_key={}", "ab".repeat(32));
-    let foreign = [vec!["--dev".to_owned()], set(&[&[data.as_str(), &key], &ports[..]].concat())].concat();
-    for (arguments, expected) in [(production, "created with --dev"), (foreign, "master key is not the one")] {
+    let other_key = [vec!["--dev".to_owned()], flags(&[&[data.as_str(), &key], &ports[..]].concat())].concat();
+    for (arguments, expected) in [(production, "created with --dev"), (other_key, "master key is not the one")] {
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
         let output = control_plane(&arguments, &[]);
         let error = String::from_utf8(output.stderr).unwrap();
@@ -99,7 +100,7 @@ async fn graceful_stop_and_restart_keep_the_state() {
     assert_eq!(control.api.get("/.well-known/jwks.json").await.body, keys);
     control.verify(&token).await.expect(200);
     let env = std::fs::read_to_string(control.folder().join("dev.env")).unwrap();
-    assert!(env.contains(control.key()) && env.contains(control.service()), "the first service is kept");
+    assert!(env.contains(control.key()) && env.contains(control.service()), "dev.env still contains the first service");
 }
 
 #[tokio::test]

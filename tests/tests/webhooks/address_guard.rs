@@ -1,11 +1,11 @@
-//! Forbidden target addresses: a target cannot reach hosts that only this server can reach. `name_resolution` tests the
-//! check of resolved addresses at connection time.
+//! Tests of forbidden target addresses: webhooks must not reach hosts that only this server can reach.
+//! `name_resolution` tests the check of resolved addresses at connection time.
 
 use countersign_tests::{ControlPlane, HttpResponse, ProductionServer, Receiver, Target};
 use serde_json::json;
 
 /// Hosts outside the public Internet, in every spelling that a parser may accept.
-const PRIVATE: &str = "
+const PRIVATE_HOSTS: &str = "
     127.0.0.1 127.1 127.0.1 127.255.255.254 2130706433 0x7f000001 0x7f.1 0177.0.0.1 017700000001
     0x7f.0.0.0x1 0177.0x0.0.1 127.0.0.1. 127。0。0。1 １２７.０.０.１ %31%32%37.0.0.1 0.0.0.0 0 0.0.0.1 10.0.0.1
     10.255.255.255 012.0.0.1 167772161 172.16.0.1 172.31.255.255 192.168.0.1 0xc0a80001 169.254.169.254
@@ -16,8 +16,9 @@ const PRIVATE: &str = "
     [fd00::1] [ff02::1] [2002:7f00:1::] [2001:db8::1] [2001::1] [100::1]
 ";
 
-/// Names that resolve to this host, or do not resolve.
-const NAMES: [&str; 5] = ["localhost", "LOCALHOST", "localhost.", "sub.localhost", "no-such-host.invalid"];
+/// Host names that resolve to this host or do not resolve.
+const LOCAL_OR_UNKNOWN_NAMES: [&str; 5] =
+    ["localhost", "LOCALHOST", "localhost.", "sub.localhost", "no-such-host.invalid"];
 
 /// Invalid or forbidden URLs.
 const INVALID_URLS: [&str; 35] = [
@@ -75,14 +76,14 @@ fn assert_refused(response: &HttpResponse, url: &str) {
 #[tokio::test]
 async fn private_addresses_are_refused_in_every_spelling() {
     let server = ProductionServer::start(&["limits.management_per_minute=100000"]).await;
-    let receiver = Receiver::good().await;
+    let receiver = Receiver::start_ok().await;
     let port = receiver.url.rsplit(':').next().unwrap().trim_end_matches("/hook").to_owned();
-    for host in PRIVATE.split_whitespace().chain(NAMES) {
+    for host in PRIVATE_HOSTS.split_whitespace().chain(LOCAL_OR_UNKNOWN_NAMES) {
         for url in [format!("https://{host}:{port}/hook"), format!("https://{host}/")] {
             assert_refused(&create(&server, &url).await, &url);
         }
     }
-    assert_eq!((receiver.count(), receiver.connections()), (0, 0), "the receiver got a connection");
+    assert_eq!((receiver.count(), receiver.connections()), (0, 0), "requests and connections to the receiver");
     let listed = server.api.get_as(&server.key, &format!("/services/{}/webhooks", server.service)).await.expect(200);
     assert_eq!(listed, json!({ "data": [] }));
 }
@@ -104,7 +105,7 @@ async fn invalid_target_urls_are_refused() {
             response.body
         );
     }
-    // Public addresses are accepted; nothing is sent to them.
+    // Public addresses are accepted, and the server sends no request when a target is created.
     for url in ["https://1.1.1.1/hook?x=1", "https://1.1.1.1:8443/", "https://[2606:4700::1111]/"] {
         let created = create(&server, url).await.expect(201);
         assert_eq!(created["serviceId"], json!(server.service));
@@ -117,15 +118,15 @@ async fn invalid_target_urls_are_refused() {
 }
 
 #[tokio::test]
-async fn redirects_are_not_followed_and_allowed_networks_are_reached() {
-    let receiver = Receiver::good().await;
+async fn targets_in_allowed_networks_are_reached_and_other_private_addresses_refused() {
+    let receiver = Receiver::start_ok().await;
     let server = ProductionServer::start(&["webhooks.allowed_networks=127.0.0.1/32"]).await;
     let collection = format!("/services/{}/webhooks", server.service);
     let target = Target::create_in(&server.api, &server.key, &collection, &receiver.url, &["*"]).await;
-    let event = target.test().await;
-    target.until_status(&event, "delivered").await;
+    let event = target.send_test_event().await;
+    target.wait_for_delivery_status(&event, "delivered").await;
     assert_eq!(receiver.count(), 1);
-    // Only this address is allowed.
+    // All other private addresses are refused.
     let port = receiver.url.rsplit(':').next().unwrap();
     for url in [format!("http://127.0.0.2:{port}"), "https://10.0.0.1/".to_owned(), "http://1.1.1.1/".to_owned()] {
         assert_refused(&create(&server, &url).await, &url);
@@ -135,7 +136,7 @@ async fn redirects_are_not_followed_and_allowed_networks_are_reached() {
 #[tokio::test]
 async fn dev_mode_reaches_loopback_but_no_other_private_host() {
     let control = ControlPlane::start().await;
-    let receiver = Receiver::good().await;
+    let receiver = Receiver::start_ok().await;
     Target::create(&control, &receiver.url).await;
     Target::create(&control, &receiver.url.replace("127.0.0.1", "localhost")).await;
     for url in [

@@ -1,17 +1,18 @@
-//! A large backlog: memory use does not grow with it, and the receiver gets the maximum number of concurrent requests.
+//! Tests that memory use does not grow with a large backlog, and that the receiver gets the maximum number of
+//! concurrent requests.
 
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{ControlPlane, EventSource, Receiver, Reply, Target, eventually};
 use sqlx::{AnyConnection, Connection};
 use std::{collections::BTreeSet, time::Duration};
 
-/// Pending events, unless the variable `BACKLOG` is set (100000 was measured by hand).
+/// Number of pending events, unless the variable `BACKLOG` is set. 100000 events were measured by hand.
 const EVENTS: u32 = 3_000;
 
 /// Response time of the receiver.
 const RESPONSE_TIME: Duration = Duration::from_millis(25);
 
-/// Concurrent requests to the receiver.
+/// Number of concurrent requests to the receiver.
 const CONCURRENCY: u32 = 8;
 
 /// Maximum growth of memory in bytes, independent of the length of the backlog.
@@ -43,44 +44,44 @@ async fn copy_pending_event(control: &ControlPlane, copies: u32) {
 async fn backlog_uses_bounded_memory_and_is_delivered_without_pauses() {
     let count = std::env::var("BACKLOG").map_or(EVENTS, |text| text.parse::<u32>().unwrap());
     let mut control = ControlPlane::start_with(&[&format!("webhooks.target_concurrency={CONCURRENCY}")]).await;
-    let receiver = Receiver::start(Reply::After(RESPONSE_TIME, Box::new(Reply::Status(200)))).await;
+    let receiver = Receiver::start(Reply::Delayed(RESPONSE_TIME, Box::new(Reply::Status(200)))).await;
     let target = Target::create(&control, &receiver.url).await;
     target.pause().await;
     EventSource::new(&control).await.assign().await;
-    let is_pending = async || (target.total("pending").await == 1).then_some(());
+    let is_pending = async || (target.count_deliveries("pending").await == 1).then_some(());
     eventually("the event is pending", is_pending, || control.log()).await;
     assert!(control.terminate().await.success());
     copy_pending_event(&control, count - 1).await;
     control.restart().await;
-    assert_eq!(target.total("pending").await, u64::from(count));
+    assert_eq!(target.count_deliveries("pending").await, u64::from(count));
     for _ in 0..20 {
         control.api.get("/health").await;
     }
-    let all = count as usize;
+    let total = count as usize;
     let (before, mut peak) = (control.resident_memory(), 0);
 
     let started = SystemClock.since_boot();
     target.resume().await;
-    while receiver.count() < all {
+    while receiver.count() < total {
         let previous = receiver.count();
         tokio::time::sleep(Duration::from_millis(250)).await;
         peak = peak.max(control.resident_memory());
         let elapsed = SystemClock.since_boot().saturating_sub(started);
         assert!(receiver.count() > previous || elapsed < Duration::from_mins(1), "stuck after {previous} events");
     }
-    let elapsed_seconds = receiver.received()[all - 1].at.saturating_sub(started).as_secs_f64();
+    let elapsed_seconds = receiver.received()[total - 1].at.saturating_sub(started).as_secs_f64();
     let rate = f64::from(count) / elapsed_seconds;
-    let busy = rate * RESPONSE_TIME.as_secs_f64() / f64::from(CONCURRENCY);
+    let utilization = rate * RESPONSE_TIME.as_secs_f64() / f64::from(CONCURRENCY);
     println!(
-        "{count} events in {elapsed_seconds:.1} s: {rate:.0}/s, busy {:.0} % of the time; {} MiB before, {} MiB at most",
-        busy * 100.0,
+        "{count} events in {elapsed_seconds:.1} s: {rate:.0}/s, utilization {:.0} %; {} MiB before, {} MiB at most",
+        utilization * 100.0,
         before >> 20,
         peak >> 20
     );
     let ids: BTreeSet<_> = receiver.received().iter().map(|request| request.id().to_owned()).collect();
-    assert_eq!((ids.len(), receiver.count()), (all, all), "each event is delivered once");
+    assert_eq!((ids.len(), receiver.count()), (total, total), "each event is delivered once");
     // The target uses all its connections, so the receiver is never idle.
-    assert_eq!(receiver.max_open(), CONCURRENCY as usize, "concurrent connections");
+    assert_eq!(receiver.max_open_connections(), CONCURRENCY as usize, "maximum number of concurrent connections");
     assert!(
         receiver.connections() <= 2 * CONCURRENCY as usize,
         "connections are reused, but {} were opened",

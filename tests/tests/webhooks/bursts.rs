@@ -1,5 +1,5 @@
-//! Bursts of failed logins: ten events are delivered, and one summary at the end of the minute. Other events are not
-//! delayed.
+//! Tests of bursts of failed logins: the server delivers ten events and, at the end of the minute, one summary. Other
+//! events are not delayed.
 
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{Agent, ControlPlane, EventSource, HttpClient, HttpResponse, Receiver, Target, eventually};
@@ -16,10 +16,10 @@ use tokio::task::JoinSet;
 const ADDRESSES: [Ipv4Addr; 4] =
     [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3), Ipv4Addr::new(127, 0, 0, 4)];
 
-/// Failures from each address.
-const FAILURES: usize = 25;
+/// Number of failed logins from each address.
+const FAILURES_PER_ADDRESS: usize = 25;
 
-/// The window of a burst.
+/// The time window of a burst.
 const MINUTE: Duration = Duration::from_mins(1);
 
 fn client_at(control: &ControlPlane, address: Ipv4Addr) -> HttpClient {
@@ -35,7 +35,7 @@ async fn send_failures(control: &ControlPlane, challenge: &Value, signature: &st
     for address in ADDRESSES {
         let (client, body) = (client_at(control, address), body.clone());
         clients.spawn(async move {
-            for _ in 0..FAILURES {
+            for _ in 0..FAILURES_PER_ADDRESS {
                 let response = HttpResponse::send(client.request("POST", "/auth/authenticate").json(&body)).await;
                 assert_eq!((response.status, response.text("/error/code")), (400, "INVALID_SIGNATURE"));
             }
@@ -45,7 +45,7 @@ async fn send_failures(control: &ControlPlane, challenge: &Value, signature: &st
 }
 
 /// The delivered single events and summaries of an agent's failed logins at a service, or without a service.
-fn delivered(receiver: &Receiver, agent: &str, service: &Value) -> (Vec<Value>, Vec<Value>) {
+fn delivered_events(receiver: &Receiver, agent: &str, service: &Value) -> (Vec<Value>, Vec<Value>) {
     let failed = receiver.of_kind("agent.authentication_failed");
     let all = failed.iter().map(countersign_tests::Received::data);
     let all = all.filter(|data| data["agentId"] == agent && data["serviceId"] == *service);
@@ -54,30 +54,34 @@ fn delivered(receiver: &Receiver, agent: &str, service: &Value) -> (Vec<Value>, 
 
 // One test runs both cases concurrently, because each takes a minute.
 #[tokio::test(flavor = "multi_thread")]
-async fn failed_logins_above_the_burst_limit_are_summarised() {
+async fn failed_logins_above_the_burst_limit_are_summarized() {
     tokio::join!(burst_has_a_summary(), ten_failures_have_no_summary());
 }
 
 async fn burst_has_a_summary() {
     let mut control = ControlPlane::start().await;
-    let receiver = Receiver::good().await;
+    let receiver = Receiver::start_ok().await;
     Target::create_for_deployment(&control, &receiver.url).await;
     let started = SystemClock.since_boot();
-    let (victim, service) = {
+    let (agent_id, service) = {
         let source = EventSource::new(&control).await;
         let service = json!(control.service());
-        let wrong = source.agent.key.sign("another nonce");
+        let invalid_signature = source.agent.key.sign("another nonce");
         let challenge = source.challenge(Some(control.service())).await;
         let unbound = source.challenge(None).await;
         let bursts = async {
-            tokio::join!(send_failures(&control, &challenge, &wrong), send_failures(&control, &unbound, &wrong))
+            tokio::join!(
+                send_failures(&control, &challenge, &invalid_signature),
+                send_failures(&control, &unbound, &invalid_signature)
+            )
         };
         let (_, ()) = tokio::join!(bursts, deliver_other_events(&control, &receiver));
-        receiver.until(20).await;
+        receiver.wait_for_requests(20).await;
         for service in [&service, &Value::Null] {
-            let ten_delivered = async || (delivered(&receiver, &source.agent.id, service).0.len() == 10).then_some(());
+            let ten_delivered =
+                async || (delivered_events(&receiver, &source.agent.id, service).0.len() == 10).then_some(());
             eventually("ten events are delivered", ten_delivered, || {
-                format!("{:?}", delivered(&receiver, &source.agent.id, service))
+                format!("{:?}", delivered_events(&receiver, &source.agent.id, service))
             })
             .await;
         }
@@ -88,16 +92,16 @@ async fn burst_has_a_summary() {
     control.restart().await;
     tokio::time::sleep((started + MINUTE).saturating_sub(SystemClock.since_boot())).await;
     for service in [&service, &Value::Null] {
-        let summary = async || delivered(&receiver, &victim, service).1.pop();
+        let summary = async || delivered_events(&receiver, &agent_id, service).1.pop();
         let summary = eventually("a summary is delivered", summary, String::new).await;
-        let suppressed = ADDRESSES.len() * FAILURES - 10;
+        let suppressed = ADDRESSES.len() * FAILURES_PER_ADDRESS - 10;
         assert_eq!(
             summary,
             json!({
-                "agentId": victim, "serviceId": service, "reason": "suppressed", "ipAddress": null, "suppressed": suppressed
+                "agentId": agent_id, "serviceId": service, "reason": "suppressed", "ipAddress": null, "suppressed": suppressed
             })
         );
-        let (single, summaries) = delivered(&receiver, &victim, service);
+        let (single, summaries) = delivered_events(&receiver, &agent_id, service);
         assert_eq!((single.len(), summaries.len()), (10, 1));
         let mut addresses = BTreeMap::new();
         for data in single {
@@ -129,17 +133,17 @@ async fn deliver_other_events(control: &ControlPlane, receiver: &Receiver) {
 
 async fn ten_failures_have_no_summary() {
     let control = ControlPlane::start().await;
-    let receiver = Receiver::good().await;
+    let receiver = Receiver::start_ok().await;
     Target::create(&control, &receiver.url).await;
     let source = EventSource::new(&control).await;
     let service = json!(control.service());
     for _ in 0..10 {
         source.fail_login(Some(control.service())).await;
     }
-    receiver.until(10).await;
+    receiver.wait_for_requests(10).await;
     tokio::time::sleep(MINUTE + Duration::from_secs(3)).await;
-    assert_eq!(delivered(&receiver, &source.agent.id, &service).1, Vec::<Value>::new());
+    assert_eq!(delivered_events(&receiver, &source.agent.id, &service).1, Vec::<Value>::new());
     source.fail_login(Some(control.service())).await;
-    receiver.until(11).await;
-    assert_eq!(delivered(&receiver, &source.agent.id, &service).0.len(), 11);
+    receiver.wait_for_requests(11).await;
+    assert_eq!(delivered_events(&receiver, &source.agent.id, &service).0.len(), 11);
 }

@@ -1,10 +1,10 @@
-//! A thousand events to six targets while the control plane is killed repeatedly: working targets get every event, and
-//! no target gets an event of another.
+//! Sends a thousand events to six targets while the control plane is killed repeatedly, and tests that working
+//! targets get every event and that no redirect is followed.
 
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{
     Agent, ControlPlane, HttpClient, HttpResponse, Received, Receiver, Reply, StandardWebhooks, Target,
-    target::control_with_retries,
+    target::start_with_retries,
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, time::Duration};
@@ -16,8 +16,8 @@ const KILLS: usize = 20;
 /// Maximum time until the last event is delivered.
 const MAX_DURATION: Duration = Duration::from_mins(3);
 
-/// Assigns a role until the request is acknowledged. A killed control plane may have executed it; repeating it then has no
-/// effect.
+/// Repeats the assignment of a role until it is acknowledged. A killed control plane may have executed it, in which
+/// case a repetition has no effect.
 async fn assign(api: &HttpClient, key: &str, path: &str, role: &str) {
     loop {
         let request = api.request("POST", path).bearer_auth(key).json(&json!({ "roleId": role }));
@@ -37,34 +37,34 @@ fn delivered(all: &[Received]) -> Vec<(String, String)> {
     unique.map(|request| (text(&request.data(), "agentId"), text(&request.data(), "roleId"))).collect()
 }
 
-/// The same id is always the same event.
+/// Asserts that requests with the same id have the same body.
 #[track_caller]
 fn assert_consistent(all: &[Received]) {
     let events: BTreeSet<_> = all.iter().map(|request| (request.id(), request.body.as_slice())).collect();
     let ids: BTreeSet<_> = all.iter().map(Received::id).collect();
-    assert_eq!(events.len(), ids.len(), "one id has two bodies");
+    assert_eq!(events.len(), ids.len(), "each id has one body");
 }
 
 struct Receivers {
-    good: Receiver,
+    working: Receiver,
     flaky: Receiver,
     hanging: Receiver,
     private: Receiver,
     redirecting: Receiver,
     gone: Receiver,
-    dripping: Receiver,
+    slow: Receiver,
 }
 
 impl Receivers {
     async fn start() -> Self {
-        let private = Receiver::good().await;
+        let private = Receiver::start_ok().await;
         Self {
-            good: Receiver::good().await,
-            flaky: Receiver::start_with(|_, before| Reply::Status(if before == 0 { 500 } else { 200 })).await,
+            working: Receiver::start_ok().await,
+            flaky: Receiver::start_with(|_, earlier| Reply::Status(if earlier == 0 { 500 } else { 200 })).await,
             hanging: Receiver::start(Reply::Never).await,
             redirecting: Receiver::start(Reply::redirect(307, &private.url)).await,
             gone: Receiver::start(Reply::Status(410)).await,
-            dripping: Receiver::start(Reply::SlowHeaders).await,
+            slow: Receiver::start(Reply::SlowHeaders).await,
             private,
         }
     }
@@ -94,11 +94,16 @@ async fn kill_repeatedly(control: &mut ControlPlane) {
     }
 }
 
-/// Waits until a receiver has every event.
-async fn await_all_events(name: &str, receiver: &Receiver, started: Duration, count: impl Fn(&Receiver) -> usize) {
+/// Waits until a receiver has received every event.
+async fn wait_for_all_events(name: &str, receiver: &Receiver, started: Duration, count: impl Fn(&Receiver) -> usize) {
     while count(receiver) < AGENTS * ROLES {
         let elapsed = SystemClock.since_boot().saturating_sub(started);
-        assert!(elapsed < MAX_DURATION, "{name} took {} of {} events in {elapsed:?}", count(receiver), AGENTS * ROLES);
+        assert!(
+            elapsed < MAX_DURATION,
+            "{name} received {} of {} events in {elapsed:?}",
+            count(receiver),
+            AGENTS * ROLES
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     println!("{name}: all events after {:.1?}", SystemClock.since_boot().saturating_sub(started));
@@ -106,16 +111,16 @@ async fn await_all_events(name: &str, receiver: &Receiver, started: Duration, co
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_event_is_delivered_across_twenty_crashes() {
-    let mut control = control_with_retries(&[1; 30], &["webhooks.attempt_seconds=2"]).await;
+    let mut control = start_with_retries(&[1; 30], &["webhooks.attempt_seconds=2"]).await;
     let receivers = Receivers::start().await;
     let mut targets = Vec::new();
     for receiver in [
-        &receivers.good,
+        &receivers.working,
         &receivers.flaky,
         &receivers.hanging,
         &receivers.redirecting,
         &receivers.gone,
-        &receivers.dripping,
+        &receivers.slow,
     ] {
         targets.push(Target::create_for(&control, &receiver.url, &["agent.role_assigned"]).await);
     }
@@ -131,27 +136,32 @@ async fn every_event_is_delivered_across_twenty_crashes() {
     expected.sort();
 
     let started = SystemClock.since_boot();
-    let assigning = assign_all(&control, agents, roles);
+    let assign_task = assign_all(&control, agents, roles);
     kill_repeatedly(&mut control).await;
     println!("{KILLS} crashes in {:.1?}", SystemClock.since_boot().saturating_sub(started));
-    assigning.await.unwrap();
-    await_all_events("the good target", &receivers.good, started, Receiver::events).await;
+    assign_task.await.unwrap();
+    wait_for_all_events("the working target", &receivers.working, started, Receiver::events).await;
     // The flaky receiver accepts each event at the second attempt.
-    await_all_events("the flaky target", &receivers.flaky, started, Receiver::accepted).await;
+    wait_for_all_events("the flaky target", &receivers.flaky, started, Receiver::accepted).await;
 
     let mut library = StandardWebhooks::start();
-    for (receiver, target) in [(&receivers.good, &targets[0]), (&receivers.flaky, &targets[1])] {
+    for (receiver, target) in [(&receivers.working, &targets[0]), (&receivers.flaky, &targets[1])] {
         let all = receiver.received();
         let mut delivered = delivered(&all);
         delivered.sort();
         assert_eq!(delivered, expected, "each event has one id");
         assert_consistent(&all);
-        library.assert_signed(&target.secret, &all);
+        library.assert_signatures(&target.secret, &all);
         println!("{} deliveries of {} events", all.len(), delivered.len());
     }
-    assert_eq!((receivers.private.count(), receivers.private.connections()), (0, 0), "a redirect was followed");
-    assert!(receivers.redirecting.count() > 0 && receivers.hanging.count() > 0 && receivers.dripping.count() > 0);
-    let gone =
-        targets[4].until("the target that answers 410 is disabled", |target| target["status"] == "disabled").await;
+    assert_eq!(
+        (receivers.private.count(), receivers.private.connections()),
+        (0, 0),
+        "requests and connections to the redirect target"
+    );
+    assert!(receivers.redirecting.count() > 0 && receivers.hanging.count() > 0 && receivers.slow.count() > 0);
+    let gone = targets[4]
+        .wait_until("the target that responds 410 is disabled", |target| target["status"] == "disabled")
+        .await;
     assert_eq!(gone["disabledReason"], "gone");
 }

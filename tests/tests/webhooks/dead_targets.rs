@@ -1,17 +1,17 @@
-//! Requests never wait for webhook targets.
+//! Tests that requests never wait for webhook targets.
 
 use countersign_tests::{ControlPlane, EventSource, Receiver, RefusingPort, Reply, Target};
 
-/// Of each kind: targets that never answer, and targets that refuse connections.
+/// Number of targets that never respond, and number of targets that refuse connections.
 const TARGETS: usize = 5;
 
-/// Logins, role revocations and role assignments.
+/// Number of logins, of role revocations and of role assignments.
 const REQUESTS: usize = 20;
 
-/// The test would also pass if attempts ended during the requests, so it checks that none did.
+/// Also checks that no attempt has ended, because otherwise the requests could have waited for it.
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_are_answered_while_every_attempt_to_a_dead_target_is_still_open() {
-    // An attempt that held one of two database connections, or a lock, would stop the requests.
+async fn requests_succeed_while_every_attempt_to_a_dead_target_is_open() {
+    // If an attempt used a database connection or a lock while it waits, the requests would block.
     let control = ControlPlane::start_with(&["database.max_connections=2", "webhooks.attempt_seconds=300"]).await;
     let (hanging, refusal) = (Receiver::start(Reply::Never).await, RefusingPort::new());
     let mut targets = Vec::new();
@@ -21,18 +21,18 @@ async fn requests_are_answered_while_every_attempt_to_a_dead_target_is_still_ope
     }
     let source = EventSource::new(&control).await;
     source.assign().await;
-    // A target that has not answered yet gets one attempt at a time.
-    hanging.until(TARGETS).await;
+    // A target that has not responded yet gets one attempt at a time.
+    hanging.wait_for_requests(TARGETS).await;
     for _ in 0..REQUESTS {
         let challenge = source.challenge(Some(control.service())).await;
-        let signature = source.signature(&challenge);
-        source.answer(&challenge, &signature).await.expect(200);
+        let signature = source.sign(&challenge);
+        source.authenticate(&challenge, &signature).await.expect(200);
         source.revoke().await;
         source.assign().await;
     }
-    assert_eq!((hanging.count(), hanging.open()), (TARGETS, TARGETS), "requests and open connections");
-    assert!(hanging.disconnects().is_empty(), "an attempt ended");
+    assert_eq!((hanging.count(), hanging.open_connections()), (TARGETS, TARGETS), "requests and open connections");
+    assert!(hanging.disconnects().is_empty(), "no attempt has ended");
     for target in &targets {
-        assert_eq!(target.total("delivered").await, 0);
+        assert_eq!(target.count_deliveries("delivered").await, 0);
     }
 }

@@ -1,13 +1,11 @@
-//! Delivery attempts: retries, timeouts, redirects and TLS, and that dead receivers do not delay others.
+//! Tests of delivery attempts: retries, timeouts, redirects and TLS. Dead receivers do not delay other targets.
 
-use countersign_tests::{
-    ControlPlane, EventSource, Receiver, RefusingPort, Reply, Target, target::control_with_retries,
-};
+use countersign_tests::{ControlPlane, EventSource, Receiver, RefusingPort, Reply, Target, target::start_with_retries};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Jitter shortens a pause by at most a fifth.
-const MIN_JITTER: f64 = 0.8;
+/// The factor by which jitter shortens a delay at most.
+const MIN_JITTER_FACTOR: f64 = 0.8;
 
 fn seconds(from: Duration, to: Duration) -> f64 {
     to.as_secs_f64() - from.as_secs_f64()
@@ -15,27 +13,27 @@ fn seconds(from: Duration, to: Duration) -> f64 {
 
 #[tokio::test]
 async fn failed_delivery_is_retried_on_schedule_and_then_only_by_replay() {
-    let control = control_with_retries(&[1, 2], &[]).await;
+    let control = start_with_retries(&[1, 2], &[]).await;
     let receiver =
         Receiver::start(Reply::Full(500, vec![("x-reason", "none".to_owned())], "out of order".to_owned())).await;
     let target = Target::create(&control, &receiver.url).await;
     let source = EventSource::new(&control).await;
     source.assign().await;
-    let first = receiver.until(1).await.remove(0);
+    let first = receiver.wait_for_requests(1).await.remove(0);
     let event = first.id().to_owned();
     let delivery =
-        target.until_delivery(&event, "the first attempt is recorded", |delivery| delivery["attempts"] == 1).await;
+        target.wait_for_delivery(&event, "the first attempt is recorded", |delivery| delivery["attempts"] == 1).await;
     assert_eq!((&delivery["status"], &delivery["failure"]), (&json!("pending"), &json!("status")));
     assert_eq!((&delivery["responseStatus"], &delivery["responseBody"]), (&json!(500), &json!("out of order")));
     assert!(delivery["nextAttemptAt"].is_string() && delivery["lastAttemptAt"].is_string(), "{delivery}");
     assert_eq!(delivery["payload"], first.json());
-    let dead = target.until_status(&event, "dead").await;
+    let dead = target.wait_for_delivery_status(&event, "dead").await;
     assert_eq!((&dead["attempts"], &dead["nextAttemptAt"]), (&json!(3), &Value::Null));
     let attempts = receiver.received();
     assert_eq!(attempts.len(), 3);
-    for (pair, pause) in attempts.windows(2).zip([1.0, 2.0]) {
+    for (pair, delay) in attempts.windows(2).zip([1.0, 2.0]) {
         let elapsed = seconds(pair[0].at, pair[1].at);
-        assert!(elapsed >= pause * MIN_JITTER, "{elapsed} instead of {pause}");
+        assert!(elapsed >= delay * MIN_JITTER_FACTOR, "retried after {elapsed} s instead of {delay} s");
     }
     for request in &attempts {
         assert_eq!(
@@ -51,37 +49,37 @@ async fn failed_delivery_is_retried_on_schedule_and_then_only_by_replay() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(receiver.count(), 3, "a dead delivery is not retried");
     target.replay(&event).await;
-    let finished = target.until_status(&event, "delivered").await;
+    let finished = target.wait_for_delivery_status(&event, "delivered").await;
     assert_eq!(
         (&finished["attempts"], &finished["responseStatus"], &finished["failure"]),
         (&json!(1), &json!(204), &Value::Null)
     );
     assert_eq!(receiver.count(), 4);
-    target.until("the failure is cleared", |target| target["failingSince"].is_null()).await;
+    target.wait_until("the failure is cleared", |target| target["failingSince"].is_null()).await;
 }
 
 #[tokio::test]
 async fn failed_event_is_retried_without_delaying_others() {
-    let control = control_with_retries(&[1, 1, 1, 1], &[]).await;
-    let receiver = Receiver::start_with(|received, before| {
+    let control = start_with_retries(&[1, 1, 1, 1], &[]).await;
+    let receiver = Receiver::start_with(|received, earlier| {
         let assigned = received.json()["event"] == "agent.role_assigned";
-        if assigned && before < 2 { Reply::Status(503) } else { Reply::Status(200) }
+        if assigned && earlier < 2 { Reply::Status(503) } else { Reply::Status(200) }
     });
     let receiver = receiver.await;
     let target = Target::create(&control, &receiver.url).await;
     let source = EventSource::new(&control).await;
-    source.events(2).await;
-    receiver.until(4).await;
+    source.cause_events(2).await;
+    receiver.wait_for_requests(4).await;
     let assigned = receiver.of_kind("agent.role_assigned");
     assert_eq!((assigned.len(), receiver.of_kind("agent.role_revoked").len()), (3, 1));
-    assert_eq!(target.until_status(assigned[0].id(), "delivered").await["attempts"], 3);
+    assert_eq!(target.wait_for_delivery_status(assigned[0].id(), "delivered").await["attempts"], 3);
 }
 
 #[tokio::test]
 async fn retry_after_of_the_receiver_is_respected() {
-    let control = control_with_retries(&[1, 1, 1], &[]).await;
+    let control = start_with_retries(&[1, 1, 1], &[]).await;
     for status in [429, 503] {
-        let receiver = Receiver::start_with(move |_, before| match before {
+        let receiver = Receiver::start_with(move |_, earlier| match earlier {
             0 => Reply::retry_after(status, "4"),
             _ => Reply::Status(200),
         });
@@ -89,27 +87,27 @@ async fn retry_after_of_the_receiver_is_respected() {
         let target = Target::create(&control, &receiver.url).await;
         let source = EventSource::with_role(&control, &format!("role {status}")).await;
         source.assign().await;
-        let first = receiver.until(1).await.remove(0);
-        target.until_delivery(first.id(), "the refusal is recorded", |delivery| delivery["attempts"] == 1).await;
-        // Other events are not sent before that either.
+        let first = receiver.wait_for_requests(1).await.remove(0);
+        target.wait_for_delivery(first.id(), "the refusal is recorded", |delivery| delivery["attempts"] == 1).await;
+        // Other events also wait until the delay is over.
         source.revoke().await;
-        for request in &receiver.until(3).await[1..] {
+        for request in &receiver.wait_for_requests(3).await[1..] {
             let elapsed = seconds(first.at, request.at);
             assert!(elapsed >= 3.9, "{status}: retried after {elapsed} s");
         }
-        target.until_status(first.id(), "delivered").await;
+        target.wait_for_delivery_status(first.id(), "delivered").await;
         target.delete().await;
     }
 }
 
 #[tokio::test]
-async fn receiver_that_answers_410_is_disabled_and_its_events_are_kept() {
-    let control = control_with_retries(&[1, 1, 1], &[]).await;
+async fn target_that_responds_410_is_disabled_and_its_events_stay_queued() {
+    let control = start_with_retries(&[1, 1, 1], &[]).await;
     let receiver = Receiver::start(Reply::Status(410)).await;
     let target = Target::create(&control, &receiver.url).await;
     let source = EventSource::new(&control).await;
     source.assign().await;
-    let disabled = target.until("the target is disabled", |target| target["status"] == "disabled").await;
+    let disabled = target.wait_until("the target is disabled", |target| target["status"] == "disabled").await;
     assert_eq!(disabled["disabledReason"], "gone");
     let attempts = receiver.count();
     source.revoke().await;
@@ -119,25 +117,25 @@ async fn receiver_that_answers_410_is_disabled_and_its_events_are_kept() {
     target.resume().await;
     let resumed = target.read().await;
     assert_eq!((&resumed["status"], &resumed["disabledReason"]), (&json!("active"), &Value::Null));
-    receiver.until(2).await;
+    receiver.wait_for_requests(2).await;
     let revoked = async || (receiver.of_kind("agent.role_revoked").len() == 1).then_some(());
-    countersign_tests::eventually("the kept events are delivered", revoked, String::new).await;
+    countersign_tests::eventually("the queued events are delivered", revoked, String::new).await;
 }
 
-/// Slow and broken receivers, with the recorded failure of each.
+/// Slow and broken receivers: a name, the reply, and the recorded failure, which is empty if it may vary.
 fn slow_receivers() -> [(&'static str, Reply, &'static str); 5] {
     [
-        ("hangs", Reply::Never, "timeout"),
-        ("drips its head", Reply::SlowHeaders, "timeout"),
-        ("drips a body", Reply::SlowBody, ""),
-        ("hangs up", Reply::Close, "connection"),
-        ("stops in the middle", Reply::Truncated, ""),
+        ("no response", Reply::Never, "timeout"),
+        ("slow headers", Reply::SlowHeaders, "timeout"),
+        ("slow body", Reply::SlowBody, ""),
+        ("closed connection", Reply::Close, "connection"),
+        ("truncated body", Reply::Truncated, ""),
     ]
 }
 
 #[tokio::test]
 async fn attempts_end_within_the_timeout() {
-    let control = control_with_retries(&[600], &["webhooks.attempt_seconds=2"]).await;
+    let control = start_with_retries(&[600], &["webhooks.attempt_seconds=2"]).await;
     let source = EventSource::new(&control).await;
     let mut targets = Vec::new();
     for (name, reply, failure) in slow_receivers() {
@@ -147,14 +145,14 @@ async fn attempts_end_within_the_timeout() {
     }
     source.assign().await;
     for (name, failure, receiver, target) in targets {
-        let event = receiver.until(1).await.remove(0);
-        let attempted = target.until_delivery(event.id(), name, |delivery| delivery["attempts"] == 1).await;
+        let event = receiver.wait_for_requests(1).await.remove(0);
+        let attempted = target.wait_for_delivery(event.id(), name, |delivery| delivery["attempts"] == 1).await;
         if failure.is_empty() {
             assert!(attempted["status"] == "delivered" || attempted["failure"].is_string(), "{name}: {attempted}");
         } else {
             assert_eq!((&attempted["failure"], &attempted["status"]), (&json!(failure), &json!("pending")), "{name}");
         }
-        if ["hangs", "drips its head", "drips a body"].contains(&name) {
+        if ["no response", "slow headers", "slow body"].contains(&name) {
             let disconnected = async || receiver.disconnects().first().copied();
             countersign_tests::eventually(name, disconnected, String::new).await;
         }
@@ -165,15 +163,15 @@ async fn attempts_end_within_the_timeout() {
 
 #[tokio::test]
 async fn only_the_beginning_of_a_huge_response_is_read() {
-    let control = control_with_retries(&[600], &["webhooks.attempt_seconds=5"]).await;
+    let control = start_with_retries(&[600], &["webhooks.attempt_seconds=5"]).await;
     let source = EventSource::new(&control).await;
     source.assign().await;
     for status in [200, 500] {
         let receiver = Receiver::start(Reply::Endless(status)).await;
         let target = Target::create(&control, &receiver.url).await;
-        let event = target.test().await;
+        let event = target.send_test_event().await;
         let attempted =
-            target.until_delivery(&event, "an attempt is recorded", |delivery| delivery["attempts"] == 1).await;
+            target.wait_for_delivery(&event, "an attempt is recorded", |delivery| delivery["attempts"] == 1).await;
         assert_eq!(attempted["responseStatus"], status, "{attempted}");
         assert_eq!(attempted["status"], if status == 200 { "delivered" } else { "dead" });
         let excerpt = attempted["responseBody"].as_str().unwrap_or_default();
@@ -184,40 +182,40 @@ async fn only_the_beginning_of_a_huge_response_is_read() {
             String::new,
         )
         .await;
-        // The buffers of two sockets may hold more than was read.
-        assert!(receiver.sent() < 16 * 1024 * 1024, "{} bytes were sent", receiver.sent());
+        // The socket buffers may contain more bytes than the server has read.
+        assert!(receiver.endless_bytes_sent() < 16 * 1024 * 1024, "{} bytes were sent", receiver.endless_bytes_sent());
         target.delete().await;
     }
 }
 
 #[tokio::test]
 async fn redirects_are_not_followed() {
-    let control = control_with_retries(&[1], &[]).await;
-    let elsewhere = Receiver::good().await;
+    let control = start_with_retries(&[1], &[]).await;
+    let redirect_target = Receiver::start_ok().await;
     for status in [301, 302, 303, 307, 308] {
-        let receiver = Receiver::start(Reply::redirect(status, &elsewhere.url)).await;
+        let receiver = Receiver::start(Reply::redirect(status, &redirect_target.url)).await;
         let target = Target::create_for(&control, &receiver.url, &["agent.authenticated"]).await;
-        let event = target.test().await;
+        let event = target.send_test_event().await;
         let attempted =
-            target.until_delivery(&event, "an attempt is recorded", |delivery| delivery["attempts"] == 1).await;
+            target.wait_for_delivery(&event, "an attempt is recorded", |delivery| delivery["attempts"] == 1).await;
         assert_eq!((&attempted["failure"], &attempted["responseStatus"]), (&json!("redirect"), &json!(status)));
         assert_eq!((&attempted["status"], receiver.count()), (&json!("dead"), 1), "a test event has one attempt");
         target.delete().await;
     }
-    assert_eq!((elsewhere.count(), elsewhere.connections()), (0, 0));
+    assert_eq!((redirect_target.count(), redirect_target.connections()), (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_receivers_do_not_delay_other_targets() {
-    // No attempt to a dead receiver ends by itself while the test waits for the good one.
-    let control = control_with_retries(&[1, 1, 1, 1, 1], &["webhooks.attempt_seconds=300"]).await;
-    let (hanging, dripping, good) =
-        (Receiver::start(Reply::Never).await, Receiver::start(Reply::SlowHeaders).await, Receiver::good().await);
+    // With this timeout, no attempt to a dead receiver ends while the test waits for the working one.
+    let control = start_with_retries(&[1, 1, 1, 1, 1], &["webhooks.attempt_seconds=300"]).await;
+    let (hanging, slow, working) =
+        (Receiver::start(Reply::Never).await, Receiver::start(Reply::SlowHeaders).await, Receiver::start_ok().await);
     let refusal = RefusingPort::new();
-    for url in [&hanging.url, &dripping.url, &refusal.url(), &hanging.url, &dripping.url, &hanging.url] {
+    for url in [&hanging.url, &slow.url, &refusal.url(), &hanging.url, &slow.url, &hanging.url] {
         Target::create(&control, url).await;
     }
-    Target::create(&control, &good.url).await;
+    Target::create(&control, &working.url).await;
     let source = EventSource::new(&control).await;
     let mut latencies = Vec::new();
     for number in 1..=60 {
@@ -227,18 +225,18 @@ async fn dead_receivers_do_not_delay_other_targets() {
         } else {
             source.revoke().await;
         }
-        let delivered_at = good.until(number).await.last().map(|last| last.at).unwrap();
+        let delivered_at = working.wait_for_requests(number).await.last().map(|last| last.at).unwrap();
         latencies.push(seconds(started, delivered_at));
     }
     latencies.sort_by(f64::total_cmp);
     println!("from request to delivery: median {:.3} s, longest {:.3} s", latencies[30], latencies[59]);
-    assert!(hanging.count() > 0 && dripping.count() > 0, "the dead receivers get attempts");
+    assert!(hanging.count() > 0 && slow.count() > 0, "the dead receivers get attempts");
     assert!(
-        hanging.disconnects().is_empty() && dripping.disconnects().is_empty(),
-        "an attempt to a dead receiver ended"
+        hanging.disconnects().is_empty() && slow.disconnects().is_empty(),
+        "no attempt to a dead receiver has ended"
     );
-    // An unresponsive receiver uses few connections, however many events are pending.
-    assert!(hanging.max_open() <= 3 * 8 && dripping.max_open() <= 2 * 8);
+    // An unresponsive receiver uses few connections, regardless of the number of pending events.
+    assert!(hanging.max_open_connections() <= 3 * 8 && slow.max_open_connections() <= 2 * 8);
 }
 
 #[tokio::test]
@@ -250,17 +248,17 @@ async fn receiver_certificate_must_be_signed_by_a_configured_authority() {
     std::fs::write(&file, authority).unwrap();
     let control = ControlPlane::start_with(&[&format!("webhooks.ca_file={}", file.display())]).await;
     let target = Target::create(&control, &receiver.url).await;
-    let event = target.test().await;
-    target.until_status(&event, "delivered").await;
+    let event = target.send_test_event().await;
+    target.wait_for_delivery_status(&event, "delivered").await;
     assert_eq!(receiver.received()[0].id(), event);
     let target = Target::create(&control, &untrusted.url).await;
-    let event = target.test().await;
-    let refused = target.until_status(&event, "dead").await;
+    let event = target.send_test_event().await;
+    let refused = target.wait_for_delivery_status(&event, "dead").await;
     assert_eq!((&refused["failure"], untrusted.count()), (&json!("tls"), 0));
     // Without the setting, the first receiver is not trusted either.
     let control = ControlPlane::start().await;
     let target = Target::create(&control, &receiver.url).await;
-    let event = target.test().await;
-    assert_eq!(target.until_status(&event, "dead").await["failure"], "tls");
+    let event = target.send_test_event().await;
+    assert_eq!(target.wait_for_delivery_status(&event, "dead").await["failure"], "tls");
     assert_eq!(receiver.count(), 1);
 }

@@ -1,11 +1,11 @@
-//! Each cause emits one event with the documented data, to the targets that it concerns.
+//! Tests that each action emits one event with the documented data, to the targets in its scope.
 
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{Agent, ControlPlane, EventSource, Received, Receiver, StandardWebhooks, Target, eventually};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 
-/// Kind and data of every delivered event, sorted; duplicates are kept.
+/// Kind and data of every delivered event, sorted and with duplicates.
 fn delivered(receiver: &Receiver) -> Vec<(String, Value)> {
     sorted(
         receiver
@@ -25,14 +25,15 @@ fn expected(delivered: &[(&str, Value)]) -> Vec<(String, Value)> {
     sorted(delivered.iter().map(|(kind, data)| ((*kind).to_owned(), data.clone())).collect())
 }
 
-/// Sends a test event and waits for it. Earlier events have arrived by then, because all are sent at once.
-async fn await_all_events(target: &Target, receiver: &Receiver) {
-    let event = target.test().await;
+/// Sends a test event and waits until it is delivered. Earlier events have then arrived too, because all are sent at
+/// once.
+async fn wait_for_all_events(target: &Target, receiver: &Receiver) {
+    let event = target.send_test_event().await;
     let arrived = async || receiver.received().iter().any(|request| request.id() == event).then_some(());
     eventually("the test event is delivered", arrived, || format!("{:?}", delivered(receiver))).await;
 }
 
-async fn feedback(control: &ControlPlane, agent: &str, score: f64) {
+async fn submit_feedback(control: &ControlPlane, agent: &str, score: f64) {
     let body = json!({ "agentId": agent, "score": score });
     control.api.send_as(control.key(), "POST", "/trust/feedback", body).await.expect(200);
 }
@@ -40,7 +41,7 @@ async fn feedback(control: &ControlPlane, agent: &str, score: f64) {
 #[tokio::test]
 async fn each_kind_of_event_is_delivered_once_as_documented() {
     let control = ControlPlane::start().await;
-    let receiver = Receiver::good().await;
+    let receiver = Receiver::start_ok().await;
     let target = Target::create(&control, &receiver.url).await;
     let source = EventSource::new(&control).await;
     let (agent, service) = (source.agent.id.as_str(), control.service());
@@ -50,13 +51,13 @@ async fn each_kind_of_event_is_delivered_once_as_documented() {
     source.revoke().await;
     source.agent.token_for(service).await;
     source.fail_login(Some(service)).await.expect(400);
-    feedback(&control, agent, 90.0).await;
-    receiver.until(5).await;
-    await_all_events(&target, &receiver).await;
+    submit_feedback(&control, agent, 90.0).await;
+    receiver.wait_for_requests(5).await;
+    wait_for_all_events(&target, &receiver).await;
 
-    let role = |more: Value| {
+    let role = |fields: Value| {
         let mut data = json!({ "agentId": agent, "serviceId": service, "roleId": source.role, "roleName": "reader" });
-        data.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        data.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         data
     };
     let all = receiver.received();
@@ -77,17 +78,17 @@ async fn each_kind_of_event_is_delivered_once_as_documented() {
         ("webhook.test", json!({ "webhookId": target.id, "serviceId": service })),
     ]);
     assert_eq!(
-        delivered(&receiver).iter().map(numbers).collect::<Vec<_>>(),
-        expected.iter().map(numbers).collect::<Vec<_>>()
+        delivered(&receiver).iter().map(without_decimal_zeros).collect::<Vec<_>>(),
+        expected.iter().map(without_decimal_zeros).collect::<Vec<_>>()
     );
     for request in &all {
         assert_well_formed(request, started);
     }
-    assert_described(&control, &all).await;
+    assert_bodies_match_openapi(&control, &all).await;
 }
 
-/// Whether a score is written as 58 or 58.0 makes no difference in JSON.
-fn numbers((kind, data): &(String, Value)) -> String {
+/// Formats an event so that 58 and 58.0 are equal, as in JSON.
+fn without_decimal_zeros((kind, data): &(String, Value)) -> String {
     format!("{kind} {data}").replace(".0", "")
 }
 
@@ -108,51 +109,53 @@ fn assert_well_formed(received: &Received, started: i64) {
     assert!(body["timestamp"].as_str().unwrap().ends_with('Z'), "{body}");
 }
 
-async fn assert_described(control: &ControlPlane, all: &[Received]) {
+async fn assert_bodies_match_openapi(control: &ControlPlane, all: &[Received]) {
     let file = control.folder().join("openapi.json");
     let described = control.api.get("/openapi.json").await.expect(200);
     assert_eq!(described["webhooks"].as_object().unwrap().len(), 6, "{}", described["webhooks"]);
     std::fs::write(&file, described.to_string()).unwrap();
     let mut library = StandardWebhooks::with_openapi(&file);
-    library.assert_described(all);
+    library.assert_bodies_match_openapi(all);
     // The validator refuses an invalid body.
     let mut invalid = all[0].clone();
     invalid.body = invalid.json().to_string().replace("agentId", "agent").into_bytes();
-    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| library.assert_described(&[invalid])));
+    let result =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| library.assert_bodies_match_openapi(&[invalid])));
     assert!(result.is_err(), "a body without its agent is refused");
 }
 
 #[tokio::test]
 async fn targets_receive_only_subscribed_events_in_their_scope() {
     let control = ControlPlane::start().await;
-    let [all, some, other, deployment] = [(); 4].map(|()| Receiver::good());
-    let (all, some, other, deployment) = tokio::join!(all, some, other, deployment);
+    let [unfiltered, filtered, other, deployment] = [(); 4].map(|()| Receiver::start_ok());
+    let (unfiltered, filtered, other, deployment) = tokio::join!(unfiltered, filtered, other, deployment);
     let (service, key) = control.create_service(json!({ "name": "other" })).await;
-    let all_target = Target::create(&control, &all.url).await;
-    let some_target = Target::create_for(&control, &some.url, &["agent.role_revoked", "trust.feedback_received"]).await;
+    let unfiltered_target = Target::create(&control, &unfiltered.url).await;
+    let filtered_target =
+        Target::create_for(&control, &filtered.url, &["agent.role_revoked", "trust.feedback_received"]).await;
     let collection = format!("/services/{service}/webhooks");
     let other_target = Target::create_in(&control.api, &key, &collection, &other.url, &["*"]).await;
     let deployment_target = Target::create_for_deployment(&control, &deployment.url).await;
     assert_eq!(deployment_target.read().await["serviceId"], Value::Null);
 
     let source = EventSource::new(&control).await;
-    source.events(2).await;
-    feedback(&control, &source.agent.id, 10.0).await;
+    source.cause_events(2).await;
+    submit_feedback(&control, &source.agent.id, 10.0).await;
     source.agent.token_for(&service).await;
     for (target, receiver, count) in [
-        (&all_target, &all, 3),
-        (&some_target, &some, 2),
+        (&unfiltered_target, &unfiltered, 3),
+        (&filtered_target, &filtered, 2),
         (&other_target, &other, 1),
         (&deployment_target, &deployment, 4),
     ] {
-        receiver.until(count).await;
-        await_all_events(target, receiver).await;
+        receiver.wait_for_requests(count).await;
+        wait_for_all_events(target, receiver).await;
     }
     let kinds = |receiver: &Receiver| delivered(receiver).into_iter().map(|(kind, _)| kind).collect::<Vec<_>>();
     let [login, assigned, revoked, trust, test] =
         ["agent.authenticated", "agent.role_assigned", "agent.role_revoked", "trust.feedback_received", "webhook.test"];
-    assert_eq!(kinds(&all), [assigned, revoked, trust, test]);
-    assert_eq!(kinds(&some), [revoked, trust, test]);
+    assert_eq!(kinds(&unfiltered), [assigned, revoked, trust, test]);
+    assert_eq!(kinds(&filtered), [revoked, trust, test]);
     assert_eq!(kinds(&other), [login, test]);
     assert_eq!(kinds(&deployment), [login, assigned, revoked, trust, test]);
     // All targets get the same event with the same id.
@@ -160,14 +163,14 @@ async fn targets_receive_only_subscribed_events_in_their_scope() {
         let ids = receiver.received().into_iter().filter(|request| request.json()["event"] == revoked);
         ids.map(|request| (request.id().to_owned(), request.body)).collect::<Vec<_>>()
     };
-    assert_eq!(ids(&all), ids(&deployment));
-    assert_eq!(ids(&all), ids(&some));
+    assert_eq!(ids(&unfiltered), ids(&deployment));
+    assert_eq!(ids(&unfiltered), ids(&filtered));
 }
 
 #[tokio::test]
 async fn events_without_a_service_reach_services_where_the_agent_has_a_role() {
     let control = ControlPlane::start().await;
-    let [first, second, third, deployment] = [(); 4].map(|()| Receiver::good());
+    let [first, second, third, deployment] = [(); 4].map(|()| Receiver::start_ok());
     let (first, second, third, deployment) = tokio::join!(first, second, third, deployment);
     let source = EventSource::new(&control).await;
     let mut targets =
@@ -191,12 +194,12 @@ async fn events_without_a_service_reach_services_where_the_agent_has_a_role() {
     targets.push((Target::create_for_deployment(&control, &deployment.url).await, &deployment, 3));
     source.assign().await;
     source.fail_login(None).await.expect(400);
-    // An agent without roles concerns only the deployment.
+    // Events of an agent without roles go only to targets of the deployment.
     let without_roles = Agent::register(&control, "No roles").await;
     without_roles.login().await;
     for (target, receiver, count) in &targets {
-        receiver.until(*count).await;
-        await_all_events(target, receiver).await;
+        receiver.wait_for_requests(*count).await;
+        wait_for_all_events(target, receiver).await;
         assert_eq!(receiver.count(), count + 1, "{:?}", delivered(receiver));
     }
     let failed = first.received().remove(0);
@@ -209,21 +212,21 @@ async fn events_without_a_service_reach_services_where_the_agent_has_a_role() {
 #[tokio::test]
 async fn failed_login_events_have_the_reason() {
     let control = ControlPlane::start_with(&["tokens.challenge_seconds=2"]).await;
-    let receiver = Receiver::good().await;
+    let receiver = Receiver::start_ok().await;
     let target = Target::create_for(&control, &receiver.url, &["agent.authentication_failed"]).await;
     let source = EventSource::new(&control).await;
     let service = Some(control.service());
 
     let challenge = source.challenge(service).await;
-    let signature = source.signature(&challenge);
-    source.answer(&challenge, &signature).await.expect(200);
-    assert_eq!(source.answer(&challenge, &signature).await.error().2, "challenge_used");
+    let signature = source.sign(&challenge);
+    source.authenticate(&challenge, &signature).await.expect(200);
+    assert_eq!(source.authenticate(&challenge, &signature).await.error().2, "challenge_used");
     let challenge = source.challenge(service).await;
-    let signature = source.signature(&challenge);
+    let signature = source.sign(&challenge);
     let end: jiff::Timestamp = challenge["expiresAt"].as_str().unwrap().parse().unwrap();
     let expired = async || (SystemClock.now().micros() > end.as_microsecond()).then_some(());
     eventually("the challenge expires", expired, String::new).await;
-    assert_eq!(source.answer(&challenge, &signature).await.error().2, "challenge_expired");
+    assert_eq!(source.authenticate(&challenge, &signature).await.error().2, "challenge_expired");
 
     let pair = source.agent.api.login(&source.agent.key, &source.agent.id, service).await.unwrap();
     let refresh = json!({ "refreshToken": pair.refresh_token.expose_secret() });
@@ -231,10 +234,10 @@ async fn failed_login_events_have_the_reason() {
     assert_eq!(control.api.post("/auth/refresh", refresh).await.error().2, "refresh_reused");
     let challenge = source.challenge(service).await;
     control.set_status(&source.agent.id, "suspended").await.expect(200);
-    let signature = source.signature(&challenge);
-    assert_eq!(source.answer(&challenge, &signature).await.error().2, "agent_suspended");
-    receiver.until(4).await;
-    await_all_events(&target, &receiver).await;
+    let signature = source.sign(&challenge);
+    assert_eq!(source.authenticate(&challenge, &signature).await.error().2, "agent_suspended");
+    receiver.wait_for_requests(4).await;
+    wait_for_all_events(&target, &receiver).await;
 
     let mut delivered = delivered(&receiver);
     delivered.retain(|(kind, _)| kind != "webhook.test");

@@ -1,6 +1,6 @@
-//! `webhook_queue` in `/health`: up, degraded with a backlog, or down.
+//! Tests of `webhook_queue` in `/health`, which is up, degraded with a backlog, or down.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_client::PrivateKey;
 use countersign_tests::{InProcessServer, ManualClock, Receiver, Reply, engines, eventually};
@@ -15,14 +15,14 @@ struct Fixture {
     folder: TempDir,
     receiver: Receiver,
     agent: String,
-    /// The path of the pending deliveries.
+    /// The path that lists the pending deliveries.
     deliveries: String,
 }
 
 impl Fixture {
     async fn new() -> Self {
         let (clock, folder) = (ManualClock::new(), tempfile::tempdir().unwrap());
-        let receiver = Receiver::start(Reply::Held).await;
+        let receiver = Receiver::start(Reply::Pending).await;
         let server = InProcessServer::start(folder.path(), &[], &clock).await;
         let key = PrivateKey::generate().public_pem().unwrap();
         let agent = json!({ "email": "o@example.org", "name": "Agent", "publicKey": key });
@@ -42,7 +42,7 @@ impl Fixture {
         response.body
     }
 
-    async fn event(&self) {
+    async fn emit_event(&self) {
         self.send("/trust/feedback", json!({ "agentId": self.agent, "score": 50 })).await;
     }
 
@@ -58,16 +58,16 @@ impl Fixture {
         assert_eq!(changed["status"], status);
     }
 
-    async fn until_pending(&self, count: usize) {
+    async fn wait_until_pending(&self, count: usize) {
         let key = InProcessServer::env(self.folder.path(), "SERVICE_KEY");
-        let all = async || {
+        let counted = async || {
             let page = self.server.api.get_as(&key, &self.deliveries).await.expect(200);
             (page["pagination"]["total"] == count).then_some(())
         };
-        eventually("all events are pending", all, String::new).await;
+        eventually("all events are pending", counted, String::new).await;
     }
 
-    async fn until(&self, status: &str, queue: &str) {
+    async fn wait_for_health(&self, status: &str, queue: &str) {
         let expected = (200, json!(status), json!(queue));
         let is_expected = async || (self.health().await == expected).then_some(());
         eventually(&format!("health is {status} and the queue is {queue}"), is_expected, String::new).await;
@@ -77,17 +77,17 @@ impl Fixture {
 #[tokio::test]
 async fn waiting_events_of_a_working_receiver_are_reported_as_backlog() {
     let fixture = Fixture::new().await;
-    fixture.until("healthy", "up").await;
+    fixture.wait_for_health("healthy", "up").await;
     for _ in 0..8 {
-        fixture.event().await;
+        fixture.emit_event().await;
     }
-    // The first request is still unanswered.
-    fixture.until_pending(8).await;
-    fixture.until("healthy", "up").await;
+    // The receiver has not responded to the first request yet.
+    fixture.wait_until_pending(8).await;
+    fixture.wait_for_health("healthy", "up").await;
     fixture.clock.advance(Duration::from_mins(6));
-    fixture.until("degraded", "degraded").await;
+    fixture.wait_for_health("degraded", "degraded").await;
     fixture.receiver.set_reply(Reply::Status(200));
-    fixture.until("healthy", "up").await;
+    fixture.wait_for_health("healthy", "up").await;
 }
 
 #[tokio::test]
@@ -95,10 +95,10 @@ async fn failing_receiver_does_not_degrade_health() {
     let fixture = Fixture::new().await;
     fixture.receiver.set_reply(Reply::Status(500));
     for _ in 0..8 {
-        fixture.event().await;
+        fixture.emit_event().await;
     }
     fixture.clock.advance(Duration::from_mins(6));
-    // Longer than the interval of the health check.
+    // Checks for longer than the interval of the health check.
     for _ in 0..12 {
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert_eq!(fixture.health().await, (200, json!("healthy"), json!("up")));
@@ -110,44 +110,44 @@ async fn paused_time_is_not_reported_as_backlog() {
     let fixture = Fixture::new().await;
     fixture.set_status("paused").await;
     for _ in 0..8 {
-        fixture.event().await;
+        fixture.emit_event().await;
     }
-    fixture.until_pending(8).await;
+    fixture.wait_until_pending(8).await;
     fixture.clock.advance(Duration::from_hours(1));
     fixture.set_status("active").await;
     for _ in 0..12 {
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert_eq!(fixture.health().await, (200, json!("healthy"), json!("up")));
     }
-    // Time after the pause counts.
+    // The time after the pause counts as backlog.
     fixture.clock.advance(Duration::from_mins(6));
-    fixture.until("degraded", "degraded").await;
+    fixture.wait_for_health("degraded", "degraded").await;
 }
 
 #[tokio::test]
 async fn dispatcher_that_cannot_read_its_queue_is_reported_down() {
     let fixture = Fixture::new().await;
     fixture.receiver.set_reply(Reply::Status(500));
-    fixture.event().await;
+    fixture.emit_event().await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     sqlx::any::install_default_drivers();
-    let file = || format!("sqlite://{}", fixture.folder.path().join("countersign.db").display());
-    let url = engines::database_of(fixture.folder.path()).await.unwrap_or_else(file);
-    let mut other = AnyConnection::connect(&url).await.unwrap();
-    // Hold the only write transaction of SQLite, or lock the whole table.
+    let sqlite_url = || format!("sqlite://{}", fixture.folder.path().join("countersign.db").display());
+    let url = engines::database_for_folder(fixture.folder.path()).await.unwrap_or_else(sqlite_url);
+    let mut blocker = AnyConnection::connect(&url).await.unwrap();
+    // Holds the only write transaction of SQLite, or locks the whole table.
     let [begin, lock] = if engines::use_postgres_and_redis() {
         ["BEGIN", "LOCK TABLE webhook_deliveries IN EXCLUSIVE MODE"]
     } else {
         ["BEGIN IMMEDIATE", "SELECT 1"]
     };
-    other.execute(begin).await.unwrap();
-    other.execute(lock).await.unwrap();
-    // The next attempt is due, and cannot be read.
+    blocker.execute(begin).await.unwrap();
+    blocker.execute(lock).await.unwrap();
+    // The next attempt is due, but the dispatcher cannot read it.
     fixture.clock.advance(Duration::from_secs(10));
     tokio::time::sleep(Duration::from_secs(2)).await;
     fixture.clock.advance(Duration::from_secs(20));
-    // 200, because the API still works.
-    fixture.until("degraded", "down").await;
-    other.execute("ROLLBACK").await.unwrap();
-    fixture.until("healthy", "up").await;
+    // The status code is 200, because the API still works.
+    fixture.wait_for_health("degraded", "down").await;
+    blocker.execute("ROLLBACK").await.unwrap();
+    fixture.wait_for_health("healthy", "up").await;
 }

@@ -1,104 +1,107 @@
-//! Targets do not delay each other, and a changed URL clears the state of the old one.
+//! Tests that targets do not delay each other, and that a changed URL resets the state of a target.
 
-use countersign_tests::{ControlPlane, EventSource, Receiver, Reply, Target, target::control_with_retries};
+use countersign_tests::{ControlPlane, EventSource, Receiver, Reply, Target, target::start_with_retries};
 use serde_json::json;
 use std::time::Duration;
 
-/// No attempt times out while a test waits for another target.
-const ATTEMPTS: &str = "webhooks.attempt_seconds=300";
+/// A setting with which no attempt times out while a test waits for another target.
+const LONG_ATTEMPT_TIMEOUT: &str = "webhooks.attempt_seconds=300";
 
 /// Emits an event that only the fast target gets, and waits for its delivery.
-async fn await_delivery(fast: &Receiver, source: &EventSource<'_>) {
+async fn wait_for_delivery(fast: &Receiver, source: &EventSource<'_>) {
     let before = fast.count();
     let body = json!({ "agentId": source.agent.id, "score": 50 });
     source.control.api.send_as(source.control.key(), "POST", "/trust/feedback", body).await.expect(200);
-    fast.until(before + 1).await;
+    fast.wait_for_requests(before + 1).await;
 }
 
 #[tokio::test]
 async fn slow_receivers_do_not_delay_other_targets() {
     let control =
-        ControlPlane::start_with(&["webhooks.concurrency=4", "webhooks.target_concurrency=4", ATTEMPTS]).await;
+        ControlPlane::start_with(&["webhooks.concurrency=4", "webhooks.target_concurrency=4", LONG_ATTEMPT_TIMEOUT])
+            .await;
     let mut slow = Vec::new();
     for _ in 0..3 {
-        let receiver = Receiver::start(Reply::After(Duration::from_secs(1), Box::new(Reply::Status(200)))).await;
+        let receiver = Receiver::start(Reply::Delayed(Duration::from_secs(1), Box::new(Reply::Status(200)))).await;
         let target = Target::create_for(&control, &receiver.url, &["agent.role_assigned", "agent.role_revoked"]).await;
         target.pause().await;
         slow.push((receiver, target));
     }
-    let fast = Receiver::good().await;
+    let fast = Receiver::start_ok().await;
     Target::create_for(&control, &fast.url, &["trust.feedback_received"]).await;
     let source = EventSource::new(&control).await;
-    source.events(24).await;
+    source.cause_events(24).await;
     for (_, target) in &slow {
         target.resume().await;
     }
     // After its first success, a target gets several requests concurrently.
     for (receiver, _) in &slow {
-        receiver.until(2).await;
+        receiver.wait_for_requests(2).await;
     }
     for (receiver, _) in &slow {
         receiver.set_reply(Reply::Never);
     }
-    await_delivery(&fast, &source).await;
-    assert!(slow.iter().all(|(receiver, _)| receiver.disconnects().is_empty()), "a hanging attempt ended");
+    wait_for_delivery(&fast, &source).await;
+    assert!(slow.iter().all(|(receiver, _)| receiver.disconnects().is_empty()), "no hanging attempt has ended");
 }
 
 #[tokio::test]
 async fn test_events_to_an_unresponsive_target_do_not_delay_events() {
     let control =
-        ControlPlane::start_with(&["webhooks.concurrency=4", "webhooks.target_concurrency=2", ATTEMPTS]).await;
-    let (unresponsive, fast) = (Receiver::start(Reply::Never).await, Receiver::good().await);
-    let tested = Target::create_for(&control, &unresponsive.url, &["trust.feedback_received"]).await;
-    tested.pause().await;
+        ControlPlane::start_with(&["webhooks.concurrency=4", "webhooks.target_concurrency=2", LONG_ATTEMPT_TIMEOUT])
+            .await;
+    let (unresponsive, fast) = (Receiver::start(Reply::Never).await, Receiver::start_ok().await);
+    let unresponsive_target = Target::create_for(&control, &unresponsive.url, &["trust.feedback_received"]).await;
+    unresponsive_target.pause().await;
     Target::create_for(&control, &fast.url, &["trust.feedback_received"]).await;
     for _ in 0..12 {
-        tested.test().await;
+        unresponsive_target.send_test_event().await;
     }
-    unresponsive.until(1).await;
-    await_delivery(&fast, &EventSource::new(&control).await).await;
-    assert_eq!((unresponsive.count(), unresponsive.open()), (1, 1), "one test event at a time");
+    unresponsive.wait_for_requests(1).await;
+    wait_for_delivery(&fast, &EventSource::new(&control).await).await;
+    assert_eq!((unresponsive.count(), unresponsive.open_connections()), (1, 1), "one test event at a time");
 }
 
 #[tokio::test]
 async fn changed_url_resets_the_failures_of_a_target() {
-    let control = control_with_retries(&[1, 1], &[]).await;
-    let (old, new) = (
-        Receiver::start(Reply::After(Duration::from_secs(4), Box::new(Reply::Status(410)))).await,
-        Receiver::good().await,
+    let control = start_with_retries(&[1, 1], &[]).await;
+    let (old_receiver, new_receiver) = (
+        Receiver::start(Reply::Delayed(Duration::from_secs(4), Box::new(Reply::Status(410)))).await,
+        Receiver::start_ok().await,
     );
-    let target = Target::create(&control, &old.url).await;
+    let target = Target::create(&control, &old_receiver.url).await;
     let source = EventSource::new(&control).await;
     source.assign().await;
-    let event = old.until(1).await.remove(0).id().to_owned();
-    target.change(json!({ "url": new.url })).await;
-    target.until_status(&event, "dead").await;
-    let now = target.read().await;
-    assert_eq!((&now["status"], &now["failingSince"]), (&json!("active"), &json!(null)));
+    let event = old_receiver.wait_for_requests(1).await.remove(0).id().to_owned();
+    target.change(json!({ "url": new_receiver.url })).await;
+    target.wait_for_delivery_status(&event, "dead").await;
+    let current = target.read().await;
+    assert_eq!((&current["status"], &current["failingSince"]), (&json!("active"), &json!(null)));
     source.revoke().await;
-    new.until(1).await;
+    new_receiver.wait_for_requests(1).await;
 }
 
 #[tokio::test]
 async fn changed_url_discards_the_retry_after_delay() {
-    let control = control_with_retries(&[1, 1, 1, 1], &[]).await;
-    let (old, new) = (Receiver::start(Reply::retry_after(503, "3600")).await, Receiver::good().await);
-    let target = Target::create(&control, &old.url).await;
+    let control = start_with_retries(&[1, 1, 1, 1], &[]).await;
+    let (old_receiver, new_receiver) =
+        (Receiver::start(Reply::retry_after(503, "3600")).await, Receiver::start_ok().await);
+    let target = Target::create(&control, &old_receiver.url).await;
     let source = EventSource::new(&control).await;
     source.assign().await;
-    let event = old.until(1).await.remove(0).id().to_owned();
-    target.until_delivery(&event, "the attempt is recorded", |delivery| delivery["attempts"] == 1).await;
+    let event = old_receiver.wait_for_requests(1).await.remove(0).id().to_owned();
+    target.wait_for_delivery(&event, "the attempt is recorded", |delivery| delivery["attempts"] == 1).await;
     source.revoke().await;
     tokio::time::sleep(Duration::from_millis(1500)).await;
-    assert_eq!(old.count(), 1, "nothing is sent before the delay is over");
-    target.change(json!({ "url": new.url })).await;
-    assert_eq!(new.until(1).await[0].json()["event"], "agent.role_revoked");
+    assert_eq!(old_receiver.count(), 1, "nothing is sent before the delay is over");
+    target.change(json!({ "url": new_receiver.url })).await;
+    assert_eq!(new_receiver.wait_for_requests(1).await[0].json()["event"], "agent.role_revoked");
 }
 
 #[tokio::test]
 async fn login_for_an_unknown_service_emits_no_event() {
     let control = ControlPlane::start().await;
-    let receiver = Receiver::good().await;
+    let receiver = Receiver::start_ok().await;
     Target::create_for_deployment(&control, &receiver.url).await;
     let source = EventSource::new(&control).await;
     for number in 0..20 {
@@ -110,14 +113,14 @@ async fn login_for_an_unknown_service_emits_no_event() {
         assert_eq!((response.status, response.text("/error/code")), (404, "SERVICE_NOT_FOUND"));
     }
     source.fail_login(None).await;
-    let delivered = receiver.until(1).await;
+    let delivered = receiver.wait_for_requests(1).await;
     assert_eq!((delivered.len(), &delivered[0].data()["serviceId"]), (1, &json!(null)));
 }
 
 #[tokio::test]
 async fn replay_accepts_only_finished_deliveries() {
     let control = ControlPlane::start().await;
-    let receiver = Receiver::good().await;
+    let receiver = Receiver::start_ok().await;
     let target = Target::create(&control, &receiver.url).await;
     let path = control.path(&format!("/webhooks/{}/replay", target.id));
     let body = json!({ "since": "2026-01-01T00:00:00Z", "status": "pending" });

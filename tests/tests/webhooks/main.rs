@@ -1,12 +1,13 @@
-//! Webhooks, from the API to the receivers.
+//! Tests of webhooks, from the API to the receivers.
 //!
-//! `events` tests content and recipients of events, `role_losses` lost roles, `bursts` bursts of failed logins, `signatures`
-//! signatures and secrets, `delivery` attempts and retries, `clocks` behaviour over days, `targets` pause, replay and
-//! deletion, `isolation` that targets do not affect each other, and `address_guard` forbidden addresses. `crashes` kills the
-//! control plane, `backlog` has thousands of pending deliveries, `dead_targets` has targets that never answer.
+//! `events` tests content and recipients of events, `role_losses` lost roles, `bursts` bursts of failed logins,
+//! `signatures` signatures and secrets, `delivery` attempts and retries, `clocks` behaviour over days, `targets`
+//! pause, replay and deletion, `isolation` that targets do not affect each other, and `address_guard` forbidden
+//! addresses. `crashes` kills the control plane, `backlog` has thousands of pending deliveries, `dead_targets` has
+//! targets that never respond.
 
-#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
-#![expect(clippy::print_stdout, reason = "what is measured here is worth reading")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
+#![expect(clippy::print_stdout, reason = "prints measurements")]
 
 mod address_guard;
 mod backlog;

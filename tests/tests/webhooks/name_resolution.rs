@@ -1,6 +1,6 @@
-//! DNS rebinding: each connection uses only addresses that were checked for that connection.
+//! Tests against DNS rebinding: each connection uses only addresses that were checked for that connection.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_control_plane::{Dependencies, HostResolver, ResolveFuture};
 use countersign_tests::{HttpResponse, InProcessServer, Receiver, Reply, eventually};
@@ -13,10 +13,10 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Allowed with `--dev`.
+/// An address that `--dev` allows.
 const ALLOWED: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Never allowed, although connections to it reach this machine.
+/// An address that is never allowed, although connections to it reach this machine.
 const FORBIDDEN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// A resolver whose addresses the test sets.
@@ -43,8 +43,9 @@ struct Fixture {
     receiver: Receiver,
 }
 
-/// A receiver on all addresses that closes each connection, so that the next event needs another.
-async fn new_connections() -> Receiver {
+/// Starts a receiver on all addresses that closes each connection after its response, so that each event needs a new
+/// connection.
+async fn start_closing_receiver() -> Receiver {
     let receiver = Receiver::on_all_addresses().await;
     receiver.set_reply(Reply::Full(200, vec![("connection", "close".to_owned())], String::new()));
     receiver
@@ -53,7 +54,7 @@ async fn new_connections() -> Receiver {
 impl Fixture {
     async fn new() -> Self {
         let (resolver, folder, receiver) =
-            (Arc::new(FakeResolver::default()), tempfile::tempdir().unwrap(), new_connections().await);
+            (Arc::new(FakeResolver::default()), tempfile::tempdir().unwrap(), start_closing_receiver().await);
         let dependencies = Dependencies { resolver: resolver.clone(), ..Dependencies::default() };
         let server = InProcessServer::start_with(folder.path(), &[], dependencies).await;
         Self { server, resolver, folder, receiver }
@@ -69,7 +70,7 @@ impl Fixture {
         self.send("POST", "", json!({ "url": url })).await
     }
 
-    /// Sends a test event; returns the finished delivery.
+    /// Sends a test event and returns the finished delivery.
     async fn send_test(&self, webhook: &str) -> Value {
         let sent = self.send("POST", &format!("/{webhook}/test"), json!({})).await.expect(202);
         let path = format!("/{webhook}/deliveries/{}", sent["eventId"].as_str().unwrap());
@@ -77,7 +78,7 @@ impl Fixture {
             let delivery = self.send("GET", &path, json!({})).await.expect(200);
             (delivery["status"] != "pending").then_some(delivery)
         };
-        eventually("the test is delivered or dead", finished, String::new).await
+        eventually("the test event is delivered or dead", finished, String::new).await
     }
 }
 
@@ -109,14 +110,14 @@ async fn address_change_after_the_check_is_refused() {
 async fn host_names_with_forbidden_addresses_are_refused_on_create_and_change() {
     let fixture = Fixture::new().await;
     let port = fixture.receiver.port();
-    fixture.resolver.set("good.example", &[ALLOWED]);
-    fixture.resolver.set("bad.example", &[FORBIDDEN]);
+    fixture.resolver.set("allowed.example", &[ALLOWED]);
+    fixture.resolver.set("forbidden.example", &[FORBIDDEN]);
     fixture.resolver.set("public.example", &[IpAddr::V4(Ipv4Addr::new(1, 1, 1, 1))]);
     fixture.resolver.set("empty.example", &[]);
-    let created = fixture.create(&format!("http://good.example:{port}/")).await.expect(201);
+    let created = fixture.create(&format!("http://allowed.example:{port}/")).await.expect(201);
     let webhook = format!("/{}", created["webhookId"].as_str().unwrap());
     for (url, message) in [
-        ("https://bad.example/", "not public"),
+        ("https://forbidden.example/", "not public"),
         ("https://unknown.example/", "does not resolve"),
         ("https://empty.example/", "does not resolve"),
         ("http://public.example/", "must be https"),
@@ -126,7 +127,7 @@ async fn host_names_with_forbidden_addresses_are_refused_on_create_and_change() 
             assert!(refused.text("/error/details/fields/url").contains(message), "{url}: {}", refused.body);
         }
     }
-    assert_eq!(fixture.send("GET", &webhook, json!({})).await.text("/url"), format!("http://good.example:{port}/"));
+    assert_eq!(fixture.send("GET", &webhook, json!({})).await.text("/url"), format!("http://allowed.example:{port}/"));
     fixture.send("PATCH", &webhook, json!({ "url": "https://public.example/" })).await.expect(200);
     assert_eq!(fixture.receiver.connections(), 0, "the check makes no connection");
 }

@@ -1,4 +1,5 @@
-//! Two control planes on one PostgreSQL share deliveries: each event is delivered once, even if one is killed.
+//! Tests that two control planes with one PostgreSQL share deliveries and deliver each event once, even if one of
+//! them is killed.
 
 use countersign_tests::{ControlPlane, HttpResponse, Postgres, Receiver, eventually};
 use serde_json::{Value, json};
@@ -7,20 +8,20 @@ async fn replica(database: &str) -> ControlPlane {
     ControlPlane::start_replica(database, &["webhooks.attempt_seconds=1"]).await
 }
 
-/// Assigns a role repeatedly with a later expiry; each assignment emits an event.
-async fn emit_events(replicas: &[&ControlPlane], agent: &str, role: &str, times: usize) {
+/// Assigns a role repeatedly with a later expiry, so that each assignment emits an event.
+async fn emit_events(replicas: &[&ControlPlane], agent: &str, role: &str, count: usize) {
     let path = replicas[0].path(&format!("/agents/{agent}/roles"));
     let assign = async |number: usize| {
         let end = format!("2090-01-01T{:02}:{:02}:{:02}Z", number / 3600, number / 60 % 60, number % 60);
         let body = json!({ "roleId": role, "expiresAt": end });
         replicas[number % replicas.len()].api.send_as(replicas[0].key(), "POST", &path, body).await.expect(200);
     };
-    for number in 0..times {
+    for number in 0..count {
         assign(number).await;
     }
 }
 
-async fn pending(control: &ControlPlane, webhook: &str) -> Value {
+async fn pending_count(control: &ControlPlane, webhook: &str) -> Value {
     let path = control.path(&format!("/webhooks/{webhook}/deliveries?status=pending"));
     let page: HttpResponse = control.api.get_as(control.key(), &path).await;
     page.expect(200)["pagination"]["total"].clone()
@@ -29,9 +30,9 @@ async fn pending(control: &ControlPlane, webhook: &str) -> Value {
 #[tokio::test]
 async fn replicas_share_the_queue_and_take_over_after_a_crash() {
     let postgres = Postgres::start().await;
-    let database = postgres.database().await;
+    let database = postgres.create_database().await;
     let (first, mut second) = (replica(&database).await, replica(&database).await);
-    let receiver = Receiver::good().await;
+    let receiver = Receiver::start_ok().await;
     let body = json!({ "url": receiver.url, "events": ["agent.role_assigned"] });
     let created = first.api.send_as(first.key(), "POST", &first.path("/webhooks"), body).await.expect(201);
     let webhook = created["webhookId"].as_str().unwrap();
@@ -41,7 +42,7 @@ async fn replicas_share_the_queue_and_take_over_after_a_crash() {
     let agent = first.api.post("/auth/register", agent).await.expect(201)["agentId"].as_str().unwrap().to_owned();
 
     emit_events(&[&first, &second], &agent, &role, 300).await;
-    let delivered = async || (receiver.events() == 300 && pending(&first, webhook).await == 0).then_some(());
+    let delivered = async || (receiver.events() == 300 && pending_count(&first, webhook).await == 0).then_some(());
     eventually("all events are delivered", delivered, || first.log()).await;
     assert_eq!(receiver.count(), 300, "both replicas together deliver each event once");
 
@@ -51,12 +52,12 @@ async fn replicas_share_the_queue_and_take_over_after_a_crash() {
     emit_events(&[&first], &agent, &role, 50).await;
     let path = first.path(&format!("/webhooks/{webhook}/test"));
     first.api.send_as(first.key(), "POST", &path, json!({})).await.expect(202);
-    let delivered = async || (receiver.events() == 401 && pending(&first, webhook).await == 0).then_some(());
+    let delivered = async || (receiver.events() == 401 && pending_count(&first, webhook).await == 0).then_some(());
     let _timeout = tokio::time::timeout(std::time::Duration::from_secs(90), async {
         while delivered().await.is_none() {
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         }
     })
     .await;
-    assert_eq!((receiver.events(), pending(&first, webhook).await), (401, json!(0)), "{}", first.log());
+    assert_eq!((receiver.events(), pending_count(&first, webhook).await), (401, json!(0)), "{}", first.log());
 }

@@ -1,4 +1,4 @@
-//! Lost roles: a role is revoked, expires, or is deleted. Each loss emits one event.
+//! Tests that an agent's loss of a role, by revocation, expiry or deletion, emits one event.
 
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{Agent, ControlPlane, EventSource, Received, Receiver, Target, eventually};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const ROLE_REVOKED: [&str; 1] = ["agent.role_revoked"];
 
-/// The time in the given number of seconds, as a number and as text.
+/// The time that is this number of seconds from now, in Unix seconds and as text.
 fn seconds_from_now(seconds: i64) -> (i64, String) {
     let end = SystemClock.now().seconds() + seconds;
     (end, jiff::Timestamp::from_second(end).unwrap().to_string())
@@ -29,24 +29,24 @@ fn losses(receiver: &Receiver) -> Vec<(String, String, String)> {
 #[tokio::test]
 async fn expired_role_is_reported_once_within_seconds_and_across_a_crash() {
     let mut control = ControlPlane::start().await;
-    let receiver = Receiver::good().await;
+    let receiver = Receiver::start_ok().await;
     let target = Target::create_for(&control, &receiver.url, &ROLE_REVOKED).await;
     let role = control.create_role("reader", &["read"]).await;
     let mut agents = Vec::new();
     for _ in 0..4 {
         agents.push(Agent::register(&control, "Agent").await);
     }
-    // Two groups: one expires while the control plane runs, one while it is stopped.
+    // The roles of two agents expire while the control plane runs, the roles of the others while it is stopped.
     let (first_end, first) = seconds_from_now(2);
     for agent in &agents[..2] {
         control.assign_until(&agent.id, &role, Some(first.clone())).await;
     }
-    let all = receiver.until(2).await;
-    let noticed = SystemClock.now().seconds();
-    assert!((first_end..first_end + 5).contains(&noticed), "expired at {first_end}, reported at {noticed}");
+    let all = receiver.wait_for_requests(2).await;
+    let received_at = SystemClock.now().seconds();
+    assert!((first_end..first_end + 5).contains(&received_at), "expired at {first_end}, reported at {received_at}");
     for event in &all {
         let at: jiff::Timestamp = event.json()["timestamp"].as_str().unwrap().parse().unwrap();
-        assert!((first_end..=noticed).contains(&at.as_second()), "{}", event.json());
+        assert!((first_end..=received_at).contains(&at.as_second()), "{}", event.json());
     }
     let (second_end, second) = seconds_from_now(2);
     for agent in &agents[2..] {
@@ -56,9 +56,9 @@ async fn expired_role_is_reported_once_within_seconds_and_across_a_crash() {
     let expired = async || (SystemClock.now().seconds() > second_end).then_some(());
     eventually("the roles expire", expired, String::new).await;
     control.restart().await;
-    receiver.until(4).await;
+    receiver.wait_for_requests(4).await;
     control.restart().await;
-    let test = target.test().await;
+    let test = target.send_test_event().await;
     eventually(
         "the test event is delivered",
         async || receiver.received().iter().any(|request| request.id() == test).then_some(()),
@@ -74,23 +74,23 @@ async fn expired_role_is_reported_once_within_seconds_and_across_a_crash() {
 #[tokio::test]
 async fn deleted_role_is_reported_for_every_agent_that_had_it() {
     let control = ControlPlane::start().await;
-    let receiver = Receiver::good().await;
+    let receiver = Receiver::start_ok().await;
     Target::create_for(&control, &receiver.url, &ROLE_REVOKED).await;
     let role = control.create_role("reader", &["read"]).await;
     let mut agents = Vec::new();
     for _ in 0..4 {
         agents.push(Agent::register(&control, "Agent").await.id);
     }
-    let [permanent, long_lived, revoked, expired_agent] = &agents[..] else { unreachable!("four agents") };
+    let [permanent, long_lived, revoked, expired_agent] = &agents[..] else { unreachable!("there are four agents") };
     control.assign(permanent, &role).await;
     control.assign_until(long_lived, &role, Some(seconds_from_now(3600).1)).await;
     control.assign(revoked, &role).await;
     assert!(control.revoke(revoked, &role).await);
     assert!(!control.revoke(revoked, &role).await, "a role is revoked once");
     control.assign_until(expired_agent, &role, Some(seconds_from_now(2).1)).await;
-    receiver.until(2).await;
+    receiver.wait_for_requests(2).await;
     control.delete_role(&role).await.expect(200);
-    receiver.until(4).await;
+    receiver.wait_for_requests(4).await;
     let mut expected =
         [(permanent, "role_deleted"), (long_lived, "role_deleted"), (revoked, "revoked"), (expired_agent, "expired")]
             .map(|(agent, reason)| (agent.clone(), role.clone(), reason.to_owned()));
@@ -101,7 +101,7 @@ async fn deleted_role_is_reported_for_every_agent_that_had_it() {
 #[tokio::test]
 async fn extended_or_revoked_role_is_not_reported_as_expired() {
     let control = ControlPlane::start().await;
-    let receiver = Receiver::good().await;
+    let receiver = Receiver::start_ok().await;
     let target = Target::create(&control, &receiver.url).await;
     let source = EventSource::new(&control).await;
     let other = control.create_role("writer", &["write"]).await;
@@ -114,7 +114,7 @@ async fn extended_or_revoked_role_is_not_reported_as_expired() {
     assert!(control.revoke(agent, &other).await);
     let expired = async || (SystemClock.now().seconds() > end + 3).then_some(());
     eventually("the original expiry has passed", expired, String::new).await;
-    let test = target.test().await;
+    let test = target.send_test_event().await;
     eventually(
         "the test event is delivered",
         async || receiver.received().iter().any(|request| request.id() == test).then_some(()),
@@ -132,12 +132,12 @@ async fn extended_or_revoked_role_is_not_reported_as_expired() {
 #[tokio::test]
 async fn reassigned_role_is_reported_again_when_it_expires() {
     let control = ControlPlane::start().await;
-    let receiver = Receiver::good().await;
+    let receiver = Receiver::start_ok().await;
     Target::create_for(&control, &receiver.url, &ROLE_REVOKED).await;
     let source = EventSource::new(&control).await;
     for round in 1..=2 {
         control.assign_until(&source.agent.id, &source.role, Some(seconds_from_now(2).1)).await;
-        receiver.until(round).await;
+        receiver.wait_for_requests(round).await;
     }
     tokio::time::sleep(Duration::from_secs(2)).await;
     let expired_agent = (source.agent.id.clone(), source.role.clone(), "expired".to_owned());

@@ -1,4 +1,4 @@
-//! Signatures, verified with the reference library of Standard Webhooks in Python.
+//! Tests of signatures with the reference library of Standard Webhooks in Python.
 
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{ControlPlane, EventSource, Received, Receiver, StandardWebhooks, Target};
@@ -7,27 +7,27 @@ use countersign_tests::{ControlPlane, EventSource, Received, Receiver, StandardW
 #[tokio::test]
 async fn requests_are_signed_and_altered_requests_fail_verification() {
     let control = ControlPlane::start().await;
-    let receiver = Receiver::good().await;
+    let receiver = Receiver::start_ok().await;
     let target = Target::create(&control, &receiver.url).await;
-    let another = Target::create(&control, &receiver.url).await;
-    assert!(target.secret.starts_with("whsec_") && target.secret != another.secret);
-    another.delete().await;
-    // A name that must be delivered unchanged to the byte.
+    let other_target = Target::create(&control, &receiver.url).await;
+    assert!(target.secret.starts_with("whsec_") && target.secret != other_target.secret);
+    other_target.delete().await;
+    // The body must contain this name without any change of its bytes.
     let source = EventSource::with_role(&control, "Größe \"100%\"\\").await;
-    source.events(4).await;
-    let all = receiver.until(4).await;
+    source.cause_events(4).await;
+    let all = receiver.wait_for_requests(4).await;
     let mut library = StandardWebhooks::start();
-    library.assert_signed(&target.secret, &all);
+    library.assert_signatures(&target.secret, &all);
     let signed = &all[0];
-    for (name, forged) in changed(signed) {
+    for (name, forged) in altered_requests(signed) {
         let result = library.verify(&target.secret, &forged);
         assert!(result.contains("No matching signature"), "{name}: {result}");
     }
-    let result = library.verify(&another.secret, signed);
+    let result = library.verify(&other_target.secret, signed);
     assert!(result.contains("No matching signature"), "another secret: {result}");
 }
 
-fn changed(signed: &Received) -> Vec<(&'static str, Received)> {
+fn altered_requests(signed: &Received) -> Vec<(&'static str, Received)> {
     let body = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut forged = signed.clone();
         change(&mut forged.body);
@@ -37,51 +37,51 @@ fn changed(signed: &Received) -> Vec<(&'static str, Received)> {
     let id = signed.id().to_owned();
     let last = if id.ends_with('0') { "1" } else { "0" };
     vec![
-        ("a space more", body(&|body| body.push(b' '))),
-        ("a byte less", body(&|body| body.truncate(body.len() - 1))),
-        ("another letter", body(&|body| body[2] ^= 1)),
-        ("another second", signed.clone().with("webhook-timestamp", &later)),
-        ("another id", signed.clone().with("webhook-id", &format!("{}{last}", &id[..id.len() - 1]))),
+        ("an additional space", body(&|body| body.push(b' '))),
+        ("a removed byte", body(&|body| body.truncate(body.len() - 1))),
+        ("a changed letter", body(&|body| body[2] ^= 1)),
+        ("another timestamp", signed.clone().with_header("webhook-timestamp", &later)),
+        ("another id", signed.clone().with_header("webhook-id", &format!("{}{last}", &id[..id.len() - 1]))),
     ]
 }
 
 #[tokio::test]
 async fn both_secrets_are_valid_for_a_day_after_a_rotation() {
     let control = ControlPlane::start().await;
-    let receiver = Receiver::good().await;
+    let receiver = Receiver::start_ok().await;
     let mut target = Target::create_for(&control, &receiver.url, &["agent.role_assigned"]).await;
-    let (old, started) = (target.secret.clone(), SystemClock.now().seconds());
-    target.test().await;
-    assert!(!receiver.until(1).await[0].header("webhook-signature").contains(' '));
-    let rotated = target.rotate().await;
-    assert!(target.secret.starts_with("whsec_") && target.secret != old);
-    let until: jiff::Timestamp = rotated["previousSecretExpiresAt"].as_str().unwrap().parse().unwrap();
-    assert!((0..=10).contains(&(until.as_second() - started - 24 * 3600)), "{rotated}");
+    let (old_secret, started) = (target.secret.clone(), SystemClock.now().seconds());
+    target.send_test_event().await;
+    assert!(!receiver.wait_for_requests(1).await[0].header("webhook-signature").contains(' '));
+    let rotated = target.rotate_secret().await;
+    assert!(target.secret.starts_with("whsec_") && target.secret != old_secret);
+    let expires_at: jiff::Timestamp = rotated["previousSecretExpiresAt"].as_str().unwrap().parse().unwrap();
+    assert!((0..=10).contains(&(expires_at.as_second() - started - 24 * 3600)), "{rotated}");
     assert_eq!(target.read().await["previousSecretExpiresAt"], rotated["previousSecretExpiresAt"]);
 
-    target.test().await;
-    let both = receiver.until(2).await.remove(1);
-    assert_eq!(both.header("webhook-signature").split(' ').count(), 2);
+    target.send_test_event().await;
+    let double_signed = receiver.wait_for_requests(2).await.remove(1);
+    assert_eq!(double_signed.header("webhook-signature").split(' ').count(), 2);
     let mut library = StandardWebhooks::start();
-    library.assert_signed(&old, std::slice::from_ref(&both));
-    library.assert_signed(&target.secret, std::slice::from_ref(&both));
+    library.assert_signatures(&old_secret, std::slice::from_ref(&double_signed));
+    library.assert_signatures(&target.secret, std::slice::from_ref(&double_signed));
 
-    // A second rotation drops the first secret: at most two are valid.
-    let middle = target.secret.clone();
-    target.rotate().await;
-    target.test().await;
-    let again = receiver.until(3).await.remove(2);
-    assert_eq!(again.header("webhook-signature").split(' ').count(), 2);
-    library.assert_signed(&middle, std::slice::from_ref(&again));
-    library.assert_signed(&target.secret, std::slice::from_ref(&again));
-    assert!(library.verify(&old, &again).contains("No matching signature"));
+    // A second rotation drops the first secret, because at most two secrets are valid.
+    let second_secret = target.secret.clone();
+    target.rotate_secret().await;
+    target.send_test_event().await;
+    let after_second_rotation = receiver.wait_for_requests(3).await.remove(2);
+    assert_eq!(after_second_rotation.header("webhook-signature").split(' ').count(), 2);
+    library.assert_signatures(&second_secret, std::slice::from_ref(&after_second_rotation));
+    library.assert_signatures(&target.secret, std::slice::from_ref(&after_second_rotation));
+    assert!(library.verify(&old_secret, &after_second_rotation).contains("No matching signature"));
 }
 
 #[tokio::test]
 async fn secret_is_returned_once_and_stored_encrypted() {
     // SQLite, because the test searches its files.
     let control = ControlPlane::start_with(&["database.url="]).await;
-    let receiver = Receiver::good().await;
+    let receiver = Receiver::start_ok().await;
     let target = Target::create(&control, &receiver.url).await;
     assert_eq!(target.read().await["secret"], serde_json::Value::Null);
     let bytes = target.secret.trim_start_matches("whsec_");
@@ -90,8 +90,8 @@ async fn secret_is_returned_once_and_stored_encrypted() {
     let files = ["countersign.db", "countersign.db-wal", "log"];
     let stored = files.map(|name| std::fs::read(control.folder().join(name)).unwrap_or_default()).concat();
     let contains = |needle: &[u8]| stored.windows(needle.len()).any(|window| window == needle);
-    assert!(contains(target.id.as_bytes()), "the target is stored there");
+    assert!(contains(target.id.as_bytes()), "the files contain the target");
     for needle in [bytes.as_bytes(), &raw, hex::encode(&raw).as_bytes()] {
-        assert!(!contains(needle), "the secret is readable");
+        assert!(!contains(needle), "the files do not contain the secret");
     }
 }

@@ -1,9 +1,9 @@
-//! Operations of the owner of a target: pause, resume, test, replay, change and delete.
+//! Tests of the operations on a target: pause, resume, test, replay, change and delete.
 
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{
     ControlPlane, EventSource, Receiver, RefusingPort, Reply, StandardWebhooks, Target, eventually,
-    target::control_with_retries,
+    target::start_with_retries,
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, time::Duration};
@@ -11,60 +11,60 @@ use std::{collections::BTreeSet, time::Duration};
 #[tokio::test]
 async fn paused_target_gets_its_events_when_it_is_resumed() {
     let mut control = ControlPlane::start().await;
-    let receiver = Receiver::good().await;
+    let receiver = Receiver::start_ok().await;
     let target = Target::create(&control, &receiver.url).await;
     target.pause().await;
-    EventSource::new(&control).await.events(6).await;
-    let test = target.test().await;
-    let first = receiver.until(1).await.remove(0);
+    EventSource::new(&control).await.cause_events(6).await;
+    let test = target.send_test_event().await;
+    let first = receiver.wait_for_requests(1).await.remove(0);
     assert_eq!(first.id(), test, "a paused target gets test events");
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!((receiver.count(), target.total("pending").await), (1, 6));
+    assert_eq!((receiver.count(), target.count_deliveries("pending").await), (1, 6));
     control.restart().await;
     assert_eq!(target.read().await["status"], "paused");
     target.resume().await;
-    let all = receiver.until(7).await;
-    StandardWebhooks::start().assert_signed(&target.secret, &all);
+    let all = receiver.wait_for_requests(7).await;
+    StandardWebhooks::start().assert_signatures(&target.secret, &all);
     assert_eq!(receiver.events(), 7);
-    let none_pending = async || (target.total("pending").await == 0).then_some(());
+    let none_pending = async || (target.count_deliveries("pending").await == 0).then_some(());
     eventually("all deliveries are recorded", none_pending, String::new).await;
-    assert_eq!(target.total("delivered").await, 7);
+    assert_eq!(target.count_deliveries("delivered").await, 7);
 }
 
 #[tokio::test]
-async fn pause_also_holds_events_already_taken_from_the_queue() {
+async fn pause_also_stops_events_that_were_read_from_the_queue() {
     let control = ControlPlane::start().await;
-    let receiver = Receiver::start(Reply::After(Duration::from_millis(300), Box::new(Reply::Status(200)))).await;
+    let receiver = Receiver::start(Reply::Delayed(Duration::from_millis(300), Box::new(Reply::Status(200)))).await;
     let target = Target::create(&control, &receiver.url).await;
-    EventSource::new(&control).await.events(60).await;
-    receiver.until(20).await;
+    EventSource::new(&control).await.cause_events(60).await;
+    receiver.wait_for_requests(20).await;
     target.pause().await;
     // Pending requests finish.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let arrived = receiver.count();
+    let received_count = receiver.count();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(receiver.count(), arrived);
-    assert_eq!(target.total("pending").await, 60 - arrived as u64);
+    assert_eq!(receiver.count(), received_count);
+    assert_eq!(target.count_deliveries("pending").await, 60 - received_count as u64);
     target.resume().await;
-    receiver.until(60).await;
+    receiver.wait_for_requests(60).await;
     assert_eq!(receiver.events(), 60);
 }
 
 #[tokio::test]
 async fn deleted_target_gets_no_more_events() {
-    let control = control_with_retries(&[1, 1, 1, 1], &[]).await;
+    let control = start_with_retries(&[1, 1, 1, 1], &[]).await;
     let receiver = Receiver::start(Reply::Status(500)).await;
     let target = Target::create(&control, &receiver.url).await;
-    let other = Receiver::good().await;
+    let other = Receiver::start_ok().await;
     Target::create(&control, &other.url).await;
     let source = EventSource::new(&control).await;
     source.assign().await;
-    receiver.until(1).await;
+    receiver.wait_for_requests(1).await;
     target.delete().await;
     // A request that was pending at the deletion may still arrive.
     let before = receiver.count();
     source.revoke().await;
-    other.until(2).await;
+    other.wait_for_requests(2).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(receiver.count() <= before + 1, "{} after {before}", receiver.count());
     for (method, subpath) in
@@ -78,21 +78,23 @@ async fn deleted_target_gets_no_more_events() {
 
 #[tokio::test]
 async fn delivered_and_dead_events_are_replayed_since_a_time() {
-    let control = control_with_retries(&[1], &[]).await;
+    let control = start_with_retries(&[1], &[]).await;
     let receiver = Receiver::start_with(|received, _| {
         Reply::Status(if received.json()["event"] == "agent.role_revoked" { 500 } else { 200 })
     });
     let receiver = receiver.await;
     let target = Target::create(&control, &receiver.url).await;
     let source = EventSource::new(&control).await;
-    source.events(2).await;
-    let await_totals = async |delivered, dead| {
-        let counts_match =
-            async || (target.total("delivered").await == delivered && target.total("dead").await == dead).then_some(());
+    source.cause_events(2).await;
+    let wait_for_totals = async |delivered, dead| {
+        let counts_match = async || {
+            (target.count_deliveries("delivered").await == delivered && target.count_deliveries("dead").await == dead)
+                .then_some(())
+        };
         eventually("all deliveries are finished", counts_match, String::new).await;
     };
-    await_totals(1, 1).await;
-    let (seconds, next) = (SystemClock.now().seconds(), async |second| {
+    wait_for_totals(1, 1).await;
+    let (seconds, wait_for_next_second) = (SystemClock.now().seconds(), async |second| {
         eventually(
             "the next second starts",
             async || (SystemClock.now().seconds() > second).then_some(()),
@@ -100,52 +102,52 @@ async fn delivered_and_dead_events_are_replayed_since_a_time() {
         )
         .await;
     });
-    next(seconds).await;
+    wait_for_next_second(seconds).await;
     let since = jiff::Timestamp::from_second(SystemClock.now().seconds()).unwrap().to_string();
     let early = "2020-01-01T00:00:00Z";
-    source.events(4).await;
-    await_totals(3, 3).await;
+    source.cause_events(4).await;
+    wait_for_totals(3, 3).await;
     let ids: BTreeSet<_> = receiver.received().iter().map(|request| request.id().to_owned()).collect();
     assert_eq!(ids.len(), 6);
 
     receiver.set_reply(Reply::Status(200));
     let before = receiver.count();
     assert_eq!(target.replay_since(json!({ "since": since, "status": "dead" })).await, 2);
-    await_totals(5, 1).await;
+    wait_for_totals(5, 1).await;
     assert_eq!(receiver.count(), before + 2);
     assert_eq!(target.replay_since(json!({ "since": since, "status": "delivered" })).await, 4);
-    receiver.until(before + 6).await;
-    await_totals(5, 1).await;
+    receiver.wait_for_requests(before + 6).await;
+    wait_for_totals(5, 1).await;
     assert_eq!(target.replay_since(json!({ "since": early })).await, 6);
-    await_totals(6, 0).await;
-    let all = receiver.until(before + 12).await;
+    wait_for_totals(6, 0).await;
+    let all = receiver.wait_for_requests(before + 12).await;
     assert_eq!(
         all.iter().map(|request| request.id().to_owned()).collect::<BTreeSet<_>>(),
         ids,
         "the replayed events have their original ids"
     );
-    StandardWebhooks::start().assert_signed(&target.secret, &all);
+    StandardWebhooks::start().assert_signatures(&target.secret, &all);
     let future = jiff::Timestamp::from_second(SystemClock.now().seconds() + 60).unwrap().to_string();
     assert_eq!(target.replay_since(json!({ "since": future })).await, 0);
 }
 
 #[tokio::test]
-async fn delivery_list_has_the_status_of_each() {
-    let control = control_with_retries(&[600], &[]).await;
+async fn delivery_list_contains_the_status_of_each_delivery() {
+    let control = start_with_retries(&[600], &[]).await;
     let receiver = Receiver::start_with(|received, _| {
         Reply::Status(if received.json()["event"] == "agent.role_revoked" { 500 } else { 200 })
     });
     let receiver = receiver.await;
     let target = Target::create(&control, &receiver.url).await;
-    EventSource::new(&control).await.events(4).await;
-    receiver.until(4).await;
+    EventSource::new(&control).await.cause_events(4).await;
+    receiver.wait_for_requests(4).await;
     let attempted = async || {
         let all = target.deliveries("").await;
         (all.len() == 4 && all.iter().all(|delivery| delivery["attempts"] == 1)).then_some(all)
     };
     let all = eventually("each delivery has one attempt", attempted, String::new).await;
     let kinds: Vec<_> = all.iter().map(|delivery| delivery["event"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["agent.role_revoked", "agent.role_assigned"].repeat(2), "the newest first");
+    assert_eq!(kinds, ["agent.role_revoked", "agent.role_assigned"].repeat(2), "deliveries are listed newest first");
     for delivery in &all {
         let (status, code, failure) = match delivery["event"].as_str().unwrap() {
             "agent.role_revoked" => ("pending", 500, json!("status")),
@@ -186,18 +188,18 @@ async fn eleventh_target_is_refused() {
 }
 
 #[tokio::test]
-async fn changed_url_and_filter_apply_to_waiting_events() {
+async fn changed_url_and_filter_apply_to_queued_events() {
     let control = ControlPlane::start().await;
-    let (old_receiver, new_receiver) = (Receiver::good().await, Receiver::good().await);
+    let (old_receiver, new_receiver) = (Receiver::start_ok().await, Receiver::start_ok().await);
     let target = Target::create(&control, &old_receiver.url).await;
     let source = EventSource::new(&control).await;
-    source.events(2).await;
-    old_receiver.until(2).await;
+    source.cause_events(2).await;
+    old_receiver.wait_for_requests(2).await;
     target.change(json!({ "url": new_receiver.url, "events": ["agent.role_revoked"] })).await;
-    source.events(2).await;
-    new_receiver.until(1).await;
-    let test = target.test().await;
-    target.until_status(&test, "delivered").await;
+    source.cause_events(2).await;
+    new_receiver.wait_for_requests(1).await;
+    let test = target.send_test_event().await;
+    target.wait_for_delivery_status(&test, "delivered").await;
     assert_eq!((old_receiver.count(), new_receiver.count()), (2, 2));
     assert_eq!(new_receiver.of_kind("agent.role_revoked").len(), 1);
 }

@@ -3,7 +3,7 @@
 use crate::cli::{
     CliError, CommandOutput,
     args::{HumanTokenArg, ServerArgs},
-    context::{Context, absolute, missing, read_file},
+    context::{Context, absolute_path, missing, read_file},
     login::SignerArgs,
     output::quoted,
 };
@@ -17,20 +17,19 @@ use std::{
 };
 
 pub const HELP: &str = "\
-The key, the name and the e-mail address (or the human user whose token is set) identify the agent. Registering the same
+The key, the name and the e-mail address (or the human user whose token is set) identify the agent. Registering the same \
 again returns the same agent, in its current status.
 
 The profile saves the control plane, the agent and its key, so that later commands need no options.
 
-For a key in a TPM or HSM pass --signer COMMAND and --public-key FILE. The command reads the nonce from standard input
+For a key in a TPM or HSM pass --signer COMMAND and --public-key FILE. The command reads the nonce from standard input \
 and prints the signature, as `openssl dgst -sha256 -sign KEY` does. It runs once before the registration.
 
 Examples:
-  $ countersign agent register --url https://HOST:8443 --email YOU@EXAMPLE.ORG --name NAME
+  $ countersign agent register --server https://HOST:8443 --email YOU@EXAMPLE.ORG --name NAME
   $ countersign agent register --email YOU@EXAMPLE.ORG --name NAME --signer ./hsm-sign --public-key hsm.pub
 
-Next: the service assigns a role (countersign role create --help), then
-countersign agent call URL";
+Next: the service assigns a role (countersign role create --help), then countersign agent call URL";
 
 #[derive(Args)]
 pub struct RegisterArgs {
@@ -57,7 +56,7 @@ pub fn keygen(context: &Context, file: Option<PathBuf>) -> Result<CommandOutput,
     if profile_is_new || file.is_none() {
         context.check_writable()?;
     }
-    let path = file.map_or_else(|| context.profiles.path(&context.name, "key"), |path| Ok(absolute(path)))?;
+    let path = file.map_or_else(|| context.profiles.path(&context.name, "key"), |path| Ok(absolute_path(path)))?;
     let key = PrivateKey::generate();
     key.write(&path).map_err(|error| match error {
         KeyError::File { error, .. } if error.kind() == io::ErrorKind::NotFound => {
@@ -88,13 +87,13 @@ struct RegistrationKey {
 }
 
 impl RegistrationKey {
-    /// The key of the arguments, or else of the profile. A signer has to sign a nonce with it.
+    /// The key of the arguments, or else of the profile. Checks that an external signer signs with it.
     async fn find(context: &Context, signer: &SignerArgs, public_key: Option<&Path>) -> Result<Self, CliError> {
         let Some(command) = &signer.signer else {
             let file = signer.path(context)?;
             let pem = context.private_key(&file)?.public_pem()?;
             let public_key = P256PublicKey::from_pem(&pem).map_err(|_| KeyError::Encoding)?;
-            return Ok(Self { public_key, file: Some(absolute(file)), signer: None });
+            return Ok(Self { public_key, file: Some(absolute_path(file)), signer: None });
         };
         let file =
             public_key.ok_or_else(|| missing("the public key of the signer", "set --public-key FILE, in PEM"))?;
@@ -121,7 +120,7 @@ pub async fn register(context: &Context, args: RegisterArgs) -> Result<CommandOu
     let pem = key.public_key.to_pem().map_err(|_| KeyError::Encoding)?;
     let agent = api.register_pem(&pem, &email, &name, human).await?;
     refuse_unless_active(&agent)?;
-    let (url, ca) = (context.url(&server)?, context.authority(&server).map(absolute));
+    let (url, ca) = (context.url(&server)?, context.authority(&server).map(absolute_path));
     let previous = context.profile.agent.clone().filter(|previous| *previous != agent.agent_id);
     let saved = context.update_profile(|profile| {
         *profile = Profile {
@@ -137,14 +136,17 @@ pub async fn register(context: &Context, args: RegisterArgs) -> Result<CommandOu
     });
     let replaced = previous.map(|previous| format!(" instead of {previous}; --profile keeps both")).unwrap_or_default();
     let note = format!(
-        "The profile {} uses this agent now{replaced}.\nNext: a role of the service (countersign role create --help), then countersign agent call URL",
+        "The profile {} uses this agent now{replaced}.\nNext: the service assigns a role (countersign role create --help), \
+         then countersign agent call URL",
         context.name
     );
-    let note = if saved.is_ok() { note } else { "Pass its id, --url, and --key or --signer to later commands.".into() };
+    let note =
+        if saved.is_ok() { note } else { "Pass its id, --server, and --key or --signer to later commands.".into() };
     Ok(CommandOutput::new(agent.agent_id.clone(), json!(agent)).with_note(note).with_profile_result(saved))
 }
 
-/// Registering the same key, e-mail address and name again returns the same agent, also if it may not log in.
+/// Returns an error for a suspended or revoked agent. Registering the same key, e-mail address and name again returns the
+/// existing agent, with any status.
 fn refuse_unless_active(agent: &RegisteredAgent) -> Result<(), CliError> {
     let (id, status) = (&agent.agent_id, agent.status.as_str());
     let exists = format!("the agent {id} with this key, e-mail address or owner, and name exists");

@@ -1,12 +1,11 @@
-//! `countersign agent show`: an agent as the profile and a service know it.
+//! `countersign agent show`: the fields of an agent from the profile and from a service.
 
 use crate::cli::{
     CliError, CommandOutput,
     args::{AgentArg, ServerArgs, ServiceArg, ServiceKeyArg},
-    context::{Context, missing},
-    ids::agent_id,
-    output::text_of,
-    table::details_of,
+    context::Context,
+    output::value_text,
+    table::details_from_rows,
     time::rfc3339,
 };
 use clap::Args;
@@ -28,11 +27,9 @@ pub struct ShowArgs {
 
 type Fields = Vec<(&'static str, Value)>;
 
-/// Shows an agent. If the control plane fails, it still shows what the profile knows.
+/// Shows an agent. If the request fails, the fields of the profile are shown nevertheless.
 pub async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, CliError> {
-    let id = args.agent.id().map(str::to_owned).or_else(|| context.profile.agent.clone());
-    let next = "pass its id, or run `countersign agent register`, which saves it in the profile";
-    let agent = agent_id(id.ok_or_else(|| missing("the agent", next))?)?;
+    let agent = args.agent.id_or_default(context)?;
     let mut fields = vec![("profile", json!(context.name)), ("agentId", json!(agent))];
     let is_profile_agent = context.profile.agent.as_ref() == Some(&agent);
     if is_profile_agent {
@@ -51,12 +48,12 @@ pub async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, Cl
         Err(usage @ CliError::Usage(_)) => return Err(usage),
         Err(other) => error = Some(other),
     }
-    let rows = fields.iter().map(|(name, value)| ((*name).to_owned(), text_of(value))).collect::<Vec<_>>();
+    let rows = fields.iter().map(|(name, value)| ((*name).to_owned(), value_text(value))).collect::<Vec<_>>();
     let json: serde_json::Map<_, _> = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    Ok(CommandOutput::new(details_of(&rows), json.into()).with_note(note).with_error(error))
+    Ok(CommandOutput::new(details_from_rows(&rows), json.into()).with_note(note).with_error(error))
 }
 
-/// The agent as a service sees it, if the command has the API key of one.
+/// The fields from the control plane; `None` without a service and its API key.
 async fn service_fields(context: &Context, args: &ShowArgs, agent: &str) -> Result<Option<Fields>, CliError> {
     if args.service.service.is_none() && context.profile.service.is_none() {
         return Ok(None);
@@ -68,7 +65,7 @@ async fn service_fields(context: &Context, args: &ShowArgs, agent: &str) -> Resu
     Ok(Some(names.map(|name| (name, record[name].clone())).to_vec()))
 }
 
-/// What the profile knows about its agent, without secrets.
+/// The fields from the profile, without secrets.
 fn profile_fields(context: &Context, agent: &str) -> Result<Fields, CliError> {
     let profile = &context.profile;
     let mut fields =

@@ -91,7 +91,7 @@ pub async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput
     Ok(secret_output(&id, &secret, json!(webhook), file, hint_if_lost, &note))
 }
 
-/// A conflict means that the service has as many webhooks as allowed.
+/// Adds a hint to a conflict: the service has the maximum number of webhooks.
 pub fn with_limit_hint(error: ApiError) -> CliError {
     CliError::with_hint(error, "CONFLICT", || {
         "`countersign webhook list` shows the webhooks; one that is not needed can be changed or deleted".into()
@@ -117,7 +117,7 @@ pub async fn rotate(context: &Context, args: RotateArgs) -> Result<CommandOutput
     Ok(secret_output(&id, &secret, json, file, hint_if_lost, &note))
 }
 
-/// Prints a secret, or writes it to the file. If that fails the secret is printed, since it cannot be had again.
+/// Prints a secret, or writes it to the file. If that fails it is printed, because the API returns it only once.
 fn secret_output(
     id: &str,
     secret: &SecretString,
@@ -145,13 +145,6 @@ pub async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput
     let ChangeArgs { webhook, target, events, description } = args;
     if target.is_none() && events.is_none() && description.is_none() {
         let text = "no change is set: pass --target, --events or --description";
-        return Err(CliError::Usage(text.to_owned()));
-    }
-    // `webhook create` takes the URL of the receiver as an argument, so `--url` is easily taken for it. The API key would be
-    // sent to that host.
-    if target.is_none() && webhook.has_explicit_url(context) {
-        let text = "--url is the control plane, not the receiver\nNext: pass --target for a new URL of the receiver, and set \
-                    the control plane by COUNTERSIGN_URL or the profile";
         return Err(CliError::Usage(text.to_owned()));
     }
     let (scoped, id) = webhook.api(context)?;

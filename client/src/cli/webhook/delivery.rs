@@ -1,4 +1,4 @@
-//! Single events: a test that waits for the response, listings of deliveries, and replays.
+//! Sends test events, lists deliveries and replays them.
 
 use super::{ScopedApi, WebhookArgs, display};
 use crate::cli::{
@@ -23,7 +23,7 @@ const LARGEST_PAGE: usize = 200;
 /// How long a test waits for the delivery. It is longer than the timeout of an attempt.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The first and the longest pause between polls of a test. Polls count against the rate limit of the service.
+/// The first and the longest pause between polls of a test. The pauses grow, because polls count against the rate limit.
 const POLL_PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 #[derive(Args)]
@@ -54,7 +54,7 @@ pub struct ReplayArgs {
     /// This event
     #[arg(long, value_name = "EVENT", conflicts_with_all = ["since", "status"])]
     event: Option<String>,
-    /// The events since this time: 2030-01-31T12:00:00Z, or 30m, 8h or 7d ago
+    /// The events since this time: 2030-01-31T12:00:00Z, 2030-01-31, or 30m, 8h or 7d ago
     #[arg(long, value_name = "TIME", value_parser = past_time)]
     since: Option<Timestamp>,
     /// With --since, only deliveries of this status [default: both]
@@ -84,7 +84,7 @@ enum FinalStatus {
 pub async fn test(context: &Context, args: WebhookArgs) -> Result<CommandOutput, CliError> {
     let (scoped, id) = args.api(context)?;
     let event = scoped.api.test_webhook(scoped.credential, &scoped.scope, &id).await?;
-    let finished = tokio::time::timeout(TEST_TIMEOUT, wait_until_final(&scoped, &id, &event)).await;
+    let finished = tokio::time::timeout(TEST_TIMEOUT, wait_for_final_status(&scoped, &id, &event)).await;
     let delivery = match finished {
         Ok(result) => result?,
         Err(_) => scoped.api.read_delivery(scoped.credential, &scoped.scope, &id, &event).await?,
@@ -97,7 +97,7 @@ pub async fn test(context: &Context, args: WebhookArgs) -> Result<CommandOutput,
             Some(format!("{text}\nNext: countersign webhook deliveries{option} {id} --event {event}"))
         }
         _ => {
-            let (cause, next) = display::explanation(&delivery);
+            let (cause, next) = display::failure_and_next(&delivery);
             Some(format!("the event was not delivered: {cause}\nNext: {next}"))
         }
     };
@@ -107,7 +107,7 @@ pub async fn test(context: &Context, args: WebhookArgs) -> Result<CommandOutput,
 }
 
 /// Polls until the delivery is no longer pending.
-async fn wait_until_final(scoped: &ScopedApi<'_>, id: &str, event: &str) -> Result<WebhookDelivery, ApiError> {
+async fn wait_for_final_status(scoped: &ScopedApi<'_>, id: &str, event: &str) -> Result<WebhookDelivery, ApiError> {
     let (mut pause, longest) = POLL_PAUSES;
     loop {
         let delivery = scoped.api.read_delivery(scoped.credential, &scoped.scope, id, event).await?;
@@ -172,7 +172,7 @@ pub async fn replay(context: &Context, args: ReplayArgs) -> Result<CommandOutput
     Ok(CommandOutput::new(text, json).with_note(note))
 }
 
-/// The webhook has no delivery of this event: it never had one, or its retention is over.
+/// Adds a hint to the error for a delivery that does not exist, or whose retention has ended.
 fn with_deliveries_hint(error: ApiError, scoped: &ScopedApi<'_>, id: &str) -> CliError {
     CliError::with_hint(error, "NOT_FOUND", || {
         format!("`countersign webhook deliveries{} {id}` shows the deliveries", scoped.option())

@@ -17,7 +17,7 @@ pub fn webhooks(webhooks: &[Webhook]) -> CommandOutput {
         ("DESCRIPTION", Column::Text),
     ];
     let rows = webhooks.iter().map(|webhook| {
-        let (events, description) = (webhook.events.join(","), or_dash(webhook.description.as_ref()));
+        let (events, description) = (webhook.events.join(","), text_or_dash(webhook.description.as_ref()));
         [webhook.webhook_id.clone(), status(webhook), webhook.url.clone(), events, description]
     });
     CommandOutput::new(Table::new(header, rows), json!(webhooks))
@@ -43,10 +43,10 @@ pub fn webhook(webhook: &Webhook) -> CommandOutput {
         ("service", service_id.clone().unwrap_or_else(|| "all".into())),
         ("url", url.clone()),
         ("events", events.join(", ")),
-        ("description", or_dash(description.as_ref())),
+        ("description", text_or_dash(description.as_ref())),
         ("status", status(webhook)),
-        ("failing since", or_dash(failing_since.as_ref())),
-        ("old secret until", or_dash(previous_secret_expires_at.as_ref())),
+        ("failing since", text_or_dash(failing_since.as_ref())),
+        ("old secret until", text_or_dash(previous_secret_expires_at.as_ref())),
         ("created", created_at.clone()),
         ("changed", updated_at.clone()),
     ]);
@@ -72,7 +72,7 @@ pub fn deliveries(deliveries: &[WebhookDelivery]) -> CommandOutput {
         ("NEXT ATTEMPT", Column::Time),
     ];
     let rows = deliveries.iter().map(|delivery| {
-        let (attempts, next) = (delivery.attempts.to_string(), or_dash(delivery.next_attempt_at.as_ref()));
+        let (attempts, next) = (delivery.attempts.to_string(), text_or_dash(delivery.next_attempt_at.as_ref()));
         let (id, event, time) = (delivery.event_id.clone(), delivery.event.clone(), delivery.occurred_at.clone());
         [id, event, time, delivery.status.clone(), attempts, response(delivery), next]
     });
@@ -100,10 +100,10 @@ pub fn delivery(delivery: &WebhookDelivery) -> CommandOutput {
         ("occurred", occurred_at.clone()),
         ("status", status.clone()),
         ("attempts", attempts.to_string()),
-        ("last attempt", or_dash(last_attempt_at.as_ref())),
-        ("next attempt", or_dash(next_attempt_at.as_ref())),
+        ("last attempt", text_or_dash(last_attempt_at.as_ref())),
+        ("next attempt", text_or_dash(next_attempt_at.as_ref())),
         ("response", response(delivery)),
-        ("response body", or_dash(response_body.as_ref())),
+        ("response body", text_or_dash(response_body.as_ref())),
     ]);
     let payload = payload.as_ref().map(|payload| format!("\n\n{payload:#}")).unwrap_or_default();
     CommandOutput::new(format!("{text}{payload}"), json!(delivery))
@@ -120,7 +120,7 @@ fn response(delivery: &WebhookDelivery) -> String {
 }
 
 /// Why a delivery failed, as the end of a sentence, and the next step.
-pub fn explanation(delivery: &WebhookDelivery) -> (String, &'static str) {
+pub fn failure_and_next(delivery: &WebhookDelivery) -> (String, &'static str) {
     let status = delivery.response_status.map_or_else(|| "without a status".into(), |status| status.to_string());
     match delivery.failure.as_deref().unwrap_or_default() {
         "status" => (
@@ -141,13 +141,13 @@ pub fn explanation(delivery: &WebhookDelivery) -> (String, &'static str) {
         ),
         "redirect" => (
             format!("the receiver redirects ({status})"),
-            "redirects are not followed; set the final URL: countersign webhook change ID --target URL",
+            "redirects are not followed; set the final URL: countersign webhook change WEBHOOK --target URL",
         ),
-        "gone" => (format!("the receiver answered {status}"), "the receiver wants no more events, so it is disabled"),
-        other => (format!("it failed: {other}"), "countersign webhook show ID"),
+        "gone" => (format!("the receiver answered {status}"), "410 stops all deliveries, so the webhook is disabled"),
+        other => (format!("it failed: {other}"), "countersign webhook show WEBHOOK"),
     }
 }
 
-fn or_dash(value: Option<&String>) -> String {
+fn text_or_dash(value: Option<&String>) -> String {
     value.map(|value| value.trim()).filter(|value| !value.is_empty()).unwrap_or("-").to_owned()
 }

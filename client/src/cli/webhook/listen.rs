@@ -61,7 +61,7 @@ struct Counts {
 /// The signals that end the command.
 struct StopSignals([Signal; 3]);
 
-/// Receives until `--count` events arrived, or a signal ends the command.
+/// Receives events until `--count` is reached or a signal arrives.
 pub async fn listen(context: &Context, args: ListenArgs) -> Result<CommandOutput, CliError> {
     let ListenArgs { scope, port, secret_file, events, count } = args;
     let mut stop = StopSignals::new()?;
@@ -75,11 +75,11 @@ pub async fn listen(context: &Context, args: ListenArgs) -> Result<CommandOutput
     }
     let receiver = BoundReceiver::bind(port).await?;
     announce(context, &receiver.url(), None)?;
-    let result = print_all(receiver.start(verifier), count, &mut stop, context.format()).await;
+    let result = print_requests(receiver.start(verifier), count, &mut stop, context.format()).await;
     Ok(CommandOutput::default().with_error(result.err()))
 }
 
-/// A verifier with the secrets of the file or of the environment, if there are any.
+/// A verifier with the secrets of the file, else of the environment; `None` if neither is set.
 fn verifier(file: Option<PathBuf>) -> Result<Option<Verifier>, CliError> {
     let (source, text) = match file {
         Some(path) => {
@@ -127,7 +127,7 @@ async fn with_temporary_webhook(
     let result = async {
         let secret = secret.expose_secret().parse().map_err(|_| ApiError::Unreadable(receiver.url()))?;
         announce(context, &receiver.url(), Some(&id))?;
-        print_all(receiver.start(Verifier::new(secret)), count, stop, context.format()).await
+        print_requests(receiver.start(Verifier::new(secret)), count, stop, context.format()).await
     };
     let result = result.await;
     let deleted = tokio::select! {
@@ -143,7 +143,7 @@ async fn with_temporary_webhook(
     Ok(CommandOutput::default().with_error(not_deleted.or(result.err())))
 }
 
-/// The control plane does not deliver to this machine, or the service has as many webhooks as allowed.
+/// Adds a hint to the error for a URL on this machine, or for too many webhooks.
 fn with_loopback_hint(error: ApiError) -> CliError {
     let hint = "a control plane on this machine delivers to it with --dev. For another, run countersign webhook create \
         with a public URL that leads here, then listen with its secret";
@@ -155,7 +155,7 @@ fn with_loopback_hint(error: ApiError) -> CliError {
     }
 }
 
-/// States the URL, once requests to it are accepted.
+/// Announces the URL. The port is bound already, so that requests to it are accepted.
 fn announce(context: &Context, url: &str, webhook: Option<&str>) -> Result<(), CliError> {
     match context.format() {
         OutputFormat::Json => print_line(&json!({ "listening": url, "webhookId": webhook }).to_string()).map(drop),
@@ -167,8 +167,8 @@ fn announce(context: &Context, url: &str, webhook: Option<&str>) -> Result<(), C
     }
 }
 
-/// Prints what arrives until `count` or a signal. It is an error if a signature was invalid.
-async fn print_all(
+/// Prints requests until `count` is reached or a signal arrives. Returns an error if a signature was invalid.
+async fn print_requests(
     mut receiver: Receiver,
     count: Option<u64>,
     stop: &mut StopSignals,
@@ -184,7 +184,7 @@ async fn print_all(
         let Some(request) = request else { break };
         counts.all += 1;
         counts.invalid += u64::from(request.problem.is_some());
-        printed = print_line(&line(&request, format));
+        printed = print_line(&request_line(&request, format));
         if matches!(printed, Ok(true)) {
             request.acknowledge();
         }
@@ -201,7 +201,7 @@ async fn print_all(
 }
 
 /// A request in one line.
-fn line(request: &ReceivedRequest, format: OutputFormat) -> String {
+fn request_line(request: &ReceivedRequest, format: OutputFormat) -> String {
     let body = &request.body;
     let signature = if request.is_signed() { "good" } else { "bad" };
     let problem = request.problem.map(|problem| problem.to_string());
@@ -223,11 +223,11 @@ fn line(request: &ReceivedRequest, format: OutputFormat) -> String {
 /// The fields of an event that are not null.
 fn data_text(data: &Value) -> String {
     let fields = data.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
-    fields.map(|(name, value)| format!("{name}={}", one_word(value))).collect::<Vec<_>>().join(" ")
+    fields.map(|(name, value)| format!("{name}={}", field_text(value))).collect::<Vec<_>>().join(" ")
 }
 
-/// Text without spaces as it is, other values as JSON.
-fn one_word(value: &Value) -> String {
+/// Text without spaces without quotes, other values as JSON.
+fn field_text(value: &Value) -> String {
     match value {
         Value::String(text) if !text.contains(char::is_whitespace) => text.clone(),
         other => other.to_string(),
@@ -245,7 +245,7 @@ fn print_line(line: &str) -> Result<bool, CliError> {
 }
 
 impl StopSignals {
-    /// Handles the signals from now on, so that they do not kill the process.
+    /// Registers handlers for the signals, so that they do not kill the process.
     fn new() -> Result<Self, CliError> {
         let handle = |kind| signal(kind).map_err(|error| CliError::Failed(format!("signals: {error}")));
         let [interrupt, terminate, hangup] =

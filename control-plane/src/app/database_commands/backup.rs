@@ -36,7 +36,7 @@ pub async fn backup(config: &Config, file: &Path) -> Result<CommandReport, Datab
     let at = SystemClock.now();
     sqlite_file::copy(&database, &partial.path).await.map_err(DatabaseCommandError::invalid_database(&database))?;
     let mark = Quarantine { reason: QuarantineReason::Backup, at };
-    let quarantined = sqlite_file::quarantine(&partial.path, mark).await;
+    let quarantined = sqlite_file::set_file_quarantine(&partial.path, mark).await;
     quarantined.map_err(DatabaseCommandError::invalid_database(&partial.path))?;
     let info = sqlite_file::validate(&partial.path).await.map_err(DatabaseCommandError::invalid_database(&database))?;
     let bytes = fs::metadata(&partial.path).map_err(DatabaseCommandError::file(&partial.path))?.len();

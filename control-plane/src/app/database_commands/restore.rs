@@ -211,14 +211,14 @@ async fn revoke_credentials(
 }
 
 fn report(first_lines: impl IntoIterator<Item = String>, result: &RestoreReport) -> CommandReport {
-    let RestoreReport { at, was, newest } = result;
-    let (at, newest) = (format_rfc3339(*at), format_rfc3339(*newest));
+    let RestoreReport { at, previous_quarantine, newest_change_at } = result;
+    let (at, newest) = (format_rfc3339(*at), format_rfc3339(*newest_change_at));
     let mut report = CommandReport::default();
     first_lines.into_iter().for_each(|line| report.line(line));
     report.line(format!(
         "Access tokens, sessions and challenges issued before {at} are invalid: all agents log in again."
     ));
-    report.line(match was {
+    report.line(match previous_quarantine {
         Some(Quarantine { reason: QuarantineReason::Backup, at }) => {
             format!("The backup was made at {}. Its newest change was at {newest}.", format_rfc3339(*at))
         }

@@ -1,12 +1,12 @@
-//! The hash chain of the audit log: each entry contains the hash of the previous one, so that entries cannot be changed,
-//! reordered or removed unnoticed.
+//! The hash chain of the audit log: each entry contains the hash of the previous entry. Verification detects entries that
+//! were changed, reordered or removed.
 //!
 //! The hash is plain SHA-256, which anyone with the entries can verify. A MAC of the hash, under a key derived from the
-//! master key, detects a chain that was rehashed by someone with write access to the database but without that key. The
+//! master key, detects a chain that an attacker rehashed with write access to the database but without the master key. The
 //! head stores the length of the chain under a second MAC, which detects entries missing at the end.
 //!
-//! Not detected: a chain that is rolled back, together with its head, to an earlier state of both. Only a later hash that
-//! was kept elsewhere shows it.
+//! Verification does not detect a chain that was rolled back together with its head. To detect that, compare with a later
+//! hash that was saved outside the database.
 
 use super::{AuditAction, AuditChain, Initiator, NewAuditEntry};
 use crate::domain::netstrings::encode;
@@ -21,7 +21,7 @@ const ENTRY_DOMAIN: &str = "countersign audit link v1";
 /// Domain separation prefix of the MAC of a chain head, and of its key.
 const HEAD_DOMAIN: &str = "countersign audit head v1";
 
-/// A stored entry, unvalidated: the columns may have been changed by others.
+/// A stored entry. The fields are not validated, because the row may have been changed in the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
     /// Service id, or `deployment`.
@@ -30,9 +30,9 @@ pub struct AuditEntry {
     pub sequence: i64,
     /// Time of the action.
     pub at: Timestamp,
-    /// Name of an [`AuditAction`].
+    /// Name of the [`AuditAction`].
     pub action: String,
-    /// Kind of the actor, from [`Actor::parts`](super::Actor::parts).
+    /// Kind of the actor, from [`Actor::kind_issuer_and_id`](super::Actor::kind_issuer_and_id).
     pub actor_kind: String,
     /// Token issuer of a human user.
     pub actor_issuer: Option<String>,
@@ -44,14 +44,14 @@ pub struct AuditEntry {
     pub request_id: Option<String>,
     /// Id of the agent affected.
     pub agent: Option<String>,
-    /// Kind of the object, from [`Object::parts`](super::Object::parts).
+    /// Kind of the object, from [`AuditedObject::kind_and_id`](super::AuditedObject::kind_and_id).
     pub object_kind: Option<String>,
     /// Id of the object.
     pub object_id: Option<String>,
     /// Additional fields, as a JSON object.
     pub details: String,
-    /// Hash of the previous entry; empty in the first.
-    pub previous: String,
+    /// Hash of the previous entry; empty in the first entry.
+    pub previous_hash: String,
     /// SHA-256 of all fields above, hex.
     pub hash: String,
     /// MAC of the hash, hex.
@@ -69,14 +69,14 @@ pub struct ChainHead {
     pub mac: String,
 }
 
-/// The MAC keys, derived from the master key of the deployment.
+/// The MAC keys of the audit log, derived from the master key of the deployment.
 pub struct AuditKeys {
     entries: hmac::Key,
     heads: hmac::Key,
 }
 
 impl AuditKeys {
-    /// Derives both keys.
+    /// Derives the MAC keys of entries and of heads.
     pub fn derive(master: &[u8]) -> Self {
         let master = hmac::Key::new(hmac::HMAC_SHA256, master);
         let derive =
@@ -84,20 +84,20 @@ impl AuditKeys {
         Self { entries: derive(ENTRY_DOMAIN), heads: derive(HEAD_DOMAIN) }
     }
 
-    /// Builds the entry that follows `before`, and the new head.
+    /// Builds the entry that follows the head `before`, and the new head.
     ///
-    /// A head with an invalid MAC is still appended to, because tampering with old entries must not block new actions. The
-    /// new head then keeps the invalid MAC, so that verification continues to fail.
+    /// If the MAC of `before` is invalid, the entry is appended nevertheless, because tampering with old entries must not
+    /// block new actions. The new head then keeps the invalid MAC, so verification continues to fail.
     pub fn append(
         &self,
         before: &ChainHead,
         entry: &NewAuditEntry,
-        by: &Initiator,
+        initiator: &Initiator,
         at: Timestamp,
     ) -> (AuditEntry, ChainHead) {
         let NewAuditEntry { chain, action, agent, object, details } = entry;
-        let (actor_kind, actor_issuer, actor_id) = by.actor.parts();
-        let object = object.as_ref().map(super::Object::parts);
+        let (actor_kind, actor_issuer, actor_id) = initiator.actor.kind_issuer_and_id();
+        let object = object.as_ref().map(super::AuditedObject::kind_and_id);
         let mut entry = AuditEntry {
             chain: chain.to_string(),
             sequence: before.length.saturating_add(1),
@@ -106,13 +106,13 @@ impl AuditKeys {
             actor_kind: actor_kind.to_owned(),
             actor_issuer: actor_issuer.map(str::to_owned),
             actor_id,
-            address: by.origin.address.map(|address| address.to_string()),
-            request_id: by.origin.request.clone(),
+            address: initiator.origin.address.map(|address| address.to_string()),
+            request_id: initiator.origin.request_id.clone(),
             agent: agent.map(|agent| agent.to_string()),
             object_kind: object.as_ref().map(|(kind, _)| (*kind).to_owned()),
             object_id: object.map(|(_, id)| id),
             details: serde_json::json!(details).to_string(),
-            previous: before.hash.clone(),
+            previous_hash: before.hash.clone(),
             hash: String::new(),
             mac: String::new(),
         };
@@ -124,18 +124,19 @@ impl AuditKeys {
         (entry, ChainHead { length, hash, mac })
     }
 
-    /// Whether the MAC of a head is valid. The default head, of an empty chain, is valid without a MAC.
+    /// Whether the MAC of a head is valid. The default head, which belongs to an empty chain, is valid without a MAC.
     pub fn is_valid_head(&self, chain: &str, head: &ChainHead) -> bool {
-        *head == ChainHead::default() || is_mac(&self.heads, &head_text(chain, head.length, &head.hash), &head.mac)
+        *head == ChainHead::default()
+            || is_valid_mac(&self.heads, &head_mac_input(chain, head.length, &head.hash), &head.mac)
     }
 
     fn head_mac(&self, chain: &str, length: i64, hash: &str) -> String {
-        hex::encode(hmac::sign(&self.heads, &head_text(chain, length, hash)))
+        hex::encode(hmac::sign(&self.heads, &head_mac_input(chain, length, hash)))
     }
 }
 
 impl AuditEntry {
-    /// Computes the hash from the other fields.
+    /// Computes the hash of the entry from all fields except `hash` and `mac`.
     pub fn digest(&self) -> String {
         let (sequence, at) = (self.sequence.to_string(), self.at.micros().to_string());
         hex::encode(Sha256::digest(encode(&[
@@ -153,16 +154,16 @@ impl AuditEntry {
             self.object_kind.as_deref(),
             self.object_id.as_deref(),
             Some(&self.details),
-            Some(&self.previous),
+            Some(&self.previous_hash),
         ])))
     }
 }
 
-fn head_text(chain: &str, length: i64, hash: &str) -> Vec<u8> {
+fn head_mac_input(chain: &str, length: i64, hash: &str) -> Vec<u8> {
     encode(&[Some(HEAD_DOMAIN), Some(chain), Some(&length.to_string()), Some(hash)])
 }
 
-fn is_mac(key: &hmac::Key, text: &[u8], mac: &str) -> bool {
+fn is_valid_mac(key: &hmac::Key, text: &[u8], mac: &str) -> bool {
     hex::decode(mac).is_ok_and(|mac| hmac::verify(key, text, &mac).is_ok())
 }
 
@@ -171,15 +172,15 @@ fn is_mac(key: &hmac::Key, text: &[u8], mac: &str) -> bool {
 pub enum ChainFault {
     /// The entry is missing: a later one exists, or the chain is empty.
     Missing,
-    /// The entry contains another previous hash than that of the entry before it.
+    /// The previous hash in the entry is not the hash of the entry before it.
     PreviousHashMismatch,
     /// The fields of the entry do not match its hash.
     HashMismatch,
-    /// The MAC of the entry is not of the master key of this deployment.
+    /// The MAC of the entry was not made with the master key of this deployment.
     InvalidMac,
-    /// A column has a type or value that is never written.
+    /// A column has a type or a value that the control plane never writes.
     Unreadable,
-    /// The action of the first entry never starts a chain.
+    /// The first entry has an action that cannot start a chain.
     InvalidFirstAction,
     /// The end of the chain does not match its head, or the head has an invalid MAC.
     HeadMismatch,
@@ -193,8 +194,8 @@ impl ChainFault {
             Self::PreviousHashMismatch => "its previous hash is not the hash of the entry before it",
             Self::HashMismatch => "its content does not match its hash",
             Self::InvalidMac => "its MAC was not made with the master key of this deployment",
-            Self::Unreadable => "a column holds an unreadable value",
-            Self::InvalidFirstAction => "no chain starts with this action",
+            Self::Unreadable => "a column contains an invalid value",
+            Self::InvalidFirstAction => "a chain cannot start with this action",
             Self::HeadMismatch => {
                 "the end of the chain does not match its head: entries were added or removed at the end, or the head was changed"
             }
@@ -226,18 +227,18 @@ pub struct ChainVerifier<'a> {
 }
 
 impl<'a> ChainVerifier<'a> {
-    /// Starts before the first entry.
+    /// Creates a verifier that has not verified any entry.
     pub const fn new(keys: &'a AuditKeys, chain: &'a str) -> Self {
         Self { keys, chain, length: 0, hash: String::new() }
     }
 
-    /// Number of entries verified.
+    /// Number of entries verified so far.
     pub const fn length(&self) -> i64 {
         self.length
     }
 
     /// The error that reports the next entry as invalid.
-    pub const fn broken(&self, fault: ChainFault) -> BrokenChain {
+    pub const fn broken_at_next(&self, fault: ChainFault) -> BrokenChain {
         BrokenChain { sequence: self.length + 1, fault }
     }
 
@@ -247,17 +248,17 @@ impl<'a> ChainVerifier<'a> {
             Some(ChainFault::Missing)
         } else if entry.chain != self.chain || entry.digest() != entry.hash {
             Some(ChainFault::HashMismatch)
-        } else if entry.previous != self.hash {
+        } else if entry.previous_hash != self.hash {
             Some(ChainFault::PreviousHashMismatch)
-        } else if !is_mac(&self.keys.entries, entry.hash.as_bytes(), &entry.mac) {
+        } else if !is_valid_mac(&self.keys.entries, entry.hash.as_bytes(), &entry.mac) {
             Some(ChainFault::InvalidMac)
-        } else if self.length == 0 && !can_start(self.chain, &entry.action) {
+        } else if self.length == 0 && !can_start_chain(self.chain, &entry.action) {
             Some(ChainFault::InvalidFirstAction)
         } else {
             None
         };
         if let Some(fault) = fault {
-            return Err(self.broken(fault));
+            return Err(self.broken_at_next(fault));
         }
         self.length = entry.sequence;
         self.hash.clone_from(&entry.hash);
@@ -268,18 +269,18 @@ impl<'a> ChainVerifier<'a> {
     pub fn finish(self, head: Option<&ChainHead>) -> Result<(), BrokenChain> {
         let matches = |head: &&ChainHead| (head.length, &head.hash) == (self.length, &self.hash);
         if self.length == 0 {
-            Err(self.broken(ChainFault::Missing))
+            Err(self.broken_at_next(ChainFault::Missing))
         } else if head.filter(matches).is_some_and(|head| self.keys.is_valid_head(self.chain, head)) {
             Ok(())
         } else {
-            Err(self.broken(ChainFault::HeadMismatch))
+            Err(self.broken_at_next(ChainFault::HeadMismatch))
         }
     }
 }
 
-/// Whether a chain can start with an action. The chain of a service starts when the service is created. The chain of the
-/// deployment, and of a service older than the audit log, starts when the audit log does.
-fn can_start(chain: &str, action: &str) -> bool {
+/// Whether a chain can start with an action. The chain of a service starts with the creation of the service. The chain of
+/// the deployment, and the chain of a service older than the audit log, starts with the audit log.
+fn can_start_chain(chain: &str, action: &str) -> bool {
     action == AuditAction::AuditBegan.as_str()
         || (action == AuditAction::ServiceCreated.as_str() && chain != AuditChain::Deployment.to_string())
 }

@@ -16,7 +16,7 @@ const CHALLENGE: Challenge = Challenge {
     restore_revision: Revision::new(5),
 };
 
-fn raw(id: &str) -> Vec<u8> {
+fn decoded_bytes(id: &str) -> Vec<u8> {
     URL_SAFE_NO_PAD.decode(id.strip_prefix(PREFIX).unwrap()).unwrap()
 }
 
@@ -32,27 +32,27 @@ proptest! {
             random_id,
             restore_revision: Revision::new(restore_revision),
         };
-        prop_assert_eq!(keys().open(&keys().id(&challenge)), Some(challenge));
+        prop_assert_eq!(keys().decode_id(&keys().encode_id(&challenge)), Some(challenge));
     }
 
     #[test]
-    fn refuses_any_other_text(
-        text in prop_oneof![mutated_text(&keys().id(&CHALLENGE)), any_text().prop_map(|text| format!("{PREFIX}{text}")), any_text()]
+    fn refuses_text_other_than_the_id(
+        text in prop_oneof![mutated_text(&keys().encode_id(&CHALLENGE)), any_text().prop_map(|text| format!("{PREFIX}{text}")), any_text()]
     ) {
-        let same = text == keys().id(&CHALLENGE);
-        prop_assert_eq!(keys().open(&text), same.then_some(CHALLENGE));
+        let is_same = text == keys().encode_id(&CHALLENGE);
+        prop_assert_eq!(keys().decode_id(&text), is_same.then_some(CHALLENGE));
     }
 
     #[test]
     fn refuses_other_bytes_and_other_encodings_of_the_same_bytes(
-        bytes in prop_oneof![mutated_bytes(&raw(&keys().id(&CHALLENGE))), any_bytes()],
+        bytes in prop_oneof![mutated_bytes(&decoded_bytes(&keys().encode_id(&CHALLENGE))), any_bytes()],
         last in select(&b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_=+/"[..]),
     ) {
-        let good = keys().id(&CHALLENGE);
+        let valid_id = keys().encode_id(&CHALLENGE);
         let text = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes));
-        prop_assert_eq!(keys().open(&text).is_some(), text == good);
-        for text in [format!("{}{}", &good[..good.len() - 1], char::from(last)), format!("{good}{}", char::from(last))] {
-            prop_assert_eq!(keys().open(&text).is_some(), text == good);
+        prop_assert_eq!(keys().decode_id(&text).is_some(), text == valid_id);
+        for text in [format!("{}{}", &valid_id[..valid_id.len() - 1], char::from(last)), format!("{valid_id}{}", char::from(last))] {
+            prop_assert_eq!(keys().decode_id(&text).is_some(), text == valid_id);
         }
     }
 }

@@ -31,8 +31,8 @@ enum Operation {
     Revoke(usize),
     /// Changes the token lifetime, like a restart with another setting.
     SetTokenLifetime(u64),
-    /// Lets this many seconds pass.
-    Sleep(u64),
+    /// Advances the clock by this many seconds.
+    AdvanceClock(u64),
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -41,17 +41,17 @@ fn operation() -> impl Strategy<Value = Operation> {
         3 => Just(Operation::Rotate),
         2 => (0..6_usize).prop_map(Operation::Revoke),
         1 => select(vec![1, 60, 600]).prop_map(Operation::SetTokenLifetime),
-        6 => select(vec![0, 1, 50, 100, 104, 105, 106, 299, 300, 600, 899, 900, 3000]).prop_map(Operation::Sleep),
+        6 => select(vec![0, 1, 50, 100, 104, 105, 106, 299, 300, 600, 899, 900, 3000]).prop_map(Operation::AdvanceClock),
     ]
 }
 
-/// A ring and a record of its history.
+/// A key ring, and what the test recorded about its keys.
 struct Model {
     ring: SigningKeyRing,
     policy: RotationPolicy,
     now: Timestamp,
     key_count: u64,
-    /// For each key, when its last token expires.
+    /// The time at which the last token of each key expires.
     token_expiries: BTreeMap<Kid, Timestamp>,
     /// Keys that may sign before the publication lead has passed: the first one, and all keys live at a revocation.
     may_sign_early: BTreeSet<Kid>,
@@ -88,7 +88,7 @@ impl Model {
                 self.policy.token_lifetime = Duration::from_secs(*seconds);
                 self.run(&Operation::Maintain);
             }
-            Operation::Sleep(seconds) => self.now = self.now.saturating_add(Duration::from_secs(*seconds)),
+            Operation::AdvanceClock(seconds) => self.now = self.now.saturating_add(Duration::from_secs(*seconds)),
         }
     }
 
@@ -96,14 +96,14 @@ impl Model {
         let now = self.now;
         let live: BTreeSet<_> = self.ring.live().map(|key| key.kid.clone()).collect();
         self.removed.extend(self.ring.keys().iter().map(|key| key.kid.clone()).filter(|kid| !live.contains(kid)));
-        prop_assert!(live.is_disjoint(&self.removed), "a removed key came back");
+        prop_assert!(live.is_disjoint(&self.removed), "a removed key is live again");
         let with_status = |status| self.ring.live().filter(|key| key.status(now) == status).collect::<Vec<_>>();
         let signing = with_status(KeyStatus::Signing);
         prop_assert_eq!(signing.len(), 1);
         let signing_key = self.ring.signing_key(now).expect("a key signs");
         prop_assert_eq!(signing[0], signing_key);
         let next = with_status(KeyStatus::Next);
-        prop_assert!((1..=2).contains(&next.len()), "there is one next key, and at most one scheduled: {:?}", next);
+        prop_assert!((1..=2).contains(&next.len()), "expected one next key and at most one scheduled key: {:?}", next);
         prop_assert_eq!(next.iter().filter(|key| key.signs_from.is_none()).count(), 1);
         if !self.may_sign_early.contains(&signing_key.kid) {
             prop_assert!(now.duration_since(signing_key.published_at) >= STALENESS, "the key signs too early");
@@ -111,9 +111,9 @@ impl Model {
         let expiry = self.token_expiries.entry(signing_key.kid.clone()).or_insert(now);
         *expiry = now.saturating_add(self.policy.token_lifetime).max(*expiry);
         for (kid, expiry) in &self.token_expiries {
-            prop_assert!(live.contains(kid) || *expiry <= now, "a token outlives its key");
+            prop_assert!(live.contains(kid) || *expiry <= now, "a key was removed before its last token expired");
         }
-        // Like the database: removed keys are not read again.
+        // The database does not return removed keys either.
         self.ring = self.ring.live().cloned().collect();
         Ok(())
     }
@@ -121,7 +121,7 @@ impl Model {
 
 proptest! {
     #[test]
-    fn one_published_key_signs_and_no_token_outlives_its_key(
+    fn exactly_one_key_signs_and_keys_are_kept_until_their_tokens_expire(
         operations in vec(operation(), 0..60),
         rotation_age in select(vec![None, Some(Duration::from_secs(1)), Some(Duration::from_secs(2000))]),
     ) {
@@ -135,33 +135,33 @@ proptest! {
 }
 
 #[test]
-fn rotation_waits_for_the_publication_lead_and_repeating_it_changes_nothing() {
+fn rotation_waits_for_the_publication_lead_and_is_idempotent() {
     let mut model = Model::new(None);
     let lead = model.policy.publication_lead;
     assert_eq!(lead, STALENESS + PUBLICATION_MARGIN);
-    let next = model.ring.next().unwrap().clone();
-    model.run(&Operation::Sleep(7));
+    let next = model.ring.next_key().unwrap().clone();
+    model.run(&Operation::AdvanceClock(7));
     let rotation = model.ring.rotate(&model.policy, model.now, new_keys(&mut model.key_count)).unwrap();
     assert_eq!(rotation, Rotation { kid: next.kid.clone(), signs_from: next.published_at.saturating_add(lead) });
     let before = model.ring.clone();
-    model.run(&Operation::Sleep(7));
+    model.run(&Operation::AdvanceClock(7));
     assert_eq!(model.ring.rotate(&model.policy, model.now, new_keys(&mut model.key_count)), Some(rotation));
     assert_eq!(model.ring, before);
-    model.run(&Operation::Sleep(lead.as_secs()));
+    model.run(&Operation::AdvanceClock(lead.as_secs()));
     assert_eq!(model.ring.signing_key(model.now).unwrap().kid, next.kid);
     let immediate = model.ring.rotate(&model.policy, model.now, new_keys(&mut model.key_count)).unwrap();
-    assert_eq!(immediate.signs_from, model.now, "the key after it was published at the first rotation");
+    assert_eq!(immediate.signs_from, model.now, "the key was published at the first rotation, so it must sign at once");
 }
 
 #[test]
-fn clock_that_is_behind_signs_with_the_first_key() {
+fn first_key_signs_if_the_clock_is_behind() {
     let model = Model::new(None);
     let earlier = model.now.saturating_sub(Duration::from_secs(10));
     assert_eq!(model.ring.signing_key(earlier), model.ring.signing_key(model.now));
 }
 
 #[test]
-fn publication_lead_and_jwks_max_age_follow_from_the_staleness() {
+fn publication_lead_and_jwks_max_age_depend_on_the_staleness() {
     for (staleness, lead, max_age) in [(1, 2, 1), (5, 10, 5), (300, 305, 300), (3600, 3605, 300)] {
         let seconds = Duration::from_secs;
         let policy = RotationPolicy::new(seconds(staleness), None, TOKEN_LIFETIME);

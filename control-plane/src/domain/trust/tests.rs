@@ -6,10 +6,10 @@ use std::time::Duration;
 
 const DAY: Duration = Duration::from_hours(24);
 
-/// One of five services (the first three have the same owner), points, and days since the previous feedback.
+/// Service (0 to 4, of which 0 to 2 have the same owner), points, and days since the previous feedback.
 type FeedbackStep = (u8, f64, u32);
 
-fn histories() -> impl Strategy<Value = Vec<FeedbackStep>> {
+fn feedback_histories() -> impl Strategy<Value = Vec<FeedbackStep>> {
     vec((0..5_u8, 0.0..=100.0, prop_oneof![3 => Just(0), 1 => 0..400_u32]), 0..40)
 }
 
@@ -25,12 +25,13 @@ fn ratings(history: &[FeedbackStep]) -> Vec<Rating> {
 fn apply_feedback(ratings: &mut Vec<Rating>, service: u8, points: f64, now: Timestamp) {
     let id = ServiceId::from_bits(service.into());
     let owner = Owner { issuer: "i".into(), subject: service.saturating_sub(2).to_string() };
-    let at = ratings.iter().position(|rating| rating.service == id);
-    let before = at.map_or_else(|| Rating::new(id, owner, now), |at| ratings.swap_remove(at));
+    let position = ratings.iter().position(|rating| rating.service == id);
+    let before = position.map_or_else(|| Rating::new(id, owner, now), |position| ratings.swap_remove(position));
     ratings.push(before.with_feedback(Score::from_points(points).unwrap(), now));
 }
 
-fn weight_of(ratings: &[Rating], owner: &str) -> (f64, f64) {
+/// The total weight of the ratings by an owner's services, and the total weight of all ratings.
+fn owner_and_total_weight(ratings: &[Rating], owner: &str) -> (f64, f64) {
     let owner_factor = owner_factors(ratings);
     let effective = |rating: &Rating| rating.weight * owner_factor(&rating.owner);
     let own = ratings.iter().filter(|rating| rating.owner.subject == owner).map(effective).sum();
@@ -39,7 +40,7 @@ fn weight_of(ratings: &[Rating], owner: &str) -> (f64, f64) {
 
 proptest! {
     #[test]
-    fn trust_is_bounded_and_starts_at_the_initial_score(history in histories()) {
+    fn trust_is_bounded_and_starts_at_the_initial_score(history in feedback_histories()) {
         let trust = trust_score(&ratings(&history));
         prop_assert!(trust <= TrustScore::MAX);
         if history.is_empty() {
@@ -48,28 +49,28 @@ proptest! {
     }
 
     #[test]
-    fn a_better_score_never_lowers_trust(mut history in histories(), at in any::<prop::sample::Index>(), more in 0.0..=100.0_f64) {
+    fn a_higher_score_never_lowers_trust(mut history in feedback_histories(), index in any::<prop::sample::Index>(), increase in 0.0..=100.0_f64) {
         prop_assume!(!history.is_empty());
         let before = trust_score(&ratings(&history));
-        let at = at.index(history.len());
-        let step = &mut history[at];
-        step.1 = (step.1 + more).min(100.0);
+        let index = index.index(history.len());
+        let step = &mut history[index];
+        step.1 = (step.1 + increase).min(100.0);
         prop_assert!(trust_score(&ratings(&history)) >= before);
     }
 
     #[test]
-    fn no_owner_weighs_more_than_half_once_three_have_rated(history in histories()) {
+    fn no_owner_has_more_than_half_of_the_weight_after_three_have_rated(history in feedback_histories()) {
         let ratings = ratings(&history);
         let owners: std::collections::HashSet<_> = ratings.iter().map(|rating| &rating.owner).collect();
         prop_assume!(owners.len() >= MIN_OWNERS_FOR_LIMIT);
         for owner in owners {
-            let (own, all) = weight_of(&ratings, &owner.subject);
+            let (own, all) = owner_and_total_weight(&ratings, &owner.subject);
             prop_assert!(own <= all / 2.0 + 1e-9, "{own} of {all}");
         }
     }
 
     #[test]
-    fn no_service_weighs_more_than_eight_feedbacks(history in histories()) {
+    fn no_service_has_a_weight_above_eight(history in feedback_histories()) {
         prop_assert!(ratings(&history).iter().all(|rating| rating.weight <= MAX_WEIGHT));
     }
 
@@ -82,7 +83,7 @@ proptest! {
 }
 
 #[test]
-fn first_feedback_moves_trust_by_a_fifth_of_the_distance() {
+fn first_feedback_moves_trust_by_a_fifth_of_the_difference() {
     assert_eq!(trust_score(&ratings(&[(0, 100.0, 0)])).to_string(), "60");
     assert_eq!(trust_score(&ratings(&[(0, 0.0, 0)])).to_string(), "40");
 }
@@ -96,7 +97,7 @@ fn weight_halves_in_ninety_days() {
 }
 
 #[test]
-fn clock_that_goes_back_increases_no_weight() {
+fn weight_does_not_grow_if_the_clock_goes_back() {
     let mut ratings = ratings(&[(0, 100.0, 300)]);
     apply_feedback(&mut ratings, 0, 100.0, Timestamp::from_seconds(0));
     assert!((ratings[0].weight - 2.0).abs() < 1e-9, "{ratings:?}");

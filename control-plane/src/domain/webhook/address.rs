@@ -8,37 +8,37 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// IPv4 ranges that are not public.
 const SPECIAL_V4: [Ipv4Net; 14] = [
-    v4([0, 0, 0, 0], 8),
-    v4([10, 0, 0, 0], 8),
-    v4([100, 64, 0, 0], 10),
-    v4([127, 0, 0, 0], 8),
-    v4([169, 254, 0, 0], 16),
-    v4([172, 16, 0, 0], 12),
-    v4([192, 0, 0, 0], 24),
-    v4([192, 0, 2, 0], 24),
-    v4([192, 88, 99, 0], 24),
-    v4([192, 168, 0, 0], 16),
-    v4([198, 18, 0, 0], 15),
-    v4([198, 51, 100, 0], 24),
-    v4([203, 0, 113, 0], 24),
-    v4([224, 0, 0, 0], 3),
+    v4_net([0, 0, 0, 0], 8),
+    v4_net([10, 0, 0, 0], 8),
+    v4_net([100, 64, 0, 0], 10),
+    v4_net([127, 0, 0, 0], 8),
+    v4_net([169, 254, 0, 0], 16),
+    v4_net([172, 16, 0, 0], 12),
+    v4_net([192, 0, 0, 0], 24),
+    v4_net([192, 0, 2, 0], 24),
+    v4_net([192, 88, 99, 0], 24),
+    v4_net([192, 168, 0, 0], 16),
+    v4_net([198, 18, 0, 0], 15),
+    v4_net([198, 51, 100, 0], 24),
+    v4_net([203, 0, 113, 0], 24),
+    v4_net([224, 0, 0, 0], 3),
 ];
 
-/// IPv6 global unicast. Loopback, link-local, unique local, multicast, NAT64 and IPv4-compatible addresses are outside
-/// of it.
-const GLOBAL_V6: Ipv6Net = v6([0x2000, 0], 3);
+/// IPv6 global unicast. It does not include loopback, link-local, unique local, multicast, NAT64 and IPv4-compatible
+/// addresses.
+const GLOBAL_V6: Ipv6Net = v6_net([0x2000, 0], 3);
 
-/// Ranges of global unicast that are not public: protocol assignments (with Teredo), documentation, 6to4, and
-/// documentation again.
+/// Ranges of global unicast that are not public: protocol assignments (with Teredo), 6to4, and two ranges for
+/// documentation.
 const SPECIAL_V6: [Ipv6Net; 4] =
-    [v6([0x2001, 0], 23), v6([0x2001, 0xdb8], 32), v6([0x2002, 0], 16), v6([0x3fff, 0], 20)];
+    [v6_net([0x2001, 0], 23), v6_net([0x2001, 0xdb8], 32), v6_net([0x2002, 0], 16), v6_net([0x3fff, 0], 20)];
 
-const fn v4(octets: [u8; 4], length: u8) -> Ipv4Net {
+const fn v4_net(octets: [u8; 4], length: u8) -> Ipv4Net {
     let [a, b, c, d] = octets;
     Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), length)
 }
 
-const fn v6(segments: [u16; 2], length: u8) -> Ipv6Net {
+const fn v6_net(segments: [u16; 2], length: u8) -> Ipv6Net {
     let [a, b] = segments;
     Ipv6Net::new_assert(Ipv6Addr::new(a, b, 0, 0, 0, 0, 0, 0), length)
 }
@@ -56,7 +56,7 @@ pub enum HostRejection {
 }
 
 impl HostRejection {
-    /// What is wrong with the URL, for its sender.
+    /// The error message for the client that sent the URL.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Unresolved => "has a host whose name does not resolve",
@@ -81,12 +81,12 @@ pub fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// The networks of `webhooks.allowed_networks`: allowed although they are not public, also unencrypted.
+/// The networks of `webhooks.allowed_networks`. Events may be sent to them although they are not public, even unencrypted.
 #[derive(Debug, Clone, Default)]
 pub struct AllowedNetworks(Vec<IpNet>);
 
 impl AllowedNetworks {
-    /// Allows these networks.
+    /// Creates the list from the networks in the setting.
     pub const fn new(networks: Vec<IpNet>) -> Self {
         Self(networks)
     }
@@ -96,7 +96,7 @@ impl AllowedNetworks {
         self.contains(address) || (!plaintext && is_public(address))
     }
 
-    /// The addresses of a host that events may be sent to; at least one.
+    /// Returns the addresses of a host that events may be sent to. An error means that there is none.
     pub fn filter(&self, addresses: &[IpAddr], plaintext: bool) -> Result<Vec<IpAddr>, HostRejection> {
         let allowed = |plaintext| addresses.iter().copied().filter(move |address| self.allows(*address, plaintext));
         let filtered: Vec<_> = allowed(plaintext).collect();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn filter_names_the_reason_when_no_address_is_allowed() {
+    fn filter_returns_the_reason_if_no_address_is_allowed() {
         let allowed = AllowedNetworks::new(vec!["10.1.0.0/16".parse().unwrap()]);
         let filter = |addresses: &[&str], plaintext| {
             let addresses: Vec<_> = addresses.iter().map(|address| address.parse().unwrap()).collect();

@@ -1,26 +1,26 @@
-//! Deliveries: their states, the outcomes of attempts, and when to retry.
+//! Deliveries of events: their states, the outcomes of attempts, and the times of retries.
 
 use super::event::EventKind;
 use crate::domain::string_enum::string_enum;
 use countersign_identity::{EventId, Timestamp};
 use std::time::Duration;
 
-/// How many bytes of a response body are stored.
+/// Maximum number of bytes of a response body that are stored.
 pub const EXCERPT_BYTES: usize = 1024;
 
-/// Upper bound of a `Retry-After` for the delivery that received it.
+/// Upper bound of the `Retry-After` that applies to the delivery whose response contained it.
 const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
 
 /// Upper bound of the backoff of a target after repeated failures.
 const MAX_TARGET_BACKOFF: Duration = Duration::from_mins(1);
 
-/// Upper bound of a `Retry-After` for the other deliveries to the same target.
+/// Upper bound of the `Retry-After` that applies to other deliveries to the same target.
 const MAX_TARGET_RETRY_AFTER: Duration = Duration::from_mins(5);
 
 /// A target backs off after this many failures in a row.
 const FAILURES_BEFORE_BACKOFF: u32 = 3;
 
-/// One event for one target.
+/// The delivery of one event to one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
     /// The event.
@@ -44,12 +44,12 @@ pub enum DeliveryState {
     Pending(Timestamp),
     /// The receiver accepted the event.
     Delivered,
-    /// All attempts failed. There are no more unless the delivery is replayed.
+    /// All attempts failed. Only a replay causes more attempts.
     Dead,
 }
 
 string_enum! {
-    /// The state of a delivery without its time, as lists filter by it.
+    /// The state of a delivery without the due time, for filters of lists.
     DeliveryStatus {
         /// More attempts follow.
         Pending = "pending";
@@ -62,7 +62,7 @@ string_enum! {
     AttemptFailure {
         /// The response status was not 2xx, 3xx or 410.
         Status = "status";
-        /// The response status was 410: the receiver wants no more events.
+        /// The response status was 410 Gone: the receiver does not accept events any more.
         Gone = "gone";
         /// The response status was 3xx. Redirects are not followed.
         Redirect = "redirect";
@@ -80,7 +80,7 @@ string_enum! {
 }
 
 impl DeliveryState {
-    /// The state without its time.
+    /// The state without the due time.
     pub const fn status(self) -> DeliveryStatus {
         match self {
             Self::Pending(_) => DeliveryStatus::Pending,
@@ -111,8 +111,8 @@ pub struct ResponseExcerpt {
 }
 
 impl AttemptFailure {
-    /// The failure that an HTTP status means; `None` for 2xx.
-    pub const fn of_status(status: u16) -> Option<Self> {
+    /// The failure for an HTTP status; `None` for 2xx.
+    pub const fn from_http_status(status: u16) -> Option<Self> {
         match status {
             200..=299 => None,
             300..=399 => Some(Self::Redirect),
@@ -122,39 +122,45 @@ impl AttemptFailure {
     }
 }
 
-/// The pauses between the attempts of one delivery.
+/// The delays between the attempts of one delivery.
 #[derive(Debug, Clone)]
 pub struct RetrySchedule(Vec<Duration>);
 
 impl RetrySchedule {
-    /// A schedule that makes one attempt more than there are pauses.
-    pub const fn new(pauses: Vec<Duration>) -> Self {
-        Self(pauses)
+    /// Creates a schedule with one attempt more than there are delays.
+    pub const fn new(delays: Vec<Duration>) -> Self {
+        Self(delays)
     }
 
-    /// The time of the next attempt after `attempts` failures; `None` if there is none. `jitter` is a random number
-    /// that spreads deliveries which failed together by a fifth of the pause in both directions. The next attempt is
-    /// never before `retry_after`, up to [`MAX_RETRY_AFTER`].
-    pub fn next(&self, attempts: u32, now: Timestamp, retry_after: Option<Duration>, jitter: u32) -> Option<Timestamp> {
+    /// The time of the next attempt after `attempts` failures; `None` if there are no more attempts. `jitter` is a random
+    /// number that changes the delay by up to a fifth, so that deliveries which failed together are not retried together.
+    /// The next attempt is not before `retry_after`, up to [`MAX_RETRY_AFTER`].
+    pub fn next_attempt(
+        &self,
+        attempts: u32,
+        now: Timestamp,
+        retry_after: Option<Duration>,
+        jitter: u32,
+    ) -> Option<Timestamp> {
         let position = usize::try_from(attempts).ok()?.checked_sub(1)?;
-        let pause = with_jitter(*self.0.get(position)?, jitter);
-        Some(now.saturating_add(pause.max(retry_after.unwrap_or_default().min(MAX_RETRY_AFTER))))
+        let delay = with_jitter(*self.0.get(position)?, jitter);
+        Some(now.saturating_add(delay.max(retry_after.unwrap_or_default().min(MAX_RETRY_AFTER))))
     }
 }
 
-/// How long no delivery is sent to a target after this many failures in a row.
+/// How long deliveries to a target are suspended after a number of consecutive failures.
 pub fn target_backoff(failures: u32, retry_after: Option<Duration>, jitter: u32) -> Duration {
     let retry_after = retry_after.unwrap_or_default().min(MAX_TARGET_RETRY_AFTER);
     if failures < FAILURES_BEFORE_BACKOFF {
         return retry_after;
     }
-    let doubled = Duration::from_secs(1).saturating_mul(1 << (failures - FAILURES_BEFORE_BACKOFF).min(16));
-    with_jitter(doubled.min(MAX_TARGET_BACKOFF), jitter).max(retry_after)
+    let backoff = Duration::from_secs(1).saturating_mul(1 << (failures - FAILURES_BEFORE_BACKOFF).min(16));
+    with_jitter(backoff.min(MAX_TARGET_BACKOFF), jitter).max(retry_after)
 }
 
-/// Between 80 and 120 percent of the pause.
-fn with_jitter(pause: Duration, jitter: u32) -> Duration {
-    pause.mul_f64(0.8 + 0.4 * f64::from(jitter) / f64::from(u32::MAX))
+/// Between 80 and 120 percent of the delay.
+fn with_jitter(delay: Duration, jitter: u32) -> Duration {
+    delay.mul_f64(0.8 + 0.4 * f64::from(jitter) / f64::from(u32::MAX))
 }
 
 #[cfg(test)]
@@ -164,21 +170,21 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_seconds(1_000_000);
 
     #[test]
-    fn schedule_has_one_pause_after_each_failure_but_the_last() {
+    fn schedule_has_one_delay_after_each_failure_except_the_last() {
         let schedule = RetrySchedule::new(vec![Duration::from_secs(5), Duration::from_mins(1)]);
         for jitter in [0, u32::MAX / 2, u32::MAX] {
-            let first = schedule.next(1, NOW, None, jitter).unwrap().duration_since(NOW).as_secs_f64();
-            let second = schedule.next(2, NOW, None, jitter).unwrap().duration_since(NOW).as_secs_f64();
+            let first = schedule.next_attempt(1, NOW, None, jitter).unwrap().duration_since(NOW).as_secs_f64();
+            let second = schedule.next_attempt(2, NOW, None, jitter).unwrap().duration_since(NOW).as_secs_f64();
             assert!((3.99..=6.01).contains(&first) && (47.9..=72.1).contains(&second), "{first} {second}");
         }
-        assert_eq!(schedule.next(3, NOW, Some(Duration::from_secs(1)), 7), None);
-        assert_eq!(schedule.next(0, NOW, None, 7), None);
+        assert_eq!(schedule.next_attempt(3, NOW, Some(Duration::from_secs(1)), 7), None);
+        assert_eq!(schedule.next_attempt(0, NOW, None, 7), None);
     }
 
     #[test]
     fn schedule_honours_retry_after_up_to_one_day() {
         let schedule = RetrySchedule::new(vec![Duration::from_secs(5)]);
-        let wait = |retry_after| schedule.next(1, NOW, Some(retry_after), 0).unwrap().duration_since(NOW);
+        let wait = |retry_after| schedule.next_attempt(1, NOW, Some(retry_after), 0).unwrap().duration_since(NOW);
         assert_eq!(wait(Duration::from_mins(2)), Duration::from_mins(2));
         assert_eq!(wait(Duration::from_secs(1)), Duration::from_secs(4));
         assert_eq!(wait(Duration::MAX), MAX_RETRY_AFTER);

@@ -1,4 +1,4 @@
-//! Events, and the JSON in which webhooks receive them.
+//! Webhook events and their JSON.
 
 use crate::domain::{string_enum::string_enum, timestamp::format_rfc3339};
 use core::net::IpAddr;
@@ -19,13 +19,13 @@ string_enum! {
         RoleRevoked = "agent.role_revoked";
         /// A service submitted feedback on an agent.
         FeedbackReceived = "trust.feedback_received";
-        /// A manager tests a target.
+        /// A manager tested a target.
         Test = "webhook.test";
     }
 }
 
 impl EventKind {
-    /// The kinds that a filter can name. Tests are delivered whatever the filter.
+    /// The kinds that a filter can contain. Test events are delivered regardless of the filter.
     pub fn filterable() -> impl Iterator<Item = Self> {
         Self::ALL.iter().copied().filter(|kind| *kind != Self::Test)
     }
@@ -35,16 +35,16 @@ impl EventKind {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EventFilter(Vec<EventKind>);
 
-/// A filter that names an unknown kind, the same kind twice, or none.
+/// Error for a filter with an unknown kind, a repeated kind, or no kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("must be [\"*\"], or an array of distinct event kinds such as `agent.role_revoked`")]
 pub struct InvalidFilter;
 
 impl EventFilter {
-    /// The name that means all kinds.
+    /// The name that stands for all kinds.
     pub const ALL: &str = "*";
 
-    /// Parses names of kinds.
+    /// Parses the names of kinds, or [`Self::ALL`] alone.
     pub fn parse<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidFilter> {
         let names: Vec<_> = names.into_iter().collect();
         if names == [Self::ALL] {
@@ -61,14 +61,14 @@ impl EventFilter {
     }
 }
 
-/// An event.
+/// A webhook event.
 #[derive(Debug, Clone)]
 pub struct Event {
     /// Identifier, the same for all targets and all attempts.
     pub id: EventId,
-    /// When it happened.
+    /// When the event happened.
     pub at: Timestamp,
-    /// Content.
+    /// Data of the event, depending on its kind.
     pub data: EventData,
 }
 
@@ -76,25 +76,24 @@ pub struct Event {
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum EventData {
-    /// See [`Authenticated`].
-    Authenticated(Authenticated),
-    /// See [`AuthenticationFailed`].
-    AuthenticationFailed(AuthenticationFailed),
-    /// See [`RoleAssigned`].
-    RoleAssigned(RoleAssigned),
-    /// See [`RoleRevoked`].
-    RoleRevoked(RoleRevoked),
-    /// See [`FeedbackReceived`].
-    FeedbackReceived(FeedbackReceived),
-    /// See [`Test`].
-    Test(Test),
+    /// See [`AuthenticatedEvent`].
+    Authenticated(AuthenticatedEvent),
+    /// See [`AuthenticationFailedEvent`].
+    AuthenticationFailed(AuthenticationFailedEvent),
+    /// See [`RoleAssignedEvent`].
+    RoleAssigned(RoleAssignedEvent),
+    /// See [`RoleRevokedEvent`].
+    RoleRevoked(RoleRevokedEvent),
+    /// See [`FeedbackReceivedEvent`].
+    FeedbackReceived(FeedbackReceivedEvent),
+    /// See [`TestEvent`].
+    Test(TestEvent),
 }
 
 /// An agent authenticated.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(as = AuthenticatedEvent)]
-pub struct Authenticated {
+pub struct AuthenticatedEvent {
     /// The agent.
     #[schema(value_type = String, example = "agent_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub agent_id: AgentId,
@@ -110,8 +109,7 @@ pub struct Authenticated {
 /// in a minute are one event each. The others are counted in one event when the minute is over.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(as = AuthenticationFailedEvent)]
-pub struct AuthenticationFailed {
+pub struct AuthenticationFailedEvent {
     /// The agent that the request named.
     #[schema(value_type = String, example = "agent_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub agent_id: AgentId,
@@ -136,9 +134,9 @@ pub struct AuthenticationFailed {
 pub enum LoginFailureReason {
     /// The signature is malformed or does not match the challenge.
     InvalidSignature,
-    /// A reason that the API also returns.
+    /// The API refused the request for this reason.
     Refused(Reason),
-    /// Several failures, counted in one event.
+    /// The event reports the number of several failures.
     Suppressed,
 }
 
@@ -161,8 +159,7 @@ impl Serialize for LoginFailureReason {
 /// A role was assigned to an agent, or the end of an assignment was changed.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(as = RoleAssignedEvent)]
-pub struct RoleAssigned {
+pub struct RoleAssignedEvent {
     /// The agent.
     #[schema(value_type = String, example = "agent_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub agent_id: AgentId,
@@ -184,8 +181,7 @@ pub struct RoleAssigned {
 /// A role assignment ended.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(as = RoleRevokedEvent)]
-pub struct RoleRevoked {
+pub struct RoleRevokedEvent {
     /// The agent.
     #[schema(value_type = String, example = "agent_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub agent_id: AgentId,
@@ -218,8 +214,7 @@ string_enum! {
 /// A service submitted feedback on an agent.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(as = FeedbackReceivedEvent)]
-pub struct FeedbackReceived {
+pub struct FeedbackReceivedEvent {
     /// The agent.
     #[schema(value_type = String, example = "agent_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub agent_id: AgentId,
@@ -240,8 +235,7 @@ pub struct FeedbackReceived {
 /// A manager tests this target. The event is sent once, even if the attempt fails.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-#[schema(as = TestEvent)]
-pub struct Test {
+pub struct TestEvent {
     /// The webhook.
     #[schema(value_type = String, example = "wh_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub webhook_id: WebhookId,
@@ -256,7 +250,7 @@ pub enum EventAudience {
     /// One service.
     Service(ServiceId),
     /// All services where this agent holds a role.
-    ServicesOf(AgentId),
+    ServicesOfAgent(AgentId),
 }
 
 impl EventData {
@@ -275,13 +269,15 @@ impl EventData {
     /// The services whose targets receive the event; `None` for a test, which has one target.
     pub const fn audience(&self) -> Option<EventAudience> {
         match self {
-            Self::Authenticated(Authenticated { agent_id, service_id, .. })
-            | Self::AuthenticationFailed(AuthenticationFailed { agent_id, service_id, .. }) => {
+            Self::Authenticated(AuthenticatedEvent { agent_id, service_id, .. })
+            | Self::AuthenticationFailed(AuthenticationFailedEvent { agent_id, service_id, .. }) => {
                 Some(EventAudience::new(*agent_id, *service_id))
             }
-            Self::RoleAssigned(RoleAssigned { service_id, .. })
-            | Self::RoleRevoked(RoleRevoked { service_id, .. })
-            | Self::FeedbackReceived(FeedbackReceived { service_id, .. }) => Some(EventAudience::Service(*service_id)),
+            Self::RoleAssigned(RoleAssignedEvent { service_id, .. })
+            | Self::RoleRevoked(RoleRevokedEvent { service_id, .. })
+            | Self::FeedbackReceived(FeedbackReceivedEvent { service_id, .. }) => {
+                Some(EventAudience::Service(*service_id))
+            }
             Self::Test(_) => None,
         }
     }
@@ -292,23 +288,23 @@ impl EventAudience {
     pub const fn new(agent: AgentId, service: Option<ServiceId>) -> Self {
         match service {
             Some(service) => Self::Service(service),
-            None => Self::ServicesOf(agent),
+            None => Self::ServicesOfAgent(agent),
         }
     }
 }
 
-/// The JSON of an event, as section 6 of the specification defines it.
+/// The JSON of an event, defined in section 6 of the specification.
 #[derive(Serialize)]
-struct Body<'a> {
+struct EventBody<'a> {
     event: &'static str,
     timestamp: String,
     data: &'a EventData,
 }
 
 impl Event {
-    /// The exact body of every delivery. Signatures cover these bytes.
+    /// The request body of every delivery of the event. Signatures cover these exact bytes.
     pub fn body(&self) -> String {
-        let body = Body { event: self.data.kind().as_str(), timestamp: format_rfc3339(self.at), data: &self.data };
+        let body = EventBody { event: self.data.kind().as_str(), timestamp: format_rfc3339(self.at), data: &self.data };
         // Serializing strings and numbers cannot fail.
         serde_json::to_string(&body).unwrap_or_default()
     }
@@ -337,7 +333,7 @@ mod tests {
 
     #[test]
     fn body_matches_the_specification() {
-        let data = EventData::AuthenticationFailed(AuthenticationFailed {
+        let data = EventData::AuthenticationFailed(AuthenticationFailedEvent {
             agent_id: AgentId::from_bits(1),
             service_id: None,
             reason: LoginFailureReason::Refused(Reason::ChallengeUsed),
@@ -346,11 +342,9 @@ mod tests {
         });
         let event = Event { id: EventId::from_bits(2), at: Timestamp::from_seconds(1_800_000_000), data };
         let agent = AgentId::from_bits(1);
-        assert_eq!(
-            event.body(),
-            format!(
-                r#"{{"event":"agent.authentication_failed","timestamp":"2027-01-15T08:00:00Z","data":{{"agentId":"{agent}","serviceId":null,"reason":"challenge_used","ipAddress":"192.0.2.1"}}}}"#
-            )
+        let expected = format!(
+            r#"{{"event":"agent.authentication_failed","timestamp":"2027-01-15T08:00:00Z","data":{{"agentId":"{agent}","serviceId":null,"reason":"challenge_used","ipAddress":"192.0.2.1"}}}}"#
         );
+        assert_eq!(event.body(), expected);
     }
 }

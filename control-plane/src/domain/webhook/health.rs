@@ -2,28 +2,28 @@
 
 use std::{sync::Arc, time::Duration};
 
-/// The dispatcher polls the queue more often than this while it works.
+/// Maximum time between two polls of the queue by a dispatcher that works.
 const MAX_POLL_AGE: Duration = Duration::from_secs(15);
 
-/// A delivery that can be made waits less than this while the dispatcher keeps up.
+/// Maximum time that a deliverable event waits while the dispatcher keeps up.
 const MAX_DELIVERY_AGE: Duration = Duration::from_mins(5);
 
 /// Whether webhook delivery keeps up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueHealth {
-    /// Deliveries are made in time.
+    /// Events are delivered in time.
     Up,
-    /// Deliveries to targets that accept them wait for more than five minutes.
+    /// Deliveries to targets that do not fail wait for more than five minutes.
     Behind,
     /// The dispatcher does not run.
     Down,
 }
 
-/// Reads the current health. Injected where callers must not depend on the dispatcher.
+/// Function that returns the current health. It is injected, so that its callers need not depend on the dispatcher.
 pub type QueueHealthProbe = Arc<dyn Fn() -> QueueHealth + Send + Sync>;
 
 impl QueueHealth {
-    /// The health for the time since the dispatcher last polled, and the age of the oldest delivery that can be made.
+    /// Derives the health from the time since the last poll by the dispatcher and the age of the oldest deliverable event.
     pub fn from_ages(last_poll: Duration, oldest_delivery: Option<Duration>) -> Self {
         if last_poll > MAX_POLL_AGE {
             Self::Down
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn health_depends_on_last_poll_and_on_oldest_delivery() {
+    fn health_depends_on_last_poll_and_oldest_delivery() {
         let just_over = |limit: Duration| limit + Duration::from_millis(1);
         for (last_poll, oldest, expected) in [
             (Duration::ZERO, None, QueueHealth::Up),

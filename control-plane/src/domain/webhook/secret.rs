@@ -1,4 +1,4 @@
-//! Secrets of targets, and the signatures of Standard Webhooks 1.0.
+//! Secrets of webhook targets, and signatures according to Standard Webhooks 1.0.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use countersign_identity::{EventId, Timestamp};
@@ -11,16 +11,16 @@ pub const SECRET_LEN: usize = 32;
 /// Prefix of a secret in text form.
 const PREFIX: &str = "whsec_";
 
-/// A secret that this server shares with one receiver.
+/// A signing secret that the control plane shares with one receiver.
 pub struct WebhookSecret(Zeroizing<[u8; SECRET_LEN]>);
 
 impl WebhookSecret {
-    /// A secret from new random bytes.
+    /// Creates a secret from random bytes.
     pub const fn new(bytes: Zeroizing<[u8; SECRET_LEN]>) -> Self {
         Self(bytes)
     }
 
-    /// Reads the bytes that [`Self::bytes`] returns; `None` if the length is wrong.
+    /// Creates a secret from the bytes that [`Self::bytes`] returns; `None` if the length is wrong.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         Some(Self(Zeroizing::new(bytes.try_into().ok()?)))
     }
@@ -30,12 +30,12 @@ impl WebhookSecret {
         self.0.as_ref()
     }
 
-    /// The text form, which the API shows once.
+    /// The secret as text, which the API returns only once.
     pub fn reveal(&self) -> SecretString {
         format!("{PREFIX}{}", STANDARD.encode(self.0.as_ref())).into()
     }
 
-    /// A value for `webhook-signature`: signs the event id, the time of the attempt and the body.
+    /// Returns a value for the header `webhook-signature`, which signs event id, time of the attempt and body.
     pub fn sign(&self, event: EventId, now: Timestamp, body: &str) -> String {
         let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, self.0.as_ref());
         let mut context = aws_lc_rs::hmac::Context::with_key(&key);

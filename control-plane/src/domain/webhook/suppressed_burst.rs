@@ -1,4 +1,5 @@
-//! Bursts of failed logins: the first failures become one event each, the rest are counted in one summary event.
+//! Bursts of failed logins. The first failures of a burst become one event each, the others are counted in one summary
+//! event.
 
 use countersign_identity::Timestamp;
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 /// How long a burst lasts from its first failure.
 pub const WINDOW: Duration = Duration::from_mins(1);
 
-/// How many failures of one burst become an event of their own.
+/// Maximum number of failures in one burst that become an event of their own.
 const MAX_EMITTED: u32 = 10;
 
 /// The failed logins of one agent at one service within [`WINDOW`].
@@ -14,19 +15,19 @@ const MAX_EMITTED: u32 = 10;
 pub struct SuppressedBurst {
     /// Time of the first failure.
     pub began_at: Timestamp,
-    /// Failures that became an event of their own.
+    /// Number of failures that became an event of their own.
     pub emitted: u32,
-    /// Failures that are only counted.
+    /// Number of failures that are counted without an event.
     pub suppressed: u64,
 }
 
 impl SuppressedBurst {
-    /// A burst without failures that begins now.
+    /// Creates a burst that begins now and has no failures yet.
     pub const fn new(now: Timestamp) -> Self {
         Self { began_at: now, emitted: 0, suppressed: 0 }
     }
 
-    /// Failures from this time on belong to the next burst.
+    /// The end of the burst. Later failures belong to the next burst.
     pub fn ends_at(&self) -> Timestamp {
         self.began_at.saturating_add(WINDOW)
     }
@@ -47,7 +48,7 @@ impl SuppressedBurst {
         emit
     }
 
-    /// Whether all further failures are only counted.
+    /// Whether further failures are counted without an event.
     pub const fn is_suppressing(&self) -> bool {
         self.emitted >= MAX_EMITTED
     }

@@ -1,4 +1,4 @@
-//! URLs of targets, and the rules that need no name resolution.
+//! URLs of webhook targets, and their validation without name resolution.
 
 use countersign_identity::names::is_printable;
 use std::fmt;
@@ -6,16 +6,16 @@ use url::{Host, Url};
 
 /// The only privileged port that HTTPS URLs may have. Other ports below 1024 belong to system services such as SSH and
 /// SMTP, which must not receive requests from this server.
-const HTTPS: u16 = 443;
+const HTTPS_PORT: u16 = 443;
 
-/// The first port that needs no privilege to listen on.
+/// The lowest port that unprivileged processes can listen on.
 const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
 
 /// The URL of a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetUrl(Url);
 
-/// A URL that no target may have. The text says what the URL must be.
+/// Error for an invalid target URL. The message states the requirement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidUrl(&'static str);
@@ -24,7 +24,7 @@ impl TargetUrl {
     /// Maximum number of characters.
     pub const MAX_LENGTH: usize = 2048;
 
-    /// Parses a URL. `AddressGuard` checks the addresses of its host, when a target is saved and for every connection.
+    /// Parses a URL. `AddressGuard` checks the addresses of the host when a target is saved and for every connection.
     pub fn parse(text: &str) -> Result<Self, InvalidUrl> {
         let malformed = InvalidUrl("must be an https:// URL of at most 2048 characters");
         if text.chars().count() > Self::MAX_LENGTH || text.contains(' ') || !is_printable(text) {
@@ -42,13 +42,13 @@ impl TargetUrl {
         if url.fragment().is_some() {
             return Err(InvalidUrl("must not have a fragment (#…), because fragments are not sent"));
         }
-        // Punycode and percent-encoding make the normalized URL longer. That is the form that is stored and sent.
+        // The URL is stored and sent in normalized form, which punycode and percent-encoding make longer.
         if url.as_str().len() > Self::MAX_LENGTH {
             return Err(malformed);
         }
         let port = url.port_or_known_default().unwrap_or_default();
         let plaintext = url.scheme() == "http";
-        if port == HTTPS || port >= FIRST_UNPRIVILEGED_PORT || (plaintext && port == 80) {
+        if port == HTTPS_PORT || port >= FIRST_UNPRIVILEGED_PORT || (plaintext && port == 80) {
             Ok(Self(url))
         } else {
             Err(InvalidUrl("must have port 443, or a port from 1024 up"))

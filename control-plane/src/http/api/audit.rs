@@ -174,7 +174,7 @@ pub fn audit_entry_record(entry: &AuditEntry) -> AuditEntryRecord {
         agent_id: entry.agent.clone(),
         object,
         details: serde_json::from_str::<Value>(&entry.details).unwrap_or_else(|_| json!(entry.details)),
-        previous_hash: entry.previous.clone(),
+        previous_hash: entry.previous_hash.clone(),
         hash: entry.hash.clone(),
     }
 }

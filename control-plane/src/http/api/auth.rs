@@ -27,7 +27,7 @@ use crate::{
         state::AppState,
         timestamp::Rfc3339,
     },
-    operations::{self, IdempotentReply, Login, RegistrationRequest, TokenPair},
+    operations::{self, IdempotentReply, LoginRequest, RegistrationRequest, TokenPair},
 };
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use countersign_identity::{AgentId, P256PublicKey, ServiceId};
@@ -190,7 +190,7 @@ pub async fn authenticate(
 ) -> Result<Json<TokenResponse>, ApiError> {
     let AuthenticationRequest { challenge, signature, service } = body.read()?;
     let service = service.map(|service| service.parse()).transpose()?;
-    let login = Login { challenge, signature, service, from: Some(client.ip) };
+    let login = LoginRequest { challenge, signature, service, client_address: Some(client.ip) };
     let pair = operations::authenticate(&state.context, &login).await?;
     Ok(Json(token_response(&pair)))
 }
@@ -214,7 +214,7 @@ pub async fn refresh(
 ) -> Result<Json<TokenResponse>, ApiError> {
     let RefreshRequest { token, service } = body.read()?;
     let service = service.map(|service| service.parse()).transpose()?;
-    let pair = operations::refresh(&state.context, &token, service, Some(client.ip)).await?;
+    let pair = operations::refresh_session(&state.context, &token, service, Some(client.ip)).await?;
     Ok(Json(token_response(&pair)))
 }
 

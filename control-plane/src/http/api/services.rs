@@ -22,7 +22,7 @@ use crate::{
         state::AppState,
         timestamp::Rfc3339,
     },
-    operations::{self, NewKey, NewService, ServiceChange},
+    operations::{self, NewService, NewServiceKey, ServiceChange},
 };
 use axum::{Json, extract::State, http::StatusCode};
 use countersign_identity::{ApiKeyId, ServiceId};
@@ -224,7 +224,7 @@ pub async fn create_key(
     let KeyRequest { name, scope } = body.read()?;
     let initiator = credentials.initiator_for_human(Some(&human));
     let (key, secret) =
-        operations::create_service_key(&state.context, &initiator, service.id, NewKey { name, scope }).await?;
+        operations::create_service_key(&state.context, &initiator, service.id, NewServiceKey { name, scope }).await?;
     let body = NewKeyRecord {
         key_id: key.id,
         api_key: expose(&secret).to_owned(),

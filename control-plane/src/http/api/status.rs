@@ -7,7 +7,7 @@ use crate::{
         request::caller::Credentials,
         state::AppState,
     },
-    operations::count_active_records,
+    operations::count_services_and_active_agents,
 };
 use axum::{Json, extract::State};
 use serde::Serialize;
@@ -41,7 +41,7 @@ pub struct Status {
 )]
 pub async fn status(State(state): State<AppState>, credentials: Credentials) -> Result<Json<Status>, ApiError> {
     credentials.require_full_key(&state).await?;
-    let (active_services, active_agents) = count_active_records(&state.context).await?;
+    let (active_services, active_agents) = count_services_and_active_agents(&state.context).await?;
     Ok(Json(Status {
         version: env!("CARGO_PKG_VERSION"),
         uptime: state.context.since_boot().saturating_sub(state.started_at).as_secs(),

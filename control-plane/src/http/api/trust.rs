@@ -141,7 +141,7 @@ pub async fn history(
 ) -> Result<Json<FeedbackPage>, ApiError> {
     let service = credentials.require_full_key(&state).await?.service;
     let page = page?;
-    let list_page = operations::trust_history(&state.context, parse_id(&agent)?, page).await?;
+    let list_page = operations::list_trust_history(&state.context, parse_id(&agent)?, page).await?;
     Ok(Json(paging::page_response(page, list_page, |feedback| feedback_record(feedback, service))))
 }
 

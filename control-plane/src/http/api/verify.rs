@@ -109,7 +109,7 @@ pub async fn verify(
 
 async fn verify_token(state: &AppState, service: ServiceId, headers: &HeaderMap) -> Result<VerifiedIdentity, ApiError> {
     let token = agent_token(headers)?;
-    Ok(operations::verify(&state.context, service, token).await?)
+    Ok(operations::verify_token(&state.context, service, token).await?)
 }
 
 fn agent_token(headers: &HeaderMap) -> Result<&str, Reason> {

@@ -60,7 +60,7 @@ pub struct ServerMetadata {
     )
 )]
 pub async fn jwks(State(state): State<AppState>, headers: HeaderMap) -> Result<Response, ApiError> {
-    let body = json!({ "keys": published_keys(&state.context).await?.published() }).to_string();
+    let body = json!({ "keys": published_keys(&state.context).await?.to_jwks() }).to_string();
     let max_age = state.context.jwks_max_age();
     Ok(conditional_get::cacheable_response(
         &headers,

@@ -1,7 +1,8 @@
 //! The section `webhooks` of the OpenAPI document: the requests that receivers get.
 
 use crate::domain::webhook::event::{
-    Authenticated, AuthenticationFailed, EventKind, FeedbackReceived, RoleAssigned, RoleRevoked, Test,
+    AuthenticatedEvent, AuthenticationFailedEvent, EventKind, FeedbackReceivedEvent, RoleAssignedEvent,
+    RoleRevokedEvent, TestEvent,
 };
 use utoipa::{
     ToSchema,
@@ -35,9 +36,16 @@ pub fn webhooks() -> Paths {
 
 /// The schemas of the event data.
 pub fn schemas() -> Vec<(String, RefOr<Schema>)> {
-    let mut schemas =
-        vec![named_schema::<Authenticated>(), named_schema::<AuthenticationFailed>(), named_schema::<RoleAssigned>()];
-    schemas.extend([named_schema::<RoleRevoked>(), named_schema::<FeedbackReceived>(), named_schema::<Test>()]);
+    let mut schemas = vec![
+        named_schema::<AuthenticatedEvent>(),
+        named_schema::<AuthenticationFailedEvent>(),
+        named_schema::<RoleAssignedEvent>(),
+    ];
+    schemas.extend([
+        named_schema::<RoleRevokedEvent>(),
+        named_schema::<FeedbackReceivedEvent>(),
+        named_schema::<TestEvent>(),
+    ]);
     schemas
 }
 
@@ -47,12 +55,12 @@ fn named_schema<T: ToSchema>() -> (String, RefOr<Schema>) {
 
 fn data(kind: EventKind) -> (String, RefOr<Schema>) {
     match kind {
-        EventKind::Authenticated => named_schema::<Authenticated>(),
-        EventKind::AuthenticationFailed => named_schema::<AuthenticationFailed>(),
-        EventKind::RoleAssigned => named_schema::<RoleAssigned>(),
-        EventKind::RoleRevoked => named_schema::<RoleRevoked>(),
-        EventKind::FeedbackReceived => named_schema::<FeedbackReceived>(),
-        EventKind::Test => named_schema::<Test>(),
+        EventKind::Authenticated => named_schema::<AuthenticatedEvent>(),
+        EventKind::AuthenticationFailed => named_schema::<AuthenticationFailedEvent>(),
+        EventKind::RoleAssigned => named_schema::<RoleAssignedEvent>(),
+        EventKind::RoleRevoked => named_schema::<RoleRevokedEvent>(),
+        EventKind::FeedbackReceived => named_schema::<FeedbackReceivedEvent>(),
+        EventKind::Test => named_schema::<TestEvent>(),
     }
 }
 

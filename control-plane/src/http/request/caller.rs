@@ -3,7 +3,7 @@
 use super::{client_address::ClientAddress, ids::parse_id};
 use crate::{
     domain::{
-        audit::{Actor, Initiator, Origin},
+        audit::{Actor, Initiator, RequestOrigin},
         caller::{Caller, Human},
         service::{Service, ServiceKey},
     },
@@ -30,7 +30,7 @@ const SERVICE_KEY_PREFIX: &str = "svc_";
 /// The unverified bearer credential of a request. The methods verify it and count the request.
 pub struct Credentials {
     bearer: Option<SecretString>,
-    origin: Origin,
+    origin: RequestOrigin,
     limiter: RequestLimiter,
 }
 
@@ -47,9 +47,9 @@ impl FromRequestParts<AppState> for Credentials {
 }
 
 /// Client address and request id, for the audit log.
-fn audit_origin(parts: &Parts) -> Origin {
+fn audit_origin(parts: &Parts) -> RequestOrigin {
     let address = parts.extensions.get::<ClientAddress>().map(|client| client.ip);
-    Origin { address, request: parts.extensions.get::<RequestId>().map(|id| id.0.clone()) }
+    RequestOrigin { address, request_id: parts.extensions.get::<RequestId>().map(|id| id.0.clone()) }
 }
 
 /// The header `Authorization` is repeated, or does not contain exactly one bearer credential.

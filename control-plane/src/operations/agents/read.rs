@@ -7,8 +7,8 @@ use crate::{
 };
 use countersign_identity::{AgentId, Reason, ServiceId};
 
-/// Reads an agent. Allowed for an API key of the service with scope `full`, the owner of the service, the owner of the agent,
-/// and administrators. For all other callers the result is the same whether or not the agent exists.
+/// Reads an agent. The caller must have an API key of the service with scope `full`, own the service, own the agent, or be
+/// an administrator. All other callers get the same error whether or not the agent exists.
 pub async fn read_agent(
     context: &Context,
     caller: &Caller,
@@ -16,11 +16,11 @@ pub async fn read_agent(
     agent: AgentId,
 ) -> Result<Agent, OperationError> {
     let access = require_manager(context, caller, service).await;
-    let found = agents::find(context.store.read().await?.conn(), agent).await?;
-    match (access, found) {
-        (Ok(()), found) => found.ok_or(OperationError::NotFound(NotFound::Agent)),
+    let agent = agents::find(context.store.read().await?.conn(), agent).await?;
+    match (access, agent) {
+        (Ok(()), agent) => agent.ok_or(OperationError::NotFound(NotFound::Agent)),
         (Err(OperationError::Refused(refusal)), Some(agent))
-            if refusal.reason == Reason::NotYours && is_owner(caller, &agent) =>
+            if refusal.reason == Reason::NotYours && is_agent_owner(caller, &agent) =>
         {
             Ok(agent)
         }
@@ -28,7 +28,7 @@ pub async fn read_agent(
     }
 }
 
-fn is_owner(caller: &Caller, agent: &Agent) -> bool {
+fn is_agent_owner(caller: &Caller, agent: &Agent) -> bool {
     match caller {
         Caller::Human(human) => agent.registration.owner.as_ref() == Some(&human.owner),
         Caller::Service(_) => false,

@@ -26,11 +26,11 @@ pub struct RegistrationRequest {
     pub metadata: Metadata,
 }
 
-/// Registers an agent. The same key with the same name and registrant returns the existing agent. Everything else is a new
-/// agent, so registering a key of another agent blocks nothing.
+/// Registers an agent. If the same registrant has already registered the same key and name, returns the existing agent.
+/// Otherwise creates an agent, even if another agent has the same key, so a key cannot be blocked by registering it first.
 pub async fn register_agent<R: Serialize + DeserializeOwned>(
     context: &Context,
-    by: &Initiator,
+    initiator: &Initiator,
     human: Option<Human>,
     request: RegistrationRequest,
     reply: &IdempotentReply<Agent, R>,
@@ -42,9 +42,9 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
     let key_hash = key
         .fingerprint()
         .map_err(|_| OperationError::Invalid { field: "publicKey", message: "must be a P-256 key" })?;
-    // Public registrations are told apart by their e-mail address only.
+    // Only the e-mail address distinguishes the registrants of public registrations.
     let registrant = if human.is_none() { email.as_str() } else { "" };
-    let idempotency = &reply.guard(by, &["register_agent", registrant]);
+    let idempotency = &reply.guard(initiator, &["register_agent", registrant]);
     let owner = human.map(|human| human.owner);
     let registration = &Registration { owner, email, name, key, key_hash, metadata };
     let id = context.new_id(AgentId::from_bits);
@@ -52,8 +52,8 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
         if let Some(response) = idempotency.stored_response(&mut tx).await? {
             return Ok(tx.commit(response).await?);
         }
-        if let Some(same) = agents::find_by_registration(tx.conn(), registration).await? {
-            let response = idempotency.store_response(&mut tx, &same).await?;
+        if let Some(existing) = agents::find_by_registration(tx.conn(), registration).await? {
+            let response = idempotency.store_response(&mut tx, &existing).await?;
             return Ok(tx.commit(response).await?);
         }
         let now = tx.now();
@@ -71,7 +71,7 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
         let entry = NewAuditEntry::for_deployment(AuditAction::AgentRegistered)
             .agent(id)
             .detail("name", registration.name.as_str());
-        tx.audit(by, &entry.detail("publicKeyHash", registration.key_hash.as_str())).await?;
+        tx.audit(initiator, &entry.detail("publicKeyHash", registration.key_hash.as_str())).await?;
         let response = idempotency.store_response(&mut tx, &agent).await?;
         Ok(tx.commit(response).await?)
     };

@@ -2,7 +2,7 @@
 
 use crate::{
     domain::{
-        agent::{Agent, StatusChange, change_status, status_text},
+        agent::{Agent, StatusChange, check_status_transition, status_text},
         audit::{AuditAction, Initiator, NewAuditEntry},
         caller::Human,
         change::Change,
@@ -15,33 +15,34 @@ use countersign_identity::{AgentId, AgentStatus};
 /// Sets the status of an agent. Suspension and revocation invalidate all tokens and sessions issued so far, permanently.
 pub async fn set_agent_status(
     context: &Context,
-    by: &Initiator,
+    initiator: &Initiator,
     human: &Human,
     agent: AgentId,
     status: AgentStatus,
 ) -> Result<Agent, OperationError> {
     let work = async |mut tx: Write| {
         agents::lock(tx.conn(), agent).await?;
-        let found = agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
-        human.require_owner(found.registration.owner.as_ref())?;
-        let change = change_status(found.status, status).map_err(|_| {
+        let current = agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
+        human.require_owner(current.registration.owner.as_ref())?;
+        let change = check_status_transition(current.status, status).map_err(|_| {
             OperationError::Conflict(
                 "the agent is revoked, and a revocation cannot be undone: register a new agent with a new key".into(),
             )
         })?;
         if change == StatusChange::Unchanged {
-            return Ok(tx.commit(found).await?);
+            return Ok(tx.commit(current).await?);
         }
         let entry = NewAuditEntry::for_deployment(AuditAction::AgentStatusChanged).agent(agent);
-        tx.audit(by, &entry.changed("status", status_text(found.status), status_text(status))).await?;
+        tx.audit(initiator, &entry.detail_if_changed("status", status_text(current.status), status_text(status)))
+            .await?;
         let cutoff = match change {
-            StatusChange::Unchanged | StatusChange::Reactivated => found.cutoff,
+            StatusChange::Unchanged | StatusChange::Reactivated => current.cutoff,
             StatusChange::Deactivated => tx.revision().await?,
         };
         let now = tx.now();
         agents::set_status(tx.conn(), agent, status, cutoff, now).await?;
         tx.record_change(Change::Status(agent));
-        Ok(tx.commit(Agent { status, cutoff, updated_at: now, ..found }).await?)
+        Ok(tx.commit(Agent { status, cutoff, updated_at: now, ..current }).await?)
     };
     context.store.write("set_agent_status", work).await
 }

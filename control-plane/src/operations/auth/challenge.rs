@@ -1,4 +1,4 @@
-//! Issues challenges. A challenge stores nothing in the database.
+//! Issues challenges. Nothing is stored in the database for a challenge.
 
 use crate::{
     domain::challenge::Challenge,
@@ -18,15 +18,15 @@ pub struct IssuedChallenge {
     pub expires_at: Timestamp,
 }
 
-/// Issues a challenge to an agent, optionally for a token that is bound to a service.
+/// Issues a challenge to an agent. With `service`, the token will be bound to that service.
 pub async fn issue_challenge(
     context: &Context,
     agent: AgentId,
     service: Option<ServiceId>,
 ) -> Result<IssuedChallenge, OperationError> {
     let mut read = context.store.read().await?;
-    let found = agents::find(read.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
-    found.require_active()?;
+    let registered = agents::find(read.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
+    registered.require_active()?;
     if let Some(service) = service {
         services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
     }
@@ -38,7 +38,7 @@ pub async fn issue_challenge(
         restore_revision: feed::position(read.conn()).await?.cutoff,
     };
     Ok(IssuedChallenge {
-        id: context.challenge_keys.id(&challenge),
+        id: context.challenge_keys.encode_id(&challenge),
         nonce: hex::encode(context.challenge_keys.nonce(&challenge)),
         expires_at: challenge.expires_at,
     })

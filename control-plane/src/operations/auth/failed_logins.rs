@@ -1,12 +1,12 @@
-//! Emits `agent.authentication_failed`, and suppresses bursts.
+//! Emits the event `agent.authentication_failed`, and suppresses bursts of it.
 //!
-//! An attacker who tries many keys must not cause a database write for each. The first failures of a burst become one
-//! event each. The others are counted, first in the memory of each process and then in the database, and become one
-//! summary event.
+//! An attacker must not cause a database write with each failed login. The first failures of a burst become one event
+//! each. The others are counted, first in the memory of each process and then in the database, and become one summary
+//! event.
 
 use crate::{
     domain::webhook::{
-        event::{AuthenticationFailed, Event, EventAudience, EventData, EventKind, LoginFailureReason},
+        event::{AuthenticationFailedEvent, Event, EventAudience, EventData, EventKind, LoginFailureReason},
         suppressed_burst::{SuppressedBurst, WINDOW},
     },
     operations::{Context, OperationError},
@@ -20,17 +20,17 @@ use std::{
     time::Duration,
 };
 
-/// Time after the end of a burst in which all processes store their counts, before the summary is emitted.
+/// Time between the end of a burst and its summary, in which all processes store their counts.
 const FLUSH_GRACE: Duration = Duration::from_secs(3);
 
 /// Failures with the same agent and service belong to the same burst.
 type BurstKey = (AgentId, Option<ServiceId>);
 
-/// Counters of this process for bursts whose further failures are all suppressed.
+/// Failures counted by this process, for bursts of which all further failures are suppressed.
 #[derive(Default)]
 pub struct SuppressedBursts(Mutex<HashMap<BurstKey, PendingCount>>);
 
-/// Failures that are not in the database yet.
+/// A number of failures that is not in the database yet.
 struct PendingCount {
     /// End of the burst.
     until: Timestamp,
@@ -38,8 +38,8 @@ struct PendingCount {
 }
 
 impl SuppressedBursts {
-    /// Counts a failure if its burst is suppressed. Returns whether it is.
-    fn count(&self, key: BurstKey, now: Timestamp) -> bool {
+    /// Counts a failure if its burst is suppressed. Returns whether the failure was counted.
+    fn count_if_suppressed(&self, key: BurstKey, now: Timestamp) -> bool {
         let mut bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let pending = bursts.get_mut(&key).filter(|pending| now < pending.until);
         pending.map(|pending| pending.count += 1).is_some()
@@ -51,8 +51,8 @@ impl SuppressedBursts {
         bursts.entry(key).or_insert(PendingCount { until, count: 0 }).until = until;
     }
 
-    /// All counts above zero. Sorted, because all processes lock the rows of bursts in this order.
-    fn pending(&self) -> Vec<(BurstKey, u64)> {
+    /// All counts above zero, sorted, because all processes lock the rows of bursts in this order.
+    fn pending_counts(&self) -> Vec<(BurstKey, u64)> {
         let bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let pending = bursts.iter().filter(|(_, pending)| pending.count > 0);
         let mut pending: Vec<_> = pending.map(|(key, pending)| (*key, pending.count)).collect();
@@ -60,7 +60,7 @@ impl SuppressedBursts {
         pending
     }
 
-    /// Subtracts counts that are in the database now, and drops bursts that have ended.
+    /// Subtracts counts that were stored in the database, and removes bursts that have ended.
     fn subtract(&self, stored: &[(BurstKey, u64)], now: Timestamp) {
         let mut bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (key, count) in stored {
@@ -72,9 +72,9 @@ impl SuppressedBursts {
     }
 }
 
-/// The reason that the event reports; `None` if the error is not a failed login.
-pub(in crate::operations) const fn login_failure_reason(denied: &OperationError) -> Option<LoginFailureReason> {
-    match denied {
+/// The reason in the event; `None` if the error is not a failed login.
+pub(in crate::operations) const fn login_failure_reason(error: &OperationError) -> Option<LoginFailureReason> {
+    match error {
         OperationError::Refused(refusal) => Some(LoginFailureReason::Refused(refusal.reason)),
         OperationError::InvalidSignature => Some(LoginFailureReason::InvalidSignature),
         OperationError::NotFound(_)
@@ -86,26 +86,27 @@ pub(in crate::operations) const fn login_failure_reason(denied: &OperationError)
     }
 }
 
-/// Emits a failed login. An error is only logged: the caller refuses the login in any case.
+/// Emits an event for a failed login. Errors are only logged, because the caller refuses the login in any case.
 pub(in crate::operations) async fn emit_failed_login(
     context: &Context,
     key: BurstKey,
     reason: LoginFailureReason,
-    from: Option<IpAddr>,
+    client_address: Option<IpAddr>,
 ) {
-    if let Err(error) = emit(context, key, reason, from).await {
+    if let Err(error) = count_and_emit(context, key, reason, client_address).await {
         tracing::warn!(%error, "cannot emit a webhook event for a failed login");
     }
 }
 
-async fn emit(
+/// Counts the failure, and emits an event for it unless its burst is suppressed.
+async fn count_and_emit(
     context: &Context,
     key: BurstKey,
     reason: LoginFailureReason,
-    from: Option<IpAddr>,
+    client_address: Option<IpAddr>,
 ) -> Result<(), OperationError> {
     let (now, audience) = (context.now(), EventAudience::new(key.0, key.1));
-    if context.suppressed_bursts.count(key, now) {
+    if context.suppressed_bursts.count_if_suppressed(key, now) {
         return Ok(());
     }
     let mut read = context.store.read().await?;
@@ -117,7 +118,7 @@ async fn emit(
     let work = async |mut tx: Write| {
         let mut burst = lock_current_burst(&mut tx, context, key).await?;
         if burst.record_failure() {
-            let data = event_data(key, reason, from, None);
+            let data = event_data(key, reason, client_address, None);
             let at = tx.now();
             tx.emit(Event { id, at, data });
         }
@@ -133,12 +134,12 @@ async fn emit(
 
 /// Stores the counts of this process, and emits a summary for each burst that has ended.
 pub async fn flush_suppressed_bursts(context: &Context) -> Result<(), OperationError> {
-    let pending = &context.suppressed_bursts.pending();
+    let pending = &context.suppressed_bursts.pending_counts();
     if !pending.is_empty() {
         let work = async |mut tx: Write| {
             let now = tx.now();
             for (key, count) in pending {
-                // The stored burst is used even if it has ended, because the counts belong to it.
+                // The counts belong to the stored burst, even if the burst has ended.
                 let mut burst = outbox::lock_burst(tx.conn(), key.0, key.1, now).await?;
                 burst.suppressed += count;
                 outbox::update_burst(tx.conn(), key.0, key.1, &burst).await?;
@@ -161,7 +162,7 @@ pub async fn flush_suppressed_bursts(context: &Context) -> Result<(), OperationE
     context.store.write("summarize_failed_logins", work).await
 }
 
-/// The burst that a failure now belongs to. If the stored one has ended, emits its summary and starts another.
+/// Locks and returns the current burst. If the stored burst has ended, emits its summary and starts a new burst.
 async fn lock_current_burst(
     tx: &mut Write,
     context: &Context,
@@ -189,5 +190,5 @@ const fn event_data(
     ip_address: Option<IpAddr>,
     suppressed: Option<u64>,
 ) -> EventData {
-    EventData::AuthenticationFailed(AuthenticationFailed { agent_id, service_id, reason, ip_address, suppressed })
+    EventData::AuthenticationFailed(AuthenticationFailedEvent { agent_id, service_id, reason, ip_address, suppressed })
 }

@@ -1,4 +1,4 @@
-//! Login: a signed challenge yields one token pair.
+//! Login: issues one token pair for a signed challenge.
 
 use super::{
     failed_logins::{emit_failed_login, login_failure_reason},
@@ -9,7 +9,7 @@ use crate::{
         agent::Agent,
         challenge::Challenge,
         session::Session,
-        webhook::event::{Authenticated, Event, EventData},
+        webhook::event::{AuthenticatedEvent, Event, EventData},
     },
     operations::{Context, NotFound, OperationError, TokenPair},
     store::{Write, agents, feed, services, sessions},
@@ -19,37 +19,43 @@ use std::net::IpAddr;
 
 /// A login request.
 #[derive(Debug)]
-pub struct Login {
+pub struct LoginRequest {
     /// Challenge id.
     pub challenge: String,
     /// Signature over the nonce, in hex.
     pub signature: String,
-    /// Service that the token is requested for, if the agent names one.
+    /// Service that the token is requested for, if any.
     pub service: Option<ServiceId>,
     /// Client address.
-    pub from: Option<IpAddr>,
+    pub client_address: Option<IpAddr>,
 }
 
 /// Verifies the signed challenge and issues a token pair. A failed attempt does not consume the challenge.
-pub async fn authenticate(context: &Context, login: &Login) -> Result<TokenPair, OperationError> {
-    // An invalid challenge id names no agent, so no failed-login event can be attributed.
-    let challenge = context.challenge_keys.open(&login.challenge).ok_or(Reason::ChallengeInvalid)?;
-    let result = verify_and_issue(context, &challenge, login).await;
+pub async fn authenticate(context: &Context, login: &LoginRequest) -> Result<TokenPair, OperationError> {
+    // An invalid challenge id contains no agent, so no failed-login event is emitted.
+    let challenge = context.challenge_keys.decode_id(&login.challenge).ok_or(Reason::ChallengeInvalid)?;
+    let result = verify_and_issue_tokens(context, &challenge, login).await;
     if let Some(failure) = result.as_ref().err().and_then(login_failure_reason) {
-        emit_failed_login(context, (challenge.agent, challenge.service.or(login.service)), failure, login.from).await;
+        emit_failed_login(
+            context,
+            (challenge.agent, challenge.service.or(login.service)),
+            failure,
+            login.client_address,
+        )
+        .await;
     }
     result
 }
 
-async fn verify_and_issue(
+async fn verify_and_issue_tokens(
     context: &Context,
     challenge: &Challenge,
-    login: &Login,
+    login: &LoginRequest,
 ) -> Result<TokenPair, OperationError> {
     if context.now() >= challenge.expires_at {
         return Err(Reason::ChallengeExpired.into());
     }
-    let service = agreed_service(challenge, login.service)?;
+    let service = requested_service(challenge, login.service)?;
     verify_signature(context, challenge, service, &login.signature).await?;
 
     let prepared = PreparedTokens::new(context);
@@ -61,7 +67,7 @@ async fn verify_and_issue(
             return Err(Reason::ChallengeExpired.into());
         }
         let rev = position.revision;
-        let agent = active_agent(&mut tx, challenge).await?;
+        let agent = find_active_agent(&mut tx, challenge).await?;
         let now = tx.now();
         let service = match service {
             Some(service) => Some(service),
@@ -76,11 +82,11 @@ async fn verify_and_issue(
             expires_at: now.saturating_add(context.config.session_lifetime),
             ended_at: None,
         };
-        if !sessions::create(tx.conn(), &session, &challenge.random_id_hex()).await? {
+        if !sessions::insert(tx.conn(), &session, &challenge.random_id_hex()).await? {
             return Err(OperationError::from(Reason::ChallengeUsed));
         }
         let unsigned = issue_tokens(&mut tx, context, prepared_ref, rev, (&agent, &session, service)).await?;
-        let data = Authenticated { agent_id: agent.id, service_id: service, ip_address: login.from };
+        let data = AuthenticatedEvent { agent_id: agent.id, service_id: service, ip_address: login.client_address };
         tx.emit(Event { id: event, at: now, data: EventData::Authenticated(data) });
         Ok(tx.commit(unsigned).await?)
     };
@@ -88,18 +94,19 @@ async fn verify_and_issue(
     prepared.sign(context, &unsigned)
 }
 
-/// The service of challenge and login, which must not contradict each other.
-fn agreed_service(challenge: &Challenge, requested: Option<ServiceId>) -> Result<Option<ServiceId>, OperationError> {
-    match (challenge.service, requested) {
-        (Some(challenged), Some(requested)) if challenged != requested => Err(OperationError::Invalid {
+/// The service that the challenge or the login request contains. If both contain one, they must be equal.
+fn requested_service(challenge: &Challenge, login: Option<ServiceId>) -> Result<Option<ServiceId>, OperationError> {
+    match (challenge.service, login) {
+        (Some(challenge), Some(login)) if challenge != login => Err(OperationError::Invalid {
             field: "serviceId",
             message: "must be the service that the challenge was requested for",
         }),
-        (challenged, requested) => Ok(challenged.or(requested)),
+        (challenge, login) => Ok(challenge.or(login)),
     }
 }
 
-/// Verifies the signature in a read transaction, so that only the holder of the key reaches the single writer.
+/// Verifies the signature in a read transaction, so that a request with a wrong signature does not occupy the only writer
+/// of SQLite.
 async fn verify_signature(
     context: &Context,
     challenge: &Challenge,
@@ -110,9 +117,9 @@ async fn verify_signature(
     if sessions::challenge_is_used(read.conn(), &challenge.random_id_hex()).await? {
         return Err(Reason::ChallengeUsed.into());
     }
-    // The agent is unknown: the challenge is from before the database was restored.
+    // An unknown agent means that the challenge was issued before the database was restored from a backup.
     let agent = agents::find(read.conn(), challenge.agent).await?.ok_or(Reason::ChallengeInvalid)?;
-    // Checked before the signature, so that no event names a service that does not exist.
+    // Checked before the signature, so that no event contains a service that does not exist.
     if let Some(service) = service {
         services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
     }
@@ -125,7 +132,7 @@ async fn verify_signature(
     Ok(agent.require_active()?)
 }
 
-async fn active_agent(tx: &mut Write, challenge: &Challenge) -> Result<Agent, OperationError> {
+async fn find_active_agent(tx: &mut Write, challenge: &Challenge) -> Result<Agent, OperationError> {
     let agent = agents::find(tx.conn(), challenge.agent).await?.ok_or(Reason::ChallengeInvalid)?;
     agent.require_active()?;
     Ok(agent)

@@ -11,9 +11,9 @@ mod verify;
 
 pub use challenge::issue_challenge;
 pub use failed_logins::{SuppressedBursts, flush_suppressed_bursts};
-pub use login::{Login, authenticate};
-pub use refresh::refresh;
+pub use login::{LoginRequest, authenticate};
+pub use refresh::refresh_session;
 pub use revoke::revoke_token;
 pub use token_subject::find_refresh_token_agent;
 pub use tokens::TokenPair;
-pub use verify::verify;
+pub use verify::verify_token;

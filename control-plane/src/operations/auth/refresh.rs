@@ -1,4 +1,4 @@
-//! Refresh token rotation: every use replaces the refresh token.
+//! Refresh token rotation: every refresh replaces the refresh token.
 
 use super::{
     failed_logins::emit_failed_login,
@@ -13,19 +13,19 @@ use crate::{
 use countersign_identity::{AgentId, Reason, RefreshId, ServiceId};
 use std::net::IpAddr;
 
-/// The agent of a session and the service it is bound to.
+/// The agent of a session, and the service that the session is bound to.
 type SessionSubject = (AgentId, Option<ServiceId>);
 
-/// Refreshes a session. A wrong secret changes nothing. The reuse of a used token ends the session.
-pub async fn refresh(
+/// Refreshes a session. A token with a wrong secret is refused without effect. The reuse of a used token ends the session.
+pub async fn refresh_session(
     context: &Context,
     token: &str,
     service: Option<ServiceId>,
-    from: Option<IpAddr>,
+    client_address: Option<IpAddr>,
 ) -> Result<TokenPair, OperationError> {
-    let presented = &Credential::<RefreshId>::parse(token).ok_or(Reason::RefreshInvalid)?;
+    let credential = &Credential::<RefreshId>::parse(token).ok_or(Reason::RefreshInvalid)?;
     let mut read = context.store.read().await?;
-    find_presented(read.conn(), presented).await?;
+    find_refresh_token(read.conn(), credential).await?;
     if let Some(service) = service {
         services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
     }
@@ -36,13 +36,13 @@ pub async fn refresh(
     let work = async |mut tx: Write| {
         let position = feed::position(tx.conn()).await?;
         let rev = position.revision;
-        let token = find_presented(tx.conn(), presented).await?;
+        let token = find_refresh_token(tx.conn(), credential).await?;
         let now = tx.now();
         let session = sessions::find(tx.conn(), token.session).await?.ok_or(Reason::RefreshInvalid)?;
         let agent = agents::find(tx.conn(), session.agent).await?.ok_or(Reason::RefreshInvalid)?;
         agent.require_active()?;
         match session.check_refresh(&token, agent.cutoff.max(position.cutoff), now) {
-            Ok(()) if sessions::use_token(tx.conn(), token.id, now).await? => {}
+            Ok(()) if sessions::mark_token_used(tx.conn(), token.id, now).await? => {}
             Ok(()) | Err(Reason::RefreshReused) => {
                 return end_session_after_reuse(tx, &token, (agent.id, session.service)).await;
             }
@@ -59,17 +59,21 @@ pub async fn refresh(
         Ok(unsigned) => prepared.sign(context, &unsigned),
         Err(subject) => {
             let reason = Reason::RefreshReused;
-            emit_failed_login(context, subject, LoginFailureReason::Refused(reason), from).await;
+            emit_failed_login(context, subject, LoginFailureReason::Refused(reason), client_address).await;
             Err(reason.into())
         }
     }
 }
 
-async fn find_presented(conn: &mut Conn, presented: &Credential<RefreshId>) -> Result<RefreshToken, OperationError> {
-    Ok(sessions::find_token_by_credential(conn, presented).await?.ok_or(Reason::RefreshInvalid)?)
+async fn find_refresh_token(
+    conn: &mut Conn,
+    credential: &Credential<RefreshId>,
+) -> Result<RefreshToken, OperationError> {
+    Ok(sessions::find_token_by_credential(conn, credential).await?.ok_or(Reason::RefreshInvalid)?)
 }
 
-/// Ends the session. A reused refresh token means that it was copied, and the server cannot tell the thief from the agent.
+/// Ends the session. The reuse of a refresh token means that the token was copied, and the server cannot distinguish the
+/// thief from the agent.
 async fn end_session_after_reuse(
     mut tx: Write,
     token: &RefreshToken,

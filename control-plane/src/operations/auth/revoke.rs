@@ -7,24 +7,26 @@ use crate::{
 };
 use countersign_identity::{Claims, RefreshId, SessionId, UnverifiedToken};
 
-/// Revokes a token. A refresh token ends its session with all tokens of it; an access token revokes only itself. Unknown and
-/// expired tokens succeed without effect, and the response does not tell the difference.
+/// Revokes a token. A refresh token ends its session, which invalidates all tokens of the session. An access token is
+/// revoked alone. For unknown and expired tokens the result is the same, without an effect.
 pub async fn revoke_token(context: &Context, token: &str) -> Result<(), OperationError> {
-    if let Some(presented) = Credential::<RefreshId>::parse(token) {
-        return revoke_session(context, &presented).await;
+    if let Some(credential) = Credential::<RefreshId>::parse(token) {
+        return revoke_session(context, &credential).await;
     }
     let Ok(unverified) = UnverifiedToken::parse(token) else { return Ok(()) };
-    let keys = signing_keys::ring(context.store.read().await?.conn()).await?.set();
+    let keys = signing_keys::load_ring(context.store.read().await?.conn()).await?.key_set();
     match unverified.verify(&keys) {
-        Ok(signed) if context.now() < signed.claims().expires_at() => revoke_access(context, signed.claims()).await,
+        Ok(signed) if context.now() < signed.claims().expires_at() => {
+            revoke_access_token(context, signed.claims()).await
+        }
         Ok(_) | Err(_) => Ok(()),
     }
 }
 
-/// Ends the session of a refresh token, including a used one: its holder was once given the session.
-async fn revoke_session(context: &Context, presented: &Credential<RefreshId>) -> Result<(), OperationError> {
-    let found = sessions::find_token_by_credential(context.store.read().await?.conn(), presented).await?;
-    let Some(token) = found else { return Ok(()) };
+/// Ends the session of a refresh token. A used token is accepted too, because its holder once had the session.
+async fn revoke_session(context: &Context, credential: &Credential<RefreshId>) -> Result<(), OperationError> {
+    let token = sessions::find_token_by_credential(context.store.read().await?.conn(), credential).await?;
+    let Some(token) = token else { return Ok(()) };
     let work = async |mut tx: Write| {
         end_session(&mut tx, token.session).await?;
         Ok::<_, OperationError>(tx.commit(()).await?)
@@ -32,12 +34,12 @@ async fn revoke_session(context: &Context, presented: &Credential<RefreshId>) ->
     context.store.write("revoke_session", work).await
 }
 
-async fn revoke_access(context: &Context, claims: &Claims) -> Result<(), OperationError> {
+async fn revoke_access_token(context: &Context, claims: &Claims) -> Result<(), OperationError> {
     if is_revoked(context.store.read().await?.conn(), claims).await? {
         return Ok(());
     }
     let work = async |mut tx: Write| {
-        // Serializes concurrent revocations, so that the second one sees the change of the first.
+        // Serializes concurrent revocations, so that the second transaction sees the change of the first.
         agents::lock(tx.conn(), claims.sub).await?;
         if !is_revoked(tx.conn(), claims).await? {
             tx.record_change(Change::Token(claims.jti));
@@ -50,14 +52,14 @@ async fn revoke_access(context: &Context, claims: &Claims) -> Result<(), Operati
 /// Ends a session. Does nothing if it has already ended.
 pub(in crate::operations) async fn end_session(tx: &mut Write, session: SessionId) -> Result<(), OperationError> {
     let now = tx.now();
-    if sessions::end(tx.conn(), session, now).await? {
+    if sessions::mark_ended(tx.conn(), session, now).await? {
         tx.record_change(Change::Session(session));
     }
     Ok(())
 }
 
-/// Whether the token or its session was revoked. The record of a revoked token is its change in the feed. When the floor
-/// passes that change, the token itself is below the floor and refused for that reason.
+/// Whether an access token or its session was revoked. A revoked token is recorded only as a change in the feed. When the
+/// floor passes that change, the token is below the floor and refused for that reason.
 pub(in crate::operations) async fn is_revoked(conn: &mut Conn, claims: &Claims) -> Result<bool, OperationError> {
     let session = sessions::find(conn, claims.sid).await?;
     Ok(session.is_some_and(|session| session.ended_at.is_some()) || feed::token_is_revoked(conn, claims.jti).await?)

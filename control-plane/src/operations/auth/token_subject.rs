@@ -7,9 +7,9 @@ use crate::{
 };
 use countersign_identity::{AgentId, RefreshId};
 
-/// The agent of the session that a refresh token belongs to. Does not verify the secret, so the result must be used for
-/// counting only.
+/// Finds the agent of the session that a refresh token belongs to. Does not verify the secret, so the result must only be
+/// used to count requests.
 pub async fn find_refresh_token_agent(context: &Context, token: &str) -> Result<Option<AgentId>, OperationError> {
-    let Some(presented) = Credential::<RefreshId>::parse(token) else { return Ok(None) };
-    Ok(sessions::find_agent_by_token(context.store.read().await?.conn(), presented.id()).await?)
+    let Some(credential) = Credential::<RefreshId>::parse(token) else { return Ok(None) };
+    Ok(sessions::find_agent_by_token(context.store.read().await?.conn(), credential.id()).await?)
 }

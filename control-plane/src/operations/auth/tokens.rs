@@ -1,4 +1,4 @@
-//! Issues tokens: reads the claims in the transaction that issues them.
+//! Issues tokens. All claims are read in the transaction that issues the tokens.
 
 use crate::{
     domain::{
@@ -26,20 +26,21 @@ pub struct TokenPair {
     pub expires_in: Duration,
 }
 
-/// Ids and secret of the tokens, made before the transaction so that a retry of it issues the same tokens.
+/// Ids and secret of the tokens, generated before the transaction, so that a rerun of the transaction issues the same
+/// tokens.
 pub(in crate::operations) struct PreparedTokens {
     token: TokenId,
     refresh: Credential<RefreshId>,
 }
 
 impl PreparedTokens {
-    /// Makes ids and secret.
+    /// Generates the ids and the secret.
     pub(in crate::operations) fn new(context: &Context) -> Self {
         let refresh = Credential::new(context.new_id(RefreshId::from_bits), context.new_secret());
         Self { token: context.new_id(TokenId::from_bits), refresh }
     }
 
-    /// Signs the claims and reveals the refresh token, after the transaction has committed.
+    /// Signs the claims and returns the token pair. Must be called after the transaction has committed.
     pub(in crate::operations) fn sign(
         self,
         context: &Context,
@@ -50,23 +51,23 @@ impl PreparedTokens {
     }
 }
 
-/// The claims of an access token and the key that signs it.
+/// The claims of an access token, and the key that signs the token.
 pub(in crate::operations) struct UnsignedToken {
     claims: Claims,
     signer: Arc<TokenSigner>,
 }
 
-/// The service that a token is bound to if the agent named none: the service of its oldest live role, or none.
+/// The service that a token is bound to if the agent requested none: the service of its oldest live role, or none.
 pub(in crate::operations) async fn default_service(
     conn: &mut Conn,
     agent: &Agent,
     now: Timestamp,
 ) -> Result<Option<ServiceId>, OperationError> {
-    Ok(assignments::service_of_oldest_role(conn, agent.id, now).await?)
+    Ok(assignments::find_service_of_oldest_role(conn, agent.id, now).await?)
 }
 
-/// Inserts the next refresh token of a session and builds the claims of an access token. `rev` must have been read before
-/// everything that the claims state, including the signing key.
+/// Inserts the next refresh token of a session and builds the claims of an access token. The caller must read `rev` before
+/// all values of the claims and before the signing key.
 pub(in crate::operations) async fn issue_tokens(
     tx: &mut Write,
     context: &Context,
@@ -84,9 +85,9 @@ pub(in crate::operations) async fn issue_tokens(
     };
     sessions::insert_token(tx.conn(), &refresh).await?;
     agents::set_last_seen(tx.conn(), agent.id, now).await?;
-    let expires = now.saturating_add(context.config.access_token_lifetime);
+    let expires_at = now.saturating_add(context.config.access_token_lifetime);
     let effective = match service {
-        Some(service) => effective_roles(tx.conn(), service, agent, now, expires).await?,
+        Some(service) => effective_roles(tx.conn(), service, agent, now, expires_at).await?,
         None => EffectiveRoles::default(),
     };
     let claims = Claims {
@@ -95,7 +96,7 @@ pub(in crate::operations) async fn issue_tokens(
         aud: service.map_or(Audience::Unbound, Audience::Service).claim(&context.config.issuer),
         iat: now.seconds(),
         nbf: now.seconds(),
-        exp: expires.seconds(),
+        exp: expires_at.seconds(),
         jti: prepared.token,
         sid: session.id,
         rev,
@@ -105,12 +106,12 @@ pub(in crate::operations) async fn issue_tokens(
         trust_score: agent.trust,
         until: effective.until,
     };
-    // Read last, so that a concurrent revocation of the key is seen.
+    // Read last, to notice a concurrent revocation of the key.
     let signer = context.keyring.current_signer(tx.conn(), now).await?;
     Ok(UnsignedToken { claims, signer })
 }
 
-/// Roles and permissions of an agent at a service, and the expiry of roles that end before the token.
+/// Roles and permissions of an agent at a service, and the expiry of the roles that expire before the token.
 #[derive(Default)]
 struct EffectiveRoles {
     roles: Vec<RoleName>,
@@ -123,13 +124,14 @@ async fn effective_roles(
     service: ServiceId,
     agent: &Agent,
     now: Timestamp,
-    expires: Timestamp,
+    token_expires_at: Timestamp,
 ) -> Result<EffectiveRoles, OperationError> {
-    let grants = assignments::active_grants(conn, service, agent.id, now).await?;
+    let grants = assignments::list_active_grants(conn, service, agent.id, now).await?;
     let table: RoleTable = roles::list(conn, service).await?.into_iter().map(|role| role.definition).collect();
     let (roles, permissions) = table.resolve(grants.iter());
-    let ends_before_token =
-        grants.iter().filter_map(|grant| grant.until.filter(|end| *end < expires).map(|end| (grant, end)));
-    let until = ends_before_token.filter_map(|(grant, end)| Some((table.get(grant.role)?.name.clone(), end.seconds())));
+    let expires_before_token =
+        grants.iter().filter_map(|grant| grant.until.filter(|end| *end < token_expires_at).map(|end| (grant, end)));
+    let until =
+        expires_before_token.filter_map(|(grant, end)| Some((table.get(grant.role)?.name.clone(), end.seconds())));
     Ok(EffectiveRoles { roles, permissions, until: until.collect() })
 }

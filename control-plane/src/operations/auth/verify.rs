@@ -1,4 +1,4 @@
-//! Verifies an access token for a service, with the same library as the sidecar.
+//! Verifies an access token for a service, with the same evaluation as the sidecar.
 
 use super::revoke::is_revoked;
 use crate::{
@@ -10,11 +10,15 @@ use countersign_identity::{
     UnverifiedToken, VerifiedIdentity, Versioned,
 };
 
-/// Returns the identity of the agent, or the reason for the refusal.
-pub async fn verify(context: &Context, service: ServiceId, token: &str) -> Result<VerifiedIdentity, OperationError> {
+/// Verifies an access token. Returns the identity of the agent, or the reason for the refusal.
+pub async fn verify_token(
+    context: &Context,
+    service: ServiceId,
+    token: &str,
+) -> Result<VerifiedIdentity, OperationError> {
     let unverified = UnverifiedToken::parse(token)?;
     let mut read = context.store.read().await?;
-    let signed = unverified.verify(&signing_keys::ring(read.conn()).await?.set())?;
+    let signed = unverified.verify(&signing_keys::load_ring(read.conn()).await?.key_set())?;
     let claims = signed.claims();
     let now = context.now();
     let position = feed::position(read.conn()).await?;
@@ -37,7 +41,8 @@ pub async fn verify(context: &Context, service: ServiceId, token: &str) -> Resul
     changes.map(|_| identity).ok_or_else(|| Reason::TokenClaimsInvalid.into())
 }
 
-/// The current state of the agent, as a sidecar with an up-to-date view has it; `None` if the agent is not registered.
+/// The current state of the agent, equal to the state in an up-to-date view of a sidecar; `None` if the agent is not
+/// registered.
 async fn agent_state(
     conn: &mut Conn,
     service: ServiceId,
@@ -46,7 +51,7 @@ async fn agent_state(
     now: Timestamp,
 ) -> Result<Option<AgentChanges>, OperationError> {
     let Some(agent) = agents::find(conn, claims.sub).await? else { return Ok(None) };
-    let grants = assignments::active_grants(conn, service, agent.id, now).await?;
+    let grants = assignments::list_active_grants(conn, service, agent.id, now).await?;
     Ok(Some(AgentChanges {
         roles: Some(Versioned { revision, value: grants }),
         trust: Some(Versioned { revision, value: agent.trust }),

@@ -8,12 +8,12 @@ use crate::{
 use countersign_identity::EventId;
 use std::time::Duration;
 
-/// Added to the lifetime of tokens, for clock skew between replicas.
-const MARGIN: Duration = Duration::from_mins(5);
+/// Added to the lifetime of tokens, to allow for clock skew between replicas.
+const CLOCK_SKEW_MARGIN: Duration = Duration::from_mins(5);
 
 /// Raises the floor past changes that are older than every live token. Deletes expired sessions and stored responses.
 pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
-    let horizon = context.now().saturating_sub(context.config.access_token_lifetime + MARGIN);
+    let horizon = context.now().saturating_sub(context.config.access_token_lifetime + CLOCK_SKEW_MARGIN);
     let work = async |mut tx: Write| {
         feed::raise_floor(tx.conn(), horizon).await?;
         sessions::delete_expired(tx.conn(), horizon).await?;
@@ -24,14 +24,15 @@ pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
     context.store.write("run_housekeeping", work).await
 }
 
-/// Number of events that one transaction deletes.
+/// Maximum number of rows that one transaction deletes.
 const BATCH_SIZE: i64 = 1000;
 
-/// A transaction that began before the deletion of a target has ended after this time.
+/// Upper bound of the duration of a transaction. After this time, no transaction can still insert deliveries to a target
+/// that was deleted.
 const MAX_TRANSACTION_TIME: Duration = Duration::from_mins(1);
 
-/// Deletes events that are older than the retention, deliveries to deleted targets, and replaced webhook secrets. Works in
-/// small transactions, so that other writers do not wait.
+/// Deletes events older than the retention time, deliveries to deleted targets, and expired webhook secrets. Uses small
+/// transactions, so that other writers do not wait.
 pub async fn delete_expired_events(context: &Context) -> Result<(), OperationError> {
     let horizon = EventId::from_bits(id_lower_bound(context.now().saturating_sub(context.config.event_retention)));
     let mut read = context.store.read().await?;
@@ -60,15 +61,15 @@ pub async fn delete_expired_events(context: &Context) -> Result<(), OperationErr
         };
         context.store.write("delete_expired_events", batch).await?;
     }
-    let secrets = async |mut tx: Write| {
+    let delete_secrets = async |mut tx: Write| {
         let now = tx.now();
         webhook_targets::delete_expired_secrets(tx.conn(), now).await?;
         Ok::<_, OperationError>(tx.commit(()).await?)
     };
-    context.store.write("delete_expired_secrets", secrets).await
+    context.store.write("delete_expired_secrets", delete_secrets).await
 }
 
-/// Health of the webhook dispatcher.
+/// Returns the health of the webhook dispatcher.
 pub fn probe_queue(context: &Context) -> QueueHealth {
     (context.queue_health)()
 }
@@ -76,15 +77,15 @@ pub fn probe_queue(context: &Context) -> QueueHealth {
 /// Health of the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatabaseHealth {
-    /// The database answers, and the last write succeeded.
+    /// The database responds, and the last write succeeded.
     Up,
-    /// The database answers, but the last write failed.
+    /// The database responds, but the last write failed.
     ReadOnly,
-    /// The database does not answer in time.
+    /// The database does not respond in time.
     Down,
 }
 
-/// Runs a small query and reports whether the database answers within `timeout`.
+/// Runs a small query and reports whether the database responds within `timeout`.
 pub async fn probe_database(context: &Context, timeout: Duration) -> DatabaseHealth {
     let probe = async { feed::position(context.store.read().await?.conn()).await };
     match tokio::time::timeout(timeout, probe).await {

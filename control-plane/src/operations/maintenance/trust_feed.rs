@@ -1,4 +1,4 @@
-//! Publishes changed trust scores to sidecars. Feedback can be more frequent than sidecars need, so changes are batched.
+//! Publishes changed trust scores to sidecars, in batches, because feedback can be frequent.
 
 use crate::{
     domain::change::Change,
@@ -6,13 +6,13 @@ use crate::{
     store::{Write, trust},
 };
 
-/// Appends a change for every agent whose trust score changed since the last call.
+/// Appends a change to the feed for every agent whose trust score changed since the last call.
 pub async fn publish_trust_changes(context: &Context) -> Result<(), OperationError> {
-    if !trust::any_marks(context.store.read().await?.conn()).await? {
+    if !trust::has_changed_agents(context.store.read().await?.conn()).await? {
         return Ok(());
     }
     let work = async |mut tx: Write| {
-        for agent in trust::take_marks(tx.conn()).await? {
+        for agent in trust::take_changed_agents(tx.conn()).await? {
             tx.record_change(Change::Trust(agent));
         }
         Ok::<_, OperationError>(tx.commit(()).await?)

@@ -2,21 +2,21 @@
 
 use crate::{
     domain::{
-        audit::{AuditAction, Initiator, NewAuditEntry, Object},
+        audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         change::Change,
         role::{Assignment, check_agent_limits},
-        webhook::event::{Event, EventData, RevocationReason, RoleAssigned},
+        webhook::event::{Event, EventData, RevocationReason, RoleAssignedEvent},
     },
-    operations::{Context, NotFound, OperationError, maintenance::expiry::emit_role_revoked},
+    operations::{Context, NotFound, OperationError, maintenance::expiry::emit_role_revoked_event},
     store::{
         Write, agents,
-        assignments::{self, RoleLoss},
+        assignments::{self, RoleRevocation},
         roles, services,
     },
 };
 use countersign_identity::{AgentId, EventId, RoleId, ServiceId, Timestamp};
 
-/// A role assignment to make.
+/// The role assignment to create.
 #[derive(Debug, Clone, Copy)]
 pub struct AssignmentRequest {
     /// Service that defines the role.
@@ -29,8 +29,13 @@ pub struct AssignmentRequest {
     pub expires_at: Option<Timestamp>,
 }
 
-/// Assigns a role. Assigning it again replaces the expiry. The expiry is truncated to whole seconds, the resolution of tokens.
-pub async fn assign_role(context: &Context, by: &Initiator, request: AssignmentRequest) -> Result<(), OperationError> {
+/// Assigns a role, or replaces the expiry of the existing assignment. The expiry is truncated to whole seconds, the resolution
+/// of times in tokens.
+pub async fn assign_role(
+    context: &Context,
+    initiator: &Initiator,
+    request: AssignmentRequest,
+) -> Result<(), OperationError> {
     let AssignmentRequest { service, agent, role, expires_at } = request;
     let expires_at = expires_at.map(Timestamp::truncated_to_second);
     let event = context.new_id(EventId::from_bits);
@@ -45,32 +50,35 @@ pub async fn assign_role(context: &Context, by: &Initiator, request: AssignmentR
         services::lock(tx.conn(), service).await?;
         agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
         let existing = roles::list(tx.conn(), service).await?;
-        let current = assignments::active_grants(tx.conn(), service, agent, now).await?;
-        let after = existing.iter().filter(|other| {
+        let current = assignments::list_active_grants(tx.conn(), service, agent, now).await?;
+        let roles_after = existing.iter().filter(|other| {
             other.definition.id == role || current.iter().any(|grant| grant.role == other.definition.id)
         });
         let assigned = existing
             .iter()
             .find(|other| other.definition.id == role)
             .ok_or(OperationError::NotFound(NotFound::Role))?;
-        check_agent_limits(after.map(|role| &role.definition.name))
+        check_agent_limits(roles_after.map(|role| &role.definition.name))
             .map_err(|error| OperationError::Conflict(error.to_string()))?;
         let name = assigned.definition.name.clone();
-        // An earlier assignment may have expired without an event yet: emit that event first.
-        if let Some(at) = assignments::mark_expiry_notified(tx.conn(), agent, role, now).await? {
+        // If an earlier assignment has expired and no event has reported it, that event comes first.
+        if let Some(at) = assignments::mark_expiry_reported(tx.conn(), agent, role, now).await? {
             let (name, reason) = (name.clone(), RevocationReason::Expired);
-            emit_role_revoked(&mut tx, context, RoleLoss { agent, service, role, name, at, reason });
+            emit_role_revoked_event(&mut tx, context, RoleRevocation { agent, service, role, name, at, reason });
         }
         assignments::upsert(tx.conn(), &Assignment { agent, role, service, assigned_at: now, expires_at }).await?;
-        let before = current.iter().find(|grant| grant.role == role).map(|grant| grant.until);
-        if before != Some(expires_at) {
+        let previous_expiry = current.iter().find(|grant| grant.role == role).map(|grant| grant.until);
+        if previous_expiry != Some(expires_at) {
+            let entry = NewAuditEntry::for_service(service, AuditAction::RoleAssigned)
+                .agent(agent)
+                .object(AuditedObject::Role(role));
             let entry =
-                NewAuditEntry::for_service(service, AuditAction::RoleAssigned).agent(agent).object(Object::Role(role));
-            let entry = entry.detail("name", assigned.definition.name.as_str()).detail("until", seconds(expires_at));
-            let entry = before.into_iter().fold(entry, |entry, end| entry.detail("untilBefore", seconds(end)));
-            tx.audit(by, &entry).await?;
+                entry.detail("name", assigned.definition.name.as_str()).detail("until", unix_seconds(expires_at));
+            let entry =
+                previous_expiry.into_iter().fold(entry, |entry, end| entry.detail("untilBefore", unix_seconds(end)));
+            tx.audit(initiator, &entry).await?;
             let (agent_id, service_id, role_id) = (agent, service, role);
-            let data = RoleAssigned { agent_id, service_id, role_id, role_name: name, expires_at };
+            let data = RoleAssignedEvent { agent_id, service_id, role_id, role_name: name, expires_at };
             tx.emit(Event { id: event, at: now, data: EventData::RoleAssigned(data) });
         }
         tx.record_change(Change::Roles(agent, service));
@@ -80,6 +88,6 @@ pub async fn assign_role(context: &Context, by: &Initiator, request: AssignmentR
 }
 
 /// The expiry as written in the audit log: Unix seconds or null.
-fn seconds(end: Option<Timestamp>) -> Option<i64> {
-    end.map(Timestamp::seconds)
+fn unix_seconds(expires_at: Option<Timestamp>) -> Option<i64> {
+    expires_at.map(Timestamp::seconds)
 }

@@ -3,7 +3,7 @@
 use super::define::permission_names;
 use crate::{
     domain::{
-        audit::{AuditAction, Initiator, NewAuditEntry, Object},
+        audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         change::Change,
         role::{Role, check_service_limits},
         text::Description,
@@ -22,10 +22,11 @@ pub struct RoleChange {
     pub description: Option<Description>,
 }
 
-/// Changes a role. The change applies to all holders at once, because sidecars compute permissions from role definitions.
+/// Changes a role. The change applies to all agents with the role at once, because sidecars compute permissions from role
+/// definitions.
 pub async fn change_role(
     context: &Context,
-    by: &Initiator,
+    initiator: &Initiator,
     service: ServiceId,
     role: RoleId,
     change: &RoleChange,
@@ -35,8 +36,8 @@ pub async fn change_role(
             return Err(OperationError::NotFound(NotFound::Service));
         }
         let mut existing = roles::list(tx.conn(), service).await?;
-        let found = existing.iter().position(|other| other.definition.id == role);
-        let mut changed = existing.swap_remove(found.ok_or(OperationError::NotFound(NotFound::Role))?);
+        let position = existing.iter().position(|other| other.definition.id == role);
+        let mut changed = existing.swap_remove(position.ok_or(OperationError::NotFound(NotFound::Role))?);
         let before = changed.clone();
         let RoleChange { permissions, description } = change.clone();
         changed.description = description.unwrap_or(changed.description);
@@ -47,20 +48,20 @@ pub async fn change_role(
             tx.record_change(Change::Definitions(service));
         }
         roles::update(tx.conn(), &changed).await?;
-        let entry = difference(&before, &changed);
+        let entry = role_changed_entry(&before, &changed);
         if !entry.details.is_empty() {
-            tx.audit(by, &entry).await?;
+            tx.audit(initiator, &entry).await?;
         }
         Ok(tx.commit(changed).await?)
     };
     context.store.write("change_role", work).await
 }
 
-/// The audit entry with the changed fields.
-fn difference(before: &Role, after: &Role) -> NewAuditEntry {
+/// The audit entry for the change, with the fields that differ.
+fn role_changed_entry(before: &Role, after: &Role) -> NewAuditEntry {
     let (old, new) = (&before.definition, &after.definition);
     NewAuditEntry::for_service(after.service, AuditAction::RoleChanged)
-        .object(Object::Role(new.id))
-        .changed("permissions", permission_names(&old.permissions), permission_names(&new.permissions))
-        .changed("description", before.description.as_str(), after.description.as_str())
+        .object(AuditedObject::Role(new.id))
+        .detail_if_changed("permissions", permission_names(&old.permissions), permission_names(&new.permissions))
+        .detail_if_changed("description", before.description.as_str(), after.description.as_str())
 }

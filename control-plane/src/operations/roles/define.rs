@@ -2,7 +2,7 @@
 
 use crate::{
     domain::{
-        audit::{AuditAction, Initiator, NewAuditEntry, Object},
+        audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         change::Change,
         role::{Role, check_service_limits},
         text::Description,
@@ -13,7 +13,7 @@ use crate::{
 use countersign_identity::{Permission, RoleDefinition, RoleId, RoleName, ServiceId};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// A role to create.
+/// The role to create.
 #[derive(Debug, Clone)]
 pub struct RoleRequest {
     /// Name, unique at the service.
@@ -27,16 +27,16 @@ pub struct RoleRequest {
 /// Creates a role. Its name is unique at the service and never changes.
 pub async fn create_role<R: Serialize + DeserializeOwned>(
     context: &Context,
-    by: &Initiator,
+    initiator: &Initiator,
     service: ServiceId,
     request: &RoleRequest,
     reply: &IdempotentReply<Role, R>,
 ) -> Result<R, OperationError> {
-    let idempotency = &reply.guard(by, &["create_role", &service.to_string()]);
+    let idempotency = &reply.guard(initiator, &["create_role", &service.to_string()]);
     let id = context.new_id(RoleId::from_bits);
     let RoleRequest { name, description, permissions } = request;
     let entry = &NewAuditEntry::for_service(service, AuditAction::RoleCreated)
-        .object(Object::Role(id))
+        .object(AuditedObject::Role(id))
         .detail("name", name.as_str())
         .detail("description", description.as_str())
         .detail("permissions", permission_names(permissions));
@@ -49,7 +49,7 @@ pub async fn create_role<R: Serialize + DeserializeOwned>(
         }
         let existing = roles::list(tx.conn(), service).await?;
         check_service_limits(&existing, permissions).map_err(|error| OperationError::Conflict(error.to_string()))?;
-        tx.audit(by, entry).await?;
+        tx.audit(initiator, entry).await?;
         let created_revision = tx.revision().await?;
         let definition = RoleDefinition { id, name: name.clone(), permissions: permissions.clone(), created_revision };
         let role = Role { definition, service, description: description.clone(), created_at: tx.now() };
@@ -63,7 +63,7 @@ pub async fn create_role<R: Serialize + DeserializeOwned>(
     context.store.write("create_role", work).await
 }
 
-/// Names of permissions, as written in the audit log.
+/// The names of permissions, as written in the audit log.
 pub(in crate::operations) fn permission_names(permissions: &[Permission]) -> Vec<&str> {
     permissions.iter().map(Permission::as_str).collect()
 }

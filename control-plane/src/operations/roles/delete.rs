@@ -2,7 +2,7 @@
 
 use crate::{
     domain::{
-        audit::{AuditAction, Initiator, NewAuditEntry, Object},
+        audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         change::Change,
         webhook::event::{EventAudience, EventKind},
     },
@@ -11,11 +11,11 @@ use crate::{
 };
 use countersign_identity::{RoleId, ServiceId};
 
-/// Deletes a role and all its assignments. Sidecars receive one change, independent of the number of holders: the role is no
-/// longer defined. An undefined role grants nothing, and a later role of the same name is a different role.
+/// Deletes a role and all its assignments. Sidecars receive a single change, the removal of the role definition. A role without
+/// a definition grants nothing, and a later role with the same name is a different role.
 pub async fn delete_role(
     context: &Context,
-    by: &Initiator,
+    initiator: &Initiator,
     service: ServiceId,
     role: RoleId,
 ) -> Result<(), OperationError> {
@@ -23,17 +23,18 @@ pub async fn delete_role(
         if !services::lock(tx.conn(), service).await? {
             return Err(OperationError::NotFound(NotFound::Service));
         }
-        let found = roles::find(tx.conn(), service, role).await?.ok_or(OperationError::NotFound(NotFound::Role))?;
+        let role_before =
+            roles::find(tx.conn(), service, role).await?.ok_or(OperationError::NotFound(NotFound::Role))?;
         let (now, audience) = (tx.now(), EventAudience::Service(service));
-        // The events for the holders are emitted later, in batches, so that a role with many holders does not block.
+        // The events for the agents with the role are emitted later, in batches, to keep this transaction short.
         let has_subscribers = outbox::has_recipients(tx.conn(), EventKind::RoleRevoked, audience, now).await?;
-        let event_role_name = has_subscribers.then_some(&found.definition.name);
+        let event_role_name = has_subscribers.then_some(&role_before.definition.name);
         assignments::remove_by_role(tx.conn(), (service, role), event_role_name, now).await?;
         if !roles::delete(tx.conn(), service, role).await? {
             return Err(OperationError::NotFound(NotFound::Role));
         }
-        let entry = NewAuditEntry::for_service(service, AuditAction::RoleDeleted).object(Object::Role(role));
-        tx.audit(by, &entry.detail("name", found.definition.name.as_str())).await?;
+        let entry = NewAuditEntry::for_service(service, AuditAction::RoleDeleted).object(AuditedObject::Role(role));
+        tx.audit(initiator, &entry.detail("name", role_before.definition.name.as_str())).await?;
         tx.record_change(Change::Definitions(service));
         Ok(tx.commit(()).await?)
     };

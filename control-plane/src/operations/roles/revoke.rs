@@ -2,23 +2,23 @@
 
 use crate::{
     domain::{
-        audit::{AuditAction, Initiator, NewAuditEntry, Object},
+        audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         change::Change,
         webhook::event::RevocationReason,
     },
-    operations::{Context, NotFound, OperationError, maintenance::expiry::emit_role_revoked},
+    operations::{Context, NotFound, OperationError, maintenance::expiry::emit_role_revoked_event},
     store::{
         Write, agents,
-        assignments::{self, RemovedAssignment, RoleLoss},
+        assignments::{self, RemovedAssignment, RoleRevocation},
         roles,
     },
 };
 use countersign_identity::{AgentId, RoleId, ServiceId};
 
-/// Revokes a role. Returns false if the agent did not hold it.
+/// Revokes a role. Returns false if the agent did not hold the role.
 pub async fn revoke_role(
     context: &Context,
-    by: &Initiator,
+    initiator: &Initiator,
     service: ServiceId,
     agent: AgentId,
     role: RoleId,
@@ -26,25 +26,27 @@ pub async fn revoke_role(
     let work = async |mut tx: Write| {
         let now = tx.now();
         agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
-        let found = roles::find(tx.conn(), service, role).await?.ok_or(OperationError::NotFound(NotFound::Role))?;
+        let existing_role =
+            roles::find(tx.conn(), service, role).await?.ok_or(OperationError::NotFound(NotFound::Role))?;
         let removed = assignments::remove(tx.conn(), service, agent, role).await?;
-        let name = found.definition.name;
+        let name = existing_role.definition.name;
         if removed.is_some() {
             tx.record_change(Change::Roles(agent, service));
         }
-        // An expired assignment counts as absent: removing its row revokes nothing and only emits the event that is still due.
+        // An expired assignment counts as absent. Its removal revokes nothing, and only emits an event if none was emitted yet.
         let was_live = removed.is_some_and(|removed| removed.expires_at.is_none_or(|end| now < end));
         if was_live {
-            let entry =
-                NewAuditEntry::for_service(service, AuditAction::RoleRevoked).agent(agent).object(Object::Role(role));
-            tx.audit(by, &entry.detail("name", name.as_str())).await?;
+            let entry = NewAuditEntry::for_service(service, AuditAction::RoleRevoked)
+                .agent(agent)
+                .object(AuditedObject::Role(role));
+            tx.audit(initiator, &entry.detail("name", name.as_str())).await?;
         }
-        if let Some(RemovedAssignment { expires_at: until, expiry_notified: false }) = removed {
+        if let Some(RemovedAssignment { expires_at: until, expiry_reported: false }) = removed {
             let (at, reason) = match until {
                 Some(end) if !was_live => (end, RevocationReason::Expired),
                 Some(_) | None => (now, RevocationReason::Revoked),
             };
-            emit_role_revoked(&mut tx, context, RoleLoss { agent, service, role, name, at, reason });
+            emit_role_revoked_event(&mut tx, context, RoleRevocation { agent, service, role, name, at, reason });
         }
         Ok(tx.commit(was_live).await?)
     };

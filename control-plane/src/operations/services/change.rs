@@ -1,4 +1,4 @@
-//! Changes the name of a service, or whether it accepts unbound tokens.
+//! Changes the name of a service, and whether the service accepts unbound tokens.
 
 use crate::{
     domain::{
@@ -21,10 +21,10 @@ pub struct ServiceChange {
     pub accepts_unbound: Option<bool>,
 }
 
-/// Changes a service. Its sidecars receive the change on their streams.
+/// Changes a service. The sidecars of the service receive the change on their sync streams.
 pub async fn change_service(
     context: &Context,
-    by: &Initiator,
+    initiator: &Initiator,
     service: ServiceId,
     change: &ServiceChange,
 ) -> Result<Service, OperationError> {
@@ -42,10 +42,10 @@ pub async fn change_service(
         let now = tx.now();
         services::update(tx.conn(), &after, now).await?;
         let entry = NewAuditEntry::for_service(service, AuditAction::ServiceChanged)
-            .changed("name", before.name.as_str(), after.name.as_str())
-            .changed("acceptsUnboundTokens", before.accepts_unbound, after.accepts_unbound);
+            .detail_if_changed("name", before.name.as_str(), after.name.as_str())
+            .detail_if_changed("acceptsUnboundTokens", before.accepts_unbound, after.accepts_unbound);
         if !entry.details.is_empty() {
-            tx.audit(by, &entry).await?;
+            tx.audit(initiator, &entry).await?;
         }
         if after.accepts_unbound != before.accepts_unbound {
             tx.record_change(Change::ServiceSettings(service));

@@ -3,7 +3,7 @@
 use crate::{
     domain::{
         agent::Owner,
-        audit::{AuditAction, Initiator, NewAuditEntry, Object},
+        audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         credential::Credential,
         service::{KeyScope, Service, ServiceKey},
         text::DisplayName,
@@ -25,7 +25,7 @@ pub struct NewService {
 
 /// The API key to create.
 #[derive(Debug)]
-pub struct NewKey {
+pub struct NewServiceKey {
     /// Display name.
     pub name: DisplayName,
     /// Allowed operations.
@@ -35,7 +35,7 @@ pub struct NewKey {
 /// Creates a service that is owned by `owner`.
 pub async fn create_service(
     context: &Context,
-    by: &Initiator,
+    initiator: &Initiator,
     owner: Owner,
     request: NewService,
 ) -> Result<Service, OperationError> {
@@ -47,51 +47,52 @@ pub async fn create_service(
         .detail("acceptsUnboundTokens", accepts_unbound);
     let work = async |mut tx: Write| {
         services::insert(tx.conn(), service).await?;
-        tx.audit(by, entry).await?;
+        tx.audit(initiator, entry).await?;
         Ok::<_, OperationError>(tx.commit(service.clone()).await?)
     };
     context.store.write("create_service", work).await
 }
 
-/// Creates an API key. Its plain text is returned here only.
+/// Creates an API key. No other operation returns the plain text of the key.
 pub async fn create_service_key(
     context: &Context,
-    by: &Initiator,
+    initiator: &Initiator,
     service: ServiceId,
-    request: NewKey,
+    request: NewServiceKey,
 ) -> Result<(ServiceKey, SecretString), OperationError> {
-    let NewKey { name, scope } = request;
+    let NewServiceKey { name, scope } = request;
     let credential = Credential::new(context.new_id(ApiKeyId::from_bits), context.new_secret());
     let (id, secret, created_at) = (credential.id(), credential.hash(), context.now());
     let key = &ServiceKey { id, service, name, scope, secret, created_at, revoked_at: None };
     let entry = &NewAuditEntry::for_service(service, AuditAction::ServiceKeyCreated)
-        .object(Object::ServiceKey(id))
+        .object(AuditedObject::ServiceKey(id))
         .detail("name", key.name.as_str())
         .detail("scope", scope.as_str());
     let work = async |mut tx: Write| {
         services::find(tx.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
         services::insert_key(tx.conn(), key).await?;
-        tx.audit(by, entry).await?;
+        tx.audit(initiator, entry).await?;
         Ok::<_, OperationError>(tx.commit(key.clone()).await?)
     };
     Ok((context.store.write("create_service_key", work).await?, credential.reveal()))
 }
 
-/// Revokes an API key of a service. Returns false if it was already revoked.
+/// Revokes an API key of a service. Returns false if the key was already revoked.
 pub async fn revoke_service_key(
     context: &Context,
-    by: &Initiator,
+    initiator: &Initiator,
     service: ServiceId,
     key: ApiKeyId,
 ) -> Result<bool, OperationError> {
-    let entry = &NewAuditEntry::for_service(service, AuditAction::ServiceKeyRevoked).object(Object::ServiceKey(key));
+    let entry =
+        &NewAuditEntry::for_service(service, AuditAction::ServiceKeyRevoked).object(AuditedObject::ServiceKey(key));
     let work = async |mut tx: Write| {
         let now = tx.now();
         let revoked = services::revoke_key(tx.conn(), service, key, now).await?;
         if revoked {
-            tx.audit(by, entry).await?;
+            tx.audit(initiator, entry).await?;
         } else if !services::has_key(tx.conn(), service, key).await? {
-            // The key does not exist, or it is a valid key of another service.
+            // The key does not exist, or belongs to another service.
             return Err(OperationError::NotFound(NotFound::Key));
         }
         Ok::<_, OperationError>(tx.commit(revoked).await?)

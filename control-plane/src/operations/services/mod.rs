@@ -5,5 +5,5 @@ mod create;
 mod list;
 
 pub use change::{ServiceChange, change_service};
-pub use create::{NewKey, NewService, create_service, create_service_key, revoke_service_key};
+pub use create::{NewService, NewServiceKey, create_service, create_service_key, revoke_service_key};
 pub use list::{list_service_keys, list_services};

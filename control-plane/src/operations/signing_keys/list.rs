@@ -9,12 +9,12 @@ use crate::{
     store::signing_keys,
 };
 
-/// Lists all keys, including removed ones, latest publication first.
+/// Lists all keys, including removed keys, newest first.
 pub async fn list_signing_keys(context: &Context, page: Page) -> Result<ListPage<SigningKey>, OperationError> {
     Ok(signing_keys::list(context.store.read().await?.conn(), page).await?)
 }
 
-/// The keys that verify tokens now, as published in the JWK set.
+/// Returns the keys that currently verify tokens, which the JWK set contains.
 pub async fn published_keys(context: &Context) -> Result<SigningKeyRing, OperationError> {
-    Ok(signing_keys::ring(context.store.read().await?.conn()).await?)
+    Ok(signing_keys::load_ring(context.store.read().await?.conn()).await?)
 }

@@ -1,8 +1,8 @@
-//! Changes the key ring: reads it whole, decides, and writes the differences, under one lock.
+//! Changes the key ring: reads the whole ring, applies a change, and writes the differences, under one lock.
 
 use crate::{
     domain::{
-        audit::{AuditAction, Initiator, NewAuditEntry, Object},
+        audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         change::Change,
         signing_key::{Rotation, SigningKeyRing},
     },
@@ -12,24 +12,24 @@ use crate::{
 };
 use countersign_identity::{P256PublicKey, Timestamp};
 
-/// Runs `decide` on the key ring in a transaction, with the current time and newly generated keys. Writes the audit entry that
-/// it returns if the ring changed. Notifies sidecars if the set of trusted keys changed.
+/// Applies `change` to the key ring in a transaction, with the current time and newly generated keys. If the ring changed,
+/// writes the audit entry that `change` returned. If the set of trusted keys changed, notifies sidecars.
 pub(in crate::operations) async fn change_ring<T>(
     context: &Context,
-    (name, by): (&'static str, &Initiator),
-    decide: impl Fn(&mut SigningKeyRing, Timestamp, &mut dyn Iterator<Item = P256PublicKey>) -> (T, Option<NewAuditEntry>),
+    (name, initiator): (&'static str, &Initiator),
+    change: impl Fn(&mut SigningKeyRing, Timestamp, &mut dyn Iterator<Item = P256PublicKey>) -> (T, Option<NewAuditEntry>),
 ) -> Result<T, OperationError> {
-    let fresh = &context.keyring.generate_keys(context.rng.as_ref())?;
-    let decide = &decide;
+    let new_keys = &context.keyring.generate_keys(context.rng.as_ref())?;
+    let change = &change;
     let work = async |mut tx: Write| {
         deployment::lock(tx.conn()).await?;
-        let before = signing_keys::ring(tx.conn()).await?;
+        let before = signing_keys::load_ring(tx.conn()).await?;
         let (mut ring, now) = (before.clone(), tx.now());
-        let (outcome, entry) = decide(&mut ring, now, &mut fresh.public_keys());
+        let (outcome, entry) = change(&mut ring, now, &mut new_keys.public_keys());
         if ring != before {
-            write_differences(&mut tx, &before, &ring, fresh).await?;
+            write_differences(&mut tx, &before, &ring, new_keys).await?;
             if let Some(entry) = entry {
-                tx.audit(by, &entry).await?;
+                tx.audit(initiator, &entry).await?;
             }
         }
         Ok::<_, OperationError>(tx.commit(outcome).await?)
@@ -39,8 +39,8 @@ pub(in crate::operations) async fn change_ring<T>(
 
 /// The audit entry of a rotation.
 pub(in crate::operations) fn rotation_entry(rotation: &Rotation) -> NewAuditEntry {
-    let entry =
-        NewAuditEntry::for_deployment(AuditAction::SigningKeyRotated).object(Object::SigningKey(rotation.kid.clone()));
+    let entry = NewAuditEntry::for_deployment(AuditAction::SigningKeyRotated)
+        .object(AuditedObject::SigningKey(rotation.kid.clone()));
     entry.detail("signsFrom", rotation.signs_from.seconds())
 }
 
@@ -48,13 +48,13 @@ async fn write_differences(
     tx: &mut Write,
     before: &SigningKeyRing,
     ring: &SigningKeyRing,
-    fresh: &GeneratedKeys,
+    new_keys: &GeneratedKeys,
 ) -> Result<(), OperationError> {
     for key in ring.keys().iter().filter(|key| !before.keys().contains(key)) {
         if before.keys().iter().any(|old| old.kid == key.kid) {
             signing_keys::update(tx.conn(), key).await?;
         } else {
-            let sealed_private = fresh.sealed_private(key.public).ok_or(KeyringError::NoKey)?;
+            let sealed_private = new_keys.sealed_private(key.public).ok_or(KeyringError::NoKey)?;
             signing_keys::insert(tx.conn(), key, sealed_private).await?;
         }
     }

@@ -7,15 +7,15 @@ use crate::{
     operations::{Context, OperationError},
 };
 
-/// Schedules the next key as the signing key: at once if it was published at least `max_staleness` ago, so that every sidecar
-/// that still answers has it; otherwise as soon as it was. If a rotation is already scheduled, returns that one. Also returns
-/// whether the key signs already.
-pub async fn rotate_signing_key(context: &Context, by: &Initiator) -> Result<(Rotation, bool), OperationError> {
-    let rotation = change_ring(context, ("rotate_signing_key", by), |ring, now, fresh| {
-        let rotation = ring.rotate(&context.config.keys, now, fresh);
+/// Schedules the next key as the signing key. It signs at once if it was published at least `max_staleness` ago, because every
+/// sidecar that accepts tokens then has the key; otherwise it signs as soon as that time has passed. If a rotation is already
+/// scheduled, returns that rotation. The second value is whether the new key signs already.
+pub async fn rotate_signing_key(context: &Context, initiator: &Initiator) -> Result<(Rotation, bool), OperationError> {
+    let rotation = change_ring(context, ("rotate_signing_key", initiator), |ring, now, new_keys| {
+        let rotation = ring.rotate(&context.config.key_rotation, now, new_keys);
         let entry = rotation.as_ref().map(rotation_entry);
         (rotation.map(|rotation| (rotation.signs_from <= now, rotation)), entry)
     });
-    let (signs, rotation) = rotation.await?.ok_or(KeyringError::NoKey)?;
-    Ok((rotation, signs))
+    let (signs_now, rotation) = rotation.await?.ok_or(KeyringError::NoKey)?;
+    Ok((rotation, signs_now))
 }

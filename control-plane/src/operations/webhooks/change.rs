@@ -3,7 +3,7 @@
 use super::create::check_url;
 use crate::{
     domain::{
-        audit::{AuditAction, Initiator, NewAuditEntry, Object},
+        audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         text::Description,
         webhook::{
             SECRET_OVERLAP, TargetStatus, WebhookScope, WebhookTarget, event::EventFilter, secret::WebhookSecret,
@@ -16,23 +16,23 @@ use crate::{
 use countersign_identity::{Timestamp, WebhookId};
 use secrecy::SecretString;
 
-/// Changes to a webhook. Fields that are `None` stay as they are.
+/// The changes to make. `None` leaves a field unchanged.
 #[derive(Debug, Clone)]
 pub struct WebhookChange {
-    /// Where events are sent.
+    /// The URL that events are sent to.
     pub url: Option<TargetUrl>,
-    /// Which events it receives.
+    /// The kinds of events that the webhook receives.
     pub events: Option<EventFilter>,
     /// Free text.
     pub description: Option<Description>,
-    /// True pauses the webhook; false resumes it, also if it is disabled.
+    /// True pauses the webhook. False resumes a paused or disabled webhook.
     pub paused: Option<bool>,
 }
 
 /// Changes a webhook. A new URL also applies to pending deliveries.
 pub async fn change_webhook(
     context: &Context,
-    by: &Initiator,
+    initiator: &Initiator,
     scope: WebhookScope,
     webhook: WebhookId,
     change: &WebhookChange,
@@ -44,14 +44,14 @@ pub async fn change_webhook(
         let before = lock_webhook(&mut tx, scope, webhook).await?;
         let after = apply_change(&before, change.clone(), tx.now());
         let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookChanged)
-            .object(Object::Webhook(webhook))
-            .changed("host", before.url.host().to_string(), after.url.host().to_string())
-            .changed("events", before.events.names(), after.events.names())
-            .changed("status", before.status().as_str(), after.status().as_str());
+            .object(AuditedObject::Webhook(webhook))
+            .detail_if_changed("host", before.url.host().to_string(), after.url.host().to_string())
+            .detail_if_changed("events", before.events.names(), after.events.names())
+            .detail_if_changed("status", before.status().as_str(), after.status().as_str());
         if after.url != before.url || after.description != before.description || !entry.details.is_empty() {
             let resumed = after.status() == TargetStatus::Active && before.status() != TargetStatus::Active;
             webhook_targets::update(tx.conn(), &after, resumed).await?;
-            tx.audit(by, &entry).await?;
+            tx.audit(initiator, &entry).await?;
             return Ok(tx.commit(after).await?);
         }
         Ok::<_, OperationError>(tx.commit(before).await?)
@@ -61,7 +61,7 @@ pub async fn change_webhook(
     Ok(target)
 }
 
-/// A webhook that is resumed starts a new failing period.
+/// Returns the changed webhook. Resuming a webhook also ends its failing period.
 fn apply_change(before: &WebhookTarget, change: WebhookChange, now: Timestamp) -> WebhookTarget {
     let WebhookChange { url, events, description, paused } = change;
     let before = before.clone();
@@ -86,11 +86,11 @@ fn apply_change(before: &WebhookTarget, change: WebhookChange, now: Timestamp) -
     }
 }
 
-/// Replaces the secret of a webhook. Returns the new secret, and the time until when the previous one also signs. A secret
-/// from before the previous one stops signing at once.
+/// Replaces the secret of a webhook. Returns the new secret, and the time until which the replaced secret also signs. An older
+/// secret stops signing at once.
 pub async fn rotate_webhook_secret(
     context: &Context,
-    by: &Initiator,
+    initiator: &Initiator,
     scope: WebhookScope,
     webhook: WebhookId,
 ) -> Result<(SecretString, Timestamp), OperationError> {
@@ -100,18 +100,18 @@ pub async fn rotate_webhook_secret(
         lock_webhook(&mut tx, scope, webhook).await?;
         let until = tx.now().saturating_add(SECRET_OVERLAP);
         webhook_targets::rotate_secret(tx.conn(), webhook, sealed, until).await?;
-        let entry =
-            NewAuditEntry::new(scope.chain(), AuditAction::WebhookSecretRotated).object(Object::Webhook(webhook));
-        tx.audit(by, &entry).await?;
+        let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookSecretRotated)
+            .object(AuditedObject::Webhook(webhook));
+        tx.audit(initiator, &entry).await?;
         Ok::<_, OperationError>(tx.commit(until).await?)
     };
     Ok((secret.reveal(), context.store.write("rotate_webhook_secret", work).await?))
 }
 
-/// Deletes a webhook with its pending deliveries.
+/// Deletes a webhook and its pending deliveries.
 pub async fn delete_webhook(
     context: &Context,
-    by: &Initiator,
+    initiator: &Initiator,
     scope: WebhookScope,
     webhook: WebhookId,
 ) -> Result<(), OperationError> {
@@ -119,8 +119,9 @@ pub async fn delete_webhook(
         let deleted = lock_webhook(&mut tx, scope, webhook).await?;
         let now = tx.now();
         webhook_targets::mark_deleted(tx.conn(), webhook, now).await?;
-        let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookDeleted).object(Object::Webhook(webhook));
-        tx.audit(by, &entry.detail("host", deleted.url.host().to_string())).await?;
+        let entry =
+            NewAuditEntry::new(scope.chain(), AuditAction::WebhookDeleted).object(AuditedObject::Webhook(webhook));
+        tx.audit(initiator, &entry.detail("host", deleted.url.host().to_string())).await?;
         Ok::<_, OperationError>(tx.commit(()).await?)
     };
     context.store.write("delete_webhook", work).await

@@ -2,7 +2,7 @@
 
 use crate::{
     domain::{
-        audit::{AuditAction, Initiator, NewAuditEntry, Object},
+        audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         text::Description,
         webhook::{
             MAX_TARGETS, WebhookScope, WebhookTarget, event::EventFilter, secret::WebhookSecret, url::TargetUrl,
@@ -17,18 +17,18 @@ use secrecy::SecretString;
 /// The settings of a new webhook.
 #[derive(Debug)]
 pub struct NewWebhook {
-    /// Where events are sent.
+    /// The URL that events are sent to.
     pub url: TargetUrl,
-    /// Which events it receives.
+    /// The kinds of events that the webhook receives.
     pub events: EventFilter,
     /// Free text.
     pub description: Description,
 }
 
-/// Creates a webhook. This is the only operation that returns its secret in plain text, except for a rotation.
+/// Creates a webhook. Only this operation and the rotation of a secret return a secret in plain text.
 pub async fn create_webhook(
     context: &Context,
-    by: &Initiator,
+    initiator: &Initiator,
     scope: WebhookScope,
     request: NewWebhook,
 ) -> Result<(WebhookTarget, SecretString), OperationError> {
@@ -48,10 +48,10 @@ pub async fn create_webhook(
         paused_at: None,
         disabled: None,
         failing_since: None,
-        previous_until: None,
+        previous_secret_until: None,
     };
     let entry = &NewAuditEntry::new(scope.chain(), AuditAction::WebhookCreated)
-        .object(Object::Webhook(id))
+        .object(AuditedObject::Webhook(id))
         .detail("host", target.url.host().to_string())
         .detail("events", target.events.names());
     let work = async |mut tx: Write| {
@@ -62,13 +62,13 @@ pub async fn create_webhook(
             )));
         }
         webhook_targets::insert(tx.conn(), target, sealed).await?;
-        tx.audit(by, entry).await?;
+        tx.audit(initiator, entry).await?;
         Ok(tx.commit(target.clone()).await?)
     };
     Ok((context.store.write("create_webhook", work).await?, secret.reveal()))
 }
 
-/// Rejects a URL whose host resolves to no allowed address.
+/// Rejects a URL if its host does not resolve to an allowed address.
 pub(super) async fn check_url(context: &Context, url: &TargetUrl) -> Result<(), OperationError> {
     let result = context.address_guard.check(url).await;
     result.map_err(|rejection| OperationError::Invalid { field: "url", message: rejection.as_str() })

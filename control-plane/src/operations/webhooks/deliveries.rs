@@ -3,11 +3,11 @@
 use super::change::lock_webhook;
 use crate::{
     domain::{
-        audit::{AuditAction, Initiator, NewAuditEntry, Object},
+        audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         webhook::{
             WebhookScope,
             delivery::DeliveryStatus,
-            event::{Event, EventData, Test},
+            event::{Event, EventData, TestEvent},
         },
     },
     operations::{Context, NotFound, OperationError, context::id_lower_bound},
@@ -18,32 +18,32 @@ use std::time::Duration;
 
 /// The deliveries to replay.
 #[derive(Debug, Clone, Copy)]
-pub enum Replay {
+pub enum ReplaySelection {
     /// The delivery of this event.
     One(EventId),
-    /// Finished deliveries with this status, or with any, of events that happened at this time or later.
+    /// All finished deliveries of events since this time (inclusive), optionally only those with a status.
     Since(Timestamp, Option<DeliveryStatus>),
 }
 
 /// Maximum number of deliveries in one transaction.
 const BATCH_SIZE: i64 = 1000;
 
-/// How much older the id of an event can be than the event itself.
+/// Maximum time between the creation of an event id and the event, which happens later.
 const MAX_ID_AGE: Duration = Duration::from_mins(1);
 
-/// Makes deliveries due again with a new series of attempts. Returns their number. Works in batches, so that no transaction
-/// is long. Replayed deliveries are pending, so the next batch does not find them again.
+/// Makes deliveries due again with a new series of attempts, and returns the number of deliveries. Uses a transaction per
+/// batch, to keep transactions short. Replayed deliveries are pending, so the next batch does not contain them again.
 pub async fn replay_deliveries(
     context: &Context,
-    by: &Initiator,
+    initiator: &Initiator,
     scope: WebhookScope,
     webhook: WebhookId,
-    replay: Replay,
+    replay: ReplaySelection,
 ) -> Result<u64, OperationError> {
-    let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookReplayed).object(Object::Webhook(webhook));
+    let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookReplayed).object(AuditedObject::Webhook(webhook));
     let entry = &match replay {
-        Replay::One(event) => entry.detail("event", event.to_string()),
-        Replay::Since(since, _) => entry.detail("since", since.seconds()),
+        ReplaySelection::One(event) => entry.detail("event", event.to_string()),
+        ReplaySelection::Since(since, _) => entry.detail("since", since.seconds()),
     };
     let mut total = 0;
     loop {
@@ -52,7 +52,7 @@ pub async fn replay_deliveries(
             lock_webhook(&mut tx, scope, webhook).await?;
             let count = replay_batch(&mut tx, webhook, replay).await?;
             if is_first && count > 0 {
-                tx.audit(by, entry).await?;
+                tx.audit(initiator, entry).await?;
             }
             Ok::<_, OperationError>(tx.commit(count).await?)
         };
@@ -65,33 +65,34 @@ pub async fn replay_deliveries(
     }
 }
 
-async fn replay_batch(tx: &mut Write, webhook: WebhookId, replay: Replay) -> Result<u64, OperationError> {
+async fn replay_batch(tx: &mut Write, webhook: WebhookId, replay: ReplaySelection) -> Result<u64, OperationError> {
     let now = tx.now();
     match replay {
-        Replay::One(event) if deliveries::replay(tx.conn(), webhook, event, now).await? => Ok(1),
-        Replay::One(_) => Err(OperationError::NotFound(NotFound::Delivery)),
-        Replay::Since(since, status) => {
+        ReplaySelection::One(event) if deliveries::replay(tx.conn(), webhook, event, now).await? => Ok(1),
+        ReplaySelection::One(_) => Err(OperationError::NotFound(NotFound::Delivery)),
+        ReplaySelection::Since(since, status) => {
             let oldest = EventId::from_bits(id_lower_bound(since.saturating_sub(MAX_ID_AGE)));
             Ok(deliveries::replay_batch(tx.conn(), webhook, (since, oldest), status, (now, BATCH_SIZE)).await?)
         }
     }
 }
 
-/// Sends a test event to a webhook, whatever its filter and status. Returns the id of the event.
+/// Sends a test event to a webhook, regardless of its filter and status. Returns the id of the event.
 pub async fn test_webhook(
     context: &Context,
-    by: &Initiator,
+    initiator: &Initiator,
     scope: WebhookScope,
     webhook: WebhookId,
 ) -> Result<EventId, OperationError> {
     let id = context.new_id(EventId::from_bits);
-    let data = EventData::Test(Test { webhook_id: webhook, service_id: scope.service() });
+    let data = EventData::Test(TestEvent { webhook_id: webhook, service_id: scope.service() });
     let work = async |mut tx: Write| {
         lock_webhook(&mut tx, scope, webhook).await?;
         let now = tx.now();
         outbox::insert_test(tx.conn(), &Event { id, at: now, data: data.clone() }, webhook, now).await?;
-        let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookTested).object(Object::Webhook(webhook));
-        tx.audit(by, &entry).await?;
+        let entry =
+            NewAuditEntry::new(scope.chain(), AuditAction::WebhookTested).object(AuditedObject::Webhook(webhook));
+        tx.audit(initiator, &entry).await?;
         Ok::<_, OperationError>(tx.commit(id).await?)
     };
     let id = context.store.write("test_webhook", work).await?;

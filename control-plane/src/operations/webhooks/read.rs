@@ -13,7 +13,7 @@ use crate::{
 };
 use countersign_identity::{EventId, WebhookId};
 
-/// The webhooks of a scope, oldest first.
+/// Lists the webhooks of a scope, oldest first.
 pub async fn list_webhooks(context: &Context, scope: WebhookScope) -> Result<Vec<WebhookTarget>, OperationError> {
     let mut read = context.store.read().await?;
     if let WebhookScope::Service(service) = scope {
@@ -22,7 +22,7 @@ pub async fn list_webhooks(context: &Context, scope: WebhookScope) -> Result<Vec
     Ok(webhook_targets::list(read.conn(), scope).await?)
 }
 
-/// One webhook.
+/// Reads a webhook.
 pub async fn read_webhook(
     context: &Context,
     scope: WebhookScope,
@@ -32,7 +32,7 @@ pub async fn read_webhook(
     target.ok_or(OperationError::NotFound(NotFound::Webhook))
 }
 
-/// A page of the deliveries of a webhook, newest event first.
+/// Lists the deliveries of a webhook, newest event first.
 pub async fn list_deliveries(
     context: &Context,
     scope: WebhookScope,
@@ -44,7 +44,7 @@ pub async fn list_deliveries(
     Ok(deliveries::list(context.store.read().await?.conn(), webhook, status, page).await?)
 }
 
-/// A delivery with its exact body.
+/// Reads a delivery with its exact body.
 pub async fn read_delivery(
     context: &Context,
     scope: WebhookScope,
@@ -55,6 +55,7 @@ pub async fn read_delivery(
     let mut read = context.store.read().await?;
     let delivery =
         deliveries::find(read.conn(), webhook, event).await?.ok_or(OperationError::NotFound(NotFound::Delivery))?;
-    let body = outbox::event_body(read.conn(), event).await?.ok_or(OperationError::NotFound(NotFound::Delivery))?;
+    let body =
+        outbox::find_event_body(read.conn(), event).await?.ok_or(OperationError::NotFound(NotFound::Delivery))?;
     Ok((delivery, body))
 }

@@ -1,7 +1,8 @@
-//! Writes a row into every table through the store, with a different value in every column, and reads it back. A wrong or
-//! swapped bind fails here.
+//! Writes a row into every table through the store, with a different value in every column, and reads it back. These tests
+//! fail if a statement has a wrong parameter or two swapped parameters.
 
 mod credentials;
+mod recipients;
 mod records;
 mod subjects;
 mod webhooks;
@@ -23,10 +24,10 @@ use countersign_identity::{
 use serde_json::json;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 
-/// All rows of a listing.
+/// A page with all rows of a list.
 const ALL: Page = Page { limit: 100, offset: 0 };
 
-/// A time that no other column holds.
+/// A time that differs for each number, so that each column has a different time.
 const fn time(number: i64) -> Timestamp {
     Timestamp::from_seconds(1_000_000_000 + number)
 }
@@ -108,22 +109,22 @@ fn assignment() -> Assignment {
 }
 
 impl StoreFixture {
-    /// Runs a write transaction and commits it.
+    /// Runs and commits a write transaction.
     async fn commit<T>(&self, work: impl AsyncFn(&mut Write) -> Result<T, StoreError>) -> T {
         let work = async |mut tx: Write| {
             let value = work(&mut tx).await?;
             tx.commit(value).await
         };
-        self.one.write("round_trip", work).await.unwrap()
+        self.first.write("round_trip", work).await.unwrap()
     }
 
     /// The current revision of the feed.
-    async fn position(&self) -> Revision {
+    async fn current_revision(&self) -> Revision {
         feed::position(self.read().await.conn()).await.unwrap().revision
     }
 
     async fn read(&self) -> Read {
-        self.other.read().await.unwrap()
+        self.second.read().await.unwrap()
     }
 
     pub async fn every_table_returns_what_was_written(&self) {
@@ -144,9 +145,11 @@ impl StoreFixture {
         self.deliveries_return_what_was_written().await;
         self.bursts_return_what_was_written().await;
         self.every_column_was_written().await;
+        self.events_reach_their_audience_only().await;
+        self.revision_advances_past_the_clock_and_the_last_revision().await;
     }
 
-    /// So that a new table or column cannot be left out above.
+    /// Fails if a new table or column is not covered by the tests above.
     async fn every_column_was_written(&self) {
         let mut connection = AnyConnection::connect(&self.url).await.unwrap();
         for (table, columns) in tables(&mut connection, self.is_sqlite()).await {

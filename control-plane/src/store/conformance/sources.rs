@@ -1,20 +1,20 @@
-//! Checks by the source text that no statement escapes the lists that [`super::statements`] prepares.
+//! Checks the source code for statements that are not in the lists that [`super::statements`] prepares.
 
-use super::statements::lists;
+use super::statements::statement_lists;
 use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
 
-/// Where a statement starts: after these words in a string literal.
+/// A string literal that starts with one of these words is a statement.
 const SQL_WORDS: [&str; 13] = [
     "SELECT", "INSERT", "UPDATE", "DELETE", "PRAGMA", "BEGIN", "COMMIT", "ROLLBACK", "SET", "LOCK", "VACUUM", "WITH",
     "ALTER",
 ];
 
-/// Literals that are completed at run time, by functions whose results [`super::statements`] prepares.
-const COMPOSED: [(&str, &str); 7] = [
+/// Literals from which statements are built at run time. [`super::statements`] prepares the results.
+const STATEMENT_TEMPLATES: [(&str, &str); 7] = [
     ("pools.rs", "\"SET statement_timeout = {statement}\""),
     ("pools.rs", "\"SET idle_in_transaction_session_timeout = {idle}\""),
     ("pools.rs", "\"SET application_name = '{APPLICATION_NAME}'\""),
@@ -24,11 +24,12 @@ const COMPOSED: [(&str, &str); 7] = [
     ("transfer/tables.rs", "\"LOCK TABLE {} IN EXCLUSIVE MODE\""),
 ];
 
-/// Files that run composed statements.
-const COMPOSING: [&str; 5] = ["assignments.rs", "audit.rs", "pools.rs", "transfer.rs", "transfer/batch.rs"];
+/// Files that run statements built at run time.
+const FILES_WITH_DYNAMIC_STATEMENTS: [&str; 5] =
+    ["assignments.rs", "audit.rs", "pools.rs", "transfer.rs", "transfer/batch.rs"];
 
-/// Functions that run a statement.
-const CALLS: [&str; 9] = [
+/// Calls that run a statement.
+const QUERY_CALLS: [&str; 9] = [
     "sqlx::query(",
     "sqlx::query_scalar(",
     "sqlx::query_as(",
@@ -40,7 +41,7 @@ const CALLS: [&str; 9] = [
     ".fetch_many(",
 ];
 
-/// A source file outside the tests: its path below `src/store`, or below `src` with a leading `/`.
+/// A source file without tests. `name` is its path below `src/store`, or below `src` with a leading `/`.
 struct Source {
     name: String,
     lists: Vec<String>,
@@ -51,20 +52,20 @@ struct Source {
 fn sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut paths = Vec::new();
-    collect(&root, &mut paths);
+    collect_paths(&root, &mut paths);
     let name = |path: &Path| match path.strip_prefix(root.join("store")) {
-        Ok(inside) => inside.display().to_string(),
+        Ok(relative) => relative.display().to_string(),
         Err(_) => format!("/{}", path.strip_prefix(&root).unwrap().display()),
     };
-    let sources = paths.iter().map(|path| Source::read(name(path), &fs::read_to_string(path).unwrap()));
+    let sources = paths.iter().map(|path| Source::parse(name(path), &fs::read_to_string(path).unwrap()));
     sources.filter(|source| !source.name.starts_with("conformance")).collect()
 }
 
-fn collect(folder: &Path, paths: &mut Vec<PathBuf>) {
+fn collect_paths(folder: &Path, paths: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            collect(&path, paths);
+            collect_paths(&path, paths);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             paths.push(path);
         }
@@ -72,8 +73,8 @@ fn collect(folder: &Path, paths: &mut Vec<PathBuf>) {
 }
 
 impl Source {
-    /// Removes comments, tests and the declarations of statements and of their parts.
-    fn read(name: String, text: &str) -> Self {
+    /// Removes comments, tests, and the declarations of statements and of macros.
+    fn parse(name: String, text: &str) -> Self {
         let (mut lists, mut constants, mut code, mut skipping) = (Vec::new(), BTreeSet::new(), String::new(), false);
         for line in text.lines().take_while(|line| *line != "mod tests {") {
             let declared = line.strip_prefix("statements! { ").and_then(|rest| rest.strip_suffix(':'));
@@ -91,9 +92,9 @@ impl Source {
         Self { name, lists, constants, code }
     }
 
-    /// Arguments of calls to sqlx, up to the first comma or parenthesis.
+    /// The arguments of [`QUERY_CALLS`], up to the first comma or parenthesis.
     fn arguments(&self) -> impl Iterator<Item = &str> {
-        CALLS.iter().flat_map(|call| self.code.match_indices(call).map(move |(start, _)| start + call.len())).map(
+        QUERY_CALLS.iter().flat_map(|call| self.code.match_indices(call).map(move |(start, _)| start + call.len())).map(
             |start| {
                 let rest = self.code[start..].trim_start();
                 &rest[..rest.find([',', ')', '(']).unwrap_or(rest.len())]
@@ -103,35 +104,40 @@ impl Source {
 }
 
 #[test]
-fn every_list_is_registered() {
+fn every_statement_list_is_prepared_by_the_tests() {
     let declared: BTreeSet<_> = sources()
         .into_iter()
         .flat_map(|source| source.lists.into_iter().map(move |list| (source.name.clone(), list)))
         .collect();
-    let registered = lists().map(|(file, list, _)| (file.to_owned(), list.to_owned())).collect();
+    let registered = statement_lists().map(|(file, list, _)| (file.to_owned(), list.to_owned())).collect();
     assert_eq!(declared, registered);
 }
 
 #[test]
-fn literals_outside_the_lists_contain_no_sql() {
+fn string_literals_outside_statement_lists_contain_no_sql() {
     for source in sources().iter().filter(|source| !source.name.starts_with('/')) {
         for (start, _) in source.code.match_indices('"') {
             let literal = &source.code[start..];
-            let word = SQL_WORDS.iter().any(|word| {
+            let is_sql = SQL_WORDS.iter().any(|word| {
                 literal[1..].strip_prefix(word).is_some_and(|rest| rest.starts_with([' ', '"', ';', '\n']))
             });
-            let composed = COMPOSED.iter().any(|(file, text)| *file == source.name && literal.starts_with(text));
-            assert!(!word || composed, "{}: {}", source.name, literal.lines().next().unwrap_or_default());
+            let is_template =
+                STATEMENT_TEMPLATES.iter().any(|(file, text)| *file == source.name && literal.starts_with(text));
+            assert!(!is_sql || is_template, "{}: {}", source.name, literal.lines().next().unwrap_or_default());
         }
     }
 }
 
 #[test]
-fn queries_run_only_constants_of_the_lists() {
+fn queries_run_only_statements_of_the_lists() {
     for source in sources() {
         assert!(!source.name.starts_with('/') || !source.code.contains("sqlx::"), "{} uses sqlx", source.name);
-        let composing = COMPOSING.contains(&source.name.as_str());
-        assert!(composing || !source.code.contains("AssertSqlSafe"), "{} composes statements", source.name);
+        let may_be_dynamic = FILES_WITH_DYNAMIC_STATEMENTS.contains(&source.name.as_str());
+        assert!(
+            may_be_dynamic || !source.code.contains("AssertSqlSafe"),
+            "{} builds statements at run time",
+            source.name
+        );
         if source.name.starts_with('/') {
             continue;
         }
@@ -145,8 +151,8 @@ fn queries_run_only_constants_of_the_lists() {
     }
 }
 
-/// Arguments that are no statement of their own: a connection, a parameter named `sql` or a loop variable over constants, a
-/// composed statement, or the statement of a function that forwards it.
+/// Whether an argument is allowed although it is not a constant: a connection, a loop variable over constants, a statement
+/// built at run time, or the parameter of a function that runs its argument.
 fn is_allowed(argument: &str) -> bool {
     ["conn", "connection", "&mut conn", "&mut *conn", "sql", "begin", "query", "AssertSqlSafe"].contains(&argument)
         || ["read.conn", "tx.conn", "&mut connection", "&mut *from", "&mut *to", "from", "to", "setting", "pragma"]

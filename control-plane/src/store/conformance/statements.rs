@@ -1,4 +1,4 @@
-//! Prepares every statement of the store on each engine that it is meant for.
+//! Prepares every statement of the store on each engine that executes it.
 
 use super::StoreFixture;
 use crate::store::{
@@ -8,10 +8,10 @@ use crate::store::{
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row, SqlSafeStr, SqliteConnection};
 
 /// A list of statements: file, name of the list, statements.
-pub type List = (&'static str, &'static str, &'static [&'static str]);
+pub type StatementList = (&'static str, &'static str, &'static [&'static str]);
 
 /// The statements for both engines.
-const COMMON: [List; 15] = [
+const COMMON: [StatementList; 15] = [
     ("agents.rs", "STATEMENTS", agents::STATEMENTS),
     ("assignments.rs", "STATEMENTS", assignments::STATEMENTS),
     ("audit.rs", "STATEMENTS", audit::STATEMENTS),
@@ -30,7 +30,7 @@ const COMMON: [List; 15] = [
 ];
 
 /// The statements for SQLite only.
-const SQLITE: [List; 5] = [
+const SQLITE: [StatementList; 5] = [
     ("engine.rs", "SQLITE_STATEMENTS", engine::SQLITE_STATEMENTS),
     ("pools.rs", "SQLITE_STATEMENTS", pools::SQLITE_STATEMENTS),
     ("sqlite_file.rs", "SQLITE_STATEMENTS", sqlite_file::SQLITE_STATEMENTS),
@@ -39,7 +39,7 @@ const SQLITE: [List; 5] = [
 ];
 
 /// The statements for PostgreSQL only.
-const POSTGRES: [List; 5] = [
+const POSTGRES: [StatementList; 5] = [
     ("engine.rs", "POSTGRES_STATEMENTS", engine::POSTGRES_STATEMENTS),
     ("pools.rs", "POSTGRES_STATEMENTS", pools::POSTGRES_STATEMENTS),
     ("postgres.rs", "POSTGRES_STATEMENTS", postgres::POSTGRES_STATEMENTS),
@@ -47,17 +47,17 @@ const POSTGRES: [List; 5] = [
     ("transfer/tables.rs", "POSTGRES_STATEMENTS", transfer::POSTGRES_CATALOG),
 ];
 
-/// All lists, by file and name.
-pub fn lists() -> impl Iterator<Item = List> {
+/// All lists of statements.
+pub fn statement_lists() -> impl Iterator<Item = StatementList> {
     COMMON.into_iter().chain(SQLITE).chain(POSTGRES)
 }
 
-/// The statements for both engines that are composed at run time, in every variant.
-fn composed() -> Vec<String> {
-    [assignments::composed_statements(), audit::composed_statements()].concat()
+/// The statements for both engines that are built at run time, in every variant.
+fn dynamic_statements() -> Vec<String> {
+    [assignments::dynamic_statements(), audit::dynamic_statements()].concat()
 }
 
-/// The tables of the schema, with their columns and whether each is a number.
+/// The tables of the schema with their columns. The flag of a column is whether it contains numbers.
 pub async fn tables(connection: &mut AnyConnection, is_sqlite: bool) -> Vec<(String, Vec<(String, bool)>)> {
     let sql = if is_sqlite {
         "SELECT m.name AS t, c.name AS c, lower(c.type) AS kind FROM sqlite_master m JOIN pragma_table_info(m.name) c \
@@ -84,31 +84,31 @@ pub async fn tables(connection: &mut AnyConnection, is_sqlite: bool) -> Vec<(Str
 
 impl StoreFixture {
     pub fn is_sqlite(&self) -> bool {
-        self.one.engine_name() == "sqlite"
+        self.first.engine_name() == "sqlite"
     }
 
     pub async fn engine_accepts_every_statement(&self) {
         let mut connection = AnyConnection::connect(&self.url).await.unwrap();
-        let common = texts(COMMON).chain(composed()).collect::<Vec<_>>();
+        let common = statement_texts(COMMON).chain(dynamic_statements()).collect::<Vec<_>>();
         assert!(common.len() > 100, "only {} statements", common.len());
-        accepts(&mut connection, common).await;
+        check_statements(&mut connection, common).await;
         if self.is_sqlite() {
-            accepts(&mut SqliteConnection::connect(&self.url).await.unwrap(), texts(SQLITE)).await;
+            check_statements(&mut SqliteConnection::connect(&self.url).await.unwrap(), statement_texts(SQLITE)).await;
             return;
         }
         let tables = tables(&mut connection, false).await;
         let transfer = tables.iter().flat_map(|(table, columns)| transfer::statements_of_table(table, columns));
-        let statements = texts(POSTGRES).chain(pools::composed_statements()).chain(transfer);
-        accepts(&mut PgConnection::connect(&self.url).await.unwrap(), statements).await;
+        let statements = statement_texts(POSTGRES).chain(pools::dynamic_statements()).chain(transfer);
+        check_statements(&mut PgConnection::connect(&self.url).await.unwrap(), statements).await;
     }
 }
 
-fn texts(lists: impl IntoIterator<Item = List>) -> impl Iterator<Item = String> {
+fn statement_texts(lists: impl IntoIterator<Item = StatementList>) -> impl Iterator<Item = String> {
     lists.into_iter().flat_map(|(_, _, list)| list).map(ToString::to_string)
 }
 
-/// Prepares statements, without running them.
-async fn accepts<C>(connection: &mut C, statements: impl IntoIterator<Item = String>)
+/// Prepares statements without running them.
+async fn check_statements<C>(connection: &mut C, statements: impl IntoIterator<Item = String>)
 where
     for<'e> &'e mut C: Executor<'e>,
 {

@@ -3,14 +3,14 @@
 use super::tables::Table;
 use sqlx::{AssertSqlSafe, ColumnIndex, Database, Decode, PgConnection, Row, Type, sqlite::SqliteRow};
 
-/// Most rows in a batch.
+/// Maximum number of rows in a batch.
 const MAX_ROWS: usize = 1000;
 
-/// Most bytes of text in a batch, unless a single row has more.
+/// Maximum size of the text in a batch, in bytes. A single row may be larger.
 const MAX_BYTES: usize = 4 << 20;
 
-/// The values of a column.
-enum Values {
+/// The values of one column.
+enum ColumnValues {
     Texts(Vec<Option<String>>),
     Numbers(Vec<Option<i64>>),
 }
@@ -18,16 +18,16 @@ enum Values {
 /// Rows of a table, stored by column.
 pub struct Batch<'t> {
     table: &'t Table,
-    columns: Vec<Values>,
+    columns: Vec<ColumnValues>,
     rows: usize,
     bytes: usize,
 }
 
 impl<'t> Batch<'t> {
-    /// An empty batch.
+    /// Creates an empty batch.
     pub fn new(table: &'t Table) -> Self {
         let empty = |is_number: bool| {
-            if is_number { Values::Numbers(Vec::new()) } else { Values::Texts(Vec::new()) }
+            if is_number { ColumnValues::Numbers(Vec::new()) } else { ColumnValues::Texts(Vec::new()) }
         };
         let columns = table.columns.iter().map(|column| empty(column.is_number)).collect();
         Self { table, columns, rows: 0, bytes: 0 }
@@ -35,11 +35,11 @@ impl<'t> Batch<'t> {
 
     /// Adds a row and returns its fields.
     pub fn push(&mut self, row: &SqliteRow) -> Result<Vec<Option<String>>, sqlx::Error> {
-        let fields = read(self.table, row)?;
+        let fields = fields_from_row(self.table, row)?;
         for (values, (position, field)) in self.columns.iter_mut().zip(fields.iter().enumerate()) {
             match values {
-                Values::Texts(texts) => texts.push(field.clone()),
-                Values::Numbers(numbers) => numbers.push(row.try_get(position)?),
+                ColumnValues::Texts(texts) => texts.push(field.clone()),
+                ColumnValues::Numbers(numbers) => numbers.push(row.try_get(position)?),
             }
         }
         self.rows += 1;
@@ -58,8 +58,8 @@ impl<'t> Batch<'t> {
         let mut query = sqlx::query(AssertSqlSafe(table.insert_statement()));
         for values in columns {
             query = match values {
-                Values::Texts(texts) => query.bind(texts),
-                Values::Numbers(numbers) => query.bind(numbers),
+                ColumnValues::Texts(texts) => query.bind(texts),
+                ColumnValues::Numbers(numbers) => query.bind(numbers),
             };
         }
         query.execute(to).await?;
@@ -67,8 +67,8 @@ impl<'t> Batch<'t> {
     }
 }
 
-/// The fields of a row, as text.
-pub fn read<R: Row>(table: &Table, row: &R) -> Result<Vec<Option<String>>, sqlx::Error>
+/// Converts the fields of a row to text.
+pub fn fields_from_row<R: Row>(table: &Table, row: &R) -> Result<Vec<Option<String>>, sqlx::Error>
 where
     usize: ColumnIndex<R>,
     for<'r> String: Decode<'r, R::Database> + Type<R::Database>,

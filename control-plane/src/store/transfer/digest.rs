@@ -3,7 +3,7 @@
 use crate::domain::netstrings;
 use sha2::{Digest as _, Sha256};
 
-/// The number of rows and the sum of their SHA-256 hashes. Missing, duplicate and changed rows change it.
+/// The number of rows and the sum of their SHA-256 hashes. Missing, duplicate and changed rows change the digest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TableDigest {
     rows: u64,
@@ -11,7 +11,7 @@ pub struct TableDigest {
 }
 
 impl TableDigest {
-    /// Adds a row.
+    /// Adds a row to the digest.
     pub fn add(&mut self, fields: &[Option<String>]) {
         let fields: Vec<_> = fields.iter().map(Option::as_deref).collect();
         let hash = Sha256::digest(netstrings::encode(&fields));
@@ -26,7 +26,7 @@ impl TableDigest {
         self.rows
     }
 
-    /// The sum, in hex.
+    /// The sum of the hashes, in hex.
     pub fn to_hex(&self) -> String {
         hex::encode(self.sum.map(u64::to_be_bytes).as_flattened())
     }
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn digest_ignores_the_order_of_rows_and_nothing_else() {
+    fn digest_depends_on_rows_but_not_on_their_order() {
         let (one, two): (&[_], &[_]) = (&[Some("a"), None], &[Some("b"), Some("")]);
         let both = digest(&[one, two]);
         assert_eq!(both, digest(&[two, one]));

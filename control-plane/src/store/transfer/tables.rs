@@ -1,4 +1,4 @@
-//! The tables and columns of both databases, read from their catalogs, and the statements that copy a table.
+//! The tables and columns of both databases, from their catalogs, and the statements that copy a table.
 
 use super::TransferError;
 use crate::store::{schema::MIGRATIONS_TABLE, sqlite_file::SqliteFileError, statements::statements};
@@ -6,20 +6,20 @@ use sqlx::{PgConnection, Row, SqliteConnection, postgres::PgRow, sqlite::SqliteR
 use std::collections::BTreeSet;
 
 statements! { SQLITE_STATEMENTS:
-    TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, 7) <> 'sqlite_' AND name <> $1 \
+    LIST_SOURCE_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, 7) <> 'sqlite_' AND name <> $1 \
          ORDER BY name";
-    COLUMNS = "SELECT name, upper(type) AS type, pk FROM pragma_table_info($1) ORDER BY name";
-    REFERENCES = "SELECT DISTINCT \"table\" FROM pragma_foreign_key_list($1)";
+    LIST_SOURCE_COLUMNS = "SELECT name, upper(type) AS type, pk FROM pragma_table_info($1) ORDER BY name";
+    LIST_SOURCE_REFERENCES = "SELECT DISTINCT \"table\" FROM pragma_foreign_key_list($1)";
 }
 
 statements! { POSTGRES_STATEMENTS:
-    TARGET_TABLES = "SELECT CAST(table_name AS TEXT) FROM information_schema.tables \
+    LIST_TARGET_TABLES = "SELECT CAST(table_name AS TEXT) FROM information_schema.tables \
          WHERE table_schema = current_schema() ORDER BY 1";
-    TARGET_COLUMNS = "SELECT CAST(column_name AS TEXT) AS name, CAST(data_type AS TEXT) AS type \
+    LIST_TARGET_COLUMNS = "SELECT CAST(column_name AS TEXT) AS name, CAST(data_type AS TEXT) AS type \
          FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = $1";
 }
 
-/// A table.
+/// A table of the schema.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Table {
     /// Name of the table.
@@ -30,39 +30,44 @@ pub struct Table {
     references: BTreeSet<String>,
 }
 
-/// A column, of one of the two types that the schema uses.
+/// A column of a table. The schema uses two column types.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Column {
     /// Name of the column.
     pub name: String,
-    /// `BIGINT` if true, `TEXT` if not.
+    /// Whether the type is `BIGINT`; otherwise it is `TEXT`.
     pub is_number: bool,
     /// Whether the column is part of the primary key.
     is_key: bool,
 }
 
 impl Table {
-    fn quoted(&self) -> String {
-        quoted(&self.name)
+    fn quoted_name(&self) -> String {
+        quote(&self.name)
     }
 
-    /// Reads all rows.
+    /// The statement that reads all rows.
     pub fn select_statement(&self) -> String {
-        format!("SELECT {} FROM {}", self.names(), self.quoted())
+        format!("SELECT {} FROM {}", self.column_names(), self.quoted_name())
     }
 
-    /// Reads one row, if there is any.
+    /// The statement that reads one row, if there is any.
     pub fn any_row_statement(&self) -> String {
-        format!("SELECT 1 FROM {} LIMIT 1", self.quoted())
+        format!("SELECT 1 FROM {} LIMIT 1", self.quoted_name())
     }
 
-    /// Inserts rows, given an array for each column.
+    /// The statement that inserts rows. Its parameters are an array for each column.
     pub fn insert_statement(&self) -> String {
         let list = |(position, column): (usize, &Column)| {
             format!("${}::{}[]", position + 1, if column.is_number { "bigint" } else { "text" })
         };
         let lists: Vec<_> = self.columns.iter().enumerate().map(list).collect();
-        format!("INSERT INTO {} ({}) SELECT * FROM UNNEST({})", self.quoted(), self.names(), lists.join(", "))
+        format!(
+            "INSERT INTO {} ({}) SELECT * FROM UNNEST({})",
+            self.quoted_name(),
+            self.column_names(),
+            lists.join(", ")
+        )
     }
 
     /// Refuses a row with the character NUL, which PostgreSQL cannot store in a text.
@@ -77,24 +82,28 @@ impl Table {
         Err(TransferError::Nul { table: self.name.clone(), column: column.name.clone(), row })
     }
 
-    fn names(&self) -> String {
-        self.columns.iter().map(|column| quoted(&column.name)).collect::<Vec<_>>().join(", ")
+    fn column_names(&self) -> String {
+        self.columns.iter().map(|column| quote(&column.name)).collect::<Vec<_>>().join(", ")
     }
 }
 
-fn quoted(name: &str) -> String {
+fn quote(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// Locks all tables against other writers.
+/// The statement that locks all tables against other writers.
 pub fn lock_statement(tables: &[Table]) -> String {
-    let names: Vec<_> = tables.iter().map(Table::quoted).collect();
+    let names: Vec<_> = tables.iter().map(Table::quoted_name).collect();
     format!("LOCK TABLE {} IN EXCLUSIVE MODE", names.join(", "))
 }
 
-/// All tables of the embedded database, each after the tables that it references.
-pub async fn of_source(from: &mut SqliteConnection) -> Result<Vec<Table>, TransferError> {
-    let rows = sqlx::query(TABLES).bind(MIGRATIONS_TABLE).fetch_all(&mut *from).await.map_err(SqliteFileError::from)?;
+/// Reads the definitions of all tables of the source, and orders each after the tables that it references.
+pub async fn read_source_tables(from: &mut SqliteConnection) -> Result<Vec<Table>, TransferError> {
+    let rows = sqlx::query(LIST_SOURCE_TABLES)
+        .bind(MIGRATIONS_TABLE)
+        .fetch_all(&mut *from)
+        .await
+        .map_err(SqliteFileError::from)?;
     let mut tables = Vec::new();
     for row in &rows {
         let name: String = row.try_get("name").map_err(SqliteFileError::from)?;
@@ -104,35 +113,36 @@ pub async fn of_source(from: &mut SqliteConnection) -> Result<Vec<Table>, Transf
 }
 
 async fn read_table(from: &mut SqliteConnection, name: String) -> Result<Table, SqliteFileError> {
-    let columns = sqlx::query(COLUMNS).bind(&name).fetch_all(&mut *from).await?;
+    let columns = sqlx::query(LIST_SOURCE_COLUMNS).bind(&name).fetch_all(&mut *from).await?;
     let column = |row: &SqliteRow| {
         let is_number = row.try_get::<String, _>("type")? == "BIGINT";
         Ok(Column { name: row.try_get("name")?, is_number, is_key: row.try_get::<i64, _>("pk")? > 0 })
     };
     let columns = columns.iter().map(column).collect::<Result<_, sqlx::Error>>()?;
-    let references = sqlx::query_scalar(REFERENCES).bind(&name).fetch_all(from).await?.into_iter().collect();
+    let references =
+        sqlx::query_scalar(LIST_SOURCE_REFERENCES).bind(&name).fetch_all(from).await?.into_iter().collect();
     Ok(Table { name, columns, references })
 }
 
 /// Orders tables so that each comes after the tables that it references.
-fn order_by_reference(mut left: Vec<Table>) -> Result<Vec<Table>, TransferError> {
+fn order_by_reference(mut remaining: Vec<Table>) -> Result<Vec<Table>, TransferError> {
     let mut ordered: Vec<Table> = Vec::new();
-    while !left.is_empty() {
-        let names: BTreeSet<String> = left.iter().map(|table| table.name.clone()).collect();
+    while !remaining.is_empty() {
+        let names: BTreeSet<String> = remaining.iter().map(|table| table.name.clone()).collect();
         let ready = |table: &Table| table.references.iter().all(|other| *other == table.name || !names.contains(other));
-        let (next, rest): (Vec<_>, Vec<_>) = left.into_iter().partition(ready);
+        let (next, rest): (Vec<_>, Vec<_>) = remaining.into_iter().partition(ready);
         if next.is_empty() {
             return Err(TransferError::Unsuitable(format!("cannot be filled: {names:?} reference each other")));
         }
         ordered.extend(next);
-        left = rest;
+        remaining = rest;
     }
     Ok(ordered)
 }
 
 /// Refuses a target with tables of another application.
 pub async fn refuse_foreign_tables(to: &mut PgConnection, tables: &[Table]) -> Result<(), TransferError> {
-    let names: Vec<String> = sqlx::query_scalar(TARGET_TABLES).fetch_all(to).await?;
+    let names: Vec<String> = sqlx::query_scalar(LIST_TARGET_TABLES).fetch_all(to).await?;
     let is_ours = |name: &String| name == MIGRATIONS_TABLE || tables.iter().any(|table| table.name == *name);
     match names.iter().find(|name| !is_ours(name)) {
         Some(other) => Err(TransferError::Unsuitable(format!(
@@ -144,7 +154,7 @@ pub async fn refuse_foreign_tables(to: &mut PgConnection, tables: &[Table]) -> R
 
 /// Refuses a target in which a table has other columns than in the source.
 pub async fn compare_columns(to: &mut PgConnection, table: &Table) -> Result<(), TransferError> {
-    let rows = sqlx::query(TARGET_COLUMNS).bind(&table.name).fetch_all(to).await?;
+    let rows = sqlx::query(LIST_TARGET_COLUMNS).bind(&table.name).fetch_all(to).await?;
     let column = |row: &PgRow| Ok((row.try_get("name")?, row.try_get::<String, _>("type")? == "bigint"));
     let target = rows.iter().map(column).collect::<Result<BTreeSet<(String, bool)>, sqlx::Error>>()?;
     let source = table.columns.iter().map(|column| (column.name.clone(), column.is_number)).collect();

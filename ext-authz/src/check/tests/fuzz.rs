@@ -1,7 +1,7 @@
-//! Property tests of checks: no request causes a panic, and only the valid token in the right header on a route with
-//! valid rules is allowed.
+//! Property tests of checks: no request causes a panic, and a request is allowed only with a valid token in the right
+//! header on a route whose rules are valid.
 //!
-//! A simple reference implementation computes the expected verdict from the request alone.
+//! [`expected`] is a simple reference implementation that computes the verdict from the request.
 
 use super::*;
 use crate::fixtures::{AGENT, TOKEN};
@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, sync::LazyLock};
 
 static VALID: LazyLock<String> = LazyLock::new(|| Signer::new(1).sign(&claims()));
 
-/// Invalid tokens: expired, for another service, signed with an unknown key.
+/// Three invalid tokens: expired, issued for another service, and signed with an unknown key.
 static INVALID: LazyLock<[String; 3]> = LazyLock::new(|| {
     let other_service = ServiceId::from_bits(9).to_string();
     [
@@ -45,25 +45,28 @@ enum Expected {
 
 type Header = (String, Vec<u8>);
 
-/// All headers of a request; `None` if it is not an HTTP request.
-fn headers_of(request: &CheckRequest) -> Option<Vec<Header>> {
+/// Returns all headers of a request; `None` if it is not an HTTP request.
+fn request_headers(request: &CheckRequest) -> Option<Vec<Header>> {
     let http = request.attributes.as_ref()?.request.as_ref()?.http.as_ref()?;
     let mut all: Vec<Header> = http.headers.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect();
     for header in http.header_map.iter().flat_map(|map| &map.headers) {
-        let raw = !header.raw_value.is_empty();
-        all.push((header.key.clone(), if raw { header.raw_value.clone() } else { header.value.clone().into() }));
+        let has_raw_value = !header.raw_value.is_empty();
+        all.push((
+            header.key.clone(),
+            if has_raw_value { header.raw_value.clone() } else { header.value.clone().into() },
+        ));
     }
     Some(all)
 }
 
 fn expected(request: &CheckRequest) -> Expected {
-    let Some(headers) = headers_of(request) else { return Expected::Denied };
+    let Some(headers) = request_headers(request) else { return Expected::Denied };
     let rules = &request.attributes.as_ref().unwrap().context_extensions;
     if !rules.iter().all(|(name, value)| is_met_rule(name, value)) {
         return Expected::Denied;
     }
-    let anonymous = rules.get("allow_anonymous").is_some_and(|value| value == "true");
-    if anonymous && rules.keys().any(|name| name.starts_with("require_") || name == "min_trust_score") {
+    let allows_anonymous = rules.get("allow_anonymous").is_some_and(|value| value == "true");
+    if allows_anonymous && rules.keys().any(|name| name.starts_with("require_") || name == "min_trust_score") {
         return Expected::Denied;
     }
     let values = |header: &str| -> Vec<&[u8]> {
@@ -73,8 +76,8 @@ fn expected(request: &CheckRequest) -> Expected {
     match (token_header.as_slice(), authorization.as_slice()) {
         ([value], _) if words(value) == [VALID.as_str()] || is_bearer_with_valid_token(value) => Expected::Verified,
         ([], [value]) if is_bearer_with_valid_token(value) => Expected::Verified,
-        ([], []) if anonymous => Expected::Anonymous,
-        ([], [value]) if anonymous && has_no_bearer_token(value) => Expected::Anonymous,
+        ([], []) if allows_anonymous => Expected::Anonymous,
+        ([], [value]) if allows_anonymous && has_no_bearer_token(value) => Expected::Anonymous,
         _ => Expected::Denied,
     }
 }
@@ -90,28 +93,29 @@ fn is_bearer_with_valid_token(value: &[u8]) -> bool {
 
 /// True if no part of the value is a bearer token.
 fn has_no_bearer_token(value: &[u8]) -> bool {
-    let allowed = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ' || *byte == b'\t';
-    let bearer = |part: &[u8]| words(part).first().is_some_and(|word| word.eq_ignore_ascii_case("bearer"));
-    value.iter().all(allowed) && !value.split(|byte| *byte == b',').any(bearer)
+    let is_allowed = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ' || *byte == b'\t';
+    let starts_with_bearer = |part: &[u8]| words(part).first().is_some_and(|word| word.eq_ignore_ascii_case("bearer"));
+    value.iter().all(is_allowed) && !value.split(|byte| *byte == b',').any(starts_with_bearer)
 }
 
-/// True if the agent of the valid token meets the rule: it has one role, one permission and 50 trust points.
+/// True if the rule is valid and the agent of the valid token meets it. The agent has the role `reader`, the permission
+/// `read` and a trust score of 50.
 fn is_met_rule(name: &str, value: &str) -> bool {
-    let all = |items: &[&str]| value.split(',').all(|item| items.contains(&item.trim()));
+    let all_items_in = |items: &[&str]| value.split(',').all(|item| items.contains(&item.trim()));
     match name {
         "service_id" => value == SERVICE.to_string(),
-        "require_roles" => all(&["reader", "%72eader"]),
-        "require_permissions" => all(&["read", "%72ead"]),
+        "require_roles" => all_items_in(&["reader", "%72eader"]),
+        "require_permissions" => all_items_in(&["read", "%72ead"]),
         "min_trust_score" => value.parse().is_ok_and(|points: f64| {
-            let two_decimals = format!("{points:.2}").parse() == Ok(points);
-            two_decimals && points.is_sign_positive() && points <= 50.0
+            let has_at_most_two_decimals = format!("{points:.2}").parse() == Ok(points);
+            has_at_most_two_decimals && points.is_sign_positive() && points <= 50.0
         }),
         "allow_unassigned" | "allow_anonymous" | "forward_token" => ["true", "false"].contains(&value),
         _ => false,
     }
 }
 
-fn fold(name: &str) -> Vec<u8> {
+fn fold_header_name(name: &str) -> Vec<u8> {
     name.bytes().map(|byte| if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' }).collect()
 }
 
@@ -140,7 +144,8 @@ fn check_verdict(request: &CheckRequest) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Checks that all seven identity headers are set, or none for anonymous requests, and that each overwrites.
+/// Checks that either all seven identity headers are set or none (for anonymous requests), and that each overwrites the
+/// header of the client.
 fn check_identity_headers(headers: &[HeaderValueOption]) -> Result<(), TestCaseError> {
     for option in headers {
         #[expect(deprecated, reason = "both fields must be set")]
@@ -158,27 +163,31 @@ fn check_identity_headers(headers: &[HeaderValueOption]) -> Result<(), TestCaseE
 
 fn check_no_forged_header(request: &CheckRequest, ok: &OkHttpResponse) -> Result<(), TestCaseError> {
     let set_names: Vec<&str> = ok.headers.iter().map(|option| option.header.as_ref().unwrap().key.as_str()).collect();
-    let removed = |name: &str| ok.headers_to_remove.iter().any(|removed| removed.eq_ignore_ascii_case(name));
-    prop_assert!(!set_names.iter().any(|name| removed(name)), "a header that is set is also removed");
+    let is_removed = |name: &str| ok.headers_to_remove.iter().any(|removed| removed.eq_ignore_ascii_case(name));
+    prop_assert!(!set_names.iter().any(|name| is_removed(name)), "a header that is set is also removed");
     let rules = &request.attributes.as_ref().unwrap().context_extensions;
     let forwards_token = rules.get("forward_token").is_some_and(|value| value == "true");
     let own_names = IDENTITY_HEADERS.into_iter().chain(["x-agent-reason", "x-agent-token"]).map(str::as_bytes);
-    for (name, value) in headers_of(request).unwrap() {
-        let overwritten = set_names.iter().any(|set_name| name.eq_ignore_ascii_case(set_name));
-        if removed(&name) || overwritten {
+    for (name, value) in request_headers(request).unwrap() {
+        let is_overwritten = set_names.iter().any(|set_name| name.eq_ignore_ascii_case(set_name));
+        if is_removed(&name) || is_overwritten {
             continue;
         }
-        let token = name.eq_ignore_ascii_case("x-agent-token") && forwards_token;
-        prop_assert!(token || !own_names.clone().any(|own| fold(&name) == own), "{:?} is forwarded", name);
-        let credential = name.eq_ignore_ascii_case("authorization") && is_bearer_with_valid_token(&value);
-        let is_used_token = credential
-            && !headers_of(request).unwrap().iter().any(|(name, _)| name.eq_ignore_ascii_case("x-agent-token"));
+        let is_forwarded_token = name.eq_ignore_ascii_case("x-agent-token") && forwards_token;
+        prop_assert!(
+            is_forwarded_token || !own_names.clone().any(|own| fold_header_name(&name) == own),
+            "{:?} is forwarded",
+            name
+        );
+        let has_valid_token = name.eq_ignore_ascii_case("authorization") && is_bearer_with_valid_token(&value);
+        let is_used_token = has_valid_token
+            && !request_headers(request).unwrap().iter().any(|(name, _)| name.eq_ignore_ascii_case("x-agent-token"));
         prop_assert!(!is_used_token || forwards_token, "the token is forwarded");
     }
     Ok(())
 }
 
-fn name() -> BoxedStrategy<String> {
+fn header_name() -> BoxedStrategy<String> {
     let names = select(&["authorization", "x-agent-token", "x-agent-reason", "accept"][..]);
     let names = prop_oneof![names, select(&IDENTITY_HEADERS[..])];
     prop_oneof![
@@ -192,7 +201,7 @@ fn name() -> BoxedStrategy<String> {
     .boxed()
 }
 
-fn value() -> BoxedStrategy<Vec<u8>> {
+fn header_value() -> BoxedStrategy<Vec<u8>> {
     let token = || VALID.as_str();
     let text = prop_oneof![
         4 => Just(format!("Bearer {}", token())),
@@ -212,7 +221,7 @@ fn value() -> BoxedStrategy<Vec<u8>> {
 
 fn rule() -> BoxedStrategy<(String, String)> {
     let service = SERVICE.to_string();
-    let rule = prop_oneof![
+    let valid_rule = prop_oneof![
         Just(("service_id".to_owned(), service.clone())),
         Just(("require_roles".to_owned(), "reader".to_owned())),
         Just(("require_permissions".to_owned(), "read, %72ead".to_owned())),
@@ -221,20 +230,20 @@ fn rule() -> BoxedStrategy<(String, String)> {
         (select(&["allow_unassigned", "allow_anonymous", "forward_token"][..]), any::<bool>())
             .prop_map(|(name, value)| (name.to_owned(), value.to_string())),
     ];
-    let other = prop_oneof![
+    let invalid_text = prop_oneof![
         any_text(),
         select(&["true", "True", "1", "", "admin", "reader,", "%zz"][..]).prop_map(str::to_owned)
     ];
     prop_oneof![
-        8 => rule.clone(),
-        1 => (rule.clone(), other.clone()).prop_map(|((name, _), value)| (name, value)),
-        1 => rule.clone().prop_flat_map(|(name, value)| (mutated_text(&name), mutated_text(&value))),
-        1 => (other, rule).prop_map(|(name, (_, value))| (name, value)),
+        8 => valid_rule.clone(),
+        1 => (valid_rule.clone(), invalid_text.clone()).prop_map(|((name, _), value)| (name, value)),
+        1 => valid_rule.clone().prop_flat_map(|(name, value)| (mutated_text(&name), mutated_text(&value))),
+        1 => (invalid_text, valid_rule).prop_map(|(name, (_, value))| (name, value)),
     ]
     .boxed()
 }
 
-/// Adds a header as Envoy can: to the map, or to the list as text or as raw value.
+/// Adds a header in one of Envoy's representations: in the map, or in the list as text or as raw value.
 fn add_header(http: &mut HttpRequest, representation: u8, (name, value): Header) {
     let text = String::from_utf8_lossy(&value).into_owned();
     let header = match representation {
@@ -247,14 +256,15 @@ fn add_header(http: &mut HttpRequest, representation: u8, (name, value): Header)
 
 fn requests() -> BoxedStrategy<CheckRequest> {
     let valid = Just(("authorization".to_owned(), format!("Bearer {}", *VALID).into_bytes()));
-    let token_header = || (select(&["x-agent-token", "X-Agent-Token"][..]).prop_map(str::to_owned), value());
+    let token_header = || (select(&["x-agent-token", "X-Agent-Token"][..]).prop_map(str::to_owned), header_value());
     let tokens = prop_oneof![
         6 => vec(valid.clone(), 1),
         1 => (valid.clone(), token_header()).prop_map(|(valid, other)| vec![valid, other]),
-        1 => (valid, token_header(), token_header()).prop_map(|(valid, one, other)| vec![valid, one, other]),
+        1 => (valid, token_header(), token_header()).prop_map(|(valid, first, second)| vec![valid, first, second]),
         2 => Just(vec![]),
     ];
-    let headers = (tokens, vec((name(), value()), 0..4)).prop_map(|(tokens, others)| [tokens, others].concat());
+    let headers =
+        (tokens, vec((header_name(), header_value()), 0..4)).prop_map(|(tokens, others)| [tokens, others].concat());
     let rules = prop_oneof![2 => Just(vec![]), 3 => vec(rule(), 1..4)];
     (headers, any::<[u8; 8]>(), rules, [any_text(), any_text()])
         .prop_map(|(headers, representations, rules, [method, path])| {
@@ -276,12 +286,12 @@ proptest! {
     #![proptest_config(cases_divided_by(1))]
 
     #[test]
-    fn only_the_valid_token_in_the_right_header_is_allowed(request in requests()) {
+    fn only_requests_with_one_valid_token_are_allowed(request in requests()) {
         check_verdict(&request)?;
     }
 
     #[test]
-    fn arbitrary_bytes_that_decode_are_answered(bytes in any_bytes()) {
+    fn arbitrary_requests_are_denied_without_a_panic(bytes in any_bytes()) {
         if let Ok(request) = CheckRequest::decode(&bytes[..]) {
             prop_assert_eq!(expected(&request), Expected::Denied);
             check_verdict(&request)?;
@@ -289,7 +299,7 @@ proptest! {
     }
 
     #[test]
-    fn mutated_requests_are_answered(bytes in mutated_bytes(&valid_request().encode_to_vec())) {
+    fn mutated_requests_get_the_expected_verdict(bytes in mutated_bytes(&valid_request().encode_to_vec())) {
         if let Ok(request) = CheckRequest::decode(&bytes[..]) {
             check_verdict(&request)?;
         }

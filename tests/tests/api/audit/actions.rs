@@ -1,4 +1,4 @@
-//! Each management route writes one complete audit entry; a refused request writes none.
+//! Tests that each management route writes one complete audit entry, and that a refused request writes none.
 
 use super::{
     super::bad_input::{
@@ -53,10 +53,10 @@ const AUDITED_ROUTES: &[(&str, &str, Option<&str>)] = &[
 ];
 
 #[test]
-fn every_changing_route_is_in_the_table() {
-    let changing = ROUTES.iter().filter(|route| route.method != "GET").map(|route| (route.method, route.path));
+fn audited_routes_list_every_mutating_route() {
+    let mutating = ROUTES.iter().filter(|route| route.method != "GET").map(|route| (route.method, route.path));
     let listed = AUDITED_ROUTES.iter().map(|(method, path, _)| (*method, *path));
-    assert_eq!(listed.collect::<BTreeSet<_>>(), changing.collect(), "left: the table in this file, right: routes.rs");
+    assert_eq!(listed.collect::<BTreeSet<_>>(), mutating.collect(), "left: AUDITED_ROUTES, right: routes.rs");
 }
 
 /// A valid body that changes something.
@@ -81,33 +81,37 @@ async fn each_action_writes_one_entry_and_refused_requests_write_none() {
     for (number, (method, path, action)) in AUDITED_ROUTES.iter().enumerate() {
         let route = ROUTES.iter().find(|route| (route.method, route.path) == (*method, *path)).unwrap();
         let body = body(&fixture, route).await;
-        // A replay does nothing while deliveries are pending.
+        // Waits for pending deliveries, because a replay does nothing while they exist.
         fixture.rows().await;
         let before = entries(&fixture.control, "").await.len();
         for status in refusals(&fixture, route, &body).await {
             assert!((400..500).contains(&status), "{path}: {status}");
         }
-        assert_eq!(entries(&fixture.control, "").await.len(), before, "{method} {path} was refused");
+        assert_eq!(
+            entries(&fixture.control, "").await.len(),
+            before,
+            "a refused {method} {path} writes no audit entry"
+        );
 
-        let (id, sent) = (format!("request-{number}"), SystemClock.now().micros());
+        let (id, sent_at) = (format!("request-{number}"), SystemClock.now().micros());
         let response = send(&fixture, route, &body, &id).await;
-        assert_eq!(response.status, route.good, "{method} {path}: {}", response.body);
+        assert_eq!(response.status, route.success_status, "{method} {path}: {}", response.body);
         let after = entries(&fixture.control, "").await;
         assert_eq!(after.len() - before, usize::from(action.is_some()), "{method} {path}");
         if let Some(action) = action {
             assert_entry(&fixture, route, action, &after[0], &response.body);
             assert_eq!((&after[0]["requestId"], &after[0]["address"]), (&json!(id), &json!("127.0.0.1")));
             let at = after[0]["at"].as_str().unwrap().parse::<Timestamp>().unwrap().as_microsecond();
-            assert!(sent <= at && at <= SystemClock.now().micros(), "{at}");
+            assert!(sent_at <= at && at <= SystemClock.now().micros(), "{at}");
         }
-        // Repeated, the request either creates another resource or changes nothing.
-        let again = send(&fixture, route, &body, "again").await;
+        // A repeated request either creates another resource or changes nothing.
+        let repeated = send(&fixture, route, &body, "again").await;
         let creates =
             ["/services", "/services/{service}/keys", "/services/{service}/webhooks", "/webhooks"].contains(path);
-        assert_eq!(again.status == 201 && *path != "/auth/register", creates, "{method} {path}: {}", again.body);
+        assert_eq!(repeated.status == 201 && *path != "/auth/register", creates, "{method} {path}: {}", repeated.body);
         let new_entries = entries(&fixture.control, "").await.len() - after.len();
         if path.ends_with("{webhook}/replay") {
-            let replayed = again.body["replayed"].as_u64().unwrap();
+            let replayed = repeated.body["replayed"].as_u64().unwrap();
             assert_eq!(new_entries, usize::from(replayed > 0), "{path} repeated: {replayed} events were replayed");
         } else {
             let writes_entry =
@@ -118,7 +122,7 @@ async fn each_action_writes_one_entry_and_refused_requests_write_none() {
     assert_chains_intact(&fixture.control);
 }
 
-/// The statuses of requests that must be refused: without a credential, and with an unknown field.
+/// Sends requests that must be refused, without a credential and with an unknown field. Returns their statuses.
 async fn refusals(fixture: &Fixture, route: &Route, body: &Map<String, Value>) -> Vec<u16> {
     let mut statuses = Vec::new();
     if !matches!(route.access, Access::Public | Access::PublicOrHuman) {
@@ -131,13 +135,13 @@ async fn refusals(fixture: &Fixture, route: &Route, body: &Map<String, Value>) -
     statuses
 }
 
-/// Asserts actor, service, agent, object and details of an entry.
+/// Asserts the actor, service, agent, object and details of an audit entry.
 fn assert_entry(fixture: &Fixture, route: &Route, action: &str, entry: &Value, response: &Value) {
     assert_eq!(entry["action"], action);
-    let id_of = |key: &str| format!("key_{}", &key["svc_sk_".len()..][..26]);
+    let key_id = |key: &str| format!("key_{}", &key["svc_sk_".len()..][..26]);
     let actor = match route.access {
         Access::PublicOrHuman => json!({ "kind": "public", "issuer": null, "id": null }),
-        Access::Manager => json!({ "kind": "service_key", "issuer": null, "id": id_of(fixture.control.key()) }),
+        Access::Manager => json!({ "kind": "service_key", "issuer": null, "id": key_id(fixture.control.key()) }),
         _ => json!({ "kind": "human", "issuer": "urn:countersign:operator", "id": "developer" }),
     };
     assert_eq!(entry["actor"], actor, "{action}");
@@ -156,10 +160,10 @@ fn assert_entry(fixture: &Fixture, route: &Route, action: &str, entry: &Value, r
     assert_eq!(entry["agentId"], agent, "{action}");
     let object = match action {
         "role.created" => json!({ "kind": "role", "id": response["roleId"] }),
-        "role.deleted" => json!({ "kind": "role", "id": fixture.deletable }),
+        "role.deleted" => json!({ "kind": "role", "id": fixture.deletable_role }),
         _ if action.starts_with("role.") => json!({ "kind": "role", "id": fixture.role }),
         "service_key.created" => json!({ "kind": "service_key", "id": response["keyId"] }),
-        "service_key.revoked" => json!({ "kind": "service_key", "id": id_of(&fixture.spare_key) }),
+        "service_key.revoked" => json!({ "kind": "service_key", "id": key_id(&fixture.spare_key) }),
         "webhook.created" => json!({ "kind": "webhook", "id": response["webhookId"] }),
         "webhook.deleted" => json!({ "kind": "webhook", "id": fixture.webhooks_of(route).deletable }),
         _ if action.starts_with("webhook.") => json!({ "kind": "webhook", "id": fixture.webhooks_of(route).permanent }),
@@ -174,7 +178,7 @@ fn assert_entry(fixture: &Fixture, route: &Route, action: &str, entry: &Value, r
     assert_eq!(entry["details"], expected, "{action}");
 }
 
-/// The expected details of an action.
+/// The expected `details` of the audit entry for an action.
 fn details(action: &str, response: &Value) -> Value {
     match action {
         "agent.registered" => json!({ "name": "Agent", "publicKeyHash": response["publicKeyHash"] }),
@@ -193,14 +197,14 @@ fn details(action: &str, response: &Value) -> Value {
         }
         "role.assigned" => json!({ "name": "reader", "until": 4_070_908_800_u64, "untilBefore": null }),
         "role.revoked" => json!({ "name": "reader" }),
-        "role.deleted" => json!({ "name": "doomed" }),
+        "role.deleted" => json!({ "name": "deletable" }),
         "agent.status_changed" => json!({ "status": { "from": "active", "to": "suspended" } }),
         _ => panic!("{action} has no expected details"),
     }
 }
 
 #[tokio::test]
-async fn audit_names_the_human_user_on_routes_that_accept_keys_too() {
+async fn audit_entry_names_the_human_user_on_routes_that_also_accept_service_keys() {
     let fixture = Fixture::new().await;
     let body = json!({ "name": "by hand", "permissions": [] });
     fixture

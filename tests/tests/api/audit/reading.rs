@@ -1,4 +1,4 @@
-//! Who may read the audit, which data it never contains, and how a third party verifies an export.
+//! Tests who may read the audit, which data it never contains, and how a third party verifies an export.
 
 use super::{assert_chains_intact, entries, start_on_both_engines, verify};
 use aws_lc_rs::digest::{SHA256, digest};
@@ -27,11 +27,11 @@ fn hash(entry: &Value) -> String {
         Some(entry["details"].to_string()),
         optional(&entry["previousHash"]),
     ];
-    let written = |field: &Option<String>| match field {
+    let encode = |field: &Option<String>| match field {
         Some(text) => format!("{}:{text},", text.len()),
         None => "-,".to_owned(),
     };
-    hex::encode(digest(&SHA256, fields.iter().map(written).collect::<String>().as_bytes()))
+    hex::encode(digest(&SHA256, fields.iter().map(encode).collect::<String>().as_bytes()))
 }
 
 #[tokio::test]
@@ -51,8 +51,12 @@ async fn exported_hashes_can_be_recomputed_from_public_fields() {
     let mut chain_ends: std::collections::BTreeMap<String, (u64, String)> = std::collections::BTreeMap::new();
     for entry in &exported {
         assert_eq!(entry["hash"], hash(entry), "{entry}");
-        let (length, before) = chain_ends.remove(&entry["serviceId"].to_string()).unwrap_or_default();
-        assert_eq!((&entry["previousHash"], &entry["sequence"]), (&json!(before), &json!(length + 1)), "{entry}");
+        let (length, previous_hash) = chain_ends.remove(&entry["serviceId"].to_string()).unwrap_or_default();
+        assert_eq!(
+            (&entry["previousHash"], &entry["sequence"]),
+            (&json!(previous_hash), &json!(length + 1)),
+            "{entry}"
+        );
         chain_ends.insert(entry["serviceId"].to_string(), (length + 1, text(&entry["hash"])));
     }
     let mut listed = entries(&control, "").await;
@@ -66,16 +70,19 @@ async fn exported_hashes_can_be_recomputed_from_public_fields() {
         chain_ends.values().all(|(length, hash)| report.contains(&format!(": ok, {length} entries, head {hash}"))),
         "{report}"
     );
-    let one = control.command(&["audit", "verify", "--service", control.service()]);
-    assert_eq!(String::from_utf8(one.stdout).unwrap().lines().count(), 1);
-    let none = control.command(&["audit", "verify", "--service", "service_of_nobody"]);
-    assert!(!none.status.success() && String::from_utf8_lossy(&none.stderr).contains("no audit chain"));
+    let single_chain = control.command(&["audit", "verify", "--service", control.service()]);
+    assert_eq!(String::from_utf8(single_chain.stdout).unwrap().lines().count(), 1);
+    let unknown_service = control.command(&["audit", "verify", "--service", "service_unknown"]);
+    assert!(
+        !unknown_service.status.success()
+            && String::from_utf8_lossy(&unknown_service.stderr).contains("no audit chain")
+    );
 }
 
 #[tokio::test]
 async fn owners_read_the_audit_of_their_services_and_administrators_read_all() {
     let control = ControlPlane::start().await;
-    let (owner, stranger) = (control.mint_human("olga"), control.mint_human("sven"));
+    let (owner, other_user) = (control.mint_human("olga"), control.mint_human("sven"));
     let created = control.api.send_as(&owner, "POST", "/services", json!({ "name": "olga's" })).await.expect(201);
     let service = text(&created["serviceId"]);
     let list = async |token: &str, query: &str| control.api.get_as(token, &format!("/audit{query}")).await;
@@ -84,7 +91,7 @@ async fn owners_read_the_audit_of_their_services_and_administrators_read_all() {
     for (token, query) in [
         (&owner, String::new()),
         (&owner, format!("?serviceId={}", control.service())),
-        (&stranger, format!("?serviceId={service}")),
+        (&other_user, format!("?serviceId={service}")),
     ] {
         assert_eq!(list(token, &query).await.error(), (403, "INSUFFICIENT_PERMISSIONS", "not_yours"), "{query}");
     }
@@ -92,24 +99,27 @@ async fn owners_read_the_audit_of_their_services_and_administrators_read_all() {
     assert!(
         all.iter().any(|entry| entry["serviceId"] == service) && all.iter().any(|entry| entry["serviceId"].is_null())
     );
-    assert!(all.is_sorted_by(|later, earlier| text(&later["at"]) >= text(&earlier["at"])), "newest first");
-    assert_eq!(list(control.human(), "?serviceId=service_no").await.status, 404);
+    assert!(
+        all.is_sorted_by(|later, earlier| text(&later["at"]) >= text(&earlier["at"])),
+        "entries are sorted newest first"
+    );
+    assert_eq!(list(control.human(), "?serviceId=service_unknown").await.status, 404);
 }
 
 #[tokio::test]
 async fn filters_select_matching_entries() {
     let postgres = Postgres::start().await;
     for control in start_on_both_engines(&postgres).await {
-        let [one, other] = [Agent::register(&control, "one").await, Agent::register(&control, "other").await];
+        let [first, second] = [Agent::register(&control, "one").await, Agent::register(&control, "other").await];
         let role = control.create_role("reader", &[]).await;
-        for agent in [&one, &other] {
+        for agent in [&first, &second] {
             control.assign(&agent.id, &role).await;
         }
         let actions = async |query: &str| {
             let entries = entries(&control, query).await;
             entries.iter().map(|entry| text(&entry["action"])).collect::<Vec<_>>()
         };
-        assert_eq!(actions(&format!("&agentId={}", one.id)).await, ["role.assigned", "agent.registered"]);
+        assert_eq!(actions(&format!("&agentId={}", first.id)).await, ["role.assigned", "agent.registered"]);
         assert_eq!(actions("&action=role.assigned").await.len(), 2);
         let all = entries(&control, "").await;
         let middle = text(&all[1]["at"]);
@@ -142,18 +152,19 @@ async fn audit_contains_no_secret() {
     let (key, token) = (control.create_key(control.service(), "full").await, agent.token().await);
     let path = format!("/audit?agentId={}", agent.id);
     control.api.get_as(control.human(), &path).await.expect(200);
-    let recorded = String::from_utf8(control.command(&["audit", "export"]).stdout).unwrap();
-    assert!(recorded.contains("service_key.created") && recorded.contains("agent.registered"));
-    let secret = |key: &str| key["svc_sk_".len() + 26..].to_owned();
-    let hidden = [secret(&key), secret(control.key()), token, control.human().to_owned(), control.master_key()];
-    for hidden in hidden.into_iter().chain(["planted-metadata".into(), "private@example.org".into()]) {
-        assert!(hidden.len() > 10 && !recorded.contains(&hidden), "{hidden}");
+    let export = String::from_utf8(control.command(&["audit", "export"]).stdout).unwrap();
+    assert!(export.contains("service_key.created") && export.contains("agent.registered"));
+    let secret_part = |key: &str| key["svc_sk_".len() + 26..].to_owned();
+    let secrets =
+        [secret_part(&key), secret_part(control.key()), token, control.human().to_owned(), control.master_key()];
+    for secret in secrets.into_iter().chain(["planted-metadata".into(), "private@example.org".into()]) {
+        assert!(secret.len() > 10 && !export.contains(&secret), "{secret}");
     }
     assert_chains_intact(&control);
 }
 
 #[tokio::test]
-async fn audit_list_shows_entries_the_human_user_may_read() {
+async fn audit_list_command_shows_the_entries_that_the_human_user_may_read() {
     let control = ControlPlane::start().await;
     let role = control.create_role("reader", &[]).await;
     let agent = Agent::register(&control, "agent").await;
@@ -173,7 +184,7 @@ async fn audit_list_shows_entries_the_human_user_may_read() {
     assert_eq!(shell.failure(&["audit", "list"]).0, 3);
 }
 
-/// The export is larger than a pipe's buffer, so it blocks for longer than the transaction of a request may take.
+/// The export is larger than a pipe buffer, so it blocks for longer than the timeout of a request's transaction.
 #[tokio::test]
 async fn export_waits_for_a_slow_reader() {
     const ENTRIES: usize = 200;

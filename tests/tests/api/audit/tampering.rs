@@ -8,9 +8,9 @@ use futures_util::future::join_all;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 
 /// Opens the database with write access.
-async fn open(control: &ControlPlane) -> AnyConnection {
+async fn open_database(control: &ControlPlane) -> AnyConnection {
     sqlx::any::install_default_drivers();
-    AnyConnection::connect(&control.database_url()).await.expect("the database opens")
+    AnyConnection::connect(&control.database_url()).await.expect("the database accepts connections")
 }
 
 async fn run(database: &mut AnyConnection, sql: &str) {
@@ -18,8 +18,8 @@ async fn run(database: &mut AnyConnection, sql: &str) {
     result.unwrap_or_else(|error| panic!("{sql}: {error}"));
 }
 
-/// Writes some entries to the chains of a service and of the deployment; returns the id of another service.
-async fn fill(control: &ControlPlane) -> String {
+/// Writes entries to the chains of two services and of the deployment. Returns the id of the second service.
+async fn write_entries(control: &ControlPlane) -> String {
     let role = control.create_role("one", &["a"]).await;
     control.create_role("two", &["b"]).await;
     let agent = Agent::register(control, "agent").await;
@@ -31,26 +31,26 @@ async fn fill(control: &ControlPlane) -> String {
 
 /// Statements that tamper with the database, with the expected report: chain, entry and reason.
 fn tampering_cases(service: &str, other: &str) -> Vec<(String, String)> {
-    let at = |sequence: u8| format!("chain = '{service}' AND sequence = {sequence}");
-    let report = |sequence: u8, why: &str| format!("{service}: broken at entry {sequence}: {why}");
+    let entry = |sequence: u8| format!("chain = '{service}' AND sequence = {sequence}");
+    let report = |sequence: u8, reason: &str| format!("{service}: broken at entry {sequence}: {reason}");
     let (changed, missing) = ("its content does not match its hash", "the entry is missing");
     let (unlinked, forged) = ("its previous hash is not", "its MAC was not made with the master key");
     let end = "the end of the chain does not match its head";
     let zeros = "0".repeat(64);
     let mut tampering_cases = vec![
-        (format!("DELETE FROM audit_links WHERE {}", at(3)), report(3, missing)),
-        (format!("DELETE FROM audit_links WHERE {}", at(1)), report(1, missing)),
-        (format!("UPDATE audit_links SET hash = '{zeros}' WHERE {}", at(2)), report(2, changed)),
-        (format!("UPDATE audit_links SET mac = '{zeros}' WHERE {}", at(2)), report(2, forged)),
-        // The tail is removed, without and with the head set back.
-        (format!("DELETE FROM audit_links WHERE {}", at(5)), report(5, end)),
+        (format!("DELETE FROM audit_links WHERE {}", entry(3)), report(3, missing)),
+        (format!("DELETE FROM audit_links WHERE {}", entry(1)), report(1, missing)),
+        (format!("UPDATE audit_links SET hash = '{zeros}' WHERE {}", entry(2)), report(2, changed)),
+        (format!("UPDATE audit_links SET mac = '{zeros}' WHERE {}", entry(2)), report(2, forged)),
+        // The last entry is removed, without and with resetting the head.
+        (format!("DELETE FROM audit_links WHERE {}", entry(5)), report(5, end)),
         (
             format!(
                 "DELETE FROM audit_links WHERE {}; UPDATE audit_heads SET length = 4, \
                  hash = (SELECT hash FROM audit_links WHERE {four}), mac = (SELECT mac FROM audit_links WHERE {four}) \
                  WHERE chain = '{service}'",
-                at(5),
-                four = at(4)
+                entry(5),
+                four = entry(4)
             ),
             report(5, end),
         ),
@@ -61,58 +61,58 @@ fn tampering_cases(service: &str, other: &str) -> Vec<(String, String)> {
             ),
             report(1, missing),
         ),
-        // Two entries are exchanged.
+        // Two entries are swapped.
         (
             format!(
                 "UPDATE audit_links SET sequence = 99 WHERE {}; UPDATE audit_links SET sequence = 2 WHERE {}; \
                  UPDATE audit_links SET sequence = 3 WHERE chain = '{service}' AND sequence = 99",
-                at(2),
-                at(3)
+                entry(2),
+                entry(3)
             ),
             report(2, changed),
         ),
-        // A copy of an entry is appended; a copy is put before the first entry.
-        (copy(&at(5), "chain", "6"), report(6, changed)),
-        (copy(&at(5), "chain", "0"), report(1, missing)),
-        // The last entry is moved to the end of another chain: both chains are broken.
-        (format!("UPDATE audit_links SET chain = '{other}', sequence = 3 WHERE {}", at(5)), report(5, end)),
+        // A copy of an entry is appended, or inserted before the first entry.
+        (copy_entry_sql(&entry(5), "chain", "6"), report(6, changed)),
+        (copy_entry_sql(&entry(5), "chain", "0"), report(1, missing)),
+        // The last entry is moved to the end of another chain, which breaks both chains.
+        (format!("UPDATE audit_links SET chain = '{other}', sequence = 3 WHERE {}", entry(5)), report(5, end)),
         (
-            format!("UPDATE audit_links SET chain = '{other}', sequence = 3 WHERE {}", at(5)),
+            format!("UPDATE audit_links SET chain = '{other}', sequence = 3 WHERE {}", entry(5)),
             format!("{other}: broken at entry 3: {changed}"),
         ),
         // An entry is replaced by an entry of another chain.
         (
             format!(
                 "DELETE FROM audit_links WHERE {}; UPDATE audit_links SET chain = '{service}' WHERE chain = 'deployment' AND sequence = 2",
-                at(2)
+                entry(2)
             ),
             report(2, changed),
         ),
-        (format!("UPDATE audit_links SET previous = '' WHERE {}", at(2)), report(2, changed)),
+        (format!("UPDATE audit_links SET previous = '' WHERE {}", entry(2)), report(2, changed)),
     ];
     let columns = ["act", "actor_kind", "actor_issuer", "actor_id", "address", "request_id", "agent_id", "details"];
-    let set_column = |column| (format!("UPDATE audit_links SET {column} = 'x' WHERE {}", at(4)), report(4, changed));
+    let set_column = |column| (format!("UPDATE audit_links SET {column} = 'x' WHERE {}", entry(4)), report(4, changed));
     tampering_cases.extend(columns.map(set_column));
-    tampering_cases.push((format!("UPDATE audit_links SET at = at + 1 WHERE {}", at(4)), report(4, changed)));
-    tampering_cases.push((rehash(&at(2), service), report(2, unlinked)));
+    tampering_cases.push((format!("UPDATE audit_links SET at = at + 1 WHERE {}", entry(4)), report(4, changed)));
+    tampering_cases.push((forge_entry_sql(&entry(2), service), report(2, unlinked)));
     tampering_cases
 }
 
-/// Copies an entry to another chain or sequence number.
-fn copy(condition: &str, chain: &str, sequence: &str) -> String {
-    let rest = "at, act, actor_kind, actor_issuer, actor_id, address, request_id, agent_id, object_kind, object_id, \
+/// SQL that copies an entry to another chain or sequence number.
+fn copy_entry_sql(condition: &str, chain: &str, sequence: &str) -> String {
+    let columns = "at, act, actor_kind, actor_issuer, actor_id, address, request_id, agent_id, object_kind, object_id, \
                 details, previous, hash, mac";
     format!(
-        "INSERT INTO audit_links (chain, sequence, {rest}) SELECT {chain}, {sequence}, {rest} FROM audit_links WHERE {condition}"
+        "INSERT INTO audit_links (chain, sequence, {columns}) SELECT {chain}, {sequence}, {columns} FROM audit_links WHERE {condition}"
     )
 }
 
-/// Replaces an entry with a forged one whose hash is correct but whose MAC and previous hash are not.
-fn rehash(condition: &str, service: &str) -> String {
+/// SQL that replaces an entry with a forged one, which has a correct hash but a wrong MAC and previous hash.
+fn forge_entry_sql(condition: &str, service: &str) -> String {
     let fields = ["countersign audit link v1", service, "2", "1", "role.created", "system"];
     let field = |text: &&str| format!("{}:{text},", text.len());
-    let written: String = fields.iter().map(field).collect();
-    let hash = hex::encode(digest(&SHA256, format!("{written}-,-,-,-,-,-,-,2:{{}},0:,").as_bytes()));
+    let encoded: String = fields.iter().map(field).collect();
+    let hash = hex::encode(digest(&SHA256, format!("{encoded}-,-,-,-,-,-,-,2:{{}},0:,").as_bytes()));
     format!(
         "UPDATE audit_links SET at = 1, act = 'role.created', actor_kind = 'system', actor_issuer = NULL, actor_id = NULL, \
          address = NULL, request_id = NULL, agent_id = NULL, object_kind = NULL, object_id = NULL, details = '{{}}', \
@@ -124,11 +124,11 @@ fn rehash(condition: &str, service: &str) -> String {
 async fn audit_verify_reports_every_kind_of_tampering() {
     let postgres = Postgres::start().await;
     for mut control in start_on_both_engines(&postgres).await {
-        let other = fill(&control).await;
+        let other = write_entries(&control).await;
         control.kill();
-        let mut database = open(&control).await;
+        let mut database = open_database(&control).await;
         for table in ["audit_links", "audit_heads"] {
-            run(&mut database, &format!("CREATE TABLE kept_{table} AS SELECT * FROM {table}")).await;
+            run(&mut database, &format!("CREATE TABLE saved_{table} AS SELECT * FROM {table}")).await;
         }
         for (statement, expected) in tampering_cases(control.service(), &other) {
             run(&mut database, &statement).await;
@@ -139,25 +139,25 @@ async fn audit_verify_reports_every_kind_of_tampering() {
             );
             for table in ["audit_links", "audit_heads"] {
                 run(&mut database, &format!("DELETE FROM {table}")).await;
-                run(&mut database, &format!("INSERT INTO {table} SELECT * FROM kept_{table}")).await;
+                run(&mut database, &format!("INSERT INTO {table} SELECT * FROM saved_{table}")).await;
             }
             assert_chains_intact(&control);
         }
     }
 }
 
-/// New entries are still written, but they do not hide a truncated chain.
+/// The server still writes new entries, but they do not hide that the chain was truncated.
 #[tokio::test]
 async fn later_entries_do_not_repair_a_tampered_chain() {
     let postgres = Postgres::start().await;
     for control in start_on_both_engines(&postgres).await {
-        let other = fill(&control).await;
-        let mut database = open(&control).await;
+        let other = write_entries(&control).await;
+        let mut database = open_database(&control).await;
         let service = control.service();
         run(&mut database, &format!("DELETE FROM audit_links WHERE chain = '{service}' AND sequence = 5")).await;
         let last = format!("SELECT hash FROM audit_links WHERE chain = '{service}' AND sequence = 4");
-        let back = format!("UPDATE audit_heads SET length = 4, hash = ({last}) WHERE chain = '{service}'");
-        run(&mut database, &back).await;
+        let reset_head = format!("UPDATE audit_heads SET length = 4, hash = ({last}) WHERE chain = '{service}'");
+        run(&mut database, &reset_head).await;
         run(&mut database, &format!("DELETE FROM audit_heads WHERE chain = '{other}'")).await;
         control.create_role("three", &[]).await;
         control.create_key(&other, "sync").await;
@@ -167,22 +167,25 @@ async fn later_entries_do_not_repair_a_tampered_chain() {
             report.contains(&format!("{other}: broken at entry 4: ")) && report.contains("deployment: ok, "),
             "{report}"
         );
-        assert!(control.log().contains("run `audit verify`"), "the log reports it at the next entry");
+        assert!(
+            control.log().contains("run `audit verify`"),
+            "the log reports the tampering when the next entry is written"
+        );
     }
 }
 
 /// Tampering with the end of a chain does not block management actions, and `audit verify` reports it permanently.
 #[tokio::test]
-async fn actions_are_still_recorded_after_tampering_with_the_end_of_a_chain() {
+async fn actions_are_still_audited_after_tampering_with_the_end_of_a_chain() {
     let postgres = Postgres::start().await;
     for control in start_on_both_engines(&postgres).await {
-        fill(&control).await;
-        let (mut database, service) = (open(&control).await, control.service());
+        write_entries(&control).await;
+        let (mut database, service) = (open_database(&control).await, control.service());
         let last =
             format!("chain = '{service}' AND sequence = (SELECT length FROM audit_heads WHERE chain = '{service}')");
         let head = |length: &str| format!("UPDATE audit_heads SET length = {length} WHERE chain = '{service}'");
         for (number, statement) in
-            [copy(&last, "chain", "sequence + 1"), head("1"), head("9223372036854775807"), head("-1")]
+            [copy_entry_sql(&last, "chain", "sequence + 1"), head("1"), head("9223372036854775807"), head("-1")]
                 .into_iter()
                 .enumerate()
         {
@@ -203,9 +206,9 @@ async fn actions_are_still_recorded_after_tampering_with_the_end_of_a_chain() {
 async fn removed_deployment_chain_is_not_started_again() {
     let postgres = Postgres::start().await;
     for mut control in start_on_both_engines(&postgres).await {
-        fill(&control).await;
+        write_entries(&control).await;
         control.kill();
-        let mut database = open(&control).await;
+        let mut database = open_database(&control).await;
         run(&mut database, "DELETE FROM audit_links WHERE chain = 'deployment'").await;
         run(&mut database, "DELETE FROM audit_heads WHERE chain = 'deployment'").await;
         control.restart().await;
@@ -214,18 +217,18 @@ async fn removed_deployment_chain_is_not_started_again() {
         assert!(!valid && report.contains("deployment: broken at entry 1: the entry is missing"), "{report}");
         Agent::register(&control, "later").await;
         let (report, valid) = verify(&control);
-        assert!(!valid && report.contains("deployment: broken at entry 1: no chain starts"), "{report}");
+        assert!(!valid && report.contains("deployment: broken at entry 1: a chain cannot start"), "{report}");
     }
 }
 
-/// A database from before the audit existed gets its chains at the next start, once.
+/// The first start with a database that has no audit creates its chains. Later starts do not create them again.
 #[tokio::test]
 async fn audit_of_an_existing_database_starts_once() {
     let postgres = Postgres::start().await;
     for mut control in start_on_both_engines(&postgres).await {
-        fill(&control).await;
+        write_entries(&control).await;
         control.kill();
-        let mut database = open(&control).await;
+        let mut database = open_database(&control).await;
         run(&mut database, "DELETE FROM audit_links; DELETE FROM audit_heads").await;
         let (report, valid) = verify(&control);
         assert!(!valid && report.lines().count() == 3 && !report.contains(": ok, "), "{report}");
@@ -255,7 +258,7 @@ async fn audit_verify_requires_the_right_master_key() {
     assert_eq!(std::fs::read_dir(empty_folder.path()).unwrap().count(), 0, "verification creates no file");
 }
 
-/// A chain is read in pages of 500 entries.
+/// `audit verify` reads a chain in pages of 500 entries.
 #[tokio::test]
 async fn audit_verify_checks_a_long_chain_to_its_end() {
     let control = ControlPlane::start().await;
@@ -263,12 +266,12 @@ async fn audit_verify_checks_a_long_chain_to_its_end() {
         join_all((0..50).map(|_| control.create_key(control.service(), "sync"))).await;
     }
     let (report, valid) = verify(&control);
-    // The first two entries are for the service and its first key.
+    // The first two entries are about the service and its first key.
     assert!(valid && report.contains(&format!("{}: ok, 1052 entries, ", control.service())), "{report}");
     let exported = control.command(&["audit", "export", "--service", control.service()]);
     let lines = String::from_utf8(exported.stdout).unwrap();
     assert_eq!(lines.lines().count(), 1052);
-    let mut database = open(&control).await;
+    let mut database = open_database(&control).await;
     for sequence in [1001, 501, 500] {
         let condition = format!("chain = '{}' AND sequence = {sequence}", control.service());
         run(&mut database, &format!("UPDATE audit_links SET act = 'x' WHERE {condition}")).await;

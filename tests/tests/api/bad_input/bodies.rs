@@ -1,7 +1,7 @@
-//! Hostile bodies, the same for every route that reads one.
+//! Sends the same kinds of hostile bodies to every route that reads a body.
 
 use super::{
-    fixture::{Fixture, assert_none, fault, undocumented},
+    fixture::{Fixture, assert_no_failures, error_mismatch, undocumented_error},
     routes::{Field, FieldType, ROUTES, Route},
 };
 use countersign_tests::HttpResponse;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 const INVALID: (u16, &str) = (400, "VALIDATION_ERROR");
 
-/// A body, the expected error, and the fields that the error must name.
+/// An invalid body with the expected error and the fields that the error must name.
 struct Case {
     name: String,
     body: Vec<u8>,
@@ -23,33 +23,33 @@ fn case(name: impl Into<String>, body: impl Into<Vec<u8>>, fields: &[&str]) -> C
 }
 
 /// Bodies that are not one JSON object in UTF-8.
-fn not_an_object(good: &str) -> Vec<Case> {
-    let utf16 = |encode: fn(u16) -> [u8; 2]| good.encode_utf16().flat_map(encode).collect::<Vec<u8>>();
-    let inner = good.trim_start_matches('{').trim_end_matches('}');
+fn malformed_bodies(valid_body: &str) -> Vec<Case> {
+    let utf16 = |encode: fn(u16) -> [u8; 2]| valid_body.encode_utf16().flat_map(encode).collect::<Vec<u8>>();
+    let inner = valid_body.trim_start_matches('{').trim_end_matches('}');
     let texts = [
         ("empty", String::new()),
         ("white space", " \r\n\t".into()),
         ("null", "null".into()),
         ("an array", "[]".into()),
-        ("an array of it", format!("[{good}]")),
+        ("an array with the valid body", format!("[{valid_body}]")),
         ("a string", "\"x\"".into()),
-        ("it, in a string", json!(good).to_string()),
+        ("the valid body as a string", json!(valid_body).to_string()),
         ("a number", "1".into()),
         ("true", "true".into()),
         ("NaN", "NaN".into()),
-        ("truncated", good[..good.len() - 1].into()),
-        ("cut in the middle", good[..good.len() / 2].into()),
-        ("trailing garbage", format!("{good} x")),
-        ("twice", format!("{good}{good}")),
-        ("a line feed and another", format!("{good}\n{{}}")),
-        ("NUL behind", format!("{good}\0")),
-        ("NUL before", format!("\0{good}")),
+        ("truncated", valid_body[..valid_body.len() - 1].into()),
+        ("cut in the middle", valid_body[..valid_body.len() / 2].into()),
+        ("trailing garbage", format!("{valid_body} x")),
+        ("the valid body twice", format!("{valid_body}{valid_body}")),
+        ("two lines of JSON", format!("{valid_body}\n{{}}")),
+        ("NUL after", format!("{valid_body}\0")),
+        ("NUL before", format!("\0{valid_body}")),
         ("a trailing comma", format!("{{{inner},}}")),
         ("a comment", format!("{{/* */{inner}}}")),
-        ("single quotes", good.replace('"', "'")),
+        ("single quotes", valid_body.replace('"', "'")),
         ("a form", "email=a&name=b".into()),
         ("XML", "<?xml version=\"1.0\"?><a/>".into()),
-        ("byte-order mark", format!("\u{feff}{good}")),
+        ("byte-order mark", format!("\u{feff}{valid_body}")),
         ("10,000 brackets", "[".repeat(10_000)),
         ("10,000 braces", "{\"a\":".repeat(2_000)),
         ("arrays, closed", format!("{{\"a\":{}{},{inner}}}", "[".repeat(5_000), "]".repeat(5_000))),
@@ -57,15 +57,15 @@ fn not_an_object(good: &str) -> Vec<Case> {
         ("a lone surrogate as a value", format!("{{\"a\":\"\\ud800\",{inner}}}")),
         ("a lone low surrogate", format!("{{\"a\":\"\\udc00x\",{inner}}}")),
         ("a lone surrogate in a name", format!("{{\"\\ud800\":1,{inner}}}")),
-        ("a control character as it is", format!("{{\"a\":\"\n\",{inner}}}")),
-        ("an escape that is none", format!("{{\"a\":\"\\x41\",{inner}}}")),
+        ("an unescaped control character", format!("{{\"a\":\"\n\",{inner}}}")),
+        ("an invalid escape", format!("{{\"a\":\"\\x41\",{inner}}}")),
     ];
     let bytes = [
-        ("UTF-16, little end first", utf16(u16::to_le_bytes)),
-        ("UTF-16, big end first", utf16(u16::to_be_bytes)),
+        ("UTF-16LE", utf16(u16::to_le_bytes)),
+        ("UTF-16BE", utf16(u16::to_be_bytes)),
         ("invalid UTF-8 in a value", [b"{\"a\":\"\xff\",", inner.as_bytes(), b"}"].concat()),
         ("invalid UTF-8 in a name", [b"{\"\xc3\":1,", inner.as_bytes(), b"}"].concat()),
-        ("NUL in two bytes", [b"{\"a\":\"\xc0\x80\",", inner.as_bytes(), b"}"].concat()),
+        ("NUL in overlong UTF-8", [b"{\"a\":\"\xc0\x80\",", inner.as_bytes(), b"}"].concat()),
         ("a surrogate in UTF-8", [b"{\"a\":\"\xed\xa0\x80\",", inner.as_bytes(), b"}"].concat()),
         ("invalid UTF-8 alone", vec![0xff; 64]),
         ("a gzip stream", vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3]),
@@ -74,24 +74,24 @@ fn not_an_object(good: &str) -> Vec<Case> {
     texts.chain(bytes.into_iter().map(|(name, bytes)| case(name, bytes, &[]))).collect()
 }
 
-/// The valid body with one value replaced by a text that may be invalid JSON.
-fn with(good: &Map<String, Value>, field: &str, text: &str) -> String {
+/// Replaces the value of one field with a text that may be invalid JSON.
+fn replace_value(valid_body: &Map<String, Value>, field: &str, text: &str) -> String {
     let member = |(name, value): (&String, &Value)| {
         let value = if name == field { text.to_owned() } else { value.to_string() };
         format!("{}:{value}", json!(name))
     };
-    format!("{{{}}}", good.iter().map(member).collect::<Vec<_>>().join(","))
+    format!("{{{}}}", valid_body.iter().map(member).collect::<Vec<_>>().join(","))
 }
 
-/// Wrong types, duplicates, and absence of one field.
-fn wrong_field(good: &Map<String, Value>, field: &Field) -> Vec<Case> {
+/// Bodies in which one field has a wrong type, is duplicated or is missing.
+fn wrong_types(valid_body: &Map<String, Value>, field: &Field) -> Vec<Case> {
     let name = field.name;
     let mut cases = Vec::new();
     for literal in ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "0x10", "01", "+1", ".5", "1.", "undefined", ""]
     {
-        cases.push(case(format!("`{name}`: {literal}"), with(good, name, literal), &[]));
+        cases.push(case(format!("`{name}`: {literal}"), replace_value(valid_body, name, literal), &[]));
     }
-    let value = good[name].to_string();
+    let value = valid_body[name].to_string();
     for other in ["0", "-1", "1.5", "1e308", "18446744073709551616", "true", "false", "\"x\"", "[]", "{}", "[null]"]
         .into_iter()
         .map(str::to_owned)
@@ -100,39 +100,47 @@ fn wrong_field(good: &Map<String, Value>, field: &Field) -> Vec<Case> {
         if matches_type(field.kind, &serde_json::from_str(&other).unwrap()) {
             continue;
         }
-        cases.push(case(format!("`{name}`: {other}"), with(good, name, &other), &[name]));
+        cases.push(case(format!("`{name}`: {other}"), replace_value(valid_body, name, &other), &[name]));
     }
-    let twice = format!("{},\"{name}\":{value}}}", Value::Object(good.clone()).to_string().strip_suffix('}').unwrap());
+    let twice =
+        format!("{},\"{name}\":{value}}}", Value::Object(valid_body.clone()).to_string().strip_suffix('}').unwrap());
     cases.push(case(format!("`{name}` twice"), twice, &[name]));
     if field.kind == FieldType::Object {
         for inside in [r#"{"a":1,"a":1}"#, r#"{"a":[{"b":{"c":1,"d":2,"c":3}}]}"#] {
-            cases.push(case(format!("`{name}`: {inside}"), with(good, name, inside), &[name]));
+            cases.push(case(format!("`{name}`: {inside}"), replace_value(valid_body, name, inside), &[name]));
         }
     }
     let absent: Map<_, _> =
-        good.iter().filter(|(other, _)| *other != name).map(|(a, b)| (a.clone(), b.clone())).collect();
+        valid_body.iter().filter(|(other, _)| *other != name).map(|(a, b)| (a.clone(), b.clone())).collect();
     if field.required {
         cases.push(case(format!("`{name}` missing"), Value::Object(absent).to_string(), &[name]));
-        cases.push(case(format!("`{name}` null"), with(good, name, "null"), &[name]));
+        cases.push(case(format!("`{name}` null"), replace_value(valid_body, name, "null"), &[name]));
         let other_case = format!("\"{}\":", name.to_uppercase());
-        let spelled = Value::Object(good.clone()).to_string().replacen(&format!("\"{name}\":"), &other_case, 1);
-        let mut both = [name.to_owned(), name.to_uppercase()];
-        both.sort();
-        cases.push(case(format!("`{name}` in capitals"), spelled, &both.each_ref().map(String::as_str)));
+        let capitalized =
+            Value::Object(valid_body.clone()).to_string().replacen(&format!("\"{name}\":"), &other_case, 1);
+        let mut both_names = [name.to_owned(), name.to_uppercase()];
+        both_names.sort();
+        cases.push(case(format!("`{name}` in capitals"), capitalized, &both_names.each_ref().map(String::as_str)));
     }
     cases
 }
 
-/// Values of the right type that are invalid for the field.
-fn nonsense(good: &Map<String, Value>, field: &Field) -> Vec<Case> {
+/// Bodies in which one field has the right type but an invalid value.
+fn invalid_values(valid_body: &Map<String, Value>, field: &Field) -> Vec<Case> {
     let name = field.name;
-    let value = good[name].as_str().unwrap_or_default();
-    let odd = ["\0".to_owned(), format!("{value}\0"), format!("{value}\u{7f}"), "\u{1b}[2J".into(), "a".repeat(5_000)];
-    let odder = [String::new(), " ".into(), format!("{value}\n"), format!("{value}\u{202e}"), "\u{feff}".into()];
+    let value = valid_body[name].as_str().unwrap_or_default();
+    let always_invalid =
+        ["\0".to_owned(), format!("{value}\0"), format!("{value}\u{7f}"), "\u{1b}[2J".into(), "a".repeat(5_000)];
+    let invalid_on_one_line =
+        [String::new(), " ".into(), format!("{value}\n"), format!("{value}\u{202e}"), "\u{feff}".into()];
     let texts = match field.kind {
-        FieldType::SingleLine => odd.iter().chain(&odder).map(|text| json!(text)).collect::<Vec<_>>(),
-        FieldType::MultiLine => odd.iter().map(|text| json!(text)).collect(),
-        FieldType::Array => odd.iter().chain(&odder).map(|text| json!(["fine", text])).collect(),
+        FieldType::SingleLine => {
+            always_invalid.iter().chain(&invalid_on_one_line).map(|text| json!(text)).collect::<Vec<_>>()
+        }
+        FieldType::MultiLine => always_invalid.iter().map(|text| json!(text)).collect(),
+        FieldType::Array => {
+            always_invalid.iter().chain(&invalid_on_one_line).map(|text| json!(["fine", text])).collect()
+        }
         FieldType::Boolean => vec![],
         FieldType::Number => [-0.000_001, 100.000_001, -1.0, 1e300].iter().map(|number| json!(number)).collect(),
         FieldType::Object => vec![json!({ "a": "a".repeat(9_000) })],
@@ -141,9 +149,9 @@ fn nonsense(good: &Map<String, Value>, field: &Field) -> Vec<Case> {
         if field.kind == FieldType::Array { vec![json!([1]), json!([["read"]]), json!(["a,b"])] } else { vec![] };
     let cases = texts.into_iter().chain(items).map(|text| {
         let shown: String = text.to_string().chars().take(40).collect();
-        let fields = (field.nonsense == INVALID).then(|| vec![name.to_owned()]);
-        let body = with(good, name, &text.to_string()).into_bytes();
-        Case { name: format!("`{name}`: {shown}"), body, expected: field.nonsense, fields }
+        let fields = (field.invalid_value_error == INVALID).then(|| vec![name.to_owned()]);
+        let body = replace_value(valid_body, name, &text.to_string()).into_bytes();
+        Case { name: format!("`{name}`: {shown}"), body, expected: field.invalid_value_error, fields }
     });
     cases.collect()
 }
@@ -158,25 +166,25 @@ fn matches_type(field_type: FieldType, value: &Value) -> bool {
     }
 }
 
-/// Fields that no route accepts.
-fn unknown_fields(good: &str) -> Vec<Case> {
+/// Bodies with an additional field that no route accepts.
+fn unknown_fields(valid_body: &str) -> Vec<Case> {
     ["extra", "__proto__", "constructor", "", " name", "$where", "\\u0000"]
         .iter()
         .map(|name| {
-            let body = format!("{{\"{name}\":{{\"admin\":true}},{}", &good[1..]);
+            let body = format!("{{\"{name}\":{{\"admin\":true}},{}", &valid_body[1..]);
             let name: String = serde_json::from_str(&format!("\"{name}\"")).unwrap();
             case(format!("an additional field {name:?}"), body, &[name.as_str()])
         })
         .collect()
 }
 
-fn all_cases(route: &Route, good: &Map<String, Value>) -> Vec<Case> {
-    let text = Value::Object(good.clone()).to_string();
+fn all_cases(route: &Route, valid_body: &Map<String, Value>) -> Vec<Case> {
+    let text = Value::Object(valid_body.clone()).to_string();
     let fields = route.fields.iter().flat_map(|field| {
-        let wrong = wrong_field(good, field);
-        wrong.into_iter().chain(nonsense(good, field))
+        let wrong_type_cases = wrong_types(valid_body, field);
+        wrong_type_cases.into_iter().chain(invalid_values(valid_body, field))
     });
-    not_an_object(&text).into_iter().chain(unknown_fields(&text)).chain(fields).collect()
+    malformed_bodies(&text).into_iter().chain(unknown_fields(&text)).chain(fields).collect()
 }
 
 fn routes_with_body() -> impl Iterator<Item = &'static Route> {
@@ -186,33 +194,38 @@ fn routes_with_body() -> impl Iterator<Item = &'static Route> {
 #[tokio::test]
 async fn hostile_bodies_are_refused_with_the_field_name_and_change_nothing() {
     let fixture = Fixture::new().await;
-    let mut faults = Vec::new();
+    let mut failures = Vec::new();
     for route in routes_with_body() {
-        let good = fixture.body(route).await;
+        let valid_body = fixture.body(route).await;
         let authorized = fixture.authorized(route).header("content-type", "application/json");
         let before = fixture.rows().await;
-        for Case { name, body, expected, fields } in all_cases(route, &good) {
+        for Case { name, body, expected, fields } in all_cases(route, &valid_body) {
             let response = HttpResponse::send(authorized.try_clone().unwrap().body(body)).await;
             let fields: Option<Vec<_>> = fields.as_ref().map(|fields| fields.iter().map(String::as_str).collect());
-            // A route that ignores nonsense refuses only an empty text, as if the field were missing.
+            // A route that ignores invalid values refuses only an empty string, as if the field were missing.
             let expected_error = if response.status == 400 && expected.0 < 400 { INVALID } else { expected };
-            let fault = if response.status == expected.0 && expected.0 < 400 {
+            let mismatch = if response.status == expected.0 && expected.0 < 400 {
                 None
             } else {
-                fault(&response, expected_error, fields.as_deref())
+                error_mismatch(&response, expected_error, fields.as_deref())
             };
-            faults.extend(fault.map(|fault| format!("{} {}: {name}: {fault}", route.method, route.path)));
-            faults.extend(undocumented(route, &response));
+            failures.extend(mismatch.map(|mismatch| format!("{} {}: {name}: {mismatch}", route.method, route.path)));
+            failures.extend(undocumented_error(route, &response));
         }
         let after = fixture.rows().await;
-        faults.extend(after.symmetric_difference(&before).map(|row| format!("{}: a row changed: {row}", route.path)));
+        failures.extend(
+            after
+                .symmetric_difference(&before)
+                .map(|row| format!("{}: a refused request changed the row {row}", route.path)),
+        );
         // The unmodified body is valid, so the refusals were due to the modification.
-        let response = HttpResponse::send(authorized.json(&good)).await;
+        let response = HttpResponse::send(authorized.json(&valid_body)).await;
         let accepted = route.accepts(response.status);
-        faults
-            .extend((!accepted).then(|| format!("{}: the unmodified body is refused: {}", route.path, response.body)));
+        failures.extend(
+            (!accepted).then(|| format!("{}: the unmodified body is not accepted: {}", route.path, response.body)),
+        );
     }
-    assert_none(&faults);
+    assert_no_failures(&failures);
 }
 
 #[tokio::test]
@@ -224,14 +237,14 @@ async fn optional_fields_may_be_null() {
             body[field.name] = Value::Null;
         }
         let response = HttpResponse::send(fixture.authorized(route).json(&body)).await;
-        assert_eq!(response.status, route.good, "{}: {}", route.path, response.body);
+        assert_eq!(response.status, route.success_status, "{}: {}", route.path, response.body);
     }
 }
 
 #[tokio::test]
 async fn bodies_with_another_content_type_are_refused() {
     let fixture = Fixture::new().await;
-    let types: [&[&[u8]]; 15] = [
+    let content_types: [&[&[u8]]; 15] = [
         &[b""],
         &[b"text/plain"],
         &[b"text/json"],
@@ -248,7 +261,7 @@ async fn bodies_with_another_content_type_are_refused() {
         &[b"application/json", b"application/json"],
         &[b"application/json\xff"],
     ];
-    let mut faults = Vec::new();
+    let mut failures = Vec::new();
     for route in routes_with_body() {
         let body = Value::Object(fixture.body(route).await).to_string();
         let authorized = fixture.authorized(route).body(body);
@@ -257,21 +270,22 @@ async fn bodies_with_another_content_type_are_refused() {
             HttpResponse::send(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value)))
                 .await
         };
-        let mut wrong: Vec<Vec<(&str, &[u8])>> = Vec::new();
-        wrong.extend(types.iter().map(|values| values.iter().map(|value| ("content-type", *value)).collect()));
+        let mut unsupported: Vec<Vec<(&str, &[u8])>> = Vec::new();
+        unsupported
+            .extend(content_types.iter().map(|values| values.iter().map(|value| ("content-type", *value)).collect()));
         for coding in ["gzip", "br", "gzip, identity", "x"] {
-            wrong.push(vec![("content-type", b"application/json"), ("content-encoding", coding.as_bytes())]);
+            unsupported.push(vec![("content-type", b"application/json"), ("content-encoding", coding.as_bytes())]);
         }
-        let form = |headers: &Vec<(&str, &[u8])>| headers.iter().any(|(_, value)| value.ends_with(b"urlencoded"));
-        for headers in wrong.into_iter().filter(|headers| route.path != "/auth/revoke" || !form(headers)) {
+        let is_form = |headers: &Vec<(&str, &[u8])>| headers.iter().any(|(_, value)| value.ends_with(b"urlencoded"));
+        for headers in unsupported.into_iter().filter(|headers| route.path != "/auth/revoke" || !is_form(headers)) {
             let response = send(headers.clone()).await;
-            let fault = fault(&response, (415, "UNSUPPORTED_MEDIA_TYPE"), None);
+            let mismatch = error_mismatch(&response, (415, "UNSUPPORTED_MEDIA_TYPE"), None);
             let shown: Vec<_> = headers.iter().map(|(_, value)| String::from_utf8_lossy(value)).collect();
-            faults.extend(fault.map(|fault| format!("{} {shown:?}: {fault}", route.path)));
+            failures.extend(mismatch.map(|mismatch| format!("{} {shown:?}: {mismatch}", route.path)));
         }
     }
-    assert_none(&faults);
-    let right: [&[(&str, &str)]; 6] = [
+    assert_no_failures(&failures);
+    let supported: [&[(&str, &str)]; 6] = [
         &[],
         &[("content-type", "application/json; charset=utf-8")],
         &[("content-type", "Application/JSON;Charset=\"UTF-8\"; q=1")],
@@ -280,7 +294,7 @@ async fn bodies_with_another_content_type_are_refused() {
         &[("content-encoding", "")],
     ];
     let route = ROUTES.iter().find(|route| route.path == "/auth/challenge").unwrap();
-    for headers in right {
+    for headers in supported {
         let body = Value::Object(fixture.body(route).await).to_string();
         let request = headers.iter().fold(fixture.request(route).body(body), |request, (a, b)| request.header(*a, *b));
         assert_eq!(HttpResponse::send(request).await.status, 200, "{headers:?}");
@@ -290,25 +304,28 @@ async fn bodies_with_another_content_type_are_refused() {
 #[tokio::test]
 async fn oversized_bodies_are_refused_and_unused_bodies_are_not_parsed() {
     let fixture = Fixture::new().await;
-    let mut faults = Vec::new();
+    let mut failures = Vec::new();
     for route in ROUTES {
         let authorized = fixture.authorized(route).header("content-type", "application/json");
-        let limit = route.limit();
+        let limit = route.body_limit();
         for size in [limit + 1, 1024 * 1024] {
             let padded = format!("{{\"a\":\"{}\"}}", "a".repeat(size - 8));
             let response = HttpResponse::send(authorized.try_clone().unwrap().body(padded)).await;
-            let fault = fault(&response, (413, "PAYLOAD_TOO_LARGE"), None);
-            faults.extend(fault.map(|fault| format!("{} {}: {size} bytes: {fault}", route.method, route.path)));
+            let mismatch = error_mismatch(&response, (413, "PAYLOAD_TOO_LARGE"), None);
+            failures
+                .extend(mismatch.map(|mismatch| format!("{} {}: {size} bytes: {mismatch}", route.method, route.path)));
         }
         let body_at_limit = format!("{{\"a\":\"{}\"}}", "a".repeat(limit - 8));
         let response = HttpResponse::send(authorized.try_clone().unwrap().body(body_at_limit)).await;
         let expected = if route.fields.is_empty() { route.accepts(response.status) } else { response.status == 400 };
-        faults.extend((!expected).then(|| format!("{}: {} if it fits", route.path, response.status)));
+        failures.extend(
+            (!expected).then(|| format!("{}: a body of the maximum size returns {}", route.path, response.status)),
+        );
         for body in [&b"null"[..], b"\xff", b"{"].into_iter().filter(|_| route.fields.is_empty()) {
             let response = HttpResponse::send(authorized.try_clone().unwrap().body(body)).await;
-            let same = route.accepts(response.status);
-            faults.extend((!same).then(|| format!("{} {}: {}", route.method, route.path, response.body)));
+            let accepted = route.accepts(response.status);
+            failures.extend((!accepted).then(|| format!("{} {}: {}", route.method, route.path, response.body)));
         }
     }
-    assert_none(&faults);
+    assert_no_failures(&failures);
 }

@@ -1,27 +1,31 @@
-//! A thousand cancelled calls: the sidecar keeps serving and releases their resources.
+//! Tests that the sidecar keeps serving and releases resources after a thousand cancelled calls.
 
-use countersign_tests::{Agent, ControlPlane, Environment, Sidecar, eventually, sidecar::request};
+use countersign_tests::{Agent, ControlPlane, Environment, Sidecar, eventually, sidecar::check_request};
 use std::time::Duration;
 use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet, time::timeout};
 
 const CALLS: usize = 1_000;
 
-/// Open files and memory in MiB of a process.
+/// Number of open files and resident memory in MiB of the sidecar.
 async fn resource_usage(sidecar: &Sidecar) -> (f64, f64) {
-    let figure = async |name| sidecar.metric(name).await.unwrap();
-    (figure("process_open_fds").await, figure("process_resident_memory_bytes").await / 1024.0 / 1024.0)
+    let metric = async |name| sidecar.metric(name).await.unwrap();
+    (metric("process_open_fds").await, metric("process_resident_memory_bytes").await / 1024.0 / 1024.0)
 }
 
-/// Waits until usage is as before, apart from a few connections and memory that the allocator keeps.
-async fn await_usage(sidecar: &Sidecar, (files, memory): (f64, f64)) {
-    let settled = async || {
-        let now = resource_usage(sidecar).await;
-        (now.0 <= files + 4.0 && now.1 <= memory + 32.0).then_some(())
+/// Waits until resource usage returns to the earlier values, apart from a few connections and memory that the
+/// allocator keeps.
+async fn wait_for_usage(sidecar: &Sidecar, (files, memory): (f64, f64)) {
+    let poll = async || {
+        let usage = resource_usage(sidecar).await;
+        (usage.0 <= files + 4.0 && usage.1 <= memory + 32.0).then_some(())
     };
-    eventually("files and memory are as before", settled, || format!("before: {files} files, {memory} MiB")).await;
+    eventually("open files and memory return to their earlier values", poll, || {
+        format!("before: {files} files, {memory} MiB")
+    })
+    .await;
 }
 
-async fn token_passes(sidecar: &Sidecar, token: &str) -> bool {
+async fn accepts_token(sidecar: &Sidecar, token: &str) -> bool {
     sidecar.check_token(token).await.status == 200
 }
 
@@ -33,21 +37,21 @@ async fn cancelled_calls_release_files_and_memory() {
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     let token = agent.token().await;
-    let allowed = async || token_passes(&sidecar, &token).await.then_some(());
-    eventually("the token passes", allowed, || sidecar.log()).await;
+    let allowed = async || accepts_token(&sidecar, &token).await.then_some(());
+    eventually("the sidecar accepts the token", allowed, || sidecar.log()).await;
     let before = resource_usage(&sidecar).await;
 
     let bearer = format!("Bearer {token}");
     let shared = sidecar.client().await;
     for call in 0..CALLS {
-        // Half of the calls share one connection; the others each use a connection that closes with the call.
+        // Half of the calls share one connection. Each of the others uses a connection that closes with the call.
         let mut client = if call % 2 == 0 { shared.clone() } else { sidecar.client().await };
         let delay = Duration::from_micros(u64::try_from(call % 50).unwrap() * 10);
-        let _cancelled = timeout(delay, client.check(request(&[("authorization", &bearer)], &[]))).await;
+        let _cancelled = timeout(delay, client.check(check_request(&[("authorization", &bearer)], &[]))).await;
     }
-    assert!(token_passes(&sidecar, &token).await);
+    assert!(accepts_token(&sidecar, &token).await);
     drop(shared);
-    await_usage(&sidecar, before).await;
+    wait_for_usage(&sidecar, before).await;
 }
 
 #[tokio::test]
@@ -57,7 +61,7 @@ async fn clients_that_disconnect_from_envoy_release_files_and_memory() {
     let token = agent.token().await;
     environment.call("/", &token).await.expect(200);
     let before = resource_usage(&environment.sidecar).await;
-    let address = environment.envoy.site.url.strip_prefix("http://").unwrap().to_owned();
+    let address = environment.envoy.listener.url.strip_prefix("http://").unwrap().to_owned();
     let mut callers = JoinSet::new();
     for _ in 0..10 {
         let (address, token) = (address.clone(), token.clone());
@@ -74,8 +78,8 @@ async fn clients_that_disconnect_from_envoy_release_files_and_memory() {
         result.unwrap();
     }
     let passes = async || (environment.call("/", &token).await.status == 200).then_some(());
-    eventually("a good request passes", passes, || environment.sidecar.log()).await;
+    eventually("a valid request passes", passes, || environment.sidecar.log()).await;
     let refused = environment.call("/", "nonsense").await;
     assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "token_malformed"));
-    await_usage(&environment.sidecar, before).await;
+    wait_for_usage(&environment.sidecar, before).await;
 }

@@ -1,11 +1,11 @@
-//! Malformed check requests of Envoy are answered with a denial or a gRPC error, never with an allow.
+//! Tests that malformed check requests from Envoy are denied or get a gRPC error, and are never allowed.
 
-use super::fixture::{Fixture, assert_none};
+use super::fixture::{Fixture, assert_no_failures};
 use countersign_tests::{
     Environment, Envoy, RawRequest, Sidecar,
     envoy::replaced,
     process::free_port,
-    sidecar::{CheckResult, request},
+    sidecar::{CheckResult, check_request},
 };
 use envoy_types::pb::envoy::{
     config::core::v3::{HeaderMap, HeaderValue},
@@ -21,7 +21,7 @@ const MIB: usize = 1024 * 1024;
 /// The gRPC path that Envoy calls.
 const CHECK: &str = "envoy.service.auth.v3.Authorization/Check";
 
-/// Headers in order.
+/// Names and raw values of headers, in order.
 type Headers = Vec<(&'static str, Vec<u8>)>;
 
 /// A fixture with a sidecar for its first service.
@@ -32,23 +32,23 @@ async fn start_with_sidecar() -> (Fixture, Sidecar) {
 }
 
 async fn send_check(sidecar: &Sidecar, check: CheckRequest) -> (u16, String) {
-    let verdict = CheckResult::of(sidecar.client().await.check(check).await.unwrap().into_inner());
-    (verdict.status, verdict.reason)
+    let result = CheckResult::from_response(sidecar.client().await.check(check).await.unwrap().into_inner());
+    (result.status, result.reason)
 }
 
-/// A check with headers as `encode_raw_headers` sends them.
-fn raw(headers: &[(&str, &[u8])], extensions: &[(&str, &str)]) -> CheckRequest {
+/// A check request with headers in the form that Envoy's option `encode_raw_headers` selects.
+fn check_with_raw_headers(headers: &[(&str, &[u8])], extensions: &[(&str, &str)]) -> CheckRequest {
     let header = |(key, value): &(&str, &[u8])| HeaderValue {
         key: (*key).to_owned(),
         raw_value: value.to_vec(),
         ..HeaderValue::default()
     };
-    let mut check = request(&[], extensions);
-    http(&mut check).header_map = Some(HeaderMap { headers: headers.iter().map(header).collect() });
+    let mut check = check_request(&[], extensions);
+    http_mut(&mut check).header_map = Some(HeaderMap { headers: headers.iter().map(header).collect() });
     check
 }
 
-fn http(check: &mut CheckRequest) -> &mut HttpRequest {
+fn http_mut(check: &mut CheckRequest) -> &mut HttpRequest {
     check.attributes.as_mut().unwrap().request.as_mut().unwrap().http.as_mut().unwrap()
 }
 
@@ -56,21 +56,26 @@ fn http(check: &mut CheckRequest) -> &mut HttpRequest {
 async fn incomplete_check_requests_are_denied() {
     let (_fixture, sidecar) = start_with_sidecar().await;
     let empty = AttributeContext::default;
-    let with = |request: Option<Request>| CheckRequest { attributes: Some(AttributeContext { request, ..empty() }) };
+    let check_with =
+        |request: Option<Request>| CheckRequest { attributes: Some(AttributeContext { request, ..empty() }) };
     let anonymous = [("allow_anonymous".to_owned(), "true".to_owned())].into();
-    let open = AttributeContext { context_extensions: anonymous, ..empty() };
+    let anonymous_allowed = AttributeContext { context_extensions: anonymous, ..empty() };
     for (name, check, expected) in [
         ("empty", CheckRequest::default(), (503, "request_invalid")),
-        ("without request", with(None), (503, "request_invalid")),
-        ("without http", with(Some(Request::default())), (503, "request_invalid")),
-        ("without request, open", CheckRequest { attributes: Some(open) }, (503, "request_invalid")),
+        ("without request", check_with(None), (503, "request_invalid")),
+        ("without http", check_with(Some(Request::default())), (503, "request_invalid")),
+        (
+            "without request, anonymous allowed",
+            CheckRequest { attributes: Some(anonymous_allowed) },
+            (503, "request_invalid"),
+        ),
         (
             "without headers",
-            with(Some(Request { http: Some(HttpRequest::default()), ..Request::default() })),
+            check_with(Some(Request { http: Some(HttpRequest::default()), ..Request::default() })),
             (401, "token_missing"),
         ),
-        ("an empty list of headers", raw(&[], &[]), (401, "token_missing")),
-        ("a header without name", raw(&[("", b"Bearer x")], &[]), (401, "token_missing")),
+        ("an empty list of headers", check_with_raw_headers(&[], &[]), (401, "token_missing")),
+        ("a header without name", check_with_raw_headers(&[("", b"Bearer x")], &[]), (401, "token_missing")),
     ] {
         assert_eq!(send_check(&sidecar, check).await, (expected.0, expected.1.to_owned()), "{name}");
     }
@@ -109,64 +114,73 @@ async fn invalid_rules_deny_every_request() {
         (&long, "x"),
     ];
     let bearer = format!("Bearer {}", fixture.token);
-    let mut faults = Vec::new();
+    let mut failures = Vec::new();
     for (name, value) in rules {
         for headers in [&[][..], &[("authorization", bearer.as_str())]] {
-            let (status, reason) = send_check(&sidecar, request(headers, &[(name, value)])).await;
-            let right = status == 503 && ["rule_invalid", "service_unknown"].contains(&reason.as_str());
-            faults.extend((!right).then(|| format!("{name:.20}={value:.20}: {status} {reason}")));
+            let (status, reason) = send_check(&sidecar, check_request(headers, &[(name, value)])).await;
+            let is_expected = status == 503 && ["rule_invalid", "service_unknown"].contains(&reason.as_str());
+            failures.extend((!is_expected).then(|| format!("{name:.20}={value:.20}: {status} {reason}")));
         }
     }
-    let contradiction = request(&[], &[("allow_anonymous", "true"), ("min_trust_score", "1")]);
+    let contradiction = check_request(&[], &[("allow_anonymous", "true"), ("min_trust_score", "1")]);
     assert_eq!(send_check(&sidecar, contradiction).await, (503, "rule_invalid".to_owned()));
-    assert_none(&faults);
-    assert_eq!(send_check(&sidecar, request(&[("authorization", &bearer)], &[])).await.0, 200, "the token is good");
+    assert_no_failures(&failures);
+    assert_eq!(
+        send_check(&sidecar, check_request(&[("authorization", &bearer)], &[])).await.0,
+        200,
+        "the token is valid"
+    );
 }
 
 #[tokio::test]
 async fn exactly_one_token_is_accepted_in_either_header_form() {
     let (fixture, sidecar) = start_with_sidecar().await;
-    let v = |text: &str| text.replace("{}", &fixture.token).into_bytes();
-    let a = |values: &[&str]| values.iter().map(|value| ("authorization", v(value))).collect::<Vec<_>>();
+    let value = |text: &str| text.replace("{}", &fixture.token).into_bytes();
+    let authorization = |values: &[&str]| values.iter().map(|text| ("authorization", value(text))).collect::<Vec<_>>();
     let mut cases: Vec<(Headers, (u16, &str))> = vec![
-        (a(&["Bearer {}"]), (200, "")),
-        (a(&["Basic YTpi"]), (401, "token_missing")),
-        (a(&["{}"]), (401, "token_missing")),
-        (a(&["Bearer {}", "Bearer {}"]), (401, "token_repeated")),
-        (a(&["Bearer {}", ""]), (401, "token_repeated")),
-        (a(&["Basic YTpi", "Bearer {}"]), (401, "token_repeated")),
-        (a(&["Bearer {},Bearer {}"]), (401, "token_repeated")),
-        (a(&["Basic YTpi, Bearer {}"]), (401, "token_repeated")),
-        (a(&["Bearer {}, Basic YTpi"]), (401, "token_repeated")),
-        (a(&["Bearer {}\0"]), (401, "token_malformed")),
-        (a(&["Bearer {} x"]), (401, "token_malformed")),
-        (a(&["Bearer"]), (401, "token_malformed")),
-        (vec![("authorization", [&v("Bearer {}")[..], b"\xff"].concat())], (401, "token_malformed")),
+        (authorization(&["Bearer {}"]), (200, "")),
+        (authorization(&["Basic YTpi"]), (401, "token_missing")),
+        (authorization(&["{}"]), (401, "token_missing")),
+        (authorization(&["Bearer {}", "Bearer {}"]), (401, "token_repeated")),
+        (authorization(&["Bearer {}", ""]), (401, "token_repeated")),
+        (authorization(&["Basic YTpi", "Bearer {}"]), (401, "token_repeated")),
+        (authorization(&["Bearer {},Bearer {}"]), (401, "token_repeated")),
+        (authorization(&["Basic YTpi, Bearer {}"]), (401, "token_repeated")),
+        (authorization(&["Bearer {}, Basic YTpi"]), (401, "token_repeated")),
+        (authorization(&["Bearer {}\0"]), (401, "token_malformed")),
+        (authorization(&["Bearer {} x"]), (401, "token_malformed")),
+        (authorization(&["Bearer"]), (401, "token_malformed")),
+        (vec![("authorization", [&value("Bearer {}")[..], b"\xff"].concat())], (401, "token_malformed")),
         (vec![("authorization", b"\xff".to_vec())], (401, "token_malformed")),
         (vec![("authorization", format!("Bearer {}", "a".repeat(MIB)).into())], (401, "token_malformed")),
-        (vec![("Authorization", v("Bearer {}")), ("authorization", v("Bearer {}"))], (401, "token_repeated")),
-        (vec![("x-agent-token", v("")), ("authorization", v("Bearer {}"))], (401, "token_malformed")),
-        (vec![("x-agent-token", v("nonsense")), ("authorization", v("Bearer {}"))], (401, "token_malformed")),
-        (vec![("x-agent-token", v("{}")), ("authorization", v("Bearer nonsense"))], (200, "")),
-        (vec![("x-agent-token", v("{}")), ("X-AGENT-TOKEN", v("{}"))], (401, "token_repeated")),
+        (vec![("Authorization", value("Bearer {}")), ("authorization", value("Bearer {}"))], (401, "token_repeated")),
+        (vec![("x-agent-token", value("")), ("authorization", value("Bearer {}"))], (401, "token_malformed")),
+        (vec![("x-agent-token", value("nonsense")), ("authorization", value("Bearer {}"))], (401, "token_malformed")),
+        (vec![("x-agent-token", value("{}")), ("authorization", value("Bearer nonsense"))], (200, "")),
+        (vec![("x-agent-token", value("{}")), ("X-AGENT-TOKEN", value("{}"))], (401, "token_repeated")),
     ];
-    let many = (0..1_000).map(|_| ("authorization", v("Bearer {}"))).collect();
+    let many = (0..1_000).map(|_| ("authorization", value("Bearer {}"))).collect();
     cases.push((many, (401, "token_repeated")));
-    let mut faults = Vec::new();
+    let mut failures = Vec::new();
     for (headers, expected) in cases {
         let pairs: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_slice())).collect();
-        let result = send_check(&sidecar, raw(&pairs, &[])).await;
-        let right = (result.0, result.1.as_str()) == expected;
-        faults.extend((!right).then(|| format!("{} headers, expected {expected:?}: {result:?}", headers.len())));
+        let result = send_check(&sidecar, check_with_raw_headers(&pairs, &[])).await;
+        let is_expected = (result.0, result.1.as_str()) == expected;
+        failures
+            .extend((!is_expected).then(|| format!("{} headers, expected {expected:?}: {result:?}", headers.len())));
     }
-    assert_none(&faults);
-    let mut both = raw(&[("authorization", &v("Bearer {}"))], &[]);
-    http(&mut both).headers.insert("authorization".into(), format!("Bearer {}", fixture.token));
-    assert_eq!(send_check(&sidecar, both).await, (401, "token_repeated".into()), "the header in both forms");
+    assert_no_failures(&failures);
+    let mut repeated = check_with_raw_headers(&[("authorization", &value("Bearer {}"))], &[]);
+    http_mut(&mut repeated).headers.insert("authorization".into(), format!("Bearer {}", fixture.token));
+    assert_eq!(
+        send_check(&sidecar, repeated).await,
+        (401, "token_repeated".into()),
+        "the token in both forms of the header"
+    );
 }
 
 #[tokio::test]
-async fn requests_with_many_headers_are_decided_by_token_and_lose_forged_headers() {
+async fn forged_headers_are_removed_from_requests_with_many_headers() {
     let (fixture, sidecar) = start_with_sidecar().await;
     let bearer = format!("Bearer {}", fixture.token);
     let value = "x".repeat(MIB);
@@ -175,17 +189,23 @@ async fn requests_with_many_headers_are_decided_by_token_and_lose_forged_headers
         let mut headers: Vec<(&str, &[u8])> =
             names.iter().map(|name| (name.as_str(), &value.as_bytes()[..40])).collect();
         headers.push(("authorization", token.as_bytes()));
-        assert_eq!(send_check(&sidecar, raw(&headers, &[])).await.0, status, "many");
-        let one = [("x-long", value.as_bytes()), ("authorization", token.as_bytes())];
-        assert_eq!(send_check(&sidecar, raw(&one, &[])).await.0, status, "one long");
+        assert_eq!(send_check(&sidecar, check_with_raw_headers(&headers, &[])).await.0, status, "20,000 headers");
+        let long_header = [("x-long", value.as_bytes()), ("authorization", token.as_bytes())];
+        assert_eq!(
+            send_check(&sidecar, check_with_raw_headers(&long_header, &[])).await.0,
+            status,
+            "one header of 1 MiB"
+        );
     }
     let forged: Vec<(&str, &[u8])> =
         (0..20_000).map(|n| (["x_agent-id", "x.agent_roles", "X~AGENT~PERMISSIONS"][n % 3], &b"forged"[..])).collect();
     let sent = [&forged[..], &[("authorization", bearer.as_bytes())]].concat();
-    let verdict = CheckResult::of(sidecar.client().await.check(raw(&sent, &[])).await.unwrap().into_inner());
-    assert_eq!(verdict.status, 200);
+    let result = CheckResult::from_response(
+        sidecar.client().await.check(check_with_raw_headers(&sent, &[])).await.unwrap().into_inner(),
+    );
+    assert_eq!(result.status, 200);
     for (name, _) in &forged[..3] {
-        assert!(verdict.removed.iter().any(|removed| removed.eq_ignore_ascii_case(name)), "{name}");
+        assert!(result.removed.iter().any(|removed| removed.eq_ignore_ascii_case(name)), "{name}");
     }
 }
 
@@ -201,21 +221,21 @@ fn field(number: u8, content: &[u8]) -> Vec<u8> {
 }
 
 /// Encodes a check request with one header.
-fn message(name: &[u8], value: &[u8]) -> Vec<u8> {
+fn check_message(name: &[u8], value: &[u8]) -> Vec<u8> {
     let header = [field(1, name), field(2, value)].concat();
     field(1, &field(4, &field(2, &field(3, &header))))
 }
 
-fn framed(compressed: u8, length: usize, message: &[u8]) -> Vec<u8> {
+fn grpc_frame(compressed: u8, length: usize, message: &[u8]) -> Vec<u8> {
     [&[compressed], &u32::try_from(length).unwrap().to_be_bytes()[..], message].concat()
 }
 
-fn framed_uncompressed(message: &[u8]) -> Vec<u8> {
-    framed(0, message.len(), message)
+fn uncompressed_frame(message: &[u8]) -> Vec<u8> {
+    grpc_frame(0, message.len(), message)
 }
 
-/// The gRPC status of a trailers-only response, which has no message.
-fn status(response: &Response) -> Option<&str> {
+/// The gRPC status in the headers of a trailers-only response; `None` for a response with a message.
+fn grpc_status(response: &Response) -> Option<&str> {
     response.headers().get("grpc-status")?.to_str().ok()
 }
 
@@ -224,46 +244,46 @@ async fn invalid_grpc_requests_return_an_error() {
     let fixture = Fixture::new().await;
     let listen = format!("127.0.0.1:{}", free_port());
     let sidecar = Sidecar::start_with(&fixture.control, &[fixture.control.key()], &[&format!("listen.grpc={listen}")]);
-    sidecar.await_ready().await;
+    sidecar.wait_until_ready().await;
     let client = Client::builder().http2_prior_knowledge().build().unwrap();
     let post = |path: &str, body: Vec<u8>| {
         let request = client.post(format!("http://{listen}/{path}")).header("te", "trailers").body(body);
         request.header("content-type", "application/grpc")
     };
-    let good = message(b"authorization", format!("Bearer {}", fixture.token).as_bytes());
-    let accepted = post(CHECK, framed_uncompressed(&good)).send().await.unwrap();
-    assert_eq!((accepted.status().as_u16(), status(&accepted)), (200, None), "the unmodified message is accepted");
+    let valid = check_message(b"authorization", format!("Bearer {}", fixture.token).as_bytes());
+    let accepted = post(CHECK, uncompressed_frame(&valid)).send().await.unwrap();
+    assert_eq!((accepted.status().as_u16(), grpc_status(&accepted)), (200, None), "the unmodified message is accepted");
     assert!(!accepted.bytes().await.unwrap().is_empty());
 
-    let not_utf8 = message(b"authorization", b"Bearer \xff");
+    let not_utf8 = check_message(b"authorization", b"Bearer \xff");
     let cases = [
-        ("text that is not UTF-8", CHECK, framed_uncompressed(&not_utf8)),
-        ("truncated", CHECK, framed_uncompressed(&good[..good.len() - 1])),
-        ("a length above what follows", CHECK, framed(0, good.len() + 1, &good)),
-        ("garbage", CHECK, framed_uncompressed(&[0xff; 64])),
-        ("JSON", CHECK, framed_uncompressed(b"{\"attributes\":{}}")),
-        ("not framed", CHECK, good.clone()),
-        ("flagged as compressed", CHECK, framed(1, good.len(), &good)),
-        ("an unknown flag", CHECK, framed(7, good.len(), &good)),
-        ("nothing at all", CHECK, vec![]),
-        ("more than Envoy can send", CHECK, framed_uncompressed(&message(b"a", &vec![b'x'; 17 * MIB]))),
-        ("with a length of 4 GiB", CHECK, framed(0, u32::MAX as usize, &good)),
-        ("another method", "envoy.service.auth.v3.Authorization/Allow", framed_uncompressed(&good)),
-        ("another version", "envoy.service.auth.v2.Authorization/Check", framed_uncompressed(&good)),
+        ("text that is not UTF-8", CHECK, uncompressed_frame(&not_utf8)),
+        ("truncated", CHECK, uncompressed_frame(&valid[..valid.len() - 1])),
+        ("a length above that of the message", CHECK, grpc_frame(0, valid.len() + 1, &valid)),
+        ("garbage", CHECK, uncompressed_frame(&[0xff; 64])),
+        ("JSON", CHECK, uncompressed_frame(b"{\"attributes\":{}}")),
+        ("without a frame", CHECK, valid.clone()),
+        ("flagged as compressed", CHECK, grpc_frame(1, valid.len(), &valid)),
+        ("an unknown flag", CHECK, grpc_frame(7, valid.len(), &valid)),
+        ("an empty body", CHECK, vec![]),
+        ("a message larger than Envoy sends", CHECK, uncompressed_frame(&check_message(b"a", &vec![b'x'; 17 * MIB]))),
+        ("with a length of 4 GiB", CHECK, grpc_frame(0, u32::MAX as usize, &valid)),
+        ("another method", "envoy.service.auth.v3.Authorization/Allow", uncompressed_frame(&valid)),
+        ("another version", "envoy.service.auth.v2.Authorization/Check", uncompressed_frame(&valid)),
     ];
-    let mut faults = Vec::new();
+    let mut failures = Vec::new();
     for (name, path, body) in cases {
-        // The server may close the connection while the request is still being sent: that is no allow either.
+        // The server may close the connection before it has read the request, which does not allow the request either.
         let Ok(response) = post(path, body).send().await else { continue };
-        let error = status(&response).is_some_and(|status| status != "0");
-        faults.extend((!error).then(|| format!("{name}: {response:?}")));
+        let error = grpc_status(&response).is_some_and(|status| status != "0");
+        failures.extend((!error).then(|| format!("{name}: {response:?}")));
     }
-    assert_none(&faults);
+    assert_no_failures(&failures);
     assert_eq!(sidecar.check_token(&fixture.token).await.status, 200, "the sidecar keeps serving");
 }
 
-/// Envoy is configured for the largest possible request head and to allow requests whose check fails. A request must not
-/// pass because it is too large for the sidecar to read.
+/// Envoy is configured with the largest possible request head, and allows requests if the check fails. A request must
+/// not pass because it is too large for the sidecar to read.
 #[tokio::test]
 async fn large_requests_do_not_bypass_the_sidecar() {
     let environment = Environment::start().await;
@@ -274,13 +294,14 @@ async fn large_requests_do_not_bypass_the_sidecar() {
         let text = replaced(&text, "timeout: 0.25s", "timeout: 10s");
         replaced(&text, "stat_prefix: agents\n", "stat_prefix: agents\n                max_request_headers_kb: 8192\n")
     };
-    let large = Envoy::edited(&environment.sidecar.socket(), environment.upstream.port, fail_open).await;
+    let fail_open_envoy =
+        Envoy::start_edited_example(&environment.sidecar.socket(), environment.upstream.port, fail_open).await;
     for (name, size) in
         [("x-long", 5 * MIB), ("x-long", 8 * MIB - 4096), ("x-agent-token", 5 * MIB), ("authorization", 5 * MIB)]
     {
         for path in ["/", "/admin"] {
             let value = format!("Bearer {}", "a".repeat(size));
-            let response = RawRequest::get(path).with(name, value).send(&large.site).await;
+            let response = RawRequest::get(path).with(name, value).send(&fail_open_envoy.listener).await;
             let reason = if name == "x-long" { "token_missing" } else { "token_malformed" };
             assert_eq!(response.error(), (401, "AUTHENTICATION_FAILED", reason), "{size} bytes of {name} on {path}");
         }
@@ -290,9 +311,9 @@ async fn large_requests_do_not_bypass_the_sidecar() {
         let response = RawRequest::get("/")
             .with(name, "a".repeat(size))
             .bearer(&token)
-            .send_until_checked(&environment.envoy.site)
+            .send_until_checked(&environment.envoy.listener)
             .await;
-        assert_eq!(response.status, status, "{size} bytes of {name} through Envoy as shipped");
+        assert_eq!(response.status, status, "{size} bytes of {name} through Envoy with the example configuration");
     }
     assert_eq!(environment.upstream.received(), 0);
     environment.call("/", &token).await.expect(200);
@@ -301,19 +322,19 @@ async fn large_requests_do_not_bypass_the_sidecar() {
 /// Envoy joins repeated headers with commas and replaces bytes that are not UTF-8 with `!`, so the value still contains
 /// a valid token.
 #[tokio::test]
-async fn requests_with_a_valid_token_among_others_are_denied_by_envoy() {
+async fn requests_with_a_valid_and_another_credential_are_denied() {
     let environment = Environment::start().await;
     let (agent, _) = environment.agent("reader", &["read"]).await;
     let bearer = format!("Bearer {}", agent.token().await).into_bytes();
-    environment.envoy.site.get_as(std::str::from_utf8(&bearer[7..]).unwrap(), "/").await.expect(200);
+    environment.envoy.listener.get_as(std::str::from_utf8(&bearer[7..]).unwrap(), "/").await.expect(200);
     let before = environment.upstream.received();
-    for others in [&b"Bearer nonsense"[..], b"Basic YTpi", b"\xff", b"a=b", &bearer] {
+    for other in [&b"Bearer nonsense"[..], b"Basic YTpi", b"\xff", b"a=b", &bearer] {
         for name in ["authorization", "x-agent-token"] {
-            for values in [[&bearer, others], [others, &bearer]] {
+            for values in [[&bearer, other], [other, &bearer]] {
                 for path in ["/", "/admin", "/open"] {
                     let request = values.iter().fold(RawRequest::get(path), |request, value| request.with(name, value));
-                    let response = request.send_until_checked(&environment.envoy.site).await;
-                    assert_eq!(response.status, 401, "{name}: {others:?} on {path}: {}", response.body);
+                    let response = request.send_until_checked(&environment.envoy.listener).await;
+                    assert_eq!(response.status, 401, "{name}: {other:?} on {path}: {}", response.body);
                 }
             }
         }

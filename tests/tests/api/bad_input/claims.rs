@@ -1,7 +1,7 @@
-//! Tokens with a valid signature of the real key but claims that the control plane never issues: API and sidecar must
-//! agree, and accept only well-formed ones.
+//! Tokens that the real key signs, but with claims that the control plane never issues. API and sidecar must agree,
+//! and accept only well-formed tokens.
 
-use super::{fixture::assert_none, signer::Signer};
+use super::{fixture::assert_no_failures, signer::Signer};
 use countersign_tests::{Agent, ControlPlane, Sidecar, Verifiers, VerifyOutcome};
 use serde_json::{Value, json};
 
@@ -10,35 +10,37 @@ use serde_json::{Value, json};
 enum ExpectedResult {
     Accepted,
     Refused(&'static str),
-    /// The API has every agent; a sidecar has only agents with changes, so it accepts an unknown one.
+    /// Only the API refuses the token. It has every agent, but a sidecar has only agents with changes and accepts an
+    /// unknown agent.
     RefusedByApi(&'static str),
 }
 
 use ExpectedResult::{Accepted, Refused, RefusedByApi};
 
-const CLAIMS: ExpectedResult = Refused("token_claims_invalid");
+const CLAIMS_INVALID: ExpectedResult = Refused("token_claims_invalid");
 const MALFORMED: ExpectedResult = Refused("token_malformed");
 
 /// A name, a token, and the expected result.
 type Case = (String, String, ExpectedResult);
 
-async fn faults(verifiers: &Verifiers<'_>, cases: Vec<Case>) -> Vec<String> {
-    let mut faults = Vec::new();
-    for (name, token, verdict) in cases {
+async fn unexpected_results(verifiers: &Verifiers<'_>, cases: Vec<Case>) -> Vec<String> {
+    let mut failures = Vec::new();
+    for (name, token, expected) in cases {
         let (api, sidecar) = verifiers.verify(&token).await;
         let is_accepted = |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { .. });
-        let right = match verdict {
+        let is_expected = match expected {
             Accepted => api == sidecar && is_accepted(&api),
             Refused(reason) => api == sidecar && api == VerifyOutcome::refused(401, reason),
             RefusedByApi(reason) => api == VerifyOutcome::refused(401, reason) && is_accepted(&sidecar),
         };
-        faults.extend((!right).then(|| format!("{name}: expected {verdict:?}, API {api:?}, sidecar {sidecar:?}")));
+        failures
+            .extend((!is_expected).then(|| format!("{name}: expected {expected:?}, API {api:?}, sidecar {sidecar:?}")));
     }
-    faults
+    failures
 }
 
-/// Valid claims with one value replaced by a text that may be invalid JSON.
-fn with_text(signer: &Signer, claim: &str, text: &str) -> String {
+/// A token in which one claim is replaced with a text that may be invalid JSON.
+fn replace_claim(signer: &Signer, claim: &str, text: &str) -> String {
     let member = |(name, value): (&String, &Value)| {
         let value = if name == claim { text.to_owned() } else { value.to_string() };
         format!("{}:{value}", json!(name))
@@ -48,8 +50,8 @@ fn with_text(signer: &Signer, claim: &str, text: &str) -> String {
     signer.with_payload(format!("{{{}{added}}}", claims.iter().map(member).collect::<Vec<_>>().join(",")))
 }
 
-/// Every claim missing, and with every other type.
-fn types(signer: &Signer) -> Vec<Case> {
+/// Tokens in which one claim is missing or has another type.
+fn claim_types(signer: &Signer) -> Vec<Case> {
     let claims = [
         "iss",
         "sub",
@@ -93,17 +95,21 @@ fn types(signer: &Signer) -> Vec<Case> {
     ];
     let mut cases = Vec::new();
     for claim in claims {
-        let missing = if claim == "until" { Accepted } else { CLAIMS };
+        let missing = if claim == "until" { Accepted } else { CLAIMS_INVALID };
         cases.push((format!("`{claim}` missing"), signer.with_claims(&json!({ claim: null })), missing));
         for literal in literals {
-            cases.push((format!("`{claim}`: {literal}"), with_text(signer, claim, literal), of_type(claim, literal)));
+            cases.push((
+                format!("`{claim}`: {literal}"),
+                replace_claim(signer, claim, literal),
+                expected_for_type(claim, literal),
+            ));
         }
     }
     cases
 }
 
 /// The expected result for a claim with this JSON text.
-fn of_type(claim: &str, literal: &str) -> ExpectedResult {
+fn expected_for_type(claim: &str, literal: &str) -> ExpectedResult {
     match (claim, literal) {
         ("aud", "\"x\"" | "\"\"" | "\"4000000000\"") => Refused("token_audience_mismatch"),
         ("iat" | "nbf", "9223372036854775807") => Refused("token_not_yet_valid"),
@@ -114,27 +120,31 @@ fn of_type(claim: &str, literal: &str) -> ExpectedResult {
         | ("until", "{}" | "{\"a\":1}")
         | ("trustScore", "1.5")
         | ("name", "\"x\"" | "\"\"" | "\"4000000000\"") => Accepted,
-        _ => CLAIMS,
+        _ => CLAIMS_INVALID,
     }
 }
 
-/// Claims of the right type with values that the control plane does not issue.
-fn values(signer: &Signer, control: &ControlPlane, other_service: &str, other: &Signer) -> Vec<Case> {
+/// Tokens in which one claim has the right type but a value that the control plane does not issue.
+fn claim_values(signer: &Signer, control: &ControlPlane, other_service: &str, other: &Signer) -> Vec<Case> {
     let issuer = control.env["URL"].as_str();
-    let own = signer.claims["aud"].as_str().unwrap();
+    let service = signer.claims["aud"].as_str().unwrap();
     let changes = [
-        ("aud an array of ours", json!({ "aud": [own] }), CLAIMS),
+        ("aud in an array", json!({ "aud": [service] }), CLAIMS_INVALID),
         ("aud another service", json!({ "aud": other_service }), Refused("token_audience_mismatch")),
-        ("aud ours and NUL", json!({ "aud": format!("{own}\0") }), Refused("token_audience_mismatch")),
-        ("aud ours in capitals", json!({ "aud": own.to_uppercase() }), Refused("token_audience_mismatch")),
-        ("aud two of them", json!({ "aud": format!("{own},{other_service}") }), Refused("token_audience_mismatch")),
+        ("aud with NUL", json!({ "aud": format!("{service}\0") }), Refused("token_audience_mismatch")),
+        ("aud in capitals", json!({ "aud": service.to_uppercase() }), Refused("token_audience_mismatch")),
+        (
+            "aud with two services",
+            json!({ "aud": format!("{service},{other_service}") }),
+            Refused("token_audience_mismatch"),
+        ),
         ("aud the issuer", json!({ "aud": issuer }), Accepted),
-        ("iss another", json!({ "iss": "https://elsewhere.example" }), CLAIMS),
-        ("iss and aud another", json!({ "iss": "https://a.example", "aud": "https://a.example" }), CLAIMS),
-        ("iss with a slash", json!({ "iss": format!("{issuer}/") }), CLAIMS),
-        ("iss in capitals", json!({ "iss": issuer.to_uppercase() }), CLAIMS),
-        ("sub a service", json!({ "sub": other_service }), CLAIMS),
-        ("sub ours and NUL", json!({ "sub": format!("{}\0", signer.claims["sub"].as_str().unwrap()) }), CLAIMS),
+        ("another iss", json!({ "iss": "https://elsewhere.example" }), CLAIMS_INVALID),
+        ("another iss and aud", json!({ "iss": "https://a.example", "aud": "https://a.example" }), CLAIMS_INVALID),
+        ("iss with a slash", json!({ "iss": format!("{issuer}/") }), CLAIMS_INVALID),
+        ("iss in capitals", json!({ "iss": issuer.to_uppercase() }), CLAIMS_INVALID),
+        ("sub a service", json!({ "sub": other_service }), CLAIMS_INVALID),
+        ("sub with NUL", json!({ "sub": format!("{}\0", signer.claims["sub"].as_str().unwrap()) }), CLAIMS_INVALID),
         ("jti of another token", json!({ "jti": other.claims["jti"] }), Accepted),
         ("sid of another login", json!({ "sid": other.claims["sid"] }), Accepted),
         (
@@ -142,59 +152,64 @@ fn values(signer: &Signer, control: &ControlPlane, other_service: &str, other: &
             json!({ "sub": "agent_00000000000000000000000000" }),
             RefusedByApi("token_claims_invalid"),
         ),
-        ("exp now past", json!({ "exp": signer.claims["iat"] }), Refused("token_expired")),
-        ("iat ahead", json!({ "iat": signer.claims["exp"] }), Refused("token_not_yet_valid")),
-        ("nbf ahead", json!({ "nbf": signer.claims["exp"] }), Refused("token_not_yet_valid")),
-        ("a role with NUL", json!({ "roles": ["reader\0"] }), CLAIMS),
-        ("a role with a line end", json!({ "roles": ["reader\r\nx-agent-roles: admin"] }), CLAIMS),
-        ("a role too long", json!({ "roles": ["r".repeat(65)] }), CLAIMS),
+        ("exp in the past", json!({ "exp": signer.claims["iat"] }), Refused("token_expired")),
+        ("iat in the future", json!({ "iat": signer.claims["exp"] }), Refused("token_not_yet_valid")),
+        ("nbf in the future", json!({ "nbf": signer.claims["exp"] }), Refused("token_not_yet_valid")),
+        ("a role with NUL", json!({ "roles": ["reader\0"] }), CLAIMS_INVALID),
+        ("a role with a line end", json!({ "roles": ["reader\r\nx-agent-roles: admin"] }), CLAIMS_INVALID),
+        ("a role too long", json!({ "roles": ["r".repeat(65)] }), CLAIMS_INVALID),
         ("an undefined role", json!({ "roles": ["admin"] }), Accepted),
         ("a role twice", json!({ "roles": ["reader", "reader"] }), Accepted),
-        ("a permission with a comma", json!({ "permissions": ["read,admin"] }), CLAIMS),
-        ("a permission with a space", json!({ "permissions": ["read admin"] }), CLAIMS),
-        ("a permission with a line end", json!({ "permissions": ["read\n"] }), CLAIMS),
-        ("an empty permission", json!({ "permissions": [""] }), CLAIMS),
-        ("a permission that no role gives", json!({ "permissions": ["admin"] }), Accepted),
-        ("trust above", json!({ "trustScore": 100.01 }), CLAIMS),
-        ("trust below", json!({ "trustScore": -0.01 }), CLAIMS),
-        ("trust far above", json!({ "trustScore": 1e308 }), CLAIMS),
-        ("trust a text", json!({ "trustScore": "100" }), CLAIMS),
-        ("jti a session", json!({ "jti": signer.claims["sid"] }), CLAIMS),
-        ("sid a token", json!({ "sid": signer.claims["jti"] }), CLAIMS),
-        ("a role's end a text", json!({ "until": { "reader": "4000000000" } }), CLAIMS),
-        ("a role's end long past", json!({ "until": { "reader": i64::MIN } }), Accepted),
+        ("a permission with a comma", json!({ "permissions": ["read,admin"] }), CLAIMS_INVALID),
+        ("a permission with a space", json!({ "permissions": ["read admin"] }), CLAIMS_INVALID),
+        ("a permission with a line end", json!({ "permissions": ["read\n"] }), CLAIMS_INVALID),
+        ("an empty permission", json!({ "permissions": [""] }), CLAIMS_INVALID),
+        ("a permission that no role contains", json!({ "permissions": ["admin"] }), Accepted),
+        ("trust score above the maximum", json!({ "trustScore": 100.01 }), CLAIMS_INVALID),
+        ("trust score below the minimum", json!({ "trustScore": -0.01 }), CLAIMS_INVALID),
+        ("trust score far above the maximum", json!({ "trustScore": 1e308 }), CLAIMS_INVALID),
+        ("trust score as a string", json!({ "trustScore": "100" }), CLAIMS_INVALID),
+        ("jti with a session id", json!({ "jti": signer.claims["sid"] }), CLAIMS_INVALID),
+        ("sid with a token id", json!({ "sid": signer.claims["jti"] }), CLAIMS_INVALID),
+        ("a role's expiry as a string", json!({ "until": { "reader": "4000000000" } }), CLAIMS_INVALID),
+        ("a role's expiry long ago", json!({ "until": { "reader": i64::MIN } }), Accepted),
         ("a name with a line end", json!({ "name": "a\r\nx-agent-roles: admin\0" }), Accepted),
         ("unknown claims", json!({ "admin": true, "scope": "*", "cnf": { "jkt": "a" } }), Accepted),
-        ("above the limit", json!({ "more": "a".repeat(32 * 1024) }), MALFORMED),
+        ("above the size limit", json!({ "more": "a".repeat(32 * 1024) }), MALFORMED),
     ];
-    changes.into_iter().map(|(name, change, verdict)| (name.to_owned(), signer.with_claims(&change), verdict)).collect()
+    changes
+        .into_iter()
+        .map(|(name, change, expected)| (name.to_owned(), signer.with_claims(&change), expected))
+        .collect()
 }
 
-/// Payloads that are not one JSON object with each claim once.
+/// Tokens whose payload is not a JSON object, or has a duplicate claim.
 fn payloads(signer: &Signer) -> Vec<Case> {
-    let good = signer.claims.to_string();
-    let behind = good.trim_end_matches('}');
+    let valid = signer.claims.to_string();
+    let unclosed = valid.trim_end_matches('}');
     let mut cases = Vec::new();
     for claim in ["sub", "exp", "aud", "roles", "permissions", "rev", "iss", "trustScore"] {
-        let twice = format!("{behind},\"{claim}\":{}}}", signer.claims[claim]);
-        cases.push((format!("`{claim}` twice"), signer.with_payload(twice), CLAIMS));
+        let twice = format!("{unclosed},\"{claim}\":{}}}", signer.claims[claim]);
+        cases.push((format!("`{claim}` twice"), signer.with_payload(twice), CLAIMS_INVALID));
     }
     let added = [
         ("null", "null".to_owned()),
-        ("an array", format!("[{good}]")),
-        ("a string", json!(good).to_string()),
+        ("an array", format!("[{valid}]")),
+        ("a string", json!(valid).to_string()),
         ("nothing", String::new()),
         ("{}", "{}".into()),
-        ("truncated", behind.to_owned()),
-        ("trailing garbage", format!("{good} x")),
-        ("two objects", format!("{good}{good}")),
-        ("a byte-order mark", format!("\u{feff}{good}")),
-        ("a lone surrogate", good.replacen("\"Agent\"", "\"\\ud800\"", 1)),
+        ("truncated", unclosed.to_owned()),
+        ("trailing garbage", format!("{valid} x")),
+        ("two objects", format!("{valid}{valid}")),
+        ("a byte-order mark", format!("\u{feff}{valid}")),
+        ("a lone surrogate", valid.replacen("\"Agent\"", "\"\\ud800\"", 1)),
     ];
-    cases.extend(added.into_iter().map(|(name, text)| (format!("payload {name}"), signer.with_payload(text), CLAIMS)));
-    let (before, after) = good.split_once("Agent").unwrap();
+    cases.extend(
+        added.into_iter().map(|(name, text)| (format!("payload {name}"), signer.with_payload(text), CLAIMS_INVALID)),
+    );
+    let (before, after) = valid.split_once("Agent").unwrap();
     let bytes = [before.as_bytes(), b"\xff", after.as_bytes()].concat();
-    cases.push(("payload not UTF-8".into(), signer.with_payload(bytes), CLAIMS));
+    cases.push(("payload not UTF-8".into(), signer.with_payload(bytes), CLAIMS_INVALID));
     cases
 }
 
@@ -202,11 +217,12 @@ fn payloads(signer: &Signer) -> Vec<Case> {
 fn headers(signer: &Signer) -> Vec<Case> {
     let jwk = json!({ "kty": "EC", "crv": "P-256", "x": "AA", "y": "AA" });
     let kid = signer.header["kid"].as_str().unwrap();
-    let good = [json!("AT+JWT"), json!("application/at+jwt"), json!("Application/At+JWT")];
-    let bad = ["JWT", "jwt", "", "at+jwt ", "at+jwt;a=b", "human+jwt", "dpop+jwt", "application/jwt", "text/at+jwt"];
+    let valid_types = [json!("AT+JWT"), json!("application/at+jwt"), json!("Application/At+JWT")];
+    let invalid_types =
+        ["JWT", "jwt", "", "at+jwt ", "at+jwt;a=b", "human+jwt", "dpop+jwt", "application/jwt", "text/at+jwt"];
     let mut changes: Vec<(String, Value, ExpectedResult)> = Vec::new();
-    changes.extend(good.map(|typ| (format!("typ {typ}"), json!({ "typ": typ }), Accepted)));
-    changes.extend(bad.map(|typ| (format!("typ {typ:?}"), json!({ "typ": typ }), MALFORMED)));
+    changes.extend(valid_types.map(|typ| (format!("typ {typ}"), json!({ "typ": typ }), Accepted)));
+    changes.extend(invalid_types.map(|typ| (format!("typ {typ:?}"), json!({ "typ": typ }), MALFORMED)));
     for alg in ["none", "HS256", "ES384", "RS256", "es256", ""] {
         changes.push((format!("alg {alg:?}"), json!({ "alg": alg }), MALFORMED));
     }
@@ -238,7 +254,8 @@ fn headers(signer: &Signer) -> Vec<Case> {
         ("x5t#S256", json!("AA"), MALFORMED),
         ("more", json!({ "unknown": "member" }), Accepted),
     ];
-    changes.extend(members.map(|(name, value, verdict)| (format!("{name} {value}"), json!({ name: value }), verdict)));
+    changes
+        .extend(members.map(|(name, value, expected)| (format!("{name} {value}"), json!({ name: value }), expected)));
     let text = signer.header.to_string();
     let texts = [
         ("alg twice", text.replacen('{', "{\"alg\":\"ES256\",", 1), MALFORMED),
@@ -250,9 +267,9 @@ fn headers(signer: &Signer) -> Vec<Case> {
         ("an array", format!("[{text}]"), MALFORMED),
     ];
     let claims = signer.claims.to_string();
-    let odd = changes.into_iter().map(|(name, change, verdict)| (name, signer.with_header(&change), verdict));
-    let texts = texts.into_iter().map(|(name, text, verdict)| (name.to_owned(), signer.sign(text, &claims), verdict));
-    odd.chain(texts).map(|(name, token, verdict)| (format!("header: {name}"), token, verdict)).collect()
+    let changed = changes.into_iter().map(|(name, change, expected)| (name, signer.with_header(&change), expected));
+    let texts = texts.into_iter().map(|(name, text, expected)| (name.to_owned(), signer.sign(text, &claims), expected));
+    changed.chain(texts).map(|(name, token, expected)| (format!("header: {name}"), token, expected)).collect()
 }
 
 #[tokio::test]
@@ -261,29 +278,30 @@ async fn api_and_sidecar_agree_on_forged_tokens_with_a_valid_signature() {
     let sidecar = Sidecar::start(&control).await;
     let verifiers = Verifiers::new(&control, &sidecar);
     let (agent, other) = (Agent::register(&control, "Agent").await, Agent::register(&control, "Other").await);
-    let other = Signer::access(&control, &other.token().await).await;
+    let other = Signer::with_access_token_key(&control, &other.token().await).await;
     let (service, _) = control.create_service(json!({ "name": "other" })).await;
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     let token = agent.token().await;
     let is_accepted =
         |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { roles, .. } if roles == &["reader"]);
-    let expected = verifiers.agree("the unmodified token is accepted", &token, is_accepted).await;
+    let expected = verifiers.wait_until_equal("the unmodified token is accepted", &token, is_accepted).await;
 
-    let signer = Signer::access(&control, &token).await;
+    let signer = Signer::with_access_token_key(&control, &token).await;
     verifiers
-        .agree("the token signed by the test is accepted", &signer.with_claims(&json!({})), |outcome| {
+        .wait_until_equal("the token signed by the test is accepted", &signer.with_claims(&json!({})), |outcome| {
             *outcome == expected
         })
         .await;
     let cases =
-        [types(&signer), values(&signer, &control, &service, &other), payloads(&signer), headers(&signer)].concat();
-    assert_none(&faults(&verifiers, cases).await);
-    verifiers.agree("the token is still accepted", &token, |outcome| *outcome == expected).await;
+        [claim_types(&signer), claim_values(&signer, &control, &service, &other), payloads(&signer), headers(&signer)]
+            .concat();
+    assert_no_failures(&unexpected_results(&verifiers, cases).await);
+    verifiers.wait_until_equal("the token is still accepted", &token, |outcome| *outcome == expected).await;
 }
 
-/// A sidecar does not know the configured token lifetime, and shortening that setting must not invalidate issued tokens.
-/// So a long lifetime is accepted, but the token is revoked like any other.
+/// The configured token lifetime is not sent to sidecars, and shortening it must not invalidate issued tokens. So a
+/// long lifetime is accepted, but the token can be revoked like any other.
 #[tokio::test]
 async fn token_with_a_long_lifetime_is_revoked_like_any_other() {
     let control = ControlPlane::start().await;
@@ -293,17 +311,21 @@ async fn token_with_a_long_lifetime_is_revoked_like_any_other() {
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     let token = agent.token().await;
-    let long = Signer::access(&control, &token).await.with_claims(&json!({ "exp": i64::MAX }));
-    let has_roles = |roles_expected: &'static [&'static str]| move |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { roles, .. } if roles == roles_expected);
-    verifiers.agree("the token is accepted", &long, has_roles(&["reader"])).await;
+    let long_lived = Signer::with_access_token_key(&control, &token).await.with_claims(&json!({ "exp": i64::MAX }));
+    let has_roles = |expected_roles: &'static [&'static str]| move |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { roles, .. } if roles == expected_roles);
+    verifiers.wait_until_equal("the token is accepted", &long_lived, has_roles(&["reader"])).await;
     control.revoke(&agent.id, &role).await;
-    verifiers.agree("its role is revoked", &long, has_roles(&[])).await;
+    verifiers.wait_until_equal("the role in the token is revoked", &long_lived, has_roles(&[])).await;
     control.set_status(&agent.id, "suspended").await.expect(200);
     verifiers
-        .agree("its agent is suspended", &long, |outcome| *outcome == VerifyOutcome::refused(403, "agent_suspended"))
+        .wait_until_equal("the agent of the token is suspended", &long_lived, |outcome| {
+            *outcome == VerifyOutcome::refused(403, "agent_suspended")
+        })
         .await;
     control.set_status(&agent.id, "active").await.expect(200);
     verifiers
-        .agree("the token stays revoked", &long, |outcome| *outcome == VerifyOutcome::refused(401, "token_revoked"))
+        .wait_until_equal("the token stays revoked", &long_lived, |outcome| {
+            *outcome == VerifyOutcome::refused(401, "token_revoked")
+        })
         .await;
 }

@@ -1,11 +1,11 @@
-//! Reads the table of docs/use/api.md: who may call a route, its rate limit, and its errors.
+//! Reads the table in docs/use/api.md, which lists callers, rate limit and errors of each route.
 
 use super::routes::Access;
 use countersign_tests::tools;
 use std::{collections::BTreeSet, sync::LazyLock};
 
 /// Errors that every route may return.
-const EVERYWHERE: [&str; 5] =
+const COMMON_ERRORS: [&str; 5] =
     ["HTTPS_REQUIRED", "METHOD_NOT_ALLOWED", "PAYLOAD_TOO_LARGE", "INTERNAL", "SERVICE_UNAVAILABLE"];
 
 /// One row of the table.
@@ -16,26 +16,28 @@ pub struct RouteRow {
     pub access: Access,
     /// The rate limit category; `None` if the route is not limited.
     pub category: Option<String>,
-    pub good: u16,
+    pub success_status: u16,
     pub errors: BTreeSet<String>,
 }
 
-/// All rows in order.
+/// All rows of the table, in order.
 pub static ROUTE_ROWS: LazyLock<Vec<RouteRow>> = LazyLock::new(|| {
     let text = std::fs::read_to_string(tools::root().join("docs/use/api.md")).unwrap();
-    let routes = text.split("\n## Routes\n").nth(1).expect("a chapter of routes");
+    let routes = text.split("\n## Routes\n").nth(1).expect("the page has a section on routes");
     routes.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| Method ")).map(parse_row).collect()
 });
 
 fn parse_row(line: &str) -> RouteRow {
     let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
-    let [method, path, caller, category, good, errors] = cells[..] else { panic!("six cells: {line}") };
+    let [method, path, caller, category, success_status, errors] = cells[..] else {
+        panic!("expected six cells: {line}")
+    };
     RouteRow {
         method: method.to_owned(),
         path: path.to_owned(),
         access: access(caller),
         category: Some(category.to_owned()).filter(|category| category != "free"),
-        good: good.parse().expect(line),
+        success_status: success_status.parse().expect(line),
         errors: errors.split(',').map(str::trim).filter(|code| !code.is_empty()).map(str::to_owned).collect(),
     }
 }
@@ -54,7 +56,7 @@ fn access(caller: &str) -> Access {
     }
 }
 
-/// The row of a route.
+/// The row of a route. Panics if the table does not have it.
 pub fn route_row(method: &str, path: &str) -> &'static RouteRow {
     let row = ROUTE_ROWS.iter().find(|row| (row.method.as_str(), row.path.as_str()) == (method, path));
     row.unwrap_or_else(|| panic!("docs/use/api.md has no row for {method} {path}"))
@@ -64,7 +66,7 @@ impl RouteRow {
     /// Whether the table lists this error code.
     pub fn allows(&self, code: &str) -> bool {
         self.errors.contains(code)
-            || EVERYWHERE.contains(&code)
+            || COMMON_ERRORS.contains(&code)
             || (code == "RATE_LIMIT_EXCEEDED" && self.category.is_some())
     }
 }

@@ -1,20 +1,20 @@
-//! Every kind of credential on every route: only the right ones are accepted.
+//! Tests that each route accepts only the documented kinds of credentials.
 
 use super::{
-    fixture::{Fixture, assert_none, malformed_error, undocumented},
+    fixture::{Fixture, assert_no_failures, malformed_error, undocumented_error},
     routes::{Access, ROUTES, Route},
 };
 use countersign_tests::{
     Environment, HttpResponse, RawRequest, Sidecar,
-    sidecar::{CheckResult, request},
+    sidecar::{CheckResult, check_request},
 };
 use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 
-/// Kinds of credentials, and values that are none.
+/// Kinds of credentials, and values that are not credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Nothing,
+pub enum CredentialKind {
+    NoCredential,
     FullKey,
     SyncKey,
     RevokedKey,
@@ -23,21 +23,21 @@ pub enum Kind {
     AccessToken,
     RefreshToken,
     Administrator,
-    Stranger,
+    OtherUser,
     ExpiredHuman,
     Challenge,
     Garbage,
     RawBytes,
 }
 
-use Kind::{
-    AccessToken, Administrator, Challenge, ExpiredHuman, FullKey, Garbage, Nothing, OtherServiceKey, RawBytes,
-    RefreshToken, RevokedKey, ServiceId, Stranger, SyncKey,
+use CredentialKind::{
+    AccessToken, Administrator, Challenge, ExpiredHuman, FullKey, Garbage, NoCredential, OtherServiceKey, OtherUser,
+    RawBytes, RefreshToken, RevokedKey, ServiceId, SyncKey,
 };
 
-/// All kinds, in the order of the columns of the table below.
-pub const KINDS: [Kind; 14] = [
-    Nothing,
+/// All kinds, in the order of the columns in `expected_results`.
+pub const CREDENTIAL_KINDS: [CredentialKind; 14] = [
+    NoCredential,
     FullKey,
     SyncKey,
     RevokedKey,
@@ -46,7 +46,7 @@ pub const KINDS: [Kind; 14] = [
     AccessToken,
     RefreshToken,
     Administrator,
-    Stranger,
+    OtherUser,
     ExpiredHuman,
     Challenge,
     Garbage,
@@ -59,12 +59,12 @@ type Expected = Option<(u16, &'static str)>;
 const OK: Expected = None;
 const KEY_MISSING: Expected = Some((401, "service_key_missing"));
 const KEY_INVALID: Expected = Some((401, "service_key_invalid"));
-const NO_HUMAN: Expected = Some((401, "human_token_missing"));
+const HUMAN_MISSING: Expected = Some((401, "human_token_missing"));
 const HUMAN_INVALID: Expected = Some((401, "human_token_invalid"));
 const EXPIRED: Expected = Some((401, "human_token_expired"));
 const MALFORMED: Expected = Some((401, "credentials_malformed"));
 const NOT_YOURS: Expected = Some((403, "not_yours"));
-const NO_ADMIN: Expected = Some((403, "admin_required"));
+const ADMIN_REQUIRED: Expected = Some((403, "admin_required"));
 const SCOPE: Expected = Some((403, "scope_insufficient"));
 
 /// The expected result of each kind of access for each kind of credential.
@@ -74,42 +74,42 @@ pub fn expected_results(access: Access) -> [Expected; 14] {
     const H: Expected = HUMAN_INVALID;
     const E: Expected = EXPIRED;
     match access {
-        //                        nothing      full sync   revoked other's    id access refresh admin stranger expired chal. garb. raw
-        Access::Public =>        [OK,          OK, OK,    OK, OK,        OK, OK, OK, OK, OK,        OK, OK, OK, OK],
-        Access::PublicOrHuman => [OK,          H,  H,     H,  H,         H,  H,  H,  OK, OK,        E,  H,  H,  MALFORMED],
-        Access::Verifier =>      [KEY_MISSING, OK, OK,    K,  NOT_YOURS, K,  K,  K,  K,  K,         K,  K,  K,  MALFORMED],
-        Access::AnyFullKey =>    [KEY_MISSING, OK, SCOPE, K,  OK,        K,  K,  K,  K,  K,         K,  K,  K,  MALFORMED],
-        Access::Manager =>       [KEY_MISSING, OK, SCOPE, K,  NOT_YOURS, K,  H,  H,  OK, NOT_YOURS, E,  H,  H,  MALFORMED],
-        Access::Owner =>         [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, NOT_YOURS, E,  H,  H,  MALFORMED],
-        Access::HumanUser =>     [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, OK,        E,  H,  H,  MALFORMED],
-        Access::Admin =>         [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, NO_ADMIN,  E,  H,  H,  MALFORMED],
+        //                        none           full sync   revoked other's    id  access refresh admin other           expired chal. garb. raw
+        Access::Public =>        [OK,            OK,  OK,    OK,     OK,        OK, OK,    OK,     OK,   OK,             OK,     OK,   OK,   OK],
+        Access::PublicOrHuman => [OK,            H,   H,     H,      H,         H,  H,     H,      OK,   OK,             E,      H,    H,    MALFORMED],
+        Access::Verifier =>      [KEY_MISSING,   OK,  OK,    K,      NOT_YOURS, K,  K,     K,      K,    K,              K,      K,    K,    MALFORMED],
+        Access::AnyFullKey =>    [KEY_MISSING,   OK,  SCOPE, K,      OK,        K,  K,     K,      K,    K,              K,      K,    K,    MALFORMED],
+        Access::Manager =>       [KEY_MISSING,   OK,  SCOPE, K,      NOT_YOURS, K,  H,     H,      OK,   NOT_YOURS,      E,      H,    H,    MALFORMED],
+        Access::Owner =>         [HUMAN_MISSING, H,   H,     H,      H,         H,  H,     H,      OK,   NOT_YOURS,      E,      H,    H,    MALFORMED],
+        Access::HumanUser =>     [HUMAN_MISSING, H,   H,     H,      H,         H,  H,     H,      OK,   OK,             E,      H,    H,    MALFORMED],
+        Access::Admin =>         [HUMAN_MISSING, H,   H,     H,      H,         H,  H,     H,      OK,   ADMIN_REQUIRED, E,      H,    H,    MALFORMED],
     }
 }
 
-/// One credential of each kind, in the order of [`KINDS`].
+/// One credential of each kind, in the order of [`CREDENTIAL_KINDS`].
 pub struct Credentials(Vec<Vec<u8>>);
 
 impl Credentials {
-    pub async fn of(fixture: &Fixture) -> Self {
+    pub async fn create(fixture: &Fixture) -> Self {
         let control = &fixture.control;
         let (_, other_key) = control.create_service(json!({ "name": "other" })).await;
         let sync = control.create_key(control.service(), "sync").await;
         let revoked = control.create_key(control.service(), "full").await;
         let path = control.path(&format!("/keys/key_{}", &revoked["svc_sk_".len()..][..26]));
         HttpResponse::send(control.api.request("DELETE", &path).bearer_auth(control.human())).await.expect(200);
-        let text = |kind: Kind| match kind {
+        let text = |kind: CredentialKind| match kind {
             FullKey => control.key().to_owned(),
             SyncKey => sync.clone(),
             RevokedKey => revoked.clone(),
             OtherServiceKey => other_key.clone(),
             ServiceId => control.service().to_owned(),
             Administrator => control.human().to_owned(),
-            Stranger => control.mint_human("stranger"),
+            OtherUser => control.mint_human("stranger"),
             ExpiredHuman => control.mint_human_for("developer", 0),
             Garbage => "nonsense".to_owned(),
-            Nothing | AccessToken | RefreshToken | Challenge | RawBytes => String::new(),
+            NoCredential | AccessToken | RefreshToken | Challenge | RawBytes => String::new(),
         };
-        let mut credentials: Vec<_> = KINDS.iter().map(|kind| text(*kind).into_bytes()).collect();
+        let mut credentials: Vec<_> = CREDENTIAL_KINDS.iter().map(|kind| text(*kind).into_bytes()).collect();
         let mut set = |kind, value: Vec<u8>| credentials[index_of(kind)] = value;
         set(AccessToken, fixture.token.clone().into_bytes());
         set(RefreshToken, fixture.refresh_token().await.into_bytes());
@@ -118,51 +118,51 @@ impl Credentials {
         Self(credentials)
     }
 
-    pub fn get(&self, kind: Kind) -> &[u8] {
+    pub fn get(&self, kind: CredentialKind) -> &[u8] {
         &self.0[index_of(kind)]
     }
 
-    pub fn text(&self, kind: Kind) -> &str {
+    pub fn text(&self, kind: CredentialKind) -> &str {
         std::str::from_utf8(self.get(kind)).unwrap_or("not UTF-8")
     }
 
-    fn bearer(&self, kind: Kind) -> Vec<u8> {
+    fn bearer(&self, kind: CredentialKind) -> Vec<u8> {
         [b"Bearer ", self.get(kind)].concat()
     }
 }
 
-fn index_of(kind: Kind) -> usize {
-    KINDS.iter().position(|other| *other == kind).unwrap()
+fn index_of(kind: CredentialKind) -> usize {
+    CREDENTIAL_KINDS.iter().position(|other| *other == kind).unwrap()
 }
 
-/// Sends every kind of credential in `Authorization` to every route; returns the unexpected results.
+/// Sends every kind of credential in `Authorization` to every route. Returns the unexpected results.
 pub async fn check_access(fixture: &Fixture, credentials: &Credentials) -> Vec<String> {
-    let mut faults = Vec::new();
+    let mut failures = Vec::new();
     for route in ROUTES {
-        for (kind, expected) in KINDS.into_iter().zip(expected_results(route.access)) {
+        for (kind, expected) in CREDENTIAL_KINDS.into_iter().zip(expected_results(route.access)) {
             let body = fixture.body(route).await;
             let before = fixture.rows().await;
             let request = fixture.request(route).header("x-agent-token", credentials.get(AccessToken));
             let request =
-                if kind == Nothing { request } else { request.header("authorization", credentials.bearer(kind)) };
+                if kind == NoCredential { request } else { request.header("authorization", credentials.bearer(kind)) };
             let request = if route.fields.is_empty() { request } else { request.json(&body) };
             let response = HttpResponse::send(request).await;
             let unchanged = route.method == "GET" || fixture.rows().await == before || expected.is_none();
-            faults.extend(access_fault(route, kind, expected, &response, unchanged));
-            faults.extend(undocumented(route, &response));
+            failures.extend(access_mismatch(route, kind, expected, &response, unchanged));
+            failures.extend(undocumented_error(route, &response));
         }
     }
-    faults
+    failures
 }
 
-fn access_fault(
+fn access_mismatch(
     route: &Route,
-    kind: Kind,
+    kind: CredentialKind,
     expected: Expected,
     response: &HttpResponse,
     unchanged: bool,
 ) -> Option<String> {
-    let right = match expected {
+    let is_expected = match expected {
         None => route.accepts(response.status),
         Some((status, reason)) => {
             response.status == status
@@ -172,106 +172,114 @@ fn access_fault(
         }
     };
     let result = || format!("{} {}", response.status, response.body);
-    (!right).then(|| format!("{} {} with {kind:?}: expected {expected:?}, got {}", route.method, route.path, result()))
+    (!is_expected)
+        .then(|| format!("{} {} with {kind:?}: expected {expected:?}, got {}", route.method, route.path, result()))
 }
 
 #[tokio::test]
 async fn every_route_accepts_only_the_right_credentials() {
     let fixture = Fixture::new().await;
-    let credentials = Credentials::of(&fixture).await;
-    assert_none(&check_access(&fixture, &credentials).await);
+    let credentials = Credentials::create(&fixture).await;
+    assert_no_failures(&check_access(&fixture, &credentials).await);
 }
 
 #[tokio::test]
 async fn repeated_credentials_are_refused_on_every_route() {
     let fixture = Fixture::new().await;
-    let mut faults = Vec::new();
+    let mut failures = Vec::new();
     for route in ROUTES {
         let body = fixture.body(route).await;
         let before = fixture.rows().await;
-        let good = if route.access == Access::PublicOrHuman { fixture.control.human() } else { fixture.control.key() };
-        let request = fixture.authorized(route).bearer_auth(good).bearer_auth(good);
+        let valid_credential =
+            if route.access == Access::PublicOrHuman { fixture.control.human() } else { fixture.control.key() };
+        let request = fixture.authorized(route).bearer_auth(valid_credential).bearer_auth(valid_credential);
         let response = HttpResponse::send(if route.fields.is_empty() { request } else { request.json(&body) }).await;
-        let right = if route.access == Access::Public {
+        let is_expected = if route.access == Access::Public {
             route.accepts(response.status)
         } else {
             response.error() == (401, "AUTHENTICATION_FAILED", "credentials_malformed")
                 && fixture.rows().await == before
         };
-        faults.extend(
-            (!right).then(|| format!("{} {}: {} {}", route.method, route.path, response.status, response.body)),
+        failures.extend(
+            (!is_expected).then(|| format!("{} {}: {} {}", route.method, route.path, response.status, response.body)),
         );
     }
-    assert_none(&faults);
+    assert_no_failures(&failures);
 }
 
 #[tokio::test]
 async fn other_credentials_are_refused_as_access_tokens() {
     let fixture = Fixture::new().await;
     let sidecar = Sidecar::start(&fixture.control).await;
-    let credentials = Credentials::of(&fixture).await;
-    let mut faults = Vec::new();
-    for kind in KINDS {
+    let credentials = Credentials::create(&fixture).await;
+    let mut failures = Vec::new();
+    for kind in CREDENTIAL_KINDS {
         let reason = match kind {
             AccessToken => "",
-            Nothing => "token_missing",
+            NoCredential => "token_missing",
             _ => "token_malformed",
         };
         let expected = (if kind == AccessToken { 200 } else { 401 }, reason);
         let verify =
             fixture.control.api.request("GET", &fixture.control.path("/verify")).bearer_auth(fixture.control.key());
-        let verify = if kind == Nothing { verify } else { verify.header("x-agent-token", credentials.bearer(kind)) };
+        let verify =
+            if kind == NoCredential { verify } else { verify.header("x-agent-token", credentials.bearer(kind)) };
         let response = HttpResponse::send(verify).await;
         if (response.status, response.error().2) != expected || (kind != AccessToken && response.body["valid"] != false)
         {
-            faults.push(format!("API with {kind:?}: {} {}", response.status, response.body));
+            failures.push(format!("API with {kind:?}: {} {}", response.status, response.body));
         }
         for name in ["authorization", "x-agent-token"] {
-            let mut check = request(&[], &[("allow_unassigned", "true")]);
-            let raw_value = if kind == Nothing { Vec::new() } else { credentials.bearer(kind) };
+            let mut check = check_request(&[], &[("allow_unassigned", "true")]);
+            let raw_value = if kind == NoCredential { Vec::new() } else { credentials.bearer(kind) };
             let header = HeaderValue { key: name.into(), raw_value, ..HeaderValue::default() };
-            let headers = if kind == Nothing { vec![] } else { vec![header] };
+            let headers = if kind == NoCredential { vec![] } else { vec![header] };
             let http = check.attributes.as_mut().and_then(|attributes| attributes.request.as_mut()?.http.as_mut());
             http.unwrap().header_map = Some(HeaderMap { headers });
-            let verdict = CheckResult::of(sidecar.client().await.check(check).await.unwrap().into_inner());
-            let result = (verdict.status, verdict.reason.as_str());
-            faults.extend((result != expected).then(|| format!("{name} with {kind:?}: {result:?}")));
+            let result_of_check =
+                CheckResult::from_response(sidecar.client().await.check(check).await.unwrap().into_inner());
+            let result = (result_of_check.status, result_of_check.reason.as_str());
+            failures.extend((result != expected).then(|| format!("{name} with {kind:?}: {result:?}")));
         }
     }
-    assert_none(&faults);
+    assert_no_failures(&failures);
 }
 
 #[tokio::test]
 async fn envoy_forwards_only_requests_with_an_access_token() {
     let environment = Environment::start().await;
     let fixture = Fixture::with_control_plane(environment.control).await;
-    let credentials = Credentials::of(&fixture).await;
-    let mut faults = Vec::new();
-    for kind in KINDS {
+    let credentials = Credentials::create(&fixture).await;
+    let mut failures = Vec::new();
+    for kind in CREDENTIAL_KINDS {
         for name in ["authorization", "x-agent-token"] {
             let before = environment.upstream.received();
             let request = RawRequest::get("/").with(name, credentials.bearer(kind));
-            let response = request.send_until_checked(&environment.envoy.site).await;
-            let passed = environment.upstream.received() > before;
-            let right =
-                if kind == AccessToken { response.status == 200 && passed } else { response.status == 401 && !passed };
-            faults.extend((!right).then(|| format!("{name} with {kind:?}: {} {}", response.status, response.body)));
+            let response = request.send_until_checked(&environment.envoy.listener).await;
+            let forwarded = environment.upstream.received() > before;
+            let is_expected = if kind == AccessToken {
+                response.status == 200 && forwarded
+            } else {
+                response.status == 401 && !forwarded
+            };
+            failures
+                .extend((!is_expected).then(|| format!("{name} with {kind:?}: {} {}", response.status, response.body)));
         }
     }
-    assert_none(&faults);
+    assert_no_failures(&failures);
 }
 
 #[tokio::test]
 async fn refresh_and_login_refuse_other_credentials() {
     let fixture = Fixture::new().await;
-    let credentials = Credentials::of(&fixture).await;
-    let mut faults = Vec::new();
-    for kind in KINDS.into_iter().filter(|kind| *kind != RawBytes) {
+    let credentials = Credentials::create(&fixture).await;
+    let mut failures = Vec::new();
+    for kind in CREDENTIAL_KINDS.into_iter().filter(|kind| *kind != RawBytes) {
         let text = credentials.text(kind);
-        let nonce_signed = fixture.agent.key.sign(text);
+        let signature = fixture.agent.key.sign(text);
         let before = fixture.rows().await;
         let refreshed = fixture.control.api.post("/auth/refresh", json!({ "refreshToken": text })).await;
-        let body = json!({ "challengeId": text, "signature": nonce_signed });
+        let body = json!({ "challengeId": text, "signature": signature });
         let authenticated = fixture.control.api.post("/auth/authenticate", body).await;
         let refresh =
             if kind == RefreshToken { (200, "", "") } else { (401, "AUTHENTICATION_FAILED", "refresh_invalid") };
@@ -279,40 +287,42 @@ async fn refresh_and_login_refuse_other_credentials() {
             Challenge => (400, "INVALID_SIGNATURE", ""),
             _ => (401, "AUTHENTICATION_FAILED", "challenge_invalid"),
         };
-        let right = (refreshed.error(), authenticated.error()) == (refresh, login);
+        let is_expected = (refreshed.error(), authenticated.error()) == (refresh, login);
         let unchanged = kind == RefreshToken || fixture.rows().await == before;
-        faults.extend((!right || !unchanged).then(|| format!("{kind:?}: {} {}", refreshed.body, authenticated.body)));
+        failures.extend(
+            (!is_expected || !unchanged).then(|| format!("{kind:?}: {} {}", refreshed.body, authenticated.body)),
+        );
     }
-    assert_none(&faults);
+    assert_no_failures(&failures);
 }
 
-/// Human tokens with one claim or header member changed, signed by the real operator key.
+/// Human tokens that the real operator key signs, each with one claim or header member changed.
 fn altered_human_tokens(fixture: &Fixture) -> Vec<(String, String)> {
     let minted = fixture.control.human();
-    let signer = super::signer::Signer::operator(&fixture.control, minted);
+    let signer = super::signer::Signer::with_operator_key(&fixture.control, minted);
     let public = signer.public_pem();
     let claims = [
-        ("exp a text", json!({ "exp": "4000000000" })),
-        ("exp a float", json!({ "exp": 4e9 })),
-        ("exp negative", json!({ "exp": -1 })),
+        ("exp as a string", json!({ "exp": "4000000000" })),
+        ("exp as a float", json!({ "exp": 4e9 })),
+        ("negative exp", json!({ "exp": -1 })),
         ("exp missing", json!({ "exp": null })),
-        ("iat ahead", json!({ "iat": 4_000_000_000_u64 })),
-        ("aud another", json!({ "aud": fixture.control.env["URL"] })),
-        ("aud an array", json!({ "aud": ["urn:countersign:control-plane"] })),
+        ("iat in the future", json!({ "iat": 4_000_000_000_u64 })),
+        ("another aud", json!({ "aud": fixture.control.env["URL"] })),
+        ("aud in an array", json!({ "aud": ["urn:countersign:control-plane"] })),
         ("aud missing", json!({ "aud": null })),
-        ("iss another", json!({ "iss": fixture.control.env["URL"] })),
+        ("another iss", json!({ "iss": fixture.control.env["URL"] })),
         ("iss missing", json!({ "iss": null })),
-        ("sub empty", json!({ "sub": "" })),
-        ("sub a number", json!({ "sub": 1 })),
+        ("empty sub", json!({ "sub": "" })),
+        ("sub as a number", json!({ "sub": 1 })),
         ("sub missing", json!({ "sub": null })),
-        ("admin a text", json!({ "admin": "true" })),
+        ("admin as a string", json!({ "admin": "true" })),
         ("admin missing", json!({ "admin": null })),
     ];
     let headers = [
         ("alg none", json!({ "alg": "none" })),
         ("alg HS256", json!({ "alg": "HS256" })),
         ("crit", json!({ "crit": ["exp"] })),
-        ("crit of what is known", json!({ "crit": ["b64"], "b64": true })),
+        ("crit with b64", json!({ "crit": ["b64"], "b64": true })),
     ];
     let name = |name: &str| format!("a human token, {name}");
     let mut tokens: Vec<_> = claims.iter().map(|(n, change)| (name(n), signer.with_claims(change))).collect();
@@ -325,16 +335,16 @@ fn altered_human_tokens(fixture: &Fixture) -> Vec<(String, String)> {
 #[tokio::test]
 async fn altered_human_tokens_are_refused() {
     let fixture = Fixture::new().await;
-    let mut faults = Vec::new();
+    let mut failures = Vec::new();
     let before = fixture.rows().await;
     for (name, token) in altered_human_tokens(&fixture) {
         let response = fixture.control.api.send_as(&token, "POST", "/services", json!({ "name": "Theirs" })).await;
-        let right = response.error() == (401, "AUTHENTICATION_FAILED", "human_token_invalid");
-        faults.extend((!right).then(|| format!("{name}: {} {}", response.status, response.body)));
+        let is_expected = response.error() == (401, "AUTHENTICATION_FAILED", "human_token_invalid");
+        failures.extend((!is_expected).then(|| format!("{name}: {} {}", response.status, response.body)));
     }
-    assert_none(&faults);
+    assert_no_failures(&failures);
     assert_eq!(fixture.rows().await, before);
-    let signer = super::signer::Signer::operator(&fixture.control, fixture.control.human());
-    let good = signer.with_claims(&Value::Object(serde_json::Map::new()));
-    fixture.control.api.send_as(&good, "POST", "/services", json!({ "name": "Ours" })).await.expect(201);
+    let signer = super::signer::Signer::with_operator_key(&fixture.control, fixture.control.human());
+    let valid_credential = signer.with_claims(&Value::Object(serde_json::Map::new()));
+    fixture.control.api.send_as(&valid_credential, "POST", "/services", json!({ "name": "Ours" })).await.expect(201);
 }

@@ -2,31 +2,31 @@
 
 use super::{
     contract::{RouteRow, route_row},
-    fixture::assert_none,
+    fixture::assert_no_failures,
     routes::{Field, FieldType, ROUTES},
 };
-use countersign_tests::description::{operations, read, resolve};
+use countersign_tests::description::{openapi, operations, resolve};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
 #[test]
-fn every_documented_route_is_in_the_table() {
+fn openapi_document_lists_exactly_the_tested_routes() {
     let tested: BTreeSet<_> = ROUTES.iter().map(|route| (route.method.to_owned(), route.path.to_owned())).collect();
-    let described = read();
+    let described = openapi();
     let documented: BTreeSet<_> = operations(&described).map(|(method, path, _)| (method, path.to_owned())).collect();
     assert_eq!(tested, documented, "left: the table in routes.rs, right: the OpenAPI document");
 }
 
 #[test]
-fn described_body_fields_match_the_table() {
-    let description = read();
-    let mut faults = Vec::new();
+fn openapi_body_fields_match_the_tested_fields() {
+    let description = openapi();
+    let mut failures = Vec::new();
     for (method, path, operation) in operations(&description) {
         let route = ROUTES.iter().find(|route| route.method == method && route.path == path).unwrap();
         let body = &operation["requestBody"]["content"]["application/json"]["schema"];
         let body = resolve(&description, body);
         if route.fields.is_empty() {
-            faults.extend(
+            failures.extend(
                 (!body.is_null()).then(|| format!("{method} {path}: describes a body that the route does not read")),
             );
             continue;
@@ -37,22 +37,22 @@ fn described_body_fields_match_the_table() {
             .as_object()
             .unwrap()
             .iter()
-            .map(|(name, form)| (name.as_str(), required.contains(name.as_str()), type_of(&description, form)))
+            .map(|(name, schema)| (name.as_str(), required.contains(name.as_str()), schema_type(&description, schema)))
             .collect();
         let tested: BTreeSet<_> =
             route.fields.iter().map(|field| (field.name, field.required, tested_type(field))).collect();
-        let right = described == tested && body["additionalProperties"] == false;
-        faults.extend((!right).then(|| format!("{method} {path}: described {described:?}, tested {tested:?}")));
+        let is_expected = described == tested && body["additionalProperties"] == false;
+        failures.extend((!is_expected).then(|| format!("{method} {path}: described {described:?}, tested {tested:?}")));
     }
-    assert_none(&faults);
+    assert_no_failures(&failures);
 }
 
-/// The type of a field. Alternatives are null or have the same type.
-fn type_of<'a>(description: &'a Value, form: &'a Value) -> &'a str {
-    let form = resolve(description, form);
-    match form["oneOf"].as_array() {
-        Some(either) => type_of(description, &either[0]),
-        None => form["type"].as_str().unwrap_or_default(),
+/// The JSON type of a schema. The alternatives of `oneOf` have the same type or are null.
+fn schema_type<'a>(description: &'a Value, schema: &'a Value) -> &'a str {
+    let schema = resolve(description, schema);
+    match schema["oneOf"].as_array() {
+        Some(alternatives) => schema_type(description, &alternatives[0]),
+        None => schema["type"].as_str().unwrap_or_default(),
     }
 }
 
@@ -67,11 +67,11 @@ fn tested_type(field: &Field) -> &'static str {
 }
 
 #[test]
-fn described_errors_match_the_documentation() {
-    let description = read();
-    let mut faults = Vec::new();
+fn openapi_errors_match_the_api_page() {
+    let description = openapi();
+    let mut failures = Vec::new();
     for (method, path, operation) in operations(&description) {
-        let RouteRow { errors, good, .. } = route_row(&method, path);
+        let RouteRow { errors, success_status, .. } = route_row(&method, path);
         let responses = operation["responses"].as_object().unwrap();
         let examples = responses.values().filter_map(|response| {
             response["content"]["application/json"]["examples"].as_object().map(serde_json::Map::values)
@@ -79,11 +79,15 @@ fn described_errors_match_the_documentation() {
         let described: BTreeSet<_> =
             examples.flatten().filter_map(|example| example["value"]["error"]["code"].as_str()).collect();
         let missing: Vec<_> = errors.iter().filter(|code| !described.contains(code.as_str())).collect();
-        let surplus: Vec<_> = described.iter().filter(|code| !route_row(&method, path).allows(code)).collect();
-        let limited = route_row(&method, path).category.is_some() == responses.contains_key("429");
-        let right = limited && missing.is_empty() && surplus.is_empty() && responses.contains_key(&good.to_string());
-        let message = || format!("{method} {path}: described {described:?}, documented {errors:?} and {good}");
-        faults.extend((!right).then(message));
+        let undocumented: Vec<_> = described.iter().filter(|code| !route_row(&method, path).allows(code)).collect();
+        let limit_matches = route_row(&method, path).category.is_some() == responses.contains_key("429");
+        let is_expected = limit_matches
+            && missing.is_empty()
+            && undocumented.is_empty()
+            && responses.contains_key(&success_status.to_string());
+        let message =
+            || format!("{method} {path}: described {described:?}, documented {errors:?} and {success_status}");
+        failures.extend((!is_expected).then(message));
     }
-    assert_none(&faults);
+    assert_no_failures(&failures);
 }

@@ -44,17 +44,17 @@ pub struct Fixture {
     pub token: String,
     pub role: String,
     /// A role that tests may delete.
-    pub deletable: String,
+    pub deletable_role: String,
     /// A key of full scope that tests may revoke.
     pub spare_key: String,
     /// The signing key that has not signed anything yet.
     pub next_kid: String,
-    /// Webhooks of the service and of the deployment; each received an event.
+    /// Webhooks of the service and of the deployment. Each has received an event.
     pub webhooks: [Webhooks; 2],
-    /// The id of that event.
+    /// Id of the event that the webhooks received.
     pub event: String,
     receiver: Upstream,
-    number: AtomicU32,
+    next_number: AtomicU32,
     database: Mutex<Database>,
 }
 
@@ -89,23 +89,23 @@ impl Fixture {
         let webhooks = [service_webhooks, Webhooks::create(&control, "/webhooks", &receiver).await];
         control.assign(&agent.id, &role).await;
         let event = delivered_event(&control, &webhooks[0].permanent).await;
-        let deletable = control.create_role("doomed", &["read"]).await;
+        let deletable_role = control.create_role("deletable", &["read"]).await;
         let spare_key = control.create_key(control.service(), "full").await;
         let next_kid = control.signing_key("next").await;
-        let (token, database) = (agent.token().await, Mutex::new(Database::of(&control).await));
-        let number = AtomicU32::new(0);
+        let (token, database) = (agent.token().await, Mutex::new(Database::connect_to(&control).await));
+        let next_number = AtomicU32::new(0);
         Self {
             control,
             agent,
             token,
             role,
-            deletable,
+            deletable_role,
             spare_key,
             next_kid,
             webhooks,
             event,
             receiver,
-            number,
+            next_number,
             database,
         }
     }
@@ -137,8 +137,8 @@ impl Fixture {
     /// The path of a route with ids filled in.
     pub fn path(&self, route: &Route) -> String {
         let key_id = format!("key_{}", &self.spare_key["svc_sk_".len()..][..26]);
-        let deletable = route.method == "DELETE" && route.again.is_some();
-        let role = if deletable { &self.deletable } else { &self.role };
+        let deletable = route.method == "DELETE" && route.repeated_status.is_some();
+        let role = if deletable { &self.deletable_role } else { &self.role };
         let webhooks = self.webhooks_of(route);
         let ids = [
             ("service", self.control.service()),
@@ -158,15 +158,15 @@ impl Fixture {
         &self.webhooks[usize::from(route.path.starts_with("/webhooks"))]
     }
 
-    /// A valid body for a route; single-use values are new in each call.
+    /// A valid body for a route. Each call generates new single-use values.
     pub async fn body(&self, route: &Route) -> Map<String, Value> {
-        let template: String = route.fields.iter().map(|field| field.good).collect();
+        let template: String = route.fields.iter().map(|field| field.valid_value).collect();
         let mut values = vec![
             ("agent", self.agent.id.clone()),
             ("service", self.control.service().to_owned()),
             ("role", self.role.clone()),
             ("receiver", self.receiver.url()),
-            ("number", self.number.fetch_add(1, Ordering::Relaxed).to_string()),
+            ("number", self.next_number.fetch_add(1, Ordering::Relaxed).to_string()),
         ];
         if template.contains("<pem>") {
             values.push(("pem", PrivateKey::generate().public_pem().unwrap().replace('\n', "\\n")));
@@ -181,7 +181,7 @@ impl Fixture {
         let fill = |text: &str| {
             values.iter().fold(text.to_owned(), |text, (name, value)| text.replace(&format!("<{name}>"), value))
         };
-        let value = |field: &Field| serde_json::from_str(&fill(field.good)).expect(field.good);
+        let value = |field: &Field| serde_json::from_str(&fill(field.valid_value)).expect(field.valid_value);
         route.fields.iter().map(|field| (field.name.to_owned(), value(field))).collect()
     }
 
@@ -220,14 +220,14 @@ impl Webhooks {
 /// The id of the event that was delivered to a webhook of the service.
 async fn delivered_event(control: &ControlPlane, webhook: &str) -> String {
     let path = control.path(&format!("/webhooks/{webhook}/deliveries?status=delivered"));
-    let found = async || {
+    let event_id = async || {
         let page = control.api.get_as(control.key(), &path).await.expect(200);
         page["data"][0]["eventId"].as_str().map(str::to_owned)
     };
-    eventually("the role assignment is delivered to the webhook", found, || control.log()).await
+    eventually("the role assignment is delivered to the webhook", event_id, || control.log()).await
 }
 
-/// Describes what is wrong with the format of an error response.
+/// Describes how the format of an error response is wrong.
 pub fn malformed_error(response: &HttpResponse) -> Option<&'static str> {
     let error = &response.body["error"];
     if !(400..500).contains(&response.status) {
@@ -246,26 +246,27 @@ pub fn malformed_error(response: &HttpResponse) -> Option<&'static str> {
 }
 
 /// Describes an error code that docs/use/api.md does not list for the route.
-pub fn undocumented(route: &Route, response: &HttpResponse) -> Option<String> {
+pub fn undocumented_error(route: &Route, response: &HttpResponse) -> Option<String> {
     let code = response.text("/error/code");
-    let fine = response.status < 400 || route_row(route.method, route.path).allows(code);
-    (!fine).then(|| format!("{} {}: docs/use/api.md does not list {code}", route.method, route.path))
+    let is_documented = response.status < 400 || route_row(route.method, route.path).allows(code);
+    (!is_documented).then(|| format!("{} {}: docs/use/api.md does not list {code}", route.method, route.path))
 }
 
-/// Describes how a response differs from the expected error about the expected fields.
-pub fn fault(response: &HttpResponse, expected: (u16, &str), fields: Option<&[&str]>) -> Option<String> {
-    let named: Option<Vec<_>> = response.body["error"]["details"]["fields"].as_object().map(|map| map.keys().collect());
-    let right = (response.status, response.text("/error/code")) == expected
-        && fields.is_none_or(|fields| named.is_some_and(|named| named == fields));
-    let field_type = malformed_error(response);
-    (field_type.is_some() || !right).then(|| {
-        let field_type = field_type.unwrap_or_default();
-        format!("expected {expected:?} about {fields:?}, got {} {} {field_type}", response.status, response.body)
+/// Describes how an error response differs from the expected error code and fields.
+pub fn error_mismatch(response: &HttpResponse, expected: (u16, &str), fields: Option<&[&str]>) -> Option<String> {
+    let actual_fields: Option<Vec<_>> =
+        response.body["error"]["details"]["fields"].as_object().map(|map| map.keys().collect());
+    let is_expected = (response.status, response.text("/error/code")) == expected
+        && fields.is_none_or(|fields| actual_fields.is_some_and(|actual_fields| actual_fields == fields));
+    let format_error = malformed_error(response);
+    (format_error.is_some() || !is_expected).then(|| {
+        let format_error = format_error.unwrap_or_default();
+        format!("expected {expected:?} about {fields:?}, got {} {} {format_error}", response.status, response.body)
     })
 }
 
 /// Panics with all faults at once.
 #[track_caller]
-pub fn assert_none(faults: &[String]) {
-    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+pub fn assert_no_failures(failures: &[String]) {
+    assert!(failures.is_empty(), "{} faults:\n{}", failures.len(), failures.join("\n"));
 }

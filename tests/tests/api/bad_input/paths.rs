@@ -1,42 +1,42 @@
-//! Hostile ids in paths, on every route that has one.
+//! Sends hostile ids in the paths of all routes that contain an id.
 
 use super::{
-    fixture::{Fixture, assert_none, fault, undocumented},
+    fixture::{Fixture, assert_no_failures, error_mismatch, undocumented_error},
     routes::ROUTES,
 };
 use countersign_tests::HttpResponse;
 
 /// Hostile ids, percent-encoded, and whether each decodes to UTF-8.
-fn hostile_ids(good: &str) -> Vec<(String, bool)> {
+fn hostile_ids(valid_id: &str) -> Vec<(String, bool)> {
     // A key thumbprint has no prefix.
-    let (prefix, digits) = good.split_once('_').filter(|_| good.len() == 31).unwrap_or(("kid", good));
+    let (prefix, suffix) = valid_id.split_once('_').filter(|_| valid_id.len() == 31).unwrap_or(("kid", valid_id));
     let texts = [
         "nonsense".to_owned(),
         "%00".into(),
-        format!("{good}%00"),
-        format!("%20{good}"),
-        format!("{good}%0a"),
-        format!("{good}%2f"),
-        format!("..%2f{good}"),
-        good.to_uppercase(),
-        format!("{prefix}_{}", &digits[1..]),
-        format!("{prefix}_{digits}0"),
-        format!("{prefix}_8{}", &digits[1..]),
-        format!("tok_{digits}"),
+        format!("{valid_id}%00"),
+        format!("%20{valid_id}"),
+        format!("{valid_id}%0a"),
+        format!("{valid_id}%2f"),
+        format!("..%2f{valid_id}"),
+        valid_id.to_uppercase(),
+        format!("{prefix}_{}", &suffix[1..]),
+        format!("{prefix}_{suffix}0"),
+        format!("{prefix}_8{}", &suffix[1..]),
+        format!("tok_{suffix}"),
         "%27%20OR%201=1--".into(),
         "%F0%9F%A4%96".into(),
         "%7Bservice%7D".into(),
         "a".repeat(8_000),
         "%25".into(),
     ];
-    let not_text = ["%ff".to_owned(), "%c0%80".into(), format!("{good}%ed%a0%80")];
-    texts.map(|text| (text, true)).into_iter().chain(not_text.map(|bytes| (bytes, false))).collect()
+    let invalid_utf8 = ["%ff".to_owned(), "%c0%80".into(), format!("{valid_id}%ed%a0%80")];
+    texts.map(|text| (text, true)).into_iter().chain(invalid_utf8.map(|bytes| (bytes, false))).collect()
 }
 
 #[tokio::test]
 async fn invalid_ids_in_paths_return_404() {
     let fixture = Fixture::new().await;
-    let mut faults = Vec::new();
+    let mut failures = Vec::new();
     for route in ROUTES {
         let body = fixture.body(route).await;
         let before = fixture.rows().await;
@@ -56,21 +56,25 @@ async fn invalid_ids_in_paths_return_404() {
                 let response =
                     HttpResponse::send(if route.fields.is_empty() { request } else { request.json(&body) }).await;
                 let expected = (404, if is_text { code } else { "NOT_FOUND" });
-                let fault = fault(&response, expected, None);
-                faults.extend(fault.map(|fault| format!("{} {} with {name} {id}: {fault}", route.method, route.path)));
-                faults.extend(if is_text { undocumented(route, &response) } else { None });
+                let mismatch = error_mismatch(&response, expected, None);
+                failures.extend(
+                    mismatch.map(|mismatch| format!("{} {} with {name} {id}: {mismatch}", route.method, route.path)),
+                );
+                failures.extend(if is_text { undocumented_error(route, &response) } else { None });
             }
         }
         let after = fixture.rows().await;
-        faults.extend(after.difference(&before).map(|row| format!("{}: a row changed: {row}", route.path)));
+        failures.extend(
+            after.difference(&before).map(|row| format!("{}: a refused request changed the row {row}", route.path)),
+        );
     }
-    assert_none(&faults);
+    assert_no_failures(&failures);
 }
 
 #[tokio::test]
-async fn other_methods_return_405_with_the_allowed_ones() {
+async fn other_methods_return_405_with_the_allowed_methods() {
     let fixture = Fixture::new().await;
-    let mut faults = Vec::new();
+    let mut failures = Vec::new();
     for route in ROUTES {
         for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "get"] {
             if ROUTES.iter().any(|other| other.path == route.path && other.method == method) {
@@ -79,11 +83,14 @@ async fn other_methods_return_405_with_the_allowed_ones() {
             let response =
                 HttpResponse::send(fixture.authorize(route, fixture.control.api.request(method, &fixture.path(route))))
                     .await;
-            let fault = fault(&response, (405, "METHOD_NOT_ALLOWED"), None);
-            faults.extend(fault.map(|fault| format!("{method} {}: {fault}", route.path)));
+            let mismatch = error_mismatch(&response, (405, "METHOD_NOT_ALLOWED"), None);
+            failures.extend(mismatch.map(|mismatch| format!("{method} {}: {mismatch}", route.path)));
             let allowed = response.header("allow").split(',').any(|allowed| allowed == route.method);
-            faults.extend((!allowed).then(|| format!("{method} {}: allow {:?}", route.path, response.header("allow"))));
+            failures.extend(
+                (!allowed)
+                    .then(|| format!("{method} {}: the header `allow` is {:?}", route.path, response.header("allow"))),
+            );
         }
     }
-    assert_none(&faults);
+    assert_no_failures(&failures);
 }

@@ -1,8 +1,8 @@
-//! Each error that docs/use/api.md documents for a route is returned for a request that causes it.
+//! Tests that each route returns the errors and has the rate limit that docs/use/api.md documents.
 
 use super::{
     contract::{ROUTE_ROWS, RouteRow, route_row},
-    fixture::{Fixture, assert_none, malformed_error},
+    fixture::{Fixture, assert_no_failures, malformed_error},
     routes::{Access, ROUTES, Route},
 };
 use countersign_tests::{Agent, HttpResponse};
@@ -16,11 +16,11 @@ struct RefusalFixture {
     fixture: Fixture,
     other_key: String,
     sync_key: String,
-    stranger: String,
-    /// A suspended agent; `challenge_response` and `refresh` are a signed challenge and a refresh token from before.
+    other_user: String,
+    /// A suspended agent. It received `challenge_response` and `refresh_token` before the suspension.
     suspended: Agent,
     challenge_response: Map<String, Value>,
-    refresh: String,
+    refresh_token: String,
     /// An agent whose role names have the maximum total length.
     agent_at_limit: Agent,
     extra_role: String,
@@ -34,7 +34,7 @@ impl RefusalFixture {
         let (_, other_key) = control.create_service(json!({ "name": "other" })).await;
         let sync_key = control.create_key(control.service(), "sync").await;
         let suspended = Agent::register(control, "Suspended").await;
-        let refresh = suspended.login().await.refresh_token.expose_secret().to_owned();
+        let refresh_token = suspended.login().await.refresh_token.expose_secret().to_owned();
         let challenge = control.api.post("/auth/challenge", json!({ "agentId": suspended.id })).await.expect(200);
         let signature = suspended.key.sign(challenge["nonce"].as_str().unwrap());
         let challenge_response = json!({ "challengeId": challenge["challengeId"], "signature": signature });
@@ -43,71 +43,77 @@ impl RefusalFixture {
         control.set_status(&revoked.id, "revoked").await.expect(200);
         let agent_at_limit = Agent::register(control, "At the limit").await;
         // 32 names of 64 characters and their separators exceed 2 KiB.
-        let mut last = String::new();
+        let mut extra_role = String::new();
         for number in 0..32 {
-            last = control.create_role(&format!("{number:064}"), &[]).await;
+            extra_role = control.create_role(&format!("{number:064}"), &[]).await;
             if number < 31 {
-                control.assign(&agent_at_limit.id, &last).await;
+                control.assign(&agent_at_limit.id, &extra_role).await;
             }
         }
-        let stranger = control.mint_human("stranger");
+        let other_user = control.mint_human("stranger");
         let challenge_response = challenge_response.as_object().unwrap().clone();
         Self {
             fixture,
             other_key,
             sync_key,
-            stranger,
+            other_user,
             suspended,
             challenge_response,
-            refresh,
+            refresh_token,
             agent_at_limit,
-            extra_role: last,
+            extra_role,
             revoked,
         }
     }
 
     /// A valid request with one field replaced.
-    async fn with(&self, route: &Route, field: &str, value: impl Into<Value>) -> RequestBuilder {
+    async fn with_field(&self, route: &Route, field: &str, value: impl Into<Value>) -> RequestBuilder {
         let mut body = self.fixture.body(route).await;
         body.insert(field.to_owned(), value.into());
         self.fixture.authorized(route).json(&body)
     }
 
     /// A valid request to another path.
-    async fn at(&self, route: &Route, path: &str) -> RequestBuilder {
+    async fn with_path(&self, route: &Route, path: &str) -> RequestBuilder {
         let request = self.fixture.authorize(route, self.fixture.control.api.request(route.method, path));
         if route.fields.is_empty() { request } else { request.json(&self.fixture.body(route).await) }
     }
 
     /// A request that causes this error.
     async fn request_causing(&self, route: &Route, code: &str) -> RequestBuilder {
-        let named = |name: &str| route.path.contains(&format!("{{{name}}}"));
-        let has = |name: &str| route.fields.iter().any(|field| field.name == name);
+        let path_has = |name: &str| route.path.contains(&format!("{{{name}}}"));
+        let body_has = |name: &str| route.fields.iter().any(|field| field.name == name);
         match code {
             "UNSUPPORTED_MEDIA_TYPE" => self.fixture.authorized(route).header("content-type", "text/plain").body("{}"),
             "VALIDATION_ERROR" if route.fields.is_empty() => {
-                self.at(route, &format!("{}?limit=0", self.fixture.path(route))).await
+                self.with_path(route, &format!("{}?limit=0", self.fixture.path(route))).await
             }
-            "VALIDATION_ERROR" => self.with(route, "extra", 1).await,
-            "AUTHENTICATION_FAILED" if has("challengeId") => self.with(route, "challengeId", "chal_unknown").await,
-            "AUTHENTICATION_FAILED" if has("refreshToken") => self.with(route, "refreshToken", "rf_unknown").await,
+            "VALIDATION_ERROR" => self.with_field(route, "extra", 1).await,
+            "AUTHENTICATION_FAILED" if body_has("challengeId") => {
+                self.with_field(route, "challengeId", "chal_unknown").await
+            }
+            "AUTHENTICATION_FAILED" if body_has("refreshToken") => {
+                self.with_field(route, "refreshToken", "rf_unknown").await
+            }
             "AUTHENTICATION_FAILED" => self.with_credential(route, "nonsense").await,
             "INSUFFICIENT_PERMISSIONS" => self.forbidden_request(route).await,
-            "INVALID_SIGNATURE" => self.with(route, "signature", "00").await,
-            "SERVICE_NOT_FOUND" if named("service") => self.with_unknown_id(route, "service").await,
-            "SERVICE_NOT_FOUND" if route.path == "/audit" => self.at(route, "/audit?serviceId=nowhere").await,
-            "SERVICE_NOT_FOUND" => self.with(route, "serviceId", "svc_00000000000000000000000000").await,
-            "AGENT_NOT_FOUND" if named("agent") => self.with_unknown_id(route, "agent").await,
-            "AGENT_NOT_FOUND" if route.path == "/audit" => self.at(route, "/audit?agentId=nowhere").await,
-            "AGENT_NOT_FOUND" => self.with(route, "agentId", "agent_00000000000000000000000000").await,
-            "ROLE_NOT_FOUND" if named("role") => self.with_unknown_id(route, "role").await,
-            "ROLE_NOT_FOUND" if has("roleId") => self.with(route, "roleId", "role_00000000000000000000000000").await,
-            "ROLE_NOT_FOUND" => self.at(route, &format!("{}?role=role_nowhere", self.fixture.path(route))).await,
+            "INVALID_SIGNATURE" => self.with_field(route, "signature", "00").await,
+            "SERVICE_NOT_FOUND" if path_has("service") => self.with_unknown_id(route, "service").await,
+            "SERVICE_NOT_FOUND" if route.path == "/audit" => self.with_path(route, "/audit?serviceId=nowhere").await,
+            "SERVICE_NOT_FOUND" => self.with_field(route, "serviceId", "svc_00000000000000000000000000").await,
+            "AGENT_NOT_FOUND" if path_has("agent") => self.with_unknown_id(route, "agent").await,
+            "AGENT_NOT_FOUND" if route.path == "/audit" => self.with_path(route, "/audit?agentId=nowhere").await,
+            "AGENT_NOT_FOUND" => self.with_field(route, "agentId", "agent_00000000000000000000000000").await,
+            "ROLE_NOT_FOUND" if path_has("role") => self.with_unknown_id(route, "role").await,
+            "ROLE_NOT_FOUND" if body_has("roleId") => {
+                self.with_field(route, "roleId", "role_00000000000000000000000000").await
+            }
+            "ROLE_NOT_FOUND" => self.with_path(route, &format!("{}?role=role_nowhere", self.fixture.path(route))).await,
             "WEBHOOK_NOT_FOUND" => self.with_unknown_id(route, "webhook").await,
-            "NOT_FOUND" if named("event") => self.with_unknown_id(route, "event").await,
-            "NOT_FOUND" if named("file") => self.with_unknown_id(route, "file").await,
-            "NOT_FOUND" if named("kid") => self.with_unknown_id(route, "kid").await,
-            "NOT_FOUND" if named("key") => self.with_unknown_id(route, "key").await,
+            "NOT_FOUND" if path_has("event") => self.with_unknown_id(route, "event").await,
+            "NOT_FOUND" if path_has("file") => self.with_unknown_id(route, "file").await,
+            "NOT_FOUND" if path_has("kid") => self.with_unknown_id(route, "kid").await,
+            "NOT_FOUND" if path_has("key") => self.with_unknown_id(route, "key").await,
             "CONFLICT" => self.conflicting_request(route).await,
             other => panic!(
                 "docs/use/api.md documents {other} for {} {}: add a request that causes it",
@@ -117,13 +123,13 @@ impl RefusalFixture {
     }
 
     async fn with_unknown_id(&self, route: &Route, name: &str) -> RequestBuilder {
-        let (mut path, whole) = (route.path.to_owned(), self.fixture.path(route));
+        let (mut path, full_path) = (route.path.to_owned(), self.fixture.path(route));
         for (template, part) in
-            route.path.split('/').zip(whole.split('/')).filter(|(template, _)| template.starts_with('{'))
+            route.path.split('/').zip(full_path.split('/')).filter(|(template, _)| template.starts_with('{'))
         {
             path = path.replace(template, if template == format!("{{{name}}}") { "nowhere" } else { part });
         }
-        self.at(route, &path).await
+        self.with_path(route, &path).await
     }
 
     async fn with_credential(&self, route: &Route, credential: &str) -> RequestBuilder {
@@ -133,10 +139,12 @@ impl RefusalFixture {
 
     async fn forbidden_request(&self, route: &Route) -> RequestBuilder {
         match (route.access, route.path) {
-            (Access::Public, "/auth/challenge") => self.with(route, "agentId", self.suspended.id.as_str()).await,
+            (Access::Public, "/auth/challenge") => self.with_field(route, "agentId", self.suspended.id.as_str()).await,
             (Access::Public, "/auth/authenticate") => self.fixture.authorized(route).json(&self.challenge_response),
-            (Access::Public, "/auth/refresh") => self.with(route, "refreshToken", self.refresh.as_str()).await,
-            (Access::Owner | Access::Admin, _) => self.with_credential(route, &self.stranger).await,
+            (Access::Public, "/auth/refresh") => {
+                self.with_field(route, "refreshToken", self.refresh_token.as_str()).await
+            }
+            (Access::Owner | Access::Admin, _) => self.with_credential(route, &self.other_user).await,
             (Access::AnyFullKey, _) => self.with_credential(route, &self.sync_key).await,
             (Access::Verifier | Access::Manager, _) => self.with_credential(route, &self.other_key).await,
             (Access::Public | Access::PublicOrHuman | Access::HumanUser, path) => panic!("{path} accepts every caller"),
@@ -147,23 +155,23 @@ impl RefusalFixture {
         let long: Vec<_> = (0..33).map(|number| format!("{number:0128}")).collect();
         match (route.method, route.path) {
             (_, "/auth/register" | "/trust/feedback") => {
-                let with_key = |request: RequestBuilder| request.header("idempotency-key", "one-of-conflict");
+                let with_key = |request: RequestBuilder| request.header("idempotency-key", "conflict");
                 let body = self.fixture.body(route).await;
                 let first = HttpResponse::send(with_key(self.fixture.authorized(route).json(&body))).await;
-                assert_eq!(first.status, route.good, "{}", first.body);
+                assert_eq!(first.status, route.success_status, "{}", first.body);
                 let mut other = body;
                 other.insert("metadata".to_owned(), json!({ "other": true }));
                 with_key(self.fixture.authorized(route).json(&other))
             }
             ("POST", path) if path.ends_with("/webhooks") => {
-                let make = async || {
+                let create = async || {
                     HttpResponse::send(self.fixture.authorized(route).json(&self.fixture.body(route).await)).await
                 };
-                while make().await.status == route.good {}
+                while create().await.status == route.success_status {}
                 self.fixture.authorized(route).json(&self.fixture.body(route).await)
             }
-            ("POST", "/services/{service}/roles") => self.with(route, "name", "reader").await,
-            ("PATCH", "/services/{service}/roles/{role}") => self.with(route, "permissions", json!(long)).await,
+            ("POST", "/services/{service}/roles") => self.with_field(route, "name", "reader").await,
+            ("PATCH", "/services/{service}/roles/{role}") => self.with_field(route, "permissions", json!(long)).await,
             ("POST", "/services/{service}/agents/{agent}/roles") => {
                 let path = self.fixture.path(route).replace(&self.fixture.agent.id, &self.agent_at_limit.id);
                 let request = self.fixture.control.api.request(route.method, &path);
@@ -171,7 +179,7 @@ impl RefusalFixture {
             }
             ("PUT", "/agents/{agent}/status") => {
                 let path = self.fixture.path(route).replace(&self.fixture.agent.id, &self.revoked.id);
-                self.at(route, &path).await
+                self.with_path(route, &path).await
             }
             (method, path) => {
                 panic!("docs/use/api.md documents CONFLICT for {method} {path}: add a request that causes it")
@@ -182,50 +190,52 @@ impl RefusalFixture {
 
 #[test]
 fn documented_routes_match_the_tested_routes() {
-    let describe = |method: &str, path: &str, access: Access, good: u16| format!("{method} {path} {access:?} {good}");
+    let describe =
+        |method: &str, path: &str, access: Access, status: u16| format!("{method} {path} {access:?} {status}");
     let documented: BTreeSet<_> =
-        ROUTE_ROWS.iter().map(|row| describe(&row.method, &row.path, row.access, row.good)).collect();
+        ROUTE_ROWS.iter().map(|row| describe(&row.method, &row.path, row.access, row.success_status)).collect();
     let tested: BTreeSet<_> =
-        ROUTES.iter().map(|route| describe(route.method, route.path, route.access, route.good)).collect();
-    assert_eq!(documented, tested, "left: docs/use/api.md, right: the table in routes.rs");
+        ROUTES.iter().map(|route| describe(route.method, route.path, route.access, route.success_status)).collect();
+    assert_eq!(documented, tested, "left: docs/use/api.md, right: ROUTES");
     assert_eq!(ROUTE_ROWS.len(), documented.len(), "no route is listed twice");
 }
 
 #[tokio::test]
-async fn every_documented_error_occurs() {
-    let scenario = RefusalFixture::new().await;
-    let mut faults = Vec::new();
+async fn every_documented_error_is_returned() {
+    let fixture = RefusalFixture::new().await;
+    let mut failures = Vec::new();
     for route in ROUTES {
         let RouteRow { errors, .. } = route_row(route.method, route.path);
         for code in errors {
-            let response = HttpResponse::send(scenario.request_causing(route, code).await).await;
-            let right = response.text("/error/code") == code && malformed_error(&response).is_none();
+            let response = HttpResponse::send(fixture.request_causing(route, code).await).await;
+            let is_expected = response.text("/error/code") == code && malformed_error(&response).is_none();
             let message = || {
                 format!("{} {}: expected {code}, got {} {}", route.method, route.path, response.status, response.body)
             };
-            faults.extend((!right).then(message));
+            failures.extend((!is_expected).then(message));
         }
     }
-    assert_none(&faults);
+    assert_no_failures(&failures);
 }
 
 #[tokio::test]
 async fn every_route_has_its_documented_rate_limit() {
     let fixture = Fixture::new().await;
-    let mut faults = Vec::new();
+    let mut failures = Vec::new();
     for route in ROUTES {
         let request = fixture.authorized(route);
         let request = if route.fields.is_empty() { request } else { request.json(&fixture.body(route).await) };
         let response = HttpResponse::send(request).await;
         let policy = response.header("ratelimit-policy");
         let RouteRow { category, .. } = route_row(route.method, route.path);
-        let right = match category {
+        let is_expected = match category {
             Some(category) => policy.starts_with(&format!("\"{category}\";")),
             None => policy.is_empty(),
         };
-        faults.extend(
-            (!right).then(|| format!("{} {}: expected category {category:?}, got {policy}", route.method, route.path)),
+        failures.extend(
+            (!is_expected)
+                .then(|| format!("{} {}: expected category {category:?}, got {policy}", route.method, route.path)),
         );
     }
-    assert_none(&faults);
+    assert_no_failures(&failures);
 }

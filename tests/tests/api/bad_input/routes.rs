@@ -5,15 +5,15 @@ use FieldType::{Array, Boolean, MultiLine, Number, Object, SingleLine};
 /// Who may call a route. `credentials` has the errors for all other callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Everybody; credentials are ignored.
+    /// All callers. Credentials are ignored.
     Public,
-    /// Everybody in this configuration; a credential must be a human token.
+    /// All callers in the test configuration. A credential must be a human token.
     PublicOrHuman,
-    /// The service's keys of either scope.
+    /// API keys of the service, with either scope.
     Verifier,
-    /// Any service's keys of full scope.
+    /// API keys of any service, with scope `full`.
     AnyFullKey,
-    /// The service's keys of full scope, its owner, administrators.
+    /// API keys of the service with scope `full`, its owner, and administrators.
     Manager,
     /// The owner and administrators.
     Owner,
@@ -27,13 +27,13 @@ pub enum Access {
 #[derive(Debug)]
 pub struct Route {
     pub method: &'static str,
-    /// As in the router; the fixture replaces the names in braces.
+    /// Path as in the router. The fixture replaces the names in braces with ids.
     pub path: &'static str,
     pub access: Access,
-    /// The status for a valid request.
-    pub good: u16,
-    /// The status for the same request repeated, if it differs because the resource was used up.
-    pub again: Option<u16>,
+    /// Status of a valid request.
+    pub success_status: u16,
+    /// Status of the same request when repeated, if it differs because the first request consumed the resource.
+    pub repeated_status: Option<u16>,
     /// The fields of the body; empty for a route that reads no body.
     pub fields: &'static [Field],
 }
@@ -41,9 +41,9 @@ pub struct Route {
 /// The type of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldType {
-    /// A non-empty text on one line.
+    /// A non-empty string on one line.
     SingleLine,
-    /// A text that may be empty or have several lines.
+    /// A string that may be empty or have several lines.
     MultiLine,
     Boolean,
     /// A number from 0 to 100.
@@ -58,15 +58,15 @@ pub enum FieldType {
 pub struct Field {
     pub name: &'static str,
     pub kind: FieldType,
-    /// A valid value in JSON; the fixture replaces `<name>`.
-    pub good: &'static str,
+    /// A valid JSON value. The fixture replaces placeholders such as `<agent>`.
+    pub valid_value: &'static str,
     pub required: bool,
-    /// The expected result for a value that is invalid or unknown.
-    pub nonsense: (u16, &'static str),
+    /// Expected status and error code for an invalid or unknown value.
+    pub invalid_value_error: (u16, &'static str),
 }
 
-const fn field(name: &'static str, kind: FieldType, good: &'static str) -> Field {
-    Field { name, kind, good, required: true, nonsense: (400, "VALIDATION_ERROR") }
+const fn field(name: &'static str, kind: FieldType, valid_value: &'static str) -> Field {
+    Field { name, kind, valid_value, required: true, invalid_value_error: (400, "VALIDATION_ERROR") }
 }
 
 impl Field {
@@ -74,31 +74,37 @@ impl Field {
         Self { required: false, ..self }
     }
 
-    const fn nonsense_returns(self, status: u16, code: &'static str) -> Self {
-        Self { nonsense: (status, code), ..self }
+    const fn with_invalid_value_error(self, status: u16, code: &'static str) -> Self {
+        Self { invalid_value_error: (status, code), ..self }
     }
 }
 
 const fn service_id() -> Field {
-    field("serviceId", SingleLine, r#""<service>""#).nonsense_returns(404, "SERVICE_NOT_FOUND").optional()
+    field("serviceId", SingleLine, r#""<service>""#).with_invalid_value_error(404, "SERVICE_NOT_FOUND").optional()
 }
 
-const fn route(method: &'static str, path: &'static str, access: Access, good: u16, fields: &'static [Field]) -> Route {
-    Route { method, path, access, good, again: None, fields }
+const fn route(
+    method: &'static str,
+    path: &'static str,
+    access: Access,
+    success_status: u16,
+    fields: &'static [Field],
+) -> Route {
+    Route { method, path, access, success_status, repeated_status: None, fields }
 }
 
 impl Route {
-    const fn repeated(self, again: u16) -> Self {
-        Self { again: Some(again), ..self }
+    const fn with_repeated_status(self, status: u16) -> Self {
+        Self { repeated_status: Some(status), ..self }
     }
 
     /// Whether the status is an expected success.
     pub fn accepts(&self, status: u16) -> bool {
-        status == self.good || Some(status) == self.again
+        status == self.success_status || Some(status) == self.repeated_status
     }
 
     /// The body limit in bytes.
-    pub fn limit(&self) -> usize {
+    pub fn body_limit(&self) -> usize {
         let kibibytes = if self.path.starts_with("/auth/") && self.path != "/auth/revoke" { 16 } else { 64 };
         kibibytes * 1024
     }
@@ -122,7 +128,7 @@ pub const ROUTES: &[Route] = &[
         "/auth/challenge",
         Access::Public,
         200,
-        &[field("agentId", SingleLine, r#""<agent>""#).nonsense_returns(404, "AGENT_NOT_FOUND"), service_id()],
+        &[field("agentId", SingleLine, r#""<agent>""#).with_invalid_value_error(404, "AGENT_NOT_FOUND"), service_id()],
     ),
     route(
         "POST",
@@ -130,8 +136,8 @@ pub const ROUTES: &[Route] = &[
         Access::Public,
         200,
         &[
-            field("challengeId", SingleLine, r#""<challenge>""#).nonsense_returns(401, "AUTHENTICATION_FAILED"),
-            field("signature", SingleLine, r#""<signature>""#).nonsense_returns(400, "INVALID_SIGNATURE"),
+            field("challengeId", SingleLine, r#""<challenge>""#).with_invalid_value_error(401, "AUTHENTICATION_FAILED"),
+            field("signature", SingleLine, r#""<signature>""#).with_invalid_value_error(400, "INVALID_SIGNATURE"),
             service_id(),
         ],
     ),
@@ -141,7 +147,7 @@ pub const ROUTES: &[Route] = &[
         Access::Public,
         200,
         &[
-            field("refreshToken", SingleLine, r#""<refresh>""#).nonsense_returns(401, "AUTHENTICATION_FAILED"),
+            field("refreshToken", SingleLine, r#""<refresh>""#).with_invalid_value_error(401, "AUTHENTICATION_FAILED"),
             service_id(),
         ],
     ),
@@ -150,10 +156,10 @@ pub const ROUTES: &[Route] = &[
         "/auth/revoke",
         Access::Public,
         200,
-        // An unknown token returns 200 (RFC 7009, section 2.2). The route accepts a form too.
+        // An unknown token returns 200 (RFC 7009, section 2.2). The route also accepts a form.
         &[
-            field("token", SingleLine, r#""rf_unknown""#).nonsense_returns(200, ""),
-            field("token_type_hint", SingleLine, r#""refresh_token""#).optional().nonsense_returns(200, ""),
+            field("token", SingleLine, r#""rf_unknown""#).with_invalid_value_error(200, ""),
+            field("token_type_hint", SingleLine, r#""refresh_token""#).optional().with_invalid_value_error(200, ""),
         ],
     ),
     route("GET", "/services", Access::HumanUser, 200, &[]),
@@ -208,7 +214,7 @@ pub const ROUTES: &[Route] = &[
         ],
     ),
     route("GET", "/services/{service}/agents", Access::Manager, 200, &[]),
-    route("DELETE", "/services/{service}/roles/{role}", Access::Manager, 200, &[]).repeated(404),
+    route("DELETE", "/services/{service}/roles/{role}", Access::Manager, 200, &[]).with_repeated_status(404),
     route("GET", "/services/{service}/agents/{agent}", Access::Manager, 200, &[]),
     route(
         "POST",
@@ -216,7 +222,7 @@ pub const ROUTES: &[Route] = &[
         Access::Manager,
         200,
         &[
-            field("roleId", SingleLine, r#""<role>""#).nonsense_returns(404, "ROLE_NOT_FOUND"),
+            field("roleId", SingleLine, r#""<role>""#).with_invalid_value_error(404, "ROLE_NOT_FOUND"),
             field("expiresAt", SingleLine, r#""2099-01-01T00:00:00Z""#).optional(),
         ],
     ),
@@ -228,7 +234,7 @@ pub const ROUTES: &[Route] = &[
         Access::AnyFullKey,
         200,
         &[
-            field("agentId", SingleLine, r#""<agent>""#).nonsense_returns(404, "AGENT_NOT_FOUND"),
+            field("agentId", SingleLine, r#""<agent>""#).with_invalid_value_error(404, "AGENT_NOT_FOUND"),
             field("score", Number, "87.5"),
             field("reason", MultiLine, r#""As agreed""#).optional(),
             field("metadata", Object, r#"{"order":7}"#).optional(),
@@ -236,7 +242,7 @@ pub const ROUTES: &[Route] = &[
     ),
     route("GET", "/trust/agents/{agent}/history", Access::AnyFullKey, 200, &[]),
     route("GET", "/services/{service}/webhooks", Access::Manager, 200, &[]),
-    // At most ten webhooks.
+    // Repeated requests return 409 when the collection has ten webhooks.
     route(
         "POST",
         "/services/{service}/webhooks",
@@ -248,7 +254,7 @@ pub const ROUTES: &[Route] = &[
             field("description", MultiLine, r#""Why""#).optional(),
         ],
     )
-    .repeated(409),
+    .with_repeated_status(409),
     route("GET", "/services/{service}/webhooks/{webhook}", Access::Manager, 200, &[]),
     route(
         "PATCH",
@@ -262,7 +268,7 @@ pub const ROUTES: &[Route] = &[
             field("status", SingleLine, r#""active""#).optional(),
         ],
     ),
-    route("DELETE", "/services/{service}/webhooks/{webhook}", Access::Manager, 200, &[]).repeated(404),
+    route("DELETE", "/services/{service}/webhooks/{webhook}", Access::Manager, 200, &[]).with_repeated_status(404),
     route("POST", "/services/{service}/webhooks/{webhook}/rotate-secret", Access::Manager, 200, &[]),
     route("POST", "/services/{service}/webhooks/{webhook}/test", Access::Manager, 202, &[]),
     route("GET", "/services/{service}/webhooks/{webhook}/deliveries", Access::Manager, 200, &[]),
@@ -279,7 +285,7 @@ pub const ROUTES: &[Route] = &[
         ],
     ),
     route("GET", "/webhooks", Access::Admin, 200, &[]),
-    // At most ten webhooks.
+    // Repeated requests return 409 when the collection has ten webhooks.
     route(
         "POST",
         "/webhooks",
@@ -291,7 +297,7 @@ pub const ROUTES: &[Route] = &[
             field("description", MultiLine, r#""Why""#).optional(),
         ],
     )
-    .repeated(409),
+    .with_repeated_status(409),
     route("GET", "/webhooks/{webhook}", Access::Admin, 200, &[]),
     route(
         "PATCH",
@@ -305,7 +311,7 @@ pub const ROUTES: &[Route] = &[
             field("status", SingleLine, r#""active""#).optional(),
         ],
     ),
-    route("DELETE", "/webhooks/{webhook}", Access::Admin, 200, &[]).repeated(404),
+    route("DELETE", "/webhooks/{webhook}", Access::Admin, 200, &[]).with_repeated_status(404),
     route("POST", "/webhooks/{webhook}/rotate-secret", Access::Admin, 200, &[]),
     route("POST", "/webhooks/{webhook}/test", Access::Admin, 202, &[]),
     route("GET", "/webhooks/{webhook}/deliveries", Access::Admin, 200, &[]),
@@ -328,7 +334,7 @@ pub const ROUTES: &[Route] = &[
     route("GET", "/docs/{file}", Access::Public, 200, &[]),
     route("GET", "/.well-known/oauth-authorization-server", Access::Public, 200, &[]),
     route("GET", "/signing-keys", Access::Admin, 200, &[]),
-    // The next key is not old enough to sign yet.
+    // Returns 202, because the next key is not old enough to sign.
     route("POST", "/signing-keys/rotate", Access::Admin, 202, &[]),
     route("DELETE", "/signing-keys/{kid}", Access::Admin, 200, &[]),
     route("GET", "/health", Access::Public, 200, &[]),

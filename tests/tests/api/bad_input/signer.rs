@@ -1,4 +1,4 @@
-//! Forges tokens with the real signing key: takes a valid token apart, changes it and signs it again.
+//! Changes valid tokens and signs them again with the real key.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use countersign_tests::{ControlPlane, Database};
@@ -19,26 +19,26 @@ pub struct Signer {
 
 impl Signer {
     /// Uses the key that signs access tokens, from the database of the control plane.
-    pub async fn access(control: &ControlPlane, token: &str) -> Self {
-        let (kid, key) = Database::of(control).await.signing_key(control).await;
+    pub async fn with_access_token_key(control: &ControlPlane, token: &str) -> Self {
+        let (kid, key) = Database::connect_to(control).await.signing_key(control).await;
         let signer = Self::new(key, token);
         assert_eq!(signer.header["kid"], kid);
         signer
     }
 
     /// Uses the operator key, from the data folder of the control plane.
-    pub fn operator(control: &ControlPlane, token: &str) -> Self {
+    pub fn with_operator_key(control: &ControlPlane, token: &str) -> Self {
         let key = SecretKey::read_pkcs8_pem_file(control.folder().join("operator.key")).unwrap();
         Self::new(SigningKey::from(&key), token)
     }
 
     fn new(key: SigningKey, token: &str) -> Self {
-        let part = |part: &str| serde_json::from_slice(&BASE64.decode(part).unwrap()).unwrap();
+        let decode = |part: &str| serde_json::from_slice(&BASE64.decode(part).unwrap()).unwrap();
         let [header, claims, _] = token.split('.').collect::<Vec<_>>().try_into().unwrap();
-        Self { header: part(header), claims: part(claims), key }
+        Self { header: decode(header), claims: decode(claims), key }
     }
 
-    /// Signs header and payload unchanged.
+    /// Signs this header and payload, which need not be valid JSON.
     pub fn sign(&self, header: impl AsRef<[u8]>, payload: impl AsRef<[u8]>) -> String {
         let message = format!("{}.{}", BASE64.encode(header), BASE64.encode(payload));
         let signature: Signature = self.key.sign(message.as_bytes());
@@ -47,7 +47,7 @@ impl Signer {
 
     /// A token with some claims replaced, or removed if the value is null.
     pub fn with_claims(&self, changes: &Value) -> String {
-        self.sign(self.header.to_string(), changed(&self.claims, changes))
+        self.sign(self.header.to_string(), with_changes(&self.claims, changes))
     }
 
     /// A token with this payload.
@@ -57,10 +57,10 @@ impl Signer {
 
     /// A token with some header members replaced, or removed if the value is null.
     pub fn with_header(&self, changes: &Value) -> String {
-        self.sign(changed(&self.header, changes), self.claims.to_string())
+        self.sign(with_changes(&self.header, changes), self.claims.to_string())
     }
 
-    /// The same claims under HS256, keyed with `secret`.
+    /// A token with the same claims and an HS256 signature with `secret` as key.
     pub fn hs256(&self, secret: &[u8]) -> String {
         let mut header = Header::new(Algorithm::HS256);
         header.typ = self.header["typ"].as_str().map(str::to_owned);
@@ -68,13 +68,13 @@ impl Signer {
         jsonwebtoken::encode(&header, &self.claims, &EncodingKey::from_secret(secret)).unwrap()
     }
 
-    /// The public key.
+    /// The public key as PEM.
     pub fn public_pem(&self) -> String {
         self.key.verifying_key().to_public_key_pem(LineEnding::LF).unwrap()
     }
 }
 
-fn changed(object: &Value, changes: &Value) -> String {
+fn with_changes(object: &Value, changes: &Value) -> String {
     let mut object = object.as_object().unwrap().clone();
     for (name, value) in changes.as_object().unwrap() {
         match value {

@@ -1,8 +1,8 @@
-//! The sync port: which credentials may follow, and which messages are accepted.
+//! Tests which credentials and messages the sync port accepts.
 
 use super::{
-    credentials::{Credentials, KINDS, Kind},
-    fixture::{Fixture, assert_none},
+    credentials::{CREDENTIAL_KINDS, CredentialKind, Credentials},
+    fixture::{Fixture, assert_no_failures},
 };
 use countersign_proto::v1::{
     FollowRequest, Hello, Ping, follow_request::Message as ClientMessage, follow_response::Message as ServerMessage,
@@ -20,17 +20,17 @@ async fn channel(control: &ControlPlane) -> Channel {
     let authority = Certificate::from_pem(control.authority());
     let endpoint = Endpoint::from_shared(control.env["SYNC_URL"].clone()).unwrap();
     let endpoint = endpoint.tls_config(ClientTlsConfig::new().ca_certificate(authority)).unwrap();
-    endpoint.connect().await.expect("the sync port answers")
+    endpoint.connect().await.expect("the sync port accepts connections")
 }
 
-/// Sends messages with these `authorization` values; returns the first message of the server.
+/// Sends messages with these `authorization` values. Returns the first message of the server.
 async fn follow(
     control: &ControlPlane,
     authorizations: &[Vec<u8>],
     messages: Vec<Option<ClientMessage>>,
 ) -> Result<Option<ServerMessage>, Status> {
     let messages = messages.into_iter().map(|message| FollowRequest { message });
-    // Keep the request stream open: its end would end the response stream too.
+    // The request stream stays open, because its end would also end the response stream.
     let mut request = Request::new(tokio_stream::iter(messages).chain(tokio_stream::pending()));
     for value in authorizations {
         let value = MetadataValue::<Ascii>::try_from(value.as_slice()).unwrap();
@@ -40,12 +40,12 @@ async fn follow(
     Ok(response.message().await?.and_then(|response| response.message))
 }
 
-fn hello() -> Vec<Option<ClientMessage>> {
+fn hello_messages() -> Vec<Option<ClientMessage>> {
     vec![Some(ClientMessage::Hello(Hello { revision: 0 }))]
 }
 
 /// The service id of the first page of a snapshot.
-fn service(response: Result<Option<ServerMessage>, Status>) -> Result<String, (Code, String)> {
+fn snapshot_service_id(response: Result<Option<ServerMessage>, Status>) -> Result<String, (Code, String)> {
     match response {
         Ok(Some(ServerMessage::Snapshot(page))) => Ok(page.info.unwrap().service_id),
         Ok(other) => Ok(format!("{other:?}")),
@@ -56,62 +56,65 @@ fn service(response: Result<Option<ServerMessage>, Status>) -> Result<String, (C
 #[tokio::test]
 async fn sync_requires_a_service_key_and_sends_only_its_service() {
     let fixture = Fixture::new().await;
-    let credentials = Credentials::of(&fixture).await;
-    let mut faults = Vec::new();
-    for kind in KINDS {
-        let authorizations =
-            if kind == Kind::Nothing { vec![] } else { vec![[b"Bearer ", credentials.get(kind)].concat()] };
-        let response = service(follow(&fixture.control, &authorizations, hello()).await);
+    let credentials = Credentials::create(&fixture).await;
+    let mut failures = Vec::new();
+    for kind in CREDENTIAL_KINDS {
+        let authorizations = if kind == CredentialKind::NoCredential {
+            vec![]
+        } else {
+            vec![[b"Bearer ", credentials.get(kind)].concat()]
+        };
+        let response = snapshot_service_id(follow(&fixture.control, &authorizations, hello_messages()).await);
         let refused = |reason: &str| Err((Code::Unauthenticated, reason.to_owned()));
-        let right = match kind {
-            Kind::FullKey | Kind::SyncKey => response.as_deref() == Ok(fixture.control.service()),
-            Kind::OtherServiceKey => response
+        let is_expected = match kind {
+            CredentialKind::FullKey | CredentialKind::SyncKey => response.as_deref() == Ok(fixture.control.service()),
+            CredentialKind::OtherServiceKey => response
                 .as_ref()
                 .is_ok_and(|response| response.starts_with("svc_") && response != fixture.control.service()),
-            Kind::Nothing | Kind::RawBytes => response == refused("service_key_missing"),
+            CredentialKind::NoCredential | CredentialKind::RawBytes => response == refused("service_key_missing"),
             _ => response == refused("service_key_invalid"),
         };
-        faults.extend((!right).then(|| format!("{kind:?}: {response:?}")));
+        failures.extend((!is_expected).then(|| format!("{kind:?}: {response:?}")));
     }
-    assert_none(&faults);
+    assert_no_failures(&failures);
 }
 
 #[tokio::test]
-async fn sync_refuses_anything_but_exactly_one_key() {
+async fn sync_refuses_missing_malformed_and_repeated_keys() {
     let fixture = Fixture::new().await;
     let key = fixture.control.key();
-    let v = |text: &str| text.replace("{}", key).into_bytes();
-    let mut faults = Vec::new();
+    let value = |text: &str| text.replace("{}", key).into_bytes();
+    let mut failures = Vec::new();
     for values in [
-        vec![v("")],
-        vec![v("{}")],
-        vec![v("Bearer")],
-        vec![v("Bearer ")],
-        vec![v("Basic {}")],
-        vec![v("Bearer {} {}")],
-        vec![v("Bearer {},Bearer {}")],
-        vec![v("Bearer {}"), v("Bearer {}")],
-        vec![v("Bearer {}"), v("Bearer nonsense")],
-        vec![v("Bearer nonsense"), v("Bearer {}")],
-        vec![[&v("Bearer {}")[..], b"\xff"].concat()],
-        vec![v("Bearer {}").to_ascii_uppercase()],
-        vec![v(&format!("Bearer {{}}{}", "0".repeat(8_000)))],
+        vec![value("")],
+        vec![value("{}")],
+        vec![value("Bearer")],
+        vec![value("Bearer ")],
+        vec![value("Basic {}")],
+        vec![value("Bearer {} {}")],
+        vec![value("Bearer {},Bearer {}")],
+        vec![value("Bearer {}"), value("Bearer {}")],
+        vec![value("Bearer {}"), value("Bearer nonsense")],
+        vec![value("Bearer nonsense"), value("Bearer {}")],
+        vec![[&value("Bearer {}")[..], b"\xff"].concat()],
+        vec![value("Bearer {}").to_ascii_uppercase()],
+        vec![value(&format!("Bearer {{}}{}", "0".repeat(8_000)))],
     ] {
-        let response = service(follow(&fixture.control, &values, hello()).await);
-        let right = matches!(&response, Err((Code::Unauthenticated, _)));
+        let response = snapshot_service_id(follow(&fixture.control, &values, hello_messages()).await);
+        let is_expected = matches!(&response, Err((Code::Unauthenticated, _)));
         let shown: Vec<_> = values.iter().map(|value| String::from_utf8_lossy(value).replace(key, "{}")).collect();
-        faults.extend((!right).then(|| format!("{shown:.60?}: {response:?}")));
+        failures.extend((!is_expected).then(|| format!("{shown:.60?}: {response:?}")));
     }
-    assert_none(&faults);
+    assert_no_failures(&failures);
 }
 
 #[tokio::test]
 async fn invalid_sync_messages_are_refused_and_unknown_revisions_get_a_snapshot() {
     let fixture = Fixture::new().await;
     let bearer = [format!("Bearer {}", fixture.control.key()).into_bytes()];
-    let from = |revision| vec![Some(ClientMessage::Hello(Hello { revision }))];
+    let hello_from = |revision| vec![Some(ClientMessage::Hello(Hello { revision }))];
     for revision in [-1, i64::MIN, i64::MAX, 1] {
-        let response = service(follow(&fixture.control, &bearer, from(revision)).await);
+        let response = snapshot_service_id(follow(&fixture.control, &bearer, hello_from(revision)).await);
         assert_eq!(response.as_deref(), Ok(fixture.control.service()), "from {revision}");
     }
     for (name, messages) in

@@ -1,4 +1,4 @@
-//! Retrieval of issuer keys: sources, frequency, and issuers that are slow, wrong or unreachable.
+//! Retrieval of issuer keys: sources, frequency, and slow, incorrect or unreachable issuers.
 
 use super::{INVALID, UNAVAILABLE, list_services, start_with_issuer};
 use countersign_tests::{
@@ -9,7 +9,7 @@ use countersign_tests::{
 use serde_json::json;
 use std::time::Duration;
 
-/// Sends one request per token concurrently; returns the statuses.
+/// Sends one request per token concurrently. Returns the statuses.
 async fn list_services_concurrently(control: &ControlPlane, tokens: Vec<String>) -> Vec<u16> {
     let mut requests = tokio::task::JoinSet::new();
     for token in tokens {
@@ -27,7 +27,7 @@ async fn concurrent_first_requests_share_one_key_fetch() {
     let control = start_with_issuer(&issuer, &[]).await;
     let tokens = (0..100).map(|number| key.token(&issuer.claims(&format!("person {number}")))).collect();
     assert_eq!(list_services_concurrently(&control, tokens).await, [200; 100]);
-    assert_eq!((issuer.discoveries(), issuer.fetches()), (1, 1));
+    assert_eq!((issuer.discovery_fetches(), issuer.jwks_fetches()), (1, 1));
 }
 
 #[tokio::test]
@@ -36,11 +36,11 @@ async fn unknown_key_ids_cause_one_key_fetch() {
     let issuer = Issuer::start(&[&key]).await;
     let control = start_with_issuer(&issuer, &[]).await;
     list_services(&control, &key.token(&issuer.claims("ann"))).await.expect(200);
-    assert_eq!(issuer.fetches(), 1);
+    assert_eq!(issuer.jwks_fetches(), 1);
     let header = |number| json!({ "alg": "ES256", "kid": format!("invented {number}") });
     let tokens = (0..200).map(|number| unknown_key.signed(&header(number), &issuer.claims("ann"))).collect();
     assert_eq!(list_services_concurrently(&control, tokens).await, [401; 200]);
-    assert_eq!(issuer.fetches(), 2, "the first unknown key id causes one fetch, at most one a minute");
+    assert_eq!(issuer.jwks_fetches(), 2, "the first unknown key id causes one fetch, at most one a minute");
     list_services(&control, &key.token(&issuer.claims("ann"))).await.expect(200);
 }
 
@@ -81,8 +81,8 @@ async fn unreachable_issuer_returns_503_and_recovers_without_a_restart() {
     assert_eq!((response.error(), response.header("retry-after")), (UNAVAILABLE, "1"), "{}", response.body);
     list_services(&control, control.human()).await.expect(200);
     let _issuer = Issuer::start_on(port, &[&key]).await;
-    let good = async || Some(list_services(&control, &token).await).filter(|response| response.status == 200);
-    eventually("the keys are fetched again", good, || control.log()).await;
+    let accepted = async || Some(list_services(&control, &token).await).filter(|response| response.status == 200);
+    eventually("the keys are fetched again", accepted, || control.log()).await;
 }
 
 #[tokio::test]
@@ -94,11 +94,11 @@ async fn cached_keys_are_used_up_to_their_maximum_age_during_an_outage() {
     let control = super::start(&settings).await;
     let token = key.token(&issuer.claims("ann"));
     list_services(&control, &token).await.expect(200);
-    let before = issuer.discoveries();
+    let before = issuer.discovery_fetches();
     issuer.set_behavior(IssuerBehavior::Status(500));
     let refreshed = async || {
         list_services(&control, &token).await.expect(200);
-        (issuer.discoveries() > before).then_some(())
+        (issuer.discovery_fetches() > before).then_some(())
     };
     eventually("a refresh of the keys is attempted", refreshed, || control.log()).await;
     list_services(&control, &token).await.expect(200);
@@ -106,19 +106,19 @@ async fn cached_keys_are_used_up_to_their_maximum_age_during_an_outage() {
     let response = eventually("the keys exceed their maximum age", refused, || control.log()).await;
     assert_eq!(response.error(), UNAVAILABLE);
     issuer.set_behavior(IssuerBehavior::Normal);
-    let good = async || Some(list_services(&control, &token).await).filter(|response| response.status == 200);
-    eventually("the issuer works again", good, || control.log()).await;
+    let accepted = async || Some(list_services(&control, &token).await).filter(|response| response.status == 200);
+    eventually("the issuer works again", accepted, || control.log()).await;
 }
 
 #[tokio::test]
 async fn invalid_issuer_responses_are_refused() {
-    let (key, foreign) = (SigningKey::p256("p"), SigningKey::p256("p"));
-    let elsewhere = Issuer::start(&[&foreign]).await;
+    let (key, untrusted_key) = (SigningKey::p256("p"), SigningKey::p256("p"));
+    let redirect_target = Issuer::start(&[&untrusted_key]).await;
     let huge = json!({ "keys": [key.jwk()], "padding": "x".repeat(256 * 1024) }).to_string();
     let behaviors = [
         IssuerBehavior::Status(500),
         IssuerBehavior::Status(204),
-        IssuerBehavior::Redirect(elsewhere.jwks_url()),
+        IssuerBehavior::Redirect(redirect_target.jwks_url()),
         IssuerBehavior::Body(huge),
         IssuerBehavior::Body("<html>".to_owned()),
         IssuerBehavior::Body(String::new()),
@@ -128,7 +128,7 @@ async fn invalid_issuer_responses_are_refused() {
         let issuer = Issuer::start(&[&key]).await;
         issuer.set_behavior(behavior.clone());
         let control = start_with_issuer(&issuer, &[]).await;
-        for signer in [&key, &foreign] {
+        for signer in [&key, &untrusted_key] {
             assert_eq!(
                 list_services(&control, &signer.token(&issuer.claims("ann"))).await.error(),
                 UNAVAILABLE,
@@ -136,7 +136,7 @@ async fn invalid_issuer_responses_are_refused() {
             );
         }
     }
-    assert_eq!(elsewhere.fetches(), 0, "a redirect is not followed");
+    assert_eq!(redirect_target.jwks_fetches(), 0, "a redirect is not followed");
 }
 
 #[tokio::test]
@@ -146,30 +146,30 @@ async fn discovery_document_with_wrong_issuer_or_unsafe_jwks_url_is_refused() {
         [("issuer", "https://other.example"), ("jwks_uri", "http://192.0.2.1/keys"), ("jwks_uri", "file:///etc/passwd")]
     {
         let issuer = Issuer::start(&[&key]).await;
-        issuer.discover(name, value);
+        issuer.set_discovery_field(name, value);
         let control = start_with_issuer(&issuer, &[]).await;
         assert_eq!(
             list_services(&control, &key.token(&issuer.claims("ann"))).await.error(),
             UNAVAILABLE,
             "{name} = {value}"
         );
-        assert_eq!(issuer.fetches(), 0);
+        assert_eq!(issuer.jwks_fetches(), 0);
     }
 }
 
 #[tokio::test]
-#[expect(clippy::disallowed_methods, reason = "a test that measures")]
+#[expect(clippy::disallowed_methods, reason = "the test measures elapsed time")]
 async fn slow_issuer_delays_only_its_own_users_and_for_a_limited_time() {
     let key = SigningKey::p256("p");
     let issuer = Issuer::start(&[&key]).await;
     issuer.set_behavior(IssuerBehavior::Delayed(Duration::from_mins(2)));
     let control = start_with_issuer(&issuer, &[]).await;
-    let began = std::time::Instant::now();
+    let start = std::time::Instant::now();
     let waiting = {
         let (api, token) = (control.api.clone(), key.token(&issuer.claims("ann")));
         tokio::spawn(async move { api.get_as(&token, "/services").await })
     };
-    let fetching = async || (issuer.discoveries() > 0).then_some(());
+    let fetching = async || (issuer.discovery_fetches() > 0).then_some(());
     eventually("the issuer receives the request", fetching, || control.log()).await;
     for _ in 0..20 {
         control.api.get("/health").await.expect(200);
@@ -177,7 +177,7 @@ async fn slow_issuer_delays_only_its_own_users_and_for_a_limited_time() {
     }
     assert!(!waiting.is_finished(), "other requests do not wait for the slow issuer");
     assert_eq!(waiting.await.unwrap().error(), UNAVAILABLE);
-    assert!(began.elapsed() < Duration::from_mins(1), "the request waited for the issuer for {:?}", began.elapsed());
+    assert!(start.elapsed() < Duration::from_mins(1), "the request waited for the issuer for {:?}", start.elapsed());
 }
 
 #[tokio::test]
@@ -192,7 +192,7 @@ async fn jwks_file_is_read_again_for_an_unknown_key_id() {
     std::fs::write(&file, jwks(&[&new]).to_string()).unwrap();
     list_services(&control, &new.token(&issuer.claims("ann"))).await.expect(200);
     assert_eq!(list_services(&control, &old.token(&issuer.claims("ann"))).await.error(), INVALID);
-    assert_eq!((issuer.discoveries(), issuer.fetches()), (0, 0));
+    assert_eq!((issuer.discovery_fetches(), issuer.jwks_fetches()), (0, 0));
 }
 
 #[tokio::test]
@@ -206,14 +206,14 @@ async fn issuer_certificate_must_be_signed_by_the_configured_authority() {
         std::fs::write(&path, pem).unwrap();
         path.display().to_string()
     };
-    let (right, wrong) = (file("right.pem", &authority), file("wrong.pem", &other));
+    let (trusted_ca, untrusted_ca) = (file("right.pem", &authority), file("wrong.pem", &other));
     let token = key.token(&issuer.claims("ann"));
-    let control = start_with_issuer(&issuer, &[("ca_file", &right)]).await;
+    let control = start_with_issuer(&issuer, &[("ca_file", &trusted_ca)]).await;
     list_services(&control, &token).await.expect(200);
-    let fetches_before = issuer.fetches();
-    for settings in [&[("ca_file", wrong.as_str())][..], &[]] {
+    let fetches_before = issuer.jwks_fetches();
+    for settings in [&[("ca_file", untrusted_ca.as_str())][..], &[]] {
         let control = start_with_issuer(&issuer, settings).await;
         assert_eq!(list_services(&control, &token).await.error(), UNAVAILABLE, "{settings:?}");
     }
-    assert_eq!(issuer.fetches(), fetches_before, "an untrusted issuer receives no request");
+    assert_eq!(issuer.jwks_fetches(), fetches_before, "an untrusted issuer receives no request");
 }

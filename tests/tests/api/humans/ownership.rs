@@ -7,46 +7,46 @@ use serde_json::{Value, json};
 #[tokio::test]
 async fn same_sub_from_two_issuers_identifies_two_human_users() {
     let (key, other_key) = (SigningKey::p256("p"), SigningKey::p256("p"));
-    let (one, two) = (Issuer::start(&[&key]).await, Issuer::start(&[&other_key]).await);
-    let control = start(&[one.settings("one", &[]), two.settings("two", &[])].concat()).await;
-    let people = [key.token(&one.claims("ann")), other_key.token(&two.claims("ann"))];
-    let services = [create_service(&control, &people[0]).await, create_service(&control, &people[1]).await];
-    for (own, foreign) in [(0, 1), (1, 0)] {
-        let token = people[own].as_str();
+    let (first_issuer, second_issuer) = (Issuer::start(&[&key]).await, Issuer::start(&[&other_key]).await);
+    let control = start(&[first_issuer.settings("one", &[]), second_issuer.settings("two", &[])].concat()).await;
+    let tokens = [key.token(&first_issuer.claims("ann")), other_key.token(&second_issuer.claims("ann"))];
+    let services = [create_service(&control, &tokens[0]).await, create_service(&control, &tokens[1]).await];
+    for (own, other) in [(0, 1), (1, 0)] {
+        let token = tokens[own].as_str();
         let listed = control.api.get_as(token, "/services").await.expect(200);
         let listed: Vec<_> = listed["data"].as_array().unwrap().iter().map(|service| &service["serviceId"]).collect();
         assert_eq!(listed, [&json!(services[own])], "each human user sees only their own service");
         let keys = |service: &str| format!("/services/{service}/keys");
         control.api.get_as(token, &keys(&services[own])).await.expect(200);
-        let foreign = &services[foreign];
-        assert_eq!(control.api.get_as(token, &keys(foreign)).await.error(), NOT_YOURS);
+        let other_service = &services[other];
+        assert_eq!(control.api.get_as(token, &keys(other_service)).await.error(), NOT_YOURS);
         let body = json!({ "name": "mine now", "scope": "full" });
-        assert_eq!(control.api.send_as(token, "POST", &keys(foreign), body).await.error(), NOT_YOURS);
+        assert_eq!(control.api.send_as(token, "POST", &keys(other_service), body).await.error(), NOT_YOURS);
         let role = json!({ "name": "r", "description": "", "permissions": [] });
-        let roles = format!("/services/{foreign}/roles");
+        let roles = format!("/services/{other_service}/roles");
         assert_eq!(control.api.send_as(token, "POST", &roles, role.clone()).await.error(), NOT_YOURS);
         control.api.send_as(token, "POST", &format!("/services/{}/roles", services[own]), role).await.expect(201);
     }
-    let operators_ann = control.mint_human("ann");
-    let response = control.api.get_as(&operators_ann, &format!("/services/{}/keys", services[0])).await;
-    assert_eq!(response.error(), NOT_YOURS, "`ann` with an operator token is another human user");
+    let operator_token = control.mint_human("ann");
+    let response = control.api.get_as(&operator_token, &format!("/services/{}/keys", services[0])).await;
+    assert_eq!(response.error(), NOT_YOURS, "`ann` in an operator token is another human user");
 }
 
 #[tokio::test]
 async fn registration_with_same_key_user_and_name_returns_the_same_agent() {
     let (key, other_key) = (SigningKey::rsa("r"), SigningKey::ed25519("e"));
-    let (one, two) = (Issuer::start(&[&key]).await, Issuer::start(&[&other_key]).await);
-    let control = start(&[one.settings("one", &[]), two.settings("two", &[])].concat()).await;
+    let (first_issuer, second_issuer) = (Issuer::start(&[&key]).await, Issuer::start(&[&other_key]).await);
+    let control = start(&[first_issuer.settings("one", &[]), second_issuer.settings("two", &[])].concat()).await;
     let pem = countersign_client::PrivateKey::generate().public_pem().unwrap();
     let register = async |token: &str| -> Value {
         let body = json!({ "email": "ann@example.org", "name": "Ann's", "publicKey": pem });
         control.api.send_as(token, "POST", "/auth/register", body).await.expect(201)
     };
-    let first = register(&key.token(&one.claims("ann"))).await;
-    assert_eq!(register(&key.token(&one.claims("ann"))).await, first, "another token of the same human user");
+    let first = register(&key.token(&first_issuer.claims("ann"))).await;
+    assert_eq!(register(&key.token(&first_issuer.claims("ann"))).await, first, "another token of the same human user");
     let other_agents = [
-        register(&other_key.token(&two.claims("ann"))).await,
-        register(&key.token(&one.claims("Ann"))).await,
+        register(&other_key.token(&second_issuer.claims("ann"))).await,
+        register(&key.token(&first_issuer.claims("Ann"))).await,
         register(control.human()).await,
     ];
     for other in &other_agents {
@@ -54,9 +54,9 @@ async fn registration_with_same_key_user_and_name_returns_the_same_agent() {
     }
     let path = format!("/agents/{}/status", first["agentId"].as_str().unwrap());
     let suspend = json!({ "status": "suspended" });
-    let foreign = other_key.token(&two.claims("ann"));
-    assert_eq!(control.api.send_as(&foreign, "PUT", &path, suspend.clone()).await.error(), NOT_YOURS);
-    control.api.send_as(&key.token(&one.claims("ann")), "PUT", &path, suspend).await.expect(200);
+    let other_user_token = other_key.token(&second_issuer.claims("ann"));
+    assert_eq!(control.api.send_as(&other_user_token, "PUT", &path, suspend.clone()).await.error(), NOT_YOURS);
+    control.api.send_as(&key.token(&first_issuer.claims("ann")), "PUT", &path, suspend).await.expect(200);
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ pub fn control_plane(arguments: &[&str], settings: &[&str], environment: &[(&str
     command.output().unwrap()
 }
 
-fn text(output: &Output) -> (Option<i32>, String, String) {
+fn exit_and_output(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
@@ -23,11 +23,14 @@ const AUDIENCE: &str = "humans.issuers.corp.audience=countersign";
 
 #[test]
 fn config_check_prints_ok_or_every_error() {
-    let good = [&PRODUCTION[..], &[ISSUER, AUDIENCE]].concat();
-    assert_eq!(text(&control_plane(&["config", "check"], &good, &[])), (Some(0), "ok\n".into(), String::new()));
-    let bad =
+    let valid = [&PRODUCTION[..], &[ISSUER, AUDIENCE]].concat();
+    assert_eq!(
+        exit_and_output(&control_plane(&["config", "check"], &valid, &[])),
+        (Some(0), "ok\n".into(), String::new())
+    );
+    let invalid =
         ["humans.issuers.corp.admin_value=boss", "humans.issuers.corp.algorithms=", "humans.keys_refresh_seconds=0"];
-    let (code, printed, error) = text(&control_plane(&["config", "check"], &bad, &[]));
+    let (code, printed, error) = exit_and_output(&control_plane(&["config", "check"], &invalid, &[]));
     assert_eq!((code, printed.as_str()), (Some(2), ""), "{error}");
     for key in
         ["tls.certificate", "public_url", "corp.issuer:", "corp.audience:", "corp.algorithms:", "corp.admin_value:"]
@@ -36,15 +39,16 @@ fn config_check_prints_ok_or_every_error() {
     }
     assert!(error.contains("humans.keys_refresh_seconds"), "{error}");
     let environment = [("COUNTERSIGN_TOKENS__ACCESS_SECONDS", "soon"), ("COUNTERSIGN_NONSENSE", "1")];
-    let (code, _, error) = text(&control_plane(&["config", "check"], &["listen.api=nowhere", "lst=1"], &environment));
+    let (code, _, error) =
+        exit_and_output(&control_plane(&["config", "check"], &["listen.api=nowhere", "lst=1"], &environment));
     assert_eq!(code, Some(2), "{error}");
-    for printed in [
+    for expected in [
         "`tokens.access_seconds` in the environment",
         "`nonsense` in the environment",
         "`listen.api` in a flag",
         "`lst` in a flag",
     ] {
-        assert!(error.contains(printed), "{printed}: {error}");
+        assert!(error.contains(expected), "{expected}: {error}");
     }
 }
 
@@ -84,7 +88,7 @@ fn contradictory_issuer_settings_are_refused_with_their_name() {
     ];
     for (settings, expected) in cases {
         for command in [&["serve"][..], &["config", "check"]] {
-            let (code, _, error) = text(&control_plane(command, &[&PRODUCTION[..], settings].concat(), &[]));
+            let (code, _, error) = exit_and_output(&control_plane(command, &[&PRODUCTION[..], settings].concat(), &[]));
             assert!(code == Some(2) && error.contains(expected), "{settings:?}: {error}");
         }
     }
@@ -101,7 +105,7 @@ fn invalid_issuer_files_stop_the_start() {
             let setting = format!("humans.issuers.corp.{key}={path}");
             let ports = ["listen.api=127.0.0.1:0", "listen.sync=127.0.0.1:0", "listen.admin=127.0.0.1:0"];
             let settings = [&[data.as_str(), ISSUER, AUDIENCE, &setting], &ports[..]].concat();
-            let (code, _, error) = text(&control_plane(&["--dev"], &settings, &[]));
+            let (code, _, error) = exit_and_output(&control_plane(&["--dev"], &settings, &[]));
             assert!(code == Some(1) && error.contains(&format!("humans.issuers.corp.{key}: ")), "{setting}: {error}");
         }
     }
@@ -121,7 +125,7 @@ fn config_print_shows_values_and_sources_without_secrets() {
     ];
     let arguments = ["config", "print", "--config", file.to_str().unwrap()];
     let settings = [&PRODUCTION[..], &["database.url=postgres://me:hunter2@db/x"]].concat();
-    let (_, printed, error) = text(&control_plane(&arguments, &settings, &environment));
+    let (_, printed, error) = exit_and_output(&control_plane(&arguments, &settings, &environment));
     assert!(!printed.contains("hunter2") && !error.contains("hunter2"), "{printed}{error}");
     let lines = [
         "access_seconds = 600 # the environment (COUNTERSIGN_TOKENS__ACCESS_SECONDS)",
@@ -133,12 +137,16 @@ fn config_print_shows_values_and_sources_without_secrets() {
         "refresh_seconds = 2592000 # default",
     ];
     for line in lines {
-        assert!(printed.lines().any(|printed| printed == line), "{line}:\n{printed}");
+        assert!(printed.lines().any(|printed_line| printed_line == line), "{line}:\n{printed}");
     }
     let printed_file = folder.path().join("printed.toml");
     std::fs::write(&printed_file, printed.replace("\"(hidden)\"", "\"\"")).unwrap();
-    let again = control_plane(&["config", "check", "--config", printed_file.to_str().unwrap()], &[], &[]);
-    assert_eq!(text(&again), (Some(0), "ok\n".into(), String::new()), "the printed settings are valid input");
+    let check = control_plane(&["config", "check", "--config", printed_file.to_str().unwrap()], &[], &[]);
+    assert_eq!(
+        exit_and_output(&check),
+        (Some(0), "ok\n".into(), String::new()),
+        "the printed settings are valid input"
+    );
 }
 
 #[test]
@@ -148,7 +156,8 @@ fn invalid_toml_is_reported_with_its_line_but_not_quoted() {
     for wrong in ["master_key = \"hunter2", "master_key = hunter2", "master_key = \"hunter2\" x"] {
         std::fs::write(file.path(), format!("# ü\n[secrets]\n{wrong}\n")).unwrap();
         for command in [&["config", "print"][..], &["config", "check"], &["serve"]] {
-            let (code, printed, error) = text(&control_plane(&[command, &["--config", path]].concat(), &[], &[]));
+            let (code, printed, error) =
+                exit_and_output(&control_plane(&[command, &["--config", path]].concat(), &[], &[]));
             assert!(
                 code == Some(2) && error.contains(&format!("{path}: invalid TOML at line 3: ")),
                 "{wrong}: {error}"
@@ -164,13 +173,14 @@ fn mint_refuses_invalid_subjects() {
     let data = format!("data_dir={}", folder.path().display());
     let long = "x".repeat(256);
     for wrong in ["", "a\nb", &long] {
-        let (code, minted, error) = text(&control_plane(&["human-token", "mint", "--subject", wrong], &[&data], &[]));
+        let (code, minted, error) =
+            exit_and_output(&control_plane(&["human-token", "mint", "--subject", wrong], &[&data], &[]));
         assert!(code == Some(2) && minted.is_empty() && error.contains("--subject"), "{wrong:?}: {error}");
     }
 }
 
 #[tokio::test]
-async fn dev_mode_accepts_operator_tokens_beside_an_issuer() {
+async fn dev_mode_accepts_operator_tokens_although_an_issuer_is_configured() {
     let key = SigningKey::p256("p");
     let issuer = Issuer::start(&[&key]).await;
     let control = super::start_with_issuer(&issuer, &[]).await;

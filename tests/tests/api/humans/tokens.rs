@@ -1,4 +1,4 @@
-//! Accepted human tokens: every algorithm with every source of keys, and refusal of all others.
+//! Accepted human tokens, with every algorithm and source of keys, and refused human tokens.
 
 use super::{EXPIRED, INVALID, list_services, start, start_with_issuer};
 use countersign_tests::{
@@ -21,19 +21,19 @@ async fn every_algorithm_is_accepted_with_keys_from_discovery_url_and_file() {
     ];
     for (source, setting) in &sources {
         let setting: Vec<_> = setting.iter().map(|(key, value)| (*key, value.as_str())).collect();
-        let (discoveries, fetches) = (issuer.discoveries(), issuer.fetches());
+        let (discoveries, fetches) = (issuer.discovery_fetches(), issuer.jwks_fetches());
         let control = start_with_issuer(&issuer, &setting).await;
         for key in &keys {
             let response = list_services(&control, &key.token(&issuer.claims("ann"))).await;
             assert_eq!(response.status, 200, "{source} {}: {}", key.algorithm(), response.body);
         }
-        let requests = (issuer.discoveries() - discoveries, issuer.fetches() - fetches);
+        let requests = (issuer.discovery_fetches() - discoveries, issuer.jwks_fetches() - fetches);
         let expected = match *source {
             "discovery" => (1, 1),
             "url" => (0, 1),
             _ => (0, 0),
         };
-        assert_eq!(requests, expected, "{source}: one fetch is used for all keys");
+        assert_eq!(requests, expected, "{source}: one fetch returns all keys");
     }
 }
 
@@ -66,9 +66,9 @@ async fn registered_claims_are_validated() {
         ("events", json!({ "http://schemas.openid.net/event/backchannel-logout": {} }), Some(INVALID)),
         ("padding", json!("x".repeat(16 * 1024)), Some(INVALID)),
     ];
-    for (name, value, refused) in cases {
+    for (name, value, expected_error) in cases {
         let response = list_services(&control, &key.token(&with(issuer.claims("ann"), name, value.clone()))).await;
-        let expected = refused.unwrap_or((200, "", ""));
+        let expected = expected_error.unwrap_or((200, "", ""));
         assert_eq!(response.error(), expected, "{name} = {value}: {}", response.body);
     }
     let expired = list_services(&control, &key.token(&with(issuer.claims("ann"), "exp", json!(1_000_000_000)))).await;
@@ -79,14 +79,14 @@ async fn registered_claims_are_validated() {
 async fn tokens_must_be_signed_by_a_matching_key_of_their_issuer() {
     let (rsa, p256, ed25519) = (SigningKey::rsa("r"), SigningKey::p256("p"), SigningKey::ed25519("e"));
     let issuer = Issuer::start(&[&rsa, &p256, &ed25519]).await;
-    let (other_key, stranger) = (SigningKey::rsa("r"), SigningKey::p256("p"));
+    let (other_key, untrusted_key) = (SigningKey::rsa("r"), SigningKey::p256("p"));
     let other = Issuer::start(&[&other_key]).await;
     let control = start(&[issuer.settings("corp", &[]), other.settings("other", &[])].concat()).await;
     let claims = issuer.claims("ann");
     let header = |alg: &str, kid: &str| json!({ "alg": alg, "typ": "JWT", "kid": kid });
-    let more = |name: &str, value: Value| with(header("RS256", "r"), name, value);
+    let header_with = |name: &str, value: Value| with(header("RS256", "r"), name, value);
     let secret = rsa.public_pem();
-    let bad = [
+    let invalid_tokens = [
         ("HS256 with the public key as secret", hs256(secret.as_bytes(), &header("HS256", "r"), &claims)),
         ("RS256 in the header, signed with HMAC", hs256(secret.as_bytes(), &header("RS256", "r"), &claims)),
         ("alg none", unsigned(&header("none", "r"), &claims)),
@@ -96,40 +96,40 @@ async fn tokens_must_be_signed_by_a_matching_key_of_their_issuer() {
         ("RS512 in the header", rsa.signed(&header("RS512", "r"), &claims)),
         ("PS256 in the header", rsa.signed(&header("PS256", "r"), &claims)),
         ("the key of another issuer", other_key.token(&claims)),
-        ("an unknown key with a known key id", stranger.token(&claims)),
-        ("our key for claims of another issuer", rsa.token(&other.claims("ann"))),
-        ("crit", rsa.signed(&more("crit", json!(["exp"])), &claims)),
-        ("b64", rsa.signed(&more("b64", json!(false)), &claims)),
-        ("a logout token", rsa.signed(&more("typ", json!("logout+jwt")), &claims)),
-        ("an embedded key", stranger.signed(&with(header("ES256", "p"), "jwk", stranger.jwk()), &claims)),
+        ("an untrusted key with a published key id", untrusted_key.token(&claims)),
+        ("a key of this issuer with claims of another issuer", rsa.token(&other.claims("ann"))),
+        ("crit", rsa.signed(&header_with("crit", json!(["exp"])), &claims)),
+        ("b64", rsa.signed(&header_with("b64", json!(false)), &claims)),
+        ("a logout token", rsa.signed(&header_with("typ", json!("logout+jwt")), &claims)),
+        ("an embedded key", untrusted_key.signed(&with(header("ES256", "p"), "jwk", untrusted_key.jwk()), &claims)),
         ("four parts", format!("{}.x", rsa.token(&claims))),
     ];
-    for (name, token) in bad {
+    for (name, token) in invalid_tokens {
         let response = list_services(&control, &token).await;
         assert_eq!(response.error(), INVALID, "{name}: {}", response.body);
     }
-    let good = [
+    let valid_tokens = [
         rsa.token(&claims),
-        rsa.signed(&more("typ", json!("at+jwt")), &claims),
-        rsa.signed(&more("typ", json!(null)), &claims),
-        rsa.signed(&more("x5t", json!("c29tZQ")), &claims),
+        rsa.signed(&header_with("typ", json!("at+jwt")), &claims),
+        rsa.signed(&header_with("typ", json!(null)), &claims),
+        rsa.signed(&header_with("x5t", json!("c29tZQ")), &claims),
         other_key.token(&other.claims("ann")),
         ed25519.signed(&json!({ "alg": "EdDSA" }), &claims),
     ];
-    for token in good {
+    for token in valid_tokens {
         list_services(&control, &token).await.expect(200);
     }
 }
 
 #[tokio::test]
-async fn tokens_whose_key_is_ambiguous_are_refused() {
+async fn tokens_with_an_ambiguous_key_are_refused() {
     let keys = [SigningKey::rsa("a").without_kid(), SigningKey::p256("b"), SigningKey::p256("c")];
     let issuer = Issuer::start(&keys.each_ref()).await;
     let control = start_with_issuer(&issuer, &[]).await;
     let claims = issuer.claims("ann");
     list_services(&control, &keys[0].token(&claims)).await.expect(200);
     let without_kid = keys[1].signed(&json!({ "alg": "ES256" }), &claims);
-    assert_eq!(list_services(&control, &without_kid).await.error(), INVALID, "two keys could have signed it");
+    assert_eq!(list_services(&control, &without_kid).await.error(), INVALID, "two keys match a token without `kid`");
 
     let duplicates = [SigningKey::p256("twin"), SigningKey::p256("twin")];
     let issuer = Issuer::start(&duplicates.each_ref()).await;
@@ -158,7 +158,7 @@ async fn weak_keys_and_keys_for_other_uses_are_ignored() {
         ("key_ops", json!(["encrypt"])),
         ("kty", json!("oct")),
         ("d", json!("c2VjcmV0")),
-        // 1024 bits
+        // A key of 1024 bits.
         ("n", json!(rsa.jwk()["n"].as_str().unwrap()[..171])),
     ];
     for (name, value) in changes {

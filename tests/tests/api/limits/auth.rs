@@ -28,7 +28,7 @@ async fn eleventh_call_is_refused_and_one_call_passes_after_retry_delay() {
     assert_eq!(rate_limit_refusal(&challenge(&fixture.api, &agent).await).1, 1);
     fixture.clock.advance(Duration::from_millis(1));
     challenge(&fixture.api, &agent).await.expect(200);
-    // The window slides: one call became available, not all.
+    // The window slides, so only one call has become available.
     assert_eq!(rate_limit_refusal(&challenge(&fixture.api, &agent).await).1, 2);
     assert_eq!(fixture.rate_limited_total("auth").await, Some(3.0));
 }
@@ -62,8 +62,8 @@ async fn all_auth_paths_share_the_limit_of_an_agent() {
     let agent = fixture.register().await;
     let pair = fixture.login(&agent).await;
     let refresh = pair["refreshToken"].as_str().unwrap();
-    let (digits, last) = refresh.split_at(refresh.len() - 1);
-    let wrong = format!("{digits}{}", if last == "0" { "1" } else { "0" });
+    let (start, last) = refresh.split_at(refresh.len() - 1);
+    let wrong = format!("{start}{}", if last == "0" { "1" } else { "0" });
     let post = |path: &str| fixture.api.request("POST", path);
     let calls: [RequestBuilder; 4] = [
         post("/auth/refresh").json(&json!({ "refreshToken": wrong })),
@@ -74,7 +74,7 @@ async fn all_auth_paths_share_the_limit_of_an_agent() {
             "signature": "00",
         })),
     ];
-    // Three calls are used up, so seven more pass, whatever their path and result.
+    // The agent has used three calls, so seven more pass, with any path and result.
     for call in 0..7 {
         let response = HttpResponse::send(calls[call % 4].try_clone().unwrap()).await;
         assert_ne!(response.status, 429, "{call}: {}", response.body);
@@ -82,11 +82,11 @@ async fn all_auth_paths_share_the_limit_of_an_agent() {
     for call in &calls {
         assert_eq!(rate_limit_refusal(&HttpResponse::send(call.try_clone().unwrap()).await).0, "auth");
     }
-    // Refused calls had no effect: the token is still valid.
-    let good = json!({ "refreshToken": refresh });
-    rate_limit_refusal(&fixture.api.post("/auth/refresh", good.clone()).await);
+    // Refused calls have no effect, so the token is still valid.
+    let valid_body = json!({ "refreshToken": refresh });
+    rate_limit_refusal(&fixture.api.post("/auth/refresh", valid_body.clone()).await);
     fixture.clock.advance(MINUTE);
-    fixture.api.post("/auth/refresh", good).await.expect(200);
+    fixture.api.post("/auth/refresh", valid_body).await.expect(200);
 }
 
 #[tokio::test]
@@ -114,7 +114,7 @@ async fn agents_at_one_address_share_only_the_address_limit() {
 }
 
 #[tokio::test]
-async fn calls_from_another_address_do_not_use_up_the_limit_of_an_agent() {
+async fn calls_from_another_address_do_not_count_towards_the_limit_of_an_agent() {
     let fixture = Fixture::new().await;
     let agent = fixture.register().await;
     let other_address = fixture.from(3);
@@ -143,7 +143,7 @@ async fn registration_is_limited_to_10_per_key_and_300_per_address() {
     assert_eq!(count_passed(12, || fixture.api.request("POST", "/auth/register").json(&body(&key))).await, 10);
     let mut registered = 0;
     for number in 0..300 {
-        // Not a key, and different each time.
+        // Each request has a different invalid key.
         let response = fixture.api.post("/auth/register", body(&number.to_string())).await;
         registered += usize::from(response.status != 429);
     }
@@ -182,18 +182,22 @@ async fn clients_behind_a_trusted_proxy_are_limited_separately() {
         let request = || challenge_request(&proxy, &agent).header("x-forwarded-for", client);
         assert_eq!(count_passed(12, request).await, 10, "{client}");
     }
-    // The same clients in other notations; a whole /64 is one client.
+    // The same clients in other notations. All addresses of an IPv6 /64 count as one client.
     for client in ["::ffff:198.51.100.1", "198.51.100.1:4711", "203.0.113.6, 198.51.100.2", "2001:db8:1:2:ffff::9"] {
         let request = || challenge_request(&proxy, &agent).header("x-forwarded-for", client);
         assert_eq!(count_passed(2, request).await, 0, "{client}");
     }
     let other = || challenge_request(&proxy, &agent).header("x-forwarded-for", "2001:db8:1:3::1");
     assert_eq!(count_passed(12, other).await, 10);
-    assert_eq!(count_passed(12, || challenge_request(&proxy, &agent)).await, 10, "calls of the proxy itself");
+    assert_eq!(
+        count_passed(12, || challenge_request(&proxy, &agent)).await,
+        10,
+        "the proxy's own calls have a separate limit"
+    );
 }
 
 #[tokio::test]
-async fn released_binary_enforces_the_default_limits() {
+async fn control_plane_binary_enforces_the_default_limits() {
     let control = ControlPlane::start_with_default_limits().await;
     let agent = countersign_tests::Agent::register(&control, "Agent").await;
     for _ in 0..10 {

@@ -1,4 +1,4 @@
-//! Limits of authenticated services and human users, and of failed authentication by address.
+//! Limits for authenticated services and human users, and for failed authentication per address.
 
 use super::fixture::{Fixture, MINUTE, count_passed, rate_limit_refusal};
 use countersign_tests::{HttpResponse, http::HttpClient};
@@ -10,7 +10,7 @@ fn get(client: &HttpClient, bearer: &str, path: &str) -> RequestBuilder {
 }
 
 impl Fixture {
-    /// Another service of the same owner, and a key of it.
+    /// Creates another service of the same owner. Returns its id and an API key.
     async fn create_other_service(&self) -> (String, String) {
         let created = self.api.send_as(&self.human, "POST", "/services", json!({ "name": "Other" })).await.expect(201);
         let service = created["serviceId"].as_str().unwrap().to_owned();
@@ -113,7 +113,8 @@ async fn failed_authentication_is_limited_by_address_and_valid_credentials_still
         assert_eq!(rate_limit_refusal(&HttpResponse::send(failing_request(number)).await).0, "failures", "{number}");
     }
     assert_eq!(fixture.rate_limited_total("failures").await, Some(4.0));
-    // A valid credential from the same address passes, and a wrong one from another address gets the ordinary 401.
+    // A valid credential from the same address is accepted. An invalid credential from another address gets 401, not
+    // 429.
     HttpResponse::send(get(&fixture.api, &fixture.key, &roles)).await.expect(200);
     HttpResponse::send(get(&fixture.api, &fixture.human, &roles)).await.expect(200);
     HttpResponse::send(get(&fixture.from(2), &wrong, &roles)).await.expect(401);

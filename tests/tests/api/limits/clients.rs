@@ -1,4 +1,4 @@
-//! Rate-limited clients: the command line prints the delay, a session waits.
+//! Rate-limited clients: the command line prints the delay, and a session keeps its tokens and waits.
 
 use super::fixture::{Fixture, MINUTE};
 use countersign_client::{Api, KeyError, PrivateKey, Session, SessionTokens, Sign};
@@ -44,19 +44,19 @@ async fn rate_limited_session_keeps_its_tokens_until_retry_after() {
     let api = Api::new(url, Some(authority)).unwrap();
     let now = SystemClock.now();
     let session = Session::new(api.clone(), SharedKey(&agent.key), agent.id.clone(), None);
-    // Uses both calls of the minute: challenge and response.
+    // Uses both calls that are allowed in a minute: the challenge and its response.
     let tokens = session.tokens().await.unwrap();
-    let due = |expires_at: Timestamp| SessionTokens { refresh_at: now, expires_at, ..tokens.clone() };
-    let session =
-        Session::new(api.clone(), SharedKey(&agent.key), agent.id.clone(), None).resume(Some(due(tokens.expires_at)));
+    let due_tokens = |expires_at: Timestamp| SessionTokens { refresh_at: now, expires_at, ..tokens.clone() };
+    let session = Session::new(api.clone(), SharedKey(&agent.key), agent.id.clone(), None)
+        .resume(Some(due_tokens(tokens.expires_at)));
     for _ in 0..3 {
         let current = session.tokens().await.unwrap();
         assert!(current.refresh_at > now && current.expires_at == tokens.expires_at);
     }
     assert_eq!(fixture.rate_limited_total("auth").await, Some(1.0), "one call was refused");
 
-    // Expired tokens are not returned; the error has the delay.
-    let session = Session::new(api, SharedKey(&agent.key), agent.id.clone(), None).resume(Some(due(now)));
+    // The session does not return expired tokens. Its error contains the delay.
+    let session = Session::new(api, SharedKey(&agent.key), agent.id.clone(), None).resume(Some(due_tokens(now)));
     let error = session.tokens().await.unwrap_err();
     assert!(error.retry_after().is_some_and(|wait| !wait.is_zero() && wait <= MINUTE), "{error}");
     fixture.clock.advance(MINUTE);

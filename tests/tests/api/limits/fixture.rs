@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 use tempfile::TempDir;
 
-/// The window of all limits.
+/// The time window of all rate limits.
 pub const MINUTE: Duration = Duration::from_mins(1);
 
 pub struct Fixture {
@@ -37,9 +37,9 @@ impl Fixture {
 
     pub async fn with_settings(settings: &[(&str, &str)]) -> Self {
         let (clock, folder) = (ManualClock::new(), tempfile::tempdir().unwrap());
-        let data = folder.path().display().to_string();
+        let data_dir = folder.path().display().to_string();
         let ports_and_folder = [
-            ("data_dir", data.as_str()),
+            ("data_dir", data_dir.as_str()),
             ("listen.api", "127.0.0.1:0"),
             ("listen.sync", "127.0.0.1:0"),
             ("listen.admin", "127.0.0.1:0"),
@@ -53,33 +53,33 @@ impl Fixture {
         let (port, admin) = (app.api_address().unwrap().port(), app.admin_address().unwrap());
         tokio::spawn(app.serve(Shutdown::default()));
         let env = std::fs::read_to_string(folder.path().join("dev.env")).unwrap();
-        let value_of = |name: &str| {
+        let env_value = |name: &str| {
             let mut lines = env.lines().filter_map(|line| line.strip_prefix("COUNTERSIGN_")?.split_once('='));
             lines.find(|(key, _)| *key == name).unwrap().1.to_owned()
         };
-        let authority = std::fs::read(value_of("CA")).unwrap();
+        let authority = std::fs::read(env_value("CA")).unwrap();
         Self {
             clock,
             api: HttpClient::trusting(format!("https://127.0.0.1:{port}"), &authority),
             admin: HttpClient::plain(format!("http://{admin}")),
-            service: value_of("SERVICE_ID"),
-            key: value_of("SERVICE_KEY"),
-            human: value_of("HUMAN_TOKEN"),
+            service: env_value("SERVICE_ID"),
+            key: env_value("SERVICE_KEY"),
+            human: env_value("HUMAN_TOKEN"),
             authority,
             _folder: folder,
         }
     }
 
-    /// The API with another HTTP client.
-    pub fn with_client(&self, make: impl FnOnce(reqwest::ClientBuilder) -> reqwest::ClientBuilder) -> HttpClient {
+    /// A client of the API with other HTTP options.
+    pub fn with_client(&self, configure: impl FnOnce(reqwest::ClientBuilder) -> reqwest::ClientBuilder) -> HttpClient {
         let authority = reqwest::Certificate::from_pem(&self.authority).unwrap();
-        let client = make(Client::builder().tls_certs_only([authority])).build().unwrap();
+        let client = configure(Client::builder().tls_certs_only([authority])).build().unwrap();
         HttpClient { url: self.api.url.clone(), client }
     }
 
-    /// The API with a client at another loopback address.
-    pub fn from(&self, last: u8) -> HttpClient {
-        self.with_client(|client| client.local_address(std::net::IpAddr::from(Ipv4Addr::new(127, 0, 0, last))))
+    /// A client of the API that sends from another loopback address.
+    pub fn from(&self, last_byte: u8) -> HttpClient {
+        self.with_client(|client| client.local_address(std::net::IpAddr::from(Ipv4Addr::new(127, 0, 0, last_byte))))
     }
 
     /// The certificate authority of the control plane in PEM.
@@ -103,11 +103,11 @@ impl Fixture {
         self.api.post("/auth/authenticate", body).await.expect(200)
     }
 
-    /// The number of refusals in a category, from the metrics.
+    /// The number of rate-limited requests in a category, from the metrics.
     pub async fn rate_limited_total(&self, category: &str) -> Option<f64> {
         let line = format!("countersign_rate_limited_total{{category=\"{category}\"}} ");
         let metrics = self.admin.get("/metrics").await.body;
-        metrics.as_str().unwrap().lines().find_map(|found| found.strip_prefix(&line)?.parse().ok())
+        metrics.as_str().unwrap().lines().find_map(|metric_line| metric_line.strip_prefix(&line)?.parse().ok())
     }
 }
 
@@ -116,7 +116,7 @@ pub async fn challenge(client: &HttpClient, agent: &Agent) -> HttpResponse {
     client.post("/auth/challenge", json!({ "agentId": agent.id })).await
 }
 
-/// Sends requests one after the other; counts those that are not rate-limited.
+/// Sends requests one after the other. Returns how many are not rate-limited.
 pub async fn count_passed(times: usize, request: impl Fn() -> RequestBuilder) -> usize {
     let mut passed = 0;
     for _ in 0..times {

@@ -21,8 +21,8 @@ const SPELLINGS: [&str; 14] = [
     "/auth\\refresh",
 ];
 
-/// Equivalent spellings of the path in HTTP.
-const SAME: [&str; 3] = ["/auth/refresh", "/auth/refresh?a=b", "http://service/auth/refresh"];
+/// Spellings that address the same route.
+const EQUIVALENT: [&str; 3] = ["/auth/refresh", "/auth/refresh?a=b", "http://service/auth/refresh"];
 
 #[tokio::test]
 async fn other_spellings_of_a_path_do_not_bypass_the_limit() {
@@ -37,7 +37,7 @@ async fn other_spellings_of_a_path_do_not_bypass_the_limit() {
         let request = RawRequest::new("POST", path).with("content-type", "application/json");
         request.with("content-length", body.len().to_string()).send_tls(&control, body.as_bytes()).await
     };
-    for path in SAME {
+    for path in EQUIVALENT {
         let response = send(path).await.unwrap();
         assert_eq!(response.error(), (429, "RATE_LIMIT_EXCEEDED", ""), "{path}");
     }

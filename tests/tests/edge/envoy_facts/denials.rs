@@ -1,4 +1,4 @@
-//! Fact 1: a response without a status is an allow, even with a denial attached.
+//! Fact 1: a response without a status allows the request, even if it contains a denied response.
 
 use super::{
     ConfigAdditions, Fixture,
@@ -9,7 +9,7 @@ use envoy_types::ext_authz::v3::pb::{HttpResponse as EnvoyHttpResponse, OkHttpRe
 use serde_json::json;
 
 #[tokio::test]
-async fn only_a_nonzero_status_is_a_denial() {
+async fn only_a_nonzero_status_denies_the_request() {
     let fixture = Fixture::start(ConfigAdditions::default()).await;
     let ok = || EnvoyHttpResponse::OkResponse(OkHttpResponse::default());
     for (name, code, http_response, status) in [
@@ -28,16 +28,18 @@ async fn only_a_nonzero_status_is_a_denial() {
 }
 
 #[tokio::test]
-async fn envoy_denies_what_the_sidecar_denies() {
+async fn envoy_enforces_every_denial_of_the_sidecar() {
     let mut environment = Environment::start().await;
     let (reader, role) = environment.agent("reader", &["read"]).await;
-    let [roleless, suspended, revoked, bound_elsewhere] =
-        ["roleless", "suspended", "revoked", "bound elsewhere"].map(|name| Agent::register(&environment.control, name));
-    let (roleless, suspended, revoked, bound_elsewhere) = tokio::join!(roleless, suspended, revoked, bound_elsewhere);
+    let [roleless, suspended, revoked, bound_to_other_service] =
+        ["roleless", "suspended", "revoked", "bound to another service"]
+            .map(|name| Agent::register(&environment.control, name));
+    let (roleless, suspended, revoked, bound_to_other_service) =
+        tokio::join!(roleless, suspended, revoked, bound_to_other_service);
     let (other, _) = environment.control.create_service(json!({ "name": "Other" })).await;
     let token = reader.token().await;
     let (roleless_token, suspended_token) = tokio::join!(roleless.token(), suspended.token());
-    let (revoked_token, other_service_token) = tokio::join!(revoked.token(), bound_elsewhere.token_for(&other));
+    let (revoked_token, other_service_token) = tokio::join!(revoked.token(), bound_to_other_service.token_for(&other));
     for agent in [&suspended, &revoked] {
         environment.control.assign(&agent.id, &role).await;
     }
@@ -62,31 +64,32 @@ async fn envoy_denies_what_the_sidecar_denies() {
         ("text that is not a token", get("/open").bearer("root"), (401, "token_malformed")),
         ("two tokens", get("/").bearer(&token).bearer(&token), (401, "token_repeated")),
         ("a bad signature", get("/").bearer(&tampered(&token)), (401, "token_signature_invalid")),
-        ("of another service", get("/").bearer(&other_service_token), (401, "token_audience_mismatch")),
+        ("a token for another service", get("/").bearer(&other_service_token), (401, "token_audience_mismatch")),
         ("no role", get("/").bearer(&roleless_token), (403, "no_role")),
         ("no permission", get("/admin").bearer(&token), (403, "permission_missing")),
         ("a suspended agent", get("/").bearer(&suspended_token), (403, "agent_suspended")),
         ("a revoked agent", get("/").bearer(&revoked_token), (403, "agent_revoked")),
     ] {
-        let response = request.send_until_checked(&environment.envoy.site).await;
+        let response = request.send_until_checked(&environment.envoy.listener).await;
         assert_eq!((response.status, response.text("/error/details/reason")), expected, "{name}: {response:?}");
         assert_eq!(response.header("x-agent-reason"), expected.1, "{name}");
     }
 
     let invalid_rule = |text: String| replaced(&text, "require_permissions: admin", "require_role: admin");
-    let envoy = Envoy::edited(&environment.sidecar.socket(), environment.upstream.port, invalid_rule).await;
-    let response = get("/admin").bearer(&token).send_until_checked(&envoy.site).await;
+    let envoy =
+        Envoy::start_edited_example(&environment.sidecar.socket(), environment.upstream.port, invalid_rule).await;
+    let response = get("/admin").bearer(&token).send_until_checked(&envoy.listener).await;
     assert_eq!(response.error(), (503, "SERVICE_UNAVAILABLE", "rule_invalid"));
 
     let key = environment.control.create_key(environment.control.service(), "sync").await;
     environment.control.kill();
     let sidecar_without_view = Sidecar::start_with(&environment.control, &[&key], &[]);
     sidecar_without_view.client().await;
-    let envoy = Envoy::shipped(&sidecar_without_view.socket(), environment.upstream.port).await;
-    let response = get("/").bearer(&token).send_until_checked(&envoy.site).await;
+    let envoy = Envoy::start_example(&sidecar_without_view.socket(), environment.upstream.port).await;
+    let response = get("/").bearer(&token).send_until_checked(&envoy.listener).await;
     assert_eq!((response.status, response.header("retry-after")), (503, "1"), "{response:?}");
     assert_ne!(response.header("x-agent-reason"), "");
-    assert_eq!(environment.upstream.received(), 0, "no request reached the service");
+    assert_eq!(environment.upstream.received(), 0, "Envoy forwarded no request to the service");
 }
 
 /// The token with one character of its signature changed.

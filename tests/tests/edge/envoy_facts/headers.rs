@@ -17,13 +17,13 @@ const OVERWRITE: Option<HeaderAppendAction> = Some(HeaderAppendAction::Overwrite
 #[tokio::test]
 async fn headers_are_removed_after_headers_are_set() {
     let fixture = Fixture::start(ConfigAdditions::default()).await;
-    let name = || vec!["x-fact".to_owned()];
-    let set = || vec![set(Some(false), OVERWRITE)];
+    let removed = || vec!["x-fact".to_owned()];
+    let set_header = || vec![set_x_fact(Some(false), OVERWRITE)];
     for (case, headers, headers_to_remove, expected) in [
         ("neither", vec![], vec![], json!(["client"])),
-        ("set", set(), vec![], json!(["authorizer"])),
-        ("removed", vec![], name(), Value::Null),
-        ("set and removed", set(), name(), Value::Null),
+        ("set", set_header(), vec![], json!(["authorizer"])),
+        ("removed", vec![], removed(), Value::Null),
+        ("set and removed", set_header(), removed(), Value::Null),
     ] {
         let response = allow(OkHttpResponse { headers, headers_to_remove, ..OkHttpResponse::default() });
         let request = RawRequest::get("/").with("x-fact", "client");
@@ -36,9 +36,9 @@ async fn headers_are_removed_after_headers_are_set() {
 async fn set_overwrites_if_either_field_requests_it() {
     let fixture = Fixture::start(ConfigAdditions::default()).await;
     for (case, option) in [
-        ("append: false alone", set(Some(false), None)),
-        ("OVERWRITE_IF_EXISTS_OR_ADD alone", set(None, OVERWRITE)),
-        ("both, as the sidecar does", set(Some(false), OVERWRITE)),
+        ("append: false alone", set_x_fact(Some(false), None)),
+        ("OVERWRITE_IF_EXISTS_OR_ADD alone", set_x_fact(None, OVERWRITE)),
+        ("both, as the sidecar does", set_x_fact(Some(false), OVERWRITE)),
     ] {
         assert_eq!(received_values_of_repeated_header(&fixture, option).await, json!(["authorizer"]), "{case}");
     }
@@ -50,11 +50,11 @@ async fn envoy_treats_absent_append_as_false() {
     let (overwritten, appended) = (json!(["authorizer"]), json!(["client,authorizer", "client"]));
     let absent = Some(HeaderAppendAction::AddIfAbsent);
     for (case, option, expected) in [
-        ("neither", set(None, None), &overwritten),
-        ("ADD_IF_ABSENT alone", set(None, absent), &overwritten),
-        ("ADD_IF_ABSENT with append: false", set(Some(false), absent), &overwritten),
-        ("append: true", set(Some(true), None), &appended),
-        ("append: true with OVERWRITE_IF_EXISTS_OR_ADD", set(Some(true), OVERWRITE), &appended),
+        ("neither", set_x_fact(None, None), &overwritten),
+        ("ADD_IF_ABSENT alone", set_x_fact(None, absent), &overwritten),
+        ("ADD_IF_ABSENT with append: false", set_x_fact(Some(false), absent), &overwritten),
+        ("append: true", set_x_fact(Some(true), None), &appended),
+        ("append: true with OVERWRITE_IF_EXISTS_OR_ADD", set_x_fact(Some(true), OVERWRITE), &appended),
     ] {
         assert_eq!(received_values_of_repeated_header(&fixture, option).await, *expected, "{case}");
     }
@@ -75,8 +75,10 @@ async fn sidecar_identity_overwrites_client_headers() {
         ("the real one and a forged one", get().with("x-agent-id", &agent.id).with("x-agent-id", "agt_forged")),
         ("an empty one", get().with("x-agent-id", "")),
     ] {
-        for (envoy, site) in [("the minimal Envoy", &minimal.site), ("the example Envoy", &environment.envoy.site)] {
-            let received_headers = request.send_until_checked(site).await.expect(200);
+        for (envoy, listener) in
+            [("the minimal Envoy", &minimal.listener), ("the example Envoy", &environment.envoy.listener)]
+        {
+            let received_headers = request.send_until_checked(listener).await.expect(200);
             assert_eq!(received_headers["x-agent-id"], json!([agent.id]), "{case}, {envoy}");
         }
     }
@@ -128,9 +130,9 @@ async fn received_values_of_repeated_header(fixture: &Fixture, option: HeaderVal
     fixture.send_with_response(response, request).await.expect(200)["x-fact"].clone()
 }
 
-/// Sets `x-fact`. Fields that are `None` are not sent.
+/// An option that sets the header `x-fact`. Fields that are `None` are not sent.
 #[expect(deprecated, reason = "older Envoys read `append` only")]
-fn set(append: Option<bool>, action: Option<HeaderAppendAction>) -> HeaderValueOption {
+fn set_x_fact(append: Option<bool>, action: Option<HeaderAppendAction>) -> HeaderValueOption {
     let header = HeaderValue { key: "x-fact".into(), value: "authorizer".into(), ..HeaderValue::default() };
     HeaderValueOption {
         header: Some(header),

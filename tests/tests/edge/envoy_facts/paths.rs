@@ -108,9 +108,9 @@ async fn get_following_redirect(envoy: &Envoy, path: &str, token: Option<&str>) 
         Some(token) => RawRequest::get(path).bearer(token),
         None => RawRequest::get(path),
     };
-    let response = request(path).send_until_checked(&envoy.site).await;
+    let response = request(path).send_until_checked(&envoy.listener).await;
     if response.status == 307 {
-        request(response.header("location")).send_until_checked(&envoy.site).await
+        request(response.header("location")).send_until_checked(&envoy.listener).await
     } else {
         response
     }

@@ -42,25 +42,27 @@ async fn encode_raw_headers_sends_bytes_in_the_header_map_only() {
 }
 
 #[tokio::test]
-async fn sidecar_has_the_same_outcome_in_both_forms() {
+async fn sidecar_decides_equally_for_plain_and_raw_headers() {
     let environment = Environment::start().await;
     let (agent, _) = environment.agent("reader", &["read"]).await;
     let token = agent.token().await;
     let filter = "failure_mode_allow: false";
     let spaces = " ".repeat(22);
     let with_raw_headers = |text: String| replaced(&text, filter, &format!("{filter}\n{spaces}{RAW}"));
-    let raw_envoy = Envoy::edited(&environment.sidecar.socket(), environment.upstream.port, with_raw_headers).await;
+    let raw_envoy =
+        Envoy::start_edited_example(&environment.sidecar.socket(), environment.upstream.port, with_raw_headers).await;
     let without_removal = |text: String| replaced(&text, "(?i)x[^a-z0-9]agent", "nothing");
     let (socket, port) = (environment.sidecar.socket(), environment.upstream.port);
-    let raw_envoy_without_removal = Envoy::edited(&socket, port, |text| without_removal(with_raw_headers(text))).await;
+    let raw_envoy_without_removal =
+        Envoy::start_edited_example(&socket, port, |text| without_removal(with_raw_headers(text))).await;
     let mut invalid_utf8 = b"Bearer ".to_vec();
     invalid_utf8.extend([&token.as_bytes()[..9], b"\xe9"].concat());
 
     let get = RawRequest::get;
-    for (form, site) in [
-        ("plain", &environment.envoy.site),
-        ("raw", &raw_envoy.site),
-        ("raw, removed by the sidecar alone", &raw_envoy_without_removal.site),
+    for (form, listener) in [
+        ("plain", &environment.envoy.listener),
+        ("raw", &raw_envoy.listener),
+        ("raw, removed by the sidecar alone", &raw_envoy_without_removal.listener),
     ] {
         for (case, request, expected) in [
             ("no token", get("/"), (401, "token_missing")),
@@ -78,17 +80,17 @@ async fn sidecar_has_the_same_outcome_in_both_forms() {
             ),
             ("no permission", get("/admin").bearer(&token), (403, "permission_missing")),
         ] {
-            let response = request.send_until_checked(site).await;
+            let response = request.send_until_checked(listener).await;
             assert_eq!((response.status, response.text("/error/details/reason")), expected, "{case}, {form}");
         }
 
         let forged = ["x-agent-id", "x_agent_id", "x-agent.roles", "x-agent_reason"];
         let request = |path| forged.iter().fold(get(path), |request, name| request.with(name, b"root\xe9"));
-        let received_headers = request("/").bearer(&token).send_until_checked(site).await.expect(200);
+        let received_headers = request("/").bearer(&token).send_until_checked(listener).await.expect(200);
         assert_eq!(received_headers["x-agent-id"], json!([agent.id]), "{form}");
         assert_eq!(received_headers["x-agent-roles"], json!(["reader"]), "{form}");
         assert_eq!(received_headers.get("authorization"), None, "{form}");
-        let anonymous = request("/open").send_until_checked(site).await.expect(200);
+        let anonymous = request("/open").send_until_checked(listener).await.expect(200);
         for name in forged {
             assert!(name == "x-agent-id" || received_headers.get(name).is_none(), "{name}, {form}");
             assert_eq!(anonymous.get(name), None, "{name}, {form}, anonymous");

@@ -26,13 +26,13 @@ pub struct ScriptedAuthorizer {
 
 #[derive(Default)]
 struct ScriptedService {
-    /// `None`: it never responds.
+    /// `None` if the authorizer never responds.
     response: Mutex<Option<CheckResponse>>,
     requests: Mutex<Vec<HttpRequest>>,
 }
 
 impl ScriptedAuthorizer {
-    /// Starts it on a Unix socket. It does not respond until a response is set.
+    /// Starts the authorizer on a Unix socket. It does not respond until a test sets a response.
     pub fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(socket(directory.path())).unwrap();
@@ -86,17 +86,17 @@ impl Authorization for ScriptedService {
     }
 }
 
-/// Additions to the minimal configuration, each a line of YAML.
+/// Lines of YAML that are added to the minimal configuration.
 pub struct ConfigAdditions<'a> {
-    /// In the HTTP connection manager.
+    /// Added to the HTTP connection manager.
     pub connection_manager: &'a str,
-    /// In the filter.
+    /// Added to the `ext_authz` filter.
     pub filter: &'a str,
-    /// In the gRPC service of the filter.
+    /// Added to the gRPC service of the filter.
     pub grpc_service: &'a str,
 }
 
-/// A gRPC timeout that a busy machine does not exceed.
+/// Adds only a gRPC timeout that a busy machine does not exceed.
 impl Default for ConfigAdditions<'_> {
     fn default() -> Self {
         Self { connection_manager: "", filter: "", grpc_service: "timeout: 20s" }
@@ -120,7 +120,7 @@ impl Fixture {
     /// Sets the response of the authorizer and sends a request.
     pub async fn send_with_response(&self, response: CheckResponse, request: RawRequest) -> HttpResponse {
         self.authorizer.set_response(response);
-        request.send(&self.envoy.site).await
+        request.send(&self.envoy.listener).await
     }
 
     /// Sends a request that the authorizer allows without changes.
@@ -136,7 +136,7 @@ pub async fn minimal_envoy(socket: &Path, upstream: u16, additions: ConfigAdditi
     Envoy::start(&replaced(&text, "# <grpc_service>", additions.grpc_service), socket, upstream).await
 }
 
-/// An allow that changes the request.
+/// A response that allows the request and changes it.
 pub fn allow(ok: OkHttpResponse) -> CheckResponse {
     response(Some(0), Some(EnvoyHttpResponse::OkResponse(ok)))
 }
@@ -151,7 +151,7 @@ pub fn denied() -> EnvoyHttpResponse {
     })
 }
 
-/// Any response, including a contradictory one.
+/// A response with any status and HTTP response, which may contradict each other.
 pub fn response(code: Option<i32>, http_response: Option<EnvoyHttpResponse>) -> CheckResponse {
     let status = code.map(|code| Status { code, ..Status::default() });
     CheckResponse { status, http_response, ..CheckResponse::default() }

@@ -10,7 +10,7 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use p256::ecdsa::Signature;
 use serde_json::{Value, json};
 
-/// Tokens with another `alg`.
+/// Tokens with another `alg` in the header.
 pub fn algorithms(forger: &Forger) -> Vec<Case> {
     let mut cases = Vec::new();
     for alg in [
@@ -32,7 +32,7 @@ pub fn algorithms(forger: &Forger) -> Vec<Case> {
     cases
 }
 
-/// HS256 with the public key as HMAC secret.
+/// Tokens with an HMAC signature whose secret is the public key.
 pub fn public_key_as_secret(forger: &Forger) -> Vec<Case> {
     let der = [hex::decode("3059301306072a8648ce3d020106082a8648ce3d030107034200").unwrap(), forger.point()].concat();
     let pem = openssl::pem("PUBLIC KEY", &der);
@@ -60,7 +60,7 @@ pub fn public_key_as_secret(forger: &Forger) -> Vec<Case> {
     cases
 }
 
-/// Headers that contain or name the attacker's key.
+/// Tokens signed by the attacker, with headers that contain or reference the attacker's key.
 pub fn attacker_keys(forger: &Forger) -> Vec<Case> {
     let public = forger.attacker.public_key().to_sec1_bytes();
     let (x, y) = (BASE64.encode(&public[1..33]), BASE64.encode(&public[33..]));
@@ -74,31 +74,33 @@ pub fn attacker_keys(forger: &Forger) -> Vec<Case> {
         ("x5u", json!({ "x5u": "https://attacker.example/cert.pem" }), MALFORMED),
         ("x5c", json!({ "x5c": [BASE64.encode(&public)] }), MALFORMED),
         ("kid missing", json!({ "kid": null }), MALFORMED),
-        ("kid empty", json!({ "kid": "" }), KEY_UNKNOWN),
-        ("kid unknown", json!({ "kid": "another" }), KEY_UNKNOWN),
-        ("kid a path", json!({ "kid": "../../../../../../dev/null" }), KEY_UNKNOWN),
-        ("kid a URL", json!({ "kid": "https://attacker.example/key" }), KEY_UNKNOWN),
-        ("kid SQL", json!({ "kid": "' OR 1=1 --" }), KEY_UNKNOWN),
+        ("an empty kid", json!({ "kid": "" }), KEY_UNKNOWN),
+        ("an unknown kid", json!({ "kid": "another" }), KEY_UNKNOWN),
+        ("kid with a path", json!({ "kid": "../../../../../../dev/null" }), KEY_UNKNOWN),
+        ("kid with a URL", json!({ "kid": "https://attacker.example/key" }), KEY_UNKNOWN),
+        ("kid with SQL", json!({ "kid": "' OR 1=1 --" }), KEY_UNKNOWN),
         ("kid with NUL", json!({ "kid": format!("{}\0", issuer_kid.as_str().unwrap()) }), KEY_UNKNOWN),
         ("kid in lower case", json!({ "kid": issuer_kid.as_str().unwrap().to_lowercase() }), KEY_UNKNOWN),
-        ("kid a number", json!({ "kid": 0 }), MALFORMED),
-        ("kid an array", json!({ "kid": [issuer_kid] }), MALFORMED),
-        ("kid long", json!({ "kid": "k".repeat(5000) }), KEY_UNKNOWN),
+        ("kid as a number", json!({ "kid": 0 }), MALFORMED),
+        ("kid as an array", json!({ "kid": [issuer_kid] }), MALFORMED),
+        ("a long kid", json!({ "kid": "k".repeat(5000) }), KEY_UNKNOWN),
     ];
     changes
         .into_iter()
-        .map(|(name, change, reason)| case(name, forger.signed(&forger.header(&change), &forger.payload()), reason))
+        .map(|(name, change, reason)| {
+            case(name, forger.sign_as_attacker(&forger.header(&change), &forger.payload()), reason)
+        })
         .collect()
 }
 
-/// The issuer's signature under another header.
+/// Tokens with another header and the unchanged signature of the issuer.
 pub fn headers(forger: &Forger) -> Vec<Case> {
     let changes = [
         ("typ missing", json!({ "typ": null }), MALFORMED),
         ("typ JWT", json!({ "typ": "JWT" }), MALFORMED),
         ("typ empty", json!({ "typ": "" }), MALFORMED),
         ("typ of a human token", json!({ "typ": "human+jwt" }), MALFORMED),
-        ("typ a number", json!({ "typ": 1 }), MALFORMED),
+        ("typ as a number", json!({ "typ": 1 }), MALFORMED),
         ("typ in upper case", json!({ "typ": "AT+JWT" }), BAD_SIGNATURE),
         ("crit", json!({ "crit": ["exp"] }), MALFORMED),
         ("crit of b64", json!({ "crit": ["b64"], "b64": false }), MALFORMED),
@@ -118,17 +120,17 @@ pub fn headers(forger: &Forger) -> Vec<Case> {
         ("alg twice, none first", header.replacen('{', r#"{"alg":"none","#, 1), MALFORMED),
         ("kid twice", format!(r#"{unclosed_header},"kid":"another"}}"#), MALFORMED),
         ("white space", format!("{header} "), BAD_SIGNATURE),
-        ("header no object", "[]".into(), MALFORMED),
+        ("header is not an object", "[]".into(), MALFORMED),
         ("header null", "null".into(), MALFORMED),
         ("header empty", String::new(), MALFORMED),
-        ("header no JSON", "ES256".into(), MALFORMED),
+        ("header is not JSON", "ES256".into(), MALFORMED),
         ("two headers", format!("{header}{header}"), MALFORMED),
     ];
     cases.extend(texts.into_iter().map(|(name, text, reason)| case(name, forger.with_header(&text), reason)));
     cases
 }
 
-/// Other claims, or unchanged claims with an invalid signature.
+/// Tokens with other claims, or with unchanged claims and an invalid signature.
 pub fn payloads_and_signatures(forger: &Forger, other_token: &str) -> Vec<Case> {
     let [header, _, signature] = &forger.parts;
     let raw = BASE64.decode(signature).unwrap();
@@ -149,17 +151,17 @@ pub fn payloads_and_signatures(forger: &Forger, other_token: &str) -> Vec<Case> 
         ),
         case(
             "later exp and more roles, signed by the attacker",
-            forger.signed(&original_header, &extended_claims),
+            forger.sign_as_attacker(&original_header, &extended_claims),
             BAD_SIGNATURE,
         ),
         case("sub twice", format!("{header}.{}.{signature}", BASE64.encode(&duplicate_sub)), BAD_SIGNATURE),
         case(
             "sub twice, signed by the attacker",
-            forger.signed(&original_header, duplicate_sub.as_bytes()),
+            forger.sign_as_attacker(&original_header, duplicate_sub.as_bytes()),
             BAD_SIGNATURE,
         ),
         case("payload empty", format!("{header}..{signature}"), BAD_SIGNATURE),
-        case("payload no JSON", forger.signed(&original_header, b"claims"), BAD_SIGNATURE),
+        case("payload is not JSON", forger.sign_as_attacker(&original_header, b"claims"), BAD_SIGNATURE),
         case("signature in DER", forger.with_signature(&BASE64.encode(der.as_bytes())), BAD_SIGNATURE),
         case("signature empty", forger.with_signature(""), BAD_SIGNATURE),
         case("signature of zeros", forger.with_signature(&BASE64.encode([0; 64])), BAD_SIGNATURE),

@@ -1,4 +1,4 @@
-//! Takes a valid token apart and builds forgeries from its parts.
+//! Splits a valid token and builds forged tokens from its parts.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use countersign_tests::ControlPlane;
@@ -12,7 +12,7 @@ use serde_json::Value;
 /// Name, token and expected reason.
 pub type Case = (String, String, &'static str);
 
-/// The parts of a valid token, and an attacker's key.
+/// The parts of a valid token, and the key of an attacker.
 pub struct Forger {
     pub header: Value,
     pub parts: [String; 3],
@@ -28,7 +28,7 @@ impl Forger {
         Self { header, parts, attacker: SecretKey::generate(), jwk }
     }
 
-    /// The header with members replaced; null removes one.
+    /// The header with some members replaced, or removed if the value is null.
     pub fn header(&self, changes: &Value) -> String {
         let mut header = self.header.clone();
         for (name, value) in changes.as_object().unwrap() {
@@ -40,8 +40,8 @@ impl Forger {
         header.to_string()
     }
 
-    /// Header and payload, signed by the attacker.
-    pub fn signed(&self, header: &str, payload: &[u8]) -> String {
+    /// A token with this header and payload, signed with the attacker's key.
+    pub fn sign_as_attacker(&self, header: &str, payload: &[u8]) -> String {
         let message = format!("{}.{}", BASE64.encode(header), BASE64.encode(payload));
         let signature: Signature = SigningKey::from(&self.attacker).sign(message.as_bytes());
         format!("{message}.{}", BASE64.encode(signature.to_bytes()))
@@ -57,7 +57,7 @@ impl Forger {
         claims.to_string().into_bytes()
     }
 
-    /// The issuer's signature under another header.
+    /// A token with another header and the unchanged signature of the issuer.
     pub fn with_header(&self, header: &str) -> String {
         format!("{}.{}.{}", BASE64.encode(header), self.parts[1], self.parts[2])
     }

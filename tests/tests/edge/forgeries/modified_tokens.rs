@@ -29,7 +29,7 @@ pub fn modified_texts(forger: &Forger, token: &str) -> Vec<Case> {
         case("payload padded", format!("{header}.{payload}=.{signature}"), BAD_SIGNATURE),
         case("white space inside", token.replacen('.', ". ", 1), MALFORMED),
         case("a tab inside", token.replacen('.', "\t.", 1), MALFORMED),
-        case("plus for minus", format!("{header}.{payload}.+{}", &signature[1..]), MALFORMED),
+        case("plus instead of minus", format!("{header}.{payload}.+{}", &signature[1..]), MALFORMED),
         case("40 KiB of signature", forger.with_signature(&"A".repeat(40 * 1024)), MALFORMED),
         case("40 KiB of payload", format!("{header}.{}.{signature}", "A".repeat(40 * 1024)), MALFORMED),
         case("plain text", "not-a-token".into(), MALFORMED),
@@ -41,7 +41,7 @@ pub fn modified_texts(forger: &Forger, token: &str) -> Vec<Case> {
     cases
 }
 
-/// The last base64url character has unused bits: only zeros are canonical.
+/// The last base64url character has unused bits, of which only zeros are canonical.
 fn unused_bits(forger: &Forger) -> Vec<Case> {
     let signature = &forger.parts[2];
     let (head, last) = signature.split_at(signature.len() - 1);
@@ -53,9 +53,9 @@ fn unused_bits(forger: &Forger) -> Vec<Case> {
         .collect()
 }
 
-/// The token with one character replaced: about 200 positions, and every other character at the end of a part.
+/// Tokens with one character replaced, at about 200 positions, and with every other character at the end of each part.
 pub fn changed_characters(token: &str) -> Vec<(String, String)> {
-    let replaced = |position: usize, character: u8| {
+    let replace_at = |position: usize, character: u8| {
         let character = char::from(character);
         let modified = format!("{}{character}{}", &token[..position], &token[position + 1..]);
         (format!("{character:?} at {position} of {}", token.len()), modified)
@@ -64,17 +64,17 @@ pub fn changed_characters(token: &str) -> Vec<(String, String)> {
         let value = ALPHABET.iter().position(|character| *character == token.as_bytes()[position]);
         ALPHABET[value.map_or(0, |value| (value + 1) % 64)]
     };
-    let sample = (0..token.len()).step_by(token.len() / 200).map(|position| replaced(position, next(position)));
+    let sample = (0..token.len()).step_by(token.len() / 200).map(|position| replace_at(position, next(position)));
     let dots = token.match_indices('.').map(|(position, _)| position);
     let ends = dots.chain([token.len()]).flat_map(|end| {
         let others = ALPHABET.iter().filter(move |other| **other != token.as_bytes()[end - 1]);
-        others.map(move |other| replaced(end - 1, *other))
+        others.map(move |other| replace_at(end - 1, *other))
     });
     sample.chain(ends).collect()
 }
 
-/// The token truncated to about 100 lengths, including the last ones.
-pub fn truncated(token: &str) -> Vec<(String, String)> {
+/// The token truncated to about 100 lengths, including the eight greatest.
+pub fn truncated_tokens(token: &str) -> Vec<(String, String)> {
     let lengths = (1..token.len()).step_by(token.len() / 100).chain(token.len() - 8..token.len());
     lengths.map(|length| (format!("{length} of {}", token.len()), token[..length].to_owned())).collect()
 }

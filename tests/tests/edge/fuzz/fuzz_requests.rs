@@ -1,4 +1,5 @@
-//! Fuzzed requests never cause a 5xx, and every refusal has the error format of the specification.
+//! Tests that fuzzed requests never cause a 5xx response, and that every refusal has the error format of the
+//! specification.
 
 use super::assert_healthy;
 use countersign_client::PrivateKey;
@@ -37,8 +38,8 @@ async fn valid_requests(control: &ControlPlane) -> Vec<ValidRequest> {
     let tokens = agent.login().await;
     let role = control.create_role("reader", &["read"]).await;
     let challenge = control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
-    let signature = agent.key.sign(challenge["nonce"].as_str().expect("a nonce"));
-    let pem = PrivateKey::generate().public_pem().expect("a PEM");
+    let signature = agent.key.sign(challenge["nonce"].as_str().expect("the challenge has a nonce"));
+    let pem = PrivateKey::generate().public_pem().expect("the key can be encoded");
     let (key, human) = (|| Some(control.key().to_owned()), || Some(control.human().to_owned()));
     let request = |method, path: &str, bearer, body| ValidRequest { method, path: path.to_owned(), bearer, body };
     let register = json!({ "email": "a@b.example", "name": "a", "publicKey": pem, "metadata": { "a": [1, {}] } });
@@ -59,10 +60,10 @@ async fn valid_requests(control: &ControlPlane) -> Vec<ValidRequest> {
     ]
 }
 
-/// Replaces a field of the body, mangles its text, or replaces all of it.
+/// Replaces or mutates a field of the body, or the whole body.
 fn fuzzed_body(valid: &Value) -> BoxedStrategy<Vec<u8>> {
     let (original, original_to_mutate) = (valid.clone(), valid.clone());
-    let names: Vec<String> = valid.as_object().expect("an object").keys().cloned().collect();
+    let names: Vec<String> = valid.as_object().expect("the value is an object").keys().cloned().collect();
     let replaced = (select(names.clone()), any_json()).prop_map(move |(name, value)| {
         let mut body = original.clone();
         body[name] = value;
@@ -88,7 +89,7 @@ fn fuzzed_body(valid: &Value) -> BoxedStrategy<Vec<u8>> {
     .boxed()
 }
 
-/// Replaces a part of the path by any text.
+/// Replaces a segment of the path with any text.
 fn fuzzed_path(valid: &str) -> BoxedStrategy<String> {
     let valid = valid.to_owned();
     let parts: Vec<String> = valid.split('/').skip(1).map(str::to_owned).collect();
@@ -123,7 +124,7 @@ fn fuzzed_requests(valid: Vec<ValidRequest>) -> BoxedStrategy<FuzzedRequest> {
         .boxed()
 }
 
-/// Returns `None` if a value cannot be sent in a header.
+/// Sends the request. Returns `None` if a value cannot be sent in a header.
 async fn send(control: &ControlPlane, fuzzed: FuzzedRequest) -> Option<HttpResponse> {
     let header = |text: &str| HeaderValue::from_bytes(text.as_bytes()).ok();
     let mut request = control.api.request(fuzzed.method, &fuzzed.path).body(fuzzed.body);
@@ -158,7 +159,7 @@ fn check_format(response: &HttpResponse) -> Result<(), TestCaseError> {
 
 #[test]
 fn fuzzed_requests_never_cause_a_5xx_or_a_malformed_error() {
-    let runtime = Runtime::new().expect("a runtime");
+    let runtime = Runtime::new().expect("the runtime can be built");
     let control = runtime.block_on(ControlPlane::start());
     let valid = runtime.block_on(valid_requests(&control));
     let outcome = TestRunner::new(cases_divided_by(1)).run(&fuzzed_requests(valid), |fuzzed| {
@@ -171,7 +172,7 @@ fn fuzzed_requests_never_cause_a_5xx_or_a_malformed_error() {
 
 #[test]
 fn fuzzed_token_headers_are_refused_without_a_5xx() {
-    let runtime = Runtime::new().expect("a runtime");
+    let runtime = Runtime::new().expect("the runtime can be built");
     let control = runtime.block_on(ControlPlane::start());
     let (token, expected) = runtime.block_on(async {
         let agent = Agent::register(&control, "agent").await;
@@ -196,9 +197,9 @@ fn fuzzed_token_headers_are_refused_without_a_5xx() {
         let request = control.api.request("GET", &control.path("/verify")).bearer_auth(control.key());
         let response = runtime.block_on(HttpResponse::send(request.header("x-agent-token", header)));
         check_format(&response)?;
-        let words: Vec<&str> = value.split([' ', '\t']).filter(|word| !word.is_empty()).collect();
-        let valid = words == [token.as_str()]
-            || matches!(words[..], [scheme, text] if scheme.eq_ignore_ascii_case("bearer") && text == token);
+        let parts: Vec<&str> = value.split([' ', '\t']).filter(|part| !part.is_empty()).collect();
+        let valid = parts == [token.as_str()]
+            || matches!(parts[..], [scheme, text] if scheme.eq_ignore_ascii_case("bearer") && text == token);
         prop_assert_eq!(response.status == 200, valid);
         prop_assert_eq!(&response.body["valid"], &json!(valid));
         prop_assert!(!valid || response.body == expected, "{}", response.body);

@@ -1,4 +1,4 @@
-//! Fuzzed sync streams are answered or closed, and the next stream is served.
+//! Tests that the server responds to or closes fuzzed sync streams, and then serves the next stream.
 
 use super::{RESPONSE_TIMEOUT, assert_healthy, metric};
 use countersign_mangle::{any_bytes, cases_divided_by, mutated_bytes};
@@ -44,8 +44,8 @@ impl Encoder for RawCodec {
     type Item = Vec<u8>;
     type Error = Status;
 
-    fn encode(&mut self, item: Vec<u8>, to: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        to.put_slice(&item);
+    fn encode(&mut self, item: Vec<u8>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put_slice(&item);
         Ok(())
     }
 }
@@ -54,15 +54,20 @@ impl Decoder for RawCodec {
     type Item = Vec<u8>;
     type Error = Status;
 
-    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
-        Ok(Some(from.copy_to_bytes(from.remaining()).to_vec()))
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
+        Ok(Some(buffer.copy_to_bytes(buffer.remaining()).to_vec()))
     }
 }
 
 async fn channel(control: &ControlPlane) -> Channel {
     let authority = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(control.authority()));
-    let endpoint = Endpoint::from_shared(control.env["SYNC_URL"].clone()).expect("a URL");
-    endpoint.tls_config(authority).expect("TLS").connect().await.expect("the sync port accepts connections")
+    let endpoint = Endpoint::from_shared(control.env["SYNC_URL"].clone()).expect("the URL is valid");
+    endpoint
+        .tls_config(authority)
+        .expect("the TLS configuration is valid")
+        .connect()
+        .await
+        .expect("the sync port accepts connections")
 }
 
 /// Sends these messages and ends the request stream. Returns the responses and the final status.
@@ -70,7 +75,7 @@ async fn follow(channel: Channel, key: &str, messages: Vec<Vec<u8>>) -> (Vec<Ser
     let mut client = Grpc::new(channel);
     client.ready().await.expect("the server listens");
     let mut request = Request::new(tokio_stream::iter(messages));
-    request.metadata_mut().insert("authorization", format!("Bearer {key}").parse().expect("a header"));
+    request.metadata_mut().insert("authorization", format!("Bearer {key}").parse().expect("the header is valid"));
     let path = PathAndQuery::from_static("/countersign.sync.v1.Sync/Follow");
     let mut responses = Vec::new();
     let mut stream = match client.streaming(request, path, RawCodec).await {
@@ -101,7 +106,7 @@ fn message_sequences() -> BoxedStrategy<Vec<Vec<u8>>> {
     let mutated = prop_oneof![hello(), ping.clone()].prop_flat_map(|valid| mutated_bytes(&valid));
     let any_message = prop_oneof![6 => ping, 1 => hello(), 2 => mutated, 1 => any_bytes()];
     let first = prop_oneof![6 => hello(), 1 => any_message.clone()];
-    // Sometimes more pings than the server queues.
+    // Some sequences have more pings than the server queues.
     let count = prop_oneof![8 => 0..5_usize, 1 => 60..80_usize];
     let rest = count.prop_flat_map(move |count| vec(any_message.clone(), count));
     (first, rest).prop_map(|(first, rest)| [vec![first], rest].concat()).boxed()
@@ -128,7 +133,7 @@ fn check_responses(messages: &[Vec<u8>], responses: &[ServerMessage]) -> Result<
 
 #[test]
 fn fuzzed_streams_do_not_disturb_the_server() {
-    let runtime = Runtime::new().expect("a runtime");
+    let runtime = Runtime::new().expect("the runtime can be built");
     let control = runtime.block_on(ControlPlane::start());
     let channel = runtime.block_on(channel(&control));
     let outcome = TestRunner::new(cases_divided_by(4)).run(&message_sequences(), |messages| {

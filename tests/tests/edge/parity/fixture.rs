@@ -1,4 +1,4 @@
-//! The servers of the tests, and the outcomes that the tests expect.
+//! The servers and the expected outcomes of the parity tests.
 
 use countersign_tests::{Agent, ControlPlane, Sidecar, Verifiers, VerifyOutcome};
 use serde_json::json;
@@ -22,33 +22,33 @@ impl Fixture {
         }
         let keys: Vec<_> = keys.iter().map(String::as_str).collect();
         let sidecar = Sidecar::start_with(&control, &keys, &[]);
-        sidecar.await_ready().await;
+        sidecar.wait_until_ready().await;
         Self { control, sidecar, second, strict }
     }
 
-    pub fn first(&self) -> Verifiers<'_> {
+    pub fn verifiers(&self) -> Verifiers<'_> {
         Verifiers::new(&self.control, &self.sidecar)
     }
 
     pub fn verifiers_of<'a>(&'a self, (service, key): &'a (String, String)) -> Verifiers<'a> {
-        Verifiers { service, key, ..self.first() }
+        Verifiers { service, key, ..self.verifiers() }
     }
 
-    pub async fn agent(&self, name: &str) -> Agent {
+    pub async fn register_agent(&self, name: &str) -> Agent {
         Agent::register(&self.control, name).await
     }
 
-    /// Revokes a token. The API must refuse `revoked_tokens` as soon as it has responded, the sidecar as soon as it
-    /// has received the change.
-    pub async fn revoke_at_once(&self, token: &str, revoked_tokens: &[&str]) {
+    /// Revokes a token. The API must refuse `revoked_tokens` as soon as it has responded, and the sidecar as soon as
+    /// it has received the change.
+    pub async fn assert_revoked_at_once(&self, token: &str, revoked_tokens: &[&str]) {
         self.control.revoke_token(token).await;
         for token in revoked_tokens {
             assert_eq!(
-                self.first().verify(token).await.0,
+                self.verifiers().verify(token).await.0,
                 VerifyOutcome::refused(401, "token_revoked"),
                 "the API refuses the token at once"
             );
-            self.first().agree("the token is revoked", token, refused(401, "token_revoked")).await;
+            self.verifiers().wait_until_equal("the token is revoked", token, refused(401, "token_revoked")).await;
         }
     }
 
@@ -90,8 +90,8 @@ pub fn refused(status: u16, reason: &'static str) -> impl Fn(&VerifyOutcome) -> 
     move |outcome| *outcome == VerifyOutcome::refused(status, reason)
 }
 
-/// The time `seconds` from now, in RFC 3339.
+/// The time that is `seconds` from now, in RFC 3339 format.
 #[expect(clippy::disallowed_methods, reason = "the test uses the machine's clock, as a client does")]
-pub fn in_seconds(seconds: i64) -> String {
+pub fn seconds_from_now(seconds: i64) -> String {
     (jiff::Timestamp::now() + jiff::SignedDuration::from_secs(seconds)).to_string()
 }

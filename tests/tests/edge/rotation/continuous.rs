@@ -1,4 +1,4 @@
-//! Continuous logins and requests during several rotations.
+//! Continuous logins and requests during several rotations of the signing key.
 
 use super::kid;
 use countersign_tests::{Agent, ControlPlane, Envoy, Sidecar, Upstream, eventually, tools};
@@ -43,7 +43,7 @@ impl Drop for Verifier {
     }
 }
 
-/// What the client counted, and the responses that refused a token.
+/// The client's counters, and the responses that refused a token.
 #[derive(Debug, Default)]
 struct CallResults {
     logins: usize,
@@ -52,7 +52,7 @@ struct CallResults {
     refusals: Vec<String>,
 }
 
-/// Logs in and calls continuously, with the newest token and an older one in turn.
+/// Logs in and sends requests continuously, alternately with the newest and an older token.
 async fn call_until_stopped(control: &ControlPlane, envoy: &Envoy, agent: &Agent, stop: &AtomicBool) -> CallResults {
     let (mut results, mut verifier) = (CallResults::default(), Verifier::start(control));
     let mut tokens = Vec::new();
@@ -62,7 +62,7 @@ async fn call_until_stopped(control: &ControlPlane, envoy: &Envoy, agent: &Agent
         let newest = tokens.last().unwrap();
         results.kids.insert(kid(newest));
         for token in [newest, &tokens[results.logins * 7 % tokens.len()]] {
-            let envoy_response = envoy.site.get_as(token, "/").await;
+            let envoy_response = envoy.listener.get_as(token, "/").await;
             let api_response = control.verify(token).await;
             let jwks_result = tokio::task::block_in_place(|| verifier.verify(token));
             results.requests += 3;
@@ -81,7 +81,7 @@ async fn call_until_stopped(control: &ControlPlane, envoy: &Envoy, agent: &Agent
 async fn tokens_are_accepted_during_rotations() {
     let control = ControlPlane::start_with(&["sync.max_staleness_seconds=3"]).await;
     let (sidecar, upstream) = tokio::join!(Sidecar::start(&control), Upstream::start());
-    let envoy = Envoy::shipped(&sidecar.socket(), upstream.port).await;
+    let envoy = Envoy::start_example(&sidecar.socket(), upstream.port).await;
     let agent = Agent::register(&control, "Test Agent").await;
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;

@@ -11,7 +11,8 @@ use tempfile::TempDir;
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_hours(24);
 
-/// Sidecars refuse after this time without contact. Keys are published for five seconds longer before they sign.
+/// Sidecars refuse requests after this time without contact to the control plane. A key must be published for five
+/// seconds longer before it signs.
 const STALENESS: Duration = Duration::from_mins(20);
 const PUBLICATION_LEAD: Duration = Duration::from_secs(1205);
 
@@ -69,9 +70,9 @@ impl Fixture {
     /// The ids of the published keys, and the entity tag of the response.
     async fn published_keys(&self) -> (Vec<String>, String) {
         let response = self.control.api.get("/.well-known/jwks.json").await;
-        let tag = response.header("etag").to_owned();
+        let etag = response.header("etag").to_owned();
         let keys = response.expect(200)["keys"].as_array().unwrap().clone();
-        (keys.iter().map(|key| key["kid"].as_str().unwrap().to_owned()).collect(), tag)
+        (keys.iter().map(|key| key["kid"].as_str().unwrap().to_owned()).collect(), etag)
     }
 
     async fn send_as_human(&self, method: &str, path: &str) -> HttpResponse {
@@ -101,14 +102,18 @@ async fn next_key_signs_only_after_every_live_sidecar_has_it() {
     fixture.advance_except(PUBLICATION_LEAD, SECOND);
     assert_eq!(rotation, json!({ "kid": next, "status": "next", "signsFrom": fixture.now() }));
     fixture.restart("tokens.access_seconds", "600").await;
-    let (keys, tag) = fixture.published_keys().await;
-    assert_eq!((&keys[..2], keys.len()), (&[first.clone(), next.clone()][..], 3), "the following key is published too");
+    let (keys, etag) = fixture.published_keys().await;
+    assert_eq!(
+        (&keys[..2], keys.len()),
+        (&[first.clone(), next.clone()][..], 3),
+        "the key after the next one is also published"
+    );
 
     // The key signs from this microsecond on, without a further request.
     assert_eq!(kid(&fixture.token().await), next);
     let signing = fixture.signing_keys().await.into_iter().find(|key| key["kid"] == next).unwrap();
     assert_eq!((&signing["status"], &signing["publishedAt"]), (&json!("signing"), &json!(published_at)));
-    assert_eq!(fixture.published_keys().await, (keys, tag), "the published keys do not change");
+    assert_eq!(fixture.published_keys().await, (keys, etag), "the published keys do not change");
 }
 
 #[tokio::test]

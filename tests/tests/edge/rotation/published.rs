@@ -39,13 +39,13 @@ async fn server_metadata_lists_the_endpoints_of_the_server() {
     let control = ControlPlane::start().await;
     let path = "/.well-known/oauth-authorization-server";
     let response = control.api.get(path).await;
-    let (tag, url) = (response.header("etag").to_owned(), &control.env["URL"]);
+    let (etag, url) = (response.header("etag").to_owned(), &control.env["URL"]);
     assert_eq!(
         (response.header("content-type"), response.header("cache-control")),
         ("application/json", "public, max-age=300")
     );
-    let not_modified = HttpResponse::send(control.api.request("GET", path).header("if-none-match", &tag)).await;
-    assert_eq!((not_modified.status, not_modified.header("etag")), (304, tag.as_str()));
+    let not_modified = HttpResponse::send(control.api.request("GET", path).header("if-none-match", &etag)).await;
+    assert_eq!((not_modified.status, not_modified.header("etag")), (304, etag.as_str()));
     assert_eq!(
         response.expect(200),
         json!({
@@ -60,7 +60,7 @@ async fn server_metadata_lists_the_endpoints_of_the_server() {
 }
 
 #[tokio::test]
-async fn signing_key_list_shows_their_history() {
+async fn signing_key_list_shows_status_and_times_of_all_keys() {
     let control = ControlPlane::start().await;
     let signing = control.signing_key("signing").await;
     control.rotate().await.expect(202);
@@ -97,8 +97,8 @@ async fn metrics_show_the_keys_and_the_start_of_the_signing_key() {
     };
     let count = |status| format!("countersign_signing_keys{{status=\"{status}\"}}");
     let since = "countersign_signing_key_signs_from_timestamp_seconds";
-    let shown = async || Some(metric(since).await?).filter(|since| *since > 1e9);
-    let before = eventually("the metric is exported", shown, || control.log()).await;
+    let exported = async || Some(metric(since).await?).filter(|since| *since > 1e9);
+    let before = eventually("the metric is exported", exported, || control.log()).await;
     control.rotate().await.expect(202);
     control.revoke_signing_key(&control.signing_key("signing").await).await;
     let updated = async || (metric(&count("next")).await == Some(1.0) && metric(since).await? > before).then_some(());

@@ -1,4 +1,4 @@
-//! Signing keys of several control planes on one database.
+//! Signing keys of several control planes with the same database.
 
 use super::kid;
 use countersign_tests::{Agent, ControlPlane, Postgres, Sidecar, eventually};
@@ -8,7 +8,7 @@ async fn replica(database: &str) -> ControlPlane {
     ControlPlane::start_replica(database, &["sync.max_staleness_seconds=1"]).await
 }
 
-/// Logs in at one replica; all replicas are the same issuer.
+/// Logs in at one replica. All replicas are the same issuer.
 async fn login(control: &ControlPlane, agent: &Agent) -> String {
     let challenge = control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
     let signature = agent.key.sign(challenge["nonce"].as_str().unwrap());
@@ -30,52 +30,53 @@ async fn check(sidecar: &Sidecar, token: &str) -> u16 {
 }
 
 async fn assert_replicas_share_keys(database: &str) {
-    let (one, other) = (replica(database).await, replica(database).await);
-    let (one_sidecar, other_sidecar) = tokio::join!(Sidecar::start(&one), Sidecar::start(&other));
-    let agent = register(&one).await;
-    assert_eq!(one.signing_keys().await, other.signing_keys().await);
+    let (first, second) = (replica(database).await, replica(database).await);
+    let (first_sidecar, second_sidecar) = tokio::join!(Sidecar::start(&first), Sidecar::start(&second));
+    let agent = register(&first).await;
+    assert_eq!(first.signing_keys().await, second.signing_keys().await);
     let mut tokens = Vec::new();
-    for control in [&one, &other, &one] {
+    for control in [&first, &second, &first] {
         let rotation = control.rotate().await;
         let signs = async || {
-            let new_tokens = [login(&one, &agent).await, login(&other, &agent).await];
-            let both = new_tokens.iter().all(|token| kid(token) == rotation.text("/kid"));
+            let new_tokens = [login(&first, &agent).await, login(&second, &agent).await];
+            let all_have_new_key = new_tokens.iter().all(|token| kid(token) == rotation.text("/kid"));
             tokens.extend(new_tokens);
-            both.then_some(())
+            all_have_new_key.then_some(())
         };
         eventually("the next key signs at both replicas", signs, String::new).await;
     }
     for token in &tokens {
-        for control in [&one, &other] {
+        for control in [&first, &second] {
             control.verify(token).await.expect(200);
         }
         let accepted = async || {
-            let both = tokio::join!(check(&one_sidecar, token), check(&other_sidecar, token));
-            (both == (200, 200)).then_some(())
+            let statuses = tokio::join!(check(&first_sidecar, token), check(&second_sidecar, token));
+            (statuses == (200, 200)).then_some(())
         };
-        eventually("both sidecars accept the token", accepted, || other_sidecar.log()).await;
+        eventually("both sidecars accept the token", accepted, || second_sidecar.log()).await;
     }
 
-    let (signing, token) = (one.signing_key("signing").await, login(&other, &agent).await);
+    let (signing, token) = (first.signing_key("signing").await, login(&second, &agent).await);
     assert_eq!(kid(&token), signing);
-    assert!(one.revoke_signing_key(&signing).await);
-    for control in [&one, &other] {
+    assert!(first.revoke_signing_key(&signing).await);
+    for control in [&first, &second] {
         assert_eq!(control.verify(&token).await.error().2, "token_key_unknown");
         let new_token = login(control, &agent).await;
-        assert_eq!(kid(&new_token), other.signing_key("signing").await);
+        assert_eq!(kid(&new_token), second.signing_key("signing").await);
         control.verify(&new_token).await.expect(200);
     }
-    let refused =
-        async || (tokio::join!(check(&one_sidecar, &token), check(&other_sidecar, &token)) == (401, 401)).then_some(());
-    eventually("both sidecars refuse the token", refused, || other_sidecar.log()).await;
-    assert!(!other.revoke_signing_key(&signing).await);
-    assert_eq!(one.signing_keys().await, other.signing_keys().await);
+    let refused = async || {
+        (tokio::join!(check(&first_sidecar, &token), check(&second_sidecar, &token)) == (401, 401)).then_some(())
+    };
+    eventually("both sidecars refuse the token", refused, || second_sidecar.log()).await;
+    assert!(!second.revoke_signing_key(&signing).await);
+    assert_eq!(first.signing_keys().await, second.signing_keys().await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_on_postgresql_use_the_same_keys() {
     let postgres = Postgres::start().await;
-    Box::pin(assert_replicas_share_keys(&postgres.database().await)).await;
+    Box::pin(assert_replicas_share_keys(&postgres.create_database().await)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -86,16 +87,16 @@ async fn control_planes_on_one_sqlite_use_the_same_keys() {
 
 /// Concurrent requests cause one rotation and one revocation.
 #[tokio::test(flavor = "multi_thread")]
-async fn concurrent_rotations_make_one_change() {
+async fn concurrent_rotation_requests_cause_one_rotation() {
     let postgres = Postgres::start().await;
-    let database = postgres.database().await;
-    let (one, other) = (replica(&database).await, replica(&database).await);
-    let before = one.signing_keys().await.len();
-    let rotations = futures_util::future::join_all([&one, &other, &one, &other].map(ControlPlane::rotate)).await;
+    let database = postgres.create_database().await;
+    let (first, second) = (replica(&database).await, replica(&database).await);
+    let before = first.signing_keys().await.len();
+    let rotations = futures_util::future::join_all([&first, &second, &first, &second].map(ControlPlane::rotate)).await;
     let mut key_ids: Vec<_> = rotations.iter().map(|response| response.text("/kid")).collect();
     key_ids.dedup();
-    assert_eq!((key_ids.len(), one.signing_keys().await.len()), (1, before + 1));
-    let signing = one.signing_key("signing").await;
-    let revoked = tokio::join!(one.revoke_signing_key(&signing), other.revoke_signing_key(&signing));
+    assert_eq!((key_ids.len(), first.signing_keys().await.len()), (1, before + 1));
+    let signing = first.signing_key("signing").await;
+    let revoked = tokio::join!(first.revoke_signing_key(&signing), second.revoke_signing_key(&signing));
     assert_ne!(revoked.0, revoked.1, "exactly one replica revoked the key");
 }

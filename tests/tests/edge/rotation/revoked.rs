@@ -6,20 +6,23 @@ use std::time::Duration;
 
 const KEY_UNKNOWN: (u16, &str) = (401, "token_key_unknown");
 
-/// An agent, and its token. API and sidecar have accepted the token, so that the sidecar has cached its signature.
+/// Creates an agent and a token. API and sidecar have accepted the token twice, so that the sidecar has cached its
+/// signature.
 async fn accepted_token(control: &ControlPlane, sidecar: &Sidecar) -> (Agent, String) {
     let agent = Agent::register(control, "agent").await;
     let token = agent.token().await;
     let is_accepted = |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { .. });
     for _ in 0..2 {
-        Verifiers::new(control, sidecar).agree("the token is accepted", &token, is_accepted).await;
+        Verifiers::new(control, sidecar).wait_until_equal("the token is accepted", &token, is_accepted).await;
     }
     (agent, token)
 }
 
 async fn assert_both_refuse(control: &ControlPlane, sidecar: &Sidecar, token: &str) {
     let refused = VerifyOutcome::refused(KEY_UNKNOWN.0, KEY_UNKNOWN.1);
-    Verifiers::new(control, sidecar).agree("the token is refused", token, |outcome| *outcome == refused).await;
+    Verifiers::new(control, sidecar)
+        .wait_until_equal("the token is refused", token, |outcome| *outcome == refused)
+        .await;
 }
 
 #[tokio::test]
@@ -51,7 +54,7 @@ async fn tokens_of_a_revoked_key_are_refused_and_new_ones_accepted() {
 
     // The token stays refused after a new snapshot, a restart, and another revocation.
     sidecar.restart();
-    sidecar.await_ready().await;
+    sidecar.wait_until_ready().await;
     assert_both_refuse(&control, &sidecar, &token).await;
     control.restart().await;
     assert_both_refuse(&control, &sidecar, &token).await;

@@ -1,5 +1,5 @@
-//! Followers miss no change when transactions of several replicas commit in any order: every change of the feed is
-//! sent with its revision before any later change.
+//! Tests that followers miss no change when transactions of several replicas commit in any order, and that every
+//! change of the feed is sent with its revision before any later change.
 
 use super::{FleetAgent, lock_load, now, replica};
 use countersign_proto::v1::{AgentChanges, Delta, follow_response::Message, revocation::Subject};
@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 const WRITERS: usize = 50;
 
 /// Duration of the writes in seconds, unless `FLEET_SECONDS` is set.
-const SECONDS: u64 = 15;
+const DEFAULT_SECONDS: u64 = 15;
 
 /// Revision of the newest change of each facet and subject.
 type Changes = BTreeMap<(String, String), i64>;
@@ -78,30 +78,30 @@ fn changes_of(record: &AgentChanges) -> impl Iterator<Item = ((String, String), 
     revisions.into_iter().filter_map(move |(facet, revision)| Some(((facet.to_owned(), id.clone()), revision?)))
 }
 
-/// Follows until the revision `until`. With `reconnect_after`, reconnects after that many messages.
+/// Follows the feed up to the revision `end_revision`. With `reconnect_after`, reconnects after that many messages.
 fn follow(
     control: Arc<ControlPlane>,
     key: String,
-    until: Arc<AtomicI64>,
+    end_revision: Arc<AtomicI64>,
     reconnect_after: Option<u32>,
 ) -> JoinHandle<ReceivedChanges> {
     tokio::spawn(async move {
         let mut follower = Follower::start(&control, &key, 0).await.unwrap();
-        let first = follower.snapshot().await;
-        assert!(first.last && first.agents.is_empty());
-        let start = Batch { since: 0, revision: first.revision, changes: Changes::new() };
+        let page = follower.snapshot().await;
+        assert!(page.last && page.agents.is_empty());
+        let start = Batch { since: 0, revision: page.revision, changes: Changes::new() };
         let mut received = ReceivedChanges { batches: vec![start], roles: BTreeMap::new(), reconnects: 0 };
         let (mut unfinished, mut messages) = (Changes::new(), 0);
-        while received.newest_revision() < until.load(Ordering::SeqCst) {
+        while received.newest_revision() < end_revision.load(Ordering::SeqCst) {
             let next = tokio::time::timeout(Duration::from_millis(300), follower.next()).await;
             match next.map(Result::unwrap) {
                 Ok(Message::Delta(delta)) => received.add(&mut unfinished, &delta),
-                Ok(other) => panic!("{other:?}"),
+                Ok(message) => panic!("{message:?}"),
                 Err(_) => continue,
             }
             messages += 1;
             if reconnect_after.is_some_and(|count| messages % count == 0) {
-                // In the middle of a batch too: the rest of the batch is sent again.
+                // A reconnection may interrupt a batch, which the server then sends again.
                 unfinished.clear();
                 follower = Follower::start(&control, &key, received.newest_revision()).await.unwrap();
                 received.reconnects += 1;
@@ -118,7 +118,7 @@ async fn committed_changes(database: &str, service: &str) -> Vec<(i64, (String, 
          WHERE (service_id IS NULL OR service_id = '{service}') AND facet IN ('roles', 'trust', 'status', 'token', 'session') \
          ORDER BY revision, position"
     );
-    let rows = Database::connect(database).await.texts(&sql).await;
+    let rows = Database::connect(database).await.text_column(&sql).await;
     let parsed = rows.iter().map(|row| {
         let fields: Vec<_> = row.split(' ').collect();
         (fields[0].parse().unwrap(), (fields[1].to_owned(), fields[2].to_owned()))
@@ -150,28 +150,28 @@ fn assert_complete(name: &str, received: &ReceivedChanges, committed: &[(i64, (S
     println!("{name}: {} batches with {count} changes, {} reconnects", received.batches.len(), received.reconnects);
 }
 
-/// Writes at both replicas in turn, with its own agent.
+/// Writes alternately at both replicas, with its own agent.
 async fn write(replicas: [&ControlPlane; 2], roles: &[String], end: Duration, writes: &AtomicU64) {
     let agent = FleetAgent::register(replicas[0]).await;
     let assign = replicas[0].path(&format!("/agents/{}/roles", agent.id));
-    let mut turn = 0;
+    let mut step = 0;
     while now() < end {
-        let control = replicas[turn % 2];
-        match turn % 8 {
+        let control = replicas[step % 2];
+        match step % 8 {
             3 => drop(control.set_status(&agent.id, "suspended").await.expect(200)),
             4 => drop(control.set_status(&agent.id, "active").await.expect(200)),
             6 => control.revoke_token(&agent.token(control).await).await,
             0 | 2 | 5 => {
-                let body = json!({ "roleId": roles[turn % roles.len()] });
+                let body = json!({ "roleId": roles[step % roles.len()] });
                 drop(control.api.send_as(replicas[0].key(), "POST", &assign, body).await.expect(200));
             }
             _ => {
-                let path = format!("{assign}/{}", roles[(turn + 1) % roles.len()]);
+                let path = format!("{assign}/{}", roles[(step + 1) % roles.len()]);
                 let request = control.api.request("DELETE", &path).bearer_auth(replicas[0].key());
                 HttpResponse::send(request).await.expect(200);
             }
         }
-        turn += 1;
+        step += 1;
         writes.fetch_add(1, Ordering::SeqCst);
     }
 }
@@ -179,27 +179,27 @@ async fn write(replicas: [&ControlPlane; 2], roles: &[String], end: Duration, wr
 #[tokio::test(flavor = "multi_thread")]
 async fn followers_miss_no_change_of_fifty_writers_at_two_replicas() {
     let _lock = lock_load().await;
-    let seconds = std::env::var("FLEET_SECONDS").map_or(SECONDS, |text| text.parse().unwrap());
+    let seconds = std::env::var("FLEET_SECONDS").map_or(DEFAULT_SECONDS, |text| text.parse().unwrap());
     let postgres = Postgres::start().await;
-    let database = postgres.database().await;
-    let (one, other) = tokio::join!(replica(&database), replica(&database));
-    let (one, other) = (Arc::new(one), Arc::new(other));
-    let roles = [one.create_role("a", &["a"]).await, one.create_role("b", &["b"]).await];
-    let key = one.create_key(one.service(), "sync").await;
-    let until = Arc::new(AtomicI64::new(i64::MAX));
+    let database = postgres.create_database().await;
+    let (first, second) = tokio::join!(replica(&database), replica(&database));
+    let (first, second) = (Arc::new(first), Arc::new(second));
+    let roles = [first.create_role("a", &["a"]).await, first.create_role("b", &["b"]).await];
+    let key = first.create_key(first.service(), "sync").await;
+    let end_revision = Arc::new(AtomicI64::new(i64::MAX));
     let followers =
-        [("first replica", &one, None), ("second replica", &other, None), ("reconnecting", &other, Some(25))].map(
+        [("first replica", &first, None), ("second replica", &second, None), ("reconnecting", &second, Some(25))].map(
             |(name, control, reconnect_after)| {
-                (name, follow(control.clone(), key.clone(), until.clone(), reconnect_after))
+                (name, follow(control.clone(), key.clone(), end_revision.clone(), reconnect_after))
             },
         );
 
     let (writes, end) = (AtomicU64::new(0), now() + Duration::from_secs(seconds));
-    join_all((0..WRITERS).map(|_| write([&one, &other], &roles, end, &writes))).await;
-    let committed = committed_changes(&database, one.service()).await;
-    until.store(committed.last().unwrap().0, Ordering::SeqCst);
+    join_all((0..WRITERS).map(|_| write([&first, &second], &roles, end, &writes))).await;
+    let committed = committed_changes(&database, first.service()).await;
+    end_revision.store(committed.last().unwrap().0, Ordering::SeqCst);
     println!("{} writes in {seconds} s, {} changes", writes.into_inner(), committed.len());
-    let assignments = assignments(&database, one.service()).await;
+    let assignments = assignments(&database, first.service()).await;
     for (name, follower) in followers {
         let received = tokio::time::timeout(Duration::from_secs(20), follower)
             .await
@@ -216,5 +216,5 @@ async fn followers_miss_no_change_of_fifty_writers_at_two_replicas() {
 /// The role assignments in the database.
 async fn assignments(database: &str, service: &str) -> BTreeSet<String> {
     let sql = format!("SELECT agent_id || ' ' || role_id FROM assignments WHERE service_id = '{service}'");
-    Database::connect(database).await.texts(&sql).await.into_iter().collect()
+    Database::connect(database).await.text_column(&sql).await.into_iter().collect()
 }

@@ -5,7 +5,7 @@ use countersign_tests::{
     ControlPlane, HttpResponse, Sidecar,
     control_plane::text,
     eventually,
-    sidecar::{CheckResult, request},
+    sidecar::{CheckResult, check_request},
 };
 use futures_util::future::join_all;
 use reqwest::RequestBuilder;
@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 /// Deadline of a request during a failure.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Concurrent requests of each kind: together more than there are database connections.
+/// Number of concurrent requests of each kind. Together they exceed the number of database connections.
 const CONCURRENCY: usize = 4;
 
 /// A response and its duration. Status 0 means that no response arrived.
@@ -35,8 +35,8 @@ pub struct TimedResponse {
     pub body: Value,
 }
 
-/// A client with all credentials.
-pub struct Clients<'a> {
+/// A client with all kinds of credentials.
+pub struct FleetClient<'a> {
     pub control: &'a ControlPlane,
     agent: FleetAgent,
     pub token: String,
@@ -46,8 +46,8 @@ pub struct Clients<'a> {
     login: Value,
 }
 
-impl<'a> Clients<'a> {
-    pub async fn of(control: &'a ControlPlane) -> Self {
+impl<'a> FleetClient<'a> {
+    pub async fn create(control: &'a ControlPlane) -> Self {
         let agent = FleetAgent::register(control).await;
         let role = control.create_role(&format!("role of {}", agent.id), &["read"]).await;
         control.assign(&agent.id, &role).await;
@@ -58,7 +58,7 @@ impl<'a> Clients<'a> {
     }
 
     /// Requests that only read.
-    pub fn reads(&self) -> Vec<(&'static str, RequestBuilder)> {
+    pub fn read_requests(&self) -> Vec<(&'static str, RequestBuilder)> {
         let control = self.control;
         let verify = control.api.request("GET", &control.path("/verify")).bearer_auth(control.key());
         let get = |path: &str| control.api.request("GET", path);
@@ -72,7 +72,7 @@ impl<'a> Clients<'a> {
     }
 
     /// Requests that write.
-    pub fn writes(&self) -> Vec<(&'static str, RequestBuilder)> {
+    pub fn write_requests(&self) -> Vec<(&'static str, RequestBuilder)> {
         let control = self.control;
         let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
         let agent = json!({ "email": "o@example.org", "name": "Agent", "publicKey": key });
@@ -100,10 +100,10 @@ impl<'a> Clients<'a> {
         ]
     }
 
-    /// Sends all requests several times concurrently, and asserts the deadline.
+    /// Sends all requests several times concurrently, and asserts that each gets a response before the deadline.
     pub async fn send_all(&self) -> Vec<TimedResponse> {
-        let all = (0..CONCURRENCY).flat_map(|_| self.reads().into_iter().chain(self.writes()));
-        let responses = join_all(all.map(|(name, request)| send_timed(name, request))).await;
+        let requests = (0..CONCURRENCY).flat_map(|_| self.read_requests().into_iter().chain(self.write_requests()));
+        let responses = join_all(requests.map(|(name, request)| send_timed(name, request))).await;
         for TimedResponse { name, duration, status, .. } in &responses {
             assert!(*duration < DEADLINE, "{name}: {status} after {duration:?}\n{}", self.control.log());
         }
@@ -121,15 +121,15 @@ impl<'a> Clients<'a> {
     }
 
     /// Waits until reads and writes succeed. Returns the duration.
-    pub async fn await_recovery(&self) -> Duration {
-        let began = now();
+    pub async fn wait_for_recovery(&self) -> Duration {
+        let start = now();
         let all_succeed = async || {
             let mut statuses = BTreeSet::new();
             for _ in 0..3 {
-                let all = self.reads().into_iter().chain([self.writes().swap_remove(0)]);
+                let all = self.read_requests().into_iter().chain([self.write_requests().swap_remove(0)]);
                 let responses = join_all(
                     (0..CONCURRENCY)
-                        .flat_map(|_| self.reads())
+                        .flat_map(|_| self.read_requests())
                         .chain(all)
                         .map(|(name, request)| send_timed(name, request)),
                 );
@@ -138,10 +138,10 @@ impl<'a> Clients<'a> {
             statuses.is_subset(&BTreeSet::from([200, 201])).then_some(())
         };
         eventually("all requests succeed again", all_succeed, || self.control.log()).await;
-        now().saturating_sub(began)
+        now().saturating_sub(start)
     }
 
-    /// Status code, overall status and database check of `/health`, which responds although the database hangs.
+    /// Returns status code, overall status and database check of `/health`, which responds even if the database hangs.
     pub async fn health(&self) -> (u16, String, String) {
         let response = send_timed("health", self.control.api.request("GET", "/health")).await;
         assert!(response.duration < DEADLINE, "health took {:?}", response.duration);
@@ -149,7 +149,7 @@ impl<'a> Clients<'a> {
     }
 
     /// Waits until `/health` returns this status code, overall status and database check.
-    pub async fn await_health(&self, status: u16, overall: &str, database: &str) {
+    pub async fn wait_for_health(&self, status: u16, overall: &str, database: &str) {
         let expected = (status, overall.to_owned(), database.to_owned());
         let mut last = None;
         let reported = async || {
@@ -161,33 +161,33 @@ impl<'a> Clients<'a> {
 }
 
 async fn send_timed(name: &'static str, request: RequestBuilder) -> TimedResponse {
-    let began = now();
+    let start = now();
     let response = HttpResponse::try_send(request.timeout(DEADLINE)).await;
-    let duration = now().saturating_sub(began);
+    let duration = now().saturating_sub(start);
     let (status, body) = response.map_or((0, Value::Null), |response| (response.status, response.body));
     TimedResponse { name, status, duration, body }
 }
 
 /// Checks a token at a sidecar repeatedly in the background.
-pub struct Checks {
+pub struct BackgroundChecks {
     stop: Arc<AtomicBool>,
     count: Arc<AtomicU32>,
     task: JoinHandle<Duration>,
 }
 
-impl Checks {
+impl BackgroundChecks {
     /// Starts the checks. The sidecar must allow each one.
     pub async fn start(sidecar: &Sidecar, token: &str) -> Self {
         let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
         let (stop_requested, counter, mut client) = (Arc::clone(&stop), Arc::clone(&count), sidecar.client().await);
-        let check = request(&[("authorization", &format!("Bearer {token}"))], &[]);
+        let check = check_request(&[("authorization", &format!("Bearer {token}"))], &[]);
         let task = tokio::spawn(async move {
             let mut longest = Duration::ZERO;
             while !stop_requested.load(Ordering::SeqCst) {
-                let began = now();
-                let result = CheckResult::of(client.check(check.clone()).await.unwrap().into_inner());
+                let start = now();
+                let result = CheckResult::from_response(client.check(check.clone()).await.unwrap().into_inner());
                 assert_eq!(result.status, 200, "{}", result.reason);
-                longest = longest.max(now().saturating_sub(began));
+                longest = longest.max(now().saturating_sub(start));
                 counter.fetch_add(1, Ordering::SeqCst);
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -196,11 +196,11 @@ impl Checks {
         Self { stop, count, task }
     }
 
-    /// Waits until the sidecar has answered this many more checks.
-    pub async fn await_more(&self, checks: u32) {
+    /// Waits until the sidecar has responded to this many more checks.
+    pub async fn wait_for_more(&self, checks: u32) {
         let target = self.count.load(Ordering::SeqCst) + checks;
-        let answered = async || (self.count.load(Ordering::SeqCst) >= target).then_some(());
-        eventually("the sidecar answers checks", answered, String::new).await;
+        let responded = async || (self.count.load(Ordering::SeqCst) >= target).then_some(());
+        eventually("the sidecar responds to checks", responded, String::new).await;
     }
 
     /// Stops the checks. Returns their number and the longest duration.

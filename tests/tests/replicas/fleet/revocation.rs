@@ -1,9 +1,9 @@
-//! A role revoked at one replica is refused by a sidecar of another replica.
+//! Tests that a sidecar of one replica refuses a role that was revoked at another replica.
 
 use super::{FleetAgent, lock_load, now, quantile, replica};
 use countersign_tests::{
     ControlPlane, Postgres, Redis, Sidecar,
-    sidecar::{CheckResult, request},
+    sidecar::{CheckResult, check_request},
 };
 use futures_util::{StreamExt, stream};
 use std::time::Duration;
@@ -31,30 +31,30 @@ async fn revoke_all(control: &ControlPlane, sidecar: &Sidecar) -> Vec<Duration> 
     let (role, agents_with_role) = agents_with_role(control).await;
     let client = sidecar.client().await;
     let check = async |token: &str| {
-        let request = request(&[("authorization", &format!("Bearer {token}"))], &[]);
-        CheckResult::of(client.clone().check(request).await.unwrap().into_inner()).status
+        let request = check_request(&[("authorization", &format!("Bearer {token}"))], &[]);
+        CheckResult::from_response(client.clone().check(request).await.unwrap().into_inner()).status
     };
     let revoke = async |(agent, token): (FleetAgent, String)| {
         while check(&token).await != 200 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert!(control.revoke(&agent.id, &role).await);
-        let began = now();
+        let start = now();
         while check(&token).await != 403 {
-            assert!(now().saturating_sub(began) < Duration::from_secs(20), "the sidecar still allows the token");
+            assert!(now().saturating_sub(start) < Duration::from_secs(20), "the sidecar still allows the token");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        now().saturating_sub(began)
+        now().saturating_sub(start)
     };
     stream::iter(agents_with_role).map(revoke).buffer_unordered(CONCURRENCY).collect().await
 }
 
-/// Prints how long the revocations took to reach the sidecar; [`revoke_all`] waits for each.
-fn print_times(name: &str, mut durations: Vec<Duration>) {
+/// Prints quantiles of the times that revocations took to reach the sidecar.
+fn print_quantiles(name: &str, mut durations: Vec<Duration>) {
     assert_eq!(durations.len(), REVOCATIONS);
     let [median, p99, max] = [0.5, 0.99, 1.0].map(|fraction| quantile(&mut durations, fraction));
     println!(
-        "{name}: time from a revocation at a replica to the refusal by a sidecar of the other: p50 {median:?}, p99 {p99:?}, \
+        "{name}: time from a revocation at a replica to the refusal by a sidecar of the other replica: p50 {median:?}, p99 {p99:?}, \
          max {max:?}"
     );
 }
@@ -63,27 +63,27 @@ fn print_times(name: &str, mut durations: Vec<Duration>) {
 async fn sidecar_refuses_roles_revoked_at_another_replica() {
     let _lock = lock_load().await;
     let postgres = Postgres::start().await;
-    let database = postgres.database().await;
-    let (one, other) = tokio::join!(replica(&database), replica(&database));
-    // A key of the service of the first replica, used at the second.
-    let key = one.create_key(one.service(), "sync").await;
-    let sidecar = Sidecar::start_with(&other, &[&key], &[]);
-    sidecar.await_ready().await;
-    print_times("without Redis", revoke_all(&one, &sidecar).await);
+    let database = postgres.create_database().await;
+    let (first, second) = tokio::join!(replica(&database), replica(&database));
+    // The sidecar uses a key that was created at the first replica to connect to the second.
+    let key = first.create_key(first.service(), "sync").await;
+    let sidecar = Sidecar::start_with(&second, &[&key], &[]);
+    sidecar.wait_until_ready().await;
+    print_quantiles("without Redis", revoke_all(&first, &sidecar).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sidecar_refuses_roles_revoked_at_another_replica_with_redis() {
     let _lock = lock_load().await;
     let (postgres, redis) = (Postgres::start().await, Redis::start().await);
-    let (database, url) = (postgres.database().await, format!("redis.url={}", redis.url()));
+    let (database, url) = (postgres.create_database().await, format!("redis.url={}", redis.url()));
     let settings = [url.as_str()];
-    let (one, other) = tokio::join!(
+    let (first, second) = tokio::join!(
         ControlPlane::start_replica(&database, &settings),
         ControlPlane::start_replica(&database, &settings)
     );
-    let key = one.create_key(one.service(), "sync").await;
-    let sidecar = Sidecar::start_with(&other, &[&key], &[]);
-    sidecar.await_ready().await;
-    print_times("with Redis", revoke_all(&one, &sidecar).await);
+    let key = first.create_key(first.service(), "sync").await;
+    let sidecar = Sidecar::start_with(&second, &[&key], &[]);
+    sidecar.wait_until_ready().await;
+    print_quantiles("with Redis", revoke_all(&first, &sidecar).await);
 }

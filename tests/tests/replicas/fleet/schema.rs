@@ -1,11 +1,11 @@
-//! Rolling upgrades: replicas of the old version run with a newer schema, and can start with it.
+//! Tests that replicas of the old version can run and start with a newer schema, as a rolling upgrade requires.
 
 use super::{FleetAgent, replica};
 use countersign_tests::{ControlPlane, Database, Postgres};
 use serde_json::json;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 
-/// Additive changes, which CONTRIBUTING.md allows to a later version.
+/// Additive schema changes, which CONTRIBUTING.md allows in a later version.
 const LATER_CHANGES: [&str; 5] = [
     "ALTER TABLE agents ADD COLUMN later_text TEXT",
     "ALTER TABLE services ADD COLUMN later_number BIGINT NOT NULL DEFAULT 7",
@@ -14,7 +14,7 @@ const LATER_CHANGES: [&str; 5] = [
     "CREATE INDEX later_by_agent ON later (agent_id)",
 ];
 
-/// Applies the changes and records a schema version that the replicas do not know.
+/// Applies the changes and records a schema version that the replicas do not support yet.
 async fn upgrade(database: &str, postgres: bool) {
     sqlx::any::install_default_drivers();
     let mut connection = AnyConnection::connect(database).await.unwrap();
@@ -31,49 +31,49 @@ async fn upgrade(database: &str, postgres: bool) {
 }
 
 /// Calls endpoints that use the changed tables.
-async fn use_changed_tables(one: &ControlPlane, other: &ControlPlane, role: &str) {
-    let agent = FleetAgent::register(one).await;
-    other
+async fn use_changed_tables(first: &ControlPlane, second: &ControlPlane, role: &str) {
+    let agent = FleetAgent::register(first).await;
+    second
         .api
-        .send_as(one.key(), "POST", &one.path(&format!("/agents/{}/roles", agent.id)), json!({ "roleId": role }))
+        .send_as(first.key(), "POST", &first.path(&format!("/agents/{}/roles", agent.id)), json!({ "roleId": role }))
         .await
         .expect(200);
-    let token = agent.token(other).await;
-    one.verify(&token).await.expect(200);
-    other.revoke_token(&token).await;
-    assert_eq!(one.verify(&token).await.error().2, "token_revoked");
-    one.create_service(json!({ "name": "another" })).await;
-    one.set_status(&agent.id, "suspended").await.expect(200);
+    let token = agent.token(second).await;
+    first.verify(&token).await.expect(200);
+    second.revoke_token(&token).await;
+    assert_eq!(first.verify(&token).await.error().2, "token_revoked");
+    first.create_service(json!({ "name": "another" })).await;
+    first.set_status(&agent.id, "suspended").await.expect(200);
 }
 
-async fn upgrade_under_replicas(database: &str, postgres: bool) {
-    let (one, mut other) = (replica(database).await, replica(database).await);
-    let role = one.create_role("reader", &["read"]).await;
-    // Several times, so that statements are prepared on every connection.
+async fn upgrade_while_replicas_run(database: &str, postgres: bool) {
+    let (first, mut second) = (replica(database).await, replica(database).await);
+    let role = first.create_role("reader", &["read"]).await;
+    // Repeats the calls, so that statements are prepared on every connection.
     for _ in 0..5 {
-        use_changed_tables(&one, &other, &role).await;
+        use_changed_tables(&first, &second, &role).await;
     }
     upgrade(database, postgres).await;
     for _ in 0..5 {
-        use_changed_tables(&one, &other, &role).await;
+        use_changed_tables(&first, &second, &role).await;
     }
-    // A replica of the old version that starts during the upgrade.
-    other.restart().await;
-    use_changed_tables(&one, &other, &role).await;
-    use_changed_tables(&one, &replica(database).await, &role).await;
+    // A replica of the old version must also start with the newer schema.
+    second.restart().await;
+    use_changed_tables(&first, &second, &role).await;
+    use_changed_tables(&first, &replica(database).await, &role).await;
     let versions =
-        Database::connect(database).await.texts("SELECT CAST(MAX(version) AS TEXT) FROM _sqlx_migrations").await;
+        Database::connect(database).await.text_column("SELECT CAST(MAX(version) AS TEXT) FROM _sqlx_migrations").await;
     assert_eq!(versions, ["9000"], "the newer version stays applied");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replica_runs_with_a_newer_schema_on_postgresql() {
     let postgres = Postgres::start().await;
-    upgrade_under_replicas(&postgres.database().await, true).await;
+    upgrade_while_replicas_run(&postgres.create_database().await, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn replica_runs_with_a_newer_schema_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
-    upgrade_under_replicas(&format!("sqlite://{}", folder.path().join("shared.db").display()), false).await;
+    upgrade_while_replicas_run(&format!("sqlite://{}", folder.path().join("shared.db").display()), false).await;
 }

@@ -8,7 +8,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// A tmpfs. Only root can mount one.
+/// A mounted tmpfs. Only root can mount one.
 pub struct SmallDisk {
     folder: TempDir,
 }
@@ -34,7 +34,7 @@ impl SmallDisk {
 
     /// Fills the file system.
     pub fn fill(&self) {
-        let mut file = File::options().create(true).append(true).open(self.ballast()).unwrap();
+        let mut file = File::options().create(true).append(true).open(self.filler_file()).unwrap();
         for size in [1 << 20, 4096] {
             while file.write_all(&vec![0; size]).is_ok() {}
         }
@@ -42,10 +42,10 @@ impl SmallDisk {
 
     /// Deletes the file that fills the file system.
     pub fn empty(&self) {
-        std::fs::remove_file(self.ballast()).unwrap();
+        std::fs::remove_file(self.filler_file()).unwrap();
     }
 
-    fn ballast(&self) -> PathBuf {
+    fn filler_file(&self) -> PathBuf {
         self.folder.path().join("ballast")
     }
 }

@@ -1,4 +1,4 @@
-//! Replicas that start concurrently on an empty database create one deployment.
+//! Tests that replicas that start concurrently with an empty database create one deployment.
 
 use super::{FleetAgent, replica};
 use countersign_tests::{
@@ -20,14 +20,14 @@ async fn assert_one_deployment(database: &str) {
         ("SELECT CAST(COUNT(*) - COUNT(DISTINCT chain) AS TEXT) FROM audit_heads", "0"),
         ("SELECT CAST(COUNT(*) AS TEXT) FROM _sqlx_migrations WHERE NOT success", "0"),
     ] {
-        assert_eq!(database.texts(sql).await, [expected], "{sql}");
+        assert_eq!(database.text_column(sql).await, [expected], "{sql}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_concurrent_replicas_on_an_empty_database_create_one_deployment() {
     let postgres = Postgres::start().await;
-    let database = postgres.database().await;
+    let database = postgres.create_database().await;
     let replicas = join_all((0..REPLICAS).map(|_| replica(&database))).await;
     assert_one_deployment(&database).await;
     let agent = FleetAgent::register(&replicas[0]).await;
@@ -42,11 +42,11 @@ async fn ten_concurrent_replicas_on_an_empty_database_create_one_deployment() {
     assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
 }
 
-/// Without `--dev`.
+/// Like the test above, without `--dev`.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_production_replicas_create_one_deployment() {
     let postgres = Postgres::start().await;
-    let database = postgres.database().await;
+    let database = postgres.create_database().await;
     let (issuer, key, folder) = (Issuer::start(&[]).await, SigningKey::p256("p"), tempfile::tempdir().unwrap());
     let keys = folder.path().join("jwks.json");
     std::fs::write(&keys, jwks(&[&key]).to_string()).unwrap();
@@ -66,12 +66,12 @@ async fn concurrent_production_replicas_create_one_deployment() {
     }
 }
 
-/// The other replicas continue.
+/// A replica that runs with the correct key is not affected.
 #[tokio::test(flavor = "multi_thread")]
 async fn replica_with_another_master_key_refuses_to_start() {
     let postgres = Postgres::start().await;
-    let database = postgres.database().await;
-    let one = replica(&database).await;
+    let database = postgres.create_database().await;
+    let running = replica(&database).await;
     let mut settings = vec![format!("database.url={database}"), format!("secrets.master_key={}", "cd".repeat(32))];
     settings.push("public_url=https://replicas.test".to_owned());
     let folder = tempfile::tempdir().unwrap();
@@ -85,6 +85,6 @@ async fn replica_with_another_master_key_refuses_to_start() {
     let output = command.output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && error.contains("master key") && !error.contains("cdcd"), "{error}");
-    one.verify(&FleetAgent::register(&one).await.token(&one).await).await.expect(200);
-    drop::<ControlPlane>(one);
+    running.verify(&FleetAgent::register(&running).await.token(&running).await).await.expect(200);
+    drop::<ControlPlane>(running);
 }

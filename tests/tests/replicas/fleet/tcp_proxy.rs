@@ -22,7 +22,7 @@ use tokio::{
 enum Forwarding {
     All,
     None,
-    /// Only connections with this number or a later one, as after a router has lost its state.
+    /// Only connections with this number or a higher one, as after a router has lost its state.
     NewConnections(u64),
 }
 
@@ -57,7 +57,7 @@ impl TcpProxy {
         url.replace(&postgres.address().to_string(), &self.address.to_string())
     }
 
-    /// Holds back all data without closing connections.
+    /// Stops forwarding data without closing connections.
     pub fn stop_forwarding(&self) {
         self.forwarding.send_replace(Forwarding::None);
     }
@@ -74,27 +74,27 @@ impl TcpProxy {
 }
 
 async fn forward(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
+    mut reader: OwnedReadHalf,
+    mut writer: OwnedWriteHalf,
     mut forwarding: watch::Receiver<Forwarding>,
     number: u64,
 ) {
     let mut bytes = vec![0; 16 * 1024];
     loop {
-        let read = from.read(&mut bytes).await;
+        let read = reader.read(&mut bytes).await;
         let is_forwarded = |forwarding: &Forwarding| match forwarding {
             Forwarding::All => true,
             Forwarding::None => false,
             Forwarding::NewConnections(first) => number >= *first,
         };
-        // While data is held back, the end of a connection is not passed on either.
+        // While the proxy forwards no data, it does not forward the end of a connection either.
         if forwarding.wait_for(is_forwarded).await.is_err() {
             return;
         }
         match read {
             Ok(0) | Err(_) => return,
             Ok(count) => {
-                if to.write_all(&bytes[..count]).await.is_err() {
+                if writer.write_all(&bytes[..count]).await.is_err() {
                     return;
                 }
             }

@@ -1,14 +1,14 @@
-//! A database that hangs, dies or is unreachable: the API responds in time, sidecars continue, and all requests
-//! succeed afterwards.
+//! Tests that the API responds in time and sidecars keep deciding while the database hangs, is killed or is
+//! unreachable, and that all requests succeed afterwards.
 
 use super::{
-    outage::{Checks, Clients},
+    outage::{BackgroundChecks, FleetClient},
     replica,
     tcp_proxy::TcpProxy,
 };
 use countersign_tests::{ControlPlane, Postgres, Sidecar};
 
-/// Checks that the sidecar must answer during each outage.
+/// Number of checks to which the sidecar must respond during each outage.
 const CHECKS: u32 = 10;
 
 /// A failure of the database that a test can begin and end.
@@ -19,24 +19,25 @@ trait Failure {
 
 /// Runs a failure twice against a control plane and its sidecar.
 async fn assert_outage_is_survived(name: &str, control: &ControlPlane, failure: &mut impl Failure) {
-    let (steady, warm, clients) = (Clients::of(control).await, Clients::of(control).await, Clients::of(control).await);
+    let (steady, warm, clients) =
+        (FleetClient::create(control).await, FleetClient::create(control).await, FleetClient::create(control).await);
     let sidecar = Sidecar::start(control).await;
-    let checks = Checks::start(&sidecar, &steady.token).await;
-    // Opens connections and prepares statements.
+    let checks = BackgroundChecks::start(&sidecar, &steady.token).await;
+    // Opens database connections and prepares statements.
     let before = warm.send_all().await;
     assert!(before.iter().all(|response| response.status < 500), "{before:?}");
     for round in 0..2 {
         failure.begin();
         let first = clients.assert_all_unavailable().await;
         assert_eq!(clients.health().await.0, 503);
-        checks.await_more(CHECKS).await;
+        checks.wait_for_more(CHECKS).await;
         let second = clients.assert_all_unavailable().await;
         failure.end().await;
-        let recovery = clients.await_recovery().await;
+        let recovery = clients.wait_for_recovery().await;
         println!(
             "{name}, round {round}: requests refused within {first:?} and {second:?}, recovered {recovery:?} after the end"
         );
-        clients.await_health(200, "healthy", "up").await;
+        clients.wait_for_health(200, "healthy", "up").await;
     }
     let (count, longest) = checks.stop().await;
     println!("{name}: {count} checks at the sidecar, the longest took {longest:?}");
@@ -57,7 +58,7 @@ impl Failure for Paused {
 #[tokio::test(flavor = "multi_thread")]
 async fn api_returns_503_and_recovers_when_postgresql_hangs() {
     let postgres = Postgres::start().await;
-    let control = replica(&postgres.database().await).await;
+    let control = replica(&postgres.create_database().await).await;
     assert_outage_is_survived("PostgreSQL paused", &control, &mut Paused(postgres)).await;
 }
 
@@ -76,7 +77,7 @@ impl Failure for Killed {
 #[tokio::test(flavor = "multi_thread")]
 async fn api_returns_503_and_recovers_when_postgresql_is_killed() {
     let postgres = Postgres::start().await;
-    let control = replica(&postgres.database().await).await;
+    let control = replica(&postgres.create_database().await).await;
     assert_outage_is_survived("PostgreSQL killed", &control, &mut Killed(postgres)).await;
 }
 
@@ -87,7 +88,7 @@ impl Failure for Unreachable {
         self.0.stop_forwarding();
     }
 
-    /// The first time all connections work again, the second time only new ones.
+    /// After the first outage all connections work again, after the second outage only new connections.
     async fn end(&mut self) {
         self.1 += 1;
         if self.1 == 1 { self.0.resume_forwarding() } else { self.0.forward_new_connections() }
@@ -98,28 +99,28 @@ impl Failure for Unreachable {
 async fn api_returns_503_and_recovers_when_postgresql_is_unreachable() {
     let postgres = Postgres::start().await;
     let proxy = TcpProxy::start(&postgres).await;
-    let control = replica(&proxy.url_through(&postgres, &postgres.database().await)).await;
+    let control = replica(&proxy.url_through(&postgres, &postgres.create_database().await)).await;
     assert_outage_is_survived("PostgreSQL unreachable", &control, &mut Unreachable(proxy, 0)).await;
 }
 
-/// Some server processes stop, as they do when a disk hangs: one request waits for such a connection, later requests
-/// do not.
+/// Some server processes stop, as they do when a disk hangs. One request waits for each such connection; later
+/// requests do not.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_recover_when_some_backends_hang() {
     let postgres = Postgres::start().await;
-    let database = postgres.database().await;
+    let database = postgres.create_database().await;
     let control = replica(&database).await;
-    let (warm, clients) = (Clients::of(&control).await, Clients::of(&control).await);
+    let (warm, clients) = (FleetClient::create(&control).await, FleetClient::create(&control).await);
     warm.send_all().await;
-    let paused = postgres.pause_idle(&database).await;
+    let paused = postgres.pause_idle_backends(&database).await;
     assert!(paused >= 2, "{paused} connections were open");
-    let (mut refused, mut good_rounds) = (0, 0);
-    while good_rounds < 3 {
+    let (mut refused, mut rounds_without_refusal) = (0, 0);
+    while rounds_without_refusal < 3 {
         let responses = clients.send_all().await;
         let unavailable = responses.iter().filter(|response| response.status == 503).count();
         assert!(responses.iter().all(|response| response.status < 500 || response.status == 503), "{responses:?}");
         refused += unavailable;
-        good_rounds = if unavailable == 0 { good_rounds + 1 } else { 0 };
+        rounds_without_refusal = if unavailable == 0 { rounds_without_refusal + 1 } else { 0 };
         assert!(refused <= 3 * paused, "{refused} requests were refused, but only {paused} backends are paused");
     }
     println!("{paused} backends paused: {refused} requests were refused, then none");

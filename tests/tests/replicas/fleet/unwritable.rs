@@ -1,8 +1,8 @@
-//! A full or read-only database: writes return 503, reads and verifications succeed, `/health` is `degraded`, and
-//! everything recovers.
+//! Tests that with a full or read-only database, writes return 503, reads and verifications succeed and `/health` is
+//! `degraded`, and that writes succeed again afterwards.
 
 use super::{
-    outage::{Checks, Clients},
+    outage::{BackgroundChecks, FleetClient},
     replica,
     small_disk::SmallDisk,
 };
@@ -18,15 +18,15 @@ async fn statuses(requests: Vec<(&'static str, RequestBuilder)>) -> Vec<(&'stati
 
 /// Tests a database that refuses writes from `begin` to `end`.
 async fn assert_outage_is_survived(control: &ControlPlane, begin: impl AsyncFn(), end: impl AsyncFn()) {
-    let (steady, clients) = (Clients::of(control).await, Clients::of(control).await);
+    let (steady, clients) = (FleetClient::create(control).await, FleetClient::create(control).await);
     let sidecar = Sidecar::start(control).await;
-    let checks = Checks::start(&sidecar, &steady.token).await;
-    clients.await_health(200, "healthy", "up").await;
+    let checks = BackgroundChecks::start(&sidecar, &steady.token).await;
+    clients.wait_for_health(200, "healthy", "up").await;
     begin().await;
     // Some writes still fit on a full disk.
     let mut refused = 0;
     let degraded = async || {
-        let results = statuses(clients.writes()).await;
+        let results = statuses(clients.write_requests()).await;
         assert!(results.iter().all(|(_, status)| *status < 500 || *status == 503), "{results:?}\n{}", control.log());
         refused += results.iter().filter(|(_, status)| *status == 503).count();
         (clients.health().await == (200, "degraded".to_owned(), "degraded".to_owned())).then_some(())
@@ -34,13 +34,13 @@ async fn assert_outage_is_survived(control: &ControlPlane, begin: impl AsyncFn()
     eventually("health is degraded", degraded, || control.log()).await;
     assert!(refused > 0, "no write was refused");
     for _ in 0..3 {
-        for (name, status) in statuses(steady.reads()).await {
+        for (name, status) in statuses(steady.read_requests()).await {
             assert_eq!(status, 200, "{name}\n{}", control.log());
         }
     }
     end().await;
-    steady.await_recovery().await;
-    steady.await_health(200, "healthy", "up").await;
+    steady.wait_for_recovery().await;
+    steady.wait_for_health(200, "healthy", "up").await;
     let (count, longest) = checks.stop().await;
     println!("{refused} writes refused; {count} checks at the sidecar, the longest took {longest:?}");
 }
@@ -48,18 +48,20 @@ async fn assert_outage_is_survived(control: &ControlPlane, begin: impl AsyncFn()
 #[tokio::test(flavor = "multi_thread")]
 async fn read_only_postgresql_degrades_and_recovers() {
     let postgres = Postgres::start().await;
-    let database = postgres.database().await;
+    let database = postgres.create_database().await;
     let control = replica(&database).await;
     let name = database.rsplit('/').next().unwrap();
     let set_read_only = async |value: &str| {
-        postgres.run(format!("ALTER DATABASE {name} SET default_transaction_read_only = {value}")).await;
+        postgres.execute(format!("ALTER DATABASE {name} SET default_transaction_read_only = {value}")).await;
     };
     let begin = async || {
         set_read_only("on").await;
-        // As after a failover. The setting applies to new connections.
-        postgres.run(format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")).await;
+        // Closes the connections, as a failover does, because the setting applies only to new connections.
+        postgres
+            .execute(format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"))
+            .await;
     };
-    // Nothing closes the read-only connections: the control plane must drop them itself.
+    // The read-only connections stay open, so the control plane must close them.
     assert_outage_is_survived(&control, begin, async || set_read_only("off").await).await;
 }
 
@@ -68,9 +70,9 @@ async fn postgresql_on_a_full_disk_degrades_and_recovers() {
     let disk = SmallDisk::mount(64);
     let postgres = Postgres::start().await;
     let folder = disk.path().join("space");
-    postgres.make_folder_at(&folder);
-    postgres.run(format!("CREATE TABLESPACE small LOCATION '{}'", folder.display())).await;
-    let control = replica(&postgres.database_with("TABLESPACE small").await).await;
+    postgres.create_writable_folder(&folder);
+    postgres.execute(format!("CREATE TABLESPACE small LOCATION '{}'", folder.display())).await;
+    let control = replica(&postgres.create_database_with("TABLESPACE small").await).await;
     assert_outage_is_survived(&control, async || disk.fill(), async || disk.empty()).await;
 }
 

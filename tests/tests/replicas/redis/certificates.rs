@@ -1,7 +1,7 @@
 //! TLS to Redis: trusted CAs, client certificates and host names.
 
 use super::{
-    fixture::{await_redis_check, logged},
+    fixture::{count_in_log, wait_for_redis_check},
     users::start_control_plane,
 };
 use countersign_tests::{ControlPlane, Redis, Sentinel, TlsFiles, tools};
@@ -13,21 +13,21 @@ const ADDRESS: &str = "127.0.0.1";
 /// Starts a control plane and asserts that it serves requests without Redis.
 async fn assert_serves_without_redis(settings: &[&str]) -> ControlPlane {
     let control = start_control_plane(settings).await;
-    await_redis_check(&control, "down").await;
+    wait_for_redis_check(&control, "down").await;
     control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
     control
 }
 
-/// Attempts, because on a busy machine a lookup may exceed its timeout.
+/// Number of attempts, because a lookup may exceed its timeout on a busy machine.
 const ATTEMPTS: usize = 5;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_certificate_must_come_from_the_configured_ca() {
-    let (tls_files, other_files) = (TlsFiles::for_servers_at(HOST_NAME), TlsFiles::for_servers_at(HOST_NAME));
+    let (tls_files, other_files) = (TlsFiles::create(HOST_NAME), TlsFiles::create(HOST_NAME));
     let redis = Redis::start_with_tls(&tls_files, &["tls-auth-clients no"]).await;
     let url = format!("redis.url={}", redis.url());
     let [ca_file, ..] = tls_files.settings();
-    await_redis_check(&start_control_plane(&[&url, &ca_file]).await, "up").await;
+    wait_for_redis_check(&start_control_plane(&[&url, &ca_file]).await, "up").await;
     let [other_ca_file, ..] = other_files.settings();
     for settings in [&[url.as_str()][..], &[&url, &other_ca_file]] {
         assert_serves_without_redis(settings).await;
@@ -36,60 +36,60 @@ async fn redis_certificate_must_come_from_the_configured_ca() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn client_certificate_is_sent_to_a_redis_that_requires_it() {
-    let (tls_files, other_files) = (TlsFiles::for_servers_at(HOST_NAME), TlsFiles::for_servers_at(HOST_NAME));
+    let (tls_files, other_files) = (TlsFiles::create(HOST_NAME), TlsFiles::create(HOST_NAME));
     let redis = Redis::start_with_tls(&tls_files, &[]).await;
     let url = format!("redis.url={}", redis.url());
     let [ca_file, certificate, private_key] = tls_files.settings();
-    await_redis_check(&start_control_plane(&[&url, &ca_file, &certificate, &private_key]).await, "up").await;
+    wait_for_redis_check(&start_control_plane(&[&url, &ca_file, &certificate, &private_key]).await, "up").await;
     assert_serves_without_redis(&[&url, &ca_file]).await;
     let [_, certificate, private_key] = other_files.settings();
     assert_serves_without_redis(&[&url, &ca_file, &certificate, &private_key]).await;
 }
 
-/// Servers that a cluster or a Sentinel announces must match their certificates; otherwise the log names the host at
-/// startup.
+/// The certificates of servers that a cluster or a Sentinel announces must match the announced hosts. Otherwise the
+/// log contains the host at startup.
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates_are_checked_against_announced_host_names() {
     for host in [HOST_NAME, ADDRESS] {
-        let tls_files = TlsFiles::for_servers_at(host);
+        let tls_files = TlsFiles::create(host);
         let cluster = Redis::start_cluster_with_tls(&tls_files).await;
         let url = format!("redis.url={}", cluster.url());
         let [ca_file, certificate, private_key] = tls_files.settings();
         let settings = [url.as_str(), "redis.kind=cluster", &ca_file, &certificate, &private_key];
         // The cluster announces 127.0.0.1.
         if host == ADDRESS {
-            await_redis_check(&start_control_plane(&settings).await, "up").await;
+            wait_for_redis_check(&start_control_plane(&settings).await, "up").await;
             continue;
         }
         let expected =
             format!("the cluster announces a node that cannot be reached - Io: 127.0.0.1:{}", cluster.port());
         let mut control = assert_serves_without_redis(&settings).await;
         for _ in 0..ATTEMPTS {
-            if logged(&control, &expected) == 0 {
+            if count_in_log(&control, &expected) == 0 {
                 // The lookup has a timeout of one second, which a busy machine may exceed.
                 control = assert_serves_without_redis(&settings).await;
             }
         }
-        assert_eq!(logged(&control, &expected), 1, "{}", control.log());
+        assert_eq!(count_in_log(&control, &expected), 1, "{}", control.log());
         let host_name_settings =
             [["cluster-announce-hostname", "localhost"], ["cluster-preferred-endpoint-type", "hostname"]];
         for [key, value] in host_name_settings {
             cluster.command::<()>(&["CONFIG", "SET", key, value]).await;
         }
-        await_redis_check(&control, "up").await;
+        wait_for_redis_check(&control, "up").await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates_are_checked_against_addresses_announced_by_sentinels() {
-    let tls_files = TlsFiles::for_servers_at(ADDRESS);
+    let tls_files = TlsFiles::create(ADDRESS);
     let master = Redis::start_with_tls(&tls_files, &[]).await;
     let _replica = Redis::start_replica_of(&master, &[]).await;
-    let sentinel = Sentinel::watching(&master).await;
+    let sentinel = Sentinel::start(&master).await;
     let url = format!("redis.url={}", sentinel.url());
     let [ca_file, certificate, private_key] = tls_files.settings();
     let sentinel_settings = [url.as_str(), "redis.kind=sentinel", "redis.sentinel_master=limits", &ca_file];
-    await_redis_check(
+    wait_for_redis_check(
         &start_control_plane(&[&sentinel_settings[..], &[&certificate, &private_key]].concat()).await,
         "up",
     )
@@ -113,26 +113,31 @@ fn startup_and_check_errors(settings: &[String], folder: &Path) -> [(Option<i32>
 
 #[test]
 fn invalid_tls_files_are_refused_with_the_setting() {
-    let (tls_files, other_files) = (TlsFiles::for_servers_at(HOST_NAME), TlsFiles::for_servers_at(HOST_NAME));
+    let (tls_files, other_files) = (TlsFiles::create(HOST_NAME), TlsFiles::create(HOST_NAME));
     let folder = tempfile::tempdir().unwrap();
     let junk = folder.path().join("junk");
     std::fs::write(&junk, "not PEM").unwrap();
     let [ca_file, certificate, private_key] = tls_files.settings();
     let [_, _, other_key] = other_files.settings();
-    let good = ["redis.url=rediss://127.0.0.1:1".to_owned(), ca_file, certificate, private_key];
+    let valid_settings = ["redis.url=rediss://127.0.0.1:1".to_owned(), ca_file, certificate, private_key];
     let mut cases = vec![(other_key, "redis.certificate, redis.private_key: ")];
     for key in ["redis.ca_file", "redis.certificate", "redis.private_key"] {
         cases.push((format!("{key}=/nowhere/at.all"), key));
         cases.push((format!("{key}={}", junk.display()), key));
     }
-    for (bad, expected_text) in cases {
-        let [start, check] = startup_and_check_errors(&[&good[..], std::slice::from_ref(&bad)].concat(), folder.path());
+    for (invalid_setting, expected_text) in cases {
+        let [start, check] = startup_and_check_errors(
+            &[&valid_settings[..], std::slice::from_ref(&invalid_setting)].concat(),
+            folder.path(),
+        );
         for ((code, error), expected) in [(start, 1), (check, 2)] {
-            assert!(code == Some(expected) && error.contains(expected_text), "{bad}: {code:?} {error}");
+            assert!(code == Some(expected) && error.contains(expected_text), "{invalid_setting}: {code:?} {error}");
             assert!(!error.contains("BEGIN"), "{error}");
         }
     }
-    let [_, (code, error)] =
-        startup_and_check_errors(&[&good[..2], &["redis.certificate=x.pem".to_owned()]].concat(), folder.path());
+    let [_, (code, error)] = startup_and_check_errors(
+        &[&valid_settings[..2], &["redis.certificate=x.pem".to_owned()]].concat(),
+        folder.path(),
+    );
     assert!(code == Some(2) && error.contains("redis.private_key: set it"), "{error}");
 }

@@ -6,22 +6,22 @@ use redis::aio::PubSubStream;
 use std::time::{Duration, Instant};
 use tokio_stream::StreamExt;
 
-/// Changes that are each published once.
+/// Number of changes.
 const CHANGES: usize = 20;
 
-/// Interval of the poll.
-const POLL: Duration = Duration::from_millis(250);
+/// Interval at which a replica polls for changes.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Maximum reads per poll, including background jobs.
-const BACKGROUND: f64 = 5.0;
+/// Maximum number of reads per poll, including those of background jobs.
+const MAX_READS_PER_POLL: f64 = 5.0;
 
-/// Messages between two scrapes of the metrics.
-const MESSAGES: usize = 100;
+/// Number of messages between two scrapes of the metrics.
+const MESSAGES_PER_SCRAPE: usize = 100;
 
-/// Reads beyond polls and background jobs that messages must cause.
-const READS: f64 = 50.0;
+/// Number of reads that messages must cause in addition to polls and background jobs.
+const REQUIRED_READS: f64 = 50.0;
 
-/// Deadline on a busy machine.
+/// Deadline of the tests, with a margin for busy machines.
 const DEADLINE: Duration = Duration::from_mins(1);
 
 pub async fn subscribe(redis: &Redis, channel: &str) -> PubSubStream {
@@ -32,7 +32,7 @@ pub async fn subscribe(redis: &Redis, channel: &str) -> PubSubStream {
 }
 
 /// Waits until both replicas subscribe. Returns the channel.
-async fn await_subscriptions(redis: &Redis) -> String {
+async fn wait_for_subscriptions(redis: &Redis) -> String {
     let both_subscribed = async || {
         let channels: Vec<String> = redis.command(&["PUBSUB", "CHANNELS", "{countersign:*"]).await;
         let [channel] = <[String; 1]>::try_from(channels).ok()?;
@@ -60,55 +60,55 @@ async fn reads(control: &ControlPlane) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_change_is_published_once_and_not_repeated_by_the_other_replica() {
+async fn each_change_is_published_once_and_not_again_by_the_other_replica() {
     let redis = Redis::start().await;
     let settings = [format!("redis.url={}", redis.url()), "limits.management_per_minute=100000".to_owned()];
     let fleet = Fleet::start(&settings).await;
-    let channel = await_subscriptions(&redis).await;
+    let channel = wait_for_subscriptions(&redis).await;
     let mut messages = subscribe(&redis, &channel).await;
     for change in 0..CHANGES {
-        fleet.one.create_role(&format!("role-{change}"), &[]).await;
+        fleet.first.create_role(&format!("role-{change}"), &[]).await;
         next_message(&mut messages).await;
     }
     let repeated = tokio::time::timeout(Duration::from_secs(1), messages.next()).await;
     assert!(repeated.is_err(), "{repeated:?}");
 }
 
-/// Without messages a replica reads only when it polls. So the test counts reads: more than polls and background jobs
-/// explain.
+/// Without messages, a replica reads only when it polls. So the test requires more reads than polls and background
+/// jobs cause.
 #[tokio::test(flavor = "multi_thread")]
-#[expect(clippy::disallowed_methods, reason = "the number of polls follows from the time that has passed")]
-async fn a_message_makes_a_replica_read_changes_without_waiting_for_its_poll() {
+#[expect(clippy::disallowed_methods, reason = "the expected number of polls depends on the elapsed time")]
+async fn message_makes_a_replica_read_changes_before_its_next_poll() {
     let redis = Redis::start().await;
     let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
-    let channel = await_subscriptions(&redis).await;
-    let (before, began) = (reads(&fleet.other).await, Instant::now());
+    let channel = wait_for_subscriptions(&redis).await;
+    let (before, start) = (reads(&fleet.second).await, Instant::now());
     loop {
-        for _ in 0..MESSAGES {
+        for _ in 0..MESSAGES_PER_SCRAPE {
             let _receivers: i64 = redis.command(&["PUBLISH", &channel, ""]).await;
         }
-        let polls = BACKGROUND * (began.elapsed().as_secs_f64() / POLL.as_secs_f64() + 1.0);
-        let caused = reads(&fleet.other).await - before - polls;
-        if caused >= READS {
+        let polls = MAX_READS_PER_POLL * (start.elapsed().as_secs_f64() / POLL_INTERVAL.as_secs_f64() + 1.0);
+        let caused = reads(&fleet.second).await - before - polls;
+        if caused >= REQUIRED_READS {
             return;
         }
-        assert!(began.elapsed() < DEADLINE, "messages caused {caused} reads\n{}", fleet.other.log());
+        assert!(start.elapsed() < DEADLINE, "messages caused {caused} reads\n{}", fleet.second.log());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_subscribe_again_after_a_loss() {
+async fn replicas_subscribe_again_after_redis_restarts() {
     let mut redis = Redis::start().await;
     let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
-    await_subscriptions(&redis).await;
+    wait_for_subscriptions(&redis).await;
     redis.kill();
-    fleet.await_redis_check("down").await;
-    // The other replica finds the change by polling.
-    let before = metric(&fleet.other, "countersign_feed_revision").await;
-    fleet.one.create_role("meanwhile", &[]).await;
-    let updated = async || (metric(&fleet.other, "countersign_feed_revision").await > before).then_some(());
-    eventually("the other replica has the change", updated, || fleet.other.log()).await;
+    fleet.wait_for_redis_check("down").await;
+    // The second replica receives the change by polling.
+    let before = metric(&fleet.second, "countersign_feed_revision").await;
+    fleet.first.create_role("meanwhile", &[]).await;
+    let updated = async || (metric(&fleet.second, "countersign_feed_revision").await > before).then_some(());
+    eventually("the second replica has the change", updated, || fleet.second.log()).await;
     redis.restart().await;
-    fleet.await_redis_check("up").await;
-    await_subscriptions(&redis).await;
+    fleet.wait_for_redis_check("up").await;
+    wait_for_subscriptions(&redis).await;
 }

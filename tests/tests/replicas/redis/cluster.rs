@@ -1,9 +1,9 @@
-//! A cluster of three masters with one replica each: slots move, nodes hang and die, and the configured nodes are
-//! down.
+//! Tests with a cluster of three masters with one replica each, in which slots move, nodes hang or are killed, and
+//! the configured nodes are down.
 
 use super::{
     change_messages::subscribe,
-    fixture::{Caller, Fleet, LIMIT, await_replication},
+    fixture::{Caller, Fleet, LIMIT, wait_for_replication},
     users::{CLUSTER_PERMISSIONS, USER_ACL, url_with_user},
 };
 use countersign_tests::{RedisCluster, TlsFiles, eventually};
@@ -26,11 +26,11 @@ async fn counter_key(cluster: &RedisCluster) -> String {
 }
 
 /// Moves the slot of a key to a master.
-async fn move_slot(cluster: &RedisCluster, key: &str, to: usize) {
+async fn move_slot(cluster: &RedisCluster, key: &str, target: usize) {
     let from = cluster.master_of(key, 0).await.unwrap();
-    if from != to {
-        cluster.begin_slot_migration(key, from, to).await;
-        cluster.finish_slot_migration(key, from, to).await;
+    if from != target {
+        cluster.begin_slot_migration(key, from, target).await;
+        cluster.finish_slot_migration(key, from, target).await;
     }
 }
 
@@ -44,7 +44,7 @@ async fn count_passed(fleet: &Fleet, caller: &Caller, calls: usize) -> usize {
 }
 
 /// Waits until both replicas are subscribed at these nodes and receive a message there.
-async fn await_both_subscribed_at(cluster: &RedisCluster, fleet: &Fleet, key: &str, nodes: &[usize]) {
+async fn wait_for_subscriptions_at(cluster: &RedisCluster, fleet: &Fleet, key: &str, nodes: &[usize]) {
     let channel = format!("{}}}:changed", key.split_once('}').unwrap().0);
     let both_subscribed = async || {
         let mut subscribed_nodes = Vec::new();
@@ -58,13 +58,13 @@ async fn await_both_subscribed_at(cluster: &RedisCluster, fleet: &Fleet, key: &s
     let subscribed_nodes =
         eventually("both replicas subscribe", both_subscribed, || cluster.nodes()[nodes[0]].log()).await;
     let mut messages = subscribe(&cluster.nodes()[subscribed_nodes[0]], &channel).await;
-    fleet.one.create_role(&format!("role-{nodes:?}"), &[]).await;
+    fleet.first.create_role(&format!("role-{nodes:?}"), &[]).await;
     let message = tokio::time::timeout(Duration::from_secs(20), messages.next()).await;
     assert!(matches!(message, Ok(Some(_))), "{message:?}");
 }
 
-/// Maximum number of slot moves to get three undisturbed ones.
-const MOVES: usize = 10;
+/// Maximum number of slot moves, of which three must be undisturbed.
+const MAX_SLOT_MOVES: usize = 10;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn counts_survive_slot_moves_and_messages_survive_a_hanging_node() {
@@ -75,7 +75,7 @@ async fn counts_survive_slot_moves_and_messages_survive_a_hanging_node() {
     let key = counter_key(&cluster).await;
     let mut from = cluster.master_of(&key, 0).await.unwrap();
     let mut undisturbed = 0;
-    for _ in 0..MOVES {
+    for _ in 0..MAX_SLOT_MOVES {
         let (losses, to) = (fleet.losses(), (from + 1) % 3);
         cluster.begin_slot_migration(&key, from, to).await;
         // Existing counts are at the source; new keys are redirected to the target (ASK).
@@ -100,23 +100,23 @@ async fn counts_survive_slot_moves_and_messages_survive_a_hanging_node() {
     fleet.assert_counted_together().await;
 
     move_slot(&cluster, &key, 2).await;
-    await_both_subscribed_at(&cluster, &fleet, &key, &[0]).await;
+    wait_for_subscriptions_at(&cluster, &fleet, &key, &[0]).await;
     cluster.nodes()[0].pause();
-    await_both_subscribed_at(&cluster, &fleet, &key, &[1]).await;
+    wait_for_subscriptions_at(&cluster, &fleet, &key, &[1]).await;
     fleet.assert_counted_together().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failover_is_followed_with_a_single_configured_node() {
-    let tls_files = TlsFiles::for_servers_at("localhost");
+    let tls_files = TlsFiles::create("localhost");
     let mut cluster = RedisCluster::start_with_tls(&tls_files).await;
     let fleet = Fleet::start(&[&settings(&cluster.url_of(&[0]))[..], &tls_files.settings()].concat()).await;
     fleet.assert_counted_together().await;
     let key = counter_key(&cluster).await;
     move_slot(&cluster, &key, 0).await;
     let caller = fleet.assert_counted_together().await;
-    await_both_subscribed_at(&cluster, &fleet, &key, &[0]).await;
-    await_replication(&cluster.nodes()[0], &cluster.nodes()[RedisCluster::partner(0)]).await;
+    wait_for_subscriptions_at(&cluster, &fleet, &key, &[0]).await;
+    wait_for_replication(&cluster.nodes()[0], &cluster.nodes()[RedisCluster::partner(0)]).await;
 
     let losses = fleet.losses();
     cluster.kill(0);
@@ -126,5 +126,5 @@ async fn failover_is_followed_with_a_single_configured_node() {
     fleet.assert_limited_per_replica(passed);
     fleet.assert_limit_exhausted(&caller).await;
     assert_eq!(cluster.master_of(&key, 1).await, Some(RedisCluster::partner(0)));
-    await_both_subscribed_at(&cluster, &fleet, &key, &[1, 2, 3, 4, 5]).await;
+    wait_for_subscriptions_at(&cluster, &fleet, &key, &[1, 2, 3, 4, 5]).await;
 }

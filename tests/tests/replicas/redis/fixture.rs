@@ -1,4 +1,4 @@
-//! Two control planes on one PostgreSQL and one Redis, with a low rate limit.
+//! Two control planes that share a PostgreSQL and a Redis, with a low rate limit.
 
 use countersign_tests::{
     ControlPlane, HttpResponse, Postgres, Redis, control_plane::replica_settings, eventually, http::HttpClient,
@@ -7,27 +7,27 @@ use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// Management calls per minute.
+/// The rate limit: management calls per minute.
 pub const LIMIT: usize = 40;
 
-/// Concurrent calls in a burst.
+/// Number of concurrent calls in a burst.
 const CALLS: usize = 100;
 
-/// Attempts, because on a busy machine a call to Redis may time out, which other tests cover.
+/// Number of attempts, because a call to Redis may time out on a busy machine, which other tests cover.
 pub const ATTEMPTS: usize = 5;
 
-/// Calls with a measured duration: fewer than a burst, so that they do not wait for each other.
+/// Number of calls with a measured duration. It is smaller than a burst, so that calls do not wait for each other.
 const MEASURED_CALLS: usize = 6;
 
-/// Deadline of a failover: it takes seconds, and windows last a minute.
+/// Deadline of a failover, which takes seconds. It is shorter than the rate limit window of a minute.
 const FAILOVER_DEADLINE: Duration = Duration::from_secs(45);
 
 /// Deadline of a request while Redis is lost. The control plane returns 503 earlier if a request waits for Redis.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(20);
 
 pub struct Fleet {
-    pub one: ControlPlane,
-    pub other: ControlPlane,
+    pub first: ControlPlane,
+    pub second: ControlPlane,
     _postgres: Postgres,
 }
 
@@ -38,7 +38,7 @@ pub struct Caller {
     path: String,
 }
 
-/// Remaining calls in the responses of a burst, in descending order.
+/// Numbers of remaining calls in the responses of a burst, in descending order.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RemainingCalls(Vec<usize>);
 
@@ -46,25 +46,25 @@ impl Fleet {
     /// Starts two replicas with these `[redis]` settings.
     pub async fn start(redis: &[String]) -> Self {
         let postgres = Postgres::start().await;
-        let database = postgres.database().await;
-        let one = replica(&database, redis).await;
-        let other = replica(&database, redis).await;
-        Self { one, other, _postgres: postgres }
+        let database = postgres.create_database().await;
+        let first = replica(&database, redis).await;
+        let second = replica(&database, redis).await;
+        Self { first, second, _postgres: postgres }
     }
 
-    pub fn both(&self) -> [&ControlPlane; 2] {
-        [&self.one, &self.other]
+    pub fn replicas(&self) -> [&ControlPlane; 2] {
+        [&self.first, &self.second]
     }
 
-    /// A service without calls.
+    /// Creates a service that has not made any calls.
     pub async fn caller(&self) -> Caller {
-        let (service, key) = self.one.create_service(json!({ "name": "caller" })).await;
+        let (service, key) = self.first.create_service(json!({ "name": "caller" })).await;
         Caller { path: format!("/services/{service}/roles"), key }
     }
 
     /// Sends a burst of concurrent calls, alternating between the replicas.
     pub async fn send_burst(&self, caller: &Caller) -> RemainingCalls {
-        self.send_burst_to(caller, &self.both()).await
+        self.send_burst_to(caller, &self.replicas()).await
     }
 
     /// Sends concurrent calls to these replicas.
@@ -75,21 +75,21 @@ impl Fleet {
             burst.spawn(async move { call_once(&api, &caller).await });
         }
         let mut remaining: Vec<_> = burst.join_all().await.into_iter().flatten().collect();
-        remaining.sort_unstable_by(|one, other| other.cmp(one));
+        remaining.sort_unstable_by(|left, right| right.cmp(left));
         RemainingCalls(remaining)
     }
 
-    /// Asserts that requests do not wait for a lost Redis, including the first ones that notice it.
+    /// Asserts that requests do not wait for a lost Redis, including the first requests after the loss.
     #[expect(clippy::disallowed_methods, reason = "measures durations in the test")]
     pub async fn assert_no_request_waits(&self) {
         let mut requests = JoinSet::new();
         for call in 0..MEASURED_CALLS {
-            let api = self.both()[call % 2].api.clone();
+            let api = self.replicas()[call % 2].api.clone();
             requests.spawn(async move {
-                let began = Instant::now();
+                let start = Instant::now();
                 // This request calls Redis twice: before the token is looked up, and for the limit.
                 api.post("/auth/revoke", json!({ "token": format!("nonsense {call}") })).await.expect(200);
-                began.elapsed()
+                start.elapsed()
             });
         }
         let longest = requests.join_all().await.into_iter().max().unwrap();
@@ -105,51 +105,55 @@ impl Fleet {
                 return caller;
             }
         }
-        panic!("Redis was too slow every time");
+        panic!("calls to Redis timed out in every attempt");
     }
 
-    /// Asserts that the calls of a caller are still counted: the limit is exhausted.
+    /// Asserts that the caller has exhausted the limit, so that its earlier calls are still counted.
     pub async fn assert_limit_exhausted(&self, caller: &Caller) {
         for _ in 0..ATTEMPTS {
             if let Some(burst) = self.undisturbed_burst(caller).await {
                 return burst.assert_passed(0);
             }
         }
-        panic!("Redis was too slow every time");
+        panic!("calls to Redis timed out in every attempt");
     }
 
     /// Whether a call passes at a replica.
     pub async fn passes_at(&self, caller: &Caller, replica: usize) -> bool {
-        call_once(&self.both()[replica % 2].api, caller).await.is_some()
+        call_once(&self.replicas()[replica % 2].api, caller).await.is_some()
     }
 
     /// Calls both replicas in turn until both have lost Redis since `losses` and reconnected. Returns the duration
     /// and the calls that passed at each.
     #[expect(clippy::disallowed_methods, reason = "measures durations in the test")]
     pub async fn call_until_reconnected(&self, caller: &Caller, losses: usize) -> (Duration, [usize; 2]) {
-        let (began, mut passed) = (Instant::now(), [0, 0]);
+        let (start, mut passed) = (Instant::now(), [0, 0]);
         loop {
             let mut up = 0;
-            for (replica, control) in self.both().into_iter().enumerate() {
+            for (replica, control) in self.replicas().into_iter().enumerate() {
                 passed[replica] += usize::from(self.passes_at(caller, replica).await);
                 up += usize::from(health(control).await["checks"]["redis"] == "up");
             }
             if up == 2 && self.losses() >= losses + 2 {
-                return (began.elapsed(), passed);
+                return (start.elapsed(), passed);
             }
-            assert!(began.elapsed() < FAILOVER_DEADLINE, "Redis is not back\n{}", self.one.log());
+            assert!(
+                start.elapsed() < FAILOVER_DEADLINE,
+                "the replicas did not reconnect to Redis\n{}",
+                self.first.log()
+            );
         }
     }
 
     /// Asserts that each replica allowed at most the limit to a caller who has exhausted it in Redis.
     #[track_caller]
     pub fn assert_limited_per_replica(&self, passed: [usize; 2]) {
-        assert!(passed.iter().all(|passed| *passed <= LIMIT), "{passed:?}\n{}", self.one.log());
+        assert!(passed.iter().all(|passed| *passed <= LIMIT), "{passed:?}\n{}", self.first.log());
     }
 
-    /// Sends a burst. Returns `None` if a replica lost Redis meanwhile.
+    /// Sends a burst. Returns `None` if a replica lost its connection to Redis during the burst.
     pub async fn undisturbed_burst(&self, caller: &Caller) -> Option<RemainingCalls> {
-        self.await_redis_check("up").await;
+        self.wait_for_redis_check("up").await;
         let losses = self.losses();
         let burst = self.send_burst(caller).await;
         (self.losses() == losses).then_some(burst)
@@ -157,13 +161,13 @@ impl Fleet {
 
     /// Number of losses of Redis at both replicas.
     pub fn losses(&self) -> usize {
-        self.both().map(|control| logged(control, "redis connection lost")).iter().sum()
+        self.replicas().map(|control| count_in_log(control, "redis connection lost")).iter().sum()
     }
 
-    /// Waits until both replicas report this check.
-    pub async fn await_redis_check(&self, check: &str) {
-        for control in self.both() {
-            await_redis_check(control, check).await;
+    /// Waits until both replicas report this value of the Redis check.
+    pub async fn wait_for_redis_check(&self, check: &str) {
+        for control in self.replicas() {
+            wait_for_redis_check(control, check).await;
         }
     }
 }
@@ -187,7 +191,7 @@ async fn call_once(api: &HttpClient, caller: &Caller) -> Option<usize> {
 }
 
 /// Waits until a replica has all writes of the master so far.
-pub async fn await_replication(master: &Redis, replica: &Redis) {
+pub async fn wait_for_replication(master: &Redis, replica: &Redis) {
     let written = replication_offset(master, "master_repl_offset:").await;
     let replicated = async || (replication_offset(replica, "slave_repl_offset:").await >= written).then_some(());
     eventually("the replica has all writes", replicated, || replica.log()).await;
@@ -212,7 +216,7 @@ pub async fn health(control: &ControlPlane) -> Value {
 }
 
 /// Waits until health reports this Redis check and the overall status that follows from it.
-pub async fn await_redis_check(control: &ControlPlane, check: &str) {
+pub async fn wait_for_redis_check(control: &ControlPlane, check: &str) {
     let expected = if check == "up" { "healthy" } else { "degraded" };
     let reported = async || {
         let health = health(control).await;
@@ -222,15 +226,15 @@ pub async fn await_redis_check(control: &ControlPlane, check: &str) {
     eventually(&format!("redis is {check}"), reported, || control.log()).await;
 }
 
-/// A value of `/metrics`.
+/// The value of a metric from `/metrics`.
 pub async fn metric(control: &ControlPlane, name: &str) -> Option<f64> {
     let text = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
     let text = text.as_str().unwrap().to_owned();
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }
 
-/// Number of occurrences in the log.
-pub fn logged(control: &ControlPlane, text: &str) -> usize {
+/// Number of occurrences of a text in the log.
+pub fn count_in_log(control: &ControlPlane, text: &str) -> usize {
     control.log().matches(text).count()
 }
 

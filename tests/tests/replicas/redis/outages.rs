@@ -1,16 +1,17 @@
-//! A Redis that hangs, dies, refuses writes or is missing: each replica counts on its own, and no request waits.
+//! Tests that each replica counts separately and no request waits while Redis hangs, is killed, refuses writes or is
+//! missing.
 
-use super::fixture::{Fleet, LIMIT, await_redis_check, health, logged, metric};
+use super::fixture::{Fleet, LIMIT, count_in_log, health, metric, wait_for_redis_check};
 use countersign_tests::{ControlPlane, Redis, http::HttpClient, prometheus::lint};
 
 const LOST: &str = "redis connection lost";
 const CONNECTED: &str = "redis connected";
 const UP: &str = r#"countersign_redis_up{kind="single"}"#;
 
-/// Asserts that each replica applies the full limit on its own.
+/// Asserts that each replica applies the full limit separately.
 async fn assert_counted_per_replica(fleet: &Fleet) {
     let caller = fleet.caller().await;
-    for control in fleet.both() {
+    for control in fleet.replicas() {
         fleet.send_burst_to(&caller, &[control]).await.assert_passed(LIMIT);
         assert_eq!(metric(control, UP).await, Some(0.0));
     }
@@ -18,7 +19,7 @@ async fn assert_counted_per_replica(fleet: &Fleet) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_count_alone_while_redis_hangs_and_together_afterwards() {
+async fn replicas_count_separately_while_redis_hangs_and_together_afterwards() {
     let redis = Redis::start().await;
     let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
     let caller = fleet.assert_counted_together().await;
@@ -27,9 +28,9 @@ async fn replicas_count_alone_while_redis_hangs_and_together_afterwards() {
     redis.pause();
     fleet.assert_no_request_waits().await;
     assert_counted_per_replica(&fleet).await;
-    fleet.await_redis_check("down").await;
-    assert_eq!(fleet.losses(), losses + 2, "{}", fleet.one.log());
-    for control in fleet.both() {
+    fleet.wait_for_redis_check("down").await;
+    assert_eq!(fleet.losses(), losses + 2, "{}", fleet.first.log());
+    for control in fleet.replicas() {
         assert!(metric(control, r#"countersign_redis_operations_total{result="late"}"#).await >= Some(1.0));
         assert!(metric(control, r#"countersign_redis_operations_total{result="not_asked"}"#).await >= Some(1.0));
     }
@@ -37,34 +38,34 @@ async fn replicas_count_alone_while_redis_hangs_and_together_afterwards() {
     redis.resume();
     // Redis still has the earlier counts.
     fleet.assert_limit_exhausted(&caller).await;
-    for control in fleet.both() {
-        assert_eq!(logged(control, CONNECTED), logged(control, LOST) + 1, "{}", control.log());
+    for control in fleet.replicas() {
+        assert_eq!(count_in_log(control, CONNECTED), count_in_log(control, LOST) + 1, "{}", control.log());
         assert_eq!(metric(control, UP).await, Some(1.0));
         assert!(metric(control, r#"countersign_redis_operations_total{result="ok"}"#).await >= Some(1.0));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_count_alone_while_redis_is_down_and_together_after_an_empty_restart() {
+async fn replicas_count_separately_while_redis_is_down_and_together_after_an_empty_restart() {
     let mut redis = Redis::start().await;
     let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
-    fleet.await_redis_check("up").await;
+    fleet.wait_for_redis_check("up").await;
     redis.kill();
     fleet.assert_no_request_waits().await;
     assert_counted_per_replica(&fleet).await;
-    fleet.await_redis_check("down").await;
+    fleet.wait_for_redis_check("down").await;
     redis.restart().await;
     fleet.assert_counted_together().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_count_alone_while_redis_is_full() {
+async fn replicas_count_separately_while_redis_is_full() {
     let redis = Redis::start().await;
     let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
-    fleet.await_redis_check("up").await;
+    fleet.wait_for_redis_check("up").await;
     redis.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
     assert_counted_per_replica(&fleet).await;
-    fleet.await_redis_check("down").await;
+    fleet.wait_for_redis_check("down").await;
     redis.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await;
     fleet.assert_counted_together().await;
 }
@@ -74,13 +75,13 @@ async fn control_plane_starts_without_redis_and_connects_later() {
     let mut redis = Redis::start().await;
     redis.kill();
     let control = ControlPlane::start_with_default_limits_and(&[&format!("redis.url={}", redis.url())]).await;
-    await_redis_check(&control, "down").await;
-    assert_eq!(logged(&control, "redis unavailable"), 1);
+    wait_for_redis_check(&control, "down").await;
+    assert_eq!(count_in_log(&control, "redis unavailable"), 1);
     let metrics = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
     assert_eq!(lint(metrics.as_str().unwrap()), "");
     control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
     redis.restart().await;
-    await_redis_check(&control, "up").await;
+    wait_for_redis_check(&control, "up").await;
     control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
     let windows: Vec<String> = redis.command(&["KEYS", "*:proven:*"]).await;
     assert_eq!(windows.len(), 1, "only the last call is counted in Redis: {windows:?}");

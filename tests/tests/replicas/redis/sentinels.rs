@@ -1,13 +1,12 @@
-//! A single Sentinel; three Sentinels with authentication, one of them dead; a master with two replicas; TLS with a
-//! client certificate.
+//! Tests with a single Sentinel, and with three Sentinels with authentication and TLS, one of which is down.
 
 use super::{
-    fixture::{Caller, Fleet, await_replication},
+    fixture::{Caller, Fleet, wait_for_replication},
     users::{USER_ACL, url_with_user},
 };
 use countersign_tests::{Redis, Sentinel, TlsFiles, eventually};
 
-/// The current role of a server; `None` if a Sentinel changes it meanwhile, which closes the connection.
+/// The current role of a server; `None` if a Sentinel changes the role during the query, which closes the connection.
 async fn role(redis: &Redis) -> Option<String> {
     let info: String = redis.try_command(&["INFO", "replication"]).await.ok()?;
     Some(info.lines().find_map(|line| line.strip_prefix("role:"))?.trim().to_owned())
@@ -28,28 +27,29 @@ impl SentinelFixture {
         let user = format!("{USER_ACL} +role");
         let master = Redis::start_with(&[&user]).await;
         let replica = Redis::start_replica_of(&master, &[&user]).await;
-        let sentinel = Sentinel::watching(&master).await;
+        let sentinel = Sentinel::start(&master).await;
         let settings = [
-            // The user of Redis; this Sentinel requires none.
+            // The credentials of the Redis user. This Sentinel requires no authentication.
             format!("redis.url={}", url_with_user(&sentinel.url())),
             "redis.kind=sentinel".to_owned(),
             "redis.sentinel_master=limits".to_owned(),
         ];
         let fleet = Fleet::start(&settings).await;
         let caller = fleet.assert_counted_together().await;
-        await_replication(&master, &replica).await;
+        wait_for_replication(&master, &replica).await;
         Self { master, replica, fleet, caller, _sentinel: sentinel }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failover_by_a_quorum_is_followed_and_the_old_master_is_not_used() {
-    let tls_files = TlsFiles::for_servers_at("localhost");
+    let tls_files = TlsFiles::create("localhost");
     let user = format!("{USER_ACL} +role");
-    let mut old = Redis::start_with_tls(&tls_files, &[&user, "replica-announce-ip localhost"]).await;
+    let mut old_master = Redis::start_with_tls(&tls_files, &[&user, "replica-announce-ip localhost"]).await;
     let acl = [user.as_str()];
-    let (one, other) = tokio::join!(Redis::start_replica_of(&old, &acl), Redis::start_replica_of(&old, &acl));
-    let mut sentinels = Sentinel::three_watching(&old, ("sentinel-client", "open-sesame")).await;
+    let (first_replica, second_replica) =
+        tokio::join!(Redis::start_replica_of(&old_master, &acl), Redis::start_replica_of(&old_master, &acl));
+    let mut sentinels = Sentinel::start_three(&old_master, ("sentinel-client", "open-sesame")).await;
     let urls: Vec<_> = sentinels.iter().map(|sentinel| url_with_user(&sentinel.url())).collect();
     sentinels[0].kill();
     let settings = [
@@ -61,40 +61,40 @@ async fn failover_by_a_quorum_is_followed_and_the_old_master_is_not_used() {
     ];
     let fleet = Fleet::start(&[&settings[..], &tls_files.settings()].concat()).await;
     let caller = fleet.assert_counted_together().await;
-    await_replication(&old, &one).await;
-    await_replication(&old, &other).await;
+    wait_for_replication(&old_master, &first_replica).await;
+    wait_for_replication(&old_master, &second_replica).await;
 
     let losses = fleet.losses();
-    old.kill();
+    old_master.kill();
     fleet.assert_no_request_waits().await;
     let (duration, passed) = fleet.call_until_reconnected(&caller, losses).await;
     println!("the replicas reconnected to the new master after {duration:?}");
     fleet.assert_limited_per_replica(passed);
     fleet.assert_limit_exhausted(&caller).await;
 
-    // The old master returns as master and is made a replica.
-    old.restart().await;
-    let demoted = async || (role(&old).await? == "slave").then_some(());
+    // The old master restarts as a master, and the Sentinels make it a replica.
+    old_master.restart().await;
+    let demoted = async || (role(&old_master).await? == "slave").then_some(());
     eventually("the old master is a replica", demoted, || sentinels[1].log()).await;
-    // After two failovers the first server is reconfigured a little later.
-    let one_promoted = async || (role(&one).await? != role(&other).await?).then_some(());
-    eventually("one of the others is the master", one_promoted, || sentinels[1].log()).await;
+    // After two failovers, the Sentinels reconfigure the first server a little later.
+    let replica_promoted = async || (role(&first_replica).await? != role(&second_replica).await?).then_some(());
+    eventually("one of the replicas is the master", replica_promoted, || sentinels[1].log()).await;
     fleet.assert_limit_exhausted(&caller).await;
-    for log in [fleet.one.log(), fleet.other.log()] {
+    for log in [fleet.first.log(), fleet.second.log()] {
         assert!(!log.contains("sesame"), "{log}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn demoted_master_is_left_and_the_new_master_is_found() {
+async fn replicas_reconnect_to_a_master_after_a_demotion() {
     let SentinelFixture { master, replica, fleet, caller, _sentinel } = SentinelFixture::start().await;
     let losses = fleet.losses();
-    // It keeps its connections and answers READONLY.
+    // A demoted master keeps its connections and returns READONLY.
     master.command::<()>(&["REPLICAOF", "127.0.0.1", &replica.port().to_string()]).await;
     let both_lost = async || (fleet.losses() >= losses + 2).then_some(());
-    eventually("both replicas lose the connection", both_lost, || fleet.one.log()).await;
-    // The second text is logged if READONLY arrived after the timeout.
-    let log = fleet.one.log();
+    eventually("both replicas lose the connection", both_lost, || fleet.first.log()).await;
+    // The control plane logs the second text if READONLY arrives after the timeout.
+    let log = fleet.first.log();
     assert!(log.contains("ReadOnly") || log.contains("timed out"), "{log}");
     master.command::<()>(&["REPLICAOF", "NO", "ONE"]).await;
     fleet.assert_limit_exhausted(&caller).await;
@@ -105,7 +105,7 @@ async fn failover_keeps_the_counts() {
     let SentinelFixture { mut master, replica, fleet, caller, _sentinel } = SentinelFixture::start().await;
     master.kill();
     fleet.assert_no_request_waits().await;
-    fleet.await_redis_check("down").await;
+    fleet.wait_for_redis_check("down").await;
     fleet.assert_limit_exhausted(&caller).await;
     assert_eq!(role(&replica).await.as_deref(), Some("master"));
 }

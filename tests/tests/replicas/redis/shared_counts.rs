@@ -1,10 +1,10 @@
-//! Calls are counted across replicas, and separately for each deployment.
+//! Tests that calls are counted across replicas, and separately for each deployment.
 
 use super::fixture::{ATTEMPTS, Fleet, LIMIT};
 use countersign_tests::{ControlPlane, Redis};
 use serde_json::json;
 
-/// Counted calls that [`age_calls`] moves out of the window.
+/// Number of counted calls that [`move_calls_back`] moves out of the window.
 const EXPIRED_CALLS: usize = 15;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -14,18 +14,18 @@ async fn exactly_the_limit_passes_even_at_the_end_of_a_window() {
     for _ in 0..ATTEMPTS {
         let caller = fleet.assert_counted_together().await;
         fleet.assert_limit_exhausted(&caller).await;
-        age_calls(&redis).await;
+        move_calls_back(&redis).await;
         let first = fleet.undisturbed_burst(&caller).await;
         if let (Some(first), Some(second)) = (first, fleet.undisturbed_burst(&caller).await) {
             first.assert_passed(EXPIRED_CALLS);
             return second.assert_passed(0);
         }
     }
-    panic!("Redis was too slow every time");
+    panic!("calls to Redis timed out in every attempt");
 }
 
-/// Moves some counted calls a minute back and the others half a minute.
-async fn age_calls(redis: &Redis) {
+/// Moves the times of counted calls back: some by a minute, the others by half a minute.
+async fn move_calls_back(redis: &Redis) {
     let keys: Vec<String> = redis.command(&["KEYS", "*:proven:*"]).await;
     for key in keys {
         let calls: Vec<i64> = redis.command(&["LRANGE", &key, "0", "-1"]).await;
@@ -42,19 +42,19 @@ async fn age_calls(redis: &Redis) {
 async fn agents_and_services_are_counted_across_replicas() {
     let redis = Redis::start().await;
     let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
-    fleet.await_redis_check("up").await;
+    fleet.wait_for_redis_check("up").await;
     let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
     let body = json!({ "email": "owner@example.org", "name": "Agent", "publicKey": key });
-    let agent = fleet.one.api.post("/auth/register", body).await.expect(201)["agentId"].clone();
+    let agent = fleet.first.api.post("/auth/register", body).await.expect(201)["agentId"].clone();
     let mut passed = 0;
     for call in 0..24 {
-        let response = fleet.both()[call % 2].api.post("/auth/challenge", json!({ "agentId": agent })).await;
+        let response = fleet.replicas()[call % 2].api.post("/auth/challenge", json!({ "agentId": agent })).await;
         passed += usize::from(response.status == 200);
     }
     assert_eq!(passed, 10);
-    let call_with_unknown_key = async |control: &ControlPlane| control.api.get_as("svc_sk_nobody", "/services").await;
-    let before = call_with_unknown_key(&fleet.one).await;
-    let after = call_with_unknown_key(&fleet.other).await;
+    let call_with_unknown_key = async |control: &ControlPlane| control.api.get_as("svc_sk_unknown", "/services").await;
+    let before = call_with_unknown_key(&fleet.first).await;
+    let after = call_with_unknown_key(&fleet.second).await;
     assert!(before.header("ratelimit").contains("r=299"), "{before:?}");
     assert!(after.header("ratelimit").contains("r=298"), "{after:?}");
 }
@@ -65,9 +65,9 @@ async fn deployments_that_share_a_redis_are_counted_separately() {
     let url = format!("redis.url={}", redis.url());
     let settings = [url.as_str(), "limits.auth_address_per_minute=5"];
     // Each deployment has its own master key.
-    let one = ControlPlane::start_with_default_limits_and(&settings).await;
-    let other = ControlPlane::start_with_default_limits_and(&settings).await;
-    for control in [&one, &other] {
+    let first = ControlPlane::start_with_default_limits_and(&settings).await;
+    let second = ControlPlane::start_with_default_limits_and(&settings).await;
+    for control in [&first, &second] {
         let mut passed = 0;
         for _ in 0..8 {
             let response = control.api.post("/auth/revoke", json!({ "token": "nonsense" })).await;
@@ -77,9 +77,9 @@ async fn deployments_that_share_a_redis_are_counted_separately() {
     }
     let keys: Vec<String> = redis.command(&["KEYS", "*"]).await;
     assert!(keys.iter().all(|key| key.starts_with("{countersign:")), "{keys:?}");
-    // After a flush, counting starts again.
+    // A flush resets the counts.
     redis.flush().await;
-    one.api.post("/auth/revoke", json!({ "token": "nonsense" })).await.expect(200);
+    first.api.post("/auth/revoke", json!({ "token": "nonsense" })).await.expect(200);
     let tags: std::collections::BTreeSet<_> = keys.iter().filter_map(|key| key.split('}').next()).collect();
     assert_eq!(tags.len(), 2, "{keys:?}");
 }

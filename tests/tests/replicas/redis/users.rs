@@ -1,6 +1,6 @@
-//! Passwords, and a user with the documented permissions on a server and on a single-node cluster.
+//! Tests with passwords, and with a user that has only the documented permissions on a server or a single-node cluster.
 
-use super::fixture::{Fleet, await_redis_check};
+use super::fixture::{Fleet, wait_for_redis_check};
 use countersign_tests::{ControlPlane, Redis, eventually};
 
 pub async fn start_control_plane(settings: &[&str]) -> ControlPlane {
@@ -11,10 +11,10 @@ pub async fn start_control_plane(settings: &[&str]) -> ControlPlane {
 async fn password_is_used_and_not_logged() {
     let redis = Redis::start_with_password("hunter2-4711").await;
     let control = start_control_plane(&[&format!("redis.url={}", redis.url())]).await;
-    await_redis_check(&control, "up").await;
+    wait_for_redis_check(&control, "up").await;
     let wrong_url = redis.url().replace("hunter2", "hunter3");
     let refused = start_control_plane(&[&format!("redis.url={wrong_url}")]).await;
-    await_redis_check(&refused, "down").await;
+    wait_for_redis_check(&refused, "down").await;
     for log in [control.log(), refused.log()] {
         assert!(!log.contains("4711"), "{log}");
     }
@@ -43,8 +43,8 @@ async fn user_with_the_documented_permissions_suffices() {
         (channels.len() == 1).then_some(())
     };
     eventually("a replica subscribes", subscribed, || redis.log()).await;
-    fleet.one.create_role("first", &[]).await;
-    fleet.await_redis_check("up").await;
+    fleet.first.create_role("first", &[]).await;
+    fleet.wait_for_redis_check("up").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -55,7 +55,7 @@ async fn replicas_count_together_in_a_single_node_cluster() {
     let caller = fleet.assert_counted_together().await;
     redis.pause();
     fleet.assert_no_request_waits().await;
-    fleet.await_redis_check("down").await;
+    fleet.wait_for_redis_check("down").await;
     redis.resume();
     fleet.assert_limit_exhausted(&caller).await;
 }

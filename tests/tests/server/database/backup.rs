@@ -1,6 +1,6 @@
-//! `backup`: a copy of the embedded database in one file, while a server writes to it.
+//! Tests of `backup`, which copies the embedded database to one file while a server writes to it.
 
-use super::{assert_refused, number, open_file, succeed, texts};
+use super::{assert_refused, open_file, query_number, query_texts, succeed};
 use countersign_tests::{ControlPlane, HttpResponse, Postgres, eventually};
 use serde_json::json;
 use std::{
@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-fn path_of(folder: &Path, name: &str) -> String {
+fn file_path(folder: &Path, name: &str) -> String {
     folder.join(name).to_str().unwrap().to_owned()
 }
 
@@ -40,19 +40,21 @@ async fn backup_under_load_contains_all_acknowledged_changes() {
     };
     let writers: Vec<_> = (0..4).map(write).collect();
     for round in 0..5 {
-        let enough = async || (acknowledged.lock().unwrap().len() >= 10 * (round + 1)).then_some(());
-        eventually("the writers make progress", enough, || control.log()).await;
+        let progressed = async || (acknowledged.lock().unwrap().len() >= 10 * (round + 1)).then_some(());
+        eventually("the writers make progress", progressed, || control.log()).await;
         let before = acknowledged.lock().unwrap().clone();
-        let file = path_of(folder.path(), &format!("{round}.backup"));
+        let file = file_path(folder.path(), &format!("{round}.backup"));
         let message = tokio::task::block_in_place(|| succeed(&control, &["backup", &file]));
         let after = acknowledged.lock().unwrap().len();
         assert!(message.contains("checked") && message.contains("master.key"), "{message}");
         let mut copy = open_file(Path::new(&file)).await;
-        let backed_up: BTreeSet<String> = texts(&mut copy, "SELECT name FROM service_keys").await.into_iter().collect();
+        let backed_up: BTreeSet<String> =
+            query_texts(&mut copy, "SELECT name FROM service_keys").await.into_iter().collect();
         assert!(before.is_subset(&backed_up), "round {round}: {:?}", before.difference(&backed_up));
-        assert_eq!(texts(&mut copy, "PRAGMA integrity_check").await, ["ok"]);
-        assert_eq!(texts(&mut copy, "SELECT set_aside_as FROM deployment").await, ["backup"]);
-        let entries = number(&mut copy, "SELECT COUNT(*) FROM audit_links WHERE act = 'service_key.created'").await;
+        assert_eq!(query_texts(&mut copy, "PRAGMA integrity_check").await, ["ok"]);
+        assert_eq!(query_texts(&mut copy, "SELECT set_aside_as FROM deployment").await, ["backup"]);
+        let entries =
+            query_number(&mut copy, "SELECT COUNT(*) FROM audit_links WHERE act = 'service_key.created'").await;
         assert_eq!(usize::try_from(entries).unwrap(), backed_up.len(), "every key has its audit entry");
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         eprintln!("round {round}: {} keys before, {} in the backup, {after} after", before.len(), backed_up.len());
@@ -68,32 +70,32 @@ async fn backup_under_load_contains_all_acknowledged_changes() {
 #[tokio::test]
 async fn backup_overwrites_nothing_and_leaves_no_partial_file() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
-    let existing = path_of(folder.path(), "there");
+    let existing = file_path(folder.path(), "existing");
     std::fs::write(&existing, "existing content").unwrap();
     assert_refused(&control, &["backup", &existing], &["already exists"]);
     assert_eq!(std::fs::read_to_string(&existing).unwrap(), "existing content");
     std::os::unix::fs::symlink("nowhere", folder.path().join("link")).unwrap();
-    assert_refused(&control, &["backup", &path_of(folder.path(), "link")], &["already exists"]);
-    assert_refused(&control, &["backup", &path_of(folder.path(), "no/such/folder")], &["No such file"]);
+    assert_refused(&control, &["backup", &file_path(folder.path(), "link")], &["already exists"]);
+    assert_refused(&control, &["backup", &file_path(folder.path(), "no/such/folder")], &["No such file"]);
     // The partial file of a killed backup is ignored.
     std::fs::write(folder.path().join("next.partial"), "half").unwrap();
-    succeed(&control, &["backup", &path_of(folder.path(), "next")]);
-    // A backup works without a running server too.
+    succeed(&control, &["backup", &file_path(folder.path(), "next")]);
+    // A backup also works without a running server.
     control.terminate().await;
-    succeed(&control, &["backup", &path_of(folder.path(), "stopped")]);
-    // A damaged database is not backed up.
+    succeed(&control, &["backup", &file_path(folder.path(), "stopped")]);
+    // A backup of a damaged database is refused.
     let database = control.folder().join("countersign.db");
     let mut bytes = std::fs::read(&database).unwrap();
     for byte in &mut bytes[4096 * 3..4096 * 9] {
         *byte ^= 0x5a;
     }
     std::fs::write(&database, bytes).unwrap();
-    assert_refused(&control, &["backup", &path_of(folder.path(), "damaged")], &["countersign.db", "malformed"]);
+    assert_refused(&control, &["backup", &file_path(folder.path(), "damaged")], &["countersign.db", "malformed"]);
     let names: BTreeSet<_> = std::fs::read_dir(folder.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
-    assert_eq!(names, ["link", "next", "stopped", "there"].map(String::from).into());
+    assert_eq!(names, ["link", "next", "stopped", "existing"].map(String::from).into());
 }
 
 #[tokio::test]
@@ -102,11 +104,11 @@ async fn backup_without_a_database_and_on_postgresql_is_refused() {
     let mut control = ControlPlane::start().await;
     control.kill();
     let empty_folder = format!("data_dir={}", folder.path().display());
-    let file = path_of(folder.path(), "backup");
+    let file = file_path(folder.path(), "backup");
     assert_refused(&control, &["--set", &empty_folder, "backup", &file], &["no database to back up"]);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     let postgres = Postgres::start().await;
-    let url = format!("database.url={}", postgres.database().await.replace("postgres@", "postgres:hunter2@"));
+    let url = format!("database.url={}", postgres.create_database().await.replace("postgres@", "postgres:hunter2@"));
     let message = assert_refused(&control, &["--set", &url, "backup", &file], &["pg_dump"]);
     assert!(!message.contains("hunter2"));
 }

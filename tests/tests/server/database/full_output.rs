@@ -1,10 +1,10 @@
-//! Commands whose standard output is full still report that they succeeded.
+//! Tests that commands with a full standard output still report that they succeeded.
 
-use super::{assert_refused, files_in, number, open, succeed};
+use super::{assert_refused, files_in, open, query_number, succeed};
 use countersign_tests::{ControlPlane, Postgres};
 use std::fs::File;
 
-/// Runs a command with a full standard output; returns its error.
+/// Runs a command with a full standard output. Returns its error output.
 #[track_caller]
 fn run_with_full_output(control: &ControlPlane, arguments: &[&str]) -> String {
     let full = File::options().write(true).open("/dev/full").unwrap();
@@ -34,13 +34,13 @@ async fn command_with_a_full_output_still_reports_that_it_succeeded() {
     control.restart().await;
     control.terminate().await;
 
-    let url = postgres.database().await;
+    let url = postgres.create_database().await;
     let setting = format!("database.url={url}");
     let message = run_with_full_output(&control, &["--set", &setting, "migrate"]);
     assert!(message.contains("from version 0 to version "), "{message}");
     assert!(succeed(&control, &["--set", &setting, "migrate"]).contains("nothing to do"));
     let message = run_with_full_output(&control, &["migrate", "--to", &url]);
     assert!(message.contains("are equal in both databases") && message.contains("Next: set database.url"), "{message}");
-    assert_eq!(number(&mut open(&url).await, "SELECT COUNT(*) FROM deployment").await, 1);
-    assert_refused(&control, &["migrate", "--to", &postgres.database().await], &["already migrated"]);
+    assert_eq!(query_number(&mut open(&url).await, "SELECT COUNT(*) FROM deployment").await, 1);
+    assert_refused(&control, &["migrate", "--to", &postgres.create_database().await], &["already migrated"]);
 }

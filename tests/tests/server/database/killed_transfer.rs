@@ -1,6 +1,6 @@
-//! `migrate --to` that is killed or whose target fails: at most one of the two databases is usable.
+//! Tests that at most one of the two databases is usable if `migrate --to` is killed or its target fails.
 
-use super::{assert_refused, assert_start_refused, execute_on_file, number, open, query_file, succeed};
+use super::{assert_refused, assert_start_refused, execute_on_file, open, query_file, query_number, succeed};
 use countersign_tests::{ControlPlane, Postgres, eventually};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 use std::{
@@ -10,7 +10,7 @@ use std::{
 };
 use tokio::process::{Child, Command};
 
-/// The error of a control plane whose database has an interrupted transfer.
+/// The error with which a control plane refuses a database whose transfer was interrupted.
 const INTERRUPTED: &str = "was interrupted, and it is unknown whether it completed";
 
 /// A stopped control plane, and a PostgreSQL database as target.
@@ -27,17 +27,17 @@ impl Fixture {
         let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
         control.create_role("reader", &[]).await;
         control.terminate().await;
-        let url = postgres.database().await;
+        let url = postgres.create_database().await;
         let watcher = open(&url).await;
         Self { control, postgres, url, watcher }
     }
 
-    /// Makes the commit in the target wait for an advisory lock, and then execute `then`.
-    async fn hold_commits(&mut self, then: &str) {
+    /// Makes the commit in the target wait for an advisory lock and then execute a statement.
+    async fn delay_commits(&mut self, statement: &str) {
         succeed(&self.control, &["--set", &format!("database.url={}", self.url), "migrate"]);
         self.run(&format!(
             "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS \
-             $$ BEGIN PERFORM pg_advisory_xact_lock(42); {then} RETURN NULL; END $$; \
+             $$ BEGIN PERFORM pg_advisory_xact_lock(42); {statement} RETURN NULL; END $$; \
              CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON deployment DEFERRABLE INITIALLY DEFERRED \
              FOR EACH ROW EXECUTE FUNCTION hold()"
         ))
@@ -54,28 +54,29 @@ impl Fixture {
     }
 
     /// Kills a transfer after it sent the commit and before the target acknowledged it.
-    async fn kill_in_commit(&mut self) {
+    async fn kill_during_commit(&mut self) {
         self.run("SELECT CAST(pg_advisory_lock(42) AS TEXT)").await;
         let mut transfer = self.start_transfer();
-        self.until_waiting("wait_event = 'advisory'").await;
+        self.wait_until_transfer_waits("wait_event = 'advisory'").await;
         transfer.kill().await.unwrap();
         assert_start_refused(&self.control, &[], INTERRUPTED).await;
         self.run("SELECT pg_advisory_unlock(42)").await;
-        self.until_alone().await;
+        self.wait_until_others_disconnect().await;
     }
 
-    async fn until_waiting(&mut self, how: &str) {
-        let sql = format!("SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND {how}");
-        let waiting = async || (number(&mut self.watcher, &sql).await > 0).then_some(());
+    async fn wait_until_transfer_waits(&mut self, condition: &str) {
+        let sql = format!("SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND {condition}");
+        let waiting = async || (query_number(&mut self.watcher, &sql).await > 0).then_some(());
         eventually("the transfer waits", waiting, String::new).await;
     }
 
-    /// PostgreSQL finishes a statement before it notices that the client has disconnected.
-    async fn until_alone(&mut self) {
+    /// Waits until PostgreSQL has closed all other connections. It finishes a statement before it notices that the
+    /// client has disconnected.
+    async fn wait_until_others_disconnect(&mut self) {
         let sql = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() \
                    AND pid <> pg_backend_pid() AND backend_type = 'client backend'";
-        let is_alone = async || (number(&mut self.watcher, sql).await == 0).then_some(());
-        eventually("PostgreSQL has closed the other connections", is_alone, String::new).await;
+        let others_disconnected = async || (query_number(&mut self.watcher, sql).await == 0).then_some(());
+        eventually("PostgreSQL has closed the other connections", others_disconnected, String::new).await;
     }
 
     fn file(&self) -> PathBuf {
@@ -90,8 +91,8 @@ impl Fixture {
     /// Whether the target has all data.
     async fn target_is_complete(&mut self) -> bool {
         let table = "SELECT COUNT(*) FROM information_schema.tables WHERE table_name = 'deployment'";
-        number(&mut self.watcher, table).await == 1
-            && number(&mut self.watcher, "SELECT COUNT(*) FROM deployment").await == 1
+        query_number(&mut self.watcher, table).await == 1
+            && query_number(&mut self.watcher, "SELECT COUNT(*) FROM deployment").await == 1
     }
 }
 
@@ -99,8 +100,8 @@ impl Fixture {
 #[tokio::test]
 async fn transfer_killed_during_commit_leaves_the_source_refused() {
     let mut fixture = Fixture::new().await;
-    fixture.hold_commits("").await;
-    fixture.kill_in_commit().await;
+    fixture.delay_commits("").await;
+    fixture.kill_during_commit().await;
     assert!(fixture.target_is_complete().await && !fixture.source_is_usable().await);
     assert_start_refused(&fixture.control, &[], INTERRUPTED).await;
     let message = succeed(&fixture.control, &["migrate", "--to", &fixture.url]);
@@ -114,8 +115,8 @@ async fn transfer_killed_during_commit_leaves_the_source_refused() {
     fixture.control.terminate().await;
     execute_on_file(&fixture.file(), "UPDATE deployment SET set_aside_as = 'moving'").await;
     let source_setting = ["--set", "database.url="];
-    let transfer_again = [&source_setting[..], &["migrate", "--to", &fixture.url]].concat();
-    assert_refused(&fixture.control, &transfer_again, &["is not empty", "leave database.url at it"]);
+    let repeated_transfer = [&source_setting[..], &["migrate", "--to", &fixture.url]].concat();
+    assert_refused(&fixture.control, &repeated_transfer, &["is not empty", "keep database.url set to it"]);
     assert_start_refused(&fixture.control, &source_setting[1..], INTERRUPTED).await;
     // `restore` makes the source usable again.
     assert!(succeed(&fixture.control, &[&source_setting[..], &["restore"]].concat()).contains("restore completed"));
@@ -127,17 +128,17 @@ async fn transfer_killed_during_commit_leaves_the_source_refused() {
 #[tokio::test]
 async fn killed_transfer_continues_into_an_empty_target() {
     let mut fixture = Fixture::new().await;
-    fixture.hold_commits("RAISE EXCEPTION 'there is no room';").await;
+    fixture.delay_commits("RAISE EXCEPTION 'the disk is full';").await;
     // If the target refuses the commit, the transfer unmarks the source.
-    assert_refused(&fixture.control, &["migrate", "--to", &fixture.url], &["the target", "there is no room"]);
+    assert_refused(&fixture.control, &["migrate", "--to", &fixture.url], &["the target", "the disk is full"]);
     assert!(!fixture.target_is_complete().await);
     fixture.control.restart().await;
     fixture.control.terminate().await;
 
-    fixture.kill_in_commit().await;
+    fixture.kill_during_commit().await;
     assert!(!fixture.target_is_complete().await);
     // The source stays marked, because another target may have the data.
-    assert_refused(&fixture.control, &["migrate", "--to", &fixture.url], &["the target", "there is no room"]);
+    assert_refused(&fixture.control, &["migrate", "--to", &fixture.url], &["the target", "the disk is full"]);
     assert_start_refused(&fixture.control, &[], INTERRUPTED).await;
     fixture.run("DROP TRIGGER hold ON deployment").await;
     let message = succeed(&fixture.control, &["migrate", "--to", &fixture.url]);
@@ -150,14 +151,14 @@ async fn killed_transfer_continues_into_an_empty_target() {
 #[tokio::test]
 async fn target_that_fails_before_commit_leaves_the_source_usable() {
     let mut fixture = Fixture::new().await;
-    fixture.hold_commits("").await;
+    fixture.delay_commits("").await;
     let mut lock_holder = open(&fixture.url).await;
     lock_holder.execute("BEGIN; LOCK TABLE agents").await.unwrap();
     let transfer = fixture.start_transfer();
-    fixture.until_waiting("wait_event_type = 'Lock'").await;
-    let end = "SELECT CAST(pg_terminate_backend(pid) AS TEXT) FROM pg_stat_activity \
+    fixture.wait_until_transfer_waits("wait_event_type = 'Lock'").await;
+    let terminate_waiting = "SELECT CAST(pg_terminate_backend(pid) AS TEXT) FROM pg_stat_activity \
                WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    fixture.run(end).await;
+    fixture.run(terminate_waiting).await;
     let output = transfer.wait_with_output().await.unwrap();
     assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("the target"), "{output:?}");
     lock_holder.close().await.unwrap();
@@ -166,12 +167,12 @@ async fn target_that_fails_before_commit_leaves_the_source_usable() {
 
     fixture.run("SELECT CAST(pg_advisory_lock(42) AS TEXT)").await;
     let transfer = fixture.start_transfer();
-    fixture.until_waiting("wait_event = 'advisory'").await;
+    fixture.wait_until_transfer_waits("wait_event = 'advisory'").await;
     fixture.postgres.kill();
     let output = transfer.wait_with_output().await.unwrap();
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(
-        message.contains("it is unknown whether the target committed") && message.contains("run this again"),
+        message.contains("it is unknown whether the target committed") && message.contains("run this command again"),
         "{message}"
     );
     assert_start_refused(&fixture.control, &[], INTERRUPTED).await;
@@ -180,9 +181,9 @@ async fn target_that_fails_before_commit_leaves_the_source_usable() {
     assert!(message.contains("were copied"), "{message}");
 }
 
-/// Kills at several times. The commit itself is rarely hit; the tests above cover it.
+/// Kills the transfer at several times. These kills rarely hit the commit, which the tests above cover.
 #[tokio::test]
-#[expect(clippy::disallowed_methods, reason = "the times are fractions of the duration")]
+#[expect(clippy::disallowed_methods, reason = "the times of the kills are fractions of a measured duration")]
 async fn transfer_killed_at_any_time_leaves_at_most_one_usable_database() {
     const STEPS: u32 = 10;
     let mut fixture = Fixture::new().await;
@@ -192,12 +193,12 @@ async fn transfer_killed_at_any_time_leaves_at_most_one_usable_database() {
     let mut results = Vec::new();
     for step in 0..STEPS {
         execute_on_file(&fixture.file(), "UPDATE deployment SET set_aside_at = NULL, set_aside_as = NULL").await;
-        fixture.url = fixture.postgres.database().await;
+        fixture.url = fixture.postgres.create_database().await;
         fixture.watcher = open(&fixture.url).await;
         let mut transfer = fixture.start_transfer();
         tokio::time::sleep(duration * (step + 1) / STEPS).await;
         transfer.kill().await.unwrap();
-        fixture.until_alone().await;
+        fixture.wait_until_others_disconnect().await;
         let (source, target) = (fixture.source_is_usable().await, fixture.target_is_complete().await);
         assert!(!(source && target), "step {step}");
         results.push((source, target));

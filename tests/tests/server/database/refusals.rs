@@ -1,7 +1,8 @@
-//! Refusals of the database commands, with the action that resolves each.
+//! Tests that the database commands report why they refuse and which action resolves it.
 
 use super::{
-    assert_refused, assert_start_refused, error_of, execute_on_file, files_in, number, open, query_file, succeed, texts,
+    assert_refused, assert_start_refused, error_line, execute_on_file, files_in, open, query_file, query_number,
+    query_texts, succeed,
 };
 use countersign_tests::{Agent, ControlPlane, Postgres, eventually, tools};
 use sqlx::{Connection, Executor, PgConnection, migrate::Migrator};
@@ -17,7 +18,7 @@ async fn backup_that_is_not_a_regular_file_is_refused() {
     for path in [&pipe, folder.path().to_str().unwrap(), "/dev/zero"] {
         let mut command = tokio::process::Command::from(control.prepare(&["restore", path, "--replace"]));
         let output = tokio::time::timeout(Duration::from_secs(20), command.kill_on_drop(true).output()).await;
-        let message = error_of(&output.expect("the command must not block").unwrap());
+        let message = error_line(&output.expect("the command must not block").unwrap());
         assert!(message.contains(path) && message.contains("not a regular file: pass a backup"), "{message}");
     }
     let after = files_in(control.folder());
@@ -28,7 +29,7 @@ async fn backup_that_is_not_a_regular_file_is_refused() {
 async fn missing_master_key_is_reported_with_its_locations() {
     let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
     control.terminate().await;
-    let (key, url) = (control.folder().join("master.key"), postgres.database().await);
+    let (key, url) = (control.folder().join("master.key"), postgres.create_database().await);
     let saved = std::fs::read(&key).unwrap();
     std::fs::remove_file(&key).unwrap();
     let expected = [key.to_str().unwrap(), "there is no master key", "data_dir", "secrets.master_key"];
@@ -45,9 +46,9 @@ async fn missing_master_key_is_reported_with_its_locations() {
 async fn missing_table_privilege_is_reported_with_the_grant() {
     let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
     control.terminate().await;
-    let url = postgres.database().await;
-    postgres.run("CREATE ROLE app LOGIN".to_owned()).await;
-    postgres.run("CREATE ROLE other LOGIN".to_owned()).await;
+    let url = postgres.create_database().await;
+    postgres.execute("CREATE ROLE app LOGIN".to_owned()).await;
+    postgres.execute("CREATE ROLE other LOGIN".to_owned()).await;
     let (app, other) = (url.replace("postgres@", "app@"), url.replace("postgres@", "other@"));
     let (target, other_setting) = (format!("database.url={app}"), format!("database.url={other}"));
     let expected = ["permission denied for schema public", "GRANT CREATE ON SCHEMA public TO"];
@@ -71,47 +72,47 @@ async fn character_unsupported_by_postgresql_is_reported_with_its_row() {
     let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
     let agent = Agent::register(&control, "agent").await;
     control.terminate().await;
-    let (database, url) = (control.folder().join("countersign.db"), postgres.database().await);
+    let (database, url) = (control.folder().join("countersign.db"), postgres.create_database().await);
     execute_on_file(&database, "UPDATE agents SET name = 'a' || char(0) || 'b'").await;
     let row = format!("id = \"{}\"", agent.id);
     assert_refused(
         &control,
         &["migrate", "--to", &url],
-        &["NUL", "column `name` of table `agents`", &row, "take it out"],
+        &["NUL", "column `name` of table `agents`", &row, "remove it"],
     );
     execute_on_file(&database, "UPDATE agents SET name = 'ab'").await;
     succeed(&control, &["migrate", "--to", &url]);
 }
 
 #[tokio::test]
-async fn settle_leaves_an_empty_postgresql_empty() {
+async fn restore_leaves_an_empty_postgresql_database_empty() {
     let (control, postgres) = (ControlPlane::start().await, Postgres::start().await);
-    let url = postgres.database().await;
+    let url = postgres.create_database().await;
     let target = format!("database.url={url}");
     assert_refused(&control, &["--set", &target, "restore"], &["this database is empty", "pg_restore"]);
     let tables = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = 'public'";
-    assert_eq!(number(&mut open(&url).await, tables).await, 0);
+    assert_eq!(query_number(&mut open(&url).await, tables).await, 0);
     succeed(&control, &["--set", &target, "migrate"]);
     assert_refused(&control, &["--set", &target, "restore"], &["this database is empty", "pg_restore"]);
 }
 
 /// The database has an older schema, so a migration would be necessary.
 #[tokio::test]
-async fn a_wrong_master_key_is_refused_before_the_schema_is_touched() {
+async fn wrong_master_key_is_refused_before_the_schema_changes() {
     let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
-    let url = postgres.database().await;
-    let by_hand = format!("{url}?application_name=psql");
+    let url = postgres.create_database().await;
+    let psql_url = format!("{url}?application_name=psql");
     let migrator = Migrator::new(tools::root().join("control-plane/migrations")).await.unwrap();
-    migrator.run_to(7, &mut PgConnection::connect(&by_hand).await.unwrap()).await.unwrap();
-    // A deployment as that version wrote it, with the master key of the control plane.
+    migrator.run_to(7, &mut PgConnection::connect(&psql_url).await.unwrap()).await.unwrap();
+    // A deployment in the format of that version, with the master key of the control plane.
     let fingerprint = "SELECT master_key_fingerprint FROM deployment";
     let database = control.folder().join("countersign.db");
-    let saved = texts(&mut super::open_file(&database).await, fingerprint).await.remove(0);
+    let saved = query_texts(&mut super::open_file(&database).await, fingerprint).await.remove(0);
     control.terminate().await;
-    let mut target = open(&by_hand).await;
-    let make =
+    let mut target = open(&psql_url).await;
+    let insert_deployment =
         format!("INSERT INTO deployment (id, made_at, master_key_fingerprint, dev_since) VALUES (1, 1, '{saved}', 1)");
-    target.execute(sqlx::AssertSqlSafe(make)).await.unwrap();
+    target.execute(sqlx::AssertSqlSafe(insert_deployment)).await.unwrap();
     target.execute("INSERT INTO feed (id, revision, floor) VALUES (1, 1, 0)").await.unwrap();
 
     let setting = format!("database.url={url}");
@@ -119,16 +120,17 @@ async fn a_wrong_master_key_is_refused_before_the_schema_is_touched() {
     let newest = "SELECT MAX(version) FROM _sqlx_migrations";
     assert_refused(&control, &["--set", &setting, "--set", &wrong, "restore"], &["master key", "secrets.master_key"]);
     assert_start_refused(&control, &[&setting, &wrong], "master key").await;
-    assert_eq!(number(&mut target, newest).await, 7);
+    assert_eq!(query_number(&mut target, newest).await, 7);
     succeed(&control, &["--set", &setting, "restore"]);
-    assert!(number(&mut target, newest).await > 7, "with the right key the schema is migrated");
+    assert!(query_number(&mut target, newest).await > 7, "with the correct key, `restore` migrates the schema");
 }
 
-/// Control planes before schema version 8 set no application name, so any unnamed connection may be one.
+/// Control planes before schema version 8 set no application name, so any unnamed connection may belong to a control
+/// plane.
 #[tokio::test]
-async fn settle_is_refused_while_a_server_may_run() {
+async fn restore_is_refused_while_a_control_plane_may_be_connected() {
     let postgres = Postgres::start().await;
-    let url = postgres.database().await;
+    let url = postgres.create_database().await;
     let mut control = ControlPlane::start_with(&[&format!("database.url={url}")]).await;
     assert_refused(&control, &["restore"], &["control planes are connected", "stop all of them"]);
     control.terminate().await;
@@ -136,8 +138,8 @@ async fn settle_is_refused_while_a_server_may_run() {
     unnamed.execute("SET application_name = ''").await.unwrap();
     let named_connections =
         "SELECT COUNT(*) FROM pg_stat_activity WHERE application_name = 'countersign-control-plane'";
-    let gone = async || (number(&mut unnamed, named_connections).await == 0).then_some(());
-    eventually("PostgreSQL has closed the connection", gone, || control.log()).await;
+    let disconnected = async || (query_number(&mut unnamed, named_connections).await == 0).then_some(());
+    eventually("PostgreSQL has closed the connection", disconnected, || control.log()).await;
     assert_refused(&control, &["restore"], &["control planes are connected", "stop all of them"]);
     unnamed.execute("SET application_name = 'psql'").await.unwrap();
     succeed(&control, &["restore"]);
@@ -152,34 +154,34 @@ async fn hard_link_left_by_a_killed_restore_is_removed() {
     succeed(&control, &["backup", &file]);
     control.terminate().await;
     succeed(&control, &["restore", &file, "--replace"]);
-    let before = |names: std::collections::BTreeSet<String>| {
+    let replaced_databases = |names: std::collections::BTreeSet<String>| {
         names.into_iter().filter(|name| name.contains(".before-")).collect::<Vec<_>>()
     };
-    let saved = before(files_in(control.folder()));
+    let saved = replaced_databases(files_in(control.folder()));
     assert_eq!(saved.len(), 1);
     let hard_link = control.folder().join("countersign.db.before-20300101T000000Z");
-    // The next start removes it, and so does the next command with exclusive access.
+    // The next start and the next command with exclusive access remove the hard link.
     std::fs::hard_link(&database, &hard_link).unwrap();
     control.restart().await;
-    assert_eq!(before(files_in(control.folder())), saved);
+    assert_eq!(replaced_databases(files_in(control.folder())), saved);
     control.terminate().await;
     std::fs::hard_link(&database, &hard_link).unwrap();
     succeed(&control, &["restore"]);
-    assert_eq!(before(files_in(control.folder())), saved);
+    assert_eq!(replaced_databases(files_in(control.folder())), saved);
     assert_eq!(query_file(&control.folder().join(&saved[0]), "SELECT COUNT(*) FROM deployment").await, 1);
 }
 
-/// The restore was killed after it set aside the write-ahead log, which contains the newest changes.
+/// A restore was killed after it moved the write-ahead log, which contains the newest changes.
 #[tokio::test]
-async fn database_set_aside_by_a_killed_restore_is_put_back() {
+async fn database_moved_by_a_killed_restore_is_moved_back() {
     let mut control = ControlPlane::start().await;
     control.create_role("newest", &["read"]).await;
     control.kill();
     let folder = control.folder().to_owned();
-    let at = |more: &str| folder.join(format!("countersign.db{more}"));
-    std::fs::hard_link(at(""), at(".before-20300101T000000Z")).unwrap();
-    std::fs::rename(at("-wal"), at(".before-20300101T000000Z-wal")).unwrap();
-    std::fs::remove_file(at("-shm")).unwrap();
+    let database_path = |suffix: &str| folder.join(format!("countersign.db{suffix}"));
+    std::fs::hard_link(database_path(""), database_path(".before-20300101T000000Z")).unwrap();
+    std::fs::rename(database_path("-wal"), database_path(".before-20300101T000000Z-wal")).unwrap();
+    std::fs::remove_file(database_path("-shm")).unwrap();
     control.restart().await;
     let roles = control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
     assert!(roles.to_string().contains("newest"), "{roles}");

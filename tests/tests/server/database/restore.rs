@@ -1,4 +1,4 @@
-//! `restore`: replaces the database with a backup, and revokes tokens and challenges from before.
+//! Tests of `restore`, which replaces the database with a backup and revokes earlier tokens and challenges.
 
 use super::{assert_refused, assert_start_refused, execute_on_file, files_in, query_file, succeed};
 use countersign_tests::{
@@ -8,7 +8,7 @@ use countersign_tests::{
 use serde_json::{Value, json};
 use std::{process::Command, time::Duration};
 
-/// Tokens and challenges from before the backup, and from between backup and restore.
+/// Tokens and challenges that were issued before the backup, or between the backup and its restore.
 struct EarlierCredentials {
     agent: Agent,
     role: String,
@@ -22,9 +22,9 @@ impl EarlierCredentials {
         let agent = Agent::register(control, "agent").await;
         let role = control.create_role("reader", &["read"]).await;
         control.assign(&agent.id, &role).await;
-        let mut before = Self { agent, role, pairs: Vec::new(), challenges: Vec::new() };
-        before.add(control).await;
-        before
+        let mut earlier = Self { agent, role, pairs: Vec::new(), challenges: Vec::new() };
+        earlier.add(control).await;
+        earlier
     }
 
     /// Adds a login, a used refresh token, a used challenge and an unused one.
@@ -58,15 +58,15 @@ impl EarlierCredentials {
             assert_eq!(refused.error().0, 401, "{refused:?}");
         }
         let last = control.api.post("/auth/authenticate", self.challenges.last().unwrap().clone()).await;
-        assert_eq!(last.error().2, "challenge_expired", "an unused challenge is refused too");
-        let again = self.agent.token().await;
-        control.verify(&again).await.expect(200);
-        let accepted = async || (sidecar.check_token(&again).await.status == 200).then_some(());
+        assert_eq!(last.error().2, "challenge_expired", "an unused challenge is also refused");
+        let new_token = self.agent.token().await;
+        control.verify(&new_token).await.expect(200);
+        let accepted = async || (sidecar.check_token(&new_token).await.status == 200).then_some(());
         eventually("the sidecar accepts the new token", accepted, || sidecar.log()).await;
     }
 }
 
-async fn assert_audited(control: &ControlPlane) {
+async fn assert_restore_is_audited(control: &ControlPlane) {
     let verified = control.command(&["audit", "verify"]);
     assert!(verified.status.success(), "{verified:?}");
     let entries = control.api.get_as(control.human(), "/audit?action=database.restored").await.expect(200);
@@ -78,12 +78,12 @@ async fn assert_audited(control: &ControlPlane) {
 async fn restore_revokes_credentials_that_may_have_changed_since_the_backup() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
     let sidecar = Sidecar::start(&control).await;
-    let mut before = EarlierCredentials::new(&control).await;
+    let mut earlier = EarlierCredentials::new(&control).await;
     let file = folder.path().join("backup").to_str().unwrap().to_owned();
     tokio::task::block_in_place(|| succeed(&control, &["backup", &file]));
-    before.add(&control).await;
-    control.revoke(&before.agent.id, &before.role).await;
-    before.add(&control).await;
+    earlier.add(&control).await;
+    control.revoke(&earlier.agent.id, &earlier.role).await;
+    earlier.add(&control).await;
 
     let database = control.folder().join("countersign.db");
     let message = assert_refused(&control, &["restore", &file, "--replace"], &["a control plane uses this database"]);
@@ -101,29 +101,29 @@ async fn restore_revokes_credentials_that_may_have_changed_since_the_backup() {
     let replaced = files_in(control.folder())
         .into_iter()
         .find(|name| name.contains(".before-"))
-        .expect("the replaced database is kept");
+        .expect("the replaced database is saved");
     let roles = "SELECT CAST(COUNT(*) AS BIGINT) FROM assignments";
     assert_eq!(
         query_file(&control.folder().join(replaced), roles).await,
         0,
-        "the kept file is the complete replaced database"
+        "the saved file is the complete replaced database"
     );
     assert_eq!(query_file(&database, roles).await, 1, "the database is the backup");
 
     control.restart().await;
-    before.assert_revoked(&control, &sidecar).await;
-    assert_audited(&control).await;
+    earlier.assert_revoked(&control, &sidecar).await;
+    assert_restore_is_audited(&control).await;
     // The revocation survives the next start and its housekeeping.
     control.restart().await;
-    before.assert_revoked(&control, &sidecar).await;
+    earlier.assert_revoked(&control, &sidecar).await;
 }
 
-/// The server refuses a backup that was copied by hand; `restore` without a file settles it.
+/// The server refuses a backup that was copied by hand until `restore` without a file makes it usable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn copied_backup_is_not_served_until_it_is_settled() {
+async fn copied_backup_is_not_served_before_restore_runs() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
     let sidecar = Sidecar::start(&control).await;
-    let before = EarlierCredentials::new(&control).await;
+    let earlier = EarlierCredentials::new(&control).await;
     let file = folder.path().join("backup");
     succeed(&control, &["backup", file.to_str().unwrap()]);
     control.terminate().await;
@@ -131,26 +131,26 @@ async fn copied_backup_is_not_served_until_it_is_settled() {
     assert_start_refused(&control, &[], "this database is a backup").await;
     assert!(succeed(&control, &["restore"]).contains("restore completed"));
     control.restart().await;
-    before.assert_revoked(&control, &sidecar).await;
-    assert_audited(&control).await;
+    earlier.assert_revoked(&control, &sidecar).await;
+    assert_restore_is_audited(&control).await;
 }
 
 /// Challenges are revoked by their content and not by their time, because the clocks of machines differ.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restore_revokes_challenges_of_a_replica_with_a_fast_clock() {
-    let (mut control, ahead) = (ControlPlane::start().await, ManualClock::new());
+    let (mut control, fast_clock) = (ControlPlane::start().await, ManualClock::new());
     let agent = Agent::register(&control, "agent").await;
     control.terminate().await;
-    ahead.advance(Duration::from_mins(4));
+    fast_clock.advance(Duration::from_mins(4));
     let signed_challenge = async |replica: &InProcessServer| {
         let challenge = replica.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
         json!({ "challengeId": challenge["challengeId"], "signature": agent.key.sign(&text(&challenge["nonce"])) })
     };
-    let replica = InProcessServer::start(control.folder(), &[], &ahead).await;
+    let replica = InProcessServer::start(control.folder(), &[], &fast_clock).await;
     let before = signed_challenge(&replica).await;
     replica.server.stop().await;
     succeed(&control, &["restore"]);
-    let replica = InProcessServer::start(control.folder(), &[], &ahead).await;
+    let replica = InProcessServer::start(control.folder(), &[], &fast_clock).await;
     assert_eq!(replica.api.post("/auth/authenticate", before).await.error().2, "challenge_expired");
     let after = signed_challenge(&replica).await;
     replica.api.post("/auth/authenticate", after.clone()).await.expect(200);
@@ -161,17 +161,17 @@ async fn restore_revokes_challenges_of_a_replica_with_a_fast_clock() {
 #[tokio::test]
 async fn invalid_backup_changes_nothing() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
-    let at = |name: &str| folder.path().join(name);
-    let path = |name: &str| at(name).to_str().unwrap().to_owned();
+    let file = |name: &str| folder.path().join(name);
+    let path = |name: &str| file(name).to_str().unwrap().to_owned();
     EarlierCredentials::new(&control).await;
     succeed(&control, &["backup", &path("good")]);
     control.terminate().await;
-    let good = std::fs::read(at("good")).unwrap();
-    std::fs::write(at("empty"), "").unwrap();
-    std::fs::write(at("text"), "this is not a database, but it is long enough to be one").unwrap();
-    std::fs::write(at("cut"), &good[..good.len() / 2]).unwrap();
-    std::fs::write(at("short"), &good[..1000]).unwrap();
-    std::fs::write(at("corrupted"), damage(&good)).unwrap();
+    let valid = std::fs::read(file("good")).unwrap();
+    std::fs::write(file("empty"), "").unwrap();
+    std::fs::write(file("text"), "this is not a database, but it is long enough to be one").unwrap();
+    std::fs::write(file("cut"), &valid[..valid.len() / 2]).unwrap();
+    std::fs::write(file("short"), &valid[..1000]).unwrap();
+    std::fs::write(file("corrupted"), damage(&valid)).unwrap();
     let sql = [
         ("other", "CREATE TABLE other (id TEXT)"),
         ("newer", "INSERT INTO _sqlx_migrations VALUES (9999, 'later', '2030-01-01', 1, x'00', 1)"),
@@ -181,13 +181,13 @@ async fn invalid_backup_changes_nothing() {
     ];
     for (name, sql) in sql {
         if name != "other" {
-            std::fs::write(at(name), &good).unwrap();
+            std::fs::write(file(name), &valid).unwrap();
         }
-        execute_on_file(&at(name), sql).await;
+        execute_on_file(&file(name), sql).await;
     }
     let database = control.folder().join("countersign.db");
     let (bytes, names) = (std::fs::read(&database).unwrap(), files_in(control.folder()));
-    for (name, word) in [
+    for (name, expected_text) in [
         ("missing", "No such file"),
         ("empty", "not an SQLite database"),
         ("text", "not an SQLite database"),
@@ -200,7 +200,7 @@ async fn invalid_backup_changes_nothing() {
         ("without-deployment", "no deployment"),
         ("real", "--dev"),
     ] {
-        assert_refused(&control, &["restore", &path(name), "--replace"], &[word]);
+        assert_refused(&control, &["restore", &path(name), "--replace"], &[expected_text]);
     }
     let other_key = format!("secrets.master_key={}", "ab".repeat(32));
     assert_refused(
@@ -210,10 +210,10 @@ async fn invalid_backup_changes_nothing() {
     );
     assert_eq!(std::fs::read(&database).unwrap(), bytes);
     let lock: Vec<_> = names.into_iter().chain(["countersign.db.lock".to_owned()]).collect();
-    assert!(files_in(control.folder()).iter().all(|name| lock.contains(name)), "no file is left behind");
+    assert!(files_in(control.folder()).iter().all(|name| lock.contains(name)), "a refused restore creates no file");
 }
 
-/// A damaged database is replaced and kept with its side files; a missing database is created.
+/// A restore replaces a damaged database and keeps it with its side files. It creates a missing database.
 #[tokio::test]
 async fn backup_replaces_a_damaged_or_missing_database() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
@@ -227,7 +227,7 @@ async fn backup_replaces_a_damaged_or_missing_database() {
     succeed(&control, &["restore", path, "--replace"]);
     assert!(!wal.exists(), "the old write-ahead log is not applied");
     control.restart().await;
-    // As on a new machine, without a database.
+    // A backup can be restored on a machine without a database.
     control.terminate().await;
     std::fs::remove_file(&database).unwrap();
     assert_refused(&control, &["restore"], &["there is no database"]);
@@ -244,59 +244,59 @@ fn damage(database: &[u8]) -> Vec<u8> {
     damaged
 }
 
-/// PostgreSQL has its own tools; the server refuses a restored dump until `restore` runs.
+/// PostgreSQL has its own backup tools. The server refuses a restored dump until `restore` runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn restored_postgresql_dump_is_not_served_until_it_is_settled() {
+async fn restored_postgresql_dump_is_not_served_before_restore_runs() {
     let (postgres, folder) = (Postgres::start().await, tempfile::tempdir().unwrap());
-    let url = postgres.database().await;
+    let url = postgres.create_database().await;
     let mut control = ControlPlane::start_with(&[&format!("database.url={url}")]).await;
     let sidecar = Sidecar::start(&control).await;
-    let mut before = EarlierCredentials::new(&control).await;
+    let mut earlier = EarlierCredentials::new(&control).await;
     let dump = folder.path().join("dump");
-    tool("pg_dump", &["--format=custom", "--file", dump.to_str().unwrap(), &url]);
-    before.add(&control).await;
+    run_postgres_tool("pg_dump", &["--format=custom", "--file", dump.to_str().unwrap(), &url]);
+    earlier.add(&control).await;
     assert_refused(&control, &["restore", dump.to_str().unwrap()], &["pg_restore"]);
     assert_refused(&control, &["restore"], &["control planes are connected"]);
-    // A restart alone is not detected as a restore.
+    // The server does not mistake a restart for a restore.
     control.restart().await;
     control.kill();
-    tool("pg_restore", &["--clean", "--if-exists", "--dbname", &url, dump.to_str().unwrap()]);
+    run_postgres_tool("pg_restore", &["--clean", "--if-exists", "--dbname", &url, dump.to_str().unwrap()]);
     assert_start_refused(&control, &[], "restored from a dump").await;
     let restored = async || control.command(&["restore"]).status.success().then_some(());
     // PostgreSQL notices shortly after the kill that the control plane has disconnected.
-    eventually("the database is settled", restored, || control.log()).await;
+    eventually("`restore` succeeds", restored, || control.log()).await;
     control.restart().await;
-    before.assert_revoked(&control, &sidecar).await;
-    assert_audited(&control).await;
+    earlier.assert_revoked(&control, &sidecar).await;
+    assert_restore_is_audited(&control).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn running_server_stops_when_a_dump_replaces_its_database() {
     let (postgres, folder) = (Postgres::start().await, tempfile::tempdir().unwrap());
-    let url = postgres.database().await;
+    let url = postgres.create_database().await;
     let mut control = ControlPlane::start_with(&[&format!("database.url={url}")]).await;
     let dump = folder.path().join("dump");
     let dump = dump.to_str().unwrap();
-    tool("pg_dump", &["--format=custom", "--file", dump, &url]);
-    tool("pg_restore", &["--clean", "--if-exists", "--dbname", &url, dump]);
+    run_postgres_tool("pg_dump", &["--format=custom", "--file", dump, &url]);
+    run_postgres_tool("pg_restore", &["--clean", "--if-exists", "--dbname", &url, dump]);
     let stopped = async || control.log().contains("restored from a dump").then_some(());
     eventually("the server stops and logs the reason", stopped, || control.log()).await;
     control.kill();
     let restored = async || control.command(&["restore"]).status.success().then_some(());
-    eventually("the database is settled", restored, || control.log()).await;
+    eventually("`restore` succeeds", restored, || control.log()).await;
     control.restart().await;
 
-    // Restore into the existing tables, so that their OIDs stay.
+    // Restores into the existing tables, so that their OIDs do not change.
     control.kill();
-    tool("pg_dump", &["--format=custom", "--file", dump, &url]);
+    run_postgres_tool("pg_dump", &["--format=custom", "--file", dump, &url]);
     let empty = "DO $$ BEGIN EXECUTE (SELECT 'TRUNCATE ' || string_agg(quote_ident(tablename), ', ') FROM pg_tables \
                  WHERE schemaname = 'public'); END $$";
-    tool("psql", &["--quiet", "--command", empty, &url]);
-    tool("pg_restore", &["--data-only", "--disable-triggers", "--dbname", &url, dump]);
+    run_postgres_tool("psql", &["--quiet", "--command", empty, &url]);
+    run_postgres_tool("pg_restore", &["--data-only", "--disable-triggers", "--dbname", &url, dump]);
     assert_start_refused(&control, &[], "restored from a dump").await;
 }
 
-fn tool(program: &str, arguments: &[&str]) {
+fn run_postgres_tool(program: &str, arguments: &[&str]) {
     let output = Command::new(tools::postgres(program)).args(arguments).output().unwrap();
     assert!(output.status.success(), "{output:?}");
 }
@@ -304,20 +304,20 @@ fn tool(program: &str, arguments: &[&str]) {
 #[tokio::test]
 async fn older_backup_is_migrated() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
-    let before = EarlierCredentials::new(&control).await;
+    let earlier = EarlierCredentials::new(&control).await;
     let file = folder.path().join("backup");
     succeed(&control, &["backup", file.to_str().unwrap()]);
     control.terminate().await;
-    // Undo the last migrations.
+    // Reverts the last migrations.
     let undo = "ALTER TABLE feed DROP COLUMN restored_at; ALTER TABLE feed DROP COLUMN restored_revision; \
                 ALTER TABLE deployment DROP COLUMN set_aside_at; ALTER TABLE deployment DROP COLUMN set_aside_as; \
                 ALTER TABLE deployment DROP COLUMN table_numbers; DELETE FROM _sqlx_migrations WHERE version >= 8";
     execute_on_file(&file, undo).await;
     succeed(&control, &["restore", file.to_str().unwrap(), "--replace"]);
     control.restart().await;
-    let refused: HttpResponse = control.verify(&text(&before.pairs[0]["accessToken"])).await;
+    let refused: HttpResponse = control.verify(&text(&earlier.pairs[0]["accessToken"])).await;
     assert_eq!(refused.error().2, "token_superseded");
-    // Back up a database with the older schema.
+    // Backs up a database with the older schema.
     control.terminate().await;
     execute_on_file(&control.folder().join("countersign.db"), undo).await;
     let older = folder.path().join("older");

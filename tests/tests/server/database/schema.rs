@@ -1,20 +1,20 @@
-//! `migrate`: migrates the schema before a server starts.
+//! Tests of `migrate`, which migrates the schema before a server starts.
 
-use super::{assert_refused, assert_start_refused, number, open, open_file, succeed};
+use super::{assert_refused, assert_start_refused, open, open_file, query_number, succeed};
 use countersign_tests::{ControlPlane, Postgres, tools};
 use std::process::Command;
 
 /// The version of the newest migration.
-fn newest() -> i64 {
+fn newest_migration() -> i64 {
     let migrations = std::fs::read_dir(tools::root().join("control-plane/migrations")).unwrap();
     let number = |name: String| name.split('_').next().unwrap().parse::<i64>().unwrap();
-    migrations.map(|step| number(step.unwrap().file_name().into_string().unwrap())).max().unwrap()
+    migrations.map(|entry| number(entry.unwrap().file_name().into_string().unwrap())).max().unwrap()
 }
 
 #[tokio::test]
 async fn migrate_creates_the_schema_and_reports_it_once() {
     let (postgres, folder) = (Postgres::start().await, tempfile::tempdir().unwrap());
-    let url = postgres.database().await;
+    let url = postgres.create_database().await;
     let file = folder.path().join("data").join("countersign.db");
     let on_postgres = format!("database.url={url}");
     let data = format!("data_dir={}", folder.path().join("data").display());
@@ -27,19 +27,23 @@ async fn migrate_creates_the_schema_and_reports_it_once() {
             assert!(output.status.success(), "{output:?}");
             String::from_utf8(output.stdout).unwrap()
         };
-        let newest = newest();
+        let newest = newest_migration();
         assert_eq!(migrate(), format!("The schema was migrated from version 0 to version {newest}.\n"));
         assert_eq!(migrate(), format!("The schema version was already {newest}: nothing to do.\n"));
         let mut database = if setting.is_some() { open(&url).await } else { open_file(&file).await };
-        assert_eq!(number(&mut database, "SELECT COUNT(*) FROM deployment").await, 0, "there is no deployment yet");
+        assert_eq!(
+            query_number(&mut database, "SELECT COUNT(*) FROM deployment").await,
+            0,
+            "there is no deployment yet"
+        );
     }
 }
 
-/// As before an upgrade, with running replicas.
+/// Operators run `migrate` before an upgrade, while replicas are running.
 #[tokio::test]
 async fn migrate_does_not_disturb_a_running_server() {
     let postgres = Postgres::start().await;
-    let setting = format!("database.url={}", postgres.database().await);
+    let setting = format!("database.url={}", postgres.create_database().await);
     for control in [ControlPlane::start().await, ControlPlane::start_with(&[&setting]).await] {
         assert!(succeed(&control, &["migrate"]).contains("nothing to do"));
         control.create_role("after", &[]).await;
@@ -51,7 +55,7 @@ async fn migrate_does_not_disturb_a_running_server() {
 async fn commands_refuse_a_standby() {
     let (mut postgres, mut control) = (Postgres::start().await, ControlPlane::start().await);
     control.terminate().await;
-    let url = postgres.database().await;
+    let url = postgres.create_database().await;
     let setting = format!("database.url={url}");
     succeed(&control, &["--set", &setting, "migrate"]);
     postgres.become_standby().await;
@@ -65,7 +69,7 @@ async fn commands_refuse_a_standby() {
 #[tokio::test]
 async fn concurrent_migrations_create_one_schema() {
     let postgres = Postgres::start().await;
-    let url = postgres.database().await;
+    let url = postgres.create_database().await;
     let folder = tempfile::tempdir().unwrap();
     let data = format!("data_dir={}", folder.path().display());
     let migrate = |_| {
@@ -78,5 +82,8 @@ async fn concurrent_migrations_create_one_schema() {
         assert!(output.status.success(), "{output:?}");
     }
     let mut database = open(&url).await;
-    assert_eq!(number(&mut database, "SELECT COUNT(*) FROM _sqlx_migrations WHERE success").await, newest());
+    assert_eq!(
+        query_number(&mut database, "SELECT COUNT(*) FROM _sqlx_migrations WHERE success").await,
+        newest_migration()
+    );
 }

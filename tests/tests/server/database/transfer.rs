@@ -1,6 +1,8 @@
-//! `migrate --to`: copies the embedded database to PostgreSQL.
+//! Tests of `migrate --to`, which copies the embedded database to PostgreSQL.
 
-use super::{assert_refused, assert_start_refused, execute_on_file, number, open, open_file, succeed, texts};
+use super::{
+    assert_refused, assert_start_refused, execute_on_file, open, open_file, query_number, query_texts, succeed,
+};
 use countersign_tests::{
     Agent, ControlPlane, Postgres, Receiver, Reply, Sidecar, Target, control_plane::text, eventually, tools,
 };
@@ -8,38 +10,38 @@ use serde_json::{Value, json};
 use sqlx::{AnyConnection, Connection};
 use std::{collections::BTreeMap, path::PathBuf, process::Stdio};
 
-fn database(control: &ControlPlane) -> PathBuf {
+fn database_path(control: &ControlPlane) -> PathBuf {
     control.folder().join("countersign.db")
 }
 
 /// All tables of the embedded database with their columns, except the table of migrations.
 async fn tables(file: &mut AnyConnection) -> BTreeMap<String, Vec<String>> {
-    let all = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%' AND name <> '_sqlx_migrations'";
+    let list_tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%' AND name <> '_sqlx_migrations'";
     let mut tables = BTreeMap::new();
-    for name in texts(file, all).await {
-        let columns = texts(file, &format!("SELECT name FROM pragma_table_info('{name}')")).await;
+    for name in query_texts(file, list_tables).await {
+        let columns = query_texts(file, &format!("SELECT name FROM pragma_table_info('{name}')")).await;
         tables.insert(name, columns);
     }
     tables
 }
 
 /// Every row of every table as text, sorted.
-async fn rows(at: &mut AnyConnection, tables: &BTreeMap<String, Vec<String>>) -> BTreeMap<String, Vec<String>> {
+async fn rows(database: &mut AnyConnection, tables: &BTreeMap<String, Vec<String>>) -> BTreeMap<String, Vec<String>> {
     let mut all = BTreeMap::new();
     for (name, columns) in tables {
         let part = |column: &String| format!("COALESCE(CAST(\"{column}\" AS TEXT), '(none)')");
         // Only the source has these values.
         let columns = columns.iter().filter(|column| !column.starts_with("set_aside_"));
         let row = columns.map(part).collect::<Vec<_>>().join(" || '|' || ");
-        let mut rows = texts(at, &format!("SELECT {row} FROM \"{name}\"")).await;
+        let mut rows = query_texts(database, &format!("SELECT {row} FROM \"{name}\"")).await;
         rows.sort();
         all.insert(name.clone(), rows);
     }
     all
 }
 
-/// Fills every table; returns an agent and its tokens.
-async fn fill(control: &mut ControlPlane, receiver: &Receiver) -> (Agent, Value) {
+/// Fills every table. Returns an agent and its tokens.
+async fn fill_every_table(control: &mut ControlPlane, receiver: &Receiver) -> (Agent, Value) {
     let agent = Agent::register(control, "agent ünïcode \u{1f600} ' \" \\ {}").await;
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
@@ -53,15 +55,19 @@ async fn fill(control: &mut ControlPlane, receiver: &Receiver) -> (Agent, Value)
     let wrong = json!({ "challengeId": challenge(control, &agent).await["challengeId"], "signature": "00".repeat(64) });
     assert_eq!(control.api.post("/auth/authenticate", wrong).await.error().1, "INVALID_SIGNATURE");
     control.set_status(&Agent::register(control, "other").await.id, "suspended").await.expect(200);
-    eventually("events are delivered", async || (target.total("delivered").await > 0).then_some(()), || control.log())
-        .await;
+    eventually(
+        "events are delivered",
+        async || (target.count_deliveries("delivered").await > 0).then_some(()),
+        || control.log(),
+    )
+    .await;
     control.kill();
-    // Rows that normally exist only briefly.
+    // These rows normally exist only briefly.
     let transient_rows = "INSERT INTO trust_marks VALUES ('agent_x'); \
                    INSERT INTO webhook_outbox VALUES ('evt_x', 'agent.authenticated', '{}', 1, '', ''); \
                    INSERT INTO webhook_losses VALUES ('agent_x', 'svc_x', 'role_x', 'r', 1, 'revoked'); \
                    INSERT INTO webhook_storms VALUES ('agent_x', '', 1, 2, 3) ON CONFLICT DO NOTHING";
-    execute_on_file(&database(control), transient_rows).await;
+    execute_on_file(&database_path(control), transient_rows).await;
     (agent, pair)
 }
 
@@ -78,33 +84,36 @@ async fn login(control: &ControlPlane, agent: &Agent) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transfer_copies_all_data_and_the_server_continues() {
-    let (postgres, receiver) = (Postgres::start().await, Receiver::good().await);
-    let (url, mut control) = (postgres.database().await, ControlPlane::start().await);
+    let (postgres, receiver) = (Postgres::start().await, Receiver::start_ok().await);
+    let (url, mut control) = (postgres.create_database().await, ControlPlane::start().await);
     let sidecar = Sidecar::start(&control).await;
     assert_refused(&control, &["migrate", "--to", &url], &["a control plane uses this database"]);
-    let (agent, pair) = fill(&mut control, &receiver).await;
-    let mut file = open_file(&database(&control)).await;
+    let (agent, pair) = fill_every_table(&mut control, &receiver).await;
+    let mut file = open_file(&database_path(&control)).await;
     let tables = tables(&mut file).await;
     let before = rows(&mut file, &tables).await;
     file.close().await.unwrap();
     let empty: Vec<_> = before.iter().filter(|(_, rows)| rows.is_empty()).map(|(name, _)| name).collect();
-    assert!(empty.is_empty(), "this test must fill every table: {empty:?} are empty");
+    assert!(empty.is_empty(), "this test must fill every table, but {empty:?} are empty");
 
     let secret = url.replace("postgres@", "postgres:hunter2@");
     let message = succeed(&control, &["migrate", "--to", &secret]);
     assert!(!message.contains("hunter2") && message.contains("are equal in both databases"), "{message}");
     assert!(message.contains("database.url") && message.contains("master.key"), "{message}");
     for (name, rows) in &before {
-        let line = message.lines().find(|line| line.split(' ').next() == Some(name)).expect("a line for each table");
+        let line = message
+            .lines()
+            .find(|line| line.split(' ').next() == Some(name))
+            .expect("the output has a line for each table");
         assert_eq!(line.split_whitespace().nth(1), Some(rows.len().to_string().as_str()), "{line}");
     }
     let mut target = open(&url).await;
     assert_eq!(rows(&mut target, &tables).await, before, "the target has the same rows");
-    let mut file = open_file(&database(&control)).await;
+    let mut file = open_file(&database_path(&control)).await;
     assert_eq!(rows(&mut file, &tables).await, before, "the source is unchanged");
     file.close().await.unwrap();
     assert_start_refused(&control, &[], "migrated to PostgreSQL").await;
-    assert_refused(&control, &["migrate", "--to", &postgres.database().await], &["already migrated", "restore"]);
+    assert_refused(&control, &["migrate", "--to", &postgres.create_database().await], &["already migrated", "restore"]);
 
     control.restart_with(&format!("database.url={url}")).await;
     control.verify(&text(&pair["accessToken"])).await.expect(200);
@@ -115,34 +124,34 @@ async fn transfer_copies_all_data_and_the_server_continues() {
     // Logins and revocations work after the transfer.
     let token = text(&login(&control, &agent).await["accessToken"]);
     let accepted = async || (sidecar.check_token(&token).await.status == 200).then_some(());
-    eventually("the sidecar gets the change", accepted, || sidecar.log()).await;
+    eventually("the sidecar receives the change", accepted, || sidecar.log()).await;
     control.set_status(&agent.id, "revoked").await.expect(200);
     let refused = async || (sidecar.check_token(&token).await.status == 403).then_some(());
-    eventually("the sidecar gets the change", refused, || sidecar.log()).await;
+    eventually("the sidecar receives the change", refused, || sidecar.log()).await;
     assert_refused(&control, &["migrate", "--to", &url], &["pg_dump"]);
 }
 
 #[tokio::test]
 async fn transfer_refuses_a_target_that_is_not_empty() {
     let postgres = Postgres::start().await;
-    let (url, foreign) = (postgres.database().await, postgres.database().await);
+    let (url, other_url) = (postgres.create_database().await, postgres.create_database().await);
     let mut control = ControlPlane::start().await;
     let other = ControlPlane::start_with(&[&format!("database.url={url}")]).await;
     control.terminate().await;
     assert_refused(&control, &["migrate", "--to", &url], &["is not empty", "rows in"]);
     other.create_role("later", &[]).await;
-    let mut other_database = open(&foreign).await;
+    let mut other_database = open(&other_url).await;
     sqlx::query("CREATE TABLE theirs (id BIGINT)").execute(&mut other_database).await.unwrap();
-    assert_refused(&control, &["migrate", "--to", &foreign], &["`theirs`", "of another application"]);
+    assert_refused(&control, &["migrate", "--to", &other_url], &["`theirs`", "of another application"]);
     let count = "SELECT CAST(COUNT(*) AS BIGINT) FROM information_schema.tables WHERE table_schema = 'public'";
-    assert_eq!(number(&mut other_database, count).await, 1, "no table is created");
+    assert_eq!(query_number(&mut other_database, count).await, 1, "no table is created");
     assert_refused(&control, &["migrate", "--to", "sqlite://somewhere"], &["--to: must be postgres://"]);
     let unknown_database =
-        url.replace("postgres@127.0.0.1", "postgres:hunter2@127.0.0.1").replace("countersign_0", "nobody");
-    let message = assert_refused(&control, &["migrate", "--to", &unknown_database], &["nobody"]);
+        url.replace("postgres@127.0.0.1", "postgres:hunter2@127.0.0.1").replace("countersign_0", "no_such_database");
+    let message = assert_refused(&control, &["migrate", "--to", &unknown_database], &["no_such_database"]);
     assert!(!message.contains("hunter2"));
     // An empty schema is accepted, and a refused source may be transferred again.
-    let url = postgres.database().await;
+    let url = postgres.create_database().await;
     succeed(&control, &["--set", &format!("database.url={url}"), "migrate"]);
     succeed(&control, &["migrate", "--to", &url]);
     // `restore` makes the source usable again.
@@ -150,14 +159,14 @@ async fn transfer_refuses_a_target_that_is_not_empty() {
     control.restart().await;
 }
 
-/// A writer without our lock, such as the SQLite shell.
+/// Another program, such as the SQLite shell, writes without the lock of the control plane.
 #[tokio::test]
 async fn transfer_refuses_a_source_in_use() {
     let (postgres, mut control) = (Postgres::start().await, ControlPlane::start().await);
     control.terminate().await;
-    let mut writer = open_file(&database(&control)).await;
+    let mut writer = open_file(&database_path(&control)).await;
     sqlx::query("BEGIN IMMEDIATE").execute(&mut writer).await.unwrap();
-    let url = postgres.database().await;
+    let url = postgres.create_database().await;
     assert_refused(&control, &["migrate", "--to", &url], &["locked"]);
     sqlx::query("ROLLBACK").execute(&mut writer).await.unwrap();
     writer.close().await.unwrap();
@@ -168,11 +177,11 @@ async fn transfer_refuses_a_source_in_use() {
 #[tokio::test]
 async fn interrupted_transfer_changes_nothing() {
     let (postgres, mut control) = (Postgres::start().await, ControlPlane::start().await);
-    let url = postgres.database().await;
+    let url = postgres.create_database().await;
     control.terminate().await;
     let fill_rows = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300000) \
                 INSERT INTO idempotency SELECT 'id ' || i, 'digest', 'a response of ordinary length, or so', i FROM n";
-    execute_on_file(&database(&control), fill_rows).await;
+    execute_on_file(&database_path(&control), fill_rows).await;
     let mut watcher = open(&url).await;
     for round in 0..3 {
         let mut command = tokio::process::Command::new(tools::binary("countersign-control-plane"));
@@ -180,16 +189,16 @@ async fn interrupted_transfer_changes_nothing() {
         let mut transfer = command.stdout(Stdio::null()).spawn().unwrap();
         let inserting = "SELECT CAST(COUNT(*) AS BIGINT) FROM pg_stat_activity \
                          WHERE datname = current_database() AND query LIKE 'INSERT INTO \"idempotency\"%'";
-        let inserting_rows = async || (number(&mut watcher, inserting).await > 0).then_some(());
+        let inserting_rows = async || (query_number(&mut watcher, inserting).await > 0).then_some(());
         eventually("the transfer is inserting rows", inserting_rows, String::new).await;
         tokio::time::sleep(std::time::Duration::from_millis(200 * round)).await;
         transfer.kill().await.unwrap();
-        let gone = "SELECT CAST(COUNT(*) AS BIGINT) FROM pg_stat_activity \
+        let other_connections = "SELECT CAST(COUNT(*) AS BIGINT) FROM pg_stat_activity \
                     WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'";
-        let disconnected = async || (number(&mut watcher, gone).await == 0).then_some(());
+        let disconnected = async || (query_number(&mut watcher, other_connections).await == 0).then_some(());
         eventually("PostgreSQL has closed the connection", disconnected, String::new).await;
         let tables = "SELECT CAST(COUNT(*) AS BIGINT) FROM information_schema.tables WHERE table_schema = 'public'";
-        assert_eq!(number(&mut watcher, tables).await, 0, "round {round}");
+        assert_eq!(query_number(&mut watcher, tables).await, 0, "round {round}");
     }
     let message = succeed(&control, &["migrate", "--to", &url]);
     assert!(message.lines().any(|line| line.starts_with("idempotency") && line.contains(" 300000 ")), "{message}");
@@ -204,12 +213,12 @@ async fn pending_webhook_deliveries_are_sent_from_the_target() {
     let role = control.create_role("reader", &[]).await;
     let _target = Target::create_for(&control, &receiver.url, &["agent.role_assigned"]).await;
     control.assign(&agent.id, &role).await;
-    receiver.until(1).await;
+    receiver.wait_for_requests(1).await;
     control.terminate().await;
-    let url = postgres.database().await;
+    let url = postgres.create_database().await;
     succeed(&control, &["migrate", "--to", &url]);
     receiver.set_reply(Reply::Status(204));
     control.restart_with(&format!("database.url={url}")).await;
-    let arrived = receiver.until(2).await;
-    assert_eq!(arrived[0].header("webhook-id"), arrived.last().unwrap().header("webhook-id"));
+    let requests = receiver.wait_for_requests(2).await;
+    assert_eq!(requests[0].header("webhook-id"), requests.last().unwrap().header("webhook-id"));
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::domain::audit::Object;
+use crate::domain::audit::AuditedObject;
 use countersign_identity::{AgentId, RoleId, ServiceId};
 
 fn keys() -> AuditKeys {
@@ -15,9 +15,9 @@ fn build_chain(keys: &AuditKeys, service: u128) -> (Vec<AuditEntry>, ChainHead) 
     let entry = |(at, action): (i64, AuditAction)| {
         let entry = NewAuditEntry::for_service(service, action)
             .agent(AgentId::from_bits(2))
-            .object(Object::Role(RoleId::from_bits(3)));
-        let (entry, after) = keys.append(&head, &entry, &Initiator::SYSTEM, Timestamp::from_seconds(at));
-        head = after;
+            .object(AuditedObject::Role(RoleId::from_bits(3)));
+        let (entry, new_head) = keys.append(&head, &entry, &Initiator::SYSTEM, Timestamp::from_seconds(at));
+        head = new_head;
         entry
     };
     ((1..).zip(actions).map(entry).collect(), head)
@@ -46,15 +46,15 @@ fn accepts_an_unmodified_chain() {
 #[test]
 fn refuses_entries_and_heads_made_with_another_key() {
     let (entries, head) = build_chain(&keys(), 1);
-    let (forged, other) = build_chain(&AuditKeys::derive(&[8; 32]), 1);
-    assert_eq!(forged[0].hash, entries[0].hash, "the hash does not depend on the key");
-    assert_eq!(verify(&forged, &other), broken(1, ChainFault::InvalidMac));
-    assert_eq!(verify(&entries, &other), broken(5, ChainFault::HeadMismatch));
-    let shorter = ChainHead { length: 3, hash: entries[2].hash.clone(), mac: entries[2].mac.clone() };
+    let (forged_entries, forged_head) = build_chain(&AuditKeys::derive(&[8; 32]), 1);
+    assert_eq!(forged_entries[0].hash, entries[0].hash, "the hash depends on the key");
+    assert_eq!(verify(&forged_entries, &forged_head), broken(1, ChainFault::InvalidMac));
+    assert_eq!(verify(&entries, &forged_head), broken(5, ChainFault::HeadMismatch));
+    let shorter_head = ChainHead { length: 3, hash: entries[2].hash.clone(), mac: entries[2].mac.clone() };
     assert_eq!(
-        verify(&entries[..3], &shorter),
+        verify(&entries[..3], &shorter_head),
         broken(4, ChainFault::HeadMismatch),
-        "the MAC of an entry is not valid for a head"
+        "the MAC of an entry is accepted for a head"
     );
     assert_eq!(verify(&entries[..3], &head), broken(4, ChainFault::HeadMismatch));
 }
@@ -64,15 +64,15 @@ fn appending_to_an_invalid_head_keeps_the_chain_invalid() {
     let keys = keys();
     let (mut entries, head) = build_chain(&keys, 1);
     entries.truncate(3);
-    let cut = ChainHead { length: 3, hash: entries[2].hash.clone(), mac: head.mac };
+    let truncated_head = ChainHead { length: 3, hash: entries[2].hash.clone(), mac: head.mac };
     let entry = NewAuditEntry::for_service(ServiceId::from_bits(1), AuditAction::RoleCreated);
-    let (entry, after) = keys.append(&cut, &entry, &Initiator::SYSTEM, Timestamp::from_seconds(9));
+    let (entry, new_head) = keys.append(&truncated_head, &entry, &Initiator::SYSTEM, Timestamp::from_seconds(9));
     entries.push(entry);
-    assert_eq!(verify(&entries, &after), broken(5, ChainFault::HeadMismatch));
+    assert_eq!(verify(&entries, &new_head), broken(5, ChainFault::HeadMismatch));
 }
 
 #[test]
-fn refuses_a_chain_that_starts_with_another_action_or_is_empty() {
+fn refuses_a_chain_with_invalid_first_action_or_no_entries() {
     let keys = keys();
     let entry = NewAuditEntry::for_service(ServiceId::from_bits(1), AuditAction::RoleCreated);
     let (entry, head) = keys.append(&ChainHead::default(), &entry, &Initiator::SYSTEM, Timestamp::from_seconds(1));
@@ -80,11 +80,11 @@ fn refuses_a_chain_that_starts_with_another_action_or_is_empty() {
     assert_eq!(verify(&[], &ChainHead::default()), broken(1, ChainFault::Missing));
 }
 
-/// An absent field hashes differently from an empty one.
+/// Some changes replace an absent field with an empty one, which must change the hash too.
 #[test]
 fn refuses_an_entry_with_any_field_changed() {
     let (entries, head) = build_chain(&keys(), 1);
-    let change: [fn(&mut AuditEntry); 16] = [
+    let changes: [fn(&mut AuditEntry); 16] = [
         |entry| entry.chain.push('x'),
         |entry| entry.sequence += 1,
         |entry| entry.at = entry.at.saturating_add(std::time::Duration::from_micros(1)),
@@ -98,39 +98,39 @@ fn refuses_an_entry_with_any_field_changed() {
         |entry| entry.object_kind = None,
         |entry| entry.object_id = Some(String::new()),
         |entry| entry.details = "{ }".into(),
-        |entry| entry.previous = String::new(),
+        |entry| entry.previous_hash = String::new(),
         |entry| entry.hash.replace_range(..1, "g"),
         |entry| entry.mac.replace_range(..1, "g"),
     ];
-    for (number, change) in change.into_iter().enumerate() {
+    for (index, change) in changes.into_iter().enumerate() {
         let mut changed = entries.clone();
         change(&mut changed[2]);
-        let fault = match number {
+        let fault = match index {
             1 => ChainFault::Missing,
             15 => ChainFault::InvalidMac,
             _ => ChainFault::HashMismatch,
         };
-        assert_eq!(verify(&changed, &head), broken(3, fault), "change {number}");
+        assert_eq!(verify(&changed, &head), broken(3, fault), "change {index}");
     }
 }
 
 #[test]
 fn refuses_removed_swapped_and_foreign_entries() {
     let (entries, head) = build_chain(&keys(), 1);
-    let mut fewer = entries.clone();
-    fewer.remove(1);
-    assert_eq!(verify(&fewer, &head), broken(2, ChainFault::Missing));
+    let mut with_gap = entries.clone();
+    with_gap.remove(1);
+    assert_eq!(verify(&with_gap, &head), broken(2, ChainFault::Missing));
     let mut swapped = entries.clone();
     swapped.swap(1, 2);
     (swapped[1].sequence, swapped[2].sequence) = (2, 3);
     assert_eq!(verify(&swapped, &head), broken(2, ChainFault::HashMismatch));
-    let (others, _) = build_chain(&keys(), 9);
+    let (foreign_entries, _) = build_chain(&keys(), 9);
     let mut mixed = entries.clone();
-    mixed[2] = others[2].clone();
+    mixed[2] = foreign_entries[2].clone();
     assert_eq!(verify(&mixed, &head), broken(3, ChainFault::HashMismatch));
     let mut rehashed = entries;
     rehashed[1].details = "{}".into();
-    rehashed[1].previous = String::new();
+    rehashed[1].previous_hash = String::new();
     rehashed[1].hash = rehashed[1].digest();
     assert_eq!(verify(&rehashed, &head), broken(2, ChainFault::PreviousHashMismatch));
 }

@@ -22,7 +22,7 @@ use crate::{
         },
         state::AppState,
     },
-    operations::{self, NewWebhook, Replay, WebhookChange},
+    operations::{self, NewWebhook, ReplaySelection, WebhookChange},
 };
 use axum::{Json, http::StatusCode};
 use countersign_identity::Timestamp;
@@ -172,7 +172,7 @@ pub async fn replay_delivery(
     manager: WebhookManager,
     path: DeliveryPath,
 ) -> Result<(StatusCode, Json<Replayed>), ApiError> {
-    let replay = Replay::One(parse_id(&path.event)?);
+    let replay = ReplaySelection::One(parse_id(&path.event)?);
     replay_deliveries(state, manager, &path.webhook, replay).await
 }
 
@@ -183,7 +183,7 @@ pub async fn replay(
     body: BodyFields,
 ) -> Result<(StatusCode, Json<Replayed>), ApiError> {
     let ReplayRequest { since, status } = body.read()?;
-    let replay = Replay::Since(since, status.map(|FinalStatus(status)| status));
+    let replay = ReplaySelection::Since(since, status.map(|FinalStatus(status)| status));
     replay_deliveries(state, manager, &path.webhook, replay).await
 }
 
@@ -191,7 +191,7 @@ async fn replay_deliveries(
     state: AppState,
     manager: WebhookManager,
     webhook: &str,
-    replay: Replay,
+    replay: ReplaySelection,
 ) -> Result<(StatusCode, Json<Replayed>), ApiError> {
     let WebhookManager { scope, initiator } = manager;
     let replayed = operations::replay_deliveries(&state.context, &initiator, scope, parse_id(webhook)?, replay).await?;

@@ -185,7 +185,7 @@ impl WebhookRecord {
             status: target.status().as_str(),
             disabled_reason: target.disabled.map(|(_, reason)| reason.as_str()),
             failing_since: target.failing_since.map(Rfc3339),
-            previous_secret_expires_at: target.previous_until.filter(|until| now < *until).map(Rfc3339),
+            previous_secret_expires_at: target.previous_secret_until.filter(|until| now < *until).map(Rfc3339),
             created_at: Rfc3339(target.created_at),
             updated_at: Rfc3339(target.updated_at),
         }

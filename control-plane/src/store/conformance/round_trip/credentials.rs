@@ -1,4 +1,4 @@
-//! Sessions, refresh tokens, signing keys, idempotency keys and the deployment.
+//! Round trips of sessions, refresh tokens, signing keys, idempotency keys and the deployment.
 
 use super::{ALL, agent, public_key, service, time};
 use crate::{
@@ -35,9 +35,9 @@ impl StoreFixture {
     pub async fn sessions_return_what_was_written(&self) {
         let expired = Session { id: SessionId::from_bits(2), expires_at: time(49), ..session() };
         self.commit(async |tx| {
-            assert!(sessions::create(tx.conn(), &session(), "a challenge").await?);
-            assert!(!sessions::create(tx.conn(), &expired, "a challenge").await?);
-            assert!(sessions::create(tx.conn(), &expired, "another challenge").await?);
+            assert!(sessions::insert(tx.conn(), &session(), "a challenge").await?);
+            assert!(!sessions::insert(tx.conn(), &expired, "a challenge").await?);
+            assert!(sessions::insert(tx.conn(), &expired, "another challenge").await?);
             Ok(())
         })
         .await;
@@ -48,8 +48,8 @@ impl StoreFixture {
         assert!(!sessions::challenge_is_used(conn, "a third challenge").await.unwrap());
         drop(read);
         self.commit(async |tx| {
-            assert!(sessions::end(tx.conn(), session().id, time(54)).await?);
-            assert!(!sessions::end(tx.conn(), session().id, time(55)).await?);
+            assert!(sessions::mark_ended(tx.conn(), session().id, time(54)).await?);
+            assert!(!sessions::mark_ended(tx.conn(), session().id, time(55)).await?);
             sessions::delete_expired(tx.conn(), session().expires_at).await
         })
         .await;
@@ -72,14 +72,14 @@ impl StoreFixture {
         assert_eq!(sessions::find_agent_by_token(conn, id).await.unwrap(), Some(agent().id));
         drop(read);
         self.commit(async |tx| {
-            assert!(sessions::use_token(tx.conn(), id, time(56)).await?);
-            assert!(!sessions::use_token(tx.conn(), id, time(57)).await?);
+            assert!(sessions::mark_token_used(tx.conn(), id, time(56)).await?);
+            assert!(!sessions::mark_token_used(tx.conn(), id, time(57)).await?);
             Ok(())
         })
         .await;
         let used = RefreshToken { used_at: Some(time(56)), ..token };
-        let found = sessions::find_token_by_credential(self.read().await.conn(), &credential).await.unwrap();
-        assert_eq!(found, Some(used));
+        let stored = sessions::find_token_by_credential(self.read().await.conn(), &credential).await.unwrap();
+        assert_eq!(stored, Some(used));
     }
 
     pub async fn signing_keys_return_what_was_written(&self) {
@@ -94,7 +94,10 @@ impl StoreFixture {
         let conn = read.conn();
         let listed = signing_keys::list(conn, ALL).await.unwrap();
         assert_eq!((listed.items, listed.total), (vec![next.clone(), signing.clone()], 2));
-        assert_eq!(signing_keys::sealed_private(conn, &signing.kid).await.unwrap().as_deref(), Some("a sealed key"));
+        assert_eq!(
+            signing_keys::find_sealed_private(conn, &signing.kid).await.unwrap().as_deref(),
+            Some("a sealed key")
+        );
         drop(read);
 
         signing.signs_from = Some(time(63));
@@ -106,9 +109,9 @@ impl StoreFixture {
         let mut read = self.read().await;
         let conn = read.conn();
         assert_eq!(signing_keys::list(conn, ALL).await.unwrap().items, [next.clone(), signing.clone()]);
-        let ring = signing_keys::ring(conn).await.unwrap();
+        let ring = signing_keys::load_ring(conn).await.unwrap();
         assert_eq!(ring.keys().to_vec(), [next]);
-        assert_eq!(signing_keys::sealed_private(conn, &signing.kid).await.unwrap(), None);
+        assert_eq!(signing_keys::find_sealed_private(conn, &signing.kid).await.unwrap(), None);
         assert!(signing_keys::exists(conn, &signing.kid).await.unwrap());
     }
 
@@ -133,7 +136,7 @@ impl StoreFixture {
         .await;
     }
 
-    /// The columns that are written only once are read back by `creates_one_deployment`.
+    /// `creates_one_deployment` reads the columns that are written only once.
     pub async fn deployment_returns_what_was_written(&self) {
         let fingerprint = "1 2 3 4";
         let write = async |tx: &mut crate::store::Write| {
@@ -141,23 +144,23 @@ impl StoreFixture {
             deployment::set_instance_fingerprint(tx.conn(), fingerprint).await
         };
         self.commit(write).await;
-        let found = deployment::instance_fingerprint(self.read().await.conn()).await.unwrap();
-        assert_eq!(found.as_deref(), Some(fingerprint));
+        let stored = deployment::find_instance_fingerprint(self.read().await.conn()).await.unwrap();
+        assert_eq!(stored.as_deref(), Some(fingerprint));
         assert_eq!(deployment::find_quarantine(self.read().await.conn()).await.unwrap(), None);
 
         let quarantine = Quarantine { reason: QuarantineReason::Migrating, at: time(70) };
         self.set_quarantine(quarantine).await;
-        let found = deployment::find_quarantine(self.read().await.conn()).await.unwrap();
-        assert_eq!(found, Some(quarantine));
+        let stored = deployment::find_quarantine(self.read().await.conn()).await.unwrap();
+        assert_eq!(stored, Some(quarantine));
         self.commit(async |tx| deployment::lift_quarantine(tx.conn()).await).await;
         assert_eq!(deployment::find_quarantine(self.read().await.conn()).await.unwrap(), None);
-        assert_eq!(deployment::instance_fingerprint(self.read().await.conn()).await.unwrap(), None);
-        // For the check of all columns.
+        assert_eq!(deployment::find_instance_fingerprint(self.read().await.conn()).await.unwrap(), None);
+        // Leaves values for `every_column_was_written`.
         self.commit(write).await;
         self.set_quarantine(quarantine).await;
     }
 
-    /// The store marks SQLite databases only.
+    /// Sets the quarantine directly on PostgreSQL, because the store sets it on SQLite only.
     async fn set_quarantine(&self, quarantine: Quarantine) {
         if self.is_sqlite() {
             let mut connection = SqliteConnection::connect(&self.url).await.unwrap();

@@ -1,9 +1,9 @@
-//! The feed, feedback on agents and the audit log.
+//! Round trips of the feed, feedback on agents and the audit log.
 
 use super::{ALL, agent, description, metadata, owner, service, time};
 use crate::{
     domain::{
-        audit::{Actor, AuditAction, AuditChain, Initiator, NewAuditEntry, Object, Origin},
+        audit::{Actor, AuditAction, AuditChain, AuditedObject, Initiator, NewAuditEntry, RequestOrigin},
         change::{Change, FeedPosition, RevisionRange},
         page::ListPage,
         trust::{Feedback, Rating, Score},
@@ -43,7 +43,7 @@ impl StoreFixture {
         let next = self.commit(async |tx| tx.revision().await).await;
         let mut read = self.read().await;
         let conn = read.conn();
-        let changes = feed::changes(conn, RevisionRange { since: start.revision, until: next }).await.unwrap();
+        let changes = feed::list_changes(conn, RevisionRange { since: start.revision, until: next }).await.unwrap();
         assert!(changes.iter().all(|change| change.revision == revision));
         assert_eq!(changes.iter().map(|change| change.value).collect::<Vec<_>>(), CHANGES);
         let position = feed::position(conn).await.unwrap();
@@ -51,7 +51,7 @@ impl StoreFixture {
         for (revision, expected) in
             [(revision, true), (next, true), (start.floor, true), (Revision::new(revision.number() - 1), false)]
         {
-            assert_eq!(feed::contains(conn, position, revision).await.unwrap(), expected);
+            assert_eq!(feed::can_resume_at(conn, position, revision).await.unwrap(), expected);
         }
         for (token, expected) in [(7, true), (8, false)] {
             assert_eq!(feed::token_is_revoked(conn, TokenId::from_bits(token)).await.unwrap(), expected);
@@ -60,9 +60,9 @@ impl StoreFixture {
         self.floor_rises_past_old_changes().await;
     }
 
-    /// A restore raises revision, floor and cutoff; housekeeping raises the floor by the time of the changes.
+    /// A restore raises revision, floor and cutoff. Housekeeping raises the floor depending on the times of the changes.
     async fn floor_rises_past_old_changes(&self) {
-        let now = self.one.now();
+        let now = self.first.now();
         self.commit(async |tx| feed::advance_after_restore(tx.conn(), now).await).await;
         let position = feed::position(self.read().await.conn()).await.unwrap();
         assert!(position.revision.number() > now.micros());
@@ -70,15 +70,15 @@ impl StoreFixture {
 
         let [old, new] = [10, 20].map(|step| Revision::new(position.revision.number() + step));
         self.commit(async |tx| {
-            feed::append(tx.conn(), old, &[Change::Keys], time(1)).await?;
-            feed::append(tx.conn(), new, &CHANGES, time(2)).await?;
+            feed::append_changes(tx.conn(), old, &[Change::Keys], time(1)).await?;
+            feed::append_changes(tx.conn(), new, &CHANGES, time(2)).await?;
             feed::raise_floor(tx.conn(), time(1)).await
         })
         .await;
         let mut read = self.read().await;
         assert_eq!(feed::position(read.conn()).await.unwrap().floor, old);
         let span = RevisionRange { since: Revision::default(), until: Revision::new(i64::MAX) };
-        let changes = feed::changes(read.conn(), span).await.unwrap();
+        let changes = feed::list_changes(read.conn(), span).await.unwrap();
         assert!(changes.iter().all(|change| change.revision == new) && changes.len() == CHANGES.len());
     }
 
@@ -98,32 +98,33 @@ impl StoreFixture {
         self.commit(async |tx| {
             trust::insert_feedback(tx.conn(), &feedback).await?;
             trust::upsert_rating(tx.conn(), agent, &rating).await?;
-            assert_eq!(trust::ratings(tx.conn(), agent).await?, std::slice::from_ref(&rating));
+            assert_eq!(trust::list_ratings(tx.conn(), agent).await?, std::slice::from_ref(&rating));
             trust::upsert_rating(tx.conn(), agent, &updated).await
         })
         .await;
         let mut read = self.read().await;
         let listed = trust::list_feedback(read.conn(), agent, ALL).await.unwrap();
         assert_eq!(listed, ListPage { items: vec![feedback], total: 1 });
-        assert_eq!(trust::ratings(read.conn(), agent).await.unwrap(), [updated]);
+        assert_eq!(trust::list_ratings(read.conn(), agent).await.unwrap(), [updated]);
         drop(read);
         self.commit(async |tx| {
-            trust::mark(tx.conn(), agent).await?;
-            trust::mark(tx.conn(), agent).await?;
-            assert!(trust::any_marks(tx.conn()).await?);
-            assert_eq!(trust::take_marks(tx.conn()).await?, [agent]);
-            assert!(!trust::any_marks(tx.conn()).await?);
-            // For the check of all columns.
-            trust::mark(tx.conn(), agent).await
+            trust::mark_changed(tx.conn(), agent).await?;
+            trust::mark_changed(tx.conn(), agent).await?;
+            assert!(trust::has_changed_agents(tx.conn()).await?);
+            assert_eq!(trust::take_changed_agents(tx.conn()).await?, [agent]);
+            assert!(!trust::has_changed_agents(tx.conn()).await?);
+            // Leaves values for `every_column_was_written`.
+            trust::mark_changed(tx.conn(), agent).await
         })
         .await;
     }
 
     pub async fn audit_log_returns_what_was_written(&self) {
-        let origin = Origin { address: Some([192, 0, 2, 7].into()), request: Some("a request".to_owned()) };
+        let origin = RequestOrigin { address: Some([192, 0, 2, 7].into()), request_id: Some("a request".to_owned()) };
         let initiator = Initiator { actor: Actor::Human(owner("initiator")), origin };
         let (service, other, role) = (service().id, ServiceId::from_bits(2), RoleId::from_bits(9));
-        let entry = |action| NewAuditEntry::for_service(service, action).agent(agent().id).object(Object::Role(role));
+        let entry =
+            |action| NewAuditEntry::for_service(service, action).agent(agent().id).object(AuditedObject::Role(role));
         self.commit(async |tx| {
             assert!(!audit::lock_and_check_started(tx.conn()).await?);
             assert_eq!(audit::services_without_chain(tx.conn()).await?, [service, other]);
@@ -136,20 +137,20 @@ impl StoreFixture {
         let conn = read.conn();
         assert_eq!(audit::services_without_chain(conn).await.unwrap(), [other]);
         let (chain, mut entries) = (service.to_string(), Vec::new());
-        let keys = self.one.audit_keys();
+        let keys = self.first.audit_keys();
         let verified = audit::verify_chain(conn, keys, &chain, |entry| entries.push(entry.clone())).await.unwrap();
         assert_eq!(verified.unwrap().length, 2);
         let entry = entries.pop().unwrap();
         assert_eq!((entry.sequence, entry.action.as_str()), (2, "role.assigned"));
         let Initiator { actor, origin: _ } = initiator;
-        let (kind, issuer, id) = actor.parts();
+        let (kind, issuer, id) = actor.kind_issuer_and_id();
         assert_eq!((entry.actor_kind.as_str(), entry.actor_issuer.as_deref(), &entry.actor_id), (kind, issuer, &id));
         assert_eq!([&entry.address, &entry.request_id].map(Option::as_deref), [Some("192.0.2.7"), Some("a request")]);
         assert_eq!(entry.agent, Some(agent().id.to_string()));
         assert_eq!((entry.object_kind.as_deref(), entry.object_id), (Some("role"), Some(role.to_string())));
         assert_eq!(entry.details, json!({ "name": "a detail" }).to_string());
-        assert_eq!(audit::newest_time(conn).await.unwrap(), Some(entry.at));
-        let mut chains = audit::chains(conn).await.unwrap();
+        assert_eq!(audit::newest_entry_time(conn).await.unwrap(), Some(entry.at));
+        let mut chains = audit::list_chains(conn).await.unwrap();
         chains.sort();
         assert_eq!(chains, ["deployment".to_owned(), chain, other.to_string()]);
         drop(read);

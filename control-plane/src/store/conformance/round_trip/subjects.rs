@@ -1,4 +1,4 @@
-//! Agents, services, roles and assignments.
+//! Round trips of agents, services, roles and assignments.
 
 use super::{ALL, Registration, agent, assignment, description, name, owner, role, service, time};
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     },
     store::{
         agents::{self, AgentState, RoleHolderFilter},
-        assignments::{self, ExpiredAssignment, RemovedAssignment, RoleLoss},
+        assignments::{self, ExpiredAssignment, RemovedAssignment, RoleRevocation},
         conformance::StoreFixture,
         roles, services,
     },
@@ -23,7 +23,7 @@ use countersign_identity::{
     StatusWithCutoff, TrustScore,
 };
 
-fn page<T>(items: Vec<T>) -> ListPage<T> {
+fn single_page<T>(items: Vec<T>) -> ListPage<T> {
     let total = i64::try_from(items.len()).unwrap();
     ListPage { items, total }
 }
@@ -52,8 +52,8 @@ impl StoreFixture {
         let mut read = self.read().await;
         for expected in [agent(), public] {
             assert_eq!(agents::find(read.conn(), expected.id).await.unwrap(), Some(expected.clone()));
-            let found = agents::find_by_registration(read.conn(), &expected.registration).await.unwrap();
-            assert_eq!(found, Some(expected));
+            let stored = agents::find_by_registration(read.conn(), &expected.registration).await.unwrap();
+            assert_eq!(stored, Some(expected));
         }
         assert_eq!(agents::count_active(read.conn()).await.unwrap(), 0);
         drop(read);
@@ -62,7 +62,7 @@ impl StoreFixture {
 
     async fn agents_return_what_was_updated(&self) {
         let (id, trust, cutoff) = (agent().id, TrustScore::from_hundredths(4321).unwrap(), Revision::new(12));
-        let since = self.position().await;
+        let since = self.current_revision().await;
         self.commit(async |tx| {
             assert!(agents::lock(tx.conn(), id).await?);
             assert!(!agents::lock(tx.conn(), AgentId::from_bits(99)).await?);
@@ -76,11 +76,11 @@ impl StoreFixture {
         .await;
         let status = AgentStatus::Active;
         let updated = Agent { status, cutoff, trust, updated_at: time(13), last_seen_at: Some(time(10)), ..agent() };
-        let until = self.position().await;
+        let until = self.current_revision().await;
         let mut read = self.read().await;
         assert_eq!(agents::find(read.conn(), id).await.unwrap(), Some(updated));
         assert_eq!(agents::count_active(read.conn()).await.unwrap(), 1);
-        let changed = agents::changed_states(read.conn(), RevisionRange { since, until }).await.unwrap();
+        let changed = agents::list_changed_states(read.conn(), RevisionRange { since, until }).await.unwrap();
         assert_eq!(changed, [AgentState { agent: id, trust, status: StatusWithCutoff { status, cutoff } }]);
     }
 
@@ -98,16 +98,16 @@ impl StoreFixture {
         for expected in [service(), other.clone()] {
             assert_eq!(services::find(read.conn(), expected.id).await.unwrap(), Some(expected.clone()));
             let listed = services::list(read.conn(), Some(&expected.owner), ALL).await.unwrap();
-            assert_eq!(listed, page(vec![expected]));
+            assert_eq!(listed, single_page(vec![expected]));
         }
-        assert_eq!(services::list(read.conn(), None, ALL).await.unwrap(), page(vec![other, service()]));
+        assert_eq!(services::list(read.conn(), None, ALL).await.unwrap(), single_page(vec![other, service()]));
         assert_eq!(services::count(read.conn()).await.unwrap(), 2);
         drop(read);
 
         let updated = Service { name: name("renamed"), accepts_unbound: true, ..service() };
         self.commit(async |tx| services::update(tx.conn(), &updated, time(22)).await).await;
         assert_eq!(services::find(self.read().await.conn(), service().id).await.unwrap(), Some(updated));
-        // For the check of all columns.
+        // Leaves values for `every_column_was_written`.
         self.commit(async |tx| services::update(tx.conn(), &service(), time(23)).await).await;
         assert_eq!(services::find(self.read().await.conn(), service().id).await.unwrap(), Some(service()));
     }
@@ -128,7 +128,7 @@ impl StoreFixture {
         assert_eq!(services::find_key(read.conn(), key.id).await.unwrap(), Some(key.clone()));
         assert_eq!(services::find_key(read.conn(), revoked.id).await.unwrap(), None);
         let listed = services::list_keys(read.conn(), service().id, ALL).await.unwrap();
-        assert_eq!(listed, page(vec![revoked.clone(), key]));
+        assert_eq!(listed, single_page(vec![revoked.clone(), key]));
         assert!(services::has_key(read.conn(), service().id, revoked.id).await.unwrap());
         assert!(!services::has_key(read.conn(), other_service, revoked.id).await.unwrap());
     }
@@ -167,26 +167,27 @@ impl StoreFixture {
     pub async fn assignments_return_what_was_written(&self) {
         let Assignment { agent, role, service, assigned_at: _, expires_at } = assignment();
         let grant = RoleGrant { role, until: expires_at };
-        let since = self.position().await;
+        let since = self.current_revision().await;
         self.commit(async |tx| {
             assignments::upsert(tx.conn(), &assignment()).await?;
             tx.record_change(Change::Roles(agent, service));
             Ok(())
         })
         .await;
-        let until = self.position().await;
+        let until = self.current_revision().await;
         let mut read = self.read().await;
         let conn = read.conn();
         let agents = [AgentId::from_bits(98), agent];
         for (now, expected) in [(time(6), Some(grant)), (time(7), None)] {
             let grants: Vec<_> = expected.into_iter().collect();
-            assert_eq!(assignments::active_grants(conn, service, agent, now).await.unwrap(), grants);
+            assert_eq!(assignments::list_active_grants(conn, service, agent, now).await.unwrap(), grants);
             let grants: Vec<_> = expected.map(|grant| (agent, grant)).into_iter().collect();
-            assert_eq!(assignments::active_grants_of(conn, service, &agents, now).await.unwrap(), grants);
-            let default = assignments::service_of_oldest_role(conn, agent, now).await.unwrap();
+            assert_eq!(assignments::list_active_grants_of_agents(conn, service, &agents, now).await.unwrap(), grants);
+            let default = assignments::find_service_of_oldest_role(conn, agent, now).await.unwrap();
             assert_eq!(default, expected.map(|_| service));
         }
-        let changed = assignments::changed_grants(conn, RevisionRange { since, until }, Some(service)).await.unwrap();
+        let changed =
+            assignments::list_changed_grants(conn, RevisionRange { since, until }, Some(service)).await.unwrap();
         assert_eq!(changed, [(service, agent, grant)]);
         let filter = RoleHolderFilter { service, role: Some(role), status: Some(AgentStatus::Active), now: time(6) };
         let suspended = RoleHolderFilter { status: Some(AgentStatus::Suspended), ..filter };
@@ -197,54 +198,58 @@ impl StoreFixture {
         }
         drop(read);
         self.expiry_is_reported_once().await;
-        self.role_losses_return_what_was_written().await;
+        self.role_revocations_return_what_was_written().await;
     }
 
     async fn expiry_is_reported_once(&self) {
         let Assignment { agent, role, service, assigned_at: _, expires_at } = assignment();
         self.commit(async |tx| {
             let conn = tx.conn();
-            assert!(!assignments::any_unnotified_expiries(conn, time(6)).await?);
-            assert!(assignments::any_unnotified_expiries(conn, time(7)).await?);
+            assert!(!assignments::has_unreported_expiries(conn, time(6)).await?);
+            assert!(assignments::has_unreported_expiries(conn, time(7)).await?);
             let expired = [ExpiredAssignment { agent, role, service, at: time(7) }];
-            assert_eq!(assignments::take_expired(conn, time(8), 9).await?, expired);
-            assert_eq!(assignments::take_expired(conn, time(8), 9).await?, []);
-            assert_eq!(assignments::mark_expiry_notified(conn, agent, role, time(8)).await?, None);
-            let removed = RemovedAssignment { expires_at, expiry_notified: true };
+            assert_eq!(assignments::take_unreported_expiries(conn, time(8), 9).await?, expired);
+            assert_eq!(assignments::take_unreported_expiries(conn, time(8), 9).await?, []);
+            assert_eq!(assignments::mark_expiry_reported(conn, agent, role, time(8)).await?, None);
+            let removed = RemovedAssignment { expires_at, expiry_reported: true };
             assert_eq!(assignments::remove(conn, service, agent, role).await?, Some(removed));
-            // A new assignment has a new expiry to report.
+            // The expiry of a new assignment is reported again.
             assignments::upsert(conn, &assignment()).await?;
-            assert_eq!(assignments::mark_expiry_notified(conn, agent, role, time(8)).await?, expires_at);
+            assert_eq!(assignments::mark_expiry_reported(conn, agent, role, time(8)).await?, expires_at);
             let removed = assignments::remove(conn, service, agent, role).await?;
-            assert!(removed.is_some_and(|removed| removed.expiry_notified));
+            assert!(removed.is_some_and(|removed| removed.expiry_reported));
             Ok(())
         })
         .await;
     }
 
-    async fn role_losses_return_what_was_written(&self) {
+    async fn role_revocations_return_what_was_written(&self) {
         let Assignment { agent, role, service, assigned_at: _, expires_at: _ } = assignment();
         let (other, name) = (AgentId::from_bits(2), super::role().definition.name);
         let expired =
-            RoleLoss { agent, service, role, name: name.clone(), at: time(7), reason: RevocationReason::Expired };
-        let deleted = RoleLoss { agent: other, at: time(40), reason: RevocationReason::RoleDeleted, ..expired.clone() };
-        let lose = async |tx: &mut crate::store::Write| {
+            RoleRevocation { agent, service, role, name: name.clone(), at: time(7), reason: RevocationReason::Expired };
+        let deleted =
+            RoleRevocation { agent: other, at: time(40), reason: RevocationReason::RoleDeleted, ..expired.clone() };
+        let remove_assigned_role = async |tx: &mut crate::store::Write| {
             assignments::upsert(tx.conn(), &assignment()).await?;
             let unlimited = Assignment { agent: other, expires_at: None, ..assignment() };
             assignments::upsert(tx.conn(), &unlimited).await?;
-            assert!(!assignments::any_losses(tx.conn()).await?);
+            assert!(!assignments::has_queued_revocations(tx.conn()).await?);
             assignments::remove_by_role(tx.conn(), (service, role), Some(&name), time(40)).await
         };
-        self.commit(lose).await;
-        let mut losses = self.commit(async |tx| assignments::take_losses(tx.conn(), 9).await).await;
-        losses.sort_by_key(|loss| loss.agent);
-        assert_eq!(losses, [expired, deleted]);
-        assert_eq!(assignments::active_grants(self.read().await.conn(), service, other, time(6)).await.unwrap(), []);
-        // For the check of all columns.
-        self.commit(lose).await;
+        self.commit(remove_assigned_role).await;
+        let mut revocations = self.commit(async |tx| assignments::take_queued_revocations(tx.conn(), 9).await).await;
+        revocations.sort_by_key(|revocation| revocation.agent);
+        assert_eq!(revocations, [expired, deleted]);
+        assert_eq!(
+            assignments::list_active_grants(self.read().await.conn(), service, other, time(6)).await.unwrap(),
+            []
+        );
+        // Leaves values for `every_column_was_written`.
+        self.commit(remove_assigned_role).await;
         self.commit(async |tx| {
             assignments::upsert(tx.conn(), &assignment()).await?;
-            assignments::take_expired(tx.conn(), time(8), 9).await
+            assignments::take_unreported_expiries(tx.conn(), time(8), 9).await
         })
         .await;
     }

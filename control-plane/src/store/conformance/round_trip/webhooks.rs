@@ -1,11 +1,11 @@
-//! Webhook targets, events, deliveries and suppressed bursts.
+//! Round trips of webhook targets, events, deliveries and suppressed bursts.
 
 use super::{ALL, agent, description, service, time};
 use crate::{
     domain::webhook::{
         DisabledReason, WebhookScope, WebhookTarget,
         delivery::{Attempt, AttemptFailure, Delivery, DeliveryState, DeliveryStatus, ResponseExcerpt},
-        event::{Authenticated, Event, EventAudience, EventData, EventFilter, EventKind},
+        event::{AuthenticatedEvent, Event, EventAudience, EventData, EventFilter, EventKind},
         suppressed_burst::SuppressedBurst,
         url::TargetUrl,
     },
@@ -29,13 +29,13 @@ fn target() -> WebhookTarget {
         paused_at: None,
         disabled: None,
         failing_since: None,
-        previous_until: None,
+        previous_secret_until: None,
     }
 }
 
 fn event(number: u128, at: Timestamp) -> Event {
     let (agent_id, service_id) = (agent().id, Some(service().id));
-    let data = EventData::Authenticated(Authenticated { agent_id, service_id, ip_address: None });
+    let data = EventData::Authenticated(AuthenticatedEvent { agent_id, service_id, ip_address: None });
     Event { id: EventId::from_bits(number), at, data }
 }
 
@@ -66,7 +66,7 @@ impl StoreFixture {
         }
         self.commit(async |tx| webhook_targets::rotate_secret(tx.conn(), id, "a new secret", time(96)).await).await;
         for (now, previous) in [(now, Some("a secret")), (time(96), None)] {
-            let secrets = webhook_targets::secrets(self.read().await.conn(), id, now).await.unwrap().unwrap();
+            let secrets = webhook_targets::find_secrets(self.read().await.conn(), id, now).await.unwrap().unwrap();
             assert_eq!((secrets.current.as_str(), secrets.previous.as_deref()), ("a new secret", previous));
         }
         let updated = WebhookTarget {
@@ -77,18 +77,18 @@ impl StoreFixture {
             paused_at: Some(time(98)),
             disabled: Some((time(99), DisabledReason::Failing)),
             failing_since: Some(time(100)),
-            previous_until: Some(time(96)),
+            previous_secret_until: Some(time(96)),
             ..target()
         };
         self.commit(async |tx| webhook_targets::update(tx.conn(), &updated, false).await).await;
         assert_eq!(self.find_target(&updated).await, Some(updated));
-        let active = WebhookTarget { updated_at: time(101), previous_until: Some(time(96)), ..target() };
+        let active = WebhookTarget { updated_at: time(101), previous_secret_until: Some(time(96)), ..target() };
         self.commit(async |tx| webhook_targets::update(tx.conn(), &active, true).await).await;
         assert_eq!(self.find_target(&active).await, Some(active));
-        self.targets_change_their_health().await;
+        self.target_health_changes_with_results().await;
     }
 
-    async fn targets_change_their_health(&self) {
+    async fn target_health_changes_with_results(&self) {
         let (target, scope) = (target(), Some(target().scope));
         let (id, other) = (target.id, TargetUrl::parse("https://hooks.example/other").unwrap());
         let failing_since = async || self.find_target(&target).await.and_then(|target| target.failing_since);
@@ -124,7 +124,7 @@ impl StoreFixture {
 
     pub async fn deliveries_return_what_was_written(&self) {
         let (old, new, test) = (event(1, time(110)), event(2, time(111)), event(3, time(112)));
-        let (kind, audience) = (EventKind::Authenticated, EventAudience::ServicesOf(agent().id));
+        let (kind, audience) = (EventKind::Authenticated, EventAudience::ServicesOfAgent(agent().id));
         self.commit(async |tx| {
             for audience in [audience, EventAudience::Service(service().id)] {
                 assert!(outbox::has_recipients(tx.conn(), kind, audience, time(6)).await?);
@@ -133,7 +133,7 @@ impl StoreFixture {
             assert!(outbox::enqueue(tx.conn(), &new, time(6)).await?);
             assert!(outbox::has_events(tx.conn()).await?);
             assert_eq!(outbox::fan_out(tx.conn(), time(113), 1).await?, 1);
-            assert_eq!(webhook_targets::oldest_due(tx.conn(), time(120)).await?, Some(new.at));
+            assert_eq!(webhook_targets::oldest_due_time(tx.conn(), time(120)).await?, Some(new.at));
             assert_eq!(outbox::fan_out(tx.conn(), time(113), 9).await?, 1);
             assert!(!outbox::has_events(tx.conn()).await?);
             outbox::insert_test(tx.conn(), &test, target().id, time(114)).await
@@ -142,7 +142,7 @@ impl StoreFixture {
         let mut read = self.read().await;
         let conn = read.conn();
         for event in [&old, &new, &test] {
-            assert_eq!(outbox::event_body(conn, event.id).await.unwrap(), Some(event.body()));
+            assert_eq!(outbox::find_event_body(conn, event.id).await.unwrap(), Some(event.body()));
         }
         let pending = |event: &Event, at| Delivery {
             event: event.id,
@@ -154,12 +154,12 @@ impl StoreFixture {
         };
         let expected = [pending(&test, time(114)), pending(&new, time(113)), pending(&old, time(113))];
         assert_eq!(deliveries::list(conn, target().id, None, ALL).await.unwrap().items, expected);
-        // Both events also go to the target of the deployment.
+        // The target of the deployment also receives both events.
         assert_eq!(deliveries::count_pending(conn).await.unwrap(), 5);
-        assert_eq!(webhook_targets::oldest_due(conn, time(120)).await.unwrap(), Some(time(113)));
+        assert_eq!(webhook_targets::oldest_due_time(conn, time(120)).await.unwrap(), Some(time(113)));
         for (now, due, due_tests) in [(time(112), 0, 0), (time(113), 2, 0), (time(114), 2, 1)] {
-            assert_eq!(webhook_targets::with_due_deliveries(conn, now).await.unwrap().len(), due);
-            assert_eq!(webhook_targets::with_due_tests(conn, now).await.unwrap().len(), due_tests);
+            assert_eq!(webhook_targets::list_with_due_deliveries(conn, now).await.unwrap().len(), due);
+            assert_eq!(webhook_targets::list_with_due_tests(conn, now).await.unwrap().len(), due_tests);
         }
         drop(read);
         self.attempts_return_what_was_written(&old, &new).await;
@@ -192,10 +192,13 @@ impl StoreFixture {
         })
         .await;
         let mut read = self.read().await;
-        let found = deliveries::find(read.conn(), target().id, old.id).await.unwrap().unwrap();
-        assert_eq!((found.state, found.attempts, found.last_attempt), (retry, 1, Some(failed.clone())));
-        let found = deliveries::find(read.conn(), target().id, new.id).await.unwrap().unwrap();
-        assert_eq!((found.state, found.attempts, found.last_attempt), (DeliveryState::Delivered, 1, Some(delivered)));
+        let stored = deliveries::find(read.conn(), target().id, old.id).await.unwrap().unwrap();
+        assert_eq!((stored.state, stored.attempts, stored.last_attempt), (retry, 1, Some(failed.clone())));
+        let stored = deliveries::find(read.conn(), target().id, new.id).await.unwrap().unwrap();
+        assert_eq!(
+            (stored.state, stored.attempts, stored.last_attempt),
+            (DeliveryState::Delivered, 1, Some(delivered))
+        );
         drop(read);
 
         let leased = self.lease(DueKind::Retry, time(118), time(120)).await;
@@ -231,8 +234,8 @@ impl StoreFixture {
             assert!(!deliveries::delete_before(conn, target, Some(new.id), 9).await?);
             assert!(!deliveries::has_deliveries_before(conn, target, new.id).await?);
             outbox::delete_events_before(conn, new.id, 9).await?;
-            assert_eq!(outbox::event_body(conn, old.id).await?, None);
-            assert!(outbox::event_body(conn, new.id).await?.is_some());
+            assert_eq!(outbox::find_event_body(conn, old.id).await?, None);
+            assert!(outbox::find_event_body(conn, new.id).await?.is_some());
 
             webhook_targets::mark_deleted(conn, deployment_target, now).await?;
             assert_eq!(webhook_targets::list_all(conn).await?, [(target, false), (deployment_target, true)]);
@@ -244,7 +247,7 @@ impl StoreFixture {
         self.fill_the_webhook_tables(test).await;
     }
 
-    /// For the check of all columns.
+    /// Leaves values for `every_column_was_written`.
     async fn fill_the_webhook_tables(&self, test: &Event) {
         let (target, now) = (target(), time(123));
         let response = Some(ResponseExcerpt { status: 500, body: "a response".to_owned() });
@@ -287,7 +290,7 @@ impl StoreFixture {
             let mut taken = outbox::take_bursts(tx.conn(), began_at).await?;
             taken.sort_by_key(|(_, service, _)| *service);
             assert_eq!(taken, [(agent, None, burst), (agent, Some(service), burst)]);
-            // For the check of all columns.
+            // Leaves values for `every_column_was_written`.
             outbox::lock_burst(tx.conn(), agent, Some(service), began_at).await
         })
         .await;

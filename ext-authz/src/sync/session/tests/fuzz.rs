@@ -1,7 +1,5 @@
-//! Property tests of sessions: no message causes a panic, a refused message changes nothing, and the view contains only
-//! what was received.
-//!
-//! Messages and pings come in any order. [`Model`] tracks the expected state with plain numbers.
+//! Property tests of sessions with messages and pings in any order: no message causes a panic, a refused message
+//! changes nothing, and the view contains only received data. [`Model`] computes the expected state.
 
 mod generators;
 
@@ -11,23 +9,24 @@ use countersign_mangle::{any_bytes, cases_divided_by, mutated_bytes};
 use proptest::{collection::vec, prelude::*};
 use prost::Message as _;
 
-/// An event on a stream.
+/// An event in the life of a session.
 #[derive(Debug, Clone)]
 enum Event {
+    /// The session receives this message.
     Message(v1::FollowResponse),
-    /// Bytes that may decode to a message.
+    /// The session receives the message that these bytes encode, if they are valid protobuf.
     Bytes(Vec<u8>),
-    /// The session sends a ping at this second.
+    /// The session sends a ping at this time, in seconds since boot.
     Ping(u64),
-    /// The stream ends, and a new one resumes.
+    /// The stream ends, and a new one resumes at the view.
     Resume,
 }
 
-/// The observable state of a session. Views are compared by address, because they are immutable.
+/// The state of a session, for comparison. Views are immutable, so their addresses are compared.
 type State =
     (Option<*const View>, Option<ServiceId>, Option<(i64, i64, usize, usize)>, Vec<(u64, Duration)>, u64, bool);
 
-fn state_of(session: &Session) -> State {
+fn state(session: &Session) -> State {
     let Session { view, service, max_staleness: _, partial_snapshot, unanswered_pings, last_ping, confirmed } = session;
     let partial = partial_snapshot.as_ref().map(|Snapshot { revision, floor, agents, revocations, .. }| {
         (revision.number(), floor.number(), agents.len(), revocations.len())
@@ -45,10 +44,11 @@ fn state_of(session: &Session) -> State {
 /// The expected state of pings and confirmations.
 #[derive(Default)]
 struct Model {
-    /// Unanswered pings of this stream, and the seconds at which they were sent.
+    /// The numbers of the unanswered pings of this stream, and when they were sent, in seconds since boot.
     unanswered: Vec<(u64, u64)>,
-    /// When the latest ping that confirmed the view was sent, since the revision last went back.
-    confirmed: Option<u64>,
+    /// When the latest ping that confirmed the view was sent, in seconds since boot. A snapshot with a lower revision
+    /// resets it.
+    confirmed_at: Option<u64>,
 }
 
 impl Model {
@@ -56,7 +56,7 @@ impl Model {
         let message = match event {
             Event::Ping(second) => {
                 if let Ok(v1::FollowRequest { message: Some(v1::follow_request::Message::Ping(ping)) }) =
-                    session.ping(at(*second))
+                    session.ping(seconds(*second))
                 {
                     self.unanswered.push((ping.number, *second));
                 }
@@ -74,32 +74,32 @@ impl Model {
             },
         };
         let (before, revision, within_snapshot) =
-            (state_of(session), revision(session), session.partial_snapshot.is_some());
+            (state(session), view_revision(session), session.partial_snapshot.is_some());
         let update = session.apply(message.clone());
         match (update, message.message) {
-            (Err(_), _) => prop_assert_eq!(&state_of(session), &before, "a refused message changed the session"),
+            (Err(_), _) => prop_assert_eq!(&state(session), &before, "a refused message changed the session"),
             (Ok(_), Some(message)) if !generators::is_valid(&message) => {
                 return Err(TestCaseError::fail("an invalid message was accepted"));
             }
             (Ok(_), None) => return Err(TestCaseError::fail("an empty message was accepted")),
-            (Ok(SessionUpdate::NoChange), Some(Message::Snapshot(_))) => prop_assert_eq!(state_of(session).0, before.0),
+            (Ok(SessionUpdate::NoChange), Some(Message::Snapshot(_))) => prop_assert_eq!(state(session).0, before.0),
             (Ok(SessionUpdate::View(_)), Some(Message::Snapshot(page))) => {
-                prop_assert!(page.last && self::revision(session) == page.revision);
+                prop_assert!(page.last && view_revision(session) == page.revision);
                 if page.revision < revision {
-                    self.confirmed = None;
+                    self.confirmed_at = None;
                 }
             }
             (Ok(SessionUpdate::View(_)), Some(Message::Delta(delta))) => {
                 prop_assert!(
-                    delta.revision >= revision && self::revision(session) == delta.revision && !within_snapshot
+                    delta.revision >= revision && view_revision(session) == delta.revision && !within_snapshot
                 );
             }
             (Ok(update), Some(Message::Pong(pong))) => self.apply_pong(session, &pong, &update, revision)?,
             (update, message) => return Err(TestCaseError::fail(format!("{message:?} caused {update:?}"))),
         }
         prop_assert!(before.1.is_none() || before.1 == session.service, "the service of a stream changed");
-        let confirmed = session.view().and_then(|view| view.confirmed_at());
-        prop_assert_eq!(confirmed, self.confirmed.map(at));
+        let confirmed_at = session.view().and_then(|view| view.confirmed_at());
+        prop_assert_eq!(confirmed_at, self.confirmed_at.map(seconds));
         Ok(())
     }
 
@@ -111,23 +111,24 @@ impl Model {
         revision: i64,
     ) -> Result<(), TestCaseError> {
         let position = self.unanswered.iter().position(|(number, _)| *number == pong.number);
-        prop_assert!(position.is_some(), "the ping was not sent");
-        let (_, second) = self.unanswered.drain(..=position.unwrap()).next_back().unwrap();
+        prop_assert!(position.is_some(), "a pong for a ping that was not sent was accepted");
+        let (_, sent_at) = self.unanswered.drain(..=position.unwrap()).next_back().unwrap();
         match update {
             SessionUpdate::Confirmed(view, ping_sent_at) => {
-                prop_assert_eq!((*ping_sent_at, session.partial_snapshot.is_some()), (at(second), false));
+                prop_assert_eq!((*ping_sent_at, session.partial_snapshot.is_some()), (seconds(sent_at), false));
                 prop_assert_eq!(view.revision().number(), revision.max(pong.revision));
-                self.confirmed = Some(self.confirmed.map_or(second, |earlier| earlier.max(second)));
+                self.confirmed_at = Some(self.confirmed_at.map_or(sent_at, |earlier| earlier.max(sent_at)));
             }
             SessionUpdate::NoChange => prop_assert!(session.view.is_none() || session.partial_snapshot.is_some()),
-            SessionUpdate::View(_) => return Err(TestCaseError::fail("a pong caused an unconfirmed view")),
+            SessionUpdate::View(_) => return Err(TestCaseError::fail("a pong created a view without a confirmation")),
         }
         Ok(())
     }
 }
 
 fn events() -> BoxedStrategy<Vec<Event>> {
-    let valid = || prop_oneof![4 => generators::any(), 1 => Just(response(Message::Snapshot(first_page(5, true))))];
+    let valid =
+        || prop_oneof![4 => generators::any_response(), 1 => Just(response(Message::Snapshot(first_page(5, true))))];
     let mutated = valid().prop_flat_map(|message| mutated_bytes(&message.encode_to_vec()));
     let event = prop_oneof![
         12 => valid().prop_map(Event::Message),
@@ -139,8 +140,8 @@ fn events() -> BoxedStrategy<Vec<Event>> {
     vec(event, 1..25).boxed()
 }
 
-/// The verdicts of the view about tokens of several agents.
-fn verdicts(session: &Session) -> Vec<Result<VerifiedIdentity, countersign_identity::Refusal>> {
+/// Evaluates one token of each of several agents with the view of the session.
+fn evaluate_tokens(session: &Session) -> Vec<Result<VerifiedIdentity, countersign_identity::Refusal>> {
     let view = session.view();
     let evaluate = |agent: u128| {
         let claims = Claims {
@@ -169,7 +170,7 @@ proptest! {
     #![proptest_config(cases_divided_by(1))]
 
     #[test]
-    fn refused_messages_change_nothing_and_only_pongs_confirm(events in events()) {
+    fn refused_messages_change_nothing_and_only_pongs_confirm_views(events in events()) {
         let (mut session, mut model) = (Session::resume(None, None), Model::default());
         let unknown_key = Kid::from_key(P256PublicKey::from_sec1(&generators::point(9)).unwrap());
         for event in &events {
@@ -189,7 +190,7 @@ proptest! {
     }
 
     #[test]
-    fn sessions_with_the_same_messages_reach_the_same_verdicts(events in events()) {
+    fn sessions_that_apply_the_same_messages_evaluate_tokens_equally(events in events()) {
         let mut sessions = [Session::resume(None, None), Session::resume(None, None)];
         for event in &events {
             for session in &mut sessions {
@@ -198,7 +199,7 @@ proptest! {
                 }
             }
         }
-        let [one, other] = sessions.each_ref().map(verdicts);
-        prop_assert_eq!(one, other);
+        let [first, second] = sessions.each_ref().map(evaluate_tokens);
+        prop_assert_eq!(first, second);
     }
 }

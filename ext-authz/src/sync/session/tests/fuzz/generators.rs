@@ -1,4 +1,4 @@
-//! Generators of messages, and a reference check of their validity.
+//! Generators of sync messages, and a reference implementation of their validity check.
 
 use super::super::*;
 use countersign_identity::{P256PublicKey, Permission, RoleId, RoleName, SessionId, TokenId};
@@ -7,12 +7,12 @@ use proptest::{collection::vec, option, prelude::*, sample::select};
 use std::collections::HashSet;
 use v1::revocation::Subject;
 
-/// Mostly small revisions, and some extreme numbers.
+/// Generates small revisions, and sometimes extreme numbers.
 fn revision_number() -> BoxedStrategy<i64> {
     prop_oneof![8 => 0..12_i64, 1 => select(&[-1, i64::MIN, i64::MAX][..])].boxed()
 }
 
-/// Mostly ids from a small set, so that messages refer to the same things.
+/// Generates ids from a small set, so that different messages refer to the same objects, and sometimes invalid ids.
 fn id(prefix: &'static str) -> BoxedStrategy<String> {
     let valid = (0..4_u128).prop_map(move |bits| AgentId::from_bits(bits).to_string().replace("agent_", prefix));
     prop_oneof![40 => valid, 1 => any_text()].boxed()
@@ -63,12 +63,13 @@ fn revocations() -> BoxedStrategy<Vec<v1::Revocation>> {
     vec((revision_number(), subject).prop_map(|(revision, subject)| v1::Revocation { revision, subject }), 0..3).boxed()
 }
 
+/// The uncompressed point of the key whose private bytes all equal `seed`.
 pub fn point(seed: u8) -> Vec<u8> {
     p256::SecretKey::from_slice(&[seed; 32]).unwrap().public_key().to_sec1_bytes().to_vec()
 }
 
-/// Decodable messages, most of them valid.
-pub fn any() -> BoxedStrategy<v1::FollowResponse> {
+/// Generates decodable messages, most of which are valid.
+pub fn any_response() -> BoxedStrategy<v1::FollowResponse> {
     let key = prop_oneof![
         9 => (1..4_u8).prop_map(point),
         1 => any_bytes(),
@@ -98,45 +99,47 @@ pub fn any() -> BoxedStrategy<v1::FollowResponse> {
     prop_oneof![page, delta, pong].prop_map(response).boxed()
 }
 
-/// True if every part of the message is valid on its own.
+/// True if every part of the message is valid, regardless of the messages before it.
 pub fn is_valid(message: &Message) -> bool {
     match message {
         Message::Pong(_) => true,
         Message::Snapshot(page) => {
             let v1::SnapshotPage { revision, floor: _, info, keys, roles, agents, revocations, last: _ } = page;
-            *revision >= 0 && are_valid(info.as_ref(), keys.as_ref(), roles.as_ref(), agents, revocations)
+            *revision >= 0 && are_valid_parts(info.as_ref(), keys.as_ref(), roles.as_ref(), agents, revocations)
         }
         Message::Delta(v1::Delta { revision, info, keys, roles, agents, revocations }) => {
-            *revision >= 0 && are_valid(info.as_ref(), keys.as_ref(), roles.as_ref(), agents, revocations)
+            *revision >= 0 && are_valid_parts(info.as_ref(), keys.as_ref(), roles.as_ref(), agents, revocations)
         }
     }
 }
 
-fn are_valid(
+fn are_valid_parts(
     info: Option<&v1::ServiceInfo>,
     keys: Option<&v1::Keys>,
     roles: Option<&v1::Roles>,
     agents: &[v1::AgentChanges],
     revocations: &[v1::Revocation],
 ) -> bool {
-    let info = info.is_none_or(|info| {
+    let is_valid_info = info.is_none_or(|info| {
         info.service_id.parse::<ServiceId>().is_ok() && !info.issuer.is_empty() && info.max_staleness_seconds > 0
     });
-    let keys = keys.is_none_or(|keys| keys.points.iter().all(|point| P256PublicKey::from_sec1(point).is_ok()));
-    let role = |role: &v1::Role| {
-        let permissions = role.permissions.iter().all(|text| Permission::try_from(text.as_str()).is_ok());
-        let named = role.id.parse::<RoleId>().is_ok() && RoleName::try_from(role.name.as_str()).is_ok();
-        named && permissions && role.created_revision >= 0
+    let are_valid_keys =
+        keys.is_none_or(|keys| keys.points.iter().all(|point| P256PublicKey::from_sec1(point).is_ok()));
+    let is_valid_role = |role: &v1::Role| {
+        let are_valid_permissions = role.permissions.iter().all(|text| Permission::try_from(text.as_str()).is_ok());
+        let has_valid_names = role.id.parse::<RoleId>().is_ok() && RoleName::try_from(role.name.as_str()).is_ok();
+        has_valid_names && are_valid_permissions && role.created_revision >= 0
     };
-    let revocation = |revocation: &v1::Revocation| match &revocation.subject {
+    let is_valid_revocation = |revocation: &v1::Revocation| match &revocation.subject {
         Some(Subject::TokenId(token)) => revocation.revision >= 0 && token.parse::<TokenId>().is_ok(),
         Some(Subject::SessionId(session)) => revocation.revision >= 0 && session.parse::<SessionId>().is_ok(),
         None => false,
     };
-    info && keys
-        && roles.is_none_or(|roles| roles.roles.iter().all(role) && are_distinct(&roles.roles))
+    is_valid_info
+        && are_valid_keys
+        && roles.is_none_or(|roles| roles.roles.iter().all(is_valid_role) && are_distinct(&roles.roles))
         && agents.iter().all(is_valid_agent)
-        && revocations.iter().all(revocation)
+        && revocations.iter().all(is_valid_revocation)
 }
 
 fn are_distinct(roles: &[v1::Role]) -> bool {

@@ -1,4 +1,4 @@
-//! A control plane without `--dev`: operator tokens before and after an issuer is configured.
+//! Operator tokens of a control plane without `--dev`, before and after an issuer is configured.
 
 use super::{INVALID, settings::control_plane};
 use countersign_tests::{
@@ -11,7 +11,7 @@ use countersign_tests::{
 use std::{path::Path, process::Command};
 
 /// Starts a production deployment in a folder, with its own certificate, the embedded database and these settings.
-async fn start(folder: &Path, more: &[String]) -> (Process, HttpClient) {
+async fn start(folder: &Path, additional_settings: &[String]) -> (Process, HttpClient) {
     let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (certificate, key) = (folder.join("tls.crt"), folder.join("tls.key"));
     std::fs::write(&certificate, pair.cert.pem()).unwrap();
@@ -27,14 +27,14 @@ async fn start(folder: &Path, more: &[String]) -> (Process, HttpClient) {
         "listen.sync=127.0.0.1:0".to_owned(),
         "listen.admin=127.0.0.1:0".to_owned(),
     ];
-    for setting in settings.iter().chain(more) {
+    for setting in settings.iter().chain(additional_settings) {
         command.args(["--set", setting]);
     }
     let process = Process::start(command, &folder.join("log"));
     let api = HttpClient::trusting(format!("https://localhost:{port}"), pair.cert.pem().as_bytes());
-    let up =
+    let healthy =
         async || HttpResponse::try_send(api.request("GET", "/health")).await.filter(|response| response.status == 200);
-    eventually("the control plane is up", up, || process.log()).await;
+    eventually("the control plane is healthy", healthy, || process.log()).await;
     (process, api)
 }
 
@@ -61,7 +61,7 @@ async fn operator_tokens_are_refused_once_an_issuer_is_configured() {
     api.get_as(&issuer_token, "/services").await.expect(200);
 }
 
-/// Runs `human-token mint` with these settings; returns exit code, standard output and standard error.
+/// Runs `human-token mint` with these settings. Returns exit code, standard output and standard error.
 fn mint(settings: &[&str]) -> (Option<i32>, String, String) {
     let output = control_plane(&["human-token", "mint", "--subject", "ann"], settings, &[]);
     (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())

@@ -1,0 +1,69 @@
+//! `countersign agent list`: the agents that hold a role at a service.
+
+use crate::cli::{
+    CliError, CommandOutput,
+    args::ManagerArgs,
+    context::Context,
+    role::find_role,
+    service::all_pages,
+    table::{Column, Table},
+};
+use clap::{Args, ValueEnum};
+use countersign_client::api::{AgentFilter, AgentWithRoles};
+use serde_json::json;
+
+#[derive(Args)]
+pub struct ListArgs {
+    #[command(flatten)]
+    manager: ManagerArgs,
+    /// Only agents that hold this role, by name or id
+    #[arg(long)]
+    role: Option<String>,
+    /// Only agents of this status
+    #[arg(long, value_enum)]
+    status: Option<Status>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Status {
+    /// They can log in
+    Active,
+    /// They cannot log in until they are reactivated
+    Suspended,
+    /// They can never log in again
+    Revoked,
+}
+
+/// Lists the agents of a service with their roles.
+pub async fn list(context: &Context, args: ListArgs) -> Result<CommandOutput, CliError> {
+    let ListArgs { manager, role, status } = args;
+    let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
+    let credential = manager.credential()?;
+    let role = match role {
+        Some(role) => Some(find_role(&api, &manager, &service, &role).await?.id),
+        None => None,
+    };
+    let status = status.map(|status| match status {
+        Status::Active => "active".to_owned(),
+        Status::Suspended => "suspended".to_owned(),
+        Status::Revoked => "revoked".to_owned(),
+    });
+    let filter = AgentFilter { role, status };
+    let agents = all_pages(async |offset| api.list_agents(credential, &service, &filter, offset).await).await?;
+    let header = [
+        ("ID", Column::Fixed),
+        ("NAME", Column::Text),
+        ("STATUS", Column::Fixed),
+        ("TRUST", Column::Fixed),
+        ("ROLES", Column::Text),
+        ("LAST SEEN", Column::Time),
+    ];
+    Ok(CommandOutput::new(Table::new(header, agents.iter().map(row)), json!(agents)))
+}
+
+fn row(agent: &AgentWithRoles) -> [String; 6] {
+    let AgentWithRoles { agent_id, name, status, trust_score, last_seen_at, roles, .. } = agent;
+    let roles: Vec<_> = roles.iter().map(|role| role.name.as_str()).collect();
+    let last_seen = last_seen_at.clone().unwrap_or_else(|| "-".to_owned());
+    [agent_id.clone(), name.clone(), status.clone(), trust_score.to_string(), roles.join(","), last_seen]
+}

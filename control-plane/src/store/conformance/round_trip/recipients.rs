@@ -1,0 +1,166 @@
+//! The audience of webhook events, the replay of deliveries by status, and deletions and revisions whose parameters only
+//! a second row or a second call distinguishes.
+
+use super::{ALL, agent, service, time};
+use crate::{
+    domain::webhook::{
+        WebhookScope, WebhookTarget,
+        delivery::{Attempt, Delivery, DeliveryState, DeliveryStatus},
+        event::{AuthenticatedEvent, Event, EventAudience, EventData, EventFilter, EventKind},
+        url::TargetUrl,
+    },
+    store::{
+        conformance::StoreFixture,
+        deliveries::{self, DueKind},
+        feed, outbox, webhook_targets,
+    },
+};
+use countersign_identity::{AgentId, EventId, Revision, ServiceId, Timestamp, WebhookId};
+use std::time::Duration;
+
+/// A target of the service with a role assignment of the agent.
+const TARGET: WebhookId = WebhookId::from_bits(10);
+
+const KIND: EventKind = EventKind::Authenticated;
+
+fn target() -> WebhookTarget {
+    WebhookTarget {
+        id: TARGET,
+        scope: WebhookScope::Service(service().id),
+        url: TargetUrl::parse("https://hooks.example/ten").unwrap(),
+        events: EventFilter::parse([KIND.as_str()]).unwrap(),
+        description: super::description("of another target"),
+        created_at: time(200),
+        updated_at: time(201),
+        paused_at: None,
+        disabled: None,
+        failing_since: None,
+        previous_secret_until: None,
+    }
+}
+
+/// An event about an agent. Without a service, it goes to the services where the agent holds a role.
+fn event(number: u128, agent_id: AgentId, service_id: Option<ServiceId>, at: Timestamp) -> Event {
+    let data = EventData::Authenticated(AuthenticatedEvent { agent_id, service_id, ip_address: None });
+    Event { id: EventId::from_bits(number), at, data }
+}
+
+impl StoreFixture {
+    /// Replaces all targets by one, which receives one kind of event.
+    pub async fn events_reach_their_audience_only(&self) {
+        let (agent, service) = (agent().id, service().id);
+        self.commit(async |tx| {
+            let conn = tx.conn();
+            outbox::fan_out(conn, time(202), 9).await?;
+            for (earlier, is_deleted) in webhook_targets::list_all(conn).await? {
+                if !is_deleted {
+                    webhook_targets::mark_deleted(conn, earlier, time(202)).await?;
+                }
+                webhook_targets::delete_row(conn, earlier, time(202)).await?;
+            }
+            assert_eq!(webhook_targets::list_all(conn).await?, []);
+            webhook_targets::insert(conn, &target(), "a secret").await
+        })
+        .await;
+
+        let (other_agent, other_service) = (AgentId::from_bits(9), ServiceId::from_bits(9));
+        let mut read = self.read().await;
+        for (kind, audience, now, expected) in [
+            (KIND, EventAudience::Service(service), time(6), true),
+            (KIND, EventAudience::Service(other_service), time(6), false),
+            (EventKind::RoleAssigned, EventAudience::Service(service), time(6), false),
+            (KIND, EventAudience::ServicesOfAgent(agent), time(6), true),
+            (KIND, EventAudience::ServicesOfAgent(other_agent), time(6), false),
+            (EventKind::RoleAssigned, EventAudience::ServicesOfAgent(agent), time(6), false),
+            // The assignment has expired.
+            (KIND, EventAudience::ServicesOfAgent(agent), time(7), false),
+        ] {
+            let found = outbox::has_recipients(read.conn(), kind, audience, now).await.unwrap();
+            assert_eq!(found, expected, "{kind:?} to {audience:?} at {now:?}");
+        }
+        drop(read);
+
+        let of_agent = event(20, agent, None, time(210));
+        let of_service = event(21, agent, Some(service), time(211));
+        self.commit(async |tx| {
+            let conn = tx.conn();
+            assert!(outbox::enqueue(conn, &of_agent, time(6)).await?);
+            assert!(!outbox::enqueue(conn, &of_agent, time(7)).await?);
+            assert!(!outbox::enqueue(conn, &event(22, other_agent, None, time(212)), time(6)).await?);
+            assert!(outbox::enqueue(conn, &of_service, time(6)).await?);
+            // The fan-out uses the assignments of its own time: the assignment of the agent expires at 7.
+            assert_eq!(outbox::fan_out(conn, time(6), 1).await?, 1);
+            outbox::fan_out(conn, time(213), 9).await?;
+            Ok(())
+        })
+        .await;
+        let pending = |event: &Event, due| Delivery {
+            event: event.id,
+            kind: KIND,
+            occurred_at: event.at,
+            state: DeliveryState::Pending(due),
+            attempts: 0,
+            last_attempt: None,
+        };
+        let mut read = self.read().await;
+        let listed = deliveries::list(read.conn(), TARGET, None, ALL).await.unwrap().items;
+        assert_eq!(listed, [pending(&of_service, time(213)), pending(&of_agent, time(6))]);
+        assert_eq!(outbox::find_event_body(read.conn(), of_agent.id).await.unwrap(), Some(of_agent.body()));
+        drop(read);
+        self.finished_deliveries_are_replayed_by_status(&of_agent, &of_service).await;
+    }
+
+    async fn finished_deliveries_are_replayed_by_status(&self, first: &Event, second: &Event) {
+        let finish = async |state| {
+            self.commit(async |tx| {
+                let conn = tx.conn();
+                let leased =
+                    deliveries::lease(conn, (TARGET, DueKind::FirstAttempt), (time(220), time(221)), 9).await?;
+                for delivery in &leased {
+                    let attempt = Attempt { at: time(222), response: None, failure: None };
+                    deliveries::record_attempt(conn, delivery, &attempt, state).await?;
+                }
+                Ok(leased.len())
+            })
+            .await
+        };
+        let replay = async |since, status, limit| {
+            self.commit(async |tx| deliveries::replay_batch(tx.conn(), TARGET, since, status, (time(220), limit)).await)
+                .await
+        };
+        let all = (first.at, first.id);
+        for (state, status) in [
+            (DeliveryState::Delivered, Some(DeliveryStatus::Delivered)),
+            (DeliveryState::Dead, Some(DeliveryStatus::Dead)),
+            (DeliveryState::Delivered, None),
+            (DeliveryState::Dead, None),
+        ] {
+            assert_eq!(replay(all, status, 9).await, 0, "pending deliveries are not replayed");
+            assert_eq!(finish(state).await, 2);
+            assert_eq!(replay(all, Some(DeliveryStatus::Pending), 9).await, 0);
+            assert_eq!(replay((second.at, first.id), status, 9).await, 1, "by time");
+            assert_eq!(finish(state).await, 1);
+            assert_eq!(replay((first.at, second.id), status, 9).await, 1, "by id");
+            assert_eq!(finish(state).await, 1);
+            assert_eq!(replay(all, status, 1).await, 1, "by limit");
+            assert_eq!(replay(all, status, 9).await, 1);
+        }
+    }
+
+    /// The revision after a restore is ahead of the clock, and ahead of the revision before it.
+    pub async fn revision_advances_past_the_clock_and_the_last_revision(&self) {
+        let (micros, skew) = (Duration::from_micros(7), Duration::from_mins(5));
+        let before = self.current_revision().await;
+        let past = Timestamp::from_seconds(1).saturating_add(micros);
+        self.commit(async |tx| feed::advance_after_restore(tx.conn(), past).await).await;
+        let stepped = self.current_revision().await;
+        assert_eq!(
+            stepped,
+            Revision::new(before.number() + 8),
+            "the clock is behind: a step of 1 and its microseconds"
+        );
+        let now = Timestamp::from_micros(stepped.number());
+        self.commit(async |tx| feed::advance_after_restore(tx.conn(), now).await).await;
+        assert_eq!(self.current_revision().await, Revision::new(now.saturating_add(skew).micros()));
+    }
+}
