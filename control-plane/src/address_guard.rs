@@ -68,7 +68,7 @@ impl AddressGuard {
         self.allowed.filter(&[address], url.is_plaintext()).map(drop)
     }
 
-    /// Resolves a host to its allowed addresses. Fails if there are none.
+    /// Resolves a host to its allowed addresses. Fails if no address is allowed.
     pub async fn resolve(&self, host: &str, plaintext: bool) -> Result<Vec<IpAddr>, HostRejection> {
         let addresses = self.resolver.resolve(host).await.map_err(|_| HostRejection::Unresolved)?;
         self.allowed.filter(&addresses, plaintext)

@@ -191,20 +191,20 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("countersign-names-{}", std::process::id()));
         create_private_directory(&directory).unwrap();
         fs::write(directory.join("a"), "a").unwrap();
-        fs::write(directory.join("a.kept-other"), "b").unwrap();
-        for linked in ["a.kept-1", "a.kept-2", "ab.kept-3"] {
+        fs::write(directory.join("a.copy-other"), "b").unwrap();
+        for linked in ["a.copy-1", "a.copy-2", "ab.copy-3"] {
             fs::hard_link(directory.join("a"), directory.join(linked)).unwrap();
         }
-        fs::write(directory.join("a.kept-1-log"), "log").unwrap();
-        remove_other_links(&directory.join(".").join("a"), ".kept-", &["-log"]).unwrap();
+        fs::write(directory.join("a.copy-1-log"), "log").unwrap();
+        remove_other_links(&directory.join(".").join("a"), ".copy-", &["-log"]).unwrap();
         let mut remaining: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         remaining.sort();
-        assert_eq!(remaining, ["a", "a-log", "a.kept-other", "ab.kept-3"]);
+        assert_eq!(remaining, ["a", "a-log", "a.copy-other", "ab.copy-3"]);
         fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
-    fn lock_is_shared_or_exclusive() {
+    fn exclusive_lock_excludes_all_other_locks() {
         let directory = std::env::temp_dir().join(format!("countersign-lock-{}", std::process::id()));
         create_private_directory(&directory).unwrap();
         let path = directory.join("lock");

@@ -151,7 +151,7 @@ async fn main() -> ExitCode {
         Command::HumanToken(HumanToken::Mint { subject, admin, hours }) => mint(&config, &subject, admin, hours),
         Command::Audit(command) => audit(&config, command).await,
         Command::Database(command) => database(&config, command).await.map_err(Into::into),
-        Command::Openapi => print_for_reader(api_description()).map_err(Into::into),
+        Command::Openapi => print_ignoring_closed_pipe(api_description()).map_err(Into::into),
     };
     result.map_or_else(|error| fail(1, &error), |()| ExitCode::SUCCESS)
 }
@@ -198,7 +198,7 @@ fn inspect(command: &ConfigCommand, inspection: Result<ConfigInspection, ConfigE
     }
     let printed = match command {
         ConfigCommand::Check if problems.is_empty() => print("ok\n"),
-        ConfigCommand::Print => print_for_reader(inspection.print()),
+        ConfigCommand::Print => print_ignoring_closed_pipe(inspection.print()),
         ConfigCommand::Check => Ok(()),
     };
     let code = printed.map_or_else(|error| fail(1, &error), |()| ExitCode::SUCCESS);
@@ -214,8 +214,8 @@ fn print(text: impl Display) -> Result<(), StdoutError> {
     write_stdout(text).map_err(StdoutError)
 }
 
-/// The same, for text that a reader such as `head` may close before its end.
-fn print_for_reader(text: impl Display) -> Result<(), StdoutError> {
+/// Like [`print()`], but succeeds if the reader, such as `head`, closes the pipe early.
+fn print_ignoring_closed_pipe(text: impl Display) -> Result<(), StdoutError> {
     match print(text) {
         Err(StdoutError(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,

@@ -17,7 +17,7 @@ pub enum AppError {
     Setting {
         /// The key of the setting.
         setting: String,
-        /// What is wrong.
+        /// Description of the problem.
         error: String,
     },
     /// A file in the data directory cannot be created or read.

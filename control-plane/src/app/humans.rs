@@ -1,4 +1,4 @@
-//! Builds what verifies human users' tokens: the configured issuers, and the operator key while no issuer is configured.
+//! Builds the verifiers of human users' tokens: the configured issuers, and the operator key while no issuer is configured.
 
 use super::AppError;
 use crate::{

@@ -29,8 +29,8 @@ use tonic::transport::{Identity, Server, ServerTlsConfig};
 /// How long a client may take to send the head of a request or to answer a keep-alive ping.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Maximum size of a request head in bytes. It exceeds the longest allowed token, so that the API can report a longer token as
-/// the error.
+/// Maximum size of a request head in bytes. The limit exceeds the longest allowed token, so that the API can report a longer
+/// token as the error.
 const MAX_HEADER_SIZE: u32 = 64 * 1024;
 
 /// Maximum number of streams per connection of a sidecar. A sidecar opens one stream per service.

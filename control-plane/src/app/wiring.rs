@@ -40,8 +40,8 @@ pub(super) fn metrics() -> Result<Metrics, AppError> {
     Ok(metrics)
 }
 
-/// Opens the database and the keys, and builds the context of all operations. Also returns the parts of it that servers and
-/// background tasks use.
+/// Opens the database and the keys, and builds the context of all operations. Also returns the parts of the context that
+/// servers and background tasks use.
 pub(super) async fn context(
     config: &Config,
     issuer: &str,

@@ -60,7 +60,7 @@ impl DatabaseSettings {
         }
     }
 
-    /// What is wrong with these settings. The text never contains the URL.
+    /// Describes the problems of these settings. The text never contains the URL.
     pub(super) fn problems(&self, has_master_key: bool) -> Vec<String> {
         let location = self.location(Path::new(""));
         let cases = [
@@ -84,7 +84,7 @@ impl DatabaseSettings {
 }
 
 impl DatabaseLocation {
-    /// What is wrong with `database.url`. The text never contains values of the URL.
+    /// Describes the problem of `database.url`; `None` if it is valid. The text never contains values of the URL.
     pub fn problem(&self) -> Option<String> {
         let Self::Postgres(url) = self else { return None };
         let Ok(url) = Url::parse(url.expose_secret()) else {

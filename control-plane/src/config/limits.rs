@@ -29,7 +29,7 @@ pub struct LimitSettings {
 }
 
 impl LimitSettings {
-    /// Whether every limit is at least one call and at most [`MAX_PER_MINUTE`].
+    /// Whether every limit is from 1 to [`MAX_PER_MINUTE`].
     pub(super) fn are_valid(self) -> bool {
         let Self { auth, auth_address, verification, management, feedback, failures } = self;
         let all = [auth, auth_address, verification, management, feedback, failures];

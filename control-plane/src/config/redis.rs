@@ -75,7 +75,7 @@ impl RedisSettings {
         self.url.expose_secret().split(',').map(str::trim).filter(|url| !url.is_empty())
     }
 
-    /// What is wrong with these settings. The text never contains their values.
+    /// Describes the first problem of these settings; `None` if they are valid. The text never contains their values.
     pub(super) fn problem(&self) -> Option<&'static str> {
         let Self {
             url: _,
@@ -156,9 +156,10 @@ impl RedisSettings {
 
 fn is_acceptable_url(text: &str) -> bool {
     let Ok(url) = Url::parse(text) else { return false };
-    let has_only_path = url.query().is_none() && url.fragment().is_none() && matches!(url.scheme(), "redis" | "rediss");
+    let has_valid_parts =
+        url.query().is_none() && url.fragment().is_none() && matches!(url.scheme(), "redis" | "rediss");
     let Ok(info) = text.into_connection_info() else { return false };
-    has_only_path && matches!(info.addr(), ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { .. })
+    has_valid_parts && matches!(info.addr(), ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { .. })
 }
 
 fn database_number(url: &str) -> Option<i64> {

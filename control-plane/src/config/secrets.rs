@@ -14,7 +14,7 @@ pub struct SecretSettings {
 }
 
 impl SecretSettings {
-    /// What is wrong with these settings. The text never contains their values.
+    /// Describes the problem of the master key; `None` if it is valid or empty. The text never contains the key.
     pub(super) fn problem(&self) -> Option<String> {
         let key = self.master_key.expose_secret().trim();
         let is_valid = key.len() == MASTER_KEY_HEX_LENGTH && key.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -28,7 +28,7 @@ pub struct WebhookSettings {
 }
 
 impl WebhookSettings {
-    /// What is wrong with these settings.
+    /// Describes the first problem of these settings; `None` if they are valid.
     pub(super) fn problem(&self) -> Option<&'static str> {
         let Self {
             allowed_networks: _,

@@ -41,7 +41,7 @@ pub async fn assert_conforms(
     fixture.counts_each_key_separately().await;
     fixture.counts_against_all_limits_or_none().await;
     fixture.peek_does_not_count_calls().await;
-    fixture.allows_the_quota_to_concurrent_calls().await;
+    fixture.concurrent_calls_do_not_exceed_the_quota().await;
 }
 
 impl<Sleep: AsyncFn(Duration)> RateLimiterFixture<Sleep> {
@@ -140,7 +140,7 @@ impl<Sleep: AsyncFn(Duration)> RateLimiterFixture<Sleep> {
         assert!(!decision.allowed && retry_after(&decision) > Duration::ZERO, "{decision:?}");
     }
 
-    async fn allows_the_quota_to_concurrent_calls(&self) {
+    async fn concurrent_calls_do_not_exceed_the_quota(&self) {
         let limit = self.limit("concurrent calls");
         let mut calls = JoinSet::new();
         for _ in 0..CONCURRENT_CALLS {

@@ -1,6 +1,6 @@
 //! A rate limiter in the memory of this process. For each key it stores the times of the calls in the last window.
 //!
-//! Its size is bounded. A full table first removes expired entries and then refuses *new* keys: it never evicts a live
+//! The number of keys is bounded. A full table first removes expired entries and then refuses *new* keys: it never evicts a live
 //! window. Authenticated callers have a separate table, which unauthenticated callers cannot fill.
 
 use super::rate_limit::{

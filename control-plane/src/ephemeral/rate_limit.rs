@@ -62,7 +62,7 @@ pub struct RateLimitKey {
 pub enum CallerKind {
     /// Authenticated. The number of such keys is at most the number of services and human users.
     Authenticated,
-    /// Not authenticated. A client can invent any number of such keys.
+    /// Not authenticated. A client can create any number of such keys.
     Unauthenticated,
 }
 
@@ -85,7 +85,7 @@ pub struct QuotaStatus {
 }
 
 impl RateLimitKey {
-    /// The key of these parts. Their order matters.
+    /// The key for these parts. The same parts in another order have another key.
     pub fn new(caller: CallerKind, parts: &[&[u8]]) -> Self {
         let mut hash = Sha256::new();
         for part in parts {

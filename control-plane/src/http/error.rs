@@ -248,8 +248,8 @@ impl ApiError {
         if self.code == ErrorCode::AuthenticationFailed {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        let retry_unavailable = (self.code == ErrorCode::ServiceUnavailable).then_some(1);
-        if let Some(seconds) = self.retry_after.or(retry_unavailable) {
+        let default_retry_after = (self.code == ErrorCode::ServiceUnavailable).then_some(1);
+        if let Some(seconds) = self.retry_after.or(default_retry_after) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response.extensions_mut().insert(ErrorLabels { code: self.code, reason: self.reason });

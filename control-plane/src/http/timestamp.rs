@@ -28,9 +28,9 @@ pub fn parse(text: &str) -> Option<Timestamp> {
         return None;
     }
     let timestamp = text.parse().or_else(|error| {
-        let local = date_time.parse::<jiff::civil::DateTime>()?;
-        let last = jiff::tz::Offset::UTC.to_datetime(jiff::Timestamp::MAX);
-        if local > last { Ok(jiff::Timestamp::MAX) } else { Err(error) }
+        let local_time = date_time.parse::<jiff::civil::DateTime>()?;
+        let max_time = jiff::tz::Offset::UTC.to_datetime(jiff::Timestamp::MAX);
+        if local_time > max_time { Ok(jiff::Timestamp::MAX) } else { Err(error) }
     });
     timestamp.ok().map(|timestamp: jiff::Timestamp| Timestamp::from_micros(timestamp.as_microsecond()))
 }

@@ -16,8 +16,9 @@ const FORBIDDEN_CLAIMS: [&str; 2] = ["events", "cnf"];
 pub fn verify_claims(claims: &Map<String, Value>, rules: &IssuerRules, now: Timestamp) -> Result<Human, Refusal> {
     let string_claim = |name| claims.get(name).and_then(Value::as_str);
     let subject = string_claim("sub").filter(|subject| is_valid_subject(subject)).ok_or(Reason::HumanTokenInvalid)?;
-    let is_for_us = string_claim("iss") == Some(&rules.issuer) && contains_audience(claims.get("aud"), &rules.audience);
-    if !is_for_us || FORBIDDEN_CLAIMS.iter().any(|name| claims.contains_key(*name)) {
+    let matches_rules =
+        string_claim("iss") == Some(&rules.issuer) && contains_audience(claims.get("aud"), &rules.audience);
+    if !matches_rules || FORBIDDEN_CLAIMS.iter().any(|name| claims.contains_key(*name)) {
         return Err(Reason::HumanTokenInvalid.into());
     }
     let expires_at = numeric_date(claims.get("exp"))?.ok_or(Reason::HumanTokenInvalid)?;

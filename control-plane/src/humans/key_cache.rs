@@ -24,8 +24,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum time between a failed fetch and the next one while cached keys can be used.
 const REFRESH_RETRY_INTERVAL: Duration = Duration::from_secs(15);
 
-/// For this time after a failed fetch, requests whose key is cached do not wait for the next fetch. Otherwise an unresponsive
-/// issuer would delay them repeatedly.
+/// For this time after a failed fetch, requests whose key is cached do not wait for the next fetch, because an unresponsive
+/// issuer would delay these requests repeatedly.
 const BACKGROUND_REFRESH_PERIOD: Duration = Duration::from_mins(1);
 
 /// Provides the keys of an issuer.
@@ -34,7 +34,7 @@ pub trait KeySource: Send + Sync + 'static {
     fn fetch(&self) -> impl Future<Output = Result<JwkSet, impl Display + Send>> + Send;
 }
 
-/// When fetched keys are fetched again, and how long they are used.
+/// The ages at which cached keys are fetched again and are no longer used.
 #[derive(Debug, Clone, Copy)]
 pub struct CacheLifetimes {
     /// The age at which keys are fetched again.

@@ -1,4 +1,4 @@
-//! The master key. It encrypts private keys and secrets at rest; challenge keys and audit keys are derived from it.
+//! The master key, which encrypts private keys and secrets at rest, and from which challenge keys and audit keys are derived.
 
 use crate::domain::{audit::chain::AuditKeys, challenge::ChallengeKeys};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
@@ -32,7 +32,7 @@ pub enum MasterKeyError {
     },
 }
 
-/// The 32 secret bytes of the master key. The memory is overwritten when they are dropped.
+/// The 32 secret bytes of the master key. Dropping the key overwrites its memory.
 pub struct MasterKey(Zeroizing<[u8; MASTER_KEY_LENGTH]>);
 
 impl MasterKey {

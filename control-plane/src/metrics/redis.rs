@@ -1,4 +1,4 @@
-//! Metrics of Redis. Their series exist only if a Redis is configured.
+//! Metrics of Redis, whose series exist only if a Redis is configured.
 
 use super::{FAILED, MetricFactory, OK};
 use prometheus::{IntCounterVec, IntGaugeVec};

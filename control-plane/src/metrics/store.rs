@@ -19,7 +19,7 @@ pub enum TransactionOutcome {
     Read,
     /// A write transaction was committed.
     Committed,
-    /// A write transaction was rolled back, by decision or after an error.
+    /// A write transaction was rolled back, intentionally or after an error.
     RolledBack,
     /// A write transaction conflicted with another one and is repeated.
     Rerun,

@@ -11,7 +11,7 @@ use countersign_process::Clock;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::task::{JoinError, JoinSet};
 
-/// Minimum time between the timeout of an attempt and the end of its lease. It is needed to store the outcome.
+/// Minimum time between the timeout of an attempt and the end of its lease, for storing the outcome.
 const RECORD_MARGIN: Duration = Duration::from_secs(5);
 
 /// The URL and the secrets of a target at the time when its deliveries were leased.

@@ -183,8 +183,8 @@ impl DispatchLoop {
         u32::from_ne_bytes(bytes)
     }
 
-    /// Time until the next poll, unless the dispatcher is woken before. It is limited by the next end of a backoff, which does
-    /// not wake the dispatcher.
+    /// Time until the next poll, unless the dispatcher is woken before. The end of a backoff does not wake the dispatcher, so the
+    /// next one limits this time.
     fn poll_delay(&self) -> Duration {
         let since_boot = self.clock.since_boot();
         self.scheduler

@@ -28,7 +28,7 @@ pub struct DispatcherHealth {
 }
 
 impl DispatcherHealth {
-    /// Creates a health whose last poll is now.
+    /// Creates the health of a dispatcher that has polled just now.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let health = Self { clock, polled_at: AtomicU64::new(0), oldest_due: AtomicI64::new(NO_TIMESTAMP) };
         health.record_poll();

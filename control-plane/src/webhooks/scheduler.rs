@@ -1,7 +1,7 @@
 //! Divides the concurrent attempts among the targets: decides which deliveries to lease, and which to send next.
 //!
 //! Every target with due deliveries gets at least one attempt, and at most an equal share while others wait. Failing
-//! targets together get at most half of all attempts, and test deliveries one eighth.
+//! targets together get at most half of all attempts, and test deliveries at most one eighth.
 
 use super::{
     delivery_queue::{DueWork, LeaseRequest},
@@ -74,8 +74,8 @@ impl Scheduler {
         }
         self.queues.retain(|target, queue| !queue.is_idle(now) || targets.iter().any(|due| due.id == *target));
         let mut requests = self.plan_targets(targets, now);
-        let untested = tests.into_iter().filter(|target| !self.tested_targets.contains(&target.id));
-        requests.extend(untested.take(self.max_tests()).map(LeaseRequest::for_test));
+        let targets_to_test = tests.into_iter().filter(|target| !self.tested_targets.contains(&target.id));
+        requests.extend(targets_to_test.take(self.max_tests()).map(LeaseRequest::for_test));
         LeasePlan { requests, released }
     }
 

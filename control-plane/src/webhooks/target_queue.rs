@@ -27,7 +27,8 @@ pub struct TargetQueue {
     failed_at: Duration,
     /// No attempt starts before this time.
     backoff_until: Duration,
-    /// Whether the last lease preferred first attempts to retries. It alternates, because a lease may contain only one delivery.
+    /// Whether the last lease preferred first attempts to retries. The value alternates, because a lease may contain only one
+    /// delivery.
     preferred_first_attempts: bool,
     /// Time of the last change of the target that this queue has processed.
     updated_at: Option<Timestamp>,
@@ -35,7 +36,7 @@ pub struct TargetQueue {
     marked_failing: bool,
 }
 
-/// What the queue of a target needs to know about a completed attempt.
+/// The result of a completed attempt, as input of the queue of its target.
 #[derive(Debug, Clone, Copy)]
 pub struct AttemptSummary {
     /// Start on the boot-time clock.

@@ -1,5 +1,5 @@
-//! Loads the certificates for TLS to Redis. They are read and checked once, at start-up, so that an error names the setting:
-//! later, invalid certificates would look like an unavailable Redis.
+//! Loads the certificates for TLS to Redis. The files are read and checked once, at start-up, so that an error names the
+//! setting: later, invalid certificates would look like an unavailable Redis.
 
 use super::super::{AppError, install_crypto_provider};
 use crate::{config::RedisSettings, files};

@@ -28,7 +28,7 @@ pub(super) struct ConnectionState {
 }
 
 impl RedisClient {
-    /// A client for the deployment with this name. It is not connected until [`Self::connect_at_startup`] or
+    /// A client for the deployment with this name. The client is not connected until [`Self::connect_at_startup`] or
     /// [`Self::maintain_connection`] runs.
     pub fn new(endpoint: RedisEndpoint, deployment: &str, metrics: RedisMetrics) -> Self {
         // A hash tag (in braces) puts all keys on one node of a cluster, because a script may use only keys of one node.

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Timeout for the response of one node while the client looks up the slots.
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Timeout for connecting to one node. It is short, so that an unreachable node leaves time for the others.
+/// Timeout for connecting to one node. The value is small, so that an unreachable node leaves time for the others.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// Number of retries of a request while a slot moves or the nodes elect a master; minimum and maximum pause between retries in

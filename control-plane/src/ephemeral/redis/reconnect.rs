@@ -14,7 +14,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long the start of the process waits for the first connection.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Interval between probes. They detect a lost connection even if there are no requests.
+/// Interval between probes. Probes detect a lost connection even if there are no requests.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Number of probes between two discoveries of the nodes of a cluster.

@@ -94,9 +94,9 @@ async fn clock_going_back_allows_no_extra_calls_and_no_wait_exceeds_the_window()
     tokio::time::sleep(WINDOW / 4).await;
     // Change the times of the last two calls, as if the clock had been an hour ahead.
     let key = only_key(&client).await;
-    let ahead = SystemClock.now().micros() + 3_600_000_000;
+    let future_micros = SystemClock.now().micros() + 3_600_000_000;
     for index in ["1", "2"] {
-        send(&client, &["LSET", &key, index, &ahead.to_string()]).await;
+        send(&client, &["LSET", &key, index, &future_micros.to_string()]).await;
     }
     let refused = limiter.peek(&three_calls).await;
     assert!(!refused.allowed && retry_after(&refused) <= WINDOW, "{refused:?}");

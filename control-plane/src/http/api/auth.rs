@@ -44,7 +44,7 @@ body! {
         /// Display name of the agent.
         required "name" name: DisplayName,
         required "publicKey" key: P256PublicKey,
-        /// Free-form data. It is returned when the agent is read.
+        /// Free-form data, which is returned when the agent is read.
         optional "metadata" metadata: Metadata,
     }
     /// A request for a challenge.
@@ -235,7 +235,7 @@ pub async fn revoke(
     FormOrJson(body): FormOrJson,
 ) -> Result<Json<RevocationResponse>, ApiError> {
     let RevocationRequest { token, hint } = body.read()?;
-    // The format of the token shows its kind, so the hint is not needed. It is accepted because OAuth clients send it.
+    // The format of the token shows its kind, so the hint is not needed. OAuth clients may send a hint anyway.
     drop(hint);
     operations::revoke_token(&state.context, expose(&token)).await?;
     Ok(Json(RevocationResponse {}))

@@ -42,7 +42,7 @@ body! {
     }
     /// Changes to a role. Absent fields keep their value.
     RoleChanges {
-        /// The new permissions. They replace all old ones.
+        /// The new permissions, which replace all old permissions.
         optional "permissions" permissions: Vec<Permission>,
         /// Description of the role, for human readers.
         optional "description" description: Description,

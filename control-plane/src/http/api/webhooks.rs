@@ -39,8 +39,8 @@ type ApiResult<T> = Result<T, ApiError>;
 /// A response with a status other than 200.
 type WithStatus<T> = (StatusCode, Json<T>);
 
-/// Declares the endpoints of one scope. Its parameters are the name of the module, the extractor that authorizes the caller, the
-/// path prefix, the infix of operation ids, the authorization errors, the path parameters and the security schemes.
+/// Declares the endpoints of one scope. The macro parameters are the name of the module, the extractor that authorizes the
+/// caller, the path prefix, the infix of operation ids, the authorization errors, the path parameters and the security schemes.
 macro_rules! endpoints {
     ($module:ident, $manager:ident, $base:literal, $infix:literal, ($($error:ident),+), ($($parameter:ident)?), $security:tt) => {
         pub mod $module {

@@ -36,7 +36,7 @@ pub const BODY_LIMIT: usize = 64 * 1024;
 const MAX_DISCARDED: usize = 2 * 1024 * 1024;
 
 /// Media type of a form, which OAuth clients send.
-const FORM: &str = "application/x-www-form-urlencoded";
+const FORM_MEDIA_TYPE: &str = "application/x-www-form-urlencoded";
 
 /// Maximum number of characters of client input that an error message repeats.
 const MAX_ECHO_CHARS: usize = 160;
@@ -155,8 +155,9 @@ pub fn parse_form_or_json(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyField
 /// such as a filter in front of this server, could interpret differently: with two content types, another charset or a
 /// content coding.
 fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
-    let is_untyped = !headers.contains_key(header::CONTENT_TYPE);
-    let is_json = (is_untyped && is_identity_encoded(headers)) || single_content_type(headers).is_some_and(is_json);
+    let has_no_content_type = !headers.contains_key(header::CONTENT_TYPE);
+    let is_json =
+        (has_no_content_type && is_identity_encoded(headers)) || single_content_type(headers).is_some_and(is_json);
     if is_json { Ok(()) } else { Err(ApiError::unsupported_media_type()) }
 }
 
@@ -174,7 +175,7 @@ fn is_identity_encoded(headers: &HeaderMap) -> bool {
 }
 
 fn is_form(content_type: &str) -> bool {
-    essence_in_utf8(content_type).is_some_and(|essence| essence == FORM)
+    essence_in_utf8(content_type).is_some_and(|essence| essence == FORM_MEDIA_TYPE)
 }
 
 fn is_json(content_type: &str) -> bool {

@@ -21,7 +21,7 @@ use utoipa::{
 const IDEMPOTENCY_KEY_HEADER: &str = "idempotency-key";
 
 /// Regular expression of the values that `IdempotencyKey::parse` accepts: with or without quotes.
-const PATTERN: &str = r#"^([!#-+\--~][!-+\--~]{0,254}|"([!#-\[\]-~]|\\["\\]){1,255}")$"#;
+const IDEMPOTENCY_KEY_PATTERN: &str = r#"^([!#-+\--~][!-+\--~]{0,254}|"([!#-\[\]-~]|\\["\\]){1,255}")$"#;
 
 /// The hash of the body of a request that has the header. An extension of the request.
 #[derive(Debug, Clone)]
@@ -57,7 +57,7 @@ impl IntoParams for IdempotencyHeader {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         let description = "A string that is unique to this request. If a request is sent again with the same key and body, \
                            it takes effect only once, and the response is the same. Keys are stored for 24 hours.";
-        let key = ObjectBuilder::new().schema_type(Type::String).pattern(Some(PATTERN));
+        let key = ObjectBuilder::new().schema_type(Type::String).pattern(Some(IDEMPOTENCY_KEY_PATTERN));
         let parameter = ParameterBuilder::new().name("Idempotency-Key").parameter_in(ParameterIn::Header);
         vec![parameter.description(Some(description)).schema(Some(key)).build()]
     }

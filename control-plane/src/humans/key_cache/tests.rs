@@ -22,14 +22,14 @@ impl Clock for ManualClock {
 struct FakeSource {
     kid: Mutex<Option<&'static str>>,
     fetches: AtomicUsize,
-    hangs: AtomicBool,
+    is_hanging: AtomicBool,
 }
 
 impl KeySource for Arc<FakeSource> {
     async fn fetch(&self) -> Result<JwkSet, impl Display + Send> {
         self.fetches.fetch_add(1, SeqCst);
         tokio::task::yield_now().await;
-        while self.hangs.load(SeqCst) {
+        while self.is_hanging.load(SeqCst) {
             tokio::task::yield_now().await;
         }
         let kid = self.kid.lock().unwrap().ok_or("unavailable")?;
@@ -49,7 +49,7 @@ struct KeyCacheFixture {
 fn fixture(kid: Option<&'static str>) -> KeyCacheFixture {
     let clock = Arc::new(ManualClock(AtomicU64::new(5_000_000)));
     let source =
-        Arc::new(FakeSource { kid: Mutex::new(kid), fetches: AtomicUsize::new(0), hangs: AtomicBool::default() });
+        Arc::new(FakeSource { kid: Mutex::new(kid), fetches: AtomicUsize::new(0), is_hanging: AtomicBool::default() });
     let lifetimes = CacheLifetimes { refresh_after: Duration::from_secs(100), max_age: Duration::from_secs(1000) };
     let metrics = Metrics::new(&LabelValues::default()).unwrap().jwks_fetches("test");
     let cache = Arc::new(KeyCache::new("test".into(), source.clone(), lifetimes, clock.clone(), metrics));
@@ -177,7 +177,7 @@ async fn hanging_issuer_does_not_delay_requests_with_cached_keys() {
     fixture.publish(None);
     fixture.advance(100.0);
     fixture.find("a").await.unwrap();
-    fixture.source.hangs.store(true, SeqCst);
+    fixture.source.is_hanging.store(true, SeqCst);
     fixture.advance(16.0);
     for _ in 0..3 {
         assert_eq!(fixture.find("a").await, Ok(()), "a request must not wait for the hanging fetch");
@@ -185,7 +185,7 @@ async fn hanging_issuer_does_not_delay_requests_with_cached_keys() {
         assert_eq!(fixture.fetches(), 3, "there must be only one fetch at a time");
     }
     fixture.publish(Some("b"));
-    fixture.source.hangs.store(false, SeqCst);
+    fixture.source.is_hanging.store(false, SeqCst);
     fixture.finish_background_fetch().await;
     assert_eq!((fixture.find("a").await, fixture.find("b").await), (INVALID, Ok(())), "the fetched keys must be used");
     fixture.publish(None);

@@ -31,7 +31,7 @@ use serde::Deserialize;
 body! {
     /// A new webhook.
     WebhookRequest {
-        /// URL to which events are sent. Its host is resolved now, and again for every delivery.
+        /// URL to which events are sent. The host is resolved now, and again for every delivery.
         required "url" url: TargetUrl,
         /// Event kinds to send. Default: all kinds.
         optional "events" events: EventFilter,
@@ -42,7 +42,7 @@ body! {
     WebhookChanges {
         /// New URL. Pending deliveries are sent to it too.
         optional "url" url: TargetUrl,
-        /// New event kinds to send. They apply to later events.
+        /// New event kinds to send. The change applies to later events.
         optional "events" events: EventFilter,
         /// Free text.
         optional "description" description: Description,

@@ -48,7 +48,7 @@ pub struct WebhookRecord {
     events: Vec<&'static str>,
     #[schema(value_type = schema::DescriptionSchema)]
     description: String,
-    /// `active`, `paused` (by a manager) or `disabled` (deliveries failed). Events are kept while it is not active.
+    /// `active`, `paused` (by a manager) or `disabled` (deliveries failed). Events are stored while the webhook is not active.
     #[schema(example = "active")]
     status: &'static str,
     /// `gone` (the receiver responded with 410) or `failing` (all attempts failed for five days); null if the webhook is not
