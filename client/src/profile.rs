@@ -192,16 +192,17 @@ impl Profiles {
     /// an action whose result they must save.
     pub fn check_writable(&self, name: &str) -> Result<(), ProfileError> {
         let path = self.path(name, "toml")?;
-        let temporary = self.write_temporary(&path, "write test\n")?;
-        fs::remove_file(&temporary).map_err(file_error(&temporary))
+        let temporary_path = self.write_temporary(&path, "write test\n")?;
+        fs::remove_file(&temporary_path).map_err(file_error(&temporary_path))
     }
 
     /// Returns whether the file permissions allow to save a profile. Creates and writes nothing.
     pub fn is_writable(&self, name: &str) -> Result<bool, ProfileError> {
         let path = self.path(name, "toml")?;
         // Saving replaces the file by a rename, so only the permissions of its directory matter.
-        let existing = path.ancestors().skip(1).find(|directory| directory.exists());
-        Ok(existing.is_some_and(|directory| rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()))
+        let existing_directory = path.ancestors().skip(1).find(|directory| directory.exists());
+        Ok(existing_directory
+            .is_some_and(|directory| rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()))
     }
 
     /// The names of the existing profiles, sorted.
@@ -215,23 +216,23 @@ impl Profiles {
 
     /// Writes a file atomically, with mode 0600 from the start.
     fn write(&self, path: &Path, text: &str) -> Result<(), ProfileError> {
-        let temporary = self.write_temporary(path, text)?;
-        fs::rename(&temporary, path).map_err(file_error(path))
+        let temporary_path = self.write_temporary(path, text)?;
+        fs::rename(&temporary_path, path).map_err(file_error(path))
     }
 
     /// Writes a temporary file next to `path`, with the process id in its name.
     fn write_temporary(&self, path: &Path, text: &str) -> Result<PathBuf, ProfileError> {
         self.create_directory()?;
-        let mut temporary = path.as_os_str().to_owned();
-        temporary.push(format!(".{}", std::process::id()));
-        let temporary = PathBuf::from(temporary);
-        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary);
+        let mut temporary_path = path.as_os_str().to_owned();
+        temporary_path.push(format!(".{}", std::process::id()));
+        let temporary_path = PathBuf::from(temporary_path);
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary_path);
         file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| {
             // Remove the incomplete file.
-            let _ignored = fs::remove_file(&temporary);
+            let _ignored = fs::remove_file(&temporary_path);
             file_error(path)(error)
         })?;
-        Ok(temporary)
+        Ok(temporary_path)
     }
 }
 

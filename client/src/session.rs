@@ -73,8 +73,8 @@ impl<S: Sign> Session<S> {
             Some(current) if now < current.refresh_at => return Ok(current.clone()),
             Some(current) => match self.refresh_or_login(current).await {
                 Err(error) if error.is_outage() && now < current.expires_at => {
-                    if let Some(wait) = error.retry_after() {
-                        current.refresh_at = now.saturating_add(wait).min(current.expires_at);
+                    if let Some(delay) = error.retry_after() {
+                        current.refresh_at = now.saturating_add(delay).min(current.expires_at);
                     }
                     return Ok(current.clone());
                 }

@@ -1,15 +1,15 @@
 //! Signers of challenges: a private key from a file, or an external command.
 //!
-//! An external command connects to a TPM, an HSM or a key agent. It reads the nonce from standard input and writes the
-//! signature (ECDSA P-256 with SHA-256) to standard output, as hex or as bytes, in the form r‖s or DER. It inherits
-//! standard error, so that it can prompt the user.
+//! An external command connects to a TPM, an HSM or a key agent. The command reads the nonce from standard input and
+//! writes the signature (ECDSA P-256 with SHA-256) to standard output, as hex or as bytes, in the form r‖s or DER. The
+//! command inherits standard error, so that it can prompt the user.
 
 use crate::{KeyError, PrivateKey};
 use countersign_identity::{P256PublicKey, public_key::EcdsaSignature};
 use std::{fmt, process::Stdio, time::Duration};
 use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
 
-/// The timeout of an external command. It is long enough to touch a security key or to type a PIN.
+/// The timeout of an external command, long enough for the user to touch a security key or to type a PIN.
 const COMMAND_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// A signer of nonces.
@@ -27,7 +27,8 @@ pub enum Signer {
     Command(SignerCommand),
 }
 
-/// An external command: a command line for `sh -c`. It may contain a PIN, so messages show only its first word.
+/// An external command: a command line for `sh -c`. Messages show only the first word, because the others may contain a
+/// PIN.
 #[derive(Clone)]
 pub struct SignerCommand(String);
 

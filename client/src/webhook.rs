@@ -156,7 +156,7 @@ pub struct Event {
 }
 
 #[derive(Deserialize)]
-struct Body {
+struct EventBody {
     event: String,
     timestamp: String,
     data: Value,
@@ -203,13 +203,13 @@ impl Verifier {
 
     /// Checks that at least one of the signatures is a signature of the concatenated `parts` with one of the secrets.
     fn check_signature(&self, signatures: &str, parts: &[&[u8]]) -> Result<(), WebhookError> {
-        let supported: Vec<_> =
+        let supported_signatures: Vec<_> =
             signatures.split(' ').filter_map(|signature| signature.strip_prefix(SIGNATURE_PREFIX)).collect();
-        if supported.is_empty() {
+        if supported_signatures.is_empty() {
             return Err(WebhookError::UnknownVersion);
         }
         let candidates: Vec<_> =
-            supported.into_iter().filter_map(|signature| STANDARD.decode(signature).ok()).collect();
+            supported_signatures.into_iter().filter_map(|signature| STANDARD.decode(signature).ok()).collect();
         let mut expected = self.secrets.iter().map(|WebhookSecret(key)| {
             let mut context = hmac::Context::with_key(key);
             for part in parts {
@@ -227,7 +227,7 @@ impl Verifier {
 impl SignedRequest<'_> {
     /// Parses the body as an event.
     pub fn event(&self) -> Result<Event, WebhookError> {
-        let Body { event: kind, timestamp, data } =
+        let EventBody { event: kind, timestamp, data } =
             serde_json::from_slice(self.body).map_err(|_| WebhookError::NotAnEvent)?;
         Ok(Event { id: self.id.to_owned(), kind, timestamp, data })
     }

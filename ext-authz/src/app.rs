@@ -11,7 +11,7 @@ use crate::{
     decide::TokenCache,
     metrics::Metrics,
     response::{HeaderNames, ResponseBuilder},
-    sync::{Follower, SyncTarget},
+    sync::{StreamClient, SyncTarget},
     view::{ApiKeyIndex, Views},
 };
 use countersign_process::{Clock, Readiness, Shutdown, admin, shutdown::DRAIN_TIMEOUT};
@@ -65,7 +65,7 @@ impl AuthorizerError {
 /// An authorizer that has bound its ports and does not serve yet.
 pub struct App {
     authorizer: Authorizer,
-    followers: Vec<Follower>,
+    stream_clients: Vec<StreamClient>,
     readiness: Readiness,
     metrics: Arc<Metrics>,
     check_listener: CheckListener,
@@ -82,7 +82,7 @@ impl App {
         let metrics = Arc::new(Metrics::new()?);
         let views = Arc::new(Views::new(sync.keys.len(), routes.default_service));
         let readiness = Readiness::default();
-        let followers = create_followers(&sync, &views, &metrics, &readiness, &clock)?;
+        let stream_clients = create_stream_clients(&sync, &views, &metrics, &readiness, &clock)?;
         let authorizer = Authorizer {
             views,
             cache: TokenCache::new(cache.tokens, metrics.cache_hits(), metrics.cache_misses()),
@@ -92,13 +92,13 @@ impl App {
             },
             metrics: Arc::clone(&metrics),
             clock,
-            invalid_rule_log: LogRateLimit::default(),
+            invalid_rule_log_limit: LogRateLimit::default(),
         };
         let check_listener =
             CheckListener::bind(&listen.grpc).await.map_err(|error| AuthorizerError::setting("listen.grpc", error))?;
         let admin_listener =
             TcpListener::bind(&listen.admin).await.map_err(|error| AuthorizerError::setting("listen.admin", error))?;
-        Ok(Self { authorizer, followers, readiness, metrics, check_listener, admin_listener })
+        Ok(Self { authorizer, stream_clients, readiness, metrics, check_listener, admin_listener })
     }
 
     /// The TCP address to which Envoy connects; `None` for a Unix socket.
@@ -113,17 +113,17 @@ impl App {
 
     /// Serves until shutdown is requested. Then answers the checks in progress, until the drain timeout at the latest.
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), AuthorizerError> {
-        let Self { authorizer, followers, readiness, metrics, check_listener, admin_listener } = self;
-        let mut follower_tasks: JoinSet<()> =
-            followers.into_iter().map(|follower| follower.run(shutdown.clone())).collect();
+        let Self { authorizer, stream_clients, readiness, metrics, check_listener, admin_listener } = self;
+        let mut stream_client_tasks: JoinSet<()> =
+            stream_clients.into_iter().map(|stream_client| stream_client.run(shutdown.clone())).collect();
         let checks = serve_checks(authorizer, check_listener, readiness.clone(), shutdown.clone());
         let admin = admin::serve(admin_listener, readiness, metrics.registry(), shutdown.clone());
         let servers = async { tokio::try_join!(checks, async { Ok(admin.await?) }) };
         tokio::select! {
             result = servers => result.map(|_| ()),
-            // Without its follower a view would only become stale. The process exits, so that the orchestrator restarts
-            // it.
-            Err(panic) = join_all(&mut follower_tasks) => Err(std::io::Error::other(panic).into()),
+            // Without its stream client a view would only become stale. The process exits, so that the orchestrator
+            // restarts it.
+            Err(panic) = join_all(&mut stream_client_tasks) => Err(std::io::Error::other(panic).into()),
             () = wait_for_drain_timeout(&shutdown) => {
                 tracing::warn!("aborted the connections that did not end within the drain timeout");
                 Ok(())
@@ -163,17 +163,17 @@ async fn wait_for_drain_timeout(shutdown: &Shutdown) {
     tokio::time::sleep(DRAIN_TIMEOUT).await;
 }
 
-fn create_followers(
+fn create_stream_clients(
     settings: &SyncSettings,
     views: &Arc<Views>,
     metrics: &Arc<Metrics>,
     readiness: &Readiness,
     clock: &Arc<dyn Clock>,
-) -> Result<Vec<Follower>, AuthorizerError> {
+) -> Result<Vec<StreamClient>, AuthorizerError> {
     let endpoint = sync_endpoint(settings)?;
     let max_staleness = Duration::from_secs(settings.max_staleness_seconds.into());
-    let create_follower = |(index, key): (usize, &ApiKey)| {
-        Ok(Follower {
+    let create_stream_client = |(index, key): (usize, &ApiKey)| {
+        Ok(StreamClient {
             key: ApiKeyIndex(index),
             target: SyncTarget { endpoint: endpoint.clone(), authorization: authorization_metadata(key)? },
             ping_interval: Duration::from_secs(settings.ping_seconds.into()),
@@ -185,7 +185,7 @@ fn create_followers(
             connected_service: None,
         })
     };
-    settings.keys.iter().enumerate().map(create_follower).collect()
+    settings.keys.iter().enumerate().map(create_stream_client).collect()
 }
 
 fn sync_endpoint(settings: &SyncSettings) -> Result<Endpoint, AuthorizerError> {

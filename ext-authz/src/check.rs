@@ -42,7 +42,7 @@ pub struct Authorizer {
     /// The source of the current time.
     pub clock: Arc<dyn Clock>,
     /// The rate limit of log lines about invalid rules.
-    pub invalid_rule_log: LogRateLimit,
+    pub invalid_rule_log_limit: LogRateLimit,
 }
 
 /// A decision, and the service of the route if it is known.
@@ -103,7 +103,7 @@ impl Authorizer {
         since_boot: Duration,
     ) -> Result<(Policy, Arc<View>), Reason> {
         let policy = Policy::from_extensions(&attributes.context_extensions).map_err(|error| {
-            if self.invalid_rule_log.allows(since_boot) {
+            if self.invalid_rule_log_limit.allows(since_boot) {
                 tracing::warn!(%error, "invalid rule on a route; its requests are denied");
             }
             Reason::RuleInvalid
@@ -142,13 +142,13 @@ fn http_attributes(request: &CheckRequest) -> Option<(&AttributeContext, &HttpRe
 /// Allows one log line per second. Without it, every request on a route with an invalid rule would write a log line.
 #[derive(Debug, Default)]
 pub struct LogRateLimit {
-    last_second: AtomicU64,
+    last_logged_second: AtomicU64,
 }
 
 impl LogRateLimit {
     fn allows(&self, since_boot: Duration) -> bool {
         let second = since_boot.as_secs();
-        self.last_second.swap(second, Ordering::Relaxed) != second
+        self.last_logged_second.swap(second, Ordering::Relaxed) != second
     }
 }
 

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 pub use values::{ApiKey, HeaderPrefix, ListenAddress, SyncUrl};
 
 /// The default file, which documents every key.
-const DEFAULTS: &str = include_str!("../config.default.toml");
+const DEFAULT_SETTINGS: &str = include_str!("../config.default.toml");
 
 /// All settings of the sidecar.
 #[derive(Debug, Clone, Deserialize)]
@@ -103,10 +103,10 @@ pub struct CacheSettings {
 pub enum ConfigError {
     /// A key or value is invalid.
     #[error(transparent)]
-    Layer(#[from] SettingsError),
+    Source(#[from] SettingsError),
     /// A required value is missing, out of range or contradicts another value.
     #[error("{0}")]
-    Inconsistent(&'static str),
+    Invalid(&'static str),
 }
 
 /// Reads the settings. Flags (dotted keys with values) override the environment, which overrides the file.
@@ -115,7 +115,7 @@ pub fn read(
     environment: Vec<(String, String)>,
     flags: Vec<(String, String)>,
 ) -> Result<Settings, ConfigError> {
-    let layers = Layers { defaults: DEFAULTS, file, environment, flags, ..Layers::default() };
+    let layers = Layers { defaults: DEFAULT_SETTINGS, file, environment, flags, ..Layers::default() };
     let settings: Settings = layers.read()?;
     settings.validate()?;
     Ok(settings)
@@ -125,16 +125,16 @@ impl Settings {
     fn validate(&self) -> Result<(), ConfigError> {
         let SyncSettings { keys, ping_seconds, max_staleness_seconds, url: _, ca: _ } = &self.sync;
         if keys.is_empty() {
-            return Err(ConfigError::Inconsistent(
+            return Err(ConfigError::Invalid(
                 "sync.keys: at least one service API key is required (in the environment: COUNTERSIGN_SYNC__KEYS, \
                  or COUNTERSIGN_SYNC__KEYS_FILE for a file with one key per line)",
             ));
         }
         if !(1..=60).contains(ping_seconds) {
-            return Err(ConfigError::Inconsistent("sync.ping_seconds: must be 1 to 60"));
+            return Err(ConfigError::Invalid("sync.ping_seconds: must be 1 to 60"));
         }
         if *max_staleness_seconds > 0 && max_staleness_seconds <= ping_seconds {
-            return Err(ConfigError::Inconsistent(
+            return Err(ConfigError::Invalid(
                 "sync.max_staleness_seconds: must be larger than sync.ping_seconds, or 0",
             ));
         }
@@ -156,10 +156,10 @@ fn deserialize_optional_service<'de, D: Deserializer<'de>>(deserializer: D) -> R
 mod tests {
     use super::*;
 
-    const KEY: &str = "svc_sk_0123456789";
+    const API_KEY: &str = "svc_sk_0123456789";
 
     fn read(flags: &[(&str, &str)]) -> Result<Settings, String> {
-        let environment = vec![("COUNTERSIGN_SYNC__KEYS".to_owned(), KEY.to_owned())];
+        let environment = vec![("COUNTERSIGN_SYNC__KEYS".to_owned(), API_KEY.to_owned())];
         let flags = flags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         super::read(None, environment, flags).map_err(|error| error.to_string())
     }
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn debug_output_and_errors_contain_no_api_keys() {
         let printed = format!("{:?}", read(&[]).unwrap());
-        assert!(!printed.contains(KEY), "{printed}");
+        assert!(!printed.contains(API_KEY), "{printed}");
         let error = read(&[("sync.keys", "secret word")]).unwrap_err();
         assert!(error.contains("sync.keys") && !error.contains("secret word"), "{error}");
     }

@@ -54,7 +54,7 @@ pub struct Denial {
     /// The agent, if the signature of the token is valid.
     pub agent: Option<AgentId>,
     /// The requirement of the route that the agent does not meet.
-    pub unmet: Option<UnmetRequirement>,
+    pub unmet_requirement: Option<UnmetRequirement>,
 }
 
 /// A requirement of a route that the agent does not meet, and what the agent has.
@@ -85,7 +85,7 @@ pub enum UnmetRequirement {
 
 impl From<Refusal> for Denial {
     fn from(refusal: Refusal) -> Self {
-        Self { refusal, agent: None, unmet: None }
+        Self { refusal, agent: None, unmet_requirement: None }
     }
 }
 
@@ -124,11 +124,11 @@ fn evaluate(
     let claims = token.claims();
     let agent = Some(claims.sub);
     let identity = VerifiedIdentity::evaluate(claims, &view.evaluation_context(claims), time.now)
-        .map_err(|refusal| Denial { refusal, agent, unmet: None })?;
-    check_policy(&identity, policy).map_err(|(reason, unmet)| Denial {
+        .map_err(|refusal| Denial { refusal, agent, unmet_requirement: None })?;
+    check_policy(&identity, policy).map_err(|(reason, unmet_requirement)| Denial {
         refusal: reason.into(),
         agent,
-        unmet: Some(unmet),
+        unmet_requirement: Some(unmet_requirement),
     })?;
     Ok(Decision::Verified(identity))
 }
@@ -163,9 +163,9 @@ fn check_policy(identity: &VerifiedIdentity, policy: &Policy) -> Result<(), (Rea
         return Err((Reason::RoleMissing, unmet_roles()));
     }
     if !require_permissions.iter().all(|permission| permissions.binary_search(permission).is_ok()) {
-        let unmet =
+        let unmet_requirement =
             UnmetRequirement::Permissions { required: require_permissions.clone(), actual: permissions.clone() };
-        return Err((Reason::PermissionMissing, unmet));
+        return Err((Reason::PermissionMissing, unmet_requirement));
     }
     if let Some(required) = min_trust_score.filter(|minimum| trust_score < minimum) {
         return Err((Reason::TrustTooLow, UnmetRequirement::TrustScore { required, actual: *trust_score }));

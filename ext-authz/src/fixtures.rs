@@ -8,21 +8,21 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use p256::pkcs8::EncodePrivateKey;
 
 pub const ISSUER: &str = "https://issuer.test";
-pub const SERVICE: ServiceId = ServiceId::from_bits(1);
-pub const AGENT: AgentId = AgentId::from_bits(2);
-pub const READER: RoleId = RoleId::from_bits(3);
-pub const TOKEN: TokenId = TokenId::from_bits(4);
-pub const SESSION: SessionId = SessionId::from_bits(5);
+pub const SERVICE_ID: ServiceId = ServiceId::from_bits(1);
+pub const AGENT_ID: AgentId = AgentId::from_bits(2);
+pub const READER_ROLE_ID: RoleId = RoleId::from_bits(3);
+pub const TOKEN_ID: TokenId = TokenId::from_bits(4);
+pub const SESSION_ID: SessionId = SessionId::from_bits(5);
 /// The claim `iat` of tokens, in Unix seconds.
-pub const ISSUED: i64 = 1_700_000_000;
+pub const ISSUED_AT: i64 = 1_700_000_000;
 /// The claim `rev` of tokens.
-pub const REV: i64 = 100;
+pub const TOKEN_REVISION: i64 = 100;
 
-/// A signing key that signs tokens.
-pub struct Signer(p256::SecretKey);
+/// An issuer that signs tokens with one key.
+pub struct TestIssuer(p256::SecretKey);
 
-impl Signer {
-    /// Creates the key whose bytes all equal `seed`.
+impl TestIssuer {
+    /// Creates an issuer whose private key is `seed` repeated 32 times.
     pub fn new(seed: u8) -> Self {
         Self(p256::SecretKey::from_slice(&[seed; 32]).unwrap())
     }
@@ -31,7 +31,7 @@ impl Signer {
         P256PublicKey::from_sec1(&self.0.public_key().to_sec1_bytes()).unwrap()
     }
 
-    pub fn point(&self) -> Vec<u8> {
+    pub fn public_point(&self) -> Vec<u8> {
         self.public_key().to_sec1().to_vec()
     }
 
@@ -52,14 +52,14 @@ pub fn role_name(text: &str) -> RoleName {
 pub fn claims() -> Claims {
     Claims {
         iss: ISSUER.into(),
-        sub: AGENT,
-        aud: SERVICE.to_string(),
-        iat: ISSUED,
-        nbf: ISSUED,
-        exp: ISSUED + 3600,
-        jti: TOKEN,
-        sid: SESSION,
-        rev: Revision::new(REV),
+        sub: AGENT_ID,
+        aud: SERVICE_ID.to_string(),
+        iat: ISSUED_AT,
+        nbf: ISSUED_AT,
+        exp: ISSUED_AT + 3600,
+        jti: TOKEN_ID,
+        sid: SESSION_ID,
+        rev: Revision::new(TOKEN_REVISION),
         name: "Reader".into(),
         roles: vec![role_name("reader")],
         permissions: vec![Permission::try_from("read").unwrap()],
@@ -71,7 +71,7 @@ pub fn claims() -> Claims {
 /// The definition of the role `reader`.
 pub fn reader_role() -> RoleDefinition {
     RoleDefinition {
-        id: READER,
+        id: READER_ROLE_ID,
         name: role_name("reader"),
         permissions: vec![Permission::try_from("read").unwrap()],
         created_revision: Revision::new(50),

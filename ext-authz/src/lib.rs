@@ -2,7 +2,7 @@
 //!
 //! The sidecar receives the sync stream of every service that it protects, stores a view of each service, and answers
 //! Envoy's `Check` calls from memory, without network, lock or database. While the control plane is unreachable, the
-//! sidecar continues to decide until a view is too old. It then denies all requests for that service.
+//! sidecar continues to decide until a view is too old. Then the sidecar denies all requests for that service.
 //!
 //! Depends on `identity`, which verifies tokens here and in the control plane; on `proto`, the messages of the stream;
 //! and on `process`. Invariant: missing data, invalid input and internal errors are denials with a reason.

@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     let environment =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     match config::read(config, environment.collect(), set) {
-        Ok(settings) => exit_code(run_with(settings)),
+        Ok(settings) => exit_code(run_with_settings(settings)),
         Err(error) => usage_error(&error),
     }
 }
@@ -58,7 +58,7 @@ fn usage_error(error: &dyn std::error::Error) -> ExitCode {
     ExitCode::from(USAGE_ERROR)
 }
 
-fn run_with(settings: Settings) -> Result<(), AuthorizerError> {
+fn run_with_settings(settings: Settings) -> Result<(), AuthorizerError> {
     telemetry::init(&settings.log).map_err(|error| AuthorizerError::Setting { key: "log", error })?;
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let shutdown = Shutdown::on_signals()?;

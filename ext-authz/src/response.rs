@@ -16,7 +16,7 @@ use envoy_types::{
     ext_authz::v3::pb::{CheckResponse, HeaderValueOption, HttpResponse, OkHttpResponse},
     pb::google::rpc::Status,
 };
-use header::{join_encoded, overwrite};
+use header::{join_encoded, overwriting_header};
 
 pub use header_names::HeaderNames;
 
@@ -58,8 +58,8 @@ impl ResponseBuilder {
         self.build(None, &Decision::Denied(Reason::Internal.into()), RequestHeaders::default())
     }
 
-    fn deny(&self, Denial { refusal, agent: _, unmet }: &Denial) -> HttpResponse {
-        denial::build(&self.names, *refusal, unmet.as_ref().filter(|_| self.explain_denials))
+    fn deny(&self, Denial { refusal, agent: _, unmet_requirement }: &Denial) -> HttpResponse {
+        denial::build(&self.names, *refusal, unmet_requirement.as_ref().filter(|_| self.explain_denials))
     }
 
     fn allow(
@@ -85,13 +85,13 @@ fn identity_headers(
 ) -> Vec<HeaderValueOption> {
     let VerifiedIdentity { agent, name, roles, permissions, trust_score, token } = identity;
     vec![
-        overwrite(&names.id, agent.to_string()),
-        overwrite(&names.name, join_encoded([name.as_str()])),
-        overwrite(&names.trust_score, trust_score.to_string()),
-        overwrite(&names.roles, join_encoded(roles.iter().map(RoleName::as_str))),
-        overwrite(&names.permissions, join_encoded(permissions.iter().map(Permission::as_str))),
-        overwrite(&names.service, service.map(|service| service.to_string()).unwrap_or_default()),
-        overwrite(&names.token_id, token.to_string()),
+        overwriting_header(&names.id, agent.to_string()),
+        overwriting_header(&names.name, join_encoded([name.as_str()])),
+        overwriting_header(&names.trust_score, trust_score.to_string()),
+        overwriting_header(&names.roles, join_encoded(roles.iter().map(RoleName::as_str))),
+        overwriting_header(&names.permissions, join_encoded(permissions.iter().map(Permission::as_str))),
+        overwriting_header(&names.service, service.map(|service| service.to_string()).unwrap_or_default()),
+        overwriting_header(&names.token_id, token.to_string()),
     ]
 }
 

@@ -3,8 +3,8 @@
 //! `sync` creates views from messages, and `decide` reads them. Invariants: a view is immutable, and a change creates a
 //! new view; this module does not read the clock.
 //!
-//! A view contains only agents that changed after the oldest valid token was issued. Its size therefore depends on the
-//! rate of change and not on the number of agents.
+//! A view contains only agents that changed after the oldest valid token was issued. The size of a view therefore
+//! depends on the rate of change and not on the number of agents.
 
 mod sharded_map;
 mod views;

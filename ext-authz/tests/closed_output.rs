@@ -11,7 +11,7 @@ use std::{
 };
 
 /// The exit code of a Rust program that panicked.
-const PANICKED: i32 = 101;
+const PANIC_EXIT_CODE: i32 = 101;
 
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_countersign-ext-authz"));
@@ -46,7 +46,7 @@ fn help_and_version_do_not_panic_if_stdout_is_full_or_closed() {
             let mut child = command(&[argument]).stdout(stdout).stderr(Stdio::piped()).spawn().unwrap();
             let mut stderr = String::new();
             child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
-            assert_ne!(child.wait().unwrap().code(), Some(PANICKED), "{argument}, {name}: {stderr}");
+            assert_ne!(child.wait().unwrap().code(), Some(PANIC_EXIT_CODE), "{argument}, {name}: {stderr}");
             assert!(!stderr.contains("panicked"), "{argument}, {name}: {stderr}");
         }
     }

@@ -249,11 +249,11 @@ fn current_roles(claims: &Claims, context: &EvaluationContext<'_>, now: Timestam
     if let Some(facet) = change.filter(|facet| facet.revision > claims.rev) {
         return context.roles.resolve(facet.value.iter().filter(|grant| grant.until.is_none_or(|end| now < end)));
     }
-    let claimed = claims.roles.iter().filter(is_active);
+    let claimed_roles = claims.roles.iter().filter(is_active);
     if claims.rev > context.revision && claims.roles.iter().all(|role| is_active(&role)) {
-        return (sorted(claimed.cloned()), sorted(claims.permissions.iter().cloned()));
+        return (sorted(claimed_roles.cloned()), sorted(claims.permissions.iter().cloned()));
     }
-    collect_sorted(claimed.filter_map(|name| context.roles.get_by_name(name, claims.rev)))
+    collect_sorted(claimed_roles.filter_map(|name| context.roles.get_by_name(name, claims.rev)))
 }
 
 fn collect_sorted<'a>(definitions: impl Iterator<Item = &'a RoleDefinition>) -> (Vec<RoleName>, Vec<Permission>) {

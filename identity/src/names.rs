@@ -104,12 +104,12 @@ mod tests {
         assert!(RoleName::try_from("e".repeat(65)).is_err());
         assert!(RoleName::try_from("").is_err());
         assert!(RoleName::try_from("billing, reader").is_ok());
-        for bad in [" a", "a ", "a\nb", "a\u{202e}b", "a\0b"] {
-            assert!(RoleName::try_from(bad).is_err(), "{bad:?}");
+        for invalid in [" a", "a ", "a\nb", "a\u{202e}b", "a\0b"] {
+            assert!(RoleName::try_from(invalid).is_err(), "{invalid:?}");
         }
         assert!(Permission::try_from("p".repeat(128)).is_ok());
-        for bad in ["p".repeat(129), String::new(), "a,b".into(), "a b".into(), "é".into()] {
-            assert!(Permission::try_from(bad.as_str()).is_err(), "{bad:?}");
+        for invalid in ["p".repeat(129), String::new(), "a,b".into(), "a b".into(), "é".into()] {
+            assert!(Permission::try_from(invalid.as_str()).is_err(), "{invalid:?}");
         }
     }
 }

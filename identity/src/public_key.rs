@@ -69,8 +69,8 @@ impl P256PublicKey {
 
     /// Accepts lines of any length, because libraries wrap PEM differently.
     fn from_spki_base64(text: &str) -> Option<Self> {
-        let compact: String = text.split_ascii_whitespace().collect();
-        let der = STANDARD.decode(compact).ok()?;
+        let base64: String = text.split_ascii_whitespace().collect();
+        let der = STANDARD.decode(base64).ok()?;
         let point = SubjectPublicKeyInfoRef::try_from(der.as_slice()).ok()?.subject_public_key.as_bytes()?;
         // The point must be compressed or uncompressed. p256 also parses the compact form, which no key format allows.
         matches!(point.first(), Some(2..=4)).then(|| p256::PublicKey::from_public_key_der(&der).ok())?.map(Self)
@@ -145,27 +145,27 @@ mod tests {
     use super::*;
     use p256::{SecretKey, ecdsa::signature::Signer, pkcs8::EncodePrivateKey};
 
-    fn secret() -> SecretKey {
+    fn secret_key() -> SecretKey {
         SecretKey::from_slice(&[7; 32]).unwrap()
     }
 
     fn pem() -> String {
-        secret().public_key().to_public_key_pem(LineEnding::LF).unwrap()
+        secret_key().public_key().to_public_key_pem(LineEnding::LF).unwrap()
     }
 
     #[test]
     fn fingerprint_is_the_same_for_every_encoding() {
-        let plain = P256PublicKey::from_pem(&pem()).unwrap();
-        let crlf = P256PublicKey::from_pem(&pem().replace('\n', "\r\n")).unwrap();
-        let sec1 = P256PublicKey::from_sec1(&plain.to_sec1()).unwrap();
-        assert_eq!(plain.fingerprint().unwrap(), crlf.fingerprint().unwrap());
-        assert_eq!(plain, sec1);
-        assert_eq!(P256PublicKey::from_pem(&plain.to_pem().unwrap()).unwrap(), plain);
+        let with_lf = P256PublicKey::from_pem(&pem()).unwrap();
+        let with_crlf = P256PublicKey::from_pem(&pem().replace('\n', "\r\n")).unwrap();
+        let from_point = P256PublicKey::from_sec1(&with_lf.to_sec1()).unwrap();
+        assert_eq!(with_lf.fingerprint().unwrap(), with_crlf.fingerprint().unwrap());
+        assert_eq!(with_lf, from_point);
+        assert_eq!(P256PublicKey::from_pem(&with_lf.to_pem().unwrap()).unwrap(), with_lf);
     }
 
     #[test]
     fn from_pem_reports_why_a_key_is_refused() {
-        let private = secret().to_pkcs8_pem(LineEnding::LF).unwrap();
+        let private = secret_key().to_pkcs8_pem(LineEnding::LF).unwrap();
         assert_eq!(P256PublicKey::from_pem(&private), Err(PublicKeyError::Private));
         assert_eq!(P256PublicKey::from_pem(&format!("{}{}", pem(), *private)), Err(PublicKeyError::Private));
         assert_eq!(P256PublicKey::from_pem(&pem().repeat(2)), Err(PublicKeyError::NotOnePublicKey));
@@ -197,14 +197,14 @@ mod tests {
     #[test]
     fn raw_and_der_signatures_verify_and_a_flipped_bit_fails() {
         let key = P256PublicKey::from_pem(&pem()).unwrap();
-        let signature: Signature = p256::ecdsa::SigningKey::from(secret()).sign(b"nonce");
+        let signature: Signature = p256::ecdsa::SigningKey::from(secret_key()).sign(b"nonce");
         let high_s = Signature::from_scalars(signature.r().to_bytes(), (-*signature.s()).to_bytes()).unwrap();
-        for good in [
+        for valid in [
             hex::encode(signature.to_bytes()),
             hex::encode(signature.to_der().as_bytes()),
             hex::encode(high_s.to_bytes()),
         ] {
-            let signature = EcdsaSignature::from_hex(&good).unwrap();
+            let signature = EcdsaSignature::from_hex(&valid).unwrap();
             assert!(key.verifies(&[b"other", b"nonce"], &signature));
             assert!(!key.verifies(&[b"other"], &signature));
         }
@@ -220,18 +220,18 @@ mod tests {
     fn from_hex_refuses_malformed_and_out_of_range_signatures() {
         let der = "3006020101020101";
         assert!(EcdsaSignature::from_hex(der).is_ok());
-        let order = "ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551";
-        for bad in [
+        let curve_order = "ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551";
+        for invalid in [
             String::new(),
             "zz".into(),
             "00".repeat(64),
-            format!("{order}{order}"),
+            format!("{curve_order}{curve_order}"),
             format!("{der}00"),
             "308106020101020101".into(),
             "300702020001020101".into(),
             "ab".repeat(500),
         ] {
-            assert!(EcdsaSignature::from_hex(&bad).is_err(), "{bad}");
+            assert!(EcdsaSignature::from_hex(&invalid).is_err(), "{invalid}");
         }
     }
 }

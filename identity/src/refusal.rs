@@ -45,7 +45,7 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// All reasons. Metrics use the list to create every series at zero.
+            /// All reasons for a denial. Metrics use the list to create every series at zero.
             pub const ALL: &'static [Self] = &[$($(Self::$name,)+)+];
 
             /// The name of the reason in error bodies, headers and metrics.

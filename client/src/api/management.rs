@@ -60,7 +60,7 @@ pub struct ListedKey {
 pub struct Page<T> {
     /// The items of the page.
     pub data: Vec<T>,
-    /// The position of the page.
+    /// The position of the page in the listing.
     pub pagination: Pagination,
 }
 
@@ -100,17 +100,17 @@ pub struct AgentWithRoles {
     pub agent_id: String,
     /// The display name.
     pub name: String,
-    /// `active`, `suspended` or `revoked`.
+    /// The status: `active`, `suspended` or `revoked`.
     pub status: String,
-    /// The trust score, from 0 to 5.
+    /// The trust score, from 0 to 100.
     pub trust_score: Value,
-    /// The hash of its public key, `sha256:…`.
+    /// The hash of the agent's public key, `sha256:…`.
     pub public_key_hash: String,
-    /// When it was registered (RFC 3339).
+    /// When the agent was registered (RFC 3339).
     pub created_at: String,
-    /// When it last logged in or refreshed its token (RFC 3339).
+    /// When the agent last logged in or refreshed its token (RFC 3339).
     pub last_seen_at: Option<String>,
-    /// The roles that it holds at the service.
+    /// The roles that the agent holds at the service.
     pub roles: Vec<AssignedRole>,
 }
 
@@ -123,16 +123,16 @@ pub struct AssignedRole {
     pub role_id: String,
     /// The name of the role.
     pub name: String,
-    /// When the assignment ends (RFC 3339); `None` if it has no end.
+    /// When the assignment ends (RFC 3339); `None` for a permanent assignment.
     pub expires_at: Option<String>,
 }
 
-/// Which agents are listed. A field that is `None` does not filter.
+/// A filter of agents. A field that is `None` matches every agent.
 #[derive(Debug, Default)]
 pub struct AgentFilter {
-    /// Agents that hold the role with this id.
+    /// Matches agents that hold the role with this id.
     pub role: Option<String>,
-    /// Agents with this status: `active`, `suspended` or `revoked`.
+    /// Matches agents with this status: `active`, `suspended` or `revoked`.
     pub status: Option<String>,
 }
 
@@ -201,6 +201,7 @@ impl Api {
         self.filtered_page(credential, path, offset, &[]).await
     }
 
+    /// Fetches a page of a filtered listing, from the item `offset`.
     async fn filtered_page<T: DeserializeOwned>(
         &self,
         credential: &SecretString,
@@ -294,8 +295,8 @@ impl Api {
         self.call(Method::GET, &["services", service, "agents", agent], Some(manager), None).await
     }
 
-    /// Lists a page of the agents that hold a role at the service, newest first. `manager` is an API key of scope `full`,
-    /// or the token of the owner.
+    /// Lists a page of the agents that hold a role at the service, newest first. `manager` is an API key of scope
+    /// `full`, or the token of the owner.
     pub async fn list_agents(
         &self,
         manager: &SecretString,

@@ -100,7 +100,7 @@ pub struct WebhookDelivery {
     pub response_body: Option<String>,
     /// Why the last attempt failed.
     pub failure: Option<String>,
-    /// The body of the request. Only [`Api::read_delivery`] returns it.
+    /// The body of the request. Only [`Api::read_delivery`] returns the body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<Value>,
 }

@@ -115,9 +115,9 @@ fn requests_are_accepted_for_five_minutes_before_and_after_their_time() {
         |now: i64| vector_verifier().verify(&valid_headers(), VECTOR_BODY, Timestamp::from_seconds(now)).map(|_| ());
     assert_eq!((verify_at(SENT_AT + 300), verify_at(SENT_AT + 301)), (Ok(()), Err(WebhookError::TooOld)));
     assert_eq!((verify_at(SENT_AT - 300), verify_at(SENT_AT - 301)), (Ok(()), Err(WebhookError::TooNew)));
-    let within = Timestamp::from_micros((SENT_AT + 300) * 1_000_000 + 999_999);
+    let last_valid_time = Timestamp::from_micros((SENT_AT + 300) * 1_000_000 + 999_999);
     assert!(
-        vector_verifier().verify(&valid_headers(), VECTOR_BODY, within).is_ok(),
+        vector_verifier().verify(&valid_headers(), VECTOR_BODY, last_valid_time).is_ok(),
         "fractions of a second must be ignored"
     );
     for seconds in [i64::MIN, i64::MAX] {
@@ -131,12 +131,12 @@ fn requests_are_accepted_for_five_minutes_before_and_after_their_time() {
 fn each_header_is_required_once_with_a_valid_value() {
     let verify = |headers: &HeaderMap| verify(&vector_verifier(), headers, VECTOR_BODY);
     for name in [ID, TIMESTAMP, SIGNATURE] {
-        let mut without = valid_headers();
-        let value = without.remove(name).unwrap();
-        assert_eq!(verify(&without), Err(WebhookError::Missing(name)));
-        let mut twice = valid_headers();
-        twice.append(name, value);
-        assert_eq!(verify(&twice), Err(WebhookError::Repeated(name)));
+        let mut incomplete_headers = valid_headers();
+        let value = incomplete_headers.remove(name).unwrap();
+        assert_eq!(verify(&incomplete_headers), Err(WebhookError::Missing(name)));
+        let mut repeated_headers = valid_headers();
+        repeated_headers.append(name, value);
+        assert_eq!(verify(&repeated_headers), Err(WebhookError::Repeated(name)));
         let mut not_ascii = valid_headers();
         not_ascii.insert(name, HeaderValue::from_bytes(b"\xff").unwrap());
         assert_eq!(verify(&not_ascii), Err(WebhookError::Unreadable(name)));

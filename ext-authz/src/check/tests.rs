@@ -4,7 +4,7 @@ mod fuzz;
 
 use super::*;
 use crate::{
-    fixtures::{ISSUED, ISSUER, REV, SERVICE, Signer, claims, reader_role},
+    fixtures::{ISSUED_AT, ISSUER, SERVICE_ID, TOKEN_REVISION, TestIssuer, claims, reader_role},
     response::HeaderNames,
     view::{ApiKeyIndex, Confirmation, ServiceSettings, Snapshot},
 };
@@ -21,7 +21,7 @@ struct FixedClock;
 
 impl Clock for FixedClock {
     fn now(&self) -> Timestamp {
-        Timestamp::from_seconds(ISSUED + 60)
+        Timestamp::from_seconds(ISSUED_AT + 60)
     }
 
     fn since_boot(&self) -> Duration {
@@ -44,20 +44,20 @@ impl Clock for PanickingClock {
 
 fn view() -> Arc<View> {
     let snapshot = Snapshot {
-        revision: Revision::new(REV),
+        revision: Revision::new(TOKEN_REVISION),
         floor: Revision::new(1),
         settings: ServiceSettings {
-            service: SERVICE,
+            service: SERVICE_ID,
             issuer: ISSUER.into(),
             accepts_unbound: true,
             max_staleness: Duration::from_mins(1),
         },
-        keys: KeySet::from_points([Signer::new(1).point()]).unwrap(),
+        keys: KeySet::from_points([TestIssuer::new(1).public_point()]).unwrap(),
         roles: [reader_role()].into_iter().collect(),
         agents: vec![],
         revocations: vec![],
     };
-    let (revision, floor) = (Revision::new(REV), Revision::new(1));
+    let (revision, floor) = (Revision::new(TOKEN_REVISION), Revision::new(1));
     Arc::new(View::from_snapshot(snapshot, None).confirm(Confirmation {
         revision,
         floor,
@@ -67,7 +67,7 @@ fn view() -> Arc<View> {
 
 fn authorizer(clock: impl Clock) -> Authorizer {
     let metrics = Arc::new(Metrics::new().unwrap());
-    metrics.init_service(SERVICE);
+    metrics.init_service(SERVICE_ID);
     let views = Arc::new(Views::new(1, None));
     views.publish(ApiKeyIndex(0), &view());
     Authorizer {
@@ -76,7 +76,7 @@ fn authorizer(clock: impl Clock) -> Authorizer {
         responses: ResponseBuilder { names: HeaderNames::new("x-agent-"), explain_denials: false },
         metrics,
         clock: Arc::new(clock),
-        invalid_rule_log: LogRateLimit::default(),
+        invalid_rule_log_limit: LogRateLimit::default(),
     }
 }
 
@@ -100,7 +100,7 @@ async fn check(authorizer: &Authorizer, request: CheckRequest) -> CheckResponse 
 fn expect_allowed(response: CheckResponse) -> OkHttpResponse {
     assert_eq!(response.status.unwrap().code, 0);
     match response.http_response {
-        Some(HttpResponse::OkResponse(ok)) => ok,
+        Some(HttpResponse::OkResponse(ok_response)) => ok_response,
         other => panic!("{other:?}"),
     }
 }
@@ -119,11 +119,11 @@ fn expect_denied(response: CheckResponse) -> (i32, String) {
 #[tokio::test]
 async fn removes_token_header_unless_the_route_forwards_it() {
     let authorizer = authorizer(FixedClock);
-    let bearer = format!("Bearer {}", Signer::new(1).sign(&claims()));
-    let ok =
+    let bearer = format!("Bearer {}", TestIssuer::new(1).sign(&claims()));
+    let ok_response =
         expect_allowed(check(&authorizer, request(&[("authorization", &bearer), ("x_agent_id", "root")], &[])).await);
-    assert_eq!(ok.headers_to_remove, ["authorization", "x_agent_id"]);
-    assert_eq!(ok.headers.len(), 7);
+    assert_eq!(ok_response.headers_to_remove, ["authorization", "x_agent_id"]);
+    assert_eq!(ok_response.headers.len(), 7);
     let both = [("authorization", "Basic dXNlcg=="), ("x-agent-token", bearer.as_str())];
     assert_eq!(expect_allowed(check(&authorizer, request(&both, &[])).await).headers_to_remove, ["x-agent-token"]);
     let forwarded = request(&both, &[("forward_token", "true")]);
@@ -132,13 +132,13 @@ async fn removes_token_header_unless_the_route_forwards_it() {
 
 #[tokio::test]
 async fn reads_headers_from_the_header_map_with_raw_values() {
-    let bearer = format!("Bearer {}", Signer::new(1).sign(&claims()));
+    let bearer = format!("Bearer {}", TestIssuer::new(1).sign(&claims()));
     let raw_header =
         |key: &str, value: &str| HeaderValue { key: key.into(), raw_value: value.into(), value: String::new() };
     let headers = vec![raw_header("authorization", &bearer), raw_header("x-agent.id", "root")];
     let http = HttpRequest { header_map: Some(HeaderMap { headers }), ..HttpRequest::default() };
-    let ok = expect_allowed(check(&authorizer(FixedClock), check_request(http, [].into())).await);
-    assert_eq!(ok.headers_to_remove, ["authorization", "x-agent.id"]);
+    let ok_response = expect_allowed(check(&authorizer(FixedClock), check_request(http, [].into())).await);
+    assert_eq!(ok_response.headers_to_remove, ["authorization", "x-agent.id"]);
 }
 
 #[tokio::test]
@@ -166,7 +166,7 @@ async fn every_verdict_has_a_counter_that_starts_at_zero() {
     check(&authorizer, request(&[], &[])).await;
     let text = prometheus::TextEncoder::new().encode_to_string(&authorizer.metrics.registry().gather()).unwrap();
     let line = |reason: &str, count: u32| {
-        format!(r#"countersign_authz_checks_total{{decision="deny",reason="{reason}",service="{SERVICE}"}} {count}"#)
+        format!(r#"countersign_authz_checks_total{{decision="deny",reason="{reason}",service="{SERVICE_ID}"}} {count}"#)
     };
     assert!(text.contains(&line("token_missing", 1)), "{text}");
     assert!(text.contains(&line("token_revoked", 0)), "{text}");

@@ -7,7 +7,7 @@ use countersign_identity::{
 };
 use envoy_types::pb::envoy::service::auth::v3::attribute_context::HttpRequest;
 
-const AUTHORIZATION: &str = "authorization";
+const AUTHORIZATION_HEADER: &str = "authorization";
 
 /// The token of a request and the header that contains it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub fn extract<'a>(headers: &[(&'a str, &'a [u8])]) -> TokenHeader<'a> {
     };
     let token_headers = headers_named(TOKEN_HEADER);
     let (headers, extract_token): (_, ExtractToken) = if token_headers.is_empty() {
-        (headers_named(AUTHORIZATION), from_authorization)
+        (headers_named(AUTHORIZATION_HEADER), from_authorization)
     } else {
         (token_headers, from_token_header)
     };

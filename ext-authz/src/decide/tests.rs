@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::{
-    fixtures::{AGENT, ISSUED, ISSUER, READER, REV, SERVICE, SESSION, Signer, claims, reader_role, role_name},
+    fixtures::{
+        AGENT_ID, ISSUED_AT, ISSUER, READER_ROLE_ID, SERVICE_ID, SESSION_ID, TOKEN_REVISION, TestIssuer, claims,
+        reader_role, role_name,
+    },
     view::{Confirmation, Delta, Revocation, RevokedSubject, ServiceSettings, Snapshot},
 };
 use countersign_identity::{
@@ -21,16 +24,16 @@ fn cache() -> TokenCache {
 
 fn unconfirmed_view() -> View {
     let settings = ServiceSettings {
-        service: SERVICE,
+        service: SERVICE_ID,
         issuer: ISSUER.into(),
         accepts_unbound: false,
         max_staleness: Duration::from_mins(1),
     };
     let snapshot = Snapshot {
-        revision: Revision::new(REV),
+        revision: Revision::new(TOKEN_REVISION),
         floor: Revision::new(10),
         settings,
-        keys: KeySet::from_points([Signer::new(1).point()]).unwrap(),
+        keys: KeySet::from_points([TestIssuer::new(1).public_point()]).unwrap(),
         roles: [reader_role()].into_iter().collect(),
         agents: vec![],
         revocations: vec![],
@@ -39,16 +42,16 @@ fn unconfirmed_view() -> View {
 }
 
 fn view() -> View {
-    let (revision, floor) = (Revision::new(REV), Revision::new(10));
+    let (revision, floor) = (Revision::new(TOKEN_REVISION), Revision::new(10));
     unconfirmed_view().confirm(Confirmation { revision, floor, ping_sent_at: CONFIRMED_AT })
 }
 
-fn time() -> CurrentTime {
-    CurrentTime { now: Timestamp::from_seconds(ISSUED + 60), since_boot: CONFIRMED_AT + Duration::from_secs(1) }
+fn current_time() -> CurrentTime {
+    CurrentTime { now: Timestamp::from_seconds(ISSUED_AT + 60), since_boot: CONFIRMED_AT + Duration::from_secs(1) }
 }
 
 fn decide_with_token(view: &View, policy: &Policy, token: &str) -> Decision {
-    decide(view, policy, PresentedToken::Unverified(token), time(), &cache())
+    decide(view, policy, PresentedToken::Unverified(token), current_time(), &cache())
 }
 
 fn reason(decision: &Decision) -> Option<Reason> {
@@ -58,35 +61,42 @@ fn reason(decision: &Decision) -> Option<Reason> {
     }
 }
 
-fn token_with(change: impl FnOnce(&mut Claims)) -> String {
+fn token_with_claims(change: impl FnOnce(&mut Claims)) -> String {
     let mut claims = claims();
     change(&mut claims);
-    Signer::new(1).sign(&claims)
+    TestIssuer::new(1).sign(&claims)
 }
 
-fn view_with(changes: AgentChanges) -> View {
-    view().apply(Delta { revision: Revision::new(REV + 9), agents: vec![(AGENT, changes)], ..Delta::default() })
+fn view_with_changes(changes: AgentChanges) -> View {
+    view().apply(Delta {
+        revision: Revision::new(TOKEN_REVISION + 9),
+        agents: vec![(AGENT_ID, changes)],
+        ..Delta::default()
+    })
 }
 
 fn view_with_status(status: AgentStatus, cutoff: i64) -> View {
     let value = StatusWithCutoff { status, cutoff: Revision::new(cutoff) };
-    view_with(AgentChanges {
-        status: Some(Versioned { revision: Revision::new(REV + 1), value }),
+    view_with_changes(AgentChanges {
+        status: Some(Versioned { revision: Revision::new(TOKEN_REVISION + 1), value }),
         ..AgentChanges::default()
     })
 }
 
 #[test]
 fn allows_valid_token_with_current_roles_and_trust() {
-    let Decision::Verified(identity) = decide_with_token(&view(), &Policy::default(), &token_with(|_| ())) else {
+    let Decision::Verified(identity) = decide_with_token(&view(), &Policy::default(), &token_with_claims(|_| ()))
+    else {
         panic!("the request is denied")
     };
-    assert_eq!((identity.agent, identity.roles), (AGENT, vec![role_name("reader")]));
+    assert_eq!((identity.agent, identity.roles), (AGENT_ID, vec![role_name("reader")]));
     let value = TrustScore::from_points(80.0).unwrap();
-    let trust_change =
-        AgentChanges { trust: Some(Versioned { revision: Revision::new(REV + 1), value }), ..AgentChanges::default() };
+    let trust_change = AgentChanges {
+        trust: Some(Versioned { revision: Revision::new(TOKEN_REVISION + 1), value }),
+        ..AgentChanges::default()
+    };
     let Decision::Verified(identity) =
-        decide_with_token(&view_with(trust_change), &Policy::default(), &token_with(|_| ()))
+        decide_with_token(&view_with_changes(trust_change), &Policy::default(), &token_with_claims(|_| ()))
     else {
         panic!("the request is denied")
     };
@@ -95,23 +105,23 @@ fn allows_valid_token_with_current_roles_and_trust() {
 
 #[test]
 fn denies_invalid_token_with_its_reason() {
-    let valid = token_with(|_| ());
+    let valid = token_with_claims(|_| ());
     let (header_and_claims, _) = valid.rsplit_once('.').unwrap();
-    let (_, other_signature) = Signer::new(1)
+    let (_, other_signature) = TestIssuer::new(1)
         .sign(&Claims { name: "Other".into(), ..claims() })
         .rsplit_once('.')
         .map(|(signed, signature)| (signed.to_owned(), signature.to_owned()))
         .unwrap();
     let cases = [
         ("not.a.token".to_owned(), Reason::TokenMalformed),
-        (Signer::new(2).sign(&claims()), Reason::TokenKeyUnknown),
+        (TestIssuer::new(2).sign(&claims()), Reason::TokenKeyUnknown),
         (format!("{header_and_claims}.{other_signature}"), Reason::TokenSignatureInvalid),
-        (token_with(|claims| claims.iss = "https://other.test".into()), Reason::TokenClaimsInvalid),
-        (token_with(|claims| claims.nbf = ISSUED + 91), Reason::TokenNotYetValid),
-        (token_with(|claims| claims.exp = ISSUED + 60), Reason::TokenExpired),
-        (token_with(|claims| claims.aud = ServiceId::from_bits(9).to_string()), Reason::TokenAudienceMismatch),
-        (token_with(|claims| claims.aud = ISSUER.into()), Reason::TokenUnbound),
-        (token_with(|claims| claims.rev = Revision::new(9)), Reason::TokenSuperseded),
+        (token_with_claims(|claims| claims.iss = "https://other.test".into()), Reason::TokenClaimsInvalid),
+        (token_with_claims(|claims| claims.nbf = ISSUED_AT + 91), Reason::TokenNotYetValid),
+        (token_with_claims(|claims| claims.exp = ISSUED_AT + 60), Reason::TokenExpired),
+        (token_with_claims(|claims| claims.aud = ServiceId::from_bits(9).to_string()), Reason::TokenAudienceMismatch),
+        (token_with_claims(|claims| claims.aud = ISSUER.into()), Reason::TokenUnbound),
+        (token_with_claims(|claims| claims.rev = Revision::new(9)), Reason::TokenSuperseded),
     ];
     for (token, expected) in cases {
         assert_eq!(reason(&decide_with_token(&view(), &Policy::default(), &token)), Some(expected));
@@ -120,28 +130,28 @@ fn denies_invalid_token_with_its_reason() {
 
 #[test]
 fn denies_agents_tokens_and_roles_revoked_after_issue() {
-    let token = token_with(|_| ());
+    let token = token_with_claims(|_| ());
     let reason_for = |view: &View| reason(&decide_with_token(view, &Policy::default(), &token));
     assert_eq!(reason_for(&view_with_status(AgentStatus::Suspended, 0)), Some(Reason::AgentSuspended));
     assert_eq!(reason_for(&view_with_status(AgentStatus::Revoked, 0)), Some(Reason::AgentRevoked));
     assert_eq!(
-        reason_for(&view_with_status(AgentStatus::Active, REV + 1)),
+        reason_for(&view_with_status(AgentStatus::Active, TOKEN_REVISION + 1)),
         Some(Reason::TokenRevoked),
         "the agent was reactivated"
     );
     assert_eq!(reason_for(&view_with_status(AgentStatus::Active, 0)), None);
-    let revision = Revision::new(REV + 1);
-    let revocations = vec![Revocation { revision, subject: RevokedSubject::Session(SESSION) }];
+    let revision = Revision::new(TOKEN_REVISION + 1);
+    let revocations = vec![Revocation { revision, subject: RevokedSubject::Session(SESSION_ID) }];
     assert_eq!(
         reason_for(&view().apply(Delta { revision, revocations, ..Delta::default() })),
         Some(Reason::TokenRevoked)
     );
     let roles = Some(Versioned { revision, value: vec![] });
-    assert_eq!(reason_for(&view_with(AgentChanges { roles, ..AgentChanges::default() })), Some(Reason::NoRole));
-    let grants = vec![RoleGrant { role: READER, until: Some(time().now) }];
+    assert_eq!(reason_for(&view_with_changes(AgentChanges { roles, ..AgentChanges::default() })), Some(Reason::NoRole));
+    let grants = vec![RoleGrant { role: READER_ROLE_ID, until: Some(current_time().now) }];
     let roles = Some(Versioned { revision, value: grants });
     assert_eq!(
-        reason_for(&view_with(AgentChanges { roles, ..AgentChanges::default() })),
+        reason_for(&view_with_changes(AgentChanges { roles, ..AgentChanges::default() })),
         Some(Reason::NoRole),
         "the role assignment has ended"
     );
@@ -149,7 +159,7 @@ fn denies_agents_tokens_and_roles_revoked_after_issue() {
 
 #[test]
 fn checks_requirements_of_the_route() {
-    let token = token_with(|_| ());
+    let token = token_with_claims(|_| ());
     let reason_for = |policy: Policy| reason(&decide_with_token(&view(), &policy, &token));
     let permission = |text| Permission::try_from(text).unwrap();
     let roles = |names: &[&str]| Policy {
@@ -164,7 +174,7 @@ fn checks_requirements_of_the_route() {
     let trust = |points| Policy { min_trust_score: TrustScore::from_points(points).ok(), ..Policy::default() };
     assert_eq!(reason_for(trust(50.0)), None);
     assert_eq!(reason_for(trust(50.01)), Some(Reason::TrustTooLow));
-    let without_roles = token_with(|claims| claims.roles.clear());
+    let without_roles = token_with_claims(|claims| claims.roles.clear());
     assert_eq!(reason(&decide_with_token(&view(), &Policy::default(), &without_roles)), Some(Reason::NoRole));
     let allows_unassigned = Policy { allow_unassigned: true, ..Policy::default() };
     assert_eq!(reason(&decide_with_token(&view(), &allows_unassigned, &without_roles)), None);
@@ -173,7 +183,7 @@ fn checks_requirements_of_the_route() {
 #[test]
 fn anonymous_route_still_refuses_invalid_tokens() {
     let anonymous = Policy { allow_anonymous: true, ..Policy::default() };
-    let decide_with = |policy: &Policy, token| decide(&view(), policy, token, time(), &cache());
+    let decide_with = |policy: &Policy, token| decide(&view(), policy, token, current_time(), &cache());
     assert_eq!(reason(&decide_with(&Policy::default(), PresentedToken::Absent)), Some(Reason::TokenMissing));
     assert_eq!(decide_with(&anonymous, PresentedToken::Absent), Decision::Anonymous);
     let repeated = PresentedToken::Invalid(Reason::TokenRepeated);
@@ -183,27 +193,29 @@ fn anonymous_route_still_refuses_invalid_tokens() {
 
 #[test]
 fn denies_when_view_is_unconfirmed_or_stale() {
-    let token = token_with(|_| ());
+    let token = token_with_claims(|_| ());
     assert_eq!(reason(&decide_with_token(&unconfirmed_view(), &Policy::default(), &token)), Some(Reason::ViewMissing));
     let reason_after = |seconds| {
-        let time = CurrentTime { since_boot: CONFIRMED_AT + Duration::from_secs(seconds), ..time() };
-        reason(&decide(&view(), &Policy::default(), PresentedToken::Unverified(&token), time, &cache()))
+        let current_time = CurrentTime { since_boot: CONFIRMED_AT + Duration::from_secs(seconds), ..current_time() };
+        reason(&decide(&view(), &Policy::default(), PresentedToken::Unverified(&token), current_time, &cache()))
     };
     assert_eq!((reason_after(59), reason_after(60)), (None, Some(Reason::ViewStale)));
 }
 
 #[test]
 fn cached_token_skips_only_the_signature_check() {
-    let (cache, token, policy) = (cache(), token_with(|_| ()), Policy::default());
-    let reason_for =
-        |view: &View, time| reason(&decide(view, &policy, PresentedToken::Unverified(&token), time, &cache));
-    assert_eq!(reason_for(&view(), time()), None);
-    assert!(cache.get(&CacheKey::new(SERVICE, &token)).is_some());
+    let (cache, token, policy) = (cache(), token_with_claims(|_| ()), Policy::default());
+    let reason_for = |view: &View, current_time| {
+        reason(&decide(view, &policy, PresentedToken::Unverified(&token), current_time, &cache))
+    };
+    assert_eq!(reason_for(&view(), current_time()), None);
+    assert!(cache.get(&CacheKey::new(SERVICE_ID, &token)).is_some());
     assert!(cache.get(&CacheKey::new(ServiceId::from_bits(9), &token)).is_none());
-    let at_expiry = CurrentTime { now: Timestamp::from_seconds(ISSUED + 3600), ..time() };
+    let at_expiry = CurrentTime { now: Timestamp::from_seconds(ISSUED_AT + 3600), ..current_time() };
     assert_eq!(reason_for(&view(), at_expiry), Some(Reason::TokenExpired));
-    let delta = Delta { revision: Revision::new(REV + 1), keys: Some(KeySet::default()), ..Delta::default() };
-    assert_eq!(reason_for(&view().apply(delta), time()), Some(Reason::TokenKeyUnknown));
+    let delta =
+        Delta { revision: Revision::new(TOKEN_REVISION + 1), keys: Some(KeySet::default()), ..Delta::default() };
+    assert_eq!(reason_for(&view().apply(delta), current_time()), Some(Reason::TokenKeyUnknown));
 }
 
 #[test]
@@ -216,29 +228,29 @@ fn denial_contains_the_agent_only_if_the_signature_is_valid() {
         Decision::Denied(denial) => denial.agent,
         Decision::Verified(_) | Decision::Anonymous => panic!("the request is allowed"),
     };
-    assert_eq!(denied_agent(&token_with(|_| ())), Some(AGENT));
-    assert_eq!(denied_agent(&Signer::new(2).sign(&claims())), None);
+    assert_eq!(denied_agent(&token_with_claims(|_| ())), Some(AGENT_ID));
+    assert_eq!(denied_agent(&TestIssuer::new(2).sign(&claims())), None);
 }
 
 #[test]
 fn denial_contains_the_unmet_requirement() {
-    let token = token_with(|_| ());
-    let unmet = |policy: &Policy, token: &str| match decide_with_token(&view(), policy, token) {
-        Decision::Denied(denial) => denial.unmet,
+    let token = token_with_claims(|_| ());
+    let unmet_requirement = |policy: &Policy, token: &str| match decide_with_token(&view(), policy, token) {
+        Decision::Denied(denial) => denial.unmet_requirement,
         Decision::Verified(_) | Decision::Anonymous => panic!("the request is allowed"),
     };
     let required = vec![role_name("reader"), role_name("writer")];
     let roles = Policy { require_roles: required.clone(), ..Policy::default() };
     let actual = vec![role_name("reader")];
-    assert_eq!(unmet(&roles, &token), Some(UnmetRequirement::Roles { required: required.clone(), actual }));
-    let without_roles = token_with(|claims| claims.roles.clear());
-    assert_eq!(unmet(&roles, &without_roles), Some(UnmetRequirement::Roles { required, actual: vec![] }));
+    assert_eq!(unmet_requirement(&roles, &token), Some(UnmetRequirement::Roles { required: required.clone(), actual }));
+    let without_roles = token_with_claims(|claims| claims.roles.clear());
+    assert_eq!(unmet_requirement(&roles, &without_roles), Some(UnmetRequirement::Roles { required, actual: vec![] }));
     let permission = |text| Permission::try_from(text).unwrap();
     let (required, actual) = (vec![permission("write")], vec![permission("read")]);
     let permissions = Policy { require_permissions: required.clone(), ..Policy::default() };
-    assert_eq!(unmet(&permissions, &token), Some(UnmetRequirement::Permissions { required, actual }));
+    assert_eq!(unmet_requirement(&permissions, &token), Some(UnmetRequirement::Permissions { required, actual }));
     let (required, actual) = (TrustScore::from_points(50.01).unwrap(), TrustScore::INITIAL);
     let trust = Policy { min_trust_score: Some(required), ..Policy::default() };
-    assert_eq!(unmet(&trust, &token), Some(UnmetRequirement::TrustScore { required, actual }));
-    assert_eq!(unmet(&Policy::default(), "not.a.token"), None);
+    assert_eq!(unmet_requirement(&trust, &token), Some(UnmetRequirement::TrustScore { required, actual }));
+    assert_eq!(unmet_requirement(&Policy::default(), "not.a.token"), None);
 }

@@ -1,35 +1,35 @@
 //! The HTTP response to a denied request: status, headers and error body.
 
-use super::{HeaderNames, header::overwrite};
+use super::{HeaderNames, header::overwriting_header};
 use crate::decide::UnmetRequirement;
 use countersign_identity::{Code, Permission, Reason, Refusal, RoleName, Timestamp, TrustScore};
 use envoy_types::ext_authz::v3::pb::{DeniedHttpResponse, HttpResponse, HttpStatus};
 use serde::Serialize;
 
 #[derive(Serialize)]
-struct Body<'a> {
-    error: Error<'a>,
+struct ErrorBody<'a> {
+    error: ErrorObject<'a>,
 }
 
 #[derive(Serialize)]
-struct Error<'a> {
+struct ErrorObject<'a> {
     code: &'static str,
     message: &'static str,
-    details: Details<'a>,
+    details: ErrorDetails<'a>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Details<'a> {
+struct ErrorDetails<'a> {
     reason: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     expired_at: Option<String>,
     #[serde(flatten)]
-    unmet: Option<Unmet<'a>>,
+    unmet_requirement: Option<RequirementDetails<'a>>,
 }
 
 #[derive(Serialize)]
-struct Unmet<'a> {
+struct RequirementDetails<'a> {
     required: Requirement<'a>,
     actual: Requirement<'a>,
 }
@@ -42,9 +42,9 @@ enum Requirement<'a> {
     TrustScore(TrustScore),
 }
 
-impl<'a> From<&'a UnmetRequirement> for Unmet<'a> {
-    fn from(unmet: &'a UnmetRequirement) -> Self {
-        match unmet {
+impl<'a> From<&'a UnmetRequirement> for RequirementDetails<'a> {
+    fn from(unmet_requirement: &'a UnmetRequirement) -> Self {
+        match unmet_requirement {
             UnmetRequirement::Roles { required, actual } => {
                 Self { required: Requirement::Roles(required), actual: Requirement::Roles(actual) }
             }
@@ -68,19 +68,23 @@ pub fn grpc_status(reason: Reason) -> i32 {
     code.into()
 }
 
-/// Builds the response that Envoy sends to the client. The error body contains `unmet` if it is `Some`.
-pub fn build(names: &HeaderNames, refusal: Refusal, unmet: Option<&UnmetRequirement>) -> HttpResponse {
+/// Builds the response that Envoy sends to the client. The error body contains the unmet requirement if there is one.
+pub fn build(names: &HeaderNames, refusal: Refusal, unmet_requirement: Option<&UnmetRequirement>) -> HttpResponse {
     let reason = refusal.reason;
     let mut headers = vec![
-        overwrite("content-type", "application/json".to_owned()),
-        overwrite(&names.reason, reason.as_str().to_owned()),
+        overwriting_header("content-type", "application/json".to_owned()),
+        overwriting_header(&names.reason, reason.as_str().to_owned()),
     ];
-    headers.extend(www_authenticate(reason).map(|challenge| overwrite("www-authenticate", challenge)));
+    headers.extend(www_authenticate(reason).map(|challenge| overwriting_header("www-authenticate", challenge)));
     if reason.code() == Code::ServiceUnavailable {
-        headers.push(overwrite("retry-after", "1".to_owned()));
+        headers.push(overwriting_header("retry-after", "1".to_owned()));
     }
     let status = HttpStatus { code: reason.code().status().into() };
-    HttpResponse::DeniedResponse(DeniedHttpResponse { status: Some(status), headers, body: error_body(refusal, unmet) })
+    HttpResponse::DeniedResponse(DeniedHttpResponse {
+        status: Some(status),
+        headers,
+        body: error_body(refusal, unmet_requirement),
+    })
 }
 
 /// The value of `WWW-Authenticate`. If the request had no token, the value is only the scheme (RFC 6750, section 3).
@@ -94,11 +98,15 @@ fn www_authenticate(reason: Reason) -> Option<String> {
     Some(format!(r#"Bearer error="{error}", error_description="{}""#, reason.message()))
 }
 
-fn error_body(Refusal { reason, expired_at }: Refusal, unmet: Option<&UnmetRequirement>) -> String {
+fn error_body(Refusal { reason, expired_at }: Refusal, unmet_requirement: Option<&UnmetRequirement>) -> String {
     let expired_at = expired_at.and_then(to_rfc3339);
-    let details = Details { reason: reason.as_str(), expired_at, unmet: unmet.map(Unmet::from) };
-    let error = Error { code: reason.code().as_str(), message: reason.message(), details };
-    serde_json::to_string(&Body { error }).unwrap_or_default()
+    let details = ErrorDetails {
+        reason: reason.as_str(),
+        expired_at,
+        unmet_requirement: unmet_requirement.map(RequirementDetails::from),
+    };
+    let error = ErrorObject { code: reason.code().as_str(), message: reason.message(), details };
+    serde_json::to_string(&ErrorBody { error }).unwrap_or_default()
 }
 
 fn to_rfc3339(time: Timestamp) -> Option<String> {

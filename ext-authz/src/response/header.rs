@@ -9,10 +9,10 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 /// Characters that are percent-encoded: control characters, the escape character `%` and the list separator `,`.
 const ENCODED_CHARACTERS: &AsciiSet = &CONTROLS.add(b'%').add(b',');
 
-/// Creates the instruction to set a header and overwrite the value of the client. It sets both `append` and
-/// `append_action`, because Envoy versions differ in which of the two they read and in its default.
+/// Creates a header option that overwrites the value of the client. `append` and `append_action` are both set, because
+/// Envoy versions differ in which of the two they read and in its default.
 #[expect(deprecated, reason = "older Envoy versions read only `append`")]
-pub fn overwrite(name: &str, value: String) -> HeaderValueOption {
+pub fn overwriting_header(name: &str, value: String) -> HeaderValueOption {
     HeaderValueOption {
         header: Some(HeaderValue { key: name.to_owned(), value, raw_value: vec![] }),
         append: Some(BoolValue { value: false }),

@@ -5,7 +5,7 @@ use crate::decide::UnmetRequirement;
 use countersign_identity::{AgentId, Refusal, Timestamp, TokenId, TrustScore};
 use envoy_types::ext_authz::v3::pb::{DeniedHttpResponse, HeaderAppendAction};
 
-const SERVICE: ServiceId = ServiceId::from_bits(1);
+const SERVICE_ID: ServiceId = ServiceId::from_bits(1);
 
 fn builder() -> ResponseBuilder {
     ResponseBuilder { names: HeaderNames::new("x-agent-"), explain_denials: false }
@@ -23,7 +23,7 @@ fn verified_identity() -> VerifiedIdentity {
 }
 
 fn build_allowed(decision: &Decision, names: &[&str], token_header: Option<&str>) -> OkHttpResponse {
-    let response = builder().build(Some(SERVICE), decision, RequestHeaders { names, token_header });
+    let response = builder().build(Some(SERVICE_ID), decision, RequestHeaders { names, token_header });
     assert_eq!(response.status.unwrap().code, 0);
     match response.http_response {
         Some(HttpResponse::OkResponse(ok)) => ok,
@@ -36,14 +36,14 @@ fn build_denied(refusal: Refusal) -> (i32, DeniedHttpResponse) {
 }
 
 fn build_denied_with(builder: &ResponseBuilder, denial: Denial) -> (i32, DeniedHttpResponse) {
-    let response = builder.build(Some(SERVICE), &Decision::Denied(denial), RequestHeaders::default());
+    let response = builder.build(Some(SERVICE_ID), &Decision::Denied(denial), RequestHeaders::default());
     match response.http_response {
         Some(HttpResponse::DeniedResponse(denied)) => (response.status.unwrap().code, denied),
         other => panic!("{other:?}"),
     }
 }
 
-fn pairs(headers: &[HeaderValueOption]) -> Vec<(&str, &str)> {
+fn names_and_values(headers: &[HeaderValueOption]) -> Vec<(&str, &str)> {
     headers
         .iter()
         .map(|option| option.header.as_ref().unwrap())
@@ -55,9 +55,9 @@ fn pairs(headers: &[HeaderValueOption]) -> Vec<(&str, &str)> {
 fn response_for_a_verified_agent_sets_seven_identity_headers() {
     let ok = build_allowed(&Decision::Verified(verified_identity()), &[], None);
     let (agent, service, token) =
-        (verified_identity().agent.to_string(), SERVICE.to_string(), verified_identity().token.to_string());
+        (verified_identity().agent.to_string(), SERVICE_ID.to_string(), verified_identity().token.to_string());
     assert_eq!(
-        pairs(&ok.headers),
+        names_and_values(&ok.headers),
         [
             ("x-agent-id", agent.as_str()),
             ("x-agent-name", "Gr%C3%B6%C3%9Fe%2C 100%25"),
@@ -104,7 +104,7 @@ fn removes_other_spellings_of_identity_headers_but_not_headers_that_it_sets() {
         "x_agent_token",
     ];
     assert_eq!(ok.headers_to_remove, removed);
-    for (name, _) in pairs(&ok.headers) {
+    for (name, _) in names_and_values(&ok.headers) {
         assert!(!ok.headers_to_remove.iter().any(|removed| removed.eq_ignore_ascii_case(name)), "{name}");
     }
 }
@@ -127,7 +127,7 @@ fn denial_of_an_expired_token_has_401_and_the_expiry_in_its_body() {
     assert_eq!(denied.body, expected);
     let challenge = r#"Bearer error="invalid_token", error_description="The agent access token has expired""#;
     assert_eq!(
-        pairs(&denied.headers),
+        names_and_values(&denied.headers),
         [("content-type", "application/json"), ("x-agent-reason", "token_expired"), ("www-authenticate", challenge)]
     );
 }
@@ -138,23 +138,24 @@ fn every_reason_has_a_nonzero_grpc_status_and_its_http_status() {
         let (code, denied) = build_denied((*reason).into());
         assert_ne!(code, 0);
         assert_eq!(denied.status.unwrap().code, i32::from(reason.code().status()));
-        let has_retry_after = pairs(&denied.headers).contains(&("retry-after", "1"));
+        let has_retry_after = names_and_values(&denied.headers).contains(&("retry-after", "1"));
         assert_eq!(has_retry_after, reason.code().status() == 503);
         assert!(!reason.message().contains(['"', '\\']), "the message must fit into a quoted string");
     }
     let (_, token_missing) = build_denied(Reason::TokenMissing.into());
-    assert!(pairs(&token_missing.headers).contains(&("www-authenticate", "Bearer")));
+    assert!(names_and_values(&token_missing.headers).contains(&("www-authenticate", "Bearer")));
     let (_, no_role) = build_denied(Reason::NoRole.into());
     let challenge = r#"Bearer error="insufficient_scope", error_description="The agent holds no role at this service""#;
-    assert!(pairs(&no_role.headers).contains(&("www-authenticate", challenge)));
+    assert!(names_and_values(&no_role.headers).contains(&("www-authenticate", challenge)));
 }
 
 #[test]
 fn denial_body_contains_the_unmet_requirement_only_if_configured() {
     let permissions = |names: &[&str]| names.iter().map(|name| Permission::try_from(*name).unwrap()).collect();
-    let unmet =
+    let unmet_requirement =
         UnmetRequirement::Permissions { required: permissions(&["read", "write"]), actual: permissions(&["read"]) };
-    let denial = Denial { refusal: Reason::PermissionMissing.into(), agent: None, unmet: Some(unmet) };
+    let denial =
+        Denial { refusal: Reason::PermissionMissing.into(), agent: None, unmet_requirement: Some(unmet_requirement) };
     let body_without_requirement = concat!(
         r#"{"error":{"code":"INSUFFICIENT_PERMISSIONS","message":"The agent lacks a required permission","#,
         r#""details":{"reason":"permission_missing"}}}"#
@@ -167,10 +168,12 @@ fn denial_body_contains_the_unmet_requirement_only_if_configured() {
     );
     assert_eq!(build_denied_with(&explaining_builder, denial).1.body, body_with_requirement);
     let (required, actual) = (TrustScore::from_points(62.5).unwrap(), TrustScore::INITIAL);
-    let unmet = Some(UnmetRequirement::TrustScore { required, actual });
-    let body =
-        build_denied_with(&explaining_builder, Denial { refusal: Reason::TrustTooLow.into(), agent: None, unmet })
-            .1
-            .body;
+    let unmet_requirement = Some(UnmetRequirement::TrustScore { required, actual });
+    let body = build_denied_with(
+        &explaining_builder,
+        Denial { refusal: Reason::TrustTooLow.into(), agent: None, unmet_requirement },
+    )
+    .1
+    .body;
     assert!(body.contains(r#""required":{"trustScore":62.5},"actual":{"trustScore":50}"#), "{body}");
 }

@@ -1,9 +1,8 @@
-//! The client of the sync stream of one API key. It connects, receives messages, and reconnects with exponential
-//! backoff.
+//! The client of the sync stream of one API key: connects, receives messages, and reconnects with exponential backoff.
 
 use super::{
     decode::MessageError,
-    session::{PingTimeout, Session, SessionUpdate},
+    stream::{PingTimeout, StreamState, ViewUpdate},
 };
 use crate::{
     metrics::Metrics,
@@ -50,7 +49,7 @@ pub struct SyncTarget {
 }
 
 /// Receives the sync stream of one API key and publishes its views.
-pub struct Follower {
+pub struct StreamClient {
     /// The API key, by its index in the settings.
     pub key: ApiKeyIndex,
     /// The control plane.
@@ -89,20 +88,20 @@ enum StreamError {
     Closed,
 }
 
-impl Follower {
+impl StreamClient {
     /// Receives the stream, and reopens it when it ends, until shutdown is requested.
     pub async fn run(mut self, shutdown: Shutdown) {
         let mut backoff = new_backoff();
         let mut view = None;
         loop {
-            let mut session = Session::resume(view, self.max_staleness);
+            let mut stream_state = StreamState::resume(view, self.max_staleness);
             let error = tokio::select! {
                 () = shutdown.requested() => return,
-                Err(error) = self.follow(&mut session) => error,
+                Err(error) = self.follow(&mut stream_state) => error,
             };
-            view = session.view();
+            view = stream_state.view();
             self.report(&error, view.as_ref().map(|view| view.service()));
-            if session.was_confirmed() {
+            if stream_state.was_confirmed() {
                 backoff = new_backoff();
             }
             tokio::select! {
@@ -131,23 +130,23 @@ impl Follower {
         }
     }
 
-    async fn follow(&mut self, session: &mut Session) -> Result<Infallible, StreamError> {
+    async fn follow(&mut self, stream_state: &mut StreamState) -> Result<Infallible, StreamError> {
         let (requests, request_stream) = mpsc::channel(REQUEST_QUEUE_LEN);
-        requests.try_send(session.hello()).map_err(|_| StreamError::Closed)?;
-        requests.try_send(session.ping(self.clock.since_boot())?).map_err(|_| StreamError::Closed)?;
-        let opened = timeout(self.ping_interval * OPEN_TIMEOUT_PINGS, self.open(request_stream)).await;
-        let mut responses = opened.map_err(|_| StreamError::OpenTimeout)??;
+        requests.try_send(stream_state.hello()).map_err(|_| StreamError::Closed)?;
+        requests.try_send(stream_state.ping(self.clock.since_boot())?).map_err(|_| StreamError::Closed)?;
+        let open_result = timeout(self.ping_interval * OPEN_TIMEOUT_PINGS, self.open(request_stream)).await;
+        let mut responses = open_result.map_err(|_| StreamError::OpenTimeout)??;
         let mut ping_timer = interval(self.ping_interval);
         ping_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ping_timer.reset();
         loop {
             tokio::select! {
                 message = responses.message() => {
-                    let update = session.apply(message?.ok_or(StreamError::Closed)?)?;
+                    let update = stream_state.apply(message?.ok_or(StreamError::Closed)?)?;
                     self.publish(update);
                 }
                 _ = ping_timer.tick() => {
-                    requests.try_send(session.ping(self.clock.since_boot())?).map_err(|_| StreamError::Closed)?;
+                    requests.try_send(stream_state.ping(self.clock.since_boot())?).map_err(|_| StreamError::Closed)?;
                 }
             }
         }
@@ -163,11 +162,11 @@ impl Follower {
         Ok(client.follow(request).await?.into_inner())
     }
 
-    fn publish(&mut self, update: SessionUpdate) {
+    fn publish(&mut self, update: ViewUpdate) {
         let (view, ping_sent_at) = match update {
-            SessionUpdate::View(view) => (view, None),
-            SessionUpdate::Confirmed(view, ping_sent_at) => (view, Some(ping_sent_at)),
-            SessionUpdate::NoChange => return,
+            ViewUpdate::View(view) => (view, None),
+            ViewUpdate::Confirmed(view, ping_sent_at) => (view, Some(ping_sent_at)),
+            ViewUpdate::NoChange => return,
         };
         let service = view.service();
         self.metrics.init_service(service);

@@ -40,7 +40,7 @@ fn invalid(part: &'static str, value: &impl ToString, error: &(impl ToString + ?
 
 /// A parsed page of a snapshot.
 #[derive(Debug)]
-pub struct Page {
+pub struct ParsedPage {
     /// The revision of the snapshot, which is the same on every page.
     pub revision: Revision,
     /// The floor of the snapshot, which is the same on every page.
@@ -67,7 +67,7 @@ pub struct SnapshotHeader {
 }
 
 /// Parses a page of a snapshot.
-pub fn parse_page(message: v1::SnapshotPage) -> Result<Page> {
+pub fn parse_page(message: v1::SnapshotPage) -> Result<ParsedPage> {
     let v1::SnapshotPage { revision, floor, info, keys, roles, agents, revocations, last } = message;
     let header = match info {
         Some(info) => Some(SnapshotHeader {
@@ -78,7 +78,7 @@ pub fn parse_page(message: v1::SnapshotPage) -> Result<Page> {
         None if keys.is_some() || roles.is_some() => return Err(MessageError::Missing("info of a snapshot")),
         None => None,
     };
-    Ok(Page {
+    Ok(ParsedPage {
         revision: parse_revision("revision", revision)?,
         floor: Revision::new(floor),
         header,

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
     use crate::view::{
         Confirmation,
-        tests::{SERVICE, snapshot},
+        tests::{SERVICE_ID, snapshot},
     };
     use countersign_identity::Revision;
 
@@ -95,8 +95,8 @@ mod tests {
         let views = Views::new(2, None);
         assert_eq!(views.resolve(Some(other)).unwrap_err(), Reason::ViewMissing);
         assert_eq!(views.resolve(None).unwrap_err(), Reason::ViewMissing);
-        views.publish(ApiKeyIndex(0), &view(SERVICE, 10, 1));
-        assert_eq!(views.resolve(Some(SERVICE)).unwrap().service(), SERVICE);
+        views.publish(ApiKeyIndex(0), &view(SERVICE_ID, 10, 1));
+        assert_eq!(views.resolve(Some(SERVICE_ID)).unwrap().service(), SERVICE_ID);
         assert_eq!(views.resolve(Some(other)).unwrap_err(), Reason::ViewMissing);
         views.publish(ApiKeyIndex(1), &view(other, 10, 1));
         assert_eq!(views.resolve(Some(ServiceId::from_bits(7))).unwrap_err(), Reason::ServiceUnknown);
@@ -107,14 +107,14 @@ mod tests {
     fn resolve_returns_the_newest_current_view_of_a_service() {
         let views = Views::new(2, None);
         let resolved_revision = |views: &Views| views.resolve(None).unwrap().revision().number();
-        views.publish(ApiKeyIndex(0), &view(SERVICE, 10, 5));
-        views.publish(ApiKeyIndex(1), &view(SERVICE, 11, 4));
+        views.publish(ApiKeyIndex(0), &view(SERVICE_ID, 10, 5));
+        views.publish(ApiKeyIndex(1), &view(SERVICE_ID, 11, 4));
         assert_eq!(
             resolved_revision(&views),
             11,
             "the view with the higher revision was confirmed only slightly earlier"
         );
-        views.publish(ApiKeyIndex(0), &view(SERVICE, 10, 15));
+        views.publish(ApiKeyIndex(0), &view(SERVICE_ID, 10, 15));
         assert_eq!(resolved_revision(&views), 10, "the confirmation of the other view is too old");
         views.publish(ApiKeyIndex(1), &Arc::new(View::from_snapshot(snapshot(12), None)));
         assert_eq!(resolved_revision(&views), 10, "the other view was never confirmed");

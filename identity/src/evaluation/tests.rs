@@ -3,11 +3,11 @@ use crate::{Refusal, SessionId};
 use proptest::prelude::*;
 
 const ISSUER: &str = "https://id.example";
-const SERVICE: ServiceId = ServiceId::from_bits(1);
-const OTHER_SERVICE: ServiceId = ServiceId::from_bits(2);
-const ISSUED: i64 = 1_000_000;
+const SERVICE_ID: ServiceId = ServiceId::from_bits(1);
+const OTHER_SERVICE_ID: ServiceId = ServiceId::from_bits(2);
+const ISSUED_AT: i64 = 1_000_000;
 
-fn name(text: &str) -> RoleName {
+fn role_name(text: &str) -> RoleName {
     RoleName::try_from(text).unwrap()
 }
 
@@ -15,11 +15,11 @@ fn permission(text: &str) -> Permission {
     Permission::try_from(text).unwrap()
 }
 
-fn role(id: u128, role_name: &str, permissions: &[&str], created_revision: i64) -> RoleDefinition {
+fn role(id: u128, name: &str, permissions: &[&str], created_revision: i64) -> RoleDefinition {
     let permissions = permissions.iter().map(|text| permission(text)).collect();
     RoleDefinition {
         id: RoleId::from_bits(id),
-        name: name(role_name),
+        name: role_name(name),
         permissions,
         created_revision: Revision::new(created_revision),
     }
@@ -30,15 +30,15 @@ fn token() -> Claims {
     Claims {
         iss: ISSUER.into(),
         sub: AgentId::from_bits(7),
-        aud: SERVICE.to_string(),
-        iat: ISSUED,
-        nbf: ISSUED,
-        exp: ISSUED + 3600,
+        aud: SERVICE_ID.to_string(),
+        iat: ISSUED_AT,
+        nbf: ISSUED_AT,
+        exp: ISSUED_AT + 3600,
         jti: TokenId::from_bits(8),
         sid: SessionId::from_bits(9),
         rev: Revision::new(10),
         name: "Agent".into(),
-        roles: vec![name("reader")],
+        roles: vec![role_name("reader")],
         permissions: vec![permission("read")],
         trust_score: TrustScore::INITIAL,
         until: BTreeMap::new(),
@@ -49,7 +49,7 @@ fn role_table() -> RoleTable {
     [role(1, "reader", &["read"], 5), role(2, "writer", &["read", "write"], 5)].into_iter().collect()
 }
 
-struct Setup {
+struct EvaluationSetup {
     roles: RoleTable,
     agent: AgentChanges,
     revision: i64,
@@ -58,17 +58,17 @@ struct Setup {
     revoked: bool,
 }
 
-impl Default for Setup {
+impl Default for EvaluationSetup {
     fn default() -> Self {
         let agent = AgentChanges::default();
         Self { roles: role_table(), agent, revision: 20, floor: 0, accepts_unbound: true, revoked: false }
     }
 }
 
-impl Setup {
+impl EvaluationSetup {
     fn evaluate(&self, claims: &Claims, seconds: i64) -> Result<VerifiedIdentity, Refusal> {
         let context = EvaluationContext {
-            service: SERVICE,
+            service: SERVICE_ID,
             issuer: ISSUER,
             accepts_unbound: self.accepts_unbound,
             revision: Revision::new(self.revision),
@@ -81,7 +81,7 @@ impl Setup {
     }
 
     fn roles(&self, claims: &Claims) -> Vec<String> {
-        self.evaluate(claims, ISSUED).unwrap().roles.iter().map(ToString::to_string).collect()
+        self.evaluate(claims, ISSUED_AT).unwrap().roles.iter().map(ToString::to_string).collect()
     }
 
     fn refusal(&self, claims: &Claims, seconds: i64) -> Reason {
@@ -103,99 +103,109 @@ fn status(status: AgentStatus, cutoff: i64) -> StatusWithCutoff {
 
 #[test]
 fn checks_exp_exactly_and_nbf_and_iat_with_leeway() {
-    let setup = Setup::default();
-    assert!(setup.evaluate(&token(), ISSUED + 3599).is_ok());
-    assert_eq!(setup.evaluate(&token(), ISSUED + 3600), Err(Refusal::expired(Timestamp::from_seconds(ISSUED + 3600))));
-    assert!(setup.evaluate(&token(), ISSUED - 30).is_ok());
-    assert_eq!(setup.refusal(&token(), ISSUED - 31), Reason::TokenNotYetValid);
-    let issued_later = Claims { iat: ISSUED + 31, ..token() };
-    assert_eq!(setup.refusal(&issued_later, ISSUED), Reason::TokenNotYetValid);
+    let setup = EvaluationSetup::default();
+    assert!(setup.evaluate(&token(), ISSUED_AT + 3599).is_ok());
+    assert_eq!(
+        setup.evaluate(&token(), ISSUED_AT + 3600),
+        Err(Refusal::expired(Timestamp::from_seconds(ISSUED_AT + 3600)))
+    );
+    assert!(setup.evaluate(&token(), ISSUED_AT - 30).is_ok());
+    assert_eq!(setup.refusal(&token(), ISSUED_AT - 31), Reason::TokenNotYetValid);
+    let issued_later = Claims { iat: ISSUED_AT + 31, ..token() };
+    assert_eq!(setup.refusal(&issued_later, ISSUED_AT), Reason::TokenNotYetValid);
 }
 
 #[test]
 fn refuses_other_issuers_and_audiences() {
-    let mut setup = Setup::default();
+    let mut setup = EvaluationSetup::default();
     assert_eq!(
-        setup.refusal(&Claims { iss: "https://other.example".into(), ..token() }, ISSUED),
+        setup.refusal(&Claims { iss: "https://other.example".into(), ..token() }, ISSUED_AT),
         Reason::TokenClaimsInvalid
     );
     assert_eq!(
-        setup.refusal(&Claims { aud: OTHER_SERVICE.to_string(), ..token() }, ISSUED),
+        setup.refusal(&Claims { aud: OTHER_SERVICE_ID.to_string(), ..token() }, ISSUED_AT),
         Reason::TokenAudienceMismatch
     );
-    assert_eq!(setup.refusal(&Claims { aud: "anything".into(), ..token() }, ISSUED), Reason::TokenAudienceMismatch);
+    assert_eq!(setup.refusal(&Claims { aud: "anything".into(), ..token() }, ISSUED_AT), Reason::TokenAudienceMismatch);
     let unbound = Claims { aud: ISSUER.into(), roles: vec![], permissions: vec![], ..token() };
     assert!(setup.roles(&unbound).is_empty());
     setup.agent.roles = Some(versioned(11, vec![grant(1, None)]));
     assert_eq!(setup.roles(&unbound), ["reader"], "a role assigned later applies");
     setup.accepts_unbound = false;
-    assert_eq!(setup.refusal(&unbound, ISSUED), Reason::TokenUnbound);
+    assert_eq!(setup.refusal(&unbound, ISSUED_AT), Reason::TokenUnbound);
 }
 
 #[test]
 fn newer_revision_of_each_facet_wins() {
-    let mut setup = Setup::default();
+    let mut setup = EvaluationSetup::default();
     setup.agent.roles = Some(versioned(10, vec![grant(2, None)]));
     assert_eq!(setup.roles(&token()), ["reader"], "the token wins if the revisions are equal");
     setup.agent.roles = Some(versioned(11, vec![grant(2, None)]));
-    let identity = setup.evaluate(&token(), ISSUED).unwrap();
-    assert_eq!(identity.roles, [name("writer")]);
+    let identity = setup.evaluate(&token(), ISSUED_AT).unwrap();
+    assert_eq!(identity.roles, [role_name("writer")]);
     assert_eq!(identity.permissions, [permission("read"), permission("write")]);
     assert_eq!(identity.trust_score, TrustScore::INITIAL, "a change of roles does not affect trust");
     setup.agent.trust = Some(versioned(11, TrustScore::MAX));
-    assert_eq!(setup.evaluate(&token(), ISSUED).unwrap().trust_score, TrustScore::MAX);
+    assert_eq!(setup.evaluate(&token(), ISSUED_AT).unwrap().trust_score, TrustScore::MAX);
 }
 
 #[test]
 fn checks_status_before_cutoff_before_revocation() {
-    let mut setup = Setup { revoked: true, ..Setup::default() };
+    let mut setup = EvaluationSetup { revoked: true, ..EvaluationSetup::default() };
     setup.agent.status = Some(versioned(11, status(AgentStatus::Suspended, 11)));
-    assert_eq!(setup.refusal(&token(), ISSUED), Reason::AgentSuspended);
+    assert_eq!(setup.refusal(&token(), ISSUED_AT), Reason::AgentSuspended);
     setup.agent.status = Some(versioned(12, status(AgentStatus::Revoked, 12)));
-    assert_eq!(setup.refusal(&token(), ISSUED), Reason::AgentRevoked);
+    assert_eq!(setup.refusal(&token(), ISSUED_AT), Reason::AgentRevoked);
     setup.agent.status = Some(versioned(12, status(AgentStatus::Active, 11)));
     assert_eq!(
-        setup.refusal(&token(), ISSUED),
+        setup.refusal(&token(), ISSUED_AT),
         Reason::TokenRevoked,
         "the cutoff revision still applies after reactivation"
     );
     let newer_token = Claims { rev: Revision::new(12), ..token() };
-    assert_eq!(setup.refusal(&newer_token, ISSUED), Reason::TokenRevoked, "the token itself is revoked");
+    assert_eq!(setup.refusal(&newer_token, ISSUED_AT), Reason::TokenRevoked, "the token itself is revoked");
     setup.revoked = false;
-    assert!(setup.evaluate(&newer_token, ISSUED).is_ok());
+    assert!(setup.evaluate(&newer_token, ISSUED_AT).is_ok());
 }
 
 #[test]
 fn refuses_tokens_below_the_floor() {
-    let setup = Setup { floor: 10, ..Setup::default() };
-    assert!(setup.evaluate(&token(), ISSUED).is_ok());
-    let setup = Setup { floor: 11, ..Setup::default() };
-    assert_eq!(setup.refusal(&token(), ISSUED), Reason::TokenSuperseded);
+    let setup = EvaluationSetup { floor: 10, ..EvaluationSetup::default() };
+    assert!(setup.evaluate(&token(), ISSUED_AT).is_ok());
+    let setup = EvaluationSetup { floor: 11, ..EvaluationSetup::default() };
+    assert_eq!(setup.refusal(&token(), ISSUED_AT), Reason::TokenSuperseded);
 }
 
 #[test]
 fn ignores_a_role_created_after_the_token() {
-    let mut setup = Setup { roles: [role(3, "reader", &["everything"], 11)].into_iter().collect(), ..Setup::default() };
+    let mut setup = EvaluationSetup {
+        roles: [role(3, "reader", &["everything"], 11)].into_iter().collect(),
+        ..EvaluationSetup::default()
+    };
     assert!(setup.roles(&token()).is_empty(), "the role was deleted and created again");
     setup.roles = RoleTable::default();
     assert!(setup.roles(&token()).is_empty());
     setup.revision = 9;
-    let identity = setup.evaluate(&token(), ISSUED).unwrap();
-    assert_eq!(identity.roles, [name("reader")], "the token is newer than the local data");
+    let identity = setup.evaluate(&token(), ISSUED_AT).unwrap();
+    assert_eq!(identity.roles, [role_name("reader")], "the token is newer than the local data");
     assert_eq!(identity.permissions, [permission("read")]);
 }
 
 #[test]
 fn permissions_come_from_the_current_role_definition() {
-    let setup = Setup { roles: [role(1, "reader", &["peek"], 5)].into_iter().collect(), ..Setup::default() };
-    assert_eq!(setup.evaluate(&token(), ISSUED).unwrap().permissions, [permission("peek")]);
+    let setup = EvaluationSetup {
+        roles: [role(1, "reader", &["peek"], 5)].into_iter().collect(),
+        ..EvaluationSetup::default()
+    };
+    assert_eq!(setup.evaluate(&token(), ISSUED_AT).unwrap().permissions, [permission("peek")]);
 }
 
 #[test]
 fn role_assignments_end_at_the_exact_second() {
-    let mut setup = Setup::default();
-    let expiring = Claims { until: BTreeMap::from([(name("reader"), ISSUED + 5)]), ..token() };
-    let role_count = |setup: &Setup, seconds| setup.evaluate(&expiring, ISSUED + seconds).unwrap().roles.len();
+    let mut setup = EvaluationSetup::default();
+    let expiring = Claims { until: BTreeMap::from([(role_name("reader"), ISSUED_AT + 5)]), ..token() };
+    let role_count =
+        |setup: &EvaluationSetup, seconds| setup.evaluate(&expiring, ISSUED_AT + seconds).unwrap().roles.len();
     assert_eq!((role_count(&setup, 4), role_count(&setup, 5)), (1, 0));
     setup.revision = 9;
     assert_eq!(
@@ -203,9 +213,9 @@ fn role_assignments_end_at_the_exact_second() {
         (1, 0),
         "the claims decide if the local data is older than the token"
     );
-    assert!(setup.evaluate(&expiring, ISSUED + 5).unwrap().permissions.is_empty());
-    let mut setup = Setup::default();
-    setup.agent.roles = Some(versioned(11, vec![grant(1, Some(ISSUED + 7)), grant(2, None)]));
+    assert!(setup.evaluate(&expiring, ISSUED_AT + 5).unwrap().permissions.is_empty());
+    let mut setup = EvaluationSetup::default();
+    setup.agent.roles = Some(versioned(11, vec![grant(1, Some(ISSUED_AT + 7)), grant(2, None)]));
     assert_eq!((role_count(&setup, 6), role_count(&setup, 7)), (2, 1));
 }
 
@@ -226,15 +236,15 @@ proptest! {
             1 => AgentChanges { trust: Some(versioned(*revision, TrustScore::from_hundredths(*revision).unwrap())), ..AgentChanges::default() },
             _ => AgentChanges { status: Some(versioned(*revision, status(AgentStatus::Active, *revision))), ..AgentChanges::default() },
         };
-        let (mut forwards, mut backwards) = (AgentChanges::default(), AgentChanges::default());
-        for (forward, backward) in versions.iter().zip(versions.iter().rev()) {
-            forwards.merge(changes(forward));
-            backwards.merge(changes(backward));
+        let (mut merged, mut merged_in_reverse) = (AgentChanges::default(), AgentChanges::default());
+        for (version, reverse_version) in versions.iter().zip(versions.iter().rev()) {
+            merged.merge(changes(version));
+            merged_in_reverse.merge(changes(reverse_version));
         }
-        prop_assert_eq!(&forwards, &backwards);
+        prop_assert_eq!(&merged, &merged_in_reverse);
         let newest = |facet| versions.iter().filter(|version| version.1 == facet).map(|version| Revision::new(version.0)).max();
-        prop_assert_eq!(forwards.roles.map(|facet| facet.revision), newest(0));
-        prop_assert_eq!(forwards.trust.map(|facet| facet.revision), newest(1));
-        prop_assert_eq!(forwards.status.map(|facet| facet.revision), newest(2));
+        prop_assert_eq!(merged.roles.map(|facet| facet.revision), newest(0));
+        prop_assert_eq!(merged.trust.map(|facet| facet.revision), newest(1));
+        prop_assert_eq!(merged.status.map(|facet| facet.revision), newest(2));
     }
 }

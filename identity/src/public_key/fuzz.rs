@@ -18,12 +18,12 @@ const UNCOMPRESSED_PREFIX: [u8; 26] =
 const COMPRESSED_PREFIX: [u8; 26] =
     *b"\x30\x39\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x22\x00";
 
-static SECRET: LazyLock<SecretKey> = LazyLock::new(|| SecretKey::from_slice(&[7; 32]).unwrap());
-static KEY: LazyLock<P256PublicKey> = LazyLock::new(|| P256PublicKey(SECRET.public_key()));
-static PEM: LazyLock<String> = LazyLock::new(|| to_pem(&uncompressed(*KEY)));
+static SECRET_KEY: LazyLock<SecretKey> = LazyLock::new(|| SecretKey::from_slice(&[7; 32]).unwrap());
+static PUBLIC_KEY: LazyLock<P256PublicKey> = LazyLock::new(|| P256PublicKey(SECRET_KEY.public_key()));
+static PUBLIC_KEY_PEM: LazyLock<String> = LazyLock::new(|| to_pem(&uncompressed(*PUBLIC_KEY)));
 
 const MESSAGE: &[u8] = b"nonce";
-static SIGNATURE: LazyLock<Signature> = LazyLock::new(|| SigningKey::from(&*SECRET).sign(MESSAGE));
+static SIGNATURE: LazyLock<Signature> = LazyLock::new(|| SigningKey::from(&*SECRET_KEY).sign(MESSAGE));
 
 fn uncompressed(key: P256PublicKey) -> Vec<u8> {
     [&UNCOMPRESSED_PREFIX[..], &key.to_sec1()].concat()
@@ -36,7 +36,7 @@ fn compressed(key: P256PublicKey) -> Vec<u8> {
 
 /// Public keys in DER whose point has any tag: uncompressed, compressed, hybrid, compact or invalid.
 fn keys_with_any_tag() -> impl Strategy<Value = Vec<u8>> {
-    (0..8_u8, select(vec![uncompressed(*KEY), compressed(*KEY)])).prop_map(|(tag, mut der)| {
+    (0..8_u8, select(vec![uncompressed(*PUBLIC_KEY), compressed(*PUBLIC_KEY)])).prop_map(|(tag, mut der)| {
         der[26] = tag;
         der
     })
@@ -93,21 +93,21 @@ proptest! {
     #![proptest_config(cases_divided_by(1))]
 
     #[test]
-    fn mutated_pem_is_refused_or_canonical(pem in mutated_text(&PEM)) {
+    fn mutated_pem_is_refused_or_canonical(pem in mutated_text(&PUBLIC_KEY_PEM)) {
         check_canonical(&pem)?;
     }
 
     #[test]
     fn mutated_der_is_refused_or_canonical(
-        der in prop_oneof![mutated_bytes(&uncompressed(*KEY)), mutated_bytes(&compressed(*KEY)), keys_with_any_tag(), any_bytes()],
+        der in prop_oneof![mutated_bytes(&uncompressed(*PUBLIC_KEY)), mutated_bytes(&compressed(*PUBLIC_KEY)), keys_with_any_tag(), any_bytes()],
         end in select(&["\n", "\r\n", "", " \n\t"][..]),
         columns in 1..80_usize,
         extra in "[A-Za-z0-9+/= ]?",
     ) {
         check_canonical(&to_pem(&der))?;
-        check_canonical(&PEM.replacen("==\n", &format!("==\n{extra}"), 1))?;
-        let last = PEM.find("==\n").unwrap();
-        check_canonical(&format!("{}{extra}{}", &PEM[..last - 1], &PEM[last..]))?;
+        check_canonical(&PUBLIC_KEY_PEM.replacen("==\n", &format!("==\n{extra}"), 1))?;
+        let last = PUBLIC_KEY_PEM.find("==\n").unwrap();
+        check_canonical(&format!("{}{extra}{}", &PUBLIC_KEY_PEM[..last - 1], &PUBLIC_KEY_PEM[last..]))?;
         let text = STANDARD.encode(&der);
         let lines: Vec<&str> = text.as_bytes().chunks(columns).map(|line| std::str::from_utf8(line).unwrap()).collect();
         check_canonical(&format!("{end}{PEM_BEGIN}{end}{}{end}{PEM_END}{end}", lines.join(end)))?;
@@ -128,7 +128,7 @@ proptest! {
     fn fragments_of_pem_are_refused_or_canonical(
         pieces in vec(prop_oneof![
             4 => select(&[PEM_BEGIN, PEM_END, "-----BEGIN PRIVATE KEY-----", "-----BEGIN ", "-----", "\n", ""][..]).prop_map(str::to_owned),
-            2 => Just(STANDARD.encode(uncompressed(*KEY))),
+            2 => Just(STANDARD.encode(uncompressed(*PUBLIC_KEY))),
             1 => any_text(),
         ], 0..7)
     ) {
@@ -141,7 +141,7 @@ proptest! {
 
     #[test]
     fn from_sec1_accepts_only_65_bytes_on_the_curve(
-        point in prop_oneof![keys_with_any_tag().prop_map(|der| der[26..].to_vec()), mutated_bytes(&KEY.to_sec1()), mutated_bytes(&compressed(*KEY)[26..]), any_bytes()]
+        point in prop_oneof![keys_with_any_tag().prop_map(|der| der[26..].to_vec()), mutated_bytes(&PUBLIC_KEY.to_sec1()), mutated_bytes(&compressed(*PUBLIC_KEY)[26..]), any_bytes()]
     ) {
         // aws-lc also accepts the hybrid form, which states the parity of y twice.
         let valid = point.len() == 65 && point[0] == 4 && ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, &point).is_ok();
@@ -156,9 +156,9 @@ proptest! {
         signature in select(signatures()).prop_flat_map(|signature| mutated_bytes(&signature)),
         message in prop_oneof![3 => Just(MESSAGE.to_vec()), 1 => any_bytes()],
     ) {
-        let expected = verifies_with_aws_lc(*KEY, &message, &signature);
-        prop_assert_eq!(verifies(*KEY, &message, &hex::encode(&signature)), expected);
-        prop_assert_eq!(verifies(*KEY, &message, &hex::encode_upper(&signature)), expected);
+        let expected = verifies_with_aws_lc(*PUBLIC_KEY, &message, &signature);
+        prop_assert_eq!(verifies(*PUBLIC_KEY, &message, &hex::encode(&signature)), expected);
+        prop_assert_eq!(verifies(*PUBLIC_KEY, &message, &hex::encode_upper(&signature)), expected);
     }
 
     #[test]
@@ -171,7 +171,7 @@ proptest! {
         let digits: Option<Vec<u8>> = hex.chars().map(digit).collect();
         let bytes = digits.filter(|digits| digits.len() % 2 == 0);
         let bytes: Option<Vec<u8>> = bytes.map(|digits| digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect());
-        let expected = bytes.is_some_and(|bytes| verifies_with_aws_lc(*KEY, MESSAGE, &bytes));
-        prop_assert_eq!(verifies(*KEY, MESSAGE, &hex), expected);
+        let expected = bytes.is_some_and(|bytes| verifies_with_aws_lc(*PUBLIC_KEY, MESSAGE, &bytes));
+        prop_assert_eq!(verifies(*PUBLIC_KEY, MESSAGE, &hex), expected);
     }
 }

@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use std::sync::LazyLock;
 
 /// Two tokens signed with the trusted key, and one with an untrusted key.
-static VALID: LazyLock<String> = LazyLock::new(|| signed(7, &claims(1)));
-static ALSO_VALID: LazyLock<String> = LazyLock::new(|| signed(7, &claims(2)));
-static UNTRUSTED: LazyLock<String> = LazyLock::new(|| signed(8, &claims(1)));
-static KEYS: LazyLock<KeySet> = LazyLock::new(|| [public_key(7)].into_iter().collect());
+static VALID_TOKEN: LazyLock<String> = LazyLock::new(|| sign(7, &claims(1)));
+static OTHER_VALID_TOKEN: LazyLock<String> = LazyLock::new(|| sign(7, &claims(2)));
+static UNTRUSTED_TOKEN: LazyLock<String> = LazyLock::new(|| sign(8, &claims(1)));
+static TRUSTED_KEYS: LazyLock<KeySet> = LazyLock::new(|| [public_key(7)].into_iter().collect());
 
 fn secret_key(seed: u8) -> SecretKey {
     SecretKey::from_slice(&[seed; 32]).unwrap()
@@ -46,7 +46,7 @@ fn claims(token: u128) -> Value {
     })
 }
 
-fn signed(seed: u8, claims: &Value) -> String {
+fn sign(seed: u8, claims: &Value) -> String {
     let mut header = Header::new(Algorithm::ES256);
     header.typ = Some("at+jwt".into());
     // The untrusted token also names the trusted key.
@@ -55,8 +55,8 @@ fn signed(seed: u8, claims: &Value) -> String {
     jsonwebtoken::encode(&header, claims, &key).unwrap()
 }
 
-fn accepted(text: &str) -> bool {
-    UnverifiedToken::parse(text).and_then(|token| token.verify(&KEYS)).is_ok()
+fn is_accepted(text: &str) -> bool {
+    UnverifiedToken::parse(text).and_then(|token| token.verify(&TRUSTED_KEYS)).is_ok()
 }
 
 fn segments(token: &str) -> [&str; 3] {
@@ -104,35 +104,35 @@ proptest! {
     #![proptest_config(cases_divided_by(1))]
 
     #[test]
-    fn mutated_token_is_refused(other in mutated_text(&VALID)) {
-        prop_assert_eq!(accepted(&other), other == *VALID);
+    fn mutated_token_is_refused(other in mutated_text(&VALID_TOKEN)) {
+        prop_assert_eq!(is_accepted(&other), other == *VALID_TOKEN);
     }
 
     #[test]
     fn tokens_assembled_from_segments_are_refused(
-        parts in vec(select([&*VALID, &*ALSO_VALID, &*UNTRUSTED].iter().flat_map(|token| segments(token)).chain(["", "."]).collect::<Vec<_>>()), 0..6)
+        parts in vec(select([&*VALID_TOKEN, &*OTHER_VALID_TOKEN, &*UNTRUSTED_TOKEN].iter().flat_map(|token| segments(token)).chain(["", "."]).collect::<Vec<_>>()), 0..6)
     ) {
         let token = parts.join(".");
-        prop_assert_eq!(accepted(&token), token == *VALID || token == *ALSO_VALID, "{}", token);
+        prop_assert_eq!(is_accepted(&token), token == *VALID_TOKEN || token == *OTHER_VALID_TOKEN, "{}", token);
     }
 
     #[test]
     fn other_base64_encodings_are_refused(
-        header in reencoded(segments(&VALID)[0]),
-        claims in reencoded(segments(&VALID)[1]),
-        signature in reencoded(segments(&VALID)[2]),
+        header in reencoded(segments(&VALID_TOKEN)[0]),
+        claims in reencoded(segments(&VALID_TOKEN)[1]),
+        signature in reencoded(segments(&VALID_TOKEN)[2]),
     ) {
         let token = [header, claims, signature].join(".");
-        prop_assert_eq!(accepted(&token), token == *VALID, "{}", token);
+        prop_assert_eq!(is_accepted(&token), token == *VALID_TOKEN, "{}", token);
     }
 
     #[test]
     fn other_json_encodings_are_refused(
-        header in reformatted(segments(&VALID)[0]),
-        claims in reformatted(segments(&VALID)[1]),
+        header in reformatted(segments(&VALID_TOKEN)[0]),
+        claims in reformatted(segments(&VALID_TOKEN)[1]),
     ) {
-        let token = [&header, &claims, segments(&VALID)[2]].join(".");
-        prop_assert_eq!(accepted(&token), token == *VALID, "{}", token);
+        let token = [&header, &claims, segments(&VALID_TOKEN)[2]].join(".");
+        prop_assert_eq!(is_accepted(&token), token == *VALID_TOKEN, "{}", token);
     }
 
     #[test]
@@ -142,10 +142,10 @@ proptest! {
         claims in any_json(),
         signature in any_bytes(),
     ) {
-        prop_assert!(!accepted(&anything));
+        prop_assert!(!is_accepted(&anything));
         let encoded = [header.to_string().into_bytes(), claims.to_string().into_bytes(), signature].map(|part| URL_SAFE_NO_PAD.encode(part));
-        prop_assert!(!accepted(&encoded.join(".")));
-        prop_assert!(!accepted(&[segments(&VALID)[0], &encoded[1], &encoded[2]].join(".")));
+        prop_assert!(!is_accepted(&encoded.join(".")));
+        prop_assert!(!is_accepted(&[segments(&VALID_TOKEN)[0], &encoded[1], &encoded[2]].join(".")));
     }
 }
 
@@ -156,8 +156,8 @@ proptest! {
     fn signed_tokens_with_any_claims_are_parsed_or_refused(field in select(claim_names()), value in any_json()) {
         let mut changed = claims(1);
         changed[&field] = value;
-        let token = signed(7, &changed);
-        let verified = UnverifiedToken::parse(&token).and_then(|token| token.verify(&KEYS));
+        let token = sign(7, &changed);
+        let verified = UnverifiedToken::parse(&token).and_then(|token| token.verify(&TRUSTED_KEYS));
         match serde_json::from_value::<Claims>(changed) {
             Ok(claims) => prop_assert_eq!(verified.map(|token| token.claims().clone()), Ok(claims)),
             Err(_) if token.len() > MAX_TOKEN_BYTES => prop_assert_eq!(verified.unwrap_err().reason, Reason::TokenMalformed),
@@ -172,11 +172,11 @@ fn claim_names() -> Vec<String> {
 
 #[test]
 fn token_with_negated_s_has_the_same_claims() {
-    let [header, claims, signature] = segments(&VALID);
+    let [header, claims, signature] = segments(&VALID_TOKEN);
     let signature = Signature::from_slice(&URL_SAFE_NO_PAD.decode(signature).unwrap()).unwrap();
     let negated_s = Signature::from_scalars(signature.r().to_bytes(), (-*signature.s()).to_bytes()).unwrap();
-    let malleated = [header, claims, &URL_SAFE_NO_PAD.encode(negated_s.to_bytes())].join(".");
-    assert_ne!(malleated, *VALID);
-    let verify = |text| UnverifiedToken::parse(text).and_then(|token| token.verify(&KEYS)).unwrap();
-    assert_eq!(verify(&malleated).claims(), verify(&VALID).claims());
+    let token_with_negated_s = [header, claims, &URL_SAFE_NO_PAD.encode(negated_s.to_bytes())].join(".");
+    assert_ne!(token_with_negated_s, *VALID_TOKEN);
+    let verify = |text| UnverifiedToken::parse(text).and_then(|token| token.verify(&TRUSTED_KEYS)).unwrap();
+    assert_eq!(verify(&token_with_negated_s).claims(), verify(&VALID_TOKEN).claims());
 }

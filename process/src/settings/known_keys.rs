@@ -47,7 +47,7 @@ impl KnownKeys {
         siblings.map(|(pattern, value)| (instantiate(pattern, key), value.clone())).collect()
     }
 
-    /// The most similar valid key; `None` if more than one of four characters differs.
+    /// The most similar valid key; `None` if more than a quarter of the characters differ.
     fn nearest(&self, key: &str) -> Option<String> {
         let candidates = self.0.keys().map(|pattern| instantiate(pattern, key));
         let distances = candidates.map(|candidate| (strsim::osa_distance(&candidate, key), candidate));

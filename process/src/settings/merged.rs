@@ -15,7 +15,7 @@ pub enum Source {
     /// The value is from the default file.
     Default,
     /// The value is a preset of a mode such as `--dev`.
-    Mode,
+    Preset,
     /// The value is from the operator's file.
     File(PathBuf),
     /// The value is from the environment variable with this name.
@@ -28,7 +28,7 @@ impl Display for Source {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
-            Self::Mode => f.write_str("the default of this mode"),
+            Self::Preset => f.write_str("the default of this mode"),
             Self::File(path) => path.display().fmt(f),
             Self::Environment(name) => write!(f, "the environment ({name})"),
             Self::Flag => f.write_str("a flag"),
@@ -61,7 +61,7 @@ impl MergedSettings {
             defaults.iter().map(|(key, value)| (key.clone(), Setting::from_default(value.clone()))).collect();
         let mut merged = Self { defaults, settings, problems: Vec::new() };
         for (key, text) in &layers.presets {
-            merged.set(&known_keys, key, known_keys.parse(key, text.clone()).into(), Source::Mode);
+            merged.set(&known_keys, key, known_keys.parse(key, text.clone()).into(), Source::Preset);
         }
         if let Some(path) = &layers.file {
             match read_file(path).and_then(|text| read_toml(path, &text)) {
@@ -114,7 +114,7 @@ impl MergedSettings {
         }
     }
 
-    /// The error of one setting. Finds it by deserializing this value together with the defaults of all other keys.
+    /// Returns the type error of a setting. Deserializes the value together with the default values of all other keys.
     fn type_error<T: DeserializeOwned>(&self, key: &str, setting: &Setting) -> Option<String> {
         if setting.source == Source::Default {
             return None;
@@ -136,8 +136,8 @@ impl MergedSettings {
                 Some(default) => with_type_of(&setting.value, default),
                 None => setting.value.clone(),
             };
-            let hidden = secrets.contains(&key.as_str()) && !value.to_string().is_empty();
-            let value = if hidden { "\"(hidden)\"".to_owned() } else { to_toml_value(&value).to_string() };
+            let is_hidden = secrets.contains(&key.as_str()) && !value.to_string().is_empty();
+            let value = if is_hidden { "\"(hidden)\"".to_owned() } else { to_toml_value(&value).to_string() };
             let line = format!("{name} = {value} # {}\n", setting.source.to_string().replace(char::is_control, " "));
             tables.entry(table).or_default().push_str(&line);
         }
@@ -157,8 +157,8 @@ impl Setting {
 
 fn read_toml(path: &Path, text: &str) -> Result<Config, SettingsError> {
     toml::from_str::<toml::Table>(text).map_err(|error| {
-        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
-        let line = before.matches('\n').count() + 1;
+        let text_before_error = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        let line = text_before_error.matches('\n').count() + 1;
         SettingsError::InvalidToml { path: path.to_owned(), line, error: error.message().to_owned() }
     })?;
     Ok(Config::builder().add_source(File::from_str(text, FileFormat::Toml)).build()?)

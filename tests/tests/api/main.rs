@@ -1,5 +1,6 @@
 //! Tests of the HTTP API: all endpoints, their callers and their errors.
 
+mod access;
 mod agent_keys;
 mod audit;
 mod bad_input;

@@ -223,10 +223,8 @@ impl Run {
 
     /// Checks the status and the change of a request that ran without concurrent requests.
     fn check_response(&self, sent: &SentRequest, outcome: &Outcome, changed: bool) -> Result<(), String> {
-        let (response, model, state) = match outcome {
-            Outcome::Response(response) | Outcome::LoggedIn { response, .. } => {
-                (response, &self.model, self.model.now())
-            }
+        let (response, state) = match outcome {
+            Outcome::Response(response) | Outcome::LoggedIn { response, .. } => (response, self.model.now()),
             Outcome::Registered { .. } => return Ok(()),
         };
         let role_number = |service: usize, name: usize| state.roles.get(&(service, name));
@@ -258,15 +256,7 @@ impl Run {
                 _ => (200, true),
             },
             Request::Login { agent, .. } => (self.status_if_active(agent, 200), false),
-            Request::Refresh { login, first } => {
-                let (number, login) = (login, &model.logins[login]);
-                let used = first && login.refresh.len() > 1;
-                let is_revoked = state.revoked_logins.contains(&number)
-                    || login.start_revision < state.agent_state(login.agent).cutoff;
-                let active = self.status_if_active(login.agent, 200) == 200;
-                let ends_session = used && active && !state.revoked_logins.contains(&number);
-                (self.status_if_active(login.agent, if used || is_revoked { 401 } else { 200 }), ends_session)
-            }
+            Request::Refresh { login, first } => self.expected_refresh(login, first),
             Request::Replay { .. } => (401, false),
             Request::RevokeToken { .. } | Request::RevokeLogin { .. } => (200, changed),
             Request::Rotate => {
@@ -286,6 +276,17 @@ impl Run {
             "expected {status} and change {change}, received {} {} and change {changed}",
             response.status, response.body
         ))
+    }
+
+    /// The status of a refresh with the first or the newest refresh token of a login, and whether it changes the feed.
+    fn expected_refresh(&self, number: usize, first: bool) -> (u16, bool) {
+        let (login, state) = (&self.model.logins[number], self.model.now());
+        let used = first && login.refresh.len() > 1;
+        let is_revoked =
+            state.revoked_logins.contains(&number) || login.start_revision < state.agent_state(login.agent).cutoff;
+        let active = self.status_if_active(login.agent, 200) == 200;
+        let ends_session = used && active && !state.revoked_logins.contains(&number);
+        (self.status_if_active(login.agent, if used || is_revoked { 401 } else { 200 }), ends_session)
     }
 
     fn status_if_active(&self, agent: usize, otherwise: u16) -> u16 {

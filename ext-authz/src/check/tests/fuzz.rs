@@ -1,10 +1,10 @@
 //! Property tests of checks: no request causes a panic, and a request is allowed only with a valid token in the right
 //! header on a route whose rules are valid.
 //!
-//! [`expected`] is a simple reference implementation that computes the verdict from the request.
+//! [`expected_verdict`] is a simple reference implementation that computes the verdict from the request.
 
 use super::*;
-use crate::fixtures::{AGENT, TOKEN};
+use crate::fixtures::{AGENT_ID, TOKEN_ID};
 use countersign_identity::Claims;
 use countersign_mangle::{any_bytes, any_text, cases_divided_by, mutated_bytes, mutated_text};
 use envoy_types::ext_authz::v3::pb::{HeaderAppendAction, HeaderValueOption};
@@ -12,15 +12,15 @@ use proptest::{collection::vec, prelude::*, sample::select};
 use prost::Message;
 use std::{collections::BTreeMap, sync::LazyLock};
 
-static VALID: LazyLock<String> = LazyLock::new(|| Signer::new(1).sign(&claims()));
+static VALID_TOKEN: LazyLock<String> = LazyLock::new(|| TestIssuer::new(1).sign(&claims()));
 
 /// Three invalid tokens: expired, issued for another service, and signed with an unknown key.
-static INVALID: LazyLock<[String; 3]> = LazyLock::new(|| {
+static INVALID_TOKENS: LazyLock<[String; 3]> = LazyLock::new(|| {
     let other_service = ServiceId::from_bits(9).to_string();
     [
-        Signer::new(1).sign(&Claims { exp: ISSUED, ..claims() }),
-        Signer::new(1).sign(&Claims { aud: other_service, ..claims() }),
-        Signer::new(2).sign(&claims()),
+        TestIssuer::new(1).sign(&Claims { exp: ISSUED_AT, ..claims() }),
+        TestIssuer::new(1).sign(&Claims { aud: other_service, ..claims() }),
+        TestIssuer::new(2).sign(&claims()),
     ]
 });
 
@@ -37,7 +37,7 @@ const IDENTITY_HEADERS: [&str; 7] = [
 ];
 
 #[derive(Debug, PartialEq, Eq)]
-enum Expected {
+enum ExpectedVerdict {
     Verified,
     Anonymous,
     Denied,
@@ -59,51 +59,54 @@ fn request_headers(request: &CheckRequest) -> Option<Vec<Header>> {
     Some(all)
 }
 
-fn expected(request: &CheckRequest) -> Expected {
-    let Some(headers) = request_headers(request) else { return Expected::Denied };
+fn expected_verdict(request: &CheckRequest) -> ExpectedVerdict {
+    let Some(headers) = request_headers(request) else { return ExpectedVerdict::Denied };
     let rules = &request.attributes.as_ref().unwrap().context_extensions;
-    if !rules.iter().all(|(name, value)| is_met_rule(name, value)) {
-        return Expected::Denied;
+    if !rules.iter().all(|(name, value)| is_valid_and_met_rule(name, value)) {
+        return ExpectedVerdict::Denied;
     }
     let allows_anonymous = rules.get("allow_anonymous").is_some_and(|value| value == "true");
     if allows_anonymous && rules.keys().any(|name| name.starts_with("require_") || name == "min_trust_score") {
-        return Expected::Denied;
+        return ExpectedVerdict::Denied;
     }
     let values = |header: &str| -> Vec<&[u8]> {
         headers.iter().filter(|(name, _)| name.to_ascii_lowercase() == header).map(|(_, value)| &value[..]).collect()
     };
     let (token_header, authorization) = (values("x-agent-token"), values("authorization"));
     match (token_header.as_slice(), authorization.as_slice()) {
-        ([value], _) if words(value) == [VALID.as_str()] || is_bearer_with_valid_token(value) => Expected::Verified,
-        ([], [value]) if is_bearer_with_valid_token(value) => Expected::Verified,
-        ([], []) if allows_anonymous => Expected::Anonymous,
-        ([], [value]) if allows_anonymous && has_no_bearer_token(value) => Expected::Anonymous,
-        _ => Expected::Denied,
+        ([value], _) if split_words(value) == [VALID_TOKEN.as_str()] || is_bearer_with_valid_token(value) => {
+            ExpectedVerdict::Verified
+        }
+        ([], [value]) if is_bearer_with_valid_token(value) => ExpectedVerdict::Verified,
+        ([], []) if allows_anonymous => ExpectedVerdict::Anonymous,
+        ([], [value]) if allows_anonymous && has_no_bearer_token(value) => ExpectedVerdict::Anonymous,
+        _ => ExpectedVerdict::Denied,
     }
 }
 
-fn words(value: &[u8]) -> Vec<&str> {
+fn split_words(value: &[u8]) -> Vec<&str> {
     let text = std::str::from_utf8(value).unwrap_or_default();
     text.split([' ', '\t']).filter(|word| !word.is_empty()).collect()
 }
 
 fn is_bearer_with_valid_token(value: &[u8]) -> bool {
-    matches!(words(value)[..], [scheme, token] if scheme.eq_ignore_ascii_case("bearer") && token == *VALID)
+    matches!(split_words(value)[..], [scheme, token] if scheme.eq_ignore_ascii_case("bearer") && token == *VALID_TOKEN)
 }
 
 /// True if no part of the value is a bearer token.
 fn has_no_bearer_token(value: &[u8]) -> bool {
     let is_allowed = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ' || *byte == b'\t';
-    let starts_with_bearer = |part: &[u8]| words(part).first().is_some_and(|word| word.eq_ignore_ascii_case("bearer"));
+    let starts_with_bearer =
+        |part: &[u8]| split_words(part).first().is_some_and(|word| word.eq_ignore_ascii_case("bearer"));
     value.iter().all(is_allowed) && !value.split(|byte| *byte == b',').any(starts_with_bearer)
 }
 
 /// True if the rule is valid and the agent of the valid token meets it. The agent has the role `reader`, the permission
 /// `read` and a trust score of 50.
-fn is_met_rule(name: &str, value: &str) -> bool {
+fn is_valid_and_met_rule(name: &str, value: &str) -> bool {
     let all_items_in = |items: &[&str]| value.split(',').all(|item| items.contains(&item.trim()));
     match name {
-        "service_id" => value == SERVICE.to_string(),
+        "service_id" => value == SERVICE_ID.to_string(),
         "require_roles" => all_items_in(&["reader", "%72eader"]),
         "require_permissions" => all_items_in(&["read", "%72ead"]),
         "min_trust_score" => value.parse().is_ok_and(|points: f64| {
@@ -126,7 +129,7 @@ fn check_verdict(request: &CheckRequest) -> Result<(), TestCaseError> {
     let verdict = match response.http_response {
         Some(HttpResponse::OkResponse(ok)) => {
             prop_assert_eq!(code, Some(0));
-            let verdict = if ok.headers.is_empty() { Expected::Anonymous } else { Expected::Verified };
+            let verdict = if ok.headers.is_empty() { ExpectedVerdict::Anonymous } else { ExpectedVerdict::Verified };
             check_identity_headers(&ok.headers)?;
             check_no_forged_header(request, &ok)?;
             verdict
@@ -136,11 +139,11 @@ fn check_verdict(request: &CheckRequest) -> Result<(), TestCaseError> {
             prop_assert!([401, 403, 503].contains(&denied.status.unwrap().code));
             let body: serde_json::Value = serde_json::from_str(&denied.body).unwrap();
             prop_assert!(body["error"]["details"]["reason"].as_str().is_some_and(|reason| reason != "internal"));
-            Expected::Denied
+            ExpectedVerdict::Denied
         }
         other => return Err(TestCaseError::fail(format!("{other:?}"))),
     };
-    prop_assert_eq!(verdict, expected(request));
+    prop_assert_eq!(verdict, expected_verdict(request));
     Ok(())
 }
 
@@ -155,34 +158,38 @@ fn check_identity_headers(headers: &[HeaderValueOption]) -> Result<(), TestCaseE
     }
     let actual = headers.iter().map(|option| option.header.as_ref().unwrap());
     let actual: BTreeMap<&str, &str> = actual.map(|header| (header.key.as_str(), header.value.as_str())).collect();
-    let (agent, service, token) = (AGENT.to_string(), SERVICE.to_string(), TOKEN.to_string());
-    let expected = IDENTITY_HEADERS.into_iter().zip([&agent, "Reader", "50", "reader", "read", &service, &token]);
-    prop_assert!(headers.is_empty() || (headers.len() == 7 && actual == expected.collect()), "{:?}", actual);
+    let (agent, service, token) = (AGENT_ID.to_string(), SERVICE_ID.to_string(), TOKEN_ID.to_string());
+    let expected_headers =
+        IDENTITY_HEADERS.into_iter().zip([&agent, "Reader", "50", "reader", "read", &service, &token]);
+    prop_assert!(headers.is_empty() || (headers.len() == 7 && actual == expected_headers.collect()), "{:?}", actual);
     Ok(())
 }
 
 fn check_no_forged_header(request: &CheckRequest, ok: &OkHttpResponse) -> Result<(), TestCaseError> {
-    let set_names: Vec<&str> = ok.headers.iter().map(|option| option.header.as_ref().unwrap().key.as_str()).collect();
-    let is_removed = |name: &str| ok.headers_to_remove.iter().any(|removed| removed.eq_ignore_ascii_case(name));
-    prop_assert!(!set_names.iter().any(|name| is_removed(name)), "a header that is set is also removed");
+    let overwritten_names: Vec<&str> =
+        ok.headers.iter().map(|option| option.header.as_ref().unwrap().key.as_str()).collect();
+    let is_removed =
+        |name: &str| ok.headers_to_remove.iter().any(|removed_name| removed_name.eq_ignore_ascii_case(name));
+    prop_assert!(!overwritten_names.iter().any(|name| is_removed(name)), "a header that is set is also removed");
     let rules = &request.attributes.as_ref().unwrap().context_extensions;
     let forwards_token = rules.get("forward_token").is_some_and(|value| value == "true");
-    let own_names = IDENTITY_HEADERS.into_iter().chain(["x-agent-reason", "x-agent-token"]).map(str::as_bytes);
+    let protected_names = IDENTITY_HEADERS.into_iter().chain(["x-agent-reason", "x-agent-token"]).map(str::as_bytes);
     for (name, value) in request_headers(request).unwrap() {
-        let is_overwritten = set_names.iter().any(|set_name| name.eq_ignore_ascii_case(set_name));
+        let is_overwritten =
+            overwritten_names.iter().any(|overwritten_name| name.eq_ignore_ascii_case(overwritten_name));
         if is_removed(&name) || is_overwritten {
             continue;
         }
         let is_forwarded_token = name.eq_ignore_ascii_case("x-agent-token") && forwards_token;
         prop_assert!(
-            is_forwarded_token || !own_names.clone().any(|own| fold_header_name(&name) == own),
-            "{:?} is forwarded",
+            is_forwarded_token || !protected_names.clone().any(|protected| fold_header_name(&name) == protected),
+            "the forged header {:?} is forwarded",
             name
         );
         let has_valid_token = name.eq_ignore_ascii_case("authorization") && is_bearer_with_valid_token(&value);
-        let is_used_token = has_valid_token
+        let contains_verified_token = has_valid_token
             && !request_headers(request).unwrap().iter().any(|(name, _)| name.eq_ignore_ascii_case("x-agent-token"));
-        prop_assert!(!is_used_token || forwards_token, "the token is forwarded");
+        prop_assert!(!contains_verified_token || forwards_token, "the token is forwarded");
     }
     Ok(())
 }
@@ -202,7 +209,7 @@ fn header_name() -> BoxedStrategy<String> {
 }
 
 fn header_value() -> BoxedStrategy<Vec<u8>> {
-    let token = || VALID.as_str();
+    let token = || VALID_TOKEN.as_str();
     let text = prop_oneof![
         4 => Just(format!("Bearer {}", token())),
         2 => Just(token().to_owned()),
@@ -211,7 +218,7 @@ fn header_value() -> BoxedStrategy<Vec<u8>> {
         1 => Just(format!("Basic dXNlcg==, Bearer {}", token())),
         1 => Just(format!("Bearer Bearer {}", token())),
         2 => Just("Basic dXNlcg==".to_owned()),
-        1 => select(&INVALID[..]).prop_map(|token| format!("Bearer {token}")),
+        1 => select(&INVALID_TOKENS[..]).prop_map(|token| format!("Bearer {token}")),
         2 => mutated_text(&format!("Bearer {}", token())),
         1 => mutated_text(token()),
         1 => any_text(),
@@ -220,7 +227,7 @@ fn header_value() -> BoxedStrategy<Vec<u8>> {
 }
 
 fn rule() -> BoxedStrategy<(String, String)> {
-    let service = SERVICE.to_string();
+    let service = SERVICE_ID.to_string();
     let valid_rule = prop_oneof![
         Just(("service_id".to_owned(), service.clone())),
         Just(("require_roles".to_owned(), "reader".to_owned())),
@@ -255,7 +262,7 @@ fn add_header(http: &mut HttpRequest, representation: u8, (name, value): Header)
 }
 
 fn requests() -> BoxedStrategy<CheckRequest> {
-    let valid = Just(("authorization".to_owned(), format!("Bearer {}", *VALID).into_bytes()));
+    let valid = Just(("authorization".to_owned(), format!("Bearer {}", *VALID_TOKEN).into_bytes()));
     let token_header = || (select(&["x-agent-token", "X-Agent-Token"][..]).prop_map(str::to_owned), header_value());
     let tokens = prop_oneof![
         6 => vec(valid.clone(), 1),
@@ -278,7 +285,7 @@ fn requests() -> BoxedStrategy<CheckRequest> {
 }
 
 fn valid_request() -> CheckRequest {
-    let bearer = format!("Bearer {}", *VALID);
+    let bearer = format!("Bearer {}", *VALID_TOKEN);
     request(&[("authorization", &bearer), ("x_agent_id", "root")], &[("require_roles", "reader")])
 }
 
@@ -293,7 +300,7 @@ proptest! {
     #[test]
     fn arbitrary_requests_are_denied_without_a_panic(bytes in any_bytes()) {
         if let Ok(request) = CheckRequest::decode(&bytes[..]) {
-            prop_assert_eq!(expected(&request), Expected::Denied);
+            prop_assert_eq!(expected_verdict(&request), ExpectedVerdict::Denied);
             check_verdict(&request)?;
         }
     }
@@ -311,7 +318,7 @@ proptest! {
 
     #[test]
     fn mutated_tokens_are_denied_in_every_header_representation(
-        token in mutated_text(&VALID), name in select(&["authorization", "X-Agent-Token"][..]), representation in 0..3_u8,
+        token in mutated_text(&VALID_TOKEN), name in select(&["authorization", "X-Agent-Token"][..]), representation in 0..3_u8,
     ) {
         let mut http = HttpRequest::default();
         add_header(&mut http, representation, (name.to_owned(), format!("Bearer {token}").into_bytes()));

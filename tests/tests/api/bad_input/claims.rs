@@ -267,9 +267,9 @@ fn headers(signer: &Signer) -> Vec<Case> {
         ("an array", format!("[{text}]"), MALFORMED),
     ];
     let claims = signer.claims.to_string();
-    let changed = changes.into_iter().map(|(name, change, expected)| (name, signer.with_header(&change), expected));
+    let tampered = changes.into_iter().map(|(name, change, expected)| (name, signer.with_header(&change), expected));
     let texts = texts.into_iter().map(|(name, text, expected)| (name.to_owned(), signer.sign(text, &claims), expected));
-    changed.chain(texts).map(|(name, token, expected)| (format!("header: {name}"), token, expected)).collect()
+    tampered.chain(texts).map(|(name, token, expected)| (format!("header: {name}"), token, expected)).collect()
 }
 
 #[tokio::test]

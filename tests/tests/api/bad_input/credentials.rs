@@ -11,9 +11,23 @@ use countersign_tests::{
 use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 
-/// Kinds of credentials, and values that are not credentials.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CredentialKind {
+/// Defines [`CredentialKind`] and [`CREDENTIAL_KINDS`].
+macro_rules! credential_kinds {
+    ($($kind:ident),+ $(,)?) => {
+        /// Kinds of credentials, and values that are not credentials.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum CredentialKind {
+            $($kind),+
+        }
+
+        use CredentialKind::{$($kind),+};
+
+        /// All kinds, in the order of the columns in `expected_results`.
+        pub const CREDENTIAL_KINDS: [CredentialKind; 14] = [$($kind),+];
+    };
+}
+
+credential_kinds! {
     NoCredential,
     FullKey,
     SyncKey,
@@ -29,29 +43,6 @@ pub enum CredentialKind {
     Garbage,
     RawBytes,
 }
-
-use CredentialKind::{
-    AccessToken, Administrator, Challenge, ExpiredHuman, FullKey, Garbage, NoCredential, OtherServiceKey, OtherUser,
-    RawBytes, RefreshToken, RevokedKey, ServiceId, SyncKey,
-};
-
-/// All kinds, in the order of the columns in `expected_results`.
-pub const CREDENTIAL_KINDS: [CredentialKind; 14] = [
-    NoCredential,
-    FullKey,
-    SyncKey,
-    RevokedKey,
-    OtherServiceKey,
-    ServiceId,
-    AccessToken,
-    RefreshToken,
-    Administrator,
-    OtherUser,
-    ExpiredHuman,
-    Challenge,
-    Garbage,
-    RawBytes,
-];
 
 /// The expected error as status and reason; `None` if the credential is accepted.
 type Expected = Option<(u16, &'static str)>;

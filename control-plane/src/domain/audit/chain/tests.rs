@@ -103,14 +103,14 @@ fn refuses_an_entry_with_any_field_changed() {
         |entry| entry.mac.replace_range(..1, "g"),
     ];
     for (index, change) in changes.into_iter().enumerate() {
-        let mut changed = entries.clone();
-        change(&mut changed[2]);
+        let mut tampered = entries.clone();
+        change(&mut tampered[2]);
         let fault = match index {
             1 => ChainFault::Missing,
             15 => ChainFault::InvalidMac,
             _ => ChainFault::HashMismatch,
         };
-        assert_eq!(verify(&changed, &head), broken(3, fault), "change {index}");
+        assert_eq!(verify(&tampered, &head), broken(3, fault), "change {index}");
     }
 }
 

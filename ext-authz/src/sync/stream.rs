@@ -2,7 +2,7 @@
 //!
 //! Invariant: this module does no I/O and does not read the clock. Messages and times are arguments.
 
-use super::decode::{self, MessageError, Page, SnapshotHeader};
+use super::decode::{self, MessageError, ParsedPage, SnapshotHeader};
 use crate::view::{Confirmation, Snapshot, View};
 use countersign_identity::{AgentChanges, AgentId, Revision, ServiceId};
 use countersign_proto::v1::{self, follow_response::Message};
@@ -13,7 +13,7 @@ const MAX_UNANSWERED_PINGS: usize = 3;
 
 /// The state of one sync stream.
 #[derive(Debug)]
-pub struct Session {
+pub struct StreamState {
     view: Option<Arc<View>>,
     /// The service of the API key, from its first snapshot.
     service: Option<ServiceId>,
@@ -28,7 +28,7 @@ pub struct Session {
 
 /// The effect of a message on the view.
 #[derive(Debug)]
-pub enum SessionUpdate {
+pub enum ViewUpdate {
     /// There is a new view, which is not confirmed by this message.
     View(Arc<View>),
     /// A pong confirmed the view. The second part is the time since boot at which the ping was sent.
@@ -42,7 +42,7 @@ pub enum SessionUpdate {
 #[error("the control plane does not answer pings")]
 pub struct PingTimeout;
 
-impl Session {
+impl StreamState {
     /// Creates the state of a new stream that resumes at the revision of `view`.
     pub fn resume(view: Option<Arc<View>>, max_staleness: Option<Duration>) -> Self {
         let service = view.as_ref().map(|view| view.service());
@@ -87,7 +87,7 @@ impl Session {
     }
 
     /// Applies a message. Returns an error and changes nothing if the message is invalid.
-    pub fn apply(&mut self, message: v1::FollowResponse) -> Result<SessionUpdate, MessageError> {
+    pub fn apply(&mut self, message: v1::FollowResponse) -> Result<ViewUpdate, MessageError> {
         let v1::FollowResponse { message } = message;
         match message.ok_or(MessageError::Missing("message"))? {
             Message::Snapshot(page) => self.apply_page(decode::parse_page(page)?),
@@ -96,8 +96,8 @@ impl Session {
         }
     }
 
-    fn apply_page(&mut self, page: Page) -> Result<SessionUpdate, MessageError> {
-        let Page { revision, floor, header, agents, revocations, last } = page;
+    fn apply_page(&mut self, page: ParsedPage) -> Result<ViewUpdate, MessageError> {
+        let ParsedPage { revision, floor, header, agents, revocations, last } = page;
         let is_same_snapshot = |partial: &mut Snapshot| partial.revision == revision && partial.floor == floor;
         let partial = if header.is_none() { self.partial_snapshot.take_if(is_same_snapshot) } else { None };
         let mut snapshot = match (header, partial, &self.partial_snapshot) {
@@ -115,9 +115,9 @@ impl Session {
         snapshot.revocations.extend(revocations);
         if !last {
             self.partial_snapshot = Some(snapshot);
-            return Ok(SessionUpdate::NoChange);
+            return Ok(ViewUpdate::NoChange);
         }
-        Ok(SessionUpdate::View(self.store(View::from_snapshot(snapshot, self.view.as_deref()))))
+        Ok(ViewUpdate::View(self.set_view(View::from_snapshot(snapshot, self.view.as_deref()))))
     }
 
     fn start_snapshot(
@@ -133,7 +133,7 @@ impl Session {
         Ok(Snapshot { revision, floor, settings, keys, roles, agents, revocations: vec![] })
     }
 
-    fn apply_delta(&mut self, delta: v1::Delta) -> Result<SessionUpdate, MessageError> {
+    fn apply_delta(&mut self, delta: v1::Delta) -> Result<ViewUpdate, MessageError> {
         let mut delta = decode::parse_delta(delta)?;
         if self.partial_snapshot.is_some() {
             return Err(MessageError::OutOfOrder("a delta arrived before the snapshot is complete"));
@@ -147,26 +147,26 @@ impl Session {
             self.limit_staleness(&mut settings.max_staleness);
         }
         let next = view.apply(delta);
-        Ok(SessionUpdate::View(self.store(next)))
+        Ok(ViewUpdate::View(self.set_view(next)))
     }
 
-    /// Applies a pong. It confirms the view, unless there is none or a snapshot is incomplete: the pong then only shows
-    /// that the server is alive.
-    fn apply_pong(&mut self, pong: v1::Pong) -> Result<SessionUpdate, MessageError> {
+    /// Applies a pong. The pong confirms the view. If there is no view, or a snapshot is incomplete, the pong only
+    /// shows that the server is alive.
+    fn apply_pong(&mut self, pong: v1::Pong) -> Result<ViewUpdate, MessageError> {
         let v1::Pong { number, revision, floor } = pong;
         let position = self.unanswered_pings.iter().position(|(sent_number, _)| *sent_number == number);
         let position = position.ok_or(MessageError::OutOfOrder("a pong answers a ping that was not sent"))?;
         let ping_sent_at = self.unanswered_pings.drain(..=position).next_back().map(|(_, at)| at);
         let (Some(ping_sent_at), Some(view), None) = (ping_sent_at, &self.view, &self.partial_snapshot) else {
-            return Ok(SessionUpdate::NoChange);
+            return Ok(ViewUpdate::NoChange);
         };
         let (revision, floor) = (Revision::new(revision), Revision::new(floor));
         self.confirmed = true;
         let next = view.confirm(Confirmation { revision, floor, ping_sent_at });
-        Ok(SessionUpdate::Confirmed(self.store(next), ping_sent_at))
+        Ok(ViewUpdate::Confirmed(self.set_view(next), ping_sent_at))
     }
 
-    fn store(&mut self, next: View) -> Arc<View> {
+    fn set_view(&mut self, next: View) -> Arc<View> {
         let next = Arc::new(next);
         self.service = Some(next.service());
         self.view = Some(Arc::clone(&next));

@@ -1,5 +1,5 @@
-//! Property tests of sessions with messages and pings in any order: no message causes a panic, a refused message
-//! changes nothing, and the view contains only received data. [`Model`] computes the expected state.
+//! Property tests of streams with messages and pings in any order: no message causes a panic, a refused message
+//! changes nothing, and the view contains only received data. [`StreamModel`] computes the expected state.
 
 mod generators;
 
@@ -9,25 +9,26 @@ use countersign_mangle::{any_bytes, cases_divided_by, mutated_bytes};
 use proptest::{collection::vec, prelude::*};
 use prost::Message as _;
 
-/// An event in the life of a session.
+/// An event in the life of a stream.
 #[derive(Debug, Clone)]
-enum Event {
-    /// The session receives this message.
+enum StreamEvent {
+    /// The stream receives this message.
     Message(v1::FollowResponse),
-    /// The session receives the message that these bytes encode, if they are valid protobuf.
+    /// The stream receives the message that these bytes encode, if they are valid protobuf.
     Bytes(Vec<u8>),
-    /// The session sends a ping at this time, in seconds since boot.
+    /// The stream sends a ping at this time, in seconds since boot.
     Ping(u64),
     /// The stream ends, and a new one resumes at the view.
     Resume,
 }
 
-/// The state of a session, for comparison. Views are immutable, so their addresses are compared.
-type State =
+/// The state of a stream, for comparison. Views are immutable, so their addresses are compared.
+type StateSnapshot =
     (Option<*const View>, Option<ServiceId>, Option<(i64, i64, usize, usize)>, Vec<(u64, Duration)>, u64, bool);
 
-fn state(session: &Session) -> State {
-    let Session { view, service, max_staleness: _, partial_snapshot, unanswered_pings, last_ping, confirmed } = session;
+fn state_snapshot(stream: &StreamState) -> StateSnapshot {
+    let StreamState { view, service, max_staleness: _, partial_snapshot, unanswered_pings, last_ping, confirmed } =
+        stream;
     let partial = partial_snapshot.as_ref().map(|Snapshot { revision, floor, agents, revocations, .. }| {
         (revision.number(), floor.number(), agents.len(), revocations.len())
     });
@@ -43,7 +44,7 @@ fn state(session: &Session) -> State {
 
 /// The expected state of pings and confirmations.
 #[derive(Default)]
-struct Model {
+struct StreamModel {
     /// The numbers of the unanswered pings of this stream, and when they were sent, in seconds since boot.
     unanswered: Vec<(u64, u64)>,
     /// When the latest ping that confirmed the view was sent, in seconds since boot. A snapshot with a lower revision
@@ -51,103 +52,103 @@ struct Model {
     confirmed_at: Option<u64>,
 }
 
-impl Model {
-    fn apply(&mut self, session: &mut Session, event: &Event) -> Result<(), TestCaseError> {
+impl StreamModel {
+    fn apply(&mut self, stream: &mut StreamState, event: &StreamEvent) -> Result<(), TestCaseError> {
         let message = match event {
-            Event::Ping(second) => {
+            StreamEvent::Ping(second) => {
                 if let Ok(v1::FollowRequest { message: Some(v1::follow_request::Message::Ping(ping)) }) =
-                    session.ping(seconds(*second))
+                    stream.ping(seconds(*second))
                 {
                     self.unanswered.push((ping.number, *second));
                 }
                 return Ok(());
             }
-            Event::Resume => {
+            StreamEvent::Resume => {
                 self.unanswered.clear();
-                *session = Session::resume(session.view(), session.max_staleness);
+                *stream = StreamState::resume(stream.view(), stream.max_staleness);
                 return Ok(());
             }
-            Event::Message(message) => message.clone(),
-            Event::Bytes(bytes) => match v1::FollowResponse::decode(&bytes[..]) {
+            StreamEvent::Message(message) => message.clone(),
+            StreamEvent::Bytes(bytes) => match v1::FollowResponse::decode(&bytes[..]) {
                 Ok(message) => message,
                 Err(_) => return Ok(()),
             },
         };
         let (before, revision, within_snapshot) =
-            (state(session), view_revision(session), session.partial_snapshot.is_some());
-        let update = session.apply(message.clone());
+            (state_snapshot(stream), view_revision(stream), stream.partial_snapshot.is_some());
+        let update = stream.apply(message.clone());
         match (update, message.message) {
-            (Err(_), _) => prop_assert_eq!(&state(session), &before, "a refused message changed the session"),
+            (Err(_), _) => prop_assert_eq!(&state_snapshot(stream), &before, "a refused message changed the stream"),
             (Ok(_), Some(message)) if !generators::is_valid(&message) => {
                 return Err(TestCaseError::fail("an invalid message was accepted"));
             }
             (Ok(_), None) => return Err(TestCaseError::fail("an empty message was accepted")),
-            (Ok(SessionUpdate::NoChange), Some(Message::Snapshot(_))) => prop_assert_eq!(state(session).0, before.0),
-            (Ok(SessionUpdate::View(_)), Some(Message::Snapshot(page))) => {
-                prop_assert!(page.last && view_revision(session) == page.revision);
+            (Ok(ViewUpdate::NoChange), Some(Message::Snapshot(_))) => {
+                prop_assert_eq!(state_snapshot(stream).0, before.0)
+            }
+            (Ok(ViewUpdate::View(_)), Some(Message::Snapshot(page))) => {
+                prop_assert!(page.last && view_revision(stream) == page.revision);
                 if page.revision < revision {
                     self.confirmed_at = None;
                 }
             }
-            (Ok(SessionUpdate::View(_)), Some(Message::Delta(delta))) => {
-                prop_assert!(
-                    delta.revision >= revision && view_revision(session) == delta.revision && !within_snapshot
-                );
+            (Ok(ViewUpdate::View(_)), Some(Message::Delta(delta))) => {
+                prop_assert!(delta.revision >= revision && view_revision(stream) == delta.revision && !within_snapshot);
             }
-            (Ok(update), Some(Message::Pong(pong))) => self.apply_pong(session, &pong, &update, revision)?,
+            (Ok(update), Some(Message::Pong(pong))) => self.apply_pong(stream, &pong, &update, revision)?,
             (update, message) => return Err(TestCaseError::fail(format!("{message:?} caused {update:?}"))),
         }
-        prop_assert!(before.1.is_none() || before.1 == session.service, "the service of a stream changed");
-        let confirmed_at = session.view().and_then(|view| view.confirmed_at());
+        prop_assert!(before.1.is_none() || before.1 == stream.service, "the service of a stream changed");
+        let confirmed_at = stream.view().and_then(|view| view.confirmed_at());
         prop_assert_eq!(confirmed_at, self.confirmed_at.map(seconds));
         Ok(())
     }
 
     fn apply_pong(
         &mut self,
-        session: &Session,
+        stream: &StreamState,
         pong: &v1::Pong,
-        update: &SessionUpdate,
+        update: &ViewUpdate,
         revision: i64,
     ) -> Result<(), TestCaseError> {
         let position = self.unanswered.iter().position(|(number, _)| *number == pong.number);
         prop_assert!(position.is_some(), "a pong for a ping that was not sent was accepted");
         let (_, sent_at) = self.unanswered.drain(..=position.unwrap()).next_back().unwrap();
         match update {
-            SessionUpdate::Confirmed(view, ping_sent_at) => {
-                prop_assert_eq!((*ping_sent_at, session.partial_snapshot.is_some()), (seconds(sent_at), false));
+            ViewUpdate::Confirmed(view, ping_sent_at) => {
+                prop_assert_eq!((*ping_sent_at, stream.partial_snapshot.is_some()), (seconds(sent_at), false));
                 prop_assert_eq!(view.revision().number(), revision.max(pong.revision));
                 self.confirmed_at = Some(self.confirmed_at.map_or(sent_at, |earlier| earlier.max(sent_at)));
             }
-            SessionUpdate::NoChange => prop_assert!(session.view.is_none() || session.partial_snapshot.is_some()),
-            SessionUpdate::View(_) => return Err(TestCaseError::fail("a pong created a view without a confirmation")),
+            ViewUpdate::NoChange => prop_assert!(stream.view.is_none() || stream.partial_snapshot.is_some()),
+            ViewUpdate::View(_) => return Err(TestCaseError::fail("a pong created a view without a confirmation")),
         }
         Ok(())
     }
 }
 
-fn events() -> BoxedStrategy<Vec<Event>> {
+fn events() -> BoxedStrategy<Vec<StreamEvent>> {
     let valid =
         || prop_oneof![4 => generators::any_response(), 1 => Just(response(Message::Snapshot(first_page(5, true))))];
     let mutated = valid().prop_flat_map(|message| mutated_bytes(&message.encode_to_vec()));
     let event = prop_oneof![
-        12 => valid().prop_map(Event::Message),
-        2 => mutated.prop_map(Event::Bytes),
-        1 => any_bytes().prop_map(Event::Bytes),
-        5 => (0..100_u64).prop_map(Event::Ping),
-        1 => Just(Event::Resume),
+        12 => valid().prop_map(StreamEvent::Message),
+        2 => mutated.prop_map(StreamEvent::Bytes),
+        1 => any_bytes().prop_map(StreamEvent::Bytes),
+        5 => (0..100_u64).prop_map(StreamEvent::Ping),
+        1 => Just(StreamEvent::Resume),
     ];
     vec(event, 1..25).boxed()
 }
 
-/// Evaluates one token of each of several agents with the view of the session.
-fn evaluate_tokens(session: &Session) -> Vec<Result<VerifiedIdentity, countersign_identity::Refusal>> {
-    let view = session.view();
+/// Evaluates one token of each of several agents with the view of the stream.
+fn evaluate_tokens(stream: &StreamState) -> Vec<Result<VerifiedIdentity, countersign_identity::Refusal>> {
+    let view = stream.view();
     let evaluate = |agent: u128| {
         let claims = Claims {
             iss: "https://issuer.test".into(),
             sub: AgentId::from_bits(agent),
-            aud: SERVICE.to_string(),
+            aud: SERVICE_ID.to_string(),
             iat: 0,
             nbf: 0,
             exp: 3600,
@@ -171,35 +172,35 @@ proptest! {
 
     #[test]
     fn refused_messages_change_nothing_and_only_pongs_confirm_views(events in events()) {
-        let (mut session, mut model) = (Session::resume(None, None), Model::default());
+        let (mut stream, mut model) = (StreamState::resume(None, None), StreamModel::default());
         let unknown_key = Kid::from_key(P256PublicKey::from_sec1(&generators::point(9)).unwrap());
         for event in &events {
-            model.apply(&mut session, event)?;
+            model.apply(&mut stream, event)?;
         }
-        prop_assert!(session.view().is_none_or(|view| view.keys().get(&unknown_key).is_none()), "the view has a key that was not sent");
+        prop_assert!(stream.view().is_none_or(|view| view.keys().get(&unknown_key).is_none()), "the view has a key that was not sent");
     }
 
     #[test]
     fn arbitrary_bytes_do_not_panic(first in any_bytes(), second in mutated_bytes(&response(Message::Snapshot(first_page(5, true))).encode_to_vec())) {
-        let mut session = session_with_view(5);
+        let mut stream = stream_with_view(5);
         for bytes in [first, second] {
             if let Ok(message) = v1::FollowResponse::decode(&bytes[..]) {
-                let _result = session.apply(message);
+                let _result = stream.apply(message);
             }
         }
     }
 
     #[test]
     fn sessions_that_apply_the_same_messages_evaluate_tokens_equally(events in events()) {
-        let mut sessions = [Session::resume(None, None), Session::resume(None, None)];
+        let mut streams = [StreamState::resume(None, None), StreamState::resume(None, None)];
         for event in &events {
-            for session in &mut sessions {
-                if let Event::Message(message) = event {
-                    let _result = session.apply(message.clone());
+            for stream in &mut streams {
+                if let StreamEvent::Message(message) = event {
+                    let _result = stream.apply(message.clone());
                 }
             }
         }
-        let [first, second] = sessions.each_ref().map(evaluate_tokens);
+        let [first, second] = streams.each_ref().map(evaluate_tokens);
         prop_assert_eq!(first, second);
     }
 }

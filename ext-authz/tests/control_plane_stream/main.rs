@@ -2,149 +2,50 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
-#[path = "../src/fixtures.rs"]
+#[path = "../../src/fixtures.rs"]
 mod fixtures;
+mod simulated_control_plane;
 
 use countersign_ext_authz::{App, config};
 use countersign_identity::{Claims, Timestamp, TokenId};
 use countersign_process::{Clock, Shutdown, SystemClock};
-use countersign_proto::v1::{
-    self, FollowRequest, FollowResponse, follow_request, follow_response::Message, sync_server,
-};
+use countersign_proto::v1;
 use envoy_types::{
     ext_authz::v3::pb::{CheckRequest, CheckResponse, HttpResponse},
     pb::envoy::service::auth::v3::{AttributeContext, attribute_context, authorization_client::AuthorizationClient},
 };
-use fixtures::{ISSUED, ISSUER, REV, SERVICE, SESSION, Signer};
+use fixtures::{ISSUED_AT, SERVICE_ID, SESSION_ID, TOKEN_REVISION, TestIssuer};
+use simulated_control_plane::{revocation, snapshot, start_control_plane};
 use std::{
     net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
-    sync::mpsc,
+    net::TcpStream,
     time::timeout,
 };
-use tokio_stream::{
-    StreamExt,
-    wrappers::{ReceiverStream, TcpListenerStream},
-};
 use tonic::{
-    Request, Response, Status, Streaming,
-    transport::{Channel, Endpoint, Identity, Server, ServerTlsConfig},
+    Status,
+    transport::{Channel, Endpoint, Identity, ServerTlsConfig},
 };
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
 const API_KEY: &str = "svc_sk_of_the_test";
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A clock whose wall-clock time is always one minute after the tokens were issued.
 struct FixedWallClock;
 
 impl Clock for FixedWallClock {
     fn now(&self) -> Timestamp {
-        Timestamp::from_seconds(ISSUED + 60)
+        Timestamp::from_seconds(ISSUED_AT + 60)
     }
 
     fn since_boot(&self) -> Duration {
         SystemClock.since_boot()
     }
-}
-
-/// An open stream: the revision in its Hello, and the sender of responses.
-struct OpenStream {
-    revision: i64,
-    responses: mpsc::Sender<Result<FollowResponse, Status>>,
-}
-
-/// The state of the simulated control plane that tests change and read.
-#[derive(Default)]
-struct SharedState {
-    refuse_streams: AtomicBool,
-    refused_streams: AtomicUsize,
-    revision: AtomicI64,
-}
-
-/// A simulated control plane that answers pings. The tests send all other messages.
-struct ControlPlane {
-    state: Arc<SharedState>,
-    opened: mpsc::Sender<OpenStream>,
-}
-
-#[tonic::async_trait]
-impl sync_server::Sync for ControlPlane {
-    type FollowStream = ReceiverStream<Result<FollowResponse, Status>>;
-
-    async fn follow(&self, request: Request<Streaming<FollowRequest>>) -> Result<Response<Self::FollowStream>, Status> {
-        assert_eq!(request.metadata().get("authorization").unwrap(), &format!("Bearer {API_KEY}"));
-        if self.state.refuse_streams.load(Ordering::SeqCst) {
-            self.state.refused_streams.fetch_add(1, Ordering::SeqCst);
-            return Err(Status::unauthenticated("revoked"));
-        }
-        let (responses, response_stream) = mpsc::channel(16);
-        tokio::spawn(handle_requests(request.into_inner(), responses, self.opened.clone(), Arc::clone(&self.state)));
-        Ok(Response::new(ReceiverStream::new(response_stream)))
-    }
-}
-
-async fn handle_requests(
-    mut inbound: Streaming<FollowRequest>,
-    responses: mpsc::Sender<Result<FollowResponse, Status>>,
-    opened: mpsc::Sender<OpenStream>,
-    state: Arc<SharedState>,
-) {
-    while let Some(Ok(FollowRequest { message: Some(message) })) = inbound.next().await {
-        match message {
-            follow_request::Message::Hello(v1::Hello { revision }) => {
-                opened.send(OpenStream { revision, responses: responses.clone() }).await.unwrap();
-            }
-            follow_request::Message::Ping(v1::Ping { number }) => {
-                let revision = state.revision.load(Ordering::SeqCst);
-                let pong = Message::Pong(v1::Pong { number, revision, floor: 1 });
-                let _stream_may_be_closed = responses.send(Ok(FollowResponse { message: Some(pong) })).await;
-            }
-        }
-    }
-}
-
-impl OpenStream {
-    async fn send(&self, message: Message) {
-        self.responses.send(Ok(FollowResponse { message: Some(message) })).await.unwrap();
-    }
-}
-
-fn snapshot() -> Message {
-    let reader = fixtures::reader_role();
-    let role = v1::Role {
-        id: reader.id.to_string(),
-        name: reader.name.to_string(),
-        permissions: reader.permissions.iter().map(ToString::to_string).collect(),
-        created_revision: reader.created_revision.number(),
-    };
-    Message::Snapshot(v1::SnapshotPage {
-        revision: REV,
-        floor: 1,
-        info: Some(v1::ServiceInfo {
-            service_id: SERVICE.to_string(),
-            issuer: ISSUER.into(),
-            accepts_unbound_tokens: true,
-            max_staleness_seconds: 60,
-        }),
-        keys: Some(v1::Keys { points: vec![Signer::new(1).point()] }),
-        roles: Some(v1::Roles { roles: vec![role] }),
-        last: true,
-        ..v1::SnapshotPage::default()
-    })
-}
-
-fn revocation(revision: i64, subject: v1::revocation::Subject) -> Message {
-    let revocations = vec![v1::Revocation { revision, subject: Some(subject) }];
-    Message::Delta(v1::Delta { revision, revocations, ..v1::Delta::default() })
 }
 
 /// The response to a request with this token on a route with these context extensions.
@@ -153,7 +54,7 @@ async fn check(
     claims: &Claims,
     extensions: &[(&str, &str)],
 ) -> CheckResponse {
-    let bearer = format!("Bearer {}", Signer::new(1).sign(claims));
+    let bearer = format!("Bearer {}", TestIssuer::new(1).sign(claims));
     let http = attribute_context::HttpRequest {
         headers: [("authorization".to_owned(), bearer)].into(),
         ..attribute_context::HttpRequest::default()
@@ -178,7 +79,7 @@ async fn wait_for_reason(envoy: &mut AuthorizationClient<Channel>, claims: &Clai
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(TIMEOUT, wait).await.unwrap_or_else(|_| panic!("timed out waiting for the reason {expected:?}"));
+    timeout(TEST_TIMEOUT, wait).await.unwrap_or_else(|_| panic!("timed out waiting for the reason {expected:?}"));
 }
 
 async fn wait_until_serving(address: SocketAddr) {
@@ -193,22 +94,7 @@ async fn wait_until_serving(address: SocketAddr) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(TIMEOUT, wait).await.unwrap();
-}
-
-/// Starts a control plane on a free port.
-async fn start_control_plane(tls: Option<ServerTlsConfig>) -> (u16, Arc<SharedState>, mpsc::Receiver<OpenStream>) {
-    let (opened, streams) = mpsc::channel(4);
-    let state = Arc::new(SharedState { revision: REV.into(), ..SharedState::default() });
-    let service = sync_server::SyncServer::new(ControlPlane { state: Arc::clone(&state), opened });
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let mut server = match tls {
-        Some(tls) => Server::builder().tls_config(tls).unwrap(),
-        None => Server::builder(),
-    };
-    tokio::spawn(server.add_service(service).serve_with_incoming(TcpListenerStream::new(listener)));
-    (port, state, streams)
+    timeout(TEST_TIMEOUT, wait).await.unwrap();
 }
 
 async fn start_sidecar(url: String, ca: &str) -> App {
@@ -245,55 +131,57 @@ async fn sidecar_applies_messages_and_resumes_after_errors() {
         ..fixtures::claims()
     };
 
-    let stream = timeout(TIMEOUT, streams.recv()).await.unwrap().unwrap();
+    let stream = timeout(TEST_TIMEOUT, streams.recv()).await.unwrap().unwrap();
     assert_eq!(stream.revision, 0);
     assert_eq!(denial_reason(&mut envoy, &claims).await.as_deref(), Some("view_missing"));
     stream.send(snapshot()).await;
     wait_for_reason(&mut envoy, &claims, None).await;
     wait_until_serving(address).await;
 
-    state.revision.store(REV + 1, Ordering::SeqCst);
-    stream.send(revocation(REV + 1, v1::revocation::Subject::SessionId(SESSION.to_string()))).await;
+    state.revision.store(TOKEN_REVISION + 1, Ordering::SeqCst);
+    stream.send(revocation(TOKEN_REVISION + 1, v1::revocation::Subject::SessionId(SESSION_ID.to_string()))).await;
     wait_for_reason(&mut envoy, &claims, Some("token_revoked")).await;
     assert_eq!(denial_reason(&mut envoy, &other_session).await, None);
 
     // An invalid message ends the stream and does not change the view. A refused API key does not change the view
     // either.
     state.refuse_streams.store(true, Ordering::SeqCst);
-    stream.send(revocation(REV + 2, v1::revocation::Subject::TokenId("invalid".into()))).await;
+    stream.send(revocation(TOKEN_REVISION + 2, v1::revocation::Subject::TokenId("invalid".into()))).await;
     let wait_until_refused = async {
         while state.refused_streams.load(Ordering::SeqCst) == 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(TIMEOUT, wait_until_refused).await.unwrap();
+    timeout(TEST_TIMEOUT, wait_until_refused).await.unwrap();
     assert_eq!(denial_reason(&mut envoy, &other_session).await, None);
     state.refuse_streams.store(false, Ordering::SeqCst);
 
-    let stream = timeout(TIMEOUT, streams.recv()).await.unwrap().unwrap();
-    assert_eq!(stream.revision, REV + 1, "the new stream resumes at the last applied revision");
-    stream.send(revocation(REV + 2, v1::revocation::Subject::TokenId(other_session.jti.to_string()))).await;
+    let stream = timeout(TEST_TIMEOUT, streams.recv()).await.unwrap().unwrap();
+    assert_eq!(stream.revision, TOKEN_REVISION + 1, "the new stream resumes at the last applied revision");
+    stream.send(revocation(TOKEN_REVISION + 2, v1::revocation::Subject::TokenId(other_session.jti.to_string()))).await;
     wait_for_reason(&mut envoy, &other_session, Some("token_revoked")).await;
 
     shutdown.trigger();
-    timeout(TIMEOUT, server).await.unwrap().unwrap().unwrap();
+    timeout(TEST_TIMEOUT, server).await.unwrap().unwrap().unwrap();
 }
 
 #[tokio::test]
 async fn sidecar_connects_only_to_a_control_plane_with_a_trusted_certificate() {
     let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let trusted = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let trusted_certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let other_certificate = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let directory = tempfile::tempdir().unwrap();
     let write_file = |name: &str, pem: String| {
         let path = directory.path().join(name);
         std::fs::write(&path, pem).unwrap();
         path.display().to_string()
     };
-    let (trusted_ca, other_ca) =
-        (write_file("trusted.pem", trusted.cert.pem()), write_file("other.pem", other.cert.pem()));
-    let identity = Identity::from_pem(trusted.cert.pem(), trusted.signing_key.serialize_pem());
-    let (port, _controls, mut streams) = start_control_plane(Some(ServerTlsConfig::new().identity(identity))).await;
+    let (trusted_ca, other_ca) = (
+        write_file("trusted.pem", trusted_certificate.cert.pem()),
+        write_file("other.pem", other_certificate.cert.pem()),
+    );
+    let identity = Identity::from_pem(trusted_certificate.cert.pem(), trusted_certificate.signing_key.serialize_pem());
+    let (port, _state, mut streams) = start_control_plane(Some(ServerTlsConfig::new().identity(identity))).await;
     let (url, shutdown) = (format!("https://localhost:{port}"), Shutdown::default());
 
     tokio::spawn(start_sidecar(url.clone(), &other_ca).await.serve(shutdown.clone()));
@@ -302,7 +190,7 @@ async fn sidecar_connects_only_to_a_control_plane_with_a_trusted_certificate() {
         "the sidecar accepted an untrusted certificate"
     );
     tokio::spawn(start_sidecar(url, &trusted_ca).await.serve(shutdown.clone()));
-    assert_eq!(timeout(TIMEOUT, streams.recv()).await.unwrap().unwrap().revision, 0);
+    assert_eq!(timeout(TEST_TIMEOUT, streams.recv()).await.unwrap().unwrap().revision, 0);
     shutdown.trigger();
 }
 
@@ -312,13 +200,13 @@ async fn denial_body_contains_the_unmet_requirement_only_if_configured() {
         ("false", r#"{"reason":"role_missing"}"#),
         ("true", r#"{"reason":"role_missing","required":{"roles":["writer"]},"actual":{"roles":["reader"]}}"#),
     ] {
-        let (port, _controls, mut streams) = start_control_plane(None).await;
+        let (port, _state, mut streams) = start_control_plane(None).await;
         let url = format!("http://127.0.0.1:{port}");
         let app = start_sidecar_with(url, "", &[("denials.explain", explain)]).await;
         let (address, shutdown) = (app.grpc_address().unwrap(), Shutdown::default());
         tokio::spawn(app.serve(shutdown.clone()));
         let mut envoy = AuthorizationClient::connect(format!("http://{address}")).await.unwrap();
-        let stream = timeout(TIMEOUT, streams.recv()).await.unwrap().unwrap();
+        let stream = timeout(TEST_TIMEOUT, streams.recv()).await.unwrap().unwrap();
         stream.send(snapshot()).await;
         wait_for_reason(&mut envoy, &fixtures::claims(), None).await;
         let response = check(&mut envoy, &fixtures::claims(), &[("require_roles", "writer")]).await;
@@ -342,15 +230,15 @@ async fn failed_connection_attempts_are_not_counted_as_reconnects() {
     wait_for_metric(admin, r#"stream_connect_failures_total{service="none"}"#, 1.0).await;
 
     state.refuse_streams.store(false, Ordering::SeqCst);
-    let stream = timeout(TIMEOUT, streams.recv()).await.unwrap().unwrap();
+    let stream = timeout(TEST_TIMEOUT, streams.recv()).await.unwrap().unwrap();
     stream.send(snapshot()).await;
-    wait_for_metric(admin, &format!(r#"stream_connected{{service="{SERVICE}"}}"#), 1.0).await;
-    let reconnects = format!(r#"stream_reconnects_total{{service="{SERVICE}"}}"#);
+    wait_for_metric(admin, &format!(r#"stream_connected{{service="{SERVICE_ID}"}}"#), 1.0).await;
+    let reconnects = format!(r#"stream_reconnects_total{{service="{SERVICE_ID}"}}"#);
     assert_eq!(read_metric(admin, &reconnects).await, Some(0.0), "a failed attempt was counted as a reconnect");
 
     state.refuse_streams.store(true, Ordering::SeqCst);
     stream.responses.send(Err(Status::unavailable("restart"))).await.unwrap();
-    wait_for_metric(admin, &format!(r#"stream_connect_failures_total{{service="{SERVICE}"}}"#), 1.0).await;
+    wait_for_metric(admin, &format!(r#"stream_connect_failures_total{{service="{SERVICE_ID}"}}"#), 1.0).await;
     assert_eq!(read_metric(admin, &reconnects).await, Some(1.0), "the loss of a stream was not counted");
     shutdown.trigger();
 }
@@ -361,7 +249,7 @@ async fn wait_for_metric(admin: SocketAddr, series: &str, at_least: f64) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    let result = timeout(TIMEOUT, wait).await;
+    let result = timeout(TEST_TIMEOUT, wait).await;
     assert!(result.is_ok(), "{series} is {:?}", read_metric(admin, series).await);
 }
 

@@ -20,7 +20,7 @@ fn id(prefix: &'static str) -> BoxedStrategy<String> {
 
 fn service_info() -> BoxedStrategy<v1::ServiceInfo> {
     let seconds = prop_oneof![9 => 1..100_u32, 1 => Just(0)];
-    let service_id = prop_oneof![9 => Just(SERVICE.to_string()), 1 => id("svc_")];
+    let service_id = prop_oneof![9 => Just(SERVICE_ID.to_string()), 1 => id("svc_")];
     (service_id, seconds, proptest::arbitrary::any::<bool>())
         .prop_map(|(service_id, max_staleness_seconds, accepts_unbound_tokens)| v1::ServiceInfo {
             service_id,

@@ -1,0 +1,157 @@
+//! Tests of `StreamState`: how single messages change it.
+
+mod fuzz;
+
+use super::*;
+use crate::sync::decode::MessageError::OutOfOrder;
+
+const SERVICE_ID: ServiceId = ServiceId::from_bits(1);
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+fn info(service: ServiceId) -> v1::ServiceInfo {
+    v1::ServiceInfo {
+        service_id: service.to_string(),
+        issuer: "https://issuer.test".into(),
+        accepts_unbound_tokens: true,
+        max_staleness_seconds: 60,
+    }
+}
+
+fn first_page(revision: i64, last: bool) -> v1::SnapshotPage {
+    v1::SnapshotPage {
+        revision,
+        floor: 1,
+        info: Some(info(SERVICE_ID)),
+        keys: Some(v1::Keys::default()),
+        roles: Some(v1::Roles::default()),
+        last,
+        ..v1::SnapshotPage::default()
+    }
+}
+
+fn agent_page(revision: i64, agent: u128, last: bool) -> v1::SnapshotPage {
+    let trust = Some(v1::TrustFacet { revision, hundredths: 10 });
+    let agent =
+        v1::AgentChanges { agent_id: AgentId::from_bits(agent).to_string(), trust, ..v1::AgentChanges::default() };
+    v1::SnapshotPage { revision, floor: 1, agents: vec![agent], last, ..v1::SnapshotPage::default() }
+}
+
+fn response(message: Message) -> v1::FollowResponse {
+    v1::FollowResponse { message: Some(message) }
+}
+
+fn apply_page(stream: &mut StreamState, page: v1::SnapshotPage) -> Result<ViewUpdate, MessageError> {
+    stream.apply(response(Message::Snapshot(page)))
+}
+
+fn apply_delta(stream: &mut StreamState, revision: i64) -> Result<ViewUpdate, MessageError> {
+    stream.apply(response(Message::Delta(v1::Delta { revision, ..v1::Delta::default() })))
+}
+
+fn apply_pong(stream: &mut StreamState, number: u64, revision: i64) -> Result<ViewUpdate, MessageError> {
+    stream.apply(response(Message::Pong(v1::Pong { number, revision, floor: 1 })))
+}
+
+fn stream_with_view(revision: i64) -> StreamState {
+    let mut stream = StreamState::resume(None, None);
+    assert!(matches!(apply_page(&mut stream, first_page(revision, true)), Ok(ViewUpdate::View(_))));
+    stream
+}
+
+fn view_revision(stream: &StreamState) -> i64 {
+    stream.view().map_or(0, |view| view.revision().number())
+}
+
+#[test]
+fn snapshot_is_applied_after_its_last_page() {
+    let mut stream = StreamState::resume(None, None);
+    assert!(matches!(apply_page(&mut stream, first_page(5, false)), Ok(ViewUpdate::NoChange)));
+    assert!(matches!(apply_page(&mut stream, agent_page(5, 1, false)), Ok(ViewUpdate::NoChange)));
+    assert!(stream.view().is_none());
+    let Ok(ViewUpdate::View(view)) = apply_page(&mut stream, agent_page(5, 2, true)) else {
+        panic!("no view was created")
+    };
+    assert_eq!(view.agent_count(), 2);
+}
+
+#[test]
+fn out_of_order_messages_are_refused_and_change_nothing() {
+    let mut stream = stream_with_view(5);
+    assert!(matches!(apply_delta(&mut stream, 4), Err(OutOfOrder(_))));
+    assert!(matches!(apply_page(&mut stream, agent_page(9, 1, true)), Err(OutOfOrder(_))));
+    assert!(matches!(apply_pong(&mut stream, 1, 9), Err(OutOfOrder(_))));
+    let page_of_other_service = v1::SnapshotPage { info: Some(info(ServiceId::from_bits(2))), ..first_page(9, true) };
+    assert!(matches!(apply_page(&mut stream, page_of_other_service), Err(OutOfOrder(_))));
+    assert_eq!(view_revision(&stream), 5);
+    apply_page(&mut stream, first_page(9, false)).unwrap();
+    assert!(matches!(apply_delta(&mut stream, 9), Err(OutOfOrder(_))));
+    assert_eq!(view_revision(&stream), 5);
+    assert!(apply_delta(&mut StreamState::resume(None, None), 1).is_err());
+}
+
+#[test]
+fn pong_after_a_refused_page_does_not_confirm_the_old_view() {
+    for unexpected_page in [agent_page(8, 1, true), first_page(9, false)] {
+        let mut stream = stream_with_view(5);
+        stream.ping(seconds(10)).unwrap();
+        apply_page(&mut stream, first_page(9, false)).unwrap();
+        assert!(matches!(apply_page(&mut stream, unexpected_page), Err(OutOfOrder(_))));
+        assert!(matches!(apply_pong(&mut stream, 1, 9), Ok(ViewUpdate::NoChange)));
+        assert_eq!(stream.view().unwrap().confirmed_at(), None);
+        assert!(matches!(apply_page(&mut stream, agent_page(9, 1, true)), Ok(ViewUpdate::View(_))));
+    }
+}
+
+#[test]
+fn resumed_stream_sends_its_revision_and_accepts_a_snapshot_with_a_lower_one() {
+    let view = stream_with_view(5).view();
+    let mut stream = StreamState::resume(view, None);
+    let hello = v1::follow_request::Message::Hello(v1::Hello { revision: 5 });
+    assert_eq!(stream.hello().message, Some(hello));
+    apply_page(&mut stream, first_page(3, true)).unwrap();
+    assert_eq!(view_revision(&stream), 3);
+}
+
+#[test]
+fn pong_confirms_the_view_as_of_the_time_of_its_ping() {
+    let mut stream = stream_with_view(5);
+    stream.ping(seconds(10)).unwrap();
+    stream.ping(seconds(13)).unwrap();
+    let Ok(ViewUpdate::Confirmed(view, ping_sent_at)) = apply_pong(&mut stream, 1, 8) else {
+        panic!("the pong confirmed no view")
+    };
+    assert_eq!((view.revision().number(), view.confirmed_at(), ping_sent_at), (8, Some(seconds(10)), seconds(10)));
+    assert!(matches!(apply_delta(&mut stream, 7), Err(OutOfOrder(_))), "the pong confirmed revision 8");
+}
+
+#[test]
+fn pong_before_the_last_page_confirms_nothing() {
+    let mut stream = stream_with_view(5);
+    stream.ping(seconds(10)).unwrap();
+    apply_page(&mut stream, first_page(9, false)).unwrap();
+    assert!(matches!(apply_pong(&mut stream, 1, 9), Ok(ViewUpdate::NoChange)));
+    assert_eq!(stream.view().unwrap().confirmed_at(), None);
+}
+
+#[test]
+fn fourth_ping_fails_if_three_are_unanswered() {
+    let mut stream = stream_with_view(5);
+    for second in 0..3 {
+        stream.ping(seconds(second)).unwrap();
+    }
+    assert_eq!(stream.ping(seconds(3)), Err(PingTimeout));
+    apply_pong(&mut stream, 2, 5).unwrap();
+    assert!(stream.ping(seconds(3)).is_ok());
+}
+
+#[test]
+fn max_staleness_is_the_smaller_of_both_limits() {
+    for (limit, effective) in [(10, 10), (3600, 60)] {
+        let mut stream = StreamState::resume(None, Some(seconds(limit)));
+        apply_page(&mut stream, first_page(5, true)).unwrap();
+        assert_eq!(stream.view().unwrap().settings().max_staleness, seconds(effective));
+    }
+}

@@ -1,0 +1,138 @@
+//! A simulated control plane that answers pings. The tests send all other messages.
+
+use crate::{
+    API_KEY,
+    fixtures::{self, ISSUER, SERVICE_ID, TOKEN_REVISION, TestIssuer},
+};
+use countersign_proto::v1::{
+    self, FollowRequest, FollowResponse, follow_request, follow_response::Message, sync_server,
+};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering},
+};
+use tokio::{net::TcpListener, sync::mpsc};
+use tokio_stream::{
+    StreamExt,
+    wrappers::{ReceiverStream, TcpListenerStream},
+};
+use tonic::{
+    Request, Response, Status, Streaming,
+    transport::{Server, ServerTlsConfig},
+};
+
+/// An open stream: the revision in its Hello, and the sender of responses.
+pub struct OpenStream {
+    pub revision: i64,
+    pub responses: mpsc::Sender<Result<FollowResponse, Status>>,
+}
+
+/// The state of the simulated control plane that tests change and read.
+#[derive(Default)]
+pub struct SharedState {
+    /// Whether the control plane refuses new streams.
+    pub refuse_streams: AtomicBool,
+    /// The number of refused streams.
+    pub refused_streams: AtomicUsize,
+    /// The revision in pongs.
+    pub revision: AtomicI64,
+}
+
+/// The gRPC service of the simulated control plane.
+struct SimulatedControlPlane {
+    state: Arc<SharedState>,
+    open_streams: mpsc::Sender<OpenStream>,
+}
+
+#[tonic::async_trait]
+impl sync_server::Sync for SimulatedControlPlane {
+    type FollowStream = ReceiverStream<Result<FollowResponse, Status>>;
+
+    async fn follow(&self, request: Request<Streaming<FollowRequest>>) -> Result<Response<Self::FollowStream>, Status> {
+        assert_eq!(request.metadata().get("authorization").unwrap(), &format!("Bearer {API_KEY}"));
+        if self.state.refuse_streams.load(Ordering::SeqCst) {
+            self.state.refused_streams.fetch_add(1, Ordering::SeqCst);
+            return Err(Status::unauthenticated("revoked"));
+        }
+        let (responses, response_stream) = mpsc::channel(16);
+        tokio::spawn(handle_requests(
+            request.into_inner(),
+            responses,
+            self.open_streams.clone(),
+            Arc::clone(&self.state),
+        ));
+        Ok(Response::new(ReceiverStream::new(response_stream)))
+    }
+}
+
+async fn handle_requests(
+    mut inbound: Streaming<FollowRequest>,
+    responses: mpsc::Sender<Result<FollowResponse, Status>>,
+    open_streams: mpsc::Sender<OpenStream>,
+    state: Arc<SharedState>,
+) {
+    while let Some(Ok(FollowRequest { message: Some(message) })) = inbound.next().await {
+        match message {
+            follow_request::Message::Hello(v1::Hello { revision }) => {
+                open_streams.send(OpenStream { revision, responses: responses.clone() }).await.unwrap();
+            }
+            follow_request::Message::Ping(v1::Ping { number }) => {
+                let revision = state.revision.load(Ordering::SeqCst);
+                let pong = Message::Pong(v1::Pong { number, revision, floor: 1 });
+                let _stream_may_be_closed = responses.send(Ok(FollowResponse { message: Some(pong) })).await;
+            }
+        }
+    }
+}
+
+impl OpenStream {
+    pub async fn send(&self, message: Message) {
+        self.responses.send(Ok(FollowResponse { message: Some(message) })).await.unwrap();
+    }
+}
+
+/// A snapshot with the role `reader` and the key of the test issuer.
+pub fn snapshot() -> Message {
+    let reader = fixtures::reader_role();
+    let role = v1::Role {
+        id: reader.id.to_string(),
+        name: reader.name.to_string(),
+        permissions: reader.permissions.iter().map(ToString::to_string).collect(),
+        created_revision: reader.created_revision.number(),
+    };
+    Message::Snapshot(v1::SnapshotPage {
+        revision: TOKEN_REVISION,
+        floor: 1,
+        info: Some(v1::ServiceInfo {
+            service_id: SERVICE_ID.to_string(),
+            issuer: ISSUER.into(),
+            accepts_unbound_tokens: true,
+            max_staleness_seconds: 60,
+        }),
+        keys: Some(v1::Keys { points: vec![TestIssuer::new(1).public_point()] }),
+        roles: Some(v1::Roles { roles: vec![role] }),
+        last: true,
+        ..v1::SnapshotPage::default()
+    })
+}
+
+/// A delta with one revocation.
+pub fn revocation(revision: i64, subject: v1::revocation::Subject) -> Message {
+    let revocations = vec![v1::Revocation { revision, subject: Some(subject) }];
+    Message::Delta(v1::Delta { revision, revocations, ..v1::Delta::default() })
+}
+
+/// Starts a simulated control plane on a free port. Returns the port, the shared state and the receiver of new streams.
+pub async fn start_control_plane(tls: Option<ServerTlsConfig>) -> (u16, Arc<SharedState>, mpsc::Receiver<OpenStream>) {
+    let (open_streams, streams) = mpsc::channel(4);
+    let state = Arc::new(SharedState { revision: TOKEN_REVISION.into(), ..SharedState::default() });
+    let service = sync_server::SyncServer::new(SimulatedControlPlane { state: Arc::clone(&state), open_streams });
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut server = match tls {
+        Some(tls) => Server::builder().tls_config(tls).unwrap(),
+        None => Server::builder(),
+    };
+    tokio::spawn(server.add_service(service).serve_with_incoming(TcpListenerStream::new(listener)));
+    (port, state, streams)
+}
