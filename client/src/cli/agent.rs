@@ -53,10 +53,12 @@ pub enum AgentCommand {
         Next: countersign agent show")]
     Refresh(LoginArgs),
     /// Show an agent, without secrets
-    #[command(after_help = "With COUNTERSIGN_SERVICE_ID and COUNTERSIGN_SERVICE_KEY it also shows the agent's status \
+    #[command(
+        after_help = "With COUNTERSIGN_SERVICE_ID and COUNTERSIGN_SERVICE_KEY the command also shows the agent's status \
         and trust score.\n\n\
         Examples:\n  $ countersign agent show\n  $ countersign agent show AGENT -o json\n\n\
-        Next: countersign agent call URL, or countersign token inspect")]
+        Next: countersign agent call URL, or countersign token inspect"
+    )]
     Show(show::ShowArgs),
     /// List the agents that hold a role at the service
     #[command(after_help = "Newest first. Agents without a role at the service are not listed.\n\n\
@@ -75,7 +77,7 @@ pub enum AgentCommand {
     Exec(ExecArgs),
     /// Call a service with an access token and print the body of the response
     #[command(
-        after_help = "It logs in or refreshes the token if necessary. Exit code 3 if the service answers 401 or 403, 1 \
+        after_help = "The command logs in or refreshes the token if necessary. Exit code 3 if the service answers 401 or 403, 1 \
         for other errors of the service, 4 if it is unreachable.\n\n\
         Examples:\n  $ countersign agent call https://service.example/orders\n  \
         $ countersign agent call https://service.example/orders -d @order.json -H 'Content-Type: application/json'\n\n\
@@ -83,7 +85,7 @@ pub enum AgentCommand {
     )]
     Call(Box<CallArgs>),
     /// Suspend an agent everywhere, until it is reactivated
-    #[command(after_help = "Its sessions end and its tokens become invalid.\n\n\
+    #[command(after_help = "The sessions of the agent end, and its tokens become invalid.\n\n\
         Examples:\n  $ countersign agent suspend AGENT\n\n\
         Next: countersign agent reactivate AGENT")]
     Suspend(StatusArgs),
@@ -141,7 +143,7 @@ pub async fn run(context: &Context, command: AgentCommand) -> Result<CommandOutp
         AgentCommand::Reactivate(args) => set_status(context, args, "active").await,
         AgentCommand::Revoke(RevokeArgs { status, confirm }) => {
             let agent = resolve_agent(context, status.agent.clone())?;
-            let consequence = "It can never log in again. This cannot be undone.";
+            let consequence = "The agent can never log in again. This cannot be undone.";
             confirm.confirm(&context.messages, &format!("Revoke the agent {agent}"), consequence)?;
             set_status(context, status, "revoked").await
         }

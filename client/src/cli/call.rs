@@ -114,11 +114,11 @@ fn error_for_status(status: u16, reason: &str, requirement: &str) -> Option<CliE
     let next = match status {
         ..=399 => return None,
         401 | 403 if reason.is_empty() => {
-            "it states no reason: is this the URL of the proxy? `countersign token verify` checks the token"
+            "the response states no reason: is this the URL of the proxy? `countersign token verify` checks the token"
         }
         401 | 403 => "countersign token inspect",
         503 if !reason.is_empty() => {
-            "its sidecar cannot decide at the moment: try again; the log of countersign-ext-authz shows the cause"
+            "the sidecar of the service cannot decide at the moment: try again; the log of countersign-ext-authz shows the cause"
         }
         500.. => "try again; the log of the service shows the cause",
         _ => "are the path, the method and the data right?",

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 pub const HELP: &str = "\
-It creates nothing and does not log in. With --login it also tests a login of the profile's agent, and revokes its session. \
+The command creates nothing and does not log in. With --login it tests a login of the profile's agent, and revokes its session. \
 Exit code 0 if no check failed, otherwise that of the first failure.
 
 Examples:
@@ -156,7 +156,7 @@ async fn check_signing_keys(api: &Api) -> CheckResult {
 async fn check_agent(context: &Context, api: &Api, args: &DoctorArgs) -> CheckResult {
     let profile = &context.profile;
     let Some(agent) = &profile.agent else {
-        return CheckResult::Skipped("none in this profile: `countersign agent register` registers one");
+        return CheckResult::Skipped("the profile has no agent: `countersign agent register` registers one");
     };
     if args.login {
         return match log_in_and_out(context, api, agent).await {
@@ -165,7 +165,7 @@ async fn check_agent(context: &Context, api: &Api, args: &DoctorArgs) -> CheckRe
         };
     }
     if profile.signer.is_none() {
-        let Some(path) = &profile.key else { return CheckResult::Skipped("its key is not in this profile") };
+        let Some(path) = &profile.key else { return CheckResult::Skipped("the profile has no key of the agent") };
         if let Err(error) = context.private_key(path) {
             return error.into();
         }

@@ -103,7 +103,7 @@ fn hint_for_key_error(error: &KeyError) -> Option<&'static str> {
         }
         KeyError::Malformed(_) => Some("`countersign agent keygen` creates a key of the right kind"),
         KeyError::Signer { .. } => Some(
-            "it gets the nonce on standard input and must print its signature (ECDSA P-256, SHA-256), as hex or bytes",
+            "the signer reads the nonce from standard input and must print the signature (ECDSA P-256, SHA-256), as hex or bytes",
         ),
         KeyError::File { .. } | KeyError::Encoding => None,
     }
@@ -121,8 +121,7 @@ fn hint_for_reason(reason: &str) -> Option<&'static str> {
         }
         "human_issuer_unavailable" => "try again; is the identity provider of the control plane available?",
         "not_yours" => {
-            "is it yours? A human user's token is valid for the user's own agents and services, an API key for its \
-             service"
+            "a human user's token is valid for the user's own agents and services, an API key for its own service"
         }
         "admin_required" => "ask an administrator",
         "token_audience_mismatch" | "token_unbound" => "countersign agent login --service SERVICE",

@@ -18,8 +18,8 @@ use std::path::PathBuf;
 #[derive(Subcommand)]
 pub enum KeyCommand {
     /// Create an API key and print it; it is shown only once
-    #[command(after_help = "A shell creates files for `>` that other users can mostly read; --out creates one that \
-        they cannot.\n\n\
+    #[command(after_help = "Other users can usually read a file that a shell creates for `>`; they cannot read the \
+        file of --out.\n\n\
         Examples:\n  $ countersign key create --scope full\n  \
         $ countersign key create --scope sync --name sidecar --out sidecar.key\n\n\
         Next: for a key of scope full, export COUNTERSIGN_SERVICE_KEY=KEY, then countersign role create --help\n\
@@ -149,7 +149,7 @@ async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
     let key_id = api_key_id(key_id)?;
     let (api, service) = (context.api(&human.server)?, context.service(&service)?);
     let token = human.credential()?;
-    let consequence = "Requests with it are refused at once. This cannot be undone.";
+    let consequence = "Requests with this key are refused at once. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Revoke the API key {key_id} of {service}"), consequence)?;
     let revoked = api.revoke_key(token, &service, &key_id).await?;
     let result = if revoked { "true" } else { "it was already" };

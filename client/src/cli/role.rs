@@ -31,14 +31,16 @@ pub enum RoleCommand {
         Next: countersign role assign NAME AGENT")]
     List(ManagerArgs),
     /// Delete a role and its assignments; this cannot be undone
-    #[command(after_help = "All agents lose it at once, also those whose token contains it. A new role of the same \
+    #[command(
+        after_help = "All agents lose the role at once, also those whose token contains it. A new role of the same \
         name has no assignments.\n\n\
         Examples:\n  $ countersign role delete reader\n  $ countersign role delete reader --yes\n\n\
-        Next: countersign role list")]
+        Next: countersign role list"
+    )]
     Delete(DeleteArgs),
     /// Assign a role to an agent, permanently or until a time
     #[command(
-        after_help = "Assigning it again replaces the expiry time. Every proxy applies the change when it receives \
+        after_help = "Assigning a role again replaces the expiry time. Every proxy applies the change when it receives \
         it, mostly within a second.\n\n\
         Examples:\n  $ countersign role assign reader AGENT\n  $ countersign role assign reader AGENT --expires 8h\n\n\
         Next: as the agent, countersign agent call URL"
@@ -128,7 +130,7 @@ async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput, Cl
     let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
     let RoleRef { id, name } = find_role(&api, &manager, &service, &role).await?;
     let shown = id_with_name(&id, name.as_deref());
-    let consequence = "All agents lose it at once. This cannot be undone.";
+    let consequence = "All agents lose the role at once. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Delete the role {shown} of {service}"), consequence)?;
     api.delete_role(manager.credential()?, &service, &id).await?;
     let text = details([("role", shown), ("deleted", "true".into())]);

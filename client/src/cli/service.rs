@@ -34,8 +34,8 @@ pub enum ServiceCommand {
     Show(ShowArgs),
     /// Change the name of a service, or whether it accepts unbound tokens
     #[command(after_help = "The token of an agent without any role has no service as its audience: it is unbound. A \
-        service that receives one could use it at other services. Services whose roles grant much therefore refuse \
-        unbound tokens. Every proxy applies the change when it arrives there.\n\n\
+        service that receives one could use it at other services. A service whose roles grant many \
+        permissions should refuse unbound tokens. Every proxy applies the change when it receives it.\n\n\
         Examples:\n  $ countersign service change --name Store\n  $ countersign service change --refuse-unbound\n\n\
         Next: countersign service show")]
     Change(ChangeArgs),
@@ -70,7 +70,7 @@ pub struct CreateArgs {
     human: HumanArgs,
     /// The display name
     name: String,
-    /// Refuse unbound tokens; recommended where roles grant much
+    /// Refuse unbound tokens; recommended if roles grant many permissions
     #[arg(long)]
     refuse_unbound: bool,
 }

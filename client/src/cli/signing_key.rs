@@ -30,8 +30,8 @@ pub enum SigningKeyCommand {
     Rotate(HumanArgs),
     /// Revoke a key and every token that it signed; this cannot be undone
     #[command(
-        after_help = "For a key that may have leaked. Agents have to log in again, which the client library does \
-        by itself; the next key signs at once.\n\n\
+        after_help = "For a key that may have leaked. The next key signs at once. Agents have to log in again; the \
+        client library does that automatically.\n\n\
         Examples:\n  $ countersign signing-key revoke KID\n  $ countersign signing-key revoke KID --yes\n\n\
         Next: countersign signing-key list"
     )]
@@ -101,11 +101,12 @@ async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
     let RevokeArgs { human, confirm, kid } = args;
     let kid = ids::kid(kid)?;
     let (api, token) = (context.api(&human.server)?, human.credential()?);
-    let consequence = "Every token that it signed becomes invalid at once. This cannot be undone.";
+    let consequence = "Every token that this key signed becomes invalid at once. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Revoke the signing key {kid}"), consequence)?;
     let revoked = api.revoke_signing_key(token, &kid).await?;
     let result = if revoked { "true" } else { "it was already" };
     let text = details([("key", kid.clone()), ("revoked", result.into())]);
-    let note = "Its tokens are refused, within a second everywhere.\nNext: countersign signing-key list";
+    let note =
+        "Tokens that this key signed are refused everywhere within a second.\nNext: countersign signing-key list";
     Ok(CommandOutput::new(text, json!({ "revoked": revoked, "kid": kid })).with_note(note))
 }

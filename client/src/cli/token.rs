@@ -40,7 +40,7 @@ pub enum TokenCommand {
     Inspect(TokenArg),
     /// Verify the signature and the times of a token against the published keys
     #[command(
-        after_help = "It does not check revocations and changes of roles: only a proxy or the verify request of a \
+        after_help = "The command does not check revocations and changes of roles: only a proxy or the verify request of a \
         service does.\n\n\
         Examples:\n  $ countersign token verify\n  $ countersign token verify --service SERVICE\n\n\
         Next: countersign agent call URL"

@@ -114,7 +114,7 @@ fn next_step(error: &clap::Error, arguments: &[String]) -> String {
         return format!("{target}`--server` is the URL of the control plane");
     }
     if let Some(suggestion) = suggestion(error) {
-        return format!("did you mean `{suggestion}`? `{name} --help` shows all");
+        return format!("did you mean `{suggestion}`? `{name} --help` lists the valid names");
     }
     if name == "countersign agent exec" && !arguments.iter().any(|argument| argument == "--") {
         return "put `--` before the command: countersign agent exec -- CMD".to_owned();

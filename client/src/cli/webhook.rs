@@ -19,8 +19,8 @@ pub enum WebhookCommand {
     /// Create a webhook and print its secret, which is shown only once
     #[command(
         after_help = "Events are delivered by POST. Requests are signed as Standard Webhooks specifies; libraries are at \
-        https://www.standardwebhooks.com, in Rust it is countersign_client::webhook. A shell creates files for `>` that \
-        other users can mostly read; --out creates one that they cannot.\n\n\
+        https://www.standardwebhooks.com, in Rust it is countersign_client::webhook. Other users can usually \
+        read a file that a shell creates for `>`; they cannot read the file of --out.\n\n\
         Event kinds: agent.authenticated, agent.authentication_failed, agent.role_assigned, agent.role_revoked, \
         trust.feedback_received.\n\n\
         Examples:\n  $ countersign webhook create https://shop.example/hooks --out hook.secret\n  \
@@ -67,7 +67,7 @@ pub enum WebhookCommand {
     RotateSecret(change::RotateArgs),
     /// Send an event of kind webhook.test and wait for the response of the receiver
     #[command(
-        after_help = "It is sent once, whatever event kinds the webhook receives, also if it is paused. Exit code \
+        after_help = "The event is sent once, also to a paused webhook, and independent of its event kinds. Exit code \
         1 if it was not delivered.\n\n\
         Examples:\n  $ countersign webhook test ID\n\n\
         Next: if it was not delivered, countersign webhook show ID"
@@ -89,14 +89,16 @@ pub enum WebhookCommand {
         Next: countersign webhook deliveries ID")]
     Replay(delivery::ReplayArgs),
     /// Receive events on this machine, verify their signatures and print them
-    #[command(after_help = "The secret is that of a webhook whose URL leads here: in --secret-file or in \
-        COUNTERSIGN_WEBHOOK_SECRET; several are separated by spaces or line ends. Without a secret it creates a webhook \
-        for this machine, of the service or with --deployment, and deletes it at the end. The control plane accepts that \
-        with --dev, or with loopback in webhooks.allowed_networks.\n\n\
-        It ends on Ctrl-C or after --count events; exit code 1 if a signature was invalid. With -o json each line is an \
-        object; the first one has the URL.\n\n\
+    #[command(
+        after_help = "--secret-file or COUNTERSIGN_WEBHOOK_SECRET contains the secret of a webhook whose URL leads to \
+        this machine; several secrets are separated by spaces or line ends. Without a secret, the command creates a \
+        webhook for this machine, of the service or with --deployment for all services, and deletes it at the end. The \
+        control plane accepts that webhook with --dev, or with loopback in webhooks.allowed_networks.\n\n\
+        The command ends on Ctrl-C or after --count events, with exit code 1 if a signature was invalid. With -o json \
+        each line is an object; the first one has the URL.\n\n\
         Examples:\n  $ countersign webhook listen\n  $ countersign webhook listen --port 9000 --secret-file hook.secret\n\n\
-        Next: in another terminal, countersign webhook test ID")]
+        Next: in another terminal, countersign webhook test ID"
+    )]
     Listen(Box<listen::ListenArgs>),
 }
 
@@ -142,8 +144,9 @@ impl ScopeArgs {
 impl WebhookArgs {
     fn api(&self, context: &Context) -> Result<(ScopedApi<'_>, String), CliError> {
         let id = webhook_id(self.webhook.clone())?;
-        context.messages.placeholders.set(Placeholder::Webhook, &id);
-        Ok((self.scope.api(context)?, id))
+        let scoped = self.scope.api(context)?;
+        context.messages.placeholders.set(Placeholder::Webhook, format!("{} {id}", scoped.option()).trim());
+        Ok((scoped, id))
     }
 }
 

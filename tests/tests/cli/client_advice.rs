@@ -26,7 +26,7 @@ async fn missing_files_are_named_with_their_option() {
         assert!(code == 1 && error.contains(expected) && !error.contains("keygen"), "{error}");
     }
     let (code, error) = shell.failure(&["agent", "keygen", "--key", "/nowhere/key"]);
-    assert!(code == 1 && error.contains("--key /nowhere/key: its folder does not exist"), "{error}");
+    assert!(code == 1 && error.contains("--key /nowhere/key: the folder does not exist"), "{error}");
     let (code, error) = shell.failure(&["agent", "login", "--key", "/nowhere"]);
     assert!(code == 1 && error.contains("`countersign agent keygen` creates a key"), "{error}");
 

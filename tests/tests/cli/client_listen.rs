@@ -180,7 +180,7 @@ async fn invalid_secret_or_port_is_an_error() {
     for (arguments, code, text) in [
         (vec!["--secret-file", "/nowhere"], 1, "--secret-file /nowhere: "),
         (vec!["--secret-file", &empty], 2, "the secret is not set"),
-        (vec!["--secret-file", &wrong], 2, "--secret-file: after whsec_"),
+        (vec!["--secret-file", &wrong], 2, "--secret-file: a webhook secret must be whsec_ and Base64"),
         (vec!["--secret-file", &good, "--events", "agent.authenticated"], 2, "--events has no effect"),
         (vec!["--secret-file", &good, "--count", "0"], 2, "--count"),
     ] {
@@ -190,7 +190,7 @@ async fn invalid_secret_or_port_is_an_error() {
     }
     shell.export("COUNTERSIGN_WEBHOOK_SECRET", "svc_sk_s3cr3t");
     let (code, error) = shell.failure(&["webhook", "listen"]);
-    assert!(code == 2 && error.contains("begins with whsec_") && !error.contains("s3cr3t"), "{error}");
+    assert!(code == 2 && error.contains("must begin with whsec_") && !error.contains("s3cr3t"), "{error}");
 
     shell.export("COUNTERSIGN_WEBHOOK_SECRET", SECRET);
     let taken = WebhookListener::start(&shell, &[]).await;

@@ -90,6 +90,9 @@ async fn hints_contain_the_ids_of_the_command() {
     assert!(error["error"]["next"].as_str().unwrap().contains(&expected), "{error}");
     let checks = shell.run(&["-o", "json", "doctor"]);
     assert!(String::from_utf8(checks.stdout).unwrap().contains(&expected));
+    let (_, error) =
+        shell.failure(&["webhook", "replay", "wh_00000000000000000000000000", "--event", "x", "--deployment"]);
+    assert!(error.contains("countersign webhook deliveries --deployment wh_00000000000000000000000000"), "{error}");
     let webhook = "wh_00000000000000000000000000";
     let (_, error) = shell.failure(&["webhook", "replay", webhook, "--event", "nope"]);
     assert!(error.contains(&format!("countersign webhook deliveries {webhook}")), "{error}");

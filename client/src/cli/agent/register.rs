@@ -60,7 +60,7 @@ pub fn keygen(context: &Context, file: Option<PathBuf>) -> Result<CommandOutput,
     let key = PrivateKey::generate();
     key.write(&path).map_err(|error| match error {
         KeyError::File { error, .. } if error.kind() == io::ErrorKind::NotFound => {
-            CliError::file("--key", &path, "its folder does not exist")
+            CliError::file("--key", &path, "the folder does not exist")
         }
         error => error.into(),
     })?;

@@ -172,7 +172,7 @@ async fn apply(
 pub async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput, CliError> {
     let DeleteArgs { webhook, confirm } = args;
     let (scoped, id) = webhook.api(context)?;
-    let consequence = "Its pending deliveries are lost. This cannot be undone.";
+    let consequence = "The pending deliveries of the webhook are lost. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Delete the webhook {id}"), consequence)?;
     scoped.api.delete_webhook(scoped.credential, &scoped.scope, &id).await?;
     let text = details([("webhook", id.clone()), ("deleted", "true".into())]);

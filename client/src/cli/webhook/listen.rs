@@ -146,7 +146,7 @@ async fn with_temporary_webhook(
 /// Adds a hint to the error for a URL on this machine, or for too many webhooks.
 fn with_loopback_hint(error: ApiError) -> CliError {
     let hint = "a control plane on this machine delivers to it with --dev. For another, run countersign webhook create \
-        with a public URL that leads here, then listen with its secret";
+        with a public URL that leads to this machine, then listen with its secret";
     match &error {
         ApiError::Refused { status: 400, message, .. } if message.contains("`url`") => {
             CliError::ApiWithHint { error, hint: hint.into() }
@@ -194,7 +194,7 @@ async fn print_requests(
     match counts {
         Counts { invalid: 0, .. } => Ok(()),
         Counts { all, invalid } => {
-            let next = "is the secret that of the webhook whose URL leads here?";
+            let next = "is it the secret of the webhook that sends to this URL?";
             Err(CliError::Failed(format!("{invalid} of {all} requests were invalid\nNext: {next}")))
         }
     }

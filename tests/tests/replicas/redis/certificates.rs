@@ -61,7 +61,8 @@ async fn certificates_are_checked_against_announced_host_names() {
             wait_for_redis_check(&start_control_plane(&settings).await, "up").await;
             continue;
         }
-        let expected = format!("the cluster names a node that cannot be reached - Io: 127.0.0.1:{}", cluster.port());
+        let expected =
+            format!("the cluster announces a node that cannot be reached - Io: 127.0.0.1:{}", cluster.port());
         let mut control = assert_serves_without_redis(&settings).await;
         for _ in 0..ATTEMPTS {
             if count_in_log(&control, &expected) == 0 {

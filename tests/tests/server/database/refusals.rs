@@ -19,7 +19,7 @@ async fn backup_that_is_not_a_regular_file_is_refused() {
         let mut command = tokio::process::Command::from(control.prepare(&["restore", path, "--replace"]));
         let output = tokio::time::timeout(Duration::from_secs(20), command.kill_on_drop(true).output()).await;
         let message = error_line(&output.expect("the command must not block").unwrap());
-        assert!(message.contains(path) && message.contains("not a regular file: name a backup"), "{message}");
+        assert!(message.contains(path) && message.contains("not a regular file: pass a backup"), "{message}");
     }
     let after = files_in(control.folder());
     assert!(after.iter().all(|name| before.contains(name) || name == "countersign.db.lock"), "{after:?}");

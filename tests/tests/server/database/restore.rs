@@ -86,8 +86,7 @@ async fn restore_revokes_credentials_that_may_have_changed_since_the_backup() {
     earlier.add(&control).await;
 
     let database = control.folder().join("countersign.db");
-    let message =
-        assert_refused(&control, &["restore", &file, "--replace"], &["a control plane runs on this database"]);
+    let message = assert_refused(&control, &["restore", &file, "--replace"], &["a control plane uses this database"]);
     assert!(!message.contains("master"), "{message}");
     control.terminate().await;
     assert_refused(&control, &["restore", &file], &["--replace", "countersign.db"]);

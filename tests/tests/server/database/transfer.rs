@@ -88,7 +88,7 @@ async fn transfer_copies_all_data_and_the_server_continues() {
     let (postgres, receiver) = (Postgres::start().await, Receiver::start_ok().await);
     let (url, mut control) = (postgres.create_database().await, ControlPlane::start().await);
     let sidecar = Sidecar::start(&control).await;
-    assert_refused(&control, &["migrate", "--to", &url], &["a control plane runs on this database"]);
+    assert_refused(&control, &["migrate", "--to", &url], &["a control plane uses this database"]);
     let (agent, pair) = fill_every_table(&mut control, &receiver).await;
     let mut file = open_file(&database_path(&control)).await;
     let tables = tables(&mut file).await;
