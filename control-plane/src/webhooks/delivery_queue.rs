@@ -215,7 +215,10 @@ async fn lock_targets(
 }
 
 /// Stores the results of attempts. Returns the targets that were disabled because of them.
-async fn record_attempts(tx: &mut WriteTransaction, completed: &[AttemptRecord]) -> Result<Vec<DisabledTarget>, StoreError> {
+async fn record_attempts(
+    tx: &mut WriteTransaction,
+    completed: &[AttemptRecord],
+) -> Result<Vec<DisabledTarget>, StoreError> {
     let mut disabled = Vec::new();
     for record in completed {
         let AttemptRecord { delivery, attempt, state, url: _, was_failing } = record;
