@@ -65,7 +65,7 @@ impl Default for Dependencies {
 pub struct App {
     config: Config,
     state: AppState,
-    parts: ContextParts,
+    context_parts: ContextParts,
     redis: Option<Arc<RedisClient>>,
     http_sender: Arc<HttpSender>,
     dispatcher_health: Arc<DispatcherHealth>,
@@ -96,11 +96,12 @@ impl App {
         let health = dispatcher_health.clone();
         let change_poll_interval = dependencies.change_poll_interval;
         let queue_health = Arc::new(move || health.current());
-        let (context, parts) = wiring::context(&config, &public_url, dependencies, queue_health, &metrics).await?;
-        let store = parts.store.clone();
+        let (context, context_parts) =
+            wiring::context(&config, &public_url, dependencies, queue_health, &metrics).await?;
+        let store = context_parts.store.clone();
         metrics.expose_connection_pools(move || store.pool_statuses())?;
-        let http_sender = Arc::new(wiring::http_sender(&config.webhooks, &parts.address_guard)?);
-        let operator_key = humans::load_operator_key(&config, parts.rng.as_ref())?.map(Arc::new);
+        let http_sender = Arc::new(wiring::http_sender(&config.webhooks, &context_parts.address_guard)?);
+        let operator_key = humans::load_operator_key(&config, context_parts.rng.as_ref())?.map(Arc::new);
         let (certificate, authority) = wiring::certificate(&config, context.now())?;
         metrics.certificate_expiry.set(certificate.expires_at()?.seconds());
         if let (true, Some(operator_key)) = (config.dev, &operator_key) {
@@ -111,14 +112,14 @@ impl App {
         let humans = Arc::new(HumanTokenVerifier::new(operator_key, issuers));
         let terminate_tls = config.tls.mode == TlsMode::Terminated;
         let proxies = Arc::new(TrustedProxies { trusted: config.proxies.networks(), terminate_tls });
-        let redis = redis::connect(&config, &parts.keyring, &metrics).await?.map(Arc::new);
-        let limiter = redis::rate_limiter(redis.clone(), parts.clock.clone());
+        let redis = redis::connect(&config, &context_parts.keyring, &metrics).await?.map(Arc::new);
+        let limiter = redis::rate_limiter(redis.clone(), context_parts.clock.clone());
         let limits = Arc::new(Limits::new(wiring::limits_per_minute(config.limits), limiter));
         let state = AppState { context, humans, metrics, limits, proxies, started_at };
         Ok(Self {
             config,
             state,
-            parts,
+            context_parts,
             redis,
             http_sender,
             dispatcher_health,
@@ -152,7 +153,7 @@ impl App {
         let Self {
             config,
             state,
-            parts,
+            context_parts,
             redis,
             http_sender,
             dispatcher_health,
@@ -168,24 +169,32 @@ impl App {
         servers::serve_admin(&mut tasks, ports.admin, readiness, state.metrics.clone(), &shutdown);
         let settings = SidecarSettings { issuer: context.issuer().to_owned(), max_staleness: config.max_staleness() };
         let sync_settings = (settings, change_poll_interval);
-        let sync_service = servers::sync_service(&mut tasks, &parts.store, sync_settings, &state.metrics, &shutdown);
+        let sync_service =
+            servers::sync_service(&mut tasks, &context_parts.store, sync_settings, &state.metrics, &shutdown);
         servers::serve_sync(&mut tasks, ports.sync, &certificate, sync_service, &shutdown)?;
-        servers::serve_api(&mut tasks, ports.api, (&certificate, parts.rng.clone()), state.clone(), &shutdown)?;
+        servers::serve_api(&mut tasks, ports.api, (&certificate, context_parts.rng.clone()), state.clone(), &shutdown)?;
         jobs::spawn_periodic(&mut tasks, &state, &shutdown);
-        jobs::spawn_database_check(&mut tasks, parts.store.clone(), &shutdown);
+        jobs::spawn_database_check(&mut tasks, context_parts.store.clone(), &shutdown);
         if let Some(redis) = redis {
-            jobs::spawn_redis_tasks(&mut tasks, &redis, &parts.store, &shutdown);
+            jobs::spawn_redis_tasks(&mut tasks, &redis, &context_parts.store, &shutdown);
         }
         let health = dispatcher_health.clone();
-        let dispatcher = wiring::webhook_dispatcher(&config.webhooks, &parts, &state.metrics, http_sender, health);
-        jobs::spawn_webhook_delivery(&mut tasks, &parts, &state.metrics, (dispatcher, dispatcher_health), &shutdown);
+        let dispatcher =
+            wiring::webhook_dispatcher(&config.webhooks, &context_parts, &state.metrics, http_sender, health);
+        jobs::spawn_webhook_delivery(
+            &mut tasks,
+            &context_parts,
+            &state.metrics,
+            (dispatcher, dispatcher_health),
+            &shutdown,
+        );
         tracing::info!(url = context.issuer(), %api, %sync, %admin, "ready");
         drop(startup_guard);
         let result = servers::wait_until_stopped(tasks, &shutdown).await;
         if let Err(error) = flush_suppressed_bursts(&context).await {
             tracing::warn!(%error, "webhook events about suppressed failed logins could not be written");
         }
-        parts.store.close().await;
+        context_parts.store.close().await;
         drop(database_lock);
         result
     }

@@ -45,7 +45,7 @@ pub enum Category {
     Failures,
 }
 
-/// The category of a route, by its path in the router; `None` for unlimited routes. Routes that are not list_page here are
+/// The category of a route, by its path in the router; `None` for unlimited routes. Routes that are not listed here are
 /// `Management`, so that a new route is never unlimited by omission.
 pub fn category(route: &str) -> Option<Category> {
     match route {
