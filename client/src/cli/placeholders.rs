@@ -2,6 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// The option of a webhook for all services.
+const DEPLOYMENT_OPTION: &str = "--deployment";
+
 /// A word in a hint that stands for an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placeholder {
@@ -28,10 +31,11 @@ impl Placeholder {
 }
 
 impl Placeholders {
-    /// Sets the id for a placeholder. It replaces an earlier one. An id that a shell would not take as one word is ignored:
-    /// the hints are commands.
+    /// Sets the id for a placeholder, which may follow the option `--deployment`. It replaces an earlier one. An id with
+    /// another character than letters, digits and `_` is ignored, because hints are commands for a shell.
     pub fn set(&self, placeholder: Placeholder, id: &str) {
-        if !id.chars().all(|character| character.is_ascii_alphanumeric() || character == '_') {
+        let is_id = |word: &str| word.chars().all(|character| character.is_ascii_alphanumeric() || character == '_');
+        if !id.split(' ').all(|word| word == DEPLOYMENT_OPTION || is_id(word)) {
             return;
         }
         let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
