@@ -9,20 +9,22 @@ mod exchange;
 mod health;
 mod management;
 mod redact;
+mod response;
 mod signing_key;
 mod webhook;
 
 pub use agent::{RegisteredAgent, Tokens};
 pub use audit::{AuditActor, AuditEntry, AuditFilter, AuditObject};
-pub use error::{ApiError, ErrorDetails, innermost, requirement, without_control_characters};
+pub use error::{ApiError, ErrorDetails, escape_unprintable, innermost, requirement, without_control_characters};
 pub use exchange::{Exchange, Observer};
 pub use health::{Health, Status};
 pub use management::{AgentFilter, AgentWithRoles, AssignedRole, ListedKey, NewApiKey, Page, Role, Service};
-pub use redact::{redacted_url, url_with_port};
+pub use redact::{begins_like_secret, redacted_url, url_with_port};
 pub use signing_key::{Rotation, SigningKey};
 pub use webhook::{NewSecret, NewWebhook, Webhook, WebhookChange, WebhookDelivery, WebhookScope};
 
 use reqwest::{Method, Response, Url};
+use response::read_json;
 use secrecy::{ExposeSecret, SecretString};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -45,7 +47,7 @@ impl Api {
     /// certificates in this PEM bundle, otherwise those of the system.
     pub fn new(url: &str, authority: Option<&[u8]>) -> Result<Self, ApiError> {
         let parsed = Url::parse(url).ok().filter(|parsed| parsed.scheme() == "https" && parsed.has_host());
-        let parsed = parsed.ok_or_else(|| ApiError::Url(url.to_owned()))?;
+        let parsed = parsed.ok_or_else(|| ApiError::Url(redacted_url(url)))?;
         let http = http_client(authority, |http| http.https_only(true))?;
         Ok(Self { url: parsed, http, timeout: REQUEST_TIMEOUT, observer: None })
     }
@@ -84,7 +86,7 @@ impl Api {
         let response = self.execute(request).await?;
         let url = || redacted_url(self.url.as_str());
         if response.status().is_success() {
-            return response.json().await.map_err(|_| ApiError::Unreadable(url()));
+            return read_json(response).await.ok_or_else(|| ApiError::Unreadable(url()));
         }
         Err(ApiError::from_response(response).await.unwrap_or_else(|| ApiError::Unreadable(url())))
     }

@@ -14,9 +14,12 @@ use serde_json::json;
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
+
+/// The permissions of the group and of others to write.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// Why a profile cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +37,14 @@ pub enum ProfileError {
         path: PathBuf,
         /// The error of the operating system.
         error: io::Error,
+    },
+    /// Other users can change the file, which contains a command.
+    #[error("other users can change {path} (mode {mode:04o}), which contains the command of a signer: chmod 600 it")]
+    Insecure {
+        /// The path of the file.
+        path: PathBuf,
+        /// The permissions of the file.
+        mode: u32,
     },
     /// A file cannot be parsed.
     #[error("{path}: {message}")]
@@ -120,11 +131,18 @@ impl Profiles {
         }
     }
 
-    /// Reads a profile. Returns an empty profile if it does not exist.
+    /// Reads a profile. Returns an empty profile if it does not exist. Refuses a profile with a signer if other users can
+    /// change it.
     pub fn load(&self, name: &str) -> Result<Profile, ProfileError> {
         let path = self.path(name, "toml")?;
         let Some(text) = read(&path)? else { return Ok(Profile::default()) };
-        toml::from_str(&text).map_err(|error| ProfileError::Malformed { path, message: error.to_string() })
+        let profile: Profile = toml::from_str(&text)
+            .map_err(|error| ProfileError::Malformed { path: path.clone(), message: error.to_string() })?;
+        let mode = fs::metadata(&path).map_err(file_error(&path))?.permissions().mode() & 0o777;
+        if profile.signer.is_some() && mode & WRITABLE_BY_OTHERS != 0 {
+            return Err(ProfileError::Insecure { path, mode });
+        }
+        Ok(profile)
     }
 
     /// Saves a profile.
@@ -226,7 +244,9 @@ impl Profiles {
         let mut temporary_path = path.as_os_str().to_owned();
         temporary_path.push(format!(".{}", std::process::id()));
         let temporary_path = PathBuf::from(temporary_path);
-        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary_path);
+        // A file with this name is left over from a process that was killed, or was put there by someone else.
+        let _missing = fs::remove_file(&temporary_path);
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary_path);
         file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| {
             // Remove the incomplete file.
             let _ignored = fs::remove_file(&temporary_path);

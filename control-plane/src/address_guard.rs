@@ -1,8 +1,8 @@
 //! Resolves the hosts of webhook URLs, and rejects hosts that events must not be sent to.
 //!
 //! Operations check a URL when a target is saved. The HTTP sender resolves through the same guard for every connection
-//! and connects to exactly the addresses that it returns. So a DNS answer that changes between the check and the
-//! connection (DNS rebinding) cannot lead elsewhere. The rules for addresses are in `domain::webhook::address`.
+//! and connects to exactly the addresses that it returns. A DNS answer that changes between the check and the connection
+//! (DNS rebinding) therefore cannot redirect a request to a forbidden address. `domain::webhook::address` contains the rules.
 
 use crate::domain::webhook::{
     address::{AllowedNetworks, HostRejection},
@@ -41,12 +41,12 @@ pub struct AddressGuard {
 }
 
 impl AddressGuard {
-    /// Allows public addresses and these networks.
+    /// A guard that allows public addresses and these networks.
     pub fn new(resolver: Arc<dyn HostResolver>, allowed: AllowedNetworks) -> Self {
         Self { resolver, allowed: Arc::new(allowed) }
     }
 
-    /// Whether the host of a URL has an allowed address now. Resolves names.
+    /// Resolves the host of a URL, and rejects the URL unless at least one address is allowed.
     pub async fn check(&self, url: &TargetUrl) -> Result<(), HostRejection> {
         match url.host() {
             Host::Domain(name) => {
@@ -57,8 +57,8 @@ impl AddressGuard {
         }
     }
 
-    /// Whether the URL contains an address that is not allowed. Accepts all names: the connection resolves them through
-    /// [`Self::resolve`].
+    /// Rejects a URL that contains a forbidden IP address. Accepts all host names, because the connection resolves them
+    /// through [`Self::resolve`].
     pub fn check_literal(&self, url: &TargetUrl) -> Result<(), HostRejection> {
         let address: IpAddr = match url.host() {
             Host::Domain(_) => return Ok(()),
@@ -68,7 +68,7 @@ impl AddressGuard {
         self.allowed.filter(&[address], url.is_plaintext()).map(drop)
     }
 
-    /// The allowed addresses of a host; at least one.
+    /// Resolves a host to its allowed addresses. Fails if no address is allowed.
     pub async fn resolve(&self, host: &str, plaintext: bool) -> Result<Vec<IpAddr>, HostRejection> {
         let addresses = self.resolver.resolve(host).await.map_err(|_| HostRejection::Unresolved)?;
         self.allowed.filter(&addresses, plaintext)

@@ -1,7 +1,7 @@
 //! Assembles the control plane from its settings, runs its servers and jobs, and stops them gracefully.
 //!
-//! The only module that depends on all others. [`wiring`] builds the shared, [`servers`] runs the three ports, [`jobs`] the
-//! background tasks; the other modules implement the commands that work on the database.
+//! The only module that depends on all others. [`wiring`] builds the components, [`servers`] serves the three ports, [`jobs`]
+//! runs the background tasks; the other modules implement the commands that work on the database.
 
 mod audit;
 mod database;
@@ -37,7 +37,7 @@ use secrecy::ExposeSecret;
 use servers::Tasks;
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-/// The dependencies of a control plane on its system. Tests replace them.
+/// The clock, the random numbers and the name resolution that a control plane uses. Tests replace them.
 pub struct Dependencies {
     /// The clock.
     pub clock: Arc<dyn Clock>,
@@ -50,7 +50,7 @@ pub struct Dependencies {
 }
 
 impl Default for Dependencies {
-    /// Those of the operating system.
+    /// The clock, random number generator and resolver of the operating system.
     fn default() -> Self {
         Self {
             clock: Arc::new(SystemClock),
@@ -61,11 +61,11 @@ impl Default for Dependencies {
     }
 }
 
-/// A control plane whose ports are bound and do not answer yet.
+/// A control plane with bound ports that does not accept requests yet.
 pub struct App {
     config: Config,
     state: AppState,
-    shared: ContextParts,
+    context_parts: ContextParts,
     redis: Option<Arc<RedisClient>>,
     http_sender: Arc<HttpSender>,
     dispatcher_health: Arc<DispatcherHealth>,
@@ -74,7 +74,7 @@ pub struct App {
     ports: Ports,
     database_lock: Option<FileLock>,
     readiness: Readiness,
-    startup: ReadinessGuard,
+    startup_guard: ReadinessGuard,
 }
 
 impl App {
@@ -88,19 +88,20 @@ impl App {
             configured => configured.trim_end_matches('/').to_owned(),
         };
         let readiness = Readiness::default();
-        let startup = readiness.register("start");
+        let startup_guard = readiness.register("start");
         let metrics = wiring::metrics()?;
-        let issuers = humans::issuers(&config, &dependencies.clock, &metrics).await?;
+        let issuers = humans::build_issuers(&config, &dependencies.clock, &metrics).await?;
         let database_lock = database::lock_shared(&config)?;
         let dispatcher_health = Arc::new(DispatcherHealth::new(dependencies.clock.clone()));
         let health = dispatcher_health.clone();
         let change_poll_interval = dependencies.change_poll_interval;
         let queue_health = Arc::new(move || health.current());
-        let (context, shared) = wiring::context(&config, &public_url, dependencies, queue_health, &metrics).await?;
-        let pools = shared.store.clone();
-        metrics.expose_connection_pools(move || pools.pool_statuses())?;
-        let http_sender = Arc::new(wiring::http_sender(&config.webhooks, &shared.address_guard)?);
-        let operator_key = humans::operator_key(&config, shared.rng.as_ref())?.map(Arc::new);
+        let (context, context_parts) =
+            wiring::context(&config, &public_url, dependencies, queue_health, &metrics).await?;
+        let store = context_parts.store.clone();
+        metrics.expose_connection_pools(move || store.pool_statuses())?;
+        let http_sender = Arc::new(wiring::http_sender(&config.webhooks, &context_parts.address_guard)?);
+        let operator_key = humans::load_operator_key(&config, context_parts.rng.as_ref())?.map(Arc::new);
         let (certificate, authority) = wiring::certificate(&config, context.now())?;
         metrics.certificate_expiry.set(certificate.expires_at()?.seconds());
         if let (true, Some(operator_key)) = (config.dev, &operator_key) {
@@ -111,14 +112,14 @@ impl App {
         let humans = Arc::new(HumanTokenVerifier::new(operator_key, issuers));
         let terminate_tls = config.tls.mode == TlsMode::Terminated;
         let proxies = Arc::new(TrustedProxies { trusted: config.proxies.networks(), terminate_tls });
-        let redis = redis::connect(&config, &shared.keyring, &metrics).await?.map(Arc::new);
-        let limiter = redis::rate_limiter(redis.clone(), shared.clock.clone());
+        let redis = redis::connect(&config, &context_parts.keyring, &metrics).await?.map(Arc::new);
+        let limiter = redis::rate_limiter(redis.clone(), context_parts.clock.clone());
         let limits = Arc::new(Limits::new(wiring::limits_per_minute(config.limits), limiter));
         let state = AppState { context, humans, metrics, limits, proxies, started_at };
         Ok(Self {
             config,
             state,
-            shared,
+            context_parts,
             redis,
             http_sender,
             dispatcher_health,
@@ -127,7 +128,7 @@ impl App {
             ports,
             database_lock,
             readiness,
-            startup,
+            startup_guard,
         })
     }
 
@@ -146,13 +147,13 @@ impl App {
         self.ports.admin.local_addr()
     }
 
-    /// Serves until shutdown is requested, and then until the requests in flight are answered.
+    /// Serves until shutdown is requested and the requests in progress are completed.
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), AppError> {
         let (api, sync, admin) = (self.api_address()?, self.sync_address()?, self.admin_address()?);
         let Self {
             config,
             state,
-            shared,
+            context_parts,
             redis,
             http_sender,
             dispatcher_health,
@@ -161,31 +162,39 @@ impl App {
             ports,
             database_lock,
             readiness,
-            startup,
+            startup_guard,
         } = self;
         let context = state.context.clone();
         let mut tasks = Tasks::new();
         servers::serve_admin(&mut tasks, ports.admin, readiness, state.metrics.clone(), &shutdown);
         let settings = SidecarSettings { issuer: context.issuer().to_owned(), max_staleness: config.max_staleness() };
         let sync_settings = (settings, change_poll_interval);
-        let sync_service = servers::sync_service(&mut tasks, &shared.store, sync_settings, &state.metrics, &shutdown);
+        let sync_service =
+            servers::sync_service(&mut tasks, &context_parts.store, sync_settings, &state.metrics, &shutdown);
         servers::serve_sync(&mut tasks, ports.sync, &certificate, sync_service, &shutdown)?;
-        servers::serve_api(&mut tasks, ports.api, (&certificate, shared.rng.clone()), state.clone(), &shutdown)?;
+        servers::serve_api(&mut tasks, ports.api, (&certificate, context_parts.rng.clone()), state.clone(), &shutdown)?;
         jobs::spawn_periodic(&mut tasks, &state, &shutdown);
-        jobs::spawn_database_check(&mut tasks, shared.store.clone(), &shutdown);
+        jobs::spawn_database_check(&mut tasks, context_parts.store.clone(), &shutdown);
         if let Some(redis) = redis {
-            jobs::spawn_redis_tasks(&mut tasks, &redis, &shared.store, &shutdown);
+            jobs::spawn_redis_tasks(&mut tasks, &redis, &context_parts.store, &shutdown);
         }
         let health = dispatcher_health.clone();
-        let dispatcher = wiring::webhook_dispatcher(&config.webhooks, &shared, &state.metrics, http_sender, health);
-        jobs::spawn_webhook_delivery(&mut tasks, &shared, &state.metrics, (dispatcher, dispatcher_health), &shutdown);
+        let dispatcher =
+            wiring::webhook_dispatcher(&config.webhooks, &context_parts, &state.metrics, http_sender, health);
+        jobs::spawn_webhook_delivery(
+            &mut tasks,
+            &context_parts,
+            &state.metrics,
+            (dispatcher, dispatcher_health),
+            &shutdown,
+        );
         tracing::info!(url = context.issuer(), %api, %sync, %admin, "ready");
-        drop(startup);
-        let result = servers::wait(tasks, &shutdown).await;
+        drop(startup_guard);
+        let result = servers::wait_until_stopped(tasks, &shutdown).await;
         if let Err(error) = flush_suppressed_bursts(&context).await {
             tracing::warn!(%error, "webhook events about suppressed failed logins could not be written");
         }
-        shared.store.close().await;
+        context_parts.store.close().await;
         drop(database_lock);
         result
     }
@@ -209,6 +218,6 @@ fn create_data_dir(config: &Config) -> Result<(), AppError> {
 }
 
 fn install_crypto_provider() {
-    // Fails if another server in this process has installed it, which is fine.
+    // Fails if another server in this process has installed the provider already, which is no problem.
     let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
 }

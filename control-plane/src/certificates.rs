@@ -50,8 +50,8 @@ impl Certificate {
         Ok(Self { chain: read(chain)?, key: read(key)?.into() })
     }
 
-    /// Generates a certificate for loopback, signed by the development authority in this directory, which is created if it is
-    /// missing. Also returns the file of the authority's certificate, which clients must trust.
+    /// Generates a certificate for loopback. The development authority in this directory signs it; a missing authority is
+    /// created. Also returns the file of the authority's certificate, which clients must trust.
     pub fn for_development(directory: &Path, year: i32) -> Result<(Self, PathBuf), CertificateError> {
         let (ca_file, ca_key_file) = (directory.join("ca.pem"), directory.join("ca.key"));
         if !ca_key_file.exists() || !ca_file.exists() {
@@ -111,15 +111,15 @@ fn authority_params(year: i32) -> CertificateParams {
 fn create_authority(file: &Path, key_file: &Path, year: i32) -> Result<(), CertificateError> {
     let key = KeyPair::generate()?;
     let certificate = authority_params(year).self_signed(&key)?;
-    crate::files::write_secret(key_file, key.serialize_pem().as_bytes()).map_err(failed(key_file))?;
-    crate::files::write_atomically(file, certificate.pem().as_bytes(), 0o644).map_err(failed(file))
+    crate::files::write_secret(key_file, key.serialize_pem().as_bytes()).map_err(file_error(key_file))?;
+    crate::files::write_atomically(file, certificate.pem().as_bytes(), 0o644).map_err(file_error(file))
 }
 
 fn read(path: &Path) -> Result<String, CertificateError> {
-    std::fs::read_to_string(path).map_err(failed(path))
+    std::fs::read_to_string(path).map_err(file_error(path))
 }
 
-fn failed(path: &Path) -> impl FnOnce(io::Error) -> CertificateError {
+fn file_error(path: &Path) -> impl FnOnce(io::Error) -> CertificateError {
     let path = path.to_owned();
     move |error| CertificateError::File { path, error }
 }

@@ -1,4 +1,4 @@
-//! The settings, and which combinations of them are rejected.
+//! The settings: parsing, validation, and rejection of contradictory combinations.
 //!
 //! Depends on no other module. Every key is documented in `config.default.toml`, which is compiled in and defines the
 //! defaults.
@@ -35,10 +35,10 @@ const DEFAULTS: &str = include_str!("../config.default.toml");
 /// Why the settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// They cannot be parsed.
+    /// The settings cannot be parsed.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// They contradict each other or are incomplete. The text names the key and the choices.
+    /// Settings contradict each other or are missing. The text names the key and the possible corrections.
     #[error("{0}")]
     Rejected(String),
 }
@@ -46,7 +46,7 @@ pub enum ConfigError {
 /// The settings of the control plane.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
-    /// The `iss` of every token; empty with --dev: derived from the port.
+    /// The `iss` of every token. May be empty with --dev: it is then derived from the port.
     pub public_url: String,
     /// The directory of the embedded database and of generated keys.
     pub data_dir: PathBuf,
@@ -125,7 +125,7 @@ pub struct SigningKeySettings {
 /// `[registration]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct RegistrationSettings {
-    /// Whether agents may register without a human's token.
+    /// Whether agents may register without the token of a human user.
     pub public: bool,
 }
 
@@ -146,12 +146,12 @@ impl Config {
         Ok(Self { dev, ..layers(file, environment, flags, dev).read()? })
     }
 
-    /// Rejects settings with which the server cannot start; the error names the choices.
+    /// Rejects settings with which the server cannot start. The error names the possible corrections.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.problems().into_iter().next().map_or(Ok(()), |problem| Err(ConfigError::Rejected(problem)))
     }
 
-    /// All reasons for which the server cannot start, with the choices.
+    /// All reasons for which the server cannot start, each with the possible corrections.
     fn problems(&self) -> Vec<String> {
         let has_tls = !self.tls.certificate.as_os_str().is_empty() && !self.tls.private_key.as_os_str().is_empty();
         let ports = [self.listen.api, self.listen.sync, self.listen.admin];
@@ -163,7 +163,7 @@ impl Config {
             ),
             (
                 !self.dev && !has_tls,
-                "no TLS: set tls.certificate and tls.private_key to PEM files, or start with --dev to try things out",
+                "no TLS: set tls.certificate and tls.private_key to PEM files, or start with --dev for an evaluation",
             ),
             (
                 self.tls.mode == TlsMode::Terminated && self.proxies.networks().is_empty(),
@@ -238,16 +238,16 @@ fn layers(
     flags: Vec<(String, String)>,
     dev: bool,
 ) -> Layers {
-    let presets = if dev { &DEVELOPMENT[..] } else { &[] };
+    let presets = if dev { &DEVELOPMENT_PRESETS[..] } else { &[] };
     let presets = presets.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     Layers { defaults: DEFAULTS, file, environment, flags, presets }
 }
 
-/// The rate limits with --dev, which a person does not reach. It is the highest value that is accepted.
+/// Every rate limit with --dev: the highest accepted value, which manual use does not reach.
 pub const DEVELOPMENT_LIMIT: &str = "1000000";
 
 /// Defaults with --dev; the file, the environment and flags override them.
-const DEVELOPMENT: [(&str, &str); 13] = [
+const DEVELOPMENT_PRESETS: [(&str, &str); 13] = [
     ("data_dir", "countersign-dev"),
     ("listen.api", "127.0.0.1:8443"),
     ("listen.sync", "127.0.0.1:8444"),

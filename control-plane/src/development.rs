@@ -1,6 +1,6 @@
 //! `--dev`: creates a first service, and writes `dev.env` with the URLs and credentials that clients need.
 //!
-//! `app` calls it when all ports are bound. The command-line client reads `dev.env`.
+//! `app` calls this module when all ports are bound. The command-line client reads `dev.env`.
 
 use crate::{
     domain::{audit::Initiator, credential::expose, service::KeyScope, text::DisplayName},
@@ -56,7 +56,7 @@ pub struct Endpoints<'a> {
     pub authority: Option<&'a Path>,
 }
 
-/// Creates the first service, unless an earlier start has, and writes `dev.env`. Returns its path.
+/// Writes `dev.env` and returns its path. Creates a first service, unless an earlier start created it.
 pub async fn write_dev_env(
     context: &Context,
     operator_key: &OperatorKey,
@@ -85,7 +85,7 @@ pub async fn write_dev_env(
     Ok(file)
 }
 
-/// The service key of an earlier start, if it is still valid. Only this file contains its plain text.
+/// The API key that an earlier start wrote to the file, if it is still valid. The database contains only its hash.
 async fn previous_key(context: &Context, file: &Path) -> Option<(ServiceId, SecretString)> {
     let text = SecretString::from(std::fs::read_to_string(file).ok()?);
     let key = text.expose_secret().lines().find_map(|line| line.strip_prefix("COUNTERSIGN_SERVICE_KEY="))?;
@@ -101,7 +101,7 @@ async fn create_first_service(
     let name = || DisplayName::try_from("development".to_owned());
     let (Ok(service_name), Ok(key_name)) = (name(), name()) else { return Err(OperatorKeyError::Crypto.into()) };
     let owner =
-        operator_key.verify(human_token.expose_secret(), context.now()).map_err(|_| OperatorKeyError::Crypto)?.owner;
+        operator_key.verify(human_token.expose_secret(), context.now()).map_err(|_| OperatorKeyError::Crypto)?.identity;
     let service =
         create_service(context, &Initiator::SYSTEM, owner, NewService { name: service_name, accepts_unbound: true })
             .await?;
@@ -115,14 +115,14 @@ async fn create_first_service(
     Ok((service.id, key))
 }
 
-/// The path quoted for a POSIX shell.
+/// Quotes a path for a POSIX shell.
 fn shell_quote(path: &Path) -> String {
     let text = path.display().to_string();
     let is_safe = text.chars().all(|character| character.is_ascii_alphanumeric() || "/._-+".contains(character));
     if is_safe { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
-/// The year, for the validity of certificates.
+/// The year (UTC) of this time, for the validity of certificates.
 pub fn year(now: Timestamp) -> i32 {
     let time = jiff::Timestamp::from_microsecond(now.micros()).unwrap_or_default();
     time.to_zoned(jiff::tz::TimeZone::UTC).year().into()

@@ -1,4 +1,6 @@
-//! Files with secrets: written atomically, and readable by their owner only.
+//! File operations for secrets and databases: private modes, atomic replacement, locks.
+//!
+//! Depends on no other module. Invariant: a file created here with a secret is readable by its owner only.
 
 use std::{
     fs::{self, OpenOptions, TryLockError},
@@ -17,7 +19,7 @@ pub fn write_secret(path: &Path, content: &[u8]) -> io::Result<()> {
     write_atomically(path, content, 0o600)
 }
 
-/// Writes a temporary file and renames it: a reader sees either the old content or the new.
+/// Writes a temporary file and renames it, so that a reader sees either the old or the new content.
 pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let temporary = path.with_extension("new");
     remove_if_exists(&temporary)?;
@@ -25,7 +27,7 @@ pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()
     file.write_all(content)?;
     file.sync_all()?;
     fs::rename(&temporary, path)?;
-    // The directory is synced too: otherwise a power failure could remove a key and keep the data encrypted with it.
+    // Without a sync of the directory, a power failure could remove a key and preserve the data encrypted with it.
     fs::File::open(parent_directory(path))?.sync_all()
 }
 
@@ -72,8 +74,8 @@ pub fn link_or_copy(path: &Path, link: &Path) -> io::Result<()> {
     sync(link)
 }
 
-/// Removes hard links to a file in its directory whose names are the file's name, `infix` and more. A companion file of such a
-/// link, with one of these suffixes, belongs to the file: it is renamed back, unless the file has its own.
+/// Removes the other hard links to a file in its directory whose names start with the file's name and `infix`. Companion files
+/// of such a link, with one of these suffixes, belong to the file: they are renamed back, unless the file has its own.
 pub fn remove_other_links(path: &Path, infix: &str, suffixes: &[&str]) -> io::Result<()> {
     let metadata = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -111,8 +113,8 @@ fn ignore_not_found(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
-/// Makes the owner of the directory the owner of a file, if permitted: root may run commands in the data directory of the user
-/// that runs the server.
+/// Changes the owner of a file to the owner of its directory, if permitted. A command that root runs in the data directory
+/// would otherwise leave files that the server's user cannot open.
 pub fn chown_to_directory_owner(path: &Path) -> io::Result<()> {
     let (directory, file) = (fs::metadata(parent_directory(path))?, fs::metadata(path)?);
     if (directory.uid(), directory.gid()) == (file.uid(), file.gid()) {
@@ -149,13 +151,13 @@ pub struct FileLock {
 }
 
 impl FileLock {
-    /// Takes a shared lock; `None` if another process holds an exclusive one. Creates the file if it is missing.
+    /// Acquires a shared lock; `None` if another process holds an exclusive lock. Creates the file if it is missing.
     pub fn shared(path: &Path) -> io::Result<Option<Self>> {
         let file = open_lock_file(path)?;
         lock_result(file.try_lock_shared(), file)
     }
 
-    /// Takes an exclusive lock; `None` if another process holds any lock. Creates the file if it is missing.
+    /// Acquires an exclusive lock; `None` if another process holds any lock. Creates the file if it is missing.
     pub fn exclusive(path: &Path) -> io::Result<Option<Self>> {
         let file = open_lock_file(path)?;
         lock_result(file.try_lock(), file)
@@ -189,20 +191,20 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("countersign-names-{}", std::process::id()));
         create_private_directory(&directory).unwrap();
         fs::write(directory.join("a"), "a").unwrap();
-        fs::write(directory.join("a.kept-other"), "b").unwrap();
-        for linked in ["a.kept-1", "a.kept-2", "ab.kept-3"] {
+        fs::write(directory.join("a.copy-other"), "b").unwrap();
+        for linked in ["a.copy-1", "a.copy-2", "ab.copy-3"] {
             fs::hard_link(directory.join("a"), directory.join(linked)).unwrap();
         }
-        fs::write(directory.join("a.kept-1-log"), "log").unwrap();
-        remove_other_links(&directory.join(".").join("a"), ".kept-", &["-log"]).unwrap();
+        fs::write(directory.join("a.copy-1-log"), "log").unwrap();
+        remove_other_links(&directory.join(".").join("a"), ".copy-", &["-log"]).unwrap();
         let mut remaining: Vec<_> = fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         remaining.sort();
-        assert_eq!(remaining, ["a", "a-log", "a.kept-other", "ab.kept-3"]);
+        assert_eq!(remaining, ["a", "a-log", "a.copy-other", "ab.copy-3"]);
         fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]
-    fn lock_is_shared_or_exclusive() {
+    fn exclusive_lock_excludes_all_other_locks() {
         let directory = std::env::temp_dir().join(format!("countersign-lock-{}", std::process::id()));
         create_private_directory(&directory).unwrap();
         let path = directory.join("lock");

@@ -33,7 +33,7 @@ struct Arguments {
     #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
     /// A single setting, such as listen.api=127.0.0.1:9443; may be repeated
-    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value, global = true)]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_key_value, global = true)]
     set: Vec<(String, String)>,
     #[command(subcommand)]
     command: Option<Command>,
@@ -43,10 +43,10 @@ struct Arguments {
 enum Command {
     /// Run the server (the default)
     Serve,
-    /// Tokens for human users, signed with the operator key of a server with the embedded database
+    /// Issue tokens for human users, signed with the operator key of a server with the embedded database
     #[command(subcommand)]
     HumanToken(HumanToken),
-    /// The audit log in the configured database
+    /// Verify or export the audit log in the configured database
     #[command(subcommand)]
     Audit(Audit),
     #[command(flatten)]
@@ -63,7 +63,7 @@ enum Command {
 enum DatabaseCommand {
     /// Update the database schema and exit; replicas of the previous version may keep running
     Migrate {
-        /// Instead, copy the embedded database to an empty PostgreSQL database and compare both; no server may use it.
+        /// Copy the embedded database to this empty PostgreSQL database instead, and compare both; stop the server first.
         /// Prefer PGPASSWORD or ~/.pgpass to a password in the URL
         #[arg(long, value_name = "URL")]
         to: Option<SecretString>,
@@ -73,8 +73,8 @@ enum DatabaseCommand {
         /// The new file; it must not exist
         file: PathBuf,
     },
-    /// Replace the embedded database with a backup, and revoke everything that may have changed since; no server may use it.
-    /// Without a file, only revoke: for a database that was restored otherwise, for example by `pg_restore`
+    /// Replace the embedded database with a backup, and revoke all credentials that may have changed since; stop the server
+    /// first. Without a file, only revoke: for a database that was restored by other means, for example by `pg_restore`
     Restore {
         /// The backup
         file: Option<PathBuf>,
@@ -113,7 +113,7 @@ enum HumanToken {
     /// Issue a token and print it; requires the operator key of a server that has started before
     Mint {
         /// The human user; becomes the owner of what is created with the token
-        #[arg(long, value_parser = subject)]
+        #[arg(long, value_parser = parse_subject)]
         subject: String,
         /// Make the user an administrator
         #[arg(long)]
@@ -125,7 +125,7 @@ enum HumanToken {
 }
 
 /// The exit code for invalid settings or arguments.
-const USAGE: u8 = 2;
+const USAGE_EXIT_CODE: u8 = 2;
 
 type CommandResult = Result<(), Box<dyn std::error::Error>>;
 
@@ -137,21 +137,21 @@ async fn main() -> ExitCode {
     }
     let config = match Config::read(config, environment(), set, dev) {
         Ok(config) => config,
-        Err(error) => return fail(USAGE, &error),
+        Err(error) => return fail(USAGE_EXIT_CODE, &error),
     };
     if let Err(error) = telemetry::init(&config.log) {
-        return fail(USAGE, &error);
+        return fail(USAGE_EXIT_CODE, &error);
     }
     let result = match command.unwrap_or(Command::Serve) {
         Command::Serve => match config.check() {
             Ok(()) => serve(config).await,
-            Err(error) => return fail(USAGE, &error),
+            Err(error) => return fail(USAGE_EXIT_CODE, &error),
         },
         Command::Config(_) => return ExitCode::SUCCESS, // handled above
         Command::HumanToken(HumanToken::Mint { subject, admin, hours }) => mint(&config, &subject, admin, hours),
         Command::Audit(command) => audit(&config, command).await,
         Command::Database(command) => database(&config, command).await.map_err(Into::into),
-        Command::Openapi => print_for_reader(api_description()).map_err(Into::into),
+        Command::Openapi => print_ignoring_closed_pipe(api_description()).map_err(Into::into),
     };
     result.map_or_else(|error| fail(1, &error), |()| ExitCode::SUCCESS)
 }
@@ -190,7 +190,7 @@ async fn database(config: &Config, command: DatabaseCommand) -> Result<(), Datab
 fn inspect(command: &ConfigCommand, inspection: Result<ConfigInspection, ConfigError>) -> ExitCode {
     let inspection = match inspection {
         Ok(inspection) => inspection,
-        Err(error) => return fail(USAGE, &error),
+        Err(error) => return fail(USAGE_EXIT_CODE, &error),
     };
     let mut problems = inspection.problems();
     if let (ConfigCommand::Check, true) = (command, problems.is_empty()) {
@@ -198,11 +198,11 @@ fn inspect(command: &ConfigCommand, inspection: Result<ConfigInspection, ConfigE
     }
     let printed = match command {
         ConfigCommand::Check if problems.is_empty() => print("ok\n"),
-        ConfigCommand::Print => print_for_reader(inspection.print()),
+        ConfigCommand::Print => print_ignoring_closed_pipe(inspection.print()),
         ConfigCommand::Check => Ok(()),
     };
     let code = printed.map_or_else(|error| fail(1, &error), |()| ExitCode::SUCCESS);
-    problems.iter().fold(code, |_, problem| fail(USAGE, problem))
+    problems.iter().fold(code, |_, problem| fail(USAGE_EXIT_CODE, problem))
 }
 
 /// Standard output is closed or full. The `print!` macros would panic.
@@ -214,8 +214,8 @@ fn print(text: impl Display) -> Result<(), StdoutError> {
     write_stdout(text).map_err(StdoutError)
 }
 
-/// The same, for text that a reader such as `head` may close before its end.
-fn print_for_reader(text: impl Display) -> Result<(), StdoutError> {
+/// Like [`print()`], but succeeds if the reader, such as `head`, closes the pipe early.
+fn print_ignoring_closed_pipe(text: impl Display) -> Result<(), StdoutError> {
     match print(text) {
         Err(StdoutError(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
@@ -228,20 +228,20 @@ fn fail(code: u8, error: &dyn Display) -> ExitCode {
     code.into()
 }
 
-/// The environment variables that are valid UTF-8, as all settings are.
+/// The environment variables that are valid UTF-8. Settings must be UTF-8, so the others cannot be settings.
 fn environment() -> Vec<(String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect()
 }
 
-/// A `sub` as in OpenID Connect Core, section 2.
-fn subject(text: &str) -> Result<String, &'static str> {
+/// Parses a `sub` as defined in OpenID Connect Core, section 2.
+fn parse_subject(text: &str) -> Result<String, &'static str> {
     let is_valid = (1..=255).contains(&text.chars().count()) && !text.chars().any(char::is_control);
     is_valid.then(|| text.to_owned()).ok_or("must be 1 to 255 characters, without control characters")
 }
 
-fn key_value(text: &str) -> Result<(String, String), String> {
+fn parse_key_value(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("must be KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
 }

@@ -1,7 +1,7 @@
 //! The Prometheus metrics of the control plane. Depends on no other module.
 //!
-//! Label values are closed sets: for example, routes as declared in the router, never request paths. Series that can occur
-//! are created with the value 0, so that rates are correct from the first event on; series that cannot occur are not created.
+//! Label values are closed sets: for example, routes as declared in the router, never request paths. Possible series are
+//! created with the value 0, so that rates are correct from the first event on; impossible series are not created.
 
 mod connection_pools;
 mod redis;
@@ -61,7 +61,7 @@ pub struct Metrics {
     /// Live signing keys by status.
     pub signing_keys: IntGaugeVec,
     /// When the current signing key started to sign, in Unix seconds.
-    pub signing_key_since: Gauge,
+    pub signing_key_start: Gauge,
     jwks_fetches: IntCounterVec,
 }
 
@@ -123,7 +123,7 @@ impl MetricFactory<'_> {
         register(self.0, IntGauge::new(format!("countersign_{name}"), help)?)
     }
 
-    fn timestamp(&self, name: &str, help: &str) -> prometheus::Result<Gauge> {
+    fn timestamp_gauge(&self, name: &str, help: &str) -> prometheus::Result<Gauge> {
         register(self.0, Gauge::new(format!("countersign_{name}_timestamp_seconds"), help)?)
     }
 
@@ -131,8 +131,8 @@ impl MetricFactory<'_> {
         register(self.0, IntGaugeVec::new(opts!(format!("countersign_{name}"), help), labels)?)
     }
 
-    fn seconds(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<HistogramVec> {
-        // From half a millisecond to eight seconds.
+    fn duration_histogram(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<HistogramVec> {
+        // Bucket bounds from half a millisecond to eight seconds.
         let buckets = exponential_buckets(0.000_5, 2.0, 15)?;
         let options = HistogramOpts::new(format!("countersign_{name}"), help).buckets(buckets);
         register(self.0, HistogramVec::new(options, labels)?)
@@ -155,7 +155,8 @@ impl Metrics {
             rate_limited.with_label_values(&[*category]);
         }
         let propagation = "Seconds from the newest change of a batch until it was sent to a sidecar";
-        let last_read = "When the feed of changes was last read completely; its age is the lag of the sidecars";
+        let last_read =
+            "When the feed of changes was last read completely; the time since then is the lag of the sidecars";
         let fetches = "Fetches of the keys of issuers of human users, by issuer and result";
         let signs_from = "When the current signing key started to sign";
         Ok(Self {
@@ -164,7 +165,7 @@ impl Metrics {
                 "HTTP responses by method, route and status",
                 &["method", "route", "status"],
             )?,
-            http_seconds: factory.seconds(
+            http_seconds: factory.duration_histogram(
                 "http_request_duration_seconds",
                 "Seconds until the response, by method and route",
                 &["method", "route"],
@@ -177,12 +178,14 @@ impl Metrics {
             redis: RedisMetrics::new(&factory)?,
             sync_streams: factory.gauge("sync_streams", "Open sync streams of sidecars")?,
             feed_revision: factory.gauge("feed_revision", "Newest revision sent to sidecars")?,
-            feed_last_read: factory.timestamp("feed_last_read", last_read)?,
-            propagation: factory.seconds("sync_propagation_seconds", propagation, &[])?.with_label_values::<&str>(&[]),
+            feed_last_read: factory.timestamp_gauge("feed_last_read", last_read)?,
+            propagation: factory
+                .duration_histogram("sync_propagation_seconds", propagation, &[])?
+                .with_label_values::<&str>(&[]),
             certificate_expiry: factory
                 .gauge("certificate_expiry_timestamp_seconds", "When the TLS certificate expires, in Unix seconds")?,
             signing_keys: factory.gauge_vec("signing_keys", "Live signing keys by status", &["status"])?,
-            signing_key_since: factory.timestamp("signing_key_signs_from", signs_from)?,
+            signing_key_start: factory.timestamp_gauge("signing_key_signs_from", signs_from)?,
             jwks_fetches: factory.counter_vec("jwks_fetches_total", fetches, &["issuer", "result"])?,
             registry,
         })
@@ -196,7 +199,7 @@ impl Metrics {
         JwksFetchMetrics { fetches: self.jwks_fetches.clone(), issuer: issuer.to_owned() }
     }
 
-    /// Exposes the connection pools of the database, which `read` reports whenever metrics are collected.
+    /// Exposes the connection pools of the database. `read` returns their status whenever metrics are collected.
     pub fn expose_connection_pools(
         &self,
         read: impl Fn() -> Vec<PoolStatus> + Send + Sync + 'static,
@@ -206,15 +209,15 @@ impl Metrics {
 
     /// The number of HTTP responses.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a counter is a whole number")]
-    pub fn requests_answered(&self) -> u64 {
+    pub fn http_response_count(&self) -> u64 {
         let families = self.http_requests.collect();
         let series = families.iter().flat_map(prometheus::proto::MetricFamily::get_metric);
         series.map(|metric| metric.get_counter().get_value() as u64).sum()
     }
 }
 
-/// Whether the control plane rejects for this reason. The others occur only in the sidecar, which knows the rules of routes
-/// and works on a copy of the data.
+/// Whether the control plane can reject a request for this reason. The other reasons occur only in the sidecar, which
+/// evaluates route rules and works on a copy of the data.
 const fn occurs_in_control_plane(reason: Reason) -> bool {
     !matches!(
         reason,

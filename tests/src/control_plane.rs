@@ -53,8 +53,9 @@ impl ControlPlane {
         Self::start_with(&[]).await
     }
 
-    /// A control plane that all tests of this binary share if they run at the same time. The last test stops it. The test
-    /// gets a new service, for [`Self::service`] and [`Self::key`], and must change nothing that other services can see.
+    /// A control plane that tests of this binary share while they run at the same time. It stops when the last of them
+    /// ends. Each test gets a new service, which [`Self::service`] and [`Self::key`] return, and must not change what other
+    /// services can see.
     pub async fn shared() -> Self {
         let mut slot = SHARED.lock().await;
         let running = slot.as_ref().and_then(|shared| Some((shared.server.upgrade()?, shared)));
@@ -362,7 +363,7 @@ pub fn replica_settings(database: &str) -> [String; 3] {
 }
 
 impl Drop for ControlPlane {
-    /// A shared server does not stop with this test, so its log is printed here.
+    /// Prints the log of a shared server if the test panics, because the server may continue to run for other tests.
     fn drop(&mut self) {
         if std::thread::panicking() && Arc::strong_count(&self.server) > 1 {
             self.server.process.print_last_lines();

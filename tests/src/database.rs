@@ -66,8 +66,8 @@ impl Database {
             let columns = sqlx::query_scalar(self.dialect.columns).bind(table.clone());
             let columns: Vec<String> = columns.fetch_all(&mut self.connection).await.expect("the query succeeds");
             let row: Vec<_> = columns.iter().map(|column| format!("{open}{column}{close}")).collect();
-            let all = format!("SELECT '{table} ' || {} FROM \"{table}\"", row.join(" || ' ' || "));
-            rows.extend(self.text_column(&all).await);
+            let select_rows = format!("SELECT '{table} ' || {} FROM \"{table}\"", row.join(" || ' ' || "));
+            rows.extend(self.text_column(&select_rows).await);
         }
         rows
     }

@@ -3,7 +3,11 @@
 //! Depends on the binaries of the workspace. Every server listens on a free loopback port, keeps its files in a
 //! temporary folder and ends with the test. Helpers wait for conditions and do not sleep.
 
-#![expect(clippy::expect_used, clippy::missing_panics_doc, reason = "a harness that cannot start must fail the test")]
+#![expect(
+    clippy::expect_used,
+    clippy::missing_panics_doc,
+    reason = "the harness panics if it cannot start or use a server"
+)]
 
 pub mod agent;
 pub mod command_line;

@@ -227,8 +227,8 @@ fn signal(process: i32, name: &str) {
 
 /// Child processes of a process.
 fn child_processes(parent: u32) -> Vec<i32> {
-    let all = std::fs::read_dir("/proc").expect("/proc is readable").flatten();
-    let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let proc_entries = std::fs::read_dir("/proc").expect("/proc is readable").flatten();
+    let numbers = proc_entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let is_child = |process: &i32| {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
         // The fields after the process name, which may contain anything: state, parent.

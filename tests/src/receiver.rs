@@ -181,8 +181,11 @@ impl Receiver {
     /// Waits for this number of requests and returns all.
     pub async fn wait_for_requests(&self, count: usize) -> Vec<Received> {
         let condition = format!("{} receives {count} requests", self.url);
-        let enough = async || (self.count() >= count).then(|| self.received());
-        eventually(&condition, enough, || format!("received {}: {:#?}", self.count(), self.received().last())).await
+        let requests_when_received = async || (self.count() >= count).then(|| self.received());
+        eventually(&condition, requests_when_received, || {
+            format!("received {}: {:#?}", self.count(), self.received().last())
+        })
+        .await
     }
 
     /// Times since boot at which senders closed a connection without a complete reply.

@@ -4,9 +4,9 @@ use crate::{Agent, ControlPlane, HttpClient, HttpResponse, control_plane::text, 
 use serde_json::{Value, json};
 
 /// Starts a control plane with these delays between delivery attempts, in seconds.
-pub async fn start_with_retries(seconds: &[u32], more: &[&str]) -> ControlPlane {
+pub async fn start_with_retries(seconds: &[u32], extra_settings: &[&str]) -> ControlPlane {
     let retries = format!("webhooks.retry_seconds={}", comma_separated(seconds));
-    ControlPlane::start_with(&[&[retries.as_str()], more].concat()).await
+    ControlPlane::start_with(&[&[retries.as_str()], extra_settings].concat()).await
 }
 
 fn comma_separated(seconds: &[u32]) -> String {

@@ -41,8 +41,8 @@ impl WebhookListener {
 
     /// Waits for this number of events.
     pub async fn wait_for_events(&self, count: usize) -> Vec<Value> {
-        let enough = async || Some(self.events()).filter(|events| events.len() >= count);
-        eventually(&format!("the listener prints {count} events"), enough, || self.log()).await
+        let events_when_received = async || Some(self.events()).filter(|events| events.len() >= count);
+        eventually(&format!("the listener prints {count} events"), events_when_received, || self.log()).await
     }
 
     /// All output, including errors.

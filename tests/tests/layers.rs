@@ -235,14 +235,14 @@ fn import_violations(root: &Path, folder: &str, table: &[ModuleRule]) -> Vec<Str
 /// The package names of all dependencies except dev-dependencies, including renamed ones.
 fn dependencies(manifest: &str) -> BTreeSet<String> {
     let mut packages = BTreeSet::new();
-    let mut inside = false;
+    let mut in_dependencies = false;
     for line in manifest.lines().map(str::trim) {
         if let Some((_, name)) = line.split_once("dependencies.").filter(|_| line.starts_with('[')) {
             packages.insert(name.trim_end_matches(']').to_owned());
-            inside = false;
+            in_dependencies = false;
         } else if line.starts_with('[') {
-            inside = line.ends_with("dependencies]") && !line.contains("dev-dependencies");
-        } else if let Some((name, rest)) = line.split_once('=').filter(|_| inside) {
+            in_dependencies = line.ends_with("dependencies]") && !line.contains("dev-dependencies");
+        } else if let Some((name, rest)) = line.split_once('=').filter(|_| in_dependencies) {
             let renamed = rest.split_once("package = \"").and_then(|(_, rest)| rest.split('"').next());
             packages.insert(renamed.unwrap_or(name.trim().trim_end_matches(".workspace")).to_owned());
         }

@@ -1,7 +1,8 @@
 //! Requests of agents: registration, login, refresh and revocation of tokens.
 
-use super::{Api, ApiError};
+use super::{Api, ApiError, response::id};
 use crate::{PrivateKey, Sign};
+use countersign_identity::AgentId;
 use reqwest::Method;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
@@ -24,6 +25,7 @@ pub struct Tokens {
 #[serde(rename_all = "camelCase")]
 pub struct RegisteredAgent {
     /// The id of the agent.
+    #[serde(deserialize_with = "id::<_, AgentId>")]
     pub agent_id: String,
     /// The hash of the agent's public key, `sha256:…`.
     pub public_key_hash: String,

@@ -1,10 +1,10 @@
 //! Errors of requests to the control plane.
 
-use super::redact::redacted_url;
+use super::{redact::redacted_url, response::read_json};
 use crate::KeyError;
 use reqwest::{Response, header::RETRY_AFTER};
 use serde_json::{Map, Value};
-use std::time::Duration;
+use std::{fmt::Write, time::Duration};
 
 /// The HTTP status of a request that exceeds a rate limit.
 const TOO_MANY_REQUESTS: u16 = 429;
@@ -65,7 +65,7 @@ impl ApiError {
         let status = response.status().as_u16();
         let header = |name: &str| response.headers().get(name)?.to_str().ok().map(str::to_owned);
         let (request_id, retry_after) = (header("x-request-id"), header(RETRY_AFTER.as_str()));
-        let body: Value = response.json().await.ok()?;
+        let body: Value = read_json(response).await?;
         let text_at = |pointer| body.pointer(pointer).and_then(Value::as_str).map(without_control_characters);
         Some(Self::Refused {
             status,
@@ -146,10 +146,30 @@ fn describe(value: &Value) -> String {
     }
 }
 
-/// Replaces control characters and line breaks with `?`. Text from another party must neither control the terminal nor
-/// look like a line of this program.
+/// Whether a character only fills its place in a line. Control characters, line separators and marks that change the
+/// direction of the text do not.
+pub fn is_printable(character: char) -> bool {
+    !character.is_control()
+        && !matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Replaces characters that are not printable with `?`. Text from another party must neither control the terminal nor look
+/// like a line of this program.
 pub fn without_control_characters(text: &str) -> String {
-    text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
+    text.chars().map(|character| if is_printable(character) { character } else { '?' }).collect()
+}
+
+/// Escapes the characters in JSON that are not printable. `serde_json` leaves those above U+007E as they are.
+pub fn escape_unprintable(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for character in json.chars() {
+        if is_printable(character) || character == '\n' {
+            escaped.push(character);
+        } else {
+            let _infallible = write!(escaped, "\\u{:04x}", u32::from(character));
+        }
+    }
+    escaped
 }
 
 #[cfg(test)]
@@ -165,6 +185,14 @@ mod tests {
         assert_eq!(requirement_of(scopes), " (required: scope full; actual: scope sync)");
         let roles = json!({ "actual": { "roles": [] }, "required": { "roles": ["reader", "writer"] } });
         assert_eq!(requirement_of(roles), " (required: roles reader, writer; actual: roles none)");
+    }
+
+    #[test]
+    fn json_escapes_what_serde_json_leaves() {
+        let value = json!({ "a": "\u{9b}31m\u{202e}é\n\u{7f}" });
+        let escaped = escape_unprintable(&format!("{value:#}"));
+        assert_eq!(escaped, "{\n  \"a\": \"\\u009b31m\\u202eé\\n\\u007f\"\n}");
+        assert_eq!(serde_json::from_str::<Value>(&escaped).unwrap(), value);
     }
 
     #[test]

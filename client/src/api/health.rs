@@ -1,6 +1,6 @@
 //! Requests for the health and status of the control plane.
 
-use super::{Api, ApiError, redacted_url};
+use super::{Api, ApiError, redacted_url, response::read_json};
 use reqwest::Method;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ impl Api {
     /// Fetches the health of the control plane. Returns `Ok` also if the control plane is unhealthy.
     pub async fn health(&self) -> Result<Health, ApiError> {
         let response = self.execute(self.http.get(self.endpoint(&["health"])?)).await?;
-        response.json().await.map_err(|_| ApiError::Unreadable(redacted_url(self.url.as_str())))
+        read_json(response).await.ok_or_else(|| ApiError::Unreadable(redacted_url(self.url.as_str())))
     }
 
     /// Fetches the status of the control plane. `key` is an API key of scope `full`.

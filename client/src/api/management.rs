@@ -1,6 +1,7 @@
 //! Requests of services and human users for services, API keys, roles and agents.
 
-use super::{Api, ApiError};
+use super::{Api, ApiError, response::id};
+use countersign_identity::{AgentId, ApiKeyId, RoleId, ServiceId};
 use reqwest::Method;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -14,6 +15,7 @@ const MAX_PAGE_SIZE: &str = "200";
 #[serde(rename_all = "camelCase")]
 pub struct Service {
     /// The id of the service.
+    #[serde(deserialize_with = "id::<_, ServiceId>")]
     pub service_id: String,
     /// The display name.
     pub name: String,
@@ -28,6 +30,7 @@ pub struct Service {
 #[serde(rename_all = "camelCase")]
 pub struct NewApiKey {
     /// The id of the API key.
+    #[serde(deserialize_with = "id::<_, ApiKeyId>")]
     pub key_id: String,
     /// The API key, which contains the secret.
     pub api_key: SecretString,
@@ -44,6 +47,7 @@ pub struct NewApiKey {
 #[serde(rename_all = "camelCase")]
 pub struct ListedKey {
     /// The id of the API key.
+    #[serde(deserialize_with = "id::<_, ApiKeyId>")]
     pub key_id: String,
     /// The display name.
     pub name: String,
@@ -77,7 +81,7 @@ pub struct Pagination {
 #[serde(rename_all = "camelCase")]
 pub struct Role {
     /// The id of the role.
-    #[serde(alias = "id")]
+    #[serde(alias = "id", deserialize_with = "id::<_, RoleId>")]
     pub role_id: String,
     /// The name, which is unique at the service.
     pub name: String,
@@ -96,7 +100,7 @@ pub struct Role {
 #[serde(rename_all = "camelCase")]
 pub struct AgentWithRoles {
     /// The id of the agent.
-    #[serde(alias = "id")]
+    #[serde(alias = "id", deserialize_with = "id::<_, AgentId>")]
     pub agent_id: String,
     /// The display name.
     pub name: String,
@@ -119,7 +123,7 @@ pub struct AgentWithRoles {
 #[serde(rename_all = "camelCase")]
 pub struct AssignedRole {
     /// The id of the role.
-    #[serde(alias = "id")]
+    #[serde(alias = "id", deserialize_with = "id::<_, RoleId>")]
     pub role_id: String,
     /// The name of the role.
     pub name: String,

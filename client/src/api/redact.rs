@@ -2,8 +2,20 @@
 
 use reqwest::Url;
 
+/// The prefixes of API keys, secrets of webhooks, refresh tokens and JWTs.
+const SECRET_PREFIXES: [&str; 4] = ["svc_sk_", "whsec_", "rf_", "eyJ"];
+
+/// Whether text begins like a secret, also if it was passed as an option.
+pub fn begins_like_secret(text: &str) -> bool {
+    let text = text.trim_start_matches('-');
+    SECRET_PREFIXES.iter().any(|prefix| text.starts_with(prefix))
+}
+
 /// Removes user name, password, query and fragment from a URL, and similar parts from text that is not a valid URL.
 pub fn redacted_url(url: &str) -> String {
+    if begins_like_secret(url) {
+        return "…".to_owned();
+    }
     let Ok(mut parsed) = Url::parse(url) else {
         let path = url.split(['?', '#']).next().unwrap_or_default();
         return path.rsplit('@').next().unwrap_or_default().to_owned();
@@ -40,6 +52,7 @@ mod tests {
             ("//user:s3cr3t@host/x?s3cr3t", "host/x"),
             ("https://user:s3cr3t@:8/x", ":8/x"),
             ("mailto:s3cr3t", "mailto:…"),
+            ("svc_sk_s3cr3t", "…"),
             ("", ""),
         ] {
             assert_eq!(redacted_url(url), redacted, "{url}");

@@ -1,6 +1,11 @@
 //! Requests of administrators for the keys that sign access tokens.
 
-use super::{Api, ApiError, Page, management::Revoked};
+use super::{
+    Api, ApiError, Page,
+    management::Revoked,
+    response::{id, line},
+};
+use countersign_identity::Kid;
 use reqwest::Method;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
@@ -30,10 +35,12 @@ pub struct SigningKey {
 #[serde(rename_all = "camelCase")]
 pub struct Rotation {
     /// The key id of the new signing key.
+    #[serde(deserialize_with = "id::<_, Kid>")]
     pub kid: String,
     /// The status of the new key: `next` before the switch, `signing` afterwards.
     pub status: String,
     /// When the new key starts to sign tokens (RFC 3339).
+    #[serde(deserialize_with = "line")]
     pub signs_from: String,
 }
 

@@ -1,6 +1,10 @@
 //! Requests of services and administrators for webhooks and their deliveries.
 
-use super::{Api, ApiError, Page};
+use super::{
+    Api, ApiError, Page,
+    response::{id, line, optional_line},
+};
+use countersign_identity::{EventId, WebhookId};
 use reqwest::Method;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
@@ -20,6 +24,7 @@ pub enum WebhookScope {
 #[serde(rename_all = "camelCase")]
 pub struct Webhook {
     /// The id of the webhook.
+    #[serde(deserialize_with = "id::<_, WebhookId>")]
     pub webhook_id: String,
     /// The service whose events the webhook receives; `None` for the events of all services.
     pub service_id: Option<String>,
@@ -60,6 +65,7 @@ pub struct NewSecret {
     /// The new secret.
     pub secret: SecretString,
     /// The time until which requests are also signed with the previous secret.
+    #[serde(deserialize_with = "line")]
     pub previous_secret_expires_at: String,
 }
 
@@ -81,6 +87,7 @@ pub struct WebhookChange {
 #[serde(rename_all = "camelCase")]
 pub struct WebhookDelivery {
     /// The id of the event, which is also the header `webhook-id` of the request.
+    #[serde(deserialize_with = "id::<_, EventId>")]
     pub event_id: String,
     /// The event kind.
     pub event: String,
@@ -99,6 +106,7 @@ pub struct WebhookDelivery {
     /// The beginning of the body of the last response.
     pub response_body: Option<String>,
     /// Why the last attempt failed.
+    #[serde(default, deserialize_with = "optional_line")]
     pub failure: Option<String>,
     /// The body of the request. Only [`Api::read_delivery`] returns the body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -113,6 +121,7 @@ struct WebhookList {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct TestEvent {
+    #[serde(deserialize_with = "id::<_, EventId>")]
     event_id: String,
 }
 

@@ -4,6 +4,7 @@ use super::{
     CliError, CommandOutput,
     context::{Context, authority_error, read_file},
     hints::hint_for_tls_error,
+    ids::redacted_argument,
     login::{LoginArgs, TokenPolicy, login},
 };
 use clap::{Args, ValueHint};
@@ -22,6 +23,9 @@ use std::{
     os::unix::fs::MetadataExt,
     path::PathBuf,
 };
+
+/// The length of the longest usual HTTP methods.
+const LONGEST_METHOD: usize = 16;
 
 /// Reasons for a refusal that a new login may resolve.
 const RESOLVED_BY_LOGIN: [&str; 4] = ["token_expired", "token_superseded", "token_revoked", "token_key_unknown"];
@@ -186,9 +190,17 @@ impl Request {
         }
         let default = if args.data.is_some() { "POST" } else { "GET" };
         let method = args.method.as_deref().unwrap_or(default);
-        let method = Method::from_bytes(method.as_bytes())
-            .map_err(|_| CliError::Usage(format!("`{method}` is not an HTTP method\nNext: pass one such as -X PUT")))?;
-        let timeout = |http: reqwest::ClientBuilder| http.timeout(context.timeout);
+        let method = Method::from_bytes(method.as_bytes()).map_err(|_| {
+            CliError::Usage(format!(
+                "`{}` is not an HTTP method\nNext: pass one such as -X PUT",
+                redacted_argument(method, LONGEST_METHOD)
+            ))
+        })?;
+        let timeout = |http: reqwest::ClientBuilder| {
+            let http = http.timeout(context.timeout);
+            // A proxy would receive the token in plain text, although the target is this machine.
+            if is_loopback(&url) { http.no_proxy() } else { http }
+        };
         let http = match args.service_ca.as_deref() {
             Some(path) => http_client(Some(&read_file("--service-ca", path)?), timeout)
                 .map_err(|error| authority_error(error, "--service-ca", path))?,

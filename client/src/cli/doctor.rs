@@ -12,7 +12,11 @@ use super::{
     table::{Column, Table},
 };
 use clap::Args;
-use countersign_client::{Api, ApiError, api::Health, clock};
+use countersign_client::{
+    Api, ApiError,
+    api::{Health, without_control_characters},
+    clock,
+};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -124,7 +128,7 @@ async fn connect(context: &Context, server: &ServerArgs) -> Result<(Api, Health)
 fn check_health(health: &Health) -> CheckResult {
     let impaired = health.checks.iter().filter(|(_, state)| !["up", "memory"].contains(&state.as_str()));
     let impaired: Vec<_> = impaired.map(|(component, state)| format!("{component} {state}")).collect();
-    let text = [vec![health.status.clone()], impaired].concat().join(", ");
+    let text = without_control_characters(&[vec![health.status.clone()], impaired].concat().join(", "));
     match health.status.as_str() {
         "healthy" => CheckResult::Ok(text),
         "degraded" => CheckResult::Warning(text, "ask its operator to check its log: some functions fail".into()),

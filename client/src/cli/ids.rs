@@ -3,6 +3,7 @@
 //! Invariant: an error never repeats text that may be a misplaced secret.
 
 use super::CliError;
+use countersign_client::api::begins_like_secret;
 use countersign_identity::{AgentId, ApiKeyId, EventId, Kid, ServiceId, WebhookId};
 
 /// The length of the longest ids, except those of signing keys.
@@ -11,13 +12,9 @@ pub const LONGEST_ID: usize = 32;
 /// The length of the id of a signing key (`kid`).
 const KID_LENGTH: usize = 43;
 
-/// The prefixes of API keys, secrets of webhooks, refresh tokens and JWTs.
-const SECRET_PREFIXES: [&str; 4] = ["svc_sk_", "whsec_", "rf_", "eyJ"];
-
 /// The text that an error shows for an argument: `…` if it is longer than `longest` or begins like a secret.
 pub fn redacted_argument(argument: &str, longest: usize) -> &str {
-    let begins_like_secret = SECRET_PREFIXES.iter().any(|prefix| argument.starts_with(prefix));
-    if begins_like_secret || argument.chars().count() > longest { "…" } else { argument }
+    if begins_like_secret(argument) || argument.chars().count() > longest { "…" } else { argument }
 }
 
 /// Checks the id of an agent.

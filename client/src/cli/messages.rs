@@ -6,7 +6,8 @@ use super::{
     CliError, OutputFormat, error::USAGE, output::quoted, parse::variable, placeholders::Placeholders,
     usage::usage_line,
 };
-use serde_json::json;
+use countersign_client::api::{escape_unprintable, without_control_characters};
+use serde_json::{Value, json};
 use std::{
     io::{self, IsTerminal, Write},
     process::ExitCode,
@@ -62,7 +63,7 @@ impl Messages {
                 let (next, message): (Vec<_>, Vec<_>) = note.lines().partition(|line| line.starts_with(NEXT));
                 let next: Vec<_> = next.iter().filter_map(|line| line.strip_prefix(NEXT)).collect();
                 let text = |lines: &[&str]| Some(lines.join("\n")).filter(|text| !text.is_empty());
-                write_line(&json!({ "note": { "message": text(&message), "next": text(&next) } }).to_string());
+                write_json(&json!({ "note": { "message": text(&message), "next": text(&next) } }));
             }
         }
     }
@@ -72,7 +73,7 @@ impl Messages {
         match self.format {
             _ if self.quiet => {}
             OutputFormat::Text => write_line(&format!("warning: {text}")),
-            OutputFormat::Json => write_line(&json!({ "warning": { "message": text } }).to_string()),
+            OutputFormat::Json => write_json(&json!({ "warning": { "message": text } })),
         }
     }
 
@@ -87,7 +88,7 @@ impl Messages {
                 let lines: String = lines.filter_map(|(prefix, text)| Some(format!("\n{prefix}{}", text?))).collect();
                 write_line(&format!("countersign: {message}{lines}"));
             }
-            OutputFormat::Json => write_line(&error.json(next.as_deref(), usage.as_deref()).to_string()),
+            OutputFormat::Json => write_json(&error.json(next.as_deref(), usage.as_deref())),
         }
         error.exit_code().into()
     }
@@ -103,9 +104,15 @@ impl Messages {
     }
 }
 
-/// Writes a line to standard error. A failure is ignored, because there is no other place to report it.
-pub fn write_line(line: &str) {
-    let _ignored = writeln!(io::stderr(), "{line}");
+/// Writes lines to standard error, without control characters. A failure is ignored, because there is no other place to
+/// report it.
+pub fn write_line(text: &str) {
+    let lines: Vec<_> = text.split('\n').map(without_control_characters).collect();
+    let _ignored = writeln!(io::stderr(), "{}", lines.join("\n"));
+}
+
+fn write_json(value: &Value) {
+    write_line(&escape_unprintable(&value.to_string()));
 }
 
 /// Writes data to standard output.

@@ -5,7 +5,7 @@ use super::{
     messages::{ignore_closed_pipe, print},
     table::Table,
 };
-use countersign_client::ProfileError;
+use countersign_client::{ProfileError, api::escape_unprintable};
 use serde_json::Value;
 use std::io;
 
@@ -105,7 +105,7 @@ impl CommandOutput {
 
     fn bytes(&self, format: OutputFormat) -> Vec<u8> {
         match (format, &self.json, &self.text) {
-            (OutputFormat::Json, Some(json), _) => format!("{json:#}\n").into(),
+            (OutputFormat::Json, Some(json), _) => escape_unprintable(&format!("{json:#}\n")).into(),
             (_, _, Text::Bytes(bytes)) => bytes.clone(),
             (_, _, Text::Table(table)) => format!("{}\n", table.for_terminal()).into(),
         }

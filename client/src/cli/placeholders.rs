@@ -28,8 +28,12 @@ impl Placeholder {
 }
 
 impl Placeholders {
-    /// Sets the id for a placeholder. It replaces an earlier one.
+    /// Sets the id for a placeholder. It replaces an earlier one. An id that a shell would not take as one word is ignored:
+    /// the hints are commands.
     pub fn set(&self, placeholder: Placeholder, id: &str) {
+        if !id.chars().all(|character| character.is_ascii_alphanumeric() || character == '_') {
+            return;
+        }
         let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         ids.retain(|(existing, _)| *existing != placeholder);
         ids.push((placeholder, id.to_owned()));
@@ -66,6 +70,7 @@ mod tests {
         assert_eq!(placeholders.fill(text), text);
         placeholders.set(Placeholder::Agent, "agent_1");
         placeholders.set(Placeholder::Agent, "agent_2");
+        placeholders.set(Placeholder::Agent, "agent_3; true");
         let expected = "countersign role assign ROLE agent_2, `agent_2` and AGENT_NOT_FOUND";
         assert_eq!(placeholders.clone().fill(text), expected);
     }

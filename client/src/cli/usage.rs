@@ -5,7 +5,7 @@
 
 use super::{
     CliError, help,
-    ids::{LONGEST_ID, redacted_argument},
+    ids::{LONGEST_ID, agent_id, redacted_argument},
     parse::{arguments, variable},
 };
 use clap::{
@@ -152,6 +152,7 @@ fn next_for_missing_agent(error: &clap::Error, name: &str, arguments: &[String])
     }
     let profile = profile_name(arguments);
     let agent = Profiles::of_user().and_then(|profiles| profiles.load(&profile)).ok().and_then(|loaded| loaded.agent);
+    let agent = agent.and_then(|id| agent_id(id).ok());
     Some(match agent {
         Some(agent) => format!("pass the id of the agent as AGENT; the agent of the profile `{profile}` is {agent}"),
         None => "pass the id of the agent as AGENT; `countersign agent register` prints the id".to_owned(),

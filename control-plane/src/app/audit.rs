@@ -7,7 +7,7 @@ use super::{
 use crate::{
     config::Config,
     domain::audit::chain::BrokenChain,
-    http::api::audit::present,
+    http::api::audit::audit_entry_record,
     metrics::{LabelValues, Metrics},
     store::{self, OpenMode, Store, StoreError, deployment},
 };
@@ -31,15 +31,15 @@ pub enum AuditError {
     #[error("standard output: {0}")]
     Output(#[from] io::Error),
     /// The service has no audit chain.
-    #[error("there is no chain of `{0}`: omit --service to see all chains")]
+    #[error("there is no audit chain of service `{0}`: omit --service to see all chains")]
     UnknownChain(String),
-    /// Chains are broken.
-    #[error("broken: {broken} of {all} chains")]
+    /// At least one chain is broken.
+    #[error("{broken} of {total} audit chains are broken")]
     BrokenChain {
         /// Number of broken chains.
         broken: usize,
         /// Number of chains verified.
-        all: usize,
+        total: usize,
     },
 }
 
@@ -53,7 +53,7 @@ pub async fn verify_audit(config: &Config, service: Option<&str>, mut out: impl 
             Ok(head) => writeln!(out, "{chain}: ok, {} entries, head {}", head.length, head.hash)?,
             Err(error) => {
                 broken += 1;
-                write_broken(&mut out, chain, error)?;
+                write_broken_chain(&mut out, chain, error)?;
             }
         }
     }
@@ -70,26 +70,26 @@ pub async fn export_audit(config: &Config, service: Option<&str>, mut out: impl 
         let mut written = Ok(());
         let write = |entry: &_| {
             if written.is_ok() {
-                written = writeln!(out, "{}", json!(present(entry)));
+                written = writeln!(out, "{}", json!(audit_entry_record(entry)));
             }
         };
         let verified = store::audit::verify_chain(read.conn(), log.store.audit_keys(), chain, write).await?;
         written?;
         if let Err(error) = verified {
             broken += 1;
-            write_broken(io::stderr(), chain, error)?;
+            write_broken_chain(io::stderr(), chain, error)?;
         }
     }
     out.flush()?;
     log.finish(broken)
 }
 
-fn write_broken(mut out: impl Write, chain: &str, error: BrokenChain) -> io::Result<()> {
-    // The name may have been tampered with: escaped, it cannot imitate an output line of its own.
+fn write_broken_chain(mut out: impl Write, chain: &str, error: BrokenChain) -> io::Result<()> {
+    // The name may have been tampered with. Without escaping, it could imitate a line of output.
     writeln!(out, "{}: {error}", chain.escape_debug())
 }
 
-/// The database, and the chains selected in it.
+/// An open database, and the names of the audit chains selected in it.
 struct AuditLog {
     store: Store,
     chains: Vec<String>,
@@ -119,6 +119,6 @@ impl AuditLog {
     }
 
     fn finish(self, broken: usize) -> Result<(), AuditError> {
-        if broken == 0 { Ok(()) } else { Err(AuditError::BrokenChain { broken, all: self.chains.len() }) }
+        if broken == 0 { Ok(()) } else { Err(AuditError::BrokenChain { broken, total: self.chains.len() }) }
     }
 }

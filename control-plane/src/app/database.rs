@@ -7,7 +7,7 @@ use crate::{
     keyring::{MasterKey, MasterKeyError},
     metrics::Metrics,
     store::{
-        OpenMode, Read, Store, StoreError, StoreOptions, Write,
+        OpenMode, ReadTransaction, Store, StoreError, StoreOptions, WriteTransaction,
         deployment::{self, Deployment, QuarantineReason},
     },
 };
@@ -47,7 +47,7 @@ pub(super) async fn open_at(
     warn_if_unauthenticated(&location);
     match location {
         DatabaseLocation::File(path) => {
-            // SQLite gives the files beside it the same mode.
+            // SQLite creates its companion files (such as the write-ahead log) with the mode of the database file.
             if mode == OpenMode::Serve {
                 files::create_private_file(&path).map_err(AppError::file(&path))?;
             }
@@ -68,52 +68,52 @@ pub(super) fn warn_if_unauthenticated(location: &DatabaseLocation) {
     }
 }
 
-/// Creates the deployment in a new database. Refuses the database of another master key, mixing development and production,
-/// and a quarantined database.
+/// Creates the deployment in a new database. Fails if an existing database belongs to another master key, is quarantined, or
+/// was created with --dev and is used without it (or the reverse).
 pub(super) async fn ensure_deployment(
     store: &Store,
     master: &MasterKey,
     dev_since: Option<Timestamp>,
 ) -> Result<(), AppError> {
     let expected = Deployment { master_key_fingerprint: master.fingerprint(), dev_since };
-    let found = store.find_or_create_deployment(&expected).await?;
-    check_deployment(&found, &expected)?;
+    let stored = store.find_or_create_deployment(&expected).await?;
+    check_deployment(&stored, &expected)?;
     refuse_quarantined(store).await
 }
 
-fn check_deployment(found: &Deployment, expected: &Deployment) -> Result<(), AppError> {
-    if found.master_key_fingerprint != expected.master_key_fingerprint {
+fn check_deployment(stored: &Deployment, expected: &Deployment) -> Result<(), AppError> {
+    if stored.master_key_fingerprint != expected.master_key_fingerprint {
         return Err(StoreError::WrongMasterKey.into());
     }
-    match (found.dev_since, expected.dev_since) {
+    match (stored.dev_since, expected.dev_since) {
         (Some(_), None) => Err(AppError::DatabaseRejected(
-            "this database was made by --dev and is refused without it: set another data_dir",
+            "this database was created with --dev and cannot be used without it: set another data_dir",
         )),
         (None, Some(_)) => Err(AppError::DatabaseRejected(
-            "this is a production database, which --dev does not touch: set another data_dir",
+            "this is a production database and cannot be used with --dev: set another data_dir",
         )),
         (None, None) | (Some(_), Some(_)) => Ok(()),
     }
 }
 
-/// The same check for an offline command, which creates no deployment.
+/// For an offline command: checks the deployment as [`ensure_deployment`] does, but never creates one.
 pub(super) fn check_existing_deployment(
     config: &Config,
     master: &MasterKey,
-    found: &Deployment,
+    stored: &Deployment,
 ) -> Result<(), AppError> {
     let dev_since = config.dev.then(|| SystemClock.now());
-    check_deployment(found, &Deployment { master_key_fingerprint: master.fingerprint(), dev_since })
+    check_deployment(stored, &Deployment { master_key_fingerprint: master.fingerprint(), dev_since })
 }
 
-/// Refuses a backup, a database that was migrated elsewhere, and a restored dump.
+/// Fails if the database is a backup, was migrated elsewhere, or was restored from a dump.
 pub(super) async fn refuse_quarantined(store: &Store) -> Result<(), AppError> {
     let mut read = store.read().await?;
     match deployment::find_quarantine(read.conn()).await?.map(|mark| mark.reason) {
         None => refuse_restored_dump(store, read).await,
         Some(QuarantineReason::Backup) => Err(AppError::DatabaseRejected(
-            "this database is a backup: what was revoked since it was made is valid in it again. Run \
-             `countersign-control-plane restore`, which revokes what may have changed",
+            "this database is a backup: credentials that were revoked after the backup are valid in it. Run \
+             `countersign-control-plane restore`, which revokes all credentials that may have changed",
         )),
         Some(QuarantineReason::Migrating) => Err(AppError::DatabaseRejected(
             "a migration of this database to PostgreSQL was interrupted, and it is unknown whether it completed. Run \
@@ -127,23 +127,24 @@ pub(super) async fn refuse_quarantined(store: &Store) -> Result<(), AppError> {
     }
 }
 
-/// Refuses a PostgreSQL database that `pg_restore` created, until `restore` is run: its instance fingerprint differs from the
-/// stored one.
-async fn refuse_restored_dump(store: &Store, mut read: Read) -> Result<(), AppError> {
+/// Fails for a PostgreSQL database that `pg_restore` created, until `restore` is run: the instance fingerprint of such a
+/// database differs from the stored one.
+async fn refuse_restored_dump(store: &Store, mut read: ReadTransaction) -> Result<(), AppError> {
     let Some(fingerprint) = store.instance_fingerprint(&mut read).await? else { return Ok(()) };
     match deployment::find_instance_fingerprint(read.conn()).await? {
         Some(stored) if stored == fingerprint => return Ok(()),
         Some(_) => {
             return Err(AppError::DatabaseRejected(
-                "this database was restored from a dump, or its cluster was recreated: what was revoked since the dump is valid in it \
-                 again. Stop all control planes and run `countersign-control-plane restore`, which revokes what may have changed",
+                "this database was restored from a dump, or its cluster was recreated: credentials that were revoked after the dump \
+                 are valid in it. Stop all control planes and run `countersign-control-plane restore`, which revokes all credentials \
+                 that may have changed",
             ));
         }
         None => {}
     }
     drop(read);
     let fingerprint = &fingerprint;
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         deployment::set_instance_fingerprint(tx.conn(), fingerprint).await?;
         tx.commit(()).await
     };
@@ -161,11 +162,11 @@ pub(super) fn location(config: &Config) -> Result<DatabaseLocation, AppError> {
     }
 }
 
-/// Suffix of a database that was replaced, before the time of the replacement. A restore that was killed may leave a second
-/// name with this suffix for the current database; [`lock_shared`] and [`lock_exclusive`] remove it.
-pub(super) const REPLACED_SUFFIX: &str = ".before-";
+/// `restore` renames a replaced database to its name, this infix and the time. A killed `restore` may leave such a name as a
+/// hard link to the current database; [`lock_shared`] and [`lock_exclusive`] remove it.
+pub(super) const REPLACED_INFIX: &str = ".before-";
 
-/// Suffixes of the files that SQLite keeps beside a database.
+/// Suffixes of the companion files that SQLite creates in the directory of a database.
 pub(super) const SQLITE_SUFFIXES: [&str; 3] = ["-wal", "-shm", "-journal"];
 
 /// The lock file of an embedded database.
@@ -179,7 +180,7 @@ pub(super) fn lock_shared(config: &Config) -> Result<Option<FileLock>, AppError>
     let path = lock_path(&database);
     match FileLock::shared(&path) {
         Ok(Some(lock)) => {
-            files::remove_other_links(&database, REPLACED_SUFFIX, &SQLITE_SUFFIXES)
+            files::remove_other_links(&database, REPLACED_INFIX, &SQLITE_SUFFIXES)
                 .map_err(AppError::file(&database))?;
             Ok(Some(lock))
         }
@@ -197,13 +198,13 @@ pub(super) fn lock_exclusive(database: &Path) -> Result<FileLock, AppError> {
     let lock = FileLock::exclusive(&path).map_err(AppError::file(&path))?;
     files::chown_to_directory_owner(&path).map_err(AppError::file(&path))?;
     let lock = lock.ok_or(AppError::DatabaseRejected(
-        "a control plane runs on this database, or it is being restored or migrated: stop that first",
+        "a control plane uses this database, or it is being restored or migrated: stop that process first",
     ))?;
-    files::remove_other_links(database, REPLACED_SUFFIX, &SQLITE_SUFFIXES).map_err(AppError::file(database))?;
+    files::remove_other_links(database, REPLACED_INFIX, &SQLITE_SUFFIXES).map_err(AppError::file(database))?;
     Ok(lock)
 }
 
-/// The master key, which must exist.
+/// Loads the master key. Fails if its file is missing; only the server generates one.
 pub(super) fn master_key(config: &Config) -> Result<MasterKey, AppError> {
     match config.secrets.master_key.expose_secret() {
         "" => {

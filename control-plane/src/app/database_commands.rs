@@ -1,4 +1,4 @@
-//! Commands on whole databases: `migrate`, `backup` and `restore`. Each returns a report of what it did.
+//! The commands `migrate`, `backup` and `restore`, which work on a whole database. Each returns a report for the operator.
 
 mod backup;
 mod migrate;
@@ -29,9 +29,9 @@ pub enum DatabaseCommandError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The command succeeded, but its report cannot be written.
-    #[error("everything was done, but standard output cannot be written ({error}). The report is:\n{report}")]
+    #[error("the command succeeded, but standard output cannot be written ({error}). The report is:\n{report}")]
     ReportNotWritten {
-        /// What was done.
+        /// The report of the command.
         report: CommandReport,
         /// Error of the operating system.
         error: io::Error,
@@ -69,7 +69,7 @@ impl DatabaseCommandError {
         |error| Self::InvalidDatabase { path: path.to_owned(), error }
     }
 
-    fn refused<T>(why: impl Into<String>) -> Result<T, Self> {
-        Err(Self::Refused(why.into()))
+    fn refused<T>(reason: impl Into<String>) -> Result<T, Self> {
+        Err(Self::Refused(reason.into()))
     }
 }

@@ -1,4 +1,4 @@
-//! Why the control plane cannot start or stopped.
+//! The errors of starting, running and maintaining the control plane.
 
 use crate::{
     certificates::CertificateError, development::DevelopmentError, humans::OperatorKeyError, keyring::MasterKeyError,
@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Why the control plane cannot start or stopped.
+/// Why the control plane cannot start, or why it stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     /// The value of a setting, or the file or address that it names, cannot be used.
@@ -17,7 +17,7 @@ pub enum AppError {
     Setting {
         /// The key of the setting.
         setting: String,
-        /// What is wrong.
+        /// Description of the problem.
         error: String,
     },
     /// A file in the data directory cannot be created or read.
@@ -28,13 +28,13 @@ pub enum AppError {
         /// The system's error.
         error: io::Error,
     },
-    /// The database must not be used: for example, it belongs to another kind of deployment.
+    /// The database must not be used; for example, it was created with --dev and --dev is not set.
     #[error("{0}")]
     DatabaseRejected(&'static str),
-    /// The database failed.
+    /// The database returned an error.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// An operation of the start-up failed.
+    /// An operation that runs at start-up failed.
     #[error(transparent)]
     Operation(#[from] OperationError),
     /// The master key cannot be loaded.
@@ -68,7 +68,7 @@ impl AppError {
         Self::setting(setting, format_args!("{}: {error}", path.display()))
     }
 
-    /// An error about a file that no setting names directly.
+    /// An error about a file whose path is derived from a setting.
     pub(super) fn file(path: &Path) -> impl FnOnce(io::Error) -> Self {
         |error| Self::File { path: path.to_owned(), error }
     }

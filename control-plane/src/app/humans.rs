@@ -1,4 +1,4 @@
-//! The issuers of human users' tokens: those of the settings, and the operator key as long as there is none.
+//! Builds the verifiers of human users' tokens: the configured issuers, and the operator key while no issuer is configured.
 
 use super::AppError;
 use crate::{
@@ -17,8 +17,8 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 const FILE_REFRESH_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Checks that the settings allow the operator key. Everyone with access to the data directory can sign tokens with it, so it
-/// is disabled when the platform has an issuer. With --dev it stays enabled: `dev.env` contains a token signed by it, and
-/// a developer who tries an issuer needs a first administrator.
+/// is disabled when an issuer is configured. With --dev it stays enabled: `dev.env` contains a token signed by it, and a
+/// developer who configures an issuer needs a first administrator.
 pub(super) fn check_operator_key_enabled(config: &Config) -> Result<(), OperatorKeyError> {
     if !config.dev && !config.humans.issuers.is_empty() {
         return Err(OperatorKeyError::Disabled(
@@ -40,28 +40,28 @@ pub(super) fn operator_key_file(config: &Config) -> PathBuf {
     config.data_dir.join("operator.key")
 }
 
-/// The operator key, which is created at the first start; `None` if it is disabled.
-pub(super) fn operator_key(config: &Config, rng: &dyn Rng) -> Result<Option<OperatorKey>, AppError> {
+/// Reads the operator key, or generates it at the first start; `None` if it is disabled.
+pub(super) fn load_operator_key(config: &Config, rng: &dyn Rng) -> Result<Option<OperatorKey>, AppError> {
     if check_operator_key_enabled(config).is_err() {
         return Ok(None);
     }
     Ok(Some(OperatorKey::read_or_create(&operator_key_file(config), rng)?))
 }
 
-/// The configured issuers.
-pub(super) async fn issuers(
+/// Builds the configured issuers.
+pub(super) async fn build_issuers(
     config: &Config,
     clock: &Arc<dyn Clock>,
     metrics: &Metrics,
 ) -> Result<Vec<Issuer>, AppError> {
     let mut issuers = Vec::new();
     for (name, settings) in &config.humans.issuers {
-        issuers.push(issuer(config, name, settings, clock.clone(), metrics).await?);
+        issuers.push(build_issuer(config, name, settings, clock.clone(), metrics).await?);
     }
     Ok(issuers)
 }
 
-async fn issuer(
+async fn build_issuer(
     config: &Config,
     name: &str,
     settings: &IssuerSettings,

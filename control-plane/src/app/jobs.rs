@@ -39,22 +39,26 @@ type JobFuture<'a> = Pin<Box<dyn Future<Output = Result<(), OperationError>> + S
 enum Schedule {
     /// After a fixed pause.
     Every(Duration),
-    /// After `pause`, or after `read_only_pause` while the database rejects writes: the job detects when it accepts them again.
-    UnlessWritable { pause: Duration, read_only_pause: Duration },
-    /// After at least `pause`, as soon as this process has changed a trust score, and after at most twice `pause`: changes by
-    /// other replicas are found by polling.
-    TrustChanged { pause: Duration },
+    /// After `pause`, or after `read_only_pause` while the database rejects writes, so that the job soon detects when the
+    /// database accepts them again.
+    SoonerIfReadOnly { pause: Duration, read_only_pause: Duration },
+    /// After `pause`, as soon as this process has changed a trust score; at the latest after twice `pause`, because changes by
+    /// other replicas are detected only by polling.
+    OnTrustChange { pause: Duration },
 }
 
-/// Housekeeping runs once a minute.
-const HOUSEKEEPING: Schedule =
-    Schedule::UnlessWritable { pause: Duration::from_mins(1), read_only_pause: Duration::from_secs(5) };
+const HOUSEKEEPING_SCHEDULE: Schedule =
+    Schedule::SoonerIfReadOnly { pause: Duration::from_mins(1), read_only_pause: Duration::from_secs(5) };
 
 const JOBS: [Job; 6] = [
-    Job { name: "housekeeping", schedule: HOUSEKEEPING, run: |state| Box::pin(run_housekeeping(&state.context)) },
+    Job {
+        name: "housekeeping",
+        schedule: HOUSEKEEPING_SCHEDULE,
+        run: |state| Box::pin(run_housekeeping(&state.context)),
+    },
     Job {
         name: "event retention",
-        schedule: HOUSEKEEPING,
+        schedule: HOUSEKEEPING_SCHEDULE,
         run: |state| Box::pin(delete_expired_events(&state.context)),
     },
     Job {
@@ -63,8 +67,8 @@ const JOBS: [Job; 6] = [
         run: |state| Box::pin(maintain_signing_keys(state)),
     },
     Job {
-        name: "trust announcement",
-        schedule: Schedule::TrustChanged { pause: Duration::from_millis(500) },
+        name: "publication of trust changes",
+        schedule: Schedule::OnTrustChange { pause: Duration::from_millis(500) },
         run: |state| Box::pin(publish_trust_changes(&state.context)),
     },
     Job {
@@ -101,7 +105,7 @@ impl Schedule {
     async fn wait(self, context: &Context) {
         match self {
             Self::Every(pause) => sleep(pause).await,
-            Self::UnlessWritable { pause, read_only_pause } => {
+            Self::SoonerIfReadOnly { pause, read_only_pause } => {
                 let mut remaining = pause;
                 while !remaining.is_zero() {
                     sleep(read_only_pause).await;
@@ -111,7 +115,7 @@ impl Schedule {
                     remaining = remaining.saturating_sub(read_only_pause);
                 }
             }
-            Self::TrustChanged { pause } => {
+            Self::OnTrustChange { pause } => {
                 sleep(pause).await;
                 let _elapsed = timeout(pause, context.wait_for_trust_change()).await;
             }
@@ -124,28 +128,27 @@ const LIVE_STATUSES: [KeyStatus; 3] = [KeyStatus::Next, KeyStatus::Signing, KeyS
 
 async fn maintain_signing_keys(state: &AppState) -> Result<(), OperationError> {
     let ring = rotate_signing_keys_if_due(&state.context).await?;
-    export_signing_keys(&state.metrics, &ring, state.context.now());
+    update_signing_key_metrics(&state.metrics, &ring, state.context.now());
     Ok(())
 }
 
-fn export_signing_keys(metrics: &Metrics, ring: &SigningKeyRing, now: Timestamp) {
+fn update_signing_key_metrics(metrics: &Metrics, ring: &SigningKeyRing, now: Timestamp) {
     for status in LIVE_STATUSES {
-        let count = ring.live().filter(|key| key.status(now) == status).count();
+        let count = ring.live_keys().filter(|key| key.status(now) == status).count();
         metrics.signing_keys.with_label_values(&[status.as_str()]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
     let start = ring.signing_key(now).and_then(|key| key.signs_from);
     let since_epoch = |start: Timestamp| start.duration_since(Timestamp::from_micros(0)).as_secs_f64();
-    metrics.signing_key_since.set(start.map_or(0.0, since_epoch));
+    metrics.signing_key_start.set(start.map_or(0.0, since_epoch));
 }
 
-/// Stops the server when another database is put in the place of the one that it serves: revoked credentials may be valid in
-/// it.
+/// Stops the server when its database is replaced with another one, in which revoked credentials may be valid.
 pub(super) fn spawn_database_check(tasks: &mut Tasks, store: Store, shutdown: &Shutdown) {
     let shutdown = shutdown.requested_owned();
     let check = async move {
         loop {
             sleep(DATABASE_CHECK_INTERVAL).await;
-            // Other errors, such as an unavailable database, are reported by the requests that meet them.
+            // Other errors, such as an unavailable database, are reported by the requests that they affect.
             if let Err(AppError::DatabaseRejected(reason)) = database::refuse_quarantined(&store).await {
                 return reason;
             }
@@ -159,7 +162,7 @@ pub(super) fn spawn_database_check(tasks: &mut Tasks, store: Store, shutdown: &S
     });
 }
 
-/// Keeps Redis connected, and exchanges notifications of changes with other replicas.
+/// Starts the tasks that reconnect Redis and exchange notifications of changes with other replicas.
 pub(super) fn spawn_redis_tasks(tasks: &mut Tasks, client: &Arc<RedisClient>, store: &Store, shutdown: &Shutdown) {
     let (connection, publisher, subscriber) = (client.clone(), client.clone(), client.clone());
     let (committed, notified_store) = (store.committed_revision(), store.clone());
@@ -170,7 +173,7 @@ pub(super) fn spawn_redis_tasks(tasks: &mut Tasks, client: &Arc<RedisClient>, st
     });
 }
 
-/// Delivers events until shutdown is requested, and measures the backlog; deliveries in progress may finish.
+/// Starts the tasks that deliver events and measure the backlog. At shutdown, deliveries in progress may finish.
 pub(super) fn spawn_webhook_delivery(
     tasks: &mut Tasks,
     parts: &ContextParts,

@@ -1,4 +1,4 @@
-//! The Redis client and the rate limiter of the settings.
+//! Builds the Redis client and the rate limiter from the settings.
 
 mod tls;
 
@@ -18,14 +18,14 @@ use std::sync::Arc;
 /// Length of the deployment's name in Redis keys: the first characters of the fingerprint of the master key.
 const DEPLOYMENT_NAME_LENGTH: usize = 16;
 
-/// A client of the configured Redis, if any. It is connected if Redis is available.
+/// Creates the client of the configured Redis, and connects it if Redis is available. `None` if no Redis is configured.
 pub(super) async fn connect(
     config: &Config,
     keyring: &Keyring,
     metrics: &Metrics,
 ) -> Result<Option<RedisClient>, AppError> {
     let Some((kind, urls)) = config.redis.endpoints() else { return Ok(None) };
-    let certificates = tls::certificates(&config.redis)?;
+    let certificates = tls::load_certificates(&config.redis)?;
     let endpoint = RedisEndpoint::new(servers(kind, urls, config.redis.sentinel()), certificates);
     endpoint.validate().map_err(|error| AppError::setting("redis.url", error))?;
     let mut deployment = keyring.fingerprint();
@@ -35,13 +35,13 @@ pub(super) async fn connect(
     Ok(Some(client))
 }
 
-/// Why the server would reject the files of `[redis]`, for inspections of the settings. While Redis is unavailable, nothing
-/// else would report that they are wrong.
+/// Checks the certificate files of `[redis]` for `config check`, and returns why the server would reject them. While Redis is
+/// unavailable, no other check would report invalid files.
 pub fn check_files(inspection: &ConfigInspection) -> Option<AppError> {
-    tls::certificates(&inspection.config()?.redis).err()
+    tls::load_certificates(&inspection.config()?.redis).err()
 }
 
-/// The rate limiter: in Redis if there is one, else in memory.
+/// The rate limiter: in Redis if a client is passed, else in memory.
 pub(super) fn rate_limiter(client: Option<Arc<RedisClient>>, clock: Arc<dyn Clock>) -> Arc<dyn RateLimiter> {
     match client {
         Some(client) => Arc::new(RedisRateLimiter::new(client, clock)),

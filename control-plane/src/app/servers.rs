@@ -29,17 +29,17 @@ use tonic::transport::{Identity, Server, ServerTlsConfig};
 /// How long a client may take to send the head of a request or to answer a keep-alive ping.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Maximum size of a request head in bytes. It exceeds the longest allowed token, so that a longer one is rejected with an error
-/// that names it.
+/// Maximum size of a request head in bytes. The limit exceeds the longest allowed token, so that the API can report a longer
+/// token as the error.
 const MAX_HEADER_SIZE: u32 = 64 * 1024;
 
-/// Maximum number of streams per connection of a sidecar, which opens one per service.
+/// Maximum number of streams per connection of a sidecar. A sidecar opens one stream per service.
 const MAX_SYNC_STREAMS: u32 = 64;
 
 /// The servers and background tasks. If one ends before shutdown, all are stopped.
 pub(super) type Tasks = JoinSet<io::Result<()>>;
 
-/// The router for one connection, which knows the peer's address.
+/// The router for one connection, extended with the address of the peer.
 type ConnectionService = AddExtension<Router, ConnectInfo<SocketAddr>>;
 
 pub(super) fn serve_admin(
@@ -52,7 +52,7 @@ pub(super) fn serve_admin(
     tasks.spawn(admin::serve(listener, readiness, metrics.registry, shutdown.clone()));
 }
 
-/// The service that sidecars follow. Starts the task that reads the feed for it.
+/// Builds the gRPC service to which sidecars connect, and starts the task that reads the feed for it.
 pub(super) fn sync_service(
     tasks: &mut Tasks,
     store: &Store,
@@ -62,9 +62,9 @@ pub(super) fn sync_service(
 ) -> SyncService {
     let reader = FeedReader::new(store.clone(), poll_interval);
     let feed = reader.feed();
-    let reading = reader.run(metrics.clone(), shutdown.clone());
+    let run = reader.run(metrics.clone(), shutdown.clone());
     tasks.spawn(async {
-        reading.await;
+        run.await;
         Ok(())
     });
     SyncService::new(store.clone(), feed, settings, metrics.clone(), shutdown.clone())
@@ -134,8 +134,8 @@ where
 }
 
 /// Waits until shutdown is requested and all tasks have ended. A task that ends earlier stops the others; its error is returned.
-pub(super) async fn wait(mut tasks: Tasks, shutdown: &Shutdown) -> Result<(), AppError> {
-    let first = tokio::select! {
+pub(super) async fn wait_until_stopped(mut tasks: Tasks, shutdown: &Shutdown) -> Result<(), AppError> {
+    let result = tokio::select! {
         () = shutdown.requested() => Ok(()),
         Some(result) = tasks.join_next() => result.map_err(io::Error::other).flatten(),
     };
@@ -143,5 +143,5 @@ pub(super) async fn wait(mut tasks: Tasks, shutdown: &Shutdown) -> Result<(), Ap
     let remaining = async { while tasks.join_next().await.is_some() {} };
     // Tasks that take longer are aborted when the runtime ends.
     let _aborted = tokio::time::timeout(DRAIN_TIMEOUT, remaining).await;
-    Ok(first?)
+    Ok(result?)
 }

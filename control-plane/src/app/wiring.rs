@@ -1,4 +1,4 @@
-//! Builds the parts of the control plane from the settings.
+//! Builds the components of the control plane from the settings.
 
 use super::{AppError, Dependencies, database, ports::Ports};
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
         },
     },
     files,
-    http::{PerMinute, RATE_CATEGORIES},
+    http::{LimitsPerMinute, RATE_CATEGORIES},
     humans::OperatorKey,
     keyring::{Keyring, MasterKey},
     metrics::{LabelValues, Metrics},
@@ -31,7 +31,7 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// The metrics, with the label values that other modules define.
+/// Creates the metrics, with the label values that other modules define.
 pub(super) fn metrics() -> Result<Metrics, AppError> {
     let delivery_failures: Vec<_> = AttemptFailure::ALL.iter().map(|failure| failure.as_str()).collect();
     let labels = LabelValues { rate_limit_categories: &RATE_CATEGORIES, delivery_failures: &delivery_failures };
@@ -40,8 +40,8 @@ pub(super) fn metrics() -> Result<Metrics, AppError> {
     Ok(metrics)
 }
 
-/// Opens the database and the keys, and builds the context of all operations. Also returns the parts of it that servers and
-/// background tasks use.
+/// Opens the database and the keys, and builds the context of all operations. Also returns the parts of the context that
+/// servers and background tasks use.
 pub(super) async fn context(
     config: &Config,
     issuer: &str,
@@ -76,13 +76,13 @@ pub(super) async fn context(
     Ok((Arc::new(context), parts))
 }
 
-/// The limits of the settings.
-pub(super) const fn limits_per_minute(settings: LimitSettings) -> PerMinute {
+/// Converts the configured rate limits.
+pub(super) const fn limits_per_minute(settings: LimitSettings) -> LimitsPerMinute {
     let LimitSettings { auth, auth_address, verification, management, feedback, failures } = settings;
-    PerMinute { auth, auth_address, verification, feedback, management, failures }
+    LimitsPerMinute { auth, auth_address, verification, feedback, management, failures }
 }
 
-/// The HTTP client that sends events.
+/// Builds the HTTP client that sends events.
 pub(super) fn http_sender(settings: &WebhookSettings, guard: &AddressGuard) -> Result<HttpSender, AppError> {
     let path = &settings.ca_file;
     let authorities =
@@ -91,7 +91,7 @@ pub(super) fn http_sender(settings: &WebhookSettings, guard: &AddressGuard) -> R
         .map_err(|error| AppError::setting("webhooks.ca_file", error))
 }
 
-/// The task that delivers events.
+/// Builds the dispatcher that delivers events.
 pub(super) fn webhook_dispatcher(
     settings: &WebhookSettings,
     parts: &ContextParts,
@@ -117,7 +117,8 @@ pub(super) fn webhook_dispatcher(
     }
 }
 
-/// The configured certificate, or with --dev a generated one and the file of its authority.
+/// Loads the configured certificate. With --dev and without a configured certificate, generates one and also returns the file
+/// of its authority.
 pub(super) fn certificate(config: &Config, now: Timestamp) -> Result<(Certificate, Option<PathBuf>), AppError> {
     let (chain, private_key) = (&config.tls.certificate, &config.tls.private_key);
     if chain.as_os_str().is_empty() {
@@ -132,7 +133,7 @@ pub(super) fn certificate(config: &Config, now: Timestamp) -> Result<(Certificat
     Ok((certificate, None))
 }
 
-/// Writes `dev.env` and logs what is different with --dev.
+/// Writes `dev.env` and logs how --dev differs from production.
 pub(super) async fn set_up_development(
     config: &Config,
     context: &Context,

@@ -60,7 +60,7 @@ impl DatabaseSettings {
         }
     }
 
-    /// What is wrong with these settings. The text never contains the URL.
+    /// Describes the problems of these settings. The text never contains the URL.
     pub(super) fn problems(&self, has_master_key: bool) -> Vec<String> {
         let location = self.location(Path::new(""));
         let cases = [
@@ -70,7 +70,7 @@ impl DatabaseSettings {
             ),
             (
                 !has_master_key && matches!(location, Some(DatabaseLocation::Postgres(_))),
-                "secrets.master_key: PostgreSQL requires it, with the same value on all replicas: a key in data_dir would be lost together with one machine, and with it every signing key in the database",
+                "secrets.master_key: PostgreSQL requires it, with the same value on all replicas: if a key in the data_dir of one machine were lost, no signing key in the database could be decrypted",
             ),
             (
                 !(2..=1000).contains(&self.max_connections),
@@ -78,13 +78,13 @@ impl DatabaseSettings {
             ),
         ];
         let problems = cases.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, text)| text.to_owned());
-        let of_url = location.and_then(|location| location.problem());
-        problems.chain(of_url.map(|problem| format!("database.url: {problem}"))).collect()
+        let url_problem = location.and_then(|location| location.problem());
+        problems.chain(url_problem.map(|problem| format!("database.url: {problem}"))).collect()
     }
 }
 
 impl DatabaseLocation {
-    /// What is wrong with `database.url`. The text never contains values of the URL.
+    /// Describes the problem of `database.url`; `None` if it is valid. The text never contains values of the URL.
     pub fn problem(&self) -> Option<String> {
         let Self::Postgres(url) = self else { return None };
         let Ok(url) = Url::parse(url.expose_secret()) else {
@@ -135,8 +135,8 @@ mod tests {
         assert!(read(&with_postgres, false).unwrap_err().contains("secrets.master_key"));
         let master = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
         assert!(read(&[&with_postgres[..], &[("secrets.master_key", master)]].concat(), false).is_ok());
-        for wrong in ["1", "1001"] {
-            let error = read(&[("database.max_connections", wrong)], true).unwrap_err();
+        for invalid in ["1", "1001"] {
+            let error = read(&[("database.max_connections", invalid)], true).unwrap_err();
             assert!(error.contains("database.max_connections"), "{error}");
         }
         assert!(read(&production, false).is_ok());
@@ -144,13 +144,13 @@ mod tests {
 
     #[test]
     fn unknown_url_parameter_is_rejected_by_name() {
-        for (parameter, shown) in [("sslmod=verify-full", "sslmod"), ("sslpassword=S3cret", "sslpassword")] {
+        for (parameter, reported_name) in [("sslmod=verify-full", "sslmod"), ("sslpassword=S3cret", "sslpassword")] {
             let url = format!("postgres://u@db/d?{parameter}");
             let error = read(&[("database.url", &url)], true).unwrap_err();
-            assert!(error.contains(&format!("`{shown}`")) && !error.contains("S3cret"), "{error}");
+            assert!(error.contains(&format!("`{reported_name}`")) && !error.contains("S3cret"), "{error}");
         }
-        let good = "postgres://u@db/d?sslmode=verify-full&sslrootcert=/a.pem&options[search_path]=a";
-        assert!(read(&[("database.url", good)], true).is_ok());
+        let valid_url = "postgres://u@db/d?sslmode=verify-full&sslrootcert=/a.pem&options[search_path]=a";
+        assert!(read(&[("database.url", valid_url)], true).is_ok());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use reqwest::Url;
 use serde::Deserialize;
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
 
-/// The `iss` of tokens of the operator key, which no issuer of the platform may use.
+/// The `iss` of tokens that the operator key signs. No configured issuer may have it.
 const OPERATOR_ISSUER: &str = "urn:countersign:operator";
 
 /// `[humans]`
@@ -22,22 +22,22 @@ pub struct HumanSettings {
 /// `[humans.issuers.<name>]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct IssuerSettings {
-    /// The exact `iss` of its tokens.
+    /// The exact `iss` of the issuer's tokens.
     #[serde(rename = "issuer")]
     pub iss: String,
-    /// The value that the `aud` of its tokens must be or contain.
+    /// The value that the `aud` of the issuer's tokens must be or contain.
     pub audience: String,
-    /// The URL of its JWK set; empty: discovered.
+    /// The URL of the issuer's JWK set. Empty: the URL is discovered.
     pub jwks_url: String,
-    /// A file with its JWK set; empty: fetched.
+    /// A file with the issuer's JWK set. Empty: the keys are fetched over HTTP.
     pub jwks_file: PathBuf,
-    /// A PEM file of the certificate authorities trusted for its server; empty: those of the system.
+    /// A PEM file of the certificate authorities trusted for the issuer's server. Empty: the system's are trusted.
     pub ca_file: PathBuf,
     /// The accepted signature algorithms.
     pub algorithms: Vec<AcceptedAlgorithm>,
-    /// The claim of administrators; empty: the issuer has no administrators.
+    /// The claim that identifies administrators. Empty: the issuer has no administrators.
     pub admin_claim: String,
-    /// The value that the claim must be or contain; empty: `true`.
+    /// The value that the claim must have or contain. Empty: the claim must be `true`.
     pub admin_value: String,
 }
 
@@ -77,7 +77,7 @@ impl HumanSettings {
         Duration::from_secs(self.keys_max_age.into())
     }
 
-    /// Contradictions and missing values.
+    /// Describes the contradictory, invalid and missing values.
     pub(super) fn problems(&self, public_url: &str, dev: bool) -> Vec<String> {
         let mut problems = Vec::new();
         if self.keys_refresh == 0 {
@@ -87,8 +87,9 @@ impl HumanSettings {
             problems.push("humans.keys_max_age_seconds: must not be less than humans.keys_refresh_seconds".to_owned());
         }
         for (name, issuer) in &self.issuers {
-            let of_issuer = issuer.problems(public_url, dev);
-            problems.extend(of_issuer.into_iter().map(|(key, text)| format!("humans.issuers.{name}.{key}: {text}")));
+            let issuer_problems = issuer.problems(public_url, dev);
+            problems
+                .extend(issuer_problems.into_iter().map(|(key, text)| format!("humans.issuers.{name}.{key}: {text}")));
             let first = self.issuers.iter().find(|(_, other)| other.iss == issuer.iss);
             if let Some((first, _)) = first.filter(|(first, _)| *first != name && !issuer.iss.is_empty()) {
                 problems.push(format!("humans.issuers.{name}.issuer: humans.issuers.{first} has the same issuer"));
@@ -99,10 +100,10 @@ impl HumanSettings {
 }
 
 impl IssuerSettings {
-    /// What is wrong with this issuer: the key and a text.
+    /// The invalid keys of this issuer, each with a description of the problem.
     fn problems(&self, public_url: &str, dev: bool) -> Vec<(&'static str, &'static str)> {
         let Self { iss, audience, jwks_url, jwks_file, ca_file, algorithms, admin_claim, admin_value } = self;
-        let (by_url, by_file) = (!jwks_url.is_empty(), !jwks_file.as_os_str().is_empty());
+        let (has_url, has_file) = (!jwks_url.is_empty(), !jwks_file.as_os_str().is_empty());
         let is_own_url = [public_url, public_url.trim_end_matches('/')].contains(&iss.as_str());
         let cases = [
             ("issuer", iss.is_empty(), "set it to the exact `iss` of the issuer's tokens"),
@@ -113,20 +114,20 @@ impl IssuerSettings {
             ),
             (
                 "issuer",
-                !iss.is_empty() && !by_url && !by_file && (!is_acceptable_url(iss, dev) || iss.contains('?')),
+                !iss.is_empty() && !has_url && !has_file && (!is_acceptable_url(iss, dev) || iss.contains('?')),
                 "must be an https:// URL without user, query and fragment, because the keys are discovered below it \
                  (http:// on loopback with --dev); or set jwks_url or jwks_file",
             ),
             ("audience", audience.is_empty(), "set it to the `aud` of the issuer's tokens for this control plane"),
             (
                 "jwks_url",
-                by_url && !is_acceptable_url(jwks_url, dev),
+                has_url && !is_acceptable_url(jwks_url, dev),
                 "must be an https:// URL without user and fragment (http:// on loopback with --dev)",
             ),
-            ("jwks_file", by_url && by_file, "contradicts jwks_url: leave one of them empty"),
+            ("jwks_file", has_url && has_file, "contradicts jwks_url: leave one of them empty"),
             (
                 "ca_file",
-                by_file && !ca_file.as_os_str().is_empty(),
+                has_file && !ca_file.as_os_str().is_empty(),
                 "contradicts jwks_file, because nothing is fetched: leave one of them empty",
             ),
             ("algorithms", algorithms.is_empty(), "name at least one of RS256, ES256, EdDSA"),
@@ -140,7 +141,7 @@ impl IssuerSettings {
     }
 }
 
-/// Whether keys may be fetched from this URL. It is logged, so it must not contain a password.
+/// Whether keys may be fetched from this URL. The URL must not contain a password, because it is logged.
 fn is_acceptable_url(text: &str, dev: bool) -> bool {
     let Ok(url) = Url::parse(text) else { return false };
     let is_secure = url.scheme() == "https" || (dev && url.scheme() == "http" && is_loopback(&url));

@@ -1,4 +1,4 @@
-//! Inspection of the settings without starting the server: the effective values with their sources, and all problems.
+//! Lists the effective settings with their sources, and all problems in them, without starting the server.
 
 use super::{Config, ConfigError, layers};
 use countersign_process::settings::MergedSettings;
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn settings_hidden_in_debug_output_are_hidden_in_print() {
-        let marker = "unmistakable-4711";
+        let marker = "unique-marker-4711";
         let keys: Vec<_> = toml::from_str::<toml::Table>(&inspect(&[]).print()).unwrap().into_iter().collect();
         let tables = keys.iter().filter_map(|(name, value)| Some((name, value.as_table()?)));
         let keys = tables.flat_map(|(table, keys)| keys.keys().map(move |key| format!("{table}.{key}")));
@@ -63,8 +63,8 @@ mod tests {
             let inspection = inspect(&[(&key, marker)]);
             let Ok(config) = inspection.merged.read_or_list_errors::<Config>() else { continue };
             tested += 1;
-            let is_shown = format!("{config:?}").contains(marker);
-            assert_eq!(inspection.print().contains(marker), is_shown, "{key}: is it a secret?");
+            let is_visible = format!("{config:?}").contains(marker);
+            assert_eq!(inspection.print().contains(marker), is_visible, "{key}: `print` and `Debug` differ");
         }
         assert!(tested > 4, "{tested}");
     }

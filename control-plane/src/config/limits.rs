@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-/// The times of all calls of a minute are kept in memory, so a limit must be bounded.
+/// Upper bound of a limit. The limiter stores the time of each call of the last minute in memory.
 const MAX_PER_MINUTE: u32 = 1_000_000;
 
 /// `[limits]`, in calls per minute.
@@ -29,7 +29,7 @@ pub struct LimitSettings {
 }
 
 impl LimitSettings {
-    /// Whether every limit allows a call and is small enough for memory.
+    /// Whether every limit is from 1 to [`MAX_PER_MINUTE`].
     pub(super) fn are_valid(self) -> bool {
         let Self { auth, auth_address, verification, management, feedback, failures } = self;
         let all = [auth, auth_address, verification, management, feedback, failures];

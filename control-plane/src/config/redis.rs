@@ -14,9 +14,9 @@ pub struct RedisSettings {
     sentinel_master: String,
     sentinel_user: String,
     sentinel_password: SecretString,
-    /// A PEM file of the only trusted certificate authorities; empty: those of the system.
+    /// A PEM file of the only trusted certificate authorities. Empty: the system's are trusted.
     pub ca_file: PathBuf,
-    /// A PEM file of the client certificate chain; empty: none.
+    /// A PEM file of the client certificate chain. Empty: no client certificate.
     pub certificate: PathBuf,
     /// A PEM file of the client's private key.
     pub private_key: PathBuf,
@@ -47,25 +47,25 @@ impl TryFrom<String> for RedisKind {
     }
 }
 
-/// The master that Sentinels are asked for, and the credentials for the Sentinels.
+/// The name of the master that the Sentinels monitor, and the credentials for the Sentinels themselves.
 #[derive(Debug, Clone)]
 pub struct SentinelSettings {
     /// The name of the master.
     pub master: String,
-    /// The user for the Sentinels themselves; empty: none.
+    /// The user for the Sentinels themselves. Empty: they require no user.
     pub user: String,
-    /// The password for the Sentinels themselves; empty: none.
+    /// The password for the Sentinels themselves. Empty: they require no password.
     pub password: SecretString,
 }
 
 impl RedisSettings {
-    /// The topology and the URLs; `None`: no Redis is configured.
+    /// The topology and the URLs. `None` if no Redis is configured.
     pub fn endpoints(&self) -> Option<(RedisKind, Vec<SecretString>)> {
         let urls: Vec<_> = self.urls().map(SecretString::from).collect();
         (!urls.is_empty()).then_some((self.kind, urls))
     }
 
-    /// The master that Sentinels are asked for, and the credentials for the Sentinels.
+    /// The settings that apply to Sentinels only.
     pub fn sentinel(&self) -> SentinelSettings {
         let (user, password) = (self.sentinel_user.clone(), self.sentinel_password.clone());
         SentinelSettings { master: self.sentinel_master.clone(), user, password }
@@ -75,7 +75,7 @@ impl RedisSettings {
         self.url.expose_secret().split(',').map(str::trim).filter(|url| !url.is_empty())
     }
 
-    /// What is wrong with these settings. The text never contains their values.
+    /// Describes the first problem of these settings; `None` if they are valid. The text never contains their values.
     pub(super) fn problem(&self) -> Option<&'static str> {
         let Self {
             url: _,
@@ -87,11 +87,11 @@ impl RedisSettings {
             certificate: _,
             private_key: _,
         } = self;
-        let by_sentinel = *kind == RedisKind::Sentinel;
+        let uses_sentinels = *kind == RedisKind::Sentinel;
         let has_master = !sentinel_master.is_empty();
         let has_user = !sentinel_user.is_empty();
         let has_password = !sentinel_password.expose_secret().is_empty();
-        let has_plain = self.urls().any(|url| !url.starts_with("rediss://"));
+        let has_plaintext = self.urls().any(|url| !url.starts_with("rediss://"));
         let has_tls = self.urls().any(|url| url.starts_with("rediss://"));
         let cases = [
             (
@@ -99,7 +99,7 @@ impl RedisSettings {
                 "redis.url: must be redis:// or, with TLS, rediss://<user>:<password>@<host>:<port>/<database \
                  number>, without query and fragment; for Sentinels and clusters, several separated by commas",
             ),
-            (has_plain && has_tls, "redis.url: mixes redis:// and rediss://: use TLS for all servers or for none"),
+            (has_plaintext && has_tls, "redis.url: mixes redis:// and rediss://: use TLS for all servers or for none"),
             (
                 !self.have_same_credentials(),
                 "redis.url: user, password and database are those of Redis and must be the same in all URLs",
@@ -113,11 +113,11 @@ impl RedisSettings {
                 "redis.url: a cluster has only one database: leave its number out",
             ),
             (
-                by_sentinel && !has_master,
+                uses_sentinels && !has_master,
                 "redis.sentinel_master: set it to the name of the master that the Sentinels monitor",
             ),
             (
-                !by_sentinel && (has_master || has_user || has_password),
+                !uses_sentinels && (has_master || has_user || has_password),
                 "redis.sentinel_master, redis.sentinel_user, redis.sentinel_password: require redis.kind = \
                  sentinel: set it, or leave them empty",
             ),
@@ -128,37 +128,38 @@ impl RedisSettings {
     }
 
     fn file_problem(&self, has_tls: bool) -> Option<&'static str> {
-        let [has_ca, certificate, private_key] =
+        let [has_ca, has_certificate, has_private_key] =
             [&self.ca_file, &self.certificate, &self.private_key].map(|file| !file.as_os_str().is_empty());
         let cases = [
             (has_ca && !has_tls, "redis.ca_file: requires TLS: use rediss:// in redis.url, or leave it empty"),
             (
-                (certificate || private_key) && !has_tls,
+                (has_certificate || has_private_key) && !has_tls,
                 "redis.certificate, redis.private_key: require TLS: use rediss:// in redis.url, or leave them empty",
             ),
-            (private_key && !certificate, "redis.certificate: set it, or leave redis.private_key empty"),
-            (certificate && !private_key, "redis.private_key: set it, or leave redis.certificate empty"),
+            (has_private_key && !has_certificate, "redis.certificate: set it, or leave redis.private_key empty"),
+            (has_certificate && !has_private_key, "redis.private_key: set it, or leave redis.certificate empty"),
         ];
         cases.into_iter().find(|(is_wrong, _)| *is_wrong).map(|(_, text)| text)
     }
 
     /// Whether all URLs have the same user, password and database.
     fn have_same_credentials(&self) -> bool {
-        let mut all = self.urls().map(|url| {
+        let mut credentials = self.urls().map(|url| {
             let info = url.into_connection_info().ok()?;
             let redis = info.redis_settings();
             Some((redis.username().map(str::to_owned), redis.password().map(str::to_owned), redis.db()))
         });
-        let first = all.next();
-        all.all(|other| Some(other) == first)
+        let first = credentials.next();
+        credentials.all(|other| Some(other) == first)
     }
 }
 
 fn is_acceptable_url(text: &str) -> bool {
     let Ok(url) = Url::parse(text) else { return false };
-    let has_only_path = url.query().is_none() && url.fragment().is_none() && matches!(url.scheme(), "redis" | "rediss");
+    let has_valid_parts =
+        url.query().is_none() && url.fragment().is_none() && matches!(url.scheme(), "redis" | "rediss");
     let Ok(info) = text.into_connection_info() else { return false };
-    has_only_path && matches!(info.addr(), ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { .. })
+    has_valid_parts && matches!(info.addr(), ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { .. })
 }
 
 fn database_number(url: &str) -> Option<i64> {
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn number_of_urls_must_match_the_kind() {
+    fn accepts_valid_combinations_of_urls_and_settings() {
         let (sentinel, master) = (("kind", "sentinel"), ("sentinel_master", "limits"));
         for (url, others) in [
             ("", &[][..]),
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_name_the_key() {
+    fn rejects_invalid_settings_and_names_the_key() {
         let sentinel = ("kind", "sentinel");
         for (url, others, key) in [
             ("localhost:6379", &[][..], "redis.url: must be"),

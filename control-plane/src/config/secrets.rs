@@ -9,12 +9,12 @@ const MASTER_KEY_HEX_LENGTH: usize = 64;
 /// `[secrets]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct SecretSettings {
-    /// The master key as 64 hex characters; empty: read from a file.
+    /// The master key as 64 hex characters. Empty: the key is read from a file in `data_dir`.
     pub master_key: SecretString,
 }
 
 impl SecretSettings {
-    /// What is wrong with these settings. The text never contains their values.
+    /// Describes the problem of the master key; `None` if it is valid or empty. The text never contains the key.
     pub(super) fn problem(&self) -> Option<String> {
         let key = self.master_key.expose_secret().trim();
         let is_valid = key.len() == MASTER_KEY_HEX_LENGTH && key.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -1,4 +1,4 @@
-//! Parsing and validation of the settings.
+//! Tests of the parsing and validation of settings.
 
 use super::*;
 
@@ -9,13 +9,13 @@ pub(super) fn read(flags: &[(&str, &str)], dev: bool) -> Result<Config, String> 
 }
 
 #[test]
-fn missing_tls_names_the_choices() {
+fn missing_tls_settings_are_rejected_with_possible_corrections() {
     let error = read(&[("public_url", "https://id.example")], false).unwrap_err();
     assert!(error.contains("tls.certificate") && error.contains("--dev"), "{error}");
 }
 
 #[test]
-fn dev_requires_loopback_and_flags_override_its_presets() {
+fn development_mode_requires_loopback_and_flags_override_presets() {
     let config = read(&[("listen.api", "127.0.0.1:1234")], true).unwrap();
     assert_eq!(config.listen.api.port(), 1234);
     assert!(config.registration.public);
@@ -29,7 +29,7 @@ fn challenge_lifetime_must_not_exceed_session_lifetime() {
 }
 
 #[test]
-fn trusted_proxies_are_specific_networks_or_addresses() {
+fn trusted_proxies_must_be_specific_networks_or_addresses() {
     let config = read(&[("proxies.trusted", "10.0.0.0/8, 192.0.2.1,fd00::/8")], true).unwrap();
     let networks = ["10.0.0.0/8", "192.0.2.1/32", "fd00::/8"].map(|network| network.parse().unwrap());
     assert_eq!(config.proxies.networks(), networks);
@@ -55,7 +55,7 @@ fn limits_must_be_positive_and_bounded() {
 }
 
 #[test]
-fn dev_raises_all_limits_that_are_not_set() {
+fn development_mode_raises_all_limits_that_are_not_set() {
     let limits = |flags: &[(&str, &str)], dev| {
         let flags = flags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let limits = Config::read(None, Vec::new(), flags, dev).unwrap().limits;
@@ -76,7 +76,7 @@ fn terminated_tls_requires_trusted_proxies() {
 }
 
 #[test]
-fn rotation_age_is_days_or_never() {
+fn rotation_age_is_in_days_and_zero_disables_rotation() {
     let rotation_age =
         |days: &str| read(&[("signing_keys.rotation_days", days)], true).map(|config| config.rotation_age());
     assert_eq!(read(&[], true).unwrap().rotation_age(), Some(Duration::from_hours(24 * 90)));

@@ -18,7 +18,7 @@ const MAX_ATTEMPT_SECONDS: u16 = 300;
 #[derive(Debug, Clone, Deserialize)]
 pub struct WebhookSettings {
     allowed_networks: Vec<Network>,
-    /// A PEM file of certificate authorities trusted in addition to those of the system; empty: none.
+    /// A PEM file of certificate authorities that are trusted in addition to the system's. Empty: no additional ones.
     pub ca_file: PathBuf,
     retry_seconds: Vec<u32>,
     attempt_seconds: u16,
@@ -28,7 +28,7 @@ pub struct WebhookSettings {
 }
 
 impl WebhookSettings {
-    /// What is wrong with these settings.
+    /// Describes the first problem of these settings; `None` if they are valid.
     pub(super) fn problem(&self) -> Option<&'static str> {
         let Self {
             allowed_networks: _,

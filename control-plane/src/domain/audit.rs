@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, fmt};
 string_enum! {
     /// A management action that is audited.
     AuditAction {
-        /// The chain of a service or deployment that existed before the audit log was started.
+        /// The audit log was started for a service or deployment that already existed.
         AuditBegan = "audit.began";
         /// The database was restored from a backup. Changes between the backup and the restore are lost.
         DatabaseRestored = "database.restored";
@@ -42,7 +42,7 @@ string_enum! {
         RoleRevoked = "role.revoked";
         /// A rotation to another signing key took effect or was scheduled.
         SigningKeyRotated = "signing_key.rotated";
-        /// A signing key was revoked, and with it all tokens that it signed.
+        /// A signing key was revoked, which invalidates all tokens that it signed.
         SigningKeyRevoked = "signing_key.revoked";
         /// A webhook target was created.
         WebhookCreated = "webhook.created";
@@ -68,7 +68,7 @@ pub enum Actor {
     ServiceKey(ApiKeyId),
     /// A human user.
     Human(Owner),
-    /// An unauthenticated caller: public registration.
+    /// An unauthenticated caller of the public registration.
     Public,
     /// The control plane itself.
     System,
@@ -83,7 +83,7 @@ pub struct Initiator {
     pub origin: RequestOrigin,
 }
 
-/// Where a request came from, and its id.
+/// The client address and the id of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestOrigin {
     /// IP address of the client.

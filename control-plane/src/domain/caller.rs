@@ -9,10 +9,10 @@ use countersign_identity::{Reason, ServiceId};
 /// A human user with a verified token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Human {
-    /// Identity of the user.
-    pub owner: Owner,
+    /// Token issuer and subject of the user.
+    pub identity: Owner,
     /// Whether the token has the admin claim. Administrators may manage all resources.
-    pub admin: bool,
+    pub is_admin: bool,
 }
 
 /// The sender of a valid credential.
@@ -52,11 +52,11 @@ impl Human {
 
     /// Requires an administrator, for resources of the whole deployment.
     pub const fn require_admin(&self) -> Result<(), Reason> {
-        if self.admin { Ok(()) } else { Err(Reason::AdminRequired) }
+        if self.is_admin { Ok(()) } else { Err(Reason::AdminRequired) }
     }
 
     /// Requires this owner or an administrator.
     pub fn require_owner(&self, owner: Option<&Owner>) -> Result<(), Reason> {
-        if self.admin || owner == Some(&self.owner) { Ok(()) } else { Err(Reason::NotYours) }
+        if self.is_admin || owner == Some(&self.identity) { Ok(()) } else { Err(Reason::NotYours) }
     }
 }

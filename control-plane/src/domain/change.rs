@@ -2,18 +2,18 @@
 
 use countersign_identity::{AgentId, Revision, ServiceId, SessionId, TokenId};
 
-/// One change. The feed stores it under the revision of its transaction.
+/// A change. The feed stores a change under the revision of the transaction that made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
-    /// The roles of an agent at a service. Sent to sidecars of that service only.
+    /// The roles of an agent at a service. Sent only to the sidecars of the service.
     Roles(AgentId, ServiceId),
     /// The trust score of an agent. Sent to all sidecars.
     Trust(AgentId),
     /// The status or cutoff of an agent. Sent to all sidecars.
     Status(AgentId),
-    /// The role definitions of a service. Sent to its sidecars only.
+    /// The role definitions of a service. Sent only to the sidecars of the service.
     Definitions(ServiceId),
-    /// The token settings of a service. Sent to its sidecars only.
+    /// The token settings of a service. Sent only to the sidecars of the service.
     ServiceSettings(ServiceId),
     /// An access token was revoked. Sent to all sidecars.
     Token(TokenId),

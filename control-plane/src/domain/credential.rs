@@ -1,6 +1,7 @@
-//! API keys and refresh tokens: shown once, stored as a hash.
+//! API keys and refresh tokens. They are sent to the client once and stored as a hash.
 //!
-//! The plain credential and its hash are different types. `Debug` prints neither.
+//! The plain credential and its hash are different types. The output of `Debug`
+//! contains neither.
 
 use countersign_identity::{ApiKeyId, RefreshId};
 use secrecy::{ExposeSecret, SecretString};
@@ -44,7 +45,7 @@ pub struct Credential<Id> {
 pub struct SecretHash(String);
 
 impl<Id: CredentialId> Credential<Id> {
-    /// Makes a credential from random bytes.
+    /// Creates a credential from an identifier and random bytes.
     pub const fn new(id: Id, secret: Zeroizing<[u8; SECRET_LEN]>) -> Self {
         Self { id, secret }
     }
@@ -65,12 +66,12 @@ impl<Id: CredentialId> Credential<Id> {
         self.id
     }
 
-    /// The hash to store.
+    /// The hash of the secret, to be stored.
     pub fn hash(&self) -> SecretHash {
         SecretHash(hex::encode(Sha256::digest(self.secret.as_ref())))
     }
 
-    /// The full text of the credential, to be sent to its holder once.
+    /// The text of the credential, which is sent to the client only once.
     pub fn reveal(&self) -> SecretString {
         let id = self.id.to_string();
         let digits = id.strip_prefix(Id::ID_PREFIX).unwrap_or(&id);
@@ -108,7 +109,7 @@ impl fmt::Debug for SecretHash {
     }
 }
 
-/// Exposes a secret for the response that sends it to its holder.
+/// Exposes a secret as text, for the response that contains it.
 pub fn expose(secret: &SecretString) -> &str {
     secret.expose_secret()
 }

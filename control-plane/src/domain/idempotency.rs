@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use std::time::Duration;
 
 /// How long a response is stored and replayed.
-pub const RETENTION: Duration = Duration::from_hours(24);
+pub const RESPONSE_RETENTION: Duration = Duration::from_hours(24);
 
 /// Maximum length of a key, in bytes.
 const MAX_KEY_LEN: usize = 255;

@@ -93,7 +93,7 @@ impl KeyStatus {
 
 impl SigningKey {
     /// Creates a key that is published now.
-    pub fn publish(public: P256PublicKey, now: Timestamp, token_lifetime: Duration) -> Self {
+    pub fn new_published(public: P256PublicKey, now: Timestamp, token_lifetime: Duration) -> Self {
         Self {
             kid: Kid::from_key(public),
             public,
@@ -167,25 +167,25 @@ impl SigningKeyRing {
     }
 
     /// The keys whose tokens are accepted, in order of publication.
-    pub fn live(&self) -> impl Iterator<Item = &SigningKey> {
+    pub fn live_keys(&self) -> impl Iterator<Item = &SigningKey> {
         self.0.iter().filter(|key| key.is_live())
     }
 
     /// The live keys as a key set, to verify tokens.
     pub fn key_set(&self) -> KeySet {
-        self.live().map(|key| key.public).collect()
+        self.live_keys().map(|key| key.public).collect()
     }
 
     /// The live keys as JWKs (RFC 7517).
     pub fn to_jwks(&self) -> Vec<JsonWebKey> {
-        self.live().map(|key| JsonWebKey::from_key(key.public)).collect()
+        self.live_keys().map(|key| JsonWebKey::from_key(key.public)).collect()
     }
 
     /// The key that signs at `now`: the key with the latest start that has passed. If the clock is behind, so that no start
     /// has passed, the key with the earliest start.
     pub fn signing_key(&self, now: Timestamp) -> Option<&SigningKey> {
-        let started = self.live().filter(|key| key.signs_from.is_some_and(|start| start <= now));
-        let first = || self.live().filter(|key| key.signs_from.is_some()).min_by_key(|key| key.signs_from);
+        let started = self.live_keys().filter(|key| key.signs_from.is_some_and(|start| start <= now));
+        let first = || self.live_keys().filter(|key| key.signs_from.is_some()).min_by_key(|key| key.signs_from);
         started.max_by_key(|key| key.signing_order()).or_else(first)
     }
 
@@ -198,7 +198,7 @@ impl SigningKeyRing {
         mut new_keys: impl Iterator<Item = P256PublicKey>,
     ) -> Option<Rotation> {
         if self.signing_key(now).is_none() {
-            let first = new_keys.next().map(|public| SigningKey::publish(public, now, policy.token_lifetime));
+            let first = new_keys.next().map(|public| SigningKey::new_published(public, now, policy.token_lifetime));
             self.0.extend(first.map(|key| SigningKey { signs_from: Some(now), ..key }));
         }
         for key in self.0.iter_mut().filter(|key| key.is_live()) {
@@ -226,7 +226,7 @@ impl SigningKeyRing {
             self.schedule_next_key(policy, now);
             self.publish_next_key(policy, now, &mut new_keys);
         }
-        let newest = self.live().max_by_key(|key| key.signing_order())?;
+        let newest = self.live_keys().max_by_key(|key| key.signing_order())?;
         Some(Rotation { kid: newest.kid.clone(), signs_from: newest.signs_from? })
     }
 
@@ -262,12 +262,12 @@ impl SigningKeyRing {
 
     /// The published key that is not scheduled to sign.
     fn next_key(&self) -> Option<&SigningKey> {
-        self.live().find(|key| key.signs_from.is_none())
+        self.live_keys().find(|key| key.signs_from.is_none())
     }
 
     /// The key that is scheduled to sign in the future.
     fn scheduled_key(&self, now: Timestamp) -> Option<&SigningKey> {
-        self.live().find(|key| key.signs_from.is_some_and(|start| start > now))
+        self.live_keys().find(|key| key.signs_from.is_some_and(|start| start > now))
     }
 
     fn find_live_mut(&mut self, kid: Option<&Kid>) -> Option<&mut SigningKey> {
@@ -282,7 +282,7 @@ impl SigningKeyRing {
         new_keys: &mut impl Iterator<Item = P256PublicKey>,
     ) {
         if self.next_key().is_none() {
-            self.0.extend(new_keys.next().map(|public| SigningKey::publish(public, now, policy.token_lifetime)));
+            self.0.extend(new_keys.next().map(|public| SigningKey::new_published(public, now, policy.token_lifetime)));
         }
     }
 

@@ -79,12 +79,12 @@ impl Metadata {
     /// Maximum size of the JSON text, in bytes.
     pub const MAX_BYTES: usize = 8 * 1024;
 
-    /// The object.
+    /// The JSON object.
     pub fn as_map(&self) -> &Map<String, Value> {
         &self.0
     }
 
-    /// The object as JSON text.
+    /// The JSON object as text.
     pub fn to_json(&self) -> String {
         Value::Object(self.0.clone()).to_string()
     }

@@ -96,7 +96,7 @@ impl Score {
     }
 
     /// Points, as sent in JSON.
-    #[expect(clippy::cast_precision_loss, reason = "at most 100 million")]
+    #[expect(clippy::cast_precision_loss, reason = "the value is at most 100 million")]
     pub fn points(self) -> f64 {
         self.0 as f64 / Self::MILLION
     }
@@ -123,9 +123,9 @@ pub fn trust_score(ratings: &[Rating]) -> TrustScore {
     let owner_factor = owner_factors(ratings);
     let (mut weight, mut sum) = (PRIOR_WEIGHT, PRIOR_WEIGHT * TrustScore::INITIAL.points());
     for rating in ratings {
-        let effective = rating.weight * owner_factor(&rating.owner);
-        weight += effective;
-        sum += effective * rating.mean;
+        let effective_weight = rating.weight * owner_factor(&rating.owner);
+        weight += effective_weight;
+        sum += effective_weight * rating.mean;
     }
     // Only a rounding error can move the mean out of the range from 0 to 100.
     TrustScore::from_points((sum / weight).clamp(0.0, 100.0)).unwrap_or(TrustScore::INITIAL)
@@ -134,16 +134,16 @@ pub fn trust_score(ratings: &[Rating]) -> TrustScore {
 /// Returns the factor for the weights of the ratings by services of an owner. The factor is below 1 only for an owner with
 /// more than half of the total weight. At most one owner has that much.
 fn owner_factors(ratings: &[Rating]) -> impl Fn(&Owner) -> f64 {
-    let mut by_owner = HashMap::<Owner, f64>::new();
+    let mut weight_by_owner = HashMap::<Owner, f64>::new();
     for rating in ratings {
-        *by_owner.entry(rating.owner.clone()).or_default() += rating.weight;
+        *weight_by_owner.entry(rating.owner.clone()).or_default() += rating.weight;
     }
-    let total: f64 = by_owner.values().sum();
-    let limited = by_owner.len() >= MIN_OWNERS_FOR_LIMIT;
+    let total: f64 = weight_by_owner.values().sum();
+    let limited = weight_by_owner.len() >= MIN_OWNERS_FOR_LIMIT;
     move |owner| {
-        let own = by_owner.get(owner).copied().unwrap_or_default();
-        let others = total - own;
-        if limited && own > others { others / own } else { 1.0 }
+        let own_weight = weight_by_owner.get(owner).copied().unwrap_or_default();
+        let other_weight = total - own_weight;
+        if limited && own_weight > other_weight { other_weight / own_weight } else { 1.0 }
     }
 }
 

@@ -88,9 +88,9 @@ pub struct WebhookTarget {
 pub enum TargetStatus {
     /// Events are delivered.
     Active,
-    /// A manager paused delivery. Events are kept.
+    /// A manager paused delivery. Events stay queued.
     Paused,
-    /// Delivery failed for too long or the receiver returned 410. Events are kept.
+    /// Delivery failed for too long or the receiver returned 410. Events stay queued.
     Disabled,
 }
 

@@ -4,16 +4,16 @@ use super::{CallerKind, Quota, QuotaStatus, RateLimit, RateLimitDecision, RateLi
 use std::{sync::Arc, time::Duration};
 use tokio::task::JoinSet;
 
-/// Calls per window that each key of this test may make.
+/// Calls per window that the tests allow to each key.
 const MAX_CALLS: u32 = 3;
 
-/// Steps into which the tests divide a window.
-const STEPS: u32 = 10;
+/// Number of equal steps into which a test divides a window.
+const STEPS_PER_WINDOW: u32 = 10;
 
-/// Calls made concurrently.
+/// Number of concurrent calls in a test.
 const CONCURRENT_CALLS: usize = 50;
 
-/// The limiter under test, the length of its windows, the precision of its clock, and how the test lets time pass.
+/// The limiter under test, the length of its windows, the precision of its clock, and a function that lets time pass.
 struct RateLimiterFixture<Sleep> {
     limiter: Arc<dyn RateLimiter>,
     window: Duration,
@@ -21,13 +21,14 @@ struct RateLimiterFixture<Sleep> {
     sleep: Sleep,
 }
 
-/// After how long the refused call would be allowed; zero if it was allowed.
+/// The time after which a refused call is allowed; zero for an allowed call.
 pub fn retry_after(decision: &RateLimitDecision) -> Duration {
     let exhausted = decision.statuses.iter().filter(|status| !decision.allowed && status.remaining == 0);
     exhausted.map(|status| status.reset_after).max().unwrap_or_default()
 }
 
-/// Runs all tests against this limiter. `sleep` lets time pass; `precision` is how exactly the limiter measures it.
+/// Runs all tests against this limiter. `sleep` lets time pass; `precision` is the precision with which the limiter measures
+/// time.
 pub async fn assert_conforms(
     limiter: Arc<dyn RateLimiter>,
     window: Duration,
@@ -35,12 +36,12 @@ pub async fn assert_conforms(
     sleep: impl AsyncFn(Duration),
 ) {
     let fixture = RateLimiterFixture { limiter, window, precision, sleep };
-    fixture.allows_the_quota_and_one_more_call_after_the_wait().await;
+    fixture.allows_the_quota_and_then_one_call_per_expired_call().await;
     fixture.does_not_count_refused_calls().await;
     fixture.counts_each_key_separately().await;
     fixture.counts_against_all_limits_or_none().await;
-    fixture.peek_counts_nothing().await;
-    fixture.allows_the_quota_to_concurrent_calls().await;
+    fixture.peek_does_not_count_calls().await;
+    fixture.concurrent_calls_do_not_exceed_the_quota().await;
 }
 
 impl<Sleep: AsyncFn(Duration)> RateLimiterFixture<Sleep> {
@@ -54,19 +55,22 @@ impl<Sleep: AsyncFn(Duration)> RateLimiterFixture<Sleep> {
     }
 
     /// Whether two durations are equal within the precision of the limiter's clock.
-    fn is_about(&self, actual: Duration, expected: Duration) -> bool {
+    fn is_approximately(&self, actual: Duration, expected: Duration) -> bool {
         actual.abs_diff(expected) <= self.precision
     }
 
-    async fn allows_the_quota_and_one_more_call_after_the_wait(&self) {
+    async fn allows_the_quota_and_then_one_call_per_expired_call(&self) {
         let limit = [self.limit("one")];
-        let step = self.window / STEPS;
+        let step = self.window / STEPS_PER_WINDOW;
         for expected in (0..MAX_CALLS).rev() {
             let decision = self.limiter.acquire(&limit).await;
             assert!(decision.allowed && retry_after(&decision).is_zero(), "{decision:?}");
             let [QuotaStatus { remaining, reset_after }] = decision.statuses[..] else { panic!("{decision:?}") };
             assert_eq!(remaining, expected);
-            assert!(self.is_about(reset_after, step * (STEPS + 1 + expected - MAX_CALLS)), "{reset_after:?}");
+            assert!(
+                self.is_approximately(reset_after, step * (STEPS_PER_WINDOW + 1 + expected - MAX_CALLS)),
+                "{reset_after:?}"
+            );
             (self.sleep)(step).await;
         }
         // The window slides: each call expires exactly one window after it was made.
@@ -74,16 +78,16 @@ impl<Sleep: AsyncFn(Duration)> RateLimiterFixture<Sleep> {
             let refused = self.limiter.acquire(&limit).await;
             assert!(!refused.allowed && refused.statuses[0].remaining == 0, "{refused:?}");
             let wait = retry_after(&refused);
-            assert!(wait > Duration::ZERO && wait <= step * (STEPS - 2), "{wait:?}");
+            assert!(wait > Duration::ZERO && wait <= step * (STEPS_PER_WINDOW - 2), "{wait:?}");
             (self.sleep)(wait.saturating_sub(self.precision)).await;
             assert!(self.precision >= wait || !self.is_allowed(&limit).await, "allowed too early");
             (self.sleep)(self.precision).await;
-            assert!(self.is_allowed(&limit).await, "after {wait:?}");
+            assert!(self.is_allowed(&limit).await, "not allowed after {wait:?}");
         }
     }
 
     async fn does_not_count_refused_calls(&self) {
-        let limit = [self.limit("insistent")];
+        let limit = [self.limit("refused calls")];
         for _ in 0..MAX_CALLS {
             assert!(self.is_allowed(&limit).await);
         }
@@ -98,7 +102,7 @@ impl<Sleep: AsyncFn(Duration)> RateLimiterFixture<Sleep> {
     }
 
     async fn counts_each_key_separately(&self) {
-        let (first, second) = ([self.limit("alone")], [self.limit("another")]);
+        let (first, second) = ([self.limit("first")], [self.limit("second")]);
         for _ in 0..MAX_CALLS {
             assert!(self.is_allowed(&first).await);
         }
@@ -108,7 +112,7 @@ impl<Sleep: AsyncFn(Duration)> RateLimiterFixture<Sleep> {
     }
 
     async fn counts_against_all_limits_or_none(&self) {
-        let (exhausted, other) = (self.limit("full"), self.limit("beside it"));
+        let (exhausted, other) = (self.limit("exhausted"), self.limit("other"));
         for _ in 0..MAX_CALLS {
             assert!(self.is_allowed(&[exhausted]).await);
         }
@@ -123,8 +127,8 @@ impl<Sleep: AsyncFn(Duration)> RateLimiterFixture<Sleep> {
         }
     }
 
-    async fn peek_counts_nothing(&self) {
-        let limit = [self.limit("looked at")];
+    async fn peek_does_not_count_calls(&self) {
+        let limit = [self.limit("peeked")];
         for _ in 0..10 {
             let decision = self.limiter.peek(&limit).await;
             assert!(decision.allowed && decision.statuses[0].remaining == MAX_CALLS, "{decision:?}");
@@ -136,8 +140,8 @@ impl<Sleep: AsyncFn(Duration)> RateLimiterFixture<Sleep> {
         assert!(!decision.allowed && retry_after(&decision) > Duration::ZERO, "{decision:?}");
     }
 
-    async fn allows_the_quota_to_concurrent_calls(&self) {
-        let limit = self.limit("a crowd");
+    async fn concurrent_calls_do_not_exceed_the_quota(&self) {
+        let limit = self.limit("concurrent calls");
         let mut calls = JoinSet::new();
         for _ in 0..CONCURRENT_CALLS {
             let limiter = Arc::clone(&self.limiter);

@@ -1,7 +1,7 @@
-//! A rate limiter in the memory of this process: for each key the times of its calls in the last window.
+//! A rate limiter in the memory of this process. For each key it stores the times of the calls in the last window.
 //!
-//! Its size is bounded. A full table first drops expired entries and then refuses *new* keys: it never evicts a live
-//! window. Authenticated callers have a table of their own, which unauthenticated callers cannot fill.
+//! The number of keys is bounded. A full table first removes expired entries and then refuses *new* keys: it never evicts a live
+//! window. Authenticated callers have a separate table, which unauthenticated callers cannot fill.
 
 use super::rate_limit::{
     CallerKind, DecisionFuture, QuotaStatus, RateLimit, RateLimitBackend, RateLimitDecision, RateLimitKey, RateLimiter,
@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-/// Keys in each of the two tables. A key takes about 200 bytes, and 8 more for each call in its window.
+/// Maximum number of keys in each of the two tables. A key takes about 200 bytes, and 8 more for each call in its window.
 const CAPACITY: usize = 1 << 18;
 
 /// Minimum time between two scans of a full table for expired entries, in microseconds.
@@ -47,7 +47,7 @@ struct CallLog {
 }
 
 impl MemoryRateLimiter {
-    /// A rate limiter that has counted nothing.
+    /// A rate limiter without counted calls.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self::with_capacity(CAPACITY, clock)
     }
@@ -95,16 +95,16 @@ impl Tables {
 }
 
 impl WindowTable {
-    /// What remains of a limit. A new key in a full table has nothing remaining.
+    /// The status of a limit before the call. A new key has no remaining calls if the table is full.
     fn status(&mut self, limit: &RateLimit, now: u64, capacity: usize) -> QuotaStatus {
         self.remove_expired(micros(limit.quota.window), now, capacity);
-        let full = self.entries.len() >= capacity;
+        let is_full = self.entries.len() >= capacity;
         match self.entries.get_mut(&limit.key) {
             Some(log) => {
                 log.remove_expired(now);
                 log.status(limit.quota.max_calls, now)
             }
-            None if full => QuotaStatus { remaining: 0, reset_after: limit.quota.window },
+            None if is_full => QuotaStatus { remaining: 0, reset_after: limit.quota.window },
             None => QuotaStatus { remaining: limit.quota.max_calls, reset_after: Duration::ZERO },
         }
     }
@@ -116,7 +116,7 @@ impl WindowTable {
         log.status(limit.quota.max_calls, now)
     }
 
-    /// Scans once per window, so that nothing is kept for long; more often while the table is full.
+    /// Removes expired entries. Scans the table at most once per window, or more often while it is full.
     fn remove_expired(&mut self, window: u64, now: u64, capacity: usize) {
         let interval = if self.entries.len() >= capacity { MIN_SCAN_INTERVAL.min(window) } else { window };
         if now.saturating_sub(self.scanned_at) < interval {
@@ -161,7 +161,7 @@ mod tests {
 
     const WINDOW: Duration = Duration::from_mins(1);
 
-    /// A clock that only the test advances.
+    /// A clock that only advances when a test calls [`Self::advance`].
     #[derive(Default)]
     struct ManualClock(AtomicU64);
 
@@ -181,8 +181,8 @@ mod tests {
         }
     }
 
-    fn limit(caller: CallerKind, name: u32, max_calls: u32) -> RateLimit {
-        let key = RateLimitKey::new(caller, &[&name.to_be_bytes()]);
+    fn limit(caller: CallerKind, id: u32, max_calls: u32) -> RateLimit {
+        let key = RateLimitKey::new(caller, &[&id.to_be_bytes()]);
         RateLimit { key, quota: Quota { max_calls, window: WINDOW } }
     }
 
@@ -199,9 +199,9 @@ mod tests {
         let clock = Arc::new(ManualClock::default());
         let limiter = MemoryRateLimiter::with_capacity(3, clock.clone());
         let acquire = |limit: RateLimit| limiter.decide(&[limit], true);
-        for name in 0..3 {
+        for id in 0..3 {
             clock.advance(Duration::from_secs(1));
-            assert!(acquire(limit(Unauthenticated, name, 2)).allowed);
+            assert!(acquire(limit(Unauthenticated, id, 2)).allowed);
         }
         let refused = acquire(limit(Unauthenticated, 3, 2));
         assert!(!refused.allowed);
@@ -209,7 +209,7 @@ mod tests {
         assert!(acquire(limit(Unauthenticated, 0, 2)).allowed, "a key in the table keeps its quota");
         assert!(!acquire(limit(Unauthenticated, 0, 2)).allowed, "the quota of that key is exhausted");
         assert!(acquire(limit(Authenticated, 3, 2)).allowed, "authenticated callers have another table");
-        // By now key 1 has expired, key 0 was used again, and key 2 is still live.
+        // Now key 1 has expired, key 0 has a second call, and key 2 is still live.
         clock.advance(Duration::from_secs(59));
         assert!(acquire(limit(Unauthenticated, 3, 2)).allowed);
         assert!(!acquire(limit(Unauthenticated, 4, 2)).allowed);
@@ -220,8 +220,8 @@ mod tests {
     fn expired_entries_are_removed() {
         let clock = Arc::new(ManualClock::default());
         let limiter = MemoryRateLimiter::new(clock.clone());
-        for name in 0..1000 {
-            limiter.decide(&[limit(CallerKind::Unauthenticated, name, 1)], true);
+        for id in 0..1000 {
+            limiter.decide(&[limit(CallerKind::Unauthenticated, id, 1)], true);
         }
         clock.advance(WINDOW);
         limiter.decide(&[limit(CallerKind::Unauthenticated, 1, 1)], true);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     proptest! {
-        /// Computes the expected decisions a second time from the times of all allowed calls.
+        /// Compares each decision with one that is computed from the times of all allowed calls.
         #[test]
         fn any_window_allows_exactly_the_quota(
             max_calls in 1_u32..6,
@@ -255,8 +255,8 @@ mod tests {
                 }
             }
             for (first, at) in allowed_at.iter().enumerate() {
-                let within = allowed_at[first..].iter().filter(|other| **other - at < 60_000_000).count();
-                prop_assert!(within <= max_calls as usize);
+                let in_window = allowed_at[first..].iter().filter(|other| **other - at < 60_000_000).count();
+                prop_assert!(in_window <= max_calls as usize);
             }
         }
     }

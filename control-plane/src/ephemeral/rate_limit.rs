@@ -3,18 +3,18 @@
 use sha2::{Digest, Sha256};
 use std::{pin::Pin, time::Duration};
 
-/// Counts calls in sliding windows: any span as long as the window contains at most `max_calls` calls.
+/// Limits calls in sliding windows: any period as long as the window contains at most `max_calls` calls.
 ///
-/// Refused calls are not counted. The longest `reset_after` among the exhausted quotas of a refusal is therefore when the
-/// call is allowed, unless other calls use the quota first.
+/// Refused calls are not counted. A refused call is therefore allowed after the longest `reset_after` among the exhausted
+/// quotas, unless other calls use the quota first.
 pub trait RateLimiter: Send + Sync + 'static {
     /// Counts one call against each of these limits, or against none of them if any is exhausted.
     fn acquire<'a>(&'a self, limits: &'a [RateLimit]) -> DecisionFuture<'a>;
 
-    /// What [`Self::acquire`] would decide now. Counts nothing.
+    /// Returns the decision that [`Self::acquire`] would make now, without counting a call.
     fn peek<'a>(&'a self, limits: &'a [RateLimit]) -> DecisionFuture<'a>;
 
-    /// Where calls are counted at the moment.
+    /// Where calls are counted now.
     fn backend(&self) -> RateLimitBackend;
 }
 
@@ -29,7 +29,7 @@ pub enum RateLimitBackend {
     MemoryFallback,
 }
 
-/// A decision that is being made.
+/// A pending decision.
 pub type DecisionFuture<'a> = Pin<Box<dyn Future<Output = RateLimitDecision> + Send + 'a>>;
 
 /// A quota applied to one key.
@@ -50,7 +50,7 @@ pub struct Quota {
     pub window: Duration,
 }
 
-/// Identifies a caller. Only a digest of its parts is kept, so that the key is short and reveals no secret.
+/// Identifies a caller by a digest of the parts of its identity, so that the key is short and reveals no secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RateLimitKey {
     pub(super) caller: CallerKind,
@@ -60,13 +60,13 @@ pub struct RateLimitKey {
 /// Whether the caller behind a key is authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CallerKind {
-    /// Authenticated: there are no more such keys than services and human users.
+    /// Authenticated. The number of such keys is at most the number of services and human users.
     Authenticated,
-    /// Not authenticated: a client can invent any number of such keys.
+    /// Not authenticated. A client can create any number of such keys.
     Unauthenticated,
 }
 
-/// The decision about a call, with the status of each limit in the order of the request.
+/// The decision about a call, with the status of each limit in the order of the limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RateLimitDecision {
     /// Whether the call is allowed.
@@ -75,7 +75,7 @@ pub struct RateLimitDecision {
     pub statuses: Vec<QuotaStatus>,
 }
 
-/// What remains of a quota.
+/// The remaining calls of a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QuotaStatus {
     /// Calls that are still allowed.
@@ -85,7 +85,7 @@ pub struct QuotaStatus {
 }
 
 impl RateLimitKey {
-    /// The key with these parts, in this order.
+    /// The key for these parts. The same parts in another order have another key.
     pub fn new(caller: CallerKind, parts: &[&[u8]]) -> Self {
         let mut hash = Sha256::new();
         for part in parts {

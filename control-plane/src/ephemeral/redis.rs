@@ -1,8 +1,8 @@
-//! Redis, shared by all replicas: rate limits, and notifications that the database has changed.
+//! The Redis client that all replicas use for shared rate limits and for notifications that the database has changed.
 //!
-//! A request waits for Redis at most [`client::REQUEST_TIMEOUT`]. While Redis fails or does not answer, this replica counts
-//! calls in its own memory, and one background task reconnects ([`RedisClient::maintain_connection`]); no request does.
-//! So no call is allowed without being counted.
+//! A request waits for Redis at most [`client::REQUEST_TIMEOUT`]. While Redis fails or does not respond, this replica counts
+//! calls in its own memory, and a background task reconnects ([`RedisClient::maintain_connection`]); requests never do.
+//! Invariant: no call is allowed without being counted.
 
 mod client;
 mod cluster;

@@ -1,5 +1,5 @@
-//! The closed list of error codes, each with its HTTP status: those of section 7 of the specification, and codes for cases
-//! that the specification leaves open.
+//! The closed list of error codes, each with its HTTP status: the codes of section 7 of the specification, and codes for cases
+//! that the specification does not define.
 
 use axum::http::StatusCode;
 use countersign_identity::Code;
@@ -13,7 +13,7 @@ macro_rules! codes {
         }
 
         impl ErrorCode {
-            /// The code as in response bodies.
+            /// The code in response bodies.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text,)+ }
             }
@@ -35,7 +35,7 @@ codes! {
     AgentNotFound = "AGENT_NOT_FOUND", NOT_FOUND;
     /// A rate limit is exceeded.
     RateLimitExceeded = "RATE_LIMIT_EXCEEDED", TOO_MANY_REQUESTS;
-    /// The signature over the nonce does not verify.
+    /// The signature over the nonce is not valid.
     InvalidSignature = "INVALID_SIGNATURE", BAD_REQUEST;
     /// Fields of the request are missing, invalid or unknown.
     ValidationError = "VALIDATION_ERROR", BAD_REQUEST;
@@ -59,7 +59,7 @@ codes! {
     UnsupportedMediaType = "UNSUPPORTED_MEDIA_TYPE", UNSUPPORTED_MEDIA_TYPE;
     /// An internal error.
     Internal = "INTERNAL", INTERNAL_SERVER_ERROR;
-    /// The server cannot decide now, so it refuses the request.
+    /// The server cannot process the request now.
     ServiceUnavailable = "SERVICE_UNAVAILABLE", SERVICE_UNAVAILABLE;
 }
 

@@ -52,9 +52,9 @@ struct ErrorObject {
     code: &'static str,
     /// One sentence for human readers: what is wrong and how to fix it. The wording may change.
     message: String,
-    /// Additional facts. `fields` maps each invalid field to what is wrong with it. `reason` says which credential was
-    /// refused and why, or why it does not suffice. `expiredAt` is the expiry time of an expired token. If a credential does
-    /// not suffice, `required` and `actual` say what is required and what the caller has: a `scope`, a `serviceId`, or the
+    /// Additional data. `fields` maps each invalid field to a description of the problem. `reason` identifies which credential
+    /// was refused and why, or why it does not suffice. `expiredAt` is the expiry time of an expired token. If a credential does
+    /// not suffice, `required` and `actual` contain what is required and what the caller has: a `scope`, a `serviceId`, or the
     /// `access` of an owner or administrator and the `issuer` and `subject` of the human user.
     details: Map<String, Value>,
 }
@@ -73,7 +73,7 @@ pub struct ErrorLabels {
 pub struct FieldError {
     /// Name of the field.
     pub field: String,
-    /// What is wrong, or what the value must be.
+    /// Description of the problem, or of valid values.
     pub message: String,
 }
 
@@ -87,7 +87,7 @@ impl ApiError {
         Self::new(ErrorCode::NotFound, "This path does not exist")
     }
 
-    /// The path exists, but not with this method.
+    /// The path exists, but does not support the method.
     pub fn method_not_allowed() -> Self {
         Self::new(ErrorCode::MethodNotAllowed, "This path does not support this method")
     }
@@ -161,7 +161,7 @@ impl ApiError {
         self.code == ErrorCode::AuthenticationFailed
     }
 
-    /// A resource that the request names does not exist.
+    /// A resource of the request does not exist.
     pub fn resource_not_found(resource: NotFound) -> Self {
         let (code, message) = match resource {
             NotFound::Agent => (ErrorCode::AgentNotFound, "The agent does not exist"),
@@ -187,7 +187,7 @@ impl ApiError {
         Self::from(Reason::NotYours).with_requirement(required, actual)
     }
 
-    /// The human user is neither the owner nor an administrator. The details name the user, never the owner.
+    /// The human user is neither the owner nor an administrator. The details identify the user, never the owner.
     pub fn owner_required(user: &Owner) -> Self {
         let required = json!({ "access": ["owner", "administrator"] });
         Self::from(Reason::NotYours).with_requirement(required, user_details(user))
@@ -230,7 +230,7 @@ impl ApiError {
         self.code.status()
     }
 
-    /// The name of an example of this error in the API description: the reason if it has one, else the code.
+    /// The name of the example of this error in the API description: the reason if there is one, else the code.
     pub fn example_name(&self) -> &str {
         self.details.get("reason").and_then(Value::as_str).unwrap_or(self.code.as_str())
     }
@@ -242,14 +242,14 @@ impl ApiError {
         ErrorBody { error }
     }
 
-    /// The response, with this body in place of [`Self::body`].
+    /// The response, with this body instead of [`Self::body`].
     pub fn into_response_with_body(self, body: impl Serialize) -> Response {
         let mut response = (self.code.status(), Json(body)).into_response();
         if self.code == ErrorCode::AuthenticationFailed {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        let retry_unavailable = (self.code == ErrorCode::ServiceUnavailable).then_some(1);
-        if let Some(seconds) = self.retry_after.or(retry_unavailable) {
+        let default_retry_after = (self.code == ErrorCode::ServiceUnavailable).then_some(1);
+        if let Some(seconds) = self.retry_after.or(default_retry_after) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response.extensions_mut().insert(ErrorLabels { code: self.code, reason: self.reason });
@@ -257,7 +257,7 @@ impl ApiError {
     }
 }
 
-/// The identity of the caller itself.
+/// The identity of the caller, for the details of an error.
 fn user_details(user: &Owner) -> Value {
     json!({ "issuer": user.issuer, "subject": user.subject })
 }
@@ -308,11 +308,11 @@ impl From<OperationError> for ApiError {
                 Self::invalid(&[FieldError { field: field.to_owned(), message: message.to_owned() }])
             }
             OperationError::Store(error) => {
-                tracing::error!(%error, "store failed");
+                tracing::error!(%error, "the database returned an error");
                 Self::unavailable()
             }
             OperationError::Keyring(error) => {
-                tracing::error!(%error, "keyring failed");
+                tracing::error!(%error, "a signing key or secret cannot be used");
                 Self::internal()
             }
         }

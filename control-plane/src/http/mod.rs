@@ -1,7 +1,7 @@
-//! The HTTP API: handlers parse a request, run one operation and present its result.
+//! The HTTP API: handlers parse a request, run one operation and convert its result to a response.
 //!
-//! Depends on `operations`, `humans`, `ephemeral` (rate limits) and `domain`, never on `store`. Handlers decide nothing.
-//! Every error goes through [`error`] and every request body through [`request::body`].
+//! Depends on `operations`, `humans`, `ephemeral` (rate limits) and `domain`, never on `store`. Invariants: handlers contain no
+//! business rules, [`error`] builds every error response, and [`request::body`] parses every request body.
 
 pub mod api;
 mod code;
@@ -15,7 +15,7 @@ mod timestamp;
 pub mod tls;
 
 pub use middleware::{
-    limits::{Limits, PerMinute, RATE_CATEGORIES},
+    limits::{Limits, LimitsPerMinute, RATE_CATEGORIES},
     operation_metrics::initialize_operation_metrics,
 };
 pub use request::client_address::TrustedProxies;

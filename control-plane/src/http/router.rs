@@ -1,4 +1,4 @@
-//! All routes, and the middleware around them.
+//! The routes of the API, and the order of the middleware.
 
 use super::{
     api::{agents, audit, auth, health, roles, services, signing_keys, status, trust, verify, webhooks, well_known},
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-/// All routes. Method, path and documentation are declared at the handler; handlers on one line share a path.
+/// All routes. Each handler declares its method, path and documentation; handlers on one line share a path.
 fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::with_openapi(document::base())
         .routes(routes!(auth::register))
@@ -80,12 +80,12 @@ pub fn router(state: AppState) -> Router {
         .fallback(async || ApiError::not_found())
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer(Extension(published))
-        .layer(middleware::from_fn_with_state(state.clone(), limits::limit))
-        .layer(middleware::from_fn(deadline::enforce))
-        .layer(middleware::from_fn(body::buffer))
+        .layer(middleware::from_fn_with_state(state.clone(), limits::enforce_rate_limits))
+        .layer(middleware::from_fn(deadline::enforce_deadline))
+        .layer(middleware::from_fn(body::buffer_body))
         .layer(middleware::from_fn(client_address::require_https))
         .layer(CatchPanicLayer::custom(|_| ApiError::panic_response()))
-        .layer(middleware::from_fn_with_state(state.clone(), telemetry::record))
-        .layer(middleware::from_fn_with_state(state.clone(), client_address::resolve))
+        .layer(middleware::from_fn_with_state(state.clone(), telemetry::record_request))
+        .layer(middleware::from_fn_with_state(state.clone(), client_address::resolve_client_address))
         .with_state(state)
 }

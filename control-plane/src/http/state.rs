@@ -1,13 +1,13 @@
-//! The state that every handler and middleware shares.
+//! The state of the HTTP API.
 
 use super::{Limits, TrustedProxies};
 use crate::{humans::HumanTokenVerifier, metrics::Metrics, operations::Context};
 use std::{sync::Arc, time::Duration};
 
-/// The state that every handler and middleware shares.
+/// The state that all handlers and middleware share.
 #[derive(Clone)]
 pub struct AppState {
-    /// The context that operations run in.
+    /// The context of all operations.
     pub context: Arc<Context>,
     /// Verifies the tokens of human users.
     pub humans: Arc<HumanTokenVerifier>,

@@ -13,24 +13,24 @@ impl Serialize for Rfc3339 {
     }
 }
 
-/// The format of date and time up to the second; `0` stands for any digit.
+/// The format of a date and time in whole seconds. `0` means any digit.
 const DATE_TIME_FORMAT: &str = "0000-00-00T00:00:00";
 
-/// Parses RFC 3339 with `Z` or an offset, and normalises it to UTC. Times after the largest representable one become the
-/// largest one: clients send 9999-12-31T23:59:59Z to mean "never".
+/// Parses RFC 3339 with `Z` or an offset, and normalises it to UTC. A time after the largest representable time becomes that
+/// time, because clients send 9999-12-31T23:59:59Z to mean "never".
 pub fn parse(text: &str) -> Option<Timestamp> {
-    let (second, rest) = text.split_at_checked(DATE_TIME_FORMAT.len())?;
+    let (date_time, rest) = text.split_at_checked(DATE_TIME_FORMAT.len())?;
     let matches = |(byte, expected): (u8, u8)| {
         if expected == b'0' { byte.is_ascii_digit() } else { byte.eq_ignore_ascii_case(&expected) }
     };
     // jiff accepts more than RFC 3339: other separators, time zone names, times without seconds.
-    if !second.bytes().zip(DATE_TIME_FORMAT.bytes()).all(matches) || !is_fraction_and_offset(rest) {
+    if !date_time.bytes().zip(DATE_TIME_FORMAT.bytes()).all(matches) || !is_fraction_and_offset(rest) {
         return None;
     }
     let timestamp = text.parse().or_else(|error| {
-        let local = second.parse::<jiff::civil::DateTime>()?;
-        let last = jiff::tz::Offset::UTC.to_datetime(jiff::Timestamp::MAX);
-        if local > last { Ok(jiff::Timestamp::MAX) } else { Err(error) }
+        let local_time = date_time.parse::<jiff::civil::DateTime>()?;
+        let max_time = jiff::tz::Offset::UTC.to_datetime(jiff::Timestamp::MAX);
+        if local_time > max_time { Ok(jiff::Timestamp::MAX) } else { Err(error) }
     });
     timestamp.ok().map(|timestamp: jiff::Timestamp| Timestamp::from_micros(timestamp.as_microsecond()))
 }
@@ -65,10 +65,10 @@ mod tests {
             assert_eq!(micros(text), Some(seconds * 1_000_000), "{text}");
         }
         assert_eq!(micros("1970-01-01T00:00:00.123456Z"), Some(123_456));
-        for never in ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59.999999Z", "9999-12-31T00:00:00-23:59"] {
-            assert_eq!(parse(never).map(Timestamp::truncated_to_second), parse("9999-12-30T22:00:00Z"), "{never}");
+        for largest in ["9999-12-31T23:59:59Z", "9999-12-31T23:59:59.999999Z", "9999-12-31T00:00:00-23:59"] {
+            assert_eq!(parse(largest).map(Timestamp::truncated_to_second), parse("9999-12-30T22:00:00Z"), "{largest}");
         }
-        for bad in [
+        for invalid in [
             "",
             "soon",
             "2099-01-01",
@@ -88,7 +88,7 @@ mod tests {
             "+99999-01-01T00:00:00Z",
             "２099-01-01T00:00:00Z",
         ] {
-            assert_eq!(micros(bad), None, "{bad}");
+            assert_eq!(micros(invalid), None, "{invalid}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Connection acceptors for the API port.
+//! The connection acceptors of the API port.
 //!
 //! [`HttpsAcceptor`] accepts TLS and answers plain HTTP on the same port with an error; it never redirects.
 //! [`PlainHttpAcceptor`] serves proxies that terminate TLS; `client_address` then checks the protocol of each request.
@@ -15,10 +15,10 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-/// The first byte of a TLS record that carries a handshake.
-const HANDSHAKE: u8 = 0x16;
+/// The content type of a TLS handshake record (RFC 8446, section 5.1), which is the first byte of a TLS connection.
+const TLS_HANDSHAKE_RECORD: u8 = 0x16;
 
-/// Time limit for the TLS handshake and the first byte of the first request.
+/// Timeout for the TLS handshake and the first byte of the first request.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum number of bytes of a plain HTTP request that are read before it is rejected.
@@ -49,11 +49,11 @@ impl<S: Send + 'static> Accept<TcpStream, S> for HttpsAcceptor {
             let handshake = async {
                 stream.set_nodelay(true)?;
                 let mut first_byte = [0];
-                if stream.peek(&mut first_byte).await? == 1 && first_byte[0] != HANDSHAKE {
+                if stream.peek(&mut first_byte).await? == 1 && first_byte[0] != TLS_HANDSHAKE_RECORD {
                     reject_plain_http(stream, rng.as_ref()).await?;
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "plain HTTP"));
                 }
-                // Wait for the first byte within the time limit: hyper has no limit for the first request.
+                // Wait for the first byte within the timeout, because hyper has no timeout for the first request.
                 let mut stream = BufReader::new(acceptor.accept(stream).await?);
                 stream.fill_buf().await?;
                 Ok(stream)
@@ -76,7 +76,7 @@ impl<S: Send + 'static> Accept<TcpStream, S> for PlainHttpAcceptor {
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
         Box::pin(async move {
             stream.set_nodelay(true)?;
-            // Wait for the first byte within the time limit: hyper has no limit for the first request.
+            // Wait for the first byte within the timeout, because hyper has no timeout for the first request.
             let mut stream = BufReader::new(stream);
             timeout(HANDSHAKE_TIMEOUT, stream.fill_buf()).await.map_err(|_| io::ErrorKind::TimedOut)??;
             Ok((stream, service))
@@ -84,15 +84,14 @@ impl<S: Send + 'static> Accept<TcpStream, S> for PlainHttpAcceptor {
     }
 }
 
-/// Reads the head of the request and writes an error response. If the head were not read, a TCP reset could discard the
-/// response.
+/// Reads the head of the request and writes an error response. Without reading the head, a TCP reset could discard the response.
 async fn reject_plain_http(mut stream: TcpStream, rng: &dyn Rng) -> io::Result<()> {
     let mut request = Vec::new();
     let mut buffer = [0; 2048];
     while request.len() < MAX_PLAIN_REQUEST && !request.windows(4).any(|window| window == b"\r\n\r\n") {
         match stream.read(&mut buffer).await? {
             0 => break,
-            read => request.extend_from_slice(&buffer[..read]),
+            count => request.extend_from_slice(&buffer[..count]),
         }
     }
     let body = json!({ "error": {

@@ -1,4 +1,4 @@
-//! Checks of the claims of a token whose signature is verified: audience, validity, subject and administrator claim.
+//! Checks the claims of a token after its signature: issuer, audience, validity, subject and administrator claim.
 
 use super::rules::{AdminClaim, IssuerRules};
 use crate::domain::{agent::Owner, caller::Human};
@@ -8,32 +8,33 @@ use serde_json::{Map, Value};
 /// Maximum length of `sub` in characters (OpenID Connect Core, section 2).
 const MAX_SUBJECT_LENGTH: usize = 255;
 
-/// Claims of tokens that the same keys sign for another purpose: security events (logout tokens among them), and tokens that
-/// require proof of possession of a key.
+/// Claims that only tokens of other types have, which issuers sign with the same keys: security events (such as logout tokens)
+/// and tokens that require proof of possession of a key.
 const FORBIDDEN_CLAIMS: [&str; 2] = ["events", "cnf"];
 
 /// Checks the claims of a token that a key of this issuer signed.
 pub fn verify_claims(claims: &Map<String, Value>, rules: &IssuerRules, now: Timestamp) -> Result<Human, Refusal> {
-    let text = |name| claims.get(name).and_then(Value::as_str);
-    let subject = text("sub").filter(|subject| is_subject(subject)).ok_or(Reason::HumanTokenInvalid)?;
-    let is_addressed = text("iss") == Some(&rules.issuer) && contains_audience(claims.get("aud"), &rules.audience);
-    if !is_addressed || FORBIDDEN_CLAIMS.iter().any(|name| claims.contains_key(*name)) {
+    let string_claim = |name| claims.get(name).and_then(Value::as_str);
+    let subject = string_claim("sub").filter(|subject| is_valid_subject(subject)).ok_or(Reason::HumanTokenInvalid)?;
+    let matches_rules =
+        string_claim("iss") == Some(&rules.issuer) && contains_audience(claims.get("aud"), &rules.audience);
+    if !matches_rules || FORBIDDEN_CLAIMS.iter().any(|name| claims.contains_key(*name)) {
         return Err(Reason::HumanTokenInvalid.into());
     }
-    let expires = numeric_date(claims.get("exp"))?.ok_or(Reason::HumanTokenInvalid)?;
+    let expires_at = numeric_date(claims.get("exp"))?.ok_or(Reason::HumanTokenInvalid)?;
     for name in ["nbf", "iat"] {
         if numeric_date(claims.get(name))?.is_some_and(|at| at > now.saturating_add(LEEWAY)) {
             return Err(Reason::HumanTokenInvalid.into());
         }
     }
-    if now >= expires {
-        return Err(Refusal { reason: Reason::HumanTokenExpired, expired_at: Some(expires) });
+    if now >= expires_at {
+        return Err(Refusal { reason: Reason::HumanTokenExpired, expired_at: Some(expires_at) });
     }
     let admin = rules.admin.as_ref().is_some_and(|admin| is_admin(claims, admin));
-    Ok(Human { owner: Owner { issuer: rules.issuer.clone(), subject: subject.to_owned() }, admin })
+    Ok(Human { identity: Owner { issuer: rules.issuer.clone(), subject: subject.to_owned() }, is_admin: admin })
 }
 
-fn is_subject(text: &str) -> bool {
+fn is_valid_subject(text: &str) -> bool {
     !text.is_empty() && text.chars().count() <= MAX_SUBJECT_LENGTH && !text.chars().any(char::is_control)
 }
 
@@ -45,7 +46,7 @@ fn contains_audience(aud: Option<&Value>, audience: &str) -> bool {
     }
 }
 
-/// A `NumericDate` (RFC 7519), which may have a fraction; any other value is an error.
+/// Parses an optional `NumericDate` (RFC 7519, section 2), which may have a fraction. Any other value is an error.
 fn numeric_date(value: Option<&Value>) -> Result<Option<Timestamp>, Refusal> {
     let Some(value) = value else { return Ok(None) };
     if let Some(seconds) = value.as_i64() {
@@ -54,7 +55,7 @@ fn numeric_date(value: Option<&Value>) -> Result<Option<Timestamp>, Refusal> {
     let seconds = value.as_f64().ok_or(Reason::HumanTokenInvalid)?;
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "the cast saturates, and a fraction of a microsecond does not matter"
+        reason = "the cast saturates, and fractions of a microsecond are irrelevant"
     )]
     Ok(Some(Timestamp::from_micros((seconds * 1e6) as i64)))
 }
@@ -73,7 +74,7 @@ fn is_admin(claims: &Map<String, Value>, admin: &AdminClaim) -> bool {
     }
 }
 
-/// The claim with this name, or else the nested claim at this path. Claim names may contain dots at any level
+/// Finds the claim with this name, or else the nested claim at this path. Claim names may contain dots at any level
 /// (`https://example.org/roles`), so each dot may be a separator or part of a name.
 fn find_claim<'a>(claims: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     if let Some(value) = claims.get(name) {
@@ -96,9 +97,9 @@ mod tests {
         IssuerRules { issuer, audience, algorithms: Vec::new(), admin: Some(admin).filter(|_| !name.is_empty()) }
     }
 
-    fn verify(more: &Value, rules: &IssuerRules) -> Result<Human, Refusal> {
+    fn verify(claims_to_set: &Value, rules: &IssuerRules) -> Result<Human, Refusal> {
         let mut claims = json!({ "iss": "https://i.example", "aud": "us", "sub": "ann", "exp": NOW + 60 });
-        for (name, value) in more.as_object().unwrap() {
+        for (name, value) in claims_to_set.as_object().unwrap() {
             claims[name] = value.clone();
         }
         verify_claims(claims.as_object().unwrap(), rules, Timestamp::from_seconds(NOW))
@@ -107,12 +108,12 @@ mod tests {
     #[test]
     fn human_user_is_identified_by_issuer_and_subject() {
         let human = verify(&json!({}), &rules("", "")).unwrap();
-        assert_eq!(human.owner, Owner { issuer: "https://i.example".into(), subject: "ann".into() });
-        assert!(!human.admin);
-        for good in [json!({ "sub": "x".repeat(255) }), json!({ "sub": "é|ü" }), json!({ "aud": ["other", "us"] })] {
-            assert!(verify(&good, &rules("", "")).is_ok(), "{good}");
+        assert_eq!(human.identity, Owner { issuer: "https://i.example".into(), subject: "ann".into() });
+        assert!(!human.is_admin);
+        for valid in [json!({ "sub": "x".repeat(255) }), json!({ "sub": "é|ü" }), json!({ "aud": ["other", "us"] })] {
+            assert!(verify(&valid, &rules("", "")).is_ok(), "{valid}");
         }
-        for bad in [
+        for invalid in [
             json!({ "sub": "" }),
             json!({ "sub": 7 }),
             json!({ "sub": null }),
@@ -130,19 +131,19 @@ mod tests {
             json!({ "cnf": { "jkt": "x" } }),
             json!({ "events": {} }),
         ] {
-            assert_eq!(verify(&bad, &rules("", "")), Err(Reason::HumanTokenInvalid.into()), "{bad}");
+            assert_eq!(verify(&invalid, &rules("", "")), Err(Reason::HumanTokenInvalid.into()), "{invalid}");
         }
     }
 
     #[test]
     fn expiry_is_exact_and_not_before_has_a_leeway() {
-        let at = |claims: Value| verify(&claims, &rules("", "")).map_err(|refusal| refusal.reason);
-        assert!(at(json!({ "exp": NOW + 1 })).is_ok() && at(json!({ "exp": 4.2e18 })).is_ok());
-        assert_eq!(at(json!({ "exp": NOW })), Err(Reason::HumanTokenExpired));
-        assert_eq!(at(json!({ "exp": -1e300 })), Err(Reason::HumanTokenExpired));
+        let result = |claims: Value| verify(&claims, &rules("", "")).map_err(|refusal| refusal.reason);
+        assert!(result(json!({ "exp": NOW + 1 })).is_ok() && result(json!({ "exp": 4.2e18 })).is_ok());
+        assert_eq!(result(json!({ "exp": NOW })), Err(Reason::HumanTokenExpired));
+        assert_eq!(result(json!({ "exp": -1e300 })), Err(Reason::HumanTokenExpired));
         for name in ["nbf", "iat"] {
-            assert!(at(json!({ name: NOW + 30 })).is_ok(), "{name}");
-            assert_eq!(at(json!({ name: NOW + 31 })), Err(Reason::HumanTokenInvalid), "{name}");
+            assert!(result(json!({ name: NOW + 30 })).is_ok(), "{name}");
+            assert_eq!(result(json!({ name: NOW + 31 })), Err(Reason::HumanTokenInvalid), "{name}");
         }
         let refusal = verify(&json!({ "exp": NOW - 5 }), &rules("", "")).unwrap_err();
         assert_eq!(refusal.expired_at, Some(Timestamp::from_seconds(NOW - 5)));
@@ -150,7 +151,7 @@ mod tests {
 
     #[test]
     fn administrator_is_identified_by_the_configured_claim() {
-        let admin = |claims: Value, name: &str, value: &str| verify(&claims, &rules(name, value)).unwrap().admin;
+        let is_admin = |claims: Value, name: &str, value: &str| verify(&claims, &rules(name, value)).unwrap().is_admin;
         for (claims, name, value) in [
             (json!({ "admin": true }), "admin", ""),
             (json!({ "admin": true }), "admin", "true"),
@@ -161,7 +162,7 @@ mod tests {
             (json!({ "https://example.org/roles": ["boss"] }), "https://example.org/roles", "boss"),
             (json!({ "scope": "openid boss" }), "scope", "boss"),
         ] {
-            assert!(admin(claims.clone(), name, value), "{claims} {name} {value}");
+            assert!(is_admin(claims.clone(), name, value), "{claims} {name} {value}");
         }
         for (claims, name, value) in [
             (json!({ "admin": true }), "", ""),
@@ -177,7 +178,7 @@ mod tests {
             (json!({ "realm_access": ["boss"] }), "realm_access.roles", "boss"),
             (json!({}), "roles", "boss"),
         ] {
-            assert!(!admin(claims.clone(), name, value), "{claims} {name} {value}");
+            assert!(!is_admin(claims.clone(), name, value), "{claims} {name} {value}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Verification of the tokens of one issuer of the platform.
+//! Verifies the tokens of one configured issuer.
 
 use super::{
     claims::verify_claims,
@@ -20,7 +20,7 @@ pub struct Issuer {
 }
 
 impl Issuer {
-    /// An issuer. Its keys are fetched when its first token arrives.
+    /// Creates an issuer. The keys are fetched when the first token of the issuer arrives.
     pub fn new(
         rules: IssuerRules,
         keys: KeyLocation,
@@ -32,12 +32,12 @@ impl Issuer {
         Self { rules, keys }
     }
 
-    /// The `iss` of its tokens.
-    pub fn url(&self) -> &str {
+    /// The `iss` of the issuer's tokens.
+    pub fn iss(&self) -> &str {
         &self.rules.issuer
     }
 
-    /// Verifies a token that names this issuer; returns the human user that it identifies.
+    /// Verifies a token whose `iss` is this issuer. Returns the human user that the token identifies.
     pub async fn verify(&self, token: &UnverifiedToken<'_>, now: Timestamp) -> Result<Human, Refusal> {
         let algorithm = token.algorithm();
         if !self.rules.algorithms.contains(&algorithm) {

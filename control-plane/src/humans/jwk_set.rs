@@ -6,10 +6,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::{ops::RangeInclusive, sync::Arc};
 
-/// Size of an RSA modulus in bits: shorter keys are too weak (RFC 7518, section 3.3), longer ones too slow.
+/// Size of an RSA modulus in bits. Shorter keys are too weak (RFC 7518, section 3.3); longer keys make verification too slow.
 const RSA_MODULUS_BITS: RangeInclusive<usize> = 2048..=8192;
 
-/// Size of an RSA exponent in bytes. It is nearly always 65537.
+/// Size of an RSA exponent in bytes. Nearly all keys have the exponent 65537.
 const RSA_EXPONENT_BYTES: RangeInclusive<usize> = 1..=4;
 
 /// A signature algorithm accepted in tokens of human users.
@@ -47,10 +47,10 @@ enum PublicKey {
 #[derive(Debug)]
 pub enum KeyMatch {
     /// Exactly one key matches.
-    Found(Arc<DecodingKey>),
-    /// The set does not contain the key; a newer set may.
+    Unique(Arc<DecodingKey>),
+    /// The set does not contain the key. A newer set may contain it.
     Unknown,
-    /// The key is for another algorithm, or several keys match: a newer set would not help.
+    /// The key is for another algorithm, or several keys match. Fetching the set again would not help.
     Unusable,
 }
 
@@ -64,7 +64,7 @@ struct RawJwkSet {
     keys: Vec<Value>,
 }
 
-/// The evaluated members of a JWK; others are ignored.
+/// The members of a JWK that are evaluated. Others are ignored.
 #[derive(Deserialize)]
 struct Jwk {
     kty: String,
@@ -110,7 +110,7 @@ impl From<JwsAlgorithm> for jsonwebtoken::Algorithm {
 
 impl JwsAlgorithm {
     /// Values of `alg` in a JWK for this algorithm. RFC 9864 renames `EdDSA` with Ed25519 to `Ed25519`.
-    const fn names(self) -> &'static [&'static str] {
+    const fn jwk_names(self) -> &'static [&'static str] {
         match self {
             Self::Rs256 => &["RS256"],
             Self::Es256 => &["ES256"],
@@ -126,7 +126,7 @@ impl JwkSet {
         let mut usable: Vec<VerificationKey> = Vec::new();
         let jwks = keys.into_iter().filter_map(|jwk| serde_json::from_value(jwk).ok());
         for key in jwks.filter_map(VerificationKey::from_jwk) {
-            // A duplicate of a key does not make it ambiguous.
+            // Ignore duplicates, which would make the key ambiguous.
             if !usable.iter().any(|other| other.kid == key.kid && other.public == key.public) {
                 usable.push(key);
             }
@@ -139,12 +139,12 @@ impl JwkSet {
         self.0.len()
     }
 
-    /// The key for a token with this `kid` and algorithm.
+    /// Finds the key for a token with this `kid` and algorithm.
     pub fn find(&self, kid: Option<&str>, algorithm: JwsAlgorithm) -> KeyMatch {
         let with_kid = || self.0.iter().filter(|key| kid.is_none() || key.kid.as_deref() == kid);
         let mut matching = with_kid().filter(|key| key.algorithm == algorithm);
         match (matching.next(), matching.next()) {
-            (Some(key), None) => KeyMatch::Found(key.decoding_key.clone()),
+            (Some(key), None) => KeyMatch::Unique(key.decoding_key.clone()),
             (None, _) if kid.is_none() || with_kid().next().is_none() => KeyMatch::Unknown,
             _ => KeyMatch::Unusable,
         }
@@ -167,7 +167,7 @@ impl VerificationKey {
             ("OKP", Some("Ed25519")) => (JwsAlgorithm::EdDsa, PublicKey::ed25519(&x?)?),
             _ => return None,
         };
-        let matches_alg = alg.is_none_or(|alg| algorithm.names().contains(&alg.as_str()));
+        let matches_alg = alg.is_none_or(|alg| algorithm.jwk_names().contains(&alg.as_str()));
         matches_alg.then(|| Self { kid, algorithm, decoding_key: Arc::new(public.decoding_key()), public })
     }
 }
@@ -188,8 +188,8 @@ impl PublicKey {
     fn p256(x: &str, y: &str) -> Option<Self> {
         let (x, y) = (URL_SAFE_NO_PAD.decode(x).ok()?, URL_SAFE_NO_PAD.decode(y).ok()?);
         let point = [&[4], x.as_slice(), y.as_slice()].concat();
-        let on_curve = x.len() == 32 && y.len() == 32 && p256::PublicKey::from_sec1_bytes(&point).is_ok();
-        on_curve.then_some(Self::P256(point))
+        let is_valid = x.len() == 32 && y.len() == 32 && p256::PublicKey::from_sec1_bytes(&point).is_ok();
+        is_valid.then_some(Self::P256(point))
     }
 
     fn ed25519(x: &str) -> Option<Self> {
@@ -205,7 +205,7 @@ impl PublicKey {
     }
 }
 
-/// A `Base64urlUInt` (RFC 7518), without the leading zeros that some issuers add.
+/// Decodes a `Base64urlUInt` (RFC 7518), and removes the leading zeros that some issuers add.
 fn base64url_uint(text: &str) -> Option<Vec<u8>> {
     let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
     let first = bytes.iter().position(|byte| *byte != 0)?;

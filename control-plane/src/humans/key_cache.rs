@@ -1,4 +1,4 @@
-//! A cache of an issuer's keys, and the decision when to fetch them again.
+//! A cache of an issuer's keys, which decides when to fetch the keys again.
 //!
 //! Concurrent requests that need keys wait for the same fetch. A `kid` that is not in the set triggers at most one fetch a
 //! minute, so a client that invents key IDs cannot make this server flood the issuer.
@@ -24,8 +24,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum time between a failed fetch and the next one while cached keys can be used.
 const REFRESH_RETRY_INTERVAL: Duration = Duration::from_secs(15);
 
-/// For this long after a failed fetch, requests whose key is cached do not wait for the next one. Otherwise an unresponsive
-/// issuer would delay all of them again and again.
+/// For this time after a failed fetch, requests whose key is cached do not wait for the next fetch, because an unresponsive
+/// issuer would delay these requests repeatedly.
 const BACKGROUND_REFRESH_PERIOD: Duration = Duration::from_mins(1);
 
 /// Provides the keys of an issuer.
@@ -34,7 +34,7 @@ pub trait KeySource: Send + Sync + 'static {
     fn fetch(&self) -> impl Future<Output = Result<JwkSet, impl Display + Send>> + Send;
 }
 
-/// How long fetched keys are used.
+/// The ages at which cached keys are fetched again and are no longer used.
 #[derive(Debug, Clone, Copy)]
 pub struct CacheLifetimes {
     /// The age at which keys are fetched again.
@@ -43,14 +43,14 @@ pub struct CacheLifetimes {
     pub max_age: Duration,
 }
 
-/// The cached keys of one issuer. All times are measured since boot, by a clock that cannot be set back.
+/// The cached keys of one issuer. All times are measured since boot, with a clock that cannot be set back.
 pub struct KeyCache<S> {
-    shared: Arc<Shared<S>>,
+    inner: Arc<Inner<S>>,
     clock: Arc<dyn Clock>,
     lifetimes: CacheLifetimes,
 }
 
-struct Shared<S> {
+struct Inner<S> {
     issuer: String,
     source: S,
     metrics: JwksFetchMetrics,
@@ -59,16 +59,16 @@ struct Shared<S> {
     fetch_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// Times since boot.
+/// The keys and the times of fetches, measured since boot.
 #[derive(Default)]
 struct CacheState {
-    /// The keys, and when their fetch began.
+    /// The keys, and the time at which their fetch began.
     keys: Option<(JwkSet, Duration)>,
     failed_at: Option<Duration>,
     fetched_for_unknown_kid_at: Option<Duration>,
 }
 
-/// A request for a key, and when it arrived.
+/// A request for a key, with the time of its arrival since boot.
 #[derive(Clone, Copy)]
 struct KeyRequest<'a> {
     kid: Option<&'a str>,
@@ -76,10 +76,10 @@ struct KeyRequest<'a> {
     arrived_at: Duration,
 }
 
-/// The cache's answer to a request.
+/// The result of a lookup in the cache.
 enum Lookup {
     Hit(Arc<DecodingKey>),
-    /// The key can be used, and the keys are due to be fetched in the background.
+    /// The key can be used, but the keys must be fetched again in the background.
     StaleHit(Arc<DecodingKey>),
     Rejected(Reason),
     Miss {
@@ -88,7 +88,7 @@ enum Lookup {
 }
 
 impl<S: KeySource> KeyCache<S> {
-    /// An empty cache. The first request fetches the keys.
+    /// Creates an empty cache. The first request fetches the keys.
     pub fn new(
         issuer: String,
         source: S,
@@ -96,25 +96,25 @@ impl<S: KeySource> KeyCache<S> {
         clock: Arc<dyn Clock>,
         metrics: JwksFetchMetrics,
     ) -> Self {
-        let shared = Shared { issuer, source, metrics, state: Mutex::default(), fetch_lock: Arc::default() };
-        Self { shared: Arc::new(shared), clock, lifetimes }
+        let inner = Inner { issuer, source, metrics, state: Mutex::default(), fetch_lock: Arc::default() };
+        Self { inner: Arc::new(inner), clock, lifetimes }
     }
 
-    /// The key for a token with this `kid` and algorithm.
+    /// Finds the key for a token with this `kid` and algorithm. Fetches the keys if necessary.
     pub async fn find(&self, kid: Option<&str>, algorithm: JwsAlgorithm) -> Result<Arc<DecodingKey>, Refusal> {
         let request = KeyRequest { kid, algorithm, arrived_at: self.clock.since_boot() };
         loop {
             if let Some(result) = self.find_cached(request) {
                 return result;
             }
-            let fetch_lock = self.shared.fetch_lock.clone().lock_owned().await;
+            let fetch_lock = self.inner.fetch_lock.clone().lock_owned().await;
             // The previous holder of the lock may have fetched the key.
             let now = self.clock.since_boot();
-            let Lookup::Miss { unknown_kid } = self.shared.state().look_up(self.lifetimes, now, request) else {
+            let Lookup::Miss { unknown_kid } = self.inner.state().look_up(self.lifetimes, now, request) else {
                 continue;
             };
             if unknown_kid {
-                self.shared.state().fetched_for_unknown_kid_at = Some(now);
+                self.inner.state().fetched_for_unknown_kid_at = Some(now);
             }
             if self.spawn_fetch(now, fetch_lock).await.is_err() {
                 return Err(Reason::HumanIssuerUnavailable.into());
@@ -122,28 +122,28 @@ impl<S: KeySource> KeyCache<S> {
         }
     }
 
-    /// Fetches in a task, so that the fetch continues if the request is cancelled.
+    /// Fetches the keys in a task, so that the fetch continues if the request is cancelled.
     fn spawn_fetch(&self, now: Duration, fetch_lock: OwnedMutexGuard<()>) -> JoinHandle<()> {
-        let (shared, clock) = (self.shared.clone(), self.clock.clone());
+        let (inner, clock) = (self.inner.clone(), self.clock.clone());
         tokio::spawn(async move {
-            shared.fetch(now, clock.as_ref()).await;
+            inner.fetch(now, clock.as_ref()).await;
             drop(fetch_lock);
         })
     }
 
     /// Starts a fetch without waiting for it, unless one is running or has just succeeded.
     fn refresh_in_background(&self, request: KeyRequest) {
-        let Ok(fetch_lock) = self.shared.fetch_lock.clone().try_lock_owned() else { return };
+        let Ok(fetch_lock) = self.inner.fetch_lock.clone().try_lock_owned() else { return };
         let now = self.clock.since_boot();
-        let lookup = self.shared.state().look_up(self.lifetimes, now, request);
+        let lookup = self.inner.state().look_up(self.lifetimes, now, request);
         if matches!(lookup, Lookup::StaleHit(_)) {
             drop(self.spawn_fetch(now, fetch_lock));
         }
     }
 
-    /// The result if no fetch is needed.
+    /// The result from the cache; `None` if a fetch is needed.
     fn find_cached(&self, request: KeyRequest) -> Option<Result<Arc<DecodingKey>, Refusal>> {
-        let lookup = self.shared.state().look_up(self.lifetimes, self.clock.since_boot(), request);
+        let lookup = self.inner.state().look_up(self.lifetimes, self.clock.since_boot(), request);
         match lookup {
             Lookup::Hit(key) => Some(Ok(key)),
             Lookup::StaleHit(key) => {
@@ -156,11 +156,11 @@ impl<S: KeySource> KeyCache<S> {
     }
 }
 
-impl<S: KeySource> Shared<S> {
+impl<S: KeySource> Inner<S> {
     async fn fetch(&self, began_at: Duration, clock: &dyn Clock) {
-        let fetched = self.source.fetch().await;
+        let result = self.source.fetch().await;
         let mut state = self.state();
-        match fetched {
+        match result {
             Ok(keys) => {
                 self.metrics.record_success();
                 tracing::debug!(issuer = self.issuer, keys = keys.len(), "fetched the issuer's keys");
@@ -182,7 +182,7 @@ impl<S: KeySource> Shared<S> {
     }
 }
 
-impl<S> Shared<S> {
+impl<S> Inner<S> {
     fn state(&self) -> MutexGuard<'_, CacheState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -192,11 +192,11 @@ impl CacheState {
     fn look_up(&self, lifetimes: CacheLifetimes, now: Duration, request: KeyRequest) -> Lookup {
         let KeyRequest { kid, algorithm, arrived_at } = request;
         let is_within = |span: Duration, at: Option<Duration>| at.is_some_and(|at| now.saturating_sub(at) < span);
-        // Keys whose fetch began after the request arrived are new enough for it, however long the fetch took.
+        // Keys whose fetch began after the arrival of the request are current enough for it, even after a long fetch.
         let is_younger = |age: Duration, began: Duration| began >= arrived_at || now.saturating_sub(began) < age;
         let usable = self.keys.as_ref().filter(|(_, began)| is_younger(lifetimes.max_age, *began));
         let Some((keys, began)) = usable else {
-            // A fetch that failed after the request arrived answers it.
+            // If a fetch failed after the arrival of the request, the request does not start another one.
             let failed = self.failed_at.is_some_and(|at| at >= arrived_at) || is_within(RETRY_INTERVAL, self.failed_at);
             return if failed {
                 Lookup::Rejected(Reason::HumanIssuerUnavailable)
@@ -210,12 +210,12 @@ impl CacheState {
             return Lookup::Miss { unknown_kid: false };
         }
         match keys.find(kid, algorithm) {
-            KeyMatch::Found(key) if is_due => Lookup::StaleHit(key),
-            KeyMatch::Found(key) => Lookup::Hit(key),
+            KeyMatch::Unique(key) if is_due => Lookup::StaleHit(key),
+            KeyMatch::Unique(key) => Lookup::Hit(key),
             KeyMatch::Unusable => Lookup::Rejected(Reason::HumanTokenInvalid),
             KeyMatch::Unknown if *began >= arrived_at => Lookup::Rejected(Reason::HumanTokenInvalid),
             KeyMatch::Unknown if is_within(UNKNOWN_KID_INTERVAL, self.fetched_for_unknown_kid_at) => {
-                // If the fetch for an unknown key failed, whether the issuer has this key is unknown.
+                // If the last fetch for an unknown `kid` failed, the issuer may have the requested key.
                 let fetch_failed = self.failed_at >= self.fetched_for_unknown_kid_at;
                 Lookup::Rejected(if fetch_failed { Reason::HumanIssuerUnavailable } else { Reason::HumanTokenInvalid })
             }

@@ -1,7 +1,7 @@
 //! Fetches the keys of an issuer: by OpenID Connect Discovery, from a URL, or from a file.
 //!
-//! A fetch is bounded in time and memory, whatever the server sends. Redirects are not followed: keys come only from the
-//! configured location or from the one in the discovery document at the issuer's URL.
+//! Invariants: a fetch is bounded in time and memory, and keys come only from the configured location or from the `jwks_uri`
+//! in the discovery document below the issuer's URL. Redirects are not followed.
 
 use super::{jwk_set::JwkSet, key_cache::KeySource};
 use reqwest::{Certificate, Client, StatusCode, Url, header, redirect::Policy};
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use std::{fmt::Display, net::IpAddr, path::PathBuf, time::Duration};
 use tokio::io::AsyncReadExt;
 
-/// Timeout of one fetch, discovery included.
+/// Timeout of one fetch, including discovery.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Timeout of a TCP connection and its TLS handshake.
@@ -48,7 +48,7 @@ pub enum KeySourceError {
     Malformed {
         /// The URL or file.
         location: String,
-        /// What is wrong with it.
+        /// Why it is invalid.
         error: String,
     },
     /// The fetch exceeded [`FETCH_TIMEOUT`].
@@ -62,12 +62,12 @@ pub enum KeySourceError {
         /// The system's error.
         error: std::io::Error,
     },
-    /// The configured file has no certificates, or those of the system cannot be loaded.
+    /// The configured file contains no certificates, or the system's certificates cannot be loaded.
     #[error("{0}")]
     Certificates(String),
 }
 
-/// Where the keys of an issuer are.
+/// The location from which the keys of an issuer are fetched.
 pub enum KeyLocation {
     /// At the `jwks_uri` of the issuer's discovery document.
     Discovery {
@@ -102,34 +102,34 @@ struct DiscoveryDocument {
 
 impl KeySource for KeyLocation {
     async fn fetch(&self) -> Result<JwkSet, impl Display + Send> {
-        tokio::time::timeout(FETCH_TIMEOUT, self.read()).await.unwrap_or(Err(KeySourceError::TimedOut))
+        tokio::time::timeout(FETCH_TIMEOUT, self.fetch_keys()).await.unwrap_or(Err(KeySourceError::TimedOut))
     }
 }
 
 impl KeyLocation {
-    async fn read(&self) -> Result<JwkSet, KeySourceError> {
+    async fn fetch_keys(&self) -> Result<JwkSet, KeySourceError> {
         let (location, json) = match self {
             Self::Discovery { issuer, client } => {
-                let url = client.discover(issuer).await?;
-                (url.to_string(), client.get(&url).await?)
+                let url = client.discover_jwks_uri(issuer).await?;
+                (url.to_string(), client.fetch_document(&url).await?)
             }
-            Self::Url { url, client } => (url.to_string(), client.get(url).await?),
+            Self::Url { url, client } => (url.to_string(), client.fetch_document(url).await?),
             Self::File(path) => (path.display().to_string(), read_file(path).await?),
         };
         JwkSet::parse(&json).map_err(|error| KeySourceError::Malformed { location, error: error.to_string() })
     }
 
-    /// Checks a file at start-up. URLs are not checked, because the issuer may be unavailable at that time.
+    /// Checks at start-up that a file can be read. URLs are not checked, because the issuer may be unavailable at that time.
     pub async fn validate(&self) -> Result<(), KeySourceError> {
         match self {
-            Self::File(_) => self.read().await.map(drop),
+            Self::File(_) => self.fetch_keys().await.map(drop),
             Self::Discovery { .. } | Self::Url { .. } => Ok(()),
         }
     }
 }
 
 impl JwksClient {
-    /// A client that trusts the certificate authorities in this PEM file, or without it those of the system.
+    /// Creates a client that trusts the certificate authorities in this PEM file. Without a file, it trusts the system's.
     pub fn new(authorities: Option<&[u8]>, allow_http_on_loopback: bool) -> Result<Self, KeySourceError> {
         let mut builder = Client::builder()
             .redirect(Policy::none())
@@ -149,10 +149,10 @@ impl JwksClient {
         Ok(Self { http, allow_http_on_loopback })
     }
 
-    async fn discover(&self, issuer: &str) -> Result<Url, KeySourceError> {
+    async fn discover_jwks_uri(&self, issuer: &str) -> Result<Url, KeySourceError> {
         let location = format!("{}{DISCOVERY_PATH}", issuer.trim_end_matches('/'));
         let malformed = |error: &str| KeySourceError::Malformed { location: location.clone(), error: error.to_owned() };
-        let json = self.get(&location.parse().map_err(|_| malformed("not a URL"))?).await?;
+        let json = self.fetch_document(&location.parse().map_err(|_| malformed("not a URL"))?).await?;
         let document = serde_json::from_slice(&json);
         let DiscoveryDocument { issuer: document_issuer, jwks_uri } =
             document.map_err(|_| malformed("must be JSON with `issuer` and `jwks_uri`"))?;
@@ -167,7 +167,7 @@ impl JwksClient {
         }
     }
 
-    async fn get(&self, url: &Url) -> Result<Vec<u8>, KeySourceError> {
+    async fn fetch_document(&self, url: &Url) -> Result<Vec<u8>, KeySourceError> {
         let unreachable =
             |error: reqwest::Error| KeySourceError::Unreachable { url: url.clone(), error: root_cause(&error) };
         let request = self.http.get(url.clone()).header(header::ACCEPT, "application/json");
@@ -188,19 +188,19 @@ impl JwksClient {
 
 fn is_http_on_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-    url.scheme() == "http" && (host == "localhost" || host.parse().is_ok_and(|at: IpAddr| at.is_loopback()))
+    url.scheme() == "http" && (host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback()))
 }
 
 async fn read_file(path: &PathBuf) -> Result<Vec<u8>, KeySourceError> {
-    let failed = |error| KeySourceError::File { path: path.clone(), error };
-    let file = tokio::fs::File::open(path).await.map_err(failed)?;
+    let file_error = |error| KeySourceError::File { path: path.clone(), error };
+    let file = tokio::fs::File::open(path).await.map_err(file_error)?;
     let mut json = Vec::new();
     let limit = u64::try_from(MAX_DOCUMENT_SIZE + 1).unwrap_or(u64::MAX);
-    file.take(limit).read_to_end(&mut json).await.map_err(failed)?;
+    file.take(limit).read_to_end(&mut json).await.map_err(file_error)?;
     if json.len() > MAX_DOCUMENT_SIZE { Err(KeySourceError::TooLarge(path.display().to_string())) } else { Ok(json) }
 }
 
-/// The innermost error; the outer ones repeat the URL.
+/// The innermost cause of an error. The outer errors repeat the URL.
 fn root_cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(inner) = cause.source() {

@@ -1,9 +1,9 @@
 //! Verification of the tokens of human users.
 //!
-//! [`HumanTokenVerifier`] looks up the issuer that a token names and verifies the token with the keys of that issuer: the
-//! operator key, or an [`Issuer`] of the platform, whose keys come from [`key_source`] and are cached by [`key_cache`].
-//! `http` authenticates bearer tokens with it; `app` configures the issuers. Invariant: there is no fallback to the keys of
-//! another issuer, and if the keys are unavailable the token is rejected with a reason that says so.
+//! [`HumanTokenVerifier`] selects the issuer by the `iss` of a token, and verifies the token with the keys of that issuer: the
+//! operator key, or the keys of a configured [`Issuer`], which [`key_source`] fetches and [`key_cache`] caches. `http`
+//! authenticates bearer tokens with it; `app` configures the issuers. Invariant: keys of another issuer are never used. If the
+//! keys are unavailable, the token is rejected with the reason `human_issuer_unavailable`.
 
 mod claims;
 mod issuer;
@@ -35,11 +35,11 @@ pub struct HumanTokenVerifier {
 impl HumanTokenVerifier {
     /// A verifier that accepts tokens of these issuers, and of the operator key if it is enabled.
     pub fn new(operator_key: Option<Arc<OperatorKey>>, issuers: Vec<Issuer>) -> Self {
-        let issuers = issuers.into_iter().map(|issuer| (issuer.url().to_owned(), issuer)).collect();
+        let issuers = issuers.into_iter().map(|issuer| (issuer.iss().to_owned(), issuer)).collect();
         Self { operator_key, issuers }
     }
 
-    /// Verifies a token; returns the human user that it identifies.
+    /// Verifies a token. Returns the human user that it identifies.
     pub async fn verify(&self, token: &str, now: Timestamp) -> Result<Human, Refusal> {
         let token = UnverifiedToken::parse(token).ok_or(Reason::HumanTokenInvalid)?;
         if token.issuer() == operator_key::ISSUER {

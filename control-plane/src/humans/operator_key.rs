@@ -1,4 +1,4 @@
-//! The operator key: signs tokens of human users until an issuer of the platform is configured.
+//! The operator key, which signs tokens of human users until an issuer is configured.
 
 use crate::{
     domain::{agent::Owner, caller::Human},
@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 use std::{io, path::Path, time::Duration};
 use zeroize::Zeroizing;
 
-/// The `iss` of its tokens.
+/// The `iss` of tokens that the operator key signs.
 pub(super) const ISSUER: &str = "urn:countersign:operator";
 
-/// The `aud` of its tokens: the control plane that has the key, whatever its URL.
+/// The `aud` of tokens that the operator key signs. The value does not depend on the URL of the control plane.
 const AUDIENCE: &str = "urn:countersign:control-plane";
 
 /// Why the operator key cannot be used.
@@ -45,12 +45,12 @@ pub enum OperatorKeyError {
     /// The settings disable the operator key; the text says why.
     #[error("{0}")]
     Disabled(&'static str),
-    /// The cryptographic library failed.
+    /// The cryptographic library returned an error.
     #[error("the operator key cannot sign")]
     Crypto,
 }
 
-/// The private key in a file beside the embedded database.
+/// The operator key: a P-256 key pair from a file in the data directory.
 pub struct OperatorKey {
     private: EncodingKey,
     public: DecodingKey,
@@ -80,14 +80,14 @@ impl OperatorKey {
         Self::read(path)
     }
 
-    /// Reads the key of a server that has started before.
+    /// Reads the key. Fails if the file does not exist.
     pub fn read(path: &Path) -> Result<Self, OperatorKeyError> {
-        let file = || std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
+        let path_text = || std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
         let pem = std::fs::read_to_string(path).map(Zeroizing::new).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => OperatorKeyError::Missing(file()),
-            _ => OperatorKeyError::File { path: file(), error },
+            io::ErrorKind::NotFound => OperatorKeyError::Missing(path_text()),
+            _ => OperatorKeyError::File { path: path_text(), error },
         })?;
-        let secret = SecretKey::from_pkcs8_pem(&pem).map_err(|_| OperatorKeyError::Malformed(file()))?;
+        let secret = SecretKey::from_pkcs8_pem(&pem).map_err(|_| OperatorKeyError::Malformed(path_text()))?;
         let private = secret.to_pkcs8_der().map_err(|_| OperatorKeyError::Crypto)?;
         Ok(Self {
             private: EncodingKey::from_ec_der(private.as_bytes()),
@@ -115,10 +115,10 @@ impl OperatorKey {
         token.map(SecretString::from).map_err(|_| OperatorKeyError::Crypto)
     }
 
-    /// Verifies a token; returns the human user that it identifies.
+    /// Verifies a token. Returns the human user that it identifies.
     pub fn verify(&self, token: &str, now: Timestamp) -> Result<Human, Refusal> {
         let mut validation = Validation::new(Algorithm::ES256);
-        validation.validate_exp = false; // checked below, by the injected clock
+        validation.validate_exp = false; // checked below, with the injected clock
         validation.leeway = 0;
         validation.set_audience(&[AUDIENCE]);
         validation.set_issuer(&[ISSUER]);
@@ -133,6 +133,6 @@ impl OperatorKey {
         if now >= expires_at {
             return Err(Refusal { reason: Reason::HumanTokenExpired, expired_at: Some(expires_at) });
         }
-        Ok(Human { owner: Owner { issuer: iss, subject: sub }, admin })
+        Ok(Human { identity: Owner { issuer: iss, subject: sub }, is_admin: admin })
     }
 }

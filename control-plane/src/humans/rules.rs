@@ -1,25 +1,25 @@
-//! What an issuer's tokens must satisfy.
+//! The rules that the tokens of an issuer must satisfy.
 
 use super::jwk_set::JwsAlgorithm;
 
-/// The configuration of an issuer.
+/// The rules for the tokens of one issuer.
 #[derive(Debug, Clone)]
 pub struct IssuerRules {
-    /// The exact `iss` of its tokens.
+    /// The exact `iss` of the tokens.
     pub issuer: String,
-    /// The value that the `aud` of its tokens must be or contain.
+    /// The value that the `aud` of the tokens must be or contain.
     pub audience: String,
     /// The accepted signature algorithms.
     pub algorithms: Vec<JwsAlgorithm>,
-    /// The claim of administrators; `None`: the issuer has no administrators.
+    /// The claim that identifies administrators. `None` if the issuer has no administrators.
     pub admin: Option<AdminClaim>,
 }
 
 /// The claim that identifies administrators.
 #[derive(Debug, Clone)]
 pub struct AdminClaim {
-    /// The name of the claim, or a path with dots.
+    /// The name of the claim, or a path with dots to a nested claim.
     pub name: String,
-    /// The value that the claim must be or contain; empty: `true`.
+    /// The value that the claim must have or contain. Empty: the claim must be `true`.
     pub value: String,
 }

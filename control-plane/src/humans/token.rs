@@ -1,4 +1,4 @@
-//! Parsing of a human user's token before its signature is verified: its format, and the issuer that it names.
+//! Parses the header and the `iss` of a human user's token, before its signature is verified.
 
 use super::jwk_set::JwsAlgorithm;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -6,10 +6,10 @@ use jsonwebtoken::Header;
 use serde::Deserialize;
 
 /// Maximum length of a token in bytes.
-const MAX_LENGTH: usize = 16 * 1024;
+const MAX_TOKEN_LENGTH: usize = 16 * 1024;
 
-/// Accepted values of `typ`, if present: ID tokens and access tokens (RFC 9068). Other types, such as logout tokens, are
-/// signed with the same keys for another purpose.
+/// Accepted values of the header `typ`, which may be absent: ID tokens and access tokens (RFC 9068). Issuers sign other types,
+/// such as logout tokens, with the same keys for another purpose.
 const ACCEPTED_TYPES: [&str; 2] = ["jwt", "at+jwt"];
 
 /// A well-formed token whose signature is not verified.
@@ -20,7 +20,7 @@ pub struct UnverifiedToken<'a> {
     kid: Option<String>,
 }
 
-/// A duplicate `iss` is an error, because parsers differ in which of the two they use.
+/// The claim `iss`. A duplicate is an error, because parsers differ in which of the two values they use.
 #[derive(Deserialize)]
 struct IssuerClaim {
     iss: String,
@@ -29,7 +29,7 @@ struct IssuerClaim {
 impl<'a> UnverifiedToken<'a> {
     /// Parses the header and the issuer; `None` if the token cannot be valid.
     pub fn parse(text: &'a str) -> Option<Self> {
-        if text.len() > MAX_LENGTH {
+        if text.len() > MAX_TOKEN_LENGTH {
             return None;
         }
         let mut parts = text.split('.');
@@ -120,12 +120,12 @@ mod tests {
         {
             assert_eq!(parse(payload), None, "{payload}");
         }
-        assert_eq!(parse(&format!(r#"{{"iss":"a","x":"{}"}}"#, "x".repeat(MAX_LENGTH))), None);
-        let good = token(&header, r#"{"iss":"a"}"#);
-        for bad in
-            [format!("{good}.x"), good.replacen('.', "", 1), format!(".{good}"), format!("{good}=")[1..].to_owned()]
+        assert_eq!(parse(&format!(r#"{{"iss":"a","x":"{}"}}"#, "x".repeat(MAX_TOKEN_LENGTH))), None);
+        let valid = token(&header, r#"{"iss":"a"}"#);
+        for malformed in
+            [format!("{valid}.x"), valid.replacen('.', "", 1), format!(".{valid}"), format!("{valid}=")[1..].to_owned()]
         {
-            assert!(UnverifiedToken::parse(&bad).is_none(), "{bad}");
+            assert!(UnverifiedToken::parse(&malformed).is_none(), "{malformed}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The master key. It encrypts private keys and secrets at rest; challenge keys and audit keys are derived from it.
+//! The master key, which encrypts private keys and secrets at rest, and from which challenge keys and audit keys are derived.
 
 use crate::domain::{audit::chain::AuditKeys, challenge::ChallengeKeys};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
@@ -7,8 +7,8 @@ use sha2::{Digest, Sha256};
 use std::{fmt, path::Path};
 use zeroize::Zeroizing;
 
-/// Length in bytes.
-const LEN: usize = 32;
+/// Length of the master key in bytes.
+const MASTER_KEY_LENGTH: usize = 32;
 
 /// Why the master key cannot be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -32,8 +32,8 @@ pub enum MasterKeyError {
     },
 }
 
-/// 32 secret bytes.
-pub struct MasterKey(Zeroizing<[u8; LEN]>);
+/// The 32 secret bytes of the master key. Dropping the key overwrites its memory.
+pub struct MasterKey(Zeroizing<[u8; MASTER_KEY_LENGTH]>);
 
 impl MasterKey {
     /// Parses the value of `secrets.master_key`: 64 hex characters.
@@ -42,52 +42,52 @@ impl MasterKey {
     }
 
     fn parse(text: &str, source: impl FnOnce() -> String) -> Result<Self, MasterKeyError> {
-        let mut bytes = Zeroizing::new([0; LEN]);
+        let mut bytes = Zeroizing::new([0; MASTER_KEY_LENGTH]);
         hex::decode_to_slice(text.trim(), bytes.as_mut()).map_err(|_| MasterKeyError::Malformed(source()))?;
         Ok(Self(bytes))
     }
 
     /// Reads the key from a file. If the file does not exist, generates a key and creates the file with mode 0600.
     pub fn from_file(path: &Path, rng: &dyn Rng) -> Result<Self, MasterKeyError> {
-        let failed = |error| MasterKeyError::File { path: path.display().to_string(), error };
+        let file_error = |error| MasterKeyError::File { path: path.display().to_string(), error };
         match std::fs::read_to_string(path) {
             Ok(text) => Self::parse(&Zeroizing::new(text), || path.display().to_string()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let mut bytes = Zeroizing::new([0; LEN]);
+                let mut bytes = Zeroizing::new([0; MASTER_KEY_LENGTH]);
                 rng.fill(bytes.as_mut());
                 let text = Zeroizing::new(hex::encode(bytes.as_ref()));
-                crate::files::write_secret(path, text.as_bytes()).map_err(failed)?;
+                crate::files::write_secret(path, text.as_bytes()).map_err(file_error)?;
                 Ok(Self(bytes))
             }
-            Err(error) => Err(failed(error)),
+            Err(error) => Err(file_error(error)),
         }
     }
 
-    /// Identifies the key without revealing it.
+    /// A hash that identifies the key and does not reveal it.
     pub fn fingerprint(&self) -> String {
         let digest = Sha256::new().chain_update(b"countersign master key v1").chain_update(self.0.as_ref()).finalize();
         hex::encode(&digest[..16])
     }
 
-    /// The keys that authenticate challenges.
+    /// Derives the keys that authenticate challenges.
     pub fn challenge_keys(&self) -> ChallengeKeys {
         ChallengeKeys::derive(self.0.as_ref())
     }
 
-    /// The keys that authenticate audit entries.
+    /// Derives the keys that authenticate audit entries.
     pub fn audit_keys(&self) -> AuditKeys {
         AuditKeys::derive(self.0.as_ref())
     }
 
     /// Encrypts `plain`. Decryption needs the same `label`, which is authenticated and not encrypted.
     pub fn seal(&self, label: &str, plain: &[u8], rng: &dyn Rng) -> Option<Vec<u8>> {
-        let mut nonce = [0; NONCE_LEN];
-        rng.fill(&mut nonce);
+        let mut nonce_bytes = [0; NONCE_LEN];
+        rng.fill(&mut nonce_bytes);
         let mut sealed = plain.to_vec();
         let key = self.cipher()?;
-        let nonce_used = Nonce::assume_unique_for_key(nonce);
-        key.seal_in_place_append_tag(nonce_used, Aad::from(label.as_bytes()), &mut sealed).ok()?;
-        Some([&nonce[..], &sealed].concat())
+        let nonce = Nonce::assume_unique_for_key(nonce_bytes);
+        key.seal_in_place_append_tag(nonce, Aad::from(label.as_bytes()), &mut sealed).ok()?;
+        Some([&nonce_bytes[..], &sealed].concat())
     }
 
     /// Decrypts the output of [`Self::seal`]; `None` if the key or the label differs, or the data is damaged.

@@ -12,16 +12,16 @@ use p256::pkcs8::EncodePrivateKey;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
 
-/// The most keys that one transaction needs: the first signing key of a deployment and the next one.
+/// Maximum number of new keys in one transaction: the first transaction of a deployment needs a signing key and a next key.
 const KEYS_PER_TRANSACTION: usize = 2;
 
-/// Attempts to load the signing key, in case it is revoked between two reads.
+/// Maximum number of attempts to load the signing key. An attempt fails if the key is revoked between two reads.
 const LOAD_ATTEMPTS: usize = 3;
 
-/// Why no key can sign.
+/// Why a signing key cannot be generated, loaded or used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyringError {
-    /// The database.
+    /// The database returned an error.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A stored key cannot be decrypted with the master key.
@@ -30,7 +30,7 @@ pub enum KeyringError {
     /// No key is active.
     #[error("there is no active signing key")]
     NoKey,
-    /// The cryptographic library refused.
+    /// The cryptographic library returned an error.
     #[error("signing failed")]
     Crypto,
 }
@@ -44,11 +44,11 @@ impl StoreFailure for KeyringError {
     }
 }
 
-/// Generates and decrypts signing keys. Which key signs is read from the database for each token, so that all replicas
-/// agree.
+/// Generates and decrypts signing keys. The current key is read from the database for each token, so that all replicas sign
+/// with the same key.
 pub struct Keyring {
     master: MasterKey,
-    /// The key used last, so that it is not decrypted for each token.
+    /// The most recently used key, so that it is not decrypted for each token.
     cached: Mutex<Option<Arc<TokenSigner>>>,
 }
 
@@ -73,7 +73,7 @@ impl Keyring {
         Self { master, cached: Mutex::default() }
     }
 
-    /// Identifies the master key without revealing it.
+    /// A hash that identifies the master key and does not reveal it.
     pub fn fingerprint(&self) -> String {
         self.master.fingerprint()
     }
@@ -83,13 +83,14 @@ impl Keyring {
         for _ in 0..LOAD_ATTEMPTS {
             let ring = signing_keys::load_ring(conn).await?;
             let key = ring.signing_key(now).ok_or(KeyringError::NoKey)?;
-            if let Some(cached) = self.cached().as_ref().filter(|cached| cached.kid == key.kid) {
+            if let Some(cached) = self.lock_cache().as_ref().filter(|cached| cached.kid == key.kid) {
                 return Ok(cached.clone());
             }
-            // Missing if the key was just revoked: at READ COMMITTED, PostgreSQL shows that within a transaction.
+            // The row is missing if the key was revoked after the read above: at READ COMMITTED, PostgreSQL shows a concurrent
+            // commit within this transaction.
             if let Some(sealed) = signing_keys::find_sealed_private(conn, &key.kid).await? {
                 let signer = Arc::new(self.open(key, &sealed)?);
-                *self.cached() = Some(signer.clone());
+                *self.lock_cache() = Some(signer.clone());
                 return Ok(signer);
             }
         }
@@ -137,7 +138,7 @@ impl Keyring {
         Ok(TokenSigner { kid: key.kid.clone(), header, private: EncodingKey::from_ec_der(&private) })
     }
 
-    fn cached(&self) -> MutexGuard<'_, Option<Arc<TokenSigner>>> {
+    fn lock_cache(&self) -> MutexGuard<'_, Option<Arc<TokenSigner>>> {
         // The value is replaced as a whole, so it is valid even if a thread panicked while holding the lock.
         self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }

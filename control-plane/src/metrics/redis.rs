@@ -1,4 +1,4 @@
-//! Metrics of Redis. Without a Redis, none of their series exist.
+//! Metrics of Redis, whose series exist only if a Redis is configured.
 
 use super::{FAILED, MetricFactory, OK};
 use prometheus::{IntCounterVec, IntGaugeVec};
@@ -13,9 +13,9 @@ pub struct RedisMetrics {
 /// The result of a request to Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RedisOutcome {
-    /// Redis answered.
+    /// Redis returned a reply.
     Succeeded,
-    /// Redis did not answer in time.
+    /// Redis returned no reply in time.
     TimedOut,
     /// Redis returned an error, or the connection broke.
     Failed,

@@ -7,7 +7,7 @@ use prometheus::{HistogramVec, IntCounterVec};
 #[derive(Clone)]
 pub struct StoreMetrics {
     transactions: IntCounterVec,
-    /// Seconds of a transaction, the wait for a connection included.
+    /// Duration of a transaction in seconds, including the wait for a connection.
     seconds: HistogramVec,
     connection_wait: HistogramVec,
 }
@@ -19,7 +19,7 @@ pub enum TransactionOutcome {
     Read,
     /// A write transaction was committed.
     Committed,
-    /// A write transaction was rolled back, by decision or after an error.
+    /// A write transaction was rolled back, intentionally or after an error.
     RolledBack,
     /// A write transaction conflicted with another one and is repeated.
     Rerun,
@@ -40,7 +40,7 @@ impl TransactionOutcome {
     }
 
     /// The possible outcomes of a kind of transaction.
-    const fn of(kind: TransactionKind) -> &'static [Self] {
+    const fn possible_for(kind: TransactionKind) -> &'static [Self] {
         match kind {
             TransactionKind::Read => &[Self::Read, Self::Failed],
             TransactionKind::Write => &[Self::Committed, Self::RolledBack, Self::Rerun, Self::Failed],
@@ -71,15 +71,15 @@ impl StoreMetrics {
     pub(super) fn new(factory: &MetricFactory) -> prometheus::Result<Self> {
         let labels = ["backend", "kind", "result"];
         let (seconds, wait) =
-            ("Seconds of a transaction, the wait for a connection included", "Seconds of the wait for a connection");
+            ("Seconds of a transaction, including the wait for a connection", "Seconds of the wait for a connection");
         Ok(Self {
             transactions: factory.counter_vec(
                 "store_transactions_total",
                 "Transactions by backend, kind and result",
                 &labels,
             )?,
-            seconds: factory.seconds("store_transaction_duration_seconds", seconds, &labels[..2])?,
-            connection_wait: factory.seconds("store_connection_wait_seconds", wait, &["pool"])?,
+            seconds: factory.duration_histogram("store_transaction_duration_seconds", seconds, &labels[..2])?,
+            connection_wait: factory.duration_histogram("store_connection_wait_seconds", wait, &["pool"])?,
         })
     }
 
@@ -89,7 +89,7 @@ impl StoreMetrics {
         self.seconds.with_label_values(&[backend, kind.as_str()]).observe(seconds);
     }
 
-    /// Records how long a transaction waited for a connection, whether it got one or not.
+    /// Records the time that a transaction waited for a connection, successfully or not.
     pub fn record_connection_wait(&self, kind: TransactionKind, seconds: f64) {
         self.connection_wait.with_label_values(&[kind.as_str()]).observe(seconds);
     }
@@ -97,7 +97,7 @@ impl StoreMetrics {
     /// Creates the series of this backend.
     pub fn initialize(&self, backend: &str) {
         for kind in [TransactionKind::Read, TransactionKind::Write] {
-            for outcome in TransactionOutcome::of(kind) {
+            for outcome in TransactionOutcome::possible_for(kind) {
                 self.transactions.with_label_values(&[backend, kind.as_str(), outcome.as_str()]);
             }
             self.seconds.with_label_values(&[backend, kind.as_str()]);

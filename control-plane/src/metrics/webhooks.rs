@@ -14,7 +14,7 @@ pub struct WebhookMetrics {
     pub seconds: Histogram,
     /// Deliveries that are not finished.
     pub pending: IntGauge,
-    /// Since when the oldest due delivery has been waiting, in Unix seconds; 0 if none is due.
+    /// When the oldest due delivery became due, in Unix seconds; 0 if none is due.
     pub oldest_due: Gauge,
 }
 
@@ -29,14 +29,15 @@ impl WebhookMetrics {
         for result in [Self::DELIVERED, Self::DEAD] {
             deliveries.with_label_values(&[result]);
         }
-        let seconds = factory.seconds("webhook_attempt_duration_seconds", "Seconds of a delivery attempt", &[])?;
-        let oldest_due = "Since when the oldest due delivery has been waiting; 0 if none is due";
+        let seconds =
+            factory.duration_histogram("webhook_attempt_duration_seconds", "Seconds of a delivery attempt", &[])?;
+        let oldest_due = "When the oldest due delivery became due, in Unix seconds; 0 if none is due";
         Ok(Self {
             attempts,
             deliveries,
             seconds: seconds.with_label_values::<&str>(&[]),
             pending: factory.gauge("webhook_deliveries_pending", "Deliveries that are not finished")?,
-            oldest_due: factory.timestamp("webhook_oldest_due", oldest_due)?,
+            oldest_due: factory.timestamp_gauge("webhook_oldest_due", oldest_due)?,
         })
     }
 

@@ -52,8 +52,8 @@ pub struct ContextParts {
     pub dispatcher_wakeup: Arc<Notify>,
 }
 
-/// Dependencies of the operations. The fields are private to this module tree, so that handlers can only use the database
-/// through operations.
+/// Dependencies of the operations. The fields are private to `operations`, so that handlers can use the database only through
+/// operations.
 pub struct Context {
     pub(super) store: Store,
     pub(super) keyring: Arc<Keyring>,

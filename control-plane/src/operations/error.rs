@@ -34,7 +34,7 @@ pub enum OperationError {
     /// The signature is malformed or wrong.
     #[error("invalid signature")]
     InvalidSignature,
-    /// A resource that the request names does not exist.
+    /// A resource in the request does not exist.
     #[error("not found: {0:?}")]
     NotFound(NotFound),
     /// The request conflicts with the current state.

@@ -7,7 +7,7 @@ use crate::{
         audit::Initiator,
         idempotency::{IdempotentRequest, RequestFingerprint, StoredResponse},
     },
-    store::{StoreError, Write, idempotency},
+    store::{StoreError, WriteTransaction, idempotency},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -42,10 +42,13 @@ impl<T, R: Serialize + DeserializeOwned> IdempotentReply<T, R> {
 impl<T, R: Serialize + DeserializeOwned> IdempotencyGuard<T, R> {
     /// Returns the stored response if the request was completed before. Must be the first query of the transaction, so that
     /// a concurrent request with the same fingerprint waits until this transaction ends.
-    pub(in crate::operations) async fn stored_response(&self, tx: &mut Write) -> Result<Option<R>, OperationError> {
+    pub(in crate::operations) async fn stored_response(
+        &self,
+        tx: &mut WriteTransaction,
+    ) -> Result<Option<R>, OperationError> {
         let Some(fingerprint) = &self.fingerprint else { return Ok(None) };
         let now = tx.now();
-        match idempotency::claim(tx.conn(), fingerprint, now).await? {
+        match idempotency::claim_key(tx.conn(), fingerprint, now).await? {
             StoredResponse::New => Ok(None),
             StoredResponse::Completed(response) => {
                 let stored = serde_json::from_str(&response).map_err(|_| StoreError::Corrupt("response"))?;
@@ -56,7 +59,11 @@ impl<T, R: Serialize + DeserializeOwned> IdempotencyGuard<T, R> {
     }
 
     /// Converts the result to the response body and stores the body.
-    pub(in crate::operations) async fn store_response(&self, tx: &mut Write, result: &T) -> Result<R, OperationError> {
+    pub(in crate::operations) async fn store_response(
+        &self,
+        tx: &mut WriteTransaction,
+        result: &T,
+    ) -> Result<R, OperationError> {
         let response = (self.present)(result);
         if let Some(fingerprint) = &self.fingerprint {
             let text = serde_json::to_string(&response).map_err(|_| StoreError::Corrupt("response"))?;

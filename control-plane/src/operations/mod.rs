@@ -47,5 +47,5 @@ pub use signing_keys::{list_signing_keys, published_keys, revoke_signing_key, ro
 pub use trust::{FeedbackRequest, list_trust_history, submit_feedback};
 pub use webhooks::{
     NewWebhook, ReplaySelection, WebhookChange, change_webhook, create_webhook, delete_webhook, list_deliveries,
-    list_webhooks, read_delivery, read_webhook, replay_deliveries, rotate_webhook_secret, test_webhook,
+    list_webhooks, read_delivery, read_webhook, replay_deliveries, rotate_webhook_secret, send_test_event,
 };

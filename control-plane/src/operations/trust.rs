@@ -9,12 +9,12 @@ use crate::{
         trust::{Feedback, Rating, Score, trust_score},
         webhook::event::{Event, EventData, FeedbackReceivedEvent},
     },
-    store::{self, Write, agents, services},
+    store::{self, WriteTransaction, agents, services},
 };
 use countersign_identity::{AgentId, EventId, FeedbackId, ServiceId, TrustScore};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Feedback to submit.
+/// The feedback to submit.
 #[derive(Debug)]
 pub struct FeedbackRequest {
     /// Service that gives the feedback.
@@ -40,7 +40,7 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
     let idempotency = &reply.guard(initiator, &["submit_feedback"]);
     let (id, event) = (context.new_id(FeedbackId::from_bits), context.new_id(EventId::from_bits));
     let FeedbackRequest { service, agent, score, reason, metadata } = request;
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         if let Some(response) = idempotency.stored_response(&mut tx).await? {
             return Ok(tx.commit(response).await?);
         }

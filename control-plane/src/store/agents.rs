@@ -95,11 +95,11 @@ pub async fn find_by_registration(conn: &mut Conn, registration: &Registration) 
 pub struct RoleHolderFilter {
     /// The service at which the agents hold a role.
     pub service: ServiceId,
-    /// Only holders of this role.
+    /// Only agents with this role.
     pub role: Option<RoleId>,
     /// Only agents with this status.
     pub status: Option<AgentStatus>,
-    /// The time at which the role must be unexpired.
+    /// Only agents whose role has not expired at this time.
     pub now: Timestamp,
 }
 
@@ -123,9 +123,9 @@ pub async fn list_role_holders(
 pub struct AgentState {
     /// The agent.
     pub agent: AgentId,
-    /// Its trust score.
+    /// Trust score of the agent.
     pub trust: TrustScore,
-    /// Its status and cutoff revision.
+    /// Status and cutoff revision of the agent.
     pub status: StatusWithCutoff,
 }
 

@@ -30,7 +30,7 @@ statements! { STATEMENTS:
          RETURNING agent_id, role_id, service_id, expires_at";
     LIST_ACTIVE_GRANTS = "SELECT role_id, expires_at FROM assignments WHERE agent_id = $1 AND service_id = $2 \
          AND (expires_at IS NULL OR expires_at > $3) ORDER BY role_id";
-    /// [`list_active_grants_of_agents_statement`] appends a list of agents.
+    /// [`list_active_grants_of_agents_statement`] appends a condition with a list of agents.
     LIST_ACTIVE_GRANTS_OF_AGENTS = "SELECT agent_id, role_id, expires_at FROM assignments WHERE service_id = $1 \
          AND (expires_at IS NULL OR expires_at > $2)";
     LIST_CHANGED_GRANTS = "SELECT a.service_id, a.agent_id, a.role_id, a.expires_at FROM \

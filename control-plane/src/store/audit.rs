@@ -64,7 +64,7 @@ pub async fn append(
         tracing::error!(chain, "the end of this audit chain was changed: run `audit verify`");
     }
     let before = valid.unwrap_or(last);
-    let (entry, head) = keys.append(&before, entry, initiator, now);
+    let (entry, head) = keys.build_entry(&before, entry, initiator, now);
     insert_entry(conn, &entry).await?;
     let query = sqlx::query(UPDATE_HEAD).bind(head.length).bind(head.hash).bind(head.mac).bind(chain);
     if query.execute(conn).await?.rows_affected() == 1 {
@@ -143,7 +143,7 @@ pub async fn list_chains(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
 pub struct AuditFilter {
     /// Only entries of this chain.
     pub chain: Option<AuditChain>,
-    /// Only this action.
+    /// Only entries with this action.
     pub action: Option<AuditAction>,
     /// Only entries that concern this agent.
     pub agent: Option<AgentId>,

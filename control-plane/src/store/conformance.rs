@@ -5,7 +5,10 @@ mod round_trip;
 mod sources;
 mod statements;
 
-use super::{OpenMode, Read, Store, StoreError, StoreFailure, StoreOptions, Write, deployment::Deployment, feed, row};
+use super::{
+    OpenMode, ReadTransaction, Store, StoreError, StoreFailure, StoreOptions, WriteTransaction, deployment::Deployment,
+    feed, row,
+};
 use crate::{
     domain::{
         audit::{AuditAction, Initiator, NewAuditEntry, chain::AuditKeys},
@@ -20,7 +23,7 @@ use futures_util::future::join_all;
 use std::{collections::BTreeSet, future::pending, sync::Arc, time::Duration};
 use tokio::time::timeout;
 
-/// Number of concurrent transactions: more than there are connections.
+/// Number of concurrent transactions. It is higher than the number of connections.
 const CONCURRENCY: u128 = 30;
 
 /// Maximum wait for a free connection.
@@ -78,24 +81,24 @@ fn options(master_key_fingerprint: &str) -> StoreOptions {
 }
 
 /// Inserts a text into `trust_marks`, a table with a single text column and no foreign key.
-async fn insert_text(tx: &mut Write, text: &str) -> Result<(), StoreError> {
+async fn insert_text(tx: &mut WriteTransaction, text: &str) -> Result<(), StoreError> {
     sqlx::query("INSERT INTO trust_marks (agent_id) VALUES ($1)").bind(text.to_owned()).execute(tx.conn()).await?;
     Ok(())
 }
 
 /// All texts in `trust_marks`, in order.
-async fn texts(read: &mut Read) -> Vec<String> {
+async fn read_texts(read: &mut ReadTransaction) -> Vec<String> {
     let rows = sqlx::query("SELECT agent_id FROM trust_marks ORDER BY agent_id").fetch_all(read.conn()).await.unwrap();
     rows.iter().map(|row| row::get(row, "agent_id").unwrap()).collect()
 }
 
 impl StoreFixture {
-    async fn read_both(&self) -> [Read; 2] {
+    async fn read_both(&self) -> [ReadTransaction; 2] {
         [self.first.read().await.unwrap(), self.second.read().await.unwrap()]
     }
 
     async fn delete_all_texts(&self) {
-        let work = async |mut tx: Write| {
+        let work = async |mut tx: WriteTransaction| {
             sqlx::query("DELETE FROM trust_marks").execute(tx.conn()).await.map_err(StoreError::from)?;
             tx.commit(()).await
         };
@@ -103,7 +106,7 @@ impl StoreFixture {
     }
 
     async fn commit_text(&self, text: &str) -> Result<(), StoreError> {
-        let work = async |mut tx: Write| {
+        let work = async |mut tx: WriteTransaction| {
             insert_text(&mut tx, text).await?;
             tx.commit(()).await
         };
@@ -120,45 +123,45 @@ impl StoreFixture {
 
     async fn keeps_committed_writes_and_drops_others(&self) {
         self.commit_text("kept").await.unwrap();
-        let failing = async |mut tx: Write| {
+        let failing = async |mut tx: WriteTransaction| {
             insert_text(&mut tx, "dropped").await?;
             Err(StoreError::AuditAfterRevision)
         };
         self.first.write::<(), _, _, _>("failing", failing).await.unwrap_err();
         for mut read in self.read_both().await {
-            assert_eq!(texts(&mut read).await, ["kept"]);
+            assert_eq!(read_texts(&mut read).await, ["kept"]);
         }
         self.delete_all_texts().await;
     }
 
     async fn read_sees_one_snapshot_and_cannot_write(&self) {
         let mut read = self.second.read().await.unwrap();
-        assert!(texts(&mut read).await.is_empty());
+        assert!(read_texts(&mut read).await.is_empty());
         self.commit_text("later").await.unwrap();
-        assert!(texts(&mut read).await.is_empty());
+        assert!(read_texts(&mut read).await.is_empty());
         let result = sqlx::query("INSERT INTO trust_marks (agent_id) VALUES ('x')").execute(read.conn()).await;
         assert!(StoreError::from(result.unwrap_err()).is_unwritable());
         let mut next = self.second.read().await.unwrap();
-        assert_eq!(texts(&mut next).await, ["later"]);
+        assert_eq!(read_texts(&mut next).await, ["later"]);
         self.delete_all_texts().await;
     }
 
     /// The commit fails even if the caller ignores the error of the statement.
     async fn failed_statement_prevents_the_commit(&self) {
-        let careless = async |mut tx: Write| {
+        let ignoring_error = async |mut tx: WriteTransaction| {
             insert_text(&mut tx, "one").await?;
             insert_text(&mut tx, "one").await.unwrap_err();
             insert_text(&mut tx, "two").await.unwrap_err();
             tx.commit(()).await
         };
-        self.first.write("careless", careless).await.unwrap_err();
+        self.first.write("ignoring_error", ignoring_error).await.unwrap_err();
         let mut read = self.first.read().await.unwrap();
-        assert!(texts(&mut read).await.is_empty());
+        assert!(read_texts(&mut read).await.is_empty());
     }
 
     async fn unique_key_is_inserted_once(&self) {
         let insert = async |store: &Store| {
-            let work = async |mut tx: Write| {
+            let work = async |mut tx: WriteTransaction| {
                 insert_text(&mut tx, "unique").await?;
                 tx.commit(()).await
             };
@@ -176,11 +179,11 @@ impl StoreFixture {
     async fn follower_sees_every_change_once(&self) {
         let agents = |store: u128| (0..CONCURRENCY).map(move |number| AgentId::from_bits(store * CONCURRENCY + number));
         let change = async |store: &Store, agent: AgentId| {
-            let work = async |mut tx: Write| {
+            let work = async |mut tx: WriteTransaction| {
                 tx.record_change(Change::Status(agent));
                 tx.commit(()).await
             };
-            // Here two processes share a SQLite file. On a slow machine one may wait too long for the lock of the other.
+            // Both stores write to the same SQLite file. On a slow machine, a store may time out waiting for the file lock.
             while let Err(error) = store.write("change", work).await {
                 assert!(error.is_transient(), "{error}");
             }
@@ -207,7 +210,7 @@ impl StoreFixture {
     }
 
     async fn audit_after_revision_is_refused(&self) {
-        let work = async |mut tx: Write| {
+        let work = async |mut tx: WriteTransaction| {
             tx.revision().await?;
             tx.audit(&Initiator::SYSTEM, &NewAuditEntry::for_deployment(AuditAction::AuditBegan)).await?;
             tx.commit(()).await
@@ -217,18 +220,18 @@ impl StoreFixture {
 
     async fn cancelled_transactions_release_their_connections(&self) {
         for _ in 0..CONCURRENCY {
-            let endless = async |mut tx: Write| {
+            let never_ending = async |mut tx: WriteTransaction| {
                 insert_text(&mut tx, "cancelled").await?;
                 pending::<()>().await;
                 tx.commit(()).await
             };
             let reading = async { drop((self.first.read().await.unwrap(), pending::<()>().await)) };
-            let both = async { tokio::join!(self.first.write("endless", endless), reading) };
+            let both = async { tokio::join!(self.first.write("never_ending", never_ending), reading) };
             timeout(Duration::from_millis(20), both).await.unwrap_err();
         }
         timeout(CONNECTION_WAIT, self.commit_text("after")).await.expect("no connection is free").unwrap();
         let mut read = timeout(CONNECTION_WAIT, self.first.read()).await.expect("no connection is free").unwrap();
-        assert_eq!(texts(&mut read).await, ["after"]);
+        assert_eq!(read_texts(&mut read).await, ["after"]);
         drop(read);
         self.delete_all_texts().await;
     }
@@ -240,7 +243,7 @@ impl StoreFixture {
         }
         // The engines order texts differently, except ids, whose alphabet avoids the differences.
         let mut read = self.second.read().await.unwrap();
-        assert_eq!(BTreeSet::from_iter(texts(&mut read).await), values.map(str::to_owned).into());
+        assert_eq!(BTreeSet::from_iter(read_texts(&mut read).await), values.map(str::to_owned).into());
         drop(read);
         self.delete_all_texts().await;
         let mut ids = [9, 10, 31, 32, 33, u128::MAX, 0, 1 << 127].map(|bits| AgentId::from_bits(bits).to_string());
@@ -249,7 +252,7 @@ impl StoreFixture {
         }
         let mut read = self.second.read().await.unwrap();
         ids.sort();
-        assert_eq!(texts(&mut read).await, ids);
+        assert_eq!(read_texts(&mut read).await, ids);
         for number in [i64::MIN, -1, 0, 1, i64::MAX] {
             let query = sqlx::query("SELECT CAST($1 AS BIGINT) AS number").bind(number);
             let row = query.fetch_one(read.conn()).await.unwrap();

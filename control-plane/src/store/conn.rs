@@ -1,4 +1,4 @@
-//! A pooled connection for one transaction with a deadline.
+//! A connection of a pool for one transaction with a deadline.
 //!
 //! A database may stop responding, and a connection with an unfinished statement would block the next user of the pool. So
 //! every statement fails at the deadline of its transaction, and a connection in an unknown state is closed, not reused.
@@ -28,14 +28,14 @@ pub const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(4);
 /// Maximum duration of a transaction of an offline command, which may read the whole database.
 pub const INSPECT_TIMEOUT: Duration = Duration::from_hours(24);
 
-/// Maximum duration of a rollback. After that, the connection is closed instead.
+/// Maximum duration of a rollback. If it takes longer, the connection is closed.
 const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connection with an open transaction. The transaction is rolled back if this is dropped without [`Conn::commit`].
 #[derive(Debug)]
 pub struct Conn {
     /// `None` only while the connection is dropped.
-    pooled: Option<PoolConnection<Any>>,
+    connection: Option<PoolConnection<Any>>,
     deadline: Instant,
     state: ConnState,
 }
@@ -82,8 +82,8 @@ impl Conn {
     ) -> Result<Self, StoreError> {
         let acquired = timeout_at(deadline, pool.acquire()).await;
         timer.record_connection_wait();
-        let pooled = acquired.map_err(|_| timeout_error())??;
-        let mut conn = Self { pooled: Some(pooled), deadline, state: ConnState::Open };
+        let connection = acquired.map_err(|_| timeout_error())??;
+        let mut conn = Self { connection: Some(connection), deadline, state: ConnState::Open };
         (&mut conn).execute(begin).await?;
         Ok(conn)
     }
@@ -95,13 +95,13 @@ impl Conn {
         Ok(())
     }
 
-    /// Runs a statement until the deadline at the latest.
+    /// Runs a statement and fails if it has not completed at the deadline.
     async fn run_until_deadline<'c, T>(
         &'c mut self,
         statement: impl FnOnce(&'c mut AnyConnection) -> BoxFuture<'c, Result<T, sqlx::Error>>,
     ) -> Result<T, sqlx::Error> {
-        let Self { pooled, deadline, state } = self;
-        let pooled = pooled.as_mut().ok_or(sqlx::Error::PoolClosed)?;
+        let Self { connection, deadline, state } = self;
+        let connection = connection.as_mut().ok_or(sqlx::Error::PoolClosed)?;
         match *state {
             ConnState::Open => {}
             ConnState::Failed => {
@@ -110,7 +110,7 @@ impl Conn {
             ConnState::Busy | ConnState::Broken | ConnState::Committed => return Err(timeout_error()),
         }
         *state = ConnState::Busy;
-        let result = timeout_at(*deadline, statement(pooled)).await.unwrap_or_else(|_| Err(timeout_error()));
+        let result = timeout_at(*deadline, statement(connection)).await.unwrap_or_else(|_| Err(timeout_error()));
         *state = ConnState::after_statement(&result);
         result
     }
@@ -122,21 +122,21 @@ fn timeout_error() -> sqlx::Error {
 
 impl Drop for Conn {
     fn drop(&mut self) {
-        let Some(mut pooled) = self.pooled.take() else { return };
+        let Some(mut connection) = self.connection.take() else { return };
         match self.state {
             ConnState::Committed => {}
-            ConnState::Broken => pooled.close_on_drop(),
-            ConnState::Open | ConnState::Busy | ConnState::Failed => drop(tokio::spawn(roll_back(pooled))),
+            ConnState::Broken => connection.close_on_drop(),
+            ConnState::Open | ConnState::Busy | ConnState::Failed => drop(tokio::spawn(roll_back(connection))),
         }
     }
 }
 
 /// Rolls back a transaction. Runs in a separate task, so that the code that drops the transaction does not wait.
-async fn roll_back(mut pooled: PoolConnection<Any>) {
+async fn roll_back(mut connection: PoolConnection<Any>) {
     // If a cancelled statement failed, its error may be returned for the rollback. After any error, the state of the
     // connection is unknown.
-    if !matches!(timeout(ROLLBACK_TIMEOUT, pooled.execute(ROLLBACK)).await, Ok(Ok(_))) {
-        pooled.close_on_drop();
+    if !matches!(timeout(ROLLBACK_TIMEOUT, connection.execute(ROLLBACK)).await, Ok(Ok(_))) {
+        connection.close_on_drop();
     }
 }
 
@@ -148,7 +148,7 @@ impl<'c> Executor<'c> for &'c mut Conn {
         'c: 'e,
         E: 'q + Execute<'q, Any>,
     {
-        Box::pin(self.run_until_deadline(|pooled| pooled.execute(query)))
+        Box::pin(self.run_until_deadline(|connection| connection.execute(query)))
     }
 
     fn fetch_all<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, Result<Vec<AnyRow>, sqlx::Error>>
@@ -156,7 +156,7 @@ impl<'c> Executor<'c> for &'c mut Conn {
         'c: 'e,
         E: 'q + Execute<'q, Any>,
     {
-        Box::pin(self.run_until_deadline(|pooled| pooled.fetch_all(query)))
+        Box::pin(self.run_until_deadline(|connection| connection.fetch_all(query)))
     }
 
     fn fetch_optional<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, Result<Option<AnyRow>, sqlx::Error>>
@@ -164,7 +164,7 @@ impl<'c> Executor<'c> for &'c mut Conn {
         'c: 'e,
         E: 'q + Execute<'q, Any>,
     {
-        Box::pin(self.run_until_deadline(|pooled| pooled.fetch_optional(query)))
+        Box::pin(self.run_until_deadline(|connection| connection.fetch_optional(query)))
     }
 
     /// Reads all rows before it returns the first row. The deadline applies to the whole statement, and no caller streams rows.
@@ -173,7 +173,7 @@ impl<'c> Executor<'c> for &'c mut Conn {
         'c: 'e,
         E: 'q + Execute<'q, Any>,
     {
-        let all = self.run_until_deadline(|pooled| Box::pin(pooled.fetch_many(query).try_collect::<Vec<_>>()));
+        let all = self.run_until_deadline(|connection| Box::pin(connection.fetch_many(query).try_collect::<Vec<_>>()));
         stream::once(all)
             .flat_map(|all| match all {
                 Ok(items) => stream::iter(items).map(Ok).left_stream(),
@@ -190,13 +190,13 @@ impl<'c> Executor<'c> for &'c mut Conn {
     where
         'c: 'e,
     {
-        Box::pin(self.run_until_deadline(|pooled| pooled.prepare_with(sql, parameters)))
+        Box::pin(self.run_until_deadline(|connection| connection.prepare_with(sql, parameters)))
     }
 
     fn describe<'e>(self, sql: SqlStr) -> BoxFuture<'e, Result<Describe<Any>, sqlx::Error>>
     where
         'c: 'e,
     {
-        Box::pin(self.run_until_deadline(|pooled| pooled.describe(sql)))
+        Box::pin(self.run_until_deadline(|connection| connection.describe(sql)))
     }
 }

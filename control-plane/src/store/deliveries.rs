@@ -107,14 +107,14 @@ pub struct LeasedDelivery {
     /// Whether the event is a test.
     pub is_test: bool,
     /// End of the lease.
-    pub until: Timestamp,
+    pub leased_until: Timestamp,
     /// The exact body of the request.
     pub body: String,
 }
 
 /// The kind of due deliveries to lease.
 #[derive(Debug, Clone, Copy)]
-pub enum DueKind {
+pub enum DueDeliveryKind {
     /// Deliveries without an attempt.
     FirstAttempt,
     /// Deliveries with at least one failed attempt.
@@ -127,14 +127,14 @@ pub enum DueKind {
 /// ends.
 pub async fn lease(
     conn: &mut Conn,
-    (target, kind): (WebhookId, DueKind),
+    (target, kind): (WebhookId, DueDeliveryKind),
     (now, until): (Timestamp, Timestamp),
     limit: i64,
 ) -> Result<Vec<LeasedDelivery>, StoreError> {
     let query = match kind {
-        DueKind::FirstAttempt => sqlx::query(LEASE_FIRST_ATTEMPT),
-        DueKind::Retry => sqlx::query(LEASE_RETRY),
-        DueKind::Test => sqlx::query(LEASE_TEST),
+        DueDeliveryKind::FirstAttempt => sqlx::query(LEASE_FIRST_ATTEMPT),
+        DueDeliveryKind::Retry => sqlx::query(LEASE_RETRY),
+        DueDeliveryKind::Test => sqlx::query(LEASE_TEST),
     };
     let query = query.bind(until.micros()).bind(target.to_string());
     let rows = query.bind(now.micros()).bind(limit).fetch_all(conn).await?;
@@ -144,7 +144,7 @@ pub async fn lease(
         let Some(body) = row::get(row, "body")? else { continue };
         let (event, attempts) = (row::parse(row, "event_id")?, row::number(row, "attempts")?);
         let is_test = row::optional_timestamp(row, "test_asked_at")?.is_some();
-        leased.push(LeasedDelivery { target, event, attempts, is_test, until, body });
+        leased.push(LeasedDelivery { target, event, attempts, is_test, leased_until: until, body });
     }
     leased.sort_by_key(|leased| leased.event);
     Ok(leased)
@@ -174,17 +174,17 @@ pub async fn record_attempt(
         .bind(attempt.failure.map(AttemptFailure::as_str))
         .bind(leased.target.to_string())
         .bind(leased.event.to_string())
-        .bind(leased.until.micros())
+        .bind(leased.leased_until.micros())
         .execute(conn)
         .await?;
     Ok(result.rows_affected() > 0)
 }
 
 /// Ends the lease of a delivery without an attempt, so that any replica can lease the delivery now.
-pub async fn release(conn: &mut Conn, leased: &LeasedDelivery, now: Timestamp) -> Result<(), StoreError> {
+pub async fn release_lease(conn: &mut Conn, leased: &LeasedDelivery, now: Timestamp) -> Result<(), StoreError> {
     let query =
         sqlx::query(RELEASE_LEASE).bind(now.micros()).bind(leased.target.to_string()).bind(leased.event.to_string());
-    query.bind(leased.until.micros()).execute(conn).await?;
+    query.bind(leased.leased_until.micros()).execute(conn).await?;
     Ok(())
 }
 
@@ -245,7 +245,7 @@ pub async fn count_pending(conn: &mut Conn) -> Result<i64, StoreError> {
     row::total(&sqlx::query(COUNT_ALL_PENDING).fetch_one(conn).await?)
 }
 
-/// Whether a target has deliveries of events older than this id.
+/// Whether a target has deliveries of events with a lower id than `before`.
 pub async fn has_deliveries_before(conn: &mut Conn, target: WebhookId, before: EventId) -> Result<bool, StoreError> {
     let query = sqlx::query(ANY_DELIVERY_BEFORE).bind(target.to_string()).bind(before.to_string());
     Ok(query.fetch_optional(conn).await?.is_some())

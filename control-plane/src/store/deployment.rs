@@ -38,7 +38,7 @@ pub enum QuarantineReason {
 }
 
 impl QuarantineReason {
-    /// The stored form.
+    /// The reason as stored in the database.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Backup => "backup",
@@ -53,7 +53,7 @@ impl QuarantineReason {
     }
 }
 
-/// A mark on a database that must not be served.
+/// The quarantine mark of a database that must not be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quarantine {
     /// Why the database must not be served.
@@ -65,13 +65,13 @@ pub struct Quarantine {
 /// Finds the deployment; `None` in a new database.
 pub async fn find(conn: &mut Conn) -> Result<Option<Deployment>, StoreError> {
     let row = sqlx::query(FIND_DEPLOYMENT).fetch_optional(conn).await?;
-    let read = |row| {
+    let deployment_from_row = |row| {
         Ok(Deployment {
             master_key_fingerprint: row::get(&row, "master_key_fingerprint")?,
             dev_since: row::optional_timestamp(&row, "dev_since")?,
         })
     };
-    row.map(read).transpose()
+    row.map(deployment_from_row).transpose()
 }
 
 /// Finds the fingerprint of the master key, before the migrations run; `None` in a new database.

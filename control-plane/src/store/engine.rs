@@ -6,7 +6,7 @@ use super::{
     failure::{StoreError, StoreFailure},
     feed, pools, postgres, schema,
     statements::statements,
-    transaction::{Committed, Read, Write},
+    transaction::{CommittedTransaction, ReadTransaction, WriteTransaction},
     transaction_timer::TransactionTimer,
 };
 use crate::{
@@ -181,7 +181,7 @@ impl Store {
 
     /// Finds the deployment in the database, or inserts `new` if there is none.
     pub async fn find_or_create_deployment(&self, new: &Deployment) -> Result<Deployment, StoreError> {
-        let work = async |mut tx: Write| {
+        let work = async |mut tx: WriteTransaction| {
             if let Some(existing) = deployment::find(tx.conn()).await? {
                 return tx.commit(existing).await;
             }
@@ -198,21 +198,21 @@ impl Store {
         self.write("find_or_create_deployment", work).await
     }
 
-    /// Begins a read transaction. All reads in it see the same snapshot.
-    pub async fn read(&self) -> Result<Read, StoreError> {
+    /// Begins a read transaction. All reads in the transaction see the same snapshot.
+    pub async fn read(&self) -> Result<ReadTransaction, StoreError> {
         let mut timer = self.start_timer(TransactionKind::Read);
         let deadline = deadline_after(self.transaction_timeout);
         let conn = Conn::begin(&self.reader, self.engine.begin_read(), deadline, &timer).await?;
         timer.set_outcome(TransactionOutcome::Read);
-        Ok(Read::new(conn, timer))
+        Ok(ReadTransaction::new(conn, timer))
     }
 
     /// Runs `work` in a write transaction, and runs it again after a conflict with another transaction. So `work` must not
     /// generate ids or secrets. The transaction timeout applies to all runs together.
     pub async fn write<T, E, W, F>(&self, name: &'static str, work: W) -> Result<T, E>
     where
-        W: Fn(Write) -> F,
-        F: Future<Output = Result<Committed<T>, E>>,
+        W: Fn(WriteTransaction) -> F,
+        F: Future<Output = Result<CommittedTransaction<T>, E>>,
         E: From<StoreError> + StoreFailure,
     {
         let (mut reruns_left, deadline) = (MAX_RERUNS, deadline_after(self.transaction_timeout));
@@ -226,7 +226,7 @@ impl Store {
                     return Ok(self.notify(committed));
                 }
                 Err(error) if error.is_transient() && reruns_left > 0 => {
-                    tracing::debug!(transaction = name, "run again after a conflict");
+                    tracing::debug!(transaction = name, "rerunning a transaction after a conflict");
                     timer.set_outcome(TransactionOutcome::Rerun);
                     reruns_left -= 1;
                 }
@@ -294,7 +294,7 @@ impl Store {
     }
 
     /// Returns a text that differs between this database and a restored dump of it; `None` on SQLite.
-    pub async fn instance_fingerprint(&self, read: &mut Read) -> Result<Option<String>, StoreError> {
+    pub async fn instance_fingerprint(&self, read: &mut ReadTransaction) -> Result<Option<String>, StoreError> {
         match self.engine {
             Engine::Sqlite => Ok(None),
             Engine::Postgres => Ok(Some(postgres::instance_fingerprint(read.conn()).await?)),
@@ -309,14 +309,14 @@ impl Store {
         }
     }
 
-    async fn begin_write(&self, deadline: Instant, timer: &TransactionTimer) -> Result<Write, StoreError> {
+    async fn begin_write(&self, deadline: Instant, timer: &TransactionTimer) -> Result<WriteTransaction, StoreError> {
         let conn = Conn::begin(&self.writer, self.engine.begin_write(), deadline, timer).await;
         let conn = conn.inspect_err(|_| self.writable.store(false, Ordering::Relaxed))?;
-        Ok(Write::new(conn, self.clock.now(), self.audit_keys.clone(), self.writable.clone()))
+        Ok(WriteTransaction::new(conn, self.clock.now(), self.audit_keys.clone(), self.writable.clone()))
     }
 
     /// Notifies the followers of the feed and the webhook dispatcher of a committed transaction.
-    fn notify<T>(&self, committed: Committed<T>) -> T {
+    fn notify<T>(&self, committed: CommittedTransaction<T>) -> T {
         if let Some(revision) = committed.revision {
             self.committed_revision
                 .send_if_modified(|newest| revision > std::mem::replace(newest, revision.max(*newest)));

@@ -16,7 +16,7 @@ pub enum StoreError {
     #[error("cannot open the database (database.url): the server is a standby; name the primary")]
     Standby,
     /// The database was created with another master key.
-    #[error("the master key is not the one of this database: restore the right one (secrets.master_key)")]
+    #[error("the database was created with another master key: set secrets.master_key to that key")]
     WrongMasterKey,
     /// A migration failed.
     #[error("migration: {0}{advice}", advice = migration_advice(.0))]
@@ -36,17 +36,17 @@ pub enum StoreError {
 /// Error codes of a conflict with another transaction. PostgreSQL: serialization failure, deadlock. SQLite: busy.
 const TRANSIENT_CODES: [&str; 3] = ["40001", "40P01", "5"];
 
-/// PostgreSQL: read-only transaction. A server that returns this code may have become a standby.
+/// PostgreSQL error code of a write in a read-only transaction. A server that returns this code may have become a standby.
 const READ_ONLY: &str = "25006";
 
-/// PostgreSQL: insufficient privilege.
+/// PostgreSQL error code of an insufficient privilege.
 const INSUFFICIENT_PRIVILEGE: &str = "42501";
 
 /// Advice to the operator on an error with [`INSUFFICIENT_PRIVILEGE`].
 const GRANT_ADVICE: &str = ". The user in the URL must own the tables of Countersign, or must be allowed to create them: \
                             GRANT CREATE ON SCHEMA public TO <user>, or ALTER DATABASE <database> OWNER TO <user>";
 
-/// PostgreSQL: lock not available.
+/// PostgreSQL error code of a lock that is not available.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
 /// Error codes of a database that cannot be written to. PostgreSQL: read-only, disk full, insufficient resources. SQLite: read-only,
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn primary_code_strips_sqlite_details_and_keeps_sqlstates() {
-        // SQLITE_BUSY_SNAPSHOT, SQLITE_IOERR_WRITE, SQLITE_FULL, SQLITE_READONLY_DBMOVED, and two SQLSTATEs.
+        // The codes are SQLITE_BUSY_SNAPSHOT, SQLITE_IOERR_WRITE, SQLITE_FULL, SQLITE_READONLY_DBMOVED and two SQLSTATEs.
         let codes = [("517", "5"), ("778", "10"), ("13", "13"), ("1032", "8"), ("53100", "53100"), ("40P01", "40P01")];
         for (code, expected) in codes {
             assert_eq!(primary_code(code), expected);

@@ -53,8 +53,8 @@ pub async fn advance_after_restore(conn: &mut Conn, now: Timestamp) -> Result<()
     // The clock of the previous machine may have been ahead of the clock here. Even if it was far ahead, two restores must get
     // different revisions, because the revision determines which challenges were issued before the restore.
     let step = 1 + now.micros().rem_euclid(MICROS_PER_SECOND);
-    let least = now.saturating_add(MAX_CLOCK_SKEW).micros();
-    sqlx::query(ADVANCE_AFTER_RESTORE).bind(least).bind(step).bind(now.micros()).execute(&mut *conn).await?;
+    let min_revision = now.saturating_add(MAX_CLOCK_SKEW).micros();
+    sqlx::query(ADVANCE_AFTER_RESTORE).bind(min_revision).bind(step).bind(now.micros()).execute(&mut *conn).await?;
     let result = sqlx::query(RAISE_FLOOR_AFTER_RESTORE).execute(conn).await?;
     if result.rows_affected() == 1 { Ok(()) } else { Err(StoreError::UnexpectedRowCount("feed")) }
 }

@@ -1,7 +1,7 @@
 //! Responses to requests with an `Idempotency-Key`, stored to return the same response to a repeated request.
 
 use super::{Conn, StoreError, row, statements::statements};
-use crate::domain::idempotency::{RETENTION, RequestFingerprint, StoredResponse};
+use crate::domain::idempotency::{RESPONSE_RETENTION, RequestFingerprint, StoredResponse};
 use countersign_identity::Timestamp;
 
 statements! { STATEMENTS:
@@ -15,13 +15,13 @@ statements! { STATEMENTS:
 
 /// Claims a key, or finds the response of the request that claimed the key. Must be the first query of the transaction: it
 /// locks the key until the transaction ends, so that a concurrent request with the same key waits.
-pub async fn claim(
+pub async fn claim_key(
     conn: &mut Conn,
     fingerprint: &RequestFingerprint,
     now: Timestamp,
 ) -> Result<StoredResponse, StoreError> {
     let query = sqlx::query(CLAIM_KEY).bind(&fingerprint.id).bind(&fingerprint.body_digest).bind(now.micros());
-    if query.bind(now.saturating_sub(RETENTION).micros()).execute(&mut *conn).await?.rows_affected() == 1 {
+    if query.bind(now.saturating_sub(RESPONSE_RETENTION).micros()).execute(&mut *conn).await?.rows_affected() == 1 {
         return Ok(StoredResponse::New);
     }
     let row = sqlx::query(FIND_RESPONSE).bind(&fingerprint.id).fetch_one(conn).await?;
@@ -41,6 +41,6 @@ pub async fn set_response(conn: &mut Conn, fingerprint: &RequestFingerprint, res
 
 /// Deletes expired keys.
 pub async fn delete_expired(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
-    sqlx::query(DELETE_EXPIRED_KEYS).bind(now.saturating_sub(RETENTION).micros()).execute(conn).await?;
+    sqlx::query(DELETE_EXPIRED_KEYS).bind(now.saturating_sub(RESPONSE_RETENTION).micros()).execute(conn).await?;
     Ok(())
 }

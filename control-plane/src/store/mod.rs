@@ -38,7 +38,7 @@ pub mod webhook_targets;
 pub use conn::Conn;
 pub use engine::{OpenMode, Store, StoreOptions};
 pub use failure::{StoreError, StoreFailure};
-pub use transaction::{Committed, Read, Write};
+pub use transaction::{CommittedTransaction, ReadTransaction, WriteTransaction};
 
 #[cfg(test)]
 mod tests {

@@ -192,7 +192,7 @@ pub async fn find_event_body(conn: &mut Conn, event: EventId) -> Result<Option<S
     query.fetch_optional(conn).await?.map(|row| row::get(&row, "body")).transpose()
 }
 
-/// Whether there is an event with a lower id.
+/// Whether there is an event with a lower id than `before`.
 pub async fn has_events_before(conn: &mut Conn, before: EventId) -> Result<bool, StoreError> {
     let query = sqlx::query(ANY_EVENT_BEFORE).bind(before.to_string());
     Ok(query.fetch_optional(conn).await?.is_some())
@@ -212,7 +212,7 @@ pub async fn lock_burst(
     service: Option<ServiceId>,
     now: Timestamp,
 ) -> Result<SuppressedBurst, StoreError> {
-    let query = sqlx::query(LOCK_BURST).bind(agent.to_string()).bind(service_column(service)).bind(now.micros());
+    let query = sqlx::query(LOCK_BURST).bind(agent.to_string()).bind(service_id_column(service)).bind(now.micros());
     burst_from_row(&query.fetch_one(conn).await?)
 }
 
@@ -229,7 +229,7 @@ pub async fn update_burst(
         .bind(i64::from(*emitted))
         .bind(i64::try_from(*suppressed).unwrap_or(i64::MAX))
         .bind(agent.to_string())
-        .bind(service_column(service))
+        .bind(service_id_column(service))
         .execute(conn)
         .await?;
     Ok(())
@@ -255,7 +255,7 @@ pub async fn take_bursts(
     rows.iter().map(key_and_burst).collect()
 }
 
-fn service_column(service: Option<ServiceId>) -> String {
+fn service_id_column(service: Option<ServiceId>) -> String {
     service.map_or(String::new(), |service| service.to_string())
 }
 

@@ -61,7 +61,7 @@ pub async fn insert(conn: &mut Conn, service: &Service) -> Result<(), StoreError
     Ok(())
 }
 
-/// Updates the name of a service, and whether it accepts unbound tokens.
+/// Updates the name of a service and its setting for unbound tokens.
 pub async fn update(conn: &mut Conn, service: &Service, now: Timestamp) -> Result<(), StoreError> {
     let Service { id, owner: _, name, accepts_unbound, created_at: _ } = service;
     let query = sqlx::query(UPDATE_SERVICE).bind(name.as_str()).bind(i64::from(*accepts_unbound)).bind(now.micros());

@@ -1,6 +1,6 @@
 //! Operations on the file of an SQLite database: copy, validation and quarantine.
 //!
-//! They use separate connections without the timeouts of the pools.
+//! These operations use separate connections without the timeouts of the pools.
 
 use super::{
     deployment::{Deployment, Quarantine, QuarantineReason},
@@ -103,7 +103,7 @@ pub async fn copy(source: &Path, target: &Path) -> Result<(), SqliteFileError> {
     Ok(conn.close().await?)
 }
 
-/// Validates the whole file of a database. No other process may have it open.
+/// Validates the whole file of a database. No other process may have the file open.
 pub async fn validate(file: &Path) -> Result<SqliteFileInfo, SqliteFileError> {
     let mut magic = [0; SQLITE_MAGIC.len()];
     let result = std::fs::File::open(file).and_then(|mut opened| io::Read::read_exact(&mut opened, &mut magic));

@@ -13,13 +13,13 @@ use std::sync::{
 };
 
 /// A read transaction.
-pub struct Read {
+pub struct ReadTransaction {
     conn: Conn,
     _timer: TransactionTimer,
 }
 
-/// A write transaction. It is rolled back if dropped without [`Write::commit`].
-pub struct Write {
+/// A write transaction. It is rolled back if dropped without [`WriteTransaction::commit`].
+pub struct WriteTransaction {
     conn: Conn,
     now: Timestamp,
     audit_keys: Arc<AuditKeys>,
@@ -29,8 +29,8 @@ pub struct Write {
     writable: Arc<AtomicBool>,
 }
 
-/// The result of a committed transaction. Only [`Write::commit`] creates it, so it proves the commit.
-pub struct Committed<T> {
+/// The result of a committed transaction. Only [`WriteTransaction::commit`] creates it, so it proves the commit.
+pub struct CommittedTransaction<T> {
     /// The value that the transaction returns.
     pub(super) value: T,
     /// The revision, if the transaction took one to record changes for sidecars.
@@ -39,7 +39,7 @@ pub struct Committed<T> {
     pub(super) has_events: bool,
 }
 
-impl Read {
+impl ReadTransaction {
     pub(super) const fn new(conn: Conn, timer: TransactionTimer) -> Self {
         Self { conn, _timer: timer }
     }
@@ -50,7 +50,7 @@ impl Read {
     }
 }
 
-impl Write {
+impl WriteTransaction {
     pub(super) const fn new(conn: Conn, now: Timestamp, audit_keys: Arc<AuditKeys>, writable: Arc<AtomicBool>) -> Self {
         Self { conn, now, audit_keys, changes: Vec::new(), events: Vec::new(), revision: None, writable }
     }
@@ -94,7 +94,7 @@ impl Write {
     }
 
     /// Writes the events to the outbox and the changes to the feed, and commits.
-    pub async fn commit<T>(mut self, value: T) -> Result<Committed<T>, StoreError> {
+    pub async fn commit<T>(mut self, value: T) -> Result<CommittedTransaction<T>, StoreError> {
         let mut has_events = false;
         for event in &self.events {
             has_events |= outbox::enqueue(&mut self.conn, event, self.now).await?;
@@ -106,6 +106,6 @@ impl Write {
         let result = self.conn.commit().await;
         self.writable.store(result.is_ok(), Ordering::Relaxed);
         result?;
-        Ok(Committed { value, revision: self.revision, has_events })
+        Ok(CommittedTransaction { value, revision: self.revision, has_events })
     }
 }

@@ -23,10 +23,10 @@ impl TransactionTimer {
 
     /// Records the time since the start as the wait for a connection.
     pub fn record_connection_wait(&self) {
-        self.metrics.record_connection_wait(self.kind, self.seconds());
+        self.metrics.record_connection_wait(self.kind, self.elapsed_seconds());
     }
 
-    fn seconds(&self) -> f64 {
+    fn elapsed_seconds(&self) -> f64 {
         self.clock.since_boot().saturating_sub(self.started).as_secs_f64()
     }
 
@@ -38,6 +38,6 @@ impl TransactionTimer {
 
 impl Drop for TransactionTimer {
     fn drop(&mut self) {
-        self.metrics.record(self.backend, self.kind, self.outcome, self.seconds());
+        self.metrics.record(self.backend, self.kind, self.outcome, self.elapsed_seconds());
     }
 }

@@ -18,7 +18,7 @@
 //!
 //! After a failed commit, the previous mark of the source is restored only if the target reports that its transaction was
 //! aborted. The mark is not just removed, because an earlier, interrupted migration may have completed another target. The
-//! source is locked exclusively from the first transaction on, so the marked state is the copied state. A migration of a source
+//! source is locked exclusively from the first transaction on, so it does not change between the copy and the mark. A migration of a source
 //! with the mark `moving` resumes: it copies into an empty target, or verifies a complete target.
 
 mod batch;
@@ -237,7 +237,7 @@ async fn prepare_target<'t>(to: &mut PgConnection, tables: &'t [Table]) -> Resul
     Ok(None)
 }
 
-/// Compares all tables, after copying them if `copy_first`.
+/// Compares all tables. If `copy_first` is set, copies them before.
 async fn compare_all(
     (from, to): (&mut SqliteConnection, &mut PgConnection),
     tables: &[Table],

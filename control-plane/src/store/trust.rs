@@ -108,12 +108,12 @@ fn rating_from_row(row: &AnyRow) -> Result<Rating, StoreError> {
     })
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "at most a hundred, in millionths")]
+#[expect(clippy::cast_possible_truncation, reason = "the absolute value is at most 100 million")]
 fn millionths(number: f64) -> i64 {
     (number * MILLION).round() as i64
 }
 
-#[expect(clippy::cast_precision_loss, reason = "at most a hundred, in millionths")]
+#[expect(clippy::cast_precision_loss, reason = "the absolute value is at most 100 million")]
 fn from_millionths(number: i64) -> f64 {
     number as f64 / MILLION
 }

@@ -16,7 +16,7 @@ macro_rules! columns {
 }
 
 /// The condition for active targets.
-macro_rules! active {
+macro_rules! is_active {
     () => {
         "t.deleted_at IS NULL AND t.paused_at IS NULL AND t.disabled_at IS NULL"
     };
@@ -41,11 +41,11 @@ statements! { STATEMENTS:
         "SELECT ", columns!(), " FROM webhook_targets WHERE service_id = $1 AND deleted_at IS NULL ORDER BY id"
     );
     LIST_TARGETS_WITH_DUE_DELIVERIES = concat!(
-        "SELECT ", columns!(), " FROM webhook_targets t WHERE ", active!(),
+        "SELECT ", columns!(), " FROM webhook_targets t WHERE ", is_active!(),
         " AND EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.target_id = t.id AND d.due_at <= $1 \
          AND d.test_asked_at IS NULL)"
     );
-    UPDATED_AT_IF_ACTIVE = concat!("SELECT t.updated_at FROM webhook_targets t WHERE ", active!(), " AND t.id = $1");
+    UPDATED_AT_IF_ACTIVE = concat!("SELECT t.updated_at FROM webhook_targets t WHERE ", is_active!(), " AND t.id = $1");
     LIST_TARGETS_WITH_DUE_TESTS = concat!(
         "SELECT ", columns!(), " FROM webhook_targets t WHERE t.deleted_at IS NULL AND t.id IN \
          (SELECT d.target_id FROM webhook_deliveries d WHERE d.test_asked_at IS NOT NULL AND d.due_at <= $1)"
@@ -53,7 +53,7 @@ statements! { STATEMENTS:
     OLDEST_DUE_TIME = concat!(
         "SELECT MIN(oldest) AS oldest FROM (SELECT (SELECT CASE WHEN MIN(d.due_at) < t.active_since THEN t.active_since \
          ELSE MIN(d.due_at) END FROM webhook_deliveries d WHERE d.target_id = t.id AND d.due_at <= $1) AS oldest \
-         FROM webhook_targets t WHERE ", active!(), " AND t.failing_since IS NULL \
+         FROM webhook_targets t WHERE ", is_active!(), " AND t.failing_since IS NULL \
          UNION ALL SELECT MIN(o.occurred_at) AS oldest FROM webhook_outbox o) waiting"
     );
     MARK_HEALTHY = "UPDATE webhook_targets SET failing_since = NULL, failed_at = NULL WHERE id = $1";
@@ -81,7 +81,7 @@ pub struct SealedSecrets {
 pub async fn insert(conn: &mut Conn, target: &WebhookTarget, sealed: &str) -> Result<(), StoreError> {
     sqlx::query(INSERT_TARGET)
         .bind(target.id.to_string())
-        .bind(service_column(target.scope))
+        .bind(service_id_column(target.scope))
         .bind(target.url.to_string())
         .bind(event_filter_to_column(&target.events))
         .bind(target.description.as_str())
@@ -129,14 +129,14 @@ pub async fn find_secrets(
     now: Timestamp,
 ) -> Result<Option<SealedSecrets>, StoreError> {
     let row = sqlx::query(FIND_SECRETS).bind(now.micros()).bind(target.to_string()).fetch_optional(conn).await?;
-    let read =
+    let secrets_from_row =
         |row: AnyRow| Ok(SealedSecrets { current: row::get(&row, "secret")?, previous: row::get(&row, "previous")? });
-    row.map(read).transpose()
+    row.map(secrets_from_row).transpose()
 }
 
 /// Locks the row of a target until the transaction ends. Returns false if the scope has no such target.
 pub async fn lock(conn: &mut Conn, scope: WebhookScope, target: WebhookId) -> Result<bool, StoreError> {
-    let query = sqlx::query(LOCK_TARGET).bind(target.to_string()).bind(service_column(scope));
+    let query = sqlx::query(LOCK_TARGET).bind(target.to_string()).bind(service_id_column(scope));
     Ok(query.execute(conn).await?.rows_affected() == 1)
 }
 
@@ -146,13 +146,13 @@ pub async fn find(
     scope: WebhookScope,
     target: WebhookId,
 ) -> Result<Option<WebhookTarget>, StoreError> {
-    let query = sqlx::query(FIND_TARGET).bind(target.to_string()).bind(service_column(scope));
+    let query = sqlx::query(FIND_TARGET).bind(target.to_string()).bind(service_id_column(scope));
     query.fetch_optional(conn).await?.as_ref().map(target_from_row).transpose()
 }
 
 /// Lists the targets of a scope, oldest first.
 pub async fn list(conn: &mut Conn, scope: WebhookScope) -> Result<Vec<WebhookTarget>, StoreError> {
-    let rows = sqlx::query(LIST_TARGETS).bind(service_column(scope)).fetch_all(conn).await?;
+    let rows = sqlx::query(LIST_TARGETS).bind(service_id_column(scope)).fetch_all(conn).await?;
     rows.iter().map(target_from_row).collect()
 }
 
@@ -206,8 +206,8 @@ pub async fn mark_failing(
     Ok(())
 }
 
-/// Disables a target, unless its URL has changed. With [`DisabledReason::Failing`], only if it has been failing since
-/// `horizon`. Returns the scope if this call disabled the target.
+/// Disables a target, unless its URL has changed. If the reason is [`DisabledReason::Failing`], disables it only if it has been
+/// failing since `horizon` or earlier. Returns the scope if this call disabled the target.
 pub async fn disable(
     conn: &mut Conn,
     (target, url): (WebhookId, &TargetUrl),
@@ -219,7 +219,7 @@ pub async fn disable(
     row.as_ref().map(scope_from_row).transpose()
 }
 
-/// Marks a target as deleted. Housekeeping deletes its deliveries in batches, and then the row.
+/// Marks a target as deleted. Housekeeping later deletes the deliveries of the target in batches, and then its row.
 pub async fn mark_deleted(conn: &mut Conn, target: WebhookId, now: Timestamp) -> Result<(), StoreError> {
     // The secrets are erased at once, because they are no longer needed for signatures.
     sqlx::query(MARK_DELETED).bind(now.micros()).bind(target.to_string()).execute(conn).await?;
@@ -229,8 +229,8 @@ pub async fn mark_deleted(conn: &mut Conn, target: WebhookId, now: Timestamp) ->
 /// Lists all targets, and whether each is marked as deleted.
 pub async fn list_all(conn: &mut Conn) -> Result<Vec<(WebhookId, bool)>, StoreError> {
     let rows = sqlx::query(LIST_ALL_TARGETS).fetch_all(conn).await?;
-    let read = |row| Ok((row::parse(row, "id")?, row::optional_timestamp(row, "deleted_at")?.is_some()));
-    rows.iter().map(read).collect()
+    let id_and_deleted = |row| Ok((row::parse(row, "id")?, row::optional_timestamp(row, "deleted_at")?.is_some()));
+    rows.iter().map(id_and_deleted).collect()
 }
 
 /// Deletes the row of a target that was marked as deleted at or before `before`. No transaction from before that time may
@@ -253,7 +253,7 @@ fn target_from_row_or_skip(row: &AnyRow) -> Option<WebhookTarget> {
         .ok()
 }
 
-fn service_column(scope: WebhookScope) -> String {
+fn service_id_column(scope: WebhookScope) -> String {
     scope.service().map_or(String::new(), |service| service.to_string())
 }
 

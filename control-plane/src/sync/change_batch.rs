@@ -1,5 +1,5 @@
-//! The current content of everything that changed in a range of revisions. Each facet of each agent appears once, with the
-//! revision of its last change.
+//! Reads the current state of everything that changed in a range of revisions. The roles, the trust score and the status of an
+//! agent each appear once, with the revision of their last change.
 
 use crate::{
     domain::change::{Change, FeedPosition, RevisionRange},
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// A revoked token or session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Revoked {
+pub enum RevokedSubject {
     /// An access token.
     Token(TokenId),
     /// A session, with all its access tokens.
@@ -37,30 +37,31 @@ pub struct ChangeBatch {
     /// Whether a service accepts unbound tokens. Contains services whose settings changed, and the requested service.
     pub accepts_unbound: BTreeMap<ServiceId, bool>,
     /// Revoked tokens and sessions.
-    pub revoked: BTreeMap<Revoked, Revision>,
-    /// The public points of all signing keys, if any key changed.
+    pub revoked: BTreeMap<RevokedSubject, Revision>,
+    /// The public keys of all live signing keys as SEC 1 points, if any key changed.
     pub keys: Option<Vec<Vec<u8>>>,
 }
 
-/// Which changes to read.
+/// The range and the service of the changes to read.
 #[derive(Debug, Clone, Copy)]
 pub enum ReadScope {
     /// Changes above this revision, for all services.
     AllServices(Revision),
-    /// Changes above this revision for one service, if the feed knows the revision; and the settings of the service.
+    /// Changes above this revision for one service, and the settings of the service. Not possible if the feed no longer
+    /// contains the revision.
     Resume(Revision, ServiceId),
-    /// All that one service needs to start: changes above the floor, its settings and role definitions, and all keys.
+    /// The complete view of one service: changes above the floor, its settings and role definitions, and all signing keys.
     Snapshot(ServiceId),
 }
 
-/// Reads a batch; `None` if the feed does not know the revision to resume from.
-pub async fn read(store: &Store, scope: ReadScope) -> Result<Option<ChangeBatch>, StoreError> {
+/// Reads a batch; `None` if the feed does not contain the revision to resume from.
+pub async fn read_batch(store: &Store, scope: ReadScope) -> Result<Option<ChangeBatch>, StoreError> {
     let mut read = store.read().await?;
     let conn = read.conn();
     let position = feed::position(conn).await?;
     let FeedPosition { revision: until, floor, cutoff: _ } = position;
-    let (since, only) = match scope {
-        // Changes below the floor are deleted. The batch then has a `since` above the requested revision.
+    let (since, service_filter) = match scope {
+        // Changes below the floor are deleted. If the requested revision is below it, `since` of the batch is higher.
         ReadScope::AllServices(revision) => (revision.max(floor), None),
         ReadScope::Resume(revision, service) if feed::can_resume_at(conn, position, revision).await? => {
             (revision, Some(service))
@@ -68,34 +69,34 @@ pub async fn read(store: &Store, scope: ReadScope) -> Result<Option<ChangeBatch>
         ReadScope::Resume(..) => return Ok(None),
         ReadScope::Snapshot(service) => (floor, Some(service)),
     };
-    let mut batch = collect(conn, RevisionRange { since, until }, floor, only).await?;
-    if let Some(service) = only {
+    let mut batch = collect_changes(conn, RevisionRange { since, until }, floor, service_filter).await?;
+    if let Some(service) = service_filter {
         batch.accepts_unbound.insert(service, accepts_unbound(conn, service).await?);
     }
     if let ReadScope::Snapshot(service) = scope {
-        batch.definitions.insert(service, definitions(conn, service).await?);
-        batch.keys = Some(keys(conn).await?);
+        batch.definitions.insert(service, role_definitions(conn, service).await?);
+        batch.keys = Some(live_public_keys(conn).await?);
     }
     Ok(Some(batch))
 }
 
-async fn collect(
+async fn collect_changes(
     conn: &mut Conn,
     range: RevisionRange,
     floor: Revision,
-    only: Option<ServiceId>,
+    service_filter: Option<ServiceId>,
 ) -> Result<ChangeBatch, StoreError> {
-    // In commit order, so that the map keeps the revision of the last change of each facet.
+    // The changes are in commit order, so the map contains the revision of the last of several equal changes.
     let changes = feed::list_changes(conn, range).await?;
     let revisions: BTreeMap<Change, Revision> = changes.iter().map(|change| (change.value, change.revision)).collect();
     let mut batch = ChangeBatch { since: range.since, revision: range.until, floor, ..ChangeBatch::default() };
     for (change, revision) in &revisions {
-        batch.add(conn, *change, *revision, only).await?;
+        batch.add(conn, *change, *revision, service_filter).await?;
     }
-    // Roles and conditions of all changed agents come from one query each.
-    for (service, agent, grant) in assignments::list_changed_grants(conn, range, only).await? {
-        if let Some(facet) = batch.role_grants.get_mut(&(service, agent)) {
-            facet.value.push(grant);
+    // One query reads the roles of all changed agents, and one their trust scores and statuses.
+    for (service, agent, grant) in assignments::list_changed_grants(conn, range, service_filter).await? {
+        if let Some(grants) = batch.role_grants.get_mut(&(service, agent)) {
+            grants.value.push(grant);
         }
     }
     for AgentState { agent, trust, status } in agents::list_changed_states(conn, range).await? {
@@ -113,23 +114,23 @@ impl ChangeBatch {
         conn: &mut Conn,
         change: Change,
         revision: Revision,
-        only: Option<ServiceId>,
+        service_filter: Option<ServiceId>,
     ) -> Result<(), StoreError> {
-        let concerns = |service| only.is_none_or(|only| only == service);
+        let is_included = |service| service_filter.is_none_or(|included| included == service);
         match change {
-            Change::Roles(agent, service) if concerns(service) => {
+            Change::Roles(agent, service) if is_included(service) => {
                 self.role_grants.insert((service, agent), Versioned { revision, value: Vec::new() });
             }
-            Change::Definitions(service) if concerns(service) => {
-                self.definitions.insert(service, definitions(conn, service).await?);
+            Change::Definitions(service) if is_included(service) => {
+                self.definitions.insert(service, role_definitions(conn, service).await?);
             }
-            Change::ServiceSettings(service) if concerns(service) => {
+            Change::ServiceSettings(service) if is_included(service) => {
                 self.accepts_unbound.insert(service, accepts_unbound(conn, service).await?);
             }
-            Change::Token(token) => drop(self.revoked.insert(Revoked::Token(token), revision)),
-            Change::Session(session) => drop(self.revoked.insert(Revoked::Session(session), revision)),
-            Change::Keys => self.keys = Some(keys(conn).await?),
-            // Changes of other services, and those that `collect` reads for all agents together.
+            Change::Token(token) => drop(self.revoked.insert(RevokedSubject::Token(token), revision)),
+            Change::Session(session) => drop(self.revoked.insert(RevokedSubject::Session(session), revision)),
+            Change::Keys => self.keys = Some(live_public_keys(conn).await?),
+            // Changes of other services, and those that `collect_changes` reads for all agents together.
             Change::Roles(..)
             | Change::Definitions(_)
             | Change::ServiceSettings(_)
@@ -140,7 +141,7 @@ impl ChangeBatch {
     }
 }
 
-async fn definitions(conn: &mut Conn, service: ServiceId) -> Result<Vec<RoleDefinition>, StoreError> {
+async fn role_definitions(conn: &mut Conn, service: ServiceId) -> Result<Vec<RoleDefinition>, StoreError> {
     Ok(roles::list(conn, service).await?.into_iter().map(|role| role.definition).collect())
 }
 
@@ -148,6 +149,6 @@ async fn accepts_unbound(conn: &mut Conn, service: ServiceId) -> Result<bool, St
     Ok(services::find(conn, service).await?.ok_or(StoreError::Corrupt("service_id"))?.accepts_unbound)
 }
 
-async fn keys(conn: &mut Conn) -> Result<Vec<Vec<u8>>, StoreError> {
-    Ok(signing_keys::load_ring(conn).await?.live().map(|key| key.public.to_sec1().to_vec()).collect())
+async fn live_public_keys(conn: &mut Conn) -> Result<Vec<Vec<u8>>, StoreError> {
+    Ok(signing_keys::load_ring(conn).await?.live_keys().map(|key| key.public.to_sec1().to_vec()).collect())
 }

@@ -1,4 +1,4 @@
-//! What all streams share, and the gRPC statuses that more than one module returns.
+//! The state that all sync streams share, and the gRPC statuses that several modules return.
 
 use super::feed::ChangeFeed;
 use crate::{
@@ -15,11 +15,11 @@ use tonic::Status;
 pub struct SidecarSettings {
     /// The `iss` that tokens must have.
     pub issuer: String,
-    /// A sidecar refuses all requests when its last confirmation is older than this.
+    /// A sidecar refuses all requests when its last confirmation is older than this duration.
     pub max_staleness: Duration,
 }
 
-/// What all streams share.
+/// The state that all sync streams share.
 pub(super) struct SyncContext {
     pub(super) store: Store,
     pub(super) feed: ChangeFeed,
@@ -30,12 +30,12 @@ pub(super) struct SyncContext {
     pub(super) initial_reads: Semaphore,
 }
 
-/// The follower has no valid service API key.
+/// The status for a follower without a valid API key.
 pub(super) fn invalid_key() -> Status {
     Status::unauthenticated("service_key_invalid")
 }
 
-/// The database cannot be read. The cause is logged here and not sent.
+/// The status for a failed read of the database. Logs the cause, which is not sent to the sidecar.
 pub(super) fn database_unavailable(error: &StoreError) -> Status {
     tracing::error!(%error, "cannot read the database for a sync stream");
     Status::unavailable("the database cannot be read")

@@ -1,7 +1,7 @@
-//! Converts batches of changes to the messages of the sync protocol.
+//! Converts batches of changes to messages of the sync protocol. Pure functions.
 
 use super::{
-    change_batch::{ChangeBatch, Revoked},
+    change_batch::{ChangeBatch, RevokedSubject},
     context::SidecarSettings,
 };
 use countersign_identity::{
@@ -14,28 +14,28 @@ use std::collections::BTreeMap;
 /// size limit of gRPC messages.
 const PAGE_SIZE: usize = 250;
 
-/// Everything that a sidecar of this service needs, in pages.
+/// The complete view of a service, in pages. The last page is marked.
 pub fn snapshot(batch: &ChangeBatch, service: ServiceId, settings: &SidecarSettings) -> Vec<v1::SnapshotPage> {
-    let empty = || v1::SnapshotPage {
+    let empty_page = || v1::SnapshotPage {
         revision: batch.revision.number(),
         floor: batch.floor.number(),
         ..v1::SnapshotPage::default()
     };
     let mut pages = vec![v1::SnapshotPage {
-        info: info(batch, service, settings),
-        keys: batch.keys.as_deref().map(keys),
-        roles: batch.definitions.get(&service).map(|definitions| roles(definitions)),
-        ..empty()
+        info: service_info(batch, service, settings),
+        keys: batch.keys.as_deref().map(keys_message),
+        roles: batch.definitions.get(&service).map(|definitions| roles_message(definitions)),
+        ..empty_page()
     }];
     pages.extend(
         agent_changes(batch, service)
             .chunks(PAGE_SIZE)
-            .map(|agents| v1::SnapshotPage { agents: agents.to_vec(), ..empty() }),
+            .map(|agents| v1::SnapshotPage { agents: agents.to_vec(), ..empty_page() }),
     );
     pages.extend(
         revocations(batch)
             .chunks(PAGE_SIZE)
-            .map(|revoked| v1::SnapshotPage { revocations: revoked.to_vec(), ..empty() }),
+            .map(|revoked| v1::SnapshotPage { revocations: revoked.to_vec(), ..empty_page() }),
     );
     if let Some(last) = pages.last_mut() {
         last.last = true;
@@ -43,33 +43,32 @@ pub fn snapshot(batch: &ChangeBatch, service: ServiceId, settings: &SidecarSetti
     pages
 }
 
-/// The changes that concern a sidecar of this service, in messages of bounded size; no message if there are none. Only the
-/// last message has the new revision. A sidecar that receives only some of them resumes from its old revision.
+/// The changes that concern a service, in messages of bounded size; no message if there are none. Only the last message has
+/// the new revision, so a sidecar that receives only some of the messages resumes from its old revision.
 pub fn delta(batch: &ChangeBatch, service: ServiceId, settings: &SidecarSettings) -> Vec<v1::Delta> {
-    let at = |revision: Revision| v1::Delta { revision: revision.number(), ..v1::Delta::default() };
-    let head = v1::Delta {
-        info: info(batch, service, settings),
-        keys: batch.keys.as_deref().map(keys),
-        roles: batch.definitions.get(&service).map(|definitions| roles(definitions)),
-        ..at(batch.since)
+    let empty_delta = || v1::Delta { revision: batch.since.number(), ..v1::Delta::default() };
+    let service_delta = v1::Delta {
+        info: service_info(batch, service, settings),
+        keys: batch.keys.as_deref().map(keys_message),
+        roles: batch.definitions.get(&service).map(|definitions| roles_message(definitions)),
+        ..empty_delta()
     };
     let mut messages = Vec::new();
-    if head != at(batch.since) {
-        messages.push(head);
+    if service_delta != empty_delta() {
+        messages.push(service_delta);
     }
     let agents = agent_changes(batch, service);
-    messages.extend(agents.chunks(PAGE_SIZE).map(|agents| v1::Delta { agents: agents.to_vec(), ..at(batch.since) }));
+    messages.extend(agents.chunks(PAGE_SIZE).map(|agents| v1::Delta { agents: agents.to_vec(), ..empty_delta() }));
     let revoked = revocations(batch);
-    messages.extend(
-        revoked.chunks(PAGE_SIZE).map(|revoked| v1::Delta { revocations: revoked.to_vec(), ..at(batch.since) }),
-    );
+    messages
+        .extend(revoked.chunks(PAGE_SIZE).map(|revoked| v1::Delta { revocations: revoked.to_vec(), ..empty_delta() }));
     if let Some(last) = messages.last_mut() {
         last.revision = batch.revision.number();
     }
     messages
 }
 
-fn info(batch: &ChangeBatch, service: ServiceId, settings: &SidecarSettings) -> Option<v1::ServiceInfo> {
+fn service_info(batch: &ChangeBatch, service: ServiceId, settings: &SidecarSettings) -> Option<v1::ServiceInfo> {
     let SidecarSettings { issuer, max_staleness } = settings;
     batch.accepts_unbound.get(&service).map(|accepts_unbound| v1::ServiceInfo {
         service_id: service.to_string(),
@@ -79,11 +78,11 @@ fn info(batch: &ChangeBatch, service: ServiceId, settings: &SidecarSettings) -> 
     })
 }
 
-fn keys(points: &[Vec<u8>]) -> v1::Keys {
+fn keys_message(points: &[Vec<u8>]) -> v1::Keys {
     v1::Keys { points: points.to_vec() }
 }
 
-fn roles(definitions: &[RoleDefinition]) -> v1::Roles {
+fn roles_message(definitions: &[RoleDefinition]) -> v1::Roles {
     let role = |RoleDefinition { id, name, permissions, created_revision }: &RoleDefinition| v1::Role {
         id: id.to_string(),
         name: name.to_string(),
@@ -97,7 +96,7 @@ fn roles(definitions: &[RoleDefinition]) -> v1::Roles {
 fn agent_changes(batch: &ChangeBatch, service: ServiceId) -> Vec<v1::AgentChanges> {
     let mut changes: BTreeMap<AgentId, AgentChanges> = batch.agents.clone();
     let first = (service, AgentId::from_bits(0));
-    let grants = batch.role_grants.range(first..).take_while(|((at, _), _)| *at == service);
+    let grants = batch.role_grants.range(first..).take_while(|((grant_service, _), _)| *grant_service == service);
     for ((_, agent), grants) in grants {
         changes.entry(*agent).or_default().roles = Some(grants.clone());
     }
@@ -110,7 +109,7 @@ fn agent_message((agent, changes): (AgentId, AgentChanges)) -> v1::AgentChanges 
         agent_id: agent.to_string(),
         roles: roles.map(|facet| v1::RolesFacet {
             revision: facet.revision.number(),
-            grants: facet.value.into_iter().map(grant).collect(),
+            grants: facet.value.into_iter().map(grant_message).collect(),
         }),
         trust: trust.map(|facet| v1::TrustFacet {
             revision: facet.revision.number(),
@@ -118,17 +117,17 @@ fn agent_message((agent, changes): (AgentId, AgentChanges)) -> v1::AgentChanges 
         }),
         status: status.map(|facet| v1::StatusFacet {
             revision: facet.revision.number(),
-            status: status_of(facet.value.status).into(),
+            status: status_value(facet.value.status).into(),
             cutoff: facet.value.cutoff.number(),
         }),
     }
 }
 
-fn grant(RoleGrant { role, until }: RoleGrant) -> v1::RoleGrant {
+fn grant_message(RoleGrant { role, until }: RoleGrant) -> v1::RoleGrant {
     v1::RoleGrant { role_id: role.to_string(), until: until.map(Timestamp::micros) }
 }
 
-const fn status_of(status: AgentStatus) -> v1::AgentStatus {
+const fn status_value(status: AgentStatus) -> v1::AgentStatus {
     match status {
         AgentStatus::Active => v1::AgentStatus::Active,
         AgentStatus::Suspended => v1::AgentStatus::Suspended,
@@ -137,13 +136,13 @@ const fn status_of(status: AgentStatus) -> v1::AgentStatus {
 }
 
 fn revocations(batch: &ChangeBatch) -> Vec<v1::Revocation> {
-    batch.revoked.iter().map(|(revoked, revision)| revocation(*revoked, *revision)).collect()
+    batch.revoked.iter().map(|(subject, revision)| revocation_message(*subject, *revision)).collect()
 }
 
-fn revocation(revoked: Revoked, revision: Revision) -> v1::Revocation {
-    let subject = match revoked {
-        Revoked::Token(token) => v1::revocation::Subject::TokenId(token.to_string()),
-        Revoked::Session(session) => v1::revocation::Subject::SessionId(session.to_string()),
+fn revocation_message(subject: RevokedSubject, revision: Revision) -> v1::Revocation {
+    let subject = match subject {
+        RevokedSubject::Token(token) => v1::revocation::Subject::TokenId(token.to_string()),
+        RevokedSubject::Session(session) => v1::revocation::Subject::SessionId(session.to_string()),
     };
     v1::Revocation { revision: revision.number(), subject: Some(subject) }
 }

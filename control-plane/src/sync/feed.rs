@@ -1,4 +1,4 @@
-//! Reads new changes once, and broadcasts them to all streams of this process.
+//! Reads each new change once, and broadcasts it to all sync streams of this process.
 
 use super::change_batch::{self, ChangeBatch, ReadScope};
 use crate::{metrics::Metrics, store::Store};
@@ -7,13 +7,14 @@ use countersign_process::Shutdown;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{broadcast, watch};
 
-/// How many batches a follower may lag behind. Beyond that its stream is closed, and it resumes with a new one.
+/// Maximum number of batches by which a follower may lag. The stream of a slower follower is closed, and the follower resumes
+/// with a new stream.
 const MAX_LAG: usize = 1024;
 
 /// Default interval at which the feed is polled for changes that other processes committed.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// README promises that a revocation takes effect within a second, also at replicas without Redis, which only poll.
+/// A revocation must take effect within a second, as README promises, also at replicas without Redis, which only poll.
 const _: () = assert!(POLL_INTERVAL.as_millis() <= 500);
 
 /// Broadcasts batches of changes.
@@ -27,15 +28,15 @@ pub struct FeedReader {
     committed: watch::Receiver<Revision>,
     poll_interval: Duration,
     /// Changes up to this revision have been broadcast.
-    sent: Revision,
+    sent_revision: Revision,
 }
 
 impl FeedReader {
-    /// Starts at the current revision. Subscribers from now on receive all later changes.
+    /// A reader that starts at the current revision. Subscribers receive all later changes.
     pub fn new(store: Store, poll_interval: Duration) -> Self {
         let mut committed = store.committed_revision();
-        let sent = *committed.borrow_and_update();
-        Self { feed: ChangeFeed(broadcast::Sender::new(MAX_LAG)), store, committed, poll_interval, sent }
+        let sent_revision = *committed.borrow_and_update();
+        Self { feed: ChangeFeed(broadcast::Sender::new(MAX_LAG)), store, committed, poll_interval, sent_revision }
     }
 
     /// The feed that this reader broadcasts to.
@@ -43,7 +44,7 @@ impl FeedReader {
         self.feed.clone()
     }
 
-    /// Reads and broadcasts changes until the shutdown.
+    /// Reads and broadcasts changes until shutdown is requested.
     pub async fn run(mut self, metrics: Metrics, shutdown: Shutdown) {
         loop {
             tokio::select! {
@@ -57,17 +58,17 @@ impl FeedReader {
     }
 
     async fn broadcast_changes(&mut self, metrics: &Metrics) {
-        let result = change_batch::read(&self.store, ReadScope::AllServices(self.sent)).await;
+        let result = change_batch::read_batch(&self.store, ReadScope::AllServices(self.sent_revision)).await;
         if result.is_ok() {
             let since_epoch = self.store.now().duration_since(Timestamp::from_micros(0));
             metrics.feed_last_read.set(since_epoch.as_secs_f64());
         }
         match result {
-            Ok(Some(batch)) if batch.revision > self.sent => {
-                self.sent = batch.revision;
+            Ok(Some(batch)) if batch.revision > self.sent_revision => {
+                self.sent_revision = batch.revision;
                 metrics.feed_revision.set(batch.revision.number());
-                // Fails if there is no subscriber, which is fine.
-                let _subscribers = self.feed.0.send(Arc::new(batch));
+                // Fails if there is no subscriber, which is no problem.
+                let _ignored = self.feed.0.send(Arc::new(batch));
             }
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "cannot read the change feed; retrying"),

@@ -1,6 +1,6 @@
-//! One stream to a sidecar: first a snapshot or the missed changes, then every change after its commit.
+//! One stream to a sidecar: sends a snapshot or the missed changes first, then every change after its commit.
 //!
-//! A pong confirms a revision. It is sent only after all changes up to that revision.
+//! Invariant: a pong confirms a revision, and is sent only after all changes up to that revision.
 
 use super::{
     change_batch::{self, ChangeBatch, ReadScope},
@@ -23,10 +23,10 @@ use tokio::{
 };
 use tonic::{Status, Streaming};
 
-/// How long to wait for Hello, and for space in the queue of a slow follower.
+/// Timeout for the `Hello` of a follower, and for space in the queue of a slow follower.
 const FOLLOWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often the API key of a follower is checked again, besides at each ping.
+/// Interval at which the API key of a follower is checked again. Each ping also checks it.
 const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Maximum number of unanswered pings. A follower that sends more is disconnected.
@@ -37,9 +37,9 @@ pub(super) struct Follower {
     context: Arc<SyncContext>,
     key: ServiceKey,
     sender: mpsc::Sender<Result<FollowResponse, Status>>,
-    /// All changes up to this revision were sent.
-    sent: Revision,
-    /// Pongs that wait until the changes before them are sent.
+    /// All changes up to this revision have been sent.
+    sent_revision: Revision,
+    /// Pongs that wait until all changes up to their revisions are sent.
     pending_pongs: VecDeque<v1::Pong>,
 }
 
@@ -49,23 +49,23 @@ impl Follower {
         key: ServiceKey,
         sender: mpsc::Sender<Result<FollowResponse, Status>>,
     ) -> Self {
-        Self { context, key, sender, sent: Revision::default(), pending_pongs: VecDeque::new() }
+        Self { context, key, sender, sent_revision: Revision::default(), pending_pongs: VecDeque::new() }
     }
 
-    /// Runs until the stream ends.
+    /// Serves the stream until it ends.
     pub(super) async fn run(mut self, requests: Streaming<FollowRequest>) {
         let streams = self.context.metrics.sync_streams.clone();
         streams.inc();
         if let Err(status) = self.serve(requests).await {
             tracing::info!(service = %self.key.service, code = ?status.code(), message = status.message(), "sync stream closed");
-            // Fails if the follower has disconnected.
-            let _disconnected = self.sender.send_timeout(Err(status), FOLLOWER_TIMEOUT).await;
+            // Fails if the follower has disconnected, which is no problem.
+            let _ignored = self.sender.send_timeout(Err(status), FOLLOWER_TIMEOUT).await;
         }
         streams.dec();
     }
 
     async fn serve(&mut self, mut requests: Streaming<FollowRequest>) -> Result<(), Status> {
-        // Subscribes before the first read, so that no change between the two is missed.
+        // Subscribe before the first read, so that no change between the two is missed.
         let mut batches = self.context.feed.subscribe();
         let shutdown = self.context.shutdown.clone();
         let revision = tokio::select! {
@@ -93,7 +93,7 @@ impl Follower {
         }
     }
 
-    /// Sends the changes since the revision of the follower, or a snapshot if the feed does not know this revision.
+    /// Sends the changes since the revision of the follower, or a snapshot if the feed does not contain this revision.
     async fn send_initial(&mut self, revision: Revision) -> Result<(), Status> {
         let service = self.key.service;
         let settings = &self.context.settings;
@@ -101,54 +101,54 @@ impl Follower {
             for delta in encode::delta(&batch, service, settings) {
                 self.send(ResponseMessage::Delta(delta)).await?;
             }
-            self.sent = batch.revision;
+            self.sent_revision = batch.revision;
             return Ok(());
         }
         let snapshot = self.read(ReadScope::Snapshot(service)).await?;
-        let snapshot = snapshot.ok_or_else(|| Status::internal("a snapshot can always be read"))?;
+        let snapshot = snapshot.ok_or_else(|| Status::internal("reading the snapshot returned no data"))?;
         for page in encode::snapshot(&snapshot, service, settings) {
             self.send(ResponseMessage::Snapshot(page)).await?;
         }
-        self.sent = snapshot.revision;
+        self.sent_revision = snapshot.revision;
         Ok(())
     }
 
-    /// Reads a batch for this follower alone. Only a few followers read at a time: when many reconnect at once, they must
-    /// not use all database connections.
+    /// Reads a batch for this follower only. Only a few followers read at a time: when many reconnect at once, they must not
+    /// use all database connections.
     async fn read(&self, scope: ReadScope) -> Result<Option<ChangeBatch>, Status> {
         let _permit = self.context.initial_reads.acquire().await.map_err(|_| shutting_down())?;
         if self.sender.is_closed() {
             return Err(Status::cancelled("the follower has disconnected"));
         }
-        change_batch::read(&self.context.store, scope).await.map_err(|error| database_unavailable(&error))
+        change_batch::read_batch(&self.context.store, scope).await.map_err(|error| database_unavailable(&error))
     }
 
-    /// Sends what concerns the follower from a broadcast batch.
+    /// Sends the changes of a broadcast batch that concern the service of the follower.
     async fn forward(&mut self, batch: &ChangeBatch) -> Result<(), Status> {
-        if batch.revision <= self.sent {
+        if batch.revision <= self.sent_revision {
             return Ok(());
         }
-        if batch.since > self.sent {
+        if batch.since > self.sent_revision {
             return Err(Status::unavailable("changes were missed; reconnect to resume"));
         }
         for delta in encode::delta(batch, self.key.service, &self.context.settings) {
-            let revision = delta.revision.max(self.sent.number());
+            let revision = delta.revision.max(self.sent_revision.number());
             self.send(ResponseMessage::Delta(v1::Delta { revision, ..delta })).await?;
         }
-        self.sent = batch.revision;
+        self.sent_revision = batch.revision;
         // A revision is the commit time in microseconds, or slightly more.
         let age = self.context.store.now().micros().saturating_sub(batch.revision.number());
         self.context.metrics.propagation.observe(Duration::from_micros(u64::try_from(age).unwrap_or(0)).as_secs_f64());
         Ok(())
     }
 
-    /// Ends the stream if the key of the follower was revoked.
+    /// Fails if the API key of the follower was revoked, which ends the stream.
     async fn check_key(&self) -> Result<(), Status> {
         let key = async { services::find_key(self.context.store.read().await?.conn(), self.key.id).await };
         key.await.map_err(|error: StoreError| database_unavailable(&error))?.map(drop).ok_or_else(invalid_key)
     }
 
-    /// Reads the current position of the feed. The pong waits until all changes up to this position are sent.
+    /// Reads the current position of the feed, and queues a pong for it until all changes up to this position are sent.
     async fn record_ping(&mut self, number: u64) -> Result<(), Status> {
         self.check_key().await?;
         let position = async { feed::position(self.context.store.read().await?.conn()).await };
@@ -166,7 +166,7 @@ impl Follower {
     }
 
     async fn send_pongs(&mut self) -> Result<(), Status> {
-        while let Some(pong) = self.pending_pongs.pop_front_if(|pong| pong.revision <= self.sent.number()) {
+        while let Some(pong) = self.pending_pongs.pop_front_if(|pong| pong.revision <= self.sent_revision.number()) {
             self.send(ResponseMessage::Pong(pong)).await?;
         }
         Ok(())

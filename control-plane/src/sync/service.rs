@@ -22,14 +22,14 @@ use tonic::{Request, Response, Status, Streaming};
 /// Maximum number of messages that wait for a slow follower.
 const MAX_QUEUED_MESSAGES: usize = 64;
 
-/// How many new followers read snapshots or missed changes at the same time.
+/// Maximum number of new followers that read snapshots or missed changes at the same time.
 const MAX_INITIAL_READS: usize = 2;
 
-/// Serves followers.
+/// The gRPC service `countersign.sync.v1.Sync`.
 pub struct SyncService(Arc<SyncContext>);
 
 impl SyncService {
-    /// A service that streams this feed.
+    /// Creates a service that streams this feed.
     pub fn new(
         store: Store,
         feed: ChangeFeed,
@@ -54,7 +54,7 @@ impl Sync for SyncService {
     }
 }
 
-/// Reads the service API key from the metadata. A key of any scope may follow.
+/// Authenticates a request by the API key in its metadata. Keys of all scopes are accepted.
 async fn authenticate<T: Send>(store: &Store, request: &Request<T>) -> Result<ServiceKey, Status> {
     let mut values = request.metadata().get_all("authorization").iter();
     let header = values.next().and_then(|value| value.to_str().ok());

@@ -1,4 +1,4 @@
-//! The attempts in flight: one task for each.
+//! Runs delivery attempts concurrently, each in its own task.
 
 use super::http_sender::{HttpSender, OutgoingRequest, SendOutcome};
 use crate::{
@@ -11,20 +11,20 @@ use countersign_process::Clock;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::task::{JoinError, JoinSet};
 
-/// Time between the latest end of an attempt and the end of its lease, for storing the outcome.
+/// Minimum time between the timeout of an attempt and the end of its lease, for storing the outcome.
 const RECORD_MARGIN: Duration = Duration::from_secs(5);
 
-/// URL and secrets of a target, as they were when its deliveries were leased.
+/// The URL and the secrets of a target at the time when its deliveries were leased.
 pub(super) struct Endpoint {
     pub url: TargetUrl,
     pub secrets: Vec<WebhookSecret>,
 }
 
-/// An attempt that has ended.
-pub(super) struct SentDelivery {
+/// The result of a completed attempt.
+pub(super) struct AttemptResult {
     pub delivery: LeasedDelivery,
     pub endpoint: Arc<Endpoint>,
-    /// On the boot-time clock.
+    /// Start of the attempt on the boot-time clock.
     pub started_at: Duration,
     pub ended_at: Timestamp,
     pub outcome: SendOutcome,
@@ -38,7 +38,7 @@ pub(super) struct Attempts {
     timeout: Duration,
     metrics: WebhookMetrics,
     endpoints: HashMap<WebhookId, Arc<Endpoint>>,
-    in_flight: JoinSet<SentDelivery>,
+    in_flight: JoinSet<AttemptResult>,
 }
 
 impl Attempts {
@@ -55,20 +55,21 @@ impl Attempts {
         self.in_flight.len()
     }
 
-    /// Sets where deliveries of a target are sent from now on.
+    /// Sets the URL and the secrets for later attempts of a target.
     pub(super) fn set_endpoint(&mut self, target: WebhookId, endpoint: Endpoint) {
         self.endpoints.insert(target, Arc::new(endpoint));
     }
 
-    /// Drops the endpoints of other targets.
+    /// Drops the endpoints of all targets for which `keep` returns false.
     pub(super) fn retain_endpoints(&mut self, keep: impl Fn(WebhookId) -> bool) {
         self.endpoints.retain(|target, _| keep(*target));
     }
 
-    /// Starts an attempt. Returns the delivery if its lease may end before the attempt: another process could send it then.
+    /// Starts an attempt. Returns the delivery if its lease may end before the attempt, because another process could then
+    /// send it too.
     pub(super) fn start(&mut self, delivery: LeasedDelivery) -> Result<(), LeasedDelivery> {
         let (clock, now) = (self.clock.clone(), self.clock.now());
-        let ends_in_time = now.saturating_add(self.timeout + RECORD_MARGIN) <= delivery.until;
+        let ends_in_time = now.saturating_add(self.timeout + RECORD_MARGIN) <= delivery.leased_until;
         let Some(endpoint) = self.endpoints.get(&delivery.target).filter(|_| ends_in_time).cloned() else {
             return Err(delivery);
         };
@@ -80,18 +81,18 @@ impl Attempts {
             let request = OutgoingRequest { event: delivery.event, now, body: &delivery.body, secrets };
             let outcome = sender.send(url, request).await;
             seconds.observe(clock.since_boot().saturating_sub(started_at).as_secs_f64());
-            SentDelivery { delivery, endpoint, started_at, ended_at: clock.now(), outcome }
+            AttemptResult { delivery, endpoint, started_at, ended_at: clock.now(), outcome }
         });
         Ok(())
     }
 
-    /// Waits for the end of an attempt; `None` if none is in flight. Cancel safe.
-    pub(super) async fn next_ended(&mut self) -> Option<Result<SentDelivery, JoinError>> {
+    /// Waits for the result of an attempt; `None` if no attempt is in flight. Cancel safe.
+    pub(super) async fn next_result(&mut self) -> Option<Result<AttemptResult, JoinError>> {
         self.in_flight.join_next().await
     }
 
-    /// An attempt that has ended already.
-    pub(super) fn try_next_ended(&mut self) -> Option<Result<SentDelivery, JoinError>> {
+    /// The result of an attempt that has already completed.
+    pub(super) fn try_next_result(&mut self) -> Option<Result<AttemptResult, JoinError>> {
         self.in_flight.try_join_next()
     }
 }

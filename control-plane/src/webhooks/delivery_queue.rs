@@ -1,4 +1,5 @@
-//! The dispatcher's transactions: find targets with due deliveries, store outcomes, and lease deliveries.
+//! The transactions of the dispatcher: they find targets with due deliveries, store the results of attempts, and lease
+//! deliveries.
 
 use crate::{
     domain::{
@@ -12,8 +13,8 @@ use crate::{
     },
     keyring::Keyring,
     store::{
-        Store, StoreError, Write,
-        deliveries::{self, DueKind, LeasedDelivery},
+        Store, StoreError, WriteTransaction,
+        deliveries::{self, DueDeliveryKind, LeasedDelivery},
         webhook_targets,
     },
 };
@@ -34,9 +35,9 @@ pub(super) struct LeaseRequest {
 }
 
 enum LeaseQuota {
-    /// Numbers of first attempts and retries. If there are too few of one, more of the other are leased.
+    /// Maximum numbers of first attempts and retries. If fewer of one kind are due, more of the other are leased.
     Deliveries { first_attempts: i64, retries: i64 },
-    /// One test.
+    /// One test delivery.
     Test,
 }
 
@@ -44,7 +45,7 @@ enum LeaseQuota {
 pub(super) struct DueWork {
     /// Active targets with due deliveries.
     pub targets: Vec<WebhookTarget>,
-    /// Targets with a due test.
+    /// Targets with a due test delivery.
     pub tests: Vec<WebhookTarget>,
     /// For each queried target, the time of its last change; `None` if it is not active.
     pub updated_at: Vec<(WebhookId, Option<Timestamp>)>,
@@ -57,15 +58,15 @@ pub(super) struct LeasedBatch {
     pub deliveries: Vec<LeasedDelivery>,
 }
 
-/// The outcome of an attempt that is not stored yet.
-pub(super) struct CompletedAttempt {
+/// The result of an attempt, in the form in which it is stored.
+pub(super) struct AttemptRecord {
     pub delivery: LeasedDelivery,
     pub attempt: Attempt,
     /// New state of the delivery.
     pub state: DeliveryState,
-    /// Where it was sent.
+    /// The URL of the attempt.
     pub url: TargetUrl,
-    /// Whether the database may have the target as failing.
+    /// Whether the target may be marked as failing in the database.
     pub was_failing: bool,
 }
 
@@ -77,50 +78,50 @@ struct DisabledTarget {
 }
 
 impl LeaseRequest {
-    /// Leases first attempts and retries in equal numbers, so that neither delays the other.
-    pub(super) fn deliveries(target: WebhookTarget, count: usize, prefer_first_attempts: bool) -> Self {
+    /// Requests first attempts and retries in equal numbers, so that neither delays the other.
+    pub(super) fn for_deliveries(target: WebhookTarget, count: usize, prefer_first_attempts: bool) -> Self {
         let first_attempts = if prefer_first_attempts { count.div_ceil(2) } else { count / 2 };
-        let retries = to_limit(count - first_attempts);
-        Self { target, quota: LeaseQuota::Deliveries { first_attempts: to_limit(first_attempts), retries } }
+        let retries = to_sql_limit(count - first_attempts);
+        Self { target, quota: LeaseQuota::Deliveries { first_attempts: to_sql_limit(first_attempts), retries } }
     }
 
-    pub(super) const fn test(target: WebhookTarget) -> Self {
+    pub(super) const fn for_test(target: WebhookTarget) -> Self {
         Self { target, quota: LeaseQuota::Test }
     }
 }
 
-fn to_limit(count: usize) -> i64 {
+fn to_sql_limit(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 impl DeliveryQueue {
-    /// Finds due work, and when these targets were last changed.
-    pub(super) async fn find_due(&self, queried: Vec<WebhookId>, now: Timestamp) -> Result<DueWork, StoreError> {
+    /// Finds due work, and the times at which these targets were last changed.
+    pub(super) async fn find_due(&self, target_ids: Vec<WebhookId>, now: Timestamp) -> Result<DueWork, StoreError> {
         let mut read = self.store.read().await?;
         let targets = webhook_targets::list_with_due_deliveries(read.conn(), now).await?;
         let tests = webhook_targets::list_with_due_tests(read.conn(), now).await?;
         let mut updated_at = Vec::new();
-        for target in queried {
+        for target in target_ids {
             updated_at.push((target, webhook_targets::updated_at_if_active(read.conn(), target).await?));
         }
         Ok(DueWork { targets, tests, updated_at })
     }
 
-    /// Stores outcomes, releases deliveries, and leases others from `now` until `until`.
+    /// Stores the results of attempts, releases deliveries, and leases others from `now` until `until`.
     pub(super) async fn record_and_lease(
         &self,
-        (completed, released): (&[CompletedAttempt], &[LeasedDelivery]),
+        (completed, released): (&[AttemptRecord], &[LeasedDelivery]),
         requests: &[LeaseRequest],
         (now, until): (Timestamp, Timestamp),
     ) -> Result<Vec<LeasedBatch>, StoreError> {
-        let work = async |mut tx: Write| {
+        let work = async |mut tx: WriteTransaction| {
             lock_targets(&mut tx, completed, requests).await?;
             let disabled = record_attempts(&mut tx, completed).await?;
             release_all(&mut tx, released).await?;
             let mut batches = Vec::new();
             for LeaseRequest { target, quota } in requests {
                 let Some(secrets) = self.open_secrets(&mut tx, target, now).await? else { continue };
-                let deliveries = lease(&mut tx, target.id, quota, (now, until)).await?;
+                let deliveries = lease_deliveries(&mut tx, target.id, quota, (now, until)).await?;
                 batches.push(LeasedBatch { target: target.clone(), secrets, deliveries });
             }
             audit_disabled(&mut tx, disabled).await?;
@@ -129,13 +130,13 @@ impl DeliveryQueue {
         self.store.write("record_and_lease_deliveries", work).await
     }
 
-    /// Stores outcomes and releases deliveries at the shutdown.
+    /// Stores the results of attempts and releases deliveries at shutdown.
     pub(super) async fn record_and_release(
         &self,
-        completed: &[CompletedAttempt],
+        completed: &[AttemptRecord],
         released: &[LeasedDelivery],
     ) -> Result<(), StoreError> {
-        let work = async |mut tx: Write| {
+        let work = async |mut tx: WriteTransaction| {
             lock_targets(&mut tx, completed, &[]).await?;
             let disabled = record_attempts(&mut tx, completed).await?;
             release_all(&mut tx, released).await?;
@@ -145,11 +146,11 @@ impl DeliveryQueue {
         self.store.write("release_deliveries", work).await
     }
 
-    /// The secrets that sign for a target; `None` if it is deleted or a secret cannot be decrypted. An unusable secret
-    /// must not block other targets.
+    /// The secrets with which requests to a target are signed. `None` if the target is deleted, or if a secret cannot be
+    /// decrypted: that must not block other targets.
     async fn open_secrets(
         &self,
-        tx: &mut Write,
+        tx: &mut WriteTransaction,
         target: &WebhookTarget,
         now: Timestamp,
     ) -> Result<Option<Vec<WebhookSecret>>, StoreError> {
@@ -164,48 +165,48 @@ impl DeliveryQueue {
     }
 }
 
-/// Leases deliveries of a target, and orders retries and first attempts alternately.
-async fn lease(
-    tx: &mut Write,
+/// Leases deliveries of a target. In the result, retries and first attempts alternate.
+async fn lease_deliveries(
+    tx: &mut WriteTransaction,
     target: WebhookId,
     quota: &LeaseQuota,
     times: (Timestamp, Timestamp),
 ) -> Result<Vec<LeasedDelivery>, StoreError> {
     let (first_attempts, retries) = match quota {
-        LeaseQuota::Test => return deliveries::lease(tx.conn(), (target, DueKind::Test), times, 1).await,
+        LeaseQuota::Test => return deliveries::lease(tx.conn(), (target, DueDeliveryKind::Test), times, 1).await,
         LeaseQuota::Deliveries { first_attempts, retries } => (*first_attempts, *retries),
     };
-    let mut due_again = deliveries::lease(tx.conn(), (target, DueKind::Retry), times, retries).await?;
-    let left = first_attempts + retries - to_limit(due_again.len());
-    let new = deliveries::lease(tx.conn(), (target, DueKind::FirstAttempt), times, left).await?;
-    let left = left - to_limit(new.len());
-    // There can be more retries only if the first query reached its limit.
-    if left > 0 && to_limit(due_again.len()) == retries {
-        due_again.extend(deliveries::lease(tx.conn(), (target, DueKind::Retry), times, left).await?);
+    let mut due_retries = deliveries::lease(tx.conn(), (target, DueDeliveryKind::Retry), times, retries).await?;
+    let remaining = first_attempts + retries - to_sql_limit(due_retries.len());
+    let due_first = deliveries::lease(tx.conn(), (target, DueDeliveryKind::FirstAttempt), times, remaining).await?;
+    let remaining = remaining - to_sql_limit(due_first.len());
+    // More retries can be due only if the first query reached its limit.
+    if remaining > 0 && to_sql_limit(due_retries.len()) == retries {
+        due_retries.extend(deliveries::lease(tx.conn(), (target, DueDeliveryKind::Retry), times, remaining).await?);
     }
-    let (mut due_again, mut new) = (due_again.into_iter(), new.into_iter());
+    let (mut due_retries, mut due_first) = (due_retries.into_iter(), due_first.into_iter());
     let pairs = std::iter::from_fn(|| {
-        let pair = [due_again.next(), new.next()];
+        let pair = [due_retries.next(), due_first.next()];
         pair.iter().any(Option::is_some).then_some(pair)
     });
     Ok(pairs.flatten().flatten().collect())
 }
 
-async fn release_all(tx: &mut Write, released: &[LeasedDelivery]) -> Result<(), StoreError> {
+async fn release_all(tx: &mut WriteTransaction, released: &[LeasedDelivery]) -> Result<(), StoreError> {
     let now = tx.now();
     for delivery in released {
-        deliveries::release(tx.conn(), delivery, now).await?;
+        deliveries::release_lease(tx.conn(), delivery, now).await?;
     }
     Ok(())
 }
 
-/// Locks the rows of all targets of the transaction, in the order that all transactions use.
+/// Locks the rows of all targets of the transaction. All transactions use the same order, which prevents deadlocks.
 async fn lock_targets(
-    tx: &mut Write,
-    completed: &[CompletedAttempt],
+    tx: &mut WriteTransaction,
+    completed: &[AttemptRecord],
     requests: &[LeaseRequest],
 ) -> Result<(), StoreError> {
-    let completed = completed.iter().map(|completed| completed.delivery.target);
+    let completed = completed.iter().map(|record| record.delivery.target);
     let targets: BTreeSet<_> = completed.chain(requests.iter().map(|request| request.target.id)).collect();
     for target in targets {
         webhook_targets::lock_any_scope(tx.conn(), target).await?;
@@ -213,41 +214,45 @@ async fn lock_targets(
     Ok(())
 }
 
-/// Stores the outcomes of attempts. Returns the targets that these disable.
-async fn record_attempts(tx: &mut Write, all: &[CompletedAttempt]) -> Result<Vec<DisabledTarget>, StoreError> {
+/// Stores the results of attempts. Returns the targets that were disabled because of them.
+async fn record_attempts(
+    tx: &mut WriteTransaction,
+    completed: &[AttemptRecord],
+) -> Result<Vec<DisabledTarget>, StoreError> {
     let mut disabled = Vec::new();
-    for completed in all {
-        let CompletedAttempt { delivery, attempt, state, url: _, was_failing } = completed;
+    for record in completed {
+        let AttemptRecord { delivery, attempt, state, url: _, was_failing } = record;
         let recorded = deliveries::record_attempt(tx.conn(), delivery, attempt, *state).await?;
         match attempt.failure {
             _ if delivery.is_test || !recorded => {}
             None if *was_failing => webhook_targets::mark_healthy(tx.conn(), delivery.target).await?,
             None => {}
-            Some(failure) => disabled.extend(record_failure(tx, completed, failure).await?),
+            Some(failure) => disabled.extend(record_failure(tx, record, failure).await?),
         }
     }
     Ok(disabled)
 }
 
-/// Marks the target as failing. Disables it after 410, or after it has failed for [`DISABLED_AFTER`].
+/// Marks the target as failing. Disables it after a response with status 410, or after it has failed for [`DISABLED_AFTER`].
 async fn record_failure(
-    tx: &mut Write,
-    completed: &CompletedAttempt,
+    tx: &mut WriteTransaction,
+    record: &AttemptRecord,
     failure: AttemptFailure,
 ) -> Result<Option<DisabledTarget>, StoreError> {
-    let (id, at) = (completed.delivery.target, completed.attempt.at);
-    let target = (id, &completed.url);
+    let (id, at) = (record.delivery.target, record.attempt.at);
+    let target = (id, &record.url);
     webhook_targets::mark_failing(tx.conn(), target, (at, at.saturating_sub(FAILING_PERIOD_RESET))).await?;
     let reason = if failure == AttemptFailure::Gone { DisabledReason::Gone } else { DisabledReason::Failing };
     let scope = webhook_targets::disable(tx.conn(), target, reason, (at, at.saturating_sub(DISABLED_AFTER))).await?;
     Ok(scope.map(|scope| DisabledTarget { scope, id, reason }))
 }
 
-/// Writes the audit entries. This comes last, and in the order of the chains: all transactions lock chains in this order.
-async fn audit_disabled(tx: &mut Write, disabled: Vec<DisabledTarget>) -> Result<(), StoreError> {
+/// Writes audit entries about the disabled targets. Every transaction locks audit chains last and in the order of their names,
+/// which prevents deadlocks.
+async fn audit_disabled(tx: &mut WriteTransaction, disabled: Vec<DisabledTarget>) -> Result<(), StoreError> {
     let with_chain = |target: DisabledTarget| (target.scope.chain().to_string(), target);
     let mut disabled: Vec<_> = disabled.into_iter().map(with_chain).collect();
-    disabled.sort_by(|(one, _), (other, _)| one.cmp(other));
+    disabled.sort_by(|(chain, _), (other_chain, _)| chain.cmp(other_chain));
     for (_, DisabledTarget { scope, id, reason }) in disabled {
         tracing::warn!(webhook = %id, reason = reason.as_str(), "webhook disabled");
         let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookDisabled).object(AuditedObject::Webhook(id));

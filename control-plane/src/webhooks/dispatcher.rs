@@ -1,15 +1,15 @@
-//! Leases due deliveries, sends them, and stores the outcomes: one loop that never waits for a receiver.
+//! Leases due deliveries, sends them, and stores the results, in one loop that never waits for a receiver.
 //!
-//! Each turn of the loop runs one transaction, which stores the outcomes of ended attempts and leases due deliveries. If
-//! the process dies, its leases end and another process makes the deliveries.
+//! Each iteration runs one transaction, which stores the results of completed attempts and leases due deliveries. If the
+//! process dies, its leases expire and another process sends the deliveries.
 
 use super::{
     DispatcherHealth,
-    attempts::{Attempts, Endpoint, SentDelivery},
-    delivery_queue::{CompletedAttempt, DeliveryQueue, LeasedBatch},
+    attempts::{AttemptResult, Attempts, Endpoint},
+    delivery_queue::{AttemptRecord, DeliveryQueue, LeasedBatch},
     http_sender::{HttpSender, SendOutcome},
     scheduler::{ConcurrencyLimits, LeasePlan, Scheduler},
-    target_queue::EndedAttempt,
+    target_queue::AttemptSummary,
 };
 use crate::{
     domain::webhook::delivery::{Attempt, AttemptFailure, DeliveryState, DeliveryStatus, RetrySchedule},
@@ -21,25 +21,25 @@ use countersign_process::{Clock, Rng, Shutdown};
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::Notify, task::JoinError};
 
-/// How often the queue is polled for deliveries that other processes stored.
+/// Interval at which the queue is polled for deliveries that other processes stored.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Minimum time between two turns, so that attempts which end together share a transaction.
+/// Minimum time between two iterations, so that the results of attempts which end together share a transaction.
 const MIN_PAUSE: Duration = Duration::from_millis(5);
 
 /// Pause after a database error.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
-/// How much longer a lease is than the timeout of an attempt.
+/// Difference between the duration of a lease and the timeout of an attempt.
 const LEASE_MARGIN: Duration = Duration::from_secs(20);
 
-/// How long the shutdown waits for attempts in flight.
+/// Maximum time that the shutdown waits for attempts in flight.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Settings of the operator.
+/// The configuration of the dispatcher.
 #[derive(Debug, Clone)]
 pub struct DispatcherConfig {
-    /// When failed deliveries are retried.
+    /// The pauses between the attempts of a delivery.
     pub schedule: RetrySchedule,
     /// Maximum duration of an attempt.
     pub attempt_timeout: Duration,
@@ -47,19 +47,19 @@ pub struct DispatcherConfig {
     pub limits: ConcurrencyLimits,
 }
 
-/// Sends all deliveries. Several processes may run one each on the same database.
+/// Sends all deliveries. Each replica may run a dispatcher on the same database.
 pub struct WebhookDispatcher {
-    /// Holds the delivery queue.
+    /// The database with the delivery queue.
     pub store: Store,
     /// Decrypts the secrets of targets.
     pub keyring: Arc<Keyring>,
-    /// Makes the attempts.
+    /// Sends the requests.
     pub sender: Arc<HttpSender>,
-    /// Time source.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Source of jitter.
+    /// Source of random jitter.
     pub rng: Arc<dyn Rng>,
-    /// Settings of the operator.
+    /// The configuration.
     pub config: DispatcherConfig,
     /// Notified when deliveries become due.
     pub wakeup: Arc<Notify>,
@@ -78,14 +78,14 @@ struct DispatchLoop {
     queue: DeliveryQueue,
     scheduler: Scheduler,
     attempts: Attempts,
-    /// Outcomes that are not in the database yet.
-    unrecorded: Vec<CompletedAttempt>,
+    /// Results of attempts that are not stored yet.
+    unrecorded: Vec<AttemptRecord>,
     /// Leased deliveries that the next transaction releases.
     released: Vec<LeasedDelivery>,
 }
 
 impl WebhookDispatcher {
-    /// Runs until the shutdown.
+    /// Runs until shutdown is requested.
     pub async fn run(self, shutdown: Shutdown) {
         let Self { store, keyring, sender, clock, rng, config, wakeup, health, metrics } = self;
         let mut dispatch = DispatchLoop {
@@ -102,19 +102,19 @@ impl WebhookDispatcher {
         };
         loop {
             let mut pause = dispatch.poll_delay();
-            if let Err(error) = dispatch.run_turn().await {
+            if let Err(error) = dispatch.run_iteration().await {
                 tracing::warn!(%error, "cannot lease webhook deliveries; retrying in one second");
                 pause = ERROR_PAUSE;
             }
             tokio::select! {
                 () = shutdown.requested() => break,
                 () = wakeup.notified() => {}
-                Some(ended) = dispatch.attempts.next_ended() => dispatch.complete(ended),
+                Some(result) = dispatch.attempts.next_result() => dispatch.process_result(result),
                 () = tokio::time::sleep(pause) => {}
             }
             tokio::time::sleep(MIN_PAUSE).await;
-            while let Some(ended) = dispatch.attempts.try_next_ended() {
-                dispatch.complete(ended);
+            while let Some(result) = dispatch.attempts.try_next_result() {
+                dispatch.process_result(result);
             }
         }
         dispatch.stop().await;
@@ -122,17 +122,17 @@ impl WebhookDispatcher {
 }
 
 impl DispatchLoop {
-    /// Stores outcomes, leases due deliveries, and starts attempts.
-    async fn run_turn(&mut self) -> Result<(), StoreError> {
-        let (now, boot) = (self.clock.now(), self.clock.since_boot());
+    /// Stores the results of attempts, leases due deliveries, and starts attempts.
+    async fn run_iteration(&mut self) -> Result<(), StoreError> {
+        let (now, since_boot) = (self.clock.now(), self.clock.since_boot());
         let work = self.queue.find_due(self.scheduler.targets_with_unsent(), now).await?;
-        let LeasePlan { requests, released } = self.scheduler.plan_leases(work, boot);
+        let LeasePlan { requests, released } = self.scheduler.plan_leases(work, since_boot);
         self.released.extend(released);
         if !requests.is_empty() || !self.unrecorded.is_empty() || !self.released.is_empty() {
             let now = self.clock.now();
             let until = now.saturating_add(self.config.attempt_timeout + LEASE_MARGIN);
-            let ended = (self.unrecorded.as_slice(), self.released.as_slice());
-            let batches = self.queue.record_and_lease(ended, &requests, (now, until)).await?;
+            let changes = (self.unrecorded.as_slice(), self.released.as_slice());
+            let batches = self.queue.record_and_lease(changes, &requests, (now, until)).await?;
             self.unrecorded.clear();
             self.released.clear();
             for LeasedBatch { target, secrets, deliveries } in batches {
@@ -153,9 +153,9 @@ impl DispatchLoop {
     }
 
     /// Decides the next state of a delivery after an attempt.
-    fn complete(&mut self, ended: Result<SentDelivery, JoinError>) {
-        let SentDelivery { delivery, endpoint, started_at, ended_at: at, outcome } = match ended {
-            Ok(sent) => sent,
+    fn process_result(&mut self, result: Result<AttemptResult, JoinError>) {
+        let AttemptResult { delivery, endpoint, started_at, ended_at: at, outcome } = match result {
+            Ok(result) => result,
             Err(error) => return tracing::error!(%error, "webhook attempt panicked"),
         };
         let SendOutcome { response, failure, retry_after } = outcome;
@@ -170,11 +170,11 @@ impl DispatchLoop {
         let is_final = state.status() != DeliveryStatus::Pending;
         self.metrics.record_attempt(failure.map(AttemptFailure::as_str), is_final);
         let ended_at = self.clock.since_boot();
-        let attempt = EndedAttempt { started_at, ended_at, failure, retry_after, jitter };
+        let attempt = AttemptSummary { started_at, ended_at, failure, retry_after, jitter };
         let (was_failing, released) = self.scheduler.record(&delivery, &attempt);
         self.released.extend(released);
         let (attempt, url) = (Attempt { at, response, failure }, endpoint.url.clone());
-        self.unrecorded.push(CompletedAttempt { delivery, attempt, state, url, was_failing });
+        self.unrecorded.push(AttemptRecord { delivery, attempt, state, url, was_failing });
     }
 
     fn jitter(&self) -> u32 {
@@ -183,25 +183,27 @@ impl DispatchLoop {
         u32::from_ne_bytes(bytes)
     }
 
-    /// Time until the next poll, if nothing wakes the dispatcher before. The end of a backoff wakes nobody.
+    /// Time until the next poll, unless the dispatcher is woken before. The end of a backoff does not wake the dispatcher, so the
+    /// next one limits this time.
     fn poll_delay(&self) -> Duration {
-        let boot = self.clock.since_boot();
+        let since_boot = self.clock.since_boot();
         self.scheduler
-            .next_backoff_end(boot)
-            .map_or(POLL_INTERVAL, |backoff_end| backoff_end.saturating_sub(boot).min(POLL_INTERVAL))
+            .next_backoff_end(since_boot)
+            .map_or(POLL_INTERVAL, |backoff_end| backoff_end.saturating_sub(since_boot).min(POLL_INTERVAL))
     }
 
-    /// Waits briefly for attempts in flight, stores their outcomes, and releases all other leases.
+    /// Waits briefly for attempts in flight, stores their results, and releases all other leases.
     async fn stop(mut self) {
         let drain = async {
-            while let Some(ended) = self.attempts.next_ended().await {
-                self.complete(ended);
+            while let Some(result) = self.attempts.next_result().await {
+                self.process_result(result);
             }
         };
-        let _timed_out = tokio::time::timeout(DRAIN_TIMEOUT, drain).await;
+        // After the timeout, the attempts are aborted, and their deliveries are sent again.
+        let _elapsed = tokio::time::timeout(DRAIN_TIMEOUT, drain).await;
         self.released.extend(self.scheduler.drain_unsent());
         if let Err(error) = self.queue.record_and_release(&self.unrecorded, &self.released).await {
-            tracing::warn!(%error, "cannot store the last webhook deliveries; they will be sent again");
+            tracing::warn!(%error, "cannot store the results of the last webhook attempts; their deliveries will be sent again");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Turns each event of the outbox into one delivery per target.
+//! Creates one delivery per subscribed target from each event of the outbox.
 //!
-//! This runs after the transaction that emitted the event, so that a login does not wait until deliveries to ten targets
-//! are stored.
+//! This runs after the transaction that emitted the event, so that a login, for example, does not wait until the deliveries to
+//! all targets are stored.
 
-use crate::store::{Store, StoreError, Write, outbox};
+use crate::store::{Store, StoreError, WriteTransaction, outbox};
 use countersign_process::Shutdown;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::Notify;
@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 /// Maximum number of events in one transaction.
 const BATCH_SIZE: i64 = 200;
 
-/// How often the outbox is polled for events that other processes stored.
+/// Interval at which the outbox is polled for events that other processes stored.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Minimum time between two polls, so that events which arrive together share a transaction.
@@ -19,16 +19,16 @@ const MIN_PAUSE: Duration = Duration::from_millis(50);
 
 /// The fan-out job.
 pub struct EventFanout {
-    /// Holds the outbox and the deliveries.
+    /// The database with the outbox and the deliveries.
     pub store: Store,
     /// Wakes the dispatcher after deliveries are stored.
     pub dispatcher_wakeup: Arc<Notify>,
 }
 
 impl EventFanout {
-    /// Runs until the shutdown.
+    /// Runs until shutdown is requested.
     pub async fn run(self, shutdown: Shutdown) {
-        let emitted = self.store.events_committed();
+        let events_committed = self.store.events_committed();
         loop {
             if let Err(error) = self.drain_outbox().await {
                 tracing::warn!(%error, "cannot create webhook deliveries from the outbox; retrying in one second");
@@ -36,7 +36,7 @@ impl EventFanout {
             tokio::time::sleep(MIN_PAUSE).await;
             tokio::select! {
                 () = shutdown.requested() => return,
-                () = emitted.notified() => {}
+                () = events_committed.notified() => {}
                 () = tokio::time::sleep(POLL_INTERVAL) => {}
             }
         }
@@ -44,7 +44,7 @@ impl EventFanout {
 
     async fn drain_outbox(&self) -> Result<(), StoreError> {
         while outbox::has_events(self.store.read().await?.conn()).await? {
-            let work = async |mut tx: Write| {
+            let work = async |mut tx: WriteTransaction| {
                 let now = tx.now();
                 outbox::fan_out(tx.conn(), now, BATCH_SIZE).await?;
                 tx.commit(()).await

@@ -1,4 +1,4 @@
-//! One attempt: sends a signed request to a target and classifies the outcome.
+//! Sends a signed request to a target and classifies the outcome of the attempt.
 
 use crate::{
     address_guard::AddressGuard,
@@ -18,7 +18,7 @@ use reqwest::{
 };
 use std::{error::Error, net::SocketAddr, time::Duration};
 
-/// Time for a connection including its TLS handshake.
+/// Timeout of a connection, including its TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long an idle connection is kept open.
@@ -30,13 +30,13 @@ const MAX_IDLE_PER_HOST: usize = 16;
 /// Maximum number of body bytes to read. A connection can be reused only if the body ends before this limit.
 const MAX_BODY_READ: usize = 16 * 1024;
 
-/// How long to wait for the body after the status has arrived.
+/// Timeout for the body after the status has arrived.
 const BODY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why the sender cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpSenderError {
-    /// The file with certificate authorities contains none.
+    /// The file contains no certificate authority.
     #[error("contains no PEM certificate")]
     Authorities,
     /// The certificates of the platform cannot be loaded.
@@ -59,7 +59,7 @@ pub struct OutgoingRequest<'a> {
     pub now: Timestamp,
     /// The exact body.
     pub body: &'a str,
-    /// The secrets that sign it.
+    /// The secrets with which the request is signed.
     pub secrets: &'a [WebhookSecret],
 }
 
@@ -81,7 +81,8 @@ impl SendOutcome {
 }
 
 impl HttpSender {
-    /// Trusts the certificate authorities of the platform and those in this PEM. An attempt ends within `timeout`.
+    /// Creates a sender that trusts the system's certificate authorities and those in this PEM file. An attempt ends within
+    /// `timeout`.
     pub fn new(guard: AddressGuard, authorities: Option<&[u8]>, timeout: Duration) -> Result<Self, HttpSenderError> {
         let mut certificates = Vec::new();
         if let Some(pem) = authorities {
@@ -99,7 +100,7 @@ impl HttpSender {
 
     /// Makes one attempt.
     pub async fn send(&self, url: &TargetUrl, request: OutgoingRequest<'_>) -> SendOutcome {
-        // The client resolves names through the guard, but connects to literal addresses without asking it.
+        // The client resolves names through the guard, but connects to literal addresses without calling it.
         if self.guard.check_literal(url).is_err() {
             return SendOutcome::without_response(AttemptFailure::AddressRefused);
         }
@@ -138,8 +139,8 @@ impl Resolve for GuardedResolver {
 }
 
 fn client_builder(timeout: Duration) -> ClientBuilder {
-    // HTTP/1.1 carries one request per connection at a time, so that a hanging response delays no other request. A proxy
-    // would resolve names itself and bypass the guard.
+    // An HTTP/1.1 connection carries one request at a time, so a hanging response delays no other request. A proxy would
+    // resolve names itself and bypass the guard.
     Client::builder()
         .http1_only()
         .no_proxy()
@@ -152,7 +153,7 @@ fn client_builder(timeout: Duration) -> ClientBuilder {
         .user_agent(concat!("countersign/", env!("CARGO_PKG_VERSION")))
 }
 
-/// The status alone decides the outcome. The start of the body is kept for troubleshooting.
+/// Classifies a response by its status only. Reads the start of the body for troubleshooting.
 async fn read_response(mut response: Response, now: Timestamp) -> SendOutcome {
     let status = response.status();
     let retry_after = retry_after(&response, now);
@@ -165,7 +166,8 @@ async fn read_response(mut response: Response, now: Timestamp) -> SendOutcome {
             }
         }
     };
-    let _timed_out = tokio::time::timeout(BODY_TIMEOUT, read).await;
+    // After the timeout, the excerpt contains what has arrived.
+    let _elapsed = tokio::time::timeout(BODY_TIMEOUT, read).await;
     bytes.truncate(EXCERPT_BYTES);
     // PostgreSQL cannot store NUL in text.
     let body = String::from_utf8_lossy(&bytes).replace('\0', "\u{fffd}");
@@ -173,7 +175,7 @@ async fn read_response(mut response: Response, now: Timestamp) -> SendOutcome {
     SendOutcome { response: Some(ResponseExcerpt { status: status.as_u16(), body }), failure, retry_after }
 }
 
-/// `Retry-After` of RFC 9110, section 10.2.3: seconds or a date. Ignored unless the status is 429 or 5xx.
+/// Parses `Retry-After` (RFC 9110, section 10.2.3): seconds or a date. Ignored unless the status is 429 or 5xx.
 fn retry_after(response: &Response, now: Timestamp) -> Option<Duration> {
     let status = response.status();
     if !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS {
@@ -187,7 +189,7 @@ fn retry_after(response: &Response, now: Timestamp) -> Option<Duration> {
     Some(Timestamp::from_seconds(i64::try_from(date.as_secs()).ok()?).duration_since(now))
 }
 
-/// The failure that the innermost known cause of an error means.
+/// Classifies an error by the first of its causes whose type is known.
 fn failure_from_error(error: &reqwest::Error) -> AttemptFailure {
     let mut cause: &dyn Error = error;
     loop {

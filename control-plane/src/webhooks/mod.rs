@@ -1,8 +1,8 @@
 //! Delivery of events to webhooks: at least once, signed, and only to addresses that the address guard allows.
 //!
-//! Operations store events in the outbox of `store`. [`EventFanout`] turns each into one delivery per target, and
-//! [`WebhookDispatcher`] sends them with [`HttpSender`]. Invariants: a slow or failing target does not delay other
-//! targets, and every connection goes to an address that was checked for it.
+//! Operations store events in the outbox of `store`. [`EventFanout`] creates one delivery per target from each event, and
+//! [`WebhookDispatcher`] sends the deliveries with [`HttpSender`]. Invariants: a slow or failing target does not delay other
+//! targets, and every connection goes to an address that the guard checked for this connection.
 
 mod attempts;
 mod delivery_queue;

@@ -1,11 +1,11 @@
-//! Divides the dispatcher's attempts among the targets: what to lease for each, and what to send next.
+//! Divides the concurrent attempts among the targets: decides which deliveries to lease, and which to send next.
 //!
 //! Every target with due deliveries gets at least one attempt, and at most an equal share while others wait. Failing
-//! targets together get half of all attempts, and tests one eighth.
+//! targets together get at most half of all attempts, and test deliveries at most one eighth.
 
 use super::{
     delivery_queue::{DueWork, LeaseRequest},
-    target_queue::{EndedAttempt, LEASES_PER_SLOT, TargetQueue},
+    target_queue::{AttemptSummary, LEASES_PER_SLOT, TargetQueue},
 };
 use crate::{
     domain::webhook::{WebhookTarget, delivery::AttemptFailure},
@@ -17,15 +17,15 @@ use std::{
     time::Duration,
 };
 
-/// The inverse of the share of attempts that tests may use together; each target has at most one test.
-const TESTS_SHARE: usize = 8;
+/// Test deliveries together may use the total number of attempts divided by this. Each target has at most one test delivery.
+const TEST_SHARE_DIVISOR: usize = 8;
 
 /// Maximum numbers of concurrent attempts.
 #[derive(Debug, Clone, Copy)]
 pub struct ConcurrencyLimits {
-    /// To all targets together.
+    /// Attempts to all targets together.
     pub total: usize,
-    /// To one target.
+    /// Attempts to one target.
     pub per_target: usize,
 }
 
@@ -33,13 +33,13 @@ pub struct ConcurrencyLimits {
 pub(super) struct Scheduler {
     limits: ConcurrencyLimits,
     queues: HashMap<WebhookId, TargetQueue>,
-    /// Leased tests that are not sent yet.
+    /// Leased test deliveries that are not sent yet.
     unsent_tests: VecDeque<LeasedDelivery>,
-    /// Targets with a leased test, in flight or not.
+    /// Targets with a leased test delivery, in flight or not.
     tested_targets: HashSet<WebhookId>,
 }
 
-/// What the next transaction has to do.
+/// The work for the next transaction.
 pub(super) struct LeasePlan {
     /// Deliveries to lease.
     pub requests: Vec<LeaseRequest>,
@@ -57,12 +57,12 @@ impl Scheduler {
         self.queues.iter().filter(|(_, queue)| queue.has_unsent()).map(|(target, _)| *target).collect()
     }
 
-    /// Whether deliveries of this target are leased or it is backing off.
+    /// Whether this target has leased deliveries or is backing off.
     pub(super) fn has_target(&self, target: WebhookId) -> bool {
         self.queues.contains_key(&target) || self.tested_targets.contains(&target)
     }
 
-    /// Plans what to lease for the targets with due deliveries.
+    /// Plans which deliveries to lease for the targets with due work.
     pub(super) fn plan_leases(&mut self, work: DueWork, now: Duration) -> LeasePlan {
         let DueWork { targets, tests, updated_at } = work;
         let mut released = Vec::new();
@@ -74,12 +74,13 @@ impl Scheduler {
         }
         self.queues.retain(|target, queue| !queue.is_idle(now) || targets.iter().any(|due| due.id == *target));
         let mut requests = self.plan_targets(targets, now);
-        let untested = tests.into_iter().filter(|target| !self.tested_targets.contains(&target.id));
-        requests.extend(untested.take(self.max_tests()).map(LeaseRequest::test));
+        let targets_to_test = tests.into_iter().filter(|target| !self.tested_targets.contains(&target.id));
+        requests.extend(targets_to_test.take(self.max_tests()).map(LeaseRequest::for_test));
         LeasePlan { requests, released }
     }
 
-    /// Targets with the fewest leases come first. None gets more than its share.
+    /// Plans the leases of ordinary deliveries. Targets with the fewest leases come first, and no target gets more than its
+    /// equal share.
     fn plan_targets(&mut self, targets: Vec<WebhookTarget>, now: Duration) -> Vec<LeaseRequest> {
         for target in &targets {
             let queue = self.queues.entry(target.id).or_insert_with(TargetQueue::new);
@@ -89,7 +90,7 @@ impl Scheduler {
             queue.reset_if_updated(target.updated_at);
         }
         let active = self.queues.values().filter(|queue| queue.backoff_until(now).is_none()).count();
-        let share = self.share(active);
+        let share = self.equal_share(active);
         let leased = |target: &WebhookTarget| self.queues.get(&target.id).map_or(0, TargetQueue::leased);
         let mut targets: Vec<_> = targets.into_iter().map(|target| (leased(&target), target)).collect();
         targets.sort_by_key(|(leased, _)| *leased);
@@ -98,7 +99,7 @@ impl Scheduler {
             let Some(queue) = self.queues.get_mut(&target.id) else { continue };
             let count = queue.lease_demand(now).min((share * LEASES_PER_SLOT).saturating_sub(leased));
             if count > 0 && requests.len() < self.limits.total {
-                requests.push(LeaseRequest::deliveries(target, count, queue.prefer_first_attempts()));
+                requests.push(LeaseRequest::for_deliveries(target, count, queue.prefer_first_attempts()));
             }
         }
         requests
@@ -114,8 +115,8 @@ impl Scheduler {
         }
     }
 
-    /// Starts as many attempts as the limits allow, first to the targets with the fewest in flight. `send` returns the
-    /// delivery if it cannot be sent.
+    /// Starts as many attempts as the limits allow, first for the targets with the fewest attempts in flight. `send` returns
+    /// the delivery if it cannot be sent.
     pub(super) fn start_attempts(
         &mut self,
         now: Duration,
@@ -126,11 +127,12 @@ impl Scheduler {
             && self.tested_targets.len() < self.max_tests() + self.unsent_tests.len()
             && let Some(test) = self.unsent_tests.pop_front()
         {
-            free_slots -= self.start(test, &mut send);
+            free_slots -= self.start_attempt(test, &mut send);
         }
-        let failing: usize = self.queues.values().filter(|queue| queue.is_failing()).map(TargetQueue::in_flight).sum();
-        let mut failing_slots = (self.limits.total / 2).saturating_sub(failing);
-        let share = self.share(self.queues.values().filter(|queue| queue.leased() > 0).count());
+        let failing_in_flight: usize =
+            self.queues.values().filter(|queue| queue.is_failing()).map(TargetQueue::in_flight).sum();
+        let mut failing_slots = (self.limits.total / 2).saturating_sub(failing_in_flight);
+        let share = self.equal_share(self.queues.values().filter(|queue| queue.leased() > 0).count());
         let unsent = self.queues.iter().filter(|(_, queue)| queue.has_unsent());
         let mut unsent: Vec<_> = unsent.map(|(target, queue)| (queue.in_flight(), *target)).collect();
         unsent.sort_unstable();
@@ -142,13 +144,13 @@ impl Scheduler {
                 && let Some(delivery) = queue.start_next(now)
             {
                 failing_slots -= usize::from(queue.is_failing());
-                free_slots -= self.start(delivery, &mut send);
+                free_slots -= self.start_attempt(delivery, &mut send);
             }
         }
     }
 
-    /// Returns the number of slots that the attempt uses.
-    fn start(
+    /// Starts an attempt. Returns the number of slots that it uses: one, or zero if the delivery cannot be sent.
+    fn start_attempt(
         &mut self,
         delivery: LeasedDelivery,
         send: &mut impl FnMut(LeasedDelivery) -> Result<(), LeasedDelivery>,
@@ -162,17 +164,22 @@ impl Scheduler {
         0
     }
 
-    /// Updates the queue of a target after an attempt. Returns whether the database may have recorded the target as
-    /// failing before, and deliveries that are not sent during a backoff or after 410.
-    pub(super) fn record(&mut self, delivery: &LeasedDelivery, attempt: &EndedAttempt) -> (bool, Vec<LeasedDelivery>) {
+    /// Updates the queue of a target after an attempt. Returns whether the target may have been marked as failing in the
+    /// database before, and the deliveries to release because of a backoff or a response with status 410.
+    pub(super) fn record(
+        &mut self,
+        delivery: &LeasedDelivery,
+        attempt: &AttemptSummary,
+    ) -> (bool, Vec<LeasedDelivery>) {
         if delivery.is_test {
             self.tested_targets.remove(&delivery.target);
             return (false, Vec::new());
         }
         let Some(queue) = self.queues.get_mut(&delivery.target) else { return (false, Vec::new()) };
         let was_failing = queue.record(attempt, self.limits.per_target);
-        let stop = attempt.failure == Some(AttemptFailure::Gone) || queue.backoff_until(attempt.ended_at).is_some();
-        (was_failing, if stop { queue.drain_unsent().collect() } else { Vec::new() })
+        let must_release =
+            attempt.failure == Some(AttemptFailure::Gone) || queue.backoff_until(attempt.ended_at).is_some();
+        (was_failing, if must_release { queue.drain_unsent().collect() } else { Vec::new() })
     }
 
     /// The earliest end of a backoff.
@@ -185,13 +192,13 @@ impl Scheduler {
         self.queues.values_mut().flat_map(TargetQueue::drain_unsent).chain(self.unsent_tests.drain(..))
     }
 
-    /// An equal share of all attempts for one of this many targets; at least one.
-    fn share(&self, targets: usize) -> usize {
+    /// The share of one target in all attempts, if this many targets have equal shares; at least one.
+    fn equal_share(&self, targets: usize) -> usize {
         (self.limits.total / targets.max(1)).max(1)
     }
 
-    /// Maximum number of tests in flight.
+    /// Maximum number of test deliveries in flight.
     fn max_tests(&self) -> usize {
-        (self.limits.total / TESTS_SHARE).max(1)
+        (self.limits.total / TEST_SHARE_DIVISOR).max(1)
     }
 }

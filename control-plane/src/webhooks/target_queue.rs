@@ -1,6 +1,6 @@
-//! The leased deliveries of one target: how many attempts may run at a time, and when to back off.
+//! The leased deliveries of one target. Decides how many attempts may run at a time, and when to back off.
 //!
-//! Concurrency starts at one, grows by one with each success and halves with each failure.
+//! Concurrency starts at one, increases by one with each success and halves with each failure.
 
 use crate::{
     domain::webhook::delivery::{AttemptFailure, target_backoff},
@@ -9,10 +9,10 @@ use crate::{
 use countersign_identity::Timestamp;
 use std::{collections::VecDeque, time::Duration};
 
-/// Deliveries to lease for each attempt that may run, so that a fast target does not wait for the next lease.
+/// Number of deliveries to lease per allowed concurrent attempt, so that a fast target does not wait for the next lease.
 pub const LEASES_PER_SLOT: usize = 2;
 
-/// Times are of the boot-time clock unless they are [`Timestamp`]s.
+/// The queue of one target. A [`Duration`] that is a time is measured on the boot-time clock.
 #[derive(Debug)]
 pub struct TargetQueue {
     /// Maximum number of attempts in flight.
@@ -21,23 +21,24 @@ pub struct TargetQueue {
     in_flight: usize,
     /// Leased deliveries without a current attempt.
     unsent: VecDeque<LeasedDelivery>,
-    /// Failures in a row.
+    /// Number of consecutive failures.
     failures: u32,
-    /// When the last failure was counted.
+    /// Time at which the last failure was counted.
     failed_at: Duration,
     /// No attempt starts before this time.
     backoff_until: Duration,
-    /// Whether the last lease preferred first attempts, in case that it could be of one delivery only.
+    /// Whether the last lease preferred first attempts to retries. The value alternates, because a lease may contain only one
+    /// delivery.
     preferred_first_attempts: bool,
-    /// Last known time of a change of the target.
+    /// Time of the last change of the target that this queue has processed.
     updated_at: Option<Timestamp>,
-    /// Whether the database may record the target as failing.
+    /// Whether the target may be marked as failing in the database.
     marked_failing: bool,
 }
 
-/// One attempt that has ended.
+/// The result of a completed attempt, as input of the queue of its target.
 #[derive(Debug, Clone, Copy)]
-pub struct EndedAttempt {
+pub struct AttemptSummary {
     /// Start on the boot-time clock.
     pub started_at: Duration,
     /// End on the boot-time clock.
@@ -46,12 +47,12 @@ pub struct EndedAttempt {
     pub failure: Option<AttemptFailure>,
     /// The `Retry-After` of the response.
     pub retry_after: Option<Duration>,
-    /// A random number.
+    /// A random number for the variation of the backoff.
     pub jitter: u32,
 }
 
 impl TargetQueue {
-    /// The queue of a target without attempts so far.
+    /// The queue of a target without previous attempts.
     pub const fn new() -> Self {
         Self {
             concurrency: 1,
@@ -66,22 +67,22 @@ impl TargetQueue {
         }
     }
 
-    /// Resets concurrency and backoff if the target has changed since the last call: it may have another URL. Returns
-    /// whether it has.
+    /// Resets concurrency and backoff if the target has changed since the last call, because it may have another URL. Returns
+    /// whether the target has changed.
     pub fn reset_if_updated(&mut self, updated_at: Timestamp) -> bool {
-        let updated = self.updated_at.replace(updated_at).is_some_and(|before| before != updated_at);
-        if updated {
+        let is_updated = self.updated_at.replace(updated_at).is_some_and(|before| before != updated_at);
+        if is_updated {
             (self.concurrency, self.failures, self.backoff_until) = (1, 0, Duration::ZERO);
         }
-        updated
+        is_updated
     }
 
-    /// Records that the database has the target as failing.
+    /// Records that the target is marked as failing in the database.
     pub const fn mark_failing(&mut self) {
         self.marked_failing = true;
     }
 
-    /// How many more deliveries to lease.
+    /// Number of further deliveries to lease.
     pub fn lease_demand(&self, now: Duration) -> usize {
         if now < self.backoff_until { 0 } else { (self.concurrency * LEASES_PER_SLOT).saturating_sub(self.leased()) }
     }
@@ -97,8 +98,8 @@ impl TargetQueue {
         self.unsent.extend(deliveries);
     }
 
-    /// Takes the next delivery and counts its attempt as in flight. `None` during backoff, at the limit of concurrency,
-    /// or if there is none.
+    /// Removes the next delivery and counts its attempt as in flight. `None` during backoff, at the concurrency limit, or if
+    /// there is no delivery.
     pub fn start_next(&mut self, now: Duration) -> Option<LeasedDelivery> {
         if now < self.backoff_until || self.in_flight >= self.concurrency {
             return None;
@@ -108,21 +109,21 @@ impl TargetQueue {
         Some(next)
     }
 
-    /// Takes back a start whose request was not sent.
+    /// Reverts the count of [`Self::start_next`] for a delivery that was not sent.
     pub const fn cancel_start(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// Adapts concurrency and backoff after an attempt. Returns whether the database may have recorded the target as
-    /// failing before.
-    pub fn record(&mut self, attempt: &EndedAttempt, max_concurrency: usize) -> bool {
-        let EndedAttempt { started_at, ended_at, failure, retry_after, jitter } = *attempt;
+    /// Adapts concurrency and backoff after an attempt. Returns whether the target may have been marked as failing in the
+    /// database before.
+    pub fn record(&mut self, attempt: &AttemptSummary, max_concurrency: usize) -> bool {
+        let AttemptSummary { started_at, ended_at, failure, retry_after, jitter } = *attempt;
         self.in_flight = self.in_flight.saturating_sub(1);
         if failure.is_none() {
             self.failures = 0;
             self.concurrency = (self.concurrency + 1).min(max_concurrency);
         } else {
-            // Concurrent attempts that fail together count as one failure.
+            // Failures of concurrent attempts count as one failure.
             if started_at >= self.failed_at {
                 self.failures = self.failures.saturating_add(1);
                 self.failed_at = ended_at;
@@ -134,7 +135,7 @@ impl TargetQueue {
         std::mem::replace(&mut self.marked_failing, failure.is_some())
     }
 
-    /// Whether the last attempt failed, or the database has the target as failing.
+    /// Whether the last attempt failed, or the target may be marked as failing in the database.
     pub const fn is_failing(&self) -> bool {
         self.failures > 0 || self.marked_failing
     }
@@ -154,7 +155,7 @@ impl TargetQueue {
         self.unsent.len() + self.in_flight
     }
 
-    /// Whether the queue has no state that must be kept.
+    /// Whether the queue has no leased deliveries and no backoff, so that it can be dropped.
     pub fn is_idle(&self, now: Duration) -> bool {
         self.leased() == 0 && self.backoff_until <= now
     }
@@ -183,25 +184,25 @@ mod tests {
             event: EventId::from_bits(1),
             attempts: 0,
             is_test: false,
-            until: Timestamp::from_seconds(1),
+            leased_until: Timestamp::from_seconds(1),
             body: String::new(),
         };
         vec![delivery; count]
     }
 
-    fn succeed(queue: &mut TargetQueue) {
+    fn record_success(queue: &mut TargetQueue) {
         let failure = None;
-        queue.record(&EndedAttempt { started_at: START, ended_at: START, failure, retry_after: None, jitter: 0 }, 8);
+        queue.record(&AttemptSummary { started_at: START, ended_at: START, failure, retry_after: None, jitter: 0 }, 8);
     }
 
-    fn fail(
+    fn record_failure(
         queue: &mut TargetQueue,
         (started_at, ended_at): (Duration, Duration),
         retry_after: Option<Duration>,
         jitter: u32,
     ) {
         let failure = Some(AttemptFailure::Status);
-        queue.record(&EndedAttempt { started_at, ended_at, failure, retry_after, jitter }, 8);
+        queue.record(&AttemptSummary { started_at, ended_at, failure, retry_after, jitter }, 8);
     }
 
     fn start_all(queue: &mut TargetQueue) -> usize {
@@ -216,25 +217,28 @@ mod tests {
         for concurrency in [1, 2, 4, 8, 8] {
             let started = start_all(&mut queue);
             assert_eq!((started, queue.in_flight()), (concurrency, concurrency));
-            (0..concurrency).for_each(|_| succeed(&mut queue));
+            (0..concurrency).for_each(|_| record_success(&mut queue));
         }
         assert!(queue.start_next(START).is_some());
-        fail(&mut queue, (START, START), None, 0);
+        record_failure(&mut queue, (START, START), None, 0);
         assert_eq!(start_all(&mut queue), 4);
     }
 
     #[test]
-    fn backs_off_after_three_failures_in_a_row() {
+    fn backs_off_after_three_consecutive_failures() {
         let mut queue = TargetQueue::new();
         queue.push(deliveries(100));
         for _ in 0..3 {
             assert!(queue.start_next(START).is_some());
-            fail(&mut queue, (START, START), None, u32::MAX);
+            record_failure(&mut queue, (START, START), None, u32::MAX);
         }
         assert!(queue.start_next(START).is_none() && queue.lease_demand(START) == 0 && queue.is_failing());
         let later = queue.backoff_until(START).unwrap();
-        assert!(queue.start_next(later).is_some() && queue.start_next(later).is_none(), "one attempt at a time");
-        succeed(&mut queue);
+        assert!(
+            queue.start_next(later).is_some() && queue.start_next(later).is_none(),
+            "there must be only one attempt at a time"
+        );
+        record_success(&mut queue);
         assert!(!queue.is_failing());
     }
 
@@ -242,14 +246,14 @@ mod tests {
     fn concurrent_failures_count_as_one() {
         let mut queue = TargetQueue::new();
         let (started, ended) = (START, START + Duration::from_millis(20));
-        fail(&mut queue, (started, ended), None, 0);
+        record_failure(&mut queue, (started, ended), None, 0);
         for _ in 0..15 {
-            fail(&mut queue, (started, ended + Duration::from_millis(1)), None, 0);
+            record_failure(&mut queue, (started, ended + Duration::from_millis(1)), None, 0);
         }
         assert_eq!(queue.backoff_until(ended + Duration::from_millis(1)), None);
-        for more in [1, 2] {
-            let later = ended + Duration::from_millis(100 * more);
-            fail(&mut queue, (later, later), None, u32::MAX / 2);
+        for number in [1, 2] {
+            let later = ended + Duration::from_millis(100 * number);
+            record_failure(&mut queue, (later, later), None, u32::MAX / 2);
         }
         let backoff = queue.backoff_until(ended).unwrap().saturating_sub(ended).as_secs_f64();
         assert!((1.1..1.3).contains(&backoff), "{backoff}");
@@ -262,7 +266,7 @@ mod tests {
         assert!(!queue.reset_if_updated(Timestamp::from_seconds(1)));
         queue.push(deliveries(2));
         queue.start_next(START).unwrap();
-        fail(&mut queue, (START, START), Some(Duration::from_secs(30)), 0);
+        record_failure(&mut queue, (START, START), Some(Duration::from_secs(30)), 0);
         assert!(queue.start_next(START).is_none() && queue.reset_if_updated(Timestamp::from_seconds(2)));
         assert!(queue.start_next(START).is_some());
     }
@@ -272,7 +276,7 @@ mod tests {
         let mut queue = TargetQueue::new();
         queue.push(deliveries(2));
         queue.start_next(START).unwrap();
-        fail(&mut queue, (START, START), Some(Duration::from_secs(30)), 0);
+        record_failure(&mut queue, (START, START), Some(Duration::from_secs(30)), 0);
         assert_eq!(queue.backoff_until(START), Some(START + Duration::from_secs(30)));
         assert!(!queue.is_idle(START) && queue.start_next(START + Duration::from_secs(30)).is_some());
     }

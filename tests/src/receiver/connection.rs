@@ -82,8 +82,8 @@ async fn write(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> bool {
 
 /// Waits until the peer closes the connection.
 async fn wait_for_close(stream: &mut (impl AsyncRead + Unpin)) {
-    let mut more = [0; 64];
-    while stream.read(&mut more).await.is_ok_and(|read| read > 0) {}
+    let mut buffer = [0; 64];
+    while stream.read(&mut buffer).await.is_ok_and(|read| read > 0) {}
 }
 
 /// Sends one byte per second until the peer closes the connection or the whole text is sent.

@@ -1,4 +1,4 @@
-//! Which credentials the routes accept, and what the others receive.
+//! Which credentials each route accepts, and who may access which resource.
 
 use countersign_tests::{Agent, ControlPlane, HttpResponse, control_plane::text};
 use serde_json::json;
@@ -90,8 +90,8 @@ async fn human_routes_refuse_every_other_credential() {
     let (other_user, token) = (fixture.control.mint_human("stranger"), fixture.agent.token().await);
     for route in &fixture.human_routes() {
         assert_eq!(fixture.send(None, route).await, (401, "human_token_missing".into()), "{route:?}");
-        for wrong in [fixture.control.key(), token.as_str(), "nonsense", "a.b.c"] {
-            assert_eq!(fixture.send(Some(wrong), route).await, (401, "human_token_invalid".into()), "{route:?}");
+        for credential in [fixture.control.key(), token.as_str(), "nonsense", "a.b.c"] {
+            assert_eq!(fixture.send(Some(credential), route).await, (401, "human_token_invalid".into()), "{route:?}");
         }
     }
     let [_, _, list_keys, create_key, revoke_key, set_status] = fixture.human_routes();

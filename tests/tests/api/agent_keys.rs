@@ -201,8 +201,8 @@ fn invalid_pem_texts() -> Vec<(&'static str, String)> {
 fn mismatch(name: &str, response: &HttpResponse) -> Option<String> {
     let fields = response.body["error"]["details"]["fields"].as_object();
     let names: Vec<_> = fields.into_iter().flat_map(|fields| fields.keys()).collect();
-    let correct = response.status == 400 && response.error().1 == "VALIDATION_ERROR" && names == ["publicKey"];
-    (!correct).then(|| format!("{name}: {} {}", response.status, response.body))
+    let is_expected = response.status == 400 && response.error().1 == "VALIDATION_ERROR" && names == ["publicKey"];
+    (!is_expected).then(|| format!("{name}: {} {}", response.status, response.body))
 }
 
 #[tokio::test]

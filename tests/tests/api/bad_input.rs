@@ -1,4 +1,4 @@
-//! Tests that every interface answers hostile input with a documented error or a denial, and never with a server
+//! Tests that every interface responds to hostile input with a documented error or a denial, and never with a server
 //! error or an allowed request.
 //!
 //! `routes` lists every route; all tests run for each of them. `contract` reads the table in docs/use/api.md, which

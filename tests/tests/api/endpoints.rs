@@ -148,8 +148,8 @@ async fn invalid_bodies_are_refused_with_field_and_reason() {
     }
     let invalid_utf8 = control.api.request("POST", "/auth/register").body(b"{\"email\":\"\xff\"}".to_vec());
     assert_eq!(HttpResponse::send(invalid_utf8).await.status, 400);
-    for wrong in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"] {
-        assert_eq!(send("{}", wrong).await.text("/error/code"), "UNSUPPORTED_MEDIA_TYPE", "{wrong}");
+    for content_type in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"] {
+        assert_eq!(send("{}", content_type).await.text("/error/code"), "UNSUPPORTED_MEDIA_TYPE", "{content_type}");
     }
     for (size, status) in [(16 * 1024, 400), (16 * 1024 + 1, 413), (1024 * 1024, 413)] {
         let padded = format!("{{\"email\":\"{}\"}}", "a".repeat(size - 12));

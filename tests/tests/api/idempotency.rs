@@ -263,12 +263,12 @@ async fn start_with_clock(
     clock: &Arc<ManualClock>,
     folder: &std::path::Path,
 ) -> (HttpClient, Shutdown, tokio::task::JoinHandle<()>) {
-    let any = "127.0.0.1:0".to_owned();
+    let free_address = "127.0.0.1:0".to_owned();
     let settings = [
         ("data_dir", folder.display().to_string()),
-        ("listen.api", any.clone()),
-        ("listen.sync", any.clone()),
-        ("listen.admin", any),
+        ("listen.api", free_address.clone()),
+        ("listen.sync", free_address.clone()),
+        ("listen.admin", free_address),
     ];
     let mut flags = settings.map(|(key, value)| (key.to_owned(), value)).to_vec();
     flags.extend(engines::database_for_folder(folder).await.map(|url| ("database.url".to_owned(), url)));

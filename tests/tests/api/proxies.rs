@@ -73,7 +73,9 @@ async fn logged_client(control: &ControlPlane, client: &HttpClient, forwarded: &
     get(client, &[("x-forwarded-for", forwarded), ("x-forwarded-proto", "https"), ("x-request-id", &id)])
         .await
         .expect(200);
-    let line = || control.log().lines().find(|line| line.contains(&id) && line.contains("answered")).map(str::to_owned);
+    let line = || {
+        control.log().lines().find(|line| line.contains(&id) && line.contains("request completed")).map(str::to_owned)
+    };
     let line = eventually("the request is logged", async || line(), || control.log()).await;
     let client = line.split("client=\"").nth(1).unwrap_or_else(|| panic!("{line}"));
     client.split('"').next().unwrap().to_owned()

@@ -121,8 +121,9 @@ async fn revoke_returns_200_for_valid_and_invalid_tokens() {
     let (body, signature) = access.rsplit_once('.').expect("the token is a JWT");
     let forged = format!("{body}.{}{}", if signature.starts_with('A') { "B" } else { "A" }, &signature[1..]);
     let last = if refresh.ends_with('0') { "1" } else { "0" };
-    let wrong = format!("{}{last}", &refresh[..refresh.len() - 1]);
-    for invalid in ["x", " ", "a.b.c", "rf_", &wrong, &forged, control.key(), control.human(), &agent.id, "\u{0}"] {
+    let wrong_token = format!("{}{last}", &refresh[..refresh.len() - 1]);
+    for invalid in ["x", " ", "a.b.c", "rf_", &wrong_token, &forged, control.key(), control.human(), &agent.id, "\u{0}"]
+    {
         control.revoke_token(invalid).await;
     }
     control.verify(access).await.expect(200);
@@ -139,8 +140,8 @@ async fn revoke_returns_200_for_valid_and_invalid_tokens() {
     let misspelt = control.api.post("/auth/revoke", json!({ "token": other, "tokenTypeHint": "access_token" })).await;
     assert_eq!(misspelt.text("/error/details/fields/tokenTypeHint"), "is not a known field");
     control.verify(other).await.expect(200);
-    let hinted = json!({ "token": other, "token_type_hint": "refresh_token" });
-    control.api.post("/auth/revoke", hinted).await.expect(200);
+    let body_with_wrong_hint = json!({ "token": other, "token_type_hint": "refresh_token" });
+    control.api.post("/auth/revoke", body_with_wrong_hint).await.expect(200);
     let refused = control.verify(other).await;
     assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "token_revoked"), "a wrong hint is ignored");
 }

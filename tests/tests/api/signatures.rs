@@ -233,12 +233,14 @@ async fn challenges_that_are_altered_or_from_another_deployment_are_refused() {
 async fn expired_challenges_are_refused() {
     let control = ControlPlane::start_with(&["tokens.challenge_seconds=1"]).await;
     let agent = Agent::register(&control, "Signer").await;
-    let old = challenge(&control, &agent).await;
-    let wrong = "00".repeat(64);
-    let expired =
-        async || Some(authenticate(&control, &old.id, wrong.clone()).await).filter(|response| response.status == 401);
+    let earlier_challenge = challenge(&control, &agent).await;
+    let wrong_signature = "00".repeat(64);
+    let expired = async || {
+        Some(authenticate(&control, &earlier_challenge.id, wrong_signature.clone()).await)
+            .filter(|response| response.status == 401)
+    };
     let refused = eventually("the challenge expires", expired, || control.log()).await;
     assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "challenge_expired"));
-    let refused = authenticate(&control, &old.id, agent.key.sign(&old.nonce)).await;
+    let refused = authenticate(&control, &earlier_challenge.id, agent.key.sign(&earlier_challenge.nonce)).await;
     assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "challenge_expired"));
 }

@@ -114,8 +114,8 @@ async fn wrong_refresh_tokens_change_nothing() {
     let pair = control.api.post("/auth/authenticate", login).await.expect(200);
     let valid = text(&pair["refreshToken"]);
     let last = if valid.ends_with('0') { "1" } else { "0" };
-    let wrong = format!("{}{last}", &valid[..valid.len() - 1]);
-    for invalid in [wrong.as_str(), "", "rf_", &valid.to_uppercase(), &valid[..valid.len() - 2], control.key()] {
+    let wrong_token = format!("{}{last}", &valid[..valid.len() - 1]);
+    for invalid in [wrong_token.as_str(), "", "rf_", &valid.to_uppercase(), &valid[..valid.len() - 2], control.key()] {
         let refused = control.api.post("/auth/refresh", json!({ "refreshToken": invalid })).await;
         assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "refresh_invalid"), "{invalid}");
     }

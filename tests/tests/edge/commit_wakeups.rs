@@ -1,5 +1,5 @@
-//! A commit wakes the sync streams of its process. These control planes never poll their database, so a change that
-//! waits for the next poll never arrives.
+//! Tests that a commit wakes the sync streams of its process. The control plane of these tests never polls its database,
+//! so a change that does not wake the stream never arrives.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::{path::Path, time::Duration};
 use tempfile::TempDir;
 
-/// How long a test waits for a change before it fails. Only a failed test waits this long.
+/// Time after which a test fails if a change has not arrived.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A control plane that does not poll, and an open sync stream of its development service.
@@ -44,7 +44,7 @@ impl Fixture {
         format!("/services/{}{path}", InProcessServer::env(self.folder.path(), "SERVICE_ID"))
     }
 
-    /// The next change on the stream. The test sends no ping, so only the commit can cause it.
+    /// The next delta of the stream. The test sends no ping, so only a commit can cause a delta.
     async fn delta(&mut self, cause: &str) -> Delta {
         let delta = tokio::time::timeout(TIMEOUT, self.follower.delta()).await;
         delta.unwrap_or_else(|_| panic!("{cause}: the commit did not wake the stream"))
@@ -56,7 +56,7 @@ fn authority(folder: &Path) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn every_revocation_reaches_a_stream_by_its_commit() {
+async fn commit_of_every_revocation_wakes_the_stream() {
     let mut fixture = Fixture::new().await;
     let client = Api::new(&InProcessServer::env(fixture.folder.path(), "URL"), Some(&authority(fixture.folder.path())));
     let (client, key) = (client.unwrap(), PrivateKey::generate());

@@ -3,7 +3,7 @@
 //!
 //! Each fact is tested with a scripted authorizer, and its consequence with the real sidecar.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed expectation fails the test")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests panic on unexpected values")]
 
 mod denials;
 mod failure;

@@ -1,6 +1,6 @@
 //! Forged and modified access tokens: API and sidecar refuse each of them with the same reason.
 
-#![expect(clippy::unwrap_used, reason = "a failed expectation fails the test")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 mod forged_tokens;
 mod forger;

@@ -1,6 +1,6 @@
 //! Fuzzes the running control plane: requests and sync streams.
 
-#![expect(clippy::expect_used, reason = "a failed expectation fails the test")]
+#![expect(clippy::expect_used, reason = "tests panic on unexpected values")]
 
 mod fuzz_requests;
 mod fuzz_streams;

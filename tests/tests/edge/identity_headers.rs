@@ -2,7 +2,7 @@
 //!
 //! The listener and the sidecar both remove forged headers. Each is also tested without the other.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed expectation fails the test")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{
     Agent, Environment, Envoy, HttpResponse, RawRequest, Sidecar, envoy::replaced, eventually, http::HttpClient,

@@ -1,6 +1,6 @@
 //! Tests that the largest possible identity passes Envoy unchanged, and that a larger one cannot be created.
 
-#![expect(clippy::unwrap_used, reason = "a failed expectation fails the test")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{Agent, Environment, HttpResponse, control_plane::text, eventually};
 use serde_json::{Value, json};

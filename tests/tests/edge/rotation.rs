@@ -1,7 +1,7 @@
 //! Tests that a rotation of signing keys invalidates no tokens, and that an emergency revocation invalidates every
 //! token of the key.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed expectation fails the test")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests panic on unexpected values")]
 
 mod commands;
 mod continuous;

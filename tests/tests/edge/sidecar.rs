@@ -1,6 +1,6 @@
 //! The sidecar before its first view, without a connection to the control plane, and after reconnecting.
 
-#![expect(clippy::unwrap_used, reason = "a failed expectation fails the test")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{
     Agent, ControlPlane, HttpResponse, Sidecar, eventually,

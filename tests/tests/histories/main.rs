@@ -9,8 +9,10 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests panic on unexpected values")]
 
 mod environment;
+mod expected_response;
 mod lagging_clock;
 mod model;
+mod model_updates;
 mod operation;
 mod proxy;
 mod requests;

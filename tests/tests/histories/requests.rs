@@ -1,13 +1,12 @@
-//! Sends requests and applies the changes that they cause to the model.
+//! Prepares requests, sends them, and predicts the change that each causes.
 
 use crate::{
     environment::{ChangeRow, Environment},
-    model::{AgentState, Login, Model, Role, State, Token},
+    model::Model,
+    model_updates::{role_expiry, text},
     operation::{MAX_AGENTS, PERMISSIONS, ROLE_NAMES, Request, Status},
 };
-use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use countersign_client::PrivateKey;
-use countersign_process::Clock;
 use countersign_tests::HttpResponse;
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
@@ -175,16 +174,15 @@ fn prepare_manager_request(
     model: &Model,
 ) -> (Option<ExpectedChange>, Transport) {
     let send = |method: &str, path: String, bearer: &str, body: Option<Value>| {
-        let request = environment.api.request(method, &path).bearer_auth(bearer);
-        Transport::Send(Box::new(if let Some(body) = body { request.json(&body) } else { request }))
+        authenticated_request(environment, (method, &path), bearer, body)
     };
     let role = |owner: usize, name: usize| role_id(model, owner, name);
     let service = |number: &usize| &environment.services[*number];
     let definitions = |number| Some(("definitions", service(number).id.clone(), Some(service(number).id.clone())));
     match request {
         Request::CreateRole { service: number, name, permissions } => {
-            let (owner, body) =
-                (service(number), json!({ "name": ROLE_NAMES[*name], "permissions": PERMISSIONS[*permissions] }));
+            let owner = service(number);
+            let body = json!({ "name": ROLE_NAMES[*name], "permissions": PERMISSIONS[*permissions] });
             (definitions(number), send("POST", format!("/services/{}/roles", owner.id), &owner.key, Some(body)))
         }
         Request::ChangeRole { service: number, name, permissions } => {
@@ -224,15 +222,28 @@ fn prepare_manager_request(
             let body = json!({ "agentId": agent, "score": score });
             (Some(("trust", agent.clone(), None)), send("POST", "/trust/feedback".to_owned(), key, Some(body)))
         }
-        Request::Rotate => {
-            (Some(signing_keys_change()), send("POST", "/signing-keys/rotate".to_owned(), &environment.human, None))
-        }
-        Request::RevokeKey { key } => {
-            let path = format!("/signing-keys/{}", model.now().keys[*key].kid);
-            (Some(signing_keys_change()), send("DELETE", path, &environment.human, None))
-        }
-        other => unreachable!("{other:?} is not a request of a manager"),
+        other => (Some(signing_keys_change()), prepare_key_request(other, environment, model)),
     }
+}
+
+/// Prepares a request that changes the signing keys.
+fn prepare_key_request(request: &Request, environment: &Environment, model: &Model) -> Transport {
+    let (method, path) = match request {
+        Request::Rotate => ("POST", "/signing-keys/rotate".to_owned()),
+        Request::RevokeKey { key } => ("DELETE", format!("/signing-keys/{}", model.now().keys[*key].kid)),
+        other => unreachable!("{other:?} is not a request of a manager"),
+    };
+    authenticated_request(environment, (method, &path), &environment.human, None)
+}
+
+fn authenticated_request(
+    environment: &Environment,
+    (method, path): (&str, &str),
+    bearer: &str,
+    body: Option<Value>,
+) -> Transport {
+    let request = environment.api.request(method, path).bearer_auth(bearer);
+    Transport::Send(Box::new(if let Some(body) = body { request.json(&body) } else { request }))
 }
 
 /// The id of the role of this name, or an id that does not exist.
@@ -253,135 +264,10 @@ impl SentRequest {
         let expected = self.expected_change.as_ref().map(|(facet, subject, service)| (*facet, subject, service));
         expected == Some((change.facet.as_str(), &change.subject, &change.service))
     }
-
-    /// Appends the state after the change that the request caused to the model.
-    pub fn apply(&self, model: &mut Model, environment: &Environment, outcome: &Outcome, revision: i64) {
-        let role_number = |service: usize, name: usize| model.now().roles.get(&(service, name)).copied();
-        let change: Box<dyn FnOnce(&mut State)> = match self.request {
-            Request::CreateRole { service, name, permissions } => {
-                let number = add_role(model, name, outcome, revision);
-                Box::new(move |state| {
-                    state.roles.insert((service, name), number);
-                    state.permissions.insert(number, permissions);
-                })
-            }
-            Request::ChangeRole { service, name, permissions } => {
-                let number = role_number(service, name).unwrap();
-                Box::new(move |state| {
-                    state.permissions.insert(number, permissions);
-                })
-            }
-            Request::DeleteRole { service, name } => {
-                let number = role_number(service, name).unwrap();
-                Box::new(move |state| {
-                    state.roles.remove(&(service, name));
-                    state.grants.retain(|(_, _, role), _| *role != number);
-                })
-            }
-            Request::SetAcceptsUnbound { service, accepted } => {
-                Box::new(move |state| state.accept_unbound(service, accepted))
-            }
-            Request::Assign { service, agent, name, seconds } => {
-                let role = role_number(service, name);
-                let until = seconds.map(|seconds| role_expiry(environment, seconds));
-                Box::new(move |state| {
-                    role.map(|role| state.grants.insert((service, agent, role), until));
-                })
-            }
-            Request::Revoke { service, agent, name } => {
-                let role = role_number(service, name);
-                Box::new(move |state| {
-                    role.map(|role| state.grants.remove(&(service, agent, role)));
-                })
-            }
-            Request::SetStatus { agent, status } => Box::new(move |state| {
-                let cutoff = if status == Status::Active { state.agent_state(agent).cutoff } else { revision };
-                state.agents.insert(agent, AgentState { status, since: revision, cutoff });
-            }),
-            Request::Feedback { agent, .. } => {
-                let Outcome::Response(response) = outcome else { unreachable!("feedback has a single response") };
-                let trust = response.body["newTrustScore"].to_string();
-                Box::new(move |state| drop(state.trust.insert(agent, trust)))
-            }
-            Request::RevokeToken { token } => Box::new(move |state| {
-                state.revoked_tokens.insert(token);
-            }),
-            Request::RevokeLogin { login } | Request::Refresh { login, .. } => Box::new(move |state| {
-                state.revoked_logins.insert(login);
-            }),
-            // Signing keys are read from the database.
-            Request::Rotate
-            | Request::RevokeKey { .. }
-            | Request::Register
-            | Request::Login { .. }
-            | Request::Replay { .. } => return,
-        };
-        model.push_state(revision, change);
-    }
-}
-
-/// Adds the role of a response to the model, and returns its number.
-fn add_role(model: &mut Model, name: usize, outcome: &Outcome, revision: i64) -> usize {
-    let Outcome::Response(response) = outcome else { unreachable!("the creation of a role has a single response") };
-    model.roles.push(Role { id: response.text("/roleId").to_owned(), name, created_at: revision });
-    model.roles.len() - 1
-}
-
-/// Adds the tokens of a response to the model.
-pub fn record_tokens(model: &mut Model, environment: &Environment, login: usize, body: &Value) {
-    let text = text(&body["accessToken"]);
-    let claims = token_part(&text, 1);
-    let number = |name: &str| claims[name].as_i64().unwrap();
-    let token = Token {
-        id: self::text(&claims["jti"]),
-        kid: self::text(&token_part(&text, 0)["kid"]),
-        agent: model.logins[login].agent,
-        login,
-        service: environment.services.iter().position(|service| claims["aud"] == service.id),
-        rev: number("rev"),
-        issued_at: number("iat"),
-        expires_at: number("exp"),
-        latest_state_at_issue: model.newest(),
-        text,
-    };
-    model.tokens.push(token);
-    model.logins[login].refresh.push(self::text(&body["refreshToken"]));
-}
-
-/// Adds a login to the model.
-pub fn record_login(
-    model: &mut Model,
-    environment: &Environment,
-    agent: usize,
-    body: &Value,
-    answer: (String, String),
-) {
-    let login = model.logins.len();
-    model.logins.push(Login { agent, id: String::new(), start_revision: 0, refresh: Vec::new(), answer });
-    record_tokens(model, environment, login, body);
-    let token = model.tokens.last().unwrap();
-    let claims = token_part(&token.text, 1);
-    model.logins[login].id = text(&claims["sid"]);
-    model.logins[login].start_revision = token.rev;
-}
-
-/// Expiry of a role assigned now, in microseconds.
-fn role_expiry(environment: &Environment, seconds: u32) -> i64 {
-    (environment.clock.now().seconds() + i64::from(seconds)) * 1_000_000
 }
 
 fn rfc3339(micros: i64) -> String {
     jiff::Timestamp::from_microsecond(micros).unwrap().to_string()
-}
-
-/// Decodes a part of a token: header (0) or claims (1).
-fn token_part(token: &str, number: usize) -> Value {
-    let token_part = BASE64_URL_SAFE_NO_PAD.decode(token.split('.').nth(number).unwrap()).unwrap();
-    serde_json::from_slice(&token_part).unwrap()
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().unwrap().to_owned()
 }
 
 pub const fn status_name(status: Status) -> &'static str {

@@ -2,9 +2,11 @@
 
 use crate::{
     environment::Environment,
+    expected_response::expected_response,
     model::{Model, Verifier},
-    operation::{MAX_STALENESS, Operation, ROLE_NAMES, Request, SERVICES, Status},
-    requests::{KEYS, Keys, Outcome, PreparedRequest, SentRequest, record_login, record_tokens},
+    model_updates::{record_login, record_tokens},
+    operation::{MAX_STALENESS, Operation, ROLE_NAMES, Request, SERVICES},
+    requests::{KEYS, Keys, Outcome, PreparedRequest, SentRequest},
 };
 use countersign_process::Clock;
 use countersign_tests::VerifyOutcome;
@@ -223,52 +225,12 @@ impl Run {
 
     /// Checks the status and the change of a request that ran without concurrent requests.
     fn check_response(&self, sent: &SentRequest, outcome: &Outcome, changed: bool) -> Result<(), String> {
-        let (response, state) = match outcome {
-            Outcome::Response(response) | Outcome::LoggedIn { response, .. } => (response, self.model.now()),
-            Outcome::Registered { .. } => return Ok(()),
+        let (Outcome::Response(response) | Outcome::LoggedIn { response, .. }) = outcome else {
+            // The registration itself checks its response.
+            return Ok(());
         };
-        let role_number = |service: usize, name: usize| state.roles.get(&(service, name));
-        let (status, change) = match sent.request {
-            Request::CreateRole { service, name, .. } if role_number(service, name).is_some() => (409, false),
-            Request::CreateRole { .. } => (201, true),
-            Request::ChangeRole { service, name, .. } if role_number(service, name).is_none() => (404, false),
-            Request::DeleteRole { service, name }
-            | Request::Assign { service, name, .. }
-            | Request::Revoke { service, name, .. }
-                if role_number(service, name).is_none() =>
-            {
-                (404, false)
-            }
-            Request::ChangeRole { .. }
-            | Request::DeleteRole { .. }
-            | Request::Assign { .. }
-            | Request::Feedback { .. } => (200, true),
-            Request::Revoke { service, agent, name } => (
-                200,
-                role_number(service, name).is_some_and(|role| state.grants.contains_key(&(service, agent, *role))),
-            ),
-            Request::SetAcceptsUnbound { service, accepted } => {
-                (200, state.rejecting_unbound.contains(&service) == accepted)
-            }
-            Request::SetStatus { agent, status } => match (state.agent_state(agent).status, status) {
-                (before, after) if before == after => (200, false),
-                (Status::Revoked, _) => (409, false),
-                _ => (200, true),
-            },
-            Request::Login { agent, .. } => (self.status_if_active(agent, 200), false),
-            Request::Refresh { login, first } => self.expected_refresh(login, first),
-            Request::Replay { .. } => (401, false),
-            Request::RevokeToken { .. } | Request::RevokeLogin { .. } => (200, changed),
-            Request::Rotate => {
-                let now = self.environment.clock.now().micros();
-                let scheduled = state.keys.iter().filter_map(|key| key.signs_from).find(|start| *start > now);
-                let next = state.keys.iter().find(|key| key.signs_from.is_none()).ok_or("there is no next key")?;
-                let due = next.published_at + (MAX_STALENESS + 5) * 1_000_000 <= now;
-                (if scheduled.is_none() && due { 200 } else { 202 }, scheduled.is_none())
-            }
-            Request::RevokeKey { .. } => (200, response.body["revoked"] == true),
-            Request::Register => unreachable!("a registration is checked when it is sent"),
-        };
+        let now = self.environment.clock.now().micros();
+        let (status, change) = expected_response(&sent.request, &self.model, now, response, changed)?;
         if (response.status, changed) == (status, change) {
             return Ok(());
         }
@@ -276,21 +238,6 @@ impl Run {
             "expected {status} and change {change}, received {} {} and change {changed}",
             response.status, response.body
         ))
-    }
-
-    /// The status of a refresh with the first or the newest refresh token of a login, and whether it changes the feed.
-    fn expected_refresh(&self, number: usize, first: bool) -> (u16, bool) {
-        let (login, state) = (&self.model.logins[number], self.model.now());
-        let used = first && login.refresh.len() > 1;
-        let is_revoked =
-            state.revoked_logins.contains(&number) || login.start_revision < state.agent_state(login.agent).cutoff;
-        let active = self.status_if_active(login.agent, 200) == 200;
-        let ends_session = used && active && !state.revoked_logins.contains(&number);
-        (self.status_if_active(login.agent, if used || is_revoked { 401 } else { 200 }), ends_session)
-    }
-
-    fn status_if_active(&self, agent: usize, otherwise: u16) -> u16 {
-        if self.model.now().agent_state(agent).status == Status::Active { otherwise } else { 403 }
     }
 
     /// Verifies the new tokens, and some of the others, with both verifiers at every service.

@@ -4,7 +4,7 @@
 //! passwords and permissions, `cluster` and `sentinels` failovers, `certificates` TLS, and `change_messages` the
 //! messages about changes. `fixture` starts the replicas.
 
-#![expect(clippy::unwrap_used, reason = "a failed expectation fails the test")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 mod certificates;
 mod change_messages;

@@ -86,8 +86,8 @@ async fn prometheus_counts_requests_and_logins() {
     agent.api.refresh(&tokens).await.expect_err("the refresh token was used");
     let feedback = json!({ "agentId": agent.id, "score": 80 });
     control.api.send_as(control.key(), "POST", "/trust/feedback", feedback).await.expect(200);
-    let wrong = json!({ "agentId": agent.id, "score": 101 });
-    control.api.send_as(control.key(), "POST", "/trust/feedback", wrong).await.expect(400);
+    let invalid_body = json!({ "agentId": agent.id, "score": 101 });
+    control.api.send_as(control.key(), "POST", "/trust/feedback", invalid_body).await.expect(400);
     let challenge = control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
     let login = json!({ "challengeId": challenge["challengeId"], "signature": "00" });
     control.api.post("/auth/authenticate", login).await.expect(400);

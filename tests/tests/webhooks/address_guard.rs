@@ -91,8 +91,8 @@ async fn private_addresses_are_refused_in_every_spelling() {
 #[tokio::test]
 async fn invalid_target_urls_are_refused() {
     let server = ProductionServer::start(&["limits.management_per_minute=100000"]).await;
-    let long = format!("https://1.1.1.1/{}", "a".repeat(3000));
-    for url in INVALID_URLS.into_iter().chain([long.as_str()]) {
+    let long_url = format!("https://1.1.1.1/{}", "a".repeat(3000));
+    for url in INVALID_URLS.into_iter().chain([long_url.as_str()]) {
         assert_refused(&create(&server, url).await, url);
     }
     for body in [json!({}), json!({ "url": null }), json!({ "url": 7 }), json!({ "url": ["https://1.1.1.1/"] })] {
@@ -109,9 +109,9 @@ async fn invalid_target_urls_are_refused() {
     for url in ["https://1.1.1.1/hook?x=1", "https://1.1.1.1:8443/", "https://[2606:4700::1111]/"] {
         let created = create(&server, url).await.expect(201);
         assert_eq!(created["serviceId"], json!(server.service));
-        let wrong = "https://127.0.0.1/";
+        let refused_url = "https://127.0.0.1/";
         let path = format!("/services/{}/webhooks/{}", server.service, created["webhookId"].as_str().unwrap());
-        let response = server.api.send_as(&server.key, "PATCH", &path, json!({ "url": wrong })).await;
+        let response = server.api.send_as(&server.key, "PATCH", &path, json!({ "url": refused_url })).await;
         assert_refused(&response, "a change");
         assert_eq!(server.api.get_as(&server.key, &path).await.expect(200)["url"], created["url"]);
     }

@@ -67,7 +67,10 @@ async fn backlog_uses_bounded_memory_and_is_delivered_without_pauses() {
         tokio::time::sleep(Duration::from_millis(250)).await;
         peak = peak.max(control.resident_memory());
         let elapsed = SystemClock.since_boot().saturating_sub(started);
-        assert!(receiver.count() > previous || elapsed < Duration::from_mins(1), "stuck after {previous} events");
+        assert!(
+            receiver.count() > previous || elapsed < Duration::from_mins(1),
+            "deliveries stopped after {previous} events"
+        );
     }
     let elapsed_seconds = receiver.received()[total - 1].at.saturating_sub(started).as_secs_f64();
     let rate = f64::from(count) / elapsed_seconds;

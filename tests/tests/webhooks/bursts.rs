@@ -122,8 +122,9 @@ async fn deliver_other_events(control: &ControlPlane, receiver: &Receiver) {
         other.token_for(control.service()).await;
         control.assign(&other.id, &role).await;
         let both_delivered = async || {
-            let all = receiver.received();
-            (all.iter().filter(|request| request.data()["agentId"] == other.id.as_str()).count() == 2).then_some(())
+            let requests = receiver.received();
+            (requests.iter().filter(|request| request.data()["agentId"] == other.id.as_str()).count() == 2)
+                .then_some(())
         };
         eventually("both events are delivered", both_delivered, String::new).await;
         let elapsed = SystemClock.since_boot().saturating_sub(started);

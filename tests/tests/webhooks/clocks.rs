@@ -75,8 +75,8 @@ async fn ten_attempts_take_three_days_and_five_days_of_failure_disable_a_target(
         target.wait_for_delivery(&event, "the attempt is recorded", recorded).await;
         fixture.clock.advance(Duration::from_secs(delay * 6 / 5 + 1).max(Duration::from_mins(2)));
     }
-    let dead = target.wait_for_delivery_status(&event, "dead").await;
-    assert_eq!((&dead["attempts"], receiver.count()), (&json!(10), 10));
+    let dead_delivery = target.wait_for_delivery_status(&event, "dead").await;
+    assert_eq!((&dead_delivery["attempts"], receiver.count()), (&json!(10), 10));
     assert_eq!(target.read().await["status"], "active");
 
     fixture.clock.advance(2 * DAY);

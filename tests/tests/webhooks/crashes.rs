@@ -146,13 +146,13 @@ async fn every_event_is_delivered_across_twenty_crashes() {
 
     let mut library = StandardWebhooks::start();
     for (receiver, target) in [(&receivers.working, &targets[0]), (&receivers.flaky, &targets[1])] {
-        let all = receiver.received();
-        let mut delivered = delivered(&all);
+        let requests = receiver.received();
+        let mut delivered = delivered(&requests);
         delivered.sort();
         assert_eq!(delivered, expected, "each event has one id");
-        assert_consistent(&all);
-        library.assert_signatures(&target.secret, &all);
-        println!("{} deliveries of {} events", all.len(), delivered.len());
+        assert_consistent(&requests);
+        library.assert_signatures(&target.secret, &requests);
+        println!("{} deliveries of {} events", requests.len(), delivered.len());
     }
     assert_eq!(
         (receivers.private.count(), receivers.private.connections()),
@@ -160,8 +160,8 @@ async fn every_event_is_delivered_across_twenty_crashes() {
         "requests and connections to the redirect target"
     );
     assert!(receivers.redirecting.count() > 0 && receivers.hanging.count() > 0 && receivers.slow.count() > 0);
-    let gone = targets[4]
+    let disabled_target = targets[4]
         .wait_until("the target that responds 410 is disabled", |target| target["status"] == "disabled")
         .await;
-    assert_eq!(gone["disabledReason"], "gone");
+    assert_eq!(disabled_target["disabledReason"], "gone");
 }

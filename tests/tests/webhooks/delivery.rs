@@ -27,8 +27,8 @@ async fn failed_delivery_is_retried_on_schedule_and_then_only_by_replay() {
     assert_eq!((&delivery["responseStatus"], &delivery["responseBody"]), (&json!(500), &json!("out of order")));
     assert!(delivery["nextAttemptAt"].is_string() && delivery["lastAttemptAt"].is_string(), "{delivery}");
     assert_eq!(delivery["payload"], first.json());
-    let dead = target.wait_for_delivery_status(&event, "dead").await;
-    assert_eq!((&dead["attempts"], &dead["nextAttemptAt"]), (&json!(3), &Value::Null));
+    let dead_delivery = target.wait_for_delivery_status(&event, "dead").await;
+    assert_eq!((&dead_delivery["attempts"], &dead_delivery["nextAttemptAt"]), (&json!(3), &Value::Null));
     let attempts = receiver.received();
     assert_eq!(attempts.len(), 3);
     for (pair, delay) in attempts.windows(2).zip([1.0, 2.0]) {

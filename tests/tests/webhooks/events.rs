@@ -60,8 +60,8 @@ async fn each_kind_of_event_is_delivered_once_as_documented() {
         data.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         data
     };
-    let all = receiver.received();
-    let id = all.iter().find_map(|request| request.data()["feedbackId"].as_str().map(str::to_owned)).unwrap();
+    let requests = receiver.received();
+    let id = requests.iter().find_map(|request| request.data()["feedbackId"].as_str().map(str::to_owned)).unwrap();
     let agent_data = json!({ "agentId": agent, "serviceId": service, "ipAddress": "127.0.0.1" });
     let failed = json!({
         "agentId": agent, "serviceId": service, "reason": "invalid_signature", "ipAddress": "127.0.0.1"
@@ -81,10 +81,10 @@ async fn each_kind_of_event_is_delivered_once_as_documented() {
         delivered(&receiver).iter().map(without_decimal_zeros).collect::<Vec<_>>(),
         expected.iter().map(without_decimal_zeros).collect::<Vec<_>>()
     );
-    for request in &all {
+    for request in &requests {
         assert_well_formed(request, started);
     }
-    assert_bodies_match_openapi(&control, &all).await;
+    assert_bodies_match_openapi(&control, &requests).await;
 }
 
 /// Formats an event so that 58 and 58.0 are equal, as in JSON.

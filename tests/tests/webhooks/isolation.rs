@@ -20,29 +20,32 @@ async fn slow_receivers_do_not_delay_other_targets() {
     let control =
         ControlPlane::start_with(&["webhooks.concurrency=4", "webhooks.target_concurrency=4", LONG_ATTEMPT_TIMEOUT])
             .await;
-    let mut slow = Vec::new();
+    let mut slow_receivers = Vec::new();
     for _ in 0..3 {
         let receiver = Receiver::start(Reply::Delayed(Duration::from_secs(1), Box::new(Reply::Status(200)))).await;
         let target = Target::create_for(&control, &receiver.url, &["agent.role_assigned", "agent.role_revoked"]).await;
         target.pause().await;
-        slow.push((receiver, target));
+        slow_receivers.push((receiver, target));
     }
-    let fast = Receiver::start_ok().await;
-    Target::create_for(&control, &fast.url, &["trust.feedback_received"]).await;
+    let fast_receiver = Receiver::start_ok().await;
+    Target::create_for(&control, &fast_receiver.url, &["trust.feedback_received"]).await;
     let source = EventSource::new(&control).await;
     source.cause_events(24).await;
-    for (_, target) in &slow {
+    for (_, target) in &slow_receivers {
         target.resume().await;
     }
     // After its first success, a target gets several requests concurrently.
-    for (receiver, _) in &slow {
+    for (receiver, _) in &slow_receivers {
         receiver.wait_for_requests(2).await;
     }
-    for (receiver, _) in &slow {
+    for (receiver, _) in &slow_receivers {
         receiver.set_reply(Reply::Never);
     }
-    wait_for_delivery(&fast, &source).await;
-    assert!(slow.iter().all(|(receiver, _)| receiver.disconnects().is_empty()), "no hanging attempt has ended");
+    wait_for_delivery(&fast_receiver, &source).await;
+    assert!(
+        slow_receivers.iter().all(|(receiver, _)| receiver.disconnects().is_empty()),
+        "no hanging attempt has ended"
+    );
 }
 
 #[tokio::test]

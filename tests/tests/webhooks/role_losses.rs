@@ -41,10 +41,10 @@ async fn expired_role_is_reported_once_within_seconds_and_across_a_crash() {
     for agent in &agents[..2] {
         control.assign_until(&agent.id, &role, Some(first.clone())).await;
     }
-    let all = receiver.wait_for_requests(2).await;
+    let requests = receiver.wait_for_requests(2).await;
     let received_at = SystemClock.now().seconds();
     assert!((first_end..first_end + 5).contains(&received_at), "expired at {first_end}, reported at {received_at}");
-    for event in &all {
+    for event in &requests {
         let at: jiff::Timestamp = event.json()["timestamp"].as_str().unwrap().parse().unwrap();
         assert!((first_end..=received_at).contains(&at.as_second()), "{}", event.json());
     }

@@ -15,10 +15,10 @@ async fn requests_are_signed_and_altered_requests_fail_verification() {
     // The body must contain this name without any change of its bytes.
     let source = EventSource::with_role(&control, "Größe \"100%\"\\").await;
     source.cause_events(4).await;
-    let all = receiver.wait_for_requests(4).await;
+    let requests = receiver.wait_for_requests(4).await;
     let mut library = StandardWebhooks::start();
-    library.assert_signatures(&target.secret, &all);
-    let signed = &all[0];
+    library.assert_signatures(&target.secret, &requests);
+    let signed = &requests[0];
     for (name, forged) in altered_requests(signed) {
         let result = library.verify(&target.secret, &forged);
         assert!(result.contains("No matching signature"), "{name}: {result}");

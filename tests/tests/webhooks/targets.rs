@@ -23,8 +23,8 @@ async fn paused_target_gets_its_events_when_it_is_resumed() {
     control.restart().await;
     assert_eq!(target.read().await["status"], "paused");
     target.resume().await;
-    let all = receiver.wait_for_requests(7).await;
-    StandardWebhooks::start().assert_signatures(&target.secret, &all);
+    let requests = receiver.wait_for_requests(7).await;
+    StandardWebhooks::start().assert_signatures(&target.secret, &requests);
     assert_eq!(receiver.events(), 7);
     let none_pending = async || (target.count_deliveries("pending").await == 0).then_some(());
     eventually("all deliveries are recorded", none_pending, String::new).await;
@@ -104,7 +104,7 @@ async fn delivered_and_dead_events_are_replayed_since_a_time() {
     });
     wait_for_next_second(seconds).await;
     let since = jiff::Timestamp::from_second(SystemClock.now().seconds()).unwrap().to_string();
-    let early = "2020-01-01T00:00:00Z";
+    let early_time = "2020-01-01T00:00:00Z";
     source.cause_events(4).await;
     wait_for_totals(3, 3).await;
     let ids: BTreeSet<_> = receiver.received().iter().map(|request| request.id().to_owned()).collect();
@@ -118,15 +118,15 @@ async fn delivered_and_dead_events_are_replayed_since_a_time() {
     assert_eq!(target.replay_since(json!({ "since": since, "status": "delivered" })).await, 4);
     receiver.wait_for_requests(before + 6).await;
     wait_for_totals(5, 1).await;
-    assert_eq!(target.replay_since(json!({ "since": early })).await, 6);
+    assert_eq!(target.replay_since(json!({ "since": early_time })).await, 6);
     wait_for_totals(6, 0).await;
-    let all = receiver.wait_for_requests(before + 12).await;
+    let requests = receiver.wait_for_requests(before + 12).await;
     assert_eq!(
-        all.iter().map(|request| request.id().to_owned()).collect::<BTreeSet<_>>(),
+        requests.iter().map(|request| request.id().to_owned()).collect::<BTreeSet<_>>(),
         ids,
         "the replayed events have their original ids"
     );
-    StandardWebhooks::start().assert_signatures(&target.secret, &all);
+    StandardWebhooks::start().assert_signatures(&target.secret, &requests);
     let future = jiff::Timestamp::from_second(SystemClock.now().seconds() + 60).unwrap().to_string();
     assert_eq!(target.replay_since(json!({ "since": future })).await, 0);
 }
@@ -142,13 +142,13 @@ async fn delivery_list_contains_the_status_of_each_delivery() {
     EventSource::new(&control).await.cause_events(4).await;
     receiver.wait_for_requests(4).await;
     let attempted = async || {
-        let all = target.deliveries("").await;
-        (all.len() == 4 && all.iter().all(|delivery| delivery["attempts"] == 1)).then_some(all)
+        let deliveries = target.deliveries("").await;
+        (deliveries.len() == 4 && deliveries.iter().all(|delivery| delivery["attempts"] == 1)).then_some(deliveries)
     };
-    let all = eventually("each delivery has one attempt", attempted, String::new).await;
-    let kinds: Vec<_> = all.iter().map(|delivery| delivery["event"].as_str().unwrap()).collect();
+    let deliveries = eventually("each delivery has one attempt", attempted, String::new).await;
+    let kinds: Vec<_> = deliveries.iter().map(|delivery| delivery["event"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["agent.role_revoked", "agent.role_assigned"].repeat(2), "deliveries are listed newest first");
-    for delivery in &all {
+    for delivery in &deliveries {
         let (status, code, failure) = match delivery["event"].as_str().unwrap() {
             "agent.role_revoked" => ("pending", 500, json!("status")),
             _ => ("delivered", 200, Value::Null),
@@ -156,11 +156,11 @@ async fn delivery_list_contains_the_status_of_each_delivery() {
         assert_eq!((&delivery["status"], &delivery["responseStatus"]), (&json!(status), &json!(code)));
         assert_eq!((&delivery["failure"], &delivery["payload"]), (&failure, &Value::Null));
     }
-    let newest = &all[0]["eventId"];
+    let newest = &deliveries[0]["eventId"];
     assert_eq!(target.deliveries("?status=pending").await.len(), 2);
     assert_eq!(target.deliveries("?status=delivered&limit=1").await.len(), 1);
     assert_eq!(&target.deliveries("?limit=1").await[0]["eventId"], newest);
-    assert_eq!(&target.deliveries("?limit=1&offset=1").await[0]["eventId"], &all[1]["eventId"]);
+    assert_eq!(&target.deliveries("?limit=1&offset=1").await[0]["eventId"], &deliveries[1]["eventId"]);
     assert!(target.deliveries("?status=dead").await.is_empty());
 }
 

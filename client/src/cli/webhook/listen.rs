@@ -14,7 +14,7 @@ use clap::{Args, ValueHint};
 use clap_complete::ArgValueCompleter;
 use countersign_client::{
     ApiError, Verifier, WebhookSecret,
-    api::{NewWebhook, WebhookChange, without_control_characters},
+    api::{NewWebhook, WebhookChange, escape_unprintable, without_control_characters},
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
@@ -207,15 +207,17 @@ fn request_line(request: &ReceivedRequest, format: OutputFormat) -> String {
     let problem = request.problem.map(|problem| problem.to_string());
     let field = |name: &str| body.get(name).cloned().unwrap_or_default();
     if format == OutputFormat::Json {
+        // The data of an event without a valid signature is not shown.
+        let data = if request.is_signed() { field("data") } else { Value::Null };
         let value = json!({
             "eventId": request.id, "signature": signature, "problem": problem,
-            "event": field("event"), "timestamp": field("timestamp"), "data": field("data"),
+            "event": field("event"), "timestamp": field("timestamp"), "data": data,
         });
-        return value.to_string();
+        return escape_unprintable(&value.to_string());
     }
     let kind = field("event");
     let (kind, id) = (kind.as_str().unwrap_or("-"), request.id.as_deref().unwrap_or("-"));
-    // The data of an event without a valid signature is not shown.
+    // As above.
     let rest = problem.unwrap_or_else(|| data_text(&field("data")));
     without_control_characters(&format!("{signature:4}  {kind:27}  {id:30}  {rest}"))
 }

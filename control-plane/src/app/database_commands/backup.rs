@@ -18,7 +18,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Copies the embedded database into a new file, which appears only after the copy was validated.
+/// Copies the embedded database into a new file. The file gets its final name only after the copy was validated.
 pub async fn backup(config: &Config, file: &Path) -> Result<CommandReport, DatabaseCommandError> {
     let DatabaseLocation::File(database) = location(config)? else {
         return DatabaseCommandError::refused(
@@ -48,7 +48,7 @@ fn report(config: &Config, file: &Path, info: &SqliteFileInfo, bytes: u64) -> Co
     let SqliteFileInfo { schema, deployment, quarantine } = info;
     let at = quarantine.map_or(String::new(), |mark| format!(" as of {}", format_rfc3339(mark.at)));
     let mut report = CommandReport::default();
-    report.line(format!("{}: a backup{at}, {bytes} bytes, schema version {schema}, checked.", file.display()));
+    report.line(format!("{}: a backup{at}, {bytes} bytes, schema version {schema}, validated.", file.display()));
     let master = match config.secrets.master_key.expose_secret() {
         "" => config.data_dir.join("master.key").display().to_string(),
         _ => "secrets.master_key of your settings".to_owned(),
@@ -60,7 +60,7 @@ fn report(config: &Config, file: &Path, info: &SqliteFileInfo, bytes: u64) -> Co
     report
 }
 
-/// A file with a temporary name, until it is complete. Deleted if dropped before.
+/// An incomplete backup under a temporary name. Dropping it before [`Self::finish`] deletes the file.
 struct PartialFile {
     path: PathBuf,
     is_finished: bool,
@@ -75,12 +75,12 @@ impl PartialFile {
         let Some(lock) = lock else {
             return DatabaseCommandError::refused(format!("{}: another backup writes to this file", path.display()));
         };
-        // The file may contain a part of a backup that was killed.
+        // A killed `backup` may have left a part of its copy in this file.
         files::truncate_private_file(&path).map_err(DatabaseCommandError::file(&path))?;
         Ok(Self { path, is_finished: false, _lock: lock })
     }
 
-    /// Renames the file to its final path; fails if that exists.
+    /// Renames the file to its final path. Fails if that path exists.
     fn finish(&mut self, file: &Path) -> Result<(), DatabaseCommandError> {
         let renamed = files::sync(&self.path).and_then(|()| files::rename_without_replacing(&self.path, file));
         renamed.map_err(DatabaseCommandError::file(file))?;

@@ -79,12 +79,12 @@ fn report(config: &Config, database: &Path, result: &TransferResult) -> CommandR
         report.line(format!("{table:width$}  {rows:>9}  {digest}"));
     }
     let rows: u64 = tables.iter().map(|table| table.rows).sum();
-    let action = if *already_copied { "had already been copied" } else { "were copied" };
-    report.line(format!("{} tables with {rows} rows {action}, and are equal in both databases.", tables.len()));
+    let outcome = if *already_copied { "had already been copied" } else { "were copied" };
+    report.line(format!("{} tables with {rows} rows {outcome}, and are equal in both databases.", tables.len()));
     if *resumed && !already_copied {
         report.line(
-            "A previous migration was interrupted. If its target was another database than this one, delete that one: it may be \
-             complete too.",
+            "A previous migration was interrupted. If it had another target database, delete that database: it may be a complete \
+             copy too.",
         );
     }
     report.line(format!(

@@ -1,14 +1,14 @@
-//! `restore`: replaces the embedded database with a backup, and revokes what may have changed since the backup.
+//! `restore`: replaces the embedded database with a backup, and revokes all credentials that may have changed since.
 //!
-//! The copy is completed before it replaces the database. At any time, the path leads to the old database or to one that can
-//! be served.
+//! The copy of the backup is completed before it replaces the database. Invariant: the path of the database always refers to
+//! the old database or to a complete new one.
 
 use super::{CommandReport, DatabaseCommandError};
 use crate::{
     app::{
         AppError,
         database::{
-            REPLACED_SUFFIX, SQLITE_SUFFIXES, check_existing_deployment, location, lock_exclusive, master_key, open_at,
+            REPLACED_INFIX, SQLITE_SUFFIXES, check_existing_deployment, location, lock_exclusive, master_key, open_at,
         },
         install_crypto_provider,
     },
@@ -70,7 +70,7 @@ pub async fn restore(
             let _lock = lock_exclusive(database)?;
             if !database.exists() {
                 return DatabaseCommandError::refused(format!(
-                    "{}: there is no database; name the backup to restore",
+                    "{}: there is no database; pass the backup to restore",
                     database.display()
                 ));
             }
@@ -92,7 +92,7 @@ async fn restore_file(
     // Opening a pipe would block until another process writes to it.
     if !fs::metadata(file).map_err(DatabaseCommandError::file(file))?.is_file() {
         return DatabaseCommandError::refused(format!(
-            "{}: not a regular file: name a backup, as `backup` wrote it",
+            "{}: not a regular file: pass a backup file written by `backup`",
             file.display()
         ));
     }
@@ -117,29 +117,29 @@ async fn restore_file(
     files::chown_to_directory_owner(&copy.path)
         .and_then(|()| files::sync(&copy.path))
         .map_err(DatabaseCommandError::file(&copy.path))?;
-    let old = if exists { Some(keep_old(database).await?) } else { None };
-    for stale in SQLITE_SUFFIXES.map(|suffix| files::with_suffix(database, suffix)) {
-        files::remove_if_exists(&stale).map_err(DatabaseCommandError::file(&stale))?;
+    let old = if exists { Some(link_old_database(database).await?) } else { None };
+    for companion in SQLITE_SUFFIXES.map(|suffix| files::with_suffix(database, suffix)) {
+        files::remove_if_exists(&companion).map_err(DatabaseCommandError::file(&companion))?;
     }
     copy.replace(database)?;
-    let restored = format!("{}: restored from {}.", database.display(), file.display());
-    let kept = old.map(|old| format!("The old database is kept as {}.", old.display()));
-    Ok(report([restored].into_iter().chain(kept), &result))
+    let restored_line = format!("{}: restored from {}.", database.display(), file.display());
+    let old_line = old.map(|old| format!("The old database is kept as {}.", old.display()));
+    Ok(report([restored_line].into_iter().chain(old_line), &result))
 }
 
-/// Gives the old database a second name, so that the path always leads to a database.
-async fn keep_old(database: &Path) -> Result<PathBuf, DatabaseCommandError> {
-    let stamp: String = format_rfc3339(SystemClock.now()).chars().filter(char::is_ascii_alphanumeric).collect();
-    let old = files::with_suffix(database, &format!("{REPLACED_SUFFIX}{stamp}"));
+/// Gives the old database a second name. Renaming it instead would leave the path without a database for a moment.
+async fn link_old_database(database: &Path) -> Result<PathBuf, DatabaseCommandError> {
+    let timestamp: String = format_rfc3339(SystemClock.now()).chars().filter(char::is_ascii_alphanumeric).collect();
+    let old = files::with_suffix(database, &format!("{REPLACED_INFIX}{timestamp}"));
     match sqlite_file::merge_wal(database).await {
         Ok(()) => {}
         Err(error) if error.is_busy() => {
             return DatabaseCommandError::refused(format!(
-                "{}: another process has it open: stop that first",
+                "{}: another process has opened this database: stop that process first",
                 database.display()
             ));
         }
-        // The database is damaged, which may be the reason for the restore: keep the files beside it unchanged.
+        // The database is damaged, which may be the reason for the restore: copy its companion files unchanged.
         Err(_) => {
             for suffix in SQLITE_SUFFIXES {
                 let (from, to) = (files::with_suffix(database, suffix), files::with_suffix(&old, suffix));
@@ -156,7 +156,7 @@ async fn keep_old(database: &Path) -> Result<PathBuf, DatabaseCommandError> {
     Ok(old)
 }
 
-/// A copy of the backup, until it replaces the database. Deleted if dropped before.
+/// A copy of the backup beside the database. Dropping it before [`Self::replace`] deletes it.
 struct StagedCopy {
     path: PathBuf,
 }
@@ -168,7 +168,7 @@ impl StagedCopy {
         let copy = Self { path: files::with_suffix(database, ".restoring") };
         copy.delete().map_err(DatabaseCommandError::file(&copy.path))?;
         files::copy_to_private_file(file, &copy.path).map_err(DatabaseCommandError::file(file))?;
-        // A database that was copied by hand, while no server ran, may have a write-ahead log.
+        // A database file that was copied by hand while no server ran may have a write-ahead log.
         let (from, to) = (files::with_suffix(file, "-wal"), files::with_suffix(&copy.path, "-wal"));
         if from.is_file() {
             files::copy_to_private_file(&from, &to).map_err(DatabaseCommandError::file(&from))?;
@@ -201,9 +201,9 @@ async fn revoke_credentials(
 ) -> Result<RestoreReport, DatabaseCommandError> {
     let metrics = Metrics::new(&LabelValues::default()).map_err(AppError::from)?;
     let store = open_at(location, config, (OpenMode::Serve, master), Arc::new(SystemClock), &metrics).await?;
-    let found = deployment::find(store.read().await?.conn()).await?;
-    let found = found.ok_or(AppError::DatabaseRejected("this database is empty: restore a backup into it first"))?;
-    check_existing_deployment(config, master, &found)?;
+    let stored = deployment::find(store.read().await?.conn()).await?;
+    let stored = stored.ok_or(AppError::DatabaseRejected("this database is empty: restore a backup into it first"))?;
+    check_existing_deployment(config, master, &stored)?;
     ensure_audit_started(&store).await.map_err(AppError::Operation)?;
     let result = invalidate_credentials_after_restore(&store).await.map_err(AppError::Operation)?;
     store.close().await;
@@ -215,23 +215,24 @@ fn report(first_lines: impl IntoIterator<Item = String>, result: &RestoreReport)
     let (at, newest) = (format_rfc3339(*at), format_rfc3339(*newest_change_at));
     let mut report = CommandReport::default();
     first_lines.into_iter().for_each(|line| report.line(line));
-    report
-        .line(format!("Access tokens, sessions and challenges from before {at} are invalid: all agents log in again."));
+    report.line(format!(
+        "Access tokens, sessions and challenges issued before {at} are invalid: all agents log in again."
+    ));
     report.line(match previous_quarantine {
         Some(Quarantine { reason: QuarantineReason::Backup, at }) => {
-            format!("The backup is as of {}. Its newest change is of {newest}.", format_rfc3339(*at))
+            format!("The backup was made at {}. Its newest change was at {newest}.", format_rfc3339(*at))
         }
         Some(Quarantine { reason: QuarantineReason::Migrating | QuarantineReason::Migrated, at: _ }) => {
             format!(
-                "Its newest change is of {newest}. Make sure that the database that it was migrated to is not served."
+                "Its newest change was at {newest}. Make sure that no control plane serves the database to which it was migrated."
             )
         }
-        None => format!("Its newest change is of {newest}."),
+        None => format!("Its newest change was at {newest}."),
     });
     report.line(
-        "Later changes are lost. Repeat those that protect you before you start the control plane: roles that were revoked, agents \
-         that were suspended or revoked, and API keys, signing keys and webhook secrets that were revoked or replaced are valid \
-         again.",
+        "Later changes are lost. Before you start the control plane, repeat the changes that withdrew access: roles that were \
+         revoked, agents that were suspended or revoked, and API keys, signing keys and webhook secrets that were revoked or \
+         replaced are valid again.",
     );
     report
 }

@@ -1,5 +1,5 @@
-//! The certificates for TLS to Redis. They are read and checked once, at the start, so that an error names the setting: later
-//! it would be reported like an unavailable Redis.
+//! Loads the certificates for TLS to Redis. The files are read and checked once, at start-up, so that an error names the
+//! setting: later, invalid certificates would look like an unavailable Redis.
 
 use super::super::{AppError, install_crypto_provider};
 use crate::{config::RedisSettings, files};
@@ -8,8 +8,9 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use std::path::Path;
 
-/// The configured certificates; `None`: none are configured, and the authorities of the system are trusted.
-pub(super) fn certificates(settings: &RedisSettings) -> Result<Option<TlsCertificates>, AppError> {
+/// Reads and checks the configured certificates. `None` if none are configured: the client then trusts the authorities of the
+/// system.
+pub(super) fn load_certificates(settings: &RedisSettings) -> Result<Option<TlsCertificates>, AppError> {
     let root_cert = read("redis.ca_file", &settings.ca_file)?;
     let certificate = read("redis.certificate", &settings.certificate)?;
     let private_key = read("redis.private_key", &settings.private_key)?;
@@ -21,8 +22,8 @@ pub(super) fn certificates(settings: &RedisSettings) -> Result<Option<TlsCertifi
         }
         _ => None,
     };
-    let is_any = client_tls.is_some() || root_cert.is_some();
-    Ok(is_any.then_some(TlsCertificates { client_tls, root_cert }))
+    let is_configured = client_tls.is_some() || root_cert.is_some();
+    Ok(is_configured.then_some(TlsCertificates { client_tls, root_cert }))
 }
 
 fn read(setting: &str, path: &Path) -> Result<Option<Vec<u8>>, AppError> {
@@ -52,7 +53,7 @@ fn check_client_certificate(
     let chain = parse_chain("redis.certificate", certificate)?;
     let key = PrivateKeyDer::from_pem_slice(private_key)
         .map_err(|_| AppError::setting("redis.private_key", "contains no PEM private key"))?;
-    // An inspection of the settings has not installed it.
+    // `config check` has not installed the provider.
     install_crypto_provider();
     let checked = ClientConfig::builder().with_root_certificates(authorities).with_client_auth_cert(chain, key);
     checked.map(drop).map_err(|error| AppError::setting("redis.certificate, redis.private_key", error))

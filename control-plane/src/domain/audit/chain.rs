@@ -15,10 +15,10 @@ use countersign_identity::Timestamp;
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// Domain separation prefix of the hash of an entry, and of the key of its MAC.
+/// Domain separation prefix for the hashes of entries, and for the derivation of their MAC key.
 const ENTRY_DOMAIN: &str = "countersign audit link v1";
 
-/// Domain separation prefix of the MAC of a chain head, and of its key.
+/// Domain separation prefix for the MACs of chain heads, and for the derivation of their MAC key.
 const HEAD_DOMAIN: &str = "countersign audit head v1";
 
 /// A stored entry. The fields are not validated, because the row may have been changed in the database.
@@ -58,7 +58,7 @@ pub struct AuditEntry {
     pub mac: String,
 }
 
-/// The stored end of a chain.
+/// The head of a chain: its length and the hash of its last entry, with a MAC.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChainHead {
     /// Number of entries.
@@ -88,7 +88,7 @@ impl AuditKeys {
     ///
     /// If the MAC of `before` is invalid, the entry is appended nevertheless, because tampering with old entries must not
     /// block new actions. The new head then keeps the invalid MAC, so verification continues to fail.
-    pub fn append(
+    pub fn build_entry(
         &self,
         before: &ChainHead,
         entry: &NewAuditEntry,
@@ -170,7 +170,7 @@ fn is_valid_mac(key: &hmac::Key, text: &[u8], mac: &str) -> bool {
 /// Why an entry or a chain is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChainFault {
-    /// The entry is missing: a later one exists, or the chain is empty.
+    /// The entry is missing, although a later entry exists, or the chain is empty.
     Missing,
     /// The previous hash in the entry is not the hash of the entry before it.
     PreviousHashMismatch,

@@ -29,7 +29,7 @@ enum Operation {
     Rotate,
     /// Revokes the live key with this index.
     Revoke(usize),
-    /// Changes the token lifetime, like a restart with another setting.
+    /// Changes the token lifetime, as a restart with another setting does.
     SetTokenLifetime(u64),
     /// Advances the clock by this many seconds.
     AdvanceClock(u64),
@@ -53,7 +53,7 @@ struct Model {
     key_count: u64,
     /// The time at which the last token of each key expires.
     token_expiries: BTreeMap<Kid, Timestamp>,
-    /// Keys that may sign before the publication lead has passed: the first one, and all keys live at a revocation.
+    /// Keys that may sign before the publication lead has passed: the first key, and keys that were live at a revocation.
     may_sign_early: BTreeSet<Kid>,
     removed: BTreeSet<Kid>,
 }
@@ -65,7 +65,7 @@ impl Model {
         let (token_expiries, may_sign_early, removed) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
         let mut model = Self { ring, policy, now, key_count: 0, token_expiries, may_sign_early, removed };
         model.run(&Operation::Maintain);
-        model.may_sign_early = model.ring.live().map(|key| key.kid.clone()).collect();
+        model.may_sign_early = model.ring.live_keys().map(|key| key.kid.clone()).collect();
         model
     }
 
@@ -77,9 +77,9 @@ impl Model {
                 self.ring.rotate(&self.policy, self.now, new_keys).expect("there is a next key");
             }
             Operation::Revoke(index) => {
-                self.may_sign_early.extend(self.ring.live().map(|key| key.kid.clone()));
-                let index = index % self.ring.live().count();
-                let kid = self.ring.live().nth(index).map(|key| key.kid.clone()).expect("the index is in range");
+                self.may_sign_early.extend(self.ring.live_keys().map(|key| key.kid.clone()));
+                let index = index % self.ring.live_keys().count();
+                let kid = self.ring.live_keys().nth(index).map(|key| key.kid.clone()).expect("the index is in range");
                 assert!(self.ring.revoke(&kid, &self.policy, self.now, new_keys));
                 self.token_expiries.remove(&kid);
             }
@@ -94,10 +94,10 @@ impl Model {
 
     fn check(&mut self) -> Result<(), TestCaseError> {
         let now = self.now;
-        let live: BTreeSet<_> = self.ring.live().map(|key| key.kid.clone()).collect();
+        let live: BTreeSet<_> = self.ring.live_keys().map(|key| key.kid.clone()).collect();
         self.removed.extend(self.ring.keys().iter().map(|key| key.kid.clone()).filter(|kid| !live.contains(kid)));
         prop_assert!(live.is_disjoint(&self.removed), "a removed key is live again");
-        let with_status = |status| self.ring.live().filter(|key| key.status(now) == status).collect::<Vec<_>>();
+        let with_status = |status| self.ring.live_keys().filter(|key| key.status(now) == status).collect::<Vec<_>>();
         let signing = with_status(KeyStatus::Signing);
         prop_assert_eq!(signing.len(), 1);
         let signing_key = self.ring.signing_key(now).expect("a key signs");
@@ -113,8 +113,8 @@ impl Model {
         for (kid, expiry) in &self.token_expiries {
             prop_assert!(live.contains(kid) || *expiry <= now, "a key was removed before its last token expired");
         }
-        // The database does not return removed keys either.
-        self.ring = self.ring.live().cloned().collect();
+        // Drops removed keys, because the database does not return them either.
+        self.ring = self.ring.live_keys().cloned().collect();
         Ok(())
     }
 }
@@ -137,17 +137,20 @@ proptest! {
 #[test]
 fn rotation_waits_for_the_publication_lead_and_is_idempotent() {
     let mut model = Model::new(None);
-    let lead = model.policy.publication_lead;
-    assert_eq!(lead, STALENESS + PUBLICATION_MARGIN);
+    let publication_lead = model.policy.publication_lead;
+    assert_eq!(publication_lead, STALENESS + PUBLICATION_MARGIN);
     let next = model.ring.next_key().unwrap().clone();
     model.run(&Operation::AdvanceClock(7));
     let rotation = model.ring.rotate(&model.policy, model.now, new_keys(&mut model.key_count)).unwrap();
-    assert_eq!(rotation, Rotation { kid: next.kid.clone(), signs_from: next.published_at.saturating_add(lead) });
+    assert_eq!(
+        rotation,
+        Rotation { kid: next.kid.clone(), signs_from: next.published_at.saturating_add(publication_lead) }
+    );
     let before = model.ring.clone();
     model.run(&Operation::AdvanceClock(7));
     assert_eq!(model.ring.rotate(&model.policy, model.now, new_keys(&mut model.key_count)), Some(rotation));
     assert_eq!(model.ring, before);
-    model.run(&Operation::AdvanceClock(lead.as_secs()));
+    model.run(&Operation::AdvanceClock(publication_lead.as_secs()));
     assert_eq!(model.ring.signing_key(model.now).unwrap().kid, next.kid);
     let immediate = model.ring.rotate(&model.policy, model.now, new_keys(&mut model.key_count)).unwrap();
     assert_eq!(immediate.signs_from, model.now, "the key was published at the first rotation, so it must sign at once");
@@ -162,9 +165,9 @@ fn first_key_signs_if_the_clock_is_behind() {
 
 #[test]
 fn publication_lead_and_jwks_max_age_depend_on_the_staleness() {
-    for (staleness, lead, max_age) in [(1, 2, 1), (5, 10, 5), (300, 305, 300), (3600, 3605, 300)] {
+    for (staleness, publication_lead, max_age) in [(1, 2, 1), (5, 10, 5), (300, 305, 300), (3600, 3605, 300)] {
         let seconds = Duration::from_secs;
         let policy = RotationPolicy::new(seconds(staleness), None, TOKEN_LIFETIME);
-        assert_eq!((policy.publication_lead, policy.jwks_max_age), (seconds(lead), seconds(max_age)));
+        assert_eq!((policy.publication_lead, policy.jwks_max_age), (seconds(publication_lead), seconds(max_age)));
     }
 }

@@ -1,4 +1,4 @@
-//! The IP addresses that events may be sent to: public ones, and networks that the operator allows.
+//! The IP addresses that events may be sent to: public addresses, and networks that the operator allows.
 //!
 //! This prevents server-side request forgery: a caller who can create a target must not reach hosts that only this
 //! server can reach. The ranges come from IANA's special-purpose address registries (RFC 6890 and its updates).
@@ -51,7 +51,7 @@ pub enum HostRejection {
     Unresolved,
     /// All addresses of the host are outside the public Internet and the allowed networks.
     NotPublic,
-    /// The URL is unencrypted, and the host is in no allowed network.
+    /// The URL is unencrypted, and the host is not in an allowed network.
     PlaintextNotAllowed,
 }
 
@@ -81,7 +81,8 @@ pub fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// The networks of `webhooks.allowed_networks`. Events may be sent to them although they are not public, even unencrypted.
+/// The networks of `webhooks.allowed_networks`. Events may be sent to these networks although they are
+/// not public, and also without encryption.
 #[derive(Debug, Clone, Default)]
 pub struct AllowedNetworks(Vec<IpNet>);
 

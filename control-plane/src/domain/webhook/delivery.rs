@@ -31,7 +31,7 @@ pub struct Delivery {
     pub occurred_at: Timestamp,
     /// Current state.
     pub state: DeliveryState,
-    /// Attempts since the delivery was created or last replayed.
+    /// Number of attempts since the delivery was created or last replayed.
     pub attempts: u32,
     /// The last attempt.
     pub last_attempt: Option<Attempt>,
@@ -51,7 +51,7 @@ pub enum DeliveryState {
 string_enum! {
     /// The state of a delivery without the due time, for filters of lists.
     DeliveryStatus {
-        /// More attempts follow.
+        /// Another attempt will be made.
         Pending = "pending";
         /// The receiver accepted the event.
         Delivered = "delivered";

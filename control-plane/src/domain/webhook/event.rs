@@ -51,7 +51,7 @@ impl EventFilter {
             return Ok(Self::default());
         }
         let kinds: Vec<_> = EventKind::filterable().filter(|kind| names.contains(&kind.as_str())).collect();
-        // Unknown and repeated names make the lengths differ.
+        // The lengths differ if a name is unknown or repeated.
         if kinds.is_empty() || kinds.len() != names.len() { Err(InvalidFilter) } else { Ok(Self(kinds)) }
     }
 
@@ -97,7 +97,7 @@ pub struct AuthenticatedEvent {
     /// The agent.
     #[schema(value_type = String, example = "agent_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub agent_id: AgentId,
-    /// The service that its token is bound to; null if the token is unbound.
+    /// The service that the agent's token is bound to; null if the token is unbound.
     #[schema(value_type = Option<String>, required, example = "svc_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub service_id: Option<ServiceId>,
     /// IP address of the client.
@@ -110,20 +110,20 @@ pub struct AuthenticatedEvent {
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AuthenticationFailedEvent {
-    /// The agent that the request named.
+    /// The agent in the request.
     #[schema(value_type = String, example = "agent_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub agent_id: AgentId,
-    /// The service that the request named; null if it named none.
+    /// The service in the request; null if there was none.
     #[schema(value_type = Option<String>, required, example = "svc_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub service_id: Option<ServiceId>,
     /// `invalid_signature`, `challenge_expired`, `challenge_used`, `agent_suspended`, `agent_revoked` or
-    /// `refresh_reused`; or `suppressed`, for the event that counts the others.
+    /// `refresh_reused`; or `suppressed`, for the summary of suppressed failures.
     #[schema(value_type = String, example = "invalid_signature")]
     pub reason: LoginFailureReason,
     /// IP address of the client; null if `reason` is `suppressed`.
     #[schema(value_type = Option<String>, required, example = "198.51.100.7")]
     pub ip_address: Option<IpAddr>,
-    /// Number of failures that have no event of their own. Present if `reason` is `suppressed`.
+    /// Number of failures without a separate event. Present if `reason` is `suppressed`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, example = 40)]
     pub suppressed: Option<u64>,
@@ -136,7 +136,7 @@ pub enum LoginFailureReason {
     InvalidSignature,
     /// The API refused the request for this reason.
     Refused(Reason),
-    /// The event reports the number of several failures.
+    /// The event summarizes several failures.
     Suppressed,
 }
 
@@ -232,7 +232,7 @@ pub struct FeedbackReceivedEvent {
     pub new_trust_score: f64,
 }
 
-/// A manager tests this target. The event is sent once, even if the attempt fails.
+/// A manager tested this webhook. The event is sent once, even if the attempt fails.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TestEvent {
@@ -284,7 +284,7 @@ impl EventData {
 }
 
 impl EventAudience {
-    /// The named service, or all services of the agent.
+    /// Selects the service, or all services of the agent if there is no service.
     pub const fn new(agent: AgentId, service: Option<ServiceId>) -> Self {
         match service {
             Some(service) => Self::Service(service),

@@ -19,7 +19,7 @@ pub enum QueueHealth {
     Down,
 }
 
-/// Function that returns the current health. It is injected, so that its callers need not depend on the dispatcher.
+/// Function that returns the current health. The function is injected, so that callers do not depend on the dispatcher.
 pub type QueueHealthProbe = Arc<dyn Fn() -> QueueHealth + Send + Sync>;
 
 impl QueueHealth {

@@ -5,12 +5,12 @@ use countersign_identity::Timestamp;
 use std::time::Duration;
 
 /// How long a burst lasts from its first failure.
-pub const WINDOW: Duration = Duration::from_mins(1);
+pub const BURST_WINDOW: Duration = Duration::from_mins(1);
 
 /// Maximum number of failures in one burst that become an event of their own.
 const MAX_EMITTED: u32 = 10;
 
-/// The failed logins of one agent at one service within [`WINDOW`].
+/// The failed logins of one agent at one service within [`BURST_WINDOW`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SuppressedBurst {
     /// Time of the first failure.
@@ -29,7 +29,7 @@ impl SuppressedBurst {
 
     /// The end of the burst. Later failures belong to the next burst.
     pub fn ends_at(&self) -> Timestamp {
-        self.began_at.saturating_add(WINDOW)
+        self.began_at.saturating_add(BURST_WINDOW)
     }
 
     /// Whether the burst has ended.

@@ -60,7 +60,7 @@ impl TargetUrl {
         &self.0
     }
 
-    /// The host.
+    /// The host of the URL.
     pub fn host(&self) -> Host<&str> {
         self.0.host().unwrap_or(Host::Domain(""))
     }

@@ -1,4 +1,4 @@
-//! The shared connection to Redis, and what is known about its state.
+//! The connection to Redis that all requests share, and its state.
 
 use super::{connection::RedisConnection, endpoint::RedisEndpoint, script::RateLimitScript};
 use crate::metrics::{RedisMetrics, RedisOutcome};
@@ -6,7 +6,7 @@ use redis::RedisResult;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long a request waits for Redis.
+/// Timeout of a request to Redis.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// A client of one Redis, which may be unavailable.
@@ -28,7 +28,8 @@ pub(super) struct ConnectionState {
 }
 
 impl RedisClient {
-    /// A client for the deployment with this name. It is not connected: see [`Self::maintain_connection`].
+    /// A client for the deployment with this name. The client is not connected until [`Self::connect_at_startup`] or
+    /// [`Self::maintain_connection`] runs.
     pub fn new(endpoint: RedisEndpoint, deployment: &str, metrics: RedisMetrics) -> Self {
         // A hash tag (in braces) puts all keys on one node of a cluster, because a script may use only keys of one node.
         let tag = format!("{{countersign:{deployment}}}");
@@ -47,17 +48,17 @@ impl RedisClient {
         self.state.borrow().connection.is_some()
     }
 
-    /// The current connection.
+    /// The current connection; `None` while Redis is unavailable.
     pub(super) fn connection(&self) -> Option<RedisConnection> {
         self.state.borrow().connection.clone()
     }
 
-    /// Notifies of every new and every lost connection.
+    /// A receiver that is notified when a connection is established or lost.
     pub(super) fn connection_changes(&self) -> watch::Receiver<ConnectionState> {
         self.state.subscribe()
     }
 
-    /// Sends a request; `None` if Redis is unavailable, fails or does not answer in time.
+    /// Sends a request; `None` if Redis is unavailable, fails or times out.
     pub(super) async fn request<T>(&self, send: impl AsyncFnOnce(&mut RedisConnection) -> RedisResult<T>) -> Option<T> {
         let (connection, generation) = {
             let state = self.state.borrow();
@@ -79,13 +80,13 @@ impl RedisClient {
             }
             Err(_) => {
                 self.metrics.record(RedisOutcome::TimedOut);
-                self.disconnect(generation, &"no answer in time");
+                self.disconnect(generation, &"timed out");
                 None
             }
         }
     }
 
-    /// Starts to use a connection.
+    /// Replaces the current connection.
     pub(super) fn set_connection(&self, connection: RedisConnection) {
         self.state.send_modify(|state| {
             let generation = state.generation + 1;
@@ -95,7 +96,7 @@ impl RedisClient {
         tracing::info!("redis connected: rate limits are counted together with all replicas");
     }
 
-    /// Drops the connection and logs it once; the background task reconnects.
+    /// Drops the connection of this generation and logs the loss once. The background task reconnects.
     fn disconnect(&self, generation: u64, reason: &dyn std::fmt::Display) {
         let was_connected =
             self.state.send_if_modified(|state| state.generation == generation && state.connection.take().is_some());

@@ -10,20 +10,23 @@ use redis::{
 };
 use std::time::Duration;
 
-/// How long one node may take to answer while the client looks up the slots.
+/// Timeout for the response of one node while the client looks up the slots.
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long connecting to one node may take, so that an unreachable node leaves time for the others.
+/// Timeout for connecting to one node. The value is small, so that an unreachable node leaves time for the others.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
 
-/// Retries of a request while a slot moves or the nodes elect a master, and the shortest and longest pause between them in
-/// milliseconds. Together they take less time than a request has, so that a request that still receives a `TRYAGAIN`
+/// Number of retries of a request while a slot moves or the nodes elect a master; minimum and maximum pause between retries in
+/// milliseconds. All retries together are shorter than the timeout of a request: a request that still receives `TRYAGAIN` then
 /// fails with that error and not with a timeout.
 const RETRIES: (u32, u64, u64) = (8, 10, 30);
 
-/// A client that connects to the cluster through these nodes.
-pub(super) fn client(nodes: Vec<ConnectionInfo>, certificates: Option<&TlsCertificates>) -> RedisResult<ClusterClient> {
-    let secure = nodes.iter().any(uses_tls);
+/// Builds a client that connects to the cluster through these nodes.
+pub(super) fn build_client(
+    nodes: Vec<ConnectionInfo>,
+    certificates: Option<&TlsCertificates>,
+) -> RedisResult<ClusterClient> {
+    let is_tls = nodes.iter().any(uses_tls);
     let (retries, shortest, longest) = RETRIES;
     let builder = ClusterClient::builder(nodes)
         .tcp_settings(tcp_settings())
@@ -34,7 +37,7 @@ pub(super) fn client(nodes: Vec<ConnectionInfo>, certificates: Option<&TlsCertif
         .min_retry_wait(shortest)
         .max_retry_wait(longest);
     match certificates {
-        Some(certificates) if secure => builder.certs(certificates.clone()).build(),
+        Some(certificates) if is_tls => builder.certs(certificates.clone()).build(),
         Some(_) | None => builder.build(),
     }
 }
@@ -56,8 +59,8 @@ fn cluster_slots() -> Cmd {
     command
 }
 
-/// The reply has one item per slot range: its first and last slot, and then its nodes. A node without a host is the one that
-/// was asked, and the host `?` is unknown.
+/// Parses the reply to `CLUSTER SLOTS`: per slot range the first and last slot, and then the nodes. An empty host means the
+/// node that sent the reply, and `?` an unknown host; both are skipped.
 fn parse_slots(reply: Value) -> RedisResult<Vec<(String, u16)>> {
     let ranges: Vec<Vec<Value>> = redis::from_redis_value(reply.extract_error()?)?;
     let mut nodes: Vec<_> =

@@ -21,7 +21,7 @@ impl RedisConnection {
             Self::Server(connection) => connection.req_packed_command(command).await?,
             Self::Cluster(connection) => connection.req_packed_command(command).await?,
         };
-        // A reply may be an error.
+        // A nested value of the reply may be an error.
         Ok(redis::from_redis_value(value.extract_error()?)?)
     }
 }
@@ -31,7 +31,7 @@ pub(super) fn uses_tls(info: &ConnectionInfo) -> bool {
     matches!(info.addr(), ConnectionAddr::TcpTls { .. })
 }
 
-/// Without Nagle's algorithm: commands are short, and a request waits for each.
+/// Disables Nagle's algorithm, because commands are short and a request waits for each reply.
 pub(super) fn tcp_settings() -> TcpSettings {
     TcpSettings::default().set_nodelay(true)
 }

@@ -1,4 +1,4 @@
-//! Where Redis is and how to connect to it: a single server, the master that Sentinels name, or a cluster.
+//! The configured Redis servers and how to connect to them: a single server, the master reported by Sentinels, or a cluster.
 
 use super::{
     cluster,
@@ -21,7 +21,7 @@ pub struct RedisEndpoint {
     discovered_nodes: Mutex<Vec<(String, u16)>>,
 }
 
-/// Servers by URL. User, password and database in the URLs are those of Redis, also in the URLs of Sentinels.
+/// The URLs of the servers. User, password and database in a URL apply to Redis, also in the URL of a Sentinel.
 pub enum RedisServers {
     /// A single server.
     Single(SecretString),
@@ -31,19 +31,19 @@ pub enum RedisServers {
     Sentinel(Vec<SecretString>, SentinelTarget),
 }
 
-/// The master that Sentinels are asked for, and the credentials for the Sentinels themselves.
+/// The name of the master that the Sentinels monitor, and the credentials for the Sentinels themselves.
 pub struct SentinelTarget {
     /// The name of the master.
     pub master: String,
-    /// The user; empty: none.
+    /// The user for the Sentinels. Empty: they require no user.
     pub user: String,
-    /// The password; empty: none.
+    /// The password for the Sentinels. Empty: they require no password.
     pub password: SecretString,
 }
 
 impl RedisEndpoint {
-    /// Of a cluster or of Sentinels, `servers` may name a part: the others are discovered. `certificates` holds the trusted
-    /// authorities (without them: those of the system) and the client certificate, if any.
+    /// For a cluster or Sentinels, `servers` may list only some servers: the others are discovered. `certificates` contains
+    /// the trusted authorities (if it has none, the system's are trusted) and an optional client certificate.
     pub fn new(servers: RedisServers, certificates: Option<TlsCertificates>) -> Self {
         Self { servers, certificates, discovered_nodes: Mutex::default() }
     }
@@ -61,12 +61,14 @@ impl RedisEndpoint {
     pub fn validate(&self) -> RedisResult<()> {
         match &self.servers {
             RedisServers::Single(url) => self.client(connection_info(url)?).map(drop),
-            RedisServers::Cluster(urls) => cluster::client(self.nodes(urls)?, self.certificates.as_ref()).map(drop),
+            RedisServers::Cluster(urls) => {
+                cluster::build_client(self.nodes(urls)?, self.certificates.as_ref()).map(drop)
+            }
             RedisServers::Sentinel(urls, target) => self.sentinel_client(urls, target).map(drop),
         }
     }
 
-    /// Connects to a server that takes writes.
+    /// Connects to a server that accepts writes.
     pub(super) async fn connect(&self) -> RedisResult<RedisConnection> {
         match &self.servers {
             RedisServers::Single(url) => {
@@ -74,7 +76,7 @@ impl RedisEndpoint {
                 Ok(RedisConnection::Server(client.get_multiplexed_async_connection().await?))
             }
             RedisServers::Cluster(urls) => {
-                let client = cluster::client(self.nodes(urls)?, self.certificates.as_ref())?;
+                let client = cluster::build_client(self.nodes(urls)?, self.certificates.as_ref())?;
                 Ok(RedisConnection::Cluster(client.get_async_connection().await?))
             }
             RedisServers::Sentinel(urls, target) => {
@@ -84,7 +86,7 @@ impl RedisEndpoint {
         }
     }
 
-    /// Remembers the current nodes of a cluster: the configured ones may be gone when the client reconnects.
+    /// Stores the current nodes of a cluster, because the configured nodes may no longer exist when the client reconnects.
     pub(super) async fn discover_nodes(&self, connection: &mut RedisConnection) {
         if let RedisConnection::Cluster(cluster) = connection
             && let Ok(nodes) = cluster::nodes(cluster).await
@@ -94,8 +96,8 @@ impl RedisEndpoint {
         }
     }
 
-    /// Why a cluster is unusable although one of its nodes answers: every node must be reachable at the address that the
-    /// cluster announces, and with TLS its certificate must be valid for that name.
+    /// Returns why a cluster is unusable although one of its nodes responds: every node must be reachable at the address that
+    /// the cluster announces, and with TLS its certificate must be valid for that name.
     pub(super) async fn diagnose_cluster(&self) -> Option<RedisError> {
         let RedisServers::Cluster(urls) = &self.servers else { return None };
         let mut first_error = None;
@@ -112,7 +114,7 @@ impl RedisEndpoint {
                 let announced = with_address(&configured, &address);
                 if let Err(error) = self.connect_to_node(announced.clone()).await {
                     let detail = format!("{}: {error}", announced.addr());
-                    return Some((error.kind(), "the cluster names a node that cannot be reached", detail).into());
+                    return Some((error.kind(), "the cluster announces a node that cannot be reached", detail).into());
                 }
             }
             break;
@@ -122,22 +124,22 @@ impl RedisEndpoint {
 
     async fn connect_to_node(&self, node: ConnectionInfo) -> RedisResult<MultiplexedConnection> {
         let client = self.client(node)?;
-        let timed_out = (redis::ErrorKind::Io, "no answer in time");
-        let connecting = tokio::time::timeout(cluster::CONNECT_TIMEOUT, client.get_multiplexed_async_connection());
-        connecting.await.unwrap_or_else(|_| Err(timed_out.into()))
+        let timed_out = (redis::ErrorKind::Io, "timed out");
+        let connection = tokio::time::timeout(cluster::CONNECT_TIMEOUT, client.get_multiplexed_async_connection());
+        connection.await.unwrap_or_else(|_| Err(timed_out.into()))
     }
 
-    /// Subscribes to a channel. In a cluster any node delivers its messages.
+    /// Subscribes to a channel. In a cluster, every node delivers the messages of the channel.
     pub(super) async fn subscribe(&self, channel: &str) -> RedisResult<Subscription> {
         let client = match &self.servers {
             RedisServers::Single(url) => self.client(connection_info(url)?)?,
-            RedisServers::Cluster(urls) => return self.subscribe_at_any(self.nodes(urls)?, channel).await,
+            RedisServers::Cluster(urls) => return self.subscribe_at_any_node(self.nodes(urls)?, channel).await,
             RedisServers::Sentinel(urls, target) => self.sentinel_client(urls, target)?.async_get_client().await?,
         };
         Subscription::open(&client, channel).await
     }
 
-    async fn subscribe_at_any(&self, nodes: Vec<ConnectionInfo>, channel: &str) -> RedisResult<Subscription> {
+    async fn subscribe_at_any_node(&self, nodes: Vec<ConnectionInfo>, channel: &str) -> RedisResult<Subscription> {
         let mut result = Err(no_servers());
         for node in nodes {
             result = Subscription::open(&self.client(node)?, channel).await;
@@ -148,7 +150,7 @@ impl RedisEndpoint {
         result
     }
 
-    /// The configured nodes and the last discovered ones.
+    /// The configured and the last discovered nodes of the cluster.
     fn nodes(&self, urls: &[SecretString]) -> RedisResult<Vec<ConnectionInfo>> {
         let mut nodes = urls.iter().map(connection_info).collect::<RedisResult<Vec<_>>>()?;
         let Some(first) = nodes.first().cloned() else { return Err(no_servers()) };
@@ -201,7 +203,7 @@ fn connection_info(url: &SecretString) -> RedisResult<ConnectionInfo> {
     Ok(url.expose_secret().into_connection_info()?.set_tcp_settings(tcp_settings()))
 }
 
-/// The same settings with another address.
+/// The same connection settings with another address.
 fn with_address(info: &ConnectionInfo, (host, port): &(String, u16)) -> ConnectionInfo {
     let (host, port) = (host.clone(), *port);
     info.clone().set_addr(match info.addr() {

@@ -1,4 +1,4 @@
-//! The rate limiter that counts in Redis, or in memory while Redis is unavailable.
+//! The rate limiter that counts calls in Redis, or in memory while Redis is unavailable.
 
 use super::client::RedisClient;
 use crate::ephemeral::{

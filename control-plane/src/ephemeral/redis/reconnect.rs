@@ -8,19 +8,19 @@ use crate::ephemeral::rate_limit::{CallerKind, Quota, RateLimit, RateLimitKey};
 use redis::RedisError;
 use std::{convert::Infallible, time::Duration};
 
-/// How long connecting may take, discovery of the server included.
+/// Timeout for connecting, including the discovery of the server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long the process waits for the first connection when it starts.
+/// How long the start of the process waits for the first connection.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Interval of probes, which find a lost connection while no requests come.
+/// Interval between probes. Probes detect a lost connection even if there are no requests.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The nodes of a cluster are looked up once in this many probes.
+/// Number of probes between two discoveries of the nodes of a cluster.
 const PROBES_PER_DISCOVERY: u32 = 10;
 
-/// The pause before the first attempt to reconnect; it doubles after each failure, up to the second value.
+/// The pause before the first attempt to reconnect, and the maximum pause. The pause doubles after each failure.
 const RECONNECT_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// Why connecting failed.
@@ -28,17 +28,15 @@ const RECONNECT_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Dura
 enum ConnectError {
     #[error(transparent)]
     Redis(#[from] RedisError),
-    #[error("no answer in time")]
+    #[error("timed out")]
     TimedOut,
 }
 
 impl RedisClient {
-    /// Tries to connect once, for at most a second, so that a replica that starts beside an available Redis uses it from its
-    /// first request on.
+    /// Tries to connect once, for at most a second, so that a replica uses an available Redis from its first request on.
     pub async fn connect_at_startup(&self) {
-        let connected =
-            tokio::time::timeout(STARTUP_TIMEOUT, self.connect()).await.unwrap_or(Err(ConnectError::TimedOut));
-        match connected {
+        let result = tokio::time::timeout(STARTUP_TIMEOUT, self.connect()).await.unwrap_or(Err(ConnectError::TimedOut));
+        match result {
             Ok(connection) => self.set_connection(connection),
             Err(error) => {
                 let diagnosis = tokio::time::timeout(STARTUP_TIMEOUT, self.endpoint.diagnose_cluster());
@@ -52,7 +50,7 @@ impl RedisClient {
         }
     }
 
-    /// Keeps the client connected; never returns.
+    /// Probes the connection and reconnects when it is lost; never returns.
     pub async fn maintain_connection(&self) -> Infallible {
         let mut pause = RECONNECT_PAUSES.0;
         loop {
@@ -68,17 +66,19 @@ impl RedisClient {
         }
     }
 
-    /// Probes until the connection is lost. Returns whether there was one.
+    /// Probes until the connection is lost. Returns false if the client was not connected.
     async fn probe_until_lost(&self) -> bool {
         let mut changes = self.connection_changes();
         let mut probes = 0_u32;
         while self.is_connected() {
             changes.mark_unchanged();
             probes = probes.wrapping_add(1);
-            let _lost_meanwhile = tokio::time::timeout(PROBE_INTERVAL, changes.changed()).await;
+            // A lost connection ends the pause early.
+            let _ignored = tokio::time::timeout(PROBE_INTERVAL, changes.changed()).await;
             let probe = probe();
             let run = async |connection: &mut RedisConnection| self.script.run(connection, &probe, true).await;
-            let _disconnected_on_failure = self.request(run).await;
+            // A failed request disconnects the client, which ends this loop.
+            let _ignored = self.request(run).await;
             if let (Some(mut connection), 0) = (self.connection(), probes % PROBES_PER_DISCOVERY) {
                 self.discover_nodes(&mut connection).await;
             }
@@ -88,24 +88,25 @@ impl RedisClient {
 
     /// Connects and probes the connection.
     async fn connect(&self) -> Result<RedisConnection, ConnectError> {
-        let connecting = tokio::time::timeout(CONNECT_TIMEOUT, self.endpoint.connect());
-        let mut connection = connecting.await.map_err(|_| ConnectError::TimedOut)??;
+        let connection = tokio::time::timeout(CONNECT_TIMEOUT, self.endpoint.connect());
+        let mut connection = connection.await.map_err(|_| ConnectError::TimedOut)??;
         let probe = probe();
-        let probed = tokio::time::timeout(REQUEST_TIMEOUT, self.script.run(&mut connection, &probe, true));
-        probed.await.map_err(|_| ConnectError::TimedOut)??;
+        let decision = tokio::time::timeout(REQUEST_TIMEOUT, self.script.run(&mut connection, &probe, true));
+        decision.await.map_err(|_| ConnectError::TimedOut)??;
         self.discover_nodes(&mut connection).await;
         Ok(connection)
     }
 
     async fn discover_nodes(&self, connection: &mut RedisConnection) {
-        let _unchanged_on_timeout =
-            tokio::time::timeout(REQUEST_TIMEOUT, self.endpoint.discover_nodes(connection)).await;
+        // On a timeout, the previously discovered nodes remain.
+        let _ignored = tokio::time::timeout(REQUEST_TIMEOUT, self.endpoint.discover_nodes(connection)).await;
     }
 }
 
-/// Tests what requests need: that the script runs and that it can write. On a read-only replica no call could be counted.
+/// The limit that probes use. Running the script with it fails where calls cannot be counted, for example on a read-only
+/// replica.
 fn probe() -> [RateLimit; 1] {
-    // The window is so short that each probe starts a new one: a full Redis can still remove the old one and then add.
+    // The window is so short that each probe first removes the call of the previous one, which frees memory in a full Redis.
     let quota = Quota { max_calls: u32::MAX, window: Duration::from_millis(1) };
     [RateLimit { key: RateLimitKey::new(CallerKind::Authenticated, &[b"probe"]), quota }]
 }

@@ -1,4 +1,4 @@
-//! The sliding windows as a Lua script, which Redis runs atomically and by its own clock.
+//! The sliding-window rate limiter as a Lua script, which Redis runs atomically and with its own clock.
 
 use super::connection::RedisConnection;
 use crate::ephemeral::rate_limit::{CallerKind, QuotaStatus, RateLimit, RateLimitDecision};
@@ -26,9 +26,9 @@ impl RateLimitScript {
         limits: &[RateLimit],
         count_call: bool,
     ) -> RedisResult<RateLimitDecision> {
-        let by_hash = self.command("EVALSHA", self.script.get_hash(), limits, count_call);
-        let reply: Vec<i64> = match connection.send(&by_hash).await {
-            // Redis restarted or flushed its scripts.
+        let evalsha = self.command("EVALSHA", self.script.get_hash(), limits, count_call);
+        let reply: Vec<i64> = match connection.send(&evalsha).await {
+            // Redis has restarted, or its script cache was flushed.
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 connection.send(&self.command("EVAL", self.source, limits, count_call)).await?
             }
@@ -38,8 +38,8 @@ impl RateLimitScript {
             .ok_or_else(|| RedisError::from((ErrorKind::Parse, "the rate-limit script returned an unexpected reply")))
     }
 
-    fn command(&self, verb: &str, script: &str, limits: &[RateLimit], count_call: bool) -> Cmd {
-        let mut command = redis::cmd(verb);
+    fn command(&self, name: &str, script: &str, limits: &[RateLimit], count_call: bool) -> Cmd {
+        let mut command = redis::cmd(name);
         command.arg(script).arg(limits.len());
         for RateLimit { key, .. } in limits {
             let kind = match key.caller {
@@ -56,7 +56,7 @@ impl RateLimitScript {
     }
 }
 
-fn parse_reply(reply: &[i64], limits: usize) -> Option<RateLimitDecision> {
+fn parse_reply(reply: &[i64], limit_count: usize) -> Option<RateLimitDecision> {
     let (allowed, statuses) = reply.split_first()?;
     let statuses = statuses.chunks(2).map(|pair| {
         let [remaining, reset_after] = pair else { return None };
@@ -64,5 +64,5 @@ fn parse_reply(reply: &[i64], limits: usize) -> Option<RateLimitDecision> {
         Some(QuotaStatus { remaining: u32::try_from(*remaining).ok()?, reset_after })
     });
     let statuses: Vec<_> = statuses.collect::<Option<_>>()?;
-    (statuses.len() == limits).then_some(RateLimitDecision { allowed: *allowed == 1, statuses })
+    (statuses.len() == limit_count).then_some(RateLimitDecision { allowed: *allowed == 1, statuses })
 }

@@ -1,5 +1,5 @@
--- A sliding-window rate limiter. Counts one call against each limit, or against none if any limit is exhausted; or
--- only reports.
+-- A sliding-window rate limiter. Counts one call against each limit, or against none if any limit is exhausted. Can also
+-- report the status without counting a call.
 --
 -- KEYS: one list per limit, with the times of its calls in microseconds, oldest first.
 -- ARGV: '1' to count the call or '0' to report only; then for each limit its number of calls and its window in microseconds.
@@ -9,12 +9,12 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local count_call = ARGV[1] == '1'
 
--- Formats without an exponent, which Lua would use for large numbers.
+-- Formats a number without an exponent, which Lua would use for large numbers.
 local function format_number(number)
     return string.format('%.0f', number)
 end
 
--- The number of calls at or before a time. The list is sorted: this is a binary search.
+-- The number of calls at or before a time, by binary search in the sorted list.
 local function count_until(key, count, time)
     local low, high = 0, count
     while low < high do
@@ -28,8 +28,8 @@ local function count_until(key, count, time)
     return low
 end
 
--- The number of calls. A key with any other content was not written by this script; it is deleted, so that it does not block
--- the caller.
+-- The number of calls in a list. A key with other content was not written by this script; it is deleted, so that it does not
+-- block the caller.
 local function length(key)
     local count = redis.pcall('LLEN', key)
     if type(count) == 'number' then
@@ -43,9 +43,9 @@ local function length(key)
     return 0
 end
 
--- Removes expired calls and returns the number of the others. If the clock went back, for example after a failover, calls lie
--- in the future. Their true time is unknown, so they count from now: no extra call is allowed, and no caller waits longer
--- than one window.
+-- Removes expired calls and returns the number of the remaining ones. If the clock went back, for example after a failover,
+-- recorded calls lie in the future. Their true time is unknown, so it is set to now: no extra call is allowed, and no caller
+-- waits longer than one window.
 local function remove_expired(key, window)
     local count = length(key)
     if count == 0 then
@@ -75,8 +75,8 @@ local function status(key, count, max_calls, window)
     local remaining = math.max(max_calls - count, 0)
     local reset_after = 0
     if count > 0 then
-        -- After a limit was lowered there may be more calls than it allows: a call becomes available when the surplus and
-        -- one more have expired.
+        -- After a limit was lowered, the list may contain more calls than it allows. A call becomes available when the
+        -- surplus and one more call have expired.
         reset_after = math.max((tonumber(redis.call('LINDEX', key, math.max(count - max_calls, 0))) or now) + window - now, 0)
     end
     return remaining, reset_after

@@ -7,14 +7,14 @@ use redis::{
 use std::time::Duration;
 use tokio_stream::StreamExt;
 
-/// How long subscribing may take. In a cluster, the next node is tried afterwards.
+/// Timeout for subscribing. In a cluster, the client then tries the next node.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// After this long without a message the server is pinged, and has as long to answer. A server that hangs, or whose network
-/// is down, does not close the connection: without pings the subscription would look idle forever.
+/// Time without a message after which the client pings the server, and timeout of the ping. A server that hangs, or whose
+/// network is down, does not close the connection: without pings, the subscription would look idle forever.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Messages of one channel.
+/// A subscription to one channel.
 pub(super) struct Subscription {
     sink: PubSubSink,
     stream: PubSubStream,
@@ -29,7 +29,7 @@ impl Subscription {
             let (sink, stream) = connection.split();
             Ok(Self { sink, stream })
         };
-        let timed_out = (redis::ErrorKind::Io, "no answer in time");
+        let timed_out = (redis::ErrorKind::Io, "timed out");
         tokio::time::timeout(SUBSCRIBE_TIMEOUT, subscribing).await.unwrap_or_else(|_| Err(timed_out.into()))
     }
 

@@ -1,4 +1,4 @@
-//! The rate limiter against a real Redis.
+//! Tests of the rate limiter with a real Redis.
 
 use super::*;
 use crate::{
@@ -9,15 +9,17 @@ use crate::{
     metrics::{LabelValues, Metrics},
 };
 use countersign_process::{Clock, SystemClock};
-use countersign_tests::Redis as Server;
+use countersign_tests::Redis as RedisServer;
 use std::{sync::Arc, time::Duration};
 
-/// Redis measures real time, so windows are short; the precision allows for a busy machine that oversleeps.
+/// Redis measures real time, so windows must be short.
 const WINDOW: Duration = Duration::from_secs(4);
+
+/// On a busy machine, a sleep can take this much longer than requested.
 const PRECISION: Duration = Duration::from_millis(400);
 
 /// A connected rate limiter for a deployment with this name, and its client.
-async fn connected(server: &Server, deployment: &str) -> (Arc<RedisClient>, Arc<RedisRateLimiter>) {
+async fn connected_limiter(server: &RedisServer, deployment: &str) -> (Arc<RedisClient>, Arc<RedisRateLimiter>) {
     let endpoint = RedisEndpoint::new(RedisServers::Single(server.url().into()), None);
     let metrics = Metrics::new(&LabelValues::default()).unwrap();
     let client = Arc::new(RedisClient::new(endpoint, deployment, metrics.redis));
@@ -29,7 +31,7 @@ async fn connected(server: &Server, deployment: &str) -> (Arc<RedisClient>, Arc<
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("Redis does not answer");
+    panic!("Redis does not respond");
 }
 
 fn limit(name: &str, max_calls: u32) -> [RateLimit; 1] {
@@ -37,11 +39,11 @@ fn limit(name: &str, max_calls: u32) -> [RateLimit; 1] {
     [RateLimit { key, quota: Quota { max_calls, window: WINDOW } }]
 }
 
-async fn send(client: &RedisClient, words: &[&str]) -> redis::Value {
-    client.connection().unwrap().send(redis::cmd(words[0]).arg(&words[1..])).await.unwrap()
+async fn send(client: &RedisClient, command: &[&str]) -> redis::Value {
+    client.connection().unwrap().send(redis::cmd(command[0]).arg(&command[1..])).await.unwrap()
 }
 
-/// The only key of an unauthenticated caller.
+/// The key of the only unauthenticated caller.
 async fn only_key(client: &RedisClient) -> String {
     let keys: Vec<String> = client.connection().unwrap().send(redis::cmd("KEYS").arg("*:claimed:*")).await.unwrap();
     let [key] = <[String; 1]>::try_from(keys).unwrap();
@@ -50,98 +52,101 @@ async fn only_key(client: &RedisClient) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_rate_limiter_conforms() {
-    let server = Server::start().await;
-    let (_, limiter) = connected(&server, "conforms").await;
+    let server = RedisServer::start().await;
+    let (_, limiter) = connected_limiter(&server, "conforms").await;
     assert_conforms(limiter.clone(), WINDOW, PRECISION, tokio::time::sleep).await;
-    assert_eq!(limiter.backend(), RateLimitBackend::Redis, "Redis answered all requests");
+    assert_eq!(limiter.backend(), RateLimitBackend::Redis, "a request to Redis failed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn flushed_script_is_sent_again_and_keys_expire_with_their_window() {
-    let server = Server::start().await;
-    let (client, limiter) = connected(&server, "forgets").await;
+    let server = RedisServer::start().await;
+    let (client, limiter) = connected_limiter(&server, "flushed").await;
     assert!(limiter.acquire(&limit("one", 1)).await.allowed);
     send(&client, &["SCRIPT", "FLUSH"]).await;
-    assert!(!limiter.acquire(&limit("one", 1)).await.allowed, "counted in the same window");
+    assert!(!limiter.acquire(&limit("one", 1)).await.allowed, "the call was not counted in the same window");
     assert_eq!(limiter.backend(), RateLimitBackend::Redis);
     let key = only_key(&client).await;
-    assert!(key.starts_with("{countersign:forgets}:"), "{key}");
-    let redis::Value::Int(lifetime) = send(&client, &["PTTL", &key]).await else { panic!("a number") };
+    assert!(key.starts_with("{countersign:flushed}:"), "{key}");
+    let redis::Value::Int(lifetime) = send(&client, &["PTTL", &key]).await else {
+        panic!("PTTL must return an integer")
+    };
     assert!(lifetime > 0 && lifetime <= 4000, "{lifetime}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deployments_sharing_a_redis_have_separate_counters() {
-    let server = Server::start().await;
-    let ((_, first), (_, second)) = (connected(&server, "one").await, connected(&server, "other").await);
+    let server = RedisServer::start().await;
+    let ((_, first), (_, second)) =
+        (connected_limiter(&server, "one").await, connected_limiter(&server, "other").await);
     assert!(first.acquire(&limit("same", 1)).await.allowed && second.acquire(&limit("same", 1)).await.allowed);
     assert!(!first.acquire(&limit("same", 1)).await.allowed && !second.acquire(&limit("same", 1)).await.allowed);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn clock_going_back_allows_no_extra_calls_and_no_wait_exceeds_the_window() {
-    let server = Server::start().await;
-    let (client, limiter) = connected(&server, "back").await;
-    let three = limit("three", 3);
+    let server = RedisServer::start().await;
+    let (client, limiter) = connected_limiter(&server, "back").await;
+    let three_calls = limit("three", 3);
     for _ in 0..3 {
-        assert!(limiter.acquire(&three).await.allowed);
+        assert!(limiter.acquire(&three_calls).await.allowed);
     }
     tokio::time::sleep(WINDOW / 4).await;
-    // As if the last two calls had been counted by a clock that is an hour ahead.
+    // Change the times of the last two calls, as if the clock had been an hour ahead.
     let key = only_key(&client).await;
-    let ahead = SystemClock.now().micros() + 3_600_000_000;
+    let future_micros = SystemClock.now().micros() + 3_600_000_000;
     for index in ["1", "2"] {
-        send(&client, &["LSET", &key, index, &ahead.to_string()]).await;
+        send(&client, &["LSET", &key, index, &future_micros.to_string()]).await;
     }
-    let refused = limiter.peek(&three).await;
+    let refused = limiter.peek(&three_calls).await;
     assert!(!refused.allowed && retry_after(&refused) <= WINDOW, "{refused:?}");
     tokio::time::sleep(retry_after(&refused)).await;
-    // The first call has expired; the other two count from the time at which the script noticed.
-    assert!(limiter.acquire(&three).await.allowed);
-    let refused = limiter.acquire(&three).await;
+    // The first call has expired; the times of the other two were set to the time of the peek.
+    assert!(limiter.acquire(&three_calls).await.allowed);
+    let refused = limiter.acquire(&three_calls).await;
     assert!(!refused.allowed && retry_after(&refused) <= WINDOW, "{refused:?}");
     tokio::time::sleep(retry_after(&refused)).await;
-    assert!(limiter.acquire(&three).await.allowed && limiter.acquire(&three).await.allowed);
+    assert!(limiter.acquire(&three_calls).await.allowed && limiter.acquire(&three_calls).await.allowed);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lowered_limit_reports_when_a_call_is_allowed() {
-    let server = Server::start().await;
-    let (_, limiter) = connected(&server, "lowered").await;
+    let server = RedisServer::start().await;
+    let (_, limiter) = connected_limiter(&server, "lowered").await;
     for _ in 0..3 {
         assert!(limiter.acquire(&limit("one", 3)).await.allowed);
         tokio::time::sleep(WINDOW / 8).await;
     }
     let refused = limiter.acquire(&limit("one", 1)).await;
     assert!(!refused.allowed && refused.statuses[0].remaining == 0);
-    assert!(retry_after(&refused) > WINDOW / 2, "not before the third call expires: {refused:?}");
+    assert!(retry_after(&refused) > WINDOW / 2, "allowed before the third call expires: {refused:?}");
     tokio::time::sleep(retry_after(&refused)).await;
     assert!(limiter.acquire(&limit("one", 1)).await.allowed);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn counts_in_memory_while_redis_is_unavailable() {
-    let mut server = Server::start().await;
-    let (_, limiter) = connected(&server, "lost").await;
+    let mut server = RedisServer::start().await;
+    let (_, limiter) = connected_limiter(&server, "lost").await;
     assert!(limiter.acquire(&limit("one", 2)).await.allowed);
     server.kill();
     assert!(limiter.acquire(&limit("one", 2)).await.allowed && limiter.acquire(&limit("one", 2)).await.allowed);
-    assert!(!limiter.acquire(&limit("one", 2)).await.allowed, "the fallback has its own windows");
+    assert!(!limiter.acquire(&limit("one", 2)).await.allowed, "the fallback does not enforce the limit");
     assert_eq!(limiter.backend(), RateLimitBackend::MemoryFallback);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_with_foreign_content_are_replaced() {
-    let server = Server::start().await;
-    let (client, limiter) = connected(&server, "junk").await;
-    let two = limit("one", 2);
-    assert!(limiter.acquire(&two).await.allowed);
+    let server = RedisServer::start().await;
+    let (client, limiter) = connected_limiter(&server, "foreign").await;
+    let two_calls = limit("one", 2);
+    assert!(limiter.acquire(&two_calls).await.allowed);
     let key = only_key(&client).await;
-    for junk in [&["SET", &key, "1"][..], &["RPUSH", &key, "x", "y"], &["RPUSH", &key, "0", "x", "1"]] {
+    for command in [&["SET", &key, "1"][..], &["RPUSH", &key, "x", "y"], &["RPUSH", &key, "0", "x", "1"]] {
         send(&client, &["DEL", &key]).await;
-        send(&client, junk).await;
-        assert!(limiter.acquire(&two).await.allowed, "{junk:?}");
-        assert!(limiter.acquire(&two).await.allowed && !limiter.acquire(&two).await.allowed, "{junk:?}");
+        send(&client, command).await;
+        assert!(limiter.acquire(&two_calls).await.allowed, "{command:?}");
+        assert!(limiter.acquire(&two_calls).await.allowed && !limiter.acquire(&two_calls).await.allowed, "{command:?}");
     }
     assert_eq!(limiter.backend(), RateLimitBackend::Redis);
 }

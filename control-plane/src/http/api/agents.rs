@@ -1,4 +1,4 @@
-//! Agents, for services and for owners of agents.
+//! `/services/{service}/agents` and `/agents`: agents as services and their owners manage them.
 
 use crate::{
     domain::{
@@ -111,7 +111,7 @@ pub async fn read(
     PathParams((service, agent)): PathParams<(String, String)>,
 ) -> Result<Json<AgentRecord>, ApiError> {
     let service = parse_id(&service)?;
-    let caller = credentials.caller(&state).await?;
+    let caller = credentials.authenticate_caller(&state).await?;
     let result = match parse_id(&agent) {
         Ok(agent) => operations::read_agent(&state.context, &caller, service, agent).await,
         // Callers without access to the service get the same error for all agent ids.
@@ -121,7 +121,7 @@ pub async fn read(
         },
     };
     let agent = result.map_err(|error| access_error(error, &caller, service))?;
-    Ok(Json(present(agent)))
+    Ok(Json(agent_record(agent)))
 }
 
 /// List the agents of a service
@@ -149,13 +149,13 @@ pub async fn list(
 ) -> Result<Json<ServiceAgentPage>, ApiError> {
     let service = parse_id(&service)?;
     credentials.require_manager_of(&state, service).await?;
-    let (page, filter) = (page?, filter(query.as_deref().unwrap_or_default())?);
+    let (page, filter) = (page?, parse_filter(query.as_deref().unwrap_or_default())?);
     let (agents, roles) = operations::list_agents(&state.context, service, filter, page).await?;
-    Ok(Json(paging::present(page, agents, |agent| present_with_roles(agent, &roles))))
+    Ok(Json(paging::page_response(page, agents, |agent| service_agent_record(agent, &roles))))
 }
 
 /// Reads the optional query parameters `role` and `status`.
-fn filter(query: &str) -> Result<AgentFilter, ApiError> {
+fn parse_filter(query: &str) -> Result<AgentFilter, ApiError> {
     let parameter = |name| paging::query_parameter(query, name).map_err(|error| ApiError::invalid(&[error]));
     let role = parameter("role")?.map(|role| parse_id(&role)).transpose()?;
     let status = parameter("status")?.map(|status| AgentStatus::from_field(Value::from(status.as_ref())));
@@ -165,8 +165,8 @@ fn filter(query: &str) -> Result<AgentFilter, ApiError> {
 
 /// Suspend, reactivate or revoke an agent
 ///
-/// Suspension and revocation invalidate all sessions and tokens of the agent, at all services within a second. They stay
-/// invalid after a reactivation. Revocation is permanent.
+/// Suspension and revocation invalidate all sessions and tokens of the agent, at all services within a second. A reactivation
+/// does not make them valid again. Revocation is permanent.
 #[utoipa::path(
     put, path = "/agents/{agent}/status", operation_id = "setAgentStatus", tag = "Agents",
     params(AgentPathParam), request_body = AgentStatusUpdate, security(("humanToken" = [])),
@@ -181,16 +181,16 @@ pub async fn set_status(
     PathParams(agent): PathParams<String>,
     body: BodyFields,
 ) -> Result<Json<AgentRecord>, ApiError> {
-    let human = credentials.human(&state).await?;
+    let human = credentials.require_human(&state).await?;
     let agent = parse_id(&agent)?;
     let AgentStatusUpdate { status } = body.read()?;
-    let by = credentials.initiator_for_human(Some(&human));
-    let result = operations::set_agent_status(&state.context, &by, &human, agent, status).await;
+    let initiator = credentials.initiator_for_human(Some(&human));
+    let result = operations::set_agent_status(&state.context, &initiator, &human, agent, status).await;
     let agent = result.map_err(|error| owner_access_error(error, &human))?;
-    Ok(Json(present(agent)))
+    Ok(Json(agent_record(agent)))
 }
 
-fn present(agent: Agent) -> AgentRecord {
+fn agent_record(agent: Agent) -> AgentRecord {
     AgentRecord {
         id: agent.id,
         name: agent.registration.name.to_string(),
@@ -204,10 +204,10 @@ fn present(agent: Agent) -> AgentRecord {
     }
 }
 
-fn present_with_roles(agent: AgentWithRoles, roles: &RoleTable) -> ServiceAgentRecord {
+fn service_agent_record(agent: AgentWithRoles, roles: &RoleTable) -> ServiceAgentRecord {
     let assigned = agent.roles.iter().filter_map(|grant| {
         let role = roles.get(grant.role)?;
         Some(AssignedRole { id: role.id, name: role.name.clone(), expires_at: grant.until.map(Rfc3339) })
     });
-    ServiceAgentRecord { roles: assigned.collect(), agent: present(agent.agent) }
+    ServiceAgentRecord { roles: assigned.collect(), agent: agent_record(agent.agent) }
 }

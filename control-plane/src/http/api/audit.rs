@@ -54,10 +54,10 @@ pub struct AuditEntryRecord {
     /// `X-Request-Id` of the request; null if the control plane acted by itself.
     #[schema(required, example = "01979a3c5d1e7b429f601c2d3e4f5a6b")]
     request_id: Option<String>,
-    /// The agent affected; null if none.
+    /// The agent that the action affects; null if it affects none.
     #[schema(value_type = Option<schema::AgentIdSchema>, required)]
     agent_id: Option<String>,
-    /// The object affected; null if none.
+    /// The object that the action affects; null if it affects none.
     #[schema(required)]
     object: Option<ObjectRecord>,
     /// Additional fields; their names depend on the action.
@@ -74,7 +74,7 @@ pub struct AuditEntryRecord {
     hash: String,
 }
 
-/// The caller behind an action.
+/// The actor of an audited action.
 #[derive(Serialize, ToSchema)]
 struct ActorRecord {
     /// `service_key`, `human`, `public` (an unauthenticated registration) or `system` (the control plane itself).
@@ -88,7 +88,7 @@ struct ActorRecord {
     id: Option<String>,
 }
 
-/// The object of an action.
+/// The object of an audited action.
 #[derive(Serialize, ToSchema)]
 struct ObjectRecord {
     /// Kind of the object.
@@ -126,20 +126,20 @@ pub async fn list(
     page: Result<Page, ApiError>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<AuditEntryPage>, ApiError> {
-    let human = credentials.human(&state).await?;
-    let (page, filter) = (page?, filter(query.as_deref().unwrap_or_default())?);
+    let human = credentials.require_human(&state).await?;
+    let (page, filter) = (page?, parse_filter(query.as_deref().unwrap_or_default())?);
     let result = operations::list_audit_entries(&state.context, &human, &filter, page).await;
-    let listed = result.map_err(|error| owner_access_error(error, &human))?;
-    Ok(Json(paging::present(page, listed, |entry| present(&entry))))
+    let list_page = result.map_err(|error| owner_access_error(error, &human))?;
+    Ok(Json(paging::page_response(page, list_page, |entry| audit_entry_record(&entry))))
 }
 
 /// Reads `serviceId`, `action`, `agentId`, `since` and `until` from the query; all are optional.
-fn filter(query: &str) -> Result<AuditFilter, ApiError> {
+fn parse_filter(query: &str) -> Result<AuditFilter, ApiError> {
     let parameter = |name| paging::query_parameter(query, name).map_err(|error| ApiError::invalid(&[error]));
     let service = parameter("serviceId")?.map(|service| parse_id(&service)).transpose()?;
     let agent = parameter("agentId")?.map(|agent| parse_id(&agent)).transpose()?;
     let action = match parsed_query_parameter(query, "action")? {
-        // Deprecated alias.
+        // `act` is the deprecated name of `action`.
         None => parsed_query_parameter(query, "act")?,
         action => action,
     };
@@ -156,8 +156,8 @@ impl FromField for AuditAction {
     }
 }
 
-/// The JSON form of an entry, for the API and for `audit export`.
-pub fn present(entry: &AuditEntry) -> AuditEntryRecord {
+/// Converts an entry to its JSON form, for the API and for `audit export`.
+pub fn audit_entry_record(entry: &AuditEntry) -> AuditEntryRecord {
     let object = entry.object_id.clone().map(|id| ObjectRecord { kind: entry.object_kind.clone(), id });
     AuditEntryRecord {
         service_id: Some(entry.chain.clone()).filter(|chain| *chain != AuditChain::Deployment.to_string()),

@@ -44,7 +44,7 @@ body! {
         /// Display name of the agent.
         required "name" name: DisplayName,
         required "publicKey" key: P256PublicKey,
-        /// Free-form data. It is returned when the agent is read.
+        /// Free-form data, which is returned when the agent is read.
         optional "metadata" metadata: Metadata,
     }
     /// A request for a challenge.
@@ -61,7 +61,7 @@ body! {
         /// The service that the tokens are for. If the challenge was requested for a service, it must be the same.
         optional "serviceId" service: UnparsedId<ServiceId>,
     }
-    /// A refresh token to use.
+    /// A refresh token to exchange for new tokens.
     RefreshRequest {
         required "refreshToken" token: String as RefreshTokenSchema,
         /// The service that the next access token is for. Default: the service of the login.
@@ -136,15 +136,15 @@ pub async fn register(
     let human = credentials.optional_human(&state).await?;
     let AgentRegistration { email, name, key, metadata } = body.read()?;
     let request = RegistrationRequest { email, name, key, metadata: metadata.unwrap_or_default() };
-    let (by, reply) = (
+    let (initiator, reply) = (
         credentials.initiator_for_human(human.as_ref()),
-        IdempotentReply { request: idempotency?.0, present: registered },
+        IdempotentReply { request: idempotency?.0, present: registered_agent },
     );
-    let body = operations::register_agent(&state.context, &by, human, request, &reply).await?;
+    let body = operations::register_agent(&state.context, &initiator, human, request, &reply).await?;
     Ok((StatusCode::CREATED, Json(body)))
 }
 
-fn registered(agent: &Agent) -> RegisteredAgent {
+fn registered_agent(agent: &Agent) -> RegisteredAgent {
     RegisteredAgent {
         agent_id: agent.id,
         public_key_hash: agent.registration.key_hash.clone(),
@@ -192,13 +192,13 @@ pub async fn authenticate(
     let service = service.map(|service| service.parse()).transpose()?;
     let login = LoginRequest { challenge, signature, service, client_address: Some(client.ip) };
     let pair = operations::authenticate(&state.context, &login).await?;
-    Ok(Json(present(&pair)))
+    Ok(Json(token_response(&pair)))
 }
 
 /// Refresh the tokens of a session
 ///
-/// Returns the next pair of tokens for a refresh token. A refresh token can be used once. If it is used again, somebody has
-/// copied it, so the session ends.
+/// Returns the next pair of tokens for a refresh token. A refresh token can be used once. A second use means that the token
+/// was copied, so it ends the session.
 #[utoipa::path(
     post, path = "/auth/refresh", operation_id = "refresh", tag = "Authentication",
     request_body = RefreshRequest, security(()),
@@ -215,7 +215,7 @@ pub async fn refresh(
     let RefreshRequest { token, service } = body.read()?;
     let service = service.map(|service| service.parse()).transpose()?;
     let pair = operations::refresh_session(&state.context, &token, service, Some(client.ip)).await?;
-    Ok(Json(present(&pair)))
+    Ok(Json(token_response(&pair)))
 }
 
 /// Revoke a token (RFC 7009)
@@ -228,20 +228,20 @@ pub async fn refresh(
         (RevocationRequest = "application/json"),
         (schema::RevocationFormSchema = "application/x-www-form-urlencoded"),
     )),
-    responses((status = 200, description = "The token is not valid any more", body = RevocationResponse), Errors<(PublicAccess, InvalidBody)>)
+    responses((status = 200, description = "The token is no longer valid", body = RevocationResponse), Errors<(PublicAccess, InvalidBody)>)
 )]
 pub async fn revoke(
     State(state): State<AppState>,
     FormOrJson(body): FormOrJson,
 ) -> Result<Json<RevocationResponse>, ApiError> {
     let RevocationRequest { token, hint } = body.read()?;
-    // The form of the token shows its kind. The hint is accepted because OAuth clients send it.
+    // The format of the token shows its kind, so the hint is not needed. OAuth clients may send a hint anyway.
     drop(hint);
     operations::revoke_token(&state.context, expose(&token)).await?;
     Ok(Json(RevocationResponse {}))
 }
 
-fn present(pair: &TokenPair) -> TokenResponse {
+fn token_response(pair: &TokenPair) -> TokenResponse {
     TokenResponse {
         access_token: expose(&pair.access).to_owned(),
         refresh_token: expose(&pair.refresh).to_owned(),

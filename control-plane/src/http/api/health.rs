@@ -19,7 +19,7 @@ use serde::Serialize;
 use std::time::Duration;
 use utoipa::ToSchema;
 
-/// Time limit for the database check.
+/// Timeout of the database check.
 const DATABASE_TIMEOUT: Duration = Duration::from_millis(900);
 
 /// Health of the server.
@@ -94,7 +94,7 @@ impl Health {
 
 /// Read the health of the server
 ///
-/// Responds within a second, also if the database does not. The status is 503 only if the server is `unhealthy`.
+/// Responds within a second, even if the database does not respond. The status is 503 only if the server is `unhealthy`.
 #[utoipa::path(
     get, path = "/health", operation_id = "readHealth", tag = "Server", security(()),
     responses(
@@ -119,7 +119,7 @@ pub async fn health(State(state): State<AppState>) -> (StatusCode, Json<Health>)
         RateLimitBackend::Redis => (CheckStatus::Up, "redis"),
         RateLimitBackend::MemoryFallback => (CheckStatus::Down, "redis"),
     };
-    // Not unhealthy: agents can still log in.
+    // Agents can log in without Redis and webhooks, so a failure of these makes the server degraded and not unhealthy.
     let status = if webhook_queue.max(redis) == CheckStatus::Up { status } else { status.max(HealthStatus::Degraded) };
     let body = Health {
         status,

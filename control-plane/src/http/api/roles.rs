@@ -1,4 +1,4 @@
-//! Roles of a service, and their assignment to agents.
+//! `/services/{service}/roles`: the roles of a service, and their assignment to agents.
 
 use crate::{
     domain::{role::Role, text::Description},
@@ -42,7 +42,7 @@ body! {
     }
     /// Changes to a role. Absent fields keep their value.
     RoleChanges {
-        /// The new permissions. They replace all old ones.
+        /// The new permissions, which replace all old permissions.
         optional "permissions" permissions: Vec<Permission>,
         /// Description of the role, for human readers.
         optional "description" description: Description,
@@ -134,15 +134,15 @@ pub async fn create(
     body: BodyFields,
 ) -> Result<(StatusCode, Json<CreatedRole>), ApiError> {
     let service = parse_id(&service)?;
-    let by = credentials.require_manager_of(&state, service).await?;
+    let initiator = credentials.require_manager_of(&state, service).await?;
     let NewRole { name, description, permissions } = body.read()?;
     let request = RoleRequest { name, description: description.unwrap_or_default(), permissions };
-    let reply = IdempotentReply { request: idempotency?.0, present: created };
-    let body = operations::create_role(&state.context, &by, service, &request, &reply).await?;
+    let reply = IdempotentReply { request: idempotency?.0, present: created_role };
+    let body = operations::create_role(&state.context, &initiator, service, &request, &reply).await?;
     Ok((StatusCode::CREATED, Json(body)))
 }
 
-fn created(role: &Role) -> CreatedRole {
+fn created_role(role: &Role) -> CreatedRole {
     let RoleDefinition { id, name, permissions, created_revision: _ } = role.definition.clone();
     CreatedRole { role_id: id, name, permissions }
 }
@@ -161,7 +161,7 @@ pub async fn list(
     let service = parse_id(&service)?;
     credentials.require_manager_of(&state, service).await?;
     let roles = operations::list_roles(&state.context, service).await?;
-    Ok(Json(RoleList { data: roles.into_iter().map(present).collect() }))
+    Ok(Json(RoleList { data: roles.into_iter().map(role_record).collect() }))
 }
 
 /// Delete a role
@@ -178,8 +178,8 @@ pub async fn remove(
     PathParams((service, role)): PathParams<(String, String)>,
 ) -> Result<Json<RoleDeleted>, ApiError> {
     let service = parse_id(&service)?;
-    let by = credentials.require_manager_of(&state, service).await?;
-    operations::delete_role(&state.context, &by, service, parse_id(&role)?).await?;
+    let initiator = credentials.require_manager_of(&state, service).await?;
+    operations::delete_role(&state.context, &initiator, service, parse_id(&role)?).await?;
     Ok(Json(RoleDeleted { deleted: true }))
 }
 
@@ -202,11 +202,11 @@ pub async fn change(
     body: BodyFields,
 ) -> Result<Json<RoleRecord>, ApiError> {
     let service = parse_id(&service)?;
-    let by = credentials.require_manager_of(&state, service).await?;
+    let initiator = credentials.require_manager_of(&state, service).await?;
     let RoleChanges { permissions, description } = body.read()?;
     let change = RoleChange { permissions, description };
-    let role = operations::change_role(&state.context, &by, service, parse_id(&role)?, &change).await?;
-    Ok(Json(present(role)))
+    let role = operations::change_role(&state.context, &initiator, service, parse_id(&role)?, &change).await?;
+    Ok(Json(role_record(role)))
 }
 
 /// Assign a role
@@ -229,11 +229,11 @@ pub async fn assign(
     body: BodyFields,
 ) -> Result<Json<RoleAssignmentResponse>, ApiError> {
     let service = parse_id(&service)?;
-    let by = credentials.require_manager_of(&state, service).await?;
+    let initiator = credentials.require_manager_of(&state, service).await?;
     let agent = parse_id(&agent)?;
     let RoleAssignmentRequest { role, expires_at } = body.read()?;
     let request = AssignmentRequest { service, agent, role: role.parse()?, expires_at };
-    operations::assign_role(&state.context, &by, request).await?;
+    operations::assign_role(&state.context, &initiator, request).await?;
     Ok(Json(RoleAssignmentResponse { assigned: true }))
 }
 
@@ -254,12 +254,13 @@ pub async fn revoke(
     PathParams((service, agent, role)): PathParams<(String, String, String)>,
 ) -> Result<Json<RoleRevocationResponse>, ApiError> {
     let service = parse_id(&service)?;
-    let by = credentials.require_manager_of(&state, service).await?;
-    let revoked = operations::revoke_role(&state.context, &by, service, parse_id(&agent)?, parse_id(&role)?).await?;
+    let initiator = credentials.require_manager_of(&state, service).await?;
+    let revoked =
+        operations::revoke_role(&state.context, &initiator, service, parse_id(&agent)?, parse_id(&role)?).await?;
     Ok(Json(RoleRevocationResponse { revoked }))
 }
 
-fn present(role: Role) -> RoleRecord {
+fn role_record(role: Role) -> RoleRecord {
     let Role { definition, service: _, description, created_at } = role;
     let RoleDefinition { id, name, permissions, created_revision: _ } = definition;
     RoleRecord { id, name, description: description.to_string(), permissions, created_at: Rfc3339(created_at) }

@@ -1,4 +1,4 @@
-//! Services and their API keys.
+//! `/services`: services and their API keys.
 
 use crate::{
     domain::{
@@ -141,17 +141,17 @@ pub async fn create(
     credentials: Credentials,
     body: BodyFields,
 ) -> Result<(StatusCode, Json<ServiceRecord>), ApiError> {
-    let human = credentials.human(&state).await?;
+    let human = credentials.require_human(&state).await?;
     let ServiceRequest { name, accepts_unbound } = body.read()?;
     let request = NewService { name, accepts_unbound: accepts_unbound.unwrap_or(true) };
-    let by = credentials.initiator_for_human(Some(&human));
-    let service = operations::create_service(&state.context, &by, human.owner, request).await?;
-    Ok((StatusCode::CREATED, Json(present(service))))
+    let initiator = credentials.initiator_for_human(Some(&human));
+    let service = operations::create_service(&state.context, &initiator, human.identity, request).await?;
+    Ok((StatusCode::CREATED, Json(service_record(service))))
 }
 
 /// List services
 ///
-/// The caller's own services; for administrators, all services.
+/// Lists the services that the caller owns. Administrators get all services.
 #[utoipa::path(
     get, path = "/services", operation_id = "listServices", tag = "Services",
     params(Page), security(("humanToken" = [])),
@@ -162,9 +162,9 @@ pub async fn list(
     credentials: Credentials,
     page: Result<Page, ApiError>,
 ) -> Result<Json<ServicePage>, ApiError> {
-    let (human, page) = (credentials.human(&state).await?, page?);
-    let listed = operations::list_services(&state.context, &human, page).await?;
-    Ok(Json(paging::present(page, listed, present)))
+    let (human, page) = (credentials.require_human(&state).await?, page?);
+    let list_page = operations::list_services(&state.context, &human, page).await?;
+    Ok(Json(paging::page_response(page, list_page, service_record)))
 }
 
 /// Read a service
@@ -179,7 +179,7 @@ pub async fn read(
     PathParams(service): PathParams<String>,
 ) -> Result<Json<ServiceRecord>, ApiError> {
     let (_, service) = credentials.require_owner_of(&state, &service).await?;
-    Ok(Json(present(service)))
+    Ok(Json(service_record(service)))
 }
 
 /// Change a service
@@ -201,8 +201,8 @@ pub async fn change(
 ) -> Result<Json<ServiceRecord>, ApiError> {
     let (human, service) = credentials.require_owner_of(&state, &service).await?;
     let ServiceChanges { name, accepts_unbound } = body.read()?;
-    let (by, change) = (credentials.initiator_for_human(Some(&human)), ServiceChange { name, accepts_unbound });
-    Ok(Json(present(operations::change_service(&state.context, &by, service.id, &change).await?)))
+    let (initiator, change) = (credentials.initiator_for_human(Some(&human)), ServiceChange { name, accepts_unbound });
+    Ok(Json(service_record(operations::change_service(&state.context, &initiator, service.id, &change).await?)))
 }
 
 /// Create an API key
@@ -222,9 +222,9 @@ pub async fn create_key(
 ) -> Result<(StatusCode, Json<NewKeyRecord>), ApiError> {
     let (human, service) = credentials.require_owner_of(&state, &service).await?;
     let KeyRequest { name, scope } = body.read()?;
-    let by = credentials.initiator_for_human(Some(&human));
+    let initiator = credentials.initiator_for_human(Some(&human));
     let (key, secret) =
-        operations::create_service_key(&state.context, &by, service.id, NewServiceKey { name, scope }).await?;
+        operations::create_service_key(&state.context, &initiator, service.id, NewServiceKey { name, scope }).await?;
     let body = NewKeyRecord {
         key_id: key.id,
         api_key: expose(&secret).to_owned(),
@@ -254,8 +254,8 @@ pub async fn list_keys(
 ) -> Result<Json<KeyPage>, ApiError> {
     let (_, service) = credentials.require_owner_of(&state, &service).await?;
     let page = page?;
-    let listed = operations::list_service_keys(&state.context, service.id, page).await?;
-    Ok(Json(paging::present(page, listed, present_key)))
+    let list_page = operations::list_service_keys(&state.context, service.id, page).await?;
+    Ok(Json(paging::page_response(page, list_page, key_record)))
 }
 
 /// Revoke an API key
@@ -275,12 +275,12 @@ pub async fn revoke_key(
     PathParams((service, key)): PathParams<(String, String)>,
 ) -> Result<Json<KeyRevoked>, ApiError> {
     let (human, service) = credentials.require_owner_of(&state, &service).await?;
-    let by = credentials.initiator_for_human(Some(&human));
-    let revoked = operations::revoke_service_key(&state.context, &by, service.id, parse_id(&key)?).await?;
+    let initiator = credentials.initiator_for_human(Some(&human));
+    let revoked = operations::revoke_service_key(&state.context, &initiator, service.id, parse_id(&key)?).await?;
     Ok(Json(KeyRevoked { revoked }))
 }
 
-fn present(service: Service) -> ServiceRecord {
+fn service_record(service: Service) -> ServiceRecord {
     let Service { id, owner: _, name, accepts_unbound, created_at } = service;
     ServiceRecord {
         service_id: id,
@@ -290,7 +290,7 @@ fn present(service: Service) -> ServiceRecord {
     }
 }
 
-fn present_key(key: ServiceKey) -> KeyRecord {
+fn key_record(key: ServiceKey) -> KeyRecord {
     let ServiceKey { id, service: _, name, scope, secret: _, created_at, revoked_at } = key;
     KeyRecord {
         key_id: id,

@@ -116,11 +116,11 @@ pub async fn list(
     credentials: Credentials,
     page: Result<Page, ApiError>,
 ) -> Result<Json<SigningKeyPage>, ApiError> {
-    credentials.admin(&state).await?;
+    credentials.require_admin(&state).await?;
     let page = page?;
-    let listed = operations::list_signing_keys(&state.context, page).await?;
+    let list_page = operations::list_signing_keys(&state.context, page).await?;
     let now = state.context.now();
-    Ok(Json(paging::present(page, listed, |key| present(key, now))))
+    Ok(Json(paging::page_response(page, list_page, |key| signing_key_record(key, now))))
 }
 
 /// Rotate the signing keys
@@ -141,9 +141,9 @@ pub async fn rotate(
     State(state): State<AppState>,
     credentials: Credentials,
 ) -> Result<(StatusCode, Json<RotationRecord>), ApiError> {
-    let human = credentials.admin(&state).await?;
-    let by = credentials.initiator_for_human(Some(&human));
-    let (rotation, signs_now) = operations::rotate_signing_key(&state.context, &by).await?;
+    let human = credentials.require_admin(&state).await?;
+    let initiator = credentials.initiator_for_human(Some(&human));
+    let (rotation, signs_now) = operations::rotate_signing_key(&state.context, &initiator).await?;
     let (code, status) = if signs_now { (StatusCode::OK, "signing") } else { (StatusCode::ACCEPTED, "next") };
     Ok((code, Json(RotationRecord { kid: rotation.kid, status, signs_from: Rfc3339(rotation.signs_from) })))
 }
@@ -165,13 +165,13 @@ pub async fn revoke(
     credentials: Credentials,
     PathParams(kid): PathParams<String>,
 ) -> Result<Json<SigningKeyRevoked>, ApiError> {
-    let human = credentials.admin(&state).await?;
-    let by = credentials.initiator_for_human(Some(&human));
-    let revoked = operations::revoke_signing_key(&state.context, &by, &parse_id::<Kid>(&kid)?).await?;
+    let human = credentials.require_admin(&state).await?;
+    let initiator = credentials.initiator_for_human(Some(&human));
+    let revoked = operations::revoke_signing_key(&state.context, &initiator, &parse_id::<Kid>(&kid)?).await?;
     Ok(Json(SigningKeyRevoked { revoked }))
 }
 
-fn present(key: SigningKey, now: Timestamp) -> SigningKeyRecord {
+fn signing_key_record(key: SigningKey, now: Timestamp) -> SigningKeyRecord {
     SigningKeyRecord {
         status: key.status(now).as_str(),
         algorithm: "ES256",

@@ -45,7 +45,7 @@ pub async fn status(State(state): State<AppState>, credentials: Credentials) -> 
     Ok(Json(Status {
         version: env!("CARGO_PKG_VERSION"),
         uptime: state.context.since_boot().saturating_sub(state.started_at).as_secs(),
-        request_count: state.metrics.requests_answered(),
+        request_count: state.metrics.http_response_count(),
         active_services,
         active_agents,
     }))

@@ -45,7 +45,7 @@ body! {
     }
 }
 
-/// Result of a feedback.
+/// Result of a feedback submission.
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FeedbackResponse {
@@ -109,7 +109,7 @@ pub async fn submit(
 ) -> Result<Json<FeedbackResponse>, ApiError> {
     let key = credentials.require_full_key(&state).await?;
     let (min, max) = Score::RANGE;
-    // Part of all validation errors here, because the specification requires it for a score outside the range.
+    // All validation errors of this endpoint contain the range: the specification requires it for a score outside the range.
     let range = [("minimum", json!(min)), ("maximum", json!(max))];
     let FeedbackSubmission { agent, score, reason, metadata } =
         body.and_then(BodyFields::read).map_err(|error| error.with_validation_details(range))?;
@@ -141,12 +141,12 @@ pub async fn history(
 ) -> Result<Json<FeedbackPage>, ApiError> {
     let service = credentials.require_full_key(&state).await?.service;
     let page = page?;
-    let listed = operations::list_trust_history(&state.context, parse_id(&agent)?, page).await?;
-    Ok(Json(paging::present(page, listed, |feedback| present(feedback, service))))
+    let list_page = operations::list_trust_history(&state.context, parse_id(&agent)?, page).await?;
+    Ok(Json(paging::page_response(page, list_page, |feedback| feedback_record(feedback, service))))
 }
 
-/// Hides the metadata of other services.
-fn present(feedback: Feedback, reader: ServiceId) -> FeedbackRecord {
+/// Converts feedback for a reader. Only the service that gave the feedback can read its metadata.
+fn feedback_record(feedback: Feedback, reader: ServiceId) -> FeedbackRecord {
     let Feedback { id, agent: _, service, score, reason, metadata, created_at } = feedback;
     FeedbackRecord {
         id,

@@ -99,7 +99,7 @@ pub async fn verify(
     let service: ServiceId = parse_id(&service)?;
     credentials.require_service_key(&state, service).await?;
     Ok(match verify_token(&state, service, &headers).await {
-        Ok(identity) => Json(present(identity)).into_response(),
+        Ok(identity) => Json(verification_response(identity)).into_response(),
         Err(error) => {
             let body = TokenErrorBody::new(&error);
             error.into_response_with_body(body)
@@ -117,7 +117,7 @@ fn agent_token(headers: &HeaderMap) -> Result<&str, Reason> {
     from_token_header(&values)?.ok_or(Reason::TokenMissing)
 }
 
-fn present(identity: VerifiedIdentity) -> VerificationResponse {
+fn verification_response(identity: VerifiedIdentity) -> VerificationResponse {
     let VerifiedIdentity { agent, name, roles, permissions, trust_score, token: _ } = identity;
     VerificationResponse { valid: true, agent: VerifiedAgent { id: agent, name, trust_score, roles, permissions } }
 }

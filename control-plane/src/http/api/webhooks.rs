@@ -36,11 +36,11 @@ use scope::{DeploymentManager, ServiceManager};
 
 type ApiResult<T> = Result<T, ApiError>;
 
-/// A status that is not 200, with a body.
+/// A response with a status other than 200.
 type WithStatus<T> = (StatusCode, Json<T>);
 
-/// The endpoints of one scope: their module, the extractor that authorizes, the path prefix, the infix of operation ids,
-/// and the OpenAPI description of authorization errors, path parameters and security schemes.
+/// Declares the endpoints of one scope. The macro parameters are the name of the module, the extractor that authorizes the
+/// caller, the path prefix, the infix of operation ids, the authorization errors, the path parameters and the security schemes.
 macro_rules! endpoints {
     ($module:ident, $manager:ident, $base:literal, $infix:literal, ($($error:ident),+), ($($parameter:ident)?), $security:tt) => {
         pub mod $module {
@@ -50,8 +50,9 @@ macro_rules! endpoints {
 
             /// Create a webhook
             ///
-            /// The response contains the signing secret, which cannot be read later. A service can have ten webhooks, and
-            /// so can the deployment. Deliveries are signed as Standard Webhooks defines, and made at least once.
+            /// The response contains the signing secret, which cannot be read later. A service can have at most ten webhooks,
+            /// and the deployment another ten. Each event is delivered at least once, with a signature as defined by Standard
+            /// Webhooks.
             #[utoipa::path(
                 post, path = concat!($base, "/webhooks"), operation_id = concat!("create", $infix, "Webhook"), tag = "Webhooks",
                 params($($parameter)?), request_body = WebhookRequest, security $security,
@@ -149,8 +150,8 @@ macro_rules! endpoints {
 
             /// Send a test event to a webhook
             ///
-            /// Sends an event of kind `webhook.test` once, whatever the event filter and the status of the webhook. Read the
-            /// delivery for its outcome.
+            /// Sends an event of kind `webhook.test` once, regardless of the event filter and the status of the webhook. The
+            /// delivery of this event contains the outcome.
             #[utoipa::path(
                 post, path = concat!($base, "/webhooks/{webhook}/test"), operation_id = concat!("test", $infix, "Webhook"), tag = "Webhooks",
                 params($($parameter,)? WebhookPathParam), security $security,
@@ -212,8 +213,8 @@ macro_rules! endpoints {
 
             /// Replay a delivery
             ///
-            /// Starts a new series of attempts under the same event id, the first of them now. A pending delivery is
-            /// attempted now.
+            /// Starts a new series of attempts with the same event id. The first attempt starts immediately. If the delivery is
+            /// pending, its next attempt starts immediately.
             #[utoipa::path(
                 post, path = concat!($base, "/webhooks/{webhook}/deliveries/{event}/replay"),
                 operation_id = concat!("replay", $infix, "WebhookDelivery"), tag = "Webhooks",
@@ -233,7 +234,7 @@ macro_rules! endpoints {
 
             /// Replay deliveries since a time
             ///
-            /// Replays all delivered and dead deliveries of events since then, for a receiver that lost data.
+            /// Replays all delivered and dead deliveries of events since this time, for a receiver that lost data.
             #[utoipa::path(
                 post, path = concat!($base, "/webhooks/{webhook}/replay"),
                 operation_id = concat!("replay", $infix, "WebhookDeliveries"), tag = "Webhooks",

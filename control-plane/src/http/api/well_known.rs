@@ -1,4 +1,4 @@
-//! `/.well-known/…`: the published signing keys and the server metadata, both cacheable.
+//! `/.well-known/…`: the published signing keys and the server metadata. Both responses are cacheable.
 
 use crate::{
     http::{

@@ -1,4 +1,4 @@
-//! Cacheable responses with `ETag`, and 304 for clients that send it in `If-None-Match`.
+//! Cacheable responses with an `ETag`, and 304 for clients that send the same tag in `If-None-Match`.
 
 use axum::{
     body::Bytes,
@@ -8,21 +8,21 @@ use axum::{
 use sha2::{Digest, Sha256};
 use std::time::Duration;
 
-/// `max-age` of content that seldom changes.
+/// `max-age` of content that changes rarely.
 pub const DEFAULT_MAX_AGE: Duration = Duration::from_mins(5);
 
-/// The response with this body, cacheable for `max_age`; 304 if the client already has the body.
+/// Builds a response with this body, which is cacheable for `max_age`. The status is 304 if the client already has the body.
 pub fn cacheable_response(headers: &HeaderMap, content_type: HeaderValue, body: Bytes, max_age: Duration) -> Response {
     let etag = format!("\"{}\"", &hex::encode(Sha256::digest(&body))[..32]);
     let value = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
-    let caching = [
+    let caching_headers = [
         (header::CACHE_CONTROL, value(&format!("public, max-age={}", max_age.as_secs()))),
         (header::ETAG, value(&etag)),
     ];
     if matches_etag(headers, &etag) {
-        return (StatusCode::NOT_MODIFIED, caching).into_response();
+        return (StatusCode::NOT_MODIFIED, caching_headers).into_response();
     }
-    (caching, [(header::CONTENT_TYPE, content_type)], body).into_response()
+    (caching_headers, [(header::CONTENT_TYPE, content_type)], body).into_response()
 }
 
 /// Whether `If-None-Match` contains this entity tag, by weak comparison (RFC 9110, section 13.1.2).

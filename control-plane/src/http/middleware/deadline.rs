@@ -8,13 +8,13 @@ use axum::{
 };
 use std::time::Duration;
 
-/// Maximum time from the complete request to the response. Each transaction and each outgoing call has a shorter limit of
-/// its own; this one covers requests that make several of them.
+/// Maximum time from the complete request to the response. Each transaction and each outgoing call has a shorter timeout; this
+/// limit applies to requests that make several of them.
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(4500);
 
-/// Responds with 503 when the time limit is exceeded. Open transactions are then rolled back, unless the commit was already
+/// Responds with 503 when the time limit is exceeded. An open transaction is then rolled back, unless its commit was already
 /// sent.
-pub async fn enforce(request: Request, next: Next) -> Response {
+pub async fn enforce_deadline(request: Request, next: Next) -> Response {
     let response = tokio::time::timeout(RESPONSE_TIMEOUT, next.run(request)).await;
     response.unwrap_or_else(|_| {
         tracing::error!("no response within {} s", RESPONSE_TIMEOUT.as_secs_f64());

@@ -1,15 +1,15 @@
-//! Rate limits: the category of each route, who is counted, and what the response says about the limits.
+//! Rate limits: the category of each route, the keys by which requests are counted, and the limits in response headers.
 //!
-//! Depends on `ephemeral`, which counts. `caller` reports each authenticated caller and each failed authentication to the
-//! [`RequestLimiter`] of the request. Invariant: a route is in at most one category, and its limit is checked before anything
-//! is written.
+//! Depends on `ephemeral`, which stores the counters. `caller` reports each authenticated caller and each failed authentication
+//! to the [`RequestLimiter`] of the request. Invariant: a route is in at most one category, and its limit is checked before
+//! anything is written.
 
 mod headers;
 mod request_limiter;
 mod subject;
 
 pub use headers::ceil_seconds;
-pub use request_limiter::{AuthenticatedCaller, RequestLimiter, limit};
+pub use request_limiter::{AuthenticatedCaller, RequestLimiter, enforce_rate_limits};
 
 use crate::{
     domain::caller::Human,
@@ -28,7 +28,7 @@ use subject::RateLimitSubject;
 /// Length of the sliding window. The specification states its limits per minute.
 const WINDOW: Duration = Duration::from_mins(1);
 
-/// What is counted separately.
+/// A class of requests with its own limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Category {
     /// Requests under `/auth`, per client address and subject.
@@ -65,7 +65,7 @@ pub const RATE_CATEGORIES: [&str; 6] = {
 };
 
 impl Category {
-    /// The name as in headers, errors and metrics.
+    /// The name in headers, errors and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Auth => "auth",
@@ -96,22 +96,22 @@ impl Category {
 
 /// Maximum number of requests per minute, by category.
 #[derive(Debug, Clone, Copy)]
-pub struct PerMinute {
-    /// Under `/auth`, per client address and agent.
+pub struct LimitsPerMinute {
+    /// Requests under `/auth`, per client address and agent.
     pub auth: u32,
-    /// Under `/auth`, per client address.
+    /// Requests under `/auth`, per client address.
     pub auth_address: u32,
     /// Verifications, per service.
     pub verification: u32,
     /// Feedback, per service.
     pub feedback: u32,
-    /// Management, per service or human user.
+    /// Other authenticated requests, per service or human user.
     pub management: u32,
     /// Missing and invalid credentials, per client address.
     pub failures: u32,
 }
 
-impl PerMinute {
+impl LimitsPerMinute {
     const fn quota(&self, category: Category) -> Quota {
         let max_calls = match category {
             Category::Auth => self.auth,
@@ -125,7 +125,7 @@ impl PerMinute {
     }
 }
 
-/// A counter: the category, and who is counted.
+/// Identifies a counter: a category, and the key of a caller.
 #[derive(Debug, Clone, Copy)]
 struct CategoryKey {
     category: Category,
@@ -139,7 +139,7 @@ impl CategoryKey {
     }
 
     fn for_human(category: Category, human: &Human) -> Self {
-        let owner = &human.owner;
+        let owner = &human.identity;
         let parts: [&[u8]; 3] = [b"person", owner.issuer.as_bytes(), owner.subject.as_bytes()];
         Self { category, key: category.key(CallerKind::Authenticated, &parts) }
     }
@@ -155,8 +155,8 @@ impl CategoryKey {
     }
 }
 
-/// The part of the address that is counted: all of an IPv4 address, the /64 prefix of an IPv6 address. A client with one
-/// IPv6 address usually has its whole /64.
+/// The part of an address that identifies a client: a whole IPv4 address, or the /64 prefix of an IPv6 address, because a client
+/// with one IPv6 address can usually use the whole /64 network.
 fn network_prefix(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
@@ -164,14 +164,14 @@ fn network_prefix(address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// A limit and what is left of it.
+/// A limit and its remaining requests.
 #[derive(Debug, Clone, Copy)]
 pub struct LimitStatus {
     /// The category.
     pub category: Category,
     /// Maximum number of requests per window.
     pub quota: Quota,
-    /// Remaining requests, and the time until there is one more.
+    /// Remaining requests, and the time until one more is allowed.
     pub quota_status: QuotaStatus,
 }
 
@@ -183,13 +183,13 @@ struct LimitDecision {
 
 /// The configured limits, and the counters.
 pub struct Limits {
-    per_minute: PerMinute,
+    per_minute: LimitsPerMinute,
     limiter: Arc<dyn RateLimiter>,
 }
 
 impl Limits {
-    /// `limiter` keeps the counters.
-    pub fn new(per_minute: PerMinute, limiter: Arc<dyn RateLimiter>) -> Self {
+    /// Creates the limits. `limiter` stores the counters.
+    pub fn new(per_minute: LimitsPerMinute, limiter: Arc<dyn RateLimiter>) -> Self {
         Self { per_minute, limiter }
     }
 
@@ -198,7 +198,7 @@ impl Limits {
         self.limiter.backend()
     }
 
-    /// Counts a request for all these keys, or for none if one of them has no request left.
+    /// Counts a request for all these keys, or for none of them if one is exhausted.
     async fn acquire(&self, keys: &[CategoryKey]) -> LimitDecision {
         let limits = self.rate_limits(keys);
         self.decision(keys, self.limiter.acquire(&limits).await)
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(key("2001:db8:1:2:3::4"), key("2001:db8:1:2:ffff::"));
         assert_ne!(key("2001:db8:1:2::"), key("2001:db8:1:3::"));
         assert_ne!(key("192.0.2.1"), key("192.0.2.2"));
-        let of_category = |category| CategoryKey::for_address(category, "192.0.2.1".parse().unwrap()).key;
-        assert_ne!(of_category(Category::AuthAddress), of_category(Category::Failures));
+        let key_in = |category| CategoryKey::for_address(category, "192.0.2.1".parse().unwrap()).key;
+        assert_ne!(key_in(Category::AuthAddress), key_in(Category::Failures));
     }
 }

@@ -1,4 +1,4 @@
-//! Middleware, and what it provides to handlers.
+//! Middleware, and the request extensions that it provides to handlers.
 
 pub(super) mod conditional_get;
 pub(super) mod deadline;

@@ -27,9 +27,9 @@ pub fn initialize_operation_metrics(operations: &OperationMetrics) {
     let description: Value = serde_json::from_str(&api_description()).unwrap_or_default();
     let paths = description["paths"].as_object().into_iter().flatten();
     for (route, methods) in paths {
-        for (method, documented) in methods.as_object().into_iter().flatten() {
+        for (method, operation) in methods.as_object().into_iter().flatten() {
             let Some(counter) = operation_counter(operations, &method.to_uppercase(), route) else { continue };
-            for code in error_codes(documented) {
+            for code in error_codes(operation) {
                 counter.with_label_values(&[code]);
             }
         }
@@ -49,23 +49,23 @@ mod tests {
     use crate::metrics::{LabelValues, Metrics};
     use prometheus::core::Collector;
 
-    fn results(counter: &IntCounterVec) -> Vec<String> {
+    fn result_labels(counter: &IntCounterVec) -> Vec<String> {
         let series = counter.collect().iter().flat_map(|family| family.get_metric().to_vec()).collect::<Vec<_>>();
         series.iter().map(|metric| metric.get_label()[0].value().to_owned()).collect()
     }
 
     #[test]
-    fn only_results_that_can_occur_have_series() {
+    fn series_exist_for_possible_results_only() {
         let operations = Metrics::new(&LabelValues::default()).unwrap().operations;
         initialize_operation_metrics(&operations);
-        let feedback = results(&operations.feedback);
+        let feedback = result_labels(&operations.feedback);
         for possible in ["ok", "VALIDATION_ERROR", "AGENT_NOT_FOUND", "RATE_LIMIT_EXCEEDED", "SERVICE_UNAVAILABLE"] {
             assert!(feedback.iter().any(|result| result == possible), "{possible}: {feedback:?}");
         }
         for impossible in ["ROLE_NOT_FOUND", "INVALID_SIGNATURE", "METHOD_NOT_ALLOWED"] {
             assert!(!feedback.iter().any(|result| result == impossible), "{impossible}: {feedback:?}");
         }
-        assert!(results(&operations.authentications).iter().any(|result| result == "INVALID_SIGNATURE"));
-        assert!(results(&operations.role_changes).iter().any(|result| result == "CONFLICT"));
+        assert!(result_labels(&operations.authentications).iter().any(|result| result == "INVALID_SIGNATURE"));
+        assert!(result_labels(&operations.role_changes).iter().any(|result| result == "CONFLICT"));
     }
 }

@@ -1,4 +1,4 @@
-//! Gives every request an id, a log line and metrics.
+//! Assigns an id to every request, logs the request and counts it.
 
 use super::operation_metrics::operation_counter;
 use crate::{
@@ -14,21 +14,22 @@ use axum::{
 use tracing::Instrument;
 
 /// The header with the request id.
-const REQUEST_ID: &str = "x-request-id";
+const REQUEST_ID_HEADER: &str = "x-request-id";
 
 /// The `route` label of requests whose path no route matches.
-const UNMATCHED: &str = "unmatched";
+const UNMATCHED_ROUTE: &str = "unmatched";
 
 /// The id of a request. An extension of the request.
 #[derive(Debug, Clone)]
 pub struct RequestId(pub String);
 
 /// Runs the request in a span with its id, then logs and counts it.
-pub async fn record(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
+pub async fn record_request(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let id = request_id(&state, &request);
     request.extensions_mut().insert(RequestId(id.to_str().unwrap_or_default().to_owned()));
     let method = request.method().clone();
-    let route = request.extensions().get::<MatchedPath>().map_or(UNMATCHED.to_owned(), |path| path.as_str().to_owned());
+    let route =
+        request.extensions().get::<MatchedPath>().map_or(UNMATCHED_ROUTE.to_owned(), |path| path.as_str().to_owned());
     let client = request.extensions().get::<ClientAddress>().map(|client| client.ip.to_string()).unwrap_or_default();
     let started_at = state.context.since_boot();
     let span = tracing::info_span!("request", request_id = %id.to_str().unwrap_or_default());
@@ -54,10 +55,10 @@ pub async fn record(State(state): State<AppState>, mut request: Request, next: N
             status = status.as_u16(),
             seconds,
             reason,
-            "answered"
+            "request completed"
         );
     });
-    response.headers_mut().insert(REQUEST_ID, id);
+    response.headers_mut().insert(REQUEST_ID_HEADER, id);
     response
 }
 
@@ -71,7 +72,7 @@ fn request_id(state: &AppState, request: &Request) -> HeaderValue {
         let id = format!("{:032x}", state.context.new_id(std::convert::identity));
         HeaderValue::from_str(&id).unwrap_or(HeaderValue::from_static("none"))
     };
-    request.headers().get(REQUEST_ID).filter(is_well_formed).cloned().unwrap_or_else(generate)
+    request.headers().get(REQUEST_ID_HEADER).filter(is_well_formed).cloned().unwrap_or_else(generate)
 }
 
 /// The `method` label. Clients can send any method, so unknown ones share the label `OTHER`.

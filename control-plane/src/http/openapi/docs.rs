@@ -13,10 +13,10 @@ use utoipa_swagger_ui::{Config, serve};
 /// URL of the description, relative to `/docs`.
 const DESCRIPTION_URL: &str = "openapi.json";
 
-/// The page. The URLs in it are relative to its folder.
+/// The HTML file of the page. The URLs in it are relative to its folder.
 const PAGE: &str = "index.html";
 
-/// The files that the page loads. Swagger UI has more, which other integrations use.
+/// The files that the page loads. Swagger UI contains more files, which only other integrations use.
 const FILES: [&str; 7] = [
     "swagger-ui.css",
     "index.css",
@@ -68,7 +68,7 @@ pub async fn file(PathParams(file): PathParams<String>, headers: HeaderMap) -> R
 
 /// A file of Swagger UI, with its media type.
 fn load_file(name: &str) -> Result<(String, Bytes), ApiError> {
-    // "none" disables the badge of an online validator, which would learn the address of this server.
+    // "none" disables the badge of an online validator, which would receive the address of this server.
     let config = Config::from(DESCRIPTION_URL).validator_url("none").deep_linking(true).display_request_duration(true);
     let result = serve(name, Arc::new(config)).map_err(|error| {
         tracing::error!(%error, name, "cannot serve a documentation file");

@@ -25,7 +25,7 @@ use utoipa::{
     },
 };
 
-/// Server URL in the copy in the repository.
+/// The server URL in `docs/openapi.json`.
 pub const PLACEHOLDER_URL: &str = "https://countersign.example";
 
 const DESCRIPTION: &str = include_str!("description.md");
@@ -103,7 +103,7 @@ fn components() -> Components {
         .build()
 }
 
-/// Schemas that are used only in parameters and error responses. utoipa collects those of bodies by itself.
+/// Schemas that are used only in parameters and error responses. utoipa itself collects the schemas of bodies.
 fn extra_schemas() -> Vec<(String, RefOr<Schema>)> {
     let mut schemas = Vec::new();
     add_schema::<ErrorBody>(&mut schemas);

@@ -35,7 +35,7 @@ pub trait ErrorCases {
     const TOKEN_ERRORS: bool = false;
 }
 
-/// These errors, and internal errors.
+/// The error responses of the groups `T`, and the response of internal errors.
 pub struct Errors<T>(PhantomData<T>);
 
 impl<T: ErrorSet> IntoResponses for Errors<T> {
@@ -74,7 +74,7 @@ macro_rules! error_sets {
 
 error_sets! { A; A B; A B C; A B C D; A B C D E; A B C D E F; }
 
-/// The response of this one error.
+/// The response for a single error.
 pub fn error_response(error: ApiError) -> Response {
     response(error.status(), vec![(error, false)])
 }
@@ -245,7 +245,7 @@ error_cases! {
     WebhookNotFound = not_found(NotFound::Webhook);
     /// No such delivery.
     DeliveryNotFound = not_found(NotFound::Delivery);
-    /// The maximum number of webhooks exists.
+    /// The maximum number of webhooks is reached.
     WebhookLimit = conflict("the maximum of 10 webhooks is reached: delete or change one");
     /// The URL of a webhook is not acceptable.
     InvalidWebhookUrl = invalid_field("url", "has a host whose name does not resolve");
@@ -264,7 +264,7 @@ error_cases! {
     ].concat();
     /// The agent is revoked.
     RevokedIsFinal = conflict("the agent is revoked, and a revocation cannot be undone: register a new agent with a new key");
-    /// The answer to a challenge is not accepted.
+    /// The signed challenge is not accepted.
     InvalidChallenge = [
         vec![OperationError::InvalidSignature.into()],
         [ChallengeInvalid, ChallengeExpired, ChallengeUsed].map(ApiError::from).into(),

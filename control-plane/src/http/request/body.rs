@@ -36,7 +36,7 @@ pub const BODY_LIMIT: usize = 64 * 1024;
 const MAX_DISCARDED: usize = 2 * 1024 * 1024;
 
 /// Media type of a form, which OAuth clients send.
-const FORM: &str = "application/x-www-form-urlencoded";
+const FORM_MEDIA_TYPE: &str = "application/x-www-form-urlencoded";
 
 /// Maximum number of characters of client input that an error message repeats.
 const MAX_ECHO_CHARS: usize = 160;
@@ -44,14 +44,14 @@ const MAX_ECHO_CHARS: usize = 160;
 /// Time limit for receiving a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The largest body that this path accepts, in bytes.
+/// The maximum size of a body that this path accepts, in bytes.
 pub fn body_limit(path: &str) -> usize {
     if path.starts_with("/auth/") && path != REVOKE_PATH { AUTH_BODY_LIMIT } else { BODY_LIMIT }
 }
 
 /// Reads the whole body before the request is processed. Some clients lose a response that arrives while they are still
 /// sending the body.
-pub async fn buffer(request: Request, next: Next) -> Response {
+pub async fn buffer_body(request: Request, next: Next) -> Response {
     let limit = body_limit(request.uri().path());
     let (mut parts, body) = request.into_parts();
     match timeout(BODY_TIMEOUT, read_body(body, limit)).await {
@@ -82,7 +82,7 @@ async fn read_body(body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
     if discarded == 0 { Ok(bytes) } else { Err(ApiError::too_large(limit)) }
 }
 
-/// The fields of a body that have not been read yet, and the errors in those that have.
+/// The fields of a body that have not been read yet, and the errors in the fields that were read.
 #[derive(Clone)]
 pub struct BodyFields {
     unread: Map<String, Value>,
@@ -90,10 +90,10 @@ pub struct BodyFields {
     ignore_unknown: bool,
 }
 
-/// The fields of a body that is JSON or a form.
+/// The fields of a body that is either JSON or a form.
 pub struct FormOrJson(pub BodyFields);
 
-/// The body if a middleware parsed it before the handler. An extension of the request.
+/// The body that a middleware parsed before the handler. An extension of the request.
 #[derive(Clone)]
 pub struct ParsedBody(pub Result<BodyFields, ApiError>);
 
@@ -134,7 +134,7 @@ pub fn parse_json(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyFields, ApiEr
     Ok(BodyFields { unread: fields, errors: duplicates.into_iter().map(error).collect(), ignore_unknown: false })
 }
 
-/// Parses a form if the content type says so, else a JSON object.
+/// Parses a form if the content type is that of a form, else a JSON object.
 pub fn parse_form_or_json(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyFields, ApiError> {
     if !single_content_type(headers).is_some_and(is_form) {
         return parse_json(headers, bytes);
@@ -155,8 +155,9 @@ pub fn parse_form_or_json(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyField
 /// such as a filter in front of this server, could interpret differently: with two content types, another charset or a
 /// content coding.
 fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
-    let is_untyped = !headers.contains_key(header::CONTENT_TYPE);
-    let is_json = (is_untyped && is_identity_encoded(headers)) || single_content_type(headers).is_some_and(is_json);
+    let has_no_content_type = !headers.contains_key(header::CONTENT_TYPE);
+    let is_json =
+        (has_no_content_type && is_identity_encoded(headers)) || single_content_type(headers).is_some_and(is_json);
     if is_json { Ok(()) } else { Err(ApiError::unsupported_media_type()) }
 }
 
@@ -174,7 +175,7 @@ fn is_identity_encoded(headers: &HeaderMap) -> bool {
 }
 
 fn is_form(content_type: &str) -> bool {
-    essence_in_utf8(content_type).is_some_and(|essence| essence == FORM)
+    essence_in_utf8(content_type).is_some_and(|essence| essence == FORM_MEDIA_TYPE)
 }
 
 fn is_json(content_type: &str) -> bool {
@@ -195,7 +196,7 @@ fn essence_in_utf8(content_type: &str) -> Option<String> {
 }
 
 impl BodyFields {
-    /// Reads the body. Fields that `read` leaves unread are unknown.
+    /// Parses the body with `read`. Fields that `read` does not read are errors.
     pub fn parse<T>(mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Result<T, ApiError> {
         let parsed = read(&mut self);
         let unknown = self
@@ -211,7 +212,7 @@ impl BodyFields {
         }
     }
 
-    /// The text of an unread field, which stays unread.
+    /// The text of a field. The field still counts as unread.
     pub fn peek(&self, name: &str) -> Option<&str> {
         self.unread.get(name).and_then(Value::as_str)
     }

@@ -27,7 +27,7 @@ use secrecy::{ExposeSecret, SecretString};
 /// Prefix of service API keys. Tokens of human users are JWTs and never start with it.
 const SERVICE_KEY_PREFIX: &str = "svc_";
 
-/// The bearer credential of a request, not verified yet. The methods verify it and count the request.
+/// The unverified bearer credential of a request. The methods verify it and count the request.
 pub struct Credentials {
     bearer: Option<SecretString>,
     origin: RequestOrigin,
@@ -52,7 +52,7 @@ fn audit_origin(parts: &Parts) -> RequestOrigin {
     RequestOrigin { address, request_id: parts.extensions.get::<RequestId>().map(|id| id.0.clone()) }
 }
 
-/// `Authorization` is repeated, or is not one bearer credential.
+/// The header `Authorization` is repeated, or does not contain exactly one bearer credential.
 struct MalformedCredentials;
 
 /// The bearer credential in `Authorization`; `None` if the header is absent.
@@ -90,31 +90,31 @@ impl Credentials {
     /// Requires an API key of this service with scope `full`, the owner of the service, or an administrator. Returns the
     /// initiator for the audit log.
     pub async fn require_manager_of(&self, state: &AppState, service: ServiceId) -> Result<Initiator, ApiError> {
-        let caller = self.caller(state).await?;
+        let caller = self.authenticate_caller(state).await?;
         let access = require_manager(&state.context, &caller, service).await;
         access.map_err(|error| access_error(error, &caller, service))?;
         Ok(self.initiator(match caller {
             Caller::Service(key) => Actor::ServiceKey(key.id),
-            Caller::Human(human) => Actor::Human(human.owner),
+            Caller::Human(human) => Actor::Human(human.identity),
         }))
     }
 
-    /// A service or a human user, by the form of the credential.
-    pub async fn caller(&self, state: &AppState) -> Result<Caller, ApiError> {
+    /// Authenticates a service or a human user, depending on the format of the credential.
+    pub async fn authenticate_caller(&self, state: &AppState) -> Result<Caller, ApiError> {
         let is_human_token = |credential: &SecretString| !credential.expose_secret().starts_with(SERVICE_KEY_PREFIX);
         if self.bearer.as_ref().is_some_and(is_human_token) {
-            Ok(Caller::Human(self.human(state).await?))
+            Ok(Caller::Human(self.require_human(state).await?))
         } else {
             Ok(Caller::Service(self.service_key(state).await?))
         }
     }
 
-    /// This human user as initiator in the audit log; `None` is an unauthenticated caller.
+    /// The initiator in the audit log for this human user; `None` means an unauthenticated caller.
     pub fn initiator_for_human(&self, human: Option<&Human>) -> Initiator {
-        self.initiator(human.map_or(Actor::Public, |human| Actor::Human(human.owner.clone())))
+        self.initiator(human.map_or(Actor::Public, |human| Actor::Human(human.identity.clone())))
     }
 
-    /// The service API key as initiator in the audit log.
+    /// The initiator in the audit log for this service API key.
     pub fn initiator_for_key(&self, key: &ServiceKey) -> Initiator {
         self.initiator(Actor::ServiceKey(key.id))
     }
@@ -124,7 +124,7 @@ impl Credentials {
     }
 
     /// Requires a human user.
-    pub async fn human(&self, state: &AppState) -> Result<Human, ApiError> {
+    pub async fn require_human(&self, state: &AppState) -> Result<Human, ApiError> {
         match self.optional_human(state).await? {
             Some(human) => Ok(human),
             None => Err(self.limiter.count_failure(state, Reason::HumanTokenMissing.into()).await),
@@ -132,15 +132,15 @@ impl Credentials {
     }
 
     /// Requires an administrator.
-    pub async fn admin(&self, state: &AppState) -> Result<Human, ApiError> {
-        let human = self.human(state).await?;
-        human.require_admin().map_err(|_| ApiError::admin_required(&human.owner))?;
+    pub async fn require_admin(&self, state: &AppState) -> Result<Human, ApiError> {
+        let human = self.require_human(state).await?;
+        human.require_admin().map_err(|_| ApiError::admin_required(&human.identity))?;
         Ok(human)
     }
 
-    /// Requires the owner of the service or an administrator. `service` is the id as in the path.
+    /// Requires the owner of the service or an administrator. `service` is the id from the path.
     pub async fn require_owner_of(&self, state: &AppState, service: &str) -> Result<(Human, Service), ApiError> {
-        let human = self.human(state).await?;
+        let human = self.require_human(state).await?;
         let result = require_owner(&state.context, &human, parse_id(service)?).await;
         let service = result.map_err(|error| owner_access_error(error, &human))?;
         Ok((human, service))
@@ -173,7 +173,7 @@ impl Credentials {
     }
 }
 
-/// Converts an error of a check of access to `service`. The response says what is required and what the caller has; it says
+/// Converts the error of an access check for `service`. The response contains what is required and what the caller has, and
 /// nothing about other callers.
 pub fn access_error(error: impl Into<ApiError>, caller: &Caller, service: ServiceId) -> ApiError {
     let error = error.into();
@@ -188,7 +188,7 @@ pub fn access_error(error: impl Into<ApiError>, caller: &Caller, service: Servic
 /// Like [`access_error`], for checks that require the owner or an administrator.
 pub fn owner_access_error(error: impl Into<ApiError>, human: &Human) -> ApiError {
     let error = error.into();
-    if error.reason() == Some(Reason::NotYours) { ApiError::owner_required(&human.owner) } else { error }
+    if error.reason() == Some(Reason::NotYours) { ApiError::owner_required(&human.identity) } else { error }
 }
 
 async fn verify_human_token(state: &AppState, token: &str) -> Result<Human, ApiError> {

@@ -1,7 +1,7 @@
-//! The address of the client, also behind proxies, and whether the request came over HTTPS.
+//! Determines the address of the client, also behind proxies, and whether the request used HTTPS.
 //!
-//! `limits` counts by the address, and `caller` records it in the audit log. Invariant: forwarding headers are trusted only
-//! if the peer of the TCP connection is a configured proxy.
+//! `limits` counts requests by this address, and `caller` records it in the audit log. Invariant: forwarding headers are
+//! trusted only if the peer of the TCP connection is a configured proxy.
 
 use crate::http::{error::ApiError, state::AppState};
 use axum::{
@@ -13,18 +13,18 @@ use axum::{
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
 
-/// Addresses that the request passed, each appended by the proxy that received it.
+/// The header with the addresses of previous hops. Each proxy appends the address from which it received the request.
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Protocol between client and proxy.
+/// The header with the protocol between client and proxy.
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// The configured proxies in front of this server.
 #[derive(Debug, Clone, Default)]
 pub struct TrustedProxies {
-    /// Their networks.
+    /// The networks of the proxies.
     pub trusted: Vec<IpNet>,
-    /// Whether they terminate TLS. The API then serves plain HTTP, to trusted proxies only.
+    /// Whether the proxies terminate TLS. The API then serves plain HTTP, to trusted proxies only.
     pub terminate_tls: bool,
 }
 
@@ -33,7 +33,7 @@ pub struct TrustedProxies {
 pub struct ClientAddress {
     /// IP address of the client. IPv4-mapped IPv6 addresses are converted to IPv4.
     pub ip: IpAddr,
-    /// Whether the request used HTTPS on its whole way.
+    /// Whether the request used HTTPS, at least up to a trusted proxy.
     https: bool,
 }
 
@@ -50,8 +50,8 @@ impl TrustedProxies {
         self.trusted.iter().any(|network| network.contains(&address))
     }
 
-    /// The rightmost address that is not a trusted proxy: the client itself may have written everything to the left of it.
-    /// If all addresses are trusted proxies, the client is the leftmost. `None` if the headers cannot be parsed.
+    /// The rightmost address that is not a trusted proxy, because the client may have written everything to the left of it.
+    /// If all addresses are trusted proxies, the leftmost one. `None` if the headers cannot be parsed.
     fn forwarded_client(&self, headers: &HeaderMap) -> Option<IpAddr> {
         let mut leftmost = None;
         for value in headers.get_all(FORWARDED_FOR).iter().rev() {
@@ -84,7 +84,7 @@ fn is_https(headers: &HeaderMap) -> bool {
 }
 
 /// Determines the client address of every request.
-pub async fn resolve(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
+pub async fn resolve_client_address(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     if let Some(ConnectInfo(peer)) = request.extensions().get::<ConnectInfo<SocketAddr>>() {
         let client = state.proxies.client_address(peer.ip(), request.headers());
         request.extensions_mut().insert(client);
@@ -92,7 +92,7 @@ pub async fn resolve(State(state): State<AppState>, mut request: Request, next: 
     next.run(request).await
 }
 
-/// Refuses requests that did not use HTTPS on their whole way, and requests that bypass the trusted proxies.
+/// Refuses requests that did not use HTTPS, and requests that bypass the trusted proxies.
 pub async fn require_https(request: Request, next: Next) -> Response {
     match request.extensions().get::<ClientAddress>() {
         Some(ClientAddress { https: true, .. }) => next.run(request).await,
@@ -104,7 +104,7 @@ impl<S: Sync> FromRequestParts<S> for ClientAddress {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        // `resolve` adds it to every request.
+        // `resolve_client_address` adds it to every request.
         parts.extensions.get().copied().ok_or_else(ApiError::internal)
     }
 }

@@ -1,4 +1,4 @@
-//! The `Idempotency-Key` header: a client can send a request again without repeating its effect.
+//! The `Idempotency-Key` header, with which a client can repeat a request without repeating its effect.
 
 use crate::{
     domain::idempotency::{IdempotencyKey, IdempotentRequest},
@@ -17,11 +17,11 @@ use utoipa::{
     },
 };
 
-/// The header.
-const NAME: &str = "idempotency-key";
+/// Name of the header.
+const IDEMPOTENCY_KEY_HEADER: &str = "idempotency-key";
 
-/// The values that `IdempotencyKey::parse` accepts: with or without quotes.
-const PATTERN: &str = r#"^([!#-+\--~][!-+\--~]{0,254}|"([!#-\[\]-~]|\\["\\]){1,255}")$"#;
+/// Regular expression of the values that `IdempotencyKey::parse` accepts: with or without quotes.
+const IDEMPOTENCY_KEY_PATTERN: &str = r#"^([!#-+\--~][!-+\--~]{0,254}|"([!#-\[\]-~]|\\["\\]){1,255}")$"#;
 
 /// The hash of the body of a request that has the header. An extension of the request.
 #[derive(Debug, Clone)]
@@ -30,7 +30,7 @@ pub struct BodyDigest(String);
 impl BodyDigest {
     /// Hashes the body if the request has the header.
     pub fn from_request(headers: &HeaderMap, body: &[u8]) -> Option<Self> {
-        headers.contains_key(NAME).then(|| Self(IdempotentRequest::digest(body)))
+        headers.contains_key(IDEMPOTENCY_KEY_HEADER).then(|| Self(IdempotentRequest::digest(body)))
     }
 }
 
@@ -41,7 +41,7 @@ impl<S: Sync> FromRequestParts<S> for IdempotencyHeader {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let mut values = parts.headers.get_all(NAME).into_iter();
+        let mut values = parts.headers.get_all(IDEMPOTENCY_KEY_HEADER).into_iter();
         let Some(value) = values.next() else { return Ok(Self(None)) };
         let key = value.to_str().ok().and_then(IdempotencyKey::parse).filter(|_| values.next().is_none());
         let digest = parts.extensions.get::<BodyDigest>().map(|digest| digest.0.clone());
@@ -56,8 +56,8 @@ impl<S: Sync> FromRequestParts<S> for IdempotencyHeader {
 impl IntoParams for IdempotencyHeader {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         let description = "A string that is unique to this request. If a request is sent again with the same key and body, \
-                           it takes effect only once, and the response is the same. Keys are remembered for 24 hours.";
-        let key = ObjectBuilder::new().schema_type(Type::String).pattern(Some(PATTERN));
+                           it takes effect only once, and the response is the same. Keys are stored for 24 hours.";
+        let key = ObjectBuilder::new().schema_type(Type::String).pattern(Some(IDEMPOTENCY_KEY_PATTERN));
         let parameter = ParameterBuilder::new().name("Idempotency-Key").parameter_in(ParameterIn::Header);
         vec![parameter.description(Some(description)).schema(Some(key)).build()]
     }

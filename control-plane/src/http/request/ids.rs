@@ -1,5 +1,5 @@
-//! Ids in paths and bodies. An id that does not parse is answered like one that does not exist: with the 404 error of its
-//! resource.
+//! Ids in paths and bodies. An id that does not parse causes the same response as an id that does not exist: the 404 error of
+//! its resource.
 
 use crate::{http::error::ApiError, operations::NotFound};
 use axum::{extract::FromRequestParts, http::request::Parts};
@@ -7,7 +7,7 @@ use countersign_identity::{AgentId, ApiKeyId, EventId, Kid, RoleId, ServiceId, W
 use serde::de::DeserializeOwned;
 use std::str::FromStr;
 
-/// The parameters of the path. A parameter that is not UTF-8 is a 404 error.
+/// The parameters of the path. A parameter that is not valid UTF-8 causes a 404 error.
 pub struct PathParams<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathParams<T> {
@@ -53,7 +53,7 @@ impl ResourceId for EventId {
     const NOT_FOUND: NotFound = NotFound::Delivery;
 }
 
-/// Parses an id.
+/// Parses an id. The error is the 404 error of its resource.
 pub fn parse_id<T: ResourceId>(text: &str) -> Result<T, ApiError> {
     text.parse().map_err(|_| ApiError::resource_not_found(T::NOT_FOUND))
 }

@@ -1,5 +1,5 @@
-//! JSON objects with detection of duplicate names. Two readers of the same bytes could take different values of a duplicate
-//! name, so requests that contain one are refused.
+//! JSON objects with detection of duplicate names. Two parsers of the same bytes could use different values of a duplicate
+//! name, so requests with duplicate names are refused.
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, fmt};
 /// A JSON object, and its fields that are or contain duplicates.
 #[derive(Default)]
 pub struct JsonObject {
-    /// The fields. Of a duplicate name, the last value.
+    /// The fields. For a duplicate name, the last value.
     pub fields: Map<String, Value>,
     /// The fields that occur twice or contain an object with a duplicate name, each with an error message.
     pub duplicates: BTreeMap<String, &'static str>,

@@ -92,11 +92,14 @@ impl IntoParams for Page {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         let (default, max) = (Self::DEFAULT_LIMIT, Self::MAX_LIMIT);
         let limit = format!("Maximum number of items on the page. Values above {max} are treated as {max}.");
-        vec![in_query("limit", &limit, default, 1), in_query("offset", "Number of items to skip.", 0, 0)]
+        vec![
+            describe_parameter("limit", &limit, default, 1),
+            describe_parameter("offset", "Number of items to skip.", 0, 0),
+        ]
     }
 }
 
-fn in_query(name: &str, description: &str, default: i64, min: i32) -> Parameter {
+fn describe_parameter(name: &str, description: &str, default: i64, min: i32) -> Parameter {
     let integer = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(min)).default(Some(default.into()));
     let parameter = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Query).description(Some(description));
     parameter.schema(Some(integer)).build()
@@ -127,12 +130,12 @@ fn integer_parameter(query: &str, name: &str, min: i64) -> Result<Option<i64>, F
 }
 
 /// Converts a page to the response format of the specification.
-pub fn present<T, U>(page: Page, listed: ListPage<T>, item: impl FnMut(T) -> U) -> PageResponse<U> {
-    let ListPage { items, total } = listed;
+pub fn page_response<T, U>(page: Page, list_page: ListPage<T>, convert: impl FnMut(T) -> U) -> PageResponse<U> {
+    let ListPage { items, total } = list_page;
     let end = page.offset.saturating_add(i64::try_from(items.len()).unwrap_or(i64::MAX));
     let Page { limit, offset } = page;
     PageResponse {
-        data: items.into_iter().map(item).collect(),
+        data: items.into_iter().map(convert).collect(),
         pagination: Pagination { limit, offset, total, has_more: end < total },
     }
 }
@@ -160,10 +163,10 @@ mod tests {
 
     #[test]
     fn has_more_is_true_until_the_last_page() {
-        for (offset, count, more) in [(0, 2, true), (1, 2, false), (3, 0, false), (i64::MAX, 0, false)] {
-            let listed = ListPage { items: vec![0; count], total: 3 };
-            let credentials = present(Page { limit: 2, offset }, listed, |item| item);
-            assert_eq!(credentials.pagination.has_more, more, "offset {offset}");
+        for (offset, count, has_more) in [(0, 2, true), (1, 2, false), (3, 0, false), (i64::MAX, 0, false)] {
+            let list_page = ListPage { items: vec![0; count], total: 3 };
+            let response = page_response(Page { limit: 2, offset }, list_page, |item| item);
+            assert_eq!(response.pagination.has_more, has_more, "offset {offset}");
         }
     }
 }

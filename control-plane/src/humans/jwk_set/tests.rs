@@ -2,6 +2,7 @@ use super::*;
 use JwsAlgorithm::{EdDsa, Es256, Rs256};
 use serde_json::json;
 
+/// An RSA key whose modulus has this many bits, all set.
 fn rsa(bits: usize) -> Value {
     let mut modulus = vec![0xff; bits / 8];
     if !bits.is_multiple_of(8) {
@@ -10,13 +11,13 @@ fn rsa(bits: usize) -> Value {
     json!({ "kty": "RSA", "n": URL_SAFE_NO_PAD.encode(modulus), "e": "AQAB" })
 }
 
-/// The base point of P-256.
+/// A P-256 key whose public point is the base point.
 fn p256() -> Value {
-    let part = |hex: &str| URL_SAFE_NO_PAD.encode(hex::decode(hex).unwrap());
+    let coordinate = |hex: &str| URL_SAFE_NO_PAD.encode(hex::decode(hex).unwrap());
     json!({
         "kty": "EC", "crv": "P-256",
-        "x": part("6b17d1f2e12c4247f8bce6e563a440f277037d812deb33a0f4a13945d898c296"),
-        "y": part("4fe342e2fe1a7f9b8ee7eb4a7c0f9e162bce33576b315ececbb6406837bf51f5"),
+        "x": coordinate("6b17d1f2e12c4247f8bce6e563a440f277037d812deb33a0f4a13945d898c296"),
+        "y": coordinate("4fe342e2fe1a7f9b8ee7eb4a7c0f9e162bce33576b315ececbb6406837bf51f5"),
     })
 }
 
@@ -24,8 +25,8 @@ fn ed25519() -> Value {
     json!({ "kty": "OKP", "crv": "Ed25519", "x": URL_SAFE_NO_PAD.encode([7; 32]) })
 }
 
-fn with(mut key: Value, members: Value) -> Value {
-    let Value::Object(members) = members else { panic!("an object") };
+fn with_members(mut key: Value, members: Value) -> Value {
+    let Value::Object(members) = members else { panic!("the members must be an object") };
     key.as_object_mut().unwrap().extend(members);
     key
 }
@@ -43,8 +44,11 @@ fn keys_for_other_algorithms_or_purposes_are_ignored() {
     for (key, matching, other) in
         [(rsa(2048), "RS256", "PS256"), (p256(), "ES256", "ES384"), (ed25519(), "EdDSA", "RS256")]
     {
-        assert!(is_usable(key.clone()) && is_usable(with(key.clone(), json!({ "alg": matching }))), "{key}");
-        assert!(is_usable(with(key.clone(), json!({ "use": "sig", "key_ops": ["verify"], "unheard": 1 }))), "{key}");
+        assert!(is_usable(key.clone()) && is_usable(with_members(key.clone(), json!({ "alg": matching }))), "{key}");
+        assert!(
+            is_usable(with_members(key.clone(), json!({ "use": "sig", "key_ops": ["verify"], "unknown_member": 1 }))),
+            "{key}"
+        );
         for wrong in [
             json!({ "alg": other }),
             json!({ "use": "enc" }),
@@ -53,10 +57,10 @@ fn keys_for_other_algorithms_or_purposes_are_ignored() {
             json!({ "kid": 7 }),
             json!({ "d": "c2VjcmV0" }),
         ] {
-            assert!(!is_usable(with(key.clone(), wrong.clone())), "{key} {wrong}");
+            assert!(!is_usable(with_members(key.clone(), wrong.clone())), "{key} {wrong}");
         }
     }
-    assert!(is_usable(with(ed25519(), json!({ "alg": "Ed25519" }))));
+    assert!(is_usable(with_members(ed25519(), json!({ "alg": "Ed25519" }))));
 }
 
 #[test]
@@ -72,18 +76,18 @@ fn weak_and_malformed_keys_are_ignored() {
         json!({ "n": "" }),
         json!({ "e": "AQAB==" }),
     ] {
-        assert!(!is_usable(with(rsa(2048), wrong.clone())), "{wrong}");
+        assert!(!is_usable(with_members(rsa(2048), wrong.clone())), "{wrong}");
     }
     for wrong in
         [json!({ "crv": "P-384" }), json!({ "x": "AAAA" }), json!({ "y": p256()["x"] }), json!({ "crv": null })]
     {
-        assert!(!is_usable(with(p256(), wrong.clone())), "{wrong}");
+        assert!(!is_usable(with_members(p256(), wrong.clone())), "{wrong}");
     }
     for wrong in [json!({ "crv": "X25519" }), json!({ "crv": "Ed448" }), json!({ "x": "AAAA" })] {
-        assert!(!is_usable(with(ed25519(), wrong.clone())), "{wrong}");
+        assert!(!is_usable(with_members(ed25519(), wrong.clone())), "{wrong}");
     }
-    let one_usable = set(&[json!(null), json!({}), rsa(1024), with(p256(), json!({ "kid": "a" }))]);
-    assert!(matches!(one_usable.find(Some("a"), Es256), KeyMatch::Found(_)));
+    let one_usable = set(&[json!(null), json!({}), rsa(1024), with_members(p256(), json!({ "kid": "a" }))]);
+    assert!(matches!(one_usable.find(Some("a"), Es256), KeyMatch::Unique(_)));
     for text in ["", "[]", "{}", "{\"keys\":{}}", "{\"keys\":"] {
         assert!(JwkSet::parse(text.as_bytes()).is_err(), "{text}");
     }
@@ -91,20 +95,31 @@ fn weak_and_malformed_keys_are_ignored() {
 
 #[test]
 fn find_returns_the_only_key_that_matches() {
-    let named = |key: Value, kid: &str| with(key, json!({ "kid": kid }));
-    let keys = set(&[named(rsa(2048), "a"), named(p256(), "a"), named(ed25519(), "b"), named(rsa(3072), "c")]);
-    assert!(matches!(keys.find(Some("a"), Rs256), KeyMatch::Found(_)), "two keys with one kid differ in algorithm");
-    assert!(matches!(keys.find(Some("a"), Es256), KeyMatch::Found(_)));
+    let with_kid = |key: Value, kid: &str| with_members(key, json!({ "kid": kid }));
+    let keys =
+        set(&[with_kid(rsa(2048), "a"), with_kid(p256(), "a"), with_kid(ed25519(), "b"), with_kid(rsa(3072), "c")]);
+    assert!(
+        matches!(keys.find(Some("a"), Rs256), KeyMatch::Unique(_)),
+        "keys with one kid must be selected by algorithm"
+    );
+    assert!(matches!(keys.find(Some("a"), Es256), KeyMatch::Unique(_)));
     assert!(matches!(keys.find(Some("a"), EdDsa), KeyMatch::Unusable));
     assert!(matches!(keys.find(Some("b"), Rs256), KeyMatch::Unusable));
     assert!(matches!(keys.find(Some("d"), Rs256), KeyMatch::Unknown));
     assert!(matches!(keys.find(Some(""), Rs256), KeyMatch::Unknown));
-    assert!(matches!(keys.find(None, Es256), KeyMatch::Found(_)), "the only key for the algorithm");
-    assert!(matches!(keys.find(None, Rs256), KeyMatch::Unusable), "two keys for the algorithm");
-    let duplicate = set(&[named(rsa(2048), "a"), named(rsa(2048), "a"), named(p256(), "e"), named(p256(), "f")]);
-    assert!(matches!(duplicate.find(Some("a"), Rs256), KeyMatch::Found(_)), "a duplicate counts once");
-    let ambiguous = set(&[named(rsa(2048), "a"), named(rsa(3072), "a")]);
+    assert!(matches!(keys.find(None, Es256), KeyMatch::Unique(_)), "there is only one key for the algorithm");
+    assert!(matches!(keys.find(None, Rs256), KeyMatch::Unusable), "there are two keys for the algorithm");
+    let duplicate =
+        set(&[with_kid(rsa(2048), "a"), with_kid(rsa(2048), "a"), with_kid(p256(), "e"), with_kid(p256(), "f")]);
+    assert!(
+        matches!(duplicate.find(Some("a"), Rs256), KeyMatch::Unique(_)),
+        "a duplicate must not make the key ambiguous"
+    );
+    let ambiguous = set(&[with_kid(rsa(2048), "a"), with_kid(rsa(3072), "a")]);
     assert!(matches!(ambiguous.find(Some("a"), Rs256), KeyMatch::Unusable));
-    assert!(matches!(set(&[p256()]).find(Some("a"), Es256), KeyMatch::Unknown), "a key without a kid matches no kid");
+    assert!(
+        matches!(set(&[p256()]).find(Some("a"), Es256), KeyMatch::Unknown),
+        "a key without a kid must not match a kid"
+    );
     assert!(matches!(set(&[]).find(None, Es256), KeyMatch::Unknown));
 }

@@ -17,19 +17,19 @@ impl Clock for ManualClock {
     }
 }
 
-/// A source with one Ed25519 key whose `kid` the test sets; without a `kid`, fetches fail.
+/// A source with one Ed25519 key. The test sets the `kid`; without a `kid`, fetches fail.
 #[derive(Default)]
 struct FakeSource {
     kid: Mutex<Option<&'static str>>,
     fetches: AtomicUsize,
-    hangs: AtomicBool,
+    is_hanging: AtomicBool,
 }
 
 impl KeySource for Arc<FakeSource> {
     async fn fetch(&self) -> Result<JwkSet, impl Display + Send> {
         self.fetches.fetch_add(1, SeqCst);
         tokio::task::yield_now().await;
-        while self.hangs.load(SeqCst) {
+        while self.is_hanging.load(SeqCst) {
             tokio::task::yield_now().await;
         }
         let kid = self.kid.lock().unwrap().ok_or("unavailable")?;
@@ -49,7 +49,7 @@ struct KeyCacheFixture {
 fn fixture(kid: Option<&'static str>) -> KeyCacheFixture {
     let clock = Arc::new(ManualClock(AtomicU64::new(5_000_000)));
     let source =
-        Arc::new(FakeSource { kid: Mutex::new(kid), fetches: AtomicUsize::new(0), hangs: AtomicBool::default() });
+        Arc::new(FakeSource { kid: Mutex::new(kid), fetches: AtomicUsize::new(0), is_hanging: AtomicBool::default() });
     let lifetimes = CacheLifetimes { refresh_after: Duration::from_secs(100), max_age: Duration::from_secs(1000) };
     let metrics = Metrics::new(&LabelValues::default()).unwrap().jwks_fetches("test");
     let cache = Arc::new(KeyCache::new("test".into(), source.clone(), lifetimes, clock.clone(), metrics));
@@ -102,18 +102,18 @@ const UNAVAILABLE: Result<(), Reason> = Err(Reason::HumanIssuerUnavailable);
 #[tokio::test]
 async fn concurrent_requests_share_one_fetch() {
     let fixture = fixture(None);
-    let all = |count| (0..count).map(|_| "a".to_owned());
-    assert!(fixture.find_many(all(50)).await.iter().all(|outcome| *outcome == UNAVAILABLE));
+    let kids = |count| (0..count).map(|_| "a".to_owned());
+    assert!(fixture.find_many(kids(50)).await.iter().all(|outcome| *outcome == UNAVAILABLE));
     assert_eq!(fixture.fetches(), 1);
     fixture.publish(Some("a"));
     fixture.advance(0.9);
     assert_eq!(
         (fixture.find("a").await, fixture.fetches()),
         (UNAVAILABLE, 1),
-        "a failed fetch is not retried immediately"
+        "a failed fetch must not be retried immediately"
     );
     fixture.advance(0.1);
-    assert!(fixture.find_many(all(50)).await.iter().all(Result::is_ok));
+    assert!(fixture.find_many(kids(50)).await.iter().all(Result::is_ok));
     assert_eq!(fixture.fetches(), 2);
 }
 
@@ -123,15 +123,15 @@ async fn unknown_kid_triggers_one_fetch_a_minute() {
     fixture.find("a").await.unwrap();
     fixture.advance(1.0);
     fixture.publish(Some("b"));
-    assert_eq!((fixture.find("b").await, fixture.fetches()), (Ok(()), 2), "a new key is found immediately");
-    let invented = |count: usize| (0..count).map(|number| format!("invented {number}"));
+    assert_eq!((fixture.find("b").await, fixture.fetches()), (Ok(()), 2), "a new key must be fetched immediately");
+    let unknown_kids = |count: usize| (0..count).map(|number| format!("unknown {number}"));
     fixture.advance(1.0);
-    assert!(fixture.find_many(invented(200)).await.iter().all(|outcome| *outcome == INVALID));
+    assert!(fixture.find_many(unknown_kids(200)).await.iter().all(|outcome| *outcome == INVALID));
     assert_eq!((fixture.find("a").await, fixture.fetches()), (INVALID, 2), "the old key was withdrawn");
     fixture.advance(58.9);
     assert_eq!((fixture.find("c").await, fixture.fetches()), (INVALID, 2));
     fixture.advance(0.1);
-    assert!(fixture.find_many(invented(200)).await.iter().all(|outcome| *outcome == INVALID));
+    assert!(fixture.find_many(unknown_kids(200)).await.iter().all(|outcome| *outcome == INVALID));
     assert_eq!(fixture.fetches(), 3);
 }
 
@@ -142,14 +142,14 @@ async fn unknown_kid_of_unavailable_issuer_is_reported_as_unavailable() {
     fixture.advance(1.0);
     fixture.publish(None);
     assert_eq!((fixture.find("b").await, fixture.find("b").await, fixture.fetches()), (UNAVAILABLE, UNAVAILABLE, 2));
-    assert_eq!(fixture.find("a").await, Ok(()), "cached keys are still used");
+    assert_eq!(fixture.find("a").await, Ok(()), "cached keys must remain usable");
     fixture.publish(Some("b"));
     fixture.advance(60.0);
     assert_eq!((fixture.find("b").await, fixture.fetches()), (Ok(()), 3));
 }
 
 #[tokio::test]
-async fn stale_keys_are_refreshed_used_while_that_fails_and_dropped_at_their_maximum_age() {
+async fn stale_keys_are_used_while_the_refresh_fails_until_their_maximum_age() {
     let fixture = fixture(Some("a"));
     fixture.find("a").await.unwrap();
     fixture.advance(99.9);
@@ -162,9 +162,9 @@ async fn stale_keys_are_refreshed_used_while_that_fails_and_dropped_at_their_max
     fixture.finish_background_fetch().await;
     assert_eq!(fixture.fetches(), 3);
     fixture.advance(884.9);
-    assert_eq!(fixture.find("a").await, Ok(()), "at the age of 999.9 s");
+    assert_eq!(fixture.find("a").await, Ok(()), "a key must be usable at the age of 999.9 s");
     fixture.advance(0.1);
-    assert_eq!(fixture.find("a").await, UNAVAILABLE, "no key is used beyond its maximum age");
+    assert_eq!(fixture.find("a").await, UNAVAILABLE, "a key must not be used beyond its maximum age");
     fixture.advance(1.0);
     fixture.publish(Some("b"));
     assert_eq!((fixture.find("b").await, fixture.find("a").await), (Ok(()), INVALID), "a withdrawn key is rejected");
@@ -177,23 +177,23 @@ async fn hanging_issuer_does_not_delay_requests_with_cached_keys() {
     fixture.publish(None);
     fixture.advance(100.0);
     fixture.find("a").await.unwrap();
-    fixture.source.hangs.store(true, SeqCst);
+    fixture.source.is_hanging.store(true, SeqCst);
     fixture.advance(16.0);
     for _ in 0..3 {
-        assert_eq!(fixture.find("a").await, Ok(()), "immediately, although the fetch hangs");
+        assert_eq!(fixture.find("a").await, Ok(()), "a request must not wait for the hanging fetch");
         fixture.finish_background_fetch().await;
-        assert_eq!(fixture.fetches(), 3, "one fetch at a time");
+        assert_eq!(fixture.fetches(), 3, "there must be only one fetch at a time");
     }
     fixture.publish(Some("b"));
-    fixture.source.hangs.store(false, SeqCst);
+    fixture.source.is_hanging.store(false, SeqCst);
     fixture.finish_background_fetch().await;
-    assert_eq!((fixture.find("a").await, fixture.find("b").await), (INVALID, Ok(())), "the fetched keys are used");
+    assert_eq!((fixture.find("a").await, fixture.find("b").await), (INVALID, Ok(())), "the fetched keys must be used");
     fixture.publish(None);
     fixture.advance(100.0);
     fixture.find("b").await.unwrap();
     fixture.publish(Some("c"));
     fixture.advance(61.0);
-    assert_eq!(fixture.find("b").await, INVALID, "an old failure does not make the refresh a background one");
+    assert_eq!(fixture.find("b").await, INVALID, "a refresh must not run in the background because of an old failure");
 }
 
 #[tokio::test]
@@ -201,7 +201,7 @@ async fn fetch_continues_after_its_request_is_cancelled() {
     let fixture = fixture(Some("a"));
     tokio::select! {
         biased;
-        _ = fixture.find("a") => panic!("the fetch has not finished"),
+        _ = fixture.find("a") => panic!("the fetch must not finish at once"),
         () = std::future::ready(()) => {}
     }
     assert_eq!((fixture.find("a").await, fixture.fetches()), (Ok(()), 1));

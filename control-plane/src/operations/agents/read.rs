@@ -30,7 +30,7 @@ pub async fn read_agent(
 
 fn is_agent_owner(caller: &Caller, agent: &Agent) -> bool {
     match caller {
-        Caller::Human(human) => agent.registration.owner.as_ref() == Some(&human.owner),
+        Caller::Human(human) => agent.registration.owner.as_ref() == Some(&human.identity),
         Caller::Service(_) => false,
     }
 }

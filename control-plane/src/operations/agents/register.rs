@@ -27,7 +27,8 @@ pub struct RegistrationRequest {
 }
 
 /// Registers an agent. If the same registrant has already registered the same key and name, returns the existing agent.
-/// Otherwise creates an agent, even if another agent has the same key, so a key cannot be blocked by registering it first.
+/// Otherwise creates an agent, even if another agent has the same key, so that an attacker cannot block a key by registering
+/// it first.
 pub async fn register_agent<R: Serialize + DeserializeOwned>(
     context: &Context,
     initiator: &Initiator,
@@ -45,10 +46,10 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
     // Only the e-mail address distinguishes the registrants of public registrations.
     let registrant = if human.is_none() { email.as_str() } else { "" };
     let idempotency = &reply.guard(initiator, &["register_agent", registrant]);
-    let owner = human.map(|human| human.owner);
+    let owner = human.map(|human| human.identity);
     let registration = &Registration { owner, email, name, key, key_hash, metadata };
     let id = context.new_id(AgentId::from_bits);
-    let work = async |mut tx: crate::store::Write| {
+    let work = async |mut tx: crate::store::WriteTransaction| {
         if let Some(response) = idempotency.stored_response(&mut tx).await? {
             return Ok(tx.commit(response).await?);
         }

@@ -8,7 +8,7 @@ use crate::{
         change::Change,
     },
     operations::{Context, NotFound, OperationError},
-    store::{Write, agents},
+    store::{WriteTransaction, agents},
 };
 use countersign_identity::{AgentId, AgentStatus};
 
@@ -20,7 +20,7 @@ pub async fn set_agent_status(
     agent: AgentId,
     status: AgentStatus,
 ) -> Result<Agent, OperationError> {
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         agents::lock(tx.conn(), agent).await?;
         let current = agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
         human.require_owner(current.registration.owner.as_ref())?;

@@ -7,10 +7,10 @@
 use crate::{
     domain::webhook::{
         event::{AuthenticationFailedEvent, Event, EventAudience, EventData, EventKind, LoginFailureReason},
-        suppressed_burst::{SuppressedBurst, WINDOW},
+        suppressed_burst::{BURST_WINDOW, SuppressedBurst},
     },
     operations::{Context, OperationError},
-    store::{Write, outbox},
+    store::{WriteTransaction, outbox},
 };
 use countersign_identity::{AgentId, EventId, ServiceId, Timestamp};
 use std::{
@@ -30,10 +30,10 @@ type BurstKey = (AgentId, Option<ServiceId>);
 #[derive(Default)]
 pub struct SuppressedBursts(Mutex<HashMap<BurstKey, PendingCount>>);
 
-/// A number of failures that is not in the database yet.
+/// Number of failures in a burst that are not stored in the database yet.
 struct PendingCount {
     /// End of the burst.
-    until: Timestamp,
+    burst_ends_at: Timestamp,
     count: u64,
 }
 
@@ -41,14 +41,14 @@ impl SuppressedBursts {
     /// Counts a failure if its burst is suppressed. Returns whether the failure was counted.
     fn count_if_suppressed(&self, key: BurstKey, now: Timestamp) -> bool {
         let mut bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let pending = bursts.get_mut(&key).filter(|pending| now < pending.until);
+        let pending = bursts.get_mut(&key).filter(|pending| now < pending.burst_ends_at);
         pending.map(|pending| pending.count += 1).is_some()
     }
 
     /// Suppresses further failures until the end of the burst.
-    fn suppress(&self, key: BurstKey, until: Timestamp) {
+    fn suppress(&self, key: BurstKey, burst_ends_at: Timestamp) {
         let mut bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        bursts.entry(key).or_insert(PendingCount { until, count: 0 }).until = until;
+        bursts.entry(key).or_insert(PendingCount { burst_ends_at, count: 0 }).burst_ends_at = burst_ends_at;
     }
 
     /// All counts above zero, sorted, because all processes lock the rows of bursts in this order.
@@ -68,7 +68,7 @@ impl SuppressedBursts {
                 pending.count = pending.count.saturating_sub(*count);
             }
         }
-        bursts.retain(|_, pending| pending.count > 0 || now < pending.until);
+        bursts.retain(|_, pending| pending.count > 0 || now < pending.burst_ends_at);
     }
 }
 
@@ -115,7 +115,7 @@ async fn count_and_emit(
     }
     drop(read);
     let id = context.new_id(EventId::from_bits);
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         let mut burst = lock_current_burst(&mut tx, context, key).await?;
         if burst.record_failure() {
             let data = event_data(key, reason, client_address, None);
@@ -136,7 +136,7 @@ async fn count_and_emit(
 pub async fn flush_suppressed_bursts(context: &Context) -> Result<(), OperationError> {
     let pending = &context.suppressed_bursts.pending_counts();
     if !pending.is_empty() {
-        let work = async |mut tx: Write| {
+        let work = async |mut tx: WriteTransaction| {
             let now = tx.now();
             for (key, count) in pending {
                 // The counts belong to the stored burst, even if the burst has ended.
@@ -149,11 +149,11 @@ pub async fn flush_suppressed_bursts(context: &Context) -> Result<(), OperationE
         context.store.write("count_failed_logins", work).await?;
     }
     context.suppressed_bursts.subtract(pending, context.now());
-    let horizon = context.now().saturating_sub(WINDOW + FLUSH_GRACE);
+    let horizon = context.now().saturating_sub(BURST_WINDOW + FLUSH_GRACE);
     if !outbox::has_bursts_until(context.store.read().await?.conn(), horizon).await? {
         return Ok(());
     }
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         for (agent, service, burst) in outbox::take_bursts(tx.conn(), horizon).await? {
             emit_summary(&mut tx, context, (agent, service), &burst);
         }
@@ -164,7 +164,7 @@ pub async fn flush_suppressed_bursts(context: &Context) -> Result<(), OperationE
 
 /// Locks and returns the current burst. If the stored burst has ended, emits its summary and starts a new burst.
 async fn lock_current_burst(
-    tx: &mut Write,
+    tx: &mut WriteTransaction,
     context: &Context,
     key: BurstKey,
 ) -> Result<SuppressedBurst, OperationError> {
@@ -177,7 +177,7 @@ async fn lock_current_burst(
     Ok(SuppressedBurst::new(now))
 }
 
-fn emit_summary(tx: &mut Write, context: &Context, key: BurstKey, burst: &SuppressedBurst) {
+fn emit_summary(tx: &mut WriteTransaction, context: &Context, key: BurstKey, burst: &SuppressedBurst) {
     if burst.suppressed > 0 {
         let data = event_data(key, LoginFailureReason::Suppressed, None, Some(burst.suppressed));
         tx.emit(Event { id: context.new_id(EventId::from_bits), at: burst.ends_at(), data });

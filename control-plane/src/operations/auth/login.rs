@@ -12,7 +12,7 @@ use crate::{
         webhook::event::{AuthenticatedEvent, Event, EventData},
     },
     operations::{Context, NotFound, OperationError, TokenPair},
-    store::{Write, agents, feed, services, sessions},
+    store::{WriteTransaction, agents, feed, services, sessions},
 };
 use countersign_identity::{EventId, Reason, ServiceId, SessionId, public_key::EcdsaSignature};
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ pub struct LoginRequest {
     pub signature: String,
     /// Service that the token is requested for, if any.
     pub service: Option<ServiceId>,
-    /// Client address.
+    /// IP address of the client.
     pub client_address: Option<IpAddr>,
 }
 
@@ -61,7 +61,7 @@ async fn verify_and_issue_tokens(
     let prepared = PreparedTokens::new(context);
     let (session, event, prepared_ref) =
         (context.new_id(SessionId::from_bits), context.new_id(EventId::from_bits), &prepared);
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         let position = feed::position(tx.conn()).await?;
         if challenge.restore_revision != position.cutoff {
             return Err(Reason::ChallengeExpired.into());
@@ -85,16 +85,17 @@ async fn verify_and_issue_tokens(
         if !sessions::insert(tx.conn(), &session, &challenge.random_id_hex()).await? {
             return Err(OperationError::from(Reason::ChallengeUsed));
         }
-        let unsigned = issue_tokens(&mut tx, context, prepared_ref, rev, (&agent, &session, service)).await?;
+        let unsigned_token = issue_tokens(&mut tx, context, prepared_ref, rev, (&agent, &session, service)).await?;
         let data = AuthenticatedEvent { agent_id: agent.id, service_id: service, ip_address: login.client_address };
         tx.emit(Event { id: event, at: now, data: EventData::Authenticated(data) });
-        Ok(tx.commit(unsigned).await?)
+        Ok(tx.commit(unsigned_token).await?)
     };
-    let unsigned = context.store.write("authenticate", work).await?;
-    prepared.sign(context, &unsigned)
+    let unsigned_token = context.store.write("authenticate", work).await?;
+    prepared.sign(context, &unsigned_token)
 }
 
-/// The service that the challenge or the login request contains. If both contain one, they must be equal.
+/// The service that the challenge or the login request contains. If both contain a service, it must
+/// be the same.
 fn requested_service(challenge: &Challenge, login: Option<ServiceId>) -> Result<Option<ServiceId>, OperationError> {
     match (challenge.service, login) {
         (Some(challenge), Some(login)) if challenge != login => Err(OperationError::Invalid {
@@ -119,7 +120,7 @@ async fn verify_signature(
     }
     // An unknown agent means that the challenge was issued before the database was restored from a backup.
     let agent = agents::find(read.conn(), challenge.agent).await?.ok_or(Reason::ChallengeInvalid)?;
-    // Checked before the signature, so that no event contains a service that does not exist.
+    // The service is checked before the signature, so that no event contains a service that does not exist.
     if let Some(service) = service {
         services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
     }
@@ -132,7 +133,7 @@ async fn verify_signature(
     Ok(agent.require_active()?)
 }
 
-async fn find_active_agent(tx: &mut Write, challenge: &Challenge) -> Result<Agent, OperationError> {
+async fn find_active_agent(tx: &mut WriteTransaction, challenge: &Challenge) -> Result<Agent, OperationError> {
     let agent = agents::find(tx.conn(), challenge.agent).await?.ok_or(Reason::ChallengeInvalid)?;
     agent.require_active()?;
     Ok(agent)

@@ -8,7 +8,7 @@ use super::{
 use crate::{
     domain::{credential::Credential, session::RefreshToken, webhook::event::LoginFailureReason},
     operations::{Context, NotFound, OperationError, TokenPair},
-    store::{Committed, Conn, Write, agents, feed, services, sessions},
+    store::{CommittedTransaction, Conn, WriteTransaction, agents, feed, services, sessions},
 };
 use countersign_identity::{AgentId, Reason, RefreshId, ServiceId};
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use std::net::IpAddr;
 /// The agent of a session, and the service that the session is bound to.
 type SessionSubject = (AgentId, Option<ServiceId>);
 
-/// Refreshes a session. A token with a wrong secret is refused without effect. The reuse of a used token ends the session.
+/// Refreshes a session. A token with a wrong secret is refused and changes nothing. The reuse of a used token ends the session.
 pub async fn refresh_session(
     context: &Context,
     token: &str,
@@ -33,7 +33,7 @@ pub async fn refresh_session(
 
     let prepared = PreparedTokens::new(context);
     let prepared_ref = &prepared;
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         let position = feed::position(tx.conn()).await?;
         let rev = position.revision;
         let token = find_refresh_token(tx.conn(), credential).await?;
@@ -52,11 +52,11 @@ pub async fn refresh_session(
             Some(service) => Some(service),
             None => default_service(tx.conn(), &agent, now).await?,
         };
-        let unsigned = issue_tokens(&mut tx, context, prepared_ref, rev, (&agent, &session, service)).await?;
-        Ok(tx.commit(Ok(unsigned)).await?)
+        let unsigned_token = issue_tokens(&mut tx, context, prepared_ref, rev, (&agent, &session, service)).await?;
+        Ok(tx.commit(Ok(unsigned_token)).await?)
     };
     match context.store.write("refresh", work).await? {
-        Ok(unsigned) => prepared.sign(context, &unsigned),
+        Ok(unsigned_token) => prepared.sign(context, &unsigned_token),
         Err(subject) => {
             let reason = Reason::RefreshReused;
             emit_failed_login(context, subject, LoginFailureReason::Refused(reason), client_address).await;
@@ -75,10 +75,10 @@ async fn find_refresh_token(
 /// Ends the session. The reuse of a refresh token means that the token was copied, and the server cannot distinguish the
 /// thief from the agent.
 async fn end_session_after_reuse(
-    mut tx: Write,
+    mut tx: WriteTransaction,
     token: &RefreshToken,
     subject: SessionSubject,
-) -> Result<Committed<Result<UnsignedToken, SessionSubject>>, OperationError> {
+) -> Result<CommittedTransaction<Result<UnsignedToken, SessionSubject>>, OperationError> {
     end_session(&mut tx, token.session).await?;
     Ok(tx.commit(Err(subject)).await?)
 }

@@ -3,12 +3,12 @@
 use crate::{
     domain::{change::Change, credential::Credential},
     operations::{Context, OperationError},
-    store::{Conn, Write, agents, feed, sessions, signing_keys},
+    store::{Conn, WriteTransaction, agents, feed, sessions, signing_keys},
 };
 use countersign_identity::{Claims, RefreshId, SessionId, UnverifiedToken};
 
-/// Revokes a token. A refresh token ends its session, which invalidates all tokens of the session. An access token is
-/// revoked alone. For unknown and expired tokens the result is the same, without an effect.
+/// Revokes a token. The revocation of a refresh token ends its session, which invalidates all tokens of the session. The
+/// revocation of an access token affects only that token. Unknown and expired tokens cause no change and no error.
 pub async fn revoke_token(context: &Context, token: &str) -> Result<(), OperationError> {
     if let Some(credential) = Credential::<RefreshId>::parse(token) {
         return revoke_session(context, &credential).await;
@@ -27,7 +27,7 @@ pub async fn revoke_token(context: &Context, token: &str) -> Result<(), Operatio
 async fn revoke_session(context: &Context, credential: &Credential<RefreshId>) -> Result<(), OperationError> {
     let token = sessions::find_token_by_credential(context.store.read().await?.conn(), credential).await?;
     let Some(token) = token else { return Ok(()) };
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         end_session(&mut tx, token.session).await?;
         Ok::<_, OperationError>(tx.commit(()).await?)
     };
@@ -38,7 +38,7 @@ async fn revoke_access_token(context: &Context, claims: &Claims) -> Result<(), O
     if is_revoked(context.store.read().await?.conn(), claims).await? {
         return Ok(());
     }
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         // Serializes concurrent revocations, so that the second transaction sees the change of the first.
         agents::lock(tx.conn(), claims.sub).await?;
         if !is_revoked(tx.conn(), claims).await? {
@@ -50,7 +50,10 @@ async fn revoke_access_token(context: &Context, claims: &Claims) -> Result<(), O
 }
 
 /// Ends a session. Does nothing if it has already ended.
-pub(in crate::operations) async fn end_session(tx: &mut Write, session: SessionId) -> Result<(), OperationError> {
+pub(in crate::operations) async fn end_session(
+    tx: &mut WriteTransaction,
+    session: SessionId,
+) -> Result<(), OperationError> {
     let now = tx.now();
     if sessions::mark_ended(tx.conn(), session, now).await? {
         tx.record_change(Change::Session(session));

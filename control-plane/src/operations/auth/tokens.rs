@@ -8,7 +8,7 @@ use crate::{
     },
     keyring::TokenSigner,
     operations::{Context, OperationError},
-    store::{Conn, Write, agents, assignments, roles, sessions},
+    store::{Conn, WriteTransaction, agents, assignments, roles, sessions},
 };
 use countersign_identity::{
     Audience, Claims, Permission, RefreshId, Revision, RoleName, RoleTable, ServiceId, Timestamp, TokenId,
@@ -44,9 +44,9 @@ impl PreparedTokens {
     pub(in crate::operations) fn sign(
         self,
         context: &Context,
-        unsigned: &UnsignedToken,
+        unsigned_token: &UnsignedToken,
     ) -> Result<TokenPair, OperationError> {
-        let access = unsigned.signer.sign(&unsigned.claims)?.into();
+        let access = unsigned_token.signer.sign(&unsigned_token.claims)?.into();
         Ok(TokenPair { access, refresh: self.refresh.reveal(), expires_in: context.config.access_token_lifetime })
     }
 }
@@ -57,7 +57,7 @@ pub(in crate::operations) struct UnsignedToken {
     signer: Arc<TokenSigner>,
 }
 
-/// The service that a token is bound to if the agent requested none: the service of its oldest live role, or none.
+/// The service that a token is bound to if the agent requested none: the service of the agent's oldest live role, if any.
 pub(in crate::operations) async fn default_service(
     conn: &mut Conn,
     agent: &Agent,
@@ -69,7 +69,7 @@ pub(in crate::operations) async fn default_service(
 /// Inserts the next refresh token of a session and builds the claims of an access token. The caller must read `rev` before
 /// all values of the claims and before the signing key.
 pub(in crate::operations) async fn issue_tokens(
-    tx: &mut Write,
+    tx: &mut WriteTransaction,
     context: &Context,
     prepared: &PreparedTokens,
     rev: Revision,
@@ -106,7 +106,7 @@ pub(in crate::operations) async fn issue_tokens(
         trust_score: agent.trust,
         until: effective.until,
     };
-    // Read last, to notice a concurrent revocation of the key.
+    // The signing key is read last, so that a concurrent revocation of the key is noticed.
     let signer = context.keyring.current_signer(tx.conn(), now).await?;
     Ok(UnsignedToken { claims, signer })
 }

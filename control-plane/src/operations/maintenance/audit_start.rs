@@ -3,13 +3,13 @@
 use crate::{
     domain::audit::{AuditAction, Initiator, NewAuditEntry},
     operations::OperationError,
-    store::{Store, Write, audit},
+    store::{Store, WriteTransaction, audit},
 };
 
 /// Starts the chain of the deployment, and the chains of services that are older than the audit log. Does nothing if the audit
 /// log was started before: a chain that is missing later is an error that `audit verify` reports.
 pub async fn ensure_audit_started(store: &Store) -> Result<(), OperationError> {
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         if !audit::lock_and_check_started(tx.conn()).await? {
             tx.audit(&Initiator::SYSTEM, &NewAuditEntry::for_deployment(AuditAction::AuditBegan)).await?;
             for service in audit::services_without_chain(tx.conn()).await? {

@@ -4,7 +4,7 @@ use crate::{
     domain::webhook::event::{Event, EventData, RevocationReason, RoleRevokedEvent},
     operations::{Context, OperationError},
     store::{
-        Write,
+        WriteTransaction,
         assignments::{self, ExpiredAssignment, RoleRevocation},
         roles,
     },
@@ -17,7 +17,7 @@ const BATCH_SIZE: i64 = 500;
 /// Emits an event for each assignment that ended since the last run of this job.
 pub async fn emit_role_revoked_events(context: &Context) -> Result<(), OperationError> {
     while assignments::has_unreported_expiries(context.store.read().await?.conn(), context.now()).await? {
-        let work = async |mut tx: Write| {
+        let work = async |mut tx: WriteTransaction| {
             let now = tx.now();
             for ExpiredAssignment { agent, role, service, at } in
                 assignments::take_unreported_expiries(tx.conn(), now, BATCH_SIZE).await?
@@ -37,7 +37,7 @@ pub async fn emit_role_revoked_events(context: &Context) -> Result<(), Operation
         context.store.write("emit_expired_roles", work).await?;
     }
     while assignments::has_queued_revocations(context.store.read().await?.conn()).await? {
-        let work = async |mut tx: Write| {
+        let work = async |mut tx: WriteTransaction| {
             for revocation in assignments::take_queued_revocations(tx.conn(), BATCH_SIZE).await? {
                 emit_role_revoked_event(&mut tx, context, revocation);
             }
@@ -49,7 +49,11 @@ pub async fn emit_role_revoked_events(context: &Context) -> Result<(), Operation
 }
 
 /// Emits the event `agent.role_revoked`.
-pub(in crate::operations) fn emit_role_revoked_event(tx: &mut Write, context: &Context, revocation: RoleRevocation) {
+pub(in crate::operations) fn emit_role_revoked_event(
+    tx: &mut WriteTransaction,
+    context: &Context,
+    revocation: RoleRevocation,
+) {
     let RoleRevocation { agent: agent_id, service: service_id, role: role_id, name: role_name, at, reason } =
         revocation;
     let data = EventData::RoleRevoked(RoleRevokedEvent { agent_id, service_id, role_id, role_name, reason });

@@ -3,7 +3,7 @@
 use crate::{
     domain::webhook::health::QueueHealth,
     operations::{Context, OperationError, context::id_lower_bound},
-    store::{Write, deliveries, feed, idempotency, outbox, sessions, webhook_targets},
+    store::{WriteTransaction, deliveries, feed, idempotency, outbox, sessions, webhook_targets},
 };
 use countersign_identity::EventId;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const CLOCK_SKEW_MARGIN: Duration = Duration::from_mins(5);
 /// Raises the floor past changes that are older than every live token. Deletes expired sessions and stored responses.
 pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
     let horizon = context.now().saturating_sub(context.config.access_token_lifetime + CLOCK_SKEW_MARGIN);
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         feed::raise_floor(tx.conn(), horizon).await?;
         sessions::delete_expired(tx.conn(), horizon).await?;
         let now = tx.now();
@@ -43,25 +43,25 @@ pub async fn delete_expired_events(context: &Context) -> Result<(), OperationErr
         if !deleted && !deliveries::has_deliveries_before(context.store.read().await?.conn(), target, horizon).await? {
             continue;
         }
-        let batch = async |mut tx: Write| {
+        let batch = async |mut tx: WriteTransaction| {
             webhook_targets::lock_any_scope(tx.conn(), target).await?;
-            let more = deliveries::delete_before(tx.conn(), target, before, BATCH_SIZE).await?;
-            if deleted && !more {
+            let has_more = deliveries::delete_before(tx.conn(), target, before, BATCH_SIZE).await?;
+            if deleted && !has_more {
                 let before = tx.now().saturating_sub(MAX_TRANSACTION_TIME);
                 webhook_targets::delete_row(tx.conn(), target, before).await?;
             }
-            Ok::<_, OperationError>(tx.commit(more).await?)
+            Ok::<_, OperationError>(tx.commit(has_more).await?)
         };
         while context.store.write("delete_deliveries", batch).await? {}
     }
     while outbox::has_events_before(context.store.read().await?.conn(), horizon).await? {
-        let batch = async |mut tx: Write| {
+        let batch = async |mut tx: WriteTransaction| {
             outbox::delete_events_before(tx.conn(), horizon, BATCH_SIZE).await?;
             Ok::<_, OperationError>(tx.commit(()).await?)
         };
         context.store.write("delete_expired_events", batch).await?;
     }
-    let delete_secrets = async |mut tx: Write| {
+    let delete_secrets = async |mut tx: WriteTransaction| {
         let now = tx.now();
         webhook_targets::delete_expired_secrets(tx.conn(), now).await?;
         Ok::<_, OperationError>(tx.commit(()).await?)

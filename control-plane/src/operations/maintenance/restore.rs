@@ -7,7 +7,7 @@ use crate::{
     },
     operations::OperationError,
     store::{
-        Store, Write, audit,
+        Store, WriteTransaction, audit,
         deployment::{self, Quarantine},
         feed,
     },
@@ -25,14 +25,13 @@ pub struct RestoreReport {
     pub newest_change_at: Timestamp,
 }
 
-/// Prepares a restored database. No process may serve the database meanwhile. The database does not contain the uses and
-/// revocations of credentials since the backup, so all sessions, tokens and challenges become invalid, and sidecars load a
-/// new snapshot.
+/// Prepares a restored database. No process may serve the database at the same time. Uses and revocations of credentials
+/// after the backup are lost, so all sessions, tokens and challenges become invalid, and sidecars load a new snapshot.
 pub async fn invalidate_credentials_after_restore(store: &Store) -> Result<RestoreReport, OperationError> {
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         let at = tx.now();
         let previous_quarantine = deployment::find_quarantine(tx.conn()).await?;
-        // A revision is the time of its commit in microseconds, or higher if the previous revision was not lower than that.
+        // A revision is the time of its commit in microseconds, or higher if the previous revision was already that high.
         let feed_changed_at = Timestamp::from_micros(feed::position(tx.conn()).await?.revision.number()).min(at);
         let newest_change_at = audit::newest_entry_time(tx.conn())
             .await?

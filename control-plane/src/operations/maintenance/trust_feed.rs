@@ -3,7 +3,7 @@
 use crate::{
     domain::change::Change,
     operations::{Context, OperationError},
-    store::{Write, trust},
+    store::{WriteTransaction, trust},
 };
 
 /// Appends a change to the feed for every agent whose trust score changed since the last call.
@@ -11,7 +11,7 @@ pub async fn publish_trust_changes(context: &Context) -> Result<(), OperationErr
     if !trust::has_changed_agents(context.store.read().await?.conn()).await? {
         return Ok(());
     }
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         for agent in trust::take_changed_agents(tx.conn()).await? {
             tx.record_change(Change::Trust(agent));
         }

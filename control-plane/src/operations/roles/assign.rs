@@ -9,7 +9,7 @@ use crate::{
     },
     operations::{Context, NotFound, OperationError, maintenance::expiry::emit_role_revoked_event},
     store::{
-        Write, agents,
+        WriteTransaction, agents,
         assignments::{self, RoleRevocation},
         roles, services,
     },
@@ -39,7 +39,7 @@ pub async fn assign_role(
     let AssignmentRequest { service, agent, role, expires_at } = request;
     let expires_at = expires_at.map(Timestamp::truncated_to_second);
     let event = context.new_id(EventId::from_bits);
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         let now = tx.now();
         if expires_at.is_some_and(|end| end <= now) {
             return Err(OperationError::Invalid {

@@ -9,7 +9,7 @@ use crate::{
         text::Description,
     },
     operations::{Context, NotFound, OperationError},
-    store::{Write, roles, services},
+    store::{WriteTransaction, roles, services},
 };
 use countersign_identity::{Permission, RoleId, ServiceId};
 
@@ -31,7 +31,7 @@ pub async fn change_role(
     role: RoleId,
     change: &RoleChange,
 ) -> Result<Role, OperationError> {
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         if !services::lock(tx.conn(), service).await? {
             return Err(OperationError::NotFound(NotFound::Service));
         }

@@ -8,7 +8,7 @@ use crate::{
         text::Description,
     },
     operations::{Context, IdempotentReply, NotFound, OperationError},
-    store::{Write, roles, services},
+    store::{WriteTransaction, roles, services},
 };
 use countersign_identity::{Permission, RoleDefinition, RoleId, RoleName, ServiceId};
 use serde::{Serialize, de::DeserializeOwned};
@@ -40,7 +40,7 @@ pub async fn create_role<R: Serialize + DeserializeOwned>(
         .detail("name", name.as_str())
         .detail("description", description.as_str())
         .detail("permissions", permission_names(permissions));
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         if let Some(response) = idempotency.stored_response(&mut tx).await? {
             return Ok(tx.commit(response).await?);
         }

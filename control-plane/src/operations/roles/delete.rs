@@ -7,7 +7,7 @@ use crate::{
         webhook::event::{EventAudience, EventKind},
     },
     operations::{Context, NotFound, OperationError},
-    store::{Write, assignments, outbox, roles, services},
+    store::{WriteTransaction, assignments, outbox, roles, services},
 };
 use countersign_identity::{RoleId, ServiceId};
 
@@ -19,7 +19,7 @@ pub async fn delete_role(
     service: ServiceId,
     role: RoleId,
 ) -> Result<(), OperationError> {
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         if !services::lock(tx.conn(), service).await? {
             return Err(OperationError::NotFound(NotFound::Service));
         }

@@ -8,7 +8,7 @@ use crate::{
     },
     operations::{Context, NotFound, OperationError, maintenance::expiry::emit_role_revoked_event},
     store::{
-        Write, agents,
+        WriteTransaction, agents,
         assignments::{self, RemovedAssignment, RoleRevocation},
         roles,
     },
@@ -23,7 +23,7 @@ pub async fn revoke_role(
     agent: AgentId,
     role: RoleId,
 ) -> Result<bool, OperationError> {
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         let now = tx.now();
         agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
         let existing_role =

@@ -8,7 +8,7 @@ use crate::{
         text::DisplayName,
     },
     operations::{Context, NotFound, OperationError},
-    store::{Write, services},
+    store::{WriteTransaction, services},
 };
 use countersign_identity::ServiceId;
 
@@ -28,7 +28,7 @@ pub async fn change_service(
     service: ServiceId,
     change: &ServiceChange,
 ) -> Result<Service, OperationError> {
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         if !services::lock(tx.conn(), service).await? {
             return Err(OperationError::NotFound(NotFound::Service));
         }

@@ -9,7 +9,7 @@ use crate::{
         text::DisplayName,
     },
     operations::{Context, NotFound, OperationError},
-    store::{Write, services},
+    store::{WriteTransaction, services},
 };
 use countersign_identity::{ApiKeyId, ServiceId};
 use secrecy::SecretString;
@@ -45,7 +45,7 @@ pub async fn create_service(
     let entry = &NewAuditEntry::for_service(id, AuditAction::ServiceCreated)
         .detail("name", service.name.as_str())
         .detail("acceptsUnboundTokens", accepts_unbound);
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         services::insert(tx.conn(), service).await?;
         tx.audit(initiator, entry).await?;
         Ok::<_, OperationError>(tx.commit(service.clone()).await?)
@@ -68,7 +68,7 @@ pub async fn create_service_key(
         .object(AuditedObject::ServiceKey(id))
         .detail("name", key.name.as_str())
         .detail("scope", scope.as_str());
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         services::find(tx.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
         services::insert_key(tx.conn(), key).await?;
         tx.audit(initiator, entry).await?;
@@ -86,7 +86,7 @@ pub async fn revoke_service_key(
 ) -> Result<bool, OperationError> {
     let entry =
         &NewAuditEntry::for_service(service, AuditAction::ServiceKeyRevoked).object(AuditedObject::ServiceKey(key));
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         let now = tx.now();
         let revoked = services::revoke_key(tx.conn(), service, key, now).await?;
         if revoked {

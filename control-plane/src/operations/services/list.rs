@@ -13,7 +13,7 @@ use countersign_identity::ServiceId;
 
 /// Lists the services that the user owns, or all services for an administrator, newest first.
 pub async fn list_services(context: &Context, human: &Human, page: Page) -> Result<ListPage<Service>, OperationError> {
-    let owner = (!human.admin).then_some(&human.owner);
+    let owner = (!human.is_admin).then_some(&human.identity);
     Ok(services::list(context.store.read().await?.conn(), owner, page).await?)
 }
 

@@ -14,7 +14,7 @@ pub async fn list_signing_keys(context: &Context, page: Page) -> Result<ListPage
     Ok(signing_keys::list(context.store.read().await?.conn(), page).await?)
 }
 
-/// Returns the keys that currently verify tokens, which the JWK set contains.
+/// Returns the keys that verify tokens now, which are published as a JWK set.
 pub async fn published_keys(context: &Context) -> Result<SigningKeyRing, OperationError> {
     Ok(signing_keys::load_ring(context.store.read().await?.conn()).await?)
 }

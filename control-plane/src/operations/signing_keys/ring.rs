@@ -8,7 +8,7 @@ use crate::{
     },
     keyring::{GeneratedKeys, KeyringError},
     operations::{Context, OperationError},
-    store::{Write, deployment, signing_keys},
+    store::{WriteTransaction, deployment, signing_keys},
 };
 use countersign_identity::{P256PublicKey, Timestamp};
 
@@ -21,7 +21,7 @@ pub(in crate::operations) async fn change_ring<T>(
 ) -> Result<T, OperationError> {
     let new_keys = &context.keyring.generate_keys(context.rng.as_ref())?;
     let change = &change;
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         deployment::lock(tx.conn()).await?;
         let before = signing_keys::load_ring(tx.conn()).await?;
         let (mut ring, now) = (before.clone(), tx.now());
@@ -45,7 +45,7 @@ pub(in crate::operations) fn rotation_entry(rotation: &Rotation) -> NewAuditEntr
 }
 
 async fn write_differences(
-    tx: &mut Write,
+    tx: &mut WriteTransaction,
     before: &SigningKeyRing,
     ring: &SigningKeyRing,
     new_keys: &GeneratedKeys,
@@ -58,7 +58,7 @@ async fn write_differences(
             signing_keys::insert(tx.conn(), key, sealed_private).await?;
         }
     }
-    if !ring.live().map(|key| &key.kid).eq(before.live().map(|key| &key.kid)) {
+    if !ring.live_keys().map(|key| &key.kid).eq(before.live_keys().map(|key| &key.kid)) {
         tx.record_change(Change::Keys);
     }
     Ok(())

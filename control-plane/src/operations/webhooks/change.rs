@@ -11,7 +11,7 @@ use crate::{
         },
     },
     operations::{Context, NotFound, OperationError},
-    store::{Write, webhook_targets},
+    store::{WriteTransaction, webhook_targets},
 };
 use countersign_identity::{Timestamp, WebhookId};
 use secrecy::SecretString;
@@ -23,7 +23,7 @@ pub struct WebhookChange {
     pub url: Option<TargetUrl>,
     /// The kinds of events that the webhook receives.
     pub events: Option<EventFilter>,
-    /// Free text.
+    /// Description of the webhook, as free text.
     pub description: Option<Description>,
     /// True pauses the webhook. False resumes a paused or disabled webhook.
     pub paused: Option<bool>,
@@ -40,7 +40,7 @@ pub async fn change_webhook(
     if let Some(url) = &change.url {
         check_url(context, url).await?;
     }
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         let before = lock_webhook(&mut tx, scope, webhook).await?;
         let after = apply_change(&before, change.clone(), tx.now());
         let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookChanged)
@@ -96,7 +96,7 @@ pub async fn rotate_webhook_secret(
 ) -> Result<(SecretString, Timestamp), OperationError> {
     let secret = WebhookSecret::new(context.new_secret());
     let sealed = &context.keyring.seal_webhook_secret(webhook, &secret, context.rng.as_ref())?;
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         lock_webhook(&mut tx, scope, webhook).await?;
         let until = tx.now().saturating_add(SECRET_OVERLAP);
         webhook_targets::rotate_secret(tx.conn(), webhook, sealed, until).await?;
@@ -115,7 +115,7 @@ pub async fn delete_webhook(
     scope: WebhookScope,
     webhook: WebhookId,
 ) -> Result<(), OperationError> {
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         let deleted = lock_webhook(&mut tx, scope, webhook).await?;
         let now = tx.now();
         webhook_targets::mark_deleted(tx.conn(), webhook, now).await?;
@@ -129,7 +129,7 @@ pub async fn delete_webhook(
 
 /// Reads a webhook and locks its row until the transaction ends.
 pub(super) async fn lock_webhook(
-    tx: &mut Write,
+    tx: &mut WriteTransaction,
     scope: WebhookScope,
     webhook: WebhookId,
 ) -> Result<WebhookTarget, OperationError> {

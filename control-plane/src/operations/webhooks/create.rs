@@ -9,7 +9,7 @@ use crate::{
         },
     },
     operations::{Context, NotFound, OperationError},
-    store::{Write, deployment, services, webhook_targets},
+    store::{WriteTransaction, deployment, services, webhook_targets},
 };
 use countersign_identity::WebhookId;
 use secrecy::SecretString;
@@ -21,7 +21,7 @@ pub struct NewWebhook {
     pub url: TargetUrl,
     /// The kinds of events that the webhook receives.
     pub events: EventFilter,
-    /// Free text.
+    /// Description of the webhook, as free text.
     pub description: Description,
 }
 
@@ -54,7 +54,7 @@ pub async fn create_webhook(
         .object(AuditedObject::Webhook(id))
         .detail("host", target.url.host().to_string())
         .detail("events", target.events.names());
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         lock_scope(&mut tx, scope).await?;
         if webhook_targets::list(tx.conn(), scope).await?.len() >= MAX_TARGETS {
             return Err(OperationError::Conflict(format!(
@@ -75,7 +75,7 @@ pub(super) async fn check_url(context: &Context, url: &TargetUrl) -> Result<(), 
 }
 
 /// Serializes the creation of webhooks in one scope, so that concurrent requests cannot exceed the maximum.
-async fn lock_scope(tx: &mut Write, scope: WebhookScope) -> Result<(), OperationError> {
+async fn lock_scope(tx: &mut WriteTransaction, scope: WebhookScope) -> Result<(), OperationError> {
     match scope {
         WebhookScope::Service(service) if services::lock(tx.conn(), service).await? => Ok(()),
         WebhookScope::Service(_) => Err(OperationError::NotFound(NotFound::Service)),

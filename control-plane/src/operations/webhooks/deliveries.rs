@@ -11,7 +11,7 @@ use crate::{
         },
     },
     operations::{Context, NotFound, OperationError, context::id_lower_bound},
-    store::{Write, deliveries, outbox},
+    store::{WriteTransaction, deliveries, outbox},
 };
 use countersign_identity::{EventId, Timestamp, WebhookId};
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub async fn replay_deliveries(
     let mut total = 0;
     loop {
         let is_first = total == 0;
-        let work = async |mut tx: Write| {
+        let work = async |mut tx: WriteTransaction| {
             lock_webhook(&mut tx, scope, webhook).await?;
             let count = replay_batch(&mut tx, webhook, replay).await?;
             if is_first && count > 0 {
@@ -65,7 +65,11 @@ pub async fn replay_deliveries(
     }
 }
 
-async fn replay_batch(tx: &mut Write, webhook: WebhookId, replay: ReplaySelection) -> Result<u64, OperationError> {
+async fn replay_batch(
+    tx: &mut WriteTransaction,
+    webhook: WebhookId,
+    replay: ReplaySelection,
+) -> Result<u64, OperationError> {
     let now = tx.now();
     match replay {
         ReplaySelection::One(event) if deliveries::replay(tx.conn(), webhook, event, now).await? => Ok(1),
@@ -78,7 +82,7 @@ async fn replay_batch(tx: &mut Write, webhook: WebhookId, replay: ReplaySelectio
 }
 
 /// Sends a test event to a webhook, regardless of its filter and status. Returns the id of the event.
-pub async fn test_webhook(
+pub async fn send_test_event(
     context: &Context,
     initiator: &Initiator,
     scope: WebhookScope,
@@ -86,7 +90,7 @@ pub async fn test_webhook(
 ) -> Result<EventId, OperationError> {
     let id = context.new_id(EventId::from_bits);
     let data = EventData::Test(TestEvent { webhook_id: webhook, service_id: scope.service() });
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         lock_webhook(&mut tx, scope, webhook).await?;
         let now = tx.now();
         outbox::insert_test(tx.conn(), &Event { id, at: now, data: data.clone() }, webhook, now).await?;

@@ -16,7 +16,7 @@ use crate::{
         service::Service,
         text::{Description, DisplayName, Metadata},
     },
-    store::{Read, StoreError, Write, feed},
+    store::{ReadTransaction, StoreError, WriteTransaction, feed},
 };
 use countersign_identity::{
     AgentId, AgentStatus, P256PublicKey, Permission, Revision, RoleDefinition, RoleId, ServiceId, Timestamp, TrustScore,
@@ -110,8 +110,8 @@ fn assignment() -> Assignment {
 
 impl StoreFixture {
     /// Runs and commits a write transaction.
-    async fn commit<T>(&self, work: impl AsyncFn(&mut Write) -> Result<T, StoreError>) -> T {
-        let work = async |mut tx: Write| {
+    async fn commit<T>(&self, work: impl AsyncFn(&mut WriteTransaction) -> Result<T, StoreError>) -> T {
+        let work = async |mut tx: WriteTransaction| {
             let value = work(&mut tx).await?;
             tx.commit(value).await
         };
@@ -123,7 +123,7 @@ impl StoreFixture {
         feed::position(self.read().await.conn()).await.unwrap().revision
     }
 
-    async fn read(&self) -> Read {
+    async fn read(&self) -> ReadTransaction {
         self.second.read().await.unwrap()
     }
 
@@ -145,7 +145,7 @@ impl StoreFixture {
         self.deliveries_return_what_was_written().await;
         self.bursts_return_what_was_written().await;
         self.every_column_was_written().await;
-        self.events_reach_their_audience_only().await;
+        self.events_are_delivered_only_to_their_audience().await;
         self.revision_advances_past_the_clock_and_the_last_revision().await;
     }
 

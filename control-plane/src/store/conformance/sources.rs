@@ -13,7 +13,8 @@ const SQL_WORDS: [&str; 13] = [
     "ALTER",
 ];
 
-/// Literals from which statements are built at run time. [`super::statements`] prepares the results.
+/// Literals from which statements are built at run time. The tests in [`super::statements`] prepare the
+/// results.
 const STATEMENT_TEMPLATES: [(&str, &str); 7] = [
     ("pools.rs", "\"SET statement_timeout = {statement}\""),
     ("pools.rs", "\"SET idle_in_transaction_session_timeout = {idle}\""),
@@ -49,7 +50,7 @@ struct Source {
     code: String,
 }
 
-fn sources() -> Vec<Source> {
+fn read_sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut paths = Vec::new();
     collect_paths(&root, &mut paths);
@@ -75,25 +76,26 @@ fn collect_paths(folder: &Path, paths: &mut Vec<PathBuf>) {
 impl Source {
     /// Removes comments, tests, and the declarations of statements and of macros.
     fn parse(name: String, text: &str) -> Self {
-        let (mut lists, mut constants, mut code, mut skipping) = (Vec::new(), BTreeSet::new(), String::new(), false);
+        let (mut lists, mut constants, mut code, mut in_declaration) =
+            (Vec::new(), BTreeSet::new(), String::new(), false);
         for line in text.lines().take_while(|line| *line != "mod tests {") {
             let declared = line.strip_prefix("statements! { ").and_then(|rest| rest.strip_suffix(':'));
             lists.extend(declared.map(ToOwned::to_owned));
-            if skipping && let Some((constant, _)) = line.trim_start().split_once(" =") {
+            if in_declaration && let Some((constant, _)) = line.trim_start().split_once(" =") {
                 constants.insert(constant.to_owned());
             }
-            skipping = skipping || declared.is_some() || line.starts_with("macro_rules! ");
-            if !skipping && !line.trim_start().starts_with("//") {
+            in_declaration = in_declaration || declared.is_some() || line.starts_with("macro_rules! ");
+            if !in_declaration && !line.trim_start().starts_with("//") {
                 code += line;
                 code.push('\n');
             }
-            skipping = skipping && line != "}";
+            in_declaration = in_declaration && line != "}";
         }
         Self { name, lists, constants, code }
     }
 
     /// The arguments of [`QUERY_CALLS`], up to the first comma or parenthesis.
-    fn arguments(&self) -> impl Iterator<Item = &str> {
+    fn query_arguments(&self) -> impl Iterator<Item = &str> {
         QUERY_CALLS.iter().flat_map(|call| self.code.match_indices(call).map(move |(start, _)| start + call.len())).map(
             |start| {
                 let rest = self.code[start..].trim_start();
@@ -105,7 +107,7 @@ impl Source {
 
 #[test]
 fn every_statement_list_is_prepared_by_the_tests() {
-    let declared: BTreeSet<_> = sources()
+    let declared: BTreeSet<_> = read_sources()
         .into_iter()
         .flat_map(|source| source.lists.into_iter().map(move |list| (source.name.clone(), list)))
         .collect();
@@ -115,11 +117,11 @@ fn every_statement_list_is_prepared_by_the_tests() {
 
 #[test]
 fn string_literals_outside_statement_lists_contain_no_sql() {
-    for source in sources().iter().filter(|source| !source.name.starts_with('/')) {
+    for source in read_sources().iter().filter(|source| !source.name.starts_with('/')) {
         for (start, _) in source.code.match_indices('"') {
             let literal = &source.code[start..];
-            let is_sql = SQL_WORDS.iter().any(|word| {
-                literal[1..].strip_prefix(word).is_some_and(|rest| rest.starts_with([' ', '"', ';', '\n']))
+            let is_sql = SQL_WORDS.iter().any(|sql_word| {
+                literal[1..].strip_prefix(sql_word).is_some_and(|rest| rest.starts_with([' ', '"', ';', '\n']))
             });
             let is_template =
                 STATEMENT_TEMPLATES.iter().any(|(file, text)| *file == source.name && literal.starts_with(text));
@@ -130,7 +132,7 @@ fn string_literals_outside_statement_lists_contain_no_sql() {
 
 #[test]
 fn queries_run_only_statements_of_the_lists() {
-    for source in sources() {
+    for source in read_sources() {
         assert!(!source.name.starts_with('/') || !source.code.contains("sqlx::"), "{} uses sqlx", source.name);
         let may_be_dynamic = FILES_WITH_DYNAMIC_STATEMENTS.contains(&source.name.as_str());
         assert!(
@@ -141,7 +143,7 @@ fn queries_run_only_statements_of_the_lists() {
         if source.name.starts_with('/') {
             continue;
         }
-        for argument in source.arguments() {
+        for argument in source.query_arguments() {
             assert!(is_allowed(argument) || source.constants.contains(argument), "{}: `{argument}`", source.name);
         }
         for (start, text) in source.code.match_indices("let sql = ") {

@@ -11,7 +11,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row
 pub type StatementList = (&'static str, &'static str, &'static [&'static str]);
 
 /// The statements for both engines.
-const COMMON: [StatementList; 15] = [
+const COMMON_LISTS: [StatementList; 15] = [
     ("agents.rs", "STATEMENTS", agents::STATEMENTS),
     ("assignments.rs", "STATEMENTS", assignments::STATEMENTS),
     ("audit.rs", "STATEMENTS", audit::STATEMENTS),
@@ -30,7 +30,7 @@ const COMMON: [StatementList; 15] = [
 ];
 
 /// The statements for SQLite only.
-const SQLITE: [StatementList; 5] = [
+const SQLITE_LISTS: [StatementList; 5] = [
     ("engine.rs", "SQLITE_STATEMENTS", engine::SQLITE_STATEMENTS),
     ("pools.rs", "SQLITE_STATEMENTS", pools::SQLITE_STATEMENTS),
     ("sqlite_file.rs", "SQLITE_STATEMENTS", sqlite_file::SQLITE_STATEMENTS),
@@ -39,7 +39,7 @@ const SQLITE: [StatementList; 5] = [
 ];
 
 /// The statements for PostgreSQL only.
-const POSTGRES: [StatementList; 5] = [
+const POSTGRES_LISTS: [StatementList; 5] = [
     ("engine.rs", "POSTGRES_STATEMENTS", engine::POSTGRES_STATEMENTS),
     ("pools.rs", "POSTGRES_STATEMENTS", pools::POSTGRES_STATEMENTS),
     ("postgres.rs", "POSTGRES_STATEMENTS", postgres::POSTGRES_STATEMENTS),
@@ -49,7 +49,7 @@ const POSTGRES: [StatementList; 5] = [
 
 /// All lists of statements.
 pub fn statement_lists() -> impl Iterator<Item = StatementList> {
-    COMMON.into_iter().chain(SQLITE).chain(POSTGRES)
+    COMMON_LISTS.into_iter().chain(SQLITE_LISTS).chain(POSTGRES_LISTS)
 }
 
 /// The statements for both engines that are built at run time, in every variant.
@@ -89,16 +89,17 @@ impl StoreFixture {
 
     pub async fn engine_accepts_every_statement(&self) {
         let mut connection = AnyConnection::connect(&self.url).await.unwrap();
-        let common = statement_texts(COMMON).chain(dynamic_statements()).collect::<Vec<_>>();
+        let common = statement_texts(COMMON_LISTS).chain(dynamic_statements()).collect::<Vec<_>>();
         assert!(common.len() > 100, "only {} statements", common.len());
         check_statements(&mut connection, common).await;
         if self.is_sqlite() {
-            check_statements(&mut SqliteConnection::connect(&self.url).await.unwrap(), statement_texts(SQLITE)).await;
+            check_statements(&mut SqliteConnection::connect(&self.url).await.unwrap(), statement_texts(SQLITE_LISTS))
+                .await;
             return;
         }
         let tables = tables(&mut connection, false).await;
         let transfer = tables.iter().flat_map(|(table, columns)| transfer::statements_of_table(table, columns));
-        let statements = statement_texts(POSTGRES).chain(pools::dynamic_statements()).chain(transfer);
+        let statements = statement_texts(POSTGRES_LISTS).chain(pools::dynamic_statements()).chain(transfer);
         check_statements(&mut PgConnection::connect(&self.url).await.unwrap(), statements).await;
     }
 }

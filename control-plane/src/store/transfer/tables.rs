@@ -26,7 +26,7 @@ pub struct Table {
     pub name: String,
     /// All columns, ordered by name.
     pub columns: Vec<Column>,
-    /// The tables that its foreign keys reference.
+    /// Names of the tables that foreign keys of the table reference.
     references: BTreeSet<String>,
 }
 
@@ -143,8 +143,8 @@ fn order_by_reference(mut remaining: Vec<Table>) -> Result<Vec<Table>, TransferE
 /// Refuses a target with tables of another application.
 pub async fn refuse_foreign_tables(to: &mut PgConnection, tables: &[Table]) -> Result<(), TransferError> {
     let names: Vec<String> = sqlx::query_scalar(LIST_TARGET_TABLES).fetch_all(to).await?;
-    let is_ours = |name: &String| name == MIGRATIONS_TABLE || tables.iter().any(|table| table.name == *name);
-    match names.iter().find(|name| !is_ours(name)) {
+    let is_expected = |name: &String| name == MIGRATIONS_TABLE || tables.iter().any(|table| table.name == *name);
+    match names.iter().find(|name| !is_expected(name)) {
         Some(other) => Err(TransferError::Unsuitable(format!(
             "is not empty: it has the table `{other}` of another application. Name an empty database"
         ))),

@@ -101,8 +101,8 @@ async fn each_action_writes_one_entry_and_refused_requests_write_none() {
         if let Some(action) = action {
             assert_entry(&fixture, route, action, &after[0], &response.body);
             assert_eq!((&after[0]["requestId"], &after[0]["address"]), (&json!(id), &json!("127.0.0.1")));
-            let at = after[0]["at"].as_str().unwrap().parse::<Timestamp>().unwrap().as_microsecond();
-            assert!(sent_at <= at && at <= SystemClock.now().micros(), "{at}");
+            let entry_time = after[0]["at"].as_str().unwrap().parse::<Timestamp>().unwrap().as_microsecond();
+            assert!(sent_at <= entry_time && entry_time <= SystemClock.now().micros(), "{entry_time}");
         }
         // A repeated request either creates another resource or changes nothing.
         let repeated = send(&fixture, route, &body, "again").await;
@@ -129,8 +129,8 @@ async fn refusals(fixture: &Fixture, route: &Route, body: &Map<String, Value>) -
         statuses.push(HttpResponse::send(fixture.request(route).json(body)).await.status);
     }
     if !route.fields.is_empty() {
-        let bad: Map<_, _> = [("unknown".to_owned(), json!(true))].into_iter().chain(body.clone()).collect();
-        statuses.push(HttpResponse::send(fixture.authorized(route).json(&bad)).await.status);
+        let invalid_body: Map<_, _> = [("unknown".to_owned(), json!(true))].into_iter().chain(body.clone()).collect();
+        statuses.push(HttpResponse::send(fixture.authorized(route).json(&invalid_body)).await.status);
     }
     statuses
 }

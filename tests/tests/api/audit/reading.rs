@@ -73,7 +73,10 @@ async fn exported_hashes_can_be_recomputed_from_public_fields() {
     let single_chain = control.command(&["audit", "verify", "--service", control.service()]);
     assert_eq!(String::from_utf8(single_chain.stdout).unwrap().lines().count(), 1);
     let unknown_service = control.command(&["audit", "verify", "--service", "service_unknown"]);
-    assert!(!unknown_service.status.success() && String::from_utf8_lossy(&unknown_service.stderr).contains("no chain"));
+    assert!(
+        !unknown_service.status.success()
+            && String::from_utf8_lossy(&unknown_service.stderr).contains("no audit chain")
+    );
 }
 
 #[tokio::test]

@@ -102,12 +102,12 @@ fn wrong_types(valid_body: &Map<String, Value>, field: &Field) -> Vec<Case> {
         }
         cases.push(case(format!("`{name}`: {other}"), replace_value(valid_body, name, &other), &[name]));
     }
-    let twice =
+    let with_duplicate =
         format!("{},\"{name}\":{value}}}", Value::Object(valid_body.clone()).to_string().strip_suffix('}').unwrap());
-    cases.push(case(format!("`{name}` twice"), twice, &[name]));
+    cases.push(case(format!("`{name}` twice"), with_duplicate, &[name]));
     if field.kind == FieldType::Object {
-        for inside in [r#"{"a":1,"a":1}"#, r#"{"a":[{"b":{"c":1,"d":2,"c":3}}]}"#] {
-            cases.push(case(format!("`{name}`: {inside}"), replace_value(valid_body, name, inside), &[name]));
+        for object in [r#"{"a":1,"a":1}"#, r#"{"a":[{"b":{"c":1,"d":2,"c":3}}]}"#] {
+            cases.push(case(format!("`{name}`: {object}"), replace_value(valid_body, name, object), &[name]));
         }
     }
     let absent: Map<_, _> =

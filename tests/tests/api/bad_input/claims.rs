@@ -189,8 +189,8 @@ fn payloads(signer: &Signer) -> Vec<Case> {
     let unclosed = valid.trim_end_matches('}');
     let mut cases = Vec::new();
     for claim in ["sub", "exp", "aud", "roles", "permissions", "rev", "iss", "trustScore"] {
-        let twice = format!("{unclosed},\"{claim}\":{}}}", signer.claims[claim]);
-        cases.push((format!("`{claim}` twice"), signer.with_payload(twice), CLAIMS_INVALID));
+        let with_duplicate = format!("{unclosed},\"{claim}\":{}}}", signer.claims[claim]);
+        cases.push((format!("`{claim}` twice"), signer.with_payload(with_duplicate), CLAIMS_INVALID));
     }
     let added = [
         ("null", "null".to_owned()),

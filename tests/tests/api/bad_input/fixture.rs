@@ -265,8 +265,8 @@ pub fn error_mismatch(response: &HttpResponse, expected: (u16, &str), fields: Op
     })
 }
 
-/// Panics with all faults at once.
+/// Panics with all failures at once.
 #[track_caller]
 pub fn assert_no_failures(failures: &[String]) {
-    assert!(failures.is_empty(), "{} faults:\n{}", failures.len(), failures.join("\n"));
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }

@@ -153,15 +153,12 @@ fn config_print_shows_values_and_sources_without_secrets() {
 fn invalid_toml_is_reported_with_its_line_but_not_quoted() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_str().unwrap();
-    for wrong in ["master_key = \"hunter2", "master_key = hunter2", "master_key = \"hunter2\" x"] {
-        std::fs::write(file.path(), format!("# ü\n[secrets]\n{wrong}\n")).unwrap();
+    for line in ["master_key = \"hunter2", "master_key = hunter2", "master_key = \"hunter2\" x"] {
+        std::fs::write(file.path(), format!("# ü\n[secrets]\n{line}\n")).unwrap();
         for command in [&["config", "print"][..], &["config", "check"], &["serve"]] {
             let (code, printed, error) =
                 exit_and_output(&control_plane(&[command, &["--config", path]].concat(), &[], &[]));
-            assert!(
-                code == Some(2) && error.contains(&format!("{path}: invalid TOML at line 3: ")),
-                "{wrong}: {error}"
-            );
+            assert!(code == Some(2) && error.contains(&format!("{path}: invalid TOML at line 3: ")), "{line}: {error}");
             assert!(!printed.contains("hunter2") && !error.contains("hunter2"), "{printed}{error}");
         }
     }
@@ -171,11 +168,11 @@ fn invalid_toml_is_reported_with_its_line_but_not_quoted() {
 fn mint_refuses_invalid_subjects() {
     let folder = tempfile::tempdir().unwrap();
     let data = format!("data_dir={}", folder.path().display());
-    let long = "x".repeat(256);
-    for wrong in ["", "a\nb", &long] {
+    let long_subject = "x".repeat(256);
+    for subject in ["", "a\nb", &long_subject] {
         let (code, minted, error) =
-            exit_and_output(&control_plane(&["human-token", "mint", "--subject", wrong], &[&data], &[]));
-        assert!(code == Some(2) && minted.is_empty() && error.contains("--subject"), "{wrong:?}: {error}");
+            exit_and_output(&control_plane(&["human-token", "mint", "--subject", subject], &[&data], &[]));
+        assert!(code == Some(2) && minted.is_empty() && error.contains("--subject"), "{subject:?}: {error}");
     }
 }
 

@@ -63,12 +63,14 @@ async fn all_auth_paths_share_the_limit_of_an_agent() {
     let pair = fixture.login(&agent).await;
     let refresh = pair["refreshToken"].as_str().unwrap();
     let (start, last) = refresh.split_at(refresh.len() - 1);
-    let wrong = format!("{start}{}", if last == "0" { "1" } else { "0" });
+    let wrong_token = format!("{start}{}", if last == "0" { "1" } else { "0" });
     let post = |path: &str| fixture.api.request("POST", path);
     let calls: [RequestBuilder; 4] = [
-        post("/auth/refresh").json(&json!({ "refreshToken": wrong })),
-        post("/auth/revoke").json(&json!({ "token": wrong })),
-        post("/auth/revoke").header("content-type", "application/x-www-form-urlencoded").body(format!("token={wrong}")),
+        post("/auth/refresh").json(&json!({ "refreshToken": wrong_token })),
+        post("/auth/revoke").json(&json!({ "token": wrong_token })),
+        post("/auth/revoke")
+            .header("content-type", "application/x-www-form-urlencoded")
+            .body(format!("token={wrong_token}")),
         post("/auth/authenticate").json(&json!({
             "challengeId": challenge(&fixture.api, &agent).await.expect(200)["challengeId"],
             "signature": "00",
@@ -108,8 +110,8 @@ async fn agents_at_one_address_share_only_the_address_limit() {
     assert!(response.header("ratelimit").contains("\"auth\";r=10;t=0"), "{:?}", response.headers);
     assert_eq!(fixture.rate_limited_total("auth_address").await, Some(1.0));
     // Other calls from that address are refused too, but not calls from another address.
-    let wrong = json!({ "refreshToken": format!("rf_{}{}", "0".repeat(26), "0".repeat(64)) });
-    assert_eq!(rate_limit_refusal(&fixture.api.post("/auth/refresh", wrong).await).0, "auth_address");
+    let unknown_token = json!({ "refreshToken": format!("rf_{}{}", "0".repeat(26), "0".repeat(64)) });
+    assert_eq!(rate_limit_refusal(&fixture.api.post("/auth/refresh", unknown_token).await).0, "auth_address");
     challenge(&fixture.from(2), last).await.expect(200);
 }
 

@@ -98,9 +98,9 @@ async fn verification_and_feedback_have_separate_limits() {
 async fn failed_authentication_is_limited_by_address_and_valid_credentials_still_pass() {
     let fixture = Fixture::new().await;
     let roles = format!("/services/{}/roles", fixture.service);
-    let wrong = format!("svc_sk_{}{}", "0".repeat(26), "0".repeat(64));
+    let unknown_key = format!("svc_sk_{}{}", "0".repeat(26), "0".repeat(64));
     let failing_request = |number: usize| match number % 4 {
-        0 => get(&fixture.api, &wrong, &roles),
+        0 => get(&fixture.api, &unknown_key, &roles),
         1 => get(&fixture.api, "a.human.token", &roles),
         2 => fixture.api.request("GET", &roles),
         _ => fixture.api.request("GET", &roles).header("authorization", "Basic none"),
@@ -117,7 +117,7 @@ async fn failed_authentication_is_limited_by_address_and_valid_credentials_still
     // 429.
     HttpResponse::send(get(&fixture.api, &fixture.key, &roles)).await.expect(200);
     HttpResponse::send(get(&fixture.api, &fixture.human, &roles)).await.expect(200);
-    HttpResponse::send(get(&fixture.from(2), &wrong, &roles)).await.expect(401);
+    HttpResponse::send(get(&fixture.from(2), &unknown_key, &roles)).await.expect(401);
     fixture.clock.advance(MINUTE);
     HttpResponse::send(failing_request(0)).await.expect(401);
 }

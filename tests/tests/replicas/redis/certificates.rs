@@ -61,7 +61,8 @@ async fn certificates_are_checked_against_announced_host_names() {
             wait_for_redis_check(&start_control_plane(&settings).await, "up").await;
             continue;
         }
-        let expected = format!("the cluster names a node that cannot be reached - Io: 127.0.0.1:{}", cluster.port());
+        let expected =
+            format!("the cluster announces a node that cannot be reached - Io: 127.0.0.1:{}", cluster.port());
         let mut control = assert_serves_without_redis(&settings).await;
         for _ in 0..ATTEMPTS {
             if count_in_log(&control, &expected) == 0 {
@@ -114,15 +115,15 @@ fn startup_and_check_errors(settings: &[String], folder: &Path) -> [(Option<i32>
 fn invalid_tls_files_are_refused_with_the_setting() {
     let (tls_files, other_files) = (TlsFiles::create(HOST_NAME), TlsFiles::create(HOST_NAME));
     let folder = tempfile::tempdir().unwrap();
-    let junk = folder.path().join("junk");
-    std::fs::write(&junk, "not PEM").unwrap();
+    let invalid_file = folder.path().join("invalid.pem");
+    std::fs::write(&invalid_file, "not PEM").unwrap();
     let [ca_file, certificate, private_key] = tls_files.settings();
     let [_, _, other_key] = other_files.settings();
     let valid_settings = ["redis.url=rediss://127.0.0.1:1".to_owned(), ca_file, certificate, private_key];
     let mut cases = vec![(other_key, "redis.certificate, redis.private_key: ")];
     for key in ["redis.ca_file", "redis.certificate", "redis.private_key"] {
         cases.push((format!("{key}=/nowhere/at.all"), key));
-        cases.push((format!("{key}={}", junk.display()), key));
+        cases.push((format!("{key}={}", invalid_file.display()), key));
     }
     for (invalid_setting, expected_text) in cases {
         let [start, check] = startup_and_check_errors(

@@ -129,12 +129,12 @@ impl Fleet {
     pub async fn call_until_reconnected(&self, caller: &Caller, losses: usize) -> (Duration, [usize; 2]) {
         let (start, mut passed) = (Instant::now(), [0, 0]);
         loop {
-            let mut up = 0;
+            let mut connected_replicas = 0;
             for (replica, control) in self.replicas().into_iter().enumerate() {
                 passed[replica] += usize::from(self.passes_at(caller, replica).await);
-                up += usize::from(health(control).await["checks"]["redis"] == "up");
+                connected_replicas += usize::from(health(control).await["checks"]["redis"] == "up");
             }
-            if up == 2 && self.losses() >= losses + 2 {
+            if connected_replicas == 2 && self.losses() >= losses + 2 {
                 return (start.elapsed(), passed);
             }
             assert!(

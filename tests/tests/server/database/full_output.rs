@@ -12,7 +12,7 @@ fn run_with_full_output(control: &ControlPlane, arguments: &[&str]) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let message = String::from_utf8(output.stderr).unwrap();
     let first = message.lines().next().unwrap_or_default();
-    assert!(first.contains("everything was done, but standard output cannot be written (No space left"), "{message}");
+    assert!(first.contains("the command succeeded, but standard output cannot be written (No space left"), "{message}");
     message
 }
 

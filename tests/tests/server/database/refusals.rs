@@ -19,7 +19,7 @@ async fn backup_that_is_not_a_regular_file_is_refused() {
         let mut command = tokio::process::Command::from(control.prepare(&["restore", path, "--replace"]));
         let output = tokio::time::timeout(Duration::from_secs(20), command.kill_on_drop(true).output()).await;
         let message = error_line(&output.expect("the command must not block").unwrap());
-        assert!(message.contains(path) && message.contains("not a regular file: name a backup"), "{message}");
+        assert!(message.contains(path) && message.contains("not a regular file: pass a backup"), "{message}");
     }
     let after = files_in(control.folder());
     assert!(after.iter().all(|name| before.contains(name) || name == "countersign.db.lock"), "{after:?}");
@@ -116,10 +116,14 @@ async fn wrong_master_key_is_refused_before_the_schema_changes() {
     target.execute("INSERT INTO feed (id, revision, floor) VALUES (1, 1, 0)").await.unwrap();
 
     let setting = format!("database.url={url}");
-    let wrong = format!("secrets.master_key={}", "ab".repeat(32));
+    let wrong_master_key = format!("secrets.master_key={}", "ab".repeat(32));
     let newest = "SELECT MAX(version) FROM _sqlx_migrations";
-    assert_refused(&control, &["--set", &setting, "--set", &wrong, "restore"], &["master key", "secrets.master_key"]);
-    assert_start_refused(&control, &[&setting, &wrong], "master key").await;
+    assert_refused(
+        &control,
+        &["--set", &setting, "--set", &wrong_master_key, "restore"],
+        &["master key", "secrets.master_key"],
+    );
+    assert_start_refused(&control, &[&setting, &wrong_master_key], "master key").await;
     assert_eq!(query_number(&mut target, newest).await, 7);
     succeed(&control, &["--set", &setting, "restore"]);
     assert!(query_number(&mut target, newest).await > 7, "with the correct key, `restore` migrates the schema");

@@ -86,8 +86,7 @@ async fn restore_revokes_credentials_that_may_have_changed_since_the_backup() {
     earlier.add(&control).await;
 
     let database = control.folder().join("countersign.db");
-    let message =
-        assert_refused(&control, &["restore", &file, "--replace"], &["a control plane runs on this database"]);
+    let message = assert_refused(&control, &["restore", &file, "--replace"], &["a control plane uses this database"]);
     assert!(!message.contains("master"), "{message}");
     control.terminate().await;
     assert_refused(&control, &["restore", &file], &["--replace", "countersign.db"]);
@@ -310,17 +309,17 @@ async fn older_backup_is_migrated() {
     succeed(&control, &["backup", file.to_str().unwrap()]);
     control.terminate().await;
     // Reverts the last migrations.
-    let undo = "ALTER TABLE feed DROP COLUMN restored_at; ALTER TABLE feed DROP COLUMN restored_revision; \
+    let revert_migration = "ALTER TABLE feed DROP COLUMN restored_at; ALTER TABLE feed DROP COLUMN restored_revision; \
                 ALTER TABLE deployment DROP COLUMN set_aside_at; ALTER TABLE deployment DROP COLUMN set_aside_as; \
                 ALTER TABLE deployment DROP COLUMN table_numbers; DELETE FROM _sqlx_migrations WHERE version >= 8";
-    execute_on_file(&file, undo).await;
+    execute_on_file(&file, revert_migration).await;
     succeed(&control, &["restore", file.to_str().unwrap(), "--replace"]);
     control.restart().await;
     let refused: HttpResponse = control.verify(&text(&earlier.pairs[0]["accessToken"])).await;
     assert_eq!(refused.error().2, "token_superseded");
     // Backs up a database with the older schema.
     control.terminate().await;
-    execute_on_file(&control.folder().join("countersign.db"), undo).await;
+    execute_on_file(&control.folder().join("countersign.db"), revert_migration).await;
     let older = folder.path().join("older");
     succeed(&control, &["backup", older.to_str().unwrap()]);
     succeed(&control, &["restore", older.to_str().unwrap(), "--replace"]);

@@ -27,7 +27,7 @@ async fn tables(file: &mut AnyConnection) -> BTreeMap<String, Vec<String>> {
 
 /// Every row of every table as text, sorted.
 async fn rows(database: &mut AnyConnection, tables: &BTreeMap<String, Vec<String>>) -> BTreeMap<String, Vec<String>> {
-    let mut all = BTreeMap::new();
+    let mut all_rows = BTreeMap::new();
     for (name, columns) in tables {
         let part = |column: &String| format!("COALESCE(CAST(\"{column}\" AS TEXT), '(none)')");
         // Only the source has these values.
@@ -35,9 +35,9 @@ async fn rows(database: &mut AnyConnection, tables: &BTreeMap<String, Vec<String
         let row = columns.map(part).collect::<Vec<_>>().join(" || '|' || ");
         let mut rows = query_texts(database, &format!("SELECT {row} FROM \"{name}\"")).await;
         rows.sort();
-        all.insert(name.clone(), rows);
+        all_rows.insert(name.clone(), rows);
     }
-    all
+    all_rows
 }
 
 /// Fills every table. Returns an agent and its tokens.
@@ -52,8 +52,9 @@ async fn fill_every_table(control: &mut ControlPlane, receiver: &Receiver) -> (A
     let feedback = json!({ "agentId": agent.id, "score": 80, "reason": "fine", "metadata": { "a": [1, null, "ü"] } });
     control.api.send_as(control.key(), "POST", "/trust/feedback", feedback).await.expect(200);
     let pair = login(control, &agent).await;
-    let wrong = json!({ "challengeId": challenge(control, &agent).await["challengeId"], "signature": "00".repeat(64) });
-    assert_eq!(control.api.post("/auth/authenticate", wrong).await.error().1, "INVALID_SIGNATURE");
+    let invalid_login =
+        json!({ "challengeId": challenge(control, &agent).await["challengeId"], "signature": "00".repeat(64) });
+    assert_eq!(control.api.post("/auth/authenticate", invalid_login).await.error().1, "INVALID_SIGNATURE");
     control.set_status(&Agent::register(control, "other").await.id, "suspended").await.expect(200);
     eventually(
         "events are delivered",
@@ -87,7 +88,7 @@ async fn transfer_copies_all_data_and_the_server_continues() {
     let (postgres, receiver) = (Postgres::start().await, Receiver::start_ok().await);
     let (url, mut control) = (postgres.create_database().await, ControlPlane::start().await);
     let sidecar = Sidecar::start(&control).await;
-    assert_refused(&control, &["migrate", "--to", &url], &["a control plane runs on this database"]);
+    assert_refused(&control, &["migrate", "--to", &url], &["a control plane uses this database"]);
     let (agent, pair) = fill_every_table(&mut control, &receiver).await;
     let mut file = open_file(&database_path(&control)).await;
     let tables = tables(&mut file).await;
@@ -204,9 +205,9 @@ async fn interrupted_transfer_changes_nothing() {
     assert!(message.lines().any(|line| line.starts_with("idempotency") && line.contains(" 300000 ")), "{message}");
 }
 
-/// Pending deliveries of a failing receiver survive the transfer.
+/// A server with the target database sends the deliveries that were pending in the source database.
 #[tokio::test]
-async fn pending_webhook_deliveries_are_sent_from_the_target() {
+async fn pending_webhook_deliveries_survive_the_transfer() {
     let (postgres, receiver) = (Postgres::start().await, Receiver::start(Reply::Status(500)).await);
     let mut control = ControlPlane::start_with(&["webhooks.retry_seconds=1,1,1,1,1,1,1,1,1"]).await;
     let agent = Agent::register(&control, "agent").await;

@@ -1,4 +1,4 @@
-//! The handlers of the webhook endpoints, for any scope.
+//! The handlers of the webhook endpoints. Both scopes use the same handlers.
 
 use super::{
     records::{
@@ -31,18 +31,18 @@ use serde::Deserialize;
 body! {
     /// A new webhook.
     WebhookRequest {
-        /// Where events are sent. The host is resolved now, and again for every delivery.
+        /// URL to which events are sent. The host is resolved now, and again for every delivery.
         required "url" url: TargetUrl,
         /// Event kinds to send. Default: all kinds.
         optional "events" events: EventFilter,
         /// Free text.
         optional "description" description: Description,
     }
-    /// Changes to a webhook. Fields that are absent stay as they are.
+    /// Changes to a webhook. Absent fields keep their value.
     WebhookChanges {
-        /// Where events are sent from now on, including pending deliveries.
+        /// New URL. Pending deliveries are sent to it too.
         optional "url" url: TargetUrl,
-        /// Event kinds to send from now on.
+        /// New event kinds to send. The change applies to later events.
         optional "events" events: EventFilter,
         /// Free text.
         optional "description" description: Description,
@@ -50,22 +50,22 @@ body! {
         /// or disabled webhook.
         optional "status" status: TargetStatus,
     }
-    /// Which deliveries to replay.
+    /// The deliveries to replay.
     ReplayRequest {
-        /// Replays deliveries of events that happened at this time or later.
+        /// Earliest time of the events whose deliveries are replayed.
         required "since" since: Timestamp as TimestampSchema,
         /// Only deliveries with this status. Pending deliveries are never affected.
         optional "status" status: FinalStatus,
     }
 }
 
-/// The webhook in a path.
+/// The path parameter of endpoints for one webhook.
 #[derive(Deserialize)]
 pub struct WebhookPath {
     webhook: String,
 }
 
-/// The webhook and the event in a path.
+/// The path parameters of endpoints for one delivery.
 #[derive(Deserialize)]
 pub struct DeliveryPath {
     webhook: String,
@@ -140,7 +140,7 @@ pub async fn test(
     path: WebhookPath,
 ) -> Result<(StatusCode, Json<TestSent>), ApiError> {
     let (webhook, WebhookManager { scope, initiator }) = (parse_id(&path.webhook)?, manager);
-    let event_id = operations::test_webhook(&state.context, &initiator, scope, webhook).await?;
+    let event_id = operations::send_test_event(&state.context, &initiator, scope, webhook).await?;
     Ok((StatusCode::ACCEPTED, Json(TestSent { event_id })))
 }
 
@@ -153,8 +153,8 @@ pub async fn list_deliveries(
 ) -> Result<Json<DeliveryPage>, ApiError> {
     let (webhook, page) = (parse_id(&path.webhook)?, page?);
     let status = paging::parsed_query_parameter(query.as_deref().unwrap_or_default(), "status")?;
-    let listed = operations::list_deliveries(&state.context, manager.scope, webhook, status, page).await?;
-    Ok(Json(paging::present(page, listed, |delivery| DeliveryRecord::new(&delivery))))
+    let list_page = operations::list_deliveries(&state.context, manager.scope, webhook, status, page).await?;
+    Ok(Json(paging::page_response(page, list_page, |delivery| DeliveryRecord::new(&delivery))))
 }
 
 pub async fn read_delivery(

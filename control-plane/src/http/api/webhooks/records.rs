@@ -1,4 +1,4 @@
-//! JSON of webhooks and deliveries in responses, and of their fields in requests.
+//! The JSON of webhooks and deliveries in responses, and the parsers of their fields in requests.
 
 use crate::{
     domain::{
@@ -22,7 +22,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-/// A page of a listing.
+/// A page of deliveries.
 pub type DeliveryPage = PageResponse<DeliveryRecord>;
 
 /// All webhooks of a service, or of the deployment.
@@ -39,7 +39,7 @@ pub struct WebhookList {
 pub struct WebhookRecord {
     #[schema(value_type = schema::WebhookIdSchema)]
     webhook_id: WebhookId,
-    /// The service whose events it receives; null if it receives the events of all services.
+    /// The service whose events the webhook receives; null if the webhook receives the events of all services.
     #[schema(value_type = Option<schema::ServiceIdSchema>, required)]
     service_id: Option<ServiceId>,
     #[schema(value_type = schema::WebhookUrlSchema)]
@@ -48,16 +48,17 @@ pub struct WebhookRecord {
     events: Vec<&'static str>,
     #[schema(value_type = schema::DescriptionSchema)]
     description: String,
-    /// `active`, `paused` (by a manager) or `disabled` (deliveries failed). Events are kept while it is not active.
+    /// `active`, `paused` (by a manager) or `disabled` (deliveries failed). Events are stored while the webhook is not active.
     #[schema(example = "active")]
     status: &'static str,
-    /// `gone` (the receiver answered 410) or `failing` (all attempts failed for five days); null if it is not disabled.
+    /// `gone` (the receiver responded with 410) or `failing` (all attempts failed for five days); null if the webhook is not
+    /// disabled.
     #[schema(required, example = "failing")]
     disabled_reason: Option<&'static str>,
-    /// Since when all attempts have failed; null if the last one succeeded.
+    /// Time since which all attempts have failed; null if the last attempt succeeded.
     #[schema(value_type = Option<schema::TimestampSchema>, required)]
     failing_since: Option<Rfc3339>,
-    /// Until when the previous secret also signs; null if it does not.
+    /// Time until which deliveries are also signed with the previous secret; null if they are not.
     #[schema(value_type = Option<schema::TimestampSchema>, required)]
     previous_secret_expires_at: Option<Rfc3339>,
     /// Creation time.
@@ -83,7 +84,7 @@ pub struct NewWebhookRecord {
 pub struct NewSecret {
     #[schema(value_type = schema::WebhookSecretSchema)]
     secret: String,
-    /// Until when the previous secret also signs.
+    /// Time until which deliveries are also signed with the previous secret.
     #[schema(value_type = schema::TimestampSchema)]
     previous_secret_expires_at: Rfc3339,
 }
@@ -122,7 +123,7 @@ pub struct DeliveryRecord {
     /// Event kind.
     #[schema(example = "agent.role_revoked")]
     event: &'static str,
-    /// When the event happened.
+    /// Time of the event.
     #[schema(value_type = schema::TimestampSchema)]
     occurred_at: Rfc3339,
     #[schema(value_type = schema::DeliveryStatusSchema)]
@@ -222,7 +223,7 @@ impl DeliveryRecord {
 
     pub fn new(delivery: &Delivery) -> Self {
         let Delivery { event, kind, occurred_at, state, attempts, last_attempt } = delivery;
-        let due = if let DeliveryState::Pending(at) = state { Some(*at) } else { None };
+        let next_attempt_at = if let DeliveryState::Pending(at) = state { Some(*at) } else { None };
         let last_attempt = last_attempt.as_ref();
         let response = last_attempt.and_then(|attempt| attempt.response.as_ref());
         Self {
@@ -231,7 +232,7 @@ impl DeliveryRecord {
             occurred_at: Rfc3339(*occurred_at),
             status: state.status().as_str(),
             attempts: *attempts,
-            next_attempt_at: due.map(Rfc3339),
+            next_attempt_at: next_attempt_at.map(Rfc3339),
             last_attempt_at: last_attempt.map(|attempt| Rfc3339(attempt.at)),
             response_status: response.map(|response| response.status),
             response_body: response.map(|response| response.body.clone()),

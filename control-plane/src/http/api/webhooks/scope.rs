@@ -17,16 +17,16 @@ use serde::Deserialize;
 
 /// An authorized caller, and the scope whose webhooks it may manage.
 pub struct WebhookManager {
-    /// The scope that the path names.
+    /// The scope of the request path.
     pub scope: WebhookScope,
     /// The caller, as the initiator in audit entries.
     pub initiator: Initiator,
 }
 
-/// The caller may manage the webhooks of the service in the path.
+/// Extracts a caller that is authorized to manage the webhooks of the service in the path.
 pub struct ServiceManager(pub WebhookManager);
 
-/// The caller may manage the webhooks of the deployment.
+/// Extracts a caller that is authorized to manage the webhooks of the deployment.
 pub struct DeploymentManager(pub WebhookManager);
 
 #[derive(Deserialize)]
@@ -51,7 +51,7 @@ impl FromRequestParts<AppState> for DeploymentManager {
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
         let credentials = Credentials::from_request_parts(parts, state).await?;
-        let administrator = credentials.admin(state).await?;
+        let administrator = credentials.require_admin(state).await?;
         let initiator = credentials.initiator_for_human(Some(&administrator));
         Ok(Self(WebhookManager { scope: WebhookScope::Deployment, initiator }))
     }

@@ -5,10 +5,10 @@ use super::LimitStatus;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use std::time::Duration;
 
-/// The limits: `q` requests in `w` seconds.
+/// The header with the limits: `q` requests in `w` seconds.
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// What is left of them: `r` requests, and `t` seconds until there is one more.
+/// The header with the remaining requests of each limit: `r` requests, and `t` seconds until one more is allowed.
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
 /// Adds both headers for these limits.
@@ -19,11 +19,11 @@ pub fn add_headers(statuses: &[LimitStatus], headers: &mut HeaderMap) {
     let remaining = |LimitStatus { category, quota: _, quota_status }: &LimitStatus| {
         format!("\"{}\";r={};t={}", category.name(), quota_status.remaining, ceil_seconds(quota_status.reset_after))
     };
-    let lines = [
+    let values = [
         (RATELIMIT_POLICY, statuses.iter().map(policy).collect::<Vec<_>>()),
         (RATELIMIT, statuses.iter().map(remaining).collect()),
     ];
-    for (name, items) in lines {
+    for (name, items) in values {
         if let Ok(value) = HeaderValue::from_str(&items.join(", ")) {
             headers.insert(name, value);
         }

@@ -16,7 +16,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// Counts one request, at most once, and remembers the limits for the response headers. An extension of the request.
+/// Counts one request at most once, and stores the status of its limits for the response headers. An extension of the request.
 #[derive(Debug, Clone)]
 pub struct RequestLimiter {
     category: Option<Category>,
@@ -25,21 +25,21 @@ pub struct RequestLimiter {
 }
 
 /// Counts requests under `/auth`, attaches a [`RequestLimiter`] to all others, and adds the limits to the response headers.
-pub async fn limit(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
+pub async fn enforce_rate_limits(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map(|route| route.as_str().to_owned());
     let Some(ClientAddress { ip, .. }) = request.extensions().get().copied() else {
         return ApiError::internal().into_response();
     };
-    // Unknown paths are not limited: the response is a constant.
+    // Unknown paths are not limited, because their response is constant.
     let Some(route) = route else { return next.run(request).await };
     let limiter = RequestLimiter { category: category(&route), address: ip, statuses: Arc::default() };
     request.extensions_mut().insert(limiter.clone());
-    let admitted = if limiter.category == Some(Category::Auth) {
+    let result = if limiter.category == Some(Category::Auth) {
         limiter.count_auth_request(&state, &route, request).await
     } else {
         Ok(request)
     };
-    let mut response = match admitted {
+    let mut response = match result {
         Ok(request) => next.run(request).await,
         Err(error) => error.into_response(),
     };
@@ -49,9 +49,9 @@ pub async fn limit(State(state): State<AppState>, mut request: Request, next: Ne
     response
 }
 
-/// An authenticated caller, for counting.
+/// The authenticated caller for which a request is counted.
 pub enum AuthenticatedCaller<'a> {
-    /// A service, by its API key.
+    /// A service that was authenticated by an API key.
     Service(&'a ServiceKey),
     /// A human user.
     Human(&'a Human),
@@ -60,11 +60,11 @@ pub enum AuthenticatedCaller<'a> {
 impl RequestLimiter {
     /// The limiter of a request.
     pub fn from_parts(parts: &Parts) -> Result<Self, ApiError> {
-        // `limit` adds it to every request.
+        // `enforce_rate_limits` adds it to every request.
         parts.extensions.get().cloned().ok_or_else(ApiError::internal)
     }
 
-    /// Counts an authenticated caller. Other clients at the same address do not affect it.
+    /// Counts a request of an authenticated caller. Other clients at the same address do not affect its limit.
     pub async fn count_caller(&self, state: &AppState, caller: AuthenticatedCaller<'_>) -> Result<(), ApiError> {
         self.count(state, |category| match caller {
             AuthenticatedCaller::Service(key) => CategoryKey::for_service(category, key.service),
@@ -109,10 +109,11 @@ impl RequestLimiter {
         self.apply(state, decision).map(|()| request)
     }
 
-    /// Remembers the limits for the response, and returns an error if one is exceeded.
+    /// Stores the status of the limits for the response, and returns an error if a limit is exceeded.
     fn apply(&self, state: &AppState, decision: LimitDecision) -> Result<(), ApiError> {
         let exhausted = decision.exhausted();
-        let _already_set = self.statuses.set(decision.statuses);
+        // Fails if the request was already counted, which the callers exclude.
+        let _ignored = self.statuses.set(decision.statuses);
         let Some(status) = exhausted else { return Ok(()) };
         state.metrics.rate_limited.with_label_values(&[status.category.name()]).inc();
         Err(ApiError::rate_limited(&status))

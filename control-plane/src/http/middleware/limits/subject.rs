@@ -1,7 +1,7 @@
-//! The subject of a request under `/auth`: the agent if it can be determined, else the identifying field as sent.
+//! The subject of a request under `/auth`: the agent if it can be determined, else the value of the identifying field.
 //!
-//! Nothing here is authenticated. The subject only decides which requests are counted together; a client that varies it is
-//! still limited by its address.
+//! The subject is not authenticated. It only decides which requests are counted together; a client that varies it is still
+//! limited by its address.
 
 use crate::{
     http::{
@@ -24,9 +24,9 @@ pub enum RateLimitSubject {
     Agent(AgentId),
     /// A token, which may be a refresh token of an agent.
     Token(String),
-    /// The value of another field, as sent.
+    /// The value of another field, as the client sent it.
     Text(String),
-    /// None: the body cannot be read, or lacks the field.
+    /// The body cannot be read, or does not contain the identifying field.
     None,
 }
 
@@ -34,7 +34,7 @@ impl RateLimitSubject {
     /// Reads the subject from the body, and attaches the parsed body to the request for the handler.
     pub async fn from_request(state: &AppState, route: &str, request: Request) -> Result<(Self, Request), ApiError> {
         let (mut parts, body) = request.into_parts();
-        // The body was buffered before, up to a limit.
+        // `buffer_body` has already limited the size of the body.
         let bytes = to_bytes(body, usize::MAX).await.map_err(|_| ApiError::internal())?;
         let parsed = if route == "/auth/revoke" {
             body::parse_form_or_json(&parts.headers, &bytes)
@@ -69,7 +69,7 @@ impl RateLimitSubject {
         }
     }
 
-    /// Replaces a refresh token by its agent, if the database has it.
+    /// Replaces a refresh token with its agent, if the database contains the token.
     pub async fn resolve(self, context: &Context) -> Self {
         match self {
             Self::Token(token) => match find_refresh_token_agent(context, &token).await {

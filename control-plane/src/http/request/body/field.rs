@@ -19,7 +19,7 @@ pub trait FromField: Sized {
     /// Its schema in the API description.
     type Schema: ToSchema;
 
-    /// Parses the value. The error says what the value must be.
+    /// Parses the value. The error message states what the value must be.
     fn from_field(value: Value) -> Result<Self, String>;
 }
 

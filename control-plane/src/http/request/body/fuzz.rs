@@ -12,7 +12,7 @@ use countersign_mangle::{any_bytes, any_json, any_text, cases_divided_by, mutate
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::json;
 
-/// A body with a field of every type.
+/// A request body with a field of every type.
 #[derive(Debug)]
 struct AllFieldTypes {
     name: DisplayName,
@@ -23,7 +23,7 @@ struct AllFieldTypes {
     at: Option<Timestamp>,
 }
 
-fn read_all(fields: &mut BodyFields) -> Option<AllFieldTypes> {
+fn read_all_fields(fields: &mut BodyFields) -> Option<AllFieldTypes> {
     let name = fields.required("name");
     let (email, description) = (fields.optional("email"), fields.optional("description"));
     let (metadata, permissions) = (fields.optional("metadata"), fields.optional("permissions"));
@@ -55,11 +55,11 @@ fn valid_body() -> Value {
 fn parse(bytes: &[u8]) -> Result<AllFieldTypes, ApiError> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let request = Request::new(Body::from(bytes.to_vec()));
-    runtime.block_on(BodyFields::from_request(request, &()))?.parse(read_all)
+    runtime.block_on(BodyFields::from_request(request, &()))?.parse(read_all_fields)
 }
 
 /// Checks that the error is a validation error in the format of the specification.
-fn assert_refusal(error: ApiError) -> Result<(), TestCaseError> {
+fn assert_validation_error(error: ApiError) -> Result<(), TestCaseError> {
     let body = serde_json::to_value(error.body()).unwrap();
     prop_assert_eq!(&body["error"]["code"], "VALIDATION_ERROR");
     let message = body["error"]["message"].as_str().unwrap_or_default();
@@ -72,7 +72,7 @@ fn assert_refusal(error: ApiError) -> Result<(), TestCaseError> {
 
 fn assert_parsed_or_refused(bytes: &[u8]) -> Result<(), TestCaseError> {
     match parse(bytes) {
-        Err(error) => assert_refusal(error),
+        Err(error) => assert_validation_error(error),
         Ok(fields) => assert_matches_body(&fields, &serde_json::from_slice(bytes).unwrap()),
     }
 }
@@ -109,12 +109,12 @@ proptest! {
     }
 
     #[test]
-    fn any_json_parses_or_is_refused(anything in any_json(), field in select(&FIELDS[..]), value in any_json(), more in any_text()) {
-        assert_parsed_or_refused(anything.to_string().as_bytes())?;
+    fn any_json_parses_or_is_refused(json in any_json(), field in select(&FIELDS[..]), value in any_json(), extra_field in any_text()) {
+        assert_parsed_or_refused(json.to_string().as_bytes())?;
         let mut body = valid_body();
         body[field] = value.clone();
         assert_parsed_or_refused(body.to_string().as_bytes())?;
-        body[&more] = value;
+        body[&extra_field] = value;
         assert_parsed_or_refused(body.to_string().as_bytes())?;
     }
 
@@ -146,8 +146,8 @@ fn parses_the_valid_body() {
 #[test]
 fn refuses_deeply_nested_bodies() {
     for open in ["[", "{\"a\":"] {
-        assert_refusal(parse(open.repeat(12_000).as_bytes()).unwrap_err()).unwrap();
+        assert_validation_error(parse(open.repeat(12_000).as_bytes()).unwrap_err()).unwrap();
         let body = format!("{{\"name\":\"a\",\"metadata\":{}", open.repeat(10_000));
-        assert_refusal(parse(body.as_bytes()).unwrap_err()).unwrap();
+        assert_validation_error(parse(body.as_bytes()).unwrap_err()).unwrap();
     }
 }

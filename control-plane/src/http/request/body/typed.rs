@@ -28,8 +28,8 @@ impl BodyFields {
     }
 }
 
-/// An id as sent. It is parsed after the whole body is known to be valid, because an id that does not parse is a 404 error
-/// and not an invalid field.
+/// The text of an id. The id is parsed after the rest of the body, because an id that does not parse is a 404 error and not
+/// an invalid field.
 pub struct UnparsedId<T>(String, std::marker::PhantomData<T>);
 
 impl<T: ResourceId> UnparsedId<T> {
@@ -65,7 +65,7 @@ impl IdSchema for countersign_identity::RoleId {
     type Schema = schema::RoleIdSchema;
 }
 
-/// How a field is described.
+/// The description of a field in the API description.
 pub trait FieldSchema {
     /// Schema of its value.
     type Schema: ToSchema;
@@ -96,8 +96,8 @@ pub fn add_property<F: FieldSchema>(body: ObjectBuilder, name: &str, doc: &str) 
         return body.property(name, with_description(schema, doc)).required(name);
     }
     let null = ObjectBuilder::new().schema_type(Type::Null);
-    let either = OneOfBuilder::new().item(RefOr::<Schema>::from(schema)).item(null);
-    body.property(name, either.description(Some(doc).filter(|doc| !doc.is_empty())))
+    let nullable = OneOfBuilder::new().item(RefOr::<Schema>::from(schema)).item(null);
+    body.property(name, nullable.description(Some(doc).filter(|doc| !doc.is_empty())))
 }
 
 fn with_description(mut schema: Ref, doc: &str) -> RefOr<Schema> {
@@ -111,14 +111,14 @@ pub fn collect_schemas<F: FieldSchema>(schemas: &mut Vec<(String, RefOr<Schema>)
     F::Schema::schemas(schemas);
 }
 
-/// Declares bodies. Each field: `required` or `optional`, its name in JSON, its name in Rust, its type.
+/// Declares bodies. A field consists of `required` or `optional`, its name in JSON, its name in Rust and its type.
 macro_rules! body {
     ($($(#[doc = $doc:literal])+ $name:ident {
-        $($(#[doc = $about:literal])* $presence:ident $text:literal $field:ident: $type:ty $(as $schema:ident)?,)+
+        $($(#[doc = $field_doc:literal])* $presence:ident $text:literal $field:ident: $type:ty $(as $schema:ident)?,)+
     })+) => {$(
         $(#[doc = $doc])+
         pub struct $name {
-            $($(#[doc = $about])* $field: $crate::http::request::body::typed::body!(@type $presence $type),)+
+            $($(#[doc = $field_doc])* $field: $crate::http::request::body::typed::body!(@type $presence $type),)+
         }
 
         impl $crate::http::request::body::typed::TypedBody for $name {
@@ -136,9 +136,9 @@ macro_rules! body {
                     .description(Some(doc.join("\n")))
                     .additional_properties(Some(utoipa::openapi::schema::AdditionalProperties::<utoipa::openapi::Schema>::FreeForm(false)));
                 $(
-                    let about: &[&str] = &[$($about.trim()),*];
+                    let field_doc: &[&str] = &[$($field_doc.trim()),*];
                     let body = $crate::http::request::body::typed::add_property::<$crate::http::request::body::typed::body!(@field $presence $type $(as $schema)?)>(
-                        body, $text, &about.join("\n"),
+                        body, $text, &field_doc.join("\n"),
                     );
                 )+
                 utoipa::openapi::Schema::Object(body.build()).into()

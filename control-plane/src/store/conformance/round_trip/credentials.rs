@@ -4,7 +4,7 @@ use super::{ALL, agent, public_key, service, time};
 use crate::{
     domain::{
         credential::Credential,
-        idempotency::{RETENTION, RequestFingerprint, StoredResponse},
+        idempotency::{RESPONSE_RETENTION, RequestFingerprint, StoredResponse},
         session::{RefreshToken, Session},
         signing_key::SigningKey,
     },
@@ -83,7 +83,7 @@ impl StoreFixture {
     }
 
     pub async fn signing_keys_return_what_was_written(&self) {
-        let publish = |number, at| SigningKey::publish(public_key(number), time(at), Duration::from_secs(99));
+        let publish = |number, at| SigningKey::new_published(public_key(number), time(at), Duration::from_secs(99));
         let (mut signing, next) = (SigningKey { signs_from: Some(time(61)), ..publish(7, 60) }, publish(8, 62));
         self.commit(async |tx| {
             signing_keys::insert(tx.conn(), &signing, "a sealed key").await?;
@@ -118,19 +118,19 @@ impl StoreFixture {
     pub async fn idempotency_keys_return_what_was_written(&self) {
         let request = |body: &str| RequestFingerprint { id: "an id".to_owned(), body_digest: body.to_owned() };
         let (one, other) = (request("a body"), request("another body"));
-        let (now, expired) = (time(0), time(0).saturating_add(RETENTION));
+        let (now, expired) = (time(0), time(0).saturating_add(RESPONSE_RETENTION));
         self.commit(async |tx| {
             let conn = tx.conn();
-            assert_eq!(idempotency::claim(conn, &one, now).await?, StoredResponse::New);
+            assert_eq!(idempotency::claim_key(conn, &one, now).await?, StoredResponse::New);
             idempotency::set_response(conn, &one, "a response").await?;
             idempotency::delete_expired(conn, now).await?;
             let stored = StoredResponse::Completed("a response".to_owned());
-            assert_eq!(idempotency::claim(conn, &one, now).await?, stored);
-            assert_eq!(idempotency::claim(conn, &other, now).await?, StoredResponse::BodyDiffers);
-            assert_eq!(idempotency::claim(conn, &other, expired).await?, StoredResponse::New);
+            assert_eq!(idempotency::claim_key(conn, &one, now).await?, stored);
+            assert_eq!(idempotency::claim_key(conn, &other, now).await?, StoredResponse::BodyDiffers);
+            assert_eq!(idempotency::claim_key(conn, &other, expired).await?, StoredResponse::New);
             idempotency::delete_expired(conn, expired).await?;
             let empty = StoredResponse::Completed(String::new());
-            assert_eq!(idempotency::claim(conn, &other, expired).await?, empty);
+            assert_eq!(idempotency::claim_key(conn, &other, expired).await?, empty);
             Ok(())
         })
         .await;
@@ -139,7 +139,7 @@ impl StoreFixture {
     /// `creates_one_deployment` reads the columns that are written only once.
     pub async fn deployment_returns_what_was_written(&self) {
         let fingerprint = "1 2 3 4";
-        let write = async |tx: &mut crate::store::Write| {
+        let write = async |tx: &mut crate::store::WriteTransaction| {
             deployment::lock(tx.conn()).await?;
             deployment::set_instance_fingerprint(tx.conn(), fingerprint).await
         };

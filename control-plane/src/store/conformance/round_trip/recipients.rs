@@ -1,5 +1,5 @@
-//! The audience of webhook events, the replay of deliveries by status, and deletions and revisions whose parameters only
-//! a second row or a second call distinguishes.
+//! The audience of webhook events, the replay of deliveries by status, and other statements that are tested only with several
+//! rows or calls.
 
 use super::{ALL, agent, service, time};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     },
     store::{
         conformance::StoreFixture,
-        deliveries::{self, DueKind},
+        deliveries::{self, DueDeliveryKind},
         feed, outbox, webhook_targets,
     },
 };
@@ -46,17 +46,17 @@ fn event(number: u128, agent_id: AgentId, service_id: Option<ServiceId>, at: Tim
 }
 
 impl StoreFixture {
-    /// Replaces all targets by one, which receives one kind of event.
-    pub async fn events_reach_their_audience_only(&self) {
+    /// First replaces all targets by a target that receives one kind of event.
+    pub async fn events_are_delivered_only_to_their_audience(&self) {
         let (agent, service) = (agent().id, service().id);
         self.commit(async |tx| {
             let conn = tx.conn();
             outbox::fan_out(conn, time(202), 9).await?;
-            for (earlier, is_deleted) in webhook_targets::list_all(conn).await? {
+            for (existing, is_deleted) in webhook_targets::list_all(conn).await? {
                 if !is_deleted {
-                    webhook_targets::mark_deleted(conn, earlier, time(202)).await?;
+                    webhook_targets::mark_deleted(conn, existing, time(202)).await?;
                 }
-                webhook_targets::delete_row(conn, earlier, time(202)).await?;
+                webhook_targets::delete_row(conn, existing, time(202)).await?;
             }
             assert_eq!(webhook_targets::list_all(conn).await?, []);
             webhook_targets::insert(conn, &target(), "a secret").await
@@ -75,20 +75,20 @@ impl StoreFixture {
             // The assignment has expired.
             (KIND, EventAudience::ServicesOfAgent(agent), time(7), false),
         ] {
-            let found = outbox::has_recipients(read.conn(), kind, audience, now).await.unwrap();
-            assert_eq!(found, expected, "{kind:?} to {audience:?} at {now:?}");
+            let has_recipients = outbox::has_recipients(read.conn(), kind, audience, now).await.unwrap();
+            assert_eq!(has_recipients, expected, "{kind:?} to {audience:?} at {now:?}");
         }
         drop(read);
 
-        let of_agent = event(20, agent, None, time(210));
-        let of_service = event(21, agent, Some(service), time(211));
+        let agent_event = event(20, agent, None, time(210));
+        let service_event = event(21, agent, Some(service), time(211));
         self.commit(async |tx| {
             let conn = tx.conn();
-            assert!(outbox::enqueue(conn, &of_agent, time(6)).await?);
-            assert!(!outbox::enqueue(conn, &of_agent, time(7)).await?);
+            assert!(outbox::enqueue(conn, &agent_event, time(6)).await?);
+            assert!(!outbox::enqueue(conn, &agent_event, time(7)).await?);
             assert!(!outbox::enqueue(conn, &event(22, other_agent, None, time(212)), time(6)).await?);
-            assert!(outbox::enqueue(conn, &of_service, time(6)).await?);
-            // The fan-out uses the assignments of its own time: the assignment of the agent expires at 7.
+            assert!(outbox::enqueue(conn, &service_event, time(6)).await?);
+            // The fan-out uses the assignments that are active when it runs. The assignment of the agent expires at 7.
             assert_eq!(outbox::fan_out(conn, time(6), 1).await?, 1);
             outbox::fan_out(conn, time(213), 9).await?;
             Ok(())
@@ -104,10 +104,10 @@ impl StoreFixture {
         };
         let mut read = self.read().await;
         let listed = deliveries::list(read.conn(), TARGET, None, ALL).await.unwrap().items;
-        assert_eq!(listed, [pending(&of_service, time(213)), pending(&of_agent, time(6))]);
-        assert_eq!(outbox::find_event_body(read.conn(), of_agent.id).await.unwrap(), Some(of_agent.body()));
+        assert_eq!(listed, [pending(&service_event, time(213)), pending(&agent_event, time(6))]);
+        assert_eq!(outbox::find_event_body(read.conn(), agent_event.id).await.unwrap(), Some(agent_event.body()));
         drop(read);
-        self.finished_deliveries_are_replayed_by_status(&of_agent, &of_service).await;
+        self.finished_deliveries_are_replayed_by_status(&agent_event, &service_event).await;
     }
 
     async fn finished_deliveries_are_replayed_by_status(&self, first: &Event, second: &Event) {
@@ -115,7 +115,7 @@ impl StoreFixture {
             self.commit(async |tx| {
                 let conn = tx.conn();
                 let leased =
-                    deliveries::lease(conn, (TARGET, DueKind::FirstAttempt), (time(220), time(221)), 9).await?;
+                    deliveries::lease(conn, (TARGET, DueDeliveryKind::FirstAttempt), (time(220), time(221)), 9).await?;
                 for delivery in &leased {
                     let attempt = Attempt { at: time(222), response: None, failure: None };
                     deliveries::record_attempt(conn, delivery, &attempt, state).await?;
@@ -135,14 +135,14 @@ impl StoreFixture {
             (DeliveryState::Delivered, None),
             (DeliveryState::Dead, None),
         ] {
-            assert_eq!(replay(all, status, 9).await, 0, "pending deliveries are not replayed");
+            assert_eq!(replay(all, status, 9).await, 0, "a pending delivery was replayed");
             assert_eq!(finish(state).await, 2);
             assert_eq!(replay(all, Some(DeliveryStatus::Pending), 9).await, 0);
-            assert_eq!(replay((second.at, first.id), status, 9).await, 1, "by time");
+            assert_eq!(replay((second.at, first.id), status, 9).await, 1, "the time selects one delivery");
             assert_eq!(finish(state).await, 1);
-            assert_eq!(replay((first.at, second.id), status, 9).await, 1, "by id");
+            assert_eq!(replay((first.at, second.id), status, 9).await, 1, "the id selects one delivery");
             assert_eq!(finish(state).await, 1);
-            assert_eq!(replay(all, status, 1).await, 1, "by limit");
+            assert_eq!(replay(all, status, 1).await, 1, "the limit selects one delivery");
             assert_eq!(replay(all, status, 9).await, 1);
         }
     }
@@ -157,7 +157,7 @@ impl StoreFixture {
         assert_eq!(
             stepped,
             Revision::new(before.number() + 8),
-            "the clock is behind: a step of 1 and its microseconds"
+            "if the clock is behind, the step is 1 plus the microseconds of the clock"
         );
         let now = Timestamp::from_micros(stepped.number());
         self.commit(async |tx| feed::advance_after_restore(tx.conn(), now).await).await;

@@ -77,8 +77,8 @@ impl StoreFixture {
         .await;
         let mut read = self.read().await;
         assert_eq!(feed::position(read.conn()).await.unwrap().floor, old);
-        let span = RevisionRange { since: Revision::default(), until: Revision::new(i64::MAX) };
-        let changes = feed::list_changes(read.conn(), span).await.unwrap();
+        let full_range = RevisionRange { since: Revision::default(), until: Revision::new(i64::MAX) };
+        let changes = feed::list_changes(read.conn(), full_range).await.unwrap();
         assert!(changes.iter().all(|change| change.revision == new) && changes.len() == CHANGES.len());
     }
 

@@ -230,7 +230,7 @@ impl StoreFixture {
             RoleRevocation { agent, service, role, name: name.clone(), at: time(7), reason: RevocationReason::Expired };
         let deleted =
             RoleRevocation { agent: other, at: time(40), reason: RevocationReason::RoleDeleted, ..expired.clone() };
-        let remove_assigned_role = async |tx: &mut crate::store::Write| {
+        let remove_assigned_role = async |tx: &mut crate::store::WriteTransaction| {
             assignments::upsert(tx.conn(), &assignment()).await?;
             let unlimited = Assignment { agent: other, expires_at: None, ..assignment() };
             assignments::upsert(tx.conn(), &unlimited).await?;

@@ -11,7 +11,7 @@ use crate::{
     },
     store::{
         conformance::StoreFixture,
-        deliveries::{self, DueKind, LeasedDelivery},
+        deliveries::{self, DueDeliveryKind, LeasedDelivery},
         outbox, webhook_targets,
     },
 };
@@ -166,19 +166,19 @@ impl StoreFixture {
         self.old_deliveries_are_deleted(&old, &new, &test).await;
     }
 
-    async fn lease(&self, kind: DueKind, now: Timestamp, until: Timestamp) -> Vec<LeasedDelivery> {
+    async fn lease(&self, kind: DueDeliveryKind, now: Timestamp, until: Timestamp) -> Vec<LeasedDelivery> {
         let target = (target().id, kind);
         self.commit(async |tx| deliveries::lease(tx.conn(), target, (now, until), 9).await).await
     }
 
     async fn attempts_return_what_was_written(&self, old: &Event, new: &Event) {
         let (now, until) = (time(115), time(116));
-        let leased = self.lease(DueKind::FirstAttempt, now, until).await;
+        let leased = self.lease(DueDeliveryKind::FirstAttempt, now, until).await;
         let [first, second] = &leased[..] else { panic!("{leased:?}") };
         assert_eq!([first.event, second.event], [old.id, new.id]);
-        assert_eq!((first.attempts, first.is_test, first.until, &first.body), (0, false, until, &old.body()));
-        assert!(self.lease(DueKind::FirstAttempt, now, until).await.is_empty());
-        assert!(self.lease(DueKind::Test, now, until).await[0].is_test);
+        assert_eq!((first.attempts, first.is_test, first.leased_until, &first.body), (0, false, until, &old.body()));
+        assert!(self.lease(DueDeliveryKind::FirstAttempt, now, until).await.is_empty());
+        assert!(self.lease(DueDeliveryKind::Test, now, until).await[0].is_test);
 
         let response = Some(ResponseExcerpt { status: 503, body: "a response".to_owned() });
         let failed = Attempt { at: time(117), response, failure: Some(AttemptFailure::Status) };
@@ -201,9 +201,9 @@ impl StoreFixture {
         );
         drop(read);
 
-        let leased = self.lease(DueKind::Retry, time(118), time(120)).await;
-        self.commit(async |tx| deliveries::release(tx.conn(), &leased[0], time(119)).await).await;
-        let leased = self.lease(DueKind::Retry, time(119), time(121)).await;
+        let leased = self.lease(DueDeliveryKind::Retry, time(118), time(120)).await;
+        self.commit(async |tx| deliveries::release_lease(tx.conn(), &leased[0], time(119)).await).await;
+        let leased = self.lease(DueDeliveryKind::Retry, time(119), time(121)).await;
         self.commit(async |tx| deliveries::record_attempt(tx.conn(), &leased[0], &failed, DeliveryState::Dead).await)
             .await;
         for (status, expected) in
@@ -252,8 +252,8 @@ impl StoreFixture {
         let (target, now) = (target(), time(123));
         let response = Some(ResponseExcerpt { status: 500, body: "a response".to_owned() });
         let failed = Attempt { at: now, response, failure: Some(AttemptFailure::Status) };
-        let dead = self.lease(DueKind::FirstAttempt, now, time(124)).await;
-        let delivered = self.lease(DueKind::Test, now, time(124)).await;
+        let dead = self.lease(DueDeliveryKind::FirstAttempt, now, time(124)).await;
+        let delivered = self.lease(DueDeliveryKind::Test, now, time(124)).await;
         self.commit(async |tx| {
             assert!(outbox::enqueue(tx.conn(), &event(4, now), time(6)).await?);
             deliveries::record_attempt(tx.conn(), &dead[0], &failed, DeliveryState::Dead).await?;

@@ -84,7 +84,7 @@ impl StreamModel {
             }
             (Ok(_), None) => return Err(TestCaseError::fail("an empty message was accepted")),
             (Ok(ViewUpdate::NoChange), Some(Message::Snapshot(_))) => {
-                prop_assert_eq!(state_snapshot(stream).0, before.0)
+                prop_assert_eq!(state_snapshot(stream).0, before.0);
             }
             (Ok(ViewUpdate::View(_)), Some(Message::Snapshot(page))) => {
                 prop_assert!(page.last && view_revision(stream) == page.revision);
