@@ -29,9 +29,10 @@ impl Placeholder {
 
 impl Placeholders {
     /// Sets the id for a placeholder. It replaces an earlier one. An id that a shell would not take as one word is ignored:
-    /// the hints are commands.
+    /// the hints are commands. The option of webhooks for all services may precede the id.
     pub fn set(&self, placeholder: Placeholder, id: &str) {
-        if !id.chars().all(|character| character.is_ascii_alphanumeric() || character == '_') {
+        let word = id.strip_prefix("--deployment ").unwrap_or(id);
+        if !word.chars().all(|character| character.is_ascii_alphanumeric() || character == '_') {
             return;
         }
         let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
