@@ -295,4 +295,20 @@ mod tests {
         assert!(is_same_url("https://host/path/", "https://host:443/path"));
         assert!(!is_same_url("invalid", "also invalid"));
     }
+
+    #[test]
+    fn load_refuses_a_signer_in_a_file_that_others_can_change() {
+        let directory = std::env::temp_dir().join(format!("countersign-profile-{}", std::process::id()));
+        let profiles = Profiles { directory: directory.clone() };
+        let profile = Profile { signer: Some("sign".to_owned()), ..Profile::default() };
+        profiles.save("p", &profile).unwrap();
+        assert_eq!(profiles.load("p").unwrap(), profile);
+        let path = profiles.path("p", "toml").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).unwrap();
+        assert!(matches!(profiles.load("p"), Err(ProfileError::Insecure { mode: 0o620, .. })));
+        profiles.save("p", &Profile { signer: None, ..profile }).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o620)).unwrap();
+        profiles.load("p").unwrap();
+        fs::remove_dir_all(directory).unwrap();
+    }
 }

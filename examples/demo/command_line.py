@@ -20,7 +20,7 @@ def log_in(stack: Stack) -> str:
     run_and_show(stack, "agent", "keygen")
     agent = run_and_show(stack, "agent", "register", "--email", "demo@example.com", "--name", "Demo agent")
     run_and_show(stack, "role", "create", "writer", "--permission", "write")
-    run_and_show(stack, "role", "assign", "writer")
+    run_and_show(stack, "role", "assign", "writer", agent)
     run(stack, "agent", "login")
     expect([agent, "writer"], upstream_identity(run(stack, "agent", "call", stack.envoy_url)), "agent and role")
     curl = f'curl -sSf -H "Authorization: Bearer $COUNTERSIGN_TOKEN" {stack.envoy_url}/'
@@ -46,7 +46,7 @@ def revoke_and_check(stack: Stack, agent: str) -> None:
     expect("401 token_revoked", denial.status_and_reason, "the revoked token")
     expect([agent, "writer"], upstream_identity(run(stack, "agent", "call", stack.envoy_url)), "after a new login")
 
-    run_and_show(stack, "role", "revoke", "writer")
+    run_and_show(stack, "role", "revoke", "writer", agent)
     expect_denied(stack, "403 no_role")
     run_and_show(stack, "role", "delete", "writer", "--yes")
     run_and_show(stack, "agent", "revoke", agent, "--yes")

@@ -113,6 +113,38 @@ pub struct AgentArg {
     agent_option: Option<String>,
 }
 
+/// The agent of a command that has no default: a positional argument, or the option `--agent` of older versions.
+#[derive(Args)]
+pub struct RequiredAgentArg {
+    /// The id of the agent
+    // An argument that is required may be missing if an argument that it conflicts with is present.
+    #[arg(
+        value_name = "AGENT",
+        required = true,
+        conflicts_with = "agent_option",
+        add = ArgValueCandidates::new(complete::agent_ids)
+    )]
+    agent: Option<String>,
+    #[arg(long = "agent", value_name = "AGENT", hide = true)]
+    agent_option: Option<String>,
+}
+
+impl RequiredAgentArg {
+    /// The id. It is also set for hints.
+    pub fn id(&self, context: &Context) -> Result<String, CliError> {
+        let id = self.agent.as_ref().or(self.agent_option.as_ref());
+        let id = id.cloned().ok_or_else(|| missing("the agent", "pass its id"))?;
+        checked_agent_id(context, id)
+    }
+}
+
+/// Checks the id of an agent, and sets it for hints.
+fn checked_agent_id(context: &Context, id: String) -> Result<String, CliError> {
+    let id = agent_id(id)?;
+    context.messages.placeholders.set(Placeholder::Agent, &id);
+    Ok(id)
+}
+
 impl AgentArg {
     /// The id on the command line; `None` if the default applies.
     pub fn id(&self) -> Option<&str> {
@@ -124,9 +156,7 @@ impl AgentArg {
         let id = self.id().map(str::to_owned).or_else(|| context.profile.agent.clone()).ok_or_else(|| {
             missing("the agent", "pass its id, or run `countersign agent register`, which saves it in the profile")
         })?;
-        let id = agent_id(id)?;
-        context.messages.placeholders.set(Placeholder::Agent, &id);
-        Ok(id)
+        checked_agent_id(context, id)
     }
 }
 
@@ -179,7 +209,7 @@ impl ManagerArgs {
             return Ok(key);
         }
         let next = "set COUNTERSIGN_SERVICE_KEY (`countersign key create --scope full` creates one) or COUNTERSIGN_HUMAN_TOKEN";
-        self.human.optional()?.ok_or_else(|| missing("credentials", next))
+        self.human.optional()?.ok_or_else(|| missing("an API key or the token of a human user", next))
     }
 }
 

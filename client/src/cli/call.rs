@@ -3,7 +3,7 @@
 use super::{
     CliError, CommandOutput,
     context::{Context, authority_error, read_file},
-    hints::hint_for_certificate_error,
+    hints::hint_for_tls_error,
     ids::redacted_argument,
     login::{LoginArgs, TokenPolicy, login},
 };
@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use std::{
     io::{IsTerminal, Read},
     net::IpAddr,
+    os::unix::fs::MetadataExt,
     path::PathBuf,
 };
 
@@ -66,6 +67,8 @@ struct Request {
     body: Option<Vec<u8>>,
     http: reqwest::Client,
     observer: Option<Observer>,
+    /// Whether `--service-ca` replaces the authorities of the system.
+    has_service_ca: bool,
 }
 
 /// Calls the service. If it refuses a stored token, logs in and calls it a second time.
@@ -94,15 +97,25 @@ fn output(response: Response) -> CommandOutput {
     let body =
         serde_json::from_slice(&response.body).unwrap_or_else(|_| json!(String::from_utf8_lossy(&response.body)));
     let json = json!({ "status": response.status, "headers": headers, "body": body });
-    CommandOutput::raw(with_line_end(response.body)).with_json(json).with_error(error)
+    let body = with_line_end(response.body, error.is_some());
+    CommandOutput::raw(body).with_json(json).with_error(error)
 }
 
-/// Adds a line end on a terminal, where the prompt of the shell would follow the body. In a pipe the body is unchanged.
-fn with_line_end(mut body: Vec<u8>) -> Vec<u8> {
-    if std::io::stdout().is_terminal() && body.last().is_some_and(|last| *last != b'\n') {
+/// Adds a line end on a terminal, where the prompt of the shell would follow the body, and between the body and an error
+/// in the same file or pipe. Otherwise the body is unchanged.
+fn with_line_end(mut body: Vec<u8>, error_follows: bool) -> Vec<u8> {
+    let is_followed = std::io::stdout().is_terminal() || (error_follows && is_one_stream());
+    if is_followed && body.last().is_some_and(|last| *last != b'\n') {
         body.push(b'\n');
     }
     body
+}
+
+/// Whether standard output and standard error are the same file or pipe.
+fn is_one_stream() -> bool {
+    let file = |path| std::fs::metadata(path).map(|data| (data.dev(), data.ino())).ok();
+    let output = file("/dev/stdout");
+    output.is_some() && output == file("/dev/stderr")
 }
 
 /// The error for a status of 400 or more, with its next step.
@@ -124,6 +137,7 @@ fn error_for_status(status: u16, reason: &str, requirement: &str) -> Option<CliE
         503 if !reason.is_empty() => {
             "the sidecar of the service cannot decide at the moment: try again; the log of countersign-ext-authz shows the cause"
         }
+        501 => "the service does not support the method; is the URL right?",
         500.. => "try again; the log of the service shows the cause",
         _ => "are the path, the method and the data right?",
     };
@@ -193,7 +207,8 @@ impl Request {
             None => http_client(None, timeout)?,
         };
         let body = args.data.as_deref().map(read_data).transpose()?;
-        Ok(Self { url, method, headers: parse_headers(&args.headers)?, body, http, observer: context.observer })
+        let (observer, has_service_ca) = (context.observer, args.service_ca.is_some());
+        Ok(Self { url, method, headers: parse_headers(&args.headers)?, body, http, observer, has_service_ca })
     }
 
     async fn send(&self, token: &SecretString) -> Result<Response, CliError> {
@@ -209,9 +224,12 @@ impl Request {
         }
         let unreachable = |error| {
             let cause = innermost(&error);
-            let trust = "pass the authority that signed the certificate of the service, with --service-ca FILE";
-            let next =
-                hint_for_certificate_error(&cause, trust).unwrap_or("is the service running, and is the URL right?");
+            let trust = if self.has_service_ca {
+                "no authority in the file of --service-ca signed the certificate of the service; is it the right file?"
+            } else {
+                "pass the authority that signed the certificate of the service, with --service-ca FILE"
+            };
+            let next = hint_for_tls_error(&cause, trust).unwrap_or("is the service running, and is the URL right?");
             let url = redacted_url(self.url.as_str());
             CliError::Unreachable(format!("cannot reach {url}: {cause}\nNext: {next}"))
         };

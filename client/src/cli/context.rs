@@ -5,6 +5,7 @@
 use super::{
     CliError, GlobalArgs, Messages, OutputFormat,
     args::{ServerArgs, ServiceArg},
+    hints::is_unknown_authority,
     ids::service_id,
     output::quoted,
     placeholders::Placeholder,
@@ -15,6 +16,7 @@ use countersign_client::{
 };
 use std::{
     path::{Path, PathBuf},
+    sync::OnceLock,
     time::Duration,
 };
 
@@ -32,6 +34,8 @@ pub struct Context {
     pub timeout: Duration,
     /// Reports each request, if `--verbose` is set.
     pub observer: Option<Observer>,
+    /// The file of authorities that a client uses.
+    loaded_authority: OnceLock<PathBuf>,
 }
 
 impl Context {
@@ -44,7 +48,7 @@ impl Context {
         if let Some(agent) = &profile.agent {
             messages.placeholders.set(Placeholder::Agent, agent);
         }
-        Ok(Self { profiles, name, profile, messages, timeout, observer })
+        Ok(Self { profiles, name, profile, messages, timeout, observer, loaded_authority: OnceLock::new() })
     }
 
     /// The format of the output.
@@ -63,6 +67,18 @@ impl Context {
         server.ca.clone().or_else(|| self.profile.ca.clone())
     }
 
+    /// Replaces the hint of an error about an unknown authority if the user has set a file of authorities: the file is wrong.
+    pub fn with_authority_hint(&self, error: CliError) -> CliError {
+        match (error, self.loaded_authority.get()) {
+            (CliError::Api(error), Some(path)) if is_unknown_authority(&error) => {
+                let text =
+                    "no authority in this file signed the certificate of the server; is it the file of this server?";
+                CliError::ApiWithHint { error, hint: format!("check {}: {text}", path.display()).into() }
+            }
+            (error, _) => error,
+        }
+    }
+
     /// A client of the control plane.
     pub fn api(&self, server: &ServerArgs) -> Result<Api, CliError> {
         let url = self.url(server)?;
@@ -73,8 +89,10 @@ impl Context {
                     Some(_) => "--ca (COUNTERSIGN_CA)".into(),
                     None => format!("profile {}: ca", self.name),
                 };
-                Api::new(&url, Some(&read_file(source(), &path)?))
-                    .map_err(|error| authority_error(error, source(), &path))?
+                let api = Api::new(&url, Some(&read_file(source(), &path)?))
+                    .map_err(|error| authority_error(error, source(), &path))?;
+                self.loaded_authority.get_or_init(|| path);
+                api
             }
         };
         let api = api.with_timeout(self.timeout);

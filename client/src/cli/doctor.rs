@@ -53,7 +53,7 @@ enum CheckResult {
     Ok(String),
     /// It works, but needs attention: the problem and the next step.
     Warning(String, String),
-    /// There is nothing to check.
+    /// There is nothing to check, or the check is impossible.
     Skipped(&'static str),
     Failed(CliError),
 }
@@ -79,11 +79,18 @@ impl From<ApiError> for CheckResult {
 
 type Check = (&'static str, CheckResult);
 
-/// Runs all checks. Without a connection, the checks that need one are left out.
+/// The checks that need a connection to the control plane, after that of the connection itself.
+const CHECKS_WITH_CONNECTION: [&str; 5] = ["clock", "signing keys", "agent", "service key", "human token"];
+const NOT_CHECKED: &str = "not checked, because the check of the control plane failed";
+
+/// Runs all checks. Without a connection, the checks that need one are reported as not checked.
 pub async fn run(context: &Context, args: DoctorArgs) -> Result<CommandOutput, CliError> {
     let mut checks = vec![("profile", check_profile(context))];
     match connect(context, &args.server).await {
-        Err(error) => checks.push(("control plane", error.into())),
+        Err(error) => {
+            checks.push(("control plane", error.into()));
+            checks.extend(CHECKS_WITH_CONNECTION.map(|check| (check, CheckResult::Skipped(NOT_CHECKED))));
+        }
         Ok((api, health)) => {
             checks.push(("control plane", check_health(&health)));
             checks.push(("clock", check_clock(&health)));
@@ -114,7 +121,7 @@ fn check_profile(context: &Context) -> CheckResult {
 
 async fn connect(context: &Context, server: &ServerArgs) -> Result<(Api, Health), CliError> {
     let api = context.api(server)?;
-    let health = api.health().await?;
+    let health = api.health().await.map_err(|error| context.with_authority_hint(error.into()))?;
     Ok((api, health))
 }
 

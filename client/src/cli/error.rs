@@ -39,6 +39,14 @@ pub enum CliError {
         /// The reason, such as `agent_suspended`; may be empty.
         reason: String,
     },
+    /// An object does not exist. The command found that out without an error of the API.
+    #[error("{message}")]
+    NotFound {
+        /// The error code that the API has for such an object.
+        code: &'static str,
+        /// The message.
+        message: String,
+    },
     /// A service did not answer.
     #[error("{0}")]
     Unreachable(String),
@@ -88,6 +96,11 @@ impl CliError {
         Self::Denied { message: message.into(), reason: reason.into() }
     }
 
+    /// An error for an object that does not exist, with the error code that the API has for it.
+    pub fn not_found(code: &'static str, message: impl Into<String>) -> Self {
+        Self::NotFound { code, message: message.into() }
+    }
+
     /// Replaces the hint of an API error if the error has this code.
     pub fn with_hint(error: ApiError, code: &str, hint: impl FnOnce() -> String) -> Self {
         match error {
@@ -107,10 +120,12 @@ impl CliError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Profile(ProfileError::Name(_)) | Self::Api(ApiError::Url(_)) => USAGE,
-            Self::Denied { .. } => DENIED,
+            Self::Denied { .. } | Self::NotFound { .. } => DENIED,
             Self::NotStarted { error, .. } if error.kind() == std::io::ErrorKind::NotFound => COMMAND_NOT_FOUND,
             Self::NotStarted { .. } => NOT_EXECUTABLE,
-            Self::Unreachable(_) | Self::Api(ApiError::Unreachable { .. }) => UNREACHABLE,
+            Self::Unreachable(_)
+            | Self::Api(ApiError::Unreachable { .. })
+            | Self::ApiWithHint { error: ApiError::Unreachable { .. }, .. } => UNREACHABLE,
             Self::Api(ApiError::Refused { status, code, .. })
             | Self::ApiWithHint { error: ApiError::Refused { status, code, .. }, .. } => exit_code_of(*status, code),
             Self::Failed(_)
@@ -170,6 +185,7 @@ impl CliError {
             {
                 code
             }
+            Self::NotFound { code, .. } => code,
             _ => match self.exit_code() {
                 USAGE => "USAGE",
                 DENIED => "DENIED",

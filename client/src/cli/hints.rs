@@ -7,6 +7,7 @@ use super::{
     usage::{argument_for_field, help_command},
 };
 use countersign_client::{ApiError, KeyError, ProfileError, api::innermost};
+use countersign_identity::ServiceId;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
@@ -24,6 +25,12 @@ pub fn for_error(error: &CliError) -> Option<Cow<'_, str>> {
         CliError::Api(ApiError::Refused { code, details, .. }) if code == "VALIDATION_ERROR" => {
             Some(hint_for_validation_error(&details.fields).into())
         }
+        CliError::Api(ApiError::Refused { reason: Some(reason), details, .. })
+            if reason == "not_yours"
+                && let Some(hint) = hint_for_other_service(&details.fields) =>
+        {
+            Some(hint.into())
+        }
         CliError::ApiWithHint { hint, .. } => Some(Cow::Borrowed(hint)),
         _ => fixed_hint(error).map(Cow::Borrowed),
     }
@@ -33,8 +40,19 @@ pub fn for_error(error: &CliError) -> Option<Cow<'_, str>> {
 fn hint_for_validation_error(details: &Map<String, Value>) -> String {
     let fields = details.get("fields").and_then(Value::as_object).into_iter().flatten();
     let arguments: Vec<_> = fields.filter_map(|(field, _)| argument_for_field(field)).collect();
-    let help = format!("`{}` shows the expected values", help_command());
-    if arguments.is_empty() { help } else { format!("correct {}; {help}", arguments.join(" and ")) }
+    if arguments.is_empty() {
+        return format!("`{}` shows the arguments", help_command());
+    }
+    format!("correct {}", arguments.join(" and "))
+}
+
+/// The hint for an API key of another service than the requested one. `None` if the credential is no API key.
+fn hint_for_other_service(details: &Map<String, Value>) -> Option<String> {
+    let service = |name| details.get(name)?.get("serviceId")?.as_str()?.parse::<ServiceId>().ok();
+    let (required, actual) = (service("required")?, service("actual")?);
+    (required != actual).then(|| {
+        format!("the API key belongs to {actual}: unset COUNTERSIGN_SERVICE_KEY, or set it to an API key of {required}")
+    })
 }
 
 fn fixed_hint(error: &CliError) -> Option<&'static str> {
@@ -46,10 +64,13 @@ fn fixed_hint(error: &CliError) -> Option<&'static str> {
         }
         CliError::Api(ApiError::Unreachable { url, error }) => {
             let trust = "pass the authority that signed its certificate, with --ca FILE or COUNTERSIGN_CA";
-            hint_for_certificate_error(&innermost(error), trust).or(Some(hint_for_unreachable(url, error.is_timeout())))
+            hint_for_tls_error(&innermost(error), trust).or(Some(hint_for_unreachable(url, error.is_timeout())))
         }
         CliError::Api(ApiError::Url(_)) => Some("set --server https://HOST:PORT or COUNTERSIGN_URL"),
-        CliError::Api(ApiError::Unreadable(_)) => Some("is --server (COUNTERSIGN_URL) that of a control plane?"),
+        CliError::Api(ApiError::Unreadable(_)) => Some(
+            "is --server (COUNTERSIGN_URL) that of a control plane? Use the port of the API (8443 by default), not the sync \
+             port (8444)",
+        ),
         CliError::Api(ApiError::Key(error)) | CliError::Key(error) => hint_for_key_error(error),
         CliError::NotStarted { .. } => Some("countersign agent exec -- CMD runs a program from PATH"),
         CliError::File { .. } => Some("is the path right?"),
@@ -62,6 +83,7 @@ fn fixed_hint(error: &CliError) -> Option<&'static str> {
         | CliError::Profile(_)
         | CliError::Usage(_)
         | CliError::Failed(_)
+        | CliError::NotFound { .. }
         | CliError::Unreachable(_) => None,
     }
 }
@@ -78,8 +100,19 @@ fn hint_for_unreachable(url: &str, timeout: bool) -> &'static str {
     }
 }
 
-/// The hint for an error of TLS about the certificate of a server. `trust` is the hint for an unknown authority.
-pub fn hint_for_certificate_error(cause: &str, trust: &'static str) -> Option<&'static str> {
+/// Whether the certificate of the control plane is signed by an authority that is not trusted.
+pub fn is_unknown_authority(error: &ApiError) -> bool {
+    let ApiError::Unreachable { error, .. } = error else { return false };
+    // The hint of no other error is empty.
+    hint_for_tls_error(&innermost(error), "").is_some_and(str::is_empty)
+}
+
+/// The hint for an error of TLS. `trust` is the hint for an unknown authority.
+pub fn hint_for_tls_error(cause: &str, trust: &'static str) -> Option<&'static str> {
+    // The first bytes of the response are no TLS record, as if a server answers in plain HTTP.
+    if cause.contains("InvalidContentType") {
+        return Some("the server does not speak TLS on this port: is the port in the URL right?");
+    }
     let problem = cause.strip_prefix("invalid peer certificate: ")?;
     let contains_one_of = |words: &[&str]| words.iter().any(|word| problem.contains(word));
     Some(if contains_one_of(&["UnknownIssuer", "BadSignature"]) {
@@ -164,7 +197,7 @@ mod tests {
     use rustls::{CertificateError, Error, pki_types::ServerName};
 
     #[test]
-    fn certificate_errors_have_a_hint_by_cause() {
+    fn tls_errors_have_a_hint_by_cause() {
         let expected = ServerName::try_from("host.example").unwrap();
         let name = CertificateError::NotValidForNameContext { expected, presented: vec!["other".into()] };
         for (error, expected) in [
@@ -177,9 +210,11 @@ mod tests {
             (CertificateError::Revoked, "right server"),
         ] {
             let cause = Error::InvalidCertificate(error).to_string();
-            let hint = hint_for_certificate_error(&cause, "--ca").unwrap();
+            let hint = hint_for_tls_error(&cause, "--ca").unwrap();
             assert!(hint.contains(expected), "{cause}: {hint}");
         }
-        assert_eq!(hint_for_certificate_error("Connection refused (os error 111)", "--ca"), None);
+        let plain = Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType).to_string();
+        assert!(hint_for_tls_error(&plain, "--ca").unwrap().contains("does not speak TLS"), "{plain}");
+        assert_eq!(hint_for_tls_error("Connection refused (os error 111)", "--ca"), None);
     }
 }

@@ -158,7 +158,7 @@ pub async fn run(arguments: Arguments, messages: &Messages) -> Result<CommandOut
         return complete::script(shell);
     }
     let context = context::Context::open(global, messages.clone())?;
-    match command {
+    let result = match command {
         Command::Agent(command) => agent::run(&context, command).await,
         Command::Token(command) => token::run(&context, command).await,
         Command::Service(command) => service::run(&context, command).await,
@@ -169,5 +169,6 @@ pub async fn run(arguments: Arguments, messages: &Messages) -> Result<CommandOut
         Command::SigningKey(command) => signing_key::run(&context, command).await,
         Command::Doctor(args) => doctor::run(&context, args).await,
         Command::Completions { .. } => Ok(CommandOutput::default()),
-    }
+    };
+    result.map_err(|error| context.with_authority_hint(error))
 }

@@ -2,7 +2,7 @@
 
 use super::{
     CliError, CommandOutput, OutputFormat,
-    args::{AgentArg, ManagerArgs},
+    args::{ManagerArgs, RequiredAgentArg},
     confirm::ConfirmArgs,
     context::Context,
     ids::{LONGEST_ID, redacted_argument},
@@ -83,7 +83,7 @@ pub struct AssignmentArgs {
     /// The name or id of the role
     role: String,
     #[command(flatten)]
-    agent: AgentArg,
+    agent: RequiredAgentArg,
 }
 
 #[derive(Args)]
@@ -188,7 +188,7 @@ struct Assignment {
 impl AssignmentArgs {
     async fn resolve(&self, context: &Context) -> Result<Assignment, CliError> {
         let (api, service) = (context.api(&self.manager.server)?, context.service(&self.manager.service)?);
-        let agent = self.agent.id_or_default(context)?;
+        let agent = self.agent.id(context)?;
         let role = find_role(&api, &self.manager, &service, &self.role).await?;
         Ok(Assignment { api, service, agent, role })
     }
@@ -203,7 +203,7 @@ pub async fn find_role(api: &Api, manager: &ManagerArgs, service: &str, role: &s
     let Role { role_id: id, name, .. } = roles.into_iter().find(|listed| listed.name == role).ok_or_else(|| {
         let next = "`countersign role list` shows the roles; `countersign role create` creates one";
         let shown = redacted_argument(role, LONGEST_ID);
-        CliError::denied(format!("the service has no role `{shown}`\nNext: {next}"), "")
+        CliError::not_found("ROLE_NOT_FOUND", format!("the service has no role `{shown}`\nNext: {next}"))
     })?;
     Ok(RoleRef { id, name: Some(name) })
 }

@@ -4,7 +4,7 @@ use super::CliError;
 use secrecy::{ExposeSecret, SecretString};
 use std::{
     fs::{File, OpenOptions},
-    io::Write,
+    io::{ErrorKind, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
@@ -20,7 +20,17 @@ impl SecretFile {
     /// Creates the file. An existing file is an error.
     pub fn create(path: &Path) -> Result<Self, CliError> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-        let file = file.map_err(|error| CliError::file("--out", path, error.to_string()))?;
+        let file = file.map_err(|error| {
+            let problem = match error.kind() {
+                ErrorKind::AlreadyExists => {
+                    let next = "no file is overwritten: use another path for --out";
+                    return CliError::Failed(format!("--out {}: the file exists\nNext: {next}", path.display()));
+                }
+                ErrorKind::NotFound => "its folder does not exist".to_owned(),
+                _ => error.to_string(),
+            };
+            CliError::file("--out", path, problem)
+        })?;
         Ok(Self { path: path.to_owned(), file, written: false })
     }
 

@@ -92,6 +92,12 @@ async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, Cl
     context.check_writable()?;
     let service = api.create_service(token, &name, !refuse_unbound).await?;
     let saved = context.update_profile(|profile| profile.service = Some(service.service_id.clone()));
+    if variable("COUNTERSIGN_SERVICE_KEY").is_some() {
+        context.messages.warning(
+            "COUNTERSIGN_SERVICE_KEY is set, but an API key is valid for its own service only: unset it, or set it to a key \
+             of the new service",
+        );
+    }
     let note = if saved.is_err() {
         "Pass its id with --service or COUNTERSIGN_SERVICE_ID to later commands."
     } else if variable("COUNTERSIGN_SERVICE_ID").is_some() {

@@ -5,10 +5,11 @@ use countersign_identity as identity;
 use jiff::{SignedDuration, Timestamp, civil::Date, tz::TimeZone};
 use std::time::Duration;
 
-/// A time, or a duration from now into the future.
+/// A time, or a duration from now into the future. The result is in whole seconds, as the control plane stores it.
 pub fn future_time(text: &str) -> Result<Timestamp, String> {
     let expected = "write a time as 2030-01-31T12:00:00Z or 2030-01-31, or a duration from now, such as 30m, 8h or 7d";
-    parse_time(text, Timestamp::checked_add).ok_or_else(|| expected.to_owned())
+    let time = parse_time(text, Timestamp::checked_add);
+    time.and_then(|time| Timestamp::from_second(time.as_second()).ok()).ok_or_else(|| expected.to_owned())
 }
 
 /// A time, or a duration before now.
@@ -92,6 +93,7 @@ mod tests {
         assert!((86_399..=86_400).contains(&day.as_secs()), "{day}");
         let day = past_time("0h").unwrap().duration_since(past_time("1d").unwrap());
         assert!((86_399..=86_400).contains(&day.as_secs().abs()), "{day}");
+        assert_eq!(future_time("5m").unwrap().subsec_nanosecond(), 0);
         let week = future_time("1w").unwrap().duration_since(future_time("7d").unwrap());
         assert!(week.as_secs().abs() <= 1, "{week}");
     }

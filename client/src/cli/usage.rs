@@ -5,13 +5,14 @@
 
 use super::{
     CliError, help,
-    ids::{LONGEST_ID, redacted_argument},
-    parse::arguments,
+    ids::{LONGEST_ID, agent_id, redacted_argument},
+    parse::{arguments, variable},
 };
 use clap::{
     Arg, Command,
     error::{ContextKind, ContextValue, ErrorKind},
 };
+use countersign_client::Profiles;
 
 /// No name of a command or a flag is longer. Tokens and keys are.
 const LONGEST_NAME: usize = 24;
@@ -113,6 +114,12 @@ fn next_step(error: &clap::Error, arguments: &[String]) -> String {
         let target = target.map(|target| format!("`{target}` is the URL of the receiver, ")).unwrap_or_default();
         return format!("{target}`--server` is the URL of the control plane");
     }
+    if let Some(option) = misplaced_option(error, &command) {
+        return format!("put `{option}` after the verb: countersign NOUN VERB {option} …");
+    }
+    if let Some(next) = next_for_missing_agent(error, name, arguments) {
+        return next;
+    }
     if let Some(suggestion) = suggestion(error) {
         return format!("did you mean `{suggestion}`? `{name} --help` lists the valid names");
     }
@@ -120,6 +127,44 @@ fn next_step(error: &clap::Error, arguments: &[String]) -> String {
         return "put `--` before the command: countersign agent exec -- CMD".to_owned();
     }
     format!("`{name} --help` shows what it accepts")
+}
+
+/// The unknown option, if it is before the verb: the selected command or a subcommand of it has an option of this name.
+fn misplaced_option<'a>(error: &'a clap::Error, command: &Command) -> Option<&'a str> {
+    let typed = text(error, ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument)?;
+    let option = typed.split('=').next()?;
+    let long = option.strip_prefix("--")?;
+    let has_option = |command: &Command| {
+        command.get_arguments().any(|argument| argument.get_long() == Some(long) && !argument.is_hide_set())
+    };
+    let subcommands = command.get_subcommands().flat_map(|noun| std::iter::once(noun).chain(noun.get_subcommands()));
+    std::iter::once(command).chain(subcommands).any(has_option).then_some(option)
+}
+
+/// The next step if a command on roles has no argument AGENT: the id of the profile's agent, for the user to decide.
+fn next_for_missing_agent(error: &clap::Error, name: &str, arguments: &[String]) -> Option<String> {
+    let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else { return None };
+    if error.kind() != ErrorKind::MissingRequiredArgument
+        || !name.starts_with("countersign role ")
+        || !missing.iter().any(|argument| argument == "<AGENT>")
+    {
+        return None;
+    }
+    let profile = profile_name(arguments);
+    let agent = Profiles::of_user().and_then(|profiles| profiles.load(&profile)).ok().and_then(|loaded| loaded.agent);
+    let agent = agent.and_then(|id| agent_id(id).ok());
+    Some(match agent {
+        Some(agent) => format!("pass the id of the agent as AGENT; the agent of the profile `{profile}` is {agent}"),
+        None => "pass the id of the agent as AGENT; `countersign agent register` prints the id".to_owned(),
+    })
+}
+
+/// The name of the profile that the arguments or the environment select.
+fn profile_name(arguments: &[String]) -> String {
+    let separate = arguments.windows(2).filter(|pair| pair[0] == "--profile").map(|pair| pair[1].clone());
+    let joined = arguments.iter().filter_map(|argument| argument.strip_prefix("--profile=").map(str::to_owned));
+    let selected = separate.chain(joined).next();
+    selected.or_else(|| variable("COUNTERSIGN_PROFILE")).unwrap_or_else(|| "default".to_owned())
 }
 
 /// A valid name that is similar to the typed one.

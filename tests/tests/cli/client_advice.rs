@@ -141,6 +141,8 @@ async fn empty_variables_count_as_not_set() {
         let (code, error) = shell.failure(&arguments);
         assert!(code == 2 && error.contains(&format!("{missing} is not set")), "{error}");
     }
+    let (code, error) = shell.failure(&["role", "list", "--service", control.service()]);
+    assert!(code == 2 && error.contains("an API key or the token of a human user is not set"), "{error}");
 }
 
 #[tokio::test]
@@ -157,12 +159,13 @@ async fn agent_show_works_without_service_key_and_control_plane() {
     assert!(shell.failure(&["agent", "show", "--human-token", "x"]).0 == 2, "the command has no such option");
     let other = shell.run(&["agent", "show", "agent_00000000000000000000000000"]);
     assert!(String::from_utf8(other.stderr).unwrap().contains("COUNTERSIGN_SERVICE_KEY"));
+    assert!(!String::from_utf8(other.stdout).unwrap().contains("profile"), "the profile has another agent");
 
     shell.export("COUNTERSIGN_SERVICE_ID", control.service());
     shell.export("COUNTERSIGN_SERVICE_KEY", control.key());
     assert_eq!(shell.json(&["agent", "show"])["status"], "active");
     let unknown = shell.run(&["agent", "show", "agent_00000000000000000000000000"]);
-    assert_eq!(unknown.status.code(), Some(3));
+    assert_eq!((unknown.status.code(), unknown.stdout), (Some(3), Vec::new()));
     control.kill();
     let output = shell.run(&["agent", "show"]);
     assert_eq!(output.status.code(), Some(4));
@@ -206,7 +209,7 @@ async fn every_error_has_a_next_step() {
         (2, &["agent", "call", "http://127.0.0.1:1/", "-X", "G T"], "-X PUT"),
         (3, &["agent", "login", "--server", &path], "path in --server"),
         (3, &["token", "verify", "a.b.c"], "token_malformed: "),
-        (2, &["role", "create", ""], "--help"),
+        (2, &["role", "create", ""], "\nNext: correct NAME"),
     ] {
         let (actual, error) = shell.failure(arguments);
         assert!(
@@ -216,8 +219,8 @@ async fn every_error_has_a_next_step() {
     }
     shell.stdout(&["role", "create", "reader"]);
     for (arguments, next) in [
-        (&["role", "assign", "reader"][..], "call"),
-        (&["role", "revoke", "reader"], "role list"),
+        (&["role", "assign", "reader", &agent][..], "call"),
+        (&["role", "revoke", "reader", &agent], "role list"),
         (&["agent", "suspend", &agent], &format!("reactivate {agent}")),
         (&["agent", "reactivate", &agent], "login"),
         (&["agent", "revoke", &agent, "--yes"], "keygen"),
@@ -236,7 +239,7 @@ async fn json_output_has_the_field_names_and_errors_of_the_api() {
     let agent = register(&shell);
     let role = shell.json(&["role", "create", "reader"]);
     assert_eq!(shell.json(&["role", "list"])[0]["roleId"], role["roleId"]);
-    let assigned = shell.json(&["role", "assign", "reader"]);
+    let assigned = shell.json(&["role", "assign", "reader", &agent]);
     assert_eq!((&assigned["agentId"], &assigned["roleId"]), (&json!(agent), &role["roleId"]));
     assert_eq!(assigned["serviceId"], control.service());
     let key = shell.json(&["key", "create", "--scope", "sync"]);
@@ -258,6 +261,8 @@ async fn json_output_has_the_field_names_and_errors_of_the_api() {
     assert_eq!((&usage["code"], &usage["reason"]), (&json!("USAGE"), &Value::Null));
     assert!(usage["next"].as_str().unwrap().contains("service list"), "{usage}");
     assert!(!usage["message"].as_str().unwrap().contains("Next"), "{usage}");
+    let unknown_role = error(&["role", "delete", "nosuch", "--yes"]);
+    assert_eq!((&unknown_role["code"], &unknown_role["reason"]), (&json!("ROLE_NOT_FOUND"), &Value::Null));
 }
 
 #[tokio::test]

@@ -36,7 +36,7 @@ async fn agent_calls_a_service_through_envoy_with_its_profile_only() {
     let mut shell = Shell::with_env(&environment.control, &ALL);
     let agent = register(&shell);
     shell.stdout(&["role", "create", "reader", "--permission", "read", "--permission", "list"]);
-    shell.stdout(&["role", "assign", "reader"]);
+    shell.stdout(&["role", "assign", "reader", &agent]);
 
     // From here on the command has only the profile.
     for name in ALL {
@@ -56,6 +56,12 @@ async fn agent_calls_a_service_through_envoy_with_its_profile_only() {
     let (code, error) = shell.failure(&["agent", "call", &format!("{}/admin", environment.envoy.listener.url)]);
     assert_eq!(code, 3, "{error}");
     assert!(error.contains("403 permission_missing") && error.contains("\nNext: "), "{error}");
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut command = shell.command(&["agent", "call", &format!("{}/admin", environment.envoy.listener.url)]);
+    command.stdout(writer.try_clone().unwrap()).stderr(writer).status().unwrap();
+    drop(command);
+    let shown = std::io::read_to_string(reader).unwrap();
+    assert!(shown.contains("\ncountersign: the service answered 403"), "the error begins a line: {shown}");
     assert_eq!(shell.failure(&["agent", "call", "http://127.0.0.1:1/"]).0, 4);
     assert_eq!(shell.failure(&["agent", "call", "http://192.0.2.1/"]).0, 2, "no token over plain HTTP");
 }
@@ -66,7 +72,7 @@ async fn agent_call_logs_in_again_if_its_token_was_revoked() {
     let shell = Shell::with_env(&environment.control, &ALL);
     let agent = register(&shell);
     shell.stdout(&["role", "create", "reader"]);
-    shell.stdout(&["role", "assign", "reader"]);
+    shell.stdout(&["role", "assign", "reader", &agent]);
     let before = shell.stdout(&["agent", "login"]);
     shell.stdout(&["agent", "suspend", &agent]);
     assert_eq!(shell.failure(&["agent", "login"]).0, 3);
@@ -229,12 +235,12 @@ async fn human_user_manages_a_service_its_keys_and_roles() {
     assert_eq!((&assigned["assigned"], &assigned["roleId"]), (&json!(true), &role["roleId"]));
     let token = shell.stdout(&["agent", "login", "--service", &service]);
     assert_eq!(claim(&token, "roles"), json!(["clerk"]));
-    let revoke = ["role", "revoke", role["roleId"].as_str().unwrap()];
+    let revoke = ["role", "revoke", role["roleId"].as_str().unwrap(), &agent];
     assert_eq!(shell.json(&revoke)["revoked"], true);
     assert_eq!(shell.json(&revoke)["revoked"], false);
     assert!(shell.stdout(&revoke).ends_with("did not hold it"));
-    assert_eq!(shell.failure(&["role", "assign", "unknown"]).0, 3);
-    assert_eq!(shell.failure(&["role", "assign", "clerk", "--expires", "soon"]).0, 2);
+    assert_eq!(shell.failure(&["role", "assign", "unknown", &agent]).0, 3);
+    assert_eq!(shell.failure(&["role", "assign", "clerk", &agent, "--expires", "soon"]).0, 2);
     assert_eq!(shell.failure(&["role", "create", "clerk"]).0, 1, "a role of that name exists");
     assert_eq!(shell.failure(&["role", "create", "a,b", "--permission", "a,b"]).0, 2, "the name is invalid");
 

@@ -244,7 +244,10 @@ async fn files_with_secrets_are_private() {
     assert!(code == 0 && printed == shell.json(&["key", "list"])[0]["keyId"] && error.contains(&out), "{error}");
     let key = fs::read_to_string(&out).unwrap();
     assert!(mode(&out) == 0o600 && key.starts_with("svc_sk_") && key.ends_with('\n'));
-    assert_eq!(shell.failure(&create).0, 1, "no file is overwritten");
+    let (code, error) = shell.failure(&create);
+    assert!(code == 1 && error.contains("the file exists\nNext: no file is overwritten"), "{error}");
+    let (code, error) = shell.failure(&["key", "create", "--scope", "full", "--out", "/nowhere/key"]);
+    assert!(code == 1 && error.contains("--out /nowhere/key: its folder does not exist"), "{error}");
     assert_eq!(fs::read_to_string(&out).unwrap(), key);
     let (code, printed, error) = on_full_disk(&shell, &[&create[..5], &["another.key"]].concat());
     assert!(code == 1 && printed.starts_with("svc_sk_") && error.contains("--out another.key: "), "{error}");

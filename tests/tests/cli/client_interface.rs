@@ -192,9 +192,20 @@ async fn agent_is_a_positional_argument_and_the_old_option_works() {
     assert!(shell.stdout(&["agent", "login", &agent]).contains('.'));
     assert!(shell.stdout(&["agent", "exec", &agent, "--", "printenv", "COUNTERSIGN_TOKEN"]).contains('.'));
     assert_eq!(shell.failure(&["role", "assign", "reader", &agent, "--agent", &agent]).0, 2);
-    for command in [&["role", "assign"][..], &["role", "revoke"], &["agent", "login"], &["agent", "call"]] {
+    for (command, argument) in [
+        (&["role", "assign"][..], "<AGENT>"),
+        (&["role", "revoke"], "<AGENT>"),
+        (&["agent", "login"], "[AGENT]"),
+        (&["agent", "call"], "[AGENT]"),
+    ] {
         let help = shell.stdout(&[command, &["--help"]].concat());
-        assert!(help.contains("[AGENT]") && !help.contains("--agent"), "{help}");
+        assert!(help.contains(argument) && !help.contains("--agent"), "{help}");
+    }
+    for verb in ["assign", "revoke"] {
+        let (code, error) = shell.failure(&["role", verb, "reader"]);
+        assert!(code == 2 && error.contains("<AGENT>") && error.contains(&agent), "{error}");
+        let (code, error) = shell.failure(&["--profile", "other", "role", verb, "reader"]);
+        assert!(code == 2 && error.contains("\nNext: pass the id") && !error.contains(&agent), "{error}");
     }
 }
 
@@ -232,6 +243,9 @@ async fn times_are_durations_or_rfc_3339() {
     let shell = Shell::with_env(&control, &ALL);
     let agent = register(&shell);
     shell.stdout(&["role", "create", "reader"]);
+    let assigned = shell.json(&["role", "assign", "reader", &agent, "--expires", "5m"]);
+    let stored = shell.json(&["agent", "list"])[0]["roles"][0]["expiresAt"].clone();
+    assert_eq!(assigned["expiresAt"], stored, "the printed expiry is the stored one");
     for (option, value) in [("--expires", "8h"), ("--expires-at", "2w"), ("--expires", "2100-01-31T12:00:00Z")] {
         let assigned = shell.json(&["role", "assign", "reader", &agent, option, value]);
         assert!(assigned["expiresAt"].as_str().unwrap().ends_with('Z'), "{assigned}");

@@ -47,7 +47,7 @@ fn usage_errors_have_the_form_of_other_errors_and_a_usage_line() {
         (&["role", "lst"], "countersign role [OPTIONS] <COMMAND>"),
         (
             &["--profile", "agent", "role", "assign", "reader", "--bogus"],
-            "countersign role assign [OPTIONS] <ROLE> [AGENT]",
+            "countersign role assign [OPTIONS] <ROLE> <AGENT>",
         ),
         (&["audit", "list", "--since", "soon"], "countersign audit list [OPTIONS]"),
         (&["role", "list", "--service", "x"], "countersign role list [OPTIONS]"),
@@ -63,6 +63,18 @@ fn usage_errors_have_the_form_of_other_errors_and_a_usage_line() {
         assert!(json["error"]["next"].is_string(), "{json}");
         let (_, quiet) = shell.failure(&[arguments, &["--quiet"]].concat());
         assert!(!quiet.contains("Usage") && !quiet.contains("Next"), "{quiet}");
+    }
+}
+
+#[test]
+fn options_before_the_verb_have_a_hint() {
+    for arguments in [
+        &["--server", "https://localhost:8443", "role", "list"][..],
+        &["--server=https://localhost:8443", "role", "list"],
+        &["role", "--server", "https://localhost:8443", "list"],
+    ] {
+        let (code, error) = Shell::new().failure(arguments);
+        assert!(code == 2 && error.contains("put `--server` after the verb"), "{arguments:?}: {error}");
     }
 }
 
@@ -106,13 +118,13 @@ async fn validation_errors_name_the_arguments() {
     shell.stdout(&["role", "create", "reader"]);
     let webhook = shell.stdout(&["webhook", "create", "http://127.0.0.1:9999/", "--out", "secret"]);
     for (arguments, named) in [
-        (&["role", "assign", "reader", &agent, "--expires", "2000-01-01T00:00:00Z"][..], "correct --expires; "),
-        (&["role", "create", "", "--permission", ""], "correct NAME and --permission; "),
-        (&["webhook", "create", "http://receiver.example/"], "correct URL; "),
-        (&["webhook", "change", &webhook, "--target", "nonsense"], "correct --target; "),
+        (&["role", "assign", "reader", &agent, "--expires", "2000-01-01T00:00:00Z"][..], "correct --expires"),
+        (&["role", "create", "", "--permission", ""], "correct NAME and --permission"),
+        (&["webhook", "create", "http://receiver.example/"], "correct URL"),
+        (&["webhook", "change", &webhook, "--target", "nonsense"], "correct --target"),
     ] {
         let (code, error) = shell.failure(arguments);
-        assert!(code == 2 && error.contains(&format!("\nNext: {named}")), "{arguments:?}: {error}");
+        assert!(code == 2 && error.trim_end().ends_with(&format!("\nNext: {named}")), "{arguments:?}: {error}");
     }
 }
 
@@ -143,4 +155,22 @@ fn help_groups_the_commands_and_has_examples() {
     {
         assert!(help.contains(text), "{text}: {help}");
     }
+}
+
+#[tokio::test]
+async fn api_keys_of_another_service_have_a_hint() {
+    let control = ControlPlane::start().await;
+    let mut shell = Shell::with_env(&control, &["URL", "CA", "SERVICE_KEY", "HUMAN_TOKEN"]);
+    let created = shell.run(&["service", "create", "Shop"]);
+    let warning = String::from_utf8(created.stderr).unwrap();
+    assert!(warning.contains("warning: COUNTERSIGN_SERVICE_KEY is set"), "{warning}");
+    let service = String::from_utf8(created.stdout).unwrap().trim().to_owned();
+    let (code, error) = shell.failure(&["role", "list"]);
+    let expected = format!(
+        "\nNext: the API key belongs to {}: unset COUNTERSIGN_SERVICE_KEY, or set it to an API key of {service}",
+        control.service()
+    );
+    assert!(code == 3 && error.contains(&expected), "{error}");
+    shell.unset("COUNTERSIGN_SERVICE_KEY");
+    assert_eq!(shell.stdout(&["role", "list"]).lines().count(), 1);
 }

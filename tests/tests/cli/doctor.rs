@@ -79,12 +79,20 @@ async fn failed_checks_have_a_next_step() {
     let another = ControlPlane::start().await;
     shell.export("COUNTERSIGN_CA", &another.env["CA"]);
     assert_eq!(statuses(&shell).1, Some(4), "a server with an untrusted certificate is unreachable");
+    for arguments in [["doctor"].as_slice(), &["agent", "login"]] {
+        let (code, error) = shell.failure(&[arguments, &["--service", control.service()]].concat());
+        let expected = format!("check {}: no authority in this file signed", another.env["CA"]);
+        assert!(code == 4 && error.contains(&expected), "{arguments:?}: {error}");
+    }
     control.kill();
     shell.export("COUNTERSIGN_CA", &control.env["CA"]);
     let output = shell.run(&["-o", "json", "doctor"]);
     let checks: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((checks.len(), &checks[1]["status"], output.status.code()), (2, &json!("failed"), Some(4)));
+    assert_eq!((checks.len(), &checks[1]["status"], output.status.code()), (7, &json!("failed"), Some(4)));
     assert!(checks[1]["next"].as_str().unwrap().contains("COUNTERSIGN_URL"), "{checks:?}");
+    for check in &checks[2..] {
+        assert!(check["status"] == "-" && check["message"].as_str().unwrap().starts_with("not checked"), "{check}");
+    }
 }
 
 #[tokio::test]

@@ -27,12 +27,14 @@ pub struct ShowArgs {
 
 type Fields = Vec<(&'static str, Value)>;
 
-/// Shows an agent. If the request fails, the fields of the profile are shown nevertheless.
+/// Shows an agent. If the request fails, the fields of the profile are shown nevertheless, if the agent is that of the
+/// profile.
 pub async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, CliError> {
     let agent = args.agent.id_or_default(context)?;
-    let mut fields = vec![("profile", json!(context.name)), ("agentId", json!(agent))];
+    let mut fields = vec![("agentId", json!(agent))];
     let is_profile_agent = context.profile.agent.as_ref() == Some(&agent);
     if is_profile_agent {
+        fields.insert(0, ("profile", json!(context.name)));
         fields.extend(profile_fields(context, &agent)?);
     }
     let (mut note, mut error) = ("", None);
@@ -45,8 +47,8 @@ pub async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, Cl
             note = "Set COUNTERSIGN_SERVICE_ID and COUNTERSIGN_SERVICE_KEY to show its name, status and trust score.";
         }
         Ok(None) => {}
-        Err(usage @ CliError::Usage(_)) => return Err(usage),
-        Err(other) => error = Some(other),
+        Err(failure) if !is_profile_agent || matches!(failure, CliError::Usage(_)) => return Err(failure),
+        Err(failure) => error = Some(context.with_authority_hint(failure)),
     }
     let rows = fields.iter().map(|(name, value)| ((*name).to_owned(), value_text(value))).collect::<Vec<_>>();
     let json: serde_json::Map<_, _> = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
