@@ -16,7 +16,7 @@ pub const MAX_ROLE_NAME_BYTES: usize = 2048;
 /// A role of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Role {
-    /// Name, permissions and the revision of its creation.
+    /// The id, name and permissions of the role, and the revision at which it was created.
     pub definition: RoleDefinition,
     /// Service that defines the role.
     pub service: ServiceId,

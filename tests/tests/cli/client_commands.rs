@@ -83,6 +83,9 @@ async fn agent_call_logs_in_again_if_its_token_was_revoked() {
     eventually("the revocation arrives", refused, || environment.sidecar.log()).await;
     shell.stdout(&["agent", "call", &environment.envoy.listener.url]);
     assert_ne!(stored_tokens(&shell)["access_token"], json!(before));
+    let mut command = shell.command(&["agent", "call", &environment.envoy.listener.url]);
+    let status = command.env("HTTP_PROXY", "http://127.0.0.1:1").env("http_proxy", "http://127.0.0.1:1").status();
+    assert!(status.unwrap().success(), "a request to this machine goes to no proxy");
 }
 
 #[tokio::test]
