@@ -1,5 +1,7 @@
 //! Starts the control plane binary with `--dev` on free ports, in its own folder, and calls its API.
 
+mod shared;
+
 use crate::{
     engines::{self, DatabaseLease},
     http::{HttpClient, HttpResponse},
@@ -11,10 +13,9 @@ use std::{
     collections::HashMap,
     path::Path,
     process::{Command, Output},
-    sync::{Arc, Weak},
+    sync::Arc,
 };
 use tempfile::TempDir;
-use tokio::sync::Mutex;
 
 /// The master key that replicas share.
 pub const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
@@ -38,41 +39,10 @@ struct Server {
     _database: Option<DatabaseLease>,
 }
 
-/// The server of [`ControlPlane::shared`], with the fields of [`ControlPlane`] that the tests copy.
-struct SharedServer {
-    server: Weak<Server>,
-    env: HashMap<String, String>,
-    settings: Vec<String>,
-}
-
-static SHARED: Mutex<Option<SharedServer>> = Mutex::const_new(None);
-
 impl ControlPlane {
     /// Starts with the defaults of `--dev` and without rate limits.
     pub async fn start() -> Self {
         Self::start_with(&[]).await
-    }
-
-    /// A control plane that tests of this binary share while they run at the same time. It stops when the last of them
-    /// ends. Each test gets a new service, which [`Self::service`] and [`Self::key`] return, and must not change what other
-    /// services can see.
-    pub async fn shared() -> Self {
-        let mut slot = SHARED.lock().await;
-        let running = slot.as_ref().and_then(|shared| Some((shared.server.upgrade()?, shared)));
-        let mut control = if let Some((server, SharedServer { env, settings, .. })) = running {
-            let authority = std::fs::read(&env["CA"]).expect("the CA file exists");
-            let api = HttpClient::trusting(env["URL"].clone(), &authority);
-            Self { server, env: env.clone(), api, settings: settings.clone() }
-        } else {
-            let control = Self::start().await;
-            let (server, env) = (Arc::downgrade(&control.server), control.env.clone());
-            *slot = Some(SharedServer { server, env, settings: control.settings.clone() });
-            control
-        };
-        drop(slot);
-        let (service, key) = control.create_service(json!({ "name": "test" })).await;
-        control.env.extend([("SERVICE_ID".to_owned(), service), ("SERVICE_KEY".to_owned(), key)]);
-        control
     }
 
     /// Starts with settings such as `tokens.access_seconds=5`, and without rate limits.
@@ -360,15 +330,6 @@ pub fn replica_settings(database: &str) -> [String; 3] {
         format!("secrets.master_key={MASTER_KEY}"),
         "public_url=https://replicas.test".to_owned(),
     ]
-}
-
-impl Drop for ControlPlane {
-    /// Prints the log of a shared server if the test panics, because the server may continue to run for other tests.
-    fn drop(&mut self) {
-        if std::thread::panicking() && Arc::strong_count(&self.server) > 1 {
-            self.server.process.print_last_lines();
-        }
-    }
 }
 
 fn launch<'a>(folder: &Path, settings: impl Iterator<Item = &'a String>) -> Process {

@@ -5,7 +5,7 @@ use super::{
     args::{HumanArgs, ServiceArg},
     complete,
     context::Context,
-    ids::agent_id,
+    ids::{agent_id, no_secret},
     table::{Column, Table, id_with_name},
     time::past_time,
 };
@@ -48,7 +48,7 @@ pub struct ListArgs {
     #[arg(long, value_name = "AGENT", add = ArgValueCandidates::new(complete::agent_ids))]
     agent: Option<String>,
     /// Entries of this action, such as role.assigned
-    #[arg(long, alias = "act", add = ArgValueCandidates::new(complete::audit_actions))]
+    #[arg(long, alias = "act", value_parser = no_secret, add = ArgValueCandidates::new(complete::audit_actions))]
     action: Option<String>,
     /// Entries since this time: 2030-01-31T12:00:00Z, 2030-01-31, or 5m, 8h or 7d ago
     #[arg(long, value_name = "TIME", value_parser = past_time)]

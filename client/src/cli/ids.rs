@@ -17,6 +17,11 @@ pub fn redacted_argument(argument: &str, longest: usize) -> &str {
     if begins_like_secret(argument) || argument.chars().count() > longest { "…" } else { argument }
 }
 
+/// Refuses text that begins like a secret, for values that are stored or become part of a URL.
+pub fn no_secret(text: &str) -> Result<String, String> {
+    if begins_like_secret(text) { Err("it begins like a secret".to_owned()) } else { Ok(text.to_owned()) }
+}
+
 /// Checks the id of an agent.
 pub fn agent_id(text: String) -> Result<String, CliError> {
     let valid = text.parse::<AgentId>().is_ok();

@@ -5,7 +5,7 @@ use super::{
     args::{ManagerArgs, RequiredAgentArg},
     confirm::ConfirmArgs,
     context::Context,
-    ids::{LONGEST_ID, redacted_argument},
+    ids::{LONGEST_ID, no_secret, redacted_argument},
     output::quoted,
     table::{Column, Table, details, id_with_name},
     time::future_time,
@@ -57,6 +57,7 @@ pub struct CreateArgs {
     #[command(flatten)]
     manager: ManagerArgs,
     /// The name, unique at the service; it cannot be changed
+    #[arg(value_parser = no_secret)]
     name: String,
     /// A permission that the role grants; can be repeated
     #[arg(long = "permission", value_name = "PERMISSION")]
