@@ -6,7 +6,8 @@ cd "$(dirname "$0")/.."
 helm=.tools/bin/helm
 # Uses no cluster and no settings of the user, so that the result is the same on every machine.
 export HELM_NAMESPACE=default KUBECONFIG=/dev/null
-# Set explicitly, because a helm that `go install` built assumes a very old version of Kubernetes.
+# The version of Kubernetes is set explicitly, because a helm that `go install` built assumes a very old version of
+# Kubernetes.
 kubernetes=(--kube-version 1.30.0)
 
 main() {

@@ -30,7 +30,7 @@ check_python() {
     if ! python=$("$here/find-python.sh"); then
         packages+=(python3 python3-venv)
     elif ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-        # Debian has a separate package for these Python modules.
+        # Debian has a separate package for the Python modules `venv` and `ensurepip`.
         packages+=(python3-venv)
     fi
 }

@@ -53,7 +53,8 @@ install_test_tools() {
     install_prometheus
 }
 
-# Installs the packages of tests/clients/typescript. Its package-lock.json locks their versions and hashes.
+# Installs the packages of tests/clients/typescript. The file package-lock.json in that folder locks the versions and
+# hashes of the packages.
 install_npm_packages() {
     local from="$here/../tests/clients/typescript" to="$tools/npm" stamp
     stamp="$to/.$(sha256sum "$from/package-lock.json" | cut -d ' ' -f 1)"
@@ -151,7 +152,8 @@ download() {
 install_cargo_deny() {
     ! has_version "$CARGO_DENY" "$tools/bin/cargo-deny" --version || return 0
     echo "building cargo-deny $CARGO_DENY (only the first time; takes a minute or two)"
-    # A debug build, because cargo-deny runs for only a second, and an optimized build takes minutes longer.
+    # Builds cargo-deny as a debug build, because cargo-deny runs for only a second, and an optimized build takes
+    # minutes longer.
     CARGO_PROFILE_DEV_DEBUG=0 cargo install cargo-deny --version "$CARGO_DENY" --locked --debug --force --quiet \
         --root "$tools" --target-dir "$tools/build"
     rm -rf "$tools/build"
@@ -169,7 +171,7 @@ install_helm() {
 install_mdbook() {
     ! has_version "v$MDBOOK" "$tools/bin/mdbook" --version || return 0
     echo "building mdbook $MDBOOK (only the first time; takes a minute or two)"
-    # The web server and the file watcher are disabled, because they have most of the dependencies.
+    # The web server and the file watcher of mdbook are disabled, because they have most of the dependencies.
     CARGO_PROFILE_DEV_DEBUG=0 cargo install mdbook --version "$MDBOOK" --locked --debug --force --quiet \
         --no-default-features --features search --root "$tools" --target-dir "$tools/build-docs"
     rm -rf "$tools/build-docs"
@@ -182,7 +184,7 @@ install_requirements() {
     create_venv
     [ ! -e "$stamp" ] || return 0
     echo "installing $(basename "$file") into .tools/venv (only the first time)"
-    # Only wheels, so that the installation compiles nothing and executes no code of a package.
+    # Installs only wheels, so that the installation compiles nothing and executes no code of a package.
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
         --require-hashes --only-binary :all: -r "$file"
     rm -f "$venv/.$1-"*

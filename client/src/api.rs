@@ -81,7 +81,8 @@ impl Api {
         self.send(request).await
     }
 
-    /// Sends a request and parses the body of a 2xx response. Other responses become [`ApiError::Refused`].
+    /// Sends a request and parses the body of a 2xx response. A response with another status becomes
+    /// [`ApiError::Refused`].
     async fn send<T: DeserializeOwned>(&self, request: reqwest::RequestBuilder) -> Result<T, ApiError> {
         let response = self.execute(request).await?;
         let url = || redacted_url(self.url.as_str());
@@ -112,7 +113,8 @@ pub fn http_client(
     authority: Option<&[u8]>,
     configure: impl FnOnce(reqwest::ClientBuilder) -> reqwest::ClientBuilder,
 ) -> Result<reqwest::Client, ApiError> {
-    // The cryptographic provider of rustls can be installed once per process. Later attempts fail, which is harmless.
+    // The cryptographic provider of rustls can be installed once per process. Later attempts to install the provider
+    // fail, which is harmless.
     let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let mut http = reqwest::Client::builder()
         // If the client followed a redirect, it would send signatures and tokens to the host in the redirect.
@@ -122,7 +124,8 @@ pub fn http_client(
         let no_certificate =
             || ApiError::Authority("the file contains no PEM certificate (`-----BEGIN CERTIFICATE-----`)".into());
         let certificates = reqwest::Certificate::from_pem_bundle(pem).map_err(|_| no_certificate())?;
-        // With an empty list, the client would refuse every server, and the error would not mention the list.
+        // With an empty list of certificates, the client would refuse every server, and the error would not mention the
+        // list.
         if certificates.is_empty() {
             return Err(no_certificate());
         }

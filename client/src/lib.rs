@@ -1,8 +1,8 @@
 //! Client library for Countersign: agent keys, login, and the API requests of services, human users and administrators.
 //!
-//! Depends on the HTTP API of the control plane. The command `countersign` depends on this library. Invariant: a
-//! private key never leaves [`key::PrivateKey`] or the external [`signer::SignerCommand`], and `Debug` prints no
-//! secret.
+//! The library depends on the HTTP API of the control plane. The command `countersign` depends on this library.
+//! Invariant: a private key never leaves [`key::PrivateKey`] or the external [`signer::SignerCommand`], and `Debug`
+//! prints no secret.
 //!
 //! [`key`] and [`signer`] sign challenges. [`api`] has one method per request. [`session`] refreshes tokens.
 //! [`profile`] stores settings and tokens between processes. [`webhook`] verifies webhook requests at a service.

@@ -6,7 +6,7 @@ use cli::{Arguments, CommandOutput, Messages, OutputFormat};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // Called before a second thread exists, because it changes environment variables.
+    // The completion is called before a second thread exists, because it changes environment variables.
     cli::complete_from_environment();
     match cli::parse() {
         Ok(arguments) => run(arguments),
@@ -23,7 +23,8 @@ async fn run(arguments: Arguments) -> ExitCode {
     }
 }
 
-/// Prints the data on standard output, then the note and the errors on standard error. Returns the exit code.
+/// Prints the data on standard output, then the note and the errors on standard error. Returns the exit code of the
+/// program.
 fn finish(output: &CommandOutput, messages: &Messages) -> ExitCode {
     let printed = output.print(messages.format());
     let failed = printed.is_err() || output.error.is_some();

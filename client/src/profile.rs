@@ -38,7 +38,7 @@ pub enum ProfileError {
         /// The error of the operating system.
         error: io::Error,
     },
-    /// Other users can change the file, which contains a command.
+    /// The file of a profile, which contains a command, can be changed by other users.
     #[error("other users can change {path} (mode {mode:04o}), which contains the command of a signer: chmod 600 it")]
     Insecure {
         /// The path of the file.
@@ -84,7 +84,8 @@ pub struct Profiles {
     directory: PathBuf,
 }
 
-/// The control plane, agent and audience of stored tokens. Tokens with another subject are not used.
+/// The control plane, agent and audience of stored tokens. Tokens of another control plane, agent or audience are not
+/// used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenSubject {
     /// The URL of the control plane.
@@ -96,7 +97,8 @@ pub struct TokenSubject {
 }
 
 impl TokenSubject {
-    /// Whether both subjects are the same. Ignores different spellings of the URL.
+    /// Whether both subjects are the same. Treats URLs that differ only in the case of the host, a default port or a
+    /// trailing slash as equal.
     pub fn matches(&self, other: &Self) -> bool {
         let Self { url, agent, audience } = other;
         self.agent == *agent && self.audience == *audience && is_same_url(&self.url, url)
@@ -131,8 +133,8 @@ impl Profiles {
         }
     }
 
-    /// Reads a profile. Returns an empty profile if it does not exist. Refuses a profile with a signer if other users can
-    /// change it.
+    /// Reads a profile. Returns an empty profile if the profile does not exist. Refuses a profile with a signer if
+    /// other users can change the profile.
     pub fn load(&self, name: &str) -> Result<Profile, ProfileError> {
         let path = self.path(name, "toml")?;
         let Some(text) = read(&path)? else { return Ok(Profile::default()) };
@@ -153,8 +155,8 @@ impl Profiles {
         self.write(&path, &text)
     }
 
-    /// Reads the stored tokens of this subject. Returns `None` also if the file is malformed, because a login replaces
-    /// it.
+    /// Reads the stored tokens of this subject. Returns `None` also if the file of tokens is malformed, because a login
+    /// replaces the file.
     pub fn tokens(&self, name: &str, subject: &TokenSubject) -> Result<Option<SessionTokens>, ProfileError> {
         let Some(text) = read(&self.path(name, "tokens.json")?)?.map(SecretString::from) else { return Ok(None) };
         let stored: Option<StoredTokens> = serde_json::from_str(text.expose_secret()).ok();
@@ -207,7 +209,7 @@ impl Profiles {
     }
 
     /// Checks that a profile can be saved: writes a temporary file and deletes it. Commands call this function before
-    /// an action whose result they must save.
+    /// an action whose result must be saved.
     pub fn check_writable(&self, name: &str) -> Result<(), ProfileError> {
         let path = self.path(name, "toml")?;
         let temporary_path = self.write_temporary(&path, "write test\n")?;
@@ -244,7 +246,7 @@ impl Profiles {
         let mut temporary_path = path.as_os_str().to_owned();
         temporary_path.push(format!(".{}", std::process::id()));
         let temporary_path = PathBuf::from(temporary_path);
-        // A file with this name is left over from a process that was killed, or was put there by someone else.
+        // A file with the temporary name is left over from a process that was killed, or was put there by someone else.
         let _missing = fs::remove_file(&temporary_path);
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary_path);
         file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| {
@@ -256,7 +258,7 @@ impl Profiles {
     }
 }
 
-/// Compares two URLs. Ignores the case of the host, a default port and a trailing slash.
+/// Compares two URLs. The comparison ignores the case of the host, a default port and a trailing slash.
 fn is_same_url(first: &str, second: &str) -> bool {
     let parse = |url: &str| Url::parse(url.trim_end_matches('/')).ok();
     first == second || parse(first).is_some_and(|parsed| parse(second) == Some(parsed))

@@ -26,7 +26,7 @@ pub struct SessionTokens {
 }
 
 impl SessionTokens {
-    /// Computes the times from the time of the request, because the token was issued later than that.
+    /// Computes the times from the time of the request, because the token was issued after the time of the request.
     fn from_response(requested_at: Timestamp, tokens: Tokens) -> Self {
         let lifetime = Duration::from_secs(tokens.expires_in);
         Self {
@@ -65,7 +65,7 @@ impl<S: Sign> Session<S> {
     /// Returns valid tokens: the current tokens, or refreshed tokens, or the tokens of a new login.
     ///
     /// If a refresh fails because of an outage or a rate limit, returns the current tokens until they expire. If the
-    /// response has a `Retry-After`, the next refresh waits for that time.
+    /// response has a `Retry-After`, the next refresh waits for the time in `Retry-After`.
     pub async fn tokens(&self) -> Result<SessionTokens, ApiError> {
         let mut tokens = self.tokens.lock().await;
         let now = clock::now();
@@ -106,7 +106,7 @@ impl<S: Sign> Session<S> {
         let requested_at = clock::now();
         match self.api.refresh_with(&current.refresh_token).await {
             Ok(tokens) => Ok(SessionTokens::from_response(requested_at, tokens)),
-            // The signer is available, so a new login needs no action of the user.
+            // The session has the signer of the agent, so a new login needs no action of the user.
             Err(error) if error.ends_session() => self.request_login().await,
             Err(error) => Err(error),
         }

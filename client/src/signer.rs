@@ -27,8 +27,8 @@ pub enum Signer {
     Command(SignerCommand),
 }
 
-/// An external command: a command line for `sh -c`. Messages show only the first word, because the others may contain a
-/// PIN.
+/// An external command: a command line for `sh -c`. Messages show only the first word of the command line, because the
+/// other words may contain a PIN.
 #[derive(Clone)]
 pub struct SignerCommand(String);
 
@@ -93,7 +93,7 @@ impl Sign for SignerCommand {
 }
 
 /// Returns whether the signature is over the text of the nonce, or over the bytes that this text encodes in hex. The
-/// control plane accepts both.
+/// control plane accepts both kinds of signature.
 fn verifies(public_key: P256PublicKey, nonce: &str, signature: &str) -> bool {
     let bytes = hex::decode(nonce).unwrap_or_default();
     EcdsaSignature::from_hex(signature).is_ok_and(|parsed| public_key.verifies(&[nonce.as_bytes(), &bytes], &parsed))

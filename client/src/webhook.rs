@@ -191,7 +191,8 @@ impl Verifier {
         let seconds = timestamp.parse().map_err(|_| WebhookError::Unreadable(TIMESTAMP))?;
         self.check_signature(signatures, &[id.as_bytes(), b".", timestamp.as_bytes(), b".", body])?;
         let sent_at = Timestamp::from_seconds(seconds);
-        // The header contains whole seconds, so the current time is truncated to a second before the comparison.
+        // The header `webhook-timestamp` contains whole seconds, so the current time is truncated to a second before
+        // the comparison.
         if now.truncated_to_second().duration_since(sent_at) > TOLERANCE {
             return Err(WebhookError::TooOld);
         }

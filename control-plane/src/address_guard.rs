@@ -1,8 +1,9 @@
 //! Resolves the hosts of webhook URLs, and rejects hosts that events must not be sent to.
 //!
-//! Operations check a URL when a target is saved. The HTTP sender resolves through the same guard for every connection
-//! and connects to exactly the addresses that it returns. A DNS answer that changes between the check and the connection
-//! (DNS rebinding) therefore cannot redirect a request to a forbidden address. `domain::webhook::address` contains the rules.
+//! Operations check a URL when a webhook target is saved. The HTTP sender resolves the host through the same guard for every
+//! connection, and connects to exactly the addresses that the guard returns. A DNS answer that changes between the check and
+//! the connection (DNS rebinding) therefore cannot redirect a request to a forbidden address. `domain::webhook::address`
+//! contains the rules.
 
 use crate::domain::webhook::{
     address::{AllowedNetworks, HostRejection},
@@ -11,10 +12,10 @@ use crate::domain::webhook::{
 use std::{io, net::IpAddr, pin::Pin, sync::Arc, time::Duration};
 use url::Host;
 
-/// How long name resolution may take when a target is saved.
+/// How long name resolution may take when a webhook target is saved.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Resolves host names. Tests inject their own.
+/// Resolves host names. Tests inject another resolver.
 pub trait HostResolver: Send + Sync + 'static {
     /// All addresses of a host.
     fn resolve<'a>(&'a self, host: &'a str) -> ResolveFuture<'a>;
@@ -41,7 +42,7 @@ pub struct AddressGuard {
 }
 
 impl AddressGuard {
-    /// A guard that allows public addresses and these networks.
+    /// A guard that allows public addresses and the networks in `allowed`.
     pub fn new(resolver: Arc<dyn HostResolver>, allowed: AllowedNetworks) -> Self {
         Self { resolver, allowed: Arc::new(allowed) }
     }
@@ -57,8 +58,8 @@ impl AddressGuard {
         }
     }
 
-    /// Rejects a URL that contains a forbidden IP address. Accepts all host names, because the connection resolves them
-    /// through [`Self::resolve`].
+    /// Rejects a URL that contains a forbidden IP address. Accepts all host names, because every host name is resolved through
+    /// [`Self::resolve`] for each connection.
     pub fn check_literal(&self, url: &TargetUrl) -> Result<(), HostRejection> {
         let address: IpAddr = match url.host() {
             Host::Domain(_) => return Ok(()),

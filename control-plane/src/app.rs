@@ -1,7 +1,7 @@
 //! Assembles the control plane from its settings, runs its servers and jobs, and stops them gracefully.
 //!
-//! The only module that depends on all others. [`wiring`] builds the components, [`servers`] serves the three ports, [`jobs`]
-//! runs the background tasks; the other modules implement the commands that work on the database.
+//! This module is the only one that depends on all others. [`wiring`] builds the components, [`servers`] serves the three
+//! ports, [`jobs`] runs the background tasks; the other modules implement the commands that work on the database.
 
 mod audit;
 mod database;
@@ -37,7 +37,7 @@ use secrecy::ExposeSecret;
 use servers::Tasks;
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-/// The clock, the random numbers and the name resolution that a control plane uses. Tests replace them.
+/// The clock, the random numbers and the name resolution that a control plane uses. Tests replace these three dependencies.
 pub struct Dependencies {
     /// The clock.
     pub clock: Arc<dyn Clock>,
@@ -205,7 +205,7 @@ pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), AppError> {
     App::bind(config, Dependencies::default()).await?.serve(shutdown).await
 }
 
-/// Issues a token for a human user with the operator key of the server that uses these settings.
+/// Issues a token for a human user with the operator key of the server that uses the settings in `config`.
 pub fn mint_human_token(config: &Config, subject: &str, admin: bool, lifetime: Duration) -> Result<String, AppError> {
     humans::check_operator_key_enabled(config)?;
     let operator_key = OperatorKey::read(&humans::operator_key_file(config))?;
@@ -218,6 +218,6 @@ fn create_data_dir(config: &Config) -> Result<(), AppError> {
 }
 
 fn install_crypto_provider() {
-    // Fails if another server in this process has installed the provider already, which is no problem.
+    // The call fails if another server in this process has already installed the cryptography provider, which is no problem.
     let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
 }

@@ -38,20 +38,20 @@ pub enum CertificateError {
 
 /// A certificate chain and its key, as PEM.
 pub struct Certificate {
-    /// The chain.
+    /// The certificate chain.
     pub chain: String,
     /// The private key.
     pub key: SecretString,
 }
 
 impl Certificate {
-    /// Reads the configured files.
+    /// Reads the configured certificate and private key.
     pub fn read(chain: &Path, key: &Path) -> Result<Self, CertificateError> {
         Ok(Self { chain: read(chain)?, key: read(key)?.into() })
     }
 
-    /// Generates a certificate for loopback. The development authority in this directory signs it; a missing authority is
-    /// created. Also returns the file of the authority's certificate, which clients must trust.
+    /// Generates a certificate for loopback. The development authority in `directory` signs the certificate; a missing
+    /// authority is created. Also returns the file of the authority's certificate, which clients must trust.
     pub fn for_development(directory: &Path, year: i32) -> Result<(Self, PathBuf), CertificateError> {
         let (ca_file, ca_key_file) = (directory.join("ca.pem"), directory.join("ca.key"));
         if !ca_key_file.exists() || !ca_file.exists() {
@@ -59,8 +59,8 @@ impl Certificate {
         }
         let ca_key = SecretString::from(read(&ca_key_file)?);
         let ca_key = KeyPair::from_pem(ca_key.expose_secret())?;
-        let authority_params = authority_params(year);
-        let authority = Issuer::from_params(&authority_params, ca_key);
+        let ca_certificate_params = ca_certificate_params(year);
+        let authority = Issuer::from_params(&ca_certificate_params, ca_key);
         let mut params = CertificateParams::new(LOOPBACK_NAMES.map(String::from))?;
         params.not_before = date_time_ymd(year - 1, 1, 1);
         params.not_after = date_time_ymd(year + 2, 1, 1);
@@ -72,7 +72,7 @@ impl Certificate {
         Ok((Self { chain, key: key.serialize_pem().into() }, ca_file))
     }
 
-    /// The earliest expiry in the chain.
+    /// The earliest expiry in the certificate chain.
     pub fn expires_at(&self) -> Result<Timestamp, CertificateError> {
         let malformed = || CertificateError::Malformed("tls.certificate, tls.private_key".into());
         let chain = CertificateDer::pem_slice_iter(self.chain.as_bytes());
@@ -98,7 +98,7 @@ fn not_after(der: &[u8]) -> Option<Timestamp> {
     Some(Timestamp::from_seconds(certificate.validity().not_after.timestamp()))
 }
 
-fn authority_params(year: i32) -> CertificateParams {
+fn ca_certificate_params(year: i32) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -110,7 +110,7 @@ fn authority_params(year: i32) -> CertificateParams {
 
 fn create_authority(file: &Path, key_file: &Path, year: i32) -> Result<(), CertificateError> {
     let key = KeyPair::generate()?;
-    let certificate = authority_params(year).self_signed(&key)?;
+    let certificate = ca_certificate_params(year).self_signed(&key)?;
     crate::files::write_secret(key_file, key.serialize_pem().as_bytes()).map_err(file_error(key_file))?;
     crate::files::write_atomically(file, certificate.pem().as_bytes(), 0o644).map_err(file_error(file))
 }

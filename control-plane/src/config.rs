@@ -1,7 +1,7 @@
 //! The settings: parsing, validation, and rejection of contradictory combinations.
 //!
-//! Depends on no other module. Every key is documented in `config.default.toml`, which is compiled in and defines the
-//! defaults.
+//! This module depends on no other module. Every key is documented in `config.default.toml`, which is compiled in and defines
+//! the defaults.
 
 mod database;
 mod humans;
@@ -38,7 +38,7 @@ pub enum ConfigError {
     /// The settings cannot be parsed.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// Settings contradict each other or are missing. The text names the key and the possible corrections.
+    /// Settings contradict each other or are missing. The error text names the setting and the possible corrections.
     #[error("{0}")]
     Rejected(String),
 }
@@ -46,7 +46,7 @@ pub enum ConfigError {
 /// The settings of the control plane.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Config {
-    /// The `iss` of every token. May be empty with --dev: it is then derived from the port.
+    /// The `iss` of every token. The value may be empty with --dev: the `iss` is then derived from the port.
     pub public_url: String,
     /// The directory of the embedded database and of generated keys.
     pub data_dir: PathBuf,
@@ -246,7 +246,7 @@ fn layers(
 /// Every rate limit with --dev: the highest accepted value, which manual use does not reach.
 pub const DEVELOPMENT_LIMIT: &str = "1000000";
 
-/// Defaults with --dev; the file, the environment and flags override them.
+/// Defaults with --dev; the file, the environment and flags override these defaults.
 const DEVELOPMENT_PRESETS: [(&str, &str); 13] = [
     ("data_dir", "countersign-dev"),
     ("listen.api", "127.0.0.1:8443"),

@@ -85,7 +85,8 @@ pub async fn write_dev_env(
     Ok(file)
 }
 
-/// The API key that an earlier start wrote to the file, if it is still valid. The database contains only its hash.
+/// The API key that an earlier start wrote to the file, if it is still valid. The database contains only the hash of an API
+/// key.
 async fn previous_key(context: &Context, file: &Path) -> Option<(ServiceId, SecretString)> {
     let text = SecretString::from(std::fs::read_to_string(file).ok()?);
     let key = text.expose_secret().lines().find_map(|line| line.strip_prefix("COUNTERSIGN_SERVICE_KEY="))?;
@@ -122,7 +123,7 @@ fn shell_quote(path: &Path) -> String {
     if is_safe { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
-/// The year (UTC) of this time, for the validity of certificates.
+/// The year (UTC) of `now`, for the validity of certificates.
 pub fn year(now: Timestamp) -> i32 {
     let time = jiff::Timestamp::from_microsecond(now.micros()).unwrap_or_default();
     time.to_zoned(jiff::tz::TimeZone::UTC).year().into()

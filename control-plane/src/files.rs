@@ -1,6 +1,7 @@
 //! File operations for secrets and databases: private modes, atomic replacement, locks.
 //!
-//! Depends on no other module. Invariant: a file created here with a secret is readable by its owner only.
+//! This module depends on no other module. Invariant: a file that this module creates with a secret is readable by its owner
+//! only.
 
 use std::{
     fs::{self, OpenOptions, TryLockError},
@@ -31,13 +32,13 @@ pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()
     fs::File::open(parent_directory(path))?.sync_all()
 }
 
-/// Creates a file with mode 0600. If it exists, sets the mode and keeps the content.
+/// Creates a file with mode 0600. If the file exists, sets the mode and keeps the content.
 pub fn create_private_file(path: &Path) -> io::Result<()> {
     let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
     file.set_permissions(fs::Permissions::from_mode(0o600))
 }
 
-/// Creates an empty file with mode 0600, or truncates the existing one.
+/// Creates an empty file with mode 0600, or truncates an existing file.
 pub fn truncate_private_file(path: &Path) -> io::Result<()> {
     create_private_file(path)?;
     OpenOptions::new().write(true).open(path)?.set_len(0)
@@ -48,7 +49,7 @@ pub fn rename_without_replacing(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
         Ok(()) => fs::remove_file(from)?,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
-        // A file system without hard links.
+        // The file system does not support hard links.
         Err(_) if fs::symlink_metadata(to).is_ok() => return Err(io::ErrorKind::AlreadyExists.into()),
         Err(_) => fs::rename(from, to)?,
     }
@@ -60,7 +61,7 @@ pub fn read_if_set(path: &Path) -> io::Result<Option<Vec<u8>>> {
     (!path.as_os_str().is_empty()).then(|| fs::read(path)).transpose()
 }
 
-/// Copies to a new file with mode 0600.
+/// Copies a file to a new file with mode 0600.
 pub fn copy_to_private_file(from: &Path, to: &Path) -> io::Result<()> {
     let mut source = fs::File::open(from)?;
     let mut target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
@@ -75,7 +76,8 @@ pub fn link_or_copy(path: &Path, link: &Path) -> io::Result<()> {
 }
 
 /// Removes the other hard links to a file in its directory whose names start with the file's name and `infix`. Companion files
-/// of such a link, with one of these suffixes, belong to the file: they are renamed back, unless the file has its own.
+/// of such a link, whose names end with one of `suffixes`, belong to the file: they are renamed back, unless the file has
+/// companion files of its own.
 pub fn remove_other_links(path: &Path, infix: &str, suffixes: &[&str]) -> io::Result<()> {
     let metadata = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -144,7 +146,7 @@ pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// An advisory lock on a file, released when it is dropped or the process ends.
+/// An advisory lock on a file, released when the lock is dropped or the process ends.
 #[derive(Debug)]
 pub struct FileLock {
     _file: fs::File,

@@ -1,8 +1,8 @@
 //! The control plane: registers agents, authenticates them with challenges, issues their access tokens and verifies them.
 //!
-//! `http` parses a request and calls one of the `operations`, which apply the rules of `domain` and write the result to
-//! `store` in one transaction, together with the change that sidecars must receive; `sync` sends these changes to the sidecars.
-//! Only `app` depends on all modules and assembles them.
+//! `http` parses a request and calls one of the `operations`, which apply the rules of `domain` and write the result to `store`
+//! in one transaction, together with the change that sidecars must receive; `sync` sends the changes to the sidecars. Only
+//! `app` depends on all modules and assembles them.
 
 mod address_guard;
 mod app;

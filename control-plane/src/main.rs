@@ -222,13 +222,13 @@ fn print_ignoring_closed_pipe(text: impl Display) -> Result<(), StdoutError> {
     }
 }
 
-/// Prints an error. If standard error is closed or full, only the exit code reports it.
+/// Prints an error. If standard error is closed or full, only the exit code reports the error.
 fn fail(code: u8, error: &dyn Display) -> ExitCode {
     write_stderr_line(format_args!("countersign-control-plane: {error}"));
     code.into()
 }
 
-/// The environment variables that are valid UTF-8. Settings must be UTF-8, so the others cannot be settings.
+/// The environment variables that are valid UTF-8. Settings must be UTF-8, so other variables cannot be settings.
 fn environment() -> Vec<(String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))

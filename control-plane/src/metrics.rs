@@ -1,4 +1,4 @@
-//! The Prometheus metrics of the control plane. Depends on no other module.
+//! The Prometheus metrics of the control plane. This module depends on no other module.
 //!
 //! Label values are closed sets: for example, routes as declared in the router, never request paths. Possible series are
 //! created with the value 0, so that rates are correct from the first event on; impossible series are not created.
@@ -52,7 +52,7 @@ pub struct Metrics {
     pub sync_streams: IntGauge,
     /// The newest revision sent to sidecars.
     pub feed_revision: IntGauge,
-    /// When the feed of changes was last read, in Unix seconds.
+    /// When the change feed was last read, in Unix seconds.
     pub feed_last_read: Gauge,
     /// Seconds from a change until it was sent to a sidecar.
     pub propagation: Histogram,
@@ -110,7 +110,7 @@ impl MetricFactory<'_> {
         register(self.0, IntCounterVec::new(opts!(format!("countersign_{name}"), help), labels)?)
     }
 
-    /// A counter by result, with these results and [`OK`] at 0.
+    /// A counter by result, with the given results and [`OK`] at 0.
     fn result_counter(&self, name: &str, help: &str, failures: &[&str]) -> prometheus::Result<IntCounterVec> {
         let counter = self.counter_vec(name, help, &["result"])?;
         for result in [OK].iter().chain(failures) {
@@ -140,7 +140,7 @@ impl MetricFactory<'_> {
 }
 
 impl Metrics {
-    /// Creates and registers all metrics, with these label values.
+    /// Creates and registers all metrics, with the given label values.
     pub fn new(labels: &LabelValues) -> prometheus::Result<Self> {
         let registry = registry("countersign", env!("CARGO_PKG_VERSION"))?;
         let factory = MetricFactory(&registry);
@@ -199,7 +199,7 @@ impl Metrics {
         JwksFetchMetrics { fetches: self.jwks_fetches.clone(), issuer: issuer.to_owned() }
     }
 
-    /// Exposes the connection pools of the database. `read` returns their status whenever metrics are collected.
+    /// Exposes the connection pools of the database. `read` returns the status of the pools whenever metrics are collected.
     pub fn expose_connection_pools(
         &self,
         read: impl Fn() -> Vec<PoolStatus> + Send + Sync + 'static,
@@ -216,7 +216,7 @@ impl Metrics {
     }
 }
 
-/// Whether the control plane can reject a request for this reason. The other reasons occur only in the sidecar, which
+/// Whether the control plane can reject a request for the given reason. The other reasons occur only in the sidecar, which
 /// evaluates route rules and works on a copy of the data.
 const fn occurs_in_control_plane(reason: Reason) -> bool {
     !matches!(

@@ -23,7 +23,7 @@ from stack import Stack
 
 
 def main() -> int:
-    # Set explicitly, because background jobs of a shell ignore SIGINT.
+    # The handler of SIGINT is set explicitly, because background jobs of a shell ignore SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _frame: sys.exit(128 + number))
@@ -53,7 +53,7 @@ def main() -> int:
         console.print_line(f"\nFAILED:\n\n{processes.last_log_lines()}\nThe logs and the data are in {folder}")
         raise
     finally:
-        # Signals are ignored from here on, so that a second Ctrl-C leaves no server running.
+        # Signals are ignored while the servers stop, so that a second Ctrl-C leaves no server running.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         processes.stop_all()

@@ -29,7 +29,8 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # A new session, so that Ctrl-C in the terminal does not reach the servers. The demo stops them in order.
+                # The servers run in a new session, so that Ctrl-C in the terminal does not reach them. The demo stops
+                # the servers in order.
                 start_new_session=True,
             )
 

@@ -134,7 +134,8 @@ class Stack:
 
     def run_command_line(self, *arguments: str) -> tuple[int, str, str]:
         """Runs `countersign` with the variables of dev.env. Returns exit code, standard output and standard error."""
-        # A separate configuration folder, so that the command does not use or change the profiles of the user.
+        # The demo has a separate configuration folder, so that the command does not use or change the profiles of the
+        # user.
         settings = self.dev | {"XDG_CONFIG_HOME": str(self.folder / "config")}
         command, environment = [str(BINARIES / "countersign"), *arguments], clean_environment() | settings
         result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)

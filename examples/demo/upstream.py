@@ -11,7 +11,7 @@ class Echo(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
-        # A list of pairs, because a dictionary would lose repeated headers.
+        # The headers are a list of pairs, because a dictionary would lose repeated headers.
         body = json.dumps({"path": self.path, "headers": self.headers.items()}).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")

@@ -1,6 +1,7 @@
 //! Creates and runs the authorizer from its settings.
 //!
-//! Depends on all modules; no module depends on it. Invariant: it connects the modules and makes no decisions.
+//! The module `app` depends on all modules, and no module depends on `app`. Invariant: `app` connects the modules and
+//! makes no decisions about requests.
 
 mod health;
 mod listener;
@@ -31,7 +32,7 @@ use tonic::{
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The largest accepted `CheckRequest` in bytes: twice the largest request head that Envoy can be configured to accept.
-/// A larger one would cause a gRPC error, and Envoy may be configured to allow requests on errors.
+/// A larger `CheckRequest` would cause a gRPC error, and Envoy may be configured to allow requests on errors.
 const MAX_CHECK_BYTES: usize = 16 * 1024 * 1024;
 
 /// Why the authorizer cannot start or continue.
@@ -75,8 +76,8 @@ pub struct App {
 impl App {
     /// Creates all modules from the settings and binds the ports.
     pub async fn bind(settings: Settings, clock: Arc<dyn Clock>) -> Result<Self, AuthorizerError> {
-        // The cryptographic provider of rustls can be installed once per process. Later attempts fail, which is
-        // harmless.
+        // The cryptographic provider of rustls can be installed once per process. Later attempts to install the
+        // provider fail, which is harmless.
         let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let Settings { listen, sync, routes, headers, denials, cache, log: _ } = settings;
         let metrics = Arc::new(Metrics::new()?);
@@ -111,7 +112,7 @@ impl App {
         self.admin_listener.local_addr()
     }
 
-    /// Serves until shutdown is requested. Then answers the checks in progress, until the drain timeout at the latest.
+    /// Serves until shutdown is requested, then answers the checks in progress, until the drain timeout at the latest.
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), AuthorizerError> {
         let Self { authorizer, stream_clients, readiness, metrics, check_listener, admin_listener } = self;
         let mut stream_client_tasks: JoinSet<()> =
@@ -121,8 +122,8 @@ impl App {
         let servers = async { tokio::try_join!(checks, async { Ok(admin.await?) }) };
         tokio::select! {
             result = servers => result.map(|_| ()),
-            // Without its stream client a view would only become stale. The process exits, so that the orchestrator
-            // restarts it.
+            // After a panic of a stream client, the local data of its service would only become stale. The process
+            // exits, so that the orchestrator restarts the sidecar.
             Err(panic) = join_all(&mut stream_client_tasks) => Err(std::io::Error::other(panic).into()),
             () = wait_for_drain_timeout(&shutdown) => {
                 tracing::warn!("aborted the connections that did not end within the drain timeout");
@@ -150,7 +151,7 @@ async fn serve_checks(
     Ok(())
 }
 
-/// Waits for all tasks. Returns an error as soon as one of them panics.
+/// Waits for all tasks, and returns an error as soon as one of the tasks panics.
 async fn join_all(tasks: &mut JoinSet<()>) -> Result<(), JoinError> {
     while let Some(result) = tasks.join_next().await {
         result?;

@@ -31,7 +31,7 @@ use tonic::{Request, Response, Status};
 
 /// The gRPC service that Envoy calls for each request.
 pub struct Authorizer {
-    /// The latest view of each service.
+    /// The latest view (local copy) of each service's data.
     pub views: Arc<Views>,
     /// The cache of tokens whose signature was verified.
     pub cache: TokenCache,
@@ -45,7 +45,7 @@ pub struct Authorizer {
     pub invalid_rule_log_limit: LogRateLimit,
 }
 
-/// A decision, and the service of the route if it is known.
+/// A decision about a check, and the service of the route if the service is known.
 struct CheckOutcome {
     service: Option<ServiceId>,
     decision: Decision,
@@ -139,7 +139,8 @@ fn http_attributes(request: &CheckRequest) -> Option<(&AttributeContext, &HttpRe
     Some((attributes, attributes.request.as_ref()?.http.as_ref()?))
 }
 
-/// Allows one log line per second. Without it, every request on a route with an invalid rule would write a log line.
+/// Allows one log line per second. Without this limit, every request on a route with an invalid rule would write a log
+/// line.
 #[derive(Debug, Default)]
 pub struct LogRateLimit {
     last_logged_second: AtomicU64,

@@ -1,7 +1,7 @@
 //! The settings of the sidecar, parsed into types that exclude invalid values.
 //!
-//! `main` reads the settings, and `app` uses them. Invariant: `config.default.toml` documents every key and contains
-//! its default value. An error message names the key.
+//! `main` reads the settings, and `app` uses them. Invariant: `config.default.toml` documents every settings key and
+//! contains its default value. An error message about a setting names its key.
 
 mod values;
 
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 pub use values::{ApiKey, HeaderPrefix, ListenAddress, SyncUrl};
 
-/// The default file, which documents every key.
+/// The default settings file, which documents every settings key.
 const DEFAULT_SETTINGS: &str = include_str!("../config.default.toml");
 
 /// All settings of the sidecar.
@@ -109,7 +109,7 @@ pub enum ConfigError {
     Invalid(&'static str),
 }
 
-/// Reads the settings. Flags (dotted keys with values) override the environment, which overrides the file.
+/// Reads the settings. Flags (dotted keys with values) override the environment, which overrides the settings file.
 pub fn read(
     file: Option<PathBuf>,
     environment: Vec<(String, String)>,

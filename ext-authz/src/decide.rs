@@ -1,8 +1,10 @@
-//! Decides whether a request is allowed, from the view, the policy of the route, the token and the time.
+//! Decides whether a request is allowed, from the view (the local data of the service), the policy of the route, the
+//! token and the time.
 //!
 //! `check` calls [`decide`], and `response` converts the decision to a response. Invariant: this module does not wait,
-//! lock or read the clock. The order of checks is that of the control plane: format, key and signature of the token;
-//! then [`VerifiedIdentity::evaluate`]; then roles, permissions and trust.
+//! lock or read the clock. The sidecar checks a token in the same order as the control plane: format, key and signature
+//! of the token; then [`VerifiedIdentity::evaluate`]; then the roles, permissions and trust score that the route
+//! requires.
 
 mod cache;
 
@@ -31,7 +33,7 @@ pub enum PresentedToken<'a> {
 pub struct CurrentTime {
     /// The wall-clock time, to compare with the expiry of the token.
     pub now: Timestamp,
-    /// The time since boot, to compute the age of the view.
+    /// The time since boot, to compute the age of the sidecar's data.
     pub since_boot: Duration,
 }
 
@@ -60,7 +62,7 @@ pub struct Denial {
 /// A requirement of a route that the agent does not meet, and what the agent has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnmetRequirement {
-    /// The agent needs all required roles or, if the list is empty, any role.
+    /// The agent needs all required roles or, if the list of required roles is empty, any role.
     Roles {
         /// The roles that the route requires.
         required: Vec<RoleName>,
@@ -133,7 +135,8 @@ fn evaluate(
     Ok(Decision::Verified(identity))
 }
 
-/// Denies the request if the view was never confirmed, or not recently enough.
+/// Denies the request if the control plane never confirmed that the sidecar's view of the service is current, or not
+/// recently enough.
 fn check_staleness(view: &View, since_boot: Duration) -> Result<(), Reason> {
     let confirmed_at = view.confirmed_at().ok_or(Reason::ViewMissing)?;
     let age = since_boot.saturating_sub(confirmed_at);
@@ -141,7 +144,7 @@ fn check_staleness(view: &View, since_boot: Duration) -> Result<(), Reason> {
 }
 
 /// Verifies the signature of the token, unless the token is in the cache. The signing key of a cached token may have
-/// been removed, so the key set must still contain it.
+/// been removed, so the key set must still contain the key.
 fn verify_signature(view: &View, text: &str, cache: &TokenCache) -> Result<Arc<SignedToken>, Refusal> {
     let key = CacheKey::new(view.service(), text);
     if let Some(token) = cache.get(&key) {

@@ -1,15 +1,17 @@
 //! The external authorization server of Countersign for Envoy: a sidecar that verifies agents locally.
 //!
-//! The sidecar receives the sync stream of every service that it protects, stores a view of each service, and answers
-//! Envoy's `Check` calls from memory, without network, lock or database. While the control plane is unreachable, the
-//! sidecar continues to decide until a view is too old. Then the sidecar denies all requests for that service.
+//! The sidecar receives the sync stream of every service that it protects, stores a view (a local copy) of each
+//! service's data, and answers Envoy's `Check` calls from memory, without network, lock or database. While the control
+//! plane is unreachable, the sidecar continues to decide until its view of a service is too old. The sidecar denies all
+//! requests for a service whose view is too old.
 //!
-//! Depends on `identity`, which verifies tokens here and in the control plane; on `proto`, the messages of the stream;
-//! and on `process`. Invariant: missing data, invalid input and internal errors are denials with a reason.
+//! The crate depends on `identity`, which verifies tokens in the sidecar and in the control plane; on `proto`, the
+//! messages of the stream; and on `process`. Invariant: missing data, invalid input and internal errors are denials
+//! with a reason.
 //!
-//! Reading order: [`view`] is the local data, and [`sync`] receives it; [`policy`] contains the requirements of a
-//! route; [`mod@decide`] makes the decision; [`response`] builds the response; [`check`] is the API that Envoy calls;
-//! [`app`] connects the modules according to the settings in [`config`].
+//! Reading order: [`view`] is the local data of a service, and [`sync`] receives that data; [`policy`] contains the
+//! requirements of a route; [`mod@decide`] makes the decision; [`response`] builds the response; [`check`] is the API
+//! that Envoy calls; [`app`] connects the modules according to the settings in [`config`].
 
 pub mod app;
 pub mod check;

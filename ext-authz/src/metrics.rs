@@ -1,7 +1,8 @@
 //! The metrics of the sidecar, with the prefix `countersign_authz_`.
 //!
-//! `check` and `sync` record them, the admin port exposes them. Invariants: label values come from closed lists, and no
-//! label contains an agent. The series of each check are looked up once, when their service becomes known.
+//! `check` and `sync` record the metrics, the admin port exposes the metrics. Invariants: label values come from closed
+//! lists, and no label contains an agent. The time series that each check updates are looked up once, when the service
+//! becomes known.
 
 use arc_swap::ArcSwap;
 use countersign_identity::{Reason, Revision, ServiceId, Timestamp};
@@ -20,22 +21,22 @@ const NO_SERVICE: &str = "none";
 const BUCKETS: [f64; 13] =
     [0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 1.0];
 
-/// The outcome of a check, as counted.
+/// The outcome of a check, as the metrics count it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// Allowed with an identity.
+    /// The request is allowed with an identity.
     Verified,
-    /// Allowed without an identity.
+    /// The request is allowed without an identity.
     Anonymous,
-    /// Denied.
+    /// The request is denied.
     Denied(Reason),
 }
 
-/// Whether a check can be denied for this reason: at a known service, and before the service is known. The match names every
-/// reason, so that a new one does not compile without a decision.
+/// Whether a check can be denied for this reason, at a known service or before the service is known. The `match` names
+/// every reason, so that a new reason does not compile until its case is decided.
 const fn occurs(reason: Reason, service_is_known: bool) -> bool {
     match reason {
-        // The view is also missing while it is unconfirmed.
+        // The view of a service also counts as missing while the control plane has not confirmed it.
         Reason::ViewMissing => true,
         Reason::TokenMissing
         | Reason::TokenRepeated
@@ -57,7 +58,7 @@ const fn occurs(reason: Reason, service_is_known: bool) -> bool {
         | Reason::TrustTooLow
         | Reason::ViewStale => service_is_known,
         Reason::ServiceUnknown | Reason::RuleInvalid | Reason::RequestInvalid | Reason::Internal => !service_is_known,
-        // Only the API refuses for these reasons.
+        // Only the API of the control plane, and not the sidecar, refuses requests for the reasons in this list.
         Reason::ServiceKeyMissing
         | Reason::ServiceKeyInvalid
         | Reason::HumanTokenMissing
@@ -87,7 +88,7 @@ impl Verdict {
         }
     }
 
-    /// All verdicts that are possible with or without a service: exactly these series exist.
+    /// All verdicts that are possible for a known or an unknown service. Only possible verdicts have a time series.
     fn possible(service: Option<ServiceId>) -> impl Iterator<Item = Self> {
         let service_is_known = service.is_some();
         let allowed = service_is_known.then_some([Self::Verified, Self::Anonymous]);
@@ -96,7 +97,7 @@ impl Verdict {
     }
 }
 
-/// The series that every check updates.
+/// The time series that every check updates.
 #[derive(Debug)]
 struct CheckSeries {
     verdicts: HashMap<Verdict, IntCounter>,
@@ -121,7 +122,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers all metrics, with the series that exist before a service is known.
+    /// Registers all metrics, with the time series that exist before a service is known.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = registry(PREFIX, env!("CARGO_PKG_VERSION"))?;
         let opts = |name: &str, help: &str| opts!(format!("{PREFIX}_{name}"), help);
@@ -204,31 +205,32 @@ impl Metrics {
         }
     }
 
-    /// A stream of the service delivered its first view.
+    /// A sync stream of the service delivered its first view of the service's data.
     pub fn stream_opened(&self, service: ServiceId) {
         self.stream_connected.with_label_values(&[service.to_string()]).inc();
     }
 
-    /// An established stream of the service ended.
+    /// An established sync stream of the service ended.
     pub fn stream_lost(&self, service: ServiceId) {
         let label = [service.to_string()];
         self.stream_connected.with_label_values(&label).dec();
         self.stream_reconnects.with_label_values(&label).inc();
     }
 
-    /// An attempt to open a stream failed. The service is unknown before the first view of an API key.
+    /// An attempt to open a sync stream failed. The service of an API key is unknown before the first data of the
+    /// service arrives.
     pub fn connect_failed(&self, service: Option<ServiceId>) {
         self.stream_connect_failures.with_label_values(&[service_label(service)]).inc();
     }
 
-    /// A view was published.
+    /// A new view of the service's data was published.
     pub fn view_published(&self, service: ServiceId, revision: Revision, agents: usize) {
         let label = [service.to_string()];
         self.view_revision.with_label_values(&label).set(revision.number());
         self.view_agents.with_label_values(&label).set(i64::try_from(agents).unwrap_or(i64::MAX));
     }
 
-    /// A view was confirmed by the answer to a ping that was sent at this time.
+    /// A pong confirmed the view of the service's data. The ping was sent at `ping_sent_at`.
     #[expect(clippy::cast_precision_loss, reason = "gauges are floats; microseconds are exact until the year 2255")]
     pub fn view_confirmed(&self, service: ServiceId, ping_sent_at: Timestamp) {
         self.view_confirmed.with_label_values(&[service.to_string()]).set(ping_sent_at.micros() as f64 / 1e6);

@@ -1,8 +1,8 @@
 //! Builds Envoy's `CheckResponse` from a decision: headers to set and to remove, denial body, dynamic metadata.
 //!
 //! `decide` makes the decision, and `check` sends the response. Invariants: a client cannot set an identity header in
-//! any spelling, and the response does not rely on Envoy's defaults. Measured with Envoy: it allows a request if the
-//! status is not set, and it applies `headers_to_remove` after it sets headers, so that a name in both lists is
+//! any spelling, and the response does not rely on Envoy's defaults. According to measurements, Envoy allows a request
+//! if the status is not set, and applies `headers_to_remove` after it sets headers, so that a name in both lists is
 //! removed.
 
 mod denial;
@@ -77,7 +77,7 @@ impl ResponseBuilder {
     }
 }
 
-/// Sets all seven identity headers, because the client could have sent any that is left out.
+/// Sets all seven identity headers, because the client could have sent any header that is left out.
 fn identity_headers(
     names: &HeaderNames,
     service: Option<ServiceId>,

@@ -24,18 +24,19 @@ pub struct ServiceSettings {
     pub service: ServiceId,
     /// The required value of the claim `iss`.
     pub issuer: Arc<str>,
-    /// Whether unbound tokens are accepted.
+    /// Whether the service accepts unbound tokens, which were issued for no service.
     pub accepts_unbound: bool,
-    /// The maximum age of the confirmation of a view. An older view must not be used.
+    /// The maximum age of the control plane's confirmation that a view is current. A view whose confirmation is older
+    /// must not be used for decisions.
     pub max_staleness: Duration,
 }
 
 /// The subject of a revocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RevokedSubject {
-    /// One access token, by its `jti`.
+    /// An access token, identified by its `jti`.
     Token(TokenId),
-    /// All access tokens of a session, by their `sid`.
+    /// All access tokens of a session, identified by their `sid`.
     Session(SessionId),
 }
 
@@ -53,7 +54,8 @@ pub struct Revocation {
 pub struct Snapshot {
     /// The snapshot includes all changes up to this revision.
     pub revision: Revision,
-    /// The snapshot includes all agent changes and revocations above this revision. Older ones may be missing.
+    /// The snapshot includes all agent changes and revocations above this revision. Older agent changes and revocations
+    /// may be missing in the snapshot.
     pub floor: Revision,
     /// The settings of the service.
     pub settings: ServiceSettings,
@@ -61,13 +63,13 @@ pub struct Snapshot {
     pub keys: KeySet,
     /// All roles of the service.
     pub roles: RoleTable,
-    /// The changes of agents above the floor.
+    /// The changes of agents above the revision floor.
     pub agents: Vec<(AgentId, AgentChanges)>,
-    /// The revocations above the floor.
+    /// The revocations above the revision floor.
     pub revocations: Vec<Revocation>,
 }
 
-/// The changes since the previous view. A part that is `None` did not change.
+/// The changes since the previous view. A part of the data that is `None` did not change.
 #[derive(Debug, Clone, Default)]
 pub struct Delta {
     /// The delta includes all changes up to this revision.
@@ -91,7 +93,7 @@ pub struct Confirmation {
     pub revision: Revision,
     /// The sidecar may drop changes at or below this revision.
     pub floor: Revision,
-    /// When the ping was sent, since boot. The sidecar's data was current at that time.
+    /// When the ping was sent, since boot. The sidecar's data was current when the ping was sent.
     pub ping_sent_at: Duration,
 }
 
@@ -112,9 +114,9 @@ pub struct View {
 impl View {
     /// Creates the view of a snapshot that replaces the view `previous`.
     ///
-    /// A snapshot does not prove that it is recent. If its revision is at least that of `previous`, the new view
-    /// inherits the confirmation of `previous`. If its revision is lower, for example after a restore of the database,
-    /// the new view is not confirmed.
+    /// A snapshot does not prove that it is recent. If the revision of the snapshot is at least the revision of
+    /// `previous`, the new view inherits the confirmation of `previous`. If the revision of the snapshot is lower, for
+    /// example after a restore of the database, the new view is not confirmed.
     pub fn from_snapshot(snapshot: Snapshot, previous: Option<&Self>) -> Self {
         let Snapshot { revision, floor, settings, keys, roles, agents, revocations } = snapshot;
         let mut view = Self {
@@ -151,7 +153,7 @@ impl View {
         next
     }
 
-    /// Creates the confirmed view, without the changes up to the floor, which no valid token needs.
+    /// Creates the confirmed view, without the changes up to the revision floor, which no valid token needs.
     #[must_use]
     pub fn confirm(&self, confirmation: Confirmation) -> Self {
         let Confirmation { revision, floor, ping_sent_at } = confirmation;
@@ -209,12 +211,12 @@ impl View {
         &self.keys
     }
 
-    /// The view includes all changes up to this revision.
+    /// The view of the service's data includes all changes up to this revision.
     pub const fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// When the last answered ping was sent, since boot. `None` if no pong has confirmed the view.
+    /// When the last answered ping was sent, since boot. `None` if no pong has confirmed that the view is current.
     pub const fn confirmed_at(&self) -> Option<Duration> {
         self.confirmed_at
     }

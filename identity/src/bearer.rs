@@ -1,4 +1,4 @@
-//! Extracts the agent token from header values (RFC 6750). The API and the sidecar both use it.
+//! Extracts the agent token from header values (RFC 6750). The API and the sidecar both use this module.
 //!
 //! Ambiguous input is refused, because a proxy or the service behind it could choose another token.
 
@@ -13,8 +13,8 @@ pub fn from_token_header<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Rea
     single_token(strip_bearer(value).unwrap_or(value)).map(Some)
 }
 
-/// Extracts the token from the values of `Authorization`. Other schemes are ignored. A `Bearer` credential after a
-/// comma is refused, because proxies join repeated headers with commas.
+/// Extracts the token from the values of `Authorization`. Authentication schemes other than `Bearer` are ignored. A
+/// `Bearer` credential after a comma is refused, because proxies join repeated headers with commas.
 pub fn from_authorization<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Reason> {
     let Some(value) = single_value(values)? else { return Ok(None) };
     match strip_bearer(value) {

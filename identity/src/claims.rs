@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 /// The claims of an access token. The private claims are `name`, `sid`, `rev` and `until`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Claims {
-    /// Issuer: the public URL of the deployment.
+    /// Issuer: the public URL of the Countersign deployment.
     pub iss: String,
     /// Subject: the agent.
     pub sub: AgentId,
-    /// Audience: a service id, or the issuer for an unbound token.
+    /// Audience: a service id, or the issuer for an unbound token (a token for no service).
     pub aud: String,
     /// Issued at, in Unix seconds.
     pub iat: i64,

@@ -1,8 +1,8 @@
 //! Decides what a signed token grants at a service now.
 //!
 //! A token states roles and trust as of its revision `rev`. [`AgentChanges`] hold later changes, one versioned value
-//! per facet: roles, trust, status. Invariant: for each facet the newer revision wins, token or change. Clocks are not
-//! compared; only expiry uses `now`.
+//! per facet of an agent: roles, trust, status. Invariant: for each facet, the value with the newer revision wins,
+//! whether it is in the token or in a change. Token and changes are not compared by time; only expiry uses `now`.
 
 use crate::{
     AgentId, Audience, Claims, Permission, Reason, Refusal, Revision, RoleId, RoleName, ServiceId, Timestamp, TokenId,
@@ -54,7 +54,7 @@ pub struct StatusWithCutoff {
     pub cutoff: Revision,
 }
 
-/// The latest change of each facet of an agent, as visible to one service.
+/// The latest change of each facet of an agent (roles, trust, status), as visible to one service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentChanges {
     /// The roles of the agent at the service.
@@ -66,7 +66,7 @@ pub struct AgentChanges {
 }
 
 impl AgentChanges {
-    /// Takes each facet of `other` unless the current one has a higher revision.
+    /// Takes each facet (roles, trust, status) of `other` unless the current facet has a higher revision.
     pub fn merge(&mut self, other: Self) {
         let Self { roles, trust, status } = other;
         replace_if_newer(&mut self.roles, roles);
@@ -74,7 +74,8 @@ impl AgentChanges {
         replace_if_newer(&mut self.status, status);
     }
 
-    /// Drops every facet at or below `floor`. Returns true if no facet is left.
+    /// Drops every facet (roles, trust, status) whose revision is at or below `floor`. Returns true if no facet is
+    /// left.
     pub fn prune(&mut self, floor: Revision) -> bool {
         self.roles.take_if(|facet| facet.revision <= floor);
         self.trust.take_if(|facet| facet.revision <= floor);
@@ -144,7 +145,7 @@ pub struct EvaluationContext<'a> {
     pub service: ServiceId,
     /// The required `iss` claim.
     pub issuer: &'a str,
-    /// Whether unbound tokens are accepted.
+    /// Whether the service accepts unbound tokens, which were issued for no service.
     pub accepts_unbound: bool,
     /// The context includes all changes up to this revision.
     pub revision: Revision,
@@ -176,8 +177,8 @@ pub struct VerifiedIdentity {
 }
 
 impl VerifiedIdentity {
-    /// Evaluates signed claims, or returns the first reason to refuse them. The API and the sidecar share the order:
-    /// issuer, times, audience, floor, status, cutoff, revocation.
+    /// Evaluates signed claims, or returns the first reason to refuse them. The API and the sidecar check in the same
+    /// order: issuer, times, audience, revision floor, status, cutoff revision, revocation.
     pub fn evaluate(claims: &Claims, context: &EvaluationContext<'_>, now: Timestamp) -> Result<Self, Refusal> {
         check_issuer_and_times(claims, context.issuer, now)?;
         check_audience(claims, context)?;
@@ -241,8 +242,9 @@ fn check_not_revoked(claims: &Claims, context: &EvaluationContext<'_>) -> Result
 
 /// The current roles and permissions of the agent.
 ///
-/// If the roles changed after the token was issued, the change decides. Otherwise the claimed roles apply, with the
-/// permissions of their current definitions. Claimed permissions apply only if the token is newer than the local data.
+/// If the agent's roles changed after the token was issued, the changed roles apply. If the agent's roles did not
+/// change, the roles in the token's claims apply, with the permissions of their current definitions. The permissions in
+/// the claims apply only if the token is newer than the local data.
 fn current_roles(claims: &Claims, context: &EvaluationContext<'_>, now: Timestamp) -> (Vec<RoleName>, Vec<Permission>) {
     let is_active = |role: &&RoleName| claims.until.get(*role).is_none_or(|end| now < Timestamp::from_seconds(*end));
     let change = context.agent.and_then(|changes| changes.roles.as_ref());

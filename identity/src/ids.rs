@@ -9,7 +9,7 @@ use std::{fmt, str::FromStr};
 /// Crockford base32 in lower case, without `i`, `l`, `o` and `u`.
 const BASE32_ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// The number of base32 digits of 128 bits. The first digit carries only 3 bits.
+/// The number of base32 digits that encode 128 bits: a first digit of 3 bits, and 25 digits of 5 bits each.
 const DIGIT_COUNT: usize = 26;
 
 /// The text is not an identifier of the expected kind.

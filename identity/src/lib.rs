@@ -3,7 +3,8 @@
 //! The control plane (`GET /services/:id/verify`, from its database) and the sidecar (Envoy's `Check`, from its view of
 //! the sync stream) both call this crate, so that they return the same verdict for the same data.
 //!
-//! Invariant: all functions are pure. They do no I/O and read no clock and no random numbers; `now` is an argument.
+//! Invariant: all functions of this crate are pure: they do no I/O and read no clock and no random numbers. The current
+//! time is the argument `now`.
 //!
 //! Reading order: [`ids`] and [`time`] are the vocabulary; [`public_key`] is the key that an agent registers;
 //! [`claims`] are the contents of a token; [`bearer`] extracts the token from a header; [`token`] verifies its

@@ -45,7 +45,7 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// All reasons for a denial. Metrics use the list to create every series at zero.
+            /// All reasons for a denial. Metrics use this list of reasons to create every time series at zero.
             pub const ALL: &'static [Self] = &[$($(Self::$name,)+)+];
 
             /// The name of the reason in error bodies, headers and metrics.
@@ -86,9 +86,9 @@ reasons! {
         TokenExpired = "token_expired", "The agent access token has expired";
         /// The token was issued for another service.
         TokenAudienceMismatch = "token_audience_mismatch", "The agent access token was issued for another service";
-        /// The token is unbound, and this service does not accept unbound tokens.
+        /// The token is unbound (issued for no service), and this service does not accept unbound tokens.
         TokenUnbound = "token_unbound", "This service accepts only tokens that were issued for it";
-        /// The `rev` of the token is below the floor: changes since then may have been pruned.
+        /// The `rev` of the token is below the revision floor: changes after that revision may have been pruned.
         TokenSuperseded = "token_superseded", "The agent access token is too old to be verified: log in again";
         /// The token, its session or all tokens of the agent were revoked.
         TokenRevoked = "token_revoked", "The agent access token has been revoked";
@@ -104,13 +104,13 @@ reasons! {
         HumanTokenExpired = "human_token_expired", "The human user's token has expired";
         /// A credential is required, but the request has none or several.
         CredentialsMalformed = "credentials_malformed", "Send exactly one credential as `Authorization: Bearer <credential>`";
-        /// The challenge was not issued by this deployment.
+        /// The challenge was not issued by this Countersign deployment.
         ChallengeInvalid = "challenge_invalid", "The challenge is unknown";
         /// The challenge has expired.
         ChallengeExpired = "challenge_expired", "The challenge has expired: request a new one";
         /// The challenge was used before.
         ChallengeUsed = "challenge_used", "The challenge has been used: request a new one";
-        /// The refresh token was not issued by this deployment.
+        /// The refresh token was not issued by this Countersign deployment.
         RefreshInvalid = "refresh_invalid", "The refresh token is unknown";
         /// The refresh token has expired.
         RefreshExpired = "refresh_expired", "The refresh token has expired: log in again";

@@ -26,7 +26,7 @@ pub struct SignedToken {
 
 impl<'a> UnverifiedToken<'a> {
     /// Parses the header. `alg` must be `ES256` and `typ` must be `at+jwt` (RFC 9068). The header must have a `kid`,
-    /// and no member that changes the meaning of these.
+    /// and no member that names another key or changes how the payload is decoded.
     pub fn parse(text: &'a str) -> Result<Self, Refusal> {
         if text.len() > MAX_TOKEN_BYTES {
             return Err(Reason::TokenMalformed.into());
@@ -72,9 +72,9 @@ impl SignedToken {
     }
 }
 
-/// True if no header member names another key or changes how the payload is decoded. The control plane writes no such
-/// member, and another JWT library could apply it. Unknown members are ignored (RFC 7515), so that new ones can be
-/// added.
+/// True if no header member names another key or changes how the payload is decoded. The control plane writes no member
+/// of this kind, and another JWT library could apply it. Unknown header members are ignored (RFC 7515), so that new
+/// members can be added.
 fn has_no_overrides(header: &Header) -> bool {
     let Header {
         typ: _,

@@ -12,13 +12,14 @@ pub fn write_stdout(text: impl Display) -> io::Result<()> {
     write_to(io::stdout().lock(), text)
 }
 
-/// Writes a line to standard error. Ignores a failure, because there is no other stream to report it on.
+/// Writes a line to standard error. Ignores a failure of the write, because there is no other stream to report the
+/// failure on.
 pub fn write_stderr_line(line: impl Display) {
     let _unreportable = write_to(io::stderr().lock(), format_args!("{line}\n"));
 }
 
 fn write_to(mut stream: impl Write, text: impl Display) -> io::Result<()> {
-    // A single write call, so that lines of several threads or processes do not mix.
+    // The line is written with a single write call, so that lines of several threads or processes do not mix.
     stream.write_all(text.to_string().as_bytes())?;
     stream.flush()
 }

@@ -1,7 +1,7 @@
 //! Layered settings: flags override the environment, which overrides the file, which overrides the defaults.
 //!
-//! The default file is compiled in. Invariant: it defines every valid key with its default value. An unknown key is an
-//! error that suggests a similar valid key, if there is one.
+//! The default file is compiled in. Invariant: the default file defines every valid key with its default value. An
+//! unknown key is an error that suggests a similar valid key, if there is one.
 
 mod known_keys;
 mod merged;
@@ -76,7 +76,7 @@ pub struct Layers {
     pub environment: Vec<(String, String)>,
     /// The flags, each a dotted key and a value.
     pub flags: Vec<(String, String)>,
-    /// The values that a mode such as `--dev` sets. These values override only the defaults.
+    /// The values that a mode such as `--dev` sets, which override only the defaults.
     pub presets: Vec<(String, String)>,
 }
 

@@ -1,5 +1,5 @@
-//! Graceful shutdown: after SIGTERM or SIGINT, servers accept no new requests and finish those in progress. After
-//! [`DRAIN_TIMEOUT`] the remaining requests are aborted.
+//! Graceful shutdown: after SIGTERM or SIGINT, servers accept no new requests and finish the requests in progress.
+//! After [`DRAIN_TIMEOUT`], requests that are still in progress are aborted.
 
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};

@@ -10,7 +10,7 @@ use tracing_subscriber::{EnvFilter, fmt};
 pub enum LogFormat {
     /// Lines of plain text.
     Text,
-    /// One JSON object per line.
+    /// Lines that each contain a JSON object.
     Json,
 }
 
@@ -31,8 +31,8 @@ impl LogSettings {
 
     fn filter(&self) -> Result<EnvFilter, String> {
         // While Redis is down, the Redis client logs every attempt to connect. The control plane logs the loss of Redis
-        // itself, once. Later directives override earlier ones, so `level` can enable the log of the client. The
-        // directive `error` applies to targets for which `level` has no directive.
+        // itself, once. Later filter directives override earlier directives, so the setting `level` can enable the log
+        // of the Redis client. The directive `error` applies to log targets for which `level` has no directive.
         EnvFilter::try_new(format!("error,redis=off,{}", self.level)).map_err(|error| format!("log.level: {error}"))
     }
 }
@@ -40,8 +40,8 @@ impl LogSettings {
 /// Installs the global log subscriber. A second call in the same process has no effect.
 pub fn init(settings: &LogSettings) -> Result<(), String> {
     let filter = settings.filter()?;
-    // A log line that cannot be written is dropped. With internal errors enabled, the library would report the failure
-    // on standard error, and panic if that fails too.
+    // A log line that cannot be written is dropped. With internal errors enabled, the log library would report the
+    // failure on standard error, and panic if the report fails too.
     let subscriber = fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
     let _already_installed = match settings.format {
         LogFormat::Text => subscriber.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),

@@ -2,7 +2,7 @@
 //! which documents every field.
 //!
 //! `control-plane` encodes these messages, and `ext-authz` decodes them. Invariant: this file is the only hand-written
-//! code.
+//! code of the crate `proto`.
 
 /// Version 1 of the sync protocol.
 pub mod v1 {

@@ -23,10 +23,10 @@ def public_key(number: int) -> str:
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
-# A pattern cannot describe valid public keys.
+# A regular expression in the OpenAPI document cannot describe valid public keys.
 schemathesis.openapi.format("pem-public-key", st.integers(1, 50).map(public_key))
 
-# `expiresAt` must be in the future, which the format cannot express.
+# `expiresAt` must be in the future, which the format `date-time` cannot express.
 future_times = st.datetimes(datetime(2090, 1, 1), datetime(2190, 1, 1), timezones=st.integers(-720, 720).map(
     lambda minutes: timezone(timedelta(minutes=minutes))
 ))
@@ -38,7 +38,7 @@ address = st.builds("{}@{}".format, st.lists(atom, min_size=1, max_size=3).map("
 schemathesis.openapi.format("idn-email", address)
 
 
-# The server resolves host names. This address exists, but nothing listens on the port.
+# The server resolves host names. The address 127.0.0.1 exists, but nothing listens on port 65535.
 CLOSED_PORT_URL = "http://127.0.0.1:65535/"
 schemathesis.openapi.format("uri", st.text("abcdefgh/-_.~%20?=&", max_size=40).map(CLOSED_PORT_URL.__add__))
 
@@ -146,7 +146,7 @@ def map_body(context, body):
 @schemathesis.hook
 def before_call(context, case, kwargs):
     if isinstance(case.body, dict) and str(case.body.get("url")).startswith("https://billing.example.org/"):
-        # The host of the example does not resolve in tests.
+        # The host of the example URL does not resolve in tests.
         case.body = case.body | {"url": CLOSED_PORT_URL}
 
 

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 /// The master key that replicas share.
 pub const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-/// A control plane process. After [`ControlPlane::kill`] it can be restarted.
+/// A control plane process, which can be restarted after [`ControlPlane::kill`].
 pub struct ControlPlane {
     server: Arc<Server>,
     /// The variables of `dev.env`, without the prefix `COUNTERSIGN_`.
@@ -32,20 +32,21 @@ pub struct ControlPlane {
 
 /// A process with its files and its database.
 struct Server {
-    // Declared before the folder, because its drop prints the log if the test panics.
+    // The process is declared before the folder, because dropping the process prints the log in the folder if the test
+    // panics.
     process: Process,
     folder: TempDir,
-    // Declared after the process: dropping a database in use logs errors.
+    // The database is declared after the process, because dropping a database in use logs errors.
     _database: Option<DatabaseLease>,
 }
 
 impl ControlPlane {
-    /// Starts with the defaults of `--dev` and without rate limits.
+    /// Starts a control plane with the defaults of `--dev` and without rate limits.
     pub async fn start() -> Self {
         Self::start_with(&[]).await
     }
 
-    /// Starts with settings such as `tokens.access_seconds=5`, and without rate limits.
+    /// Starts a control plane with settings such as `tokens.access_seconds=5`, and without rate limits.
     pub async fn start_with(settings: &[&str]) -> Self {
         let limits: Vec<_> = unreachable_limits().map(|(key, value)| format!("{key}={value}")).collect();
         Self::start_with_default_limits_and(
@@ -61,13 +62,13 @@ impl ControlPlane {
         Self::start_with(&[&shared, settings].concat()).await
     }
 
-    /// Starts with the defaults of `--dev`, except for the rate limits, which are those of production.
+    /// Starts a control plane with the defaults of `--dev`, except for the rate limits, which are those of production.
     pub async fn start_with_default_limits() -> Self {
         Self::start_with_default_limits_and(&[]).await
     }
 
-    /// Like `start_with`, with the default rate limits. Without `database.url` among the settings, the database is
-    /// the one that `TEST_ENGINES` selects; an empty `database.url=` selects SQLite.
+    /// Like `start_with`, with the default rate limits. Without `database.url` among the settings, `TEST_ENGINES`
+    /// selects the database; an empty `database.url=` selects SQLite.
     pub async fn start_with_default_limits_and(settings: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let limits = default_limits().map(|(key, value)| format!("{key}={value}"));
@@ -79,7 +80,7 @@ impl ControlPlane {
         if !database && !redis {
             settings.extend(engines::redis_url().map(|url| format!("redis.url={url}")));
         }
-        // Fixed ports, so that a restart can reuse them.
+        // The ports are fixed, so that a restart can reuse them.
         let listen = ["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:{}", free_port()));
         let process = launch(folder.path(), listen.iter().chain(&settings));
         let (env, mut api) = wait_for_env(folder.path(), &process).await;
@@ -213,7 +214,7 @@ impl ControlPlane {
         self.api.send_as(self.key(), "POST", &path, body).await.expect(200);
     }
 
-    /// Revokes a role of the first service. Returns the field `revoked`.
+    /// Revokes a role of the first service, and returns the field `revoked` of the response.
     pub async fn revoke(&self, agent: &str, role: &str) -> bool {
         let path = self.path(&format!("/agents/{agent}/roles/{role}"));
         let response = HttpResponse::send(self.api.request("DELETE", &path).bearer_auth(self.key())).await;
@@ -281,7 +282,7 @@ impl ControlPlane {
         HttpResponse::send(self.api.request("POST", "/signing-keys/rotate").bearer_auth(self.human())).await
     }
 
-    /// Revokes a signing key. Returns the field `revoked`.
+    /// Revokes a signing key, and returns the field `revoked` of the response.
     pub async fn revoke_signing_key(&self, kid: &str) -> bool {
         let request = self.api.request("DELETE", &format!("/signing-keys/{kid}")).bearer_auth(self.human());
         HttpResponse::send(request).await.expect(200)["revoked"].as_bool().expect("the value is a boolean")

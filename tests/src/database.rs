@@ -12,7 +12,7 @@ pub struct Database {
     dialect: &'static Dialect,
 }
 
-/// The statements that differ between the engines.
+/// The SQL statements that differ between SQLite and PostgreSQL.
 struct Dialect {
     /// Begins a transaction with a consistent snapshot.
     begin: &'static str,
@@ -20,7 +20,7 @@ struct Dialect {
     tables: &'static str,
     /// Returns the column names of the table `$1`.
     columns: &'static str,
-    /// SQL before and after a column name. It converts any value to text, and NULL to the text `NULL`.
+    /// SQL before and after a column name, which converts any value of the column to text, and NULL to the text `NULL`.
     to_text: [&'static str; 2],
 }
 

@@ -1,5 +1,5 @@
-//! Selects the engines of control planes under test: SQLite and in-process counters, or PostgreSQL and Redis if
-//! `TEST_ENGINES` is `fleet`.
+//! Selects the database engine and the rate-limit engine of control planes under test: SQLite and in-process counters,
+//! or PostgreSQL and Redis if `TEST_ENGINES` is `fleet`.
 //!
 //! The first test that needs PostgreSQL and Redis starts one server of each for the test process; each control plane
 //! uses its own database.
@@ -15,7 +15,7 @@ use std::{
     thread,
 };
 
-/// A database for one control plane. Dropping it drops the database.
+/// A database for one control plane. Dropping the lease drops the database.
 pub struct DatabaseLease {
     url: String,
 }
@@ -24,7 +24,7 @@ struct SharedServers {
     postgres: Postgres,
     redis: Redis,
     unused_urls: Sender<String>,
-    // Removes the folder of Redis. PostgreSQL starts its own cleanup process.
+    // The process that removes the folder of Redis. The test server of PostgreSQL starts its own cleanup process.
     _cleanup: Child,
 }
 
@@ -60,8 +60,8 @@ pub async fn lease() -> Option<DatabaseLease> {
     Some(DatabaseLease { url: shared_servers().postgres.create_database().await })
 }
 
-/// The PostgreSQL database URL for servers with this data folder, or `None` if control planes use SQLite. Every start
-/// in the same folder gets the same database.
+/// The PostgreSQL database URL for servers with this data folder, or `None` if control planes use SQLite. Every server
+/// that starts in the same data folder gets the same database.
 pub async fn database_for_folder(folder: &Path) -> Option<String> {
     let url_file = folder.join("database-url");
     if let Ok(url) = std::fs::read_to_string(&url_file) {
@@ -81,7 +81,8 @@ impl DatabaseLease {
 
 impl Drop for DatabaseLease {
     fn drop(&mut self) {
-        // Fails when the process ends: the receiver is gone, and the cleanup process removes the whole server.
+        // Sending fails when the test process ends: the receiver of the channel is gone, and the cleanup process
+        // removes the whole PostgreSQL server.
         let _receiver_gone = shared_servers().unused_urls.send(std::mem::take(&mut self.url));
     }
 }
@@ -90,7 +91,8 @@ fn shared_servers() -> &'static SharedServers {
     static SERVERS: OnceLock<SharedServers> = OnceLock::new();
     SERVERS.get_or_init(|| {
         let ((started_servers, ready), (unused_sender, unused_urls)) = (channel(), channel());
-        // In its own thread, because the servers end with the thread that started them (`--pdeathsig`).
+        // The servers are started in a separate thread, because they end with the thread that started them
+        // (`--pdeathsig`).
         thread::spawn(move || run_servers(&started_servers, &unused_urls));
         let (postgres, redis) = ready.recv().expect("PostgreSQL and Redis start");
         let cleanup = start_cleanup_process(redis.folder());

@@ -10,7 +10,8 @@ use tempfile::TempDir;
 
 /// An Envoy process.
 pub struct Envoy {
-    // Declared before the folder, because its drop prints the log if the test panics.
+    // The process is declared before the folder, because dropping the process prints the log in the folder if the test
+    // panics.
     process: Process,
     _folder: TempDir,
     /// HTTP client of the listener.
@@ -72,7 +73,7 @@ impl Envoy {
     }
 }
 
-/// Replaces `from` in a configuration. Panics if the text does not contain it.
+/// Replaces `from` in a configuration. Panics if the configuration does not contain `from`.
 #[track_caller]
 pub fn replaced(text: &str, from: &str, to: &str) -> String {
     assert!(text.contains(from), "the configuration does not contain `{from}`");

@@ -10,7 +10,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// A server in its own runtime. Dropping it stops the server at once, as a crash would.
+/// A server in its own runtime. Dropping the [`Server`] stops the server at once, as a crash would.
 pub struct Server {
     runtime: Option<Runtime>,
     shutdown: Shutdown,

@@ -1,6 +1,6 @@
 //! An OpenID Connect issuer: discovery document, JWKS and signed tokens.
 //!
-//! It can delay, fail or return wrong documents, and it counts fetches.
+//! The test issuer can delay, fail or return wrong documents, and counts the fetches of its documents.
 
 mod signing_key;
 
@@ -80,7 +80,7 @@ impl Issuer {
         Self::serve(listener, url, keys)
     }
 
-    /// Starts an issuer with TLS. Returns it with the PEM of its certificate.
+    /// Starts an issuer with TLS, and returns the issuer with the PEM of its certificate.
     pub async fn start_tls(keys: &[&SigningKey]) -> (Self, String) {
         let (acceptor, certificate) = tls::self_signed();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");

@@ -6,7 +6,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Runs `openssl` with space-separated arguments and this input. Returns its output.
+/// Runs `openssl` with space-separated arguments and this input, and returns its output.
 pub fn openssl(arguments: &str, input: &[u8]) -> Vec<u8> {
     let mut command = Command::new("openssl");
     command.args(arguments.split(' ')).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -17,7 +17,7 @@ pub fn openssl(arguments: &str, input: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
-/// Like `openssl`, for text output.
+/// Like the function `openssl`, but returns the output of the command as text instead of bytes.
 pub fn openssl_text(arguments: &str, input: &str) -> String {
     String::from_utf8(openssl(arguments, input.as_bytes())).expect("the text is UTF-8")
 }

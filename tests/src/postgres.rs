@@ -28,8 +28,8 @@ const INITDB_OPTIONS: [&str; 6] = [
     "--icu-locale=en-US",
 ];
 
-/// Server settings. `fsync` is off, because the tests do not cover a crash of the machine. Shared memory is in the
-/// data folder, so that nothing remains elsewhere after a kill.
+/// Server settings. `fsync` is off, because the tests do not cover a crash of the machine. Shared memory is in the data
+/// folder, so that a killed server leaves nothing outside of its data folder.
 const SETTINGS: [&str; 5] = [
     "listen_addresses=127.0.0.1",
     "fsync=off",
@@ -89,7 +89,7 @@ impl Postgres {
 
     /// Stops all server processes with SIGSTOP. Connections stay open, but no query gets a response.
     pub fn pause(&self) {
-        // The postmaster first, because it starts the others.
+        // Stops the postmaster first, because the postmaster starts the other server processes.
         self.process.signal("STOP");
         self.signal_others("STOP");
     }
@@ -133,7 +133,7 @@ impl Postgres {
         chown_to_server_user(folder);
     }
 
-    /// Stops the backends of idle connections to a database. Returns their number.
+    /// Stops the backends of idle connections to a database, and returns the number of backends.
     pub async fn pause_idle_backends(&self, url: &str) -> usize {
         let name = url.rsplit('/').next().expect("the URL has a database name");
         let sql = format!("SELECT pid FROM pg_stat_activity WHERE datname = '{name}' AND state = 'idle'");
@@ -160,12 +160,12 @@ impl Postgres {
         }
     }
 
-    /// Creates an empty database. Returns its URL.
+    /// Creates an empty database, and returns its URL.
     pub async fn create_database(&self) -> String {
         self.create_database_with("").await
     }
 
-    /// Creates an empty database with options of `CREATE DATABASE`. Returns its URL.
+    /// Creates an empty database with options of `CREATE DATABASE`, and returns its URL.
     pub async fn create_database_with(&self, options: &str) -> String {
         let name = format!("countersign_{}", self.created_databases.fetch_add(1, Ordering::SeqCst));
         self.execute(format!("CREATE DATABASE {name} {options}")).await;
@@ -185,7 +185,7 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // SIGQUIT, because after SIGKILL its shared memory would remain.
+        // Sends SIGQUIT, because after SIGKILL the shared memory of the server would remain.
         self.resume();
         self.process.signal("QUIT");
         self.process.wait();
@@ -203,8 +203,8 @@ fn launch(folder: &Path, port: u16) -> Process {
     Process::start(server, &folder.join("log"))
 }
 
-/// Starts a process that removes `folder` when this process ends or its stdin is closed. It has its own process
-/// group, so that an interrupt of the tests does not reach it.
+/// Starts a cleanup process that removes `folder` when the test process ends or closes the stdin of the cleanup
+/// process. The cleanup process has its own process group, so that an interrupt of the tests does not reach it.
 pub(crate) fn start_cleanup_process(folder: &Path) -> Child {
     let mut command = Command::new("sh");
     command.args(["-c", CLEANUP_SCRIPT]).arg(folder).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -221,7 +221,7 @@ fn ram_folder() -> PathBuf {
 }
 
 fn signal(process: i32, name: &str) {
-    // The process may have ended.
+    // The process that gets the signal may have ended.
     let _result = Command::new("kill").args(["-s", name, &process.to_string()]).output();
 }
 
@@ -231,7 +231,7 @@ fn child_processes(parent: u32) -> Vec<i32> {
     let numbers = proc_entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let is_child = |process: &i32| {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        // The fields after the process name, which may contain anything: state, parent.
+        // Reads the fields `state` and `parent` after the process name, which may contain any character.
         let actual_parent =
             stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
         actual_parent == Some(parent)
@@ -247,8 +247,8 @@ fn chown_to_server_user(folder: &Path) {
     }
 }
 
-/// A command that runs as the server's user. It gets a signal when the thread that started it ends, even if the test
-/// process is killed.
+/// A command that runs as the server's user. The started process gets a signal when the thread that started it ends,
+/// even if the test process is killed.
 fn server_command(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "QUIT"]);

@@ -16,7 +16,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// Number of log lines that a failed test prints for each process.
 const LAST_LINES: usize = 40;
 
-/// A child process with its output in a file. Dropping it kills the process.
+/// A child process with its output in a file. Dropping the [`Process`] kills the child process.
 pub struct Process {
     child: Child,
     log: PathBuf,

@@ -1,5 +1,5 @@
-//! Starts the control plane binary without `--dev`: with its own TLS certificate. The operator key or an issuer signs
-//! the human token.
+//! Starts the control plane binary without `--dev` and with its own TLS certificate. The operator key or an OIDC issuer
+//! signs the token of the human user.
 
 use crate::{
     control_plane::text,
@@ -18,7 +18,7 @@ pub struct ProductionServer {
     pub api: HttpClient,
     /// Human token of an administrator.
     pub human: String,
-    /// Id of a service that this user created.
+    /// Id of a service that the administrator created.
     pub service: String,
     /// API key of the service, with scope `full`.
     pub key: String,

@@ -65,7 +65,7 @@ impl RawRequest {
         self.exchange_tls(server, body, false).await
     }
 
-    /// Like `send_tls`, and closes the sending side after the body.
+    /// Sends the request like `send_tls`, and closes the sending side of the connection after the body.
     pub async fn send_tls_and_close(&self, server: &ControlPlane, body: &[u8]) -> Option<HttpResponse> {
         self.exchange_tls(server, body, true).await
     }
@@ -84,7 +84,7 @@ impl RawRequest {
             stream.write_all(&[&self.0, b"\r\n".as_slice(), body].concat()).await?;
             if close { stream.shutdown().await } else { Ok(()) }
         };
-        // A server that responds before it has read everything may close the connection.
+        // A server that responds before it has read the whole request may close the connection.
         let _connection_closed = sent.await;
         read_response(&mut stream).await.ok()
     }
@@ -100,9 +100,9 @@ impl RawRequest {
     }
 }
 
-/// Reads until the response is complete. If the connection closes first, returns the received bytes as the error.
-/// Does not read to the end of the stream, because Envoy keeps a connection open for a second after an early
-/// response.
+/// Reads until the response is complete. If the connection closes before the response is complete, returns the received
+/// bytes as the error. Does not read to the end of the stream, because Envoy keeps a connection open for a second after
+/// an early response.
 async fn read_response(stream: &mut (impl AsyncRead + Unpin)) -> Result<HttpResponse, String> {
     let mut bytes = Vec::new();
     loop {

@@ -1,7 +1,8 @@
 //! Webhook receivers on loopback: they send the replies that a test configures and record every request.
 //!
-//! They implement the part of HTTP/1.1 that a webhook sender needs, because a receiver must be able to send a reply
-//! partly, slowly, endlessly or not at all. `connection` serves one connection, `request` is the recorded request.
+//! The receivers implement the part of HTTP/1.1 that a webhook sender needs, because a receiver must be able to send a
+//! reply partly, slowly, endlessly or not at all. `connection` serves one connection, `request` is the recorded
+//! request.
 
 mod connection;
 mod request;
@@ -119,7 +120,7 @@ impl Receiver {
         Self::serve(listener, None, url, Box::new(|_, _| Reply::Status(200)))
     }
 
-    /// Starts a receiver that responds 200 over TLS. Returns it with the PEM of its certificate.
+    /// Starts a receiver that responds 200 over TLS, and returns the receiver with the PEM of its certificate.
     pub async fn start_tls() -> (Self, String) {
         let (acceptor, certificate) = tls::self_signed();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
@@ -147,7 +148,7 @@ impl Receiver {
         port.trim_end_matches("/hook").parse().expect("the port is a number")
     }
 
-    /// Sets the reply from now on.
+    /// Sets the reply to all later requests.
     pub fn set_reply(&self, reply: Reply) {
         *self.shared.reply_fn.lock().expect("the lock is not poisoned") = Box::new(move |_, _| reply.clone());
         self.shared.changes.send_replace(());

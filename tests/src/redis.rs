@@ -23,7 +23,7 @@ const BASE_CONFIGURATION: [&str; 6] =
 /// Timeout of a command, because a paused server never responds.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A Redis server. After [`Redis::kill`] it can be restarted.
+/// A Redis server, which can be restarted after [`Redis::kill`].
 pub struct Redis {
     process: Process,
     port: u16,
@@ -32,7 +32,7 @@ pub struct Redis {
     configuration: Vec<String>,
     password: Option<String>,
     tls_files: Option<Arc<TlsFiles>>,
-    // Declared after the process, which writes to it until it ends.
+    // The folder is declared after the process, which writes to the folder until the process ends.
     folder: TempDir,
 }
 
@@ -187,7 +187,7 @@ impl Redis {
         self.command::<()>(&["SAVE"]).await;
         let file = self.folder.path().join("dump");
         let dump = std::fs::read(&file).expect("SAVE wrote the dump file");
-        // A restart must not load the dump file.
+        // The dump file is removed, because a restart of Redis must not load it.
         std::fs::remove_file(file).expect("the dump file exists");
         dump
     }

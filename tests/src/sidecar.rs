@@ -18,7 +18,8 @@ use tonic::transport::{Channel, Endpoint};
 
 /// A sidecar process.
 pub struct Sidecar {
-    // Declared before the folder, because its drop prints the log if the test panics.
+    // The process is declared before the folder, because dropping the process prints the log in the folder if the test
+    // panics.
     process: Process,
     folder: TempDir,
     /// Address for Envoy: `unix:<path>` or `<ip>:<port>`.
@@ -44,7 +45,8 @@ pub struct CheckResult {
 }
 
 impl Sidecar {
-    /// Starts on a Unix socket for the first service, and waits for the first view.
+    /// Starts a sidecar on a Unix socket for the first service, and waits until the sidecar has data of the service (a
+    /// view).
     pub async fn start(control: &ControlPlane) -> Self {
         let key = control.create_key(control.service(), "sync").await;
         let sidecar = Self::start_with(control, &[&key], &[]);
@@ -52,7 +54,7 @@ impl Sidecar {
         sidecar
     }
 
-    /// Starts with these API keys and settings, and does not wait for a view.
+    /// Starts a sidecar with these API keys and settings, and does not wait until the sidecar has data (a view).
     pub fn start_with(control: &ControlPlane, keys: &[&str], settings: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let admin = format!("127.0.0.1:{}", free_port());
@@ -78,7 +80,7 @@ impl Sidecar {
         Self { process, listen, admin: HttpClient::plain(format!("http://{admin}")), command, folder }
     }
 
-    /// Waits for the first view.
+    /// Waits until the sidecar has its first view of the control plane's data.
     pub async fn wait_until_ready(&self) {
         let ready = async || {
             HttpResponse::try_send(self.admin.request("GET", "/readyz")).await.filter(|response| response.status == 200)

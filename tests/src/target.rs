@@ -35,7 +35,7 @@ impl Target {
         Self::create_in(&control.api, control.key(), &control.path("/webhooks"), url, kinds).await
     }
 
-    /// Creates a target of the deployment, for the events of all services.
+    /// Creates a target of the whole Countersign deployment, for the events of all services.
     pub async fn create_for_deployment(control: &ControlPlane, url: &str) -> Self {
         Self::create_in(&control.api, control.human(), "/webhooks", url, &["*"]).await
     }
@@ -85,7 +85,7 @@ impl Target {
         created
     }
 
-    /// Sends a test event. Returns its id.
+    /// Sends a test event, and returns its id.
     pub async fn send_test_event(&self) -> String {
         text(&self.send("POST", "/test", json!({})).await.expect(202)["eventId"])
     }
@@ -104,7 +104,7 @@ impl Target {
             .expect("the value is a number")
     }
 
-    /// One delivery by event id.
+    /// The delivery of the event with this id.
     pub async fn delivery(&self, event: &str) -> Value {
         self.api.get_as(&self.bearer, &format!("{}/deliveries/{event}", self.path)).await.expect(200)
     }
@@ -115,7 +115,7 @@ impl Target {
         assert_eq!(replayed, json!({ "replayed": 1 }));
     }
 
-    /// Replays deliveries in bulk. Returns their number.
+    /// Replays deliveries in bulk, and returns the number of replayed deliveries.
     pub async fn replay_since(&self, body: Value) -> u64 {
         self.send("POST", "/replay", body).await.expect(202)["replayed"].as_u64().expect("the value is a number")
     }
@@ -186,21 +186,21 @@ impl<'a> EventSource<'a> {
         assert!(self.control.revoke(&self.agent.id, &self.role).await, "the agent had the role");
     }
 
-    /// Assigns and revokes the role alternately. The agent must not have the role before; after an even number of
-    /// events it does not have it either.
+    /// Assigns and revokes the role alternately. The agent must not have the role before the call, and does not have
+    /// the role after an even number of events.
     pub async fn cause_events(&self, count: usize) {
         for number in 0..count {
             if number % 2 == 0 { self.assign().await } else { self.revoke().await }
         }
     }
 
-    /// Attempts a login with a wrong signature, for a service or unbound.
+    /// Attempts a login with a wrong signature, for a service or, if `service` is `None`, for no service.
     pub async fn fail_login(&self, service: Option<&str>) -> HttpResponse {
         let challenge = self.challenge(service).await;
         self.authenticate(&challenge, &self.agent.key.sign("another nonce")).await
     }
 
-    /// Requests a challenge, for a service or unbound.
+    /// Requests a challenge, for a service or, if `service` is `None`, for no service.
     pub async fn challenge(&self, service: Option<&str>) -> Value {
         let body = json!({ "agentId": self.agent.id, "serviceId": service });
         let body = if service.is_some() { body } else { json!({ "agentId": self.agent.id }) };

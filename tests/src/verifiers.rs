@@ -86,7 +86,7 @@ impl<'a> Verifiers<'a> {
         Self { control, sidecar, service: control.service(), key: control.key() }
     }
 
-    /// Verifies a token with both. The sidecar accepts agents without roles, as the API does.
+    /// Verifies a token with the API and with the sidecar. The sidecar accepts agents without roles, as the API does.
     pub async fn verify(&self, token: &str) -> (VerifyOutcome, VerifyOutcome) {
         let header = format!("Bearer {token}");
         let extensions = [("service_id", self.service), ("allow_unassigned", "true")];

@@ -9,14 +9,14 @@ use serde_json::Value;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AuditEntry {
-    /// The service whose audit chain contains the entry; `None` for the chain of the deployment.
+    /// The service whose audit chain contains the entry; `None` for the chain of the whole Countersign deployment.
     pub service_id: Option<String>,
-    /// The position of the entry in the chain, from 1.
+    /// The position of the entry in its audit chain, from 1.
     pub sequence: u64,
     /// When the action occurred (RFC 3339).
     pub at: String,
     /// The action, such as `role.assigned`.
-    // Older control planes call this field `act`.
+    // Older control planes call the field `action` of an entry `act`.
     #[serde(alias = "act")]
     pub action: String,
     /// The actor of the action.
@@ -86,7 +86,8 @@ impl Api {
             ("serviceId", service),
             ("agentId", agent),
             ("action", action),
-            // Older control planes call the parameter `act`. Each version ignores unknown parameters.
+            // Older control planes call the query parameter `action` `act`. Every control plane ignores unknown
+            // parameters.
             ("act", action),
             ("since", since),
             ("until", until),

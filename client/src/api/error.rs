@@ -146,8 +146,8 @@ fn describe(value: &Value) -> String {
     }
 }
 
-/// Whether a character only fills its place in a line. Control characters, line separators and marks that change the
-/// direction of the text do not.
+/// Whether a character is neither a control character, nor a line separator, nor a mark that changes the direction of
+/// the text.
 pub fn is_printable(character: char) -> bool {
     !character.is_control()
         && !matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -159,7 +159,8 @@ pub fn without_control_characters(text: &str) -> String {
     text.chars().map(|character| if is_printable(character) { character } else { '?' }).collect()
 }
 
-/// Escapes the characters in JSON that are not printable. `serde_json` leaves those above U+007E as they are.
+/// Escapes the characters in JSON that are not printable. `serde_json` leaves unprintable characters above U+007E
+/// unescaped.
 pub fn escape_unprintable(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for character in json.chars() {

@@ -25,7 +25,7 @@ pub struct Service {
     pub created_at: String,
 }
 
-/// A new API key. No later response contains its secret.
+/// A new API key. No later response contains the secret of the API key.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NewApiKey {
@@ -235,7 +235,7 @@ impl Api {
         self.call(Method::POST, &["services", service, "keys"], Some(human), Some(&body)).await
     }
 
-    /// Revokes an API key. Returns `false` if the key was already revoked.
+    /// Revokes an API key. Returns `false` if the API key was already revoked.
     pub async fn revoke_key(&self, human: &SecretString, service: &str, key: &str) -> Result<bool, ApiError> {
         let path = ["services", service, "keys", key];
         self.call(Method::DELETE, &path, Some(human), None).await.map(|Revoked { revoked }| revoked)
@@ -268,7 +268,7 @@ impl Api {
     }
 
     /// Assigns a role to an agent until `expires_at` (RFC 3339), or permanently. If the role is already assigned,
-    /// replaces its expiry.
+    /// replaces the expiry of the assignment.
     pub async fn assign_role(
         &self,
         manager: &SecretString,

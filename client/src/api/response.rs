@@ -1,7 +1,8 @@
 //! Reads responses of the control plane.
 //!
-//! The control plane may be malicious, or the profile may name the wrong server. So a response has a maximum size, its text
-//! cannot control the terminal, and ids have their form: commands print ids, save them, and suggest them to a shell.
+//! The control plane may be malicious, or the profile may name the wrong server. This module therefore limits the size
+//! of a response, replaces characters that control the terminal, and checks the form of ids, because commands print
+//! ids, save ids, and suggest ids to a shell.
 
 use super::error::is_printable;
 use reqwest::Response;

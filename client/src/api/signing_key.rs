@@ -37,7 +37,7 @@ pub struct Rotation {
     /// The key id of the new signing key.
     #[serde(deserialize_with = "id::<_, Kid>")]
     pub kid: String,
-    /// The status of the new key: `next` before the switch, `signing` afterwards.
+    /// The status of the new key: `next` before the switch to the new key, `signing` after the switch.
     pub status: String,
     /// When the new key starts to sign tokens (RFC 3339).
     #[serde(deserialize_with = "line")]
@@ -50,7 +50,8 @@ impl Api {
         self.page(human, &["signing-keys"], offset).await
     }
 
-    /// Rotates the signing key. The next key starts to sign when every sidecar whose view is not stale has loaded it.
+    /// Rotates the signing key. The next key starts to sign when every sidecar whose data is not stale has loaded the
+    /// key.
     pub async fn rotate_signing_key(&self, human: &SecretString) -> Result<Rotation, ApiError> {
         self.call(Method::POST, &["signing-keys", "rotate"], Some(human), None).await
     }

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 pub enum WebhookScope {
     /// The webhooks of a service, which receive its events.
     Service(String),
-    /// The webhooks of the deployment, which receive the events of all services.
+    /// The webhooks of the whole Countersign deployment, which receive the events of all services.
     Deployment,
 }
 
@@ -48,7 +48,7 @@ pub struct Webhook {
     pub updated_at: String,
 }
 
-/// A new webhook and its secret. No later response contains this secret.
+/// A new webhook and its secret, which no later response contains.
 #[derive(Debug, Deserialize)]
 pub struct NewWebhook {
     /// The webhook.
@@ -58,7 +58,7 @@ pub struct NewWebhook {
     pub secret: SecretString,
 }
 
-/// A new secret of a webhook. No later response contains this secret.
+/// A new secret of a webhook, which no later response contains.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NewSecret {

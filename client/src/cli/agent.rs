@@ -191,7 +191,7 @@ async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result
     let agent = resolve_agent(context, agent)?;
     let result = api.set_agent_status(human.credential()?, &agent, status).await;
     let mut record = result.map_err(with_conflict_reason)?;
-    // The response names the field `id`; all output of the command line names it `agentId`.
+    // The response names the agent's id `id`; all output of the command line names it `agentId`.
     if let Some(fields) = record.as_object_mut()
         && let Some(id) = fields.remove("id")
     {

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// The prefix of API keys.
 const API_KEY_PREFIX: &str = "svc_sk_";
 
-/// The heading of these options in the help.
+/// The heading of the options for connection and credentials in the help.
 const CONNECTION: &str = "Connection and credentials";
 
 /// The next step for a missing token of a human user.
@@ -25,8 +25,8 @@ const HUMAN_TOKEN: &str =
 #[derive(Args)]
 pub struct ServerArgs {
     /// The URL of the control plane, https://HOST:PORT; without a port, 443 (a control plane listens on 8443 by default)
-    // The option is not `--url`, because webhook commands also have the URL of a receiver. An API key must not be sent to
-    // that host by mistake.
+    // The option is not `--url`, because webhook commands also have the URL of a receiver. A user must not send an API
+    // key to the host of the receiver by mistake.
     #[arg(
         long = "server",
         env = "COUNTERSIGN_URL",
@@ -130,7 +130,7 @@ pub struct RequiredAgentArg {
 }
 
 impl RequiredAgentArg {
-    /// The id. It is also set for hints.
+    /// Returns the id of the agent, and sets the id for hints.
     pub fn id(&self, context: &Context) -> Result<String, CliError> {
         let id = self.agent.as_ref().or(self.agent_option.as_ref());
         let id = id.cloned().ok_or_else(|| missing("the agent", "pass its id"))?;
@@ -173,8 +173,8 @@ impl HumanTokenArg {
         self.optional()?.ok_or_else(|| missing("the token of a human user", HUMAN_TOKEN))
     }
 
-    /// The token, if it is set. An API key in its place is refused before it is sent: the error of the control plane would
-    /// be about human users, and hide the mistake.
+    /// The token, if it is set. An API key in place of the token is refused before it is sent: the error of the control
+    /// plane would be about human users, and hide the mistake.
     pub fn optional(&self) -> Result<Option<&SecretString>, CliError> {
         let Some(token) = &self.human_token else { return Ok(None) };
         let problem = if token.expose_secret().starts_with(API_KEY_PREFIX) {
@@ -213,8 +213,8 @@ impl ManagerArgs {
     }
 }
 
-/// Whether a credential can be sent in an HTTP header. Otherwise the HTTP client would fail with an error about the
-/// connection.
+/// Whether a credential can be sent in an HTTP header. With a credential that is not one word, the HTTP client would
+/// fail with an error about the connection.
 fn is_one_word(credential: &SecretString) -> bool {
     credential.expose_secret().bytes().all(|byte| byte.is_ascii_graphic())
 }

@@ -7,7 +7,7 @@ use super::{
     context::Context,
     ids::{agent_id, no_secret},
     table::{Column, Table, id_with_name},
-    time::past_time,
+    time::parse_past_time,
 };
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
@@ -51,10 +51,10 @@ pub struct ListArgs {
     #[arg(long, alias = "act", value_parser = no_secret, add = ArgValueCandidates::new(complete::audit_actions))]
     action: Option<String>,
     /// Entries since this time: 2030-01-31T12:00:00Z, 2030-01-31, or 5m, 8h or 7d ago
-    #[arg(long, value_name = "TIME", value_parser = past_time)]
+    #[arg(long, value_name = "TIME", value_parser = parse_past_time)]
     since: Option<Timestamp>,
     /// Entries before this time, in the same forms
-    #[arg(long, value_name = "TIME", value_parser = past_time)]
+    #[arg(long, value_name = "TIME", value_parser = parse_past_time)]
     until: Option<Timestamp>,
     /// The maximum number of entries
     #[arg(long, default_value_t = 50)]
@@ -91,7 +91,7 @@ pub async fn run(context: &Context, command: AuditCommand) -> Result<CommandOutp
     Ok(CommandOutput::new(table, json!(entries)).with_note(summary(&filter, entries.len(), more)))
 }
 
-/// Fetches up to `limit` entries, page by page. The flag is true if more entries exist.
+/// Fetches up to `limit` entries, page by page. The returned flag is true if more entries exist.
 async fn fetch_entries(
     api: &Api,
     token: &SecretString,
@@ -131,7 +131,8 @@ async fn agent_names(
 ) -> BTreeMap<String, String> {
     let mut names = agent_names_in(entries);
     let is_unknown = |entry: &AuditEntry| entry.agent_id.as_ref().is_some_and(|agent| !names.contains_key(agent));
-    // One page is enough for most services. The table is usable without names, so an error is ignored.
+    // One page of agents is enough for most services. The table of entries is usable without the names of agents, so an
+    // error is ignored.
     if entries.iter().any(is_unknown)
         && let Ok(page) = api.list_agents(token, service, &AgentFilter::default(), 0).await
     {

@@ -71,7 +71,7 @@ struct Request {
     has_service_ca: bool,
 }
 
-/// Calls the service. If it refuses a stored token, logs in and calls it a second time.
+/// Calls the service. If the service refuses a stored token, logs in and calls the service a second time.
 pub async fn run(context: &Context, args: &CallArgs) -> Result<CommandOutput, CliError> {
     let request = Request::new(context, args)?;
     let mut result = login(context, &args.login, TokenPolicy::Valid).await?;
@@ -101,8 +101,8 @@ fn output(response: Response) -> CommandOutput {
     CommandOutput::raw(body).with_json(json).with_error(error)
 }
 
-/// Adds a line end on a terminal, where the prompt of the shell would follow the body, and between the body and an error
-/// in the same file or pipe. Otherwise the body is unchanged.
+/// Adds a line end on a terminal, where the prompt of the shell would follow the body, and between the body and an
+/// error in the same file or pipe. In all other cases the body is unchanged.
 fn with_line_end(mut body: Vec<u8>, error_follows: bool) -> Vec<u8> {
     let is_followed = std::io::stdout().is_terminal() || (error_follows && is_one_stream());
     if is_followed && body.last().is_some_and(|last| *last != b'\n') {
@@ -214,7 +214,7 @@ impl Request {
     async fn send(&self, token: &SecretString) -> Result<Response, CliError> {
         let mut request = self.http.request(self.method.clone(), self.url.clone()).headers(self.headers.clone());
         request = if self.headers.contains_key(AUTHORIZATION) {
-            // The header has another credential of the user, so the token is sent in `X-Agent-Token`.
+            // The header `Authorization` has another credential of the user, so the token is sent in `X-Agent-Token`.
             request.header("x-agent-token", format!("Bearer {}", token.expose_secret()))
         } else {
             request.bearer_auth(token.expose_secret())
@@ -264,7 +264,7 @@ fn parse_headers(lines: &[String]) -> Result<HeaderMap, CliError> {
             let name = HeaderName::from_bytes(name.trim().as_bytes()).ok()?;
             Some((name, HeaderValue::from_str(value.trim()).ok()?))
         });
-        // Any part of the line may be a secret, so the error does not repeat it.
+        // Any part of the header line may be a secret, so the error does not repeat the line.
         let (name, value) = parsed.ok_or_else(|| {
             CliError::Usage(format!("header {position} is malformed\nNext: write -H 'Name: value', with a colon"))
         })?;

@@ -57,7 +57,7 @@ const AUDIT_ACTIONS: [&str; 22] = [
     "webhook.tested",
 ];
 
-/// Prints candidates and ends the process if a completion script started it. Otherwise it returns.
+/// Prints candidates and ends the process if a completion script started the process; otherwise returns.
 pub fn complete_from_environment() {
     CompleteEnv::with_factory(help::command).var(VARIABLE).complete();
 }
@@ -103,7 +103,7 @@ pub fn audit_actions() -> Vec<CompletionCandidate> {
     AUDIT_ACTIONS.into_iter().map(CompletionCandidate::new).collect()
 }
 
-/// The values of a field in all profiles. Each candidate is described by the name of its profile.
+/// The values of a field in all profiles, as candidates that are described by the names of the profiles.
 fn from_profiles(value: impl Fn(Profile) -> Option<String>) -> Vec<CompletionCandidate> {
     let Ok(profiles) = Profiles::of_user() else { return Vec::new() };
     let candidate = |name: String| {

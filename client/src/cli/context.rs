@@ -109,7 +109,8 @@ impl Context {
         service_id(id)
     }
 
-    /// Checks that the profile can be saved. Commands call it before they create something that the profile has to store.
+    /// Checks that the profile can be saved. Commands call this function before they create something that the profile
+    /// has to store.
     pub fn check_writable(&self) -> Result<(), ProfileError> {
         self.profiles.check_writable(&self.name)
     }

@@ -1,6 +1,7 @@
 //! `countersign doctor`: checks the profile, the connection and the credentials, with a next step for each problem.
 //!
-//! Invariant: without `--login` it changes and creates nothing, neither here nor at the control plane.
+//! Invariant: without `--login`, the command changes and creates nothing, neither on this machine nor at the control
+//! plane.
 
 use super::{
     CliError, CommandOutput, Messages,
@@ -51,7 +52,7 @@ pub struct DoctorArgs {
 /// The result of a check.
 enum CheckResult {
     Ok(String),
-    /// It works, but needs attention: the problem and the next step.
+    /// The checked item works, but needs attention: the problem and the next step.
     Warning(String, String),
     /// There is nothing to check, or the check is impossible.
     Skipped(&'static str),
@@ -83,7 +84,7 @@ type Check = (&'static str, CheckResult);
 const CHECKS_WITH_CONNECTION: [&str; 5] = ["clock", "signing keys", "agent", "service key", "human token"];
 const NOT_CHECKED: &str = "not checked, because the check of the control plane failed";
 
-/// Runs all checks. Without a connection, the checks that need one are reported as not checked.
+/// Runs all checks. Without a connection, the checks that need a connection are reported as not checked.
 pub async fn run(context: &Context, args: DoctorArgs) -> Result<CommandOutput, CliError> {
     let mut checks = vec![("profile", check_profile(context))];
     match connect(context, &args.server).await {

@@ -39,7 +39,7 @@ pub enum CliError {
         /// The reason, such as `agent_suspended`; may be empty.
         reason: String,
     },
-    /// An object does not exist. The command found that out without an error of the API.
+    /// An object does not exist, as the command found out without an error of the API.
     #[error("{message}")]
     NotFound {
         /// The error code that the API has for such an object.

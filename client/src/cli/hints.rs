@@ -1,6 +1,6 @@
 //! The next step after an error.
 //!
-//! Invariant: no hint here names a command that cannot be undone.
+//! Invariant: no hint of this module names a command that cannot be undone.
 
 use super::{
     CliError,
@@ -88,7 +88,8 @@ fn fixed_hint(error: &CliError) -> Option<&'static str> {
     }
 }
 
-/// The hint for a control plane that does not answer. A URL without a port is a common mistake: port 443 is tried then.
+/// The hint for a control plane that does not answer. A URL without a port is a common mistake, because the client then
+/// connects to port 443.
 fn hint_for_unreachable(url: &str, timeout: bool) -> &'static str {
     if url.contains(":443/") {
         "is it running? Port 443 was tried; a control plane listens on 8443 by default: set the port in --server \
@@ -103,7 +104,7 @@ fn hint_for_unreachable(url: &str, timeout: bool) -> &'static str {
 /// Whether the certificate of the control plane is signed by an authority that is not trusted.
 pub fn is_unknown_authority(error: &ApiError) -> bool {
     let ApiError::Unreachable { error, .. } = error else { return false };
-    // The hint of no other error is empty.
+    // The hint is empty only for an unknown authority, because the argument `trust` is empty.
     hint_for_tls_error(&innermost(error), "").is_some_and(str::is_empty)
 }
 

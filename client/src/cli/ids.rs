@@ -6,7 +6,7 @@ use super::CliError;
 use countersign_client::api::begins_like_secret;
 use countersign_identity::{AgentId, ApiKeyId, EventId, Kid, ServiceId, WebhookId};
 
-/// The length of the longest ids, except those of signing keys.
+/// The length of the longest ids, except the ids of signing keys.
 pub const LONGEST_ID: usize = 32;
 
 /// The length of the id of a signing key (`kid`).

@@ -102,7 +102,7 @@ async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, Cl
     let token = human.credential()?;
     let file = out.as_deref().map(SecretFile::create).transpose()?;
     let key = api.create_key(token, &service, &name, scope).await?;
-    // If the file cannot be written, the key is printed, because the API returns it only once.
+    // If the file cannot be written, the API key is printed, because the API returns it only once.
     let (path, error) = match file.map(|file| file.write(&key.api_key)) {
         None => (None, None),
         Some(Ok(path)) => (Some(path), None),
@@ -145,7 +145,7 @@ async fn list(context: &Context, args: ListArgs) -> Result<CommandOutput, CliErr
 
 async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, CliError> {
     let RevokeArgs { human, service, confirm, key_id } = args;
-    // Checked before any request: an API key in place of its id must not become part of a URL.
+    // The id is checked before any request, because an API key in place of its id must not become part of a URL.
     let key_id = api_key_id(key_id)?;
     let (api, service) = (context.api(&human.server)?, context.service(&service)?);
     let token = human.credential()?;

@@ -97,7 +97,7 @@ impl LoginResult {
     }
 }
 
-/// Obtains tokens. They are stored if the agent is that of the profile.
+/// Obtains tokens, and stores them if the agent is that of the profile.
 pub async fn login(context: &Context, args: &LoginArgs, policy: TokenPolicy) -> Result<LoginResult, CliError> {
     let agent = args.agent.id_or_default(context)?;
     let is_profile_agent = context.profile.agent.as_ref() == Some(&agent);

@@ -75,7 +75,7 @@ impl CommandOutput {
         Self { note: note.into(), ..self }
     }
 
-    /// Sets the hint for a secret that cannot be printed. With it, a closed standard output is an error.
+    /// Sets the hint for a secret that cannot be printed. With such a hint, a closed standard output is an error.
     pub fn with_hint_if_lost(self, hint: String) -> Self {
         Self { hint_if_lost: hint, ..self }
     }

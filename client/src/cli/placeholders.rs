@@ -16,7 +16,7 @@ pub enum Placeholder {
     Webhook,
 }
 
-/// The ids that the command has resolved. Clones share them.
+/// The ids that the command has resolved. Clones share the ids.
 #[derive(Debug, Clone, Default)]
 pub struct Placeholders(Arc<Mutex<Vec<(Placeholder, String)>>>);
 
@@ -31,8 +31,9 @@ impl Placeholder {
 }
 
 impl Placeholders {
-    /// Sets the id for a placeholder, which may follow the option `--deployment`. It replaces an earlier one. An id with
-    /// another character than letters, digits and `_` is ignored, because hints are commands for a shell.
+    /// Sets the id for a placeholder, which may follow the option `--deployment`. A new id replaces the earlier id of
+    /// the placeholder. An id with another character than letters, digits and `_` is ignored, because hints are
+    /// commands for a shell.
     pub fn set(&self, placeholder: Placeholder, id: &str) {
         let is_id = |word: &str| word.chars().all(|character| character.is_ascii_alphanumeric() || character == '_');
         if !id.split(' ').all(|word| word == DEPLOYMENT_OPTION || is_id(word)) {
@@ -50,7 +51,7 @@ impl Placeholders {
     }
 }
 
-/// Replaces a word. Longer words that contain it, such as `AGENT_NOT_FOUND`, stay.
+/// Replaces a word. Longer words that contain the replaced word, such as `AGENT_NOT_FOUND`, stay.
 fn replace_word(text: &str, word: &str, replacement: &str) -> String {
     let is_part = |character: char| character.is_alphanumeric() || character == '_';
     let (mut result, mut rest) = (String::new(), text);

@@ -8,7 +8,7 @@ use super::{
     ids::{LONGEST_ID, no_secret, redacted_argument},
     output::quoted,
     table::{Column, Table, details, id_with_name},
-    time::future_time,
+    time::parse_future_time,
 };
 use clap::{Args, Subcommand};
 use countersign_client::{Api, api::Role};
@@ -92,7 +92,7 @@ pub struct AssignArgs {
     #[command(flatten)]
     assignment: AssignmentArgs,
     /// When the assignment ends: 2030-01-31T12:00:00Z, 2030-01-31, or after 30m, 8h or 7d [default: never]
-    #[arg(long, alias = "expires-at", value_name = "TIME", value_parser = future_time)]
+    #[arg(long, alias = "expires-at", value_name = "TIME", value_parser = parse_future_time)]
     expires: Option<Timestamp>,
 }
 

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file that is created before the request that generates the secret. It is deleted if the secret is not written.
+/// A file that is created before the request that generates the secret, and is deleted if the secret is not written.
 pub struct SecretFile {
     path: PathBuf,
     file: File,

@@ -101,7 +101,7 @@ impl Table {
         self.shows_header.then_some(&header).into_iter().chain(rows).map(line).collect::<Vec<_>>().join("\n")
     }
 
-    /// One line per cell, for a table that is too wide.
+    /// Formats the table with one line per cell, for a terminal that is too narrow for its rows.
     fn records(&self) -> String {
         let record = |row: &Vec<String>| {
             let cells = row.iter().zip(&self.header).filter(|(cell, _)| *cell != "-");

@@ -6,14 +6,14 @@ use jiff::{SignedDuration, Timestamp, civil::Date, tz::TimeZone};
 use std::time::Duration;
 
 /// A time, or a duration from now into the future. The result is in whole seconds, as the control plane stores it.
-pub fn future_time(text: &str) -> Result<Timestamp, String> {
+pub fn parse_future_time(text: &str) -> Result<Timestamp, String> {
     let expected = "write a time as 2030-01-31T12:00:00Z or 2030-01-31, or a duration from now, such as 30m, 8h or 7d";
     let time = parse_time(text, Timestamp::checked_add);
     time.and_then(|time| Timestamp::from_second(time.as_second()).ok()).ok_or_else(|| expected.to_owned())
 }
 
 /// A time, or a duration before now.
-pub fn past_time(text: &str) -> Result<Timestamp, String> {
+pub fn parse_past_time(text: &str) -> Result<Timestamp, String> {
     let expected =
         "write a time as 2030-01-31T12:00:00Z or 2030-01-31, or a duration before now, such as 30m, 8h or 7d";
     parse_time(text, Timestamp::checked_sub).ok_or_else(|| expected.to_owned())
@@ -31,7 +31,7 @@ pub fn rfc3339(time: identity::Timestamp) -> String {
     Timestamp::from_second(time.seconds()).map(|time| time.to_string()).unwrap_or_default()
 }
 
-/// A time in RFC 3339 relative to now, such as `5m ago` or `in 3h`. Other text is returned unchanged.
+/// A time in RFC 3339 relative to now, such as `5m ago` or `in 3h`. Text that is not a time is returned unchanged.
 pub fn relative(text: &str) -> String {
     let Ok(time) = text.parse::<Timestamp>() else { return text.to_owned() };
     let seconds = time.as_second() - clock::now().seconds();
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn times_are_rfc_3339_or_durations() {
-        for parse in [future_time, past_time] {
+        for parse in [parse_future_time, parse_past_time] {
             assert_eq!(parse("2030-01-31T13:00:00+01:00").unwrap().to_string(), "2030-01-31T12:00:00Z");
             assert_eq!(parse("2030-01-31").unwrap().to_string(), "2030-01-31T00:00:00Z");
             assert!(parse("90m").is_ok());
@@ -89,12 +89,12 @@ mod tests {
                 assert!(parse(wrong).is_err(), "{wrong}");
             }
         }
-        let day = future_time("1d").unwrap().duration_since(future_time("0h").unwrap());
+        let day = parse_future_time("1d").unwrap().duration_since(parse_future_time("0h").unwrap());
         assert!((86_399..=86_400).contains(&day.as_secs()), "{day}");
-        let day = past_time("0h").unwrap().duration_since(past_time("1d").unwrap());
+        let day = parse_past_time("0h").unwrap().duration_since(parse_past_time("1d").unwrap());
         assert!((86_399..=86_400).contains(&day.as_secs().abs()), "{day}");
-        assert_eq!(future_time("5m").unwrap().subsec_nanosecond(), 0);
-        let week = future_time("1w").unwrap().duration_since(future_time("7d").unwrap());
+        assert_eq!(parse_future_time("5m").unwrap().subsec_nanosecond(), 0);
+        let week = parse_future_time("1w").unwrap().duration_since(parse_future_time("7d").unwrap());
         assert!(week.as_secs().abs() <= 1, "{week}");
     }
 

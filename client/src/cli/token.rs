@@ -109,10 +109,10 @@ async fn revoke(
     token: Option<SecretString>,
 ) -> Result<CommandOutput, CliError> {
     let api = context.api(server)?;
-    // The lock keeps other processes from using a token that is about to be revoked. Without it, for example on a
+    // The lock keeps other processes from using a token that is about to be revoked. Without the lock, for example on a
     // read-only file system, the token is revoked nevertheless.
     let _lock = context.profile.agent.is_some().then(|| context.profiles.lock(&context.name).ok());
-    // A token of another control plane is not sent to this one.
+    // A token that the profile stores for another control plane is not sent to the control plane of this command.
     let stored = stored_tokens(context, Some(context.url(server)?))?;
     let token = match explicit_token(token)? {
         Some(token) => token,
@@ -229,7 +229,7 @@ fn no_token() -> CliError {
     missing("the token", "`countersign agent login` gets one; or pass it, or - for standard input")
 }
 
-/// Parses the published keys. One key that is not a point of P-256 makes the whole set invalid.
+/// Parses the published keys. A single key that is not a point of P-256 makes the whole key set invalid.
 fn parse_key_set(published: &Value) -> Result<KeySet, CliError> {
     let coordinate = |key: &Value, name: &str| URL_SAFE_NO_PAD.decode(key[name].as_str()?).ok();
     let point = |key: &Value| Some([vec![4], coordinate(key, "x")?, coordinate(key, "y")?].concat());

@@ -14,13 +14,14 @@ use clap::{
 };
 use countersign_client::Profiles;
 
-/// No name of a command or a flag is longer. Tokens and keys are.
+/// The length that no name of a command or a flag exceeds. Tokens and keys are longer.
 const LONGEST_NAME: usize = 24;
 
 /// Names that no error suggests: a mistyped command must not become one that cannot be undone.
 const NEVER_SUGGESTED: [&str; 5] = ["delete", "revoke", "rotate", "rotate-secret", "--yes"];
 
-/// Fields of the API whose argument has another name. Other arguments have the name of their field.
+/// Fields of the API whose argument has another name. The other arguments of the command line have the name of their
+/// field.
 const ARGUMENTS_BY_FIELD: [(&str, &str); 5] =
     [("agentId", "agent"), ("expiresAt", "expires"), ("roleId", "role"), ("serviceId", "service"), ("url", "target")];
 
@@ -49,8 +50,8 @@ pub fn error(mut error: clap::Error) -> CliError {
 
 /// The command that the arguments select, up to the first invalid one.
 ///
-/// The usage line of a clap error is not used: it lists arguments that the environment sets as if they were required, and
-/// some errors have none.
+/// The usage line of a clap error is not used: it lists arguments that the environment sets as if they were required,
+/// and some errors have no usage line.
 fn invoked_command(arguments: &[String]) -> Command {
     let mut command = help::command();
     command.build();

@@ -102,7 +102,7 @@ pub enum WebhookCommand {
     Listen(Box<listen::ListenArgs>),
 }
 
-/// The webhooks that a command manages: those of a service or those of the deployment.
+/// The webhooks that a command manages: the webhooks of a service, or the webhooks of the whole Countersign deployment.
 #[derive(Args)]
 pub struct ScopeArgs {
     #[command(flatten)]

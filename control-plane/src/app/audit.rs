@@ -43,7 +43,7 @@ pub enum AuditError {
     },
 }
 
-/// Verifies the chain of a service, or all chains, and writes a line with the result for each.
+/// Verifies the audit chain of a service, or all audit chains, and writes one line with the result of each chain.
 pub async fn verify_audit(config: &Config, service: Option<&str>, mut out: impl Write) -> Result<(), AuditError> {
     let log = AuditLog::open(config, service).await?;
     let mut broken = 0;
@@ -60,8 +60,8 @@ pub async fn verify_audit(config: &Config, service: Option<&str>, mut out: impl 
     log.finish(broken)
 }
 
-/// Writes the chain of a service, or all chains, as JSON Lines. The export of a broken chain ends before its first invalid
-/// entry.
+/// Writes the audit chain of a service, or all audit chains, as JSON Lines. The export of a broken chain ends before its first
+/// invalid entry.
 pub async fn export_audit(config: &Config, service: Option<&str>, mut out: impl Write) -> Result<(), AuditError> {
     let log = AuditLog::open(config, service).await?;
     let mut broken = 0;
@@ -85,7 +85,7 @@ pub async fn export_audit(config: &Config, service: Option<&str>, mut out: impl 
 }
 
 fn write_broken_chain(mut out: impl Write, chain: &str, error: BrokenChain) -> io::Result<()> {
-    // The name may have been tampered with. Without escaping, it could imitate a line of output.
+    // The name of a chain may have been tampered with. Without escaping, such a name could imitate a line of output.
     writeln!(out, "{}: {error}", chain.escape_debug())
 }
 

@@ -1,4 +1,5 @@
-//! Opens the configured database, checks that it belongs to this deployment, and locks the file of an embedded database.
+//! Opens the configured database, checks that the database belongs to this Countersign deployment, and locks the file of an
+//! embedded database.
 
 use super::AppError;
 use crate::{
@@ -59,7 +60,7 @@ pub(super) async fn open_at(
     }
 }
 
-/// Warns if the connection does not authenticate the server.
+/// Warns if the connection does not authenticate the database server.
 pub(super) fn warn_if_unauthenticated(location: &DatabaseLocation) {
     if !location.is_authenticated() {
         tracing::warn!(
@@ -68,8 +69,8 @@ pub(super) fn warn_if_unauthenticated(location: &DatabaseLocation) {
     }
 }
 
-/// Creates the deployment in a new database. Fails if an existing database belongs to another master key, is quarantined, or
-/// was created with --dev and is used without it (or the reverse).
+/// Creates the row of the Countersign deployment in a new database. Fails if an existing database belongs to another master
+/// key, is quarantined, or was created with --dev and is used without it (or the reverse).
 pub(super) async fn ensure_deployment(
     store: &Store,
     master: &MasterKey,
@@ -96,7 +97,8 @@ fn check_deployment(stored: &Deployment, expected: &Deployment) -> Result<(), Ap
     }
 }
 
-/// For an offline command: checks the deployment as [`ensure_deployment`] does, but never creates one.
+/// For an offline command: checks the row of the Countersign deployment as [`ensure_deployment`] does, but never creates the
+/// row.
 pub(super) fn check_existing_deployment(
     config: &Config,
     master: &MasterKey,
@@ -128,7 +130,7 @@ pub(super) async fn refuse_quarantined(store: &Store) -> Result<(), AppError> {
 }
 
 /// Fails for a PostgreSQL database that `pg_restore` created, until `restore` is run: the instance fingerprint of such a
-/// database differs from the stored one.
+/// database differs from the stored fingerprint.
 async fn refuse_restored_dump(store: &Store, mut read: ReadTransaction) -> Result<(), AppError> {
     let Some(fingerprint) = store.instance_fingerprint(&mut read).await? else { return Ok(()) };
     match deployment::find_instance_fingerprint(read.conn()).await? {
@@ -162,8 +164,8 @@ pub(super) fn location(config: &Config) -> Result<DatabaseLocation, AppError> {
     }
 }
 
-/// `restore` renames a replaced database to its name, this infix and the time. A killed `restore` may leave such a name as a
-/// hard link to the current database; [`lock_shared`] and [`lock_exclusive`] remove it.
+/// `restore` renames a replaced database: `.before-` and the time are appended to the name. A killed `restore` may leave a name
+/// with `.before-` as a hard link to the current database; [`lock_shared`] and [`lock_exclusive`] remove this link.
 pub(super) const REPLACED_INFIX: &str = ".before-";
 
 /// Suffixes of the companion files that SQLite creates in the directory of a database.
@@ -204,7 +206,7 @@ pub(super) fn lock_exclusive(database: &Path) -> Result<FileLock, AppError> {
     Ok(lock)
 }
 
-/// Loads the master key. Fails if its file is missing; only the server generates one.
+/// Loads the master key. Fails if the file of the master key is missing, because only the server generates a master key.
 pub(super) fn master_key(config: &Config) -> Result<MasterKey, AppError> {
     match config.secrets.master_key.expose_secret() {
         "" => {

@@ -1,4 +1,5 @@
-//! The commands `migrate`, `backup` and `restore`, which work on a whole database. Each returns a report for the operator.
+//! The commands `migrate`, `backup` and `restore`, which work on a whole database. Each command returns a report for the
+//! operator.
 
 mod backup;
 mod migrate;

@@ -40,7 +40,7 @@ enum Schedule {
     /// After a fixed pause.
     Every(Duration),
     /// After `pause`, or after `read_only_pause` while the database rejects writes, so that the job soon detects when the
-    /// database accepts them again.
+    /// database accepts writes again.
     SoonerIfReadOnly { pause: Duration, read_only_pause: Duration },
     /// After `pause`, as soon as this process has changed a trust score; at the latest after twice `pause`, because changes by
     /// other replicas are detected only by polling.
@@ -123,7 +123,7 @@ impl Schedule {
     }
 }
 
-/// The statuses of keys whose tokens are accepted.
+/// The statuses of signing keys whose tokens are accepted.
 const LIVE_STATUSES: [KeyStatus; 3] = [KeyStatus::Next, KeyStatus::Signing, KeyStatus::Retired];
 
 async fn maintain_signing_keys(state: &AppState) -> Result<(), OperationError> {
@@ -148,7 +148,8 @@ pub(super) fn spawn_database_check(tasks: &mut Tasks, store: Store, shutdown: &S
     let check = async move {
         loop {
             sleep(DATABASE_CHECK_INTERVAL).await;
-            // Other errors, such as an unavailable database, are reported by the requests that they affect.
+            // All other errors of the check, such as an unavailable database, are reported by the requests that the error
+            // affects.
             if let Err(AppError::DatabaseRejected(reason)) = database::refuse_quarantined(&store).await {
                 return reason;
             }
@@ -173,7 +174,8 @@ pub(super) fn spawn_redis_tasks(tasks: &mut Tasks, client: &Arc<RedisClient>, st
     });
 }
 
-/// Starts the tasks that deliver events and measure the backlog. At shutdown, deliveries in progress may finish.
+/// Starts the tasks that deliver webhook events and measure the backlog of deliveries. At shutdown, deliveries in progress may
+/// finish.
 pub(super) fn spawn_webhook_delivery(
     tasks: &mut Tasks,
     parts: &ContextParts,

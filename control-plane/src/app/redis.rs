@@ -15,7 +15,8 @@ use countersign_process::Clock;
 use secrecy::SecretString;
 use std::sync::Arc;
 
-/// Length of the deployment's name in Redis keys: the first characters of the fingerprint of the master key.
+/// Length of the name of the Countersign deployment in Redis keys. The name consists of the first characters of the fingerprint
+/// of the master key.
 const DEPLOYMENT_NAME_LENGTH: usize = 16;
 
 /// Creates the client of the configured Redis, and connects it if Redis is available. `None` if no Redis is configured.

@@ -36,7 +36,7 @@ const MAX_HEADER_SIZE: u32 = 64 * 1024;
 /// Maximum number of streams per connection of a sidecar. A sidecar opens one stream per service.
 const MAX_SYNC_STREAMS: u32 = 64;
 
-/// The servers and background tasks. If one ends before shutdown, all are stopped.
+/// The servers and background tasks. If one of the tasks ends before shutdown, all tasks are stopped.
 pub(super) type Tasks = JoinSet<io::Result<()>>;
 
 /// The router for one connection, extended with the address of the peer.
@@ -52,7 +52,7 @@ pub(super) fn serve_admin(
     tasks.spawn(admin::serve(listener, readiness, metrics.registry, shutdown.clone()));
 }
 
-/// Builds the gRPC service to which sidecars connect, and starts the task that reads the feed for it.
+/// Builds the gRPC service to which sidecars connect, and starts the task that reads the change feed for the sidecars.
 pub(super) fn sync_service(
     tasks: &mut Tasks,
     store: &Store,
@@ -133,7 +133,8 @@ where
     Ok(())
 }
 
-/// Waits until shutdown is requested and all tasks have ended. A task that ends earlier stops the others; its error is returned.
+/// Waits until shutdown is requested and all tasks have ended. A task that ends before shutdown stops the other tasks, and its
+/// error is returned.
 pub(super) async fn wait_until_stopped(mut tasks: Tasks, shutdown: &Shutdown) -> Result<(), AppError> {
     let result = tokio::select! {
         () = shutdown.requested() => Ok(()),
@@ -141,7 +142,7 @@ pub(super) async fn wait_until_stopped(mut tasks: Tasks, shutdown: &Shutdown) ->
     };
     shutdown.trigger();
     let remaining = async { while tasks.join_next().await.is_some() {} };
-    // Tasks that take longer are aborted when the runtime ends.
+    // Tasks that take longer than the timeout are aborted when the runtime ends.
     let _aborted = tokio::time::timeout(DRAIN_TIMEOUT, remaining).await;
     Ok(result?)
 }

@@ -117,8 +117,8 @@ pub(super) fn webhook_dispatcher(
     }
 }
 
-/// Loads the configured certificate. With --dev and without a configured certificate, generates one and also returns the file
-/// of its authority.
+/// Loads the configured certificate. With --dev and without a configured certificate, generates a certificate and also returns
+/// the file of the development certificate authority.
 pub(super) fn certificate(config: &Config, now: Timestamp) -> Result<(Certificate, Option<PathBuf>), AppError> {
     let (chain, private_key) = (&config.tls.certificate, &config.tls.private_key);
     if chain.as_os_str().is_empty() {

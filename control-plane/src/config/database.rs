@@ -8,8 +8,8 @@ use std::{
 };
 use url::{Host, Url};
 
-/// The accepted parameters of a PostgreSQL URL. Others are rejected: the driver would ignore a misspelt parameter and log it
-/// with its value.
+/// The accepted parameters of a PostgreSQL URL. Other parameters are rejected, because the driver would ignore a misspelt
+/// parameter and log it with its value.
 const URL_PARAMETERS: [&str; 17] = [
     "sslmode",
     "ssl-mode",
@@ -49,7 +49,7 @@ pub enum DatabaseLocation {
 }
 
 impl DatabaseSettings {
-    /// The location; `None` if the URL scheme is unsupported.
+    /// The location of the database; `None` if the URL scheme is unsupported.
     pub(super) fn location(&self, data_dir: &Path) -> Option<DatabaseLocation> {
         let url = self.url.expose_secret();
         match url.split_once("://") {
@@ -60,7 +60,7 @@ impl DatabaseSettings {
         }
     }
 
-    /// Describes the problems of these settings. The text never contains the URL.
+    /// Describes the problems of these settings. The returned text never contains the URL.
     pub(super) fn problems(&self, has_master_key: bool) -> Vec<String> {
         let location = self.location(Path::new(""));
         let cases = [
@@ -84,7 +84,7 @@ impl DatabaseSettings {
 }
 
 impl DatabaseLocation {
-    /// Describes the problem of `database.url`; `None` if it is valid. The text never contains values of the URL.
+    /// Describes the problem of `database.url`; `None` if it is valid. The returned text never contains values of the URL.
     pub fn problem(&self) -> Option<String> {
         let Self::Postgres(url) = self else { return None };
         let Ok(url) = Url::parse(url.expose_secret()) else {
@@ -97,7 +97,7 @@ impl DatabaseLocation {
         })
     }
 
-    /// Whether the server is authenticated: it runs on this machine, or its certificate is verified.
+    /// Whether the database server is authenticated: the server runs on this machine, or its certificate is verified.
     pub fn is_authenticated(&self) -> bool {
         let Self::Postgres(url) = self else { return true };
         // An invalid URL is reported by `problem`.

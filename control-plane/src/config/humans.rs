@@ -4,7 +4,7 @@ use reqwest::Url;
 use serde::Deserialize;
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
 
-/// The `iss` of tokens that the operator key signs. No configured issuer may have it.
+/// The `iss` of tokens that the operator key signs. No configured issuer may have this `iss`.
 const OPERATOR_ISSUER: &str = "urn:countersign:operator";
 
 /// `[humans]`
@@ -27,11 +27,12 @@ pub struct IssuerSettings {
     pub iss: String,
     /// The value that the `aud` of the issuer's tokens must be or contain.
     pub audience: String,
-    /// The URL of the issuer's JWK set. Empty: the URL is discovered.
+    /// The URL of the issuer's JWK set. Empty: the URL comes from OpenID Connect Discovery.
     pub jwks_url: String,
     /// A file with the issuer's JWK set. Empty: the keys are fetched over HTTP.
     pub jwks_file: PathBuf,
-    /// A PEM file of the certificate authorities trusted for the issuer's server. Empty: the system's are trusted.
+    /// A PEM file of the certificate authorities trusted for the issuer's server. Empty: the authorities of the operating
+    /// system are trusted.
     pub ca_file: PathBuf,
     /// The accepted signature algorithms.
     pub algorithms: Vec<AcceptedAlgorithm>,
@@ -100,7 +101,7 @@ impl HumanSettings {
 }
 
 impl IssuerSettings {
-    /// The invalid keys of this issuer, each with a description of the problem.
+    /// The invalid settings of one issuer, each with a description of the problem.
     fn problems(&self, public_url: &str, dev: bool) -> Vec<(&'static str, &'static str)> {
         let Self { iss, audience, jwks_url, jwks_file, ca_file, algorithms, admin_claim, admin_value } = self;
         let (has_url, has_file) = (!jwks_url.is_empty(), !jwks_file.as_os_str().is_empty());
@@ -141,7 +142,7 @@ impl IssuerSettings {
     }
 }
 
-/// Whether keys may be fetched from this URL. The URL must not contain a password, because it is logged.
+/// Whether the keys of an issuer may be fetched from a URL. The URL must not contain a password, because it is logged.
 fn is_acceptable_url(text: &str, dev: bool) -> bool {
     let Ok(url) = Url::parse(text) else { return false };
     let is_secure = url.scheme() == "https" || (dev && url.scheme() == "http" && is_loopback(&url));

@@ -1,4 +1,4 @@
-//! Lists the effective settings with their sources, and all problems in them, without starting the server.
+//! Lists the effective settings with their sources, and all problems in the settings, without starting the server.
 
 use super::{Config, ConfigError, layers};
 use countersign_process::settings::MergedSettings;

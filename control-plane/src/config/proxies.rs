@@ -8,9 +8,9 @@ use serde::Deserialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum TlsMode {
-    /// This server.
+    /// This server terminates the TLS of the API.
     Serve,
-    /// The trusted proxies, which send plain HTTP to this server.
+    /// The trusted proxies terminate TLS and send plain HTTP to this server.
     Terminated,
 }
 

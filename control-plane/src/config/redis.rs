@@ -14,7 +14,7 @@ pub struct RedisSettings {
     sentinel_master: String,
     sentinel_user: String,
     sentinel_password: SecretString,
-    /// A PEM file of the only trusted certificate authorities. Empty: the system's are trusted.
+    /// A PEM file of the only trusted certificate authorities. Empty: the authorities of the operating system are trusted.
     pub ca_file: PathBuf,
     /// A PEM file of the client certificate chain. Empty: no client certificate.
     pub certificate: PathBuf,
@@ -52,9 +52,9 @@ impl TryFrom<String> for RedisKind {
 pub struct SentinelSettings {
     /// The name of the master.
     pub master: String,
-    /// The user for the Sentinels themselves. Empty: they require no user.
+    /// The user for the Sentinels themselves. Empty: the Sentinels require no user.
     pub user: String,
-    /// The password for the Sentinels themselves. Empty: they require no password.
+    /// The password for the Sentinels themselves. Empty: the Sentinels require no password.
     pub password: SecretString,
 }
 
@@ -75,7 +75,8 @@ impl RedisSettings {
         self.url.expose_secret().split(',').map(str::trim).filter(|url| !url.is_empty())
     }
 
-    /// Describes the first problem of these settings; `None` if they are valid. The text never contains their values.
+    /// Describes the first problem of these settings; `None` if they are valid. The returned text never contains values of the
+    /// settings.
     pub(super) fn problem(&self) -> Option<&'static str> {
         let Self {
             url: _,

@@ -14,7 +14,8 @@ pub struct SecretSettings {
 }
 
 impl SecretSettings {
-    /// Describes the problem of the master key; `None` if it is valid or empty. The text never contains the key.
+    /// Describes the problem of the master key; `None` if it is valid or empty. The returned text never contains the master
+    /// key.
     pub(super) fn problem(&self) -> Option<String> {
         let key = self.master_key.expose_secret().trim();
         let is_valid = key.len() == MASTER_KEY_HEX_LENGTH && key.bytes().all(|byte| byte.is_ascii_hexdigit());

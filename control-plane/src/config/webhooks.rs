@@ -18,7 +18,8 @@ const MAX_ATTEMPT_SECONDS: u16 = 300;
 #[derive(Debug, Clone, Deserialize)]
 pub struct WebhookSettings {
     allowed_networks: Vec<Network>,
-    /// A PEM file of certificate authorities that are trusted in addition to the system's. Empty: no additional ones.
+    /// A PEM file of certificate authorities that are trusted in addition to those of the operating system. Empty: no
+    /// additional authorities.
     pub ca_file: PathBuf,
     retry_seconds: Vec<u32>,
     attempt_seconds: u16,

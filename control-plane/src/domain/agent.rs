@@ -38,13 +38,13 @@ pub struct Agent {
     pub registration: Registration,
     /// Current status.
     pub status: AgentStatus,
-    /// Tokens and sessions issued below this revision are invalid.
+    /// Cutoff revision: tokens and sessions issued below the cutoff are invalid.
     pub cutoff: Revision,
     /// Current trust score.
     pub trust: TrustScore,
     /// Time of registration.
     pub created_at: Timestamp,
-    /// Time of the last change of this record.
+    /// Time of the last change of the agent.
     pub updated_at: Timestamp,
     /// Time of the last login or refresh.
     pub last_seen_at: Option<Timestamp>,

@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, fmt};
 string_enum! {
     /// A management action that is audited.
     AuditAction {
-        /// The audit log was started for a service or deployment that already existed.
+        /// The audit log was started for a service or a Countersign deployment that already existed.
         AuditBegan = "audit.began";
         /// The database was restored from a backup. Changes between the backup and the restore are lost.
         DatabaseRestored = "database.restored";
@@ -112,13 +112,13 @@ impl Actor {
 /// Identifies a chain of audit entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuditChain {
-    /// The chain of the deployment, for actions that concern no single service.
+    /// The chain of the whole Countersign deployment, for actions that concern no single service.
     Deployment,
     /// The chain of a service.
     Service(ServiceId),
 }
 
-/// Stored name of the chain of the deployment.
+/// Stored name of the chain of the whole Countersign deployment.
 const DEPLOYMENT_CHAIN: &str = "deployment";
 
 impl fmt::Display for AuditChain {
@@ -130,7 +130,8 @@ impl fmt::Display for AuditChain {
     }
 }
 
-/// The object of an action. Services and agents have other fields in the entry.
+/// The object of an action. Services and agents are not in this list, because an audit entry has separate fields for services
+/// and agents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuditedObject {
     /// A role.
@@ -155,7 +156,7 @@ impl AuditedObject {
     }
 }
 
-/// Additional fields of an entry, by name. They must not contain secrets, or free-form values that could contain secrets.
+/// Additional fields of an entry, by name. The fields must not contain secrets, or free-form values that could contain secrets.
 pub type AuditDetails = BTreeMap<&'static str, Value>;
 
 /// An entry before it is appended to its chain.
@@ -179,7 +180,7 @@ impl NewAuditEntry {
         Self::new(AuditChain::Service(service), action)
     }
 
-    /// An entry in the chain of the deployment.
+    /// An entry in the chain of the whole Countersign deployment.
     pub const fn for_deployment(action: AuditAction) -> Self {
         Self::new(AuditChain::Deployment, action)
     }
@@ -201,7 +202,7 @@ impl NewAuditEntry {
         Self { object: Some(object), ..self }
     }
 
-    /// Adds a detail.
+    /// Adds a field to the details of the entry.
     #[must_use]
     pub fn detail(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         self.details.insert(name, value.into());

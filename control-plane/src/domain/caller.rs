@@ -25,8 +25,8 @@ pub enum Caller {
 }
 
 impl Caller {
-    /// Requires an API key of this service, of any scope. The error for a key of another service does not reveal whether
-    /// this service exists.
+    /// Requires an API key of the given service, of any scope. The error for a key of another service does not reveal whether
+    /// the given service exists.
     pub fn require_key_of(&self, service: ServiceId) -> Result<&ServiceKey, Reason> {
         match self {
             Self::Service(key) if key.service == service => Ok(key),
@@ -35,7 +35,7 @@ impl Caller {
         }
     }
 
-    /// Requires an API key of this service with scope `full`.
+    /// Requires an API key of the given service with scope `full`.
     pub fn require_full_key_of(&self, service: ServiceId) -> Result<(), Reason> {
         match self.require_key_of(service)?.scope {
             KeyScope::Full => Ok(()),
@@ -50,12 +50,12 @@ impl Human {
         self.require_owner(Some(&service.owner))
     }
 
-    /// Requires an administrator, for resources of the whole deployment.
+    /// Requires an administrator, for resources of the whole Countersign deployment.
     pub const fn require_admin(&self) -> Result<(), Reason> {
         if self.is_admin { Ok(()) } else { Err(Reason::AdminRequired) }
     }
 
-    /// Requires this owner or an administrator.
+    /// Requires the given owner or an administrator.
     pub fn require_owner(&self, owner: Option<&Owner>) -> Result<(), Reason> {
         if self.is_admin || owner == Some(&self.identity) { Ok(()) } else { Err(Reason::NotYours) }
     }

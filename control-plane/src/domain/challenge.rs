@@ -22,12 +22,12 @@ pub struct Challenge {
     pub agent: AgentId,
     /// Service that the token is requested for; `None` if the request contains no service.
     pub service: Option<ServiceId>,
-    /// The challenge is invalid from this time on.
+    /// Time from which the challenge is invalid.
     pub expires_at: Timestamp,
     /// Random identifier.
     pub random_id: u128,
-    /// Cutoff revision of the last database restore at the time of issue. A challenge issued before a restore is refused,
-    /// because it may already have been used between the backup and the restore.
+    /// Cutoff revision of the last database restore when the challenge was issued; 0 if there was no restore. A challenge
+    /// issued before a restore is refused, because the challenge may already have been used between the backup and the restore.
     pub restore_revision: Revision,
 }
 
@@ -53,7 +53,7 @@ impl ChallengeKeys {
         format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode([&body[..], mac.as_ref()].concat()))
     }
 
-    /// Verifies and decodes a challenge id; `None` if this deployment did not issue it.
+    /// Verifies and decodes a challenge id; `None` if this Countersign deployment did not issue the challenge.
     pub fn decode_id(&self, id: &str) -> Option<Challenge> {
         let bytes = URL_SAFE_NO_PAD.decode(id.strip_prefix(PREFIX)?).ok()?;
         let (body, mac) = bytes.split_at_checked(bytes.len().checked_sub(MAC_LEN)?)?;
@@ -82,7 +82,7 @@ fn encode_state(challenge: &Challenge) -> Vec<u8> {
     let has_restore_revision = *restore_revision != Revision::default();
     let mut body = vec![if has_restore_revision { VERSION_2 } else { VERSION_1 }];
     body.extend(agent.bits().to_be_bytes());
-    // Zero means no service. A service id is a UUIDv7 and never zero.
+    // The value zero means that the challenge is for no service. A service id is a UUIDv7 and never zero.
     body.extend(service.map_or(0, ServiceId::bits).to_be_bytes());
     body.extend(expires_at.micros().to_be_bytes());
     body.extend(random_id.to_be_bytes());

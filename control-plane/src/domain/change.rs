@@ -2,24 +2,24 @@
 
 use countersign_identity::{AgentId, Revision, ServiceId, SessionId, TokenId};
 
-/// A change. The feed stores a change under the revision of the transaction that made it.
+/// A change that sidecars must receive. The change feed stores a change under the revision of the transaction that made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
-    /// The roles of an agent at a service. Sent only to the sidecars of the service.
+    /// The roles of an agent at a service. The change is sent only to the sidecars of the service.
     Roles(AgentId, ServiceId),
-    /// The trust score of an agent. Sent to all sidecars.
+    /// The trust score of an agent. The change is sent to all sidecars.
     Trust(AgentId),
-    /// The status or cutoff of an agent. Sent to all sidecars.
+    /// The status or cutoff of an agent. The change is sent to all sidecars.
     Status(AgentId),
-    /// The role definitions of a service. Sent only to the sidecars of the service.
+    /// The role definitions of a service. The change is sent only to the sidecars of the service.
     Definitions(ServiceId),
-    /// The token settings of a service. Sent only to the sidecars of the service.
+    /// The token settings of a service. The change is sent only to the sidecars of the service.
     ServiceSettings(ServiceId),
-    /// An access token was revoked. Sent to all sidecars.
+    /// An access token was revoked. The change is sent to all sidecars.
     Token(TokenId),
-    /// A session was ended. Sent to all sidecars.
+    /// A session was ended. The change is sent to all sidecars.
     Session(SessionId),
-    /// The signing keys. Sent to all sidecars.
+    /// The signing keys. The change is sent to all sidecars.
     Keys,
 }
 
@@ -32,15 +32,16 @@ pub struct RevisionRange {
     pub until: Revision,
 }
 
-/// The current state of the feed.
+/// The current position of the change feed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FeedPosition {
     /// The revision of the newest change.
     pub revision: Revision,
-    /// The revision up to which changes were deleted. All later changes are still in the feed.
+    /// The revision floor: changes up to this revision were deleted from the change feed. All later changes are still in the
+    /// change feed.
     pub floor: Revision,
-    /// The revision of the last restore from a backup; 0 if there was none. Revocations and uses of challenges between the
-    /// backup and the restore are lost. So sessions that started below this revision are invalid, and challenges that were
-    /// issued under another cutoff are refused.
+    /// The revision of the last restore from a backup; 0 if there was no restore. Revocations and uses of challenges between
+    /// the backup and the restore are lost. Therefore sessions that started below the revision of the restore are invalid, and
+    /// challenges that contain another cutoff are refused.
     pub cutoff: Revision,
 }

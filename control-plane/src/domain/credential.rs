@@ -1,7 +1,6 @@
-//! API keys and refresh tokens. They are sent to the client once and stored as a hash.
+//! API keys and refresh tokens, which are sent to the client once and stored as a hash.
 //!
-//! The plain credential and its hash are different types. The output of `Debug`
-//! contains neither.
+//! The plain credential and its hash are different types. The output of `Debug` contains neither the credential nor the hash.
 
 use countersign_identity::{ApiKeyId, RefreshId};
 use secrecy::{ExposeSecret, SecretString};
@@ -50,7 +49,7 @@ impl<Id: CredentialId> Credential<Id> {
         Self { id, secret }
     }
 
-    /// The inverse of [`Self::reveal`]; `None` if the text is not a credential of this kind.
+    /// The inverse of [`Self::reveal`]; `None` if the text is not a credential of the kind `Id`.
     pub fn parse(text: &str) -> Option<Self> {
         let rest = text.strip_prefix(Id::CREDENTIAL_PREFIX)?;
         let (id, secret) = rest.split_at_checked(ID_LEN)?;
@@ -61,7 +60,7 @@ impl<Id: CredentialId> Credential<Id> {
         Some(Self { id, secret: bytes })
     }
 
-    /// The identifier. It is not secret.
+    /// The identifier of the credential, which is not secret.
     pub const fn id(&self) -> Id {
         self.id
     }
@@ -97,7 +96,7 @@ impl SecretHash {
         &self.0
     }
 
-    /// Whether the credential matches this hash. Compares in constant time.
+    /// Whether a credential matches the stored hash. The comparison takes constant time.
     pub fn matches<Id: CredentialId>(&self, credential: &Credential<Id>) -> bool {
         self.0.as_bytes().ct_eq(credential.hash().0.as_bytes()).into()
     }

@@ -37,7 +37,7 @@ pub struct RequestFingerprint {
 pub enum StoredResponse {
     /// No response is stored: the request is new.
     New,
-    /// The request was completed with this response body.
+    /// The request was completed, with the response body in this variant.
     Completed(String),
     /// The key was used for a request with a different body.
     BodyDiffers,
@@ -45,7 +45,7 @@ pub enum StoredResponse {
 
 impl IdempotencyKey {
     /// Parses the header value: a quoted string (RFC 8941, section 3.3.3) or the same text without quotes. An unquoted value
-    /// must not contain a comma, because an intermediary joins repeated headers with one.
+    /// must not contain a comma, because an intermediary joins repeated headers with a comma.
     pub fn parse(text: &str) -> Option<Self> {
         let key = match text.strip_prefix('"') {
             Some(rest) => unescape(rest.strip_suffix('"')?)?,

@@ -1,7 +1,7 @@
 //! The domain types and the rules that need no database: validation, state transitions, limits and formats.
 //!
-//! `store` persists these types, `operations` change them and `http` parses requests into them. The domain depends on
-//! `countersign-identity` only. The domain does no I/O and uses neither a clock nor random numbers.
+//! `store` persists the domain types, `operations` changes their values and `http` parses requests into them. The domain
+//! depends on `countersign-identity` only. The domain does no I/O and uses neither a clock nor random numbers.
 
 pub mod agent;
 pub mod audit;

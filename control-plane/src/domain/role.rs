@@ -55,7 +55,7 @@ pub enum IdentityTooLarge {
     RoleNames,
 }
 
-/// Checks that a service can have one more role with these permissions.
+/// Checks that a service can have one more role with the given permissions.
 pub fn check_service_limits(existing: &[Role], permissions: &[Permission]) -> Result<(), IdentityTooLarge> {
     if existing.len() >= MAX_ROLES {
         return Err(IdentityTooLarge::Roles);
@@ -65,7 +65,7 @@ pub fn check_service_limits(existing: &[Role], permissions: &[Permission]) -> Re
     if comma_joined_len(all.into_iter()) > MAX_PERMISSION_BYTES { Err(IdentityTooLarge::Permissions) } else { Ok(()) }
 }
 
-/// Checks that an agent can hold all these roles at one service.
+/// Checks that an agent can hold all roles in `roles` at one service.
 pub fn check_agent_limits<'a>(roles: impl Iterator<Item = &'a RoleName>) -> Result<(), IdentityTooLarge> {
     if comma_joined_len(roles.map(RoleName::as_str)) > MAX_ROLE_NAME_BYTES {
         Err(IdentityTooLarge::RoleNames)

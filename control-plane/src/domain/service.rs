@@ -23,7 +23,7 @@ pub struct Service {
 pub enum KeyScope {
     /// All operations on the service that the key belongs to.
     Full,
-    /// Only the sync stream and the verification of tokens. Sidecars use keys of this scope.
+    /// Only the sync stream and the verification of tokens. Sidecars use keys of scope `sync`.
     Sync,
 }
 

@@ -1,4 +1,4 @@
-//! Sessions and refresh tokens. A session begins with a login; each refresh replaces its refresh token.
+//! Sessions and refresh tokens. A session begins with a login; each refresh replaces the refresh token of the session.
 
 use super::credential::SecretHash;
 use countersign_identity::{AgentId, Reason, RefreshId, Revision, ServiceId, SessionId, Timestamp};
@@ -38,7 +38,7 @@ pub struct RefreshToken {
 }
 
 impl Session {
-    /// Checks whether a refresh token whose secret is correct may refresh this session.
+    /// Checks whether a refresh token whose secret is correct may refresh the session.
     pub fn check_refresh(&self, token: &RefreshToken, cutoff: Revision, now: Timestamp) -> Result<(), Reason> {
         if token.used_at.is_some() {
             return Err(Reason::RefreshReused);

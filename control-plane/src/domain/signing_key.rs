@@ -1,13 +1,14 @@
 //! The lifecycle of signing keys, and the choice of the key that signs at a given time.
 //!
-//! Every transition of a key is stored in the database before it takes effect. So all processes that issue tokens switch
-//! keys at the same time without a notification, and agree on the key after a restart.
+//! Every transition of a key is stored in the database before it takes effect. Therefore all processes that issue tokens switch
+//! keys at the same time without a notification, and agree on the signing key after a restart.
 
 use countersign_identity::{KeySet, Kid, P256PublicKey, Timestamp, key_set::JsonWebKey};
 use std::time::Duration;
 
-/// Added to the maximum staleness before a new key signs, to allow for slow commits and clock skew. Limited to the
-/// staleness itself, because an operator who sets a short staleness relies on fast transactions.
+/// Added to the maximum staleness (the longest time for which a sidecar accepts tokens without contact to the control plane)
+/// before a new key signs, to allow for slow commits and clock skew. The margin is at most the maximum staleness itself,
+/// because an operator who sets a short staleness relies on fast transactions.
 const PUBLICATION_MARGIN: Duration = Duration::from_secs(5);
 
 /// How long a key is kept after the last token that it signed has expired, to allow for clock skew.
@@ -19,9 +20,10 @@ const JWKS_MAX_AGE_LIMIT: Duration = Duration::from_mins(5);
 /// The rules for the rotation of signing keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RotationPolicy {
-    /// How long a key is published before it signs. By then, every sidecar with an acceptable staleness has the key.
+    /// How long a key is published before it signs. After the publication lead, every sidecar that still accepts tokens has the
+    /// key.
     pub publication_lead: Duration,
-    /// How long clients may cache the published keys. Shorter than `publication_lead`.
+    /// How long clients may cache the published keys. The time is shorter than `publication_lead`.
     pub jwks_max_age: Duration,
     /// The age at which a signing key is replaced; `None` disables replacement by age.
     pub rotation_age: Option<Duration>,
@@ -57,9 +59,9 @@ pub struct SigningKey {
     pub retires_at: Option<Timestamp>,
     /// The longest lifetime of a token that the key signed.
     pub token_lifetime: Duration,
-    /// When the key was removed. Tokens that it signed are rejected from then on.
+    /// When the key was removed. Tokens that the key signed are rejected after the removal.
     pub removed_at: Option<Timestamp>,
-    /// When the key was revoked; `None` if it was not.
+    /// When the key was revoked; `None` if it was not revoked.
     pub revoked_at: Option<Timestamp>,
 }
 
@@ -70,11 +72,11 @@ pub enum KeyStatus {
     Next,
     /// The key signs new tokens.
     Signing,
-    /// The key no longer signs. Tokens that it signed may still be valid.
+    /// The key no longer signs. Tokens that the key signed may still be valid.
     Retired,
     /// The key was removed after all tokens that it signed had expired.
     Removed,
-    /// The key was revoked. Tokens that it signed are rejected even if they have not expired.
+    /// The key was revoked. Tokens that a revoked key signed are rejected even if they have not expired.
     Revoked,
 }
 
@@ -149,8 +151,8 @@ pub struct Rotation {
 
 /// The keys whose tokens are accepted: the signing key, the next key, a scheduled key if any, and retired keys.
 ///
-/// The ring is read and written as a whole. A removed key stays in the ring in memory, marked as removed, until the ring is
-/// written.
+/// The key ring is read and written as a whole. A removed key stays in the key ring in memory, marked as removed, until the key
+/// ring is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SigningKeyRing(Vec<SigningKey>);
 
@@ -161,7 +163,7 @@ impl FromIterator<SigningKey> for SigningKeyRing {
 }
 
 impl SigningKeyRing {
-    /// All keys, including keys that were removed after the ring was read.
+    /// All keys, including keys that were removed after the key ring was read.
     pub fn keys(&self) -> &[SigningKey] {
         &self.0
     }

@@ -1,8 +1,9 @@
 //! Trust scores: a Bayesian average of the feedback of services, with exponential forgetting.
 //!
-//! Follows A. Jøsang and R. Ismail, *The Beta Reputation System* (2002). Old feedback loses weight, and an agent with little
-//! feedback stays near the initial score. The unit of weight is one new feedback; one service has a weight of at most
-//! eight. Once three owners have rated the agent, the services of one owner together have at most half of the total weight.
+//! The computation follows A. Jøsang and R. Ismail, *The Beta Reputation System* (2002). Old feedback loses weight, and an
+//! agent with little feedback stays near the initial score. The unit of weight is one new feedback; one service has a weight of
+//! at most eight. Once three owners have rated the agent, the services of one owner together have at most half of the total
+//! weight.
 
 use super::{
     agent::Owner,
@@ -131,8 +132,8 @@ pub fn trust_score(ratings: &[Rating]) -> TrustScore {
     TrustScore::from_points((sum / weight).clamp(0.0, 100.0)).unwrap_or(TrustScore::INITIAL)
 }
 
-/// Returns the factor for the weights of the ratings by services of an owner. The factor is below 1 only for an owner with
-/// more than half of the total weight. At most one owner has that much.
+/// Returns the factor for the weights of the ratings by services of an owner. The factor is below 1 only for an owner with more
+/// than half of the total weight. At most one owner can have more than half of the total weight.
 fn owner_factors(ratings: &[Rating]) -> impl Fn(&Owner) -> f64 {
     let mut weight_by_owner = HashMap::<Owner, f64>::new();
     for rating in ratings {

@@ -20,10 +20,10 @@ use url::TargetUrl;
 /// Maximum number of targets in one scope.
 pub const MAX_TARGETS: usize = 10;
 
-/// How long the previous secret still signs after a rotation.
+/// How long the previous secret of a webhook target still signs after a rotation.
 pub const SECRET_OVERLAP: Duration = Duration::from_hours(24);
 
-/// After this time without an attempt, the next failure starts a new failing period.
+/// After this time without a delivery attempt, the next failure starts a new failing period of the target.
 pub const FAILING_PERIOD_RESET: Duration = Duration::from_hours(3 * 24);
 
 /// How long a target may fail before it is disabled.
@@ -47,7 +47,7 @@ impl WebhookScope {
         }
     }
 
-    /// The service, unless the scope is the deployment.
+    /// The service, unless the scope is the whole Countersign deployment.
     pub const fn service(self) -> Option<ServiceId> {
         match self {
             Self::Service(service) => Some(service),
@@ -75,7 +75,7 @@ pub struct WebhookTarget {
     pub updated_at: Timestamp,
     /// When a manager paused the target; `None` if it is not paused.
     pub paused_at: Option<Timestamp>,
-    /// When and why the target was disabled; `None` if it was not.
+    /// When and why the target was disabled; `None` if it is not disabled.
     pub disabled: Option<(Timestamp, DisabledReason)>,
     /// Start of the current period in which every attempt failed; `None` if the last attempt succeeded.
     pub failing_since: Option<Timestamp>,

@@ -27,7 +27,7 @@ pub fn retry_after(decision: &RateLimitDecision) -> Duration {
     exhausted.map(|status| status.reset_after).max().unwrap_or_default()
 }
 
-/// Runs all tests against this limiter. `sleep` lets time pass; `precision` is the precision with which the limiter measures
+/// Runs all tests against a rate limiter. `sleep` lets time pass; `precision` is the precision with which the limiter measures
 /// time.
 pub async fn assert_conforms(
     limiter: Arc<dyn RateLimiter>,

@@ -1,7 +1,7 @@
-//! A rate limiter in the memory of this process. For each key it stores the times of the calls in the last window.
+//! A rate limiter in the memory of this process. For each key, the limiter stores the times of the calls in the last window.
 //!
-//! The number of keys is bounded. A full table first removes expired entries and then refuses *new* keys: it never evicts a live
-//! window. Authenticated callers have a separate table, which unauthenticated callers cannot fill.
+//! The number of keys is bounded. A full table first removes expired entries and then refuses *new* keys: a live window is
+//! never evicted. Authenticated callers have a separate table, which unauthenticated callers cannot fill.
 
 use super::rate_limit::{
     CallerKind, DecisionFuture, QuotaStatus, RateLimit, RateLimitBackend, RateLimitDecision, RateLimitKey, RateLimiter,

@@ -8,7 +8,7 @@ use std::{pin::Pin, time::Duration};
 /// Refused calls are not counted. A refused call is therefore allowed after the longest `reset_after` among the exhausted
 /// quotas, unless other calls use the quota first.
 pub trait RateLimiter: Send + Sync + 'static {
-    /// Counts one call against each of these limits, or against none of them if any is exhausted.
+    /// Counts one call against every limit in `limits`, or against no limit if any limit is exhausted.
     fn acquire<'a>(&'a self, limits: &'a [RateLimit]) -> DecisionFuture<'a>;
 
     /// Returns the decision that [`Self::acquire`] would make now, without counting a call.
@@ -41,7 +41,7 @@ pub struct RateLimit {
     pub quota: Quota,
 }
 
-/// The number of calls allowed in any window of this length.
+/// The number of calls allowed in any window of a given length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     /// Calls per window, at least 1.
@@ -60,9 +60,10 @@ pub struct RateLimitKey {
 /// Whether the caller behind a key is authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CallerKind {
-    /// Authenticated. The number of such keys is at most the number of services and human users.
+    /// The caller is authenticated. The number of keys of authenticated callers is at most the number of services and human
+    /// users.
     Authenticated,
-    /// Not authenticated. A client can create any number of such keys.
+    /// The caller is not authenticated. A client can create any number of keys of unauthenticated callers.
     Unauthenticated,
 }
 
@@ -85,7 +86,7 @@ pub struct QuotaStatus {
 }
 
 impl RateLimitKey {
-    /// The key for these parts. The same parts in another order have another key.
+    /// The key for a list of parts. The same parts in another order have another key.
     pub fn new(caller: CallerKind, parts: &[&[u8]]) -> Self {
         let mut hash = Sha256::new();
         for part in parts {

@@ -1,7 +1,7 @@
 //! The Redis client that all replicas use for shared rate limits and for notifications that the database has changed.
 //!
 //! A request waits for Redis at most [`client::REQUEST_TIMEOUT`]. While Redis fails or does not respond, this replica counts
-//! calls in its own memory, and a background task reconnects ([`RedisClient::maintain_connection`]); requests never do.
+//! calls in its own memory, and a background task reconnects ([`RedisClient::maintain_connection`]); requests never reconnect.
 //! Invariant: no call is allowed without being counted.
 
 mod client;

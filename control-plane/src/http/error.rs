@@ -53,13 +53,13 @@ struct ErrorObject {
     /// One sentence for human readers: what is wrong and how to fix it. The wording may change.
     message: String,
     /// Additional data. `fields` maps each invalid field to a description of the problem. `reason` identifies which credential
-    /// was refused and why, or why it does not suffice. `expiredAt` is the expiry time of an expired token. If a credential does
-    /// not suffice, `required` and `actual` contain what is required and what the caller has: a `scope`, a `serviceId`, or the
-    /// `access` of an owner or administrator and the `issuer` and `subject` of the human user.
+    /// was refused and why, or why the credential does not suffice. `expiredAt` is the expiry time of an expired token. If a
+    /// credential does not suffice, `required` and `actual` contain what is required and what the caller has: a `scope`, a
+    /// `serviceId`, or the `access` of an owner or administrator and the `issuer` and `subject` of the human user.
     details: Map<String, Value>,
 }
 
-/// Code and reason of an error response, for logs and metrics. An extension of the response.
+/// Code and reason of an error response, for logs and metrics. The labels are an extension of the response.
 #[derive(Debug, Clone, Copy)]
 pub struct ErrorLabels {
     /// Code of the error.
@@ -82,7 +82,7 @@ impl ApiError {
         Self { code, message: message.into(), details: Map::new(), reason: None, retry_after: None }
     }
 
-    /// No route has this path.
+    /// No route has the path of the request.
     pub fn not_found() -> Self {
         Self::new(ErrorCode::NotFound, "This path does not exist")
     }
@@ -108,7 +108,7 @@ impl ApiError {
         self
     }
 
-    /// Adds entries to `details` if this is a validation error.
+    /// Adds entries to `details` if the error is a validation error.
     #[must_use]
     pub fn with_validation_details(self, details: impl IntoIterator<Item = (&'static str, Value)>) -> Self {
         if self.code == ErrorCode::ValidationError { self.with_details(details) } else { self }
@@ -230,7 +230,7 @@ impl ApiError {
         self.code.status()
     }
 
-    /// The name of the example of this error in the API description: the reason if there is one, else the code.
+    /// The name of the example of an error in the API description: the reason if there is one, else the code.
     pub fn example_name(&self) -> &str {
         self.details.get("reason").and_then(Value::as_str).unwrap_or(self.code.as_str())
     }
@@ -242,7 +242,7 @@ impl ApiError {
         ErrorBody { error }
     }
 
-    /// The response, with this body instead of [`Self::body`].
+    /// The response, with the given body instead of [`Self::body`].
     pub fn into_response_with_body(self, body: impl Serialize) -> Response {
         let mut response = (self.code.status(), Json(body)).into_response();
         if self.code == ErrorCode::AuthenticationFailed {

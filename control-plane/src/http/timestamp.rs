@@ -16,8 +16,8 @@ impl Serialize for Rfc3339 {
 /// The format of a date and time in whole seconds. `0` means any digit.
 const DATE_TIME_FORMAT: &str = "0000-00-00T00:00:00";
 
-/// Parses RFC 3339 with `Z` or an offset, and normalises it to UTC. A time after the largest representable time becomes that
-/// time, because clients send 9999-12-31T23:59:59Z to mean "never".
+/// Parses RFC 3339 with `Z` or an offset, and normalises it to UTC. A time after the largest representable time becomes the
+/// largest representable time, because clients send 9999-12-31T23:59:59Z to mean "never".
 pub fn parse(text: &str) -> Option<Timestamp> {
     let (date_time, rest) = text.split_at_checked(DATE_TIME_FORMAT.len())?;
     let matches = |(byte, expected): (u8, u8)| {

@@ -12,7 +12,7 @@ const MAX_SUBJECT_LENGTH: usize = 255;
 /// and tokens that require proof of possession of a key.
 const FORBIDDEN_CLAIMS: [&str; 2] = ["events", "cnf"];
 
-/// Checks the claims of a token that a key of this issuer signed.
+/// Checks the claims of a token that a key of the issuer signed.
 pub fn verify_claims(claims: &Map<String, Value>, rules: &IssuerRules, now: Timestamp) -> Result<Human, Refusal> {
     let string_claim = |name| claims.get(name).and_then(Value::as_str);
     let subject = string_claim("sub").filter(|subject| is_valid_subject(subject)).ok_or(Reason::HumanTokenInvalid)?;
@@ -66,7 +66,7 @@ fn is_admin(claims: &Map<String, Value>, admin: &AdminClaim) -> bool {
     match (actual, required.as_str()) {
         (Value::Bool(is_admin), "" | "true") => *is_admin,
         (_, "") => false,
-        // A space-separated list (RFC 8693, section 4.2).
+        // The claim `scope` is a space-separated list (RFC 8693, section 4.2).
         (Value::String(scope), required) if name == "scope" => scope.split(' ').any(|item| item == required),
         (Value::String(text), required) => text == required,
         (Value::Array(items), required) => items.iter().any(|item| item.as_str() == Some(required)),
@@ -74,7 +74,7 @@ fn is_admin(claims: &Map<String, Value>, admin: &AdminClaim) -> bool {
     }
 }
 
-/// Finds the claim with this name, or else the nested claim at this path. Claim names may contain dots at any level
+/// Finds the claim with the name `name`, or else the nested claim at the path `name`. Claim names may contain dots at any level
 /// (`https://example.org/roles`), so each dot may be a separator or part of a name.
 fn find_claim<'a>(claims: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     if let Some(value) = claims.get(name) {

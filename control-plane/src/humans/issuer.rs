@@ -37,7 +37,7 @@ impl Issuer {
         &self.rules.issuer
     }
 
-    /// Verifies a token whose `iss` is this issuer. Returns the human user that the token identifies.
+    /// Verifies a token of the issuer. Returns the human user that the token identifies.
     pub async fn verify(&self, token: &UnverifiedToken<'_>, now: Timestamp) -> Result<Human, Refusal> {
         let algorithm = token.algorithm();
         if !self.rules.algorithms.contains(&algorithm) {

@@ -48,9 +48,9 @@ enum PublicKey {
 pub enum KeyMatch {
     /// Exactly one key matches.
     Unique(Arc<DecodingKey>),
-    /// The set does not contain the key. A newer set may contain it.
+    /// The set does not contain the key. A newer set may contain the key.
     Unknown,
-    /// The key is for another algorithm, or several keys match. Fetching the set again would not help.
+    /// The key is for another algorithm, or several keys match. Fetching the JWK set again would not help.
     Unusable,
 }
 
@@ -64,7 +64,7 @@ struct RawJwkSet {
     keys: Vec<Value>,
 }
 
-/// The members of a JWK that are evaluated. Others are ignored.
+/// The members of a JWK that are evaluated. Other members of a JWK are ignored.
 #[derive(Deserialize)]
 struct Jwk {
     kty: String,
@@ -109,7 +109,7 @@ impl From<JwsAlgorithm> for jsonwebtoken::Algorithm {
 }
 
 impl JwsAlgorithm {
-    /// Values of `alg` in a JWK for this algorithm. RFC 9864 renames `EdDSA` with Ed25519 to `Ed25519`.
+    /// Values of `alg` in a JWK for the algorithm. RFC 9864 renames `EdDSA` with Ed25519 to `Ed25519`.
     const fn jwk_names(self) -> &'static [&'static str] {
         match self {
             Self::Rs256 => &["RS256"],
@@ -139,7 +139,7 @@ impl JwkSet {
         self.0.len()
     }
 
-    /// Finds the key for a token with this `kid` and algorithm.
+    /// Finds the key for a token with the given `kid` and algorithm.
     pub fn find(&self, kid: Option<&str>, algorithm: JwsAlgorithm) -> KeyMatch {
         let with_kid = || self.0.iter().filter(|key| kid.is_none() || key.kid.as_deref() == kid);
         let mut matching = with_kid().filter(|key| key.algorithm == algorithm);

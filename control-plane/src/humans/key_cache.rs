@@ -24,8 +24,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum time between a failed fetch and the next one while cached keys can be used.
 const REFRESH_RETRY_INTERVAL: Duration = Duration::from_secs(15);
 
-/// For this time after a failed fetch, requests whose key is cached do not wait for the next fetch, because an unresponsive
-/// issuer would delay these requests repeatedly.
+/// Time after a failed fetch in which requests whose key is cached do not wait for the next fetch, because an unresponsive
+/// issuer would delay the requests repeatedly.
 const BACKGROUND_REFRESH_PERIOD: Duration = Duration::from_mins(1);
 
 /// Provides the keys of an issuer.
@@ -100,7 +100,7 @@ impl<S: KeySource> KeyCache<S> {
         Self { inner: Arc::new(inner), clock, lifetimes }
     }
 
-    /// Finds the key for a token with this `kid` and algorithm. Fetches the keys if necessary.
+    /// Finds the key for a token with the given `kid` and algorithm. Fetches the keys if necessary.
     pub async fn find(&self, kid: Option<&str>, algorithm: JwsAlgorithm) -> Result<Arc<DecodingKey>, Refusal> {
         let request = KeyRequest { kid, algorithm, arrived_at: self.clock.since_boot() };
         loop {

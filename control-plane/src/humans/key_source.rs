@@ -62,7 +62,7 @@ pub enum KeySourceError {
         /// The system's error.
         error: std::io::Error,
     },
-    /// The configured file contains no certificates, or the system's certificates cannot be loaded.
+    /// The configured file contains no certificates, or the certificates of the operating system cannot be loaded.
     #[error("{0}")]
     Certificates(String),
 }
@@ -71,19 +71,19 @@ pub enum KeySourceError {
 pub enum KeyLocation {
     /// At the `jwks_uri` of the issuer's discovery document.
     Discovery {
-        /// The `issuer` that the document must have.
+        /// The `issuer` that the discovery document must have.
         issuer: String,
         /// The HTTP client.
         client: JwksClient,
     },
-    /// At this URL.
+    /// At a configured URL.
     Url {
         /// The URL.
         url: Url,
         /// The HTTP client.
         client: JwksClient,
     },
-    /// In this file.
+    /// In a file.
     File(PathBuf),
 }
 
@@ -119,7 +119,7 @@ impl KeyLocation {
         JwkSet::parse(&json).map_err(|error| KeySourceError::Malformed { location, error: error.to_string() })
     }
 
-    /// Checks at start-up that a file can be read. URLs are not checked, because the issuer may be unavailable at that time.
+    /// Checks at start-up that a file can be read. URLs are not checked, because the issuer may be unavailable at start-up.
     pub async fn validate(&self) -> Result<(), KeySourceError> {
         match self {
             Self::File(_) => self.fetch_keys().await.map(drop),
@@ -129,7 +129,8 @@ impl KeyLocation {
 }
 
 impl JwksClient {
-    /// Creates a client that trusts the certificate authorities in this PEM file. Without a file, it trusts the system's.
+    /// Creates a client that trusts the certificate authorities in a PEM file. Without a file, the client trusts the
+    /// authorities of the operating system.
     pub fn new(authorities: Option<&[u8]>, allow_http_on_loopback: bool) -> Result<Self, KeySourceError> {
         let mut builder = Client::builder()
             .redirect(Policy::none())

@@ -2,8 +2,9 @@
 //!
 //! [`HumanTokenVerifier`] selects the issuer by the `iss` of a token, and verifies the token with the keys of that issuer: the
 //! operator key, or the keys of a configured [`Issuer`], which [`key_source`] fetches and [`key_cache`] caches. `http`
-//! authenticates bearer tokens with it; `app` configures the issuers. Invariant: keys of another issuer are never used. If the
-//! keys are unavailable, the token is rejected with the reason `human_issuer_unavailable`.
+//! authenticates bearer tokens with the verifier; `app` configures the issuers. Invariant: a token is never verified with keys
+//! of another issuer. If the keys of the issuer are unavailable, the token is rejected with the reason
+//! `human_issuer_unavailable`.
 
 mod claims;
 mod issuer;
@@ -33,13 +34,13 @@ pub struct HumanTokenVerifier {
 }
 
 impl HumanTokenVerifier {
-    /// A verifier that accepts tokens of these issuers, and of the operator key if it is enabled.
+    /// A verifier that accepts tokens of the given issuers, and tokens of the operator key if the key is enabled.
     pub fn new(operator_key: Option<Arc<OperatorKey>>, issuers: Vec<Issuer>) -> Self {
         let issuers = issuers.into_iter().map(|issuer| (issuer.iss().to_owned(), issuer)).collect();
         Self { operator_key, issuers }
     }
 
-    /// Verifies a token. Returns the human user that it identifies.
+    /// Verifies a token. Returns the human user that the token identifies.
     pub async fn verify(&self, token: &str, now: Timestamp) -> Result<Human, Refusal> {
         let token = UnverifiedToken::parse(token).ok_or(Reason::HumanTokenInvalid)?;
         if token.issuer() == operator_key::ISSUER {

@@ -115,7 +115,7 @@ impl OperatorKey {
         token.map(SecretString::from).map_err(|_| OperatorKeyError::Crypto)
     }
 
-    /// Verifies a token. Returns the human user that it identifies.
+    /// Verifies a token. Returns the human user that the token identifies.
     pub fn verify(&self, token: &str, now: Timestamp) -> Result<Human, Refusal> {
         let mut validation = Validation::new(Algorithm::ES256);
         validation.validate_exp = false; // checked below, with the injected clock

@@ -8,8 +8,8 @@ use serde::Deserialize;
 /// Maximum length of a token in bytes.
 const MAX_TOKEN_LENGTH: usize = 16 * 1024;
 
-/// Accepted values of the header `typ`, which may be absent: ID tokens and access tokens (RFC 9068). Issuers sign other types,
-/// such as logout tokens, with the same keys for another purpose.
+/// Accepted values of the header `typ`, which may be absent: ID tokens and access tokens (RFC 9068). Issuers sign tokens of
+/// other types, such as logout tokens, with the same keys for another purpose.
 const ACCEPTED_TYPES: [&str; 2] = ["jwt", "at+jwt"];
 
 /// A well-formed token whose signature is not verified.
@@ -20,7 +20,7 @@ pub struct UnverifiedToken<'a> {
     kid: Option<String>,
 }
 
-/// The claim `iss`. A duplicate is an error, because parsers differ in which of the two values they use.
+/// The claim `iss`. A duplicate `iss` is an error, because parsers differ in which of the two values they use.
 #[derive(Deserialize)]
 struct IssuerClaim {
     iss: String,

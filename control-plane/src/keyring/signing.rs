@@ -12,7 +12,8 @@ use p256::pkcs8::EncodePrivateKey;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
 
-/// Maximum number of new keys in one transaction: the first transaction of a deployment needs a signing key and a next key.
+/// Maximum number of new keys in one transaction: the first transaction of a new Countersign deployment needs a signing key and
+/// a next key.
 const KEYS_PER_TRANSACTION: usize = 2;
 
 /// Maximum number of attempts to load the signing key. An attempt fails if the key is revoked between two reads.
@@ -68,7 +69,7 @@ struct GeneratedKey {
 }
 
 impl Keyring {
-    /// A keyring that encrypts with this master key.
+    /// A keyring that encrypts with the master key `master`.
     pub fn new(master: MasterKey) -> Self {
         Self { master, cached: Mutex::default() }
     }
@@ -78,7 +79,7 @@ impl Keyring {
         self.master.fingerprint()
     }
 
-    /// The key that signs at this time, according to the database.
+    /// The key that signs at `now`, according to the database.
     pub async fn current_signer(&self, conn: &mut Conn, now: Timestamp) -> Result<Arc<TokenSigner>, KeyringError> {
         for _ in 0..LOAD_ATTEMPTS {
             let ring = signing_keys::load_ring(conn).await?;
@@ -86,8 +87,8 @@ impl Keyring {
             if let Some(cached) = self.lock_cache().as_ref().filter(|cached| cached.kid == key.kid) {
                 return Ok(cached.clone());
             }
-            // The row is missing if the key was revoked after the read above: at READ COMMITTED, PostgreSQL shows a concurrent
-            // commit within this transaction.
+            // The row of the signing key is missing if the key was revoked after the key ring was read: at READ COMMITTED,
+            // PostgreSQL shows a concurrent commit within the running transaction.
             if let Some(sealed) = signing_keys::find_sealed_private(conn, &key.kid).await? {
                 let signer = Arc::new(self.open(key, &sealed)?);
                 *self.lock_cache() = Some(signer.clone());
@@ -157,7 +158,7 @@ impl GeneratedKeys {
         self.0.iter().map(|key| key.public)
     }
 
-    /// The encrypted private key of one of them, as hex; `None` for any other public key.
+    /// The encrypted private key that belongs to one of the new public keys, as hex; `None` for any other public key.
     pub fn sealed_private(&self, public: P256PublicKey) -> Option<&str> {
         self.0.iter().find(|key| key.public == public).map(|key| key.sealed_private.as_str())
     }

@@ -44,7 +44,7 @@ impl RedisMetrics {
         Ok(Self { up, operations })
     }
 
-    /// Creates the series for a Redis of this kind.
+    /// Creates the series for a Redis of the kind `kind`.
     pub fn initialize(&self, kind: &str) {
         self.set_up(kind, false);
         for outcome in RedisOutcome::ALL {

@@ -94,7 +94,7 @@ impl StoreMetrics {
         self.connection_wait.with_label_values(&[kind.as_str()]).observe(seconds);
     }
 
-    /// Creates the series of this backend.
+    /// Creates the series of a backend.
     pub fn initialize(&self, backend: &str) {
         for kind in [TransactionKind::Read, TransactionKind::Write] {
             for outcome in TransactionOutcome::possible_for(kind) {

@@ -41,7 +41,7 @@ impl WebhookMetrics {
         })
     }
 
-    /// Counts an attempt, and the delivery if this was its last attempt.
+    /// Counts an attempt, and the delivery if the attempt was its last.
     pub fn record_attempt(&self, failure: Option<&str>, is_finished: bool) {
         self.attempts.with_label_values(&[failure.unwrap_or(OK)]).inc();
         if is_finished {

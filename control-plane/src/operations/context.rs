@@ -16,7 +16,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
-/// Settings of the deployment that operations need.
+/// Settings of the Countersign deployment that operations need.
 #[derive(Debug, Clone)]
 pub struct OperationConfig {
     /// `iss` claim of every token: the public URL.
@@ -129,7 +129,7 @@ impl Context {
         self.store.engine_name()
     }
 
-    /// The agent for which a challenge was issued, or `None` if this deployment did not issue it.
+    /// The agent for which a challenge was issued, or `None` if this Countersign deployment did not issue the challenge.
     pub fn challenged_agent(&self, challenge_id: &str) -> Option<AgentId> {
         self.challenge_keys.decode_id(challenge_id).map(|challenge| challenge.agent)
     }
@@ -150,7 +150,7 @@ impl Context {
     }
 }
 
-/// The lowest id that can be generated at this time. Ids begin with their creation time in milliseconds.
+/// The lowest id that can be generated at the time `at`. Ids begin with their creation time in milliseconds.
 pub(in crate::operations) fn id_lower_bound(at: Timestamp) -> u128 {
     u128::try_from(at.micros() / 1000).unwrap_or(0) << 80
 }

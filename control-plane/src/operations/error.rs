@@ -1,4 +1,4 @@
-//! The error type of operations.
+//! The error type that the operations of the control plane return.
 
 use crate::{
     keyring::KeyringError,
@@ -13,15 +13,15 @@ pub enum NotFound {
     Agent,
     /// No such service.
     Service,
-    /// No such role at this service.
+    /// The service has no such role.
     Role,
-    /// No such API key at this service.
+    /// The service has no such API key.
     Key,
     /// No such signing key.
     SigningKey,
-    /// No such webhook in this scope.
+    /// The scope (the service, or the whole Countersign deployment) has no such webhook.
     Webhook,
-    /// No delivery of this event to this webhook.
+    /// The webhook has no delivery of the event.
     Delivery,
 }
 

@@ -40,8 +40,8 @@ impl<T, R: Serialize + DeserializeOwned> IdempotentReply<T, R> {
 }
 
 impl<T, R: Serialize + DeserializeOwned> IdempotencyGuard<T, R> {
-    /// Returns the stored response if the request was completed before. Must be the first query of the transaction, so that
-    /// a concurrent request with the same fingerprint waits until this transaction ends.
+    /// Returns the stored response if the request was completed before. Must be the first query of the transaction, so that a
+    /// concurrent request with the same fingerprint waits until the transaction ends.
     pub(in crate::operations) async fn stored_response(
         &self,
         tx: &mut WriteTransaction,

@@ -95,11 +95,11 @@ pub async fn find_by_registration(conn: &mut Conn, registration: &Registration) 
 pub struct RoleHolderFilter {
     /// The service at which the agents hold a role.
     pub service: ServiceId,
-    /// Only agents with this role.
+    /// If set, only agents with the role.
     pub role: Option<RoleId>,
-    /// Only agents with this status.
+    /// If set, only agents with the status.
     pub status: Option<AgentStatus>,
-    /// Only agents whose role has not expired at this time.
+    /// The time at which the role of an agent must not have expired.
     pub now: Timestamp,
 }
 
@@ -113,7 +113,7 @@ pub async fn list_role_holders(
     let role = role.map_or(String::new(), |role| role.to_string());
     let (service, now, status) = (service.to_string(), now.micros(), status.map_or("", status_text));
     let query = |sql| sqlx::query(sql).bind(service.clone()).bind(now).bind(role.clone()).bind(status);
-    let total = row::total(&query(COUNT_ROLE_HOLDERS).fetch_one(&mut *conn).await?)?;
+    let total = row::total_count(&query(COUNT_ROLE_HOLDERS).fetch_one(&mut *conn).await?)?;
     let rows = query(LIST_ROLE_HOLDERS).bind(page.limit).bind(page.offset).fetch_all(conn).await?;
     Ok(ListPage { items: rows.iter().map(agent_from_row).collect::<Result<_, _>>()?, total })
 }
@@ -141,7 +141,7 @@ pub async fn list_changed_states(conn: &mut Conn, range: RevisionRange) -> Resul
 
 /// Counts active agents.
 pub async fn count_active(conn: &mut Conn) -> Result<i64, StoreError> {
-    row::total(&sqlx::query(COUNT_AGENTS_BY_STATUS).bind(status_text(AgentStatus::Active)).fetch_one(conn).await?)
+    row::total_count(&sqlx::query(COUNT_AGENTS_BY_STATUS).bind(status_text(AgentStatus::Active)).fetch_one(conn).await?)
 }
 
 /// Locks the row of an agent until the transaction ends. Returns false if there is no such agent.

@@ -23,14 +23,15 @@ statements! { STATEMENTS:
     MARK_EXPIRY_REPORTED = "UPDATE assignments SET end_told_at = $1 WHERE agent_id = $2 AND role_id = $3 AND expires_at <= $1 \
          AND end_told_at IS NULL RETURNING expires_at";
     ANY_UNREPORTED_EXPIRY = "SELECT 1 AS ended FROM assignments WHERE expires_at <= $1 AND end_told_at IS NULL LIMIT 1";
-    /// The outer conditions repeat the inner conditions, because another transaction may prolong an assignment between them.
+    /// The conditions of the UPDATE repeat the conditions of its inner SELECT, because another transaction may prolong an
+    /// assignment between the SELECT and the UPDATE.
     TAKE_UNREPORTED_EXPIRIES = "UPDATE assignments SET end_told_at = $1 WHERE expires_at <= $1 AND end_told_at IS NULL \
          AND (agent_id, role_id) IN (SELECT agent_id, role_id FROM assignments \
          WHERE expires_at <= $1 AND end_told_at IS NULL ORDER BY expires_at LIMIT $2) \
          RETURNING agent_id, role_id, service_id, expires_at";
     LIST_ACTIVE_GRANTS = "SELECT role_id, expires_at FROM assignments WHERE agent_id = $1 AND service_id = $2 \
          AND (expires_at IS NULL OR expires_at > $3) ORDER BY role_id";
-    /// [`list_active_grants_of_agents_statement`] appends a condition with a list of agents.
+    /// [`list_active_grants_of_agents_statement`] appends a condition with a list of agents to this statement.
     LIST_ACTIVE_GRANTS_OF_AGENTS = "SELECT agent_id, role_id, expires_at FROM assignments WHERE service_id = $1 \
          AND (expires_at IS NULL OR expires_at > $2)";
     LIST_CHANGED_GRANTS = "SELECT a.service_id, a.agent_id, a.role_id, a.expires_at FROM \
@@ -92,8 +93,8 @@ pub async fn remove(
     query.fetch_optional(conn).await?.map(removed_from_row).transpose()
 }
 
-/// Removes all assignments of a role. If `event_role_name` is set, queues a [`RoleRevocation`] with that name for each, to
-/// emit webhook events later.
+/// Removes all assignments of a role. If `event_role_name` is set, queues a [`RoleRevocation`] with that name for each removed
+/// assignment, to emit webhook events later.
 pub async fn remove_by_role(
     conn: &mut Conn,
     (service, role): (ServiceId, RoleId),
@@ -168,7 +169,7 @@ pub async fn has_unreported_expiries(conn: &mut Conn, now: Timestamp) -> Result<
 }
 
 /// Marks up to `limit` expired assignments as reported to webhooks and returns them. Concurrent transactions get different
-/// assignments. The rows are kept, because sidecars apply the expiry by their own clocks.
+/// assignments. The rows of expired assignments are kept, because sidecars apply the expiry by their own clocks.
 pub async fn take_unreported_expiries(
     conn: &mut Conn,
     now: Timestamp,
@@ -219,14 +220,15 @@ fn list_active_grants_of_agents_statement(agents: usize) -> String {
     format!("{LIST_ACTIVE_GRANTS_OF_AGENTS} AND agent_id IN ({}) ORDER BY role_id", placeholders.join(", "))
 }
 
-/// Statements for agent lists of different lengths, for the conformance tests.
+/// The statements that list the role grants of 1, 2 and 200 agents, for the conformance tests. The number of agents changes the
+/// text of the statement.
 #[cfg(test)]
 pub(super) fn dynamic_statements() -> Vec<String> {
     [1, 2, 200].map(list_active_grants_of_agents_statement).to_vec()
 }
 
-/// Lists the current roles of all agents whose roles changed within a range of revisions, at one service or at all. Expired
-/// roles are included, because the sidecar compares the expiry with its own clock.
+/// Lists the current roles of all agents whose roles changed within a range of revisions, at one service or at all services.
+/// Expired roles are included, because the sidecar compares the expiry with its own clock.
 pub async fn list_changed_grants(
     conn: &mut Conn,
     range: RevisionRange,

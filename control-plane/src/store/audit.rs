@@ -45,7 +45,7 @@ statements! { STATEMENTS:
 /// Number of entries read at once when a chain is verified.
 const BATCH_SIZE: i64 = 500;
 
-/// MAC of a head that was rebuilt from the entries. It is never valid, so verification of the chain fails.
+/// MAC of a head that was rebuilt from the entries. The MAC `lost` is never valid, so verification of the chain fails.
 const INVALID_MAC: &str = "lost";
 
 /// Appends an entry to its chain. Locks the head of the chain until the transaction ends, which serializes the writers of
@@ -74,13 +74,14 @@ pub async fn append(
     }
 }
 
-/// Locks the head of a chain and returns it. Creates the head if there is none. Returns `None` if the row is unreadable.
+/// Locks the head of a chain and returns it. Creates the head if there is none. Returns `None` if the row of the head is
+/// unreadable.
 async fn lock_head(conn: &mut Conn, chain: &str) -> Result<Option<ChainHead>, StoreError> {
     Ok(head_from_row(&sqlx::query(LOCK_HEAD).bind(chain).fetch_one(conn).await?).ok())
 }
 
-/// Rebuilds a head from the last entry, with an invalid MAC. If the stored head is wrong, the chain is continued from this
-/// head and stays invalid.
+/// Rebuilds a head from the last entry, with an invalid MAC. If the stored head is wrong, the chain is continued from the
+/// rebuilt head and stays invalid.
 async fn rebuild_head(conn: &mut Conn, chain: &str) -> Result<ChainHead, StoreError> {
     let row = sqlx::query(FIND_LAST_ENTRY).bind(chain).fetch_optional(conn).await?;
     let empty = || ChainHead { mac: INVALID_MAC.to_owned(), ..ChainHead::default() };
@@ -110,8 +111,9 @@ async fn insert_entry(conn: &mut Conn, entry: &AuditEntry) -> Result<(), StoreEr
     Ok(())
 }
 
-/// Locks the head of the deployment's chain, so that two replicas cannot both start the audit log, and returns whether the
-/// audit log was started. An entry in any chain counts: if only the deployment's chain is missing, it was removed.
+/// Locks the head of the audit chain of the whole Countersign deployment, so that two replicas cannot both start the audit log,
+/// and returns whether the audit log was started. An entry in any audit chain proves that the audit log was started: if only
+/// the chain of the Countersign deployment is missing, that chain was removed.
 pub async fn lock_and_check_started(conn: &mut Conn) -> Result<bool, StoreError> {
     let deployment = AuditChain::Deployment.to_string();
     let head = lock_head(conn, &deployment).await?;
@@ -127,12 +129,12 @@ pub async fn services_without_chain(conn: &mut Conn) -> Result<Vec<ServiceId>, S
     sqlx::query(SERVICES_WITHOUT_CHAIN).fetch_all(conn).await?.iter().map(|row| row::parse(row, "id")).collect()
 }
 
-/// Finds the time of the newest entry; `None` if there are no entries.
+/// Finds the time of the newest audit entry; `None` if there are no audit entries.
 pub async fn newest_entry_time(conn: &mut Conn) -> Result<Option<Timestamp>, StoreError> {
     row::optional_timestamp(&sqlx::query(NEWEST_ENTRY_TIME).fetch_one(conn).await?, "at")
 }
 
-/// Lists the names of all chains that must exist, and of all chains with a head or an entry.
+/// Lists the names of all audit chains that must exist, and of all audit chains with a head or an entry.
 pub async fn list_chains(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
     let rows = sqlx::query(LIST_CHAINS).bind(AuditChain::Deployment.to_string()).fetch_all(conn).await?;
     rows.iter().map(|row| row::get(row, "chain")).collect()
@@ -141,11 +143,11 @@ pub async fn list_chains(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
 /// Selects audit entries. A field that is `None` matches all entries.
 #[derive(Debug, Clone, Default)]
 pub struct AuditFilter {
-    /// Only entries of this chain.
+    /// If set, only entries of the chain.
     pub chain: Option<AuditChain>,
-    /// Only entries with this action.
+    /// If set, only entries with the action.
     pub action: Option<AuditAction>,
-    /// Only entries that concern this agent.
+    /// If set, only entries that concern the agent.
     pub agent: Option<AgentId>,
     /// Earliest time, inclusive.
     pub since: Option<Timestamp>,
@@ -169,13 +171,13 @@ pub async fn list(conn: &mut Conn, filter: &AuditFilter, page: Page) -> Result<L
         let query = sqlx::query(AssertSqlSafe(sql)).bind(earliest).bind(latest);
         filters.iter().fold(query, |query, (_, value)| query.bind(value.clone()))
     };
-    let total = row::total(&query(count).fetch_one(&mut *conn).await?)?;
+    let total = row::total_count(&query(count).fetch_one(&mut *conn).await?)?;
     let rows = query(list).bind(page.limit).bind(page.offset).fetch_all(conn).await?;
     Ok(ListPage { items: rows.iter().map(entry_from_row).collect::<Result<_, _>>()?, total })
 }
 
-/// Builds the statements that count and list entries, with a condition for each of these columns. A single statement with
-/// conditions such as `$3 = '' OR chain = $3` would prevent the engines from using the indexes.
+/// Builds the statements that count and list entries, with a condition for each column in `columns`. A single statement with
+/// conditions such as `$3 = '' OR chain = $3` would prevent the database engines from using the indexes.
 fn count_and_list_statements(columns: &[&str]) -> (String, String) {
     let conditions: Vec<_> = (3..).zip(columns).map(|(number, column)| format!(" AND {column} = ${number}")).collect();
     let conditions = conditions.concat();

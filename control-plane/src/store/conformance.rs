@@ -23,7 +23,7 @@ use futures_util::future::join_all;
 use std::{collections::BTreeSet, future::pending, sync::Arc, time::Duration};
 use tokio::time::timeout;
 
-/// Number of concurrent transactions. It is higher than the number of connections.
+/// Number of concurrent transactions, which is higher than the number of connections.
 const CONCURRENCY: u128 = 30;
 
 /// Maximum wait for a free connection.
@@ -175,7 +175,8 @@ impl StoreFixture {
         self.delete_all_texts().await;
     }
 
-    /// Revisions become visible in the order of commits, so a follower that has read up to a revision has missed no change.
+    /// Revisions become visible in the order of commits, so a follower (the stream to one sidecar) that has read up to a
+    /// revision has missed no change.
     async fn follower_sees_every_change_once(&self) {
         let agents = |store: u128| (0..CONCURRENCY).map(move |number| AgentId::from_bits(store * CONCURRENCY + number));
         let change = async |store: &Store, agent: AgentId| {
@@ -241,7 +242,7 @@ impl StoreFixture {
         for text in values {
             self.commit_text(text).await.unwrap();
         }
-        // The engines order texts differently, except ids, whose alphabet avoids the differences.
+        // The database engines order texts differently, except ids, whose alphabet avoids the differences.
         let mut read = self.second.read().await.unwrap();
         assert_eq!(BTreeSet::from_iter(read_texts(&mut read).await), values.map(str::to_owned).into());
         drop(read);

@@ -1,7 +1,8 @@
 //! A connection of a pool for one transaction with a deadline.
 //!
-//! A database may stop responding, and a connection with an unfinished statement would block the next user of the pool. So
-//! every statement fails at the deadline of its transaction, and a connection in an unknown state is closed, not reused.
+//! A database may stop responding, and a connection with an unfinished statement would block the next user of the pool.
+//! Therefore every statement fails at the deadline of its transaction, and a connection in an unknown state is closed, not
+//! reused.
 
 use super::{failure::StoreError, statements::statements, transaction_timer::TransactionTimer};
 use futures_util::{
@@ -22,16 +23,16 @@ statements! { STATEMENTS:
     ROLLBACK = "ROLLBACK";
 }
 
-/// Maximum duration of a transaction, including the wait for a connection. Less than the timeout of a request.
+/// Maximum duration of a transaction, including the wait for a connection. The value is less than the timeout of a request.
 pub const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Maximum duration of a transaction of an offline command, which may read the whole database.
 pub const INSPECT_TIMEOUT: Duration = Duration::from_hours(24);
 
-/// Maximum duration of a rollback. If it takes longer, the connection is closed.
+/// Maximum duration of a rollback. If a rollback takes longer, the connection is closed.
 const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A connection with an open transaction. The transaction is rolled back if this is dropped without [`Conn::commit`].
+/// A connection with an open transaction. The transaction is rolled back if the `Conn` is dropped without [`Conn::commit`].
 #[derive(Debug)]
 pub struct Conn {
     /// `None` only while the connection is dropped.
@@ -56,7 +57,7 @@ enum ConnState {
 }
 
 impl ConnState {
-    /// The state after a statement with this result.
+    /// The state after a statement with a given result.
     fn after_statement<T>(result: &Result<T, sqlx::Error>) -> Self {
         match result {
             Err(error) if StoreError::breaks_connection(error) => Self::Broken,

@@ -102,7 +102,7 @@ pub struct LeasedDelivery {
     pub target: WebhookId,
     /// The event.
     pub event: EventId,
-    /// Number of attempts before this lease.
+    /// Number of attempts before the lease.
     pub attempts: u32,
     /// Whether the event is a test.
     pub is_test: bool,
@@ -123,8 +123,8 @@ pub enum DueDeliveryKind {
     Test,
 }
 
-/// Leases up to `limit` due deliveries of a target, oldest due time first. No other replica can lease them until the lease
-/// ends.
+/// Leases up to `limit` due deliveries of a target, oldest due time first. No other replica can lease these deliveries until
+/// the lease ends.
 pub async fn lease(
     conn: &mut Conn,
     (target, kind): (WebhookId, DueDeliveryKind),
@@ -150,8 +150,8 @@ pub async fn lease(
     Ok(leased)
 }
 
-/// Stores the outcome of an attempt. If the lease has ended, stores only a success, and only if no other replica has stored
-/// one. Returns whether the outcome was stored.
+/// Stores the outcome of an attempt. If the lease has ended, stores only a success, and only if no other replica has stored a
+/// success. Returns whether the outcome was stored.
 pub async fn record_attempt(
     conn: &mut Conn,
     leased: &LeasedDelivery,
@@ -201,7 +201,7 @@ pub async fn list(
         Some(DeliveryStatus::Delivered) => (sqlx::query(COUNT_DELIVERED), sqlx::query(LIST_DELIVERED)),
         Some(DeliveryStatus::Dead) => (sqlx::query(COUNT_DEAD), sqlx::query(LIST_DEAD)),
     };
-    let total = row::total(&count.bind(target.to_string()).fetch_one(&mut *conn).await?)?;
+    let total = row::total_count(&count.bind(target.to_string()).fetch_one(&mut *conn).await?)?;
     let query = query.bind(target.to_string()).bind(page.limit).bind(page.offset);
     let items = query.fetch_all(conn).await?.iter().map(delivery_from_row).collect::<Result<_, _>>()?;
     Ok(ListPage { items, total })
@@ -242,7 +242,7 @@ pub async fn replay_batch(
 
 /// Counts pending deliveries, up to a million, because counting more would take too long.
 pub async fn count_pending(conn: &mut Conn) -> Result<i64, StoreError> {
-    row::total(&sqlx::query(COUNT_ALL_PENDING).fetch_one(conn).await?)
+    row::total_count(&sqlx::query(COUNT_ALL_PENDING).fetch_one(conn).await?)
 }
 
 /// Whether a target has deliveries of events with a lower id than `before`.
@@ -251,8 +251,8 @@ pub async fn has_deliveries_before(conn: &mut Conn, target: WebhookId, before: E
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
-/// Deletes up to `limit` deliveries of a target, only those of events older than `before` if it is set. Returns false if
-/// there were none to delete.
+/// Deletes up to `limit` deliveries of a target, only deliveries of events older than `before` if `before` is set. Returns
+/// false if there were no deliveries to delete.
 pub async fn delete_before(
     conn: &mut Conn,
     target: WebhookId,

@@ -1,4 +1,4 @@
-//! The single row with the identity of the deployment that the database belongs to.
+//! The single row of the table `deployment`: the identity of the Countersign deployment that the database belongs to.
 
 use super::{Conn, StoreError, row, statements::statements};
 use countersign_identity::Timestamp;
@@ -17,7 +17,7 @@ statements! { STATEMENTS:
     LOCK_DEPLOYMENT = "UPDATE deployment SET made_at = made_at WHERE id = 1";
 }
 
-/// The identity of a deployment.
+/// The identity of a Countersign deployment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deployment {
     /// Fingerprint of the master key, which encrypts the private keys in the database.
@@ -58,11 +58,11 @@ impl QuarantineReason {
 pub struct Quarantine {
     /// Why the database must not be served.
     pub reason: QuarantineReason,
-    /// When the mark was set.
+    /// When the quarantine mark was set.
     pub at: Timestamp,
 }
 
-/// Finds the deployment; `None` in a new database.
+/// Finds the row of the Countersign deployment; `None` in a new database.
 pub async fn find(conn: &mut Conn) -> Result<Option<Deployment>, StoreError> {
     let row = sqlx::query(FIND_DEPLOYMENT).fetch_optional(conn).await?;
     let deployment_from_row = |row| {
@@ -76,12 +76,12 @@ pub async fn find(conn: &mut Conn) -> Result<Option<Deployment>, StoreError> {
 
 /// Finds the fingerprint of the master key, before the migrations run; `None` in a new database.
 pub(super) async fn find_master_key_fingerprint(conn: &mut AnyConnection) -> Option<String> {
-    // A new database does not have the table. In that case the error means that there is no fingerprint.
+    // A new database does not have the table `deployment`. An error about a missing table means that there is no fingerprint.
     let row = sqlx::query(FIND_MASTER_KEY_FINGERPRINT).fetch_optional(conn).await.ok().flatten()?;
     row::get(&row, "master_key_fingerprint").ok()
 }
 
-/// Inserts the deployment. Returns false if the database already has one.
+/// Inserts the row of the Countersign deployment. Returns false if the database already has this row.
 pub async fn insert(conn: &mut Conn, deployment: &Deployment, now: Timestamp) -> Result<bool, StoreError> {
     let result = sqlx::query(INSERT_DEPLOYMENT)
         .bind(now.micros())
@@ -106,21 +106,21 @@ pub async fn lift_quarantine(conn: &mut Conn) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Finds the fingerprint of the PostgreSQL instance that last served the deployment, from
-/// [`postgres::instance_fingerprint`](super::postgres::instance_fingerprint); `None` if no
-/// PostgreSQL instance did.
+/// Finds the fingerprint of the PostgreSQL instance that last served the Countersign deployment, from
+/// [`postgres::instance_fingerprint`](super::postgres::instance_fingerprint); `None` if no PostgreSQL instance served the
+/// deployment.
 pub async fn find_instance_fingerprint(conn: &mut Conn) -> Result<Option<String>, StoreError> {
     row::get(&sqlx::query(FIND_INSTANCE_FINGERPRINT).fetch_one(conn).await?, "table_numbers")
 }
 
-/// Sets the fingerprint of the PostgreSQL instance that serves the deployment.
+/// Sets the fingerprint of the PostgreSQL instance that serves the Countersign deployment.
 pub async fn set_instance_fingerprint(conn: &mut Conn, fingerprint: &str) -> Result<(), StoreError> {
     sqlx::query(SET_INSTANCE_FINGERPRINT).bind(fingerprint).execute(conn).await?;
     Ok(())
 }
 
-/// Locks the row until the transaction ends. Serializes changes to objects that exist once per deployment, such as the key
-/// ring.
+/// Locks the row of the Countersign deployment until the transaction ends. The lock serializes changes to objects that exist
+/// once per Countersign deployment, such as the key ring.
 pub async fn lock(conn: &mut Conn) -> Result<(), StoreError> {
     let result = sqlx::query(LOCK_DEPLOYMENT).execute(conn).await?;
     if result.rows_affected() == 1 { Ok(()) } else { Err(StoreError::UnexpectedRowCount("deployment")) }

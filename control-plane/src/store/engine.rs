@@ -37,8 +37,8 @@ statements! { SQLITE_STATEMENTS:
 }
 
 statements! { POSTGRES_STATEMENTS:
-    /// Each statement sees the commits of other transactions before it. A transaction whose writes depend on its reads must
-    /// first lock a row.
+    /// Each statement of the transaction sees the commits of other transactions before the statement. A transaction whose
+    /// writes depend on its reads must first lock a row.
     BEGIN_WRITE_POSTGRES = "BEGIN ISOLATION LEVEL READ COMMITTED";
     BEGIN_READ_POSTGRES = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 }
@@ -64,7 +64,7 @@ impl Engine {
         }
     }
 
-    /// All reads of such a transaction see the same snapshot, on both engines.
+    /// All reads of a read transaction see the same snapshot, on both database engines.
     const fn begin_read(self) -> &'static str {
         match self {
             Self::Sqlite => BEGIN_READ_SQLITE,
@@ -76,7 +76,7 @@ impl Engine {
 /// The purpose for which a database is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {
-    /// To serve the database. Creates it if there is none, and runs the migrations.
+    /// To serve the database. This mode creates a missing database and runs the migrations.
     Serve,
     /// To read the database, possibly while a server uses it.
     Inspect,
@@ -118,7 +118,7 @@ impl Store {
         Self::open((Engine::Sqlite, mode), &url, pools, options).await
     }
 
-    /// Opens the PostgreSQL database at a URL, with at most this many connections, half of them for writing.
+    /// Opens the PostgreSQL database at a URL, with at most `connections` connections, half of them for writing.
     pub async fn open_postgres(
         mode: OpenMode,
         url: &SecretString,
@@ -179,7 +179,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Finds the deployment in the database, or inserts `new` if there is none.
+    /// Finds the row of the Countersign deployment in the database, or inserts `new` if there is no such row.
     pub async fn find_or_create_deployment(&self, new: &Deployment) -> Result<Deployment, StoreError> {
         let work = async |mut tx: WriteTransaction| {
             if let Some(existing) = deployment::find(tx.conn()).await? {
@@ -187,7 +187,7 @@ impl Store {
             }
             let now = tx.now();
             if !deployment::insert(tx.conn(), new, now).await? {
-                // Another replica has inserted the deployment after the query above.
+                // Another replica has inserted the row of the Countersign deployment after the previous query.
                 let existing =
                     deployment::find(tx.conn()).await?.ok_or(StoreError::UnexpectedRowCount("deployment"))?;
                 return tx.commit(existing).await;
@@ -207,8 +207,8 @@ impl Store {
         Ok(ReadTransaction::new(conn, timer))
     }
 
-    /// Runs `work` in a write transaction, and runs it again after a conflict with another transaction. So `work` must not
-    /// generate ids or secrets. The transaction timeout applies to all runs together.
+    /// Runs `work` in a write transaction, and runs it again after a conflict with another transaction. Because of reruns,
+    /// `work` must not generate ids or secrets. The transaction timeout applies to all runs together.
     pub async fn write<T, E, W, F>(&self, name: &'static str, work: W) -> Result<T, E>
     where
         W: Fn(WriteTransaction) -> F,
@@ -244,7 +244,7 @@ impl Store {
         TransactionTimer::start(self.engine_name(), kind, &self.clock, &self.metrics)
     }
 
-    /// The numbers of connections in both pools.
+    /// The numbers of connections in the pools for reading and for writing.
     pub fn pool_statuses(&self) -> Vec<PoolStatus> {
         let pools = [(TransactionKind::Read, &self.reader), (TransactionKind::Write, &self.writer)];
         let status = |(kind, pool): (TransactionKind, &AnyPool)| {
@@ -260,7 +260,7 @@ impl Store {
         self.committed_revision.subscribe()
     }
 
-    /// Wakes the receivers of [`Self::committed_revision`]. Called when another process has committed a change.
+    /// Wakes the receivers of [`Self::committed_revision`]. Must be called when another process has committed a change.
     pub fn wake_followers(&self) {
         self.committed_revision.send_modify(|_| {});
     }
@@ -293,7 +293,7 @@ impl Store {
         }
     }
 
-    /// Returns a text that differs between this database and a restored dump of it; `None` on SQLite.
+    /// Returns a text that differs between the database and a restored dump of the database; `None` on SQLite.
     pub async fn instance_fingerprint(&self, read: &mut ReadTransaction) -> Result<Option<String>, StoreError> {
         match self.engine {
             Engine::Sqlite => Ok(None),
@@ -315,7 +315,7 @@ impl Store {
         Ok(WriteTransaction::new(conn, self.clock.now(), self.audit_keys.clone(), self.writable.clone()))
     }
 
-    /// Notifies the followers of the feed and the webhook dispatcher of a committed transaction.
+    /// Notifies the readers of the change feed and the webhook dispatcher of a committed transaction.
     fn notify<T>(&self, committed: CommittedTransaction<T>) -> T {
         if let Some(revision) = committed.revision {
             self.committed_revision

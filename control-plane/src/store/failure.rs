@@ -3,7 +3,7 @@
 use sqlx::migrate::MigrateError;
 use std::borrow::Cow;
 
-/// An error of the database. The message is for the log and the operator. It is never sent to clients of the API.
+/// An error of the database. The message is for the log and the operator, and is never sent to clients of the API.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The driver or the engine returned an error.
@@ -27,8 +27,8 @@ pub enum StoreError {
     /// A statement affected an unexpected number of rows.
     #[error("statement `{0}` affected an unexpected number of rows")]
     UnexpectedRowCount(&'static str),
-    /// An audit entry was appended after the revision was taken. Other transactions lock the audit chain before the feed, so
-    /// this order could cause a deadlock.
+    /// An audit entry was appended after the revision was taken. Other transactions lock the audit chain before the change
+    /// feed, so the reverse order could cause a deadlock.
     #[error("an audit entry must be appended before the revision is taken")]
     AuditAfterRevision,
 }

@@ -13,8 +13,8 @@ statements! { STATEMENTS:
     DELETE_EXPIRED_KEYS = "DELETE FROM idempotency WHERE done_at <= $1";
 }
 
-/// Claims a key, or finds the response of the request that claimed the key. Must be the first query of the transaction: it
-/// locks the key until the transaction ends, so that a concurrent request with the same key waits.
+/// Claims a key, or finds the response of the request that claimed the key. Must be the first query of the transaction: the
+/// query locks the key until the transaction ends, so that a concurrent request with the same key waits.
 pub async fn claim_key(
     conn: &mut Conn,
     fingerprint: &RequestFingerprint,

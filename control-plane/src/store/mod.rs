@@ -1,10 +1,11 @@
-//! Access to the database. The same SQL runs on SQLite and PostgreSQL. Each subject has its own file.
+//! Access to the database. The same SQL runs on SQLite and PostgreSQL. Each subject, such as agents, has its own file.
 //!
-//! `operations` and `webhooks` use the store through [`Store::read`] and [`Store::write`], `sync` reads the feed. The store
-//! depends on `domain` and `metrics`.
+//! `operations` and `webhooks` use the store through [`Store::read`] and [`Store::write`], `sync` reads the change feed. The
+//! store depends on `domain` and `metrics`.
 //!
-//! Invariants: every statement is a constant in the list of its file, and the conformance tests prepare it on both engines.
-//! A write is a named transaction. It appends the changes for sidecars to the table `changes`, under a revision taken last.
+//! Invariants: every statement is a constant in the list of its file, and the conformance tests prepare it on both engines. A
+//! write is a named transaction. A write appends the changes for sidecars to the table `changes`, under a revision that it
+//! takes last.
 
 pub mod agents;
 pub mod assignments;

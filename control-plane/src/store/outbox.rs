@@ -1,5 +1,5 @@
-//! The outbox of events that wait for the fan-out into deliveries, the bodies of events, and the counters of suppressed
-//! bursts.
+//! The outbox of events that wait for their fan-out to webhook targets (one delivery per target), the bodies of events, and the
+//! counters of suppressed bursts.
 //!
 //! An event is inserted in the same transaction as the change that it reports, so both are committed or neither.
 
@@ -12,7 +12,8 @@ use countersign_identity::{AgentId, EventId, ServiceId, Timestamp, WebhookId};
 use sqlx::{Any, any::AnyArguments, query::Query};
 
 /// The condition for targets that receive an event of a service. `$1` is the pattern for the kind and `$2` is the service, see
-/// [`bind_audience`]. Targets of the deployment have an empty `service_id` and receive the events of every audience.
+/// [`bind_audience`]. Targets of the whole Countersign deployment have an empty `service_id` and receive the events of every
+/// audience.
 macro_rules! recipients_of_service {
     () => {
         "t.deleted_at IS NULL AND (t.events = '' OR t.events LIKE $1) AND t.service_id IN ('', $2)"
@@ -20,7 +21,7 @@ macro_rules! recipients_of_service {
 }
 
 /// The condition for targets that receive an event of an agent. `$1` is the pattern for the kind and `$2` is the agent. Targets
-/// of services are included if the agent holds a role there at the time in the placeholder `$now`.
+/// of services are included if the agent holds a role at the service at the time in the placeholder `$now`.
 macro_rules! recipients_of_agent {
     ($now:literal) => {
         concat!(
@@ -89,7 +90,7 @@ statements! { STATEMENTS:
 
 type BoundQuery<'q> = Query<'q, Any, AnyArguments>;
 
-/// Whether any target receives events of this kind and audience.
+/// Whether any target receives events of a given kind and audience.
 pub async fn has_recipients(
     conn: &mut Conn,
     kind: EventKind,
@@ -118,7 +119,7 @@ pub async fn enqueue(conn: &mut Conn, event: &Event, now: Timestamp) -> Result<b
     Ok(bind_time(query, audience, now).execute(conn).await?.rows_affected() > 0)
 }
 
-/// Whether any event waits for the fan-out.
+/// Whether any event waits for its fan-out to webhook targets.
 pub async fn has_events(conn: &mut Conn) -> Result<bool, StoreError> {
     Ok(sqlx::query(ANY_EVENT).fetch_optional(conn).await?.is_some())
 }
@@ -170,7 +171,7 @@ fn bind_audience(query: BoundQuery<'_>, kind: EventKind, audience: EventAudience
     query.bind(format!("%,{},%", kind.as_str())).bind(service + &agent)
 }
 
-/// Binds the time if the statement has the placeholder of [`recipients_of_agent`] for it.
+/// Binds the time if the statement has the placeholder of [`recipients_of_agent`] for the time.
 fn bind_time(query: BoundQuery<'_>, audience: EventAudience, now: Timestamp) -> BoundQuery<'_> {
     match audience {
         EventAudience::Service(_) => query,

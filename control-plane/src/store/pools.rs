@@ -45,8 +45,8 @@ pub fn sqlite_writer_pool() -> AnyPoolOptions {
     })
 }
 
-/// The pool of connections for reading from SQLite. The connections do not set the journal mode, because that writes to the
-/// file and fails if a restored file is opened read-only.
+/// The pool of connections for reading from SQLite. The connections do not set the journal mode, because setting the journal
+/// mode writes to the file and fails if a restored file is opened read-only.
 pub fn sqlite_reader_pool() -> AnyPoolOptions {
     sqlite_pool(SQLITE_READERS).after_connect(|connection, _| {
         Box::pin(async move {

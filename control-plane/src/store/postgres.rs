@@ -24,7 +24,7 @@ statements! { POSTGRES_STATEMENTS:
 /// What a database contains, and whether control planes are connected to it.
 #[derive(Debug, Clone, Copy)]
 pub struct DatabaseUsage {
-    /// Whether the database contains a deployment.
+    /// Whether the database contains the row of a Countersign deployment.
     pub has_deployment: bool,
     /// Number of connections of control planes.
     pub control_planes: i64,
@@ -40,7 +40,7 @@ pub async fn database_usage(url: &SecretString) -> Result<DatabaseUsage, StoreEr
 }
 
 async fn count_control_planes(conn: &mut AnyConnection) -> Result<i64, StoreError> {
-    row::total(&sqlx::query(COUNT_CONTROL_PLANES).bind(pools::APPLICATION_NAME).fetch_one(conn).await?)
+    row::total_count(&sqlx::query(COUNT_CONTROL_PLANES).bind(pools::APPLICATION_NAME).fetch_one(conn).await?)
 }
 
 async fn has_deployment(conn: &mut AnyConnection) -> Result<bool, StoreError> {
@@ -48,7 +48,7 @@ async fn has_deployment(conn: &mut AnyConnection) -> Result<bool, StoreError> {
     Ok(has_table == 1 && sqlx::query(HAS_DEPLOYMENT).fetch_optional(conn).await?.is_some())
 }
 
-/// Returns a text that differs between this database and every copy of it by `pg_restore`.
+/// Returns a text that differs between the database and every copy of the database by `pg_restore`.
 pub async fn instance_fingerprint(conn: &mut Conn) -> Result<String, StoreError> {
     row::get(&sqlx::query(INSTANCE_FINGERPRINT).fetch_one(conn).await?, "numbers")
 }

@@ -41,7 +41,7 @@ pub async fn list(conn: &mut Conn, service: ServiceId) -> Result<Vec<Role>, Stor
     sqlx::query(LIST_ROLES).bind(service.to_string()).fetch_all(conn).await?.iter().map(role_from_row).collect()
 }
 
-/// Finds a role by id. Returns `None` if it belongs to another service.
+/// Finds a role by id. Returns `None` if the role belongs to another service.
 pub async fn find(conn: &mut Conn, service: ServiceId, id: RoleId) -> Result<Option<Role>, StoreError> {
     let row = sqlx::query(FIND_ROLE).bind(id.to_string()).bind(service.to_string()).fetch_optional(conn).await?;
     row.as_ref().map(role_from_row).transpose()

@@ -7,7 +7,7 @@ use sqlx::{Any, Decode, Row, Type, any::AnyRow};
 use std::str::FromStr;
 
 /// Reads the column `total`, which is the result of a counting statement.
-pub fn total(row: &AnyRow) -> Result<i64, StoreError> {
+pub fn total_count(row: &AnyRow) -> Result<i64, StoreError> {
     get(row, "total")
 }
 

@@ -46,7 +46,8 @@ pub async fn migrate_postgres(url: &SecretString) -> Result<AppliedMigrations, S
 }
 
 /// Runs the missing migrations. While a migration waits for the lock of a table, for example until a dump ends, all later
-/// transactions on that table wait for the migration. So a migration waits only for a second, then fails and is retried.
+/// transactions on that table wait for the migration. Therefore a migration waits for a lock only for a second, then fails and
+/// is retried.
 pub(super) async fn migrate(url: &str, pool: AnyPoolOptions) -> Result<AppliedMigrations, StoreError> {
     sqlx::any::install_default_drivers();
     let pool = pool.connect(url).await.map_err(StoreError::Unreachable)?;

@@ -24,7 +24,7 @@ macro_rules! key_columns {
 
 statements! { STATEMENTS:
     INSERT_SERVICE = concat!("INSERT INTO services (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6)");
-    /// `refuses_unbound_since` keeps the time of the first refusal.
+    /// The column `refuses_unbound_since` keeps the time since which the service refuses unbound tokens.
     UPDATE_SERVICE = "UPDATE services SET name = $1, refuses_unbound_since = \
          CASE WHEN $2 = 1 THEN NULL ELSE COALESCE(refuses_unbound_since, $3) END WHERE id = $4";
     FIND_SERVICE = concat!("SELECT ", columns!(), " FROM services WHERE id = $1");
@@ -89,14 +89,14 @@ pub async fn list(conn: &mut Conn, owner: Option<&Owner>, page: Page) -> Result<
             sqlx::query(LIST_SERVICES_BY_OWNER).bind(issuer).bind(subject),
         ),
     };
-    let total = row::total(&count_query.fetch_one(&mut *conn).await?)?;
+    let total = row::total_count(&count_query.fetch_one(&mut *conn).await?)?;
     let rows = query.bind(page.limit).bind(page.offset).fetch_all(conn).await?;
     Ok(ListPage { items: rows.iter().map(service_from_row).collect::<Result<_, _>>()?, total })
 }
 
 /// Counts services.
 pub async fn count(conn: &mut Conn) -> Result<i64, StoreError> {
-    row::total(&sqlx::query(COUNT_SERVICES).fetch_one(conn).await?)
+    row::total_count(&sqlx::query(COUNT_SERVICES).fetch_one(conn).await?)
 }
 
 /// Locks the row of a service until the transaction ends. Returns false if there is no such service.
@@ -133,7 +133,7 @@ pub async fn find_key_by_credential(
 
 /// Lists the API keys of a service, including revoked keys, newest first.
 pub async fn list_keys(conn: &mut Conn, service: ServiceId, page: Page) -> Result<ListPage<ServiceKey>, StoreError> {
-    let total = row::total(&sqlx::query(COUNT_KEYS).bind(service.to_string()).fetch_one(&mut *conn).await?)?;
+    let total = row::total_count(&sqlx::query(COUNT_KEYS).bind(service.to_string()).fetch_one(&mut *conn).await?)?;
     let query = sqlx::query(LIST_KEYS).bind(service.to_string()).bind(page.limit).bind(page.offset);
     let items = query.fetch_all(conn).await?.iter().map(key_from_row).collect::<Result<_, _>>()?;
     Ok(ListPage { items, total })

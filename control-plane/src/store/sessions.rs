@@ -39,7 +39,7 @@ pub async fn insert(conn: &mut Conn, session: &Session, challenge: &str) -> Resu
     Ok(result.rows_affected() == 1)
 }
 
-/// Whether a session was created with this challenge.
+/// Whether a session was created with the challenge.
 pub async fn challenge_is_used(conn: &mut Conn, challenge: &str) -> Result<bool, StoreError> {
     Ok(sqlx::query(CHALLENGE_IS_USED).bind(challenge).fetch_optional(conn).await?.is_some())
 }
@@ -55,7 +55,7 @@ pub async fn find(conn: &mut Conn, id: SessionId) -> Result<Option<Session>, Sto
         .transpose()
 }
 
-/// Marks a session as ended. Returns false if it had already ended.
+/// Marks a session as ended. Returns false if the session had already ended.
 pub async fn mark_ended(conn: &mut Conn, id: SessionId, now: Timestamp) -> Result<bool, StoreError> {
     Ok(sqlx::query(MARK_SESSION_ENDED).bind(now.micros()).bind(id.to_string()).execute(conn).await?.rows_affected()
         == 1)
@@ -89,7 +89,7 @@ pub async fn find_agent_by_token(conn: &mut Conn, id: RefreshId) -> Result<Optio
     row.as_ref().map(|row| row::parse(row, "agent_id")).transpose()
 }
 
-/// Marks a refresh token as used. Returns false if it was already used. Of several concurrent uses, only one succeeds.
+/// Marks a refresh token as used. Returns false if the token was already used. Of several concurrent uses, only one succeeds.
 pub async fn mark_token_used(conn: &mut Conn, id: RefreshId, now: Timestamp) -> Result<bool, StoreError> {
     Ok(sqlx::query(MARK_TOKEN_USED).bind(now.micros()).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
 }

@@ -37,7 +37,7 @@ pub async fn load_ring(conn: &mut Conn) -> Result<SigningKeyRing, StoreError> {
 
 /// Lists all keys, including removed keys, newest first.
 pub async fn list(conn: &mut Conn, page: Page) -> Result<ListPage<SigningKey>, StoreError> {
-    let total = row::total(&sqlx::query(COUNT_KEYS).fetch_one(&mut *conn).await?)?;
+    let total = row::total_count(&sqlx::query(COUNT_KEYS).fetch_one(&mut *conn).await?)?;
     let rows = sqlx::query(LIST_KEYS).bind(page.limit).bind(page.offset).fetch_all(conn).await?;
     Ok(ListPage { items: rows.iter().map(signing_key_from_row).collect::<Result<_, _>>()?, total })
 }

@@ -1,6 +1,6 @@
 //! Operations on the file of an SQLite database: copy, validation and quarantine.
 //!
-//! These operations use separate connections without the timeouts of the pools.
+//! The operations of `sqlite_file` use separate connections without the timeouts of the pools.
 
 use super::{
     deployment::{Deployment, Quarantine, QuarantineReason},
@@ -22,7 +22,7 @@ statements! { SQLITE_STATEMENTS:
     COUNT_REQUIRED_TABLES = "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' \
          AND name IN ('_sqlx_migrations', 'deployment', 'feed')";
     FIND_SCHEMA_VERSION = "SELECT MAX(version) FROM _sqlx_migrations";
-    /// Selects `*`, because an older schema has fewer columns.
+    /// The statement selects `*`, because an older schema has fewer columns.
     FIND_DEPLOYMENT = "SELECT * FROM deployment WHERE id = 1";
     COUNT_QUARANTINE_COLUMNS =
         "SELECT COUNT(*) FROM pragma_table_info('deployment') WHERE name = 'set_aside_at'";
@@ -48,7 +48,7 @@ pub enum SqliteFileError {
     /// The schema is not a schema of Countersign.
     #[error("not a database of Countersign: {0}")]
     Foreign(&'static str),
-    /// The database has the schema, but contains no deployment.
+    /// The database has the schema, but not the row of a Countersign deployment.
     #[error("the database is empty: it contains no deployment")]
     Empty,
     /// The reason of the quarantine was introduced in a later version.
@@ -86,9 +86,9 @@ const SQLITE_BUSY: &str = "5";
 pub struct SqliteFileInfo {
     /// Schema version.
     pub schema: i64,
-    /// The deployment in the database.
+    /// The Countersign deployment that the database belongs to.
     pub deployment: Deployment,
-    /// The quarantine, if the database must not be served.
+    /// The quarantine mark, if the database must not be served.
     pub quarantine: Option<Quarantine>,
 }
 
@@ -162,7 +162,8 @@ async fn read_deployment(conn: &mut SqliteConnection, schema: i64) -> Result<Sql
     Ok(SqliteFileInfo { schema, deployment, quarantine })
 }
 
-/// Sets the quarantine of a database that no other process has open. Does nothing if the schema does not have the columns.
+/// Sets the quarantine mark of a database that no other process has open. Does nothing if the schema does not have the columns
+/// of the mark.
 pub async fn set_file_quarantine(file: &Path, quarantine: Quarantine) -> Result<(), SqliteFileError> {
     let mut conn = connect(file, false).await?;
     if query_number(&mut conn, COUNT_QUARANTINE_COLUMNS).await? == 1 {
@@ -171,7 +172,7 @@ pub async fn set_file_quarantine(file: &Path, quarantine: Quarantine) -> Result<
     Ok(conn.close().await?)
 }
 
-/// Sets or removes the quarantine, on an open connection.
+/// Sets or removes the quarantine mark, on an open connection.
 pub(super) async fn set_quarantine(
     conn: &mut SqliteConnection,
     quarantine: Option<Quarantine>,
@@ -182,8 +183,8 @@ pub(super) async fn set_quarantine(
     Ok(())
 }
 
-/// Moves the content of the write-ahead log into the database file, so that this file is complete. Fails if another process
-/// has the database open.
+/// Moves the content of the write-ahead log into the database file, so that the database file is complete. Fails if another
+/// process has the database open.
 pub async fn merge_wal(file: &Path) -> Result<(), SqliteFileError> {
     let mut conn = connect(file, false).await?;
     let mode: String = sqlx::query(DISABLE_WAL).fetch_one(&mut conn).await?.try_get(0)?;
@@ -207,7 +208,7 @@ pub(super) async fn connect_exclusive(file: &Path) -> Result<SqliteConnection, S
 }
 
 fn options(file: &Path) -> SqliteConnectOptions {
-    // Warnings about slow statements would not be useful, because these statements read whole databases.
+    // Warnings about slow statements would not be useful, because the statements of `sqlite_file` read whole databases.
     SqliteConnectOptions::new().filename(file).disable_statement_logging()
 }
 

@@ -8,7 +8,7 @@ macro_rules! statements {
     ($list:ident: $($(#[$doc:meta])* $name:ident = $sql:expr;)+) => {
         $($(#[$doc])* const $name: &str = $sql;)+
 
-        /// All statements above, for the conformance tests.
+        /// All statements of this list, for the conformance tests.
         #[cfg(test)]
         pub(in crate::store) const $list: &[&str] = &[$($name),+];
     };

@@ -18,7 +18,7 @@ pub struct ReadTransaction {
     _timer: TransactionTimer,
 }
 
-/// A write transaction. It is rolled back if dropped without [`WriteTransaction::commit`].
+/// A write transaction, which is rolled back if dropped without [`WriteTransaction::commit`].
 pub struct WriteTransaction {
     conn: Conn,
     now: Timestamp,
@@ -29,7 +29,8 @@ pub struct WriteTransaction {
     writable: Arc<AtomicBool>,
 }
 
-/// The result of a committed transaction. Only [`WriteTransaction::commit`] creates it, so it proves the commit.
+/// The result of a committed transaction. Only [`WriteTransaction::commit`] creates a `CommittedTransaction`, so this type
+/// proves the commit.
 pub struct CommittedTransaction<T> {
     /// The value that the transaction returns.
     pub(super) value: T,
@@ -65,8 +66,8 @@ impl WriteTransaction {
         self.now
     }
 
-    /// Appends an entry to the audit log. Locks the chain until the transaction ends, so it should be called late, but it must
-    /// be called before [`Self::revision`].
+    /// Appends an entry to the audit log. This function locks the audit chain until the transaction ends, so the call should
+    /// come late in the transaction, but before [`Self::revision`].
     pub async fn audit(&mut self, initiator: &Initiator, entry: &NewAuditEntry) -> Result<(), StoreError> {
         if self.revision.is_some() {
             return Err(StoreError::AuditAfterRevision);
@@ -74,17 +75,18 @@ impl WriteTransaction {
         audit::append(&mut self.conn, &self.audit_keys, entry, initiator, self.now).await
     }
 
-    /// Records a change for the sidecars. [`Self::commit`] writes it to the feed.
+    /// Records a change for the sidecars. [`Self::commit`] writes the change to the change feed.
     pub fn record_change(&mut self, change: Change) {
         self.changes.push(change);
     }
 
-    /// Emits a webhook event. [`Self::commit`] writes it to the outbox.
+    /// Emits a webhook event. [`Self::commit`] writes the event to the outbox.
     pub fn emit(&mut self, event: Event) {
         self.events.push(event);
     }
 
-    /// Takes the revision of this transaction. Locks the feed until the transaction ends, so it should be called late.
+    /// Takes the revision of the transaction. This function locks the change feed until the transaction ends, so the call
+    /// should come late in the transaction.
     pub async fn revision(&mut self) -> Result<Revision, StoreError> {
         if let Some(revision) = self.revision {
             return Ok(revision);
@@ -93,7 +95,7 @@ impl WriteTransaction {
         Ok(*self.revision.insert(revision))
     }
 
-    /// Writes the events to the outbox and the changes to the feed, and commits.
+    /// Writes the events to the outbox and the changes to the change feed, and commits.
     pub async fn commit<T>(mut self, value: T) -> Result<CommittedTransaction<T>, StoreError> {
         let mut has_events = false;
         for event in &self.events {

@@ -15,7 +15,7 @@ pub struct TransactionTimer {
 }
 
 impl TransactionTimer {
-    /// Starts the timer. Must be called before a connection is acquired, so that the wait is included.
+    /// Starts the timer. Must be called before a connection is acquired, so that the wait for the connection is included.
     pub fn start(backend: &'static str, kind: TransactionKind, clock: &Arc<dyn Clock>, metrics: &StoreMetrics) -> Self {
         let (started, clock, metrics) = (clock.since_boot(), Arc::clone(clock), metrics.clone());
         Self { backend, kind, outcome: TransactionOutcome::Failed, started, clock, metrics }

@@ -1,8 +1,8 @@
 //! Copies an SQLite database to PostgreSQL and compares the two.
 //!
-//! The copy is one transaction on the target, on a connection without timeouts. If it fails, the target stays empty. The tables
-//! and columns are read from the catalog of the source, so the copy is complete by construction. `tables` reads the catalog,
-//! `batch` copies rows, `digest` compares rows.
+//! The copy is one transaction on the target, on a connection without timeouts. If the copy fails, the target stays empty. The
+//! tables and columns are read from the catalog of the source, so the copy is complete by construction. `tables` reads the
+//! catalog, `batch` copies rows, `digest` compares rows.
 //!
 //! **At most one of the two databases can be served**, even if this process is killed at any time, because the source is
 //! quarantined *before* the target commits, and a quarantined database is never served:
@@ -16,10 +16,11 @@
 //! | after the target refuses the commit, before the mark is restored | `moving` | empty |
 //! | after the source is marked `moved` | `moved` | complete |
 //!
-//! After a failed commit, the previous mark of the source is restored only if the target reports that its transaction was
-//! aborted. The mark is not just removed, because an earlier, interrupted migration may have completed another target. The
-//! source is locked exclusively from the first transaction on, so it does not change between the copy and the mark. A migration of a source
-//! with the mark `moving` resumes: it copies into an empty target, or verifies a complete target.
+//! After a failed commit, the previous quarantine mark of the source is restored only if the target reports that its
+//! transaction was aborted. The quarantine mark is not just removed, because an earlier, interrupted migration may have
+//! completed another target. The source is locked exclusively from the first transaction on, so the source does not change
+//! between the copy and the quarantine mark. A migration of a source with the mark `moving` resumes: it copies into an empty
+//! target, or verifies a complete target.
 
 mod batch;
 mod digest;
@@ -162,8 +163,8 @@ pub struct TransferResult {
     pub resumed: bool,
 }
 
-/// Copies a database and compares the copy, or verifies the copy of an interrupted migration. Then marks the source as
-/// migrated. `previous_mark` is the quarantine of the source, if any.
+/// Copies a database and compares the copy, or verifies the copy of an interrupted migration. After a successful comparison,
+/// marks the source as migrated. `previous_mark` is the quarantine mark of the source, if any.
 pub async fn transfer(
     (source, previous_mark): (&Path, Option<Quarantine>),
     target: &SecretString,
@@ -172,7 +173,8 @@ pub async fn transfer(
     let mut from = sqlite_file::connect_exclusive(source).await?;
     from.execute(BEGIN).await.map_err(SqliteFileError::from)?;
     let resumed = previous_mark.is_some();
-    // The rows are copied without the mark. The source keeps the mark unless this transaction commits.
+    // The rows are copied without the quarantine mark. The source keeps its quarantine mark unless the transaction on the
+    // source commits.
     sqlite_file::set_quarantine(&mut from, None).await?;
     let tables = tables::read_source_tables(&mut from).await?;
     let mut connection = connect(target).await?;
@@ -197,8 +199,8 @@ pub async fn transfer(
     Ok(TransferResult { tables: transferred, already_copied: non_empty_table.is_some(), resumed })
 }
 
-/// Whether the server reports a transaction as aborted. An error of the commit does not prove that, because a proxy may return
-/// an error although the commit succeeded.
+/// Whether the server reports a transaction as aborted. An error of the commit does not prove an abort, because a proxy may
+/// return an error although the commit succeeded.
 async fn was_aborted(connection: &mut PgConnection, transaction: &str) -> bool {
     let query = sqlx::query_scalar(TRANSACTION_STATUS).bind(transaction);
     let status: Result<Option<String>, _> = query.fetch_one(connection).await;
@@ -237,7 +239,7 @@ async fn prepare_target<'t>(to: &mut PgConnection, tables: &'t [Table]) -> Resul
     Ok(None)
 }
 
-/// Compares all tables. If `copy_first` is set, copies them before.
+/// Compares all tables. If `copy_first` is set, copies the tables before the comparison.
 async fn compare_all(
     (from, to): (&mut SqliteConnection, &mut PgConnection),
     tables: &[Table],

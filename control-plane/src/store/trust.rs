@@ -45,7 +45,7 @@ pub async fn insert_feedback(conn: &mut Conn, feedback: &Feedback) -> Result<(),
 
 /// Lists feedback on an agent, newest first.
 pub async fn list_feedback(conn: &mut Conn, agent: AgentId, page: Page) -> Result<ListPage<Feedback>, StoreError> {
-    let total = row::total(&sqlx::query(COUNT_FEEDBACK).bind(agent.to_string()).fetch_one(&mut *conn).await?)?;
+    let total = row::total_count(&sqlx::query(COUNT_FEEDBACK).bind(agent.to_string()).fetch_one(&mut *conn).await?)?;
     let query = sqlx::query(LIST_FEEDBACK).bind(agent.to_string()).bind(page.limit).bind(page.offset);
     let items = query.fetch_all(conn).await?.iter().map(feedback_from_row).collect::<Result<_, _>>()?;
     Ok(ListPage { items, total })
@@ -69,8 +69,8 @@ pub async fn upsert_rating(conn: &mut Conn, agent: AgentId, rating: &Rating) -> 
     Ok(())
 }
 
-/// Marks an agent whose trust score must be sent to sidecars. Locks the row even if it exists, so that a concurrent
-/// [`take_changed_agents`] waits for this transaction and the new score is sent.
+/// Marks an agent whose trust score must be sent to sidecars. Locks the row of the mark even if the row exists, so that a
+/// concurrent [`take_changed_agents`] waits for the marking transaction and the new score is sent.
 pub async fn mark_changed(conn: &mut Conn, agent: AgentId) -> Result<(), StoreError> {
     sqlx::query(MARK_CHANGED_AGENT).bind(agent.to_string()).execute(conn).await?;
     Ok(())

@@ -140,7 +140,7 @@ pub async fn lock(conn: &mut Conn, scope: WebhookScope, target: WebhookId) -> Re
     Ok(query.execute(conn).await?.rows_affected() == 1)
 }
 
-/// Finds a target by id. Returns `None` if it is in another scope.
+/// Finds a target by id. Returns `None` if the target is in another scope.
 pub async fn find(
     conn: &mut Conn,
     scope: WebhookScope,
@@ -175,14 +175,15 @@ pub async fn list_with_due_tests(conn: &mut Conn, now: Timestamp) -> Result<Vec<
 }
 
 /// Finds the earliest due time of a delivery to an active target that does not fail, or the time of the oldest event in the
-/// outbox if that is earlier. For a delivery to a resumed target, the time of the resumption counts if it is later.
+/// outbox if that is earlier. For a delivery to a resumed target, the time of the resumption counts if the resumption is later
+/// than the due time.
 pub async fn oldest_due_time(conn: &mut Conn, now: Timestamp) -> Result<Option<Timestamp>, StoreError> {
     let row = sqlx::query(OLDEST_DUE_TIME).bind(now.micros()).fetch_one(conn).await?;
     row::optional_timestamp(&row, "oldest")
 }
 
 /// Locks the row of a target in any scope until the transaction ends. A transaction that changes deliveries of several targets
-/// must first lock these targets in the order of their ids, to avoid deadlocks.
+/// must first lock the targets in the order of their ids, to avoid deadlocks.
 pub async fn lock_any_scope(conn: &mut Conn, target: WebhookId) -> Result<(), StoreError> {
     sqlx::query(LOCK_TARGET_IN_ANY_SCOPE).bind(target.to_string()).execute(conn).await?;
     Ok(())
@@ -194,7 +195,7 @@ pub async fn mark_healthy(conn: &mut Conn, target: WebhookId) -> Result<(), Stor
     Ok(())
 }
 
-/// Records a failed delivery to this URL, unless the URL of the target has changed. If the previous failure is older than
+/// Records a failed delivery to the URL `url`, unless the URL of the target has changed. If the previous failure is older than
 /// `horizon`, a new failing period begins, because failures with a long time between them do not prove a permanent failure.
 pub async fn mark_failing(
     conn: &mut Conn,
@@ -206,8 +207,8 @@ pub async fn mark_failing(
     Ok(())
 }
 
-/// Disables a target, unless its URL has changed. If the reason is [`DisabledReason::Failing`], disables it only if it has been
-/// failing since `horizon` or earlier. Returns the scope if this call disabled the target.
+/// Disables a target, unless its URL has changed. If the reason is [`DisabledReason::Failing`], disables the target only if it
+/// has been failing since `horizon` or earlier. Returns the scope if this call disabled the target.
 pub async fn disable(
     conn: &mut Conn,
     (target, url): (WebhookId, &TargetUrl),
@@ -219,7 +220,8 @@ pub async fn disable(
     row.as_ref().map(scope_from_row).transpose()
 }
 
-/// Marks a target as deleted. Housekeeping later deletes the deliveries of the target in batches, and then its row.
+/// Marks a target as deleted. Housekeeping later deletes the deliveries of the target in batches, and then the row of the
+/// target.
 pub async fn mark_deleted(conn: &mut Conn, target: WebhookId, now: Timestamp) -> Result<(), StoreError> {
     // The secrets are erased at once, because they are no longer needed for signatures.
     sqlx::query(MARK_DELETED).bind(now.micros()).bind(target.to_string()).execute(conn).await?;
@@ -233,8 +235,8 @@ pub async fn list_all(conn: &mut Conn) -> Result<Vec<(WebhookId, bool)>, StoreEr
     rows.iter().map(id_and_deleted).collect()
 }
 
-/// Deletes the row of a target that was marked as deleted at or before `before`. No transaction from before that time may
-/// still run, because it could insert deliveries.
+/// Deletes the row of a target that was marked as deleted at or before `before`. No transaction that began before the time
+/// `before` may still run, because such a transaction could insert deliveries to the target.
 pub async fn delete_row(conn: &mut Conn, target: WebhookId, before: Timestamp) -> Result<(), StoreError> {
     sqlx::query(DELETE_TARGET_ROW).bind(target.to_string()).bind(before.micros()).execute(conn).await?;
     Ok(())

@@ -24,9 +24,9 @@ pub enum RevokedSubject {
 pub struct ChangeBatch {
     /// The batch contains all changes above this revision.
     pub since: Revision,
-    /// The batch contains all changes up to this revision, the newest when it was read.
+    /// The batch contains all changes up to this revision, which was the newest when the batch was read.
     pub revision: Revision,
-    /// The revision up to which changes were deleted from the feed.
+    /// The revision floor: changes up to this revision were deleted from the change feed.
     pub floor: Revision,
     /// Trust and status of agents, for all services.
     pub agents: BTreeMap<AgentId, AgentChanges>,
@@ -45,23 +45,25 @@ pub struct ChangeBatch {
 /// The range and the service of the changes to read.
 #[derive(Debug, Clone, Copy)]
 pub enum ReadScope {
-    /// Changes above this revision, for all services.
+    /// Changes above a revision, for all services.
     AllServices(Revision),
-    /// Changes above this revision for one service, and the settings of the service. Not possible if the feed no longer
-    /// contains the revision.
+    /// Changes above a revision for one service, and the settings of the service. Resuming is not possible if the change feed
+    /// no longer contains the revision.
     Resume(Revision, ServiceId),
-    /// The complete view of one service: changes above the floor, its settings and role definitions, and all signing keys.
+    /// All data that a sidecar of one service needs: the changes above the revision floor, the settings and role definitions of
+    /// the service, and all signing keys.
     Snapshot(ServiceId),
 }
 
-/// Reads a batch; `None` if the feed does not contain the revision to resume from.
+/// Reads a batch; `None` if the change feed does not contain the revision to resume from.
 pub async fn read_batch(store: &Store, scope: ReadScope) -> Result<Option<ChangeBatch>, StoreError> {
     let mut read = store.read().await?;
     let conn = read.conn();
     let position = feed::position(conn).await?;
     let FeedPosition { revision: until, floor, cutoff: _ } = position;
     let (since, service_filter) = match scope {
-        // Changes below the floor are deleted. If the requested revision is below it, `since` of the batch is higher.
+        // Changes below the revision floor (the oldest revision from which a sidecar can resume) are deleted. If the requested
+        // revision is below the floor, `since` of the batch is higher than the requested revision.
         ReadScope::AllServices(revision) => (revision.max(floor), None),
         ReadScope::Resume(revision, service) if feed::can_resume_at(conn, position, revision).await? => {
             (revision, Some(service))
@@ -93,7 +95,8 @@ async fn collect_changes(
     for (change, revision) in &revisions {
         batch.add(conn, *change, *revision, service_filter).await?;
     }
-    // One query reads the roles of all changed agents, and one their trust scores and statuses.
+    // One query reads the roles of all changed agents, and another query reads the trust scores and statuses of all changed
+    // agents.
     for (service, agent, grant) in assignments::list_changed_grants(conn, range, service_filter).await? {
         if let Some(grants) = batch.role_grants.get_mut(&(service, agent)) {
             grants.value.push(grant);
@@ -130,7 +133,8 @@ impl ChangeBatch {
             Change::Token(token) => drop(self.revoked.insert(RevokedSubject::Token(token), revision)),
             Change::Session(session) => drop(self.revoked.insert(RevokedSubject::Session(session), revision)),
             Change::Keys => self.keys = Some(live_public_keys(conn).await?),
-            // Changes of other services, and those that `collect_changes` reads for all agents together.
+            // The remaining changes are those of other services, and those that `collect_changes` reads for all agents
+            // together.
             Change::Roles(..)
             | Change::Definitions(_)
             | Change::ServiceSettings(_)

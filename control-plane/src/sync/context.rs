@@ -15,7 +15,7 @@ use tonic::Status;
 pub struct SidecarSettings {
     /// The `iss` that tokens must have.
     pub issuer: String,
-    /// A sidecar refuses all requests when its last confirmation is older than this duration.
+    /// A sidecar refuses all requests when its last confirmation is older than `max_staleness`.
     pub max_staleness: Duration,
 }
 
@@ -30,12 +30,12 @@ pub(super) struct SyncContext {
     pub(super) initial_reads: Semaphore,
 }
 
-/// The status for a follower without a valid API key.
+/// The gRPC status for a follower (the stream to one sidecar) without a valid API key.
 pub(super) fn invalid_key() -> Status {
     Status::unauthenticated("service_key_invalid")
 }
 
-/// The status for a failed read of the database. Logs the cause, which is not sent to the sidecar.
+/// The gRPC status for a failed read of the database. Logs the cause, which is not sent to the sidecar.
 pub(super) fn database_unavailable(error: &StoreError) -> Status {
     tracing::error!(%error, "cannot read the database for a sync stream");
     Status::unavailable("the database cannot be read")

@@ -1,4 +1,4 @@
-//! Converts batches of changes to messages of the sync protocol. Pure functions.
+//! Converts batches of changes to messages of the sync protocol, with pure functions.
 
 use super::{
     change_batch::{ChangeBatch, RevokedSubject},
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// size limit of gRPC messages.
 const PAGE_SIZE: usize = 250;
 
-/// The complete view of a service, in pages. The last page is marked.
+/// The complete data that a sidecar of one service needs, in pages. The last page of a snapshot is marked.
 pub fn snapshot(batch: &ChangeBatch, service: ServiceId, settings: &SidecarSettings) -> Vec<v1::SnapshotPage> {
     let empty_page = || v1::SnapshotPage {
         revision: batch.revision.number(),
@@ -43,8 +43,8 @@ pub fn snapshot(batch: &ChangeBatch, service: ServiceId, settings: &SidecarSetti
     pages
 }
 
-/// The changes that concern a service, in messages of bounded size; no message if there are none. Only the last message has
-/// the new revision, so a sidecar that receives only some of the messages resumes from its old revision.
+/// The changes that concern a service, in messages of bounded size; no message if there are no changes. Only the last message
+/// of a batch has the new revision, so a sidecar that receives only some of the messages resumes from its old revision.
 pub fn delta(batch: &ChangeBatch, service: ServiceId, settings: &SidecarSettings) -> Vec<v1::Delta> {
     let empty_delta = || v1::Delta { revision: batch.since.number(), ..v1::Delta::default() };
     let service_delta = v1::Delta {
@@ -92,7 +92,7 @@ fn roles_message(definitions: &[RoleDefinition]) -> v1::Roles {
     v1::Roles { roles: definitions.iter().map(role).collect() }
 }
 
-/// All agents that changed, with their roles at this service only.
+/// All agents that changed, with their roles at one service only.
 fn agent_changes(batch: &ChangeBatch, service: ServiceId) -> Vec<v1::AgentChanges> {
     let mut changes: BTreeMap<AgentId, AgentChanges> = batch.agents.clone();
     let first = (service, AgentId::from_bits(0));
@@ -109,7 +109,7 @@ fn agent_message((agent, changes): (AgentId, AgentChanges)) -> v1::AgentChanges 
         agent_id: agent.to_string(),
         roles: roles.map(|facet| v1::RolesFacet {
             revision: facet.revision.number(),
-            grants: facet.value.into_iter().map(grant_message).collect(),
+            grants: facet.value.into_iter().map(role_grant_message).collect(),
         }),
         trust: trust.map(|facet| v1::TrustFacet {
             revision: facet.revision.number(),
@@ -123,7 +123,7 @@ fn agent_message((agent, changes): (AgentId, AgentChanges)) -> v1::AgentChanges 
     }
 }
 
-fn grant_message(RoleGrant { role, until }: RoleGrant) -> v1::RoleGrant {
+fn role_grant_message(RoleGrant { role, until }: RoleGrant) -> v1::RoleGrant {
     v1::RoleGrant { role_id: role.to_string(), until: until.map(Timestamp::micros) }
 }
 

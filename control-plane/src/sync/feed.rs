@@ -7,11 +7,11 @@ use countersign_process::Shutdown;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{broadcast, watch};
 
-/// Maximum number of batches by which a follower may lag. The stream of a slower follower is closed, and the follower resumes
-/// with a new stream.
+/// Maximum number of batches by which a follower (the stream to one sidecar) may lag. The stream of a slower follower is
+/// closed, and the follower resumes with a new stream.
 const MAX_LAG: usize = 1024;
 
-/// Default interval at which the feed is polled for changes that other processes committed.
+/// Default interval at which the change feed is polled for changes that other processes committed.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A revocation must take effect within a second, as README promises, also at replicas without Redis, which only poll.
@@ -21,7 +21,7 @@ const _: () = assert!(POLL_INTERVAL.as_millis() <= 500);
 #[derive(Clone)]
 pub struct ChangeFeed(broadcast::Sender<Arc<ChangeBatch>>);
 
-/// Reads the feed for all followers of the process.
+/// Reads the change feed for all followers (streams to sidecars) of the process.
 pub struct FeedReader {
     feed: ChangeFeed,
     store: Store,
@@ -39,7 +39,7 @@ impl FeedReader {
         Self { feed: ChangeFeed(broadcast::Sender::new(MAX_LAG)), store, committed, poll_interval, sent_revision }
     }
 
-    /// The feed that this reader broadcasts to.
+    /// The change feed that this reader broadcasts to.
     pub fn feed(&self) -> ChangeFeed {
         self.feed.clone()
     }
@@ -67,7 +67,7 @@ impl FeedReader {
             Ok(Some(batch)) if batch.revision > self.sent_revision => {
                 self.sent_revision = batch.revision;
                 metrics.feed_revision.set(batch.revision.number());
-                // Fails if there is no subscriber, which is no problem.
+                // Sending fails if there is no subscriber, which is no problem.
                 let _ignored = self.feed.0.send(Arc::new(batch));
             }
             Ok(_) => {}

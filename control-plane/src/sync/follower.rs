@@ -26,10 +26,10 @@ use tonic::{Status, Streaming};
 /// Timeout for the `Hello` of a follower, and for space in the queue of a slow follower.
 const FOLLOWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Interval at which the API key of a follower is checked again. Each ping also checks it.
+/// Interval at which the API key of a follower is checked again. Each ping of the follower also checks the API key.
 const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Maximum number of unanswered pings. A follower that sends more is disconnected.
+/// Maximum number of unanswered pings. A follower that sends more pings is disconnected.
 const MAX_PENDING_PINGS: usize = 64;
 
 /// The server side of one stream.
@@ -58,14 +58,15 @@ impl Follower {
         streams.inc();
         if let Err(status) = self.serve(requests).await {
             tracing::info!(service = %self.key.service, code = ?status.code(), message = status.message(), "sync stream closed");
-            // Fails if the follower has disconnected, which is no problem.
+            // Sending fails if the follower has disconnected, which is no problem.
             let _ignored = self.sender.send_timeout(Err(status), FOLLOWER_TIMEOUT).await;
         }
         streams.dec();
     }
 
     async fn serve(&mut self, mut requests: Streaming<FollowRequest>) -> Result<(), Status> {
-        // Subscribe before the first read, so that no change between the two is missed.
+        // Subscribe to the change feed before the first read, so that no change between the subscription and the read is
+        // missed.
         let mut batches = self.context.feed.subscribe();
         let shutdown = self.context.shutdown.clone();
         let revision = tokio::select! {
@@ -93,7 +94,7 @@ impl Follower {
         }
     }
 
-    /// Sends the changes since the revision of the follower, or a snapshot if the feed does not contain this revision.
+    /// Sends the changes since the revision of the follower, or a snapshot if the change feed does not contain this revision.
     async fn send_initial(&mut self, revision: Revision) -> Result<(), Status> {
         let service = self.key.service;
         let settings = &self.context.settings;
@@ -113,8 +114,8 @@ impl Follower {
         Ok(())
     }
 
-    /// Reads a batch for this follower only. Only a few followers read at a time: when many reconnect at once, they must not
-    /// use all database connections.
+    /// Reads a batch of changes for one follower only. Only a few followers read at a time: when many followers reconnect at
+    /// once, they must not use all database connections.
     async fn read(&self, scope: ReadScope) -> Result<Option<ChangeBatch>, Status> {
         let _permit = self.context.initial_reads.acquire().await.map_err(|_| shutting_down())?;
         if self.sender.is_closed() {
@@ -148,7 +149,8 @@ impl Follower {
         key.await.map_err(|error: StoreError| database_unavailable(&error))?.map(drop).ok_or_else(invalid_key)
     }
 
-    /// Reads the current position of the feed, and queues a pong for it until all changes up to this position are sent.
+    /// Reads the current position of the change feed, and queues a pong for this position until all changes up to the position
+    /// are sent.
     async fn record_ping(&mut self, number: u64) -> Result<(), Status> {
         self.check_key().await?;
         let position = async { feed::position(self.context.store.read().await?.conn()).await };

@@ -1,8 +1,8 @@
 //! The sync service: streams every change to the sidecars, in commit order.
 //!
-//! [`FeedReader`] reads changes from the store once for all streams, `encode` converts them to messages, and
-//! [`SyncService`] runs one `Follower` per stream. Depends on `store`. Invariant: a revision is read before the state that is
-//! sent with it, so the state is never older than its revision.
+//! [`FeedReader`] reads changes from the store once for all streams, `encode` converts them to messages, and [`SyncService`]
+//! runs one `Follower` per stream. This module depends on `store`. Invariant: a revision is read before the state that is sent
+//! with it, so the state is never older than its revision.
 
 mod change_batch;
 mod context;

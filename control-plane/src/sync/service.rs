@@ -29,7 +29,7 @@ const MAX_INITIAL_READS: usize = 2;
 pub struct SyncService(Arc<SyncContext>);
 
 impl SyncService {
-    /// Creates a service that streams this feed.
+    /// Creates a service that streams the changes of the change feed.
     pub fn new(
         store: Store,
         feed: ChangeFeed,
@@ -54,7 +54,7 @@ impl Sync for SyncService {
     }
 }
 
-/// Authenticates a request by the API key in its metadata. Keys of all scopes are accepted.
+/// Authenticates a request by the API key in its metadata. API keys of all scopes are accepted.
 async fn authenticate<T: Send>(store: &Store, request: &Request<T>) -> Result<ServiceKey, Status> {
     let mut values = request.metadata().get_all("authorization").iter();
     let header = values.next().and_then(|value| value.to_str().ok());

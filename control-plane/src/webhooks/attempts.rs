@@ -65,8 +65,8 @@ impl Attempts {
         self.endpoints.retain(|target, _| keep(*target));
     }
 
-    /// Starts an attempt. Returns the delivery if its lease may end before the attempt, because another process could then
-    /// send it too.
+    /// Starts an attempt. Returns the delivery if its lease may end before the attempt, because another process could then send
+    /// the delivery too.
     pub(super) fn start(&mut self, delivery: LeasedDelivery) -> Result<(), LeasedDelivery> {
         let (clock, now) = (self.clock.clone(), self.clock.now());
         let ends_in_time = now.saturating_add(self.timeout + RECORD_MARGIN) <= delivery.leased_until;

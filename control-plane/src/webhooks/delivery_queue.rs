@@ -35,7 +35,8 @@ pub(super) struct LeaseRequest {
 }
 
 enum LeaseQuota {
-    /// Maximum numbers of first attempts and retries. If fewer of one kind are due, more of the other are leased.
+    /// Maximum numbers of first attempts and retries. If fewer deliveries of one kind are due, more deliveries of the other
+    /// kind are leased.
     Deliveries { first_attempts: i64, retries: i64 },
     /// One test delivery.
     Test,
@@ -70,7 +71,7 @@ pub(super) struct AttemptRecord {
     pub was_failing: bool,
 }
 
-/// A target that this transaction disables.
+/// A target that the running transaction disables.
 struct DisabledTarget {
     scope: WebhookScope,
     id: WebhookId,
@@ -95,7 +96,7 @@ fn to_sql_limit(count: usize) -> i64 {
 }
 
 impl DeliveryQueue {
-    /// Finds due work, and the times at which these targets were last changed.
+    /// Finds due work, and the times at which the targets in `target_ids` were last changed.
     pub(super) async fn find_due(&self, target_ids: Vec<WebhookId>, now: Timestamp) -> Result<DueWork, StoreError> {
         let mut read = self.store.read().await?;
         let targets = webhook_targets::list_with_due_deliveries(read.conn(), now).await?;
@@ -107,7 +108,7 @@ impl DeliveryQueue {
         Ok(DueWork { targets, tests, updated_at })
     }
 
-    /// Stores the results of attempts, releases deliveries, and leases others from `now` until `until`.
+    /// Stores the results of attempts, releases leased deliveries, and leases other deliveries from `now` until `until`.
     pub(super) async fn record_and_lease(
         &self,
         (completed, released): (&[AttemptRecord], &[LeasedDelivery]),
@@ -147,7 +148,7 @@ impl DeliveryQueue {
     }
 
     /// The secrets with which requests to a target are signed. `None` if the target is deleted, or if a secret cannot be
-    /// decrypted: that must not block other targets.
+    /// decrypted: such a secret must not block other targets.
     async fn open_secrets(
         &self,
         tx: &mut WriteTransaction,
@@ -200,7 +201,7 @@ async fn release_all(tx: &mut WriteTransaction, released: &[LeasedDelivery]) -> 
     Ok(())
 }
 
-/// Locks the rows of all targets of the transaction. All transactions use the same order, which prevents deadlocks.
+/// Locks the rows of all targets of the transaction. All transactions lock targets in the same order, which prevents deadlocks.
 async fn lock_targets(
     tx: &mut WriteTransaction,
     completed: &[AttemptRecord],
@@ -214,7 +215,7 @@ async fn lock_targets(
     Ok(())
 }
 
-/// Stores the results of attempts. Returns the targets that were disabled because of them.
+/// Stores the results of attempts. Returns the targets that were disabled because of the results.
 async fn record_attempts(
     tx: &mut WriteTransaction,
     completed: &[AttemptRecord],
@@ -233,7 +234,8 @@ async fn record_attempts(
     Ok(disabled)
 }
 
-/// Marks the target as failing. Disables it after a response with status 410, or after it has failed for [`DISABLED_AFTER`].
+/// Marks the target as failing. Disables the target after a response with status 410, or after it has failed for
+/// [`DISABLED_AFTER`].
 async fn record_failure(
     tx: &mut WriteTransaction,
     record: &AttemptRecord,

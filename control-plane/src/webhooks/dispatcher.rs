@@ -1,7 +1,7 @@
 //! Leases due deliveries, sends them, and stores the results, in one loop that never waits for a receiver.
 //!
-//! Each iteration runs one transaction, which stores the results of completed attempts and leases due deliveries. If the
-//! process dies, its leases expire and another process sends the deliveries.
+//! Each iteration runs one transaction, which stores the results of completed attempts and leases due deliveries. If a process
+//! dies, its leases expire and another process sends the leased deliveries.
 
 use super::{
     DispatcherHealth,
@@ -21,7 +21,7 @@ use countersign_process::{Clock, Rng, Shutdown};
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::Notify, task::JoinError};
 
-/// Interval at which the queue is polled for deliveries that other processes stored.
+/// Interval at which the delivery queue is polled for deliveries that other processes stored.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Minimum time between two iterations, so that the results of attempts which end together share a transaction.
@@ -183,8 +183,8 @@ impl DispatchLoop {
         u32::from_ne_bytes(bytes)
     }
 
-    /// Time until the next poll, unless the dispatcher is woken before. The end of a backoff does not wake the dispatcher, so the
-    /// next one limits this time.
+    /// Time until the next poll, unless the dispatcher is woken before. The end of a backoff does not wake the dispatcher, so
+    /// the end of the next backoff limits the time until the poll.
     fn poll_delay(&self) -> Duration {
         let since_boot = self.clock.since_boot();
         self.scheduler
@@ -199,7 +199,7 @@ impl DispatchLoop {
                 self.process_result(result);
             }
         };
-        // After the timeout, the attempts are aborted, and their deliveries are sent again.
+        // After the timeout, the attempts are aborted, and the deliveries of these attempts are sent again.
         let _elapsed = tokio::time::timeout(DRAIN_TIMEOUT, drain).await;
         self.released.extend(self.scheduler.drain_unsent());
         if let Err(error) = self.queue.record_and_release(&self.unrecorded, &self.released).await {

@@ -18,7 +18,7 @@ use std::{
 /// Represents a missing timestamp in an atomic integer.
 const NO_TIMESTAMP: i64 = i64::MIN;
 
-/// The health of the dispatcher. The dispatcher and [`Self::measure_backlog`] update it; `/health` reports it.
+/// The health of the dispatcher. The dispatcher and [`Self::measure_backlog`] update the health; `/health` reports the health.
 pub struct DispatcherHealth {
     clock: Arc<dyn Clock>,
     /// Time of the last poll, in milliseconds of the boot-time clock.
@@ -48,7 +48,7 @@ impl DispatcherHealth {
         QueueHealth::from_ages(Duration::from_millis(poll_age), (oldest_due != NO_TIMESTAMP).then(|| age(oldest_due)))
     }
 
-    /// Reads the backlog from the database, and updates this health and the metrics.
+    /// Reads the backlog from the database, and updates the health of the dispatcher and the metrics.
     pub async fn measure_backlog(&self, store: &Store, metrics: &WebhookMetrics) -> Result<(), StoreError> {
         let now = self.clock.now();
         let mut read = store.read().await?;

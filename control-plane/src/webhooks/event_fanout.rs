@@ -1,7 +1,7 @@
-//! Creates one delivery per subscribed target from each event of the outbox.
+//! The fan-out of events to webhook targets: creates one delivery per subscribed target from each event of the outbox.
 //!
-//! This runs after the transaction that emitted the event, so that a login, for example, does not wait until the deliveries to
-//! all targets are stored.
+//! The fan-out of an event runs after the transaction that emitted the event, so that a login, for example, does not wait until
+//! the deliveries to all targets are stored.
 
 use crate::store::{Store, StoreError, WriteTransaction, outbox};
 use countersign_process::Shutdown;
@@ -17,7 +17,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum time between two polls, so that events which arrive together share a transaction.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 
-/// The fan-out job.
+/// The job that fans out events to webhook targets.
 pub struct EventFanout {
     /// The database with the outbox and the deliveries.
     pub store: Store,

@@ -27,7 +27,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of idle connections for one host.
 const MAX_IDLE_PER_HOST: usize = 16;
 
-/// Maximum number of body bytes to read. A connection can be reused only if the body ends before this limit.
+/// Maximum number of body bytes to read. A connection can be reused only if the body ends before the limit.
 const MAX_BODY_READ: usize = 16 * 1024;
 
 /// Timeout for the body after the status has arrived.
@@ -81,8 +81,8 @@ impl SendOutcome {
 }
 
 impl HttpSender {
-    /// Creates a sender that trusts the system's certificate authorities and those in this PEM file. An attempt ends within
-    /// `timeout`.
+    /// Creates a sender that trusts the certificate authorities of the operating system and those in a PEM file. An attempt
+    /// ends within `timeout`.
     pub fn new(guard: AddressGuard, authorities: Option<&[u8]>, timeout: Duration) -> Result<Self, HttpSenderError> {
         let mut certificates = Vec::new();
         if let Some(pem) = authorities {
@@ -100,7 +100,7 @@ impl HttpSender {
 
     /// Makes one attempt.
     pub async fn send(&self, url: &TargetUrl, request: OutgoingRequest<'_>) -> SendOutcome {
-        // The client resolves names through the guard, but connects to literal addresses without calling it.
+        // The client resolves names through the address guard, but connects to literal addresses without calling the guard.
         if self.guard.check_literal(url).is_err() {
             return SendOutcome::without_response(AttemptFailure::AddressRefused);
         }
@@ -121,7 +121,7 @@ impl HttpSender {
     }
 }
 
-/// Restricts connections to the addresses that the guard allows.
+/// Restricts connections to the addresses that the address guard allows.
 struct GuardedResolver {
     guard: AddressGuard,
     plaintext: bool,
@@ -140,7 +140,7 @@ impl Resolve for GuardedResolver {
 
 fn client_builder(timeout: Duration) -> ClientBuilder {
     // An HTTP/1.1 connection carries one request at a time, so a hanging response delays no other request. A proxy would
-    // resolve names itself and bypass the guard.
+    // resolve names itself and bypass the address guard.
     Client::builder()
         .http1_only()
         .no_proxy()
@@ -166,7 +166,7 @@ async fn read_response(mut response: Response, now: Timestamp) -> SendOutcome {
             }
         }
     };
-    // After the timeout, the excerpt contains what has arrived.
+    // After the timeout, the stored excerpt contains the part of the body that has arrived.
     let _elapsed = tokio::time::timeout(BODY_TIMEOUT, read).await;
     bytes.truncate(EXCERPT_BYTES);
     // PostgreSQL cannot store NUL in text.
@@ -175,7 +175,7 @@ async fn read_response(mut response: Response, now: Timestamp) -> SendOutcome {
     SendOutcome { response: Some(ResponseExcerpt { status: status.as_u16(), body }), failure, retry_after }
 }
 
-/// Parses `Retry-After` (RFC 9110, section 10.2.3): seconds or a date. Ignored unless the status is 429 or 5xx.
+/// Parses `Retry-After` (RFC 9110, section 10.2.3): seconds or a date. The header is ignored unless the status is 429 or 5xx.
 fn retry_after(response: &Response, now: Timestamp) -> Option<Duration> {
     let status = response.status();
     if !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS {

@@ -2,7 +2,7 @@
 //!
 //! Operations store events in the outbox of `store`. [`EventFanout`] creates one delivery per target from each event, and
 //! [`WebhookDispatcher`] sends the deliveries with [`HttpSender`]. Invariants: a slow or failing target does not delay other
-//! targets, and every connection goes to an address that the guard checked for this connection.
+//! targets, and every connection goes to an address that the address guard checked for the connection.
 
 mod attempts;
 mod delivery_queue;

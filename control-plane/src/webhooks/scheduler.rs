@@ -1,6 +1,6 @@
 //! Divides the concurrent attempts among the targets: decides which deliveries to lease, and which to send next.
 //!
-//! Every target with due deliveries gets at least one attempt, and at most an equal share while others wait. Failing
+//! Every target with due deliveries gets at least one attempt, and at most an equal share while other targets wait. Failing
 //! targets together get at most half of all attempts, and test deliveries at most one eighth.
 
 use super::{
@@ -17,7 +17,8 @@ use std::{
     time::Duration,
 };
 
-/// Test deliveries together may use the total number of attempts divided by this. Each target has at most one test delivery.
+/// All test deliveries together may use the total number of concurrent attempts divided by `TEST_SHARE_DIVISOR`. Each target
+/// has at most one test delivery.
 const TEST_SHARE_DIVISOR: usize = 8;
 
 /// Maximum numbers of concurrent attempts.
@@ -57,7 +58,7 @@ impl Scheduler {
         self.queues.iter().filter(|(_, queue)| queue.has_unsent()).map(|(target, _)| *target).collect()
     }
 
-    /// Whether this target has leased deliveries or is backing off.
+    /// Whether a target has leased deliveries or is backing off.
     pub(super) fn has_target(&self, target: WebhookId) -> bool {
         self.queues.contains_key(&target) || self.tested_targets.contains(&target)
     }
@@ -192,7 +193,7 @@ impl Scheduler {
         self.queues.values_mut().flat_map(TargetQueue::drain_unsent).chain(self.unsent_tests.drain(..))
     }
 
-    /// The share of one target in all attempts, if this many targets have equal shares; at least one.
+    /// The share of one target in all attempts, if all targets have equal shares; at least one.
     fn equal_share(&self, targets: usize) -> usize {
         (self.limits.total / targets.max(1)).max(1)
     }

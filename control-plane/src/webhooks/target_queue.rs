@@ -1,6 +1,7 @@
 //! The leased deliveries of one target. Decides how many attempts may run at a time, and when to back off.
 //!
-//! Concurrency starts at one, increases by one with each success and halves with each failure.
+//! The number of concurrent attempts to a target starts at one, increases by one with each success and halves with each
+//! failure.
 
 use crate::{
     domain::webhook::delivery::{AttemptFailure, target_backoff},
@@ -25,12 +26,12 @@ pub struct TargetQueue {
     failures: u32,
     /// Time at which the last failure was counted.
     failed_at: Duration,
-    /// No attempt starts before this time.
+    /// Time before which no attempt starts.
     backoff_until: Duration,
     /// Whether the last lease preferred first attempts to retries. The value alternates, because a lease may contain only one
     /// delivery.
     preferred_first_attempts: bool,
-    /// Time of the last change of the target that this queue has processed.
+    /// Time of the last change of the target that the queue has processed.
     updated_at: Option<Timestamp>,
     /// Whether the target may be marked as failing in the database.
     marked_failing: bool,
@@ -43,7 +44,7 @@ pub struct AttemptSummary {
     pub started_at: Duration,
     /// End on the boot-time clock.
     pub ended_at: Duration,
-    /// Why it failed; `None` after success.
+    /// Why the attempt failed; `None` after success.
     pub failure: Option<AttemptFailure>,
     /// The `Retry-After` of the response.
     pub retry_after: Option<Duration>,
@@ -87,7 +88,7 @@ impl TargetQueue {
         if now < self.backoff_until { 0 } else { (self.concurrency * LEASES_PER_SLOT).saturating_sub(self.leased()) }
     }
 
-    /// Whether the next lease prefers first attempts to retries. Alternates with each call.
+    /// Whether the next lease prefers first attempts to retries. The preference alternates with each call.
     pub const fn prefer_first_attempts(&mut self) -> bool {
         self.preferred_first_attempts = !self.preferred_first_attempts;
         self.preferred_first_attempts

@@ -1,11 +1,12 @@
-//! Types for the values of settings. Parsing validates the value.
+//! Types for the values of settings. Parsing the text of a setting validates its value.
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use std::{fmt, net::IpAddr, path::PathBuf};
 use tonic::transport::Uri;
 
-/// Why a value is invalid. The error message states the rule, and does not contain the value.
+/// Why the value of a setting is invalid. The error message states the rule for the value, and does not contain the
+/// value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidValue {
     /// The value is not an address to listen on.
@@ -116,7 +117,7 @@ impl TryFrom<String> for ApiKey {
 pub struct HeaderPrefix(String);
 
 impl HeaderPrefix {
-    /// The prefix as text.
+    /// The prefix of identity headers as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

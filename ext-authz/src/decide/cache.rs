@@ -1,4 +1,5 @@
-//! A cache of tokens whose signature was verified. The signature check is the most expensive part of a decision.
+//! A cache of tokens whose signature was verified. The signature check is the most expensive part of a decision about a
+//! request.
 
 use countersign_identity::{ServiceId, SignedToken};
 use moka::sync::Cache;
@@ -31,7 +32,7 @@ impl TokenCache {
         Self { tokens: Cache::new(capacity), hits, misses }
     }
 
-    /// The cached token, if there is one. Counts a hit or a miss.
+    /// The cached token, if there is one. Counts a cache hit or a cache miss.
     pub fn get(&self, key: &CacheKey) -> Option<Arc<SignedToken>> {
         let token = self.tokens.get(key);
         let counter = if token.is_some() { &self.hits } else { &self.misses };

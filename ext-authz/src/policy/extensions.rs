@@ -77,7 +77,7 @@ fn parse_boolean(value: &str) -> Option<bool> {
     }
 }
 
-/// Parses a trust score. Refuses more than two decimals, because rounding could lower the threshold.
+/// Parses a trust score. Refuses more than two decimals, because rounding could lower the required score.
 fn parse_trust_score(value: &str) -> Option<TrustScore> {
     let points: f64 = value.parse().ok()?;
     TrustScore::from_points(points).ok().filter(|score| score.points().total_cmp(&points).is_eq())

@@ -10,7 +10,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 const ENCODED_CHARACTERS: &AsciiSet = &CONTROLS.add(b'%').add(b',');
 
 /// Creates a header option that overwrites the value of the client. `append` and `append_action` are both set, because
-/// Envoy versions differ in which of the two they read and in its default.
+/// Envoy versions differ in which of these two fields they read and in the default of the field.
 #[expect(deprecated, reason = "older Envoy versions read only `append`")]
 pub fn overwriting_header(name: &str, value: String) -> HeaderValueOption {
     HeaderValueOption {

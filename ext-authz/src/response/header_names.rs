@@ -53,18 +53,18 @@ impl HeaderNames {
     /// If the response sets identity headers (`overwritten`), their exact names must not be removed, because Envoy
     /// removes headers after it sets them.
     pub fn must_remove(&self, sent: &str, overwritten: bool) -> bool {
-        if equal_folded(sent, TOKEN_HEADER) {
+        if are_equal_after_folding(sent, TOKEN_HEADER) {
             return !sent.eq_ignore_ascii_case(TOKEN_HEADER);
         }
-        match self.identity_names().into_iter().find(|name| equal_folded(sent, name)) {
+        match self.identity_names().into_iter().find(|name| are_equal_after_folding(sent, name)) {
             Some(name) => !(overwritten && sent.eq_ignore_ascii_case(name)),
-            None => equal_folded(sent, &self.reason),
+            None => are_equal_after_folding(sent, &self.reason),
         }
     }
 }
 
 /// Returns whether two header names are equal after folding.
-pub fn equal_folded(sent: &str, name: &str) -> bool {
+pub fn are_equal_after_folding(sent: &str, name: &str) -> bool {
     sent.len() == name.len() && sent.bytes().map(fold).eq(name.bytes().map(fold))
 }
 

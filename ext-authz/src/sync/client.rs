@@ -24,13 +24,13 @@ use tonic::{
     transport::Endpoint,
 };
 
-/// The delay before the first retry. Jitter adds up to the same amount.
+/// The delay before the first attempt to reconnect. Jitter adds at most the same duration.
 const MIN_BACKOFF: Duration = Duration::from_millis(200);
 
-/// The longest delay before a retry, without jitter.
+/// The longest delay before an attempt to reconnect, without jitter.
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
 
-/// The largest accepted message in bytes. Pages of a snapshot are much smaller.
+/// The largest accepted sync message in bytes. Pages of a snapshot are much smaller.
 const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 
 /// The capacity of the queue of outgoing messages: the Hello and the unanswered pings.
@@ -48,7 +48,7 @@ pub struct SyncTarget {
     pub authorization: MetadataValue<Ascii>,
 }
 
-/// Receives the sync stream of one API key and publishes its views.
+/// Receives the sync stream of one API key, and publishes views of the received data.
 pub struct StreamClient {
     /// The API key, by its index in the settings.
     pub key: ApiKeyIndex,
@@ -56,18 +56,18 @@ pub struct StreamClient {
     pub target: SyncTarget,
     /// The interval between pings.
     pub ping_interval: Duration,
-    /// The maximum staleness in the sidecar's settings. The smaller of this limit and that of the control plane
-    /// applies.
+    /// The maximum staleness in the sidecar's settings. The smaller of the sidecar's limit and the control plane's
+    /// limit applies.
     pub max_staleness: Option<Duration>,
-    /// The collection to which views are published.
+    /// The collection to which views of the services' data are published.
     pub views: Arc<Views>,
-    /// The metrics of streams and views.
+    /// The metrics of sync streams and of the views of the services' data.
     pub metrics: Arc<Metrics>,
     /// The source of the current time.
     pub clock: Arc<dyn Clock>,
-    /// The readiness guard, which is dropped when the first view is confirmed.
+    /// The readiness guard, which is dropped when the first view of the service's data is confirmed.
     pub readiness_guard: Option<ReadinessGuard>,
-    /// The service of the current stream; `None` until the stream has delivered a view.
+    /// The service of the current stream; `None` until the stream has delivered a view of the service's data.
     pub connected_service: Option<ServiceId>,
 }
 
@@ -111,8 +111,8 @@ impl StreamClient {
         }
     }
 
-    /// Counts and logs the loss of a stream, or the failure to open one. `last_service` is the service of the last
-    /// view.
+    /// Counts and logs the loss of a stream, or the failure to open one. `last_service` is the service whose data was
+    /// received last.
     fn report(&mut self, error: &StreamError, last_service: Option<ServiceId>) {
         let disconnected = self.connected_service.take();
         match disconnected {

@@ -11,7 +11,7 @@ use countersign_identity::{
 use countersign_proto::v1;
 use std::{collections::HashSet, str::FromStr, time::Duration};
 
-/// Why a message is invalid.
+/// Why a sync message is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// A required part of the message is missing.
@@ -27,7 +27,7 @@ pub enum MessageError {
         /// Why the value is invalid.
         error: String,
     },
-    /// The message is not allowed after the previous messages.
+    /// The sync message is not allowed after the previous messages.
     #[error("{0}")]
     OutOfOrder(&'static str),
 }
@@ -43,13 +43,13 @@ fn invalid(part: &'static str, value: &impl ToString, error: &(impl ToString + ?
 pub struct ParsedPage {
     /// The revision of the snapshot, which is the same on every page.
     pub revision: Revision,
-    /// The floor of the snapshot, which is the same on every page.
+    /// The revision floor of the snapshot, which is the same on every page.
     pub floor: Revision,
     /// The parts that only the first page contains.
     pub header: Option<SnapshotHeader>,
-    /// The changes of agents above the floor.
+    /// The changes of agents above the revision floor.
     pub agents: Vec<(AgentId, AgentChanges)>,
-    /// The revocations above the floor.
+    /// The revocations above the revision floor.
     pub revocations: Vec<Revocation>,
     /// Whether this is the last page of the snapshot.
     pub last: bool,
@@ -135,7 +135,8 @@ fn parse_key_set(message: v1::Keys) -> Result<KeySet> {
     KeySet::from_points(points).map_err(|error| invalid("keys", &format!("{count} points"), &error))
 }
 
-/// Parses the roles of a service. Refuses duplicate ids and names, because each must refer to one role.
+/// Parses the roles of a service. Refuses duplicate ids and names, because each id and each name must refer to one
+/// role.
 fn parse_role_table(message: v1::Roles) -> Result<RoleTable> {
     let v1::Roles { roles } = message;
     let roles: Vec<RoleDefinition> = roles.into_iter().map(parse_role).collect::<Result<_>>()?;

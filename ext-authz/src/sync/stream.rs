@@ -1,4 +1,5 @@
-//! The state of one sync stream: the view, to which messages are applied, and the unanswered pings.
+//! The state of one sync stream: the view (the local data of the service), to which messages are applied, and the
+//! unanswered pings.
 //!
 //! Invariant: this module does no I/O and does not read the clock. Messages and times are arguments.
 
@@ -8,7 +9,8 @@ use countersign_identity::{AgentChanges, AgentId, Revision, ServiceId};
 use countersign_proto::v1::{self, follow_response::Message};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-/// The maximum number of unanswered pings. If the next ping is due then, the stream has failed.
+/// The maximum number of unanswered pings. If so many pings are unanswered when the next ping is due, the stream has
+/// failed.
 const MAX_UNANSWERED_PINGS: usize = 3;
 
 /// The state of one sync stream.
@@ -26,14 +28,15 @@ pub struct StreamState {
     confirmed: bool,
 }
 
-/// The effect of a message on the view.
+/// The effect of a sync message on the view of the service's data.
 #[derive(Debug)]
 pub enum ViewUpdate {
-    /// There is a new view, which is not confirmed by this message.
+    /// The message results in a new view of the service's data, and does not confirm that the data is current.
     View(Arc<View>),
-    /// A pong confirmed the view. The second part is the time since boot at which the ping was sent.
+    /// A pong confirmed that the view of the service's data is current. The second part is the time since boot at which
+    /// the ping was sent.
     Confirmed(Arc<View>, Duration),
-    /// The view did not change.
+    /// The message did not change the view of the service's data.
     NoChange,
 }
 
@@ -57,7 +60,8 @@ impl StreamState {
         }
     }
 
-    /// Creates the first message of the stream, with the revision of the view, or 0 if there is no view.
+    /// Creates the first message of the stream, with the revision of the local data (the view), or 0 if there is no
+    /// local data.
     pub fn hello(&self) -> v1::FollowRequest {
         let revision = self.view.as_ref().map_or(0, |view| view.revision().number());
         v1::FollowRequest { message: Some(v1::follow_request::Message::Hello(v1::Hello { revision })) }
@@ -65,7 +69,8 @@ impl StreamState {
 
     /// Creates the next ping. `now` is the current time since boot.
     pub fn ping(&mut self, now: Duration) -> Result<v1::FollowRequest, PingTimeout> {
-        // The server answers pings only after the last page of a snapshot, so more pings may be unanswered until then.
+        // The server answers pings only after the last page of a snapshot, so more pings may be unanswered until that
+        // page arrives.
         let limit = if self.partial_snapshot.is_some() { MAX_UNANSWERED_PINGS * 10 } else { MAX_UNANSWERED_PINGS };
         if self.unanswered_pings.len() >= limit {
             return Err(PingTimeout);
@@ -76,12 +81,13 @@ impl StreamState {
         Ok(v1::FollowRequest { message: Some(v1::follow_request::Message::Ping(ping)) })
     }
 
-    /// The current view.
+    /// The current view of the service's data.
     pub fn view(&self) -> Option<Arc<View>> {
         self.view.clone()
     }
 
-    /// Whether a pong on this stream confirmed a view. The backoff is reset only after such a stream.
+    /// Whether a pong on this stream confirmed that the view of the service's data is current. The reconnect backoff is
+    /// reset only after a stream with such a pong.
     pub const fn was_confirmed(&self) -> bool {
         self.confirmed
     }
@@ -150,8 +156,8 @@ impl StreamState {
         Ok(ViewUpdate::View(self.set_view(next)))
     }
 
-    /// Applies a pong. The pong confirms the view. If there is no view, or a snapshot is incomplete, the pong only
-    /// shows that the server is alive.
+    /// Applies a pong, which confirms that the view is current. If there is no view, or a snapshot is incomplete, the
+    /// pong only shows that the server is alive.
     fn apply_pong(&mut self, pong: v1::Pong) -> Result<ViewUpdate, MessageError> {
         let v1::Pong { number, revision, floor } = pong;
         let position = self.unanswered_pings.iter().position(|(sent_number, _)| *sent_number == number);

@@ -1,6 +1,6 @@
 //! A copy-on-write map that is cheap to clone and to change.
 //!
-//! Every change creates a new view while other threads still read the old one. The map is split into shards, and a
+//! Every change creates a new view while other threads still read the old view. The map is split into shards, and a
 //! change copies only the shards that it modifies. A map can have a hundred thousand entries.
 
 use countersign_identity::{AgentId, SessionId, TokenId};
@@ -54,13 +54,14 @@ impl<K: ShardKey, V: Clone> ShardedMap<K, V> {
         self.0.get(shard_index(key))?.get(&key)
     }
 
-    /// The entry of the key. Copies the shard of the key if another map shares it.
+    /// The entry of the key. Copies the shard of the key if another map shares the shard.
     pub fn entry(&mut self, key: K) -> Entry<'_, K, V> {
         let shards = Arc::make_mut(&mut self.0);
         Arc::make_mut(&mut shards[shard_index(key)]).entry(key)
     }
 
-    /// Calls `prune` for the values for which `is_old` returns true, and removes those for which `prune` returns true.
+    /// Calls `prune` for the values for which `is_old` returns true, and removes the values for which `prune` returns
+    /// true.
     pub fn prune(&mut self, is_old: impl Fn(&V) -> bool, prune: impl Fn(&mut V) -> bool) {
         for shard in Arc::make_mut(&mut self.0) {
             if shard.values().any(&is_old) {

@@ -1,19 +1,20 @@
-//! The latest view of each API key. Readers need no lock.
+//! The latest view of the data that each API key receives. Threads that read a view need no lock.
 
 use super::View;
 use arc_swap::ArcSwap;
 use countersign_identity::{Reason, ServiceId};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-/// A view is current if its confirmation is at most this much older than the latest confirmation of the same service.
+/// A view of a service's data is current if its confirmation is at most this duration older than the latest
+/// confirmation of the same service.
 const MAX_CONFIRMATION_LAG: Duration = Duration::from_secs(10);
 
-/// The index of an API key in the setting `sync.keys`. Each API key has its own complete view, even if two keys belong
-/// to one service.
+/// The index of an API key in the setting `sync.keys`. The sidecar stores a complete view for each API key, even if two
+/// keys belong to one service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ApiKeyIndex(pub usize);
 
-/// The views of each service. A service has several views while its API keys are rotated.
+/// The views of each service's data. A service has several views, one per API key, while its API keys are rotated.
 type ViewsByService = HashMap<ServiceId, Vec<(ApiKeyIndex, Arc<View>)>>;
 
 /// The latest view of each API key.
@@ -25,8 +26,8 @@ pub struct Views {
 }
 
 impl Views {
-    /// Creates an empty collection for `key_count` API keys. `default_service` is the service for routes that name
-    /// none.
+    /// Creates an empty collection for `key_count` API keys. `default_service` is the service for routes that name no
+    /// service.
     pub fn new(key_count: usize, default_service: Option<ServiceId>) -> Self {
         Self { key_count, default_service, by_service: ArcSwap::default() }
     }
@@ -42,11 +43,11 @@ impl Views {
         });
     }
 
-    /// Returns the view of the service that the route names. If the route names none, returns the view of the default
-    /// service or, without a default service, of the only service.
+    /// Returns the view of the service that the route names. If the route names no service, returns the view of the
+    /// default service or, without a default service, of the only service.
     ///
-    /// If the service has no view, the error is `ViewMissing` until all API keys have a view, because one of them may
-    /// belong to the service. Afterwards the error is `ServiceUnknown`.
+    /// If the service has no view, the error is `ViewMissing` until all API keys have a view, because a key without a
+    /// view may belong to the service. As soon as all API keys have a view, the error is `ServiceUnknown`.
     pub fn resolve(&self, requested: Option<ServiceId>) -> Result<Arc<View>, Reason> {
         let by_service = self.by_service.load();
         let all_keys_have_views = by_service.values().map(Vec::len).sum::<usize>() >= self.key_count;
@@ -63,8 +64,9 @@ impl Views {
     }
 }
 
-/// Returns the current view with the highest revision. A view that was confirmed slightly earlier than another can
-/// include more changes. A view whose stream was lost is not current.
+/// Returns the view with the highest revision among the current views of a service. If a service has several API keys,
+/// the view that was confirmed slightly earlier can include more changes. A view whose sync stream was lost is not
+/// current.
 fn newest_current_view(views: &[(ApiKeyIndex, Arc<View>)]) -> Option<Arc<View>> {
     let latest_confirmation = views.iter().filter_map(|(_, view)| view.confirmed_at()).max();
     let is_current = |view: &View| view.confirmed_at().map(|at| at + MAX_CONFIRMATION_LAG) >= latest_confirmation;

@@ -1,7 +1,8 @@
 //! Property tests: a changed or reassembled token is refused.
 //!
-//! One exception is accepted: ECDSA is malleable, so anyone can turn the signature (r, s) into (r, −s). Both tokens
-//! have the same claims, and revocation is by `jti`, so the second token gains nothing.
+//! The only changed token that is accepted has a changed signature: ECDSA is malleable, so anyone can turn the
+//! signature (r, s) into (r, −s). The token with the signature (r, −s) gains an attacker nothing, because it has the
+//! same claims, and revocation is by `jti`.
 
 use super::*;
 use crate::{AgentId, Audience, P256PublicKey, Revision, ServiceId, SessionId, TokenId, TrustScore};
@@ -49,7 +50,7 @@ fn claims(token: u128) -> Value {
 fn sign(seed: u8, claims: &Value) -> String {
     let mut header = Header::new(Algorithm::ES256);
     header.typ = Some("at+jwt".into());
-    // The untrusted token also names the trusted key.
+    // The token that is signed with the untrusted key names the trusted key in its `kid`.
     header.kid = Some(Kid::from_key(public_key(7)).as_str().to_owned());
     let key = EncodingKey::from_ec_der(secret_key(seed).to_pkcs8_der().unwrap().as_bytes());
     jsonwebtoken::encode(&header, claims, &key).unwrap()
@@ -63,7 +64,7 @@ fn segments(token: &str) -> [&str; 3] {
     token.split('.').collect::<Vec<_>>().try_into().unwrap()
 }
 
-/// Other base64url encodings of the same bytes, or of similar bytes.
+/// Base64url encodings of the segment's bytes other than the canonical one, or encodings of similar bytes.
 fn reencoded(segment: &'static str) -> impl Strategy<Value = String> {
     let last = segment.len() - 1;
     prop_oneof![
@@ -80,7 +81,7 @@ fn reencoded(segment: &'static str) -> impl Strategy<Value = String> {
 
 const BASE64_ALPHABET: [u8; 64] = *b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// Other encodings of the same JSON, or of similar JSON.
+/// Texts with the same JSON as the segment in another format, or with similar JSON.
 fn reformatted(segment: &'static str) -> impl Strategy<Value = String> {
     let json = String::from_utf8(URL_SAFE_NO_PAD.decode(segment).unwrap()).unwrap();
     let value: Value = serde_json::from_str(&json).unwrap();

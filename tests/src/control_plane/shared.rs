@@ -19,9 +19,9 @@ struct SharedServer {
 static SHARED: Mutex<Option<SharedServer>> = Mutex::const_new(None);
 
 impl ControlPlane {
-    /// A control plane that tests of this binary share while they run at the same time. It stops when the last of them
-    /// ends. Each test gets a new service, which [`Self::service`] and [`Self::key`] return, and must not change what other
-    /// services can see.
+    /// A control plane that tests of this binary share while they run at the same time. The shared control plane stops
+    /// when the last of its tests ends. Each test that shares the control plane gets a new service, which
+    /// [`Self::service`] and [`Self::key`] return, and must not change what other services can see.
     pub async fn shared() -> Self {
         let mut slot = SHARED.lock().await;
         let running = slot.as_ref().and_then(|shared| Some((shared.server.upgrade()?, shared)));

@@ -13,7 +13,7 @@ const DECLARED_LENGTH: usize = 1_000_000;
 pub(super) async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, shared: &Shared) {
     let mut stream = BufReader::new(stream);
     while let Some(received) = Received::read(&mut stream).await {
-        // Subscribes before the first reply, so that no change is missed.
+        // Subscribes before the first reply, so that no change of the reply is missed.
         let mut changes = shared.changes.subscribe();
         let earlier = shared.store(&received);
         let mut reply = shared.reply(&received, earlier);
@@ -37,7 +37,7 @@ pub(super) async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, shared: &
     let _already_closed = stream.shutdown().await;
 }
 
-/// Sends a reply. Returns whether the connection stays usable.
+/// Sends a reply, and returns whether the connection stays usable.
 async fn send_reply(
     stream: &mut BufReader<impl AsyncRead + AsyncWrite + Unpin>,
     reply: Reply,

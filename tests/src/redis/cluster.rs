@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// node `n`.
 const MASTERS: usize = 3;
 
-/// Configuration of all nodes. They fail over quickly, even to a replica that lost its master long ago.
+/// Configuration with which all nodes fail over quickly, even to a replica that lost its master long ago.
 const FAST_FAILOVER: [&str; 3] =
     ["cluster-enabled yes", "cluster-node-timeout 1500", "cluster-replica-validity-factor 0"];
 
@@ -103,7 +103,8 @@ impl RedisCluster {
         self.nodes.iter().position(|node| node.port == port)
     }
 
-    /// Begins to migrate the slot of a key. The source then responds ASK to requests for keys that it does not have.
+    /// Begins to migrate the slot of a key. During the migration, the source node responds ASK to requests for keys
+    /// that it does not have.
     pub async fn begin_slot_migration(&self, key: &str, from: usize, to: usize) {
         let slot = self.slot(key).await;
         let (source, target) = (&self.nodes[from], &self.nodes[to]);
@@ -113,7 +114,7 @@ impl RedisCluster {
         source.command::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target_id]).await;
     }
 
-    /// Migrates the keys of the slot and assigns the slot to the target.
+    /// Migrates the keys of the slot and assigns the slot to the target node.
     pub async fn finish_slot_migration(&self, key: &str, from: usize, to: usize) {
         let slot = self.slot(key).await;
         let (source, target) = (&self.nodes[from], &self.nodes[to]);
@@ -124,7 +125,7 @@ impl RedisCluster {
                 break;
             }
             let keys: Vec<_> = keys.iter().map(String::as_str).collect();
-            // MIGRATE returns NOKEY for a key that has expired since the listing.
+            // MIGRATE returns NOKEY for a key that has expired since the keys were listed.
             let arguments = [&["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"], &keys[..]].concat();
             source.command::<redis::Value>(&arguments).await;
         }

@@ -23,8 +23,8 @@ impl Sentinel {
         sentinel
     }
 
-    /// Starts three Sentinels with a quorum of two for a master with two replicas. Clients must authenticate as this
-    /// user, who has only the documented permissions.
+    /// Starts three Sentinels with a quorum of two for a master with two replicas. Clients of the Sentinels must
+    /// authenticate as the given user, who has only the documented permissions.
     pub async fn start_three(master: &Redis, (user, password): (&str, &str)) -> Vec<Self> {
         let acl = format!("user {user} on >{password} {PERMISSIONS}");
         // The password with which the Sentinels authenticate to each other.
@@ -42,8 +42,8 @@ impl Sentinel {
         let hostname_settings = ["sentinel resolve-hostnames yes", "sentinel announce-hostnames yes"];
         let monitor_lines = [
             format!("sentinel monitor limits {} {} {quorum}", master.host(), master.port),
-            // With a shorter time, a Sentinel on a busy machine marks the new master as down before their handshake
-            // completes.
+            // With a shorter `down-after-milliseconds`, a Sentinel on a busy machine marks the new master as down
+            // before its handshake with the new master completes.
             "sentinel down-after-milliseconds limits 1000".to_owned(),
             "sentinel failover-timeout limits 3000".to_owned(),
         ];

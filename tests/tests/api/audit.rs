@@ -1,4 +1,4 @@
-//! Tests of the audit: each management action writes one entry to a chain, and `audit verify` detects tampering.
+//! Tests of the audit: each management action writes one entry to an audit chain, and `audit verify` detects tampering.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests panic on unexpected values")]
 

@@ -46,7 +46,7 @@ async fn api_conforms_to_its_openapi_document() {
     assert!(output.status.success(), "{}", output_text(&output));
     let printed = output_text(&output);
     let openapi = description::openapi();
-    // All operations except the one that returns the document.
+    // Schemathesis tests all operations except the operation that returns the OpenAPI document.
     let count = description::operations(&openapi).count() - 1;
     assert!(printed.contains(&format!("Tested: {count}\n")), "not all {count} operations were tested: {printed}");
 }

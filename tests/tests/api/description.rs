@@ -61,7 +61,8 @@ fn generated_clients_can_send_the_agent_token() {
     let token = parameters.find(|parameter| parameter["name"] == "X-Agent-Token").unwrap();
     assert_eq!((&token["in"], &token["required"]), (&json!("header"), &json!(true)));
     assert_eq!(verify["security"], json!([{ "serviceKey": [] }]));
-    // Generators support one credential per client. A second security scheme would have no parameter in their functions.
+    // Client generators support one credential per client. The generated functions would have no parameter for a second
+    // security scheme.
     for (name, scheme) in openapi["components"]["securitySchemes"].as_object().unwrap() {
         assert_eq!((&scheme["type"], &scheme["scheme"]), (&json!("http"), &json!("bearer")), "{name}");
     }

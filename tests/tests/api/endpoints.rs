@@ -98,7 +98,7 @@ async fn role_that_makes_an_identity_too_large_is_refused() {
         let body = json!({ "name": name, "permissions": permissions });
         control.api.send_as(control.key(), "POST", &control.path("/roles"), body).await
     };
-    // 31 × 128 + 30 commas = 3998 bytes; the limit is 4096.
+    // 31 permissions of 128 characters and 30 commas are 3998 bytes; the limit is 4096 bytes.
     create_role("fits", &long("a", 31)).await.expect(201);
     assert_eq!(create_role("too much", &long("b", 1)).await.status, 409);
     create_role("the same again", &long("a", 31)).await.expect(201);

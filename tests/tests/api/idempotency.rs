@@ -21,7 +21,7 @@ struct RepeatedRequest {
     bearer: Option<String>,
     success_status: u16,
     body: Value,
-    /// Another valid body.
+    /// Another valid body for the same route.
     other_body: Value,
 }
 
@@ -212,7 +212,7 @@ async fn invalid_idempotency_keys_are_refused_with_the_header_name() {
     repeated.send(&control.api, &long[..255]).await.expect(201);
 }
 
-/// Repeats requests that were pending when the server was killed. Each of them runs once.
+/// Repeats requests that were pending when the server was killed, each of which runs once.
 #[tokio::test]
 async fn requests_repeated_after_a_crash_run_once() {
     let postgres = Postgres::start().await;
@@ -298,7 +298,7 @@ async fn keys_expire_after_a_day() {
     shutdown.trigger();
     server.await.unwrap();
 
-    // Expired keys are deleted from the database.
+    // Expired idempotency keys are deleted from the database.
     sqlx::any::install_default_drivers();
     let sqlite_url = || format!("sqlite://{}", folder.path().join("countersign.db").display());
     let url = engines::database_for_folder(folder.path()).await.unwrap_or_else(sqlite_url);

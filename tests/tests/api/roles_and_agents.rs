@@ -105,7 +105,7 @@ async fn status_counts_services_agents_and_requests() {
     let after = read().await;
     let difference = |name: &str| after[name].as_i64().unwrap() - before[name].as_i64().unwrap();
     assert_eq!((difference("activeServices"), difference("activeAgents")), (1, 1));
-    // Two registrations, a service, its key, a status change, and the first status request.
+    // The counted requests are two registrations, a service, its key, a status change, and the first status request.
     assert_eq!(difference("requestCount"), 6);
     assert!(after["uptime"].as_u64().unwrap() < 60 && after["version"].is_string(), "{after}");
 }

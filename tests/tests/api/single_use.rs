@@ -15,8 +15,8 @@ const ROUNDS: usize = 200;
 /// The control plane is killed and restarted after this many rounds.
 const ROUNDS_PER_RESTART: usize = 50;
 
-/// Sends the same request many times concurrently. Returns the count of each outcome and the bodies of successful
-/// responses.
+/// Sends the same request many times concurrently. Returns how many requests had each outcome, and the bodies of
+/// successful responses.
 async fn send_concurrently(control: &ControlPlane, path: &str, body: &Value) -> (BTreeMap<String, usize>, Vec<Value>) {
     let mut attempts = JoinSet::new();
     for _ in 0..ATTEMPTS {
@@ -76,7 +76,7 @@ async fn refresh_token_used_concurrently_has_one_successor_and_ends_its_session(
             outcomes.iter().filter(|(outcome, _)| outcome.starts_with("401 refresh_re")).map(|(_, count)| count);
         assert_eq!(refused.sum::<usize>(), ATTEMPTS - 1, "round {round}: {outcomes:?}");
 
-        // The reuse ended the session, so the successor and the access tokens are revoked.
+        // The reuse of the refresh token ended the session, so the successor and the access tokens are revoked.
         let successor = json!({ "refreshToken": succeeded[0]["refreshToken"] });
         let refused = control.api.post("/auth/refresh", successor).await;
         assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "refresh_revoked"));

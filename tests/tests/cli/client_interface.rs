@@ -40,7 +40,8 @@ fn on_terminal(shell: &Shell, columns: u16, arguments: &[&str], input: &str) -> 
     let script = format!("script -qec \"stty cols {columns} -echo; $({quoted})\" /dev/null");
     let mut command = in_shell(shell, &script, arguments);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // The input stays open until the end: its end would reach the terminal before the question.
+    // The standard input stays open until the command ends, because the end of the input would reach the terminal
+    // before the question.
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -108,10 +109,10 @@ async fn quiet_prints_data_and_errors_only() {
 #[tokio::test]
 async fn timeout_limits_each_request() {
     let shell = Shell::new();
-    // It accepts connections and never answers.
+    // The listener accepts connections and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}/", silent.local_addr().unwrap());
-    // Without the option the request would take 30 s, and `timeout` would end it with exit code 124.
+    // Without the option `--timeout`, the request would take 30 s, and `timeout` would end it with exit code 124.
     let arguments = ["doctor", "--server", &url, "--timeout", "300ms"];
     let (code, _, error) = parts(&in_shell(&shell, "exec timeout 20 \"$0\" \"$@\"", &arguments).output().unwrap());
     assert!(code == Some(4) && error.contains("timed out") && error.contains("--timeout"), "{code:?} {error}");

@@ -1,4 +1,4 @@
-//! `countersign webhook listen`: signatures, responses and the end. Most requests are built by the tests.
+//! `countersign webhook listen`: signatures, responses and the end. The tests themselves build most webhook requests.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
@@ -149,7 +149,7 @@ async fn event_is_refused_if_the_output_is_closed() {
     let mut first = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
     let url = serde_json::from_str::<Value>(&first).unwrap()["listening"].as_str().unwrap().to_owned();
-    // The reader has closed the pipe by now.
+    // The reader of the listener's output has closed the pipe.
     assert_eq!(
         send(event(&url, SECRET)).await,
         (503, "the receiver is shutting down".into()),

@@ -263,7 +263,7 @@ async fn webhook_test_waits_for_a_slow_receiver_within_the_rate_limit() {
     let settings = ["webhooks.attempt_seconds=3", "limits.management_per_minute=12"];
     let control = ControlPlane::start_with_default_limits_and(&settings).await;
     let shell = Shell::with_env(&control, &SERVICE_ENV);
-    // It accepts connections and never answers.
+    // The listener accepts connections and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", silent.local_addr().unwrap());
     let id = shell.stdout(&["webhook", "create", &url, "--out", "secret"]);

@@ -1,4 +1,5 @@
-//! A temporary checkout with the files that a page needs. Its servers use free ports.
+//! A temporary checkout with the files that a page of the documentation needs. The servers in the checkout use free
+//! ports.
 
 use crate::page::Block;
 use countersign_tests::{control_plane::unreachable_limits, process::free_port, tools};
@@ -76,7 +77,7 @@ impl Checkout {
         self.add_program("countersign", &[]);
         self.add_program("countersign-control-plane", &ports.into_iter().chain(limits).collect::<Vec<_>>());
         self.add_program("countersign-ext-authz", &[listen_setting("listen.admin", SIDECAR_ADMIN)]);
-        // Several Envoy processes can run on one machine only without hot restart.
+        // Envoy's hot restart is disabled, because it prevents that several Envoy processes run on one machine.
         let envoy = format!("exec '{}' --disable-hot-restart --concurrency 1 \"$@\"", tools::envoy().display());
         write_executable(&self.path("envoy"), &format!("#!/bin/sh\n{envoy}\n"));
     }

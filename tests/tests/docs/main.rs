@@ -18,8 +18,8 @@ use std::path::Path;
 
 const QUICK_START: &str = "docs/use/quick-start.md";
 
-/// The blocks of the quick start before this heading also prepare the other pages: the control plane runs, and an
-/// agent is registered and has a role.
+/// The blocks of the quick start before the heading `## 4. …` also prepare the other pages: the control plane runs, and
+/// an agent is registered and has a role.
 const SETUP_END: &str = "## 4. ";
 
 const LAST_LINES: usize = 10;

@@ -22,7 +22,7 @@ pub struct Block {
     pub code: String,
     /// Expected output, from the `text` block that follows.
     pub expected: Option<String>,
-    /// The comment `<!-- not run: … -->` before it.
+    /// The comment `<!-- not run: … -->` before the block.
     pub reason: Option<String>,
     pub line: usize,
 }

@@ -1,5 +1,5 @@
-//! Facts about Envoy that the sidecar relies on, measured on Envoy 1.40. If such a test fails, a newer Envoy behaves
-//! differently.
+//! Facts about Envoy that the sidecar relies on, measured on Envoy 1.40. If the test of a fact fails, a newer Envoy
+//! behaves differently.
 //!
 //! Each fact is tested with a scripted authorizer, and its consequence with the real sidecar.
 

@@ -1,6 +1,7 @@
 //! Tests that clients cannot forge identity headers in any spelling, on any path, or with any version of HTTP.
 //!
-//! The listener and the sidecar both remove forged headers. Each is also tested without the other.
+//! The listener and the sidecar both remove forged headers. The removal in the listener and the removal in the sidecar
+//! are also tested separately.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests panic on unexpected values")]
 
@@ -244,8 +245,8 @@ async fn envoy_without_removal(environment: &Environment) -> Envoy {
     Envoy::start_edited_example(&environment.sidecar.socket(), environment.upstream.port, edit).await
 }
 
-/// Sends every spelling of the identity headers. With a token, the service must receive the real identity; without one,
-/// it must receive none.
+/// Sends every spelling of the identity headers. With a token, the service must receive the real identity; without a
+/// token, it must receive no identity.
 async fn assert_forgeries_fail(listener: &HttpClient, version: HttpVersion, path: &str, token: Option<&str>) {
     let expected = identity_headers(&send_forged(listener, version, path, token, &[]).await);
     assert_eq!(expected.len(), if token.is_some() { 7 } else { 0 }, "{path}: {expected:?}");

@@ -1,4 +1,5 @@
-//! The sidecar before its first view, without a connection to the control plane, and after reconnecting.
+//! The sidecar before its first view of the control plane's data, without a connection to the control plane, and after
+//! reconnecting.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
@@ -10,7 +11,8 @@ use countersign_tests::{
 use envoy_types::pb::envoy::service::auth::v3::CheckRequest;
 use serde_json::json;
 
-/// Starts a control plane and a sidecar of its first service. Also returns an agent with a role there, and its token.
+/// Starts a control plane and a sidecar of its first service. Also returns an agent with a role at that service, and
+/// the token of the agent.
 async fn start_with_agent() -> (ControlPlane, Sidecar, Agent, String) {
     start_with_agent_and_settings(&[]).await
 }

@@ -1,5 +1,5 @@
-//! The servers of a history and a direct connection to the database. Control plane and sidecar run in this process,
-//! so that tests can set their clocks, and communicate over TCP.
+//! The servers of a generated history (a random sequence of operations), and a direct connection to the database.
+//! Control plane and sidecar run in this process, so that tests can set their clocks, and communicate over TCP.
 
 use crate::{
     lagging_clock::LaggingClock,
@@ -41,7 +41,7 @@ pub struct ChangeRow {
     pub service: Option<String>,
 }
 
-/// All servers of a run.
+/// All servers of the run of one history.
 pub struct Environment {
     pub clock: Arc<ManualClock>,
     pub sidecar_clock: Arc<LaggingClock>,
@@ -192,7 +192,7 @@ impl Environment {
         VerifyOutcome::from_response(&HttpResponse::send(request.header("x-agent-token", token)).await)
     }
 
-    /// Newest revision and floor of the feed.
+    /// Newest revision and revision floor of the change feed.
     pub async fn feed_position(&self) -> (i64, i64) {
         let row = sqlx::query("SELECT revision, floor FROM feed").fetch_one(&self.database).await.unwrap();
         (row.get("revision"), row.get("floor"))
@@ -213,7 +213,7 @@ impl Environment {
         (live.collect(), i64::try_from(revoked).unwrap())
     }
 
-    /// The rows of the feed after a revision.
+    /// The rows of the change feed after a revision.
     pub async fn changes_since(&self, revision: i64) -> Vec<ChangeRow> {
         let sql =
             "SELECT revision, facet, subject, service_id FROM changes WHERE revision > $1 ORDER BY revision, position";
@@ -227,7 +227,8 @@ impl Environment {
         change.collect()
     }
 
-    /// Waits until trust changes are in the feed. A background job writes them in a separate transaction.
+    /// Waits until trust changes are in the change feed. A background job writes trust changes to the feed in a
+    /// separate transaction.
     pub async fn wait_for_trust_publication(&self) {
         let published = async || {
             let marked =

@@ -6,8 +6,8 @@ use crate::{
 };
 use countersign_tests::HttpResponse;
 
-/// The status that the model expects, and whether it expects a change. Where the model cannot predict the change, the
-/// expectation is taken from the response or from the change itself.
+/// The status that the model expects, and whether the model expects a change in the change feed. If the model cannot
+/// predict the change, the expectation is taken from the response or from the change itself.
 pub fn expected_response(
     request: &Request,
     model: &Model,
@@ -52,8 +52,8 @@ pub fn expected_response(
     })
 }
 
-/// The status of a refresh with the first or the newest refresh token of a login, and whether it changes the feed. A used
-/// refresh token is refused; if the agent is active, it also ends the session.
+/// The status of a refresh with the first or the newest refresh token of a login, and whether the request changes the
+/// change feed. A used refresh token is refused and, if the agent is active, ends the session.
 fn expected_refresh_response(model: &Model, number: usize, first: bool) -> (u16, bool) {
     let (state, login) = (model.now(), &model.logins[number]);
     let is_used = first && login.refresh.len() > 1;
@@ -64,8 +64,8 @@ fn expected_refresh_response(model: &Model, number: usize, first: bool) -> (u16,
     (status, is_used && is_active && !session_has_ended)
 }
 
-/// The status of a requested rotation, and whether it schedules one. The next key signs at once if it was published long
-/// enough ago.
+/// The status of a requested rotation, and whether the request schedules a rotation. The next key signs at once if it
+/// was published long enough ago.
 fn expected_rotation_response(state: &State, now: i64) -> Result<(u16, bool), String> {
     let scheduled = state.keys.iter().filter_map(|key| key.signs_from).find(|start| *start > now);
     let next = state.keys.iter().find(|key| key.signs_from.is_none()).ok_or("there is no next key")?;

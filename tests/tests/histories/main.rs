@@ -1,10 +1,11 @@
-//! Generated histories. After every operation, the outcomes of API and sidecar must match the model.
+//! Runs generated histories (random sequences of operations). After every operation, the outcomes of API and sidecar
+//! must match the model.
 //!
-//! A history is a list of operations ([`operation`]). [`environment`] starts the servers, [`model`] predicts
-//! outcomes, and [`run`] executes an operation and compares. A history that fails is shrunk and saved in the folder
-//! `regressions`; the histories there run first.
+//! A history is a list of operations ([`operation`]). [`environment`] starts the servers, [`model`] predicts outcomes,
+//! and [`run`] executes an operation and compares. A history that fails is shrunk and saved in the folder
+//! `regressions`; the histories in that folder run first.
 //!
-//! `HISTORIES=n` runs n histories on each engine; `make soak` repeats them for a given time.
+//! `HISTORIES=n` runs n generated histories on each database engine; `make soak` repeats such runs for a given time.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests panic on unexpected values")]
 
@@ -33,10 +34,10 @@ use std::{
 };
 use tokio::runtime::Builder;
 
-/// Number of histories that `make test` runs on each engine.
+/// Number of histories that `make test` runs on each database engine.
 const DEFAULT_COUNT: u32 = 96;
 
-/// Number of histories that run at the same time. It may exceed the number of cores, because a history mostly waits.
+/// Number of histories that run at the same time, which may exceed the number of cores, because a history mostly waits.
 const THREADS: u32 = 6;
 
 fn regressions() -> PathBuf {
@@ -118,7 +119,7 @@ fn run_until_failure(engine: &Engine, count: u32, failed: &AtomicBool) {
     };
     let (owns_failure, run_count, failed_operation) = (AtomicBool::new(false), Cell::new(0), Cell::new(0));
     let outcome = TestRunner::new(config).run(&histories(), |operations| {
-        // Only one thread shrinks its failure; the other threads stop.
+        // Only one thread shrinks its failed history; the other threads stop.
         if failed.load(Ordering::SeqCst) && !owns_failure.load(Ordering::SeqCst) {
             return Ok(());
         }
@@ -134,7 +135,7 @@ fn run_until_failure(engine: &Engine, count: u32, failed: &AtomicBool) {
     });
     match outcome {
         Err(TestError::Fail(reason, operations)) if owns_failure.load(Ordering::SeqCst) => {
-            // The last failure is the shortest history. Drops the operations after the failed one.
+            // The last failed history is the shortest one. The operations after the failed operation are dropped.
             let (file, text) =
                 save_regression(&reason.to_string(), &operations[..operations.len().min(failed_operation.get() + 1)]);
             panic!("{text}saved as {}", file.display());

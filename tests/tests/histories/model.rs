@@ -1,7 +1,7 @@
-//! Predicts the outcome of a verification from all states that the deployment was ever in.
+//! Predicts the outcome of a verification from all states that the Countersign deployment was ever in.
 //!
-//! The model stores every state and looks outcomes up: the relevant state is the newer of the one that the verifier
-//! received last and the one at which the token was issued.
+//! The model stores every state and looks outcomes up: the relevant state is the newer of the state that the verifier
+//! received last and the state at which the token was issued.
 
 use crate::operation::{MAX_STALENESS, PERMISSIONS, ROLE_NAMES, Status};
 use countersign_tests::VerifyOutcome;
@@ -14,7 +14,7 @@ const LEEWAY: i64 = 30;
 #[derive(Debug, Clone, Default)]
 pub struct State {
     pub revision: i64,
-    /// Agents whose status was set; the others are active and have no cutoff.
+    /// Agents whose status was set; all other agents are active and have no cutoff revision.
     pub agents: BTreeMap<usize, AgentState>,
     /// The current role by service and name, as an index into [`Model::roles`].
     pub roles: BTreeMap<(usize, usize), usize>,
@@ -42,7 +42,7 @@ pub struct Key {
     pub signs_from: Option<i64>,
 }
 
-/// Status and cutoff of an agent, with the revision of the last status change.
+/// Status and cutoff revision of an agent, with the revision of the last status change.
 #[derive(Debug, Clone, Copy)]
 pub struct AgentState {
     pub status: Status,
@@ -84,18 +84,18 @@ pub struct Token {
     pub rev: i64,
     pub issued_at: i64,
     pub expires_at: i64,
-    /// The newest state when the token was returned. Its claims come from this state or an earlier one.
+    /// The newest state when the token was returned. The claims of the token come from this state or an earlier state.
     pub latest_state_at_issue: usize,
 }
 
-/// The verifier's knowledge: the state that it received last, its clock in microseconds, and the floor of the
-/// deployment.
+/// The verifier's knowledge: the state that it received last, its clock in microseconds, and the revision floor of the
+/// Countersign deployment.
 #[derive(Debug, Clone, Copy)]
 pub struct Verifier {
     pub known_state: usize,
     pub now: i64,
     pub floor: i64,
-    /// Whether the verifier certainly has this floor.
+    /// Whether the verifier certainly has this revision floor.
     pub knows_floor: bool,
 }
 
@@ -238,7 +238,8 @@ impl Model {
     fn rejection(&self, token: &Token, known_state: usize) -> Option<(u16, &'static str)> {
         let state = &self.states[known_state];
         let AgentState { status, since, cutoff } = state.agent_state(token.agent);
-        // A token is newer than an older status change: a suspended agent receives no token.
+        // A token proves that its agent was active after all older status changes, because a suspended agent receives
+        // no token.
         match status {
             Status::Suspended if since > token.rev => return Some((403, "agent_suspended")),
             Status::Revoked if since > token.rev => return Some((403, "agent_revoked")),
@@ -255,8 +256,8 @@ impl Model {
         let issued_at = token.issued_at * 1_000_000;
         let mut outcomes = Vec::new();
         if issued <= known_state {
-            // With a lagging clock a role may still be live that had expired at issue: the claims do not contain it,
-            // the view may.
+            // According to a lagging clock, a role may still be valid that had expired when the token was issued: the
+            // claims do not contain such a role, but the sidecar's view of the data may contain it.
             for time in BTreeSet::from([now, now.max(issued_at)]) {
                 outcomes.push(self.accepted(
                     token,
@@ -266,7 +267,8 @@ impl Model {
             }
         }
         if known_state < token.latest_state_at_issue {
-            // The claims may be newer than the view: they come from any state between issue and return.
+            // The claims may be newer than the sidecar's view of the data, because claims come from any state between
+            // the issue and the return of the token.
             let latest = token.latest_state_at_issue;
             for (state, trust) in (issued..=latest).flat_map(|state| (state..=latest).map(move |trust| (state, trust)))
             {
@@ -276,9 +278,9 @@ impl Model {
         outcomes
     }
 
-    /// The outcome by the claims. Where the token is not newer than the view, or one of its roles has expired,
-    /// permissions come from the view. The trust score may be newer than the roles: it changes before its revision is
-    /// published, and a token is issued in several statements.
+    /// The outcome according to the claims. If the token is not newer than the sidecar's view of the data, or one of
+    /// its roles has expired, permissions come from the view. The trust score of a token may be newer than its roles,
+    /// because the score changes before its revision is published, and a token is issued in several statements.
     fn outcome_by_claims(
         &self,
         token: &Token,

@@ -1,10 +1,10 @@
-//! The operations of a history. They refer to entities by an index modulo the number of existing entities, so that a
-//! history stays valid while it is shrunk.
+//! The operations of a history (a generated sequence of operations). An operation refers to entities by an index modulo
+//! the number of existing entities, so that a history stays valid while it is shrunk.
 
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use serde::{Deserialize, Serialize};
 
-/// Number of services. Initially, only the first one accepts unbound tokens.
+/// Number of services. Initially, only the first service accepts unbound tokens.
 pub const SERVICES: usize = 2;
 
 /// Possible role names.
@@ -13,18 +13,18 @@ pub const ROLE_NAMES: [&str; 2] = ["reader", "writer"];
 /// Possible permission sets of roles. A recreated role may have other permissions.
 pub const PERMISSIONS: [&[&str]; 3] = [&["read"], &["read", "write"], &["delete"]];
 
-/// Maximum number of agents. It is small, so that operations affect the same agents.
+/// Maximum number of agents, which is small, so that operations affect the same agents.
 pub const MAX_AGENTS: usize = 3;
 
 /// Seconds without contact to the control plane after which the sidecar must refuse requests.
 pub const MAX_STALENESS: i64 = 1200;
 
-/// One operation of a history.
+/// An operation of a generated history.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Operation {
-    /// One request, or several concurrent ones.
+    /// Sends a request, or several requests concurrently.
     Requests(Vec<Request>),
-    /// Advances both clocks, in seconds.
+    /// Advances the clocks of the control plane and the sidecar, in seconds.
     Advance(u32),
     /// Sets the lag of the sidecar's wall clock, in seconds.
     Lag(u32),
@@ -116,7 +116,7 @@ pub enum Status {
     Revoked,
 }
 
-/// Generates histories. Some fragments combine operations that rarely have an effect separately.
+/// Generates histories. Some fragments of a history combine operations that rarely have an effect separately.
 pub fn histories() -> impl Strategy<Value = Vec<Operation>> {
     vec(fragment(), 10..36).prop_map(|fragments| fragments.concat())
 }
@@ -139,7 +139,7 @@ fn fragment() -> impl Strategy<Value = Vec<Operation>> {
                 let assign = Request::Assign { service, agent, name, seconds: None };
                 let revoke = Request::Revoke { service, agent, name };
                 let (before, concurrent) = if assign_last { (revoke, assign) } else { (assign, revoke) };
-                // Several token requests, because the race occurs between two statements.
+                // Several token requests are sent, because the race occurs between two statements of a request.
                 let token = |login| {
                     let login_again = Request::Login { agent, service: Some(service) };
                     if refresh { Request::Refresh { login, first: false } } else { login_again }

@@ -9,7 +9,7 @@ use tokio::{
     task::{AbortHandle, JoinHandle},
 };
 
-/// Forwards connections to its target. Without a target, it closes them.
+/// Forwards connections to its target. Without a target, the proxy closes connections.
 pub struct TcpProxy {
     pub address: SocketAddr,
     state: Arc<Mutex<State>>,

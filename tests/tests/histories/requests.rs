@@ -17,7 +17,7 @@ const NO_ROLE: &str = "role_00000000000000000000000000";
 /// Facet, subject and service of a row in the change feed.
 type ExpectedChange = (&'static str, String, Option<String>);
 
-/// The facet of changes to signing keys.
+/// The facet of signing-key changes in the change feed.
 pub const KEYS: &str = "keys";
 
 const fn signing_keys_change() -> ExpectedChange {
@@ -48,7 +48,8 @@ pub enum Outcome {
 /// The private keys of the agents, by agent index.
 pub type Keys = Vec<PrivateKey>;
 
-/// Maps the indices in a request to existing entities. Returns `None` if there are none, or if no agent may be added.
+/// Maps the indices in a request to existing entities. Returns `None` if the entities do not exist, or if no agent may
+/// be added.
 fn resolve(request: &Request, model: &Model) -> Option<Request> {
     let agents = model.agents.len();
     let index = |number: usize, count: usize| number.checked_rem(count);
@@ -78,7 +79,7 @@ fn resolve(request: &Request, model: &Model) -> Option<Request> {
 }
 
 impl PreparedRequest {
-    /// Prepares a request. Returns `None` if it cannot be sent in the current state.
+    /// Prepares a request. Returns `None` if the request cannot be sent in the current state of the model.
     pub fn new(request: &Request, environment: &Environment, model: &Model) -> Option<Self> {
         let request = resolve(request, model)?;
         let (expected_change, transport) = match &request {
@@ -105,7 +106,8 @@ impl PreparedRequest {
         Some(Self { request, expected_change, transport })
     }
 
-    /// Whether both requests cause the same change, so that the feed cannot show which of them caused it.
+    /// Whether both requests cause the same change, so that the change feed cannot show which of the requests caused
+    /// the change.
     pub fn causes_same_change_as(&self, other: &Self) -> bool {
         self.expected_change.is_some() && self.expected_change == other.expected_change
     }
@@ -259,7 +261,7 @@ pub struct SentRequest {
 }
 
 impl SentRequest {
-    /// Whether this request caused the change in a feed row.
+    /// Whether this request caused the change in a row of the change feed.
     pub fn caused(&self, change: &ChangeRow) -> bool {
         let expected = self.expected_change.as_ref().map(|(facet, subject, service)| (*facet, subject, service));
         expected == Some((change.facet.as_str(), &change.subject, &change.service))

@@ -24,7 +24,7 @@ struct Run {
     connected: bool,
     /// The state that the sidecar received last, if any.
     sidecar_state: Option<SidecarState>,
-    /// Start of the sidecar in microseconds. Its view cannot be older.
+    /// Start of the sidecar in microseconds. The sidecar's view of the control plane's data cannot be older.
     sidecar_started_at: i64,
     round: usize,
 }
@@ -129,7 +129,7 @@ impl Run {
     }
 
     /// Updates the keys of the model, because the control plane also removes keys without a request. Returns whether
-    /// keys changed.
+    /// the signing keys changed.
     async fn update_keys(&mut self) -> Result<bool, String> {
         let change = self.environment.changes_since(self.model.now().revision).await;
         let key_revision = change.iter().rfind(|change| change.facet == KEYS).map(|change| change.revision);
@@ -144,8 +144,8 @@ impl Run {
         if self.connected {
             self.environment.wait_for_sidecar().await?;
             let now = self.environment.clock.now().micros();
-            // The sidecar responds, so its confirmation is not too old. A sidecar that has just started may have
-            // received its first confirmation before the clock advanced.
+            // The sidecar responds, so the last confirmation of its data is not too old. A sidecar that has just
+            // started may have received its first confirmation of the data before the clock advanced.
             let earliest =
                 self.sidecar_state.map_or(self.sidecar_started_at, |sidecar_state| sidecar_state.confirmed.0);
             let oldest_valid = now - MAX_STALENESS * 1_000_000 + 1;
@@ -226,7 +226,7 @@ impl Run {
     /// Checks the status and the change of a request that ran without concurrent requests.
     fn check_response(&self, sent: &SentRequest, outcome: &Outcome, changed: bool) -> Result<(), String> {
         let (Outcome::Response(response) | Outcome::LoggedIn { response, .. }) = outcome else {
-            // The registration itself checks its response.
+            // The code that registers an agent checks the response itself.
             return Ok(());
         };
         let now = self.environment.clock.now().micros();
@@ -240,7 +240,7 @@ impl Run {
         ))
     }
 
-    /// Verifies the new tokens, and some of the others, with both verifiers at every service.
+    /// Verifies the new tokens, and some of the older tokens, with API and sidecar at every service.
     async fn verify_tokens(&mut self, round: usize, new: usize, others: usize) -> Result<(), String> {
         let now = self.environment.clock.now().micros();
         let old = self.model.tokens.len() - new;
@@ -261,7 +261,7 @@ impl Run {
                 Ok(()) => self.verify_with_sidecar(number, service_index, floor).await,
                 failure => failure,
             };
-            // Repeats the verification if the control plane has raised the floor or removed keys meanwhile.
+            // Repeats the verification if the control plane has raised the revision floor or removed keys meanwhile.
             if outcome.is_ok() {
                 return outcome;
             } else if self.update_keys().await? {

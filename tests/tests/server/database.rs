@@ -14,7 +14,7 @@ use countersign_tests::{ControlPlane, tools};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 use std::{collections::BTreeSet, path::Path, process::Output, time::Duration};
 
-/// Runs a command that must succeed. Returns its output.
+/// Runs a command that must succeed, and returns its output.
 #[track_caller]
 fn succeed(control: &ControlPlane, arguments: &[&str]) -> String {
     let output = control.command(arguments);

@@ -1,4 +1,4 @@
-//! Tests which series exist, and the metrics of connections, key fetches and the feed.
+//! Tests which series exist, and the metrics of connections, key fetches and the change feed.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 

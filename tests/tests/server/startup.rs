@@ -8,7 +8,7 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-fn control_plane(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+fn run_control_plane(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new(tools::binary("countersign-control-plane"));
     command.args(arguments).envs(environment.iter().copied()).current_dir(std::env::temp_dir());
     command.output().unwrap()
@@ -43,7 +43,7 @@ fn invalid_settings_are_refused_with_the_valid_choices() {
         (&["--dev", "--config", "/nowhere.toml"], &[], "/nowhere.toml"),
     ];
     for (arguments, environment, expected) in cases {
-        let output = control_plane(&[arguments, &["--set", &data]].concat(), environment);
+        let output = run_control_plane(&[arguments, &["--set", &data]].concat(), environment);
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
         assert!(error.contains(expected), "{arguments:?}: {error}");
@@ -57,7 +57,7 @@ fn unreachable_database_is_reported_without_its_password() {
     let url = "database.url=postgres://user:hunter2@127.0.0.1:1/x";
     let listen = ["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:0"));
     let [api, sync, admin] = listen.each_ref().map(String::as_str);
-    let output = control_plane(
+    let output = run_control_plane(
         &["--dev", "--set", &data, "--set", url, "--set", api, "--set", sync, "--set", admin],
         &[("COUNTERSIGN_LOG__LEVEL", "trace")],
     );
@@ -81,9 +81,9 @@ async fn development_database_is_refused_without_dev_and_with_another_master_key
     let production = flags(&[&[data.as_str(), &tls[0], &tls[1], "public_url=https://id.example"], &ports[..]].concat());
     let key = format!("secrets.master_key={}", "ab".repeat(32));
     let other_key = [vec!["--dev".to_owned()], flags(&[&[data.as_str(), &key], &ports[..]].concat())].concat();
-    for (arguments, expected) in [(production, "created with --dev"), (other_key, "master key is not the one")] {
+    for (arguments, expected) in [(production, "created with --dev"), (other_key, "created with another master key")] {
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-        let output = control_plane(&arguments, &[]);
+        let output = run_control_plane(&arguments, &[]);
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(1) && error.contains(expected), "{error}");
     }

@@ -126,7 +126,7 @@ async fn targets_in_allowed_networks_are_reached_and_other_private_addresses_ref
     let event = target.send_test_event().await;
     target.wait_for_delivery_status(&event, "delivered").await;
     assert_eq!(receiver.count(), 1);
-    // All other private addresses are refused.
+    // Private addresses outside of the allowed networks are refused.
     let port = receiver.url.rsplit(':').next().unwrap();
     for url in [format!("http://127.0.0.2:{port}"), "https://10.0.0.1/".to_owned(), "http://1.1.1.1/".to_owned()] {
         assert_refused(&create(&server, &url).await, &url);

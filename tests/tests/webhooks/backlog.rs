@@ -83,7 +83,7 @@ async fn backlog_uses_bounded_memory_and_is_delivered_without_pauses() {
     );
     let ids: BTreeSet<_> = receiver.received().iter().map(|request| request.id().to_owned()).collect();
     assert_eq!((ids.len(), receiver.count()), (total, total), "each event is delivered once");
-    // The target uses all its connections, so the receiver is never idle.
+    // The deliveries to the target use all its connections, so the receiver is never idle.
     assert_eq!(receiver.max_open_connections(), CONCURRENCY as usize, "maximum number of concurrent connections");
     assert!(
         receiver.connections() <= 2 * CONCURRENCY as usize,

@@ -1,5 +1,5 @@
-//! Tests of bursts of failed logins: the server delivers ten events and, at the end of the minute, one summary. Other
-//! events are not delayed.
+//! Tests of bursts of failed logins: the server delivers ten events and, at the end of the minute, one summary. Events
+//! of other kinds or agents are not delayed.
 
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{Agent, ControlPlane, EventSource, HttpClient, HttpResponse, Receiver, Target, eventually};
@@ -52,7 +52,7 @@ fn delivered_events(receiver: &Receiver, agent: &str, service: &Value) -> (Vec<V
     all.partition(|data| data["suppressed"].is_null())
 }
 
-// One test runs both cases concurrently, because each takes a minute.
+// A single test runs both cases concurrently, because each case takes a minute.
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_logins_above_the_burst_limit_are_summarized() {
     tokio::join!(burst_has_a_summary(), ten_failures_have_no_summary());
@@ -87,7 +87,7 @@ async fn burst_has_a_summary() {
         }
         (source.agent.id.clone(), service)
     };
-    // The count survives a restart.
+    // The count of failed logins survives a restart.
     assert!(control.terminate().await.success());
     control.restart().await;
     tokio::time::sleep((started + MINUTE).saturating_sub(SystemClock.since_boot())).await;

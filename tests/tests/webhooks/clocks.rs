@@ -15,7 +15,7 @@ struct Fixture {
     key: String,
     collection: String,
     agent: String,
-    // Dropped after the server, which still uses the folder.
+    // The folder is dropped after the server, which still uses the folder.
     _folder: TempDir,
 }
 
@@ -68,7 +68,7 @@ async fn ten_attempts_take_three_days_and_five_days_of_failure_disable_a_target(
     let target = fixture.create_target(&receiver).await;
     fixture.emit_event().await;
     let event = receiver.wait_for_requests(1).await.remove(0).id().to_owned();
-    // The delays of the default schedule. Jitter adds at most a fifth.
+    // The delays between delivery attempts in the default settings. Jitter adds at most a fifth of a delay.
     let delays = [5_u64, 60, 300, 1800, 7200, 21_600, 43_200, 86_400, 86_400];
     for (attempts, delay) in (1_u64..).zip(delays) {
         let recorded = |delivery: &Value| delivery["attempts"] == attempts;

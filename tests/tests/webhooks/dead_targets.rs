@@ -8,7 +8,8 @@ const TARGETS: usize = 5;
 /// Number of logins, of role revocations and of role assignments.
 const REQUESTS: usize = 20;
 
-/// Also checks that no attempt has ended, because otherwise the requests could have waited for it.
+/// Also checks that no delivery attempt has ended, because the requests could have waited for an attempt that has
+/// ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_succeed_while_every_attempt_to_a_dead_target_is_open() {
     // If an attempt used a database connection or a lock while it waits, the requests would block.
@@ -21,7 +22,7 @@ async fn requests_succeed_while_every_attempt_to_a_dead_target_is_open() {
     }
     let source = EventSource::new(&control).await;
     source.assign().await;
-    // A target that has not responded yet gets one attempt at a time.
+    // A webhook target that has not responded yet gets one attempt at a time.
     hanging.wait_for_requests(TARGETS).await;
     for _ in 0..REQUESTS {
         let challenge = source.challenge(Some(control.service())).await;

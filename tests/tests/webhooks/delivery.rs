@@ -89,7 +89,7 @@ async fn retry_after_of_the_receiver_is_respected() {
         source.assign().await;
         let first = receiver.wait_for_requests(1).await.remove(0);
         target.wait_for_delivery(first.id(), "the refusal is recorded", |delivery| delivery["attempts"] == 1).await;
-        // Other events also wait until the delay is over.
+        // Later events for the target also wait until the delay of `Retry-After` is over.
         source.revoke().await;
         for request in &receiver.wait_for_requests(3).await[1..] {
             let elapsed = seconds(first.at, request.at);
@@ -182,7 +182,7 @@ async fn only_the_beginning_of_a_huge_response_is_read() {
             String::new,
         )
         .await;
-        // The socket buffers may contain more bytes than the server has read.
+        // The socket buffers may contain more bytes of the endless body than the server has read.
         assert!(receiver.endless_bytes_sent() < 16 * 1024 * 1024, "{} bytes were sent", receiver.endless_bytes_sent());
         target.delete().await;
     }
@@ -207,7 +207,8 @@ async fn redirects_are_not_followed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_receivers_do_not_delay_other_targets() {
-    // With this timeout, no attempt to a dead receiver ends while the test waits for the working one.
+    // With an attempt timeout of 300 s, no attempt to a dead receiver ends while the test waits for the working
+    // receiver.
     let control = start_with_retries(&[1, 1, 1, 1, 1], &["webhooks.attempt_seconds=300"]).await;
     let (hanging, slow, working) =
         (Receiver::start(Reply::Never).await, Receiver::start(Reply::SlowHeaders).await, Receiver::start_ok().await);
@@ -255,7 +256,7 @@ async fn receiver_certificate_must_be_signed_by_a_configured_authority() {
     let event = target.send_test_event().await;
     let refused = target.wait_for_delivery_status(&event, "dead").await;
     assert_eq!((&refused["failure"], untrusted.count()), (&json!("tls"), 0));
-    // Without the setting, the first receiver is not trusted either.
+    // Without the setting of trusted authorities, the control plane does not trust the first receiver either.
     let control = ControlPlane::start().await;
     let target = Target::create(&control, &receiver.url).await;
     let event = target.send_test_event().await;

@@ -25,8 +25,8 @@ fn expected(delivered: &[(&str, Value)]) -> Vec<(String, Value)> {
     sorted(delivered.iter().map(|(kind, data)| ((*kind).to_owned(), data.clone())).collect())
 }
 
-/// Sends a test event and waits until it is delivered. Earlier events have then arrived too, because all are sent at
-/// once.
+/// Sends a test event and waits until it is delivered. When the test event is delivered, earlier events have arrived
+/// too, because all events are sent at once.
 async fn wait_for_all_events(target: &Target, receiver: &Receiver) {
     let event = target.send_test_event().await;
     let arrived = async || receiver.received().iter().any(|request| request.id() == event).then_some(());
@@ -158,7 +158,7 @@ async fn targets_receive_only_subscribed_events_in_their_scope() {
     assert_eq!(kinds(&filtered), [revoked, trust, test]);
     assert_eq!(kinds(&other), [login, test]);
     assert_eq!(kinds(&deployment), [login, assigned, revoked, trust, test]);
-    // All targets get the same event with the same id.
+    // All webhook targets get the same event with the same id.
     let ids = |receiver: &Receiver| {
         let ids = receiver.received().into_iter().filter(|request| request.json()["event"] == revoked);
         ids.map(|request| (request.id().to_owned(), request.body)).collect::<Vec<_>>()
@@ -194,7 +194,7 @@ async fn events_without_a_service_reach_services_where_the_agent_has_a_role() {
     targets.push((Target::create_for_deployment(&control, &deployment.url).await, &deployment, 3));
     source.assign().await;
     source.fail_login(None).await.expect(400);
-    // Events of an agent without roles go only to targets of the deployment.
+    // Events of an agent without roles go only to webhook targets of the whole Countersign deployment.
     let without_roles = Agent::register(&control, "No roles").await;
     without_roles.login().await;
     for (target, receiver, count) in &targets {

@@ -98,7 +98,7 @@ async fn failing_receiver_does_not_degrade_health() {
         fixture.emit_event().await;
     }
     fixture.clock.advance(Duration::from_mins(6));
-    // Checks for longer than the interval of the health check.
+    // The test reads the health for longer than the interval of the health check.
     for _ in 0..12 {
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert_eq!(fixture.health().await, (200, json!("healthy"), json!("up")));
@@ -119,7 +119,7 @@ async fn paused_time_is_not_reported_as_backlog() {
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert_eq!(fixture.health().await, (200, json!("healthy"), json!("up")));
     }
-    // The time after the pause counts as backlog.
+    // The time after the end of the pause counts as backlog.
     fixture.clock.advance(Duration::from_mins(6));
     fixture.wait_for_health("degraded", "degraded").await;
 }
@@ -134,7 +134,7 @@ async fn dispatcher_that_cannot_read_its_queue_is_reported_down() {
     let sqlite_url = || format!("sqlite://{}", fixture.folder.path().join("countersign.db").display());
     let url = engines::database_for_folder(fixture.folder.path()).await.unwrap_or_else(sqlite_url);
     let mut blocker = AnyConnection::connect(&url).await.unwrap();
-    // Holds the only write transaction of SQLite, or locks the whole table.
+    // The test holds the only write transaction of SQLite, or locks the whole table in PostgreSQL.
     let [begin, lock] = if engines::use_postgres_and_redis() {
         ["BEGIN", "LOCK TABLE webhook_deliveries IN EXCLUSIVE MODE"]
     } else {
@@ -142,7 +142,7 @@ async fn dispatcher_that_cannot_read_its_queue_is_reported_down() {
     };
     blocker.execute(begin).await.unwrap();
     blocker.execute(lock).await.unwrap();
-    // The next attempt is due, but the dispatcher cannot read it.
+    // The next delivery attempt is due, but the dispatcher cannot read it from the database.
     fixture.clock.advance(Duration::from_secs(10));
     tokio::time::sleep(Duration::from_secs(2)).await;
     fixture.clock.advance(Duration::from_secs(20));

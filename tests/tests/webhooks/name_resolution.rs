@@ -100,7 +100,7 @@ async fn address_change_after_the_check_is_refused() {
     assert_eq!(fixture.send_test(webhook).await["failure"], "address_refused");
     assert_eq!(fixture.receiver.connections(), 1, "no connection is made to the forbidden address");
 
-    // If there are several addresses, the allowed ones are used.
+    // If a host has several addresses, the server connects to the allowed addresses.
     fixture.resolver.set("hooks.example", &[FORBIDDEN, ALLOWED]);
     assert_eq!(fixture.send_test(webhook).await["status"], "delivered");
     assert_eq!(fixture.receiver.connections(), 2);

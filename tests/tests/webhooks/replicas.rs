@@ -46,7 +46,8 @@ async fn replicas_share_the_queue_and_take_over_after_a_crash() {
     eventually("all events are delivered", delivered, || first.log()).await;
     assert_eq!(receiver.count(), 300, "both replicas together deliver each event once");
 
-    // Events of the killed replica are delivered when their leases expire, within a minute.
+    // Events of the killed replica are delivered by the other replica when the leases of the deliveries expire, within
+    // a minute.
     emit_events(&[&first, &second], &agent, &role, 50).await;
     second.kill();
     emit_events(&[&first], &agent, &role, 50).await;

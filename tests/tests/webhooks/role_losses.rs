@@ -36,7 +36,8 @@ async fn expired_role_is_reported_once_within_seconds_and_across_a_crash() {
     for _ in 0..4 {
         agents.push(Agent::register(&control, "Agent").await);
     }
-    // The roles of two agents expire while the control plane runs, the roles of the others while it is stopped.
+    // The roles of two agents expire while the control plane runs, the roles of the other agents while the control
+    // plane is stopped.
     let (first_end, first) = seconds_from_now(2);
     for agent in &agents[..2] {
         control.assign_until(&agent.id, &role, Some(first.clone())).await;

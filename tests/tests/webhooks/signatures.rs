@@ -12,7 +12,7 @@ async fn requests_are_signed_and_altered_requests_fail_verification() {
     let other_target = Target::create(&control, &receiver.url).await;
     assert!(target.secret.starts_with("whsec_") && target.secret != other_target.secret);
     other_target.delete().await;
-    // The body must contain this name without any change of its bytes.
+    // The body of the request must contain the bytes of this role name unchanged.
     let source = EventSource::with_role(&control, "Größe \"100%\"\\").await;
     source.cause_events(4).await;
     let requests = receiver.wait_for_requests(4).await;
@@ -66,7 +66,7 @@ async fn both_secrets_are_valid_for_a_day_after_a_rotation() {
     library.assert_signatures(&old_secret, std::slice::from_ref(&double_signed));
     library.assert_signatures(&target.secret, std::slice::from_ref(&double_signed));
 
-    // A second rotation drops the first secret, because at most two secrets are valid.
+    // A second rotation drops the first webhook secret, because at most two secrets are valid.
     let second_secret = target.secret.clone();
     target.rotate_secret().await;
     target.send_test_event().await;
@@ -79,7 +79,7 @@ async fn both_secrets_are_valid_for_a_day_after_a_rotation() {
 
 #[tokio::test]
 async fn secret_is_returned_once_and_stored_encrypted() {
-    // SQLite, because the test searches its files.
+    // The control plane uses SQLite, because the test searches the database files.
     let control = ControlPlane::start_with(&["database.url="]).await;
     let receiver = Receiver::start_ok().await;
     let target = Target::create(&control, &receiver.url).await;

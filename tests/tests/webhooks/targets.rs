@@ -39,7 +39,7 @@ async fn pause_also_stops_events_that_were_read_from_the_queue() {
     EventSource::new(&control).await.cause_events(60).await;
     receiver.wait_for_requests(20).await;
     target.pause().await;
-    // Pending requests finish.
+    // Requests that are pending at the pause finish.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let received_count = receiver.count();
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -61,7 +61,7 @@ async fn deleted_target_gets_no_more_events() {
     source.assign().await;
     receiver.wait_for_requests(1).await;
     target.delete().await;
-    // A request that was pending at the deletion may still arrive.
+    // A request that was pending when the target was deleted may still arrive.
     let before = receiver.count();
     source.revoke().await;
     other.wait_for_requests(2).await;

@@ -26,11 +26,11 @@ pub struct ListArgs {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Status {
-    /// They can log in
+    /// Agents that can log in
     Active,
-    /// They cannot log in until they are reactivated
+    /// Agents that cannot log in until they are reactivated
     Suspended,
-    /// They can never log in again
+    /// Agents that can never log in again
     Revoked,
 }
 

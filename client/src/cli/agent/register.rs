@@ -87,7 +87,7 @@ struct RegistrationKey {
 }
 
 impl RegistrationKey {
-    /// The key of the arguments, or else of the profile. Checks that an external signer signs with it.
+    /// Finds the key of the arguments, or else of the profile. Checks that an external signer signs with this key.
     async fn find(context: &Context, signer: &SignerArgs, public_key: Option<&Path>) -> Result<Self, CliError> {
         let Some(command) = &signer.signer else {
             let file = signer.path(context)?;
@@ -157,7 +157,7 @@ fn refuse_unless_active(agent: &RegisteredAgent) -> Result<(), CliError> {
     }
 }
 
-/// Reads a public key. It is parsed here, so that a private key in the file is never sent.
+/// Reads and parses a public key, so that a private key in the file is never sent.
 fn read_public_key(file: &Path) -> Result<P256PublicKey, CliError> {
     let text = read_file("--public-key", file)?;
     P256PublicKey::from_pem(&String::from_utf8_lossy(&text)).map_err(|error| public_key_error(file, error))

@@ -117,7 +117,8 @@ pub async fn rotate(context: &Context, args: RotateArgs) -> Result<CommandOutput
     Ok(secret_output(&id, &secret, json, file, hint_if_lost, &note))
 }
 
-/// Prints a secret, or writes it to the file. If that fails it is printed, because the API returns it only once.
+/// Prints a secret, or writes it to the file. If writing the file fails, the secret is printed, because the API returns
+/// the secret only once.
 fn secret_output(
     id: &str,
     secret: &SecretString,

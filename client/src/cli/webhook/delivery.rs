@@ -6,7 +6,7 @@ use crate::cli::{
     context::{Context, missing},
     ids::event_id,
     table::details,
-    time::past_time,
+    time::parse_past_time,
 };
 use clap::{Args, ValueEnum};
 use countersign_client::{
@@ -20,7 +20,7 @@ use std::time::Duration;
 /// The largest page that the API serves.
 const LARGEST_PAGE: usize = 200;
 
-/// How long a test waits for the delivery. It is longer than the timeout of an attempt.
+/// How long a test waits for the delivery, which is longer than the timeout of an attempt.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The first and the longest pause between polls of a test. The pauses grow, because polls count against the rate limit.
@@ -51,11 +51,11 @@ pub struct DeliveriesArgs {
 pub struct ReplayArgs {
     #[command(flatten)]
     webhook: WebhookArgs,
-    /// This event
+    /// The event with this id
     #[arg(long, value_name = "EVENT", conflicts_with_all = ["since", "status"])]
     event: Option<String>,
     /// The events since this time: 2030-01-31T12:00:00Z, 2030-01-31, or 30m, 8h or 7d ago
-    #[arg(long, value_name = "TIME", value_parser = past_time)]
+    #[arg(long, value_name = "TIME", value_parser = parse_past_time)]
     since: Option<Timestamp>,
     /// With --since, only deliveries of this status [default: both]
     #[arg(long, value_enum)]

@@ -217,7 +217,7 @@ fn request_line(request: &ReceivedRequest, format: OutputFormat) -> String {
     }
     let kind = field("event");
     let (kind, id) = (kind.as_str().unwrap_or("-"), request.id.as_deref().unwrap_or("-"));
-    // As above.
+    // The text, like the JSON, does not show the data of an event without a valid signature.
     let rest = problem.unwrap_or_else(|| data_text(&field("data")));
     without_control_characters(&format!("{signature:4}  {kind:27}  {id:30}  {rest}"))
 }

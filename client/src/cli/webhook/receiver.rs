@@ -51,7 +51,7 @@ pub struct ReceivedRequest {
     pub id: Option<String>,
     /// The body as JSON, or as a string if it is not JSON.
     pub body: Value,
-    /// Why it is invalid, if it is.
+    /// Why the request is invalid, or `None` if it is valid.
     pub problem: Option<WebhookError>,
     acknowledged: oneshot::Sender<()>,
 }
@@ -94,7 +94,7 @@ impl ReceivedRequest {
 
     /// Allows the response to be sent.
     pub fn acknowledge(self) {
-        // The connection may have ended in the meantime.
+        // The connection that waits for the acknowledgement may have ended.
         let _ignored = self.acknowledged.send(());
     }
 }
@@ -158,7 +158,7 @@ async fn accept(listener: TcpListener, state: Arc<State>, mut stopped: oneshot::
             None => break,
             Some((Ok((stream, _)), permit)) => (stream, permit),
             Some((Err(_), _)) => {
-                // Mostly the process has too many open files, which passes after a while.
+                // The usual cause is that the process has too many open files, which passes after a while.
                 tokio::time::sleep(ACCEPT_RETRY_PAUSE).await;
                 continue;
             }

@@ -18,7 +18,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Copies the embedded database into a new file. The file gets its final name only after the copy was validated.
+/// Copies the embedded database into a new file. The new file gets its final name only after the copy was validated.
 pub async fn backup(config: &Config, file: &Path) -> Result<CommandReport, DatabaseCommandError> {
     let DatabaseLocation::File(database) = location(config)? else {
         return DatabaseCommandError::refused(
@@ -60,7 +60,7 @@ fn report(config: &Config, file: &Path, info: &SqliteFileInfo, bytes: u64) -> Co
     report
 }
 
-/// An incomplete backup under a temporary name. Dropping it before [`Self::finish`] deletes the file.
+/// An incomplete backup under a temporary name. Dropping a `PartialFile` before [`Self::finish`] deletes the file.
 struct PartialFile {
     path: PathBuf,
     is_finished: bool,
@@ -75,12 +75,12 @@ impl PartialFile {
         let Some(lock) = lock else {
             return DatabaseCommandError::refused(format!("{}: another backup writes to this file", path.display()));
         };
-        // A killed `backup` may have left a part of its copy in this file.
+        // A killed `backup` may have left a part of its copy under the temporary name.
         files::truncate_private_file(&path).map_err(DatabaseCommandError::file(&path))?;
         Ok(Self { path, is_finished: false, _lock: lock })
     }
 
-    /// Renames the file to its final path. Fails if that path exists.
+    /// Renames the file to its final path. Fails if the final path exists.
     fn finish(&mut self, file: &Path) -> Result<(), DatabaseCommandError> {
         let renamed = files::sync(&self.path).and_then(|()| files::rename_without_replacing(&self.path, file));
         renamed.map_err(DatabaseCommandError::file(file))?;

@@ -1,7 +1,7 @@
-//! `restore`: replaces the embedded database with a backup, and revokes all credentials that may have changed since.
+//! `restore`: replaces the embedded database with a backup, and revokes all credentials that may have changed since the backup.
 //!
 //! The copy of the backup is completed before it replaces the database. Invariant: the path of the database always refers to
-//! the old database or to a complete new one.
+//! the old database or to a complete new database.
 
 use super::{CommandReport, DatabaseCommandError};
 use crate::{
@@ -32,8 +32,8 @@ use std::{
     sync::Arc,
 };
 
-/// Replaces the embedded database with a backup and revokes its credentials. Without a file, revokes the credentials in the
-/// configured database, which was restored by other means.
+/// Replaces the embedded database with a backup and revokes its credentials. Without a backup file, revokes the credentials in
+/// the configured database, which was restored by other means.
 pub async fn restore(
     config: &Config,
     file: Option<&Path>,
@@ -127,7 +127,8 @@ async fn restore_file(
     Ok(report([restored_line].into_iter().chain(old_line), &result))
 }
 
-/// Gives the old database a second name. Renaming it instead would leave the path without a database for a moment.
+/// Gives the old database a second name. Renaming the old database instead would leave its path without a database for a
+/// moment.
 async fn link_old_database(database: &Path) -> Result<PathBuf, DatabaseCommandError> {
     let timestamp: String = format_rfc3339(SystemClock.now()).chars().filter(char::is_ascii_alphanumeric).collect();
     let old = files::with_suffix(database, &format!("{REPLACED_INFIX}{timestamp}"));
@@ -156,7 +157,7 @@ async fn link_old_database(database: &Path) -> Result<PathBuf, DatabaseCommandEr
     Ok(old)
 }
 
-/// A copy of the backup beside the database. Dropping it before [`Self::replace`] deletes it.
+/// A copy of the backup beside the database. Dropping a `StagedCopy` before [`Self::replace`] deletes the copy.
 struct StagedCopy {
     path: PathBuf,
 }
@@ -230,7 +231,7 @@ fn report(first_lines: impl IntoIterator<Item = String>, result: &RestoreReport)
         None => format!("Its newest change was at {newest}."),
     });
     report.line(
-        "Later changes are lost. Before you start the control plane, repeat the changes that withdrew access: roles that were \
+        "Later changes are lost. Before clients can reach the control plane, repeat the changes that withdrew access: roles that were \
          revoked, agents that were suspended or revoked, and API keys, signing keys and webhook secrets that were revoked or \
          replaced are valid again.",
     );

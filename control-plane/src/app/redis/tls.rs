@@ -9,7 +9,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use std::path::Path;
 
 /// Reads and checks the configured certificates. `None` if none are configured: the client then trusts the authorities of the
-/// system.
+/// operating system.
 pub(super) fn load_certificates(settings: &RedisSettings) -> Result<Option<TlsCertificates>, AppError> {
     let root_cert = read("redis.ca_file", &settings.ca_file)?;
     let certificate = read("redis.certificate", &settings.certificate)?;
@@ -53,7 +53,7 @@ fn check_client_certificate(
     let chain = parse_chain("redis.certificate", certificate)?;
     let key = PrivateKeyDer::from_pem_slice(private_key)
         .map_err(|_| AppError::setting("redis.private_key", "contains no PEM private key"))?;
-    // `config check` has not installed the provider.
+    // `config check` has not installed the cryptography provider.
     install_crypto_provider();
     let checked = ClientConfig::builder().with_root_certificates(authorities).with_client_auth_cert(chain, key);
     checked.map(drop).map_err(|error| AppError::setting("redis.certificate, redis.private_key", error))

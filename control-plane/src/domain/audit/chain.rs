@@ -1,12 +1,12 @@
 //! The hash chain of the audit log: each entry contains the hash of the previous entry. Verification detects entries that
 //! were changed, reordered or removed.
 //!
-//! The hash is plain SHA-256, which anyone with the entries can verify. A MAC of the hash, under a key derived from the
-//! master key, detects a chain that an attacker rehashed with write access to the database but without the master key. The
-//! head stores the length of the chain under a second MAC, which detects entries missing at the end.
+//! The hash of an entry is plain SHA-256, which anyone with the entries can verify. A MAC of the hash, under a key derived from
+//! the master key, detects a chain that an attacker rehashed with write access to the database but without the master key. The
+//! head of a chain stores the length of the chain under a second MAC, which detects that entries at the end are missing.
 //!
-//! Verification does not detect a chain that was rolled back together with its head. To detect that, compare with a later
-//! hash that was saved outside the database.
+//! Verification does not detect a chain that was rolled back together with its head. To detect such a rollback, compare the
+//! chain with a later hash that was saved outside the database.
 
 use super::{AuditAction, AuditChain, Initiator, NewAuditEntry};
 use crate::domain::netstrings::encode;
@@ -52,7 +52,7 @@ pub struct AuditEntry {
     pub details: String,
     /// Hash of the previous entry; empty in the first entry.
     pub previous_hash: String,
-    /// SHA-256 of all fields above, hex.
+    /// SHA-256 of all fields except `hash` and `mac`, hex.
     pub hash: String,
     /// MAC of the hash, hex.
     pub mac: String,
@@ -69,7 +69,7 @@ pub struct ChainHead {
     pub mac: String,
 }
 
-/// The MAC keys of the audit log, derived from the master key of the deployment.
+/// The MAC keys of the audit log, derived from the master key.
 pub struct AuditKeys {
     entries: hmac::Key,
     heads: hmac::Key,
@@ -176,7 +176,7 @@ pub enum ChainFault {
     PreviousHashMismatch,
     /// The fields of the entry do not match its hash.
     HashMismatch,
-    /// The MAC of the entry was not made with the master key of this deployment.
+    /// The MAC of the entry was not made with the master key of this Countersign deployment.
     InvalidMac,
     /// A column has a type or a value that the control plane never writes.
     Unreadable,
@@ -278,8 +278,8 @@ impl<'a> ChainVerifier<'a> {
     }
 }
 
-/// Whether a chain can start with an action. The chain of a service starts with the creation of the service. The chain of
-/// the deployment, and the chain of a service older than the audit log, starts with the audit log.
+/// Whether a chain can start with an action. The chain of a service starts with the creation of the service. The chain of the
+/// whole Countersign deployment, and the chain of a service older than the audit log, starts with the action `audit.began`.
 fn can_start_chain(chain: &str, action: &str) -> bool {
     action == AuditAction::AuditBegan.as_str()
         || (action == AuditAction::ServiceCreated.as_str() && chain != AuditChain::Deployment.to_string())

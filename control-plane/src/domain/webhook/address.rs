@@ -1,7 +1,8 @@
 //! The IP addresses that events may be sent to: public addresses, and networks that the operator allows.
 //!
-//! This prevents server-side request forgery: a caller who can create a target must not reach hosts that only this
-//! server can reach. The ranges come from IANA's special-purpose address registries (RFC 6890 and its updates).
+//! The restriction to these addresses prevents server-side request forgery: a caller who can create a webhook target must not
+//! reach hosts that only this server can reach. The ranges come from IANA's special-purpose address registries (RFC 6890 and
+//! its updates).
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -24,7 +25,7 @@ const SPECIAL_V4: [Ipv4Net; 14] = [
     v4_net([224, 0, 0, 0], 3),
 ];
 
-/// IPv6 global unicast. It does not include loopback, link-local, unique local, multicast, NAT64 and IPv4-compatible
+/// IPv6 global unicast, which does not include loopback, link-local, unique local, multicast, NAT64 and IPv4-compatible
 /// addresses.
 const GLOBAL_V6: Ipv6Net = v6_net([0x2000, 0], 3);
 
@@ -81,8 +82,8 @@ pub fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// The networks of `webhooks.allowed_networks`. Events may be sent to these networks although they are
-/// not public, and also without encryption.
+/// The networks of `webhooks.allowed_networks`. Events may be sent to the allowed networks although they are not public, and
+/// also without encryption.
 #[derive(Debug, Clone, Default)]
 pub struct AllowedNetworks(Vec<IpNet>);
 
@@ -97,7 +98,7 @@ impl AllowedNetworks {
         self.contains(address) || (!plaintext && is_public(address))
     }
 
-    /// Returns the addresses of a host that events may be sent to. An error means that there is none.
+    /// Returns the addresses of a host that events may be sent to. An error means that the host has no such address.
     pub fn filter(&self, addresses: &[IpAddr], plaintext: bool) -> Result<Vec<IpAddr>, HostRejection> {
         let allowed = |plaintext| addresses.iter().copied().filter(move |address| self.allows(*address, plaintext));
         let filtered: Vec<_> = allowed(plaintext).collect();

@@ -17,7 +17,7 @@ const MAX_TARGET_BACKOFF: Duration = Duration::from_mins(1);
 /// Upper bound of the `Retry-After` that applies to other deliveries to the same target.
 const MAX_TARGET_RETRY_AFTER: Duration = Duration::from_mins(5);
 
-/// A target backs off after this many failures in a row.
+/// Number of failures in a row after which a target backs off.
 const FAILURES_BEFORE_BACKOFF: u32 = 3;
 
 /// The delivery of one event to one target.

@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 string_enum! {
-    /// The kind of an event. The name is stable.
+    /// The kind of an event. The name of a kind is stable.
     EventKind {
         /// An agent authenticated.
         Authenticated = "agent.authenticated";
@@ -105,8 +105,8 @@ pub struct AuthenticatedEvent {
     pub ip_address: Option<IpAddr>,
 }
 
-/// An authentication was refused, or a refresh token was used twice. For one agent at one service, the first ten failures
-/// in a minute are one event each. The others are counted in one event when the minute is over.
+/// An authentication was refused, or a refresh token was used twice. For one agent at one service, the first ten failures in a
+/// minute are one event each. The other failures in that minute are counted in one event when the minute is over.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AuthenticationFailedEvent {
@@ -134,7 +134,7 @@ pub struct AuthenticationFailedEvent {
 pub enum LoginFailureReason {
     /// The signature is malformed or does not match the challenge.
     InvalidSignature,
-    /// The API refused the request for this reason.
+    /// The API refused the request for a documented reason.
     Refused(Reason),
     /// The event summarizes several failures.
     Suppressed,
@@ -202,9 +202,9 @@ pub struct RoleRevokedEvent {
 string_enum! {
     /// Why a role assignment ended.
     RevocationReason {
-        /// A manager revoked it.
+        /// A manager revoked the role assignment.
         Revoked = "revoked";
-        /// Its end time passed.
+        /// The end time of the role assignment passed.
         Expired = "expired";
         /// The role was deleted.
         RoleDeleted = "role_deleted";
@@ -244,12 +244,12 @@ pub struct TestEvent {
     pub service_id: Option<ServiceId>,
 }
 
-/// The services whose targets receive an event. Targets of the deployment receive every event.
+/// The services whose targets receive an event. Targets of the whole Countersign deployment receive every event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventAudience {
-    /// One service.
+    /// The targets of one service.
     Service(ServiceId),
-    /// All services where this agent holds a role.
+    /// The targets of all services at which an agent holds a role.
     ServicesOfAgent(AgentId),
 }
 
@@ -266,7 +266,7 @@ impl EventData {
         }
     }
 
-    /// The services whose targets receive the event; `None` for a test, which has one target.
+    /// The services whose targets receive the event; `None` for a test event, which has one target.
     pub const fn audience(&self) -> Option<EventAudience> {
         match self {
             Self::Authenticated(AuthenticatedEvent { agent_id, service_id, .. })
@@ -302,7 +302,7 @@ struct EventBody<'a> {
 }
 
 impl Event {
-    /// The request body of every delivery of the event. Signatures cover these exact bytes.
+    /// The request body of every delivery of the event. Signatures cover the exact bytes of the body.
     pub fn body(&self) -> String {
         let body = EventBody { event: self.data.kind().as_str(), timestamp: format_rfc3339(self.at), data: &self.data };
         // Serializing strings and numbers cannot fail.

@@ -15,7 +15,7 @@ pub enum QueueHealth {
     Up,
     /// Deliveries to targets that do not fail wait for more than five minutes.
     Behind,
-    /// The dispatcher does not run.
+    /// The webhook dispatcher does not run.
     Down,
 }
 

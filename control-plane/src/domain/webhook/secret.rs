@@ -9,7 +9,7 @@ use zeroize::Zeroizing;
 pub const SECRET_LEN: usize = 32;
 
 /// Prefix of a secret in text form.
-const PREFIX: &str = "whsec_";
+const SECRET_PREFIX: &str = "whsec_";
 
 /// A signing secret that the control plane shares with one receiver.
 pub struct WebhookSecret(Zeroizing<[u8; SECRET_LEN]>);
@@ -32,7 +32,7 @@ impl WebhookSecret {
 
     /// The secret as text, which the API returns only once.
     pub fn reveal(&self) -> SecretString {
-        format!("{PREFIX}{}", STANDARD.encode(self.0.as_ref())).into()
+        format!("{SECRET_PREFIX}{}", STANDARD.encode(self.0.as_ref())).into()
     }
 
     /// Returns a value for the header `webhook-signature`, which signs event id, time of the attempt and body.

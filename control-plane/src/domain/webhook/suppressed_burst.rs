@@ -37,7 +37,7 @@ impl SuppressedBurst {
         self.ends_at() <= now
     }
 
-    /// Counts one failure. Returns whether it becomes an event of its own.
+    /// Counts one failure. Returns whether the failure becomes an event of its own.
     pub const fn record_failure(&mut self) -> bool {
         let emit = self.emitted < MAX_EMITTED;
         if emit {

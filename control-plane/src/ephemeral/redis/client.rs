@@ -28,8 +28,8 @@ pub(super) struct ConnectionState {
 }
 
 impl RedisClient {
-    /// A client for the deployment with this name. The client is not connected until [`Self::connect_at_startup`] or
-    /// [`Self::maintain_connection`] runs.
+    /// A client for the Countersign deployment with the name `deployment`. The client is not connected until
+    /// [`Self::connect_at_startup`] or [`Self::maintain_connection`] runs.
     pub fn new(endpoint: RedisEndpoint, deployment: &str, metrics: RedisMetrics) -> Self {
         // A hash tag (in braces) puts all keys on one node of a cluster, because a script may use only keys of one node.
         let tag = format!("{{countersign:{deployment}}}");
@@ -96,7 +96,7 @@ impl RedisClient {
         tracing::info!("redis connected: rate limits are counted together with all replicas");
     }
 
-    /// Drops the connection of this generation and logs the loss once. The background task reconnects.
+    /// Drops the connection with the number `generation` and logs the loss once. The background task reconnects.
     fn disconnect(&self, generation: u64, reason: &dyn std::fmt::Display) {
         let was_connected =
             self.state.send_if_modified(|state| state.generation == generation && state.connection.take().is_some());

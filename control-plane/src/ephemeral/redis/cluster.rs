@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Timeout for the response of one node while the client looks up the slots.
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Timeout for connecting to one node. The value is small, so that an unreachable node leaves time for the others.
+/// Timeout for connecting to one node. The timeout is short, so that an unreachable node leaves time for the other nodes.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// Number of retries of a request while a slot moves or the nodes elect a master; minimum and maximum pause between retries in
@@ -21,7 +21,7 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
 /// fails with that error and not with a timeout.
 const RETRIES: (u32, u64, u64) = (8, 10, 30);
 
-/// Builds a client that connects to the cluster through these nodes.
+/// Builds a client that connects to the cluster through the given nodes.
 pub(super) fn build_client(
     nodes: Vec<ConnectionInfo>,
     certificates: Option<&TlsCertificates>,
@@ -48,7 +48,7 @@ pub(super) async fn nodes(cluster: &mut ClusterConnection) -> RedisResult<Vec<(S
     parse_slots(cluster.route_command(cluster_slots(), random).await?)
 }
 
-/// Host and port of each node, as reported by this node.
+/// Host and port of each node, as reported by one given node.
 pub(super) async fn nodes_reported_by(node: &mut impl ConnectionLike) -> RedisResult<Vec<(String, u16)>> {
     parse_slots(node.req_packed_command(&cluster_slots()).await?)
 }

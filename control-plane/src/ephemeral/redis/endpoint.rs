@@ -35,15 +35,16 @@ pub enum RedisServers {
 pub struct SentinelTarget {
     /// The name of the master.
     pub master: String,
-    /// The user for the Sentinels. Empty: they require no user.
+    /// The user for the Sentinels. Empty: the Sentinels require no user.
     pub user: String,
-    /// The password for the Sentinels. Empty: they require no password.
+    /// The password for the Sentinels. Empty: the Sentinels require no password.
     pub password: SecretString,
 }
 
 impl RedisEndpoint {
-    /// For a cluster or Sentinels, `servers` may list only some servers: the others are discovered. `certificates` contains
-    /// the trusted authorities (if it has none, the system's are trusted) and an optional client certificate.
+    /// For a cluster or Sentinels, `servers` may list only some servers: the others are discovered. `certificates` contains the
+    /// trusted authorities (if there are none, the authorities of the operating system are trusted) and an optional client
+    /// certificate.
     pub fn new(servers: RedisServers, certificates: Option<TlsCertificates>) -> Self {
         Self { servers, certificates, discovered_nodes: Mutex::default() }
     }

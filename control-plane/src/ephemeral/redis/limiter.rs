@@ -15,7 +15,7 @@ pub struct RedisRateLimiter {
 }
 
 impl RedisRateLimiter {
-    /// A rate limiter that uses this client.
+    /// A rate limiter that uses a Redis client.
     pub fn new(client: Arc<RedisClient>, clock: Arc<dyn Clock>) -> Self {
         Self { client, fallback: MemoryRateLimiter::new(clock) }
     }

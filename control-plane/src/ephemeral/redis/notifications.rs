@@ -11,19 +11,19 @@ use tokio::sync::watch;
 const RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(1);
 
 impl RedisClient {
-    /// Notifies the other replicas whenever this value increases; never returns. Several increases while a notification is
-    /// being sent cause one further notification.
+    /// Notifies the other replicas whenever the value of `newest` increases; never returns. Several increases while a
+    /// notification is being sent cause one further notification.
     pub async fn publish_changes<T: Copy + PartialOrd>(&self, mut newest: watch::Receiver<T>) -> Infallible {
         let mut published = *newest.borrow_and_update();
         while newest.changed().await.is_ok() {
             let current = *newest.borrow_and_update();
-            // A notification from another replica also wakes this task, but does not increase the value. Publishing it again
-            // would make two replicas wake each other forever.
+            // A notification from another replica also wakes this task, but does not increase the value of `newest`. Publishing
+            // such a notification again would make two replicas wake each other forever.
             if current > published {
                 published = current;
                 let mut command = redis::cmd("PUBLISH");
                 command.arg(&self.channel).arg("");
-                // If this fails, the other replicas detect the change by polling.
+                // If publishing fails, the other replicas detect the change by polling.
                 let _ignored = self.request(async |connection| connection.send::<i64>(&command).await).await;
             }
         }
@@ -31,7 +31,7 @@ impl RedisClient {
         std::future::pending().await
     }
 
-    /// Calls `wake` for each notification of any replica, including this one; never returns.
+    /// Calls `wake` for each notification of any replica, including this replica; never returns.
     pub async fn receive_changes(&self, wake: impl Fn()) -> Infallible {
         let mut changes = self.connection_changes();
         loop {
@@ -50,7 +50,7 @@ impl RedisClient {
     /// Subscribes, and forwards notifications until the subscription ends.
     async fn forward_notifications(&self, wake: impl Fn()) {
         let Ok(mut subscription) = self.endpoint.subscribe(&self.channel).await else { return };
-        // Notifications sent before this subscription are lost, so there may be an unread change.
+        // Notifications sent before the subscription are lost, so there may be an unread change.
         wake();
         while subscription.next().await.is_some() {
             wake();

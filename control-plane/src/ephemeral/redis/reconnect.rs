@@ -8,7 +8,7 @@ use crate::ephemeral::rate_limit::{CallerKind, Quota, RateLimit, RateLimitKey};
 use redis::RedisError;
 use std::{convert::Infallible, time::Duration};
 
-/// Timeout for connecting, including the discovery of the server.
+/// Timeout for connecting to Redis, including the discovery of the server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How long the start of the process waits for the first connection.
@@ -77,7 +77,7 @@ impl RedisClient {
             let _ignored = tokio::time::timeout(PROBE_INTERVAL, changes.changed()).await;
             let probe = probe();
             let run = async |connection: &mut RedisConnection| self.script.run(connection, &probe, true).await;
-            // A failed request disconnects the client, which ends this loop.
+            // A failed request disconnects the client, which ends the probe loop.
             let _ignored = self.request(run).await;
             if let (Some(mut connection), 0) = (self.connection(), probes % PROBES_PER_DISCOVERY) {
                 self.discover_nodes(&mut connection).await;
@@ -103,8 +103,8 @@ impl RedisClient {
     }
 }
 
-/// The limit that probes use. Running the script with it fails where calls cannot be counted, for example on a read-only
-/// replica.
+/// The limit that probes use. Running the rate limit script with the probe limit fails where calls cannot be counted, for
+/// example on a read-only replica.
 fn probe() -> [RateLimit; 1] {
     // The window is so short that each probe first removes the call of the previous one, which frees memory in a full Redis.
     let quota = Quota { max_calls: u32::MAX, window: Duration::from_millis(1) };

@@ -5,7 +5,7 @@ use crate::ephemeral::rate_limit::{CallerKind, QuotaStatus, RateLimit, RateLimit
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, Script, ServerErrorKind};
 use std::time::Duration;
 
-/// The script, and the prefix of its keys.
+/// The rate limit script, and the prefix of its keys.
 pub(super) struct RateLimitScript {
     script: Script,
     source: &'static str,
@@ -13,7 +13,7 @@ pub(super) struct RateLimitScript {
 }
 
 impl RateLimitScript {
-    /// The script for keys with this prefix.
+    /// The rate limit script for keys with the prefix `key_prefix`.
     pub(super) fn new(key_prefix: &str) -> Self {
         let source = include_str!("sliding_window.lua");
         Self { script: Script::new(source), source, key_prefix: key_prefix.to_owned() }

@@ -15,10 +15,10 @@ use std::{sync::Arc, time::Duration};
 /// Redis measures real time, so windows must be short.
 const WINDOW: Duration = Duration::from_secs(4);
 
-/// On a busy machine, a sleep can take this much longer than requested.
+/// On a busy machine, a sleep can take longer than requested by this duration.
 const PRECISION: Duration = Duration::from_millis(400);
 
-/// A connected rate limiter for a deployment with this name, and its client.
+/// A connected rate limiter for the Countersign deployment with this name, and its client.
 async fn connected_limiter(server: &RedisServer, deployment: &str) -> (Arc<RedisClient>, Arc<RedisRateLimiter>) {
     let endpoint = RedisEndpoint::new(RedisServers::Single(server.url().into()), None);
     let metrics = Metrics::new(&LabelValues::default()).unwrap();

@@ -95,8 +95,8 @@ struct AssignedRole {
 
 /// Read an agent
 ///
-/// A service can read any agent, with or without a role at the service. The owner of the agent can read it under any existing
-/// service.
+/// A service can read any agent, with or without a role at the service. The owner of an agent can read the agent under any
+/// existing service.
 #[utoipa::path(
     get, path = "/services/{service}/agents/{agent}", operation_id = "readAgent", tag = "Agents",
     params(ServicePathParam, AgentPathParam), security(("serviceKey" = []), ("humanToken" = [])),
@@ -166,7 +166,7 @@ fn parse_filter(query: &str) -> Result<AgentFilter, ApiError> {
 /// Suspend, reactivate or revoke an agent
 ///
 /// Suspension and revocation invalidate all sessions and tokens of the agent, at all services within a second. A reactivation
-/// does not make them valid again. Revocation is permanent.
+/// does not make the sessions and tokens valid again. Revocation is permanent.
 #[utoipa::path(
     put, path = "/agents/{agent}/status", operation_id = "setAgentStatus", tag = "Agents",
     params(AgentPathParam), request_body = AgentStatusUpdate, security(("humanToken" = [])),

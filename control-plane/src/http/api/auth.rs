@@ -58,7 +58,8 @@ body! {
     AuthenticationRequest {
         required "challengeId" challenge: String as ChallengeIdSchema,
         required "signature" signature: String as SignatureSchema,
-        /// The service that the tokens are for. If the challenge was requested for a service, it must be the same.
+        /// The service that the tokens are for. If the challenge was requested for a service, the value must be the same
+        /// service.
         optional "serviceId" service: UnparsedId<ServiceId>,
     }
     /// A refresh token to exchange for new tokens.
@@ -87,7 +88,7 @@ pub struct RegisteredAgent {
     status: Cow<'static, str>,
 }
 
-/// A challenge. The server stores nothing for it, so an agent can have any number of open challenges.
+/// A challenge. The server stores nothing for a challenge, so an agent can have any number of open challenges.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ChallengeResponse {
@@ -173,8 +174,8 @@ pub async fn challenge(State(state): State<AppState>, body: BodyFields) -> Resul
 
 /// Log in with a signed challenge
 ///
-/// Verifies the signature of the nonce and returns the tokens of a new session. A challenge can be used for one login. A
-/// wrong signature does not use it up.
+/// Verifies the signature of the nonce and returns the tokens of a new session. A challenge can be used for one login. A wrong
+/// signature does not use up the challenge.
 #[utoipa::path(
     post, path = "/auth/authenticate", operation_id = "authenticate", tag = "Authentication",
     request_body = AuthenticationRequest, security(()),
@@ -197,8 +198,8 @@ pub async fn authenticate(
 
 /// Refresh the tokens of a session
 ///
-/// Returns the next pair of tokens for a refresh token. A refresh token can be used once. A second use means that the token
-/// was copied, so it ends the session.
+/// Returns the next pair of tokens for a refresh token. A refresh token can be used once. A second use of a refresh token means
+/// that the token was copied, so the second use ends the session.
 #[utoipa::path(
     post, path = "/auth/refresh", operation_id = "refresh", tag = "Authentication",
     request_body = RefreshRequest, security(()),

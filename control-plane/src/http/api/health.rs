@@ -119,7 +119,8 @@ pub async fn health(State(state): State<AppState>) -> (StatusCode, Json<Health>)
         RateLimitBackend::Redis => (CheckStatus::Up, "redis"),
         RateLimitBackend::MemoryFallback => (CheckStatus::Down, "redis"),
     };
-    // Agents can log in without Redis and webhooks, so a failure of these makes the server degraded and not unhealthy.
+    // Agents can log in without Redis and webhooks, so a failure of Redis or of webhooks makes the server degraded and not
+    // unhealthy.
     let status = if webhook_queue.max(redis) == CheckStatus::Up { status } else { status.max(HealthStatus::Degraded) };
     let body = Health {
         status,

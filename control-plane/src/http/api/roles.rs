@@ -50,7 +50,8 @@ body! {
     /// A role to assign.
     RoleAssignmentRequest {
         required "roleId" role: UnparsedId<RoleId>,
-        /// Expiry time of the assignment. If it is absent, the assignment does not expire. Assigning the role again replaces it.
+        /// Expiry time of the assignment. If `expiresAt` is absent, the assignment does not expire. Assigning the role again
+        /// replaces the expiry time.
         optional "expiresAt" expires_at: Timestamp,
     }
 }
@@ -185,8 +186,8 @@ pub async fn remove(
 
 /// Change a role
 ///
-/// New permissions apply within a second to all agents that have the role. The name cannot be changed, because tokens
-/// contain it.
+/// New permissions apply within a second to all agents that have the role. The name of a role cannot be changed, because tokens
+/// contain the name.
 #[utoipa::path(
     patch, path = "/services/{service}/roles/{role}", operation_id = "changeRole", tag = "Roles",
     params(ServicePathParam, RolePathParam), request_body = RoleChanges, security(("serviceKey" = []), ("humanToken" = [])),

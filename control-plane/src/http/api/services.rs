@@ -34,8 +34,8 @@ body! {
     /// A service to create.
     ServiceRequest {
         required "name" name: DisplayName,
-        /// Whether the service accepts tokens that are bound to no service. Default: true. Another service that receives such
-        /// a token could replay it, so set this to false where roles grant access to valuable resources.
+        /// Whether the service accepts tokens that are bound to no service. Default: true. Another service that receives an
+        /// unbound token could replay the token, so set the value to false where roles grant access to valuable resources.
         optional "acceptsUnboundTokens" accepts_unbound: bool,
     }
     /// Changes to a service. Absent fields keep their value.
@@ -130,7 +130,7 @@ pub struct KeyRevoked {
 
 /// Create a service
 ///
-/// The calling human user becomes its owner.
+/// The calling human user becomes the owner of the service.
 #[utoipa::path(
     post, path = "/services", operation_id = "createService", tag = "Services",
     request_body = ServiceRequest, security(("humanToken" = [])),
@@ -260,7 +260,7 @@ pub async fn list_keys(
 
 /// Revoke an API key
 ///
-/// The key is refused immediately. Sync streams of sidecars that use it are closed within seconds.
+/// The key is refused immediately. Sync streams of sidecars that use the key are closed within seconds.
 #[utoipa::path(
     delete, path = "/services/{service}/keys/{key}", operation_id = "revokeKey", tag = "Services",
     params(ServicePathParam, KeyPathParam), security(("humanToken" = [])),

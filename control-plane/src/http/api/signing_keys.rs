@@ -1,4 +1,4 @@
-//! `/signing-keys`: the keys that sign access tokens. Only administrators may use these endpoints.
+//! `/signing-keys`: the keys that sign access tokens. Only administrators may use the endpoints of signing keys.
 
 use crate::{
     domain::{page::Page, signing_key::SigningKey},
@@ -125,9 +125,10 @@ pub async fn list(
 
 /// Rotate the signing keys
 ///
-/// The next key starts to sign immediately if it has been published long enough for every working sidecar to have it.
-/// Otherwise the rotation is scheduled for that time and happens automatically. The old key stays published until its last
-/// token has expired. If a rotation is already scheduled, the response describes it.
+/// The next key starts to sign immediately if it has been published long enough for every working sidecar to have it. Otherwise
+/// the rotation is scheduled for the time at which the next key has been published long enough, and happens automatically. The
+/// old key stays published until its last token has expired. If a rotation is already scheduled, the response describes the
+/// scheduled rotation.
 #[utoipa::path(
     post, path = "/signing-keys/rotate", operation_id = "rotateSigningKeys", tag = "Server",
     security(("humanToken" = [])),
@@ -150,8 +151,8 @@ pub async fn rotate(
 
 /// Revoke a signing key
 ///
-/// Use this if the private key may have been disclosed. All tokens of the key become invalid immediately and permanently.
-/// If the key was the signing key, the next key signs immediately, even if some sidecars do not have it yet.
+/// Revoke a key if its private key may have been disclosed. All tokens of the key become invalid immediately and permanently.
+/// If the key was the signing key, the next key signs immediately, even if some sidecars do not have the next key yet.
 #[utoipa::path(
     delete, path = "/signing-keys/{kid}", operation_id = "revokeSigningKey", tag = "Server",
     params(KidPathParam), security(("humanToken" = [])),

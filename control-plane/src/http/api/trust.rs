@@ -38,9 +38,9 @@ body! {
     FeedbackSubmission {
         required "agentId" agent: UnparsedId<AgentId>,
         required "score" score: Score,
-        /// Reason for the score. All services can read it.
+        /// Reason for the score. All services can read the reason.
         optional "reason" reason: Description,
-        /// Free-form data of the service. Other services cannot read it.
+        /// Free-form data of the service, which other services cannot read.
         optional "metadata" metadata: Metadata,
     }
 }
@@ -109,7 +109,8 @@ pub async fn submit(
 ) -> Result<Json<FeedbackResponse>, ApiError> {
     let key = credentials.require_full_key(&state).await?;
     let (min, max) = Score::RANGE;
-    // All validation errors of this endpoint contain the range: the specification requires it for a score outside the range.
+    // All validation errors of this endpoint contain the range: the specification requires the range in the error for a score
+    // outside the range.
     let range = [("minimum", json!(min)), ("maximum", json!(max))];
     let FeedbackSubmission { agent, score, reason, metadata } =
         body.and_then(BodyFields::read).map_err(|error| error.with_validation_details(range))?;

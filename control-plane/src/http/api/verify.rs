@@ -54,7 +54,7 @@ struct VerifiedAgent {
     permissions: Vec<Permission>,
 }
 
-/// An error. If it is about the agent's token, the body also contains `valid: false`, so that a client that checks only
+/// An error. If the error is about the agent's token, the body also contains `valid: false`, so that a client that checks only
 /// `valid` does not accept the token.
 #[derive(Serialize, ToSchema)]
 pub struct TokenErrorBody {

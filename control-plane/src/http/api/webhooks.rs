@@ -1,7 +1,8 @@
 //! The endpoints under `/services/:serviceId/webhooks` and `/webhooks`.
 //!
-//! Both scopes have the same endpoints and differ in who is authorized. Each endpoint is one function in [`handlers`]. The
-//! macro below declares its route and its OpenAPI description once for each scope.
+//! The two scopes (the webhooks of one service, and the webhooks of the whole Countersign deployment) have the same endpoints
+//! and differ in who is authorized. An endpoint is one function in [`handlers`]. The macro `endpoints` declares the route and
+//! the OpenAPI description of every endpoint once for each scope.
 
 mod handlers;
 mod records;
@@ -39,8 +40,9 @@ type ApiResult<T> = Result<T, ApiError>;
 /// A response with a status other than 200.
 type WithStatus<T> = (StatusCode, Json<T>);
 
-/// Declares the endpoints of one scope. The macro parameters are the name of the module, the extractor that authorizes the
-/// caller, the path prefix, the infix of operation ids, the authorization errors, the path parameters and the security schemes.
+/// Declares the webhook endpoints of one scope. The macro parameters are the name of the module, the extractor that authorizes
+/// the caller, the path prefix, the infix of operation ids, the authorization errors, the path parameters and the security
+/// schemes.
 macro_rules! endpoints {
     ($module:ident, $manager:ident, $base:literal, $infix:literal, ($($error:ident),+), ($($parameter:ident)?), $security:tt) => {
         pub mod $module {
@@ -116,7 +118,7 @@ macro_rules! endpoints {
 
             /// Delete a webhook
             ///
-            /// Also deletes its deliveries. An attempt in progress may still arrive.
+            /// Also deletes the deliveries of the webhook. An attempt in progress may still arrive.
             #[utoipa::path(
                 delete, path = concat!($base, "/webhooks/{webhook}"), operation_id = concat!("delete", $infix, "Webhook"), tag = "Webhooks",
                 params($($parameter,)? WebhookPathParam), security $security,

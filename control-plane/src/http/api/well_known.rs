@@ -1,4 +1,4 @@
-//! `/.well-known/…`: the published signing keys and the server metadata. Both responses are cacheable.
+//! `/.well-known/…`: the published signing keys and the server metadata. The responses of both endpoints are cacheable.
 
 use crate::{
     http::{

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// `max-age` of content that changes rarely.
 pub const DEFAULT_MAX_AGE: Duration = Duration::from_mins(5);
 
-/// Builds a response with this body, which is cacheable for `max_age`. The status is 304 if the client already has the body.
+/// Builds a response that is cacheable for `max_age`. The status is 304 if the client already has the body.
 pub fn cacheable_response(headers: &HeaderMap, content_type: HeaderValue, body: Bytes, max_age: Duration) -> Response {
     let etag = format!("\"{}\"", &hex::encode(Sha256::digest(&body))[..32]);
     let value = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
@@ -25,7 +25,7 @@ pub fn cacheable_response(headers: &HeaderMap, content_type: HeaderValue, body: 
     (caching_headers, [(header::CONTENT_TYPE, content_type)], body).into_response()
 }
 
-/// Whether `If-None-Match` contains this entity tag, by weak comparison (RFC 9110, section 13.1.2).
+/// Whether `If-None-Match` contains the entity tag `etag`, by weak comparison (RFC 9110, section 13.1.2).
 fn matches_etag(headers: &HeaderMap, etag: &str) -> bool {
     let values = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
     let mut tags = values.flat_map(|value| value.split(',')).map(|tag| tag.trim().trim_start_matches("W/"));

@@ -8,12 +8,12 @@ use axum::{
 };
 use std::time::Duration;
 
-/// Maximum time from the complete request to the response. Each transaction and each outgoing call has a shorter timeout; this
-/// limit applies to requests that make several of them.
+/// Maximum time from the complete request to the response. Each transaction and each outgoing call has a shorter timeout; the
+/// response timeout applies to requests with several transactions and calls.
 const RESPONSE_TIMEOUT: Duration = Duration::from_millis(4500);
 
-/// Responds with 503 when the time limit is exceeded. An open transaction is then rolled back, unless its commit was already
-/// sent.
+/// Responds with 503 when the time limit is exceeded. At the time limit, an open transaction is rolled back, unless its commit
+/// was already sent.
 pub async fn enforce_deadline(request: Request, next: Next) -> Response {
     let response = tokio::time::timeout(RESPONSE_TIMEOUT, next.run(request)).await;
     response.unwrap_or_else(|_| {

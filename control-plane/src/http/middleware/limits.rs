@@ -1,8 +1,8 @@
 //! Rate limits: the category of each route, the keys by which requests are counted, and the limits in response headers.
 //!
 //! Depends on `ephemeral`, which stores the counters. `caller` reports each authenticated caller and each failed authentication
-//! to the [`RequestLimiter`] of the request. Invariant: a route is in at most one category, and its limit is checked before
-//! anything is written.
+//! to the [`RequestLimiter`] of the request. Invariant: a route is in at most one category, and the limit of the category is
+//! checked before anything is written.
 
 mod headers;
 mod request_limiter;
@@ -65,7 +65,7 @@ pub const RATE_CATEGORIES: [&str; 6] = {
 };
 
 impl Category {
-    /// The name in headers, errors and metrics.
+    /// The name of the category in headers, errors and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Auth => "auth",
@@ -198,7 +198,7 @@ impl Limits {
         self.limiter.backend()
     }
 
-    /// Counts a request for all these keys, or for none of them if one is exhausted.
+    /// Counts a request for all given keys, or for no key if the limit of one key is exhausted.
     async fn acquire(&self, keys: &[CategoryKey]) -> LimitDecision {
         let limits = self.rate_limits(keys);
         self.decision(keys, self.limiter.acquire(&limits).await)

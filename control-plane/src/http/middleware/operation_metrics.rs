@@ -4,7 +4,7 @@ use crate::{http::api_description, metrics::OperationMetrics};
 use prometheus::IntCounterVec;
 use serde_json::Value;
 
-/// The counter of the operation that this route runs; `None` for routes that only have the HTTP metrics.
+/// The counter of the operation that a route runs; `None` for routes that only have the HTTP metrics.
 pub fn operation_counter<'a>(operations: &'a OperationMetrics, method: &str, route: &str) -> Option<&'a IntCounterVec> {
     match (method, route) {
         ("POST", "/auth/register") => Some(&operations.registrations),

@@ -19,7 +19,7 @@ const REQUEST_ID_HEADER: &str = "x-request-id";
 /// The `route` label of requests whose path no route matches.
 const UNMATCHED_ROUTE: &str = "unmatched";
 
-/// The id of a request. An extension of the request.
+/// The id of a request, stored as an extension of the request.
 #[derive(Debug, Clone)]
 pub struct RequestId(pub String);
 
@@ -75,7 +75,7 @@ fn request_id(state: &AppState, request: &Request) -> HeaderValue {
     request.headers().get(REQUEST_ID_HEADER).filter(is_well_formed).cloned().unwrap_or_else(generate)
 }
 
-/// The `method` label. Clients can send any method, so unknown ones share the label `OTHER`.
+/// The `method` label. Clients can send any method, so unknown methods share the label `OTHER`.
 fn method_label(method: &axum::http::Method) -> &'static str {
     const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     METHODS.into_iter().find(|name| *name == method.as_str()).unwrap_or("OTHER")

@@ -13,7 +13,7 @@ use utoipa_swagger_ui::{Config, serve};
 /// URL of the description, relative to `/docs`.
 const DESCRIPTION_URL: &str = "openapi.json";
 
-/// The HTML file of the page. The URLs in it are relative to its folder.
+/// The HTML file of the page. The URLs in the HTML file are relative to the folder of the file.
 const PAGE: &str = "index.html";
 
 /// The files that the page loads. Swagger UI contains more files, which only other integrations use.

@@ -1,7 +1,7 @@
 //! The API description in OpenAPI 3.1, assembled from the declarations at the handlers.
 //!
-//! Handlers declare their own parameters, bodies and responses. This module adds what applies to all endpoints; `errors`
-//! describes the error responses, `examples` adds examples, `rate_limits` the rate limits.
+//! Handlers declare their own parameters, bodies and responses. The module `document` adds what applies to all endpoints;
+//! `errors` describes the error responses, `examples` adds examples, `rate_limits` the rate limits.
 
 use super::{errors, events, examples, rate_limits, schema};
 use crate::http::{api::verify::TokenErrorBody, error::ErrorBody, middleware::conditional_get};
@@ -51,14 +51,14 @@ const TAGS: [(&str, &str); 8] = [
     ("Server", "The server: health, signing keys, API description."),
 ];
 
-/// The description without endpoints.
+/// The OpenAPI description without endpoints.
 pub fn base() -> OpenApi {
     let tags = TAGS.map(|(name, description)| TagBuilder::new().name(name).description(Some(description)).build());
     let document = OpenApiBuilder::new().info(info()).components(Some(components())).tags(Some(tags));
     document.webhooks(Some(events::webhooks())).build()
 }
 
-/// Completes the description: adds the server URL, examples, and the headers of all responses.
+/// Completes the OpenAPI description: adds the server URL, examples, and the headers of all responses.
 pub fn finish(mut document: OpenApi, url: &str) -> OpenApi {
     document.servers = Some(vec![ServerBuilder::new().url(url).build()]);
     let components = document.components.clone().unwrap_or_default();
@@ -136,7 +136,7 @@ fn header(description: &str, schema: Object) -> Header {
     Header::builder().description(Some(description)).schema(Some(schema)).build()
 }
 
-/// Adds the headers that responses with this status have.
+/// Adds the headers that responses with a given status have.
 fn add_headers(status: &str, response: &mut ResponseSpec) {
     let mut headers = vec![("X-Request-Id", "RequestId")];
     match status {
@@ -173,7 +173,7 @@ pub fn to_json(document: &OpenApi) -> String {
 
 /// Read the API description
 ///
-/// OpenAPI 3.1 in JSON. `/docs` shows it in a browser.
+/// OpenAPI 3.1 in JSON. `/docs` shows the description in a browser.
 #[utoipa::path(
     get, path = "/openapi.json", operation_id = "readDescription", tag = "Server", security(()),
     responses(

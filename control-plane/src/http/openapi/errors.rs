@@ -95,7 +95,7 @@ fn response(status: StatusCode, errors: Vec<(ApiError, bool)>) -> Response {
 
 const JSON: &str = "application/json";
 
-/// Adds this error to the examples of a response.
+/// Adds an error to the examples of a response.
 pub fn add_example(response: &mut Response, error: &ApiError) {
     add_example_body(response, error, json!(error.body()));
 }
@@ -241,7 +241,7 @@ error_cases! {
     KeyNotFound = not_found(NotFound::Key);
     /// No such signing key.
     SigningKeyNotFound = not_found(NotFound::SigningKey);
-    /// No such webhook in this scope.
+    /// The scope (the service, or the whole Countersign deployment) has no such webhook.
     WebhookNotFound = not_found(NotFound::Webhook);
     /// No such delivery.
     DeliveryNotFound = not_found(NotFound::Delivery);
@@ -251,7 +251,7 @@ error_cases! {
     InvalidWebhookUrl = invalid_field("url", "has a host whose name does not resolve");
     /// No such file.
     FileNotFound = vec![ApiError::not_found()];
-    /// The service has a role of this name.
+    /// The service already has a role with the name in the request.
     RoleNameTaken = conflict("the service already has a role named `billing-reader`");
     /// The permissions of the service would be too long.
     PermissionLimit = conflict("all permission names of a service together have at most 4096 bytes");

@@ -1,5 +1,5 @@
-//! Adds examples to the description: to every body that has none, built from the examples of its parts, and to the errors
-//! that depend on the route.
+//! Adds examples to the OpenAPI description: to every body that has no example, built from the examples of its parts, and to
+//! the errors that depend on the route.
 
 use super::errors::add_example;
 use crate::http::{
@@ -36,7 +36,7 @@ pub fn add(path: &str, operation: &mut Operation, components: &Components) {
     }
 }
 
-/// Sets `serviceId` to null in all objects: the webhooks of the deployment belong to no service.
+/// Sets `serviceId` to null in all objects: the webhooks of the whole Countersign deployment belong to no service.
 fn remove_service(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -77,7 +77,7 @@ fn add_error(operation: &mut Operation, error: &ApiError) {
     }
 }
 
-/// Whether the endpoint declares an example of an error in one of these fields.
+/// Whether the endpoint declares an example of an error in one of the fields `fields`.
 fn has_field_error(operation: &Operation, fields: &Object) -> bool {
     let Some(RefOr::T(response)) = operation.responses.responses.get("400") else { return false };
     let contents = response.content.values().filter_map(|content| match content {
@@ -111,7 +111,7 @@ fn fill(content: &mut RefOr<Content>, components: &Components) {
     }
 }
 
-/// An example value of this schema.
+/// An example value of a schema.
 fn example_value(schema: &RefOr<Schema>, components: &Components) -> Option<Value> {
     match schema {
         RefOr::Ref(reference) => {

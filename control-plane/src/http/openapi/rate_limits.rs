@@ -27,7 +27,7 @@ pub fn add(route: &str, operation: &mut Operation) {
     }
 }
 
-/// An exhausted limit with the default quota. A deployment can configure other quotas.
+/// An exhausted limit with the default quota. An operator can configure other quotas.
 fn example(category: Category) -> LimitStatus {
     let max_calls = match category {
         Category::Auth => 10,

@@ -1,6 +1,6 @@
 //! Schemas of values in the API description: ids, names, texts, timestamps, each with the format that its parser requires.
 //!
-//! `body` parses these values; `body::typed` maps each field to its schema. Limits come from the types that enforce them.
+//! `body` parses the values; `body::typed` maps each field to its schema. Limits come from the types that enforce them.
 //! Invariant: a schema states only what the parser checks. The name of a component is the name of its type without `Schema`.
 
 mod ids;

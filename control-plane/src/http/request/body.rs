@@ -31,8 +31,8 @@ const REVOKE_PATH: &str = "/auth/revoke";
 /// Maximum size of other bodies, in bytes.
 pub const BODY_LIMIT: usize = 64 * 1024;
 
-/// Maximum number of bytes that are read and discarded after the limit. Many clients read the response only after they sent
-/// the whole body.
+/// Maximum number of bytes that are read and discarded after the limit. Discarding is needed because many clients read the
+/// response only after they have sent the whole body.
 const MAX_DISCARDED: usize = 2 * 1024 * 1024;
 
 /// Media type of a form, which OAuth clients send.
@@ -44,7 +44,7 @@ const MAX_ECHO_CHARS: usize = 160;
 /// Time limit for receiving a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The maximum size of a body that this path accepts, in bytes.
+/// The maximum size of a body that a path accepts, in bytes.
 pub fn body_limit(path: &str) -> usize {
     if path.starts_with("/auth/") && path != REVOKE_PATH { AUTH_BODY_LIMIT } else { BODY_LIMIT }
 }
@@ -93,7 +93,7 @@ pub struct BodyFields {
 /// The fields of a body that is either JSON or a form.
 pub struct FormOrJson(pub BodyFields);
 
-/// The body that a middleware parsed before the handler. An extension of the request.
+/// The body that a middleware parsed before the handler, stored as an extension of the request.
 #[derive(Clone)]
 pub struct ParsedBody(pub Result<BodyFields, ApiError>);
 
@@ -151,8 +151,8 @@ pub fn parse_form_or_json(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyField
     Ok(BodyFields { unread, errors: Vec::new(), ignore_unknown: true })
 }
 
-/// Requires the content type JSON; a missing one counts as JSON. Also refuses bodies that another reader of the same bytes,
-/// such as a filter in front of this server, could interpret differently: with two content types, another charset or a
+/// Requires the content type JSON; a missing content type counts as JSON. Also refuses bodies that another reader of the same
+/// bytes, such as a filter in front of this server, could interpret differently: with two content types, another charset or a
 /// content coding.
 fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     let has_no_content_type = !headers.contains_key(header::CONTENT_TYPE);

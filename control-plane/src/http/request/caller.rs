@@ -24,10 +24,10 @@ use axum::{
 use countersign_identity::{Reason, ServiceId};
 use secrecy::{ExposeSecret, SecretString};
 
-/// Prefix of service API keys. Tokens of human users are JWTs and never start with it.
+/// Prefix of service API keys. Tokens of human users are JWTs and never start with `svc_`.
 const SERVICE_KEY_PREFIX: &str = "svc_";
 
-/// The unverified bearer credential of a request. The methods verify it and count the request.
+/// The unverified bearer credential of a request. The methods of `Credentials` verify the credential and count the request.
 pub struct Credentials {
     bearer: Option<SecretString>,
     origin: RequestOrigin,
@@ -72,7 +72,7 @@ fn bearer_credential(headers: &HeaderMap) -> Result<Option<SecretString>, Malfor
 }
 
 impl Credentials {
-    /// Requires an API key of this service, of any scope.
+    /// Requires an API key of the service `service`, of any scope.
     pub async fn require_service_key(&self, state: &AppState, service: ServiceId) -> Result<ServiceKey, ApiError> {
         let caller = Caller::Service(self.service_key(state).await?);
         let key = caller.require_key_of(service).map_err(|reason| access_error(reason, &caller, service))?;
@@ -87,8 +87,8 @@ impl Credentials {
         Ok(key)
     }
 
-    /// Requires an API key of this service with scope `full`, the owner of the service, or an administrator. Returns the
-    /// initiator for the audit log.
+    /// Requires an API key of the service `service` with scope `full`, the owner of the service, or an administrator. Returns
+    /// the initiator for the audit log.
     pub async fn require_manager_of(&self, state: &AppState, service: ServiceId) -> Result<Initiator, ApiError> {
         let caller = self.authenticate_caller(state).await?;
         let access = require_manager(&state.context, &caller, service).await;
@@ -109,12 +109,12 @@ impl Credentials {
         }
     }
 
-    /// The initiator in the audit log for this human user; `None` means an unauthenticated caller.
+    /// The initiator in the audit log for a human user; `None` means an unauthenticated caller.
     pub fn initiator_for_human(&self, human: Option<&Human>) -> Initiator {
         self.initiator(human.map_or(Actor::Public, |human| Actor::Human(human.identity.clone())))
     }
 
-    /// The initiator in the audit log for this service API key.
+    /// The initiator in the audit log for a service API key.
     pub fn initiator_for_key(&self, key: &ServiceKey) -> Initiator {
         self.initiator(Actor::ServiceKey(key.id))
     }

@@ -1,7 +1,7 @@
 //! Determines the address of the client, also behind proxies, and whether the request used HTTPS.
 //!
-//! `limits` counts requests by this address, and `caller` records it in the audit log. Invariant: forwarding headers are
-//! trusted only if the peer of the TCP connection is a configured proxy.
+//! `limits` counts requests by the client address, and `caller` records the client address in the audit log. Invariant:
+//! forwarding headers are trusted only if the peer of the TCP connection is a configured proxy.
 
 use crate::http::{error::ApiError, state::AppState};
 use axum::{
@@ -24,11 +24,11 @@ const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto")
 pub struct TrustedProxies {
     /// The networks of the proxies.
     pub trusted: Vec<IpNet>,
-    /// Whether the proxies terminate TLS. The API then serves plain HTTP, to trusted proxies only.
+    /// Whether the proxies terminate TLS. If the proxies terminate TLS, the API serves plain HTTP, to trusted proxies only.
     pub terminate_tls: bool,
 }
 
-/// The client of a request. An extension of the request.
+/// The client of a request, stored as an extension of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientAddress {
     /// IP address of the client. IPv4-mapped IPv6 addresses are converted to IPv4.
@@ -38,7 +38,7 @@ pub struct ClientAddress {
 }
 
 impl TrustedProxies {
-    /// The client of a request from this peer with these headers.
+    /// The client of a request, from the peer of the connection and the headers of the request.
     fn client_address(&self, peer: IpAddr, headers: &HeaderMap) -> ClientAddress {
         let peer = peer.to_canonical();
         let trusted = self.contains(peer);
@@ -50,8 +50,8 @@ impl TrustedProxies {
         self.trusted.iter().any(|network| network.contains(&address))
     }
 
-    /// The rightmost address that is not a trusted proxy, because the client may have written everything to the left of it.
-    /// If all addresses are trusted proxies, the leftmost one. `None` if the headers cannot be parsed.
+    /// The rightmost address that is not a trusted proxy, because the client may have written everything to the left of it. If
+    /// all addresses are trusted proxies, the leftmost address. `None` if the headers cannot be parsed.
     fn forwarded_client(&self, headers: &HeaderMap) -> Option<IpAddr> {
         let mut leftmost = None;
         for value in headers.get_all(FORWARDED_FOR).iter().rev() {
@@ -104,7 +104,7 @@ impl<S: Sync> FromRequestParts<S> for ClientAddress {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        // `resolve_client_address` adds it to every request.
+        // `resolve_client_address` adds a `ClientAddress` to every request.
         parts.extensions.get().copied().ok_or_else(ApiError::internal)
     }
 }

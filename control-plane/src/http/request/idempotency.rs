@@ -23,7 +23,7 @@ const IDEMPOTENCY_KEY_HEADER: &str = "idempotency-key";
 /// Regular expression of the values that `IdempotencyKey::parse` accepts: with or without quotes.
 const IDEMPOTENCY_KEY_PATTERN: &str = r#"^([!#-+\--~][!-+\--~]{0,254}|"([!#-\[\]-~]|\\["\\]){1,255}")$"#;
 
-/// The hash of the body of a request that has the header. An extension of the request.
+/// The hash of the body of a request that has the header `Idempotency-Key`, stored as an extension of the request.
 #[derive(Debug, Clone)]
 pub struct BodyDigest(String);
 

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, fmt};
 /// A JSON object, and its fields that are or contain duplicates.
 #[derive(Default)]
 pub struct JsonObject {
-    /// The fields. For a duplicate name, the last value.
+    /// The fields. A duplicate name has its last value.
     pub fields: Map<String, Value>,
     /// The fields that occur twice or contain an object with a duplicate name, each with an error message.
     pub duplicates: BTreeMap<String, &'static str>,

@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 /// Filter for [`list_agents`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AgentFilter {
-    /// Only agents that hold this role.
+    /// If set, only agents that hold the role.
     pub role: Option<RoleId>,
-    /// Only agents with this status.
+    /// If set, only agents with the status.
     pub status: Option<AgentStatus>,
 }
 

@@ -14,7 +14,7 @@ pub struct IssuedChallenge {
     pub id: String,
     /// Nonce to sign: 64 lower-case hex characters.
     pub nonce: String,
-    /// The challenge is invalid from this time on.
+    /// Time from which the challenge is invalid.
     pub expires_at: Timestamp,
 }
 

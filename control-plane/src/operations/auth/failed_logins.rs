@@ -1,7 +1,7 @@
 //! Emits the event `agent.authentication_failed`, and suppresses bursts of it.
 //!
-//! An attacker must not cause a database write with each failed login. The first failures of a burst become one event
-//! each. The others are counted, first in the memory of each process and then in the database, and become one summary
+//! An attacker must not cause a database write with each failed login. The first failures of a burst become one event each. The
+//! other failures of a burst are counted, first in the memory of each process and then in the database, and become one summary
 //! event.
 
 use crate::{
@@ -51,7 +51,7 @@ impl SuppressedBursts {
         bursts.entry(key).or_insert(PendingCount { burst_ends_at, count: 0 }).burst_ends_at = burst_ends_at;
     }
 
-    /// All counts above zero, sorted, because all processes lock the rows of bursts in this order.
+    /// All counts above zero, sorted, because all processes lock the rows of bursts in sorted order.
     fn pending_counts(&self) -> Vec<(BurstKey, u64)> {
         let bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let pending = bursts.iter().filter(|(_, pending)| pending.count > 0);
@@ -72,7 +72,7 @@ impl SuppressedBursts {
     }
 }
 
-/// The reason in the event; `None` if the error is not a failed login.
+/// The reason in the event `agent.authentication_failed`; `None` if the error is not a failed login.
 pub(in crate::operations) const fn login_failure_reason(error: &OperationError) -> Option<LoginFailureReason> {
     match error {
         OperationError::Refused(refusal) => Some(LoginFailureReason::Refused(refusal.reason)),

@@ -94,8 +94,8 @@ async fn verify_and_issue_tokens(
     prepared.sign(context, &unsigned_token)
 }
 
-/// The service that the challenge or the login request contains. If both contain a service, it must
-/// be the same.
+/// The service that the challenge or the login request contains. If the challenge and the login request both contain a service,
+/// it must be the same service.
 fn requested_service(challenge: &Challenge, login: Option<ServiceId>) -> Result<Option<ServiceId>, OperationError> {
     match (challenge.service, login) {
         (Some(challenge), Some(login)) if challenge != login => Err(OperationError::Invalid {

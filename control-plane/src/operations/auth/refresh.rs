@@ -16,7 +16,8 @@ use std::net::IpAddr;
 /// The agent of a session, and the service that the session is bound to.
 type SessionSubject = (AgentId, Option<ServiceId>);
 
-/// Refreshes a session. A token with a wrong secret is refused and changes nothing. The reuse of a used token ends the session.
+/// Refreshes a session. A refresh token with a wrong secret is refused and changes nothing. The reuse of a used refresh token
+/// ends the session.
 pub async fn refresh_session(
     context: &Context,
     token: &str,

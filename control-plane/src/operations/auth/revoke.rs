@@ -23,7 +23,7 @@ pub async fn revoke_token(context: &Context, token: &str) -> Result<(), Operatio
     }
 }
 
-/// Ends the session of a refresh token. A used token is accepted too, because its holder once had the session.
+/// Ends the session of a refresh token. A used refresh token is accepted too, because its holder once had the session.
 async fn revoke_session(context: &Context, credential: &Credential<RefreshId>) -> Result<(), OperationError> {
     let token = sessions::find_token_by_credential(context.store.read().await?.conn(), credential).await?;
     let Some(token) = token else { return Ok(()) };
@@ -49,7 +49,7 @@ async fn revoke_access_token(context: &Context, claims: &Claims) -> Result<(), O
     context.store.write("revoke_token", work).await
 }
 
-/// Ends a session. Does nothing if it has already ended.
+/// Ends a session. Does nothing if the session has already ended.
 pub(in crate::operations) async fn end_session(
     tx: &mut WriteTransaction,
     session: SessionId,
@@ -61,8 +61,9 @@ pub(in crate::operations) async fn end_session(
     Ok(())
 }
 
-/// Whether an access token or its session was revoked. A revoked token is recorded only as a change in the feed. When the
-/// floor passes that change, the token is below the floor and refused for that reason.
+/// Whether an access token or its session was revoked. A revoked token is recorded only as a change in the change feed. When
+/// the revision floor (the oldest revision from which a sidecar can resume) passes that change, the revision of the token is
+/// below the floor, and the token is refused because of its revision.
 pub(in crate::operations) async fn is_revoked(conn: &mut Conn, claims: &Claims) -> Result<bool, OperationError> {
     let session = sessions::find(conn, claims.sid).await?;
     Ok(session.is_some_and(|session| session.ended_at.is_some()) || feed::token_is_revoked(conn, claims.jti).await?)

@@ -66,8 +66,8 @@ pub(in crate::operations) async fn default_service(
     Ok(assignments::find_service_of_oldest_role(conn, agent.id, now).await?)
 }
 
-/// Inserts the next refresh token of a session and builds the claims of an access token. The caller must read `rev` before
-/// all values of the claims and before the signing key.
+/// Inserts the next refresh token of a session and builds the claims of an access token. The caller must read the revision
+/// `rev` before all values of the claims and before the signing key.
 pub(in crate::operations) async fn issue_tokens(
     tx: &mut WriteTransaction,
     context: &Context,

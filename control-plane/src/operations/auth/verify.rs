@@ -41,8 +41,8 @@ pub async fn verify_token(
     changes.map(|_| identity).ok_or_else(|| Reason::TokenClaimsInvalid.into())
 }
 
-/// The current state of the agent, equal to the state in an up-to-date view of a sidecar; `None` if the agent is not
-/// registered.
+/// The current state of the agent, equal to the state in an up-to-date view of a sidecar (its copy of the data); `None` if the
+/// agent is not registered.
 async fn agent_state(
     conn: &mut Conn,
     service: ServiceId,

@@ -6,8 +6,8 @@ use crate::{
     store::{Store, WriteTransaction, audit},
 };
 
-/// Starts the chain of the deployment, and the chains of services that are older than the audit log. Does nothing if the audit
-/// log was started before: a chain that is missing later is an error that `audit verify` reports.
+/// Starts the audit chain of the Countersign deployment, and the audit chains of services that are older than the audit log.
+/// Does nothing if the audit log was started before: a chain that is missing later is an error that `audit verify` reports.
 pub async fn ensure_audit_started(store: &Store) -> Result<(), OperationError> {
     let work = async |mut tx: WriteTransaction| {
         if !audit::lock_and_check_started(tx.conn()).await? {

@@ -11,7 +11,8 @@ use std::time::Duration;
 /// Added to the lifetime of tokens, to allow for clock skew between replicas.
 const CLOCK_SKEW_MARGIN: Duration = Duration::from_mins(5);
 
-/// Raises the floor past changes that are older than every live token. Deletes expired sessions and stored responses.
+/// Raises the revision floor (the oldest revision from which a sidecar can resume) past changes that are older than every live
+/// token. Deletes expired sessions and stored responses.
 pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
     let horizon = context.now().saturating_sub(context.config.access_token_lifetime + CLOCK_SKEW_MARGIN);
     let work = async |mut tx: WriteTransaction| {
@@ -27,8 +28,8 @@ pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
 /// Maximum number of rows that one transaction deletes.
 const BATCH_SIZE: i64 = 1000;
 
-/// Upper bound of the duration of a transaction. After this time, no transaction can still insert deliveries to a target
-/// that was deleted.
+/// Upper bound of the duration of a transaction. One minute after the deletion of a target, no transaction can still insert
+/// deliveries to the target.
 const MAX_TRANSACTION_TIME: Duration = Duration::from_mins(1);
 
 /// Deletes events older than the retention time, deliveries to deleted targets, and expired webhook secrets. Uses small

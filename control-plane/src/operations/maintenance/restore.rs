@@ -17,9 +17,9 @@ use countersign_identity::Timestamp;
 /// The result of [`invalidate_credentials_after_restore`].
 #[derive(Debug)]
 pub struct RestoreReport {
-    /// Access tokens, sessions and challenges from before this time are invalid.
+    /// Time before which all access tokens, sessions and challenges are invalid.
     pub at: Timestamp,
-    /// The quarantine of the database before the restore, if there was one.
+    /// The quarantine mark of the database before the restore, if there was one.
     pub previous_quarantine: Option<Quarantine>,
     /// Time of the last change in the restored database.
     pub newest_change_at: Timestamp,

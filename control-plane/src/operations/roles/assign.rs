@@ -61,7 +61,7 @@ pub async fn assign_role(
         check_agent_limits(roles_after.map(|role| &role.definition.name))
             .map_err(|error| OperationError::Conflict(error.to_string()))?;
         let name = assigned.definition.name.clone();
-        // If an earlier assignment has expired and no event has reported it, that event comes first.
+        // If an earlier assignment has expired and no event has reported the expiry, the event about the expiry comes first.
         if let Some(at) = assignments::mark_expiry_reported(tx.conn(), agent, role, now).await? {
             let (name, reason) = (name.clone(), RevocationReason::Expired);
             emit_role_revoked_event(&mut tx, context, RoleRevocation { agent, service, role, name, at, reason });

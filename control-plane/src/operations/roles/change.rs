@@ -1,4 +1,4 @@
-//! Changes the permissions or description of a role. The name of a role never changes, because tokens contain it.
+//! Changes the permissions or description of a role. The name of a role never changes, because tokens contain the name.
 
 use super::define::permission_names;
 use crate::{

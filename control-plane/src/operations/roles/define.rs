@@ -24,7 +24,7 @@ pub struct RoleRequest {
     pub permissions: Vec<Permission>,
 }
 
-/// Creates a role. Its name is unique at the service and never changes.
+/// Creates a role. The name of a role is unique at its service and never changes.
 pub async fn create_role<R: Serialize + DeserializeOwned>(
     context: &Context,
     initiator: &Initiator,

@@ -26,7 +26,7 @@ pub async fn delete_role(
         let role_before =
             roles::find(tx.conn(), service, role).await?.ok_or(OperationError::NotFound(NotFound::Role))?;
         let (now, audience) = (tx.now(), EventAudience::Service(service));
-        // The events for the agents with the role are emitted later, in batches, to keep this transaction short.
+        // The events for the agents with the role are emitted later, in batches, to keep the transaction of the deletion short.
         let has_subscribers = outbox::has_recipients(tx.conn(), EventKind::RoleRevoked, audience, now).await?;
         let event_role_name = has_subscribers.then_some(&role_before.definition.name);
         assignments::remove_by_role(tx.conn(), (service, role), event_role_name, now).await?;

@@ -33,7 +33,8 @@ pub async fn revoke_role(
         if removed.is_some() {
             tx.record_change(Change::Roles(agent, service));
         }
-        // An expired assignment counts as absent. Its removal revokes nothing, and only emits an event if none was emitted yet.
+        // An expired assignment counts as absent. The removal of an expired assignment revokes nothing, and only emits an event
+        // if no event about the expiry was emitted yet.
         let was_live = removed.is_some_and(|removed| removed.expires_at.is_none_or(|end| now < end));
         if was_live {
             let entry = NewAuditEntry::for_service(service, AuditAction::RoleRevoked)

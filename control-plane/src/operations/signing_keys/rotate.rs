@@ -7,9 +7,10 @@ use crate::{
     operations::{Context, OperationError},
 };
 
-/// Schedules the next key as the signing key. It signs at once if it was published at least `max_staleness` ago, because every
-/// sidecar that accepts tokens then has the key; otherwise it signs as soon as that time has passed. If a rotation is already
-/// scheduled, returns that rotation. The second value is whether the new key signs already.
+/// Schedules the next key as the signing key. The next key signs at once if it was published at least `max_staleness` ago,
+/// because every sidecar that accepts tokens then has the key; otherwise the next key signs as soon as `max_staleness` has
+/// passed. If a rotation is already scheduled, returns that rotation. The second returned value is whether the new key signs
+/// already.
 pub async fn rotate_signing_key(context: &Context, initiator: &Initiator) -> Result<(Rotation, bool), OperationError> {
     let rotation = change_ring(context, ("rotate_signing_key", initiator), |ring, now, new_keys| {
         let rotation = ring.rotate(&context.config.key_rotation, now, new_keys);

@@ -19,9 +19,9 @@ use std::time::Duration;
 /// The deliveries to replay.
 #[derive(Debug, Clone, Copy)]
 pub enum ReplaySelection {
-    /// The delivery of this event.
+    /// The delivery of one event.
     One(EventId),
-    /// All finished deliveries of events since this time (inclusive), optionally only those with a status.
+    /// All finished deliveries of events since a time (inclusive), optionally only deliveries with a given status.
     Since(Timestamp, Option<DeliveryStatus>),
 }
 
@@ -32,7 +32,8 @@ const BATCH_SIZE: i64 = 1000;
 const MAX_ID_AGE: Duration = Duration::from_mins(1);
 
 /// Makes deliveries due again with a new series of attempts, and returns the number of deliveries. Uses a transaction per
-/// batch, to keep transactions short. Replayed deliveries are pending, so the next batch does not contain them again.
+/// batch, to keep transactions short. Replayed deliveries are pending, so the next batch does not contain the same deliveries
+/// again.
 pub async fn replay_deliveries(
     context: &Context,
     initiator: &Initiator,

@@ -1,5 +1,5 @@
-//! Writes a row into every table through the store, with a different value in every column, and reads it back. These tests
-//! fail if a statement has a wrong parameter or two swapped parameters.
+//! Writes a row into every table through the store, with a different value in every column, and reads it back. The round-trip
+//! tests fail if a statement has a wrong parameter or two swapped parameters.
 
 mod credentials;
 mod recipients;
@@ -118,7 +118,7 @@ impl StoreFixture {
         self.first.write("round_trip", work).await.unwrap()
     }
 
-    /// The current revision of the feed.
+    /// The current revision of the change feed.
     async fn current_revision(&self) -> Revision {
         feed::position(self.read().await.conn()).await.unwrap().revision
     }

@@ -42,7 +42,7 @@ const QUERY_CALLS: [&str; 9] = [
     ".fetch_many(",
 ];
 
-/// A source file without tests. `name` is its path below `src/store`, or below `src` with a leading `/`.
+/// A source file without tests. `name` is the path of the file below `src/store`, or below `src` with a leading `/`.
 struct Source {
     name: String,
     lists: Vec<String>,

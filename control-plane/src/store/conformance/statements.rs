@@ -57,7 +57,7 @@ fn dynamic_statements() -> Vec<String> {
     [assignments::dynamic_statements(), audit::dynamic_statements()].concat()
 }
 
-/// The tables of the schema with their columns. The flag of a column is whether it contains numbers.
+/// The tables of the schema with their columns. The flag of a column is whether the column contains numbers.
 pub async fn tables(connection: &mut AnyConnection, is_sqlite: bool) -> Vec<(String, Vec<(String, bool)>)> {
     let sql = if is_sqlite {
         "SELECT m.name AS t, c.name AS c, lower(c.type) AS kind FROM sqlite_master m JOIN pragma_table_info(m.name) c \

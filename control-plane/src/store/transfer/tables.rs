@@ -56,7 +56,7 @@ impl Table {
         format!("SELECT 1 FROM {} LIMIT 1", self.quoted_name())
     }
 
-    /// The statement that inserts rows. Its parameters are an array for each column.
+    /// The statement that inserts rows, with one array per column as parameter.
     pub fn insert_statement(&self) -> String {
         let list = |(position, column): (usize, &Column)| {
             format!("${}::{}[]", position + 1, if column.is_number { "bigint" } else { "text" })

@@ -101,8 +101,8 @@ fn has_no_bearer_token(value: &[u8]) -> bool {
     value.iter().all(is_allowed) && !value.split(|byte| *byte == b',').any(starts_with_bearer)
 }
 
-/// True if the rule is valid and the agent of the valid token meets it. The agent has the role `reader`, the permission
-/// `read` and a trust score of 50.
+/// True if the rule is valid and the agent of the valid token meets the rule. The agent of the valid token has the role
+/// `reader`, the permission `read` and a trust score of 50.
 fn is_valid_and_met_rule(name: &str, value: &str) -> bool {
     let all_items_in = |items: &[&str]| value.split(',').all(|item| items.contains(&item.trim()));
     match name {

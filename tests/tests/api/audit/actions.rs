@@ -46,9 +46,9 @@ const AUDITED_ROUTES: &[(&str, &str, Option<&str>)] = &[
     ("POST", "/auth/authenticate", None),
     ("POST", "/auth/refresh", None),
     ("POST", "/auth/revoke", None),
-    // Feedback has its own history.
+    // Feedback about agents is recorded in its own history and not in the audit.
     ("POST", "/trust/feedback", None),
-    // Last, because it suspends the agent.
+    // This route is last, because it suspends the agent.
     ("PUT", "/agents/{agent}/status", Some("agent.status_changed")),
 ];
 
@@ -122,7 +122,8 @@ async fn each_action_writes_one_entry_and_refused_requests_write_none() {
     assert_chains_intact(&fixture.control);
 }
 
-/// Sends requests that must be refused, without a credential and with an unknown field. Returns their statuses.
+/// Sends requests that must be refused, without a credential and with an unknown field. Returns the statuses of the
+/// responses.
 async fn refusals(fixture: &Fixture, route: &Route, body: &Map<String, Value>) -> Vec<u16> {
     let mut statuses = Vec::new();
     if !matches!(route.access, Access::Public | Access::PublicOrHuman) {

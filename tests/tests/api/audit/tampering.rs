@@ -18,7 +18,8 @@ async fn run(database: &mut AnyConnection, sql: &str) {
     result.unwrap_or_else(|error| panic!("{sql}: {error}"));
 }
 
-/// Writes entries to the chains of two services and of the deployment. Returns the id of the second service.
+/// Writes entries to the audit chains of two services and of the Countersign deployment. Returns the id of the second
+/// service.
 async fn write_entries(control: &ControlPlane) -> String {
     let role = control.create_role("one", &["a"]).await;
     control.create_role("two", &["b"]).await;
@@ -42,7 +43,7 @@ fn tampering_cases(service: &str, other: &str) -> Vec<(String, String)> {
         (format!("DELETE FROM audit_links WHERE {}", entry(1)), report(1, missing)),
         (format!("UPDATE audit_links SET hash = '{zeros}' WHERE {}", entry(2)), report(2, changed)),
         (format!("UPDATE audit_links SET mac = '{zeros}' WHERE {}", entry(2)), report(2, forged)),
-        // The last entry is removed, without and with resetting the head.
+        // The last entry of a chain is removed, without and with resetting the head of the chain.
         (format!("DELETE FROM audit_links WHERE {}", entry(5)), report(5, end)),
         (
             format!(
@@ -61,7 +62,7 @@ fn tampering_cases(service: &str, other: &str) -> Vec<(String, String)> {
             ),
             report(1, missing),
         ),
-        // Two entries are swapped.
+        // Two entries of a chain are swapped.
         (
             format!(
                 "UPDATE audit_links SET sequence = 99 WHERE {}; UPDATE audit_links SET sequence = 2 WHERE {}; \
@@ -71,7 +72,7 @@ fn tampering_cases(service: &str, other: &str) -> Vec<(String, String)> {
             ),
             report(2, changed),
         ),
-        // A copy of an entry is appended, or inserted before the first entry.
+        // A copy of an entry is appended to a chain, or inserted before its first entry.
         (copy_entry_sql(&entry(5), "chain", "6"), report(6, changed)),
         (copy_entry_sql(&entry(5), "chain", "0"), report(1, missing)),
         // The last entry is moved to the end of another chain, which breaks both chains.
@@ -146,7 +147,7 @@ async fn audit_verify_reports_every_kind_of_tampering() {
     }
 }
 
-/// The server still writes new entries, but they do not hide that the chain was truncated.
+/// After tampering, the server still writes new entries, but the new entries do not hide that the chain was truncated.
 #[tokio::test]
 async fn later_entries_do_not_repair_a_tampered_chain() {
     let postgres = Postgres::start().await;
@@ -201,7 +202,8 @@ async fn actions_are_still_audited_after_tampering_with_the_end_of_a_chain() {
     }
 }
 
-/// If other chains exist, a missing deployment chain is not started again: that would hide the removed entries.
+/// If other audit chains exist, a missing chain of the Countersign deployment is not started again, because a new chain
+/// would hide the removed entries.
 #[tokio::test]
 async fn removed_deployment_chain_is_not_started_again() {
     let postgres = Postgres::start().await;
@@ -221,7 +223,8 @@ async fn removed_deployment_chain_is_not_started_again() {
     }
 }
 
-/// The first start with a database that has no audit creates its chains. Later starts do not create them again.
+/// The first start with a database that has no audit creates its chains. Later starts do not create the audit chains
+/// again.
 #[tokio::test]
 async fn audit_of_an_existing_database_starts_once() {
     let postgres = Postgres::start().await;
@@ -266,7 +269,7 @@ async fn audit_verify_checks_a_long_chain_to_its_end() {
         join_all((0..50).map(|_| control.create_key(control.service(), "sync"))).await;
     }
     let (report, valid) = verify(&control);
-    // The first two entries are about the service and its first key.
+    // The first two entries of the chain are about the service and its first key.
     assert!(valid && report.contains(&format!("{}: ok, 1052 entries, ", control.service())), "{report}");
     let exported = control.command(&["audit", "export", "--service", control.service()]);
     let lines = String::from_utf8(exported.stdout).unwrap();

@@ -218,7 +218,7 @@ async fn hostile_bodies_are_refused_with_the_field_name_and_change_nothing() {
                 .symmetric_difference(&before)
                 .map(|row| format!("{}: a refused request changed the row {row}", route.path)),
         );
-        // The unmodified body is valid, so the refusals were due to the modification.
+        // The unmodified body is valid, so the server refused the modified bodies because of their modifications.
         let response = HttpResponse::send(authorized.json(&valid_body)).await;
         let accepted = route.accepts(response.status);
         failures.extend(

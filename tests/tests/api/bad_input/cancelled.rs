@@ -44,7 +44,7 @@ async fn cancelled_calls_release_files_and_memory() {
     let bearer = format!("Bearer {token}");
     let shared = sidecar.client().await;
     for call in 0..CALLS {
-        // Half of the calls share one connection. Each of the others uses a connection that closes with the call.
+        // Half of the calls share one connection. Each of the other calls uses a connection that closes with the call.
         let mut client = if call % 2 == 0 { shared.clone() } else { sidecar.client().await };
         let delay = Duration::from_micros(u64::try_from(call % 50).unwrap() * 10);
         let _cancelled = timeout(delay, client.check(check_request(&[("authorization", &bearer)], &[]))).await;

@@ -1,5 +1,5 @@
-//! Tokens that the real key signs, but with claims that the control plane never issues. API and sidecar must agree,
-//! and accept only well-formed tokens.
+//! Tokens that the real key signs, but with claims that the control plane never issues. API and sidecar must agree
+//! about each token, and accept only well-formed tokens.
 
 use super::{fixture::assert_no_failures, signer::Signer};
 use countersign_tests::{Agent, ControlPlane, Sidecar, Verifiers, VerifyOutcome};
@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 enum ExpectedResult {
     Accepted,
     Refused(&'static str),
-    /// Only the API refuses the token. It has every agent, but a sidecar has only agents with changes and accepts an
-    /// unknown agent.
+    /// Only the API refuses the token: the API has every agent, but a sidecar has only agents with changes and accepts
+    /// an unknown agent.
     RefusedByApi(&'static str),
 }
 
@@ -300,8 +300,9 @@ async fn api_and_sidecar_agree_on_forged_tokens_with_a_valid_signature() {
     verifiers.wait_until_equal("the token is still accepted", &token, |outcome| *outcome == expected).await;
 }
 
-/// The configured token lifetime is not sent to sidecars, and shortening it must not invalidate issued tokens. So a
-/// long lifetime is accepted, but the token can be revoked like any other.
+/// The configured token lifetime is not sent to sidecars, and shortening it must not invalidate issued tokens. API and
+/// sidecar therefore accept a token with a longer lifetime than configured, but such a token can be revoked like any
+/// other.
 #[tokio::test]
 async fn token_with_a_long_lifetime_is_revoked_like_any_other() {
     let control = ControlPlane::start().await;

@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, sync::LazyLock};
 const COMMON_ERRORS: [&str; 5] =
     ["HTTPS_REQUIRED", "METHOD_NOT_ALLOWED", "PAYLOAD_TOO_LARGE", "INTERNAL", "SERVICE_UNAVAILABLE"];
 
-/// One row of the table.
+/// A row of the table of routes in docs/use/api.md.
 #[derive(Debug)]
 pub struct RouteRow {
     pub method: String,
@@ -20,7 +20,7 @@ pub struct RouteRow {
     pub errors: BTreeSet<String>,
 }
 
-/// All rows of the table, in order.
+/// All rows of the table of routes in docs/use/api.md, in order.
 pub static ROUTE_ROWS: LazyLock<Vec<RouteRow>> = LazyLock::new(|| {
     let text = std::fs::read_to_string(tools::root().join("docs/use/api.md")).unwrap();
     let routes = text.split("\n## Routes\n").nth(1).expect("the page has a section on routes");
@@ -56,14 +56,14 @@ fn access(caller: &str) -> Access {
     }
 }
 
-/// The row of a route. Panics if the table does not have it.
+/// The row of a route. Panics if the table has no row for the route.
 pub fn route_row(method: &str, path: &str) -> &'static RouteRow {
     let row = ROUTE_ROWS.iter().find(|row| (row.method.as_str(), row.path.as_str()) == (method, path));
     row.unwrap_or_else(|| panic!("docs/use/api.md has no row for {method} {path}"))
 }
 
 impl RouteRow {
-    /// Whether the table lists this error code.
+    /// Whether the table lists this error code for the route.
     pub fn allows(&self, code: &str) -> bool {
         self.errors.contains(code)
             || COMMON_ERRORS.contains(&code)

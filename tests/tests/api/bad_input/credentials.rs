@@ -22,7 +22,7 @@ macro_rules! credential_kinds {
 
         use CredentialKind::{$($kind),+};
 
-        /// All kinds, in the order of the columns in `expected_results`.
+        /// All kinds of credentials, in the order of the columns in `expected_results`.
         pub const CREDENTIAL_KINDS: [CredentialKind; 14] = [$($kind),+];
     };
 }
@@ -77,7 +77,7 @@ pub fn expected_results(access: Access) -> [Expected; 14] {
     }
 }
 
-/// One credential of each kind, in the order of [`CREDENTIAL_KINDS`].
+/// A credential of each kind, in the order of [`CREDENTIAL_KINDS`].
 pub struct Credentials(Vec<Vec<u8>>);
 
 impl Credentials {

@@ -49,7 +49,7 @@ pub struct Fixture {
     pub spare_key: String,
     /// The signing key that has not signed anything yet.
     pub next_kid: String,
-    /// Webhooks of the service and of the deployment. Each has received an event.
+    /// Webhooks of the service and of the Countersign deployment, each of which has received an event.
     pub webhooks: [Webhooks; 2],
     /// Id of the event that the webhooks received.
     pub event: String,
@@ -58,7 +58,7 @@ pub struct Fixture {
     database: Mutex<Database>,
 }
 
-/// The webhooks of one scope.
+/// The webhooks of one scope: of a service, or of the whole Countersign deployment.
 pub struct Webhooks {
     pub permanent: String,
     /// A webhook that tests may delete.
@@ -158,7 +158,7 @@ impl Fixture {
         &self.webhooks[usize::from(route.path.starts_with("/webhooks"))]
     }
 
-    /// A valid body for a route. Each call generates new single-use values.
+    /// A valid body for a route. Each call of this function generates new single-use values.
     pub async fn body(&self, route: &Route) -> Map<String, Value> {
         let template: String = route.fields.iter().map(|field| field.valid_value).collect();
         let mut values = vec![

@@ -1,4 +1,4 @@
-//! Tests that the logs of all levels contain no secret, in whichever part of a request it is sent.
+//! Tests that the logs of all levels contain no secret, in whichever part of a request the secret is sent.
 
 use super::{
     credentials::{CREDENTIAL_KINDS, CredentialKind, Credentials, check_access},

@@ -17,7 +17,7 @@ struct RefusalFixture {
     other_key: String,
     sync_key: String,
     other_user: String,
-    /// A suspended agent. It received `challenge_response` and `refresh_token` before the suspension.
+    /// A suspended agent, which received `challenge_response` and `refresh_token` before the suspension.
     suspended: Agent,
     challenge_response: Map<String, Value>,
     refresh_token: String,

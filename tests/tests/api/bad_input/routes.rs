@@ -2,7 +2,7 @@
 
 use FieldType::{Array, Boolean, MultiLine, Number, Object, SingleLine};
 
-/// Who may call a route. `credentials` has the errors for all other callers.
+/// Who may call a route. The module `credentials` has the errors for all other callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// All callers. Credentials are ignored.
@@ -156,7 +156,8 @@ pub const ROUTES: &[Route] = &[
         "/auth/revoke",
         Access::Public,
         200,
-        // An unknown token returns 200 (RFC 7009, section 2.2). The route also accepts a form.
+        // The revocation of an unknown token returns 200 (RFC 7009, section 2.2). The route also accepts a form instead
+        // of JSON.
         &[
             field("token", SingleLine, r#""rf_unknown""#).with_invalid_value_error(200, ""),
             field("token_type_hint", SingleLine, r#""refresh_token""#).optional().with_invalid_value_error(200, ""),
@@ -334,7 +335,7 @@ pub const ROUTES: &[Route] = &[
     route("GET", "/docs/{file}", Access::Public, 200, &[]),
     route("GET", "/.well-known/oauth-authorization-server", Access::Public, 200, &[]),
     route("GET", "/signing-keys", Access::Admin, 200, &[]),
-    // Returns 202, because the next key is not old enough to sign.
+    // The route returns 202, because the next signing key is not old enough to sign.
     route("POST", "/signing-keys/rotate", Access::Admin, 202, &[]),
     route("DELETE", "/signing-keys/{kid}", Access::Admin, 200, &[]),
     route("GET", "/health", Access::Public, 200, &[]),

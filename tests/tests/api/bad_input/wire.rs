@@ -9,7 +9,7 @@ use serde_json::json;
 #[derive(Debug, Clone, Copy)]
 enum Outcome {
     Accepted,
-    /// This status, with a well-formed error.
+    /// The server responds with this status and a well-formed error.
     Refused(u16),
     /// The HTTP library rejects the request: a 4xx, or a closed connection.
     Rejected,
@@ -97,7 +97,8 @@ async fn bodies_with_inconsistent_framing_are_refused() {
     assert_no_failures(&failures);
 }
 
-/// Attackers use conflicting framing headers to smuggle a second request. The server must never respond to it.
+/// Attackers use conflicting framing headers to smuggle a second request. The server must never respond to the smuggled
+/// request.
 #[tokio::test]
 async fn smuggled_requests_get_no_response() {
     let fixture = Fixture::new().await;
@@ -110,7 +111,7 @@ async fn smuggled_requests_get_no_response() {
     ] {
         let request = frame.iter().fold(RawRequest::new("POST", "/auth/challenge"), RawRequest::line);
         let response = request.send_tls(&fixture.control, format!("0\r\n\r\n{smuggled_request}").as_bytes()).await;
-        // Each request has `connection: close`, so there is at most one response.
+        // The test sends `connection: close` with each request, so there is at most one response.
         assert_eq!(outcome_mismatch(Rejected, response.as_ref()), None, "{frame:?}");
         assert!(response.is_none_or(|response| response.header("connection") == "close"), "{frame:?}");
     }

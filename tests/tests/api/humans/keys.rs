@@ -9,7 +9,7 @@ use countersign_tests::{
 use serde_json::json;
 use std::time::Duration;
 
-/// Sends one request per token concurrently. Returns the statuses.
+/// Sends one request per token concurrently. Returns the statuses of the responses.
 async fn list_services_concurrently(control: &ControlPlane, tokens: Vec<String>) -> Vec<u16> {
     let mut requests = tokio::task::JoinSet::new();
     for token in tokens {

@@ -1,6 +1,6 @@
 //! Operator tokens of a control plane without `--dev`, before and after an issuer is configured.
 
-use super::{INVALID, settings::control_plane};
+use super::{INVALID, settings::run_control_plane};
 use countersign_tests::{
     HttpResponse, Issuer, SigningKey, eventually,
     http::HttpClient,
@@ -49,7 +49,7 @@ async fn operator_tokens_are_refused_once_an_issuer_is_configured() {
 
     let (mut process, api) = start(folder.path(), &[]).await;
     let data = format!("data_dir={}", folder.path().join("data").display());
-    let minted = control_plane(&["human-token", "mint", "--subject", "ann", "--admin"], &[&data], &[]);
+    let minted = run_control_plane(&["human-token", "mint", "--subject", "ann", "--admin"], &[&data], &[]);
     let minted = String::from_utf8(minted.stdout).unwrap().trim().to_owned();
     api.get_as(&minted, "/services").await.expect(200);
     assert_eq!(api.get_as(&issuer_token, "/services").await.error(), INVALID);
@@ -63,7 +63,7 @@ async fn operator_tokens_are_refused_once_an_issuer_is_configured() {
 
 /// Runs `human-token mint` with these settings. Returns exit code, standard output and standard error.
 fn mint(settings: &[&str]) -> (Option<i32>, String, String) {
-    let output = control_plane(&["human-token", "mint", "--subject", "ann"], settings, &[]);
+    let output = run_control_plane(&["human-token", "mint", "--subject", "ann"], settings, &[]);
     (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
 }
 

@@ -3,7 +3,7 @@
 use countersign_tests::{Issuer, SigningKey, tools};
 use std::process::{Command, Output};
 
-pub fn control_plane(arguments: &[&str], settings: &[&str], environment: &[(&str, &str)]) -> Output {
+pub fn run_control_plane(arguments: &[&str], settings: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new(tools::binary("countersign-control-plane"));
     command.args(arguments).envs(environment.iter().copied()).current_dir(std::env::temp_dir());
     for setting in settings {
@@ -25,12 +25,12 @@ const AUDIENCE: &str = "humans.issuers.corp.audience=countersign";
 fn config_check_prints_ok_or_every_error() {
     let valid = [&PRODUCTION[..], &[ISSUER, AUDIENCE]].concat();
     assert_eq!(
-        exit_and_output(&control_plane(&["config", "check"], &valid, &[])),
+        exit_and_output(&run_control_plane(&["config", "check"], &valid, &[])),
         (Some(0), "ok\n".into(), String::new())
     );
     let invalid =
         ["humans.issuers.corp.admin_value=boss", "humans.issuers.corp.algorithms=", "humans.keys_refresh_seconds=0"];
-    let (code, printed, error) = exit_and_output(&control_plane(&["config", "check"], &invalid, &[]));
+    let (code, printed, error) = exit_and_output(&run_control_plane(&["config", "check"], &invalid, &[]));
     assert_eq!((code, printed.as_str()), (Some(2), ""), "{error}");
     for key in
         ["tls.certificate", "public_url", "corp.issuer:", "corp.audience:", "corp.algorithms:", "corp.admin_value:"]
@@ -40,7 +40,7 @@ fn config_check_prints_ok_or_every_error() {
     assert!(error.contains("humans.keys_refresh_seconds"), "{error}");
     let environment = [("COUNTERSIGN_TOKENS__ACCESS_SECONDS", "soon"), ("COUNTERSIGN_NONSENSE", "1")];
     let (code, _, error) =
-        exit_and_output(&control_plane(&["config", "check"], &["listen.api=nowhere", "lst=1"], &environment));
+        exit_and_output(&run_control_plane(&["config", "check"], &["listen.api=nowhere", "lst=1"], &environment));
     assert_eq!(code, Some(2), "{error}");
     for expected in [
         "`tokens.access_seconds` in the environment",
@@ -88,7 +88,8 @@ fn contradictory_issuer_settings_are_refused_with_their_name() {
     ];
     for (settings, expected) in cases {
         for command in [&["serve"][..], &["config", "check"]] {
-            let (code, _, error) = exit_and_output(&control_plane(command, &[&PRODUCTION[..], settings].concat(), &[]));
+            let (code, _, error) =
+                exit_and_output(&run_control_plane(command, &[&PRODUCTION[..], settings].concat(), &[]));
             assert!(code == Some(2) && error.contains(expected), "{settings:?}: {error}");
         }
     }
@@ -105,7 +106,7 @@ fn invalid_issuer_files_stop_the_start() {
             let setting = format!("humans.issuers.corp.{key}={path}");
             let ports = ["listen.api=127.0.0.1:0", "listen.sync=127.0.0.1:0", "listen.admin=127.0.0.1:0"];
             let settings = [&[data.as_str(), ISSUER, AUDIENCE, &setting], &ports[..]].concat();
-            let (code, _, error) = exit_and_output(&control_plane(&["--dev"], &settings, &[]));
+            let (code, _, error) = exit_and_output(&run_control_plane(&["--dev"], &settings, &[]));
             assert!(code == Some(1) && error.contains(&format!("humans.issuers.corp.{key}: ")), "{setting}: {error}");
         }
     }
@@ -125,7 +126,7 @@ fn config_print_shows_values_and_sources_without_secrets() {
     ];
     let arguments = ["config", "print", "--config", file.to_str().unwrap()];
     let settings = [&PRODUCTION[..], &["database.url=postgres://me:hunter2@db/x"]].concat();
-    let (_, printed, error) = exit_and_output(&control_plane(&arguments, &settings, &environment));
+    let (_, printed, error) = exit_and_output(&run_control_plane(&arguments, &settings, &environment));
     assert!(!printed.contains("hunter2") && !error.contains("hunter2"), "{printed}{error}");
     let lines = [
         "access_seconds = 600 # the environment (COUNTERSIGN_TOKENS__ACCESS_SECONDS)",
@@ -141,7 +142,7 @@ fn config_print_shows_values_and_sources_without_secrets() {
     }
     let printed_file = folder.path().join("printed.toml");
     std::fs::write(&printed_file, printed.replace("\"(hidden)\"", "\"\"")).unwrap();
-    let check = control_plane(&["config", "check", "--config", printed_file.to_str().unwrap()], &[], &[]);
+    let check = run_control_plane(&["config", "check", "--config", printed_file.to_str().unwrap()], &[], &[]);
     assert_eq!(
         exit_and_output(&check),
         (Some(0), "ok\n".into(), String::new()),
@@ -157,7 +158,7 @@ fn invalid_toml_is_reported_with_its_line_but_not_quoted() {
         std::fs::write(file.path(), format!("# ü\n[secrets]\n{line}\n")).unwrap();
         for command in [&["config", "print"][..], &["config", "check"], &["serve"]] {
             let (code, printed, error) =
-                exit_and_output(&control_plane(&[command, &["--config", path]].concat(), &[], &[]));
+                exit_and_output(&run_control_plane(&[command, &["--config", path]].concat(), &[], &[]));
             assert!(code == Some(2) && error.contains(&format!("{path}: invalid TOML at line 3: ")), "{line}: {error}");
             assert!(!printed.contains("hunter2") && !error.contains("hunter2"), "{printed}{error}");
         }
@@ -171,7 +172,7 @@ fn mint_refuses_invalid_subjects() {
     let long_subject = "x".repeat(256);
     for subject in ["", "a\nb", &long_subject] {
         let (code, minted, error) =
-            exit_and_output(&control_plane(&["human-token", "mint", "--subject", subject], &[&data], &[]));
+            exit_and_output(&run_control_plane(&["human-token", "mint", "--subject", subject], &[&data], &[]));
         assert!(code == Some(2) && minted.is_empty() && error.contains("--subject"), "{subject:?}: {error}");
     }
 }

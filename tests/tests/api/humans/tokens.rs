@@ -158,7 +158,7 @@ async fn weak_keys_and_keys_for_other_uses_are_ignored() {
         ("key_ops", json!(["encrypt"])),
         ("kty", json!("oct")),
         ("d", json!("c2VjcmV0")),
-        // A key of 1024 bits.
+        // An RSA key of 1024 bits, which is too short.
         ("n", json!(rsa.jwk()["n"].as_str().unwrap()[..171])),
     ];
     for (name, value) in changes {

@@ -28,7 +28,7 @@ async fn eleventh_call_is_refused_and_one_call_passes_after_retry_delay() {
     assert_eq!(rate_limit_refusal(&challenge(&fixture.api, &agent).await).1, 1);
     fixture.clock.advance(Duration::from_millis(1));
     challenge(&fixture.api, &agent).await.expect(200);
-    // The window slides, so only one call has become available.
+    // The time window of the limit slides, so only one call has become available.
     assert_eq!(rate_limit_refusal(&challenge(&fixture.api, &agent).await).1, 2);
     assert_eq!(fixture.rate_limited_total("auth").await, Some(3.0));
 }
@@ -109,7 +109,7 @@ async fn agents_at_one_address_share_only_the_address_limit() {
     assert_eq!(rate_limit_refusal(&response), ("auth_address".to_owned(), 60));
     assert!(response.header("ratelimit").contains("\"auth\";r=10;t=0"), "{:?}", response.headers);
     assert_eq!(fixture.rate_limited_total("auth_address").await, Some(1.0));
-    // Other calls from that address are refused too, but not calls from another address.
+    // Other calls from the limited address are refused too, but calls from another address are not.
     let unknown_token = json!({ "refreshToken": format!("rf_{}{}", "0".repeat(26), "0".repeat(64)) });
     assert_eq!(rate_limit_refusal(&fixture.api.post("/auth/refresh", unknown_token).await).0, "auth_address");
     challenge(&fixture.from(2), last).await.expect(200);
@@ -133,7 +133,7 @@ async fn bodies_without_an_agent_share_one_limit() {
         let request = fixture.api.request("POST", "/auth/challenge").header("content-type", "application/json");
         passed += usize::from(HttpResponse::send(request.body(bodies[number % bodies.len()])).await.status != 429);
     }
-    // A body with two agent ids counts for the first, which is what a lenient parser would use.
+    // A body with two agent ids counts for the first agent, whose id a lenient parser would use.
     assert_eq!(passed, 10 + 10);
 }
 
@@ -145,7 +145,7 @@ async fn registration_is_limited_to_10_per_key_and_300_per_address() {
     assert_eq!(count_passed(12, || fixture.api.request("POST", "/auth/register").json(&body(&key))).await, 10);
     let mut registered = 0;
     for number in 0..300 {
-        // Each request has a different invalid key.
+        // The requests have different invalid keys.
         let response = fixture.api.post("/auth/register", body(&number.to_string())).await;
         registered += usize::from(response.status != 429);
     }
@@ -184,7 +184,7 @@ async fn clients_behind_a_trusted_proxy_are_limited_separately() {
         let request = || challenge_request(&proxy, &agent).header("x-forwarded-for", client);
         assert_eq!(count_passed(12, request).await, 10, "{client}");
     }
-    // The same clients in other notations. All addresses of an IPv6 /64 count as one client.
+    // The addresses of the same clients in other notations. All addresses of an IPv6 /64 count as one client.
     for client in ["::ffff:198.51.100.1", "198.51.100.1:4711", "203.0.113.6, 198.51.100.2", "2001:db8:1:2:ffff::9"] {
         let request = || challenge_request(&proxy, &agent).header("x-forwarded-for", client);
         assert_eq!(count_passed(2, request).await, 0, "{client}");

@@ -10,7 +10,7 @@ fn get(client: &HttpClient, bearer: &str, path: &str) -> RequestBuilder {
 }
 
 impl Fixture {
-    /// Creates another service of the same owner. Returns its id and an API key.
+    /// Creates another service of the same owner, and returns the id of the service and an API key.
     async fn create_other_service(&self) -> (String, String) {
         let created = self.api.send_as(&self.human, "POST", "/services", json!({ "name": "Other" })).await.expect(201);
         let service = created["serviceId"].as_str().unwrap().to_owned();
@@ -39,7 +39,7 @@ async fn management_requests_are_limited_per_service_and_per_human_user() {
     assert_eq!(first.header("ratelimit-policy"), "\"management\";q=100;w=60");
     assert_eq!(first.header("ratelimit"), "\"management\";r=99;t=60");
     assert_eq!(count_passed(110, || get(&fixture.api, &fixture.key, &roles)).await, 99);
-    // All management routes share the limit, for every key of the service and every address.
+    // All management routes share one rate limit, for every key of the service and every address.
     let agents = format!("/services/{}/agents", fixture.service);
     for path in [roles.as_str(), &agents, "/status", "/trust/agents/agent_00000000000000000000000000/history"] {
         for client in [&fixture.api, &fixture.from(2)] {
@@ -47,7 +47,7 @@ async fn management_requests_are_limited_per_service_and_per_human_user() {
             assert_eq!(refused, ("management".to_owned(), 60), "{path}");
         }
     }
-    // Another service, the owner of both, and other routes have separate limits.
+    // Another service, the owner of both services, and other routes have separate limits.
     HttpResponse::send(get(&fixture.api, &other_key, &format!("/services/{other}/roles"))).await.expect(200);
     assert_eq!(count_passed(110, || get(&fixture.api, &fixture.human, &roles)).await, 100);
     let verify =

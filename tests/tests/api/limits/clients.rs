@@ -44,7 +44,7 @@ async fn rate_limited_session_keeps_its_tokens_until_retry_after() {
     let api = Api::new(url, Some(authority)).unwrap();
     let now = SystemClock.now();
     let session = Session::new(api.clone(), SharedKey(&agent.key), agent.id.clone(), None);
-    // Uses both calls that are allowed in a minute: the challenge and its response.
+    // The login uses both calls that are allowed in a minute: the challenge and its response.
     let tokens = session.tokens().await.unwrap();
     let due_tokens = |expires_at: Timestamp| SessionTokens { refresh_at: now, expires_at, ..tokens.clone() };
     let session = Session::new(api.clone(), SharedKey(&agent.key), agent.id.clone(), None)
@@ -55,7 +55,7 @@ async fn rate_limited_session_keeps_its_tokens_until_retry_after() {
     }
     assert_eq!(fixture.rate_limited_total("auth").await, Some(1.0), "one call was refused");
 
-    // The session does not return expired tokens. Its error contains the delay.
+    // The session returns no expired tokens, but an error that contains the delay.
     let session = Session::new(api, SharedKey(&agent.key), agent.id.clone(), None).resume(Some(due_tokens(now)));
     let error = session.tokens().await.unwrap_err();
     assert!(error.retry_after().is_some_and(|wait| !wait.is_zero() && wait <= MINUTE), "{error}");

@@ -116,7 +116,7 @@ pub async fn challenge(client: &HttpClient, agent: &Agent) -> HttpResponse {
     client.post("/auth/challenge", json!({ "agentId": agent.id })).await
 }
 
-/// Sends requests one after the other. Returns how many are not rate-limited.
+/// Sends requests one after the other. Returns how many requests are not rate-limited.
 pub async fn count_passed(times: usize, request: impl Fn() -> RequestBuilder) -> usize {
     let mut passed = 0;
     for _ in 0..times {
@@ -126,7 +126,7 @@ pub async fn count_passed(times: usize, request: impl Fn() -> RequestBuilder) ->
     passed
 }
 
-/// The category and delay in seconds of a rate-limited response. Checks that body and headers agree.
+/// The category and delay in seconds of a rate-limited response. Checks that body and headers of the response agree.
 #[track_caller]
 pub fn rate_limit_refusal(response: &HttpResponse) -> (String, u64) {
     let (status, code, _) = response.error();

@@ -1,4 +1,5 @@
-//! Other spellings of a path under `/auth` return 404, so they cannot bypass its limit.
+//! A path under `/auth` in a spelling that does not address its route returns 404, so the spelling cannot bypass the
+//! rate limit of the route.
 
 use countersign_tests::{Agent, ControlPlane, RawRequest};
 use secrecy::ExposeSecret;
@@ -21,7 +22,7 @@ const SPELLINGS: [&str; 14] = [
     "/auth\\refresh",
 ];
 
-/// Spellings that address the same route.
+/// Spellings of a path that address the same route.
 const EQUIVALENT: [&str; 3] = ["/auth/refresh", "/auth/refresh?a=b", "http://service/auth/refresh"];
 
 #[tokio::test]

@@ -32,7 +32,7 @@ struct ScriptedService {
 }
 
 impl ScriptedAuthorizer {
-    /// Starts the authorizer on a Unix socket. It does not respond until a test sets a response.
+    /// Starts the authorizer on a Unix socket. The authorizer does not respond until a test sets a response.
     pub fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(socket(directory.path())).unwrap();

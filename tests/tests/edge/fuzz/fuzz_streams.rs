@@ -106,7 +106,7 @@ fn message_sequences() -> BoxedStrategy<Vec<Vec<u8>>> {
     let mutated = prop_oneof![hello(), ping.clone()].prop_flat_map(|valid| mutated_bytes(&valid));
     let any_message = prop_oneof![6 => ping, 1 => hello(), 2 => mutated, 1 => any_bytes()];
     let first = prop_oneof![6 => hello(), 1 => any_message.clone()];
-    // Some sequences have more pings than the server queues.
+    // Some message sequences have more pings than the server queues.
     let count = prop_oneof![8 => 0..5_usize, 1 => 60..80_usize];
     let rest = count.prop_flat_map(move |count| vec(any_message.clone(), count));
     (first, rest).prop_map(|(first, rest)| [vec![first], rest].concat()).boxed()

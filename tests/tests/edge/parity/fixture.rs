@@ -3,7 +3,8 @@
 use countersign_tests::{Agent, ControlPlane, Sidecar, Verifiers, VerifyOutcome};
 use serde_json::json;
 
-/// A control plane with three services, and one sidecar for all of them. The service `strict` refuses unbound tokens.
+/// A control plane with three services, and one sidecar for all of them. The service `strict` refuses unbound tokens,
+/// which are issued for no service.
 pub struct Fixture {
     pub control: ControlPlane,
     pub sidecar: Sidecar,

@@ -98,7 +98,7 @@ async fn tokens_are_accepted_during_rotations() {
             let switched = async || (control.signing_key("signing").await == rotation.text("/kid")).then_some(());
             eventually("the next key signs", switched, || control.log()).await;
             signers.push(rotation.text("/kid").to_owned());
-            // A client logs in with the new key before the next rotation.
+            // A client logs in, and gets a token of the new signing key, before the next rotation.
             agent.token().await;
         }
         stop.store(true, Ordering::SeqCst);

@@ -11,8 +11,8 @@ use tempfile::TempDir;
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_hours(24);
 
-/// Sidecars refuse requests after this time without contact to the control plane. A key must be published for five
-/// seconds longer before it signs.
+/// Sidecars refuse requests after this time without contact to the control plane. A signing key must be published for
+/// this time and five more seconds before it signs.
 const STALENESS: Duration = Duration::from_mins(20);
 const PUBLICATION_LEAD: Duration = Duration::from_secs(1205);
 
@@ -157,7 +157,7 @@ async fn key_is_removed_when_its_last_token_has_expired() {
         "the key is published longer, to allow for clock skew"
     );
     fixture.clock.advance(SECOND * 2);
-    // The background job removes the key within seconds.
+    // A background job of the control plane removes the key within seconds.
     let key_removed = async || (!fixture.published_keys().await.0.contains(&keys[0])).then_some(());
     eventually("the key is removed", key_removed, String::new).await;
     assert_eq!(fixture.verify(&last_token).await.error().2, "token_key_unknown");

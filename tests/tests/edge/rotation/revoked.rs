@@ -69,12 +69,12 @@ async fn tokens_of_a_revoked_key_are_refused_and_new_ones_accepted() {
 async fn one_signing_and_one_next_key_remain_after_any_revocation() {
     let control = ControlPlane::start_with(&["sync.max_staleness_seconds=1"]).await;
     let agent = Agent::register(&control, "agent").await;
-    // A revoked next key is replaced.
+    // A new next key replaces a revoked next key.
     let (signing, next) = (control.signing_key("signing").await, control.signing_key("next").await);
     assert!(control.revoke_signing_key(&next).await);
     assert_ne!(control.signing_key("next").await, next);
     assert_eq!(kid(&agent.token().await), signing);
-    // A scheduled key is replaced by the next one, which signs at its own scheduled time.
+    // A revoked scheduled key is replaced by the next key, which signs at its own scheduled time.
     let scheduled = control.rotate().await;
     assert_eq!((scheduled.status, control.signing_keys().await.len()), (202, 4));
     assert!(control.revoke_signing_key(scheduled.text("/kid")).await);
@@ -85,7 +85,7 @@ async fn one_signing_and_one_next_key_remain_after_any_revocation() {
     assert_eq!(kid(&old), signing);
     let signs = async || (control.signing_key("signing").await == successor["kid"]).then_some(());
     eventually("the successor signs", signs, || control.log()).await;
-    // Revoking a retired key invalidates only its tokens.
+    // Revoking a retired key invalidates only the tokens that the key signed.
     let new = agent.token().await;
     control.verify(&old).await.expect(200);
     assert!(control.revoke_signing_key(&signing).await);

@@ -1,5 +1,5 @@
-//! Tests that followers miss no change when transactions of several replicas commit in any order, and that every
-//! change of the feed is sent with its revision before any later change.
+//! Tests that followers (clients of the sync stream) miss no change when transactions of several replicas commit in any
+//! order, and that every change of the change feed is sent with its revision before any later change.
 
 use super::{FleetAgent, lock_load, now, replica};
 use countersign_proto::v1::{AgentChanges, Delta, follow_response::Message, revocation::Subject};
@@ -31,7 +31,7 @@ struct Batch {
     changes: Changes,
 }
 
-/// Everything that a follower received, and the resulting roles of each agent.
+/// Everything that a follower (a client of the sync stream) received, and the resulting roles of each agent.
 struct ReceivedChanges {
     batches: Vec<Batch>,
     roles: BTreeMap<String, BTreeSet<String>>,
@@ -78,7 +78,8 @@ fn changes_of(record: &AgentChanges) -> impl Iterator<Item = ((String, String), 
     revisions.into_iter().filter_map(move |(facet, revision)| Some(((facet.to_owned(), id.clone()), revision?)))
 }
 
-/// Follows the feed up to the revision `end_revision`. With `reconnect_after`, reconnects after that many messages.
+/// Follows the change feed up to the revision `end_revision`. With `reconnect_after`, the follower reconnects after
+/// `reconnect_after` messages.
 fn follow(
     control: Arc<ControlPlane>,
     key: String,
@@ -111,7 +112,7 @@ fn follow(
     })
 }
 
-/// The changes of a service in the feed, in commit order: revision, facet and subject.
+/// The changes of a service in the change feed, in commit order: revision, facet and subject.
 async fn committed_changes(database: &str, service: &str) -> Vec<(i64, (String, String))> {
     let sql = format!(
         "SELECT CAST(revision AS TEXT) || ' ' || facet || ' ' || subject FROM changes \
@@ -132,7 +133,7 @@ fn assert_complete(name: &str, received: &ReceivedChanges, committed: &[(i64, (S
     for Batch { since, revision, changes } in &received.batches[1..] {
         let within = committed.iter().filter(|(changed_at, _)| changed_at > since && changed_at <= revision);
         let expected: Changes = within.map(|(changed_at, change)| (change.clone(), *changed_at)).collect();
-        // Earlier changes may be repeated.
+        // Earlier changes may be repeated in a batch.
         let actual: Changes = changes
             .iter()
             .filter(|(_, changed_at)| *changed_at > since)

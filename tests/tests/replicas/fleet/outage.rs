@@ -23,7 +23,8 @@ use tokio::task::JoinHandle;
 /// Deadline of a request during a failure.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Number of concurrent requests of each kind. Together they exceed the number of database connections.
+/// Number of concurrent requests of each kind. The concurrent requests of all kinds together exceed the number of
+/// database connections.
 const CONCURRENCY: usize = 4;
 
 /// A response and its duration. Status 0 means that no response arrived.
@@ -110,7 +111,7 @@ impl<'a> FleetClient<'a> {
         responses
     }
 
-    /// Asserts that all requests return 503. Returns the longest duration.
+    /// Asserts that all requests return 503, and returns the duration of the slowest request.
     pub async fn assert_all_unavailable(&self) -> Duration {
         let responses = self.send_all().await;
         for TimedResponse { name, status, body, duration } in &responses {
@@ -120,7 +121,7 @@ impl<'a> FleetClient<'a> {
         responses.iter().map(|response| response.duration).max().unwrap()
     }
 
-    /// Waits until reads and writes succeed. Returns the duration.
+    /// Waits until reads and writes succeed, and returns how long that took.
     pub async fn wait_for_recovery(&self) -> Duration {
         let start = now();
         let all_succeed = async || {
@@ -203,7 +204,7 @@ impl BackgroundChecks {
         eventually("the sidecar responds to checks", responded, String::new).await;
     }
 
-    /// Stops the checks. Returns their number and the longest duration.
+    /// Stops the checks, and returns the number of checks and the duration of the slowest check.
     pub async fn stop(self) -> (u32, Duration) {
         self.stop.store(true, Ordering::SeqCst);
         (self.count.load(Ordering::SeqCst), self.task.await.unwrap())

@@ -26,7 +26,7 @@ async fn agents_with_role(control: &ControlPlane) -> (String, Vec<(FleetAgent, S
     (role, agents_with_role)
 }
 
-/// Revokes the roles at `control`. Returns for each agent how long the sidecar still allowed it.
+/// Revokes the roles at `control`. Returns how long the sidecar still allowed each agent.
 async fn revoke_all(control: &ControlPlane, sidecar: &Sidecar) -> Vec<Duration> {
     let (role, agents_with_role) = agents_with_role(control).await;
     let client = sidecar.client().await;
@@ -65,7 +65,7 @@ async fn sidecar_refuses_roles_revoked_at_another_replica() {
     let postgres = Postgres::start().await;
     let database = postgres.create_database().await;
     let (first, second) = tokio::join!(replica(&database), replica(&database));
-    // The sidecar uses a key that was created at the first replica to connect to the second.
+    // The sidecar uses a key that was created at the first replica to connect to the second replica.
     let key = first.create_key(first.service(), "sync").await;
     let sidecar = Sidecar::start_with(&second, &[&key], &[]);
     sidecar.wait_until_ready().await;

@@ -74,7 +74,7 @@ async fn refresh_token_used_fifty_times_at_two_replicas_yields_one_successor_and
         let Outcome { counts, pairs } = collect_outcome(submit(&[&first, &second], "/auth/refresh", &refresh)).await;
         let refused = counts.iter().filter(|(outcome, _)| outcome.starts_with("401 refresh_re")).map(|(_, n)| n);
         assert_eq!((counts.get("200"), refused.sum()), (Some(&1), ATTEMPTS - 1), "round {round}: {counts:?}");
-        // The reuse ended the session at both replicas.
+        // The reuse of the refresh token ended the session at both replicas.
         let successor = json!({ "refreshToken": pairs[0]["refreshToken"] });
         for control in [&first, &second] {
             assert_eq!(control.api.post("/auth/refresh", successor.clone()).await.error().2, "refresh_revoked");
@@ -98,7 +98,7 @@ async fn single_use_holds_if_a_replica_is_killed_while_it_responds() {
         let before = session_count(&database).await;
         let submitted = submit(&[&first, &second], "/auth/authenticate", &login);
         let refreshed = submit(&[&first, &second], "/auth/refresh", &refresh);
-        // Each round kills the replica a little later.
+        // The replica is killed a little later in each round.
         tokio::time::sleep(std::time::Duration::from_millis(15 * number as u64)).await;
         second.kill();
         let (logged_in, refreshed) = (collect_outcome(submitted).await, collect_outcome(refreshed).await);

@@ -8,7 +8,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// A mounted tmpfs. Only root can mount one.
+/// A mounted tmpfs, which only root can mount.
 pub struct SmallDisk {
     folder: TempDir,
 }

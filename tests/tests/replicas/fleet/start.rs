@@ -1,4 +1,4 @@
-//! Tests that replicas that start concurrently with an empty database create one deployment.
+//! Tests that replicas that start concurrently with an empty database create one Countersign deployment.
 
 use super::{FleetAgent, replica};
 use countersign_tests::{
@@ -9,7 +9,8 @@ use serde_json::json;
 
 const REPLICAS: usize = 10;
 
-/// Asserts one deployment, one signing key, one next key, and one head for each audit chain.
+/// Asserts that the database has one Countersign deployment, one signing key, one next key, and one head for each audit
+/// chain.
 async fn assert_one_deployment(database: &str) {
     let mut database = Database::connect(database).await;
     for (sql, expected) in [
@@ -42,7 +43,7 @@ async fn ten_concurrent_replicas_on_an_empty_database_create_one_deployment() {
     assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
 }
 
-/// Like the test above, without `--dev`.
+/// Replicas without `--dev` that start concurrently also create one Countersign deployment.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_production_replicas_create_one_deployment() {
     let postgres = Postgres::start().await;
@@ -66,7 +67,7 @@ async fn concurrent_production_replicas_create_one_deployment() {
     }
 }
 
-/// A replica that runs with the correct key is not affected.
+/// A replica that runs with the correct master key is not affected by a replica that starts with another key.
 #[tokio::test(flavor = "multi_thread")]
 async fn replica_with_another_master_key_refuses_to_start() {
     let postgres = Postgres::start().await;

@@ -103,8 +103,8 @@ async fn api_returns_503_and_recovers_when_postgresql_is_unreachable() {
     assert_outage_is_survived("PostgreSQL unreachable", &control, &mut Unreachable(proxy, 0)).await;
 }
 
-/// Some server processes stop, as they do when a disk hangs. One request waits for each such connection; later
-/// requests do not.
+/// Some PostgreSQL server processes stop, as server processes do when a disk hangs. A request waits for each connection
+/// to a stopped process; later requests do not wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_recover_when_some_backends_hang() {
     let postgres = Postgres::start().await;

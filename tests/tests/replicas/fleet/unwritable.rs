@@ -56,12 +56,13 @@ async fn read_only_postgresql_degrades_and_recovers() {
     };
     let begin = async || {
         set_read_only("on").await;
-        // Closes the connections, as a failover does, because the setting applies only to new connections.
+        // Closes the database connections, as a failover does, because the read-only setting applies only to new
+        // connections.
         postgres
             .execute(format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"))
             .await;
     };
-    // The read-only connections stay open, so the control plane must close them.
+    // The read-only database connections stay open, so the control plane must close these connections.
     assert_outage_is_survived(&control, begin, async || set_read_only("off").await).await;
 }
 

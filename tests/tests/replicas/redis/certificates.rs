@@ -46,8 +46,8 @@ async fn client_certificate_is_sent_to_a_redis_that_requires_it() {
     assert_serves_without_redis(&[&url, &ca_file, &certificate, &private_key]).await;
 }
 
-/// The certificates of servers that a cluster or a Sentinel announces must match the announced hosts. Otherwise the
-/// log contains the host at startup.
+/// The certificates of servers that a cluster or a Sentinel announces must match the announced hosts. If a certificate
+/// does not match, the log contains the announced host at startup.
 #[tokio::test(flavor = "multi_thread")]
 async fn certificates_are_checked_against_announced_host_names() {
     for host in [HOST_NAME, ADDRESS] {

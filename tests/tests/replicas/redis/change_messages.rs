@@ -31,7 +31,7 @@ pub async fn subscribe(redis: &Redis, channel: &str) -> PubSubStream {
     connection.into_on_message()
 }
 
-/// Waits until both replicas subscribe. Returns the channel.
+/// Waits until both replicas subscribe to the Redis channel, and returns the name of the channel.
 async fn wait_for_subscriptions(redis: &Redis) -> String {
     let both_subscribed = async || {
         let channels: Vec<String> = redis.command(&["PUBSUB", "CHANNELS", "{countersign:*"]).await;
@@ -74,8 +74,8 @@ async fn each_change_is_published_once_and_not_again_by_the_other_replica() {
     assert!(repeated.is_err(), "{repeated:?}");
 }
 
-/// Without messages, a replica reads only when it polls. So the test requires more reads than polls and background
-/// jobs cause.
+/// Without change messages, a replica reads only when it polls the database. The test therefore requires more reads
+/// than polls and background jobs cause.
 #[tokio::test(flavor = "multi_thread")]
 #[expect(clippy::disallowed_methods, reason = "the expected number of polls depends on the elapsed time")]
 async fn message_makes_a_replica_read_changes_before_its_next_poll() {

@@ -14,7 +14,7 @@ fn settings(url: &str) -> Vec<String> {
     vec![format!("redis.url={url}"), "redis.kind=cluster".to_owned()]
 }
 
-/// The key of a counter. All keys of a deployment are in one slot.
+/// The key of a counter. All Redis keys of a Countersign deployment are in one slot.
 async fn counter_key(cluster: &RedisCluster) -> String {
     for node in cluster.nodes() {
         let keys: Vec<String> = node.command(&["KEYS", "*:proven:*"]).await;
@@ -78,15 +78,17 @@ async fn counts_survive_slot_moves_and_messages_survive_a_hanging_node() {
     for _ in 0..MAX_SLOT_MOVES {
         let (losses, to) = (fleet.losses(), (from + 1) % 3);
         cluster.begin_slot_migration(&key, from, to).await;
-        // Existing counts are at the source; new keys are redirected to the target (ASK).
+        // Existing counts are at the source node of the slot; requests for new keys are redirected to the target node
+        // (ASK).
         let new_caller = fleet.caller().await;
         let before = [count_passed(&fleet, &caller, 4).await, count_passed(&fleet, &new_caller, 10).await];
         cluster.finish_slot_migration(&key, from, to).await;
-        // All keys are at the target (MOVED).
+        // All keys are at the target node of the slot (MOVED).
         let after = [count_passed(&fleet, &new_caller, LIMIT).await, count_passed(&fleet, &caller, 4).await];
         from = to;
         if fleet.losses() > losses {
-            // On a busy machine a call may time out. Counts made while Redis was unreachable are discarded.
+            // On a busy machine a call may time out. Counts of calls that were made while Redis was unreachable are
+            // discarded.
             caller = fleet.assert_counted_together().await;
             continue;
         }

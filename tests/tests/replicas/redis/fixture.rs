@@ -16,10 +16,10 @@ const CALLS: usize = 100;
 /// Number of attempts, because a call to Redis may time out on a busy machine, which other tests cover.
 pub const ATTEMPTS: usize = 5;
 
-/// Number of calls with a measured duration. It is smaller than a burst, so that calls do not wait for each other.
+/// Number of calls with a measured duration, which is smaller than a burst, so that calls do not wait for each other.
 const MEASURED_CALLS: usize = 6;
 
-/// Deadline of a failover, which takes seconds. It is shorter than the rate limit window of a minute.
+/// Deadline of a failover, which takes seconds. The deadline is shorter than the rate limit window of a minute.
 const FAILOVER_DEADLINE: Duration = Duration::from_secs(45);
 
 /// Deadline of a request while Redis is lost. The control plane returns 503 earlier if a request waits for Redis.
@@ -87,7 +87,7 @@ impl Fleet {
             let api = self.replicas()[call % 2].api.clone();
             requests.spawn(async move {
                 let start = Instant::now();
-                // This request calls Redis twice: before the token is looked up, and for the limit.
+                // A request to `/auth/revoke` calls Redis twice: before the token is looked up, and for the rate limit.
                 api.post("/auth/revoke", json!({ "token": format!("nonsense {call}") })).await.expect(200);
                 start.elapsed()
             });
@@ -96,7 +96,7 @@ impl Fleet {
         assert!(longest < REQUEST_DEADLINE, "{longest:?}");
     }
 
-    /// Asserts that a burst is counted in Redis, together for both replicas. Returns its caller.
+    /// Asserts that a burst is counted in Redis, together for both replicas, and returns the caller of the burst.
     pub async fn assert_counted_together(&self) -> Caller {
         for _ in 0..ATTEMPTS {
             let caller = self.caller().await;
@@ -123,8 +123,8 @@ impl Fleet {
         call_once(&self.replicas()[replica % 2].api, caller).await.is_some()
     }
 
-    /// Calls both replicas in turn until both have lost Redis since `losses` and reconnected. Returns the duration
-    /// and the calls that passed at each.
+    /// Calls both replicas in turn until both have lost Redis since `losses` and reconnected. Returns how long that
+    /// took, and the number of calls that passed at each replica.
     #[expect(clippy::disallowed_methods, reason = "measures durations in the test")]
     pub async fn call_until_reconnected(&self, caller: &Caller, losses: usize) -> (Duration, [usize; 2]) {
         let (start, mut passed) = (Instant::now(), [0, 0]);
@@ -145,7 +145,7 @@ impl Fleet {
         }
     }
 
-    /// Asserts that each replica allowed at most the limit to a caller who has exhausted it in Redis.
+    /// Asserts that each replica allowed at most the limit to a caller who has exhausted the limit in Redis.
     #[track_caller]
     pub fn assert_limited_per_replica(&self, passed: [usize; 2]) {
         assert!(passed.iter().all(|passed| *passed <= LIMIT), "{passed:?}\n{}", self.first.log());
@@ -159,7 +159,7 @@ impl Fleet {
         (self.losses() == losses).then_some(burst)
     }
 
-    /// Number of losses of Redis at both replicas.
+    /// Number of times that the replicas lost their connection to Redis.
     pub fn losses(&self) -> usize {
         self.replicas().map(|control| count_in_log(control, "redis connection lost")).iter().sum()
     }

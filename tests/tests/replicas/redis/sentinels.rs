@@ -29,7 +29,8 @@ impl SentinelFixture {
         let replica = Redis::start_replica_of(&master, &[&user]).await;
         let sentinel = Sentinel::start(&master).await;
         let settings = [
-            // The credentials of the Redis user. This Sentinel requires no authentication.
+            // The URL contains the credentials of the Redis user, because the Sentinel of this fixture requires no
+            // authentication.
             format!("redis.url={}", url_with_user(&sentinel.url())),
             "redis.kind=sentinel".to_owned(),
             "redis.sentinel_master=limits".to_owned(),
@@ -89,11 +90,11 @@ async fn failover_by_a_quorum_is_followed_and_the_old_master_is_not_used() {
 async fn replicas_reconnect_to_a_master_after_a_demotion() {
     let SentinelFixture { master, replica, fleet, caller, _sentinel } = SentinelFixture::start().await;
     let losses = fleet.losses();
-    // A demoted master keeps its connections and returns READONLY.
+    // A demoted Redis master keeps its connections and returns READONLY.
     master.command::<()>(&["REPLICAOF", "127.0.0.1", &replica.port().to_string()]).await;
     let both_lost = async || (fleet.losses() >= losses + 2).then_some(());
     eventually("both replicas lose the connection", both_lost, || fleet.first.log()).await;
-    // The control plane logs the second text if READONLY arrives after the timeout.
+    // The control plane logs `timed out` if READONLY arrives after the timeout.
     let log = fleet.first.log();
     assert!(log.contains("ReadOnly") || log.contains("timed out"), "{log}");
     master.command::<()>(&["REPLICAOF", "NO", "ONE"]).await;

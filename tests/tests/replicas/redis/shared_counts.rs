@@ -1,4 +1,4 @@
-//! Tests that calls are counted across replicas, and separately for each deployment.
+//! Tests that calls are counted across replicas, and separately for each Countersign deployment.
 
 use super::fixture::{ATTEMPTS, Fleet, LIMIT};
 use countersign_tests::{ControlPlane, Redis};
@@ -24,7 +24,7 @@ async fn exactly_the_limit_passes_even_at_the_end_of_a_window() {
     panic!("calls to Redis timed out in every attempt");
 }
 
-/// Moves the times of counted calls back: some by a minute, the others by half a minute.
+/// Moves the times of counted calls back: some calls by a minute, the other calls by half a minute.
 async fn move_calls_back(redis: &Redis) {
     let keys: Vec<String> = redis.command(&["KEYS", "*:proven:*"]).await;
     for key in keys {
@@ -64,7 +64,7 @@ async fn deployments_that_share_a_redis_are_counted_separately() {
     let redis = Redis::start().await;
     let url = format!("redis.url={}", redis.url());
     let settings = [url.as_str(), "limits.auth_address_per_minute=5"];
-    // Each deployment has its own master key.
+    // The two Countersign deployments have different master keys.
     let first = ControlPlane::start_with_default_limits_and(&settings).await;
     let second = ControlPlane::start_with_default_limits_and(&settings).await;
     for control in [&first, &second] {

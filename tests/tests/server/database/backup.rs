@@ -46,7 +46,7 @@ async fn backup_under_load_contains_all_acknowledged_changes() {
         let file = file_path(folder.path(), &format!("{round}.backup"));
         let message = tokio::task::block_in_place(|| succeed(&control, &["backup", &file]));
         let after = acknowledged.lock().unwrap().len();
-        assert!(message.contains("checked") && message.contains("master.key"), "{message}");
+        assert!(message.contains("validated") && message.contains("master.key"), "{message}");
         let mut copy = open_file(Path::new(&file)).await;
         let backed_up: BTreeSet<String> =
             query_texts(&mut copy, "SELECT name FROM service_keys").await.into_iter().collect();

@@ -4,7 +4,7 @@ use super::{assert_refused, files_in, open, query_number, succeed};
 use countersign_tests::{ControlPlane, Postgres};
 use std::fs::File;
 
-/// Runs a command with a full standard output. Returns its error output.
+/// Runs a command with a full standard output, and returns its error output.
 #[track_caller]
 fn run_with_full_output(control: &ControlPlane, arguments: &[&str]) -> String {
     let full = File::options().write(true).open("/dev/full").unwrap();

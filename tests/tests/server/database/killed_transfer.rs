@@ -1,4 +1,4 @@
-//! Tests that at most one of the two databases is usable if `migrate --to` is killed or its target fails.
+//! Tests that at most one of the two databases is usable if `migrate --to` is killed or its target database fails.
 
 use super::{assert_refused, assert_start_refused, execute_on_file, open, query_file, query_number, succeed};
 use countersign_tests::{ControlPlane, Postgres, eventually};
@@ -18,7 +18,7 @@ struct Fixture {
     control: ControlPlane,
     postgres: Postgres,
     url: String,
-    /// A separate connection to the target.
+    /// A separate connection to the target database.
     watcher: AnyConnection,
 }
 
@@ -32,7 +32,7 @@ impl Fixture {
         Self { control, postgres, url, watcher }
     }
 
-    /// Makes the commit in the target wait for an advisory lock and then execute a statement.
+    /// Makes the commit in the target database wait for an advisory lock and then execute a statement.
     async fn delay_commits(&mut self, statement: &str) {
         succeed(&self.control, &["--set", &format!("database.url={}", self.url), "migrate"]);
         self.run(&format!(
@@ -53,7 +53,7 @@ impl Fixture {
         command.stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap()
     }
 
-    /// Kills a transfer after it sent the commit and before the target acknowledged it.
+    /// Kills a transfer after it sent the commit and before the target database acknowledged the commit.
     async fn kill_during_commit(&mut self) {
         self.run("SELECT CAST(pg_advisory_lock(42) AS TEXT)").await;
         let mut transfer = self.start_transfer();
@@ -70,8 +70,8 @@ impl Fixture {
         eventually("the transfer waits", waiting, String::new).await;
     }
 
-    /// Waits until PostgreSQL has closed all other connections. It finishes a statement before it notices that the
-    /// client has disconnected.
+    /// Waits until PostgreSQL has closed all other connections. PostgreSQL finishes a statement before it notices that
+    /// the client has disconnected.
     async fn wait_until_others_disconnect(&mut self) {
         let sql = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() \
                    AND pid <> pg_backend_pid() AND backend_type = 'client backend'";
@@ -83,12 +83,12 @@ impl Fixture {
         self.control.folder().join("countersign.db")
     }
 
-    /// Whether a control plane would start with the source.
+    /// Whether a control plane would start with the source database.
     async fn source_is_usable(&self) -> bool {
         query_file(&self.file(), "SELECT COUNT(*) FROM deployment WHERE set_aside_as IS NULL").await == 1
     }
 
-    /// Whether the target has all data.
+    /// Whether the target database has all data.
     async fn target_is_complete(&mut self) -> bool {
         let table = "SELECT COUNT(*) FROM information_schema.tables WHERE table_name = 'deployment'";
         query_number(&mut self.watcher, table).await == 1
@@ -96,7 +96,7 @@ impl Fixture {
     }
 }
 
-/// The target commits after the transfer is killed.
+/// The target database commits after the transfer is killed.
 #[tokio::test]
 async fn transfer_killed_during_commit_leaves_the_source_refused() {
     let mut fixture = Fixture::new().await;
@@ -108,7 +108,7 @@ async fn transfer_killed_during_commit_leaves_the_source_refused() {
     assert!(message.contains("had already been copied, and are equal"), "{message}");
     assert_start_refused(&fixture.control, &[], "migrated to PostgreSQL").await;
 
-    // The target is used without running the transfer again.
+    // The target database is used without running the transfer again.
     let target_setting = format!("database.url={}", fixture.url);
     fixture.control.restart_with(&target_setting).await;
     fixture.control.create_role("another", &[]).await;
@@ -118,18 +118,18 @@ async fn transfer_killed_during_commit_leaves_the_source_refused() {
     let repeated_transfer = [&source_setting[..], &["migrate", "--to", &fixture.url]].concat();
     assert_refused(&fixture.control, &repeated_transfer, &["is not empty", "keep database.url set to it"]);
     assert_start_refused(&fixture.control, &source_setting[1..], INTERRUPTED).await;
-    // `restore` makes the source usable again.
+    // `restore` makes the source database usable again.
     assert!(succeed(&fixture.control, &[&source_setting[..], &["restore"]].concat()).contains("restore completed"));
     assert!(fixture.source_is_usable().await);
     fixture.control.restart_with("database.url=").await;
 }
 
-/// The target rolls back after the transfer is killed.
+/// The target database rolls back after the transfer is killed.
 #[tokio::test]
 async fn killed_transfer_continues_into_an_empty_target() {
     let mut fixture = Fixture::new().await;
     fixture.delay_commits("RAISE EXCEPTION 'the disk is full';").await;
-    // If the target refuses the commit, the transfer unmarks the source.
+    // If the target database refuses the commit, the transfer removes the mark from the source database.
     assert_refused(&fixture.control, &["migrate", "--to", &fixture.url], &["the target", "the disk is full"]);
     assert!(!fixture.target_is_complete().await);
     fixture.control.restart().await;
@@ -137,7 +137,7 @@ async fn killed_transfer_continues_into_an_empty_target() {
 
     fixture.kill_during_commit().await;
     assert!(!fixture.target_is_complete().await);
-    // The source stays marked, because another target may have the data.
+    // The source database stays marked as interrupted, because another target database may have the data.
     assert_refused(&fixture.control, &["migrate", "--to", &fixture.url], &["the target", "the disk is full"]);
     assert_start_refused(&fixture.control, &[], INTERRUPTED).await;
     fixture.run("DROP TRIGGER hold ON deployment").await;
@@ -181,7 +181,7 @@ async fn target_that_fails_before_commit_leaves_the_source_usable() {
     assert!(message.contains("were copied"), "{message}");
 }
 
-/// Kills the transfer at several times. These kills rarely hit the commit, which the tests above cover.
+/// Kills the transfer at several times. A kill at a fixed time rarely hits the commit, which other tests cover.
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "the times of the kills are fractions of a measured duration")]
 async fn transfer_killed_at_any_time_leaves_at_most_one_usable_database() {

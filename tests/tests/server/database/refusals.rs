@@ -104,7 +104,7 @@ async fn wrong_master_key_is_refused_before_the_schema_changes() {
     let psql_url = format!("{url}?application_name=psql");
     let migrator = Migrator::new(tools::root().join("control-plane/migrations")).await.unwrap();
     migrator.run_to(7, &mut PgConnection::connect(&psql_url).await.unwrap()).await.unwrap();
-    // A deployment in the format of that version, with the master key of the control plane.
+    // Inserts a Countersign deployment in the format of schema version 7, with the master key of the control plane.
     let fingerprint = "SELECT master_key_fingerprint FROM deployment";
     let database = control.folder().join("countersign.db");
     let saved = query_texts(&mut super::open_file(&database).await, fingerprint).await.remove(0);

@@ -97,7 +97,7 @@ async fn restore_revokes_credentials_that_may_have_changed_since_the_backup() {
         "a restored database can be verified before it is served"
     );
     assert!(message.contains("restored from") && message.contains("all agents log in again"), "{message}");
-    assert!(message.contains("The backup is as of ") && message.contains("roles that were revoked"), "{message}");
+    assert!(message.contains("The backup was made at ") && message.contains("roles that were revoked"), "{message}");
     let replaced = files_in(control.folder())
         .into_iter()
         .find(|name| name.contains(".before-"))
@@ -113,7 +113,7 @@ async fn restore_revokes_credentials_that_may_have_changed_since_the_backup() {
     control.restart().await;
     earlier.assert_revoked(&control, &sidecar).await;
     assert_restore_is_audited(&control).await;
-    // The revocation survives the next start and its housekeeping.
+    // The revocation of earlier credentials survives the next start and its housekeeping.
     control.restart().await;
     earlier.assert_revoked(&control, &sidecar).await;
 }
@@ -213,7 +213,8 @@ async fn invalid_backup_changes_nothing() {
     assert!(files_in(control.folder()).iter().all(|name| lock.contains(name)), "a refused restore creates no file");
 }
 
-/// A restore replaces a damaged database and keeps it with its side files. It creates a missing database.
+/// A restore replaces a damaged database, keeps the damaged database with its side files, and creates a missing
+/// database.
 #[tokio::test]
 async fn backup_replaces_a_damaged_or_missing_database() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
@@ -308,7 +309,7 @@ async fn older_backup_is_migrated() {
     let file = folder.path().join("backup");
     succeed(&control, &["backup", file.to_str().unwrap()]);
     control.terminate().await;
-    // Reverts the last migrations.
+    // Reverts the last schema migrations.
     let revert_migration = "ALTER TABLE feed DROP COLUMN restored_at; ALTER TABLE feed DROP COLUMN restored_revision; \
                 ALTER TABLE deployment DROP COLUMN set_aside_at; ALTER TABLE deployment DROP COLUMN set_aside_as; \
                 ALTER TABLE deployment DROP COLUMN table_numbers; DELETE FROM _sqlx_migrations WHERE version >= 8";

@@ -30,7 +30,7 @@ async fn rows(database: &mut AnyConnection, tables: &BTreeMap<String, Vec<String
     let mut all_rows = BTreeMap::new();
     for (name, columns) in tables {
         let part = |column: &String| format!("COALESCE(CAST(\"{column}\" AS TEXT), '(none)')");
-        // Only the source has these values.
+        // Only the source database has values in columns with the prefix `set_aside_`.
         let columns = columns.iter().filter(|column| !column.starts_with("set_aside_"));
         let row = columns.map(part).collect::<Vec<_>>().join(" || '|' || ");
         let mut rows = query_texts(database, &format!("SELECT {row} FROM \"{name}\"")).await;
@@ -40,7 +40,7 @@ async fn rows(database: &mut AnyConnection, tables: &BTreeMap<String, Vec<String
     all_rows
 }
 
-/// Fills every table. Returns an agent and its tokens.
+/// Fills every table, and returns an agent and its tokens.
 async fn fill_every_table(control: &mut ControlPlane, receiver: &Receiver) -> (Agent, Value) {
     let agent = Agent::register(control, "agent ünïcode \u{1f600} ' \" \\ {}").await;
     let role = control.create_role("reader", &["read"]).await;
@@ -63,7 +63,7 @@ async fn fill_every_table(control: &mut ControlPlane, receiver: &Receiver) -> (A
     )
     .await;
     control.kill();
-    // These rows normally exist only briefly.
+    // Inserts rows of kinds that normally exist only briefly.
     let transient_rows = "INSERT INTO trust_marks VALUES ('agent_x'); \
                    INSERT INTO webhook_outbox VALUES ('evt_x', 'agent.authenticated', '{}', 1, '', ''); \
                    INSERT INTO webhook_losses VALUES ('agent_x', 'svc_x', 'role_x', 'r', 1, 'revoked'); \
@@ -151,11 +151,11 @@ async fn transfer_refuses_a_target_that_is_not_empty() {
         url.replace("postgres@127.0.0.1", "postgres:hunter2@127.0.0.1").replace("countersign_0", "no_such_database");
     let message = assert_refused(&control, &["migrate", "--to", &unknown_database], &["no_such_database"]);
     assert!(!message.contains("hunter2"));
-    // An empty schema is accepted, and a refused source may be transferred again.
+    // An empty schema is accepted, and a refused source database may be transferred again.
     let url = postgres.create_database().await;
     succeed(&control, &["--set", &format!("database.url={url}"), "migrate"]);
     succeed(&control, &["migrate", "--to", &url]);
-    // `restore` makes the source usable again.
+    // `restore` makes the source database usable again.
     assert!(succeed(&control, &["restore"]).contains("restore completed"));
     control.restart().await;
 }
@@ -174,7 +174,7 @@ async fn transfer_refuses_a_source_in_use() {
     succeed(&control, &["migrate", "--to", &url]);
 }
 
-/// A killed transfer leaves the target empty and the source usable.
+/// A killed transfer leaves the target database empty and the source database usable.
 #[tokio::test]
 async fn interrupted_transfer_changes_nothing() {
     let (postgres, mut control) = (Postgres::start().await, ControlPlane::start().await);

@@ -1,4 +1,5 @@
-//! The handlers of the webhook endpoints. Both scopes use the same handlers.
+//! The handlers of the webhook endpoints, both for the webhooks of one service and for the webhooks of the whole Countersign
+//! deployment.
 
 use super::{
     records::{
@@ -40,7 +41,7 @@ body! {
     }
     /// Changes to a webhook. Absent fields keep their value.
     WebhookChanges {
-        /// New URL. Pending deliveries are sent to it too.
+        /// New URL. Pending deliveries are sent to the new URL too.
         optional "url" url: TargetUrl,
         /// New event kinds to send. The change applies to later events.
         optional "events" events: EventFilter,

@@ -26,7 +26,7 @@ pub struct WebhookManager {
 /// Extracts a caller that is authorized to manage the webhooks of the service in the path.
 pub struct ServiceManager(pub WebhookManager);
 
-/// Extracts a caller that is authorized to manage the webhooks of the deployment.
+/// Extracts a caller that is authorized to manage the webhooks of the whole Countersign deployment.
 pub struct DeploymentManager(pub WebhookManager);
 
 #[derive(Deserialize)]

@@ -11,7 +11,7 @@ const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy")
 /// The header with the remaining requests of each limit: `r` requests, and `t` seconds until one more is allowed.
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
-/// Adds both headers for these limits.
+/// Adds both rate limit headers for a list of limits.
 pub fn add_headers(statuses: &[LimitStatus], headers: &mut HeaderMap) {
     let policy = |LimitStatus { category, quota, quota_status: _ }: &LimitStatus| {
         format!("\"{}\";q={};w={}", category.name(), quota.max_calls, quota.window.as_secs())

@@ -16,7 +16,8 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// Counts one request at most once, and stores the status of its limits for the response headers. An extension of the request.
+/// Counts one request at most once, and stores the status of its limits for the response headers. The limiter is an extension
+/// of the request.
 #[derive(Debug, Clone)]
 pub struct RequestLimiter {
     category: Option<Category>,
@@ -24,7 +25,8 @@ pub struct RequestLimiter {
     statuses: Arc<OnceLock<Vec<LimitStatus>>>,
 }
 
-/// Counts requests under `/auth`, attaches a [`RequestLimiter`] to all others, and adds the limits to the response headers.
+/// Counts requests under `/auth`, attaches a [`RequestLimiter`] to all other requests, and adds the limits to the response
+/// headers.
 pub async fn enforce_rate_limits(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map(|route| route.as_str().to_owned());
     let Some(ClientAddress { ip, .. }) = request.extensions().get().copied() else {
@@ -60,11 +62,12 @@ pub enum AuthenticatedCaller<'a> {
 impl RequestLimiter {
     /// The limiter of a request.
     pub fn from_parts(parts: &Parts) -> Result<Self, ApiError> {
-        // `enforce_rate_limits` adds it to every request.
+        // `enforce_rate_limits` adds a `RequestLimiter` to every request.
         parts.extensions.get().cloned().ok_or_else(ApiError::internal)
     }
 
-    /// Counts a request of an authenticated caller. Other clients at the same address do not affect its limit.
+    /// Counts a request of an authenticated caller. Other clients at the same address do not affect the limit of an
+    /// authenticated caller.
     pub async fn count_caller(&self, state: &AppState, caller: AuthenticatedCaller<'_>) -> Result<(), ApiError> {
         self.count(state, |category| match caller {
             AuthenticatedCaller::Service(key) => CategoryKey::for_service(category, key.service),
@@ -73,7 +76,8 @@ impl RequestLimiter {
         .await
     }
 
-    /// Counts a failed authentication by client address. Returns the error, or a rate limit error if there were too many.
+    /// Counts a failed authentication by client address. Returns the error, or a rate limit error if there were too many
+    /// failures.
     pub async fn count_failure(&self, state: &AppState, error: ApiError) -> ApiError {
         if !error.is_unauthenticated() {
             return error;
@@ -97,7 +101,7 @@ impl RequestLimiter {
         let (subject, request) = RateLimitSubject::from_request(state, route, request).await?;
         let address_key = CategoryKey::for_address(Category::AuthAddress, self.address);
         if subject.needs_lookup() {
-            // Check the limit by address first, so that a client over it causes no database reads.
+            // Check the limit by address first, so that a client over the limit by address causes no database reads.
             let decision = state.limits.peek(&[address_key]).await;
             if !decision.allowed {
                 return self.apply(state, decision).map(|()| request);
@@ -112,7 +116,7 @@ impl RequestLimiter {
     /// Stores the status of the limits for the response, and returns an error if a limit is exceeded.
     fn apply(&self, state: &AppState, decision: LimitDecision) -> Result<(), ApiError> {
         let exhausted = decision.exhausted();
-        // Fails if the request was already counted, which the callers exclude.
+        // Setting the status fails if the request was already counted, which the callers exclude.
         let _ignored = self.statuses.set(decision.statuses);
         let Some(status) = exhausted else { return Ok(()) };
         state.metrics.rate_limited.with_label_values(&[status.category.name()]).inc();

@@ -32,12 +32,12 @@ macro_rules! id_schemas {
 id_schemas! {
     /// Id of an agent. An id in another format is answered like an unknown one: with 404 `AGENT_NOT_FOUND`.
     AgentIdSchema: AgentId
-    /// Id of a service. It is not a credential. An id in another format is answered like an unknown one: with 404
+    /// Id of a service, which is not a credential. An id in another format is answered like an unknown one: with 404
     /// `SERVICE_NOT_FOUND`.
     ServiceIdSchema: ServiceId
     /// Id of a role. An id in another format is answered like an unknown one: with 404 `ROLE_NOT_FOUND`.
     RoleIdSchema: RoleId
-    /// Id of a service API key. It is not a credential: only the key itself is.
+    /// Id of a service API key. The id is not a credential: only the key itself is.
     ApiKeyIdSchema: ApiKeyId
     /// Id of a feedback.
     FeedbackIdSchema: FeedbackId

@@ -69,7 +69,7 @@ schemas! {
     EmailAddressSchema = bounded_text(3, EmailAddress::MAX_LEN).format(Some(format("idn-email"))).examples(["ops@example.org"]);
     /// Free text of at most 1024 characters. Line feeds are allowed, other control characters are not.
     DescriptionSchema = bounded_text(0, Description::MAX_LEN).pattern(Some(MULTILINE_TEXT)).examples(["Reads invoices"]);
-    /// Name of a role: 1 to 64 printable characters without leading or trailing spaces. It is unique at the service and
+    /// Name of a role: 1 to 64 printable characters without leading or trailing spaces. The name is unique at the service and
     /// cannot be changed.
     RoleNameSchema = bounded_text(1, RoleName::MAX_LEN).pattern(Some(PRINTABLE_LINE)).examples(["billing-reader"]);
     /// Name of a permission: 1 to 128 visible ASCII characters except comma.
@@ -104,7 +104,7 @@ schemas! {
     FeedbackScoreSchema = score().examples([serde_json::json!(87.5)]);
     /// Trust score of an agent: 0 to 100, in steps of 0.01. A new agent has 50.
     TrustScoreSchema = score().examples([serde_json::json!(62.35)]);
-    /// Id of a challenge. Treat it as opaque.
+    /// Id of a challenge. Treat the id as opaque.
     ChallengeIdSchema = text().examples(["chal_AQGXmjxdHntCn2AcLT5PWmsBl5o8XR57Qp9gHC0-T1prAAZpl980eIBLQ7Cu41YkzZW5EBibPcIxNIpin1zu0DLD6HBuxH2b-vsA-0JQsBjdllQ1ylDLg24"]);
     /// 256 random bits as 64 lower-case hex digits. Sign these 64 characters as UTF-8 text.
     NonceSchema = text()
@@ -113,27 +113,28 @@ schemas! {
     /// Hex of an ECDSA signature (P-256, SHA-256) over the characters of the nonce: 64 bytes r‖s, or DER. A malformed
     /// signature is answered like a wrong one: with 400 `INVALID_SIGNATURE`.
     SignatureSchema = text().examples(["2dd312aef4b18d6959f9354b1a4a20797cf4a692b0dd11250439b2b5f3a3f57391597a26b3d24ea6d222882c5c8f0d8b336ed65d1fdf51d82165aaf879de27f8"]);
-    /// A JWT (RFC 9068), signed with ES256 by a key in `/.well-known/jwks.json`. Its claims about roles and trust are from
-    /// the time of issue: use `/services/{service}/verify` or a sidecar for the current ones.
+    /// A JWT (RFC 9068), signed with ES256 by a key in `/.well-known/jwks.json`. The claims about roles and trust in the JWT
+    /// are from the time of issue: use `/services/{service}/verify` or a sidecar for the current values.
     AccessTokenSchema = text().examples([EXAMPLE_JWT]);
     /// An access token as a bearer credential: `Bearer <token>`.
     BearerAccessTokenSchema = text().examples([format!("Bearer {EXAMPLE_JWT}")]);
-    /// Opaque text that starts with `rf_`. It can be used once: each refresh returns the next one.
+    /// Opaque text that starts with `rf_`. A refresh token can be used once: each refresh returns the next refresh token.
     RefreshTokenSchema = text().examples([format!("rf_01jyd3rq8yfd19yr0w5mz4ypkb{}", "0".repeat(64))]);
     /// An access token or a refresh token.
     AnyTokenSchema = text().min_length(Some(1)).examples([format!("rf_01jyd3rq8yfd19yr0w5mz4ypkb{}", "0".repeat(64))]);
-    /// An audited action. Names are stable; later versions may add some.
+    /// An audited action. The names of actions are stable; later versions may add actions.
     AuditActionSchema = text().enum_values(Some(AuditAction::ALL.iter().map(|action| action.as_str()))).examples(["role.assigned"]);
-    /// Additional fields of an audit entry; their names depend on the action. Later versions may add some.
+    /// Additional fields of an audit entry; their names depend on the action. Later versions may add fields.
     AuditDetailsSchema = ObjectBuilder::new()
         .schema_type(Type::Object)
         .examples([serde_json::json!({ "name": "editor", "until": null })]);
     /// An `https://` URL of at most 2048 characters, with port 443 or a port from 1024 up, without user name, password and
-    /// fragment. Its host must resolve to public addresses, or to networks that the operator allows; those may use `http://`.
+    /// fragment. The host of the URL must resolve to public addresses, or to networks that the operator allows; URLs to allowed
+    /// networks may use `http://`.
     WebhookUrlSchema = bounded_text(1, TargetUrl::MAX_LENGTH)
         .format(Some(format("uri")))
         .examples(["https://billing.example.org/hooks/countersign"]);
-    /// Secret that signs deliveries: `whsec_` and the base64 of 32 bytes. Only this response contains it.
+    /// Secret that signs deliveries: `whsec_` and the base64 of 32 bytes. Only this response contains the secret.
     WebhookSecretSchema = text()
         .pattern(Some("^whsec_[A-Za-z0-9+/]{43}=$"))
         .examples([format!("whsec_{}=", "A".repeat(43))]);
@@ -179,7 +180,7 @@ schemas! {
         .property("token_type_hint", Ref::from_schema_name(TextSchema::name()))
         .required("token")
         .additional_properties(Some(Ref::from_schema_name(TextSchema::name())));
-    /// A service API key. Only this response contains it: the server stores a hash.
+    /// A service API key. Only this response contains the key: the server stores a hash.
     ApiKeySchema = text()
         .pattern(Some("^svc_sk_[0-9a-hjkmnp-tv-z]{26}[0-9a-f]{64}$"))
         .examples([format!("svc_sk_01jyd3rq8yfd19yr0w5mz4ypkb{}", "0".repeat(64))]);

@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 
 /// A type that a field of a body can have.
 pub trait FromField: Sized {
-    /// Its schema in the API description.
+    /// The schema of the type in the API description.
     type Schema: ToSchema;
 
     /// Parses the value. The error message states what the value must be.

@@ -1,7 +1,7 @@
-//! Typed request bodies, declared once for parsing and for the API description.
+//! Typed request bodies, declared once for parsing and for the OpenAPI description.
 //!
 //! The macro [`body`] declares a struct. Each field has its JSON name, a type with a parser, and the schema of that type, so
-//! that the description always matches the parser. `as` selects another schema for a field.
+//! that the description always matches the parser. The keyword `as` selects another schema for a field.
 
 use super::{BodyFields, FromField};
 use crate::http::{
@@ -67,16 +67,16 @@ impl IdSchema for countersign_identity::RoleId {
 
 /// The description of a field in the API description.
 pub trait FieldSchema {
-    /// Schema of its value.
+    /// Schema of the value of the field.
     type Schema: ToSchema;
     /// Whether the field may be absent or null.
     const OPTIONAL: bool;
 }
 
-/// A required field with this schema.
+/// A required field with the schema `S`.
 pub struct RequiredField<S>(std::marker::PhantomData<S>);
 
-/// An optional field with this schema.
+/// An optional field with the schema `S`.
 pub struct OptionalField<S>(std::marker::PhantomData<S>);
 
 impl<S: ToSchema> FieldSchema for RequiredField<S> {

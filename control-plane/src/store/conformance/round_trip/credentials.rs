@@ -1,4 +1,4 @@
-//! Round trips of sessions, refresh tokens, signing keys, idempotency keys and the deployment.
+//! Round trips of sessions, refresh tokens, signing keys, idempotency keys and the row of the Countersign deployment.
 
 use super::{ALL, agent, public_key, service, time};
 use crate::{
@@ -136,7 +136,7 @@ impl StoreFixture {
         .await;
     }
 
-    /// `creates_one_deployment` reads the columns that are written only once.
+    /// The test `creates_one_deployment` reads the columns that are written only once.
     pub async fn deployment_returns_what_was_written(&self) {
         let fingerprint = "1 2 3 4";
         let write = async |tx: &mut crate::store::WriteTransaction| {
@@ -155,12 +155,12 @@ impl StoreFixture {
         self.commit(async |tx| deployment::lift_quarantine(tx.conn()).await).await;
         assert_eq!(deployment::find_quarantine(self.read().await.conn()).await.unwrap(), None);
         assert_eq!(deployment::find_instance_fingerprint(self.read().await.conn()).await.unwrap(), None);
-        // Leaves values for `every_column_was_written`.
+        // Leaves values for the test `every_column_was_written`.
         self.commit(write).await;
         self.set_quarantine(quarantine).await;
     }
 
-    /// Sets the quarantine directly on PostgreSQL, because the store sets it on SQLite only.
+    /// Sets the quarantine mark directly on PostgreSQL, because the store sets the mark on SQLite only.
     async fn set_quarantine(&self, quarantine: Quarantine) {
         if self.is_sqlite() {
             let mut connection = SqliteConnection::connect(&self.url).await.unwrap();

@@ -18,7 +18,7 @@ use crate::{
 use countersign_identity::{AgentId, EventId, Revision, ServiceId, Timestamp, WebhookId};
 use std::time::Duration;
 
-/// A target of the service with a role assignment of the agent.
+/// A webhook target of the service at which the agent holds a role.
 const TARGET: WebhookId = WebhookId::from_bits(10);
 
 const KIND: EventKind = EventKind::Authenticated;
@@ -39,7 +39,7 @@ fn target() -> WebhookTarget {
     }
 }
 
-/// An event about an agent. Without a service, it goes to the services where the agent holds a role.
+/// An event about an agent. An event without a service goes to the services where the agent holds a role.
 fn event(number: u128, agent_id: AgentId, service_id: Option<ServiceId>, at: Timestamp) -> Event {
     let data = EventData::Authenticated(AuthenticatedEvent { agent_id, service_id, ip_address: None });
     Event { id: EventId::from_bits(number), at, data }
@@ -72,7 +72,7 @@ impl StoreFixture {
             (KIND, EventAudience::ServicesOfAgent(agent), time(6), true),
             (KIND, EventAudience::ServicesOfAgent(other_agent), time(6), false),
             (EventKind::RoleAssigned, EventAudience::ServicesOfAgent(agent), time(6), false),
-            // The assignment has expired.
+            // The role assignment of the agent has expired.
             (KIND, EventAudience::ServicesOfAgent(agent), time(7), false),
         ] {
             let has_recipients = outbox::has_recipients(read.conn(), kind, audience, now).await.unwrap();
@@ -88,7 +88,8 @@ impl StoreFixture {
             assert!(!outbox::enqueue(conn, &agent_event, time(7)).await?);
             assert!(!outbox::enqueue(conn, &event(22, other_agent, None, time(212)), time(6)).await?);
             assert!(outbox::enqueue(conn, &service_event, time(6)).await?);
-            // The fan-out uses the assignments that are active when it runs. The assignment of the agent expires at 7.
+            // The fan-out of an event to webhook targets uses the role assignments that are active at the time of the fan-out.
+            // The role assignment of the agent expires at time 7.
             assert_eq!(outbox::fan_out(conn, time(6), 1).await?, 1);
             outbox::fan_out(conn, time(213), 9).await?;
             Ok(())
@@ -147,7 +148,7 @@ impl StoreFixture {
         }
     }
 
-    /// The revision after a restore is ahead of the clock, and ahead of the revision before it.
+    /// The revision after a restore is ahead of the clock, and ahead of the revision before the restore.
     pub async fn revision_advances_past_the_clock_and_the_last_revision(&self) {
         let (micros, skew) = (Duration::from_micros(7), Duration::from_mins(5));
         let before = self.current_revision().await;

@@ -1,4 +1,4 @@
-//! Round trips of the feed, feedback on agents and the audit log.
+//! Round trips of the change feed, feedback on agents and the audit log.
 
 use super::{ALL, agent, description, metadata, owner, service, time};
 use crate::{
@@ -60,7 +60,8 @@ impl StoreFixture {
         self.floor_rises_past_old_changes().await;
     }
 
-    /// A restore raises revision, floor and cutoff. Housekeeping raises the floor depending on the times of the changes.
+    /// A restore raises the revision, the revision floor and the cutoff of the change feed. Housekeeping raises the revision
+    /// floor depending on the times of the changes.
     async fn floor_rises_past_old_changes(&self) {
         let now = self.first.now();
         self.commit(async |tx| feed::advance_after_restore(tx.conn(), now).await).await;
@@ -113,7 +114,7 @@ impl StoreFixture {
             assert!(trust::has_changed_agents(tx.conn()).await?);
             assert_eq!(trust::take_changed_agents(tx.conn()).await?, [agent]);
             assert!(!trust::has_changed_agents(tx.conn()).await?);
-            // Leaves values for `every_column_was_written`.
+            // Leaves values for the test `every_column_was_written`.
             trust::mark_changed(tx.conn(), agent).await
         })
         .await;

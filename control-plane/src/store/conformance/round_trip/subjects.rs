@@ -107,7 +107,7 @@ impl StoreFixture {
         let updated = Service { name: name("renamed"), accepts_unbound: true, ..service() };
         self.commit(async |tx| services::update(tx.conn(), &updated, time(22)).await).await;
         assert_eq!(services::find(self.read().await.conn(), service().id).await.unwrap(), Some(updated));
-        // Leaves values for `every_column_was_written`.
+        // Leaves values for the test `every_column_was_written`.
         self.commit(async |tx| services::update(tx.conn(), &service(), time(23)).await).await;
         assert_eq!(services::find(self.read().await.conn(), service().id).await.unwrap(), Some(service()));
     }
@@ -245,7 +245,7 @@ impl StoreFixture {
             assignments::list_active_grants(self.read().await.conn(), service, other, time(6)).await.unwrap(),
             []
         );
-        // Leaves values for `every_column_was_written`.
+        // Leaves values for the test `every_column_was_written`.
         self.commit(remove_assigned_role).await;
         self.commit(async |tx| {
             assignments::upsert(tx.conn(), &assignment()).await?;

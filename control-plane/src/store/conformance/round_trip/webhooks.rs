@@ -154,7 +154,7 @@ impl StoreFixture {
         };
         let expected = [pending(&test, time(114)), pending(&new, time(113)), pending(&old, time(113))];
         assert_eq!(deliveries::list(conn, target().id, None, ALL).await.unwrap().items, expected);
-        // The target of the deployment also receives both events.
+        // The webhook target of the whole Countersign deployment also receives both events.
         assert_eq!(deliveries::count_pending(conn).await.unwrap(), 5);
         assert_eq!(webhook_targets::oldest_due_time(conn, time(120)).await.unwrap(), Some(time(113)));
         for (now, due, due_tests) in [(time(112), 0, 0), (time(113), 2, 0), (time(114), 2, 1)] {
@@ -247,7 +247,7 @@ impl StoreFixture {
         self.fill_the_webhook_tables(test).await;
     }
 
-    /// Leaves values for `every_column_was_written`.
+    /// Leaves values for the test `every_column_was_written`.
     async fn fill_the_webhook_tables(&self, test: &Event) {
         let (target, now) = (target(), time(123));
         let response = Some(ResponseExcerpt { status: 500, body: "a response".to_owned() });
@@ -290,7 +290,7 @@ impl StoreFixture {
             let mut taken = outbox::take_bursts(tx.conn(), began_at).await?;
             taken.sort_by_key(|(_, service, _)| *service);
             assert_eq!(taken, [(agent, None, burst), (agent, Some(service), burst)]);
-            // Leaves values for `every_column_was_written`.
+            // Leaves values for the test `every_column_was_written`.
             outbox::lock_burst(tx.conn(), agent, Some(service), began_at).await
         })
         .await;

@@ -1,5 +1,6 @@
-//! Property tests of streams with messages and pings in any order: no message causes a panic, a refused message
-//! changes nothing, and the view contains only received data. [`StreamModel`] computes the expected state.
+//! Property tests of streams with messages and pings in any order: no message causes a panic, a refused message changes
+//! nothing, and the view of the service's data contains only received data. [`StreamModel`] computes the expected
+//! state.
 
 mod generators;
 
@@ -18,7 +19,7 @@ enum StreamEvent {
     Bytes(Vec<u8>),
     /// The stream sends a ping at this time, in seconds since boot.
     Ping(u64),
-    /// The stream ends, and a new one resumes at the view.
+    /// The stream ends, and a new stream resumes at the revision of the local data.
     Resume,
 }
 
