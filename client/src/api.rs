@@ -44,7 +44,7 @@ pub struct Api {
 
 impl Api {
     /// Creates a client for the control plane at `url`. If `authority` is set, the client trusts only the CA
-    /// certificates in this PEM bundle, otherwise those of the system.
+    /// certificates in this PEM bundle, otherwise the CA certificates of the system.
     pub fn new(url: &str, authority: Option<&[u8]>) -> Result<Self, ApiError> {
         let parsed = Url::parse(url).ok().filter(|parsed| parsed.scheme() == "https" && parsed.has_host());
         let parsed = parsed.ok_or_else(|| ApiError::Url(redacted_url(url)))?;
@@ -52,7 +52,7 @@ impl Api {
         Ok(Self { url: parsed, http, timeout: REQUEST_TIMEOUT, observer: None })
     }
 
-    /// Sets the timeout of each request. The default is 30 seconds.
+    /// Sets the timeout of each request. The default timeout is 30 seconds.
     #[must_use]
     pub fn with_timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }

@@ -51,8 +51,8 @@ impl PrivateKey {
 
     /// Generates a random value in the format of a nonce.
     pub fn random_nonce() -> String {
-        // A nonce needs 32 random bytes, which a newly generated private key provides. The generated key is used for
-        // nothing else.
+        // A nonce needs 32 random bytes, which a newly generated private key provides. The generated key is used only
+        // as a nonce.
         hex::encode(SecretKey::generate().to_bytes())
     }
 

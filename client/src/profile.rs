@@ -38,7 +38,7 @@ pub enum ProfileError {
         /// The error of the operating system.
         error: io::Error,
     },
-    /// The file of a profile, which contains a command, can be changed by other users.
+    /// Other users can change the file of a profile that contains the command of a signer.
     #[error("other users can change {path} (mode {mode:04o}), which contains the command of a signer: chmod 600 it")]
     Insecure {
         /// The path of the file.
@@ -84,8 +84,8 @@ pub struct Profiles {
     directory: PathBuf,
 }
 
-/// The control plane, agent and audience of stored tokens. Tokens of another control plane, agent or audience are not
-/// used.
+/// The control plane, agent and audience of stored tokens. Tokens of another control plane, agent or audience than the
+/// requested ones are not used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenSubject {
     /// The URL of the control plane.
@@ -258,7 +258,7 @@ impl Profiles {
     }
 }
 
-/// Compares two URLs. The comparison ignores the case of the host, a default port and a trailing slash.
+/// Compares two URLs. Ignores the case of the host, a default port and a trailing slash.
 fn is_same_url(first: &str, second: &str) -> bool {
     let parse = |url: &str| Url::parse(url.trim_end_matches('/')).ok();
     first == second || parse(first).is_some_and(|parsed| parse(second) == Some(parsed))

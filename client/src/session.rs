@@ -8,8 +8,8 @@ use secrecy::SecretString;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// The time before its expiry at which a token is refreshed. A token with a short lifetime is refreshed after three
-/// quarters of its lifetime.
+/// How long before its expiry a token is refreshed. A token with a short lifetime is refreshed after three quarters of
+/// its lifetime.
 const REFRESH_MARGIN: Duration = Duration::from_mins(1);
 
 /// A token pair with its refresh and expiry times, according to the clock of this machine.
@@ -26,7 +26,8 @@ pub struct SessionTokens {
 }
 
 impl SessionTokens {
-    /// Computes the times from the time of the request, because the token was issued after the time of the request.
+    /// Computes the refresh and expiry times from the time of the request, because the token was issued after the time
+    /// of the request.
     fn from_response(requested_at: Timestamp, tokens: Tokens) -> Self {
         let lifetime = Duration::from_secs(tokens.expires_in);
         Self {

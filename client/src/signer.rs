@@ -1,8 +1,8 @@
 //! Signers of challenges: a private key from a file, or an external command.
 //!
-//! An external command connects to a TPM, an HSM or a key agent. The command reads the nonce from standard input and
-//! writes the signature (ECDSA P-256 with SHA-256) to standard output, as hex or as bytes, in the form r‖s or DER. The
-//! command inherits standard error, so that it can prompt the user.
+//! An external command connects to a TPM, an HSM or a key agent. The external command reads the nonce from standard
+//! input and writes the signature (ECDSA P-256 with SHA-256) to standard output, as hex or as bytes, in the form r‖s or
+//! DER. The external command inherits standard error, so that it can prompt the user.
 
 use crate::{KeyError, PrivateKey};
 use countersign_identity::{P256PublicKey, public_key::EcdsaSignature};
@@ -93,7 +93,7 @@ impl Sign for SignerCommand {
 }
 
 /// Returns whether the signature is over the text of the nonce, or over the bytes that this text encodes in hex. The
-/// control plane accepts both kinds of signature.
+/// control plane accepts signatures over the text of a nonce and over the bytes that the text encodes.
 fn verifies(public_key: P256PublicKey, nonce: &str, signature: &str) -> bool {
     let bytes = hex::decode(nonce).unwrap_or_default();
     EcdsaSignature::from_hex(signature).is_ok_and(|parsed| public_key.verifies(&[nonce.as_bytes(), &bytes], &parsed))
@@ -131,7 +131,8 @@ mod tests {
     fn verifies_accepts_signatures_over_the_text_and_over_its_bytes() {
         let (key, other) = (PrivateKey::generate(), PrivateKey::generate());
         let public_key = P256PublicKey::from_pem(&key.public_pem().unwrap()).unwrap();
-        // The nonce is the hex of a text, because `PrivateKey::sign` signs only texts.
+        // In this test, the nonce is the hex of a text, so that `PrivateKey::sign`, which signs only texts, can also
+        // sign the bytes of the nonce.
         let nonce = hex::encode("sixteen letters.");
         for (signature, is_valid) in [
             (key.sign(&nonce), true),

@@ -1,7 +1,7 @@
 //! Verifies webhook requests at the service that receives them.
 //!
-//! Requests are signed according to Standard Webhooks, version `v1`: HMAC-SHA256 over `id.timestamp.body`. Invariants:
-//! `Debug` prints no secret, signatures are compared in constant time, and the current time is an argument.
+//! Webhook requests are signed according to Standard Webhooks, version `v1`: HMAC-SHA256 over `id.timestamp.body`.
+//! Invariants: `Debug` prints no secret, signatures are compared in constant time, and the current time is an argument.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -84,7 +84,7 @@ pub enum WebhookError {
     /// A header has an invalid value.
     #[error("the header {0} cannot be parsed")]
     Unreadable(&'static str),
-    /// The header has no signature of a supported version.
+    /// The header `webhook-signature` has no signature of a supported version.
     #[error("the header {SIGNATURE} contains no signature that begins with {SIGNATURE_PREFIX}")]
     UnknownVersion,
     /// No signature of a supported version is correct.
@@ -151,7 +151,7 @@ pub struct Event {
     pub kind: String,
     /// When the event occurred (RFC 3339).
     pub timestamp: String,
-    /// Further fields, which depend on the kind.
+    /// The fields of the event that depend on its kind.
     pub data: Value,
 }
 
@@ -168,7 +168,8 @@ impl Verifier {
         Self { secrets: vec![secret] }
     }
 
-    /// Accepts another secret too, for example while the secret is rotated.
+    /// Accepts `secret` in addition to the secrets that the verifier already accepts, for example during a rotation of
+    /// the secret.
     #[must_use]
     pub fn or(mut self, secret: WebhookSecret) -> Self {
         self.secrets.push(secret);
@@ -184,7 +185,8 @@ impl Verifier {
     ) -> Result<SignedRequest<'a>, WebhookError> {
         let (id, timestamp, signatures) =
             (single_value(headers, ID)?, single_value(headers, TIMESTAMP)?, single_value(headers, SIGNATURE)?);
-        // If ids could contain dots, an attacker could split the same signed bytes into another id and timestamp.
+        // If event ids could contain dots, an attacker could split the signed bytes of a request into an id and a
+        // timestamp that the sender did not send.
         if id.is_empty() || id.contains('.') {
             return Err(WebhookError::Unreadable(ID));
         }

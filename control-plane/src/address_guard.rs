@@ -1,9 +1,9 @@
 //! Resolves the hosts of webhook URLs, and rejects hosts that events must not be sent to.
 //!
-//! Operations check a URL when a webhook target is saved. The HTTP sender resolves the host through the same guard for every
-//! connection, and connects to exactly the addresses that the guard returns. A DNS answer that changes between the check and
-//! the connection (DNS rebinding) therefore cannot redirect a request to a forbidden address. `domain::webhook::address`
-//! contains the rules.
+//! The operations that save a webhook target check its URL with this guard. The HTTP sender, which delivers events, also
+//! resolves the host through this guard for every connection, and connects to exactly the addresses that the guard returns. A
+//! DNS answer that changes between the check and the connection (DNS rebinding) therefore cannot redirect a request to a
+//! forbidden address. `domain::webhook::address` contains the rules for allowed addresses.
 
 use crate::domain::webhook::{
     address::{AllowedNetworks, HostRejection},
@@ -15,7 +15,7 @@ use url::Host;
 /// How long name resolution may take when a webhook target is saved.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Resolves host names. Tests inject another resolver.
+/// Resolves host names. Tests replace the resolver of the operating system.
 pub trait HostResolver: Send + Sync + 'static {
     /// All addresses of a host.
     fn resolve<'a>(&'a self, host: &'a str) -> ResolveFuture<'a>;

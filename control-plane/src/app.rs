@@ -37,7 +37,8 @@ use secrecy::ExposeSecret;
 use servers::Tasks;
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-/// The clock, the random numbers and the name resolution that a control plane uses. Tests replace these three dependencies.
+/// The clock, the random numbers and the name resolution that a control plane uses. Tests replace the clock, the random numbers
+/// and the name resolution.
 pub struct Dependencies {
     /// The clock.
     pub clock: Arc<dyn Clock>,
@@ -218,6 +219,7 @@ fn create_data_dir(config: &Config) -> Result<(), AppError> {
 }
 
 fn install_crypto_provider() {
-    // The call fails if another server in this process has already installed the cryptography provider, which is no problem.
+    // `install_default` fails if another server in this process has already installed the cryptography provider; the error is
+    // ignored because that provider is used.
     let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
 }

@@ -34,7 +34,7 @@ pub enum DevelopmentError {
     /// The development token cannot be issued.
     #[error(transparent)]
     Token(#[from] OperatorKeyError),
-    /// The file cannot be written.
+    /// `dev.env` cannot be written.
     #[error("{path}: {error}")]
     File {
         /// The file.
@@ -85,8 +85,8 @@ pub async fn write_dev_env(
     Ok(file)
 }
 
-/// The API key that an earlier start wrote to the file, if it is still valid. The database contains only the hash of an API
-/// key.
+/// The API key that an earlier start wrote to `dev.env`, if the key is still valid. The database contains only the hash of an
+/// API key.
 async fn previous_key(context: &Context, file: &Path) -> Option<(ServiceId, SecretString)> {
     let text = SecretString::from(std::fs::read_to_string(file).ok()?);
     let key = text.expose_secret().lines().find_map(|line| line.strip_prefix("COUNTERSIGN_SERVICE_KEY="))?;

@@ -75,9 +75,9 @@ pub fn link_or_copy(path: &Path, link: &Path) -> io::Result<()> {
     sync(link)
 }
 
-/// Removes the other hard links to a file in its directory whose names start with the file's name and `infix`. Companion files
-/// of such a link, whose names end with one of `suffixes`, belong to the file: they are renamed back, unless the file has
-/// companion files of its own.
+/// Removes the other hard links to a file in its directory whose names start with the file's name and `infix`. A companion file
+/// of a removed link (the name of the link and one of `suffixes`) belongs to the file, and is renamed to the file's name and
+/// that suffix, unless the file already has such a companion file.
 pub fn remove_other_links(path: &Path, infix: &str, suffixes: &[&str]) -> io::Result<()> {
     let metadata = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -115,8 +115,8 @@ fn ignore_not_found(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
-/// Changes the owner of a file to the owner of its directory, if permitted. A command that root runs in the data directory
-/// would otherwise leave files that the server's user cannot open.
+/// Changes the owner of a file to the owner of its directory, if permitted. Without this change of the owner, a command that
+/// root runs in the data directory would leave files that the server's user cannot open.
 pub fn chown_to_directory_owner(path: &Path) -> io::Result<()> {
     let (directory, file) = (fs::metadata(parent_directory(path))?, fs::metadata(path)?);
     if (directory.uid(), directory.gid()) == (file.uid(), file.gid()) {

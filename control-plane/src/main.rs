@@ -162,7 +162,7 @@ async fn serve(config: Config) -> CommandResult {
 
 fn mint(config: &Config, subject: &str, admin: bool, hours: u32) -> CommandResult {
     let lifetime = Duration::from_secs(u64::from(hours) * 3600);
-    // The token is lost if standard output is closed, so that is an error.
+    // A closed standard output is an error, because the token would be lost.
     Ok(print(format_args!("{}\n", mint_human_token(config, subject, admin, lifetime)?))?)
 }
 
@@ -205,7 +205,7 @@ fn inspect(command: &ConfigCommand, inspection: Result<ConfigInspection, ConfigE
     problems.iter().fold(code, |_, problem| fail(USAGE_EXIT_CODE, problem))
 }
 
-/// Standard output is closed or full. The `print!` macros would panic.
+/// Standard output is closed or full, so the `print!` macros would panic.
 #[derive(Debug, thiserror::Error)]
 #[error("standard output: {0}")]
 struct StdoutError(io::Error);
@@ -228,7 +228,8 @@ fn fail(code: u8, error: &dyn Display) -> ExitCode {
     code.into()
 }
 
-/// The environment variables that are valid UTF-8. Settings must be UTF-8, so other variables cannot be settings.
+/// The environment variables that are valid UTF-8. Settings must be UTF-8, so a variable that is not UTF-8 cannot be a
+/// setting.
 fn environment() -> Vec<(String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))

@@ -216,7 +216,7 @@ impl Metrics {
     }
 }
 
-/// Whether the control plane can reject a request for the given reason. The other reasons occur only in the sidecar, which
+/// Whether the control plane can reject a request for the given reason. Some reasons occur only in the sidecar, which
 /// evaluates route rules and works on a copy of the data.
 const fn occurs_in_control_plane(reason: Reason) -> bool {
     !matches!(

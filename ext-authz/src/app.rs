@@ -122,8 +122,8 @@ impl App {
         let servers = async { tokio::try_join!(checks, async { Ok(admin.await?) }) };
         tokio::select! {
             result = servers => result.map(|_| ()),
-            // After a panic of a stream client, the local data of its service would only become stale. The process
-            // exits, so that the orchestrator restarts the sidecar.
+            // After a panic of the client of a sync stream, the sidecar would receive no more data from that stream.
+            // The process exits instead, so that the orchestrator restarts the sidecar.
             Err(panic) = join_all(&mut stream_client_tasks) => Err(std::io::Error::other(panic).into()),
             () = wait_for_drain_timeout(&shutdown) => {
                 tracing::warn!("aborted the connections that did not end within the drain timeout");

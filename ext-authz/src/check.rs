@@ -139,7 +139,7 @@ fn http_attributes(request: &CheckRequest) -> Option<(&AttributeContext, &HttpRe
     Some((attributes, attributes.request.as_ref()?.http.as_ref()?))
 }
 
-/// Allows one log line per second. Without this limit, every request on a route with an invalid rule would write a log
+/// Allows one log line per second, because otherwise every request on a route with an invalid rule would write a log
 /// line.
 #[derive(Debug, Default)]
 pub struct LogRateLimit {

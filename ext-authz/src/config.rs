@@ -61,7 +61,8 @@ pub struct SyncSettings {
     pub keys: Vec<ApiKey>,
     /// The interval between pings, in seconds.
     pub ping_seconds: u32,
-    /// Seconds without a confirmation after which requests are denied. With 0, the limit of the control plane applies.
+    /// Seconds without a confirmation of the sidecar's data after which requests are denied. If the value is 0, only
+    /// the maximum staleness that the control plane sends applies.
     pub max_staleness_seconds: u32,
 }
 
@@ -104,7 +105,7 @@ pub enum ConfigError {
     /// A key or value is invalid.
     #[error(transparent)]
     Source(#[from] SettingsError),
-    /// A required value is missing, out of range or contradicts another value.
+    /// A required value is missing, a value is out of range, or two values contradict each other.
     #[error("{0}")]
     Invalid(&'static str),
 }

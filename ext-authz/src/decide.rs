@@ -59,7 +59,7 @@ pub struct Denial {
     pub unmet_requirement: Option<UnmetRequirement>,
 }
 
-/// A requirement of a route that the agent does not meet, and what the agent has.
+/// A requirement of a route that the agent does not meet, and the agent's roles, permissions or trust score.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnmetRequirement {
     /// The agent needs all required roles or, if the list of required roles is empty, any role.
@@ -135,8 +135,8 @@ fn evaluate(
     Ok(Decision::Verified(identity))
 }
 
-/// Denies the request if the control plane never confirmed that the sidecar's view of the service is current, or not
-/// recently enough.
+/// Denies the request if the control plane never confirmed that the sidecar's view of the service is current, or if the
+/// latest confirmation is too old.
 fn check_staleness(view: &View, since_boot: Duration) -> Result<(), Reason> {
     let confirmed_at = view.confirmed_at().ok_or(Reason::ViewMissing)?;
     let age = since_boot.saturating_sub(confirmed_at);

@@ -1,8 +1,8 @@
 //! The metrics of the sidecar, with the prefix `countersign_authz_`.
 //!
-//! `check` and `sync` record the metrics, the admin port exposes the metrics. Invariants: label values come from closed
-//! lists, and no label contains an agent. The time series that each check updates are looked up once, when the service
-//! becomes known.
+//! `check` and `sync` record the metrics, and the admin port exposes the metrics. Invariants: label values come from
+//! closed lists, and no label contains an agent. The time series that each check updates are looked up once, when the
+//! service becomes known.
 
 use arc_swap::ArcSwap;
 use countersign_identity::{Reason, Revision, ServiceId, Timestamp};
@@ -17,7 +17,7 @@ const PREFIX: &str = "countersign_authz";
 /// The value of the label `service` while the service is unknown.
 const NO_SERVICE: &str = "none";
 
-/// Buckets in seconds, from ten microseconds.
+/// The upper bounds of histogram buckets in seconds; the lowest bound is ten microseconds.
 const BUCKETS: [f64; 13] =
     [0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 1.0];
 
@@ -58,7 +58,7 @@ const fn occurs(reason: Reason, service_is_known: bool) -> bool {
         | Reason::TrustTooLow
         | Reason::ViewStale => service_is_known,
         Reason::ServiceUnknown | Reason::RuleInvalid | Reason::RequestInvalid | Reason::Internal => !service_is_known,
-        // Only the API of the control plane, and not the sidecar, refuses requests for the reasons in this list.
+        // Only the API of the control plane, and not the sidecar, refuses requests for the reasons of this match arm.
         Reason::ServiceKeyMissing
         | Reason::ServiceKeyInvalid
         | Reason::HumanTokenMissing
@@ -230,7 +230,7 @@ impl Metrics {
         self.view_agents.with_label_values(&label).set(i64::try_from(agents).unwrap_or(i64::MAX));
     }
 
-    /// A pong confirmed the view of the service's data. The ping was sent at `ping_sent_at`.
+    /// A pong confirmed the view of the service's data; the pong answers the ping that was sent at `ping_sent_at`.
     #[expect(clippy::cast_precision_loss, reason = "gauges are floats; microseconds are exact until the year 2255")]
     pub fn view_confirmed(&self, service: ServiceId, ping_sent_at: Timestamp) {
         self.view_confirmed.with_label_values(&[service.to_string()]).set(ping_sent_at.micros() as f64 / 1e6);

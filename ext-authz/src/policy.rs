@@ -1,7 +1,8 @@
 //! The requirements of a route.
 //!
 //! `check` parses a policy from the context extensions of the route, and `decide` checks it. Invariant: a policy with
-//! an unknown rule or an invalid value is refused, because a policy without the refused rule could allow more requests.
+//! an unknown rule or an invalid value is refused, because a policy without the refused rule could allow more requests
+//! than the operator intends.
 //!
 //! Envoy's context extensions are the only source of rules. A second source of rules would be a module next to
 //! `extensions`.

@@ -2,8 +2,8 @@
 //!
 //! `decide` makes the decision, and `check` sends the response. Invariants: a client cannot set an identity header in
 //! any spelling, and the response does not rely on Envoy's defaults. According to measurements, Envoy allows a request
-//! if the status is not set, and applies `headers_to_remove` after it sets headers, so that a name in both lists is
-//! removed.
+//! if the status of the `CheckResponse` is not set, and removes `headers_to_remove` after it sets headers, so that a
+//! header in both lists (to set and to remove) is removed.
 
 mod denial;
 mod header;

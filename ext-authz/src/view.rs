@@ -3,8 +3,8 @@
 //! `sync` creates views from messages, and `decide` reads them. Invariants: a view is immutable, and a change creates a
 //! new view; this module does not read the clock.
 //!
-//! A view contains only agents that changed after the oldest valid token was issued. The size of a view therefore
-//! depends on the rate of change and not on the number of agents.
+//! A view contains only agents that changed after the oldest valid token was issued, so the size of a view depends on
+//! the rate of change and not on the number of agents.
 
 mod sharded_map;
 mod views;
@@ -54,8 +54,7 @@ pub struct Revocation {
 pub struct Snapshot {
     /// The snapshot includes all changes up to this revision.
     pub revision: Revision,
-    /// The snapshot includes all agent changes and revocations above this revision. Older agent changes and revocations
-    /// may be missing in the snapshot.
+    /// The snapshot includes all agent changes and revocations above this revision, but may lack those at or below it.
     pub floor: Revision,
     /// The settings of the service.
     pub settings: ServiceSettings,
@@ -63,9 +62,9 @@ pub struct Snapshot {
     pub keys: KeySet,
     /// All roles of the service.
     pub roles: RoleTable,
-    /// The changes of agents above the revision floor.
+    /// The changes of agents that have a revision above `floor`.
     pub agents: Vec<(AgentId, AgentChanges)>,
-    /// The revocations above the revision floor.
+    /// The revocations that have a revision above `floor`.
     pub revocations: Vec<Revocation>,
 }
 
@@ -80,20 +79,21 @@ pub struct Delta {
     pub keys: Option<KeySet>,
     /// All roles of the service.
     pub roles: Option<RoleTable>,
-    /// New changes of agents.
+    /// The changes of agents since the previous view.
     pub agents: Vec<(AgentId, AgentChanges)>,
-    /// New revocations.
+    /// The revocations since the previous view.
     pub revocations: Vec<Revocation>,
 }
 
-/// The content of a pong, and the time of its ping. The control plane read its latest revision after the ping was sent.
+/// The content of a pong, and the time at which the answered ping was sent. The control plane read its latest revision
+/// after the ping was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Confirmation {
     /// The sidecar has received all changes up to this revision.
     pub revision: Revision,
     /// The sidecar may drop changes at or below this revision.
     pub floor: Revision,
-    /// When the ping was sent, since boot. The sidecar's data was current when the ping was sent.
+    /// The time since boot at which the ping was sent. The sidecar's data was current when the ping was sent.
     pub ping_sent_at: Duration,
 }
 
@@ -115,8 +115,8 @@ impl View {
     /// Creates the view of a snapshot that replaces the view `previous`.
     ///
     /// A snapshot does not prove that it is recent. If the revision of the snapshot is at least the revision of
-    /// `previous`, the new view inherits the confirmation of `previous`. If the revision of the snapshot is lower, for
-    /// example after a restore of the database, the new view is not confirmed.
+    /// `previous`, the new view inherits the confirmation of `previous`. If the revision of the snapshot is lower than
+    /// the revision of `previous`, for example after a restore of the database, the new view is not confirmed.
     pub fn from_snapshot(snapshot: Snapshot, previous: Option<&Self>) -> Self {
         let Snapshot { revision, floor, settings, keys, roles, agents, revocations } = snapshot;
         let mut view = Self {
@@ -153,7 +153,8 @@ impl View {
         next
     }
 
-    /// Creates the confirmed view, without the changes up to the revision floor, which no valid token needs.
+    /// Creates the confirmed view, without the changes up to `confirmation.floor`, because the evaluation of valid
+    /// tokens does not need these changes.
     #[must_use]
     pub fn confirm(&self, confirmation: Confirmation) -> Self {
         let Confirmation { revision, floor, ping_sent_at } = confirmation;

@@ -1,16 +1,17 @@
 //! Extracts the agent token from header values (RFC 6750). The API and the sidecar both use this module.
 //!
-//! Ambiguous input is refused, because a proxy or the service behind it could choose another token.
+//! Ambiguous input is refused, because a proxy or the service behind the proxy could choose a token other than the
+//! verified one.
 
 use crate::Reason;
 
-/// The header for the agent token if `Authorization` contains another credential.
+/// The header for the agent token in requests whose header `Authorization` contains a different credential.
 pub const TOKEN_HEADER: &str = "x-agent-token";
 
 /// Extracts the token from the values of `X-Agent-Token`: `Bearer <token>`, or the token alone.
 pub fn from_token_header<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Reason> {
     let Some(value) = single_value(values)? else { return Ok(None) };
-    single_token(strip_bearer(value).unwrap_or(value)).map(Some)
+    parse_bearer_token(strip_bearer(value).unwrap_or(value)).map(Some)
 }
 
 /// Extracts the token from the values of `Authorization`. Authentication schemes other than `Bearer` are ignored. A
@@ -18,7 +19,7 @@ pub fn from_token_header<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Rea
 pub fn from_authorization<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Reason> {
     let Some(value) = single_value(values)? else { return Ok(None) };
     match strip_bearer(value) {
-        Some(token) => single_token(token).map(Some),
+        Some(token) => parse_bearer_token(token).map(Some),
         None if value.split(',').any(|part| strip_bearer(part.trim()).is_some()) => Err(Reason::TokenRepeated),
         None => Ok(None),
     }
@@ -28,8 +29,8 @@ fn single_value<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Reason> {
     match values {
         [] => Ok(None),
         [value] => {
-            // Control characters, including other white space, are invalid in a header, and parsers treat them
-            // differently.
+            // Control characters except the tab are invalid in a header, and parsers disagree about how to treat
+            // control characters.
             let is_allowed = |byte: u8| byte.is_ascii_graphic() || matches!(byte, b' ' | b'\t');
             let text = std::str::from_utf8(value).ok().filter(|text| text.bytes().all(is_allowed));
             text.map(|text| Some(text.trim())).ok_or(Reason::TokenMalformed)
@@ -44,7 +45,7 @@ fn strip_bearer(value: &str) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| rest.trim())
 }
 
-fn single_token(text: &str) -> Result<&str, Reason> {
+fn parse_bearer_token(text: &str) -> Result<&str, Reason> {
     let is_token_byte = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'=');
     if text.contains(',') {
         Err(Reason::TokenRepeated)

@@ -2,7 +2,7 @@
 //!
 //! A token states roles and trust as of its revision `rev`. [`AgentChanges`] hold later changes, one versioned value
 //! per facet of an agent: roles, trust, status. Invariant: for each facet, the value with the newer revision wins,
-//! whether it is in the token or in a change. Token and changes are not compared by time; only expiry uses `now`.
+//! whether it is in the token or in a change. Revisions, and not times, decide whether a token or a change is newer.
 
 use crate::{
     AgentId, Audience, Claims, Permission, Reason, Refusal, Revision, RoleId, RoleName, ServiceId, Timestamp, TokenId,
@@ -45,7 +45,7 @@ pub struct RoleGrant {
     pub until: Option<Timestamp>,
 }
 
-/// An agent's status and its cutoff revision.
+/// An agent's status and cutoff revision (the revision below which the agent's tokens are revoked).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatusWithCutoff {
     /// The status of the agent.
@@ -61,12 +61,12 @@ pub struct AgentChanges {
     pub roles: Option<Versioned<Vec<RoleGrant>>>,
     /// The trust score of the agent.
     pub trust: Option<Versioned<TrustScore>>,
-    /// The status and the cutoff revision of the agent.
+    /// The status and the cutoff revision of the agent (the revision below which the agent's tokens are revoked).
     pub status: Option<Versioned<StatusWithCutoff>>,
 }
 
 impl AgentChanges {
-    /// Takes each facet (roles, trust, status) of `other` unless the current facet has a higher revision.
+    /// Takes each facet (roles, trust, status) of `other` unless the same facet of `self` has a higher revision.
     pub fn merge(&mut self, other: Self) {
         let Self { roles, trust, status } = other;
         replace_if_newer(&mut self.roles, roles);
@@ -101,8 +101,8 @@ pub struct RoleDefinition {
     pub name: RoleName,
     /// The permissions that the role grants.
     pub permissions: Vec<Permission>,
-    /// The revision at which the role was created. An older token with this role name refers to a deleted role of the
-    /// same name.
+    /// The revision at which the role was created. A token of an earlier revision that contains this role name refers
+    /// to a deleted role of the same name.
     pub created_revision: Revision,
 }
 
@@ -153,7 +153,7 @@ pub struct EvaluationContext<'a> {
     pub floor: Revision,
     /// The roles of the service.
     pub roles: &'a RoleTable,
-    /// The retained changes of the token's agent.
+    /// The changes of the token's agent that were not pruned.
     pub agent: Option<&'a AgentChanges>,
     /// Whether the token or its session was revoked.
     pub revoked: bool,
@@ -177,8 +177,9 @@ pub struct VerifiedIdentity {
 }
 
 impl VerifiedIdentity {
-    /// Evaluates signed claims, or returns the first reason to refuse them. The API and the sidecar check in the same
-    /// order: issuer, times, audience, revision floor, status, cutoff revision, revocation.
+    /// Evaluates signed claims, or returns the first reason to refuse them. The API and the sidecar check claims in the
+    /// same order: issuer, times, audience, revision floor (the lowest accepted `rev`), status, cutoff revision (the
+    /// lowest accepted `rev` of the agent's tokens), revocation.
     pub fn evaluate(claims: &Claims, context: &EvaluationContext<'_>, now: Timestamp) -> Result<Self, Refusal> {
         check_issuer_and_times(claims, context.issuer, now)?;
         check_audience(claims, context)?;

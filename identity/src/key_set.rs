@@ -103,7 +103,7 @@ impl KeySet {
         self.0.len()
     }
 
-    /// True if the set contains no key. Every token is then refused.
+    /// True if the set contains no key. With an empty set, every token is refused.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

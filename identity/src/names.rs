@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::{fmt, sync::Arc};
 
-/// The text is not a valid name. The error message states the rule.
+/// The text is not a valid name. The error message states the rule for valid names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
     /// The text is not a valid role name.
@@ -22,7 +22,7 @@ macro_rules! names {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// The maximum length in characters.
+            /// The maximum length of a name in characters.
             pub const MAX_LEN: usize = $max_len;
 
             /// The name as text.

@@ -1,7 +1,7 @@
 //! P-256 public keys and ECDSA signatures: parsing, fingerprints, verification.
 //!
 //! `p256` parses keys, because it checks that a point is on the curve. aws-lc verifies signatures, because it is five
-//! times faster. No other module combines the two libraries.
+//! times faster. No module except `public_key` combines `p256` and aws-lc.
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -48,7 +48,8 @@ pub struct SignatureError;
 pub struct P256PublicKey(p256::PublicKey);
 
 impl P256PublicKey {
-    /// Parses one PEM block `PUBLIC KEY`. Line ends may be CRLF; the point may be compressed.
+    /// Parses one PEM block `PUBLIC KEY`. The lines of the PEM text may end with CRLF, and the point of the key may be
+    /// compressed.
     pub fn from_pem(pem: &str) -> Result<Self, PublicKeyError> {
         if pem.len() > MAX_PEM_BYTES {
             return Err(PublicKeyError::TooLong);
@@ -102,7 +103,7 @@ impl P256PublicKey {
         Ok(format!("sha256:{}", hex::encode(Sha256::digest(der.as_bytes()))))
     }
 
-    /// True if any interpretation of the signature verifies for any of the messages.
+    /// True if any interpretation of the signature (raw or DER) verifies for any of the messages.
     pub fn verifies(self, messages: &[&[u8]], signature: &EcdsaSignature) -> bool {
         let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.to_sec1());
         let mut interpretations = signature.0.iter().flatten();
@@ -124,8 +125,8 @@ impl fmt::Debug for P256PublicKey {
 pub struct EcdsaSignature([Option<Signature>; 2]);
 
 impl EcdsaSignature {
-    /// Parses raw or DER hex. A high `s` is accepted, because HSMs produce it. Zero and out-of-range values are
-    /// refused.
+    /// Parses the hex of a raw or DER signature. A signature with a high `s` is accepted, because HSMs produce such
+    /// signatures. A signature with a zero or out-of-range `r` or `s` is refused.
     pub fn from_hex(text: &str) -> Result<Self, SignatureError> {
         // A DER signature has at most 72 bytes: two integers of 33 bytes and 6 bytes of tags and lengths.
         if text.len() > 144 {

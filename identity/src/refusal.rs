@@ -1,7 +1,7 @@
 //! The closed list of reasons for a denial.
 //!
 //! A reason is reported as `details.reason` in an error body, in the header `x-agent-reason` and as a metric label.
-//! Invariant: no message contains input.
+//! Invariant: the message of a reason is fixed and contains no input.
 
 use crate::time::Timestamp;
 
@@ -78,7 +78,7 @@ reasons! {
         TokenKeyUnknown = "token_key_unknown", "The agent access token is signed by an unknown key";
         /// The signature of the token does not verify.
         TokenSignatureInvalid = "token_signature_invalid", "The signature of the agent access token is invalid";
-        /// A claim is missing or has the wrong type, or the issuer is another one.
+        /// A claim is missing or has the wrong type, or the claim `iss` is not the expected issuer.
         TokenClaimsInvalid = "token_claims_invalid", "The claims of the agent access token are invalid";
         /// The claim `nbf` or `iat` is in the future.
         TokenNotYetValid = "token_not_yet_valid", "The agent access token is not valid yet";
@@ -102,7 +102,7 @@ reasons! {
         HumanTokenInvalid = "human_token_invalid", "The human user's token is invalid";
         /// The token of a human user has expired.
         HumanTokenExpired = "human_token_expired", "The human user's token has expired";
-        /// A credential is required, but the request has none or several.
+        /// The request requires a credential, but does not contain exactly one credential.
         CredentialsMalformed = "credentials_malformed", "Send exactly one credential as `Authorization: Bearer <credential>`";
         /// The challenge was not issued by this Countersign deployment.
         ChallengeInvalid = "challenge_invalid", "The challenge is unknown";
@@ -114,7 +114,8 @@ reasons! {
         RefreshInvalid = "refresh_invalid", "The refresh token is unknown";
         /// The refresh token has expired.
         RefreshExpired = "refresh_expired", "The refresh token has expired: log in again";
-        /// The refresh token was used before. The token was probably copied, so the session ends.
+        /// The refresh token was used before. The session ends, because a refresh token that is used twice was probably
+        /// copied.
         RefreshReused = "refresh_reused", "The refresh token was used before: its session has ended";
         /// The session of the refresh token has ended.
         RefreshRevoked = "refresh_revoked", "The refresh token has been revoked: log in again";
@@ -132,11 +133,11 @@ reasons! {
         PermissionMissing = "permission_missing", "The agent lacks a required permission";
         /// The trust score is below what the route requires.
         TrustTooLow = "trust_too_low", "The trust score of the agent is too low";
-        /// The credential belongs to another service or owner.
+        /// The credential belongs to a service or owner other than that of the requested resource.
         NotYours = "not_yours", "This credential does not give access to this resource";
         /// The API key's scope does not cover the request.
         ScopeInsufficient = "scope_insufficient", "The scope of the service API key does not cover this request";
-        /// Only an administrator may do this.
+        /// Only an administrator may make the request.
         AdminRequired = "admin_required", "Only an administrator may do this";
     }
     ServiceUnavailable {
@@ -144,7 +145,7 @@ reasons! {
         HumanIssuerUnavailable = "human_issuer_unavailable", "The public keys of the issuer of the human user's token are not available";
         /// The sidecar has no data from the control plane yet.
         ViewMissing = "view_missing", "The authorizer has received no data from the control plane yet";
-        /// The last confirmation by the control plane is too old.
+        /// The control plane's last confirmation that the sidecar's data is current is too old.
         ViewStale = "view_stale", "The data from the control plane is too old to decide";
         /// The route names a service for which the sidecar has no API key.
         ServiceUnknown = "service_unknown", "The route names a service for which the authorizer has no API key";

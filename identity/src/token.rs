@@ -72,9 +72,9 @@ impl SignedToken {
     }
 }
 
-/// True if no header member names another key or changes how the payload is decoded. The control plane writes no member
-/// of this kind, and another JWT library could apply it. Unknown header members are ignored (RFC 7515), so that new
-/// members can be added.
+/// True if no header member names another key or changes how the payload is decoded. The control plane never writes a
+/// member that names another key or changes the decoding, and a different JWT library could apply such a member.
+/// Unknown header members are ignored (RFC 7515), so that new members can be added.
 fn has_no_overrides(header: &Header) -> bool {
     let Header {
         typ: _,
@@ -100,8 +100,8 @@ fn has_no_overrides(header: &Header) -> bool {
     !names_another_key && !changes_payload && crit.is_none()
 }
 
-/// Settings with which `jsonwebtoken` checks the signature and no claims. The library would compare times with the
-/// system clock; this crate takes the time as an argument and checks the claims itself.
+/// Settings with which `jsonwebtoken` checks the signature and no claims. `jsonwebtoken` would compare times with the
+/// system clock; this crate receives the time as an argument and checks the claims itself.
 pub fn signature_only_validation(algorithm: Algorithm) -> Validation {
     let mut validation = Validation::new(algorithm);
     validation.required_spec_claims.clear();

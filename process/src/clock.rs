@@ -9,7 +9,7 @@ pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> Timestamp;
 
     /// The time since boot, suspend included, to measure ages and timeouts. Adjustments of the wall clock do not change
-    /// it.
+    /// the time since boot.
     fn since_boot(&self) -> Duration;
 }
 

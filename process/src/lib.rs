@@ -1,5 +1,5 @@
-//! Code that both servers share: layered settings, logs, metrics, clock, random number generator, readiness, admin
-//! port, standard output, graceful shutdown.
+//! Code that the control plane and the sidecar share: layered settings, logs, metrics, clock, random number generator,
+//! readiness, admin port, standard output, graceful shutdown.
 //!
 //! Invariant: no module of this crate depends on agents, services or tokens.
 

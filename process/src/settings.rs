@@ -1,7 +1,7 @@
 //! Layered settings: flags override the environment, which overrides the file, which overrides the defaults.
 //!
-//! The default file is compiled in. Invariant: the default file defines every valid key with its default value. An
-//! unknown key is an error that suggests a similar valid key, if there is one.
+//! The default settings file is compiled into the program. Invariant: the default file defines every valid key with its
+//! default value. An unknown key is an error that suggests a similar valid key, if there is one.
 
 mod known_keys;
 mod merged;
@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 /// The prefix of environment variables that contain settings.
 const ENV_PREFIX: &str = "COUNTERSIGN_";
 
-/// Environment variables of the command-line client, without the prefix. The servers ignore these variables.
+/// Environment variables of the command-line client, without the prefix. The control plane and the sidecar ignore the
+/// variables of the client.
 const CLIENT_VARIABLES: [&str; 10] = [
     "URL",
     "CA",
@@ -50,7 +51,7 @@ pub enum SettingsError {
         /// The error of the operating system.
         error: std::io::Error,
     },
-    /// The file is not valid TOML. The error message omits the content of the line, which may be a secret.
+    /// The file is not valid TOML. The error message omits the content of the invalid line, which may be a secret.
     #[error("{path}: invalid TOML at line {line}: {error}")]
     InvalidToml {
         /// The path of the file.
@@ -72,7 +73,7 @@ pub struct Layers {
     pub defaults: &'static str,
     /// The path of the operator's TOML file.
     pub file: Option<PathBuf>,
-    /// The environment variables. Only names with the prefix `COUNTERSIGN_` are used.
+    /// The environment variables. Only environment variables with the prefix `COUNTERSIGN_` are used.
     pub environment: Vec<(String, String)>,
     /// The flags, each a dotted key and a value.
     pub flags: Vec<(String, String)>,

@@ -30,9 +30,9 @@ impl LogSettings {
     }
 
     fn filter(&self) -> Result<EnvFilter, String> {
-        // While Redis is down, the Redis client logs every attempt to connect. The control plane logs the loss of Redis
-        // itself, once. Later filter directives override earlier directives, so the setting `level` can enable the log
-        // of the Redis client. The directive `error` applies to log targets for which `level` has no directive.
+        // While Redis is down, the Redis client logs every attempt to connect. The control plane itself logs the loss
+        // of Redis, once. Later filter directives override earlier directives, so the setting `level` can enable the
+        // log of the Redis client. The directive `error` applies to log targets for which `level` has no directive.
         EnvFilter::try_new(format!("error,redis=off,{}", self.level)).map_err(|error| format!("log.level: {error}"))
     }
 }
@@ -41,7 +41,7 @@ impl LogSettings {
 pub fn init(settings: &LogSettings) -> Result<(), String> {
     let filter = settings.filter()?;
     // A log line that cannot be written is dropped. With internal errors enabled, the log library would report the
-    // failure on standard error, and panic if the report fails too.
+    // failed write on standard error, and panic if the report fails too.
     let subscriber = fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
     let _already_installed = match settings.format {
         LogFormat::Text => subscriber.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),

@@ -80,7 +80,7 @@ impl ControlPlane {
         if !database && !redis {
             settings.extend(engines::redis_url().map(|url| format!("redis.url={url}")));
         }
-        // The ports are fixed, so that a restart can reuse them.
+        // The ports of the control plane are fixed, so that a restart can reuse them.
         let listen = ["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:{}", free_port()));
         let process = launch(folder.path(), listen.iter().chain(&settings));
         let (env, mut api) = wait_for_env(folder.path(), &process).await;
@@ -232,7 +232,7 @@ impl ControlPlane {
         self.api.send_as(self.human(), "PUT", &format!("/agents/{agent}/status"), json!({ "status": status })).await
     }
 
-    /// Revokes an access or refresh token. The token is the only credential.
+    /// Revokes an access or refresh token. The request has no other credential than the token.
     pub async fn revoke_token(&self, token: &str) {
         assert_eq!(self.api.post("/auth/revoke", json!({ "token": token })).await.expect(200), json!({}));
     }

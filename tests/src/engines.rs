@@ -81,8 +81,8 @@ impl DatabaseLease {
 
 impl Drop for DatabaseLease {
     fn drop(&mut self) {
-        // Sending fails when the test process ends: the receiver of the channel is gone, and the cleanup process
-        // removes the whole PostgreSQL server.
+        // Sending the URL of the unused database fails when the test process ends, because the receiver of the channel
+        // is gone; the cleanup process then removes the whole PostgreSQL server.
         let _receiver_gone = shared_servers().unused_urls.send(std::mem::take(&mut self.url));
     }
 }
@@ -91,7 +91,7 @@ fn shared_servers() -> &'static SharedServers {
     static SERVERS: OnceLock<SharedServers> = OnceLock::new();
     SERVERS.get_or_init(|| {
         let ((started_servers, ready), (unused_sender, unused_urls)) = (channel(), channel());
-        // The servers are started in a separate thread, because they end with the thread that started them
+        // PostgreSQL and Redis are started in a separate thread, because a server ends with the thread that started it
         // (`--pdeathsig`).
         thread::spawn(move || run_servers(&started_servers, &unused_urls));
         let (postgres, redis) = ready.recv().expect("PostgreSQL and Redis start");

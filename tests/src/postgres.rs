@@ -14,11 +14,11 @@ use std::{
 use tempfile::TempDir;
 
 /// The user that runs the server if the tests run as root, because PostgreSQL refuses to run as root. Debian's
-/// package creates this user.
+/// PostgreSQL package creates the user `postgres`.
 const SERVER_USER: &str = "postgres";
 
-/// Options of `initdb`. Like many managed servers, the cluster has an ICU locale, which shows queries that need byte
-/// order but do not specify a collation.
+/// Options of `initdb`. Like many managed servers, the PostgreSQL cluster has an ICU locale, which shows queries that
+/// need byte order but do not specify a collation.
 const INITDB_OPTIONS: [&str; 6] = [
     "--auth=trust",
     "--username=postgres",
@@ -28,8 +28,9 @@ const INITDB_OPTIONS: [&str; 6] = [
     "--icu-locale=en-US",
 ];
 
-/// Server settings. `fsync` is off, because the tests do not cover a crash of the machine. Shared memory is in the data
-/// folder, so that a killed server leaves nothing outside of its data folder.
+/// Settings of PostgreSQL. PostgreSQL runs without `fsync`, because the tests do not cover a crash of the machine.
+/// PostgreSQL keeps its shared memory in its data folder, so that a killed server leaves nothing outside of this
+/// folder.
 const SETTINGS: [&str; 5] = [
     "listen_addresses=127.0.0.1",
     "fsync=off",
@@ -38,7 +39,7 @@ const SETTINGS: [&str; 5] = [
     "dynamic_shared_memory_type=mmap",
 ];
 
-/// Kilobytes that must be free in `/dev/shm` for the cluster to be placed there.
+/// Kilobytes that must be free in `/dev/shm`, so that the data folder of PostgreSQL is created in `/dev/shm`.
 const REQUIRED_SHM_KIB: u64 = 2 * 1024 * 1024;
 
 /// Shell script that waits until the test process ends (stdin closes), stops the server and removes the folder.
@@ -87,7 +88,8 @@ impl Postgres {
         eventually("PostgreSQL accepts connections", connect, || self.process.log()).await;
     }
 
-    /// Stops all server processes with SIGSTOP. Connections stay open, but no query gets a response.
+    /// Stops all server processes with SIGSTOP. Connections to the stopped processes stay open, but no query gets a
+    /// response.
     pub fn pause(&self) {
         // Stops the postmaster first, because the postmaster starts the other server processes.
         self.process.signal("STOP");
@@ -221,7 +223,7 @@ fn ram_folder() -> PathBuf {
 }
 
 fn signal(process: i32, name: &str) {
-    // The process that gets the signal may have ended.
+    // The error of `kill` is ignored, because the process that gets the signal may have ended.
     let _result = Command::new("kill").args(["-s", name, &process.to_string()]).output();
 }
 
@@ -231,7 +233,8 @@ fn child_processes(parent: u32) -> Vec<i32> {
     let numbers = proc_entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let is_child = |process: &i32| {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        // Reads the fields `state` and `parent` after the process name, which may contain any character.
+        // In `/proc/PID/stat`, the fields `state` and `parent` follow the process name, which may contain any
+        // character.
         let actual_parent =
             stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
         actual_parent == Some(parent)

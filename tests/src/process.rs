@@ -132,7 +132,7 @@ const PORTS: Range<u16> = 10_000..32_000;
 /// Distance between the first ports of test processes that run at the same time.
 const PORT_DISTANCE: u32 = 997;
 
-/// A free loopback port. No two calls in this process return the same port.
+/// A free loopback port. No two calls of this function in one process return the same port.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let first = std::process::id().wrapping_mul(PORT_DISTANCE);

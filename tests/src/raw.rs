@@ -89,8 +89,8 @@ impl RawRequest {
         read_response(&mut stream).await.ok()
     }
 
-    /// Repeats the request until the authorizer responds within Envoy's timeout. After the timeout, which can pass on
-    /// a busy machine, Envoy responds 503 without a body.
+    /// Repeats the request until the authorizer responds within Envoy's timeout. After Envoy's timeout for the
+    /// authorizer, which can pass on a busy machine, Envoy responds 503 without a body.
     pub async fn send_until_checked(&self, server: &HttpClient) -> HttpResponse {
         let checked = async || {
             let response = self.send(server).await;
@@ -116,7 +116,7 @@ async fn read_response(stream: &mut (impl AsyncRead + Unpin)) -> Result<HttpResp
     }
 }
 
-/// Parses a response; `None` if it is incomplete.
+/// Parses a response; `None` if the response is incomplete.
 fn parse_response(bytes: &[u8]) -> Option<HttpResponse> {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
     let head = String::from_utf8_lossy(&bytes[..end]);

@@ -38,7 +38,7 @@ pub enum Reply {
     Delayed(Duration, Box<Self>),
     /// Sends no reply and keeps the connection open.
     Never,
-    /// Waits until [`Receiver::set_reply`] sets another reply, and sends that.
+    /// Waits until [`Receiver::set_reply`] sets another reply, and sends the new reply.
     Pending,
     /// Closes the connection without a reply.
     Close,

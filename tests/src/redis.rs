@@ -155,7 +155,7 @@ impl Redis {
         client_at(self.url(), self.tls_files.as_deref())
     }
 
-    /// Stops the process with SIGSTOP. Connections stay open, but no command gets a response.
+    /// Stops the process with SIGSTOP. Connections to the stopped process stay open, but no command gets a response.
     pub fn pause(&self) {
         self.process.signal("STOP");
     }

@@ -10,8 +10,8 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
-/// Number of lines that are written to the Python process before its results are read. The results for this number of
-/// lines fit into a pipe buffer.
+/// Number of lines in a batch, which is written to the Python process before the results are read. The results of one
+/// batch fit into a pipe buffer.
 const BATCH_SIZE: usize = 200;
 
 /// The Python process.

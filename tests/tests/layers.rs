@@ -250,7 +250,8 @@ fn dependencies(manifest: &str) -> BTreeSet<String> {
     packages
 }
 
-/// The external crates that `use` declarations at the start of a line import. A local module is declared in the same file.
+/// The external crates that `use` declarations at the start of a line import. Imports of a module that the same file
+/// declares are local, not external.
 fn external_crates(source: &str) -> BTreeSet<String> {
     let code = without_comments_and_tests(source);
     let first_segment = |line: &str| {

@@ -29,7 +29,7 @@ pub struct AuditEntry {
     pub agent_id: Option<String>,
     /// The object that was created, changed or removed.
     pub object: Option<AuditObject>,
-    /// Further fields, which depend on the action.
+    /// Further fields of the entry, which depend on the action.
     pub details: Value,
     /// The hash of the previous entry of the chain.
     pub previous_hash: String,

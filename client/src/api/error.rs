@@ -40,7 +40,7 @@ pub enum ApiError {
         message: String,
         /// `error.details.reason` of the response.
         reason: Option<String>,
-        /// Further details of the response.
+        /// Details of the response other than its code, message and reason.
         details: Box<ErrorDetails>,
         /// The response header `Retry-After`.
         retry_after: Option<Duration>,
@@ -124,7 +124,7 @@ pub fn innermost(error: &reqwest::Error) -> String {
 }
 
 /// Formats the members `required` and `actual` of `error.details` as `" (required: …; actual: …)"`. Returns an empty
-/// text if neither exists.
+/// text if both members are missing.
 pub fn requirement(details: &Map<String, Value>) -> String {
     let part =
         |name| details.get(name).map(|value| format!("{name}: {}", without_control_characters(&describe(value))));

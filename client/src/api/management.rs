@@ -162,7 +162,7 @@ impl Api {
         self.call(Method::POST, &["services"], Some(human), Some(&body)).await
     }
 
-    /// Reads a service. The human user must be its owner or an administrator.
+    /// Reads a service. The human user must be the owner of the service or an administrator.
     pub async fn read_service(&self, human: &SecretString, service: &str) -> Result<Service, ApiError> {
         self.call(Method::GET, &["services", service], Some(human), None).await
     }
@@ -300,7 +300,7 @@ impl Api {
     }
 
     /// Lists a page of the agents that hold a role at the service, newest first. `manager` is an API key of scope
-    /// `full`, or the token of the owner.
+    /// `full`, or the token of the service's owner.
     pub async fn list_agents(
         &self,
         manager: &SecretString,
@@ -313,13 +313,13 @@ impl Api {
         self.filtered_page(manager, &path, offset, &[("role", role), ("status", status)]).await
     }
 
-    /// Sets the status of an agent: `active`, `suspended` or `revoked`. An agent that is `revoked` cannot be changed
-    /// again.
+    /// Sets the status of an agent: `active`, `suspended` or `revoked`. The status of a revoked agent cannot be
+    /// changed.
     pub async fn set_agent_status(&self, human: &SecretString, agent: &str, status: &str) -> Result<Value, ApiError> {
         self.call(Method::PUT, &["agents", agent, "status"], Some(human), Some(&json!({ "status": status }))).await
     }
 
-    /// Verifies an agent's token. Services without a sidecar use this request.
+    /// Verifies an agent's token. Services without a sidecar verify tokens with this request.
     pub async fn verify(&self, key: &SecretString, service: &str, token: &SecretString) -> Result<Value, ApiError> {
         let url = self.endpoint(&["services", service, "verify"])?;
         let request = self.http.get(url).bearer_auth(key.expose_secret());

@@ -21,7 +21,7 @@ pub fn redacted_url(url: &str) -> String {
         return path.rsplit('@').next().unwrap_or_default().to_owned();
     };
     if parsed.set_username("").and_then(|()| parsed.set_password(None)).is_err() {
-        // A URL without a host cannot have a user name. The text after the scheme of such a URL could be a secret.
+        // A URL without a host cannot have a user name, but the text after its scheme could be a secret.
         return format!("{}:…", parsed.scheme());
     }
     parsed.set_query(None);

@@ -1,8 +1,8 @@
 //! Reads responses of the control plane.
 //!
-//! The control plane may be malicious, or the profile may name the wrong server. This module therefore limits the size
-//! of a response, replaces characters that control the terminal, and checks the form of ids, because commands print
-//! ids, save ids, and suggest ids to a shell.
+//! Because the control plane may be malicious, or the profile may name the wrong server, this module limits the size of
+//! a response, replaces characters that control the terminal, and checks the form of ids, which commands print, save,
+//! and suggest to a shell.
 
 use super::error::is_printable;
 use reqwest::Response;
@@ -13,7 +13,7 @@ use serde::{
 use serde_json::Value;
 use std::str::FromStr;
 
-/// Maximum size of a body in bytes. A page of the largest records is smaller.
+/// Maximum size of a body in bytes. A page of the largest records is smaller than this maximum.
 const MAX_BODY_SIZE: usize = 8 * 1024 * 1024;
 
 /// Reads a JSON body. `None` if the body is not a `T`, is too large or ends early.

@@ -24,7 +24,7 @@ pub struct SigningKey {
     pub published_at: String,
     /// When the key starts to sign tokens; `None` if no rotation is scheduled.
     pub signs_from: Option<String>,
-    /// When the following key started to sign tokens.
+    /// When the next signing key replaced this key.
     pub retired_at: Option<String>,
     /// When the key was removed from the JWK Set, which invalidated the tokens that it had signed.
     pub removed_at: Option<String>,

@@ -201,7 +201,8 @@ impl Api {
         self.call::<Value>(Method::DELETE, &scope.path(&[webhook]), Some(manager), None).await.map(drop)
     }
 
-    /// Creates a new secret. Requests are signed with both secrets until the previous one expires.
+    /// Creates a new secret of a webhook. Until the previous secret expires, requests are signed with the previous and
+    /// the new secret.
     pub async fn rotate_webhook_secret(
         &self,
         manager: &SecretString,

@@ -191,7 +191,7 @@ async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result
     let agent = resolve_agent(context, agent)?;
     let result = api.set_agent_status(human.credential()?, &agent, status).await;
     let mut record = result.map_err(with_conflict_reason)?;
-    // The response names the agent's id `id`; all output of the command line names it `agentId`.
+    // The response of the control plane names the agent's id `id`; all output of the command line names it `agentId`.
     if let Some(fields) = record.as_object_mut()
         && let Some(id) = fields.remove("id")
     {
@@ -206,7 +206,7 @@ async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result
     Ok(CommandOutput::new(details(rows), record).with_note(next))
 }
 
-/// Adds the reason to a conflict: the status of an agent cannot be changed only if the agent is revoked.
+/// Adds the reason to a conflict: a change of an agent's status is a conflict only if the agent is revoked.
 fn with_conflict_reason(error: ApiError) -> ApiError {
     match error {
         ApiError::Refused { status: status @ 409, code, message, reason: _, details, retry_after } => {

@@ -25,8 +25,8 @@ const HUMAN_TOKEN: &str =
 #[derive(Args)]
 pub struct ServerArgs {
     /// The URL of the control plane, https://HOST:PORT; without a port, 443 (a control plane listens on 8443 by default)
-    // The option is not `--url`, because webhook commands also have the URL of a receiver. A user must not send an API
-    // key to the host of the receiver by mistake.
+    // The option is named `--server`, not `--url`, because webhook commands also have the URL of a receiver. A user
+    // must not send an API key to the host of a webhook receiver by mistake.
     #[arg(
         long = "server",
         env = "COUNTERSIGN_URL",
@@ -103,7 +103,7 @@ pub struct ManagerArgs {
     pub human: HumanTokenArg,
 }
 
-/// An agent: a positional argument, or the option `--agent` of older versions.
+/// An agent: a positional argument, or the option `--agent` of older versions of the command line.
 #[derive(Args)]
 pub struct AgentArg {
     /// The id of the agent [default: the agent of the profile]
@@ -113,11 +113,12 @@ pub struct AgentArg {
     agent_option: Option<String>,
 }
 
-/// The agent of a command that has no default: a positional argument, or the option `--agent` of older versions.
+/// The agent of a command that has no default: a positional argument, or the option `--agent` of older versions of the
+/// command line.
 #[derive(Args)]
 pub struct RequiredAgentArg {
     /// The id of the agent
-    // An argument that is required may be missing if an argument that it conflicts with is present.
+    // In clap, a required argument may be missing if an argument that conflicts with it is present.
     #[arg(
         value_name = "AGENT",
         required = true,
@@ -151,7 +152,7 @@ impl AgentArg {
         self.agent.as_deref().or(self.agent_option.as_deref())
     }
 
-    /// The id, by default that of the profile's agent.
+    /// The id of the agent on the command line, or else of the profile's agent.
     pub fn id_or_default(&self, context: &Context) -> Result<String, CliError> {
         let id = self.id().map(str::to_owned).or_else(|| context.profile.agent.clone()).ok_or_else(|| {
             missing("the agent", "pass its id, or run `countersign agent register`, which saves it in the profile")
@@ -161,7 +162,7 @@ impl AgentArg {
 }
 
 impl HumanArgs {
-    /// The token; an error if it is not set.
+    /// The token of the human user; an error if the token is not set.
     pub fn credential(&self) -> Result<&SecretString, CliError> {
         self.token.credential()
     }
@@ -173,8 +174,8 @@ impl HumanTokenArg {
         self.optional()?.ok_or_else(|| missing("the token of a human user", HUMAN_TOKEN))
     }
 
-    /// The token, if it is set. An API key in place of the token is refused before it is sent: the error of the control
-    /// plane would be about human users, and hide the mistake.
+    /// The token of the human user, if it is set. An API key in place of a human user's token is refused before it is
+    /// sent: the error of the control plane would be about human users, and hide the mistake.
     pub fn optional(&self) -> Result<Option<&SecretString>, CliError> {
         let Some(token) = &self.human_token else { return Ok(None) };
         let problem = if token.expose_secret().starts_with(API_KEY_PREFIX) {
@@ -189,8 +190,8 @@ impl HumanTokenArg {
 }
 
 impl ServiceKeyArg {
-    /// The key, if it is set. Text without the prefix of API keys is refused before it is sent: the control plane would
-    /// parse it as the token of a human user.
+    /// The API key, if it is set. Text without the prefix of API keys is refused before it is sent: the control plane
+    /// would parse it as the token of a human user.
     pub fn optional(&self) -> Result<Option<&SecretString>, CliError> {
         let Some(key) = &self.service_key else { return Ok(None) };
         if key.expose_secret().starts_with(API_KEY_PREFIX) && is_one_word(key) {

@@ -20,7 +20,7 @@ use secrecy::SecretString;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The largest page that the API serves.
+/// The maximum page size of the API.
 const LARGEST_PAGE: usize = 200;
 
 #[derive(Subcommand)]
@@ -109,7 +109,7 @@ async fn fetch_entries(
     Ok((entries, more))
 }
 
-/// The filter and the number of entries, as the note.
+/// The text of the note: the filter of audit entries and the number of listed entries.
 fn summary(filter: &AuditFilter, count: usize, more: bool) -> String {
     let AuditFilter { service, agent, action, since, until } = filter;
     let filters = [("agent", agent), ("action", action), ("since", since), ("until", until)];
@@ -132,7 +132,7 @@ async fn agent_names(
     let mut names = agent_names_in(entries);
     let is_unknown = |entry: &AuditEntry| entry.agent_id.as_ref().is_some_and(|agent| !names.contains_key(agent));
     // One page of agents is enough for most services. The table of entries is usable without the names of agents, so an
-    // error is ignored.
+    // error of the request for the agents is ignored.
     if entries.iter().any(is_unknown)
         && let Ok(page) = api.list_agents(token, service, &AgentFilter::default(), 0).await
     {

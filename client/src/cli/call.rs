@@ -27,7 +27,7 @@ use std::{
 /// The length of the longest usual HTTP methods.
 const LONGEST_METHOD: usize = 16;
 
-/// Reasons for a refusal that a new login may resolve.
+/// Reasons for refusing a token that a new login may resolve.
 const RESOLVED_BY_LOGIN: [&str; 4] = ["token_expired", "token_superseded", "token_revoked", "token_key_unknown"];
 
 #[derive(Args)]
@@ -67,7 +67,7 @@ struct Request {
     body: Option<Vec<u8>>,
     http: reqwest::Client,
     observer: Option<Observer>,
-    /// Whether `--service-ca` replaces the authorities of the system.
+    /// Whether `--service-ca` replaces the trusted CA certificates of the system.
     has_service_ca: bool,
 }
 
@@ -97,13 +97,13 @@ fn output(response: Response) -> CommandOutput {
     let body =
         serde_json::from_slice(&response.body).unwrap_or_else(|_| json!(String::from_utf8_lossy(&response.body)));
     let json = json!({ "status": response.status, "headers": headers, "body": body });
-    let body = with_line_end(response.body, error.is_some());
+    let body = ensure_trailing_newline(response.body, error.is_some());
     CommandOutput::raw(body).with_json(json).with_error(error)
 }
 
-/// Adds a line end on a terminal, where the prompt of the shell would follow the body, and between the body and an
-/// error in the same file or pipe. In all other cases the body is unchanged.
-fn with_line_end(mut body: Vec<u8>, error_follows: bool) -> Vec<u8> {
+/// Adds a line end to a body that other text follows: the prompt of the shell on a terminal, or an error in the same
+/// file or pipe. A body that no text follows is unchanged.
+fn ensure_trailing_newline(mut body: Vec<u8>, error_follows: bool) -> Vec<u8> {
     let is_followed = std::io::stdout().is_terminal() || (error_follows && is_one_stream());
     if is_followed && body.last().is_some_and(|last| *last != b'\n') {
         body.push(b'\n');
@@ -146,7 +146,7 @@ fn error_for_status(status: u16, reason: &str, requirement: &str) -> Option<CliE
 }
 
 impl Response {
-    /// A note about a redirect, which is not followed: the token is for this service only.
+    /// A note about a redirect, which is not followed: the token is only for the service that the user named.
     fn redirect(&self) -> Option<String> {
         let location = self.headers.get(LOCATION).filter(|_| (300..400).contains(&self.status))?;
         let url = redacted_url(&String::from_utf8_lossy(location.as_bytes()));
@@ -198,7 +198,7 @@ impl Request {
         })?;
         let timeout = |http: reqwest::ClientBuilder| {
             let http = http.timeout(context.timeout);
-            // A proxy would receive the token in plain text, although the target is this machine.
+            // An HTTP proxy would receive the token in plain text, although the service runs on this machine.
             if is_loopback(&url) { http.no_proxy() } else { http }
         };
         let http = match args.service_ca.as_deref() {
@@ -214,7 +214,8 @@ impl Request {
     async fn send(&self, token: &SecretString) -> Result<Response, CliError> {
         let mut request = self.http.request(self.method.clone(), self.url.clone()).headers(self.headers.clone());
         request = if self.headers.contains_key(AUTHORIZATION) {
-            // The header `Authorization` has another credential of the user, so the token is sent in `X-Agent-Token`.
+            // The user set the header `Authorization` to another credential, so the agent's token is sent in
+            // `X-Agent-Token`.
             request.header("x-agent-token", format!("Bearer {}", token.expose_secret()))
         } else {
             request.bearer_auth(token.expose_secret())

@@ -1,7 +1,7 @@
 //! Shell completion of commands, options and values. The completion script of a shell runs `countersign` to get candidates.
 //!
-//! Values come from the profiles on this machine. Completion sends no request: it must be fast, and it must not use
-//! credentials.
+//! The candidates for values come from the profiles on this machine. Completion sends no request: it must be fast, and
+//! it must not use credentials.
 
 use super::{CliError, CommandOutput, help};
 use clap_complete::{

@@ -99,7 +99,7 @@ impl Context {
         Ok(self.observer.into_iter().fold(api, Api::with_observer))
     }
 
-    /// The id of the service: that of the flag or the environment, else that of the profile.
+    /// The id of the service, from the flag or the environment, otherwise from the profile.
     pub fn service(&self, service: &ServiceArg) -> Result<String, CliError> {
         let id = service.service.clone().or_else(|| self.profile.service.clone()).ok_or_else(|| {
             let next = "set --service or COUNTERSIGN_SERVICE_ID; `countersign service list` shows your services, \

@@ -80,7 +80,7 @@ impl From<ApiError> for CheckResult {
 
 type Check = (&'static str, CheckResult);
 
-/// The checks that need a connection to the control plane, after that of the connection itself.
+/// The checks that need a connection to the control plane, and follow the check of the connection itself.
 const CHECKS_WITH_CONNECTION: [&str; 5] = ["clock", "signing keys", "agent", "service key", "human token"];
 const NOT_CHECKED: &str = "not checked, because the check of the control plane failed";
 

@@ -36,13 +36,13 @@ pub enum CliError {
     Denied {
         /// The message.
         message: String,
-        /// The reason, such as `agent_suspended`; may be empty.
+        /// The reason why access is denied, such as `agent_suspended`; may be empty.
         reason: String,
     },
     /// An object does not exist, as the command found out without an error of the API.
     #[error("{message}")]
     NotFound {
-        /// The error code that the API has for such an object.
+        /// The error code that the API has for an object that does not exist.
         code: &'static str,
         /// The message.
         message: String,
@@ -76,7 +76,7 @@ pub enum CliError {
     NotStarted {
         /// The command.
         program: String,
-        /// The error of the system.
+        /// The error of the operating system.
         error: std::io::Error,
     },
     /// A key cannot be used.

@@ -104,7 +104,7 @@ fn hint_for_unreachable(url: &str, timeout: bool) -> &'static str {
 /// Whether the certificate of the control plane is signed by an authority that is not trusted.
 pub fn is_unknown_authority(error: &ApiError) -> bool {
     let ApiError::Unreachable { error, .. } = error else { return false };
-    // The hint is empty only for an unknown authority, because the argument `trust` is empty.
+    // `hint_for_tls_error` returns its argument `trust`, which is empty here, only for an unknown authority.
     hint_for_tls_error(&innermost(error), "").is_some_and(str::is_empty)
 }
 

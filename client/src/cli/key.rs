@@ -102,7 +102,7 @@ async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, Cl
     let token = human.credential()?;
     let file = out.as_deref().map(SecretFile::create).transpose()?;
     let key = api.create_key(token, &service, &name, scope).await?;
-    // If the file cannot be written, the API key is printed, because the API returns it only once.
+    // If the API key cannot be written to its file, the API key is printed, because the API returns it only once.
     let (path, error) = match file.map(|file| file.write(&key.api_key)) {
         None => (None, None),
         Some(Ok(path)) => (Some(path), None),

@@ -14,7 +14,8 @@ use countersign_client::{
 };
 use std::path::PathBuf;
 
-/// The agent that logs in. The defaults come from the profile, where `agent register` saves them.
+/// The agent that logs in. The defaults of the options are the values that `countersign agent register` saved in the
+/// profile.
 #[derive(Args)]
 pub struct LoginArgs {
     #[command(flatten)]
@@ -62,7 +63,7 @@ pub enum TokenPolicy {
 }
 
 impl SignerArgs {
-    /// The signer of the flags, or else that of the profile.
+    /// The signer that the flags name, or else the signer of the profile.
     pub fn open(&self, context: &Context) -> Result<Signer, CliError> {
         let profile = &context.profile;
         let command = self.signer.as_ref().or(if self.key.is_none() { profile.signer.as_ref() } else { None });
@@ -72,7 +73,7 @@ impl SignerArgs {
         Ok(Signer::Key(context.private_key(&self.path(context)?)?))
     }
 
-    /// The file of the key.
+    /// The path of the file with the agent's private key.
     pub fn path(&self, context: &Context) -> Result<PathBuf, CliError> {
         let path = self.key.clone().or_else(|| context.profile.key.clone());
         path.ok_or_else(|| {
@@ -97,7 +98,7 @@ impl LoginResult {
     }
 }
 
-/// Obtains tokens, and stores them if the agent is that of the profile.
+/// Obtains tokens, and stores them if the agent is the profile's agent.
 pub async fn login(context: &Context, args: &LoginArgs, policy: TokenPolicy) -> Result<LoginResult, CliError> {
     let agent = args.agent.id_or_default(context)?;
     let is_profile_agent = context.profile.agent.as_ref() == Some(&agent);

@@ -34,7 +34,8 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Creates a writer. Commands in hints name `profile` if they would use another profile without it.
+    /// Creates a writer. Commands in hints name `profile` unless it is the profile that the environment or the default
+    /// selects.
     pub fn new(format: OutputFormat, quiet: bool, profile: Option<String>) -> Self {
         let default_profile = variable("COUNTERSIGN_PROFILE").unwrap_or_else(|| "default".to_owned());
         let profile = profile.filter(|profile| *profile != default_profile);
@@ -104,8 +105,8 @@ impl Messages {
     }
 }
 
-/// Writes lines to standard error, without control characters. A failure is ignored, because there is no other place to
-/// report it.
+/// Writes lines to standard error, without control characters. A failure to write is ignored, because there is no other
+/// place to report errors.
 pub fn write_line(text: &str) {
     let lines: Vec<_> = text.split('\n').map(without_control_characters).collect();
     let _ignored = writeln!(io::stderr(), "{}", lines.join("\n"));

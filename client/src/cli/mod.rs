@@ -1,7 +1,7 @@
 //! The commands of `countersign`: a module per noun, a subcommand per verb.
 //!
 //! Depends on the library of this crate for all requests. Invariant: data goes to standard output, everything else to
-//! standard error; only commands that create or request a secret print it.
+//! standard error; only commands that create or request a secret print secrets.
 
 mod agent;
 mod args;

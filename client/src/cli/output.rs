@@ -65,7 +65,7 @@ impl CommandOutput {
         Self { text: Text::Bytes(bytes), ..Self::default() }
     }
 
-    /// Replaces the data for `-o json`.
+    /// Replaces the data that `-o json` prints.
     pub fn with_json(self, json: Value) -> Self {
         Self { json: Some(json), ..self }
     }
@@ -75,7 +75,7 @@ impl CommandOutput {
         Self { note: note.into(), ..self }
     }
 
-    /// Sets the hint for a secret that cannot be printed. With such a hint, a closed standard output is an error.
+    /// Sets the hint for a secret that cannot be printed. If the hint is set, a closed standard output is an error.
     pub fn with_hint_if_lost(self, hint: String) -> Self {
         Self { hint_if_lost: hint, ..self }
     }
@@ -90,7 +90,7 @@ impl CommandOutput {
         self.with_error(saved.err().map(CliError::NotSaved))
     }
 
-    /// Prints the data. A closed pipe is an error only if the data contains a secret, which is lost then.
+    /// Prints the data. A closed pipe is an error only if the data contains a secret, because the secret would be lost.
     pub fn print(&self, format: OutputFormat) -> Result<(), CliError> {
         let printed = print(&self.bytes(format));
         let printed = if self.hint_if_lost.is_empty() { ignore_closed_pipe(printed) } else { printed };

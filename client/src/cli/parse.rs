@@ -10,8 +10,8 @@ use super::{
 use clap::{Command, FromArgMatches, builder::Resettable, error::ErrorKind};
 use std::process::ExitCode;
 
-/// Parses the arguments of this process. If the parser returns help, the version or an error instead, prints that and
-/// returns the exit code.
+/// Parses the arguments of this process. If the parser returns help, the version or an error instead of arguments,
+/// prints what it returned and returns the exit code.
 pub fn parse() -> Result<Arguments, ExitCode> {
     let matches = without_empty_variables(help::command()).try_get_matches();
     matches.and_then(|matches| Arguments::from_arg_matches(&matches)).map_err(report)

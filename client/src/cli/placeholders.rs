@@ -16,7 +16,7 @@ pub enum Placeholder {
     Webhook,
 }
 
-/// The ids that the command has resolved. Clones share the ids.
+/// The ids that the command has resolved. Clones of the placeholders share the ids.
 #[derive(Debug, Clone, Default)]
 pub struct Placeholders(Arc<Mutex<Vec<(Placeholder, String)>>>);
 
@@ -31,7 +31,7 @@ impl Placeholder {
 }
 
 impl Placeholders {
-    /// Sets the id for a placeholder, which may follow the option `--deployment`. A new id replaces the earlier id of
+    /// Sets the id for a placeholder; the option `--deployment` may precede the id. A new id replaces the earlier id of
     /// the placeholder. An id with another character than letters, digits and `_` is ignored, because hints are
     /// commands for a shell.
     pub fn set(&self, placeholder: Placeholder, id: &str) {
@@ -44,14 +44,14 @@ impl Placeholders {
         ids.push((placeholder, id.to_owned()));
     }
 
-    /// The text with ids in place of the placeholders. A placeholder without an id stays.
+    /// The text with ids in place of the placeholders. A placeholder without an id remains in the text.
     pub fn fill(&self, text: &str) -> String {
         let ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         ids.iter().fold(text.to_owned(), |text, (placeholder, id)| replace_word(&text, placeholder.word(), id))
     }
 }
 
-/// Replaces a word. Longer words that contain the replaced word, such as `AGENT_NOT_FOUND`, stay.
+/// Replaces a word. Longer words that contain the replaced word, such as `AGENT_NOT_FOUND`, remain unchanged.
 fn replace_word(text: &str, word: &str, replacement: &str) -> String {
     let is_part = |character: char| character.is_alphanumeric() || character == '_';
     let (mut result, mut rest) = (String::new(), text);

@@ -195,7 +195,7 @@ impl AssignmentArgs {
     }
 }
 
-/// Finds a role by name. An id is returned without a request.
+/// Finds a role by name. If `role` is an id, sends no request.
 pub async fn find_role(api: &Api, manager: &ManagerArgs, service: &str, role: &str) -> Result<RoleRef, CliError> {
     if role.parse::<RoleId>().is_ok() {
         return Ok(RoleRef { id: role.to_owned(), name: None });

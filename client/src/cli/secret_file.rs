@@ -17,7 +17,7 @@ pub struct SecretFile {
 }
 
 impl SecretFile {
-    /// Creates the file. An existing file is an error.
+    /// Creates the file. Returns an error if the file exists.
     pub fn create(path: &Path) -> Result<Self, CliError> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = file.map_err(|error| {

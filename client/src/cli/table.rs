@@ -15,11 +15,11 @@ const GAP: usize = 2;
 /// How a column may change to fit the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Column {
-    /// Cells are never changed.
+    /// The cells of the column are never changed.
     Fixed,
-    /// Long cells are cut.
+    /// Long cells of the column are cut.
     Text,
-    /// Times are shown relative to now.
+    /// The times in the column are shown relative to now.
     Time,
 }
 
@@ -46,7 +46,7 @@ impl Table {
         Self { shows_header: false, ..Self::new(columns, rows) }
     }
 
-    /// The table for standard output. On a terminal it is fitted to the width, otherwise it is complete.
+    /// The table for standard output. On a terminal the table is fitted to the width, otherwise the table is complete.
     pub fn for_terminal(&self) -> String {
         let out = std::io::stdout();
         if !out.is_terminal() {
@@ -71,7 +71,7 @@ impl Table {
             let texts = widths.iter().enumerate().filter(|(position, _)| self.header[*position].1 == Column::Text);
             match texts.max_by_key(|(_, width)| **width) {
                 Some((position, longest)) if *longest > NARROWEST => widths[position] -= 1,
-                _ => return self.records(),
+                _ => return self.as_blocks(),
             }
         }
         for row in &mut rows {
@@ -102,7 +102,7 @@ impl Table {
     }
 
     /// Formats the table with one line per cell, for a terminal that is too narrow for its rows.
-    fn records(&self) -> String {
+    fn as_blocks(&self) -> String {
         let record = |row: &Vec<String>| {
             let cells = row.iter().zip(&self.header).filter(|(cell, _)| *cell != "-");
             details_from_rows(&cells.map(|(cell, (title, _))| (title.to_lowercase(), cell.clone())).collect::<Vec<_>>())

@@ -39,7 +39,7 @@ pub fn relative(text: &str) -> String {
     if seconds > 0 { format!("in {span}") } else { format!("{span} ago") }
 }
 
-/// The duration in the largest unit that gives at least two, as `kubectl` shows ages.
+/// Formats a duration in the largest unit of which the duration contains at least two, as `kubectl` shows ages.
 fn rounded_duration(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),
@@ -56,7 +56,7 @@ fn parse_time(
     if let Ok(time) = text.parse() {
         return Some(time);
     }
-    // The parser accepts a date with a time and ignores the time, so the length is checked.
+    // The parser of dates accepts a date with a time and ignores the time, so the length of the text is checked.
     if text.len() == "2030-01-31".len()
         && let Ok(date) = text.parse::<Date>()
     {

@@ -21,7 +21,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 use std::{io::Read, time::Duration};
 
-/// The leeway for `nbf`, as in both servers.
+/// The leeway for `nbf`, as in the control plane and the sidecar.
 const LEEWAY: Duration = Duration::from_secs(30);
 
 /// The prefix of refresh tokens.
@@ -109,8 +109,8 @@ async fn revoke(
     token: Option<SecretString>,
 ) -> Result<CommandOutput, CliError> {
     let api = context.api(server)?;
-    // The lock keeps other processes from using a token that is about to be revoked. Without the lock, for example on a
-    // read-only file system, the token is revoked nevertheless.
+    // The lock of the profile's tokens keeps other processes from using a token that is about to be revoked. Without
+    // the lock, for example on a read-only file system, the token is revoked nevertheless.
     let _lock = context.profile.agent.is_some().then(|| context.profiles.lock(&context.name).ok());
     // A token that the profile stores for another control plane is not sent to the control plane of this command.
     let stored = stored_tokens(context, Some(context.url(server)?))?;
@@ -142,7 +142,7 @@ async fn revoke(
     Ok(CommandOutput::new(text, json!({ "revoked": true, "kind": kind })).with_profile_result(saved))
 }
 
-/// Whether the text has the form of a token. The API answers a request to revoke other text with success.
+/// Whether the text has the form of a token. The API reports success for a request to revoke text that is not a token.
 fn looks_like_token(text: &str) -> bool {
     text.starts_with(REFRESH_TOKEN_PREFIX) || text.split('.').filter(|part| !part.is_empty()).count() == 3
 }
@@ -159,7 +159,7 @@ fn inspect(token: &SecretString) -> Result<CommandOutput, CliError> {
     Ok(CommandOutput::new(text, json!({ "verified": false, "header": header, "claims": claims })))
 }
 
-/// Checks the times and the audience.
+/// Checks the times and the audience of a token.
 fn check_claims(claims: &Claims, service: Option<&str>, now: Timestamp) -> Result<(), Refusal> {
     if now >= claims.expires_at() {
         return Err(Refusal::expired(claims.expires_at()));
@@ -202,7 +202,7 @@ fn token_or_stored(context: &Context, TokenArg { token }: TokenArg) -> Result<Se
     stored.map(|(_, tokens)| tokens.access_token).ok_or_else(no_token)
 }
 
-/// The token of the command line, of standard input or of the environment.
+/// The token from the command line, standard input or the environment.
 fn explicit_token(token: Option<SecretString>) -> Result<Option<SecretString>, CliError> {
     let trimmed = |text: &str| SecretString::from(text.trim().to_owned());
     match token {
@@ -216,7 +216,7 @@ fn explicit_token(token: Option<SecretString>) -> Result<Option<SecretString>, C
     }
 }
 
-/// The tokens of the profile, if they are of this control plane.
+/// The tokens of the profile, if the control plane with this URL issued them.
 fn stored_tokens(context: &Context, url: Option<String>) -> Result<Option<(TokenSubject, SessionTokens)>, CliError> {
     let profile = &context.profile;
     let (Some(url), Some(agent)) = (url, profile.agent.clone()) else { return Ok(None) };

@@ -5,7 +5,7 @@ use countersign_client::api::{Exchange, Observer};
 use serde_json::json;
 use std::io::{self, Write};
 
-/// The observer that writes in this format.
+/// The observer that writes a line in this format for each request.
 pub fn observer(format: OutputFormat) -> Observer {
     match format {
         OutputFormat::Text => write_text,

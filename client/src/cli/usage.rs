@@ -14,14 +14,13 @@ use clap::{
 };
 use countersign_client::Profiles;
 
-/// The length that no name of a command or a flag exceeds. Tokens and keys are longer.
+/// The length that no name of a command or a flag exceeds. Tokens and keys are longer than this length.
 const LONGEST_NAME: usize = 24;
 
 /// Names that no error suggests: a mistyped command must not become one that cannot be undone.
 const NEVER_SUGGESTED: [&str; 5] = ["delete", "revoke", "rotate", "rotate-secret", "--yes"];
 
-/// Fields of the API whose argument has another name. The other arguments of the command line have the name of their
-/// field.
+/// Fields of the API whose argument has another name. Every other field has the same name as its argument.
 const ARGUMENTS_BY_FIELD: [(&str, &str); 5] =
     [("agentId", "agent"), ("expiresAt", "expires"), ("roleId", "role"), ("serviceId", "service"), ("url", "target")];
 
@@ -48,7 +47,7 @@ pub fn error(mut error: clap::Error) -> CliError {
     CliError::Usage(format!("{}\nNext: {next}", message(error)))
 }
 
-/// The command that the arguments select, up to the first invalid one.
+/// The command that the arguments before the first invalid argument select.
 ///
 /// The usage line of a clap error is not used: it lists arguments that the environment sets as if they were required,
 /// and some errors have no usage line.
@@ -82,7 +81,7 @@ fn has_separate_value(command: &Command, option: &str) -> bool {
 }
 
 fn find_argument(command: &Command, field: &str) -> Option<String> {
-    // Errors in lists name the item too, such as `permissions[0]`.
+    // An error in a list names the field with the index of the item, such as `permissions[0]`.
     let field = field.split(['[', '.']).next()?;
     let renamed = ARGUMENTS_BY_FIELD.iter().find(|(name, _)| *name == field).map(|(_, id)| (*id).to_owned());
     let id = renamed.unwrap_or_else(|| snake_case(field));
@@ -130,7 +129,8 @@ fn next_step(error: &clap::Error, arguments: &[String]) -> String {
     format!("`{name} --help` shows what it accepts")
 }
 
-/// The unknown option, if it is before the verb: the selected command or a subcommand of it has an option of this name.
+/// Returns an unknown option that the user placed before the verb: an option with the same name exists in the selected
+/// command or one of its subcommands.
 fn misplaced_option<'a>(error: &'a clap::Error, command: &Command) -> Option<&'a str> {
     let typed = text(error, ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument)?;
     let option = typed.split('=').next()?;
@@ -186,7 +186,8 @@ fn suggestion(error: &clap::Error) -> Option<String> {
     candidates.iter().find(allowed).cloned()
 }
 
-/// Whether at most one of three characters differs. The threshold of clap is lower: it suggests `zsh` for `tcsh`.
+/// Whether at most a third of the characters differs. The threshold of similarity in clap is lower: clap suggests `zsh`
+/// for `tcsh`.
 fn is_similar(typed: &str, candidate: &str) -> bool {
     let longest = typed.chars().count().max(candidate.chars().count());
     strsim::osa_distance(typed, candidate) * 3 <= longest

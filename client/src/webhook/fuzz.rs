@@ -10,7 +10,7 @@ use reqwest::header::HeaderValue;
 
 const BASE64_DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Generates the valid text or a mutation of it.
+/// Generates the text `valid` or a mutation of it.
 fn valid_or_mutated(valid: &str) -> impl Strategy<Value = String> + use<> {
     prop_oneof![Just(valid.to_owned()), mutated_text(valid)]
 }

@@ -11,7 +11,7 @@ pub(super) const SENT_AT: i64 = 1_614_265_330;
 pub(super) const VECTOR_BODY: &[u8] = br#"{"test": 2432232314}"#;
 pub(super) const VECTOR_SIGNATURE: &str = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
 
-/// Another secret, with 32 bytes like the secrets that the control plane generates.
+/// A second webhook secret, with 32 bytes like the secrets that the control plane generates.
 pub(super) const OTHER_SECRET: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
 pub(super) fn headers(id: &str, timestamp: &str, signature: &str) -> HeaderMap {

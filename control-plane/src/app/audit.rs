@@ -85,7 +85,7 @@ pub async fn export_audit(config: &Config, service: Option<&str>, mut out: impl 
 }
 
 fn write_broken_chain(mut out: impl Write, chain: &str, error: BrokenChain) -> io::Result<()> {
-    // The name of a chain may have been tampered with. Without escaping, such a name could imitate a line of output.
+    // The name of an audit chain may have been tampered with: without escaping, the name could imitate a line of output.
     writeln!(out, "{}: {error}", chain.escape_debug())
 }
 

@@ -70,7 +70,7 @@ pub(super) fn warn_if_unauthenticated(location: &DatabaseLocation) {
 }
 
 /// Creates the row of the Countersign deployment in a new database. Fails if an existing database belongs to another master
-/// key, is quarantined, or was created with --dev and is used without it (or the reverse).
+/// key, is quarantined, or was created with --dev and is used without --dev (or created without --dev and used with --dev).
 pub(super) async fn ensure_deployment(
     store: &Store,
     master: &MasterKey,

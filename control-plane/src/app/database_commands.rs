@@ -50,7 +50,7 @@ pub enum DatabaseCommandError {
     InvalidDatabase {
         /// The file.
         path: PathBuf,
-        /// Why it is invalid.
+        /// Why the file is not a valid database.
         error: SqliteFileError,
     },
     /// The database could not be copied to PostgreSQL.

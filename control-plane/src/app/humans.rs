@@ -18,7 +18,7 @@ const FILE_REFRESH_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Checks that the settings allow the operator key. Everyone with access to the data directory can sign tokens with the
 /// operator key, so the key is disabled when an issuer is configured. With --dev the operator key stays enabled: `dev.env`
-/// contains a token signed by this key, and a developer who configures an issuer needs a first administrator.
+/// contains a token signed by the operator key, and a developer who configures an issuer needs a first administrator.
 pub(super) fn check_operator_key_enabled(config: &Config) -> Result<(), OperatorKeyError> {
     if !config.dev && !config.humans.issuers.is_empty() {
         return Err(OperatorKeyError::Disabled(

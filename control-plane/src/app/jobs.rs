@@ -148,8 +148,8 @@ pub(super) fn spawn_database_check(tasks: &mut Tasks, store: Store, shutdown: &S
     let check = async move {
         loop {
             sleep(DATABASE_CHECK_INTERVAL).await;
-            // All other errors of the check, such as an unavailable database, are reported by the requests that the error
-            // affects.
+            // Only a database that must not be used stops the server: an error of the database check itself, such as an
+            // unavailable database, is reported by the requests that the error affects.
             if let Err(AppError::DatabaseRejected(reason)) = database::refuse_quarantined(&store).await {
                 return reason;
             }

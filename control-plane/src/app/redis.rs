@@ -15,8 +15,8 @@ use countersign_process::Clock;
 use secrecy::SecretString;
 use std::sync::Arc;
 
-/// Length of the name of the Countersign deployment in Redis keys. The name consists of the first characters of the fingerprint
-/// of the master key.
+/// Length of the name of the Countersign deployment in Redis keys. The name of a deployment consists of the first characters of
+/// the fingerprint of its master key.
 const DEPLOYMENT_NAME_LENGTH: usize = 16;
 
 /// Creates the client of the configured Redis, and connects it if Redis is available. `None` if no Redis is configured.
@@ -37,7 +37,7 @@ pub(super) async fn connect(
 }
 
 /// Checks the certificate files of `[redis]` for `config check`, and returns why the server would reject them. While Redis is
-/// unavailable, no other check would report invalid files.
+/// unavailable, `config check` reports invalid certificate files only through this function.
 pub fn check_files(inspection: &ConfigInspection) -> Option<AppError> {
     tls::load_certificates(&inspection.config()?.redis).err()
 }

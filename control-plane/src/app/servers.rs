@@ -1,4 +1,4 @@
-//! The three servers: API, sync and admin.
+//! The three servers: the API server, the sync server for sidecars and the admin server (health checks and metrics).
 
 use super::AppError;
 use crate::{
@@ -29,8 +29,8 @@ use tonic::transport::{Identity, Server, ServerTlsConfig};
 /// How long a client may take to send the head of a request or to answer a keep-alive ping.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Maximum size of a request head in bytes. The limit exceeds the longest allowed token, so that the API can report a longer
-/// token as the error.
+/// Maximum size of a request head in bytes. The maximum exceeds the length of the longest allowed token, so that a token that
+/// is too long still reaches the API, which reports the error.
 const MAX_HEADER_SIZE: u32 = 64 * 1024;
 
 /// Maximum number of streams per connection of a sidecar. A sidecar opens one stream per service.
@@ -142,7 +142,7 @@ pub(super) async fn wait_until_stopped(mut tasks: Tasks, shutdown: &Shutdown) ->
     };
     shutdown.trigger();
     let remaining = async { while tasks.join_next().await.is_some() {} };
-    // Tasks that take longer than the timeout are aborted when the runtime ends.
+    // Tasks that take longer than `DRAIN_TIMEOUT` are aborted when the runtime ends.
     let _aborted = tokio::time::timeout(DRAIN_TIMEOUT, remaining).await;
     Ok(result?)
 }

@@ -91,7 +91,7 @@ pub(super) fn http_sender(settings: &WebhookSettings, guard: &AddressGuard) -> R
         .map_err(|error| AppError::setting("webhooks.ca_file", error))
 }
 
-/// Builds the dispatcher that delivers events.
+/// Builds Countersign's webhook dispatcher, which delivers events.
 pub(super) fn webhook_dispatcher(
     settings: &WebhookSettings,
     parts: &ContextParts,

@@ -8,8 +8,8 @@ use std::{
 };
 use url::{Host, Url};
 
-/// The accepted parameters of a PostgreSQL URL. Other parameters are rejected, because the driver would ignore a misspelt
-/// parameter and log it with its value.
+/// The accepted parameters of a PostgreSQL URL. Parameters that are not in this list are rejected, because the driver would
+/// ignore a misspelt parameter and log it with its value.
 const URL_PARAMETERS: [&str; 17] = [
     "sslmode",
     "ssl-mode",
@@ -60,7 +60,7 @@ impl DatabaseSettings {
         }
     }
 
-    /// Describes the problems of these settings. The returned text never contains the URL.
+    /// Describes the problems of the `[database]` settings. The returned text never contains the database URL.
     pub(super) fn problems(&self, has_master_key: bool) -> Vec<String> {
         let location = self.location(Path::new(""));
         let cases = [
@@ -102,7 +102,7 @@ impl DatabaseLocation {
         let Self::Postgres(url) = self else { return true };
         // An invalid URL is reported by `problem`.
         let Ok(url) = Url::parse(url.expose_secret()) else { return true };
-        // For unknown URL schemes, the parser does not recognize IPv4 addresses.
+        // The `url` crate parses the host of a `postgres://` URL as a domain even if the host is an IPv4 address.
         let is_local = match url.host() {
             Some(Host::Domain("localhost")) | None => true,
             Some(Host::Domain(name)) => {

@@ -4,7 +4,7 @@ use reqwest::Url;
 use serde::Deserialize;
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
 
-/// The `iss` of tokens that the operator key signs. No configured issuer may have this `iss`.
+/// The `iss` of tokens that the operator key signs. No configured issuer may have the `iss` of the operator key.
 const OPERATOR_ISSUER: &str = "urn:countersign:operator";
 
 /// `[humans]`
@@ -142,7 +142,7 @@ impl IssuerSettings {
     }
 }
 
-/// Whether the keys of an issuer may be fetched from a URL. The URL must not contain a password, because it is logged.
+/// Whether the keys of an issuer may be fetched from a URL. The URL must not contain a password, because the URL is logged.
 fn is_acceptable_url(text: &str, dev: bool) -> bool {
     let Ok(url) = Url::parse(text) else { return false };
     let is_secure = url.scheme() == "https" || (dev && url.scheme() == "http" && is_loopback(&url));

@@ -4,7 +4,7 @@ use super::{Config, ConfigError, layers};
 use countersign_process::settings::MergedSettings;
 use std::path::PathBuf;
 
-/// Keys whose values are never printed. A test checks that the list is complete.
+/// Keys whose values are never printed. A test checks that the list of secret keys is complete.
 const SECRETS: [&str; 4] = ["database.url", "redis.url", "redis.sentinel_password", "secrets.master_key"];
 
 /// The merged settings, not yet parsed.

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-/// Upper bound of a limit. The limiter stores the time of each call of the last minute in memory.
+/// Upper bound of a rate limit. The rate limiter stores the time of each call of the last minute in memory.
 const MAX_PER_MINUTE: u32 = 1_000_000;
 
 /// `[limits]`, in calls per minute.

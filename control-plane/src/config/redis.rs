@@ -14,7 +14,8 @@ pub struct RedisSettings {
     sentinel_master: String,
     sentinel_user: String,
     sentinel_password: SecretString,
-    /// A PEM file of the only trusted certificate authorities. Empty: the authorities of the operating system are trusted.
+    /// A PEM file of the certificate authorities that are trusted instead of those of the operating system. Empty: the
+    /// authorities of the operating system are trusted.
     pub ca_file: PathBuf,
     /// A PEM file of the client certificate chain. Empty: no client certificate.
     pub certificate: PathBuf,
@@ -75,8 +76,8 @@ impl RedisSettings {
         self.url.expose_secret().split(',').map(str::trim).filter(|url| !url.is_empty())
     }
 
-    /// Describes the first problem of these settings; `None` if they are valid. The returned text never contains values of the
-    /// settings.
+    /// Describes the first problem of the `[redis]` settings; `None` if the settings are valid. The returned text never
+    /// contains values of the settings.
     pub(super) fn problem(&self) -> Option<&'static str> {
         let Self {
             url: _,

@@ -76,7 +76,7 @@ impl WebhookSettings {
         Duration::from_secs(self.attempt_seconds.into())
     }
 
-    /// Maximum number of concurrent attempts: in total, and per target.
+    /// Maximum number of concurrent delivery attempts: in total, and per webhook target.
     pub fn concurrency(&self) -> (usize, usize) {
         (self.concurrency.into(), self.target_concurrency.into())
     }

@@ -51,7 +51,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Requires an active agent. The error is the reason: the agent is suspended or revoked.
+    /// Requires an active agent. The error says whether the agent is suspended or revoked.
     pub const fn require_active(&self) -> Result<(), Reason> {
         match self.status {
             AgentStatus::Active => Ok(()),
@@ -76,7 +76,8 @@ pub enum StatusChange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InvalidStatusTransition;
 
-/// Checks a status change and returns its effect. `active` and `suspended` can change to any status, `revoked` is final.
+/// Checks a status change and returns its effect. The statuses `active` and `suspended` can change to any status; `revoked`
+/// is final.
 pub fn check_status_transition(from: AgentStatus, to: AgentStatus) -> Result<StatusChange, InvalidStatusTransition> {
     match (from, to) {
         (from, to) if from == to => Ok(StatusChange::Unchanged),

@@ -24,7 +24,7 @@ string_enum! {
         AgentStatusChanged = "agent.status_changed";
         /// A service was created.
         ServiceCreated = "service.created";
-        /// The name of a service changed, or the setting that allows unbound tokens.
+        /// The name of a service changed, or its setting that allows tokens that are not bound to a service.
         ServiceChanged = "service.changed";
         /// An API key was created.
         ServiceKeyCreated = "service_key.created";
@@ -130,8 +130,8 @@ impl fmt::Display for AuditChain {
     }
 }
 
-/// The object of an action. Services and agents are not in this list, because an audit entry has separate fields for services
-/// and agents.
+/// The object of an action. `AuditedObject` has no variants for services and agents, because an audit entry has separate
+/// fields for services and agents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuditedObject {
     /// A role.
@@ -156,7 +156,8 @@ impl AuditedObject {
     }
 }
 
-/// Additional fields of an entry, by name. The fields must not contain secrets, or free-form values that could contain secrets.
+/// Additional fields of an entry, by name. The additional fields of an audit entry must not contain secrets, or free-form
+/// values that could contain secrets.
 pub type AuditDetails = BTreeMap<&'static str, Value>;
 
 /// An entry before it is appended to its chain.
@@ -204,7 +205,7 @@ impl NewAuditEntry {
 
     /// Adds a field to the details of the entry.
     #[must_use]
-    pub fn detail(mut self, name: &'static str, value: impl Into<Value>) -> Self {
+    pub fn with_detail(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         self.details.insert(name, value.into());
         self
     }
@@ -213,7 +214,7 @@ impl NewAuditEntry {
     #[must_use]
     pub fn detail_if_changed(self, name: &'static str, from: impl Into<Value>, to: impl Into<Value>) -> Self {
         let (from, to) = (from.into(), to.into());
-        if from == to { self } else { self.detail(name, serde_json::json!({ "from": from, "to": to })) }
+        if from == to { self } else { self.with_detail(name, serde_json::json!({ "from": from, "to": to })) }
     }
 }
 

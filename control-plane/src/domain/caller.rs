@@ -36,7 +36,7 @@ impl Caller {
     }
 
     /// Requires an API key of the given service with scope `full`.
-    pub fn require_full_key_of(&self, service: ServiceId) -> Result<(), Reason> {
+    pub fn require_full_scope_key(&self, service: ServiceId) -> Result<(), Reason> {
         match self.require_key_of(service)?.scope {
             KeyScope::Full => Ok(()),
             KeyScope::Sync => Err(Reason::ScopeInsufficient),

@@ -1,8 +1,8 @@
 //! Stateless challenges: the challenge id contains the state of the challenge under a MAC, and the nonce is derived from
 //! the same state.
 //!
-//! The server stores nothing for a challenge, so a flood of challenge requests does not grow the database, and every
-//! replica can verify the challenges of all others.
+//! The server stores nothing for a challenge, so a flood of challenge requests does not grow the database, and every replica
+//! can verify the challenges that other replicas issued.
 
 use aws_lc_rs::hmac;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -82,7 +82,7 @@ fn encode_state(challenge: &Challenge) -> Vec<u8> {
     let has_restore_revision = *restore_revision != Revision::default();
     let mut body = vec![if has_restore_revision { VERSION_2 } else { VERSION_1 }];
     body.extend(agent.bits().to_be_bytes());
-    // The value zero means that the challenge is for no service. A service id is a UUIDv7 and never zero.
+    // A challenge for no service is encoded with the service id zero, which no service has, because service ids are UUIDv7.
     body.extend(service.map_or(0, ServiceId::bits).to_be_bytes());
     body.extend(expires_at.micros().to_be_bytes());
     body.extend(random_id.to_be_bytes());

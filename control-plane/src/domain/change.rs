@@ -37,11 +37,11 @@ pub struct RevisionRange {
 pub struct FeedPosition {
     /// The revision of the newest change.
     pub revision: Revision,
-    /// The revision floor: changes up to this revision were deleted from the change feed. All later changes are still in the
-    /// change feed.
+    /// The revision floor: changes up to this revision were deleted from the change feed. All changes after the revision
+    /// floor are still in the change feed.
     pub floor: Revision,
     /// The revision of the last restore from a backup; 0 if there was no restore. Revocations and uses of challenges between
-    /// the backup and the restore are lost. Therefore sessions that started below the revision of the restore are invalid, and
-    /// challenges that contain another cutoff are refused.
+    /// the backup and the restore are lost. Sessions that started below the revision of the last restore are invalid, and
+    /// challenges whose `restore_revision` is not the revision of the last restore are refused.
     pub cutoff: Revision,
 }

@@ -37,7 +37,7 @@ pub struct RequestFingerprint {
 pub enum StoredResponse {
     /// No response is stored: the request is new.
     New,
-    /// The request was completed, with the response body in this variant.
+    /// The request was completed; the variant contains the response body.
     Completed(String),
     /// The key was used for a request with a different body.
     BodyDiffers,

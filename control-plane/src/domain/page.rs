@@ -22,6 +22,6 @@ impl Page {
     /// Default value of `limit`.
     pub const DEFAULT_LIMIT: i64 = 50;
 
-    /// Maximum value of `limit`. Larger values are clamped.
+    /// Maximum value of `limit`. A larger `limit` in a request is reduced to the maximum.
     pub const MAX_LIMIT: i64 = 200;
 }

@@ -1,7 +1,7 @@
 //! The lifecycle of signing keys, and the choice of the key that signs at a given time.
 //!
-//! Every transition of a key is stored in the database before it takes effect. Therefore all processes that issue tokens switch
-//! keys at the same time without a notification, and agree on the signing key after a restart.
+//! Every transition of a signing key is stored in the database before it takes effect, so that all processes that issue
+//! tokens switch keys at the same time without a notification, and agree on the signing key after a restart.
 
 use countersign_identity::{KeySet, Kid, P256PublicKey, Timestamp, key_set::JsonWebKey};
 use std::time::Duration;
@@ -20,10 +20,10 @@ const JWKS_MAX_AGE_LIMIT: Duration = Duration::from_mins(5);
 /// The rules for the rotation of signing keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RotationPolicy {
-    /// How long a key is published before it signs. After the publication lead, every sidecar that still accepts tokens has the
-    /// key.
+    /// How long a key is published before it signs. Once a key has been published for `publication_lead`, every sidecar that
+    /// still accepts tokens has the key.
     pub publication_lead: Duration,
-    /// How long clients may cache the published keys. The time is shorter than `publication_lead`.
+    /// How long clients may cache the published keys, which is shorter than `publication_lead`.
     pub jwks_max_age: Duration,
     /// The age at which a signing key is replaced; `None` disables replacement by age.
     pub rotation_age: Option<Duration>,
@@ -183,8 +183,8 @@ impl SigningKeyRing {
         self.live_keys().map(|key| JsonWebKey::from_key(key.public)).collect()
     }
 
-    /// The key that signs at `now`: the key with the latest start that has passed. If the clock is behind, so that no start
-    /// has passed, the key with the earliest start.
+    /// The key that signs at `now`: the key with the latest start that has passed. If the clock is behind, so that no key
+    /// has started to sign, the key with the earliest start signs.
     pub fn signing_key(&self, now: Timestamp) -> Option<&SigningKey> {
         let started = self.live_keys().filter(|key| key.signs_from.is_some_and(|start| start <= now));
         let first = || self.live_keys().filter(|key| key.signs_from.is_some()).min_by_key(|key| key.signs_from);
@@ -215,8 +215,9 @@ impl SigningKeyRing {
         if is_due && self.scheduled_key(now).is_none() { self.rotate(policy, now, new_keys) } else { None }
     }
 
-    /// Schedules the next key to sign as soon as it has been published for the publication lead, which may be now. If a
-    /// rotation is already scheduled, returns that rotation. Returns `None` if there is neither a next key nor a new key.
+    /// Schedules the next key to sign as soon as it has been published for `policy.publication_lead`, which may be now. If a
+    /// rotation is already scheduled, returns that rotation. Returns `None` if the ring has no live key and `new_keys` is
+    /// empty.
     pub fn rotate(
         &mut self,
         policy: &RotationPolicy,
@@ -232,8 +233,9 @@ impl SigningKeyRing {
         Some(Rotation { kid: newest.kid.clone(), signs_from: newest.signs_from? })
     }
 
-    /// Revokes a live key. If the key was signing, its successor signs immediately. If the key was scheduled to sign, the
-    /// next key is scheduled instead. Returns false if the ring has no such live key.
+    /// Revokes a live key. If the revoked key was signing, the scheduled key or else the next key signs immediately. If the
+    /// revoked key was scheduled to sign, the next key is scheduled instead. Returns false if the ring has no live key with
+    /// the id `kid`.
     pub fn revoke(
         &mut self,
         kid: &Kid,

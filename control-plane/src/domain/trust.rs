@@ -128,7 +128,7 @@ pub fn trust_score(ratings: &[Rating]) -> TrustScore {
         weight += effective_weight;
         sum += effective_weight * rating.mean;
     }
-    // Only a rounding error can move the mean out of the range from 0 to 100.
+    // Only a rounding error can move the weighted mean of the scores out of the range from 0 to 100.
     TrustScore::from_points((sum / weight).clamp(0.0, 100.0)).unwrap_or(TrustScore::INITIAL)
 }
 

@@ -39,7 +39,7 @@ pub enum WebhookScope {
 }
 
 impl WebhookScope {
-    /// The audit chain that records changes to targets in this scope.
+    /// The audit chain that records changes to the webhook targets of the scope.
     pub const fn chain(self) -> AuditChain {
         match self {
             Self::Service(service) => AuditChain::Service(service),
@@ -90,7 +90,7 @@ pub enum TargetStatus {
     Active,
     /// A manager paused delivery. Events stay queued.
     Paused,
-    /// Delivery failed for too long or the receiver returned 410. Events stay queued.
+    /// Delivery failed for too long, or the receiver returned 410 Gone. Events stay queued.
     Disabled,
 }
 
@@ -108,7 +108,7 @@ impl TargetStatus {
 string_enum! {
     /// Why a target is disabled.
     DisabledReason {
-        /// The receiver returned 410.
+        /// The receiver returned 410 Gone.
         Gone = "gone";
         /// Every attempt failed for [`DISABLED_AFTER`].
         Failing = "failing";

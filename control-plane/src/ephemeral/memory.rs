@@ -13,7 +13,8 @@ use std::{
     time::Duration,
 };
 
-/// Maximum number of keys in each of the two tables. A key takes about 200 bytes, and 8 more for each call in its window.
+/// Maximum number of keys in each of the two tables (of authenticated and of unauthenticated callers). A key takes about 200
+/// bytes, and 8 more for each call in its window.
 const CAPACITY: usize = 1 << 18;
 
 /// Minimum time between two scans of a full table for expired entries, in microseconds.
@@ -28,12 +29,12 @@ pub struct MemoryRateLimiter {
 
 #[derive(Default)]
 struct Tables {
-    authenticated: WindowTable,
-    unauthenticated: WindowTable,
+    authenticated: RateLimitWindows,
+    unauthenticated: RateLimitWindows,
 }
 
 #[derive(Default)]
-struct WindowTable {
+struct RateLimitWindows {
     entries: HashMap<RateLimitKey, CallLog>,
     /// When the table was last scanned for expired entries, in microseconds since boot.
     scanned_at: u64,
@@ -58,7 +59,7 @@ impl MemoryRateLimiter {
 
     fn decide(&self, limits: &[RateLimit], count_call: bool) -> RateLimitDecision {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        // The clock is read under the lock, so that the calls in a log are in order.
+        // The clock is read while the tables are locked, so that the calls in each call log are in order of time.
         let now = micros(self.clock.since_boot());
         let statuses: Vec<_> =
             limits.iter().map(|limit| tables.for_key(limit.key).status(limit, now, self.capacity)).collect();
@@ -86,7 +87,7 @@ impl RateLimiter for MemoryRateLimiter {
 }
 
 impl Tables {
-    const fn for_key(&mut self, key: RateLimitKey) -> &mut WindowTable {
+    const fn for_key(&mut self, key: RateLimitKey) -> &mut RateLimitWindows {
         match key.caller {
             CallerKind::Authenticated => &mut self.authenticated,
             CallerKind::Unauthenticated => &mut self.unauthenticated,
@@ -94,8 +95,8 @@ impl Tables {
     }
 }
 
-impl WindowTable {
-    /// The status of a limit before the call. A new key has no remaining calls if the table is full.
+impl RateLimitWindows {
+    /// The status of a limit before the current call is counted. A new key has no remaining calls if the table is full.
     fn status(&mut self, limit: &RateLimit, now: u64, capacity: usize) -> QuotaStatus {
         self.remove_expired(micros(limit.quota.window), now, capacity);
         let is_full = self.entries.len() >= capacity;
@@ -209,7 +210,7 @@ mod tests {
         assert!(acquire(limit(Unauthenticated, 0, 2)).allowed, "a key in the table keeps its quota");
         assert!(!acquire(limit(Unauthenticated, 0, 2)).allowed, "the quota of that key is exhausted");
         assert!(acquire(limit(Authenticated, 3, 2)).allowed, "authenticated callers have another table");
-        // Now key 1 has expired, key 0 has a second call, and key 2 is still live.
+        // After 59 more seconds, key 1 has expired, key 0 is still live because of its second call, and key 2 is still live.
         clock.advance(Duration::from_secs(59));
         assert!(acquire(limit(Unauthenticated, 3, 2)).allowed);
         assert!(!acquire(limit(Unauthenticated, 4, 2)).allowed);

@@ -86,11 +86,11 @@ pub struct QuotaStatus {
 }
 
 impl RateLimitKey {
-    /// The key for a list of parts. The same parts in another order have another key.
+    /// The key for a list of parts. If the order of the parts changes, the key changes too.
     pub fn new(caller: CallerKind, parts: &[&[u8]]) -> Self {
         let mut hash = Sha256::new();
         for part in parts {
-            // The length prefix makes the encoding injective: different parts never have the same bytes.
+            // The length before each part makes the encoding injective: different lists of parts never have the same bytes.
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }

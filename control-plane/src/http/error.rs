@@ -59,7 +59,7 @@ struct ErrorObject {
     details: Map<String, Value>,
 }
 
-/// Code and reason of an error response, for logs and metrics. The labels are an extension of the response.
+/// Code and reason of an error response, for logs and metrics. `ErrorLabels` are stored in the extensions of the response.
 #[derive(Debug, Clone, Copy)]
 pub struct ErrorLabels {
     /// Code of the error.
@@ -187,7 +187,8 @@ impl ApiError {
         Self::from(Reason::NotYours).with_requirement(required, actual)
     }
 
-    /// The human user is neither the owner nor an administrator. The details identify the user, never the owner.
+    /// The human user is neither the owner nor an administrator. The `details` of the error identify the calling user, never
+    /// the owner of the resource.
     pub fn owner_required(user: &Owner) -> Self {
         let required = json!({ "access": ["owner", "administrator"] });
         Self::from(Reason::NotYours).with_requirement(required, user_details(user))
@@ -208,7 +209,7 @@ impl ApiError {
         self.reason
     }
 
-    /// An internal error. A retry may fail too.
+    /// An internal error. A retry of the request may fail with the same error.
     pub fn internal() -> Self {
         Self::new(ErrorCode::Internal, "The request failed: the server's log has the cause under this request id")
     }

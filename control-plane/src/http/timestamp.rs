@@ -13,7 +13,7 @@ impl Serialize for Rfc3339 {
     }
 }
 
-/// The format of a date and time in whole seconds. `0` means any digit.
+/// The format of a date and time in whole seconds, in which `0` means any digit.
 const DATE_TIME_FORMAT: &str = "0000-00-00T00:00:00";
 
 /// Parses RFC 3339 with `Z` or an offset, and normalises it to UTC. A time after the largest representable time becomes the

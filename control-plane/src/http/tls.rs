@@ -84,7 +84,8 @@ impl<S: Send + 'static> Accept<TcpStream, S> for PlainHttpAcceptor {
     }
 }
 
-/// Reads the head of the request and writes an error response. Without reading the head, a TCP reset could discard the response.
+/// Reads the head of the request and writes an error response. If the head were not read, a TCP reset could discard the
+/// response.
 async fn reject_plain_http(mut stream: TcpStream, rng: &dyn Rng) -> io::Result<()> {
     let mut request = Vec::new();
     let mut buffer = [0; 2048];

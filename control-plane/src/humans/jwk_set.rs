@@ -6,10 +6,11 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::{ops::RangeInclusive, sync::Arc};
 
-/// Size of an RSA modulus in bits. Shorter keys are too weak (RFC 7518, section 3.3); longer keys make verification too slow.
+/// Size of an RSA modulus in bits. RSA keys below 2048 bits are too weak (RFC 7518, section 3.3); keys above 8192 bits make
+/// verification too slow.
 const RSA_MODULUS_BITS: RangeInclusive<usize> = 2048..=8192;
 
-/// Size of an RSA exponent in bytes. Nearly all keys have the exponent 65537.
+/// Size of an RSA exponent in bytes. Nearly all RSA keys have the exponent 65537.
 const RSA_EXPONENT_BYTES: RangeInclusive<usize> = 1..=4;
 
 /// A signature algorithm accepted in tokens of human users.
@@ -50,7 +51,7 @@ pub enum KeyMatch {
     Unique(Arc<DecodingKey>),
     /// The set does not contain the key. A newer set may contain the key.
     Unknown,
-    /// The key is for another algorithm, or several keys match. Fetching the JWK set again would not help.
+    /// The algorithm of the key is not that of the token, or several keys match. Fetching the JWK set again would not help.
     Unusable,
 }
 
@@ -64,7 +65,7 @@ struct RawJwkSet {
     keys: Vec<Value>,
 }
 
-/// The members of a JWK that are evaluated. Other members of a JWK are ignored.
+/// The members of a JWK that are evaluated; all further members are ignored.
 #[derive(Deserialize)]
 struct Jwk {
     kty: String,
@@ -126,7 +127,7 @@ impl JwkSet {
         let mut usable: Vec<VerificationKey> = Vec::new();
         let jwks = keys.into_iter().filter_map(|jwk| serde_json::from_value(jwk).ok());
         for key in jwks.filter_map(VerificationKey::from_jwk) {
-            // Ignore duplicates, which would make the key ambiguous.
+            // Ignore repeated keys, because `find` refuses a `kid` with two matching keys.
             if !usable.iter().any(|other| other.kid == key.kid && other.public == key.public) {
                 usable.push(key);
             }
@@ -154,7 +155,7 @@ impl JwkSet {
 impl VerificationKey {
     fn from_jwk(jwk: Jwk) -> Option<Self> {
         let Jwk { kty, usage, key_ops, alg, kid, crv, x, y, n, e, d } = jwk;
-        // A published private key is compromised.
+        // Ignore a JWK with a private key (`d`): a published private key is compromised.
         if d.is_some() || usage.is_some_and(|usage| usage != "sig") {
             return None;
         }

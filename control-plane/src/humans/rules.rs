@@ -18,7 +18,7 @@ pub struct IssuerRules {
 /// The claim that identifies administrators.
 #[derive(Debug, Clone)]
 pub struct AdminClaim {
-    /// The name of the claim, or a path with dots to a nested claim.
+    /// The name of the administrator claim, or a path with dots to a nested claim.
     pub name: String,
     /// The value that the claim must have or contain. Empty: the claim must be `true`.
     pub value: String,

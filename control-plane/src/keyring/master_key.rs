@@ -16,7 +16,7 @@ pub enum MasterKeyError {
     /// The setting or file does not contain 64 hex characters.
     #[error("{0}: the master key must be 32 bytes as 64 hex characters (`openssl rand -hex 32`)")]
     Malformed(String),
-    /// The command needs an existing key, and the file does not exist.
+    /// The command needs an existing master key, and the file of the master key does not exist.
     #[error(
         "{0}: there is no master key. Copy the master key of this database to that file (data_dir sets its directory), or \
          set secrets.master_key (COUNTERSIGN_SECRETS__MASTER_KEY_FILE names a file that contains it)"

@@ -28,7 +28,7 @@ pub enum KeyringError {
     /// A stored key cannot be decrypted with the master key.
     #[error("signing key {0} cannot be decrypted with this master key")]
     Undecryptable(String),
-    /// No key is active.
+    /// No signing key is active.
     #[error("there is no active signing key")]
     NoKey,
     /// The cryptographic library returned an error.
@@ -140,7 +140,7 @@ impl Keyring {
     }
 
     fn lock_cache(&self) -> MutexGuard<'_, Option<Arc<TokenSigner>>> {
-        // The value is replaced as a whole, so it is valid even if a thread panicked while holding the lock.
+        // The cached key is replaced as a whole, so it is valid even if a thread panicked while holding the lock.
         self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

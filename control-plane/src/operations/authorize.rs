@@ -21,7 +21,7 @@ pub async fn find_service_key(context: &Context, text: &str) -> Result<ServiceKe
 /// Requires a caller who may manage the service: a key of the service with scope `full`, its owner, or an administrator.
 pub async fn require_manager(context: &Context, caller: &Caller, service: ServiceId) -> Result<(), OperationError> {
     match caller {
-        Caller::Service(_) => Ok(caller.require_full_key_of(service)?),
+        Caller::Service(_) => Ok(caller.require_full_scope_key(service)?),
         Caller::Human(human) => require_owner(context, human, service).await.map(drop),
     }
 }

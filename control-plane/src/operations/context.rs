@@ -35,7 +35,7 @@ pub struct OperationConfig {
     pub public_registration: bool,
 }
 
-/// The parts of a [`Context`] that servers and background tasks use as well.
+/// The parts of a [`Context`] that operations share with servers and background tasks.
 #[derive(Clone)]
 pub struct ContextParts {
     /// The database.

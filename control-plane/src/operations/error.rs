@@ -9,19 +9,19 @@ use countersign_identity::{Reason, Refusal};
 /// The kind of resource that does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotFound {
-    /// No such agent.
+    /// The requested agent does not exist.
     Agent,
-    /// No such service.
+    /// The requested service does not exist.
     Service,
-    /// The service has no such role.
+    /// The service has no role with the requested id.
     Role,
-    /// The service has no such API key.
+    /// The service has no API key with the requested id.
     Key,
-    /// No such signing key.
+    /// The requested signing key does not exist.
     SigningKey,
-    /// The scope (the service, or the whole Countersign deployment) has no such webhook.
+    /// The scope (the service, or the whole Countersign deployment) has no webhook with the requested id.
     Webhook,
-    /// The webhook has no delivery of the event.
+    /// The webhook has no delivery of the requested event.
     Delivery,
 }
 

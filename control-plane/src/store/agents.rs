@@ -125,11 +125,11 @@ pub struct AgentState {
     pub agent: AgentId,
     /// Trust score of the agent.
     pub trust: TrustScore,
-    /// Status and cutoff revision of the agent.
+    /// Status of the agent, and its cutoff revision (tokens with a lower revision are revoked).
     pub status: StatusWithCutoff,
 }
 
-/// Lists the current state of all agents whose trust or status changed within a range of revisions.
+/// Lists the current state of all agents whose trust or status changed within a range of revisions of the change feed.
 pub async fn list_changed_states(conn: &mut Conn, range: RevisionRange) -> Result<Vec<AgentState>, StoreError> {
     let query = sqlx::query(LIST_CHANGED_STATES).bind(range.since.number()).bind(range.until.number());
     let state_from_row = |row| {
@@ -165,7 +165,7 @@ pub async fn set_trust(conn: &mut Conn, id: AgentId, trust: TrustScore, now: Tim
     }
 }
 
-/// Sets status and cutoff revision. The agent must exist.
+/// Sets the status and the cutoff revision (tokens with a lower revision are revoked). The agent must exist.
 pub async fn set_status(
     conn: &mut Conn,
     id: AgentId,

@@ -6,7 +6,7 @@ use countersign_identity::{AgentId, RoleGrant, RoleId, RoleName, ServiceId, Time
 use sqlx::{AssertSqlSafe, any::AnyRow};
 
 statements! { STATEMENTS:
-    /// If the existing assignment has expired, `assigned_at` is set to the new time.
+    /// If the existing assignment of a role has expired, `assigned_at` is set to the time of the new assignment.
     UPSERT_ASSIGNMENT = "INSERT INTO assignments (agent_id, role_id, service_id, assigned_at, expires_at) VALUES ($1, $2, $3, $4, $5) \
          ON CONFLICT (agent_id, role_id) DO UPDATE SET expires_at = excluded.expires_at, end_told_at = NULL, assigned_at = \
          CASE WHEN assignments.expires_at <= excluded.assigned_at THEN excluded.assigned_at ELSE assignments.assigned_at END";
@@ -23,8 +23,8 @@ statements! { STATEMENTS:
     MARK_EXPIRY_REPORTED = "UPDATE assignments SET end_told_at = $1 WHERE agent_id = $2 AND role_id = $3 AND expires_at <= $1 \
          AND end_told_at IS NULL RETURNING expires_at";
     ANY_UNREPORTED_EXPIRY = "SELECT 1 AS ended FROM assignments WHERE expires_at <= $1 AND end_told_at IS NULL LIMIT 1";
-    /// The conditions of the UPDATE repeat the conditions of its inner SELECT, because another transaction may prolong an
-    /// assignment between the SELECT and the UPDATE.
+    /// The UPDATE repeats the conditions of its inner SELECT, because another transaction may extend an assignment between the
+    /// SELECT and the UPDATE.
     TAKE_UNREPORTED_EXPIRIES = "UPDATE assignments SET end_told_at = $1 WHERE expires_at <= $1 AND end_told_at IS NULL \
          AND (agent_id, role_id) IN (SELECT agent_id, role_id FROM assignments \
          WHERE expires_at <= $1 AND end_told_at IS NULL ORDER BY expires_at LIMIT $2) \
@@ -110,8 +110,8 @@ pub async fn remove_by_role(
     Ok(())
 }
 
-/// Marks the expiry of an assignment as reported to webhooks. Returns the expiry, or `None` if the assignment has not
-/// expired or is already marked.
+/// Marks the expiry of an assignment as reported to webhooks. Returns the expiry, or `None` if the assignment has not expired
+/// or is already marked as reported.
 pub async fn mark_expiry_reported(
     conn: &mut Conn,
     agent: AgentId,
@@ -131,7 +131,7 @@ pub struct RoleRevocation {
     pub service: ServiceId,
     /// The role.
     pub role: RoleId,
-    /// Name of the role. The role itself may be deleted.
+    /// Name of the role, kept here because the role itself may be deleted.
     pub name: RoleName,
     /// When the assignment ended.
     pub at: Timestamp,
@@ -227,8 +227,8 @@ pub(super) fn dynamic_statements() -> Vec<String> {
     [1, 2, 200].map(list_active_grants_of_agents_statement).to_vec()
 }
 
-/// Lists the current roles of all agents whose roles changed within a range of revisions, at one service or at all services.
-/// Expired roles are included, because the sidecar compares the expiry with its own clock.
+/// Lists the current roles of all agents whose roles changed within a range of revisions of the change feed, at one service or
+/// at all services. Expired roles are included, because the sidecar compares the expiry with its own clock.
 pub async fn list_changed_grants(
     conn: &mut Conn,
     range: RevisionRange,

@@ -1,4 +1,4 @@
-//! The audit log. An entry is appended in the same transaction as the action that it records.
+//! The audit log. An audit entry is appended in the same transaction as the action that it records.
 
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
@@ -42,14 +42,15 @@ statements! { STATEMENTS:
     LIST_ENTRIES = concat!("SELECT ", columns!(), " FROM audit_links WHERE at >= $1 AND at < $2");
 }
 
-/// Number of entries read at once when a chain is verified.
+/// Number of audit entries that are read at once to verify an audit chain.
 const BATCH_SIZE: i64 = 500;
 
-/// MAC of a head that was rebuilt from the entries. The MAC `lost` is never valid, so verification of the chain fails.
+/// MAC of the head of an audit chain that was rebuilt from the entries. The MAC `lost` is never valid, so the verification of a
+/// chain with this MAC fails.
 const INVALID_MAC: &str = "lost";
 
-/// Appends an entry to its chain. Locks the head of the chain until the transaction ends, which serializes the writers of
-/// one chain.
+/// Appends an entry to its audit chain. Locks the head of the audit chain until the transaction ends, which serializes the
+/// writers of one audit chain.
 pub async fn append(
     conn: &mut Conn,
     keys: &AuditKeys,
@@ -74,14 +75,14 @@ pub async fn append(
     }
 }
 
-/// Locks the head of a chain and returns it. Creates the head if there is none. Returns `None` if the row of the head is
-/// unreadable.
+/// Locks the head of an audit chain and returns the head. Creates the head if there is none. Returns `None` if the row of the
+/// head is unreadable.
 async fn lock_head(conn: &mut Conn, chain: &str) -> Result<Option<ChainHead>, StoreError> {
     Ok(head_from_row(&sqlx::query(LOCK_HEAD).bind(chain).fetch_one(conn).await?).ok())
 }
 
-/// Rebuilds a head from the last entry, with an invalid MAC. If the stored head is wrong, the chain is continued from the
-/// rebuilt head and stays invalid.
+/// Rebuilds the head of an audit chain from the last entry, with an invalid MAC. If the stored head of an audit chain is wrong,
+/// the chain is continued from the rebuilt head and stays invalid.
 async fn rebuild_head(conn: &mut Conn, chain: &str) -> Result<ChainHead, StoreError> {
     let row = sqlx::query(FIND_LAST_ENTRY).bind(chain).fetch_optional(conn).await?;
     let empty = || ChainHead { mac: INVALID_MAC.to_owned(), ..ChainHead::default() };
@@ -140,7 +141,7 @@ pub async fn list_chains(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
     rows.iter().map(|row| row::get(row, "chain")).collect()
 }
 
-/// Selects audit entries. A field that is `None` matches all entries.
+/// Selects audit entries. A field of the filter that is `None` matches all entries.
 #[derive(Debug, Clone, Default)]
 pub struct AuditFilter {
     /// If set, only entries of the chain.
@@ -155,7 +156,7 @@ pub struct AuditFilter {
     pub until: Option<Timestamp>,
 }
 
-/// Lists entries that match a filter, newest first.
+/// Lists audit entries that match a filter, newest first.
 pub async fn list(conn: &mut Conn, filter: &AuditFilter, page: Page) -> Result<ListPage<AuditEntry>, StoreError> {
     let AuditFilter { chain, action, agent, since, until } = filter;
     let filters = [
@@ -176,12 +177,12 @@ pub async fn list(conn: &mut Conn, filter: &AuditFilter, page: Page) -> Result<L
     Ok(ListPage { items: rows.iter().map(entry_from_row).collect::<Result<_, _>>()?, total })
 }
 
-/// Builds the statements that count and list entries, with a condition for each column in `columns`. A single statement with
-/// conditions such as `$3 = '' OR chain = $3` would prevent the database engines from using the indexes.
+/// Builds the statements that count and list audit entries, with a condition for each column in `columns`. A single statement
+/// with conditions such as `$3 = '' OR chain = $3` would prevent the database engines from using the indexes.
 fn count_and_list_statements(columns: &[&str]) -> (String, String) {
     let conditions: Vec<_> = (3..).zip(columns).map(|(number, column)| format!(" AND {column} = ${number}")).collect();
     let conditions = conditions.concat();
-    // Clocks can go backwards, so only the sequence gives the order of entries within a chain.
+    // Clocks can go backwards, so only the sequence number gives the order of entries within an audit chain.
     let order = if columns.contains(&"chain") { "sequence DESC" } else { "at DESC, chain DESC, sequence DESC" };
     let (limit, offset) = (columns.len() + 3, columns.len() + 4);
     let page = format!(" ORDER BY {order} LIMIT ${limit} OFFSET ${offset}");
@@ -199,8 +200,8 @@ pub(super) fn dynamic_statements() -> Vec<String> {
     subsets.map(|columns| count_and_list_statements(&columns)).flat_map(|(count, list)| [count, list]).collect()
 }
 
-/// Verifies a chain from its first entry and calls `visit` with each valid entry. Returns the head of the chain, or the
-/// first invalid entry.
+/// Verifies an audit chain from its first entry and calls `visit` with each valid entry. Returns the head of the audit chain,
+/// or the first invalid entry.
 pub async fn verify_chain(
     conn: &mut Conn,
     keys: &AuditKeys,
@@ -229,8 +230,8 @@ pub async fn verify_chain(
     Ok(verifier.finish(head.as_ref()).map(|()| head.unwrap_or_default()))
 }
 
-/// Reads the entries that follow the first `verified` entries. The first batch includes entries with an invalid sequence
-/// below 1.
+/// Reads a batch of the entries that follow the first `verified` entries. The first batch includes entries with an invalid
+/// sequence number below 1.
 async fn read_batch(conn: &mut Conn, chain: &str, verified: i64) -> Result<Vec<AnyRow>, StoreError> {
     let after = if verified == 0 { i64::MIN } else { verified };
     Ok(sqlx::query(LIST_NEXT_ENTRIES).bind(chain).bind(after).bind(BATCH_SIZE).fetch_all(conn).await?)

@@ -146,7 +146,7 @@ impl StoreFixture {
         self.delete_all_texts().await;
     }
 
-    /// The commit fails even if the caller ignores the error of the statement.
+    /// After a failed statement, the commit fails even if the caller ignores the error of the statement.
     async fn failed_statement_prevents_the_commit(&self) {
         let ignoring_error = async |mut tx: WriteTransaction| {
             insert_text(&mut tx, "one").await?;

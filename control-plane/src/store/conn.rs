@@ -1,8 +1,7 @@
 //! A connection of a pool for one transaction with a deadline.
 //!
-//! A database may stop responding, and a connection with an unfinished statement would block the next user of the pool.
-//! Therefore every statement fails at the deadline of its transaction, and a connection in an unknown state is closed, not
-//! reused.
+//! Every statement fails at the deadline of its transaction, because a database may stop responding. A connection in an unknown
+//! state is closed, not reused, because an unfinished statement would block the next user of the connection.
 
 use super::{failure::StoreError, statements::statements, transaction_timer::TransactionTimer};
 use futures_util::{
@@ -23,7 +22,7 @@ statements! { STATEMENTS:
     ROLLBACK = "ROLLBACK";
 }
 
-/// Maximum duration of a transaction, including the wait for a connection. The value is less than the timeout of a request.
+/// Maximum duration of a transaction, including the wait for a connection; less than the timeout of a request.
 pub const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Maximum duration of a transaction of an offline command, which may read the whole database.
@@ -48,7 +47,8 @@ enum ConnState {
     Open,
     /// A statement is running, or was cancelled while running.
     Busy,
-    /// A statement failed, so the transaction is incomplete. PostgreSQL would roll back on `COMMIT` without an error.
+    /// A statement failed, so the transaction is incomplete. On `COMMIT` after a failed statement, PostgreSQL would roll back
+    /// without an error.
     Failed,
     /// The connection must not be used again.
     Broken,
@@ -134,8 +134,8 @@ impl Drop for Conn {
 
 /// Rolls back a transaction. Runs in a separate task, so that the code that drops the transaction does not wait.
 async fn roll_back(mut connection: PoolConnection<Any>) {
-    // If a cancelled statement failed, its error may be returned for the rollback. After any error, the state of the
-    // connection is unknown.
+    // If a cancelled statement failed, its error may be returned for the rollback. After any error of a rollback, the state of
+    // the connection is unknown.
     if !matches!(timeout(ROLLBACK_TIMEOUT, connection.execute(ROLLBACK)).await, Ok(Ok(_))) {
         connection.close_on_drop();
     }
@@ -168,7 +168,8 @@ impl<'c> Executor<'c> for &'c mut Conn {
         Box::pin(self.run_until_deadline(|connection| connection.fetch_optional(query)))
     }
 
-    /// Reads all rows before it returns the first row. The deadline applies to the whole statement, and no caller streams rows.
+    /// Reads all rows before it returns the first row, because the deadline applies to the whole statement. No caller streams
+    /// rows.
     fn fetch_many<'e, 'q: 'e, E>(self, query: E) -> BoxStream<'e, Result<Either<AnyQueryResult, AnyRow>, sqlx::Error>>
     where
         'c: 'e,

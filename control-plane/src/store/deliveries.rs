@@ -37,8 +37,9 @@ macro_rules! list {
     };
 }
 
-/// The outer condition on `due_at` is needed because another replica may lease rows after the inner SELECT. The unary plus
-/// prevents SQLite from using the index for the outer condition, which would read all due rows a second time.
+/// The UPDATE repeats the condition on `due_at` of its inner SELECT, because another replica may lease rows between the SELECT
+/// and the UPDATE. Without the unary plus, SQLite would use the index for the condition of the UPDATE, and read all due rows a
+/// second time.
 macro_rules! lease {
     ($condition:literal) => {
         concat!(
@@ -123,8 +124,8 @@ pub enum DueDeliveryKind {
     Test,
 }
 
-/// Leases up to `limit` due deliveries of a target, oldest due time first. No other replica can lease these deliveries until
-/// the lease ends.
+/// Leases up to `limit` due deliveries of a target, oldest due time first. No other replica can lease the returned deliveries
+/// until the lease ends.
 pub async fn lease(
     conn: &mut Conn,
     (target, kind): (WebhookId, DueDeliveryKind),
@@ -140,7 +141,7 @@ pub async fn lease(
     let rows = query.bind(now.micros()).bind(limit).fetch_all(conn).await?;
     let mut leased = Vec::new();
     for row in &rows {
-        // If there is no body, housekeeping has just deleted the event and will delete the delivery next.
+        // If the event of a delivery has no body, housekeeping has just deleted the event and will delete the delivery next.
         let Some(body) = row::get(row, "body")? else { continue };
         let (event, attempts) = (row::parse(row, "event_id")?, row::number(row, "attempts")?);
         let is_test = row::optional_timestamp(row, "test_asked_at")?.is_some();
@@ -219,8 +220,8 @@ pub async fn replay(conn: &mut Conn, target: WebhookId, event: EventId, now: Tim
     Ok(query.execute(conn).await?.rows_affected() == 1)
 }
 
-/// Replays up to `limit` finished deliveries of events that happened at `since` or later, and returns their number. `oldest`
-/// is the lowest id that such an event can have, so that the query can use the primary key.
+/// Replays up to `limit` finished deliveries of events that happened at `since` or later, and returns their number. `oldest` is
+/// the lowest id that an event at `since` or later can have, so that the query can use the primary key.
 pub async fn replay_batch(
     conn: &mut Conn,
     target: WebhookId,

@@ -38,7 +38,7 @@ pub enum QuarantineReason {
 }
 
 impl QuarantineReason {
-    /// The reason as stored in the database.
+    /// The quarantine reason as stored in the database.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Backup => "backup",
@@ -100,7 +100,8 @@ pub async fn find_quarantine(conn: &mut Conn) -> Result<Option<Quarantine>, Stor
     Ok(Some(Quarantine { reason, at: row::timestamp(&row, "set_aside_at")? }))
 }
 
-/// Removes the quarantine mark and the instance fingerprint, so that the database can be served by its current instance.
+/// Removes the quarantine mark and the fingerprint of the PostgreSQL instance, so that the current instance can serve the
+/// database.
 pub async fn lift_quarantine(conn: &mut Conn) -> Result<(), StoreError> {
     sqlx::query(LIFT_QUARANTINE).execute(conn).await?;
     Ok(())

@@ -1,4 +1,4 @@
-//! The store, which opens the database and runs transactions. Differences between SQLite and PostgreSQL are handled here.
+//! The store, which opens the database and runs transactions. `engine` handles the differences between SQLite and PostgreSQL.
 
 use super::{
     conn::{Conn, INSPECT_TIMEOUT, TRANSACTION_TIMEOUT, deadline_after},
@@ -37,8 +37,8 @@ statements! { SQLITE_STATEMENTS:
 }
 
 statements! { POSTGRES_STATEMENTS:
-    /// Each statement of the transaction sees the commits of other transactions before the statement. A transaction whose
-    /// writes depend on its reads must first lock a row.
+    /// Each statement of a write transaction on PostgreSQL sees all commits before the statement. A transaction whose writes
+    /// depend on its reads must first lock a row.
     BEGIN_WRITE_POSTGRES = "BEGIN ISOLATION LEVEL READ COMMITTED";
     BEGIN_READ_POSTGRES = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 }
@@ -76,7 +76,7 @@ impl Engine {
 /// The purpose for which a database is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenMode {
-    /// To serve the database. This mode creates a missing database and runs the migrations.
+    /// To serve the database. `Serve` creates a missing database and runs the migrations.
     Serve,
     /// To read the database, possibly while a server uses it.
     Inspect,
@@ -156,7 +156,7 @@ impl Store {
         let reader = reader.connect(url).await?;
         let writer = match mode {
             OpenMode::Serve => writer.connect(url).await?,
-            // An inspection does not write, and a read-only file cannot be opened for writing.
+            // A store in the mode `Inspect` does not write, and a read-only file cannot be opened for writing.
             OpenMode::Inspect => reader.clone(),
         };
         let store = Self {
@@ -173,7 +173,7 @@ impl Store {
         };
         store.metrics.initialize(store.engine_name());
         let mut read = store.read().await?;
-        if let Some(position) = feed::find_position(read.conn()).await? {
+        if let Some(position) = feed::find_feed_position(read.conn()).await? {
             store.committed_revision.send_replace(position.revision);
         }
         Ok(store)
@@ -187,7 +187,8 @@ impl Store {
             }
             let now = tx.now();
             if !deployment::insert(tx.conn(), new, now).await? {
-                // Another replica has inserted the row of the Countersign deployment after the previous query.
+                // Another replica has inserted the row of the Countersign deployment after this transaction searched for the
+                // row.
                 let existing =
                     deployment::find(tx.conn()).await?.ok_or(StoreError::UnexpectedRowCount("deployment"))?;
                 return tx.commit(existing).await;
@@ -207,8 +208,9 @@ impl Store {
         Ok(ReadTransaction::new(conn, timer))
     }
 
-    /// Runs `work` in a write transaction, and runs it again after a conflict with another transaction. Because of reruns,
-    /// `work` must not generate ids or secrets. The transaction timeout applies to all runs together.
+    /// Runs `work` in a write transaction, and runs it again after a conflict with another transaction. `work` must not
+    /// generate ids or secrets, because `work` may run several times. The transaction timeout applies to all runs of `work`
+    /// together.
     pub async fn write<T, E, W, F>(&self, name: &'static str, work: W) -> Result<T, E>
     where
         W: Fn(WriteTransaction) -> F,
@@ -255,7 +257,8 @@ impl Store {
         pools.map(status).into()
     }
 
-    /// The newest revision that this process has committed. [`Self::wake_followers`] also wakes the receivers.
+    /// The newest revision that this process has committed. The receivers of this revision are also woken by
+    /// [`Self::wake_followers`].
     pub fn committed_revision(&self) -> watch::Receiver<Revision> {
         self.committed_revision.subscribe()
     }
@@ -315,7 +318,7 @@ impl Store {
         Ok(WriteTransaction::new(conn, self.clock.now(), self.audit_keys.clone(), self.writable.clone()))
     }
 
-    /// Notifies the readers of the change feed and the webhook dispatcher of a committed transaction.
+    /// Notifies the readers of the change feed and Countersign's webhook dispatcher of a committed transaction.
     fn notify<T>(&self, committed: CommittedTransaction<T>) -> T {
         if let Some(revision) = committed.revision {
             self.committed_revision

@@ -3,7 +3,8 @@
 use sqlx::migrate::MigrateError;
 use std::borrow::Cow;
 
-/// An error of the database. The message is for the log and the operator, and is never sent to clients of the API.
+/// An error of the database. The message of a `StoreError` is for the log and the operator, and is never sent to clients of the
+/// API.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The driver or the engine returned an error.
@@ -27,8 +28,8 @@ pub enum StoreError {
     /// A statement affected an unexpected number of rows.
     #[error("statement `{0}` affected an unexpected number of rows")]
     UnexpectedRowCount(&'static str),
-    /// An audit entry was appended after the revision was taken. Other transactions lock the audit chain before the change
-    /// feed, so the reverse order could cause a deadlock.
+    /// A transaction that already had a revision appended an audit entry. Other transactions lock the audit chain before the
+    /// change feed, so the reverse order could cause a deadlock.
     #[error("an audit entry must be appended before the revision is taken")]
     AuditAfterRevision,
 }
@@ -49,8 +50,8 @@ const GRANT_ADVICE: &str = ". The user in the URL must own the tables of Counter
 /// PostgreSQL error code of a lock that is not available.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
-/// Error codes of a database that cannot be written to. PostgreSQL: read-only, disk full, insufficient resources. SQLite: read-only,
-/// I/O error, disk full.
+/// Error codes of a database that cannot be written to. PostgreSQL: read-only, disk full, insufficient resources. SQLite:
+/// read-only, I/O error, disk full.
 const UNWRITABLE_CODES: [&str; 6] = [READ_ONLY, "53100", "53000", "8", "10", "13"];
 
 /// Length of a PostgreSQL error code (SQLSTATE).
@@ -135,7 +136,8 @@ mod tests {
 
     #[test]
     fn primary_code_strips_sqlite_details_and_keeps_sqlstates() {
-        // The codes are SQLITE_BUSY_SNAPSHOT, SQLITE_IOERR_WRITE, SQLITE_FULL, SQLITE_READONLY_DBMOVED and two SQLSTATEs.
+        // The codes in `codes` are SQLITE_BUSY_SNAPSHOT, SQLITE_IOERR_WRITE, SQLITE_FULL, SQLITE_READONLY_DBMOVED and two
+        // SQLSTATEs.
         let codes = [("517", "5"), ("778", "10"), ("13", "13"), ("1032", "8"), ("53100", "53100"), ("40P01", "40P01")];
         for (code, expected) in codes {
             assert_eq!(primary_code(code), expected);

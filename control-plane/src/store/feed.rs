@@ -20,7 +20,7 @@ statements! { STATEMENTS:
          ORDER BY revision, position";
     HAS_CHANGES_AT = "SELECT 1 AS known FROM changes WHERE revision = $1 AND revision > $2 LIMIT 1";
     TOKEN_IS_REVOKED = "SELECT 1 AS revoked FROM changes WHERE facet = 'token' AND subject = $1 LIMIT 1";
-    /// The condition on the revision floor is needed because changes below the floor may exist after a restore.
+    /// The condition `revision > floor` is needed because changes below the revision floor may exist after a restore.
     RAISE_FLOOR = "UPDATE feed SET floor = COALESCE((SELECT MAX(revision) FROM changes \
          WHERE noted_at <= $1 AND revision > floor), floor) WHERE id = 1";
     DELETE_BELOW_FLOOR = "DELETE FROM changes WHERE revision <= (SELECT floor FROM feed WHERE id = 1)";
@@ -37,13 +37,14 @@ pub async fn create_position(conn: &mut Conn, now: Timestamp) -> Result<(), Stor
     Ok(())
 }
 
-/// Returns the current position of the change feed. A transaction that issues a token must read this position first.
+/// Returns the current position of the change feed. A transaction that issues a token must read the position of the change feed
+/// first.
 pub async fn position(conn: &mut Conn) -> Result<FeedPosition, StoreError> {
-    find_position(conn).await?.ok_or(StoreError::UnexpectedRowCount("feed"))
+    find_feed_position(conn).await?.ok_or(StoreError::UnexpectedRowCount("feed"))
 }
 
 /// Finds the current position of the change feed; `None` before the row of the Countersign deployment is created.
-pub async fn find_position(conn: &mut Conn) -> Result<Option<FeedPosition>, StoreError> {
+pub async fn find_feed_position(conn: &mut Conn) -> Result<Option<FeedPosition>, StoreError> {
     let Some(row) = sqlx::query(FIND_POSITION).fetch_optional(conn).await? else { return Ok(None) };
     let (newest, floor) = (revision_from_row(&row, "revision")?, revision_from_row(&row, "floor")?);
     Ok(Some(FeedPosition { revision: newest, floor, cutoff: revision_from_row(&row, "cutoff")? }))
@@ -52,9 +53,9 @@ pub async fn find_position(conn: &mut Conn) -> Result<Option<FeedPosition>, Stor
 /// Raises the revision, the revision floor and the cutoff of the change feed after a restore, above every revision that a
 /// sidecar or a token can have.
 pub async fn advance_after_restore(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
-    // The clock of the machine before the restore may have been ahead of the clock of this machine. Even if that clock was far
-    // ahead, two restores must get different revisions, because the revision determines which challenges were issued before the
-    // restore.
+    // The clock of the machine before the restore may have been ahead of the clock of this machine. Even if the clock before
+    // the restore was far ahead, two restores must get different revisions, because the revision determines which challenges
+    // were issued before the restore.
     let step = 1 + now.micros().rem_euclid(MICROS_PER_SECOND);
     let min_revision = now.saturating_add(MAX_CLOCK_SKEW).micros();
     sqlx::query(ADVANCE_AFTER_RESTORE).bind(min_revision).bind(step).bind(now.micros()).execute(&mut *conn).await?;
@@ -62,8 +63,8 @@ pub async fn advance_after_restore(conn: &mut Conn, now: Timestamp) -> Result<()
     if result.rows_affected() == 1 { Ok(()) } else { Err(StoreError::UnexpectedRowCount("feed")) }
 }
 
-/// Takes the next revision, which is greater than the last revision and not behind the clock, so that a restored database does
-/// not reuse revisions.
+/// Advances the change feed to the next revision and returns the revision, which is greater than the last revision and not
+/// behind the clock, so that a restored database does not reuse revisions.
 pub async fn next_revision(conn: &mut Conn, now: Timestamp) -> Result<Revision, StoreError> {
     revision_from_row(&sqlx::query(NEXT_REVISION).bind(now.micros()).fetch_one(conn).await?, "revision")
 }
@@ -90,7 +91,7 @@ pub async fn append_changes(
     Ok(())
 }
 
-/// Lists all changes within a range, in commit order.
+/// Lists all changes within a range of revisions, in commit order.
 pub async fn list_changes(conn: &mut Conn, range: RevisionRange) -> Result<Vec<Versioned<Change>>, StoreError> {
     let query = sqlx::query(LIST_CHANGES).bind(range.since.number()).bind(range.until.number());
     query.fetch_all(conn).await?.iter().map(change_from_row).collect()
@@ -105,13 +106,15 @@ pub async fn can_resume_at(conn: &mut Conn, position: FeedPosition, revision: Re
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
-/// Whether an access token was revoked. The change that records the revocation is deleted only after the token has expired.
+/// Whether an access token was revoked. The change that records the revocation of a token is deleted only after the token has
+/// expired.
 pub async fn token_is_revoked(conn: &mut Conn, token: TokenId) -> Result<bool, StoreError> {
     Ok(sqlx::query(TOKEN_IS_REVOKED).bind(token.to_string()).fetch_optional(conn).await?.is_some())
 }
 
-/// Raises the revision floor past all changes written at or before `horizon`, and deletes these changes. The condition is on
-/// the time of writing and not on the revision, because a commit while the clock was far ahead must not stop the deletion.
+/// Raises the revision floor past all changes written at or before `horizon`, and deletes these changes. The deletion of a
+/// change depends on the time of writing and not on the revision, because a commit while the clock was far ahead must not stop
+/// the deletion.
 pub async fn raise_floor(conn: &mut Conn, horizon: Timestamp) -> Result<(), StoreError> {
     sqlx::query(RAISE_FLOOR).bind(horizon.micros()).execute(&mut *conn).await?;
     sqlx::query(DELETE_BELOW_FLOOR).execute(conn).await?;

@@ -13,8 +13,8 @@ statements! { STATEMENTS:
     DELETE_EXPIRED_KEYS = "DELETE FROM idempotency WHERE done_at <= $1";
 }
 
-/// Claims a key, or finds the response of the request that claimed the key. Must be the first query of the transaction: the
-/// query locks the key until the transaction ends, so that a concurrent request with the same key waits.
+/// Claims an idempotency key, or finds the response of the request that claimed the key. Must be the first query of the
+/// transaction: the query locks the key until the transaction ends, so that a concurrent request with the same key waits.
 pub async fn claim_key(
     conn: &mut Conn,
     fingerprint: &RequestFingerprint,
@@ -29,7 +29,7 @@ pub async fn claim_key(
     if same_body { Ok(StoredResponse::Completed(row::get(&row, "response")?)) } else { Ok(StoredResponse::BodyDiffers) }
 }
 
-/// Sets the response for a claimed key.
+/// Sets the response for a claimed idempotency key.
 pub async fn set_response(conn: &mut Conn, fingerprint: &RequestFingerprint, response: &str) -> Result<(), StoreError> {
     let query = sqlx::query(SET_RESPONSE).bind(response).bind(&fingerprint.id);
     if query.execute(conn).await?.rows_affected() == 1 {
@@ -39,7 +39,7 @@ pub async fn set_response(conn: &mut Conn, fingerprint: &RequestFingerprint, res
     }
 }
 
-/// Deletes expired keys.
+/// Deletes expired idempotency keys.
 pub async fn delete_expired(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
     sqlx::query(DELETE_EXPIRED_KEYS).bind(now.saturating_sub(RESPONSE_RETENTION).micros()).execute(conn).await?;
     Ok(())

@@ -1,5 +1,5 @@
 //! The outbox of events that wait for their fan-out to webhook targets (one delivery per target), the bodies of events, and the
-//! counters of suppressed bursts.
+//! counters of suppressed bursts of failed logins.
 //!
 //! An event is inserted in the same transaction as the change that it reports, so both are committed or neither.
 
@@ -205,8 +205,8 @@ pub async fn delete_events_before(conn: &mut Conn, before: EventId, limit: i64) 
     Ok(())
 }
 
-/// Returns the burst of an agent at a service, and inserts a new burst if there is none. Locks the row until the transaction
-/// ends.
+/// Returns the burst of failed logins of an agent at a service, and inserts a new burst if there is none. Locks the row of the
+/// burst until the transaction ends.
 pub async fn lock_burst(
     conn: &mut Conn,
     agent: AgentId,
@@ -217,7 +217,7 @@ pub async fn lock_burst(
     burst_from_row(&query.fetch_one(conn).await?)
 }
 
-/// Stores the counters of a burst.
+/// Stores the counters of a burst of failed logins.
 pub async fn update_burst(
     conn: &mut Conn,
     agent: AgentId,
@@ -236,13 +236,13 @@ pub async fn update_burst(
     Ok(())
 }
 
-/// Whether any burst began at or before `horizon`.
+/// Whether any burst of failed logins began at or before `horizon`.
 pub async fn has_bursts_until(conn: &mut Conn, horizon: Timestamp) -> Result<bool, StoreError> {
     let query = sqlx::query(ANY_BURST_UNTIL).bind(horizon.micros());
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
-/// Deletes and returns the bursts that began at or before `horizon`.
+/// Deletes and returns the bursts of failed logins that began at or before `horizon`.
 pub async fn take_bursts(
     conn: &mut Conn,
     horizon: Timestamp,

@@ -16,7 +16,7 @@ statements! { POSTGRES_STATEMENTS:
     IS_STANDBY = "SELECT CASE WHEN pg_is_in_recovery() THEN 1 ELSE 0 END AS standby";
     /// Maximum time that a migration waits for the lock of a table.
     SET_LOCK_TIMEOUT = "SET lock_timeout = '1s'";
-    /// Suppresses notices about existing objects.
+    /// Suppresses PostgreSQL's notices that a table or an index already exists.
     SET_CLIENT_MIN_MESSAGES = "SET client_min_messages = warning";
 }
 
@@ -32,8 +32,8 @@ const IDLE_IN_TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// `application_name` of all connections to PostgreSQL.
 pub const APPLICATION_NAME: &str = "countersign-control-plane";
 
-/// The pool with the only connection for writing to SQLite, which allows one writer at a time. To wait in the queue of the
-/// pool is fairer and cheaper than to poll the lock of the file.
+/// The pool with the only connection for writing to SQLite, which allows one writer at a time. Waiting in the queue of the pool
+/// is fairer and cheaper than polling the lock of the file.
 pub fn sqlite_writer_pool() -> AnyPoolOptions {
     sqlite_pool(1).after_connect(|connection, _| {
         Box::pin(async move {
@@ -65,7 +65,7 @@ pub fn postgres_pool(connections: u32, mode: OpenMode) -> AnyPoolOptions {
     let options = AnyPoolOptions::new().max_connections(connections).acquire_timeout(TRANSACTION_TIMEOUT);
     options.after_connect(move |connection, _| {
         Box::pin(async move {
-            // A server becomes a standby only by a restart, so one check per connection is sufficient.
+            // A PostgreSQL server becomes a standby only by a restart, so one check per connection is sufficient.
             if is_standby(connection).await? {
                 return Err(sqlx::Error::Configuration("the server is a standby".into()));
             }
@@ -74,8 +74,8 @@ pub fn postgres_pool(connections: u32, mode: OpenMode) -> AnyPoolOptions {
     })
 }
 
-/// The settings of pooled connections. [`OpenMode::Inspect`] has no limits, because the reader determines the duration of an
-/// export.
+/// The settings of pooled connections. Connections in the mode [`OpenMode::Inspect`] have no time limits, because the reader of
+/// an export determines its duration.
 fn pool_settings(mode: OpenMode) -> Vec<String> {
     let (statement, idle) = (TRANSACTION_TIMEOUT.as_millis(), IDLE_IN_TRANSACTION_TIMEOUT.as_millis());
     let mut settings = vec![set_application_name()];
@@ -86,7 +86,8 @@ fn pool_settings(mode: OpenMode) -> Vec<String> {
     settings
 }
 
-/// The settings of the connection that runs migrations. Statements have no time limit, but wait only shortly for locks.
+/// The settings of the connection that runs migrations. The statements of migrations have no time limit, but wait only briefly
+/// for locks.
 fn migration_settings() -> Vec<String> {
     vec![SET_LOCK_TIMEOUT.to_owned(), SET_CLIENT_MIN_MESSAGES.to_owned(), set_application_name()]
 }
@@ -95,7 +96,7 @@ fn set_application_name() -> String {
     format!("SET application_name = '{APPLICATION_NAME}'")
 }
 
-/// All settings, for the conformance tests.
+/// All settings of connections to PostgreSQL, for the conformance tests.
 #[cfg(test)]
 pub(super) fn dynamic_statements() -> Vec<String> {
     [pool_settings(OpenMode::Serve), pool_settings(OpenMode::Inspect), migration_settings()].concat()
@@ -116,7 +117,8 @@ async fn configure(connection: &mut AnyConnection, settings: &[String]) -> Resul
     connection.execute(AssertSqlSafe(settings.join("; "))).await.map(drop)
 }
 
-/// Opens the first connection. Unlike a pool, does not retry until the timeout and returns the cause of an error.
+/// Opens the first connection to a database. Unlike a pool, `connect` does not retry until the timeout, and returns the cause
+/// of an error.
 pub async fn connect(url: &str) -> Result<AnyConnection, StoreError> {
     sqlx::any::install_default_drivers();
     let timed_out = |_| Err(sqlx::Error::PoolTimedOut);

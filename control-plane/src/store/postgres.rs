@@ -5,8 +5,9 @@ use secrecy::{ExposeSecret, SecretString};
 use sqlx::{AnyConnection, Connection as _};
 
 statements! { POSTGRES_STATEMENTS:
-    /// The identifier of the cluster, the OIDs of some tables, and the id of the transaction that wrote the row of the first
-    /// migration, which is never updated. A restored dump has other values than the original database.
+    /// The fingerprint consists of the identifier of the cluster, the OIDs of some tables, and the id of the transaction that
+    /// wrote the row of the first migration, which is never updated. A database restored from a dump has another fingerprint
+    /// than the original database.
     INSTANCE_FINGERPRINT = "SELECT CAST(system_identifier AS TEXT) || ' ' || \
          CAST(CAST('deployment' AS regclass)::oid AS TEXT) || ' ' || \
          CAST(CAST('feed' AS regclass)::oid AS TEXT) || ' ' || \

@@ -16,15 +16,15 @@ pub(super) const MIGRATIONS: Migrator = Migrator { ignore_missing: true, ..sqlx:
 /// The table that lists the applied migrations.
 pub(super) const MIGRATIONS_TABLE: &str = "_sqlx_migrations";
 
-/// Delay before a migration is retried that timed out waiting for a lock.
+/// Delay before the retry of a migration that timed out waiting for a lock.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
 
 /// The schema versions before and after a run of the migrations. Version 0 is an empty database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AppliedMigrations {
-    /// Schema version before the run.
+    /// Schema version before the migrations.
     pub from: i64,
-    /// Schema version after the run.
+    /// Schema version after the migrations.
     pub to: i64,
 }
 
@@ -45,9 +45,8 @@ pub async fn migrate_postgres(url: &SecretString) -> Result<AppliedMigrations, S
     migrate(url, pools::postgres_migration_pool()).await
 }
 
-/// Runs the missing migrations. While a migration waits for the lock of a table, for example until a dump ends, all later
-/// transactions on that table wait for the migration. Therefore a migration waits for a lock only for a second, then fails and
-/// is retried.
+/// Runs the missing migrations. A migration waits for the lock of a table, which a dump may hold, only for a second, then fails
+/// and is retried, because all later transactions on the table wait for the migration.
 pub(super) async fn migrate(url: &str, pool: AnyPoolOptions) -> Result<AppliedMigrations, StoreError> {
     sqlx::any::install_default_drivers();
     let pool = pool.connect(url).await.map_err(StoreError::Unreachable)?;
@@ -69,7 +68,7 @@ pub(super) async fn migrate(url: &str, pool: AnyPoolOptions) -> Result<AppliedMi
 
 /// Runs the missing migrations under a lock, since several replicas may start at once.
 async fn run_migrations(pool: &AnyPool) -> Result<AppliedMigrations, StoreError> {
-    // The pool has a single connection, which holds the lock until `unlock`.
+    // The pool has a single connection, which holds the migration lock until `unlock`.
     pool.acquire().await?.lock().await?;
     pool.acquire().await?.ensure_migrations_table(MIGRATIONS_TABLE).await?;
     let from = applied_version(pool).await?;

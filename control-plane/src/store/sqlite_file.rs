@@ -22,7 +22,7 @@ statements! { SQLITE_STATEMENTS:
     COUNT_REQUIRED_TABLES = "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' \
          AND name IN ('_sqlx_migrations', 'deployment', 'feed')";
     FIND_SCHEMA_VERSION = "SELECT MAX(version) FROM _sqlx_migrations";
-    /// The statement selects `*`, because an older schema has fewer columns.
+    /// `FIND_DEPLOYMENT` selects `*`, because an older schema has fewer columns.
     FIND_DEPLOYMENT = "SELECT * FROM deployment WHERE id = 1";
     COUNT_QUARANTINE_COLUMNS =
         "SELECT COUNT(*) FROM pragma_table_info('deployment') WHERE name = 'set_aside_at'";
@@ -200,8 +200,8 @@ async fn connect(file: &Path, read_only: bool) -> Result<SqliteConnection, Sqlit
     Ok(options(file).read_only(read_only).connect().await?)
 }
 
-/// Connects with an exclusive lock, from the first transaction until the connection is closed. Commits survive a power
-/// failure.
+/// Connects with an exclusive lock, from the first transaction until the connection is closed. The commits of the connection
+/// survive a power failure.
 pub(super) async fn connect_exclusive(file: &Path) -> Result<SqliteConnection, SqliteFileError> {
     let options = options(file).locking_mode(SqliteLockingMode::Exclusive).synchronous(SqliteSynchronous::Extra);
     Ok(options.connect().await?)

@@ -34,7 +34,7 @@ pub struct WriteTransaction {
 pub struct CommittedTransaction<T> {
     /// The value that the transaction returns.
     pub(super) value: T,
-    /// The revision, if the transaction took one to record changes for sidecars.
+    /// The revision of the transaction, if the transaction needed one, for example to record changes for sidecars.
     pub(super) revision: Option<Revision>,
     /// Whether the transaction emitted an event for a webhook target.
     pub(super) has_events: bool,
@@ -85,8 +85,8 @@ impl WriteTransaction {
         self.events.push(event);
     }
 
-    /// Takes the revision of the transaction. This function locks the change feed until the transaction ends, so the call
-    /// should come late in the transaction.
+    /// Returns the revision of the transaction, and assigns a revision if there is none. This function locks the change feed
+    /// until the transaction ends, so the call should come late in the transaction.
     pub async fn revision(&mut self) -> Result<Revision, StoreError> {
         if let Some(revision) = self.revision {
             return Ok(revision);

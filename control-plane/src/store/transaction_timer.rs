@@ -4,7 +4,7 @@ use crate::metrics::{StoreMetrics, TransactionKind, TransactionOutcome};
 use countersign_process::Clock;
 use std::{sync::Arc, time::Duration};
 
-/// Records a transaction in the metrics when dropped. The initial outcome is [`TransactionOutcome::Failed`].
+/// Records a transaction in the metrics when dropped. The initial outcome of a transaction is [`TransactionOutcome::Failed`].
 pub struct TransactionTimer {
     backend: &'static str,
     kind: TransactionKind,
@@ -15,13 +15,14 @@ pub struct TransactionTimer {
 }
 
 impl TransactionTimer {
-    /// Starts the timer. Must be called before a connection is acquired, so that the wait for the connection is included.
+    /// Starts the timer. Must be called before a connection is acquired, so that the measured duration includes the wait for
+    /// the connection.
     pub fn start(backend: &'static str, kind: TransactionKind, clock: &Arc<dyn Clock>, metrics: &StoreMetrics) -> Self {
         let (started, clock, metrics) = (clock.since_boot(), Arc::clone(clock), metrics.clone());
         Self { backend, kind, outcome: TransactionOutcome::Failed, started, clock, metrics }
     }
 
-    /// Records the time since the start as the wait for a connection.
+    /// Records the time since the start of the timer as the wait for a connection.
     pub fn record_connection_wait(&self) {
         self.metrics.record_connection_wait(self.kind, self.elapsed_seconds());
     }

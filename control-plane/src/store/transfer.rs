@@ -1,8 +1,8 @@
 //! Copies an SQLite database to PostgreSQL and compares the two.
 //!
-//! The copy is one transaction on the target, on a connection without timeouts. If the copy fails, the target stays empty. The
-//! tables and columns are read from the catalog of the source, so the copy is complete by construction. `tables` reads the
-//! catalog, `batch` copies rows, `digest` compares rows.
+//! All tables are copied in one transaction on the target, on a connection without timeouts. If the copy fails, the target
+//! stays empty. The tables and columns are read from the catalog of the source, so the copy is complete by construction.
+//! `tables` reads the catalog, `batch` copies rows, `digest` compares rows.
 //!
 //! **At most one of the two databases can be served**, even if this process is killed at any time, because the source is
 //! quarantined *before* the target commits, and a quarantined database is never served:
@@ -17,10 +17,10 @@
 //! | after the source is marked `moved` | `moved` | complete |
 //!
 //! After a failed commit, the previous quarantine mark of the source is restored only if the target reports that its
-//! transaction was aborted. The quarantine mark is not just removed, because an earlier, interrupted migration may have
-//! completed another target. The source is locked exclusively from the first transaction on, so the source does not change
-//! between the copy and the quarantine mark. A migration of a source with the mark `moving` resumes: it copies into an empty
-//! target, or verifies a complete target.
+//! transaction was aborted. Removing the quarantine mark instead of restoring the previous mark would be wrong, because an
+//! earlier, interrupted migration may have completed another target. The source is locked exclusively from the first
+//! transaction on, so the source does not change between the copy and the quarantine mark. A migration of a source with the
+//! mark `moving` resumes: it copies into an empty target, or verifies a complete target.
 
 mod batch;
 mod digest;
@@ -57,7 +57,8 @@ statements! { POSTGRES_STATEMENTS:
     SET_STATEMENT_TIMEOUT = "SET statement_timeout = 0";
     SET_IDLE_TIMEOUT = "SET idle_in_transaction_session_timeout = 0";
     SET_LOCK_TIMEOUT = "SET lock_timeout = '10s'";
-    /// Suppresses notices about existing objects, and warnings about the transaction after a refused commit.
+    /// Suppresses PostgreSQL's notices that a table or an index already exists, and warnings about the transaction after a
+    /// refused commit.
     SET_CLIENT_MIN_MESSAGES = "SET client_min_messages = error";
     SERVER_PROPERTIES = "SELECT current_setting('server_encoding'), pg_is_in_recovery()";
 }

@@ -25,7 +25,7 @@ statements! { STATEMENTS:
     TAKE_CHANGED_AGENTS = "DELETE FROM trust_marks RETURNING agent_id";
 }
 
-/// Weights and means are stored in millionths.
+/// The weights and means of ratings are stored in millionths.
 const MILLION: f64 = 1e6;
 
 /// Inserts new feedback.
@@ -70,7 +70,7 @@ pub async fn upsert_rating(conn: &mut Conn, agent: AgentId, rating: &Rating) -> 
 }
 
 /// Marks an agent whose trust score must be sent to sidecars. Locks the row of the mark even if the row exists, so that a
-/// concurrent [`take_changed_agents`] waits for the marking transaction and the new score is sent.
+/// concurrent [`take_changed_agents`] waits for the transaction that marks the agent, and the new score is sent.
 pub async fn mark_changed(conn: &mut Conn, agent: AgentId) -> Result<(), StoreError> {
     sqlx::query(MARK_CHANGED_AGENT).bind(agent.to_string()).execute(conn).await?;
     Ok(())

@@ -150,7 +150,7 @@ pub async fn find(
     query.fetch_optional(conn).await?.as_ref().map(target_from_row).transpose()
 }
 
-/// Lists the targets of a scope, oldest first.
+/// Lists the targets of a scope (a service, or the whole Countersign deployment), oldest first.
 pub async fn list(conn: &mut Conn, scope: WebhookScope) -> Result<Vec<WebhookTarget>, StoreError> {
     let rows = sqlx::query(LIST_TARGETS).bind(service_id_column(scope)).fetch_all(conn).await?;
     rows.iter().map(target_from_row).collect()
@@ -174,9 +174,9 @@ pub async fn list_with_due_tests(conn: &mut Conn, now: Timestamp) -> Result<Vec<
     Ok(rows.iter().filter_map(target_from_row_or_skip).collect())
 }
 
-/// Finds the earliest due time of a delivery to an active target that does not fail, or the time of the oldest event in the
-/// outbox if that is earlier. For a delivery to a resumed target, the time of the resumption counts if the resumption is later
-/// than the due time.
+/// Finds the earliest due time of the deliveries to targets that are active and not failing, or the time of the oldest event in
+/// the outbox if the event is earlier. For a delivery to a resumed target, the time of the resumption counts if the resumption
+/// is later than the due time.
 pub async fn oldest_due_time(conn: &mut Conn, now: Timestamp) -> Result<Option<Timestamp>, StoreError> {
     let row = sqlx::query(OLDEST_DUE_TIME).bind(now.micros()).fetch_one(conn).await?;
     row::optional_timestamp(&row, "oldest")
@@ -196,7 +196,8 @@ pub async fn mark_healthy(conn: &mut Conn, target: WebhookId) -> Result<(), Stor
 }
 
 /// Records a failed delivery to the URL `url`, unless the URL of the target has changed. If the previous failure is older than
-/// `horizon`, a new failing period begins, because failures with a long time between them do not prove a permanent failure.
+/// `horizon`, a new failing period (time in which every attempt failed) begins, because failures with a long time between them
+/// do not prove a permanent failure.
 pub async fn mark_failing(
     conn: &mut Conn,
     (target, url): (WebhookId, &TargetUrl),
@@ -223,7 +224,7 @@ pub async fn disable(
 /// Marks a target as deleted. Housekeeping later deletes the deliveries of the target in batches, and then the row of the
 /// target.
 pub async fn mark_deleted(conn: &mut Conn, target: WebhookId, now: Timestamp) -> Result<(), StoreError> {
-    // The secrets are erased at once, because they are no longer needed for signatures.
+    // The secrets of a deleted target are erased at once, because they are no longer needed for signatures.
     sqlx::query(MARK_DELETED).bind(now.micros()).bind(target.to_string()).execute(conn).await?;
     Ok(())
 }
@@ -248,7 +249,7 @@ pub async fn delete_expired_secrets(conn: &mut Conn, now: Timestamp) -> Result<(
     Ok(())
 }
 
-/// Converts a row, or logs an error and returns `None`, so that an invalid row does not block the other targets.
+/// Converts a row to a target, or logs an error and returns `None`, so that an invalid row does not block the other targets.
 fn target_from_row_or_skip(row: &AnyRow) -> Option<WebhookTarget> {
     target_from_row(row)
         .inspect_err(|error| tracing::error!(%error, "cannot read a webhook from the database; skipping it"))

@@ -34,7 +34,8 @@ pub struct ChangeBatch {
     pub role_grants: BTreeMap<(ServiceId, AgentId), Versioned<Vec<RoleGrant>>>,
     /// All roles of each service whose definitions changed.
     pub definitions: BTreeMap<ServiceId, Vec<RoleDefinition>>,
-    /// Whether a service accepts unbound tokens. Contains services whose settings changed, and the requested service.
+    /// Whether a service accepts unbound tokens. Contains the services whose settings changed, and the service whose sidecar
+    /// requested the batch.
     pub accepts_unbound: BTreeMap<ServiceId, bool>,
     /// Revoked tokens and sessions.
     pub revoked: BTreeMap<RevokedSubject, Revision>,
@@ -47,11 +48,11 @@ pub struct ChangeBatch {
 pub enum ReadScope {
     /// Changes above a revision, for all services.
     AllServices(Revision),
-    /// Changes above a revision for one service, and the settings of the service. Resuming is not possible if the change feed
-    /// no longer contains the revision.
+    /// Changes above a revision for one service, and the settings of the service. A sidecar cannot resume from a revision
+    /// that the change feed no longer contains.
     Resume(Revision, ServiceId),
-    /// All data that a sidecar of one service needs: the changes above the revision floor, the settings and role definitions of
-    /// the service, and all signing keys.
+    /// All data that a sidecar of one service needs: the changes above the revision floor (the oldest revision from which a
+    /// sidecar can resume), the settings and role definitions of the service, and all signing keys.
     Snapshot(ServiceId),
 }
 
@@ -133,8 +134,8 @@ impl ChangeBatch {
             Change::Token(token) => drop(self.revoked.insert(RevokedSubject::Token(token), revision)),
             Change::Session(session) => drop(self.revoked.insert(RevokedSubject::Session(session), revision)),
             Change::Keys => self.keys = Some(live_public_keys(conn).await?),
-            // The remaining changes are those of other services, and those that `collect_changes` reads for all agents
-            // together.
+            // Ignore changes of services that the filter excludes, and changes of trust and status, which `collect_changes`
+            // reads for all agents together.
             Change::Roles(..)
             | Change::Definitions(_)
             | Change::ServiceSettings(_)

@@ -15,7 +15,7 @@ use tonic::Status;
 pub struct SidecarSettings {
     /// The `iss` that tokens must have.
     pub issuer: String,
-    /// A sidecar refuses all requests when its last confirmation is older than `max_staleness`.
+    /// A sidecar refuses all requests if it sent the last answered ping `max_staleness` ago or earlier.
     pub max_staleness: Duration,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct SyncContext {
     pub(super) settings: SidecarSettings,
     pub(super) metrics: Metrics,
     pub(super) shutdown: Shutdown,
-    /// Limits concurrent reads for followers that have just connected.
+    /// Limits concurrent database reads for followers (streams to sidecars) that have just connected.
     pub(super) initial_reads: Semaphore,
 }
 

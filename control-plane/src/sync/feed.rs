@@ -7,8 +7,8 @@ use countersign_process::Shutdown;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{broadcast, watch};
 
-/// Maximum number of batches by which a follower (the stream to one sidecar) may lag. The stream of a slower follower is
-/// closed, and the follower resumes with a new stream.
+/// Maximum number of batches by which a follower (the stream to one sidecar) may lag. A slower stream is closed, and the
+/// sidecar resumes with a new stream.
 const MAX_LAG: usize = 1024;
 
 /// Default interval at which the change feed is polled for changes that other processes committed.
@@ -77,7 +77,7 @@ impl FeedReader {
 }
 
 impl ChangeFeed {
-    /// Receives all batches that are read from now on.
+    /// Receives all batches that are read after the subscription.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<ChangeBatch>> {
         self.0.subscribe()
     }

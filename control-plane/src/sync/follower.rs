@@ -1,6 +1,7 @@
-//! One stream to a sidecar: sends a snapshot or the missed changes first, then every change after its commit.
+//! A follower (the stream to one sidecar) sends a snapshot or the missed changes first, then every change after its commit.
 //!
-//! Invariant: a pong confirms a revision, and is sent only after all changes up to that revision.
+//! Invariant: a pong (the reply to a ping of the sidecar) confirms a revision, and is sent only after all changes up to that
+//! revision.
 
 use super::{
     change_batch::{self, ChangeBatch, ReadScope},
@@ -23,21 +24,21 @@ use tokio::{
 };
 use tonic::{Status, Streaming};
 
-/// Timeout for the `Hello` of a follower, and for space in the queue of a slow follower.
+/// Timeout for the `Hello` message of a sidecar, and for space in the queue of messages to a slow sidecar.
 const FOLLOWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Interval at which the API key of a follower is checked again. Each ping of the follower also checks the API key.
+/// Interval at which the API key of a sidecar is checked again. Each ping of the sidecar also checks the API key.
 const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Maximum number of unanswered pings. A follower that sends more pings is disconnected.
+/// Maximum number of unanswered pings. A sidecar with more unanswered pings is disconnected.
 const MAX_PENDING_PINGS: usize = 64;
 
-/// The server side of one stream.
+/// The server side of the stream to one sidecar.
 pub(super) struct Follower {
     context: Arc<SyncContext>,
     key: ServiceKey,
     sender: mpsc::Sender<Result<FollowResponse, Status>>,
-    /// All changes up to this revision have been sent.
+    /// All changes up to `sent_revision` have been sent.
     sent_revision: Revision,
     /// Pongs that wait until all changes up to their revisions are sent.
     pending_pongs: VecDeque<v1::Pong>,
@@ -58,7 +59,7 @@ impl Follower {
         streams.inc();
         if let Err(status) = self.serve(requests).await {
             tracing::info!(service = %self.key.service, code = ?status.code(), message = status.message(), "sync stream closed");
-            // Sending fails if the follower has disconnected, which is no problem.
+            // Sending fails if the sidecar has disconnected, which is no problem.
             let _ignored = self.sender.send_timeout(Err(status), FOLLOWER_TIMEOUT).await;
         }
         streams.dec();
@@ -94,7 +95,7 @@ impl Follower {
         }
     }
 
-    /// Sends the changes since the revision of the follower, or a snapshot if the change feed does not contain this revision.
+    /// Sends the changes since the revision of the sidecar, or a snapshot if the change feed does not contain this revision.
     async fn send_initial(&mut self, revision: Revision) -> Result<(), Status> {
         let service = self.key.service;
         let settings = &self.context.settings;
@@ -114,8 +115,8 @@ impl Follower {
         Ok(())
     }
 
-    /// Reads a batch of changes for one follower only. Only a few followers read at a time: when many followers reconnect at
-    /// once, they must not use all database connections.
+    /// Reads a batch of changes for one sidecar only. The number of concurrent reads is limited: when many sidecars reconnect
+    /// at once, the reads must not use all database connections.
     async fn read(&self, scope: ReadScope) -> Result<Option<ChangeBatch>, Status> {
         let _permit = self.context.initial_reads.acquire().await.map_err(|_| shutting_down())?;
         if self.sender.is_closed() {
@@ -124,7 +125,7 @@ impl Follower {
         change_batch::read_batch(&self.context.store, scope).await.map_err(|error| database_unavailable(&error))
     }
 
-    /// Sends the changes of a broadcast batch that concern the service of the follower.
+    /// Sends the changes of a broadcast batch that concern the service of the sidecar.
     async fn forward(&mut self, batch: &ChangeBatch) -> Result<(), Status> {
         if batch.revision <= self.sent_revision {
             return Ok(());
@@ -143,7 +144,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Fails if the API key of the follower was revoked, which ends the stream.
+    /// Fails if the API key of the sidecar was revoked; the failure ends the stream.
     async fn check_key(&self) -> Result<(), Status> {
         let key = async { services::find_key(self.context.store.read().await?.conn(), self.key.id).await };
         key.await.map_err(|error: StoreError| database_unavailable(&error))?.map(drop).ok_or_else(invalid_key)

@@ -1,4 +1,4 @@
-//! The gRPC service: authenticates followers, and spawns a task for each stream.
+//! The gRPC service: authenticates sidecars, and spawns a task for each stream.
 
 use super::{
     SidecarSettings,
@@ -19,10 +19,10 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
-/// Maximum number of messages that wait for a slow follower.
+/// Maximum number of queued messages to a slow sidecar.
 const MAX_QUEUED_MESSAGES: usize = 64;
 
-/// Maximum number of new followers that read snapshots or missed changes at the same time.
+/// Maximum number of sidecars whose snapshots or missed changes are read at the same time.
 const MAX_INITIAL_READS: usize = 2;
 
 /// The gRPC service `countersign.sync.v1.Sync`.

@@ -35,8 +35,8 @@ pub(super) struct LeaseRequest {
 }
 
 enum LeaseQuota {
-    /// Maximum numbers of first attempts and retries. If fewer deliveries of one kind are due, more deliveries of the other
-    /// kind are leased.
+    /// Maximum numbers of first attempts and retries. If fewer first attempts are due, more retries are leased, and vice
+    /// versa.
     Deliveries { first_attempts: i64, retries: i64 },
     /// One test delivery.
     Test,
@@ -108,8 +108,8 @@ impl DeliveryQueue {
         Ok(DueWork { targets, tests, updated_at })
     }
 
-    /// Stores the results of attempts, releases leased deliveries, and leases other deliveries from `now` until `until`.
-    pub(super) async fn record_and_lease(
+    /// Stores the results of attempts, releases leased deliveries, and leases due deliveries from `now` until `until`.
+    pub(super) async fn store_outcomes_and_lease(
         &self,
         (completed, released): (&[AttemptRecord], &[LeasedDelivery]),
         requests: &[LeaseRequest],
@@ -181,7 +181,7 @@ async fn lease_deliveries(
     let remaining = first_attempts + retries - to_sql_limit(due_retries.len());
     let due_first = deliveries::lease(tx.conn(), (target, DueDeliveryKind::FirstAttempt), times, remaining).await?;
     let remaining = remaining - to_sql_limit(due_first.len());
-    // More retries can be due only if the first query reached its limit.
+    // If the first lease of retries did not reach its limit, no further retries are due.
     if remaining > 0 && to_sql_limit(due_retries.len()) == retries {
         due_retries.extend(deliveries::lease(tx.conn(), (target, DueDeliveryKind::Retry), times, remaining).await?);
     }
@@ -258,7 +258,7 @@ async fn audit_disabled(tx: &mut WriteTransaction, disabled: Vec<DisabledTarget>
     for (_, DisabledTarget { scope, id, reason }) in disabled {
         tracing::warn!(webhook = %id, reason = reason.as_str(), "webhook disabled");
         let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookDisabled).object(AuditedObject::Webhook(id));
-        tx.audit(&Initiator::SYSTEM, &entry.detail("reason", reason.as_str())).await?;
+        tx.audit(&Initiator::SYSTEM, &entry.with_detail("reason", reason.as_str())).await?;
     }
     Ok(())
 }

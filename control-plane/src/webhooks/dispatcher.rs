@@ -132,7 +132,7 @@ impl DispatchLoop {
             let now = self.clock.now();
             let until = now.saturating_add(self.config.attempt_timeout + LEASE_MARGIN);
             let changes = (self.unrecorded.as_slice(), self.released.as_slice());
-            let batches = self.queue.record_and_lease(changes, &requests, (now, until)).await?;
+            let batches = self.queue.store_outcomes_and_lease(changes, &requests, (now, until)).await?;
             self.unrecorded.clear();
             self.released.clear();
             for LeasedBatch { target, secrets, deliveries } in batches {
@@ -140,7 +140,7 @@ impl DispatchLoop {
                 self.scheduler.push(target.id, deliveries);
             }
         }
-        self.health.record_poll();
+        self.health.mark_polled();
         self.start_attempts();
         Ok(())
     }
@@ -192,7 +192,7 @@ impl DispatchLoop {
             .map_or(POLL_INTERVAL, |backoff_end| backoff_end.saturating_sub(since_boot).min(POLL_INTERVAL))
     }
 
-    /// Waits briefly for attempts in flight, stores their results, and releases all other leases.
+    /// Waits briefly for attempts in flight, stores their results, and releases the leases of all unsent deliveries.
     async fn stop(mut self) {
         let drain = async {
             while let Some(result) = self.attempts.next_result().await {

@@ -31,12 +31,12 @@ impl DispatcherHealth {
     /// Creates the health of a dispatcher that has polled just now.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let health = Self { clock, polled_at: AtomicU64::new(0), oldest_due: AtomicI64::new(NO_TIMESTAMP) };
-        health.record_poll();
+        health.mark_polled();
         health
     }
 
     /// Records that the dispatcher stored all outcomes and polled the queue.
-    pub(super) fn record_poll(&self) {
+    pub(super) fn mark_polled(&self) {
         self.polled_at.store(self.boot_millis(), Ordering::Relaxed);
     }
 

@@ -27,10 +27,10 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of idle connections for one host.
 const MAX_IDLE_PER_HOST: usize = 16;
 
-/// Maximum number of body bytes to read. A connection can be reused only if the body ends before the limit.
+/// Maximum number of body bytes to read. A connection can be reused only if the whole body was read.
 const MAX_BODY_READ: usize = 16 * 1024;
 
-/// Timeout for the body after the status has arrived.
+/// Timeout for the body of a response, from the arrival of the status.
 const BODY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why the sender cannot be created.
@@ -166,7 +166,7 @@ async fn read_response(mut response: Response, now: Timestamp) -> SendOutcome {
             }
         }
     };
-    // After the timeout, the stored excerpt contains the part of the body that has arrived.
+    // If the body does not arrive in time, the stored excerpt contains the part that has arrived.
     let _elapsed = tokio::time::timeout(BODY_TIMEOUT, read).await;
     bytes.truncate(EXCERPT_BYTES);
     // PostgreSQL cannot store NUL in text.
@@ -203,7 +203,7 @@ fn failure_from_error(error: &reqwest::Error) -> AttemptFailure {
         if cause.is::<rustls::Error>() {
             return AttemptFailure::Tls;
         }
-        // `io::Error::source` skips the error that it wraps, which here is the TLS error.
+        // `io::Error::source` skips the error that the `io::Error` wraps, such as a TLS error.
         let wrapped = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
         match wrapped.map(|wrapped| wrapped as &dyn Error).or_else(|| cause.source()) {
             Some(inner) => cause = inner,

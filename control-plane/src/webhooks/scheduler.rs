@@ -150,7 +150,7 @@ impl Scheduler {
         }
     }
 
-    /// Starts an attempt. Returns the number of slots that it uses: one, or zero if the delivery cannot be sent.
+    /// Starts an attempt. Returns the number of started attempts: one, or zero if the delivery cannot be sent.
     fn start_attempt(
         &mut self,
         delivery: LeasedDelivery,

@@ -68,8 +68,8 @@ impl TargetQueue {
         }
     }
 
-    /// Resets concurrency and backoff if the target has changed since the last call, because it may have another URL. Returns
-    /// whether the target has changed.
+    /// Resets concurrency and backoff if the target has changed since the last call, because a change may replace the URL of
+    /// the target. Returns whether the target has changed.
     pub fn reset_if_updated(&mut self, updated_at: Timestamp) -> bool {
         let is_updated = self.updated_at.replace(updated_at).is_some_and(|before| before != updated_at);
         if is_updated {

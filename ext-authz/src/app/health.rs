@@ -1,5 +1,5 @@
-//! The gRPC health service `grpc.health.v1`. The status is `SERVING` from the time when the sidecar has confirmed data
-//! (a view) for every API key until shutdown is requested.
+//! The gRPC health service `grpc.health.v1`. The health status is `SERVING` from the time when the sidecar has
+//! confirmed data (a view) for every API key until shutdown is requested.
 
 use crate::check::Authorizer;
 use countersign_process::{Readiness, Shutdown};

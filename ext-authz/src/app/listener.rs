@@ -36,7 +36,7 @@ pub struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // The socket may already have been removed.
+        // Ignores errors, because the file of the socket may already have been removed.
         let _ignored = fs::remove_file(&self.0);
     }
 }

@@ -90,7 +90,7 @@ impl TryFrom<String> for SyncUrl {
     }
 }
 
-/// A service API key. `Debug` does not print the key.
+/// A service API key. `Debug` does not print the API key.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(try_from = "String")]
 pub struct ApiKey(SecretString);

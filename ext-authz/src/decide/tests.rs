@@ -14,7 +14,7 @@ use countersign_identity::{
 };
 use prometheus::IntCounter;
 
-/// When the last answered ping was sent, since boot.
+/// The time since boot at which the last answered ping was sent.
 const CONFIRMED_AT: Duration = Duration::from_secs(1000);
 
 fn cache() -> TokenCache {

@@ -58,7 +58,7 @@ impl<'a> From<&'a UnmetRequirement> for RequirementDetails<'a> {
     }
 }
 
-/// The gRPC status in the `CheckResponse` of a denial. Envoy allows the request if the status is zero or not set.
+/// The gRPC status in the `CheckResponse` of a denial. Envoy allows the request if the gRPC status is zero or not set.
 pub fn grpc_status(reason: Reason) -> i32 {
     let code = match reason.code() {
         Code::AuthenticationFailed => tonic::Code::Unauthenticated,

@@ -1,8 +1,8 @@
 //! The names of the identity headers, and the detection of other spellings, which are removed from requests.
 //!
-//! Many servers normalize header names, for example for CGI: the service would read `x_agent_id` or `X-Agent.Id` as an
-//! identity header. Names are therefore folded before they are compared: ASCII letters become lower-case, and every
-//! byte that is neither a letter nor a digit becomes a dash.
+//! Many servers normalize header names, for example for CGI: a service behind Envoy could read `x_agent_id` or
+//! `X-Agent.Id` as an identity header. Header names are folded before they are compared: ASCII letters become
+//! lower-case, and every byte that is neither a letter nor a digit becomes a dash.
 
 use countersign_identity::bearer::TOKEN_HEADER;
 

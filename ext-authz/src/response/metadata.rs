@@ -1,5 +1,5 @@
-//! The dynamic metadata of a check, in Envoy's namespace `envoy.filters.http.ext_authz`. Access logs and the RBAC
-//! filter can read it.
+//! The dynamic metadata of a check, in Envoy's namespace `envoy.filters.http.ext_authz`. Envoy's access logs and RBAC
+//! filter can read the dynamic metadata.
 
 use crate::decide::{Decision, Denial, UnmetRequirement};
 use countersign_identity::{Permission, RoleName, ServiceId};

@@ -24,16 +24,16 @@ use tonic::{
     transport::Endpoint,
 };
 
-/// The delay before the first attempt to reconnect. Jitter adds at most the same duration.
+/// The delay before the first attempt to reconnect, without jitter, which at most doubles the delay.
 const MIN_BACKOFF: Duration = Duration::from_millis(200);
 
 /// The longest delay before an attempt to reconnect, without jitter.
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
 
-/// The largest accepted sync message in bytes. Pages of a snapshot are much smaller.
+/// The largest accepted sync message in bytes, which is much larger than a page of a snapshot.
 const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 
-/// The capacity of the queue of outgoing messages: the Hello and the unanswered pings.
+/// The capacity of the queue of outgoing messages: the Hello (the first message of a stream) and the unanswered pings.
 const REQUEST_QUEUE_LEN: usize = 8;
 
 /// The timeout for opening a stream, in ping intervals.
@@ -56,8 +56,8 @@ pub struct StreamClient {
     pub target: SyncTarget,
     /// The interval between pings.
     pub ping_interval: Duration,
-    /// The maximum staleness in the sidecar's settings. The smaller of the sidecar's limit and the control plane's
-    /// limit applies.
+    /// The maximum staleness in the sidecar's settings. The effective limit is the smaller of the sidecar's and the
+    /// control plane's maximum staleness.
     pub max_staleness: Option<Duration>,
     /// The collection to which views of the services' data are published.
     pub views: Arc<Views>,

@@ -43,13 +43,13 @@ fn invalid(part: &'static str, value: &impl ToString, error: &(impl ToString + ?
 pub struct ParsedPage {
     /// The revision of the snapshot, which is the same on every page.
     pub revision: Revision,
-    /// The revision floor of the snapshot, which is the same on every page.
+    /// The revision floor of the snapshot (changes up to the floor may be missing), which is the same on every page.
     pub floor: Revision,
     /// The parts that only the first page contains.
     pub header: Option<SnapshotHeader>,
-    /// The changes of agents above the revision floor.
+    /// The changes of agents that have a revision above `floor`.
     pub agents: Vec<(AgentId, AgentChanges)>,
-    /// The revocations above the revision floor.
+    /// The revocations that have a revision above `floor`.
     pub revocations: Vec<Revocation>,
     /// Whether this is the last page of the snapshot.
     pub last: bool,

@@ -9,8 +9,8 @@ use countersign_identity::{AgentChanges, AgentId, Revision, ServiceId};
 use countersign_proto::v1::{self, follow_response::Message};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-/// The maximum number of unanswered pings. If so many pings are unanswered when the next ping is due, the stream has
-/// failed.
+/// The maximum number of unanswered pings: if that number of pings is unanswered when the next ping is due, the stream
+/// has failed.
 const MAX_UNANSWERED_PINGS: usize = 3;
 
 /// The state of one sync stream.
@@ -22,7 +22,7 @@ pub struct StreamState {
     /// The maximum staleness in the sidecar's settings.
     max_staleness: Option<Duration>,
     partial_snapshot: Option<Snapshot>,
-    /// The numbers of unanswered pings, and when each was sent, since boot.
+    /// The number of each unanswered ping, and the time since boot at which the ping was sent.
     unanswered_pings: VecDeque<(u64, Duration)>,
     last_ping: u64,
     confirmed: bool,
@@ -33,8 +33,8 @@ pub struct StreamState {
 pub enum ViewUpdate {
     /// The message results in a new view of the service's data, and does not confirm that the data is current.
     View(Arc<View>),
-    /// A pong confirmed that the view of the service's data is current. The second part is the time since boot at which
-    /// the ping was sent.
+    /// A pong confirmed that the view of the service's data is current; the `Duration` is the time since boot at which
+    /// the pong's ping was sent.
     Confirmed(Arc<View>, Duration),
     /// The message did not change the view of the service's data.
     NoChange,
@@ -87,7 +87,7 @@ impl StreamState {
     }
 
     /// Whether a pong on this stream confirmed that the view of the service's data is current. The reconnect backoff is
-    /// reset only after a stream with such a pong.
+    /// reset only after a stream on which a pong confirmed the view.
     pub const fn was_confirmed(&self) -> bool {
         self.confirmed
     }

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-/// The number of shards, a power of two. A copy of the shard list increments this many reference counts.
+/// The number of shards, a power of two. A copy of the shard list increments one reference count per shard.
 const SHARD_COUNT: usize = 256;
 
 /// A key of a [`ShardedMap`]. The bits of the key select the shard.

@@ -143,8 +143,8 @@ async fn sidecar_applies_messages_and_resumes_after_errors() {
     wait_for_reason(&mut envoy, &claims, Some("token_revoked")).await;
     assert_eq!(denial_reason(&mut envoy, &other_session).await, None);
 
-    // An invalid sync message ends the stream and does not change the sidecar's data. A refused API key does not change
-    // the sidecar's data either.
+    // An invalid sync message ends the stream and does not change the sidecar's data. While the control plane refuses
+    // the API key, the sidecar's data does not change.
     state.refuse_streams.store(true, Ordering::SeqCst);
     stream.send(revocation(TOKEN_REVISION + 2, v1::revocation::Subject::TokenId("invalid".into()))).await;
     let wait_until_refused = async {

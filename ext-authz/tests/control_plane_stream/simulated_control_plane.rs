@@ -1,4 +1,4 @@
-//! A simulated control plane that answers pings. The tests send all other messages.
+//! A simulated control plane that answers pings; the tests send all sync messages except pongs.
 
 use crate::{
     API_KEY,
@@ -21,7 +21,7 @@ use tonic::{
     transport::{Server, ServerTlsConfig},
 };
 
-/// An open stream: the revision in its Hello, and the sender of responses.
+/// An open stream: the revision in its Hello (the first message of the sidecar), and the sender of responses.
 pub struct OpenStream {
     pub revision: i64,
     pub responses: mpsc::Sender<Result<FollowResponse, Status>>,

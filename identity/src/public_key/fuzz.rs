@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 /// The DER of `SEQUENCE { SEQUENCE { id-ecPublicKey, prime256v1 }, BIT STRING }` before an uncompressed point.
 const UNCOMPRESSED_PREFIX: [u8; 26] =
     *b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
-/// The DER of the same structure before a compressed point.
+/// The DER of `SEQUENCE { SEQUENCE { id-ecPublicKey, prime256v1 }, BIT STRING }` before a compressed point.
 const COMPRESSED_PREFIX: [u8; 26] =
     *b"\x30\x39\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x22\x00";
 
@@ -143,7 +143,7 @@ proptest! {
     fn from_sec1_accepts_only_65_bytes_on_the_curve(
         point in prop_oneof![keys_with_any_tag().prop_map(|der| der[26..].to_vec()), mutated_bytes(&PUBLIC_KEY.to_sec1()), mutated_bytes(&compressed(*PUBLIC_KEY)[26..]), any_bytes()]
     ) {
-        // aws-lc also accepts the hybrid form, which states the parity of y twice.
+        // aws-lc also accepts the hybrid form of a point, which states the parity of y twice.
         let valid = point.len() == 65 && point[0] == 4 && ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, &point).is_ok();
         match P256PublicKey::from_sec1(&point) {
             Ok(key) => prop_assert_eq!(point, key.to_sec1()),

@@ -64,7 +64,7 @@ fn segments(token: &str) -> [&str; 3] {
     token.split('.').collect::<Vec<_>>().try_into().unwrap()
 }
 
-/// Base64url encodings of the segment's bytes other than the canonical one, or encodings of similar bytes.
+/// Generates non-canonical base64url encodings of the bytes of a token segment, or encodings of similar bytes.
 fn reencoded(segment: &'static str) -> impl Strategy<Value = String> {
     let last = segment.len() - 1;
     prop_oneof![
@@ -81,8 +81,8 @@ fn reencoded(segment: &'static str) -> impl Strategy<Value = String> {
 
 const BASE64_ALPHABET: [u8; 64] = *b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// Texts with the same JSON as the segment in another format, or with similar JSON.
-fn reformatted(segment: &'static str) -> impl Strategy<Value = String> {
+/// Generates texts with the JSON of a token segment in a different format, or with similar JSON.
+fn other_encodings(segment: &'static str) -> impl Strategy<Value = String> {
     let json = String::from_utf8(URL_SAFE_NO_PAD.decode(segment).unwrap()).unwrap();
     let value: Value = serde_json::from_str(&json).unwrap();
     let duplicate_first_member =
@@ -129,8 +129,8 @@ proptest! {
 
     #[test]
     fn other_json_encodings_are_refused(
-        header in reformatted(segments(&VALID_TOKEN)[0]),
-        claims in reformatted(segments(&VALID_TOKEN)[1]),
+        header in other_encodings(segments(&VALID_TOKEN)[0]),
+        claims in other_encodings(segments(&VALID_TOKEN)[1]),
     ) {
         let token = [&header, &claims, segments(&VALID_TOKEN)[2]].join(".");
         prop_assert_eq!(is_accepted(&token), token == *VALID_TOKEN, "{}", token);

@@ -44,12 +44,12 @@ impl KnownKeys {
             .0
             .iter()
             .filter(|(pattern, _)| pattern.strip_prefix(table).is_some_and(|rest| rest.starts_with(".*.")));
-        siblings.map(|(pattern, value)| (instantiate(pattern, key), value.clone())).collect()
+        siblings.map(|(pattern, value)| (fill_wildcards(pattern, key), value.clone())).collect()
     }
 
     /// The most similar valid key; `None` if more than a quarter of the characters differ.
     fn nearest(&self, key: &str) -> Option<String> {
-        let candidates = self.0.keys().map(|pattern| instantiate(pattern, key));
+        let candidates = self.0.keys().map(|pattern| fill_wildcards(pattern, key));
         let distances = candidates.map(|candidate| (strsim::osa_distance(&candidate, key), candidate));
         let (distance, nearest) = distances.min()?;
         (distance * 4 <= nearest.len().max(key.len())).then_some(nearest)
@@ -80,14 +80,15 @@ fn matches(pattern: &str, key: &str) -> bool {
     }
 }
 
-/// Returns whether a named table can have this name. Only characters that environment variables can express are valid.
+/// Returns whether a named table can have this name. A table name may contain only characters that the names of
+/// environment variables can express.
 fn is_table_name(name: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_' || byte == b'-';
     !name.is_empty() && name.bytes().all(is_allowed)
 }
 
 /// Replaces the wildcards of the pattern with the names in `key`.
-fn instantiate(pattern: &str, key: &str) -> String {
+fn fill_wildcards(pattern: &str, key: &str) -> String {
     let mut names = key.split('.');
     let parts = pattern.split('.').map(|part| match names.next() {
         Some(name) if part == WILDCARD && is_table_name(&name.to_lowercase()) => name.to_lowercase(),

@@ -13,7 +13,8 @@ const DECLARED_LENGTH: usize = 1_000_000;
 pub(super) async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, shared: &Shared) {
     let mut stream = BufReader::new(stream);
     while let Some(received) = Received::read(&mut stream).await {
-        // Subscribes before the first reply, so that no change of the reply is missed.
+        // The connection subscribes to changes of the reply before it reads the first reply, so that no change is
+        // missed.
         let mut changes = shared.changes.subscribe();
         let earlier = shared.store(&received);
         let mut reply = shared.reply(&received, earlier);

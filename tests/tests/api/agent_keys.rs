@@ -44,7 +44,8 @@ fn small_point_and_alias() -> (String, String) {
         .expect("a point with a small x exists");
     let point = hex::encode(point.to_sec1_bytes());
     let x = u8::from_str_radix(&point[64..66], 16).expect("the text is hex");
-    // p ends in 96 one bits: adding x carries into the 32-bit word before them, which becomes 1.
+    // The lowest 96 bits of the prime p are ones, and the 32-bit word above these bits is 0: in x + p, the carry makes
+    // this word 1, and the lowest 96 bits are x - 1.
     let alias = format!("04{}00000001{:024x}{}", &PRIME[..32], x - 1, &point[66..]);
     (pem_of_point(&point), pem_of_point(&alias))
 }

@@ -140,7 +140,7 @@ async fn docs_page_loads_nothing_from_other_origins() {
     }
     let settings = control.api.get("/docs/swagger-initializer.js").await.expect(200);
     let settings = settings.as_str().unwrap();
-    // The validator badge would send the URL of the document to a third party.
+    // The validator badge of Swagger UI would send the URL of the OpenAPI document to a third party.
     assert!(settings.contains(r#""validatorUrl": "none""#), "{settings}");
     assert!(settings.contains(r#""url": "openapi.json""#), "{settings}");
     for unknown in ["/docs/", "/docs/index.html", "/docs/oauth2-redirect.html", "/docs/..%2fhealth"] {

@@ -1,4 +1,5 @@
-//! Deletion of roles and revocation of tokens and API keys in the API. `parity.rs` tests that the sidecar agrees.
+//! Deletion of roles and revocation of tokens and API keys in the API. `edge/parity.rs` tests that the sidecar refuses
+//! and allows the same requests as the API.
 
 #![expect(clippy::expect_used, reason = "tests panic on unexpected values")]
 

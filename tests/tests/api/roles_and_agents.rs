@@ -105,7 +105,8 @@ async fn status_counts_services_agents_and_requests() {
     let after = read().await;
     let difference = |name: &str| after[name].as_i64().unwrap() - before[name].as_i64().unwrap();
     assert_eq!((difference("activeServices"), difference("activeAgents")), (1, 1));
-    // The counted requests are two registrations, a service, its key, a status change, and the first status request.
+    // The status endpoint has counted six requests: two registrations, the creation of a service and of its key, a
+    // status change of an agent, and the first request for the status.
     assert_eq!(difference("requestCount"), 6);
     assert!(after["uptime"].as_u64().unwrap() < 60 && after["version"].is_string(), "{after}");
 }

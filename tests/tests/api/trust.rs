@@ -67,7 +67,8 @@ async fn concurrent_feedback_is_all_recorded_in_sequence() {
     let body = json!({ "agentId": agent.id, "score": 100 });
     let responses =
         futures_util::future::join_all((0..100).map(|_| submit_feedback(&control, control.key(), body.clone()))).await;
-    // Equal scores give the same result in every order, because each score adds one to the weight, up to eight.
+    // Equal feedback scores give the same trust scores in every order, because each feedback adds one to the service's
+    // weight, whose maximum is eight.
     let after = |count: i32| ((200.0 + 100.0 * f64::from(count)) / f64::from(4 + count) * 100.0).round() / 100.0;
     let expected: BTreeSet<_> = (1..=8).map(|count| after(count).to_string()).collect();
     let scores: BTreeSet<_> = responses

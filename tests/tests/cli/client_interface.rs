@@ -109,7 +109,7 @@ async fn quiet_prints_data_and_errors_only() {
 #[tokio::test]
 async fn timeout_limits_each_request() {
     let shell = Shell::new();
-    // The listener accepts connections and never answers.
+    // The TCP listener accepts connections and never sends a response.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}/", silent.local_addr().unwrap());
     // Without the option `--timeout`, the request would take 30 s, and `timeout` would end it with exit code 124.

@@ -1,4 +1,5 @@
-//! `countersign webhook listen`: signatures, responses and the end. The tests themselves build most webhook requests.
+//! `countersign webhook listen`: signatures, responses, and how the command ends. The tests themselves build most
+//! webhook requests.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 

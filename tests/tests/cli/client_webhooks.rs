@@ -273,7 +273,7 @@ async fn webhook_test_waits_for_a_slow_receiver_within_the_rate_limit() {
 
 #[tokio::test]
 async fn deliveries_are_listed_shown_and_replayed() {
-    // The delivery is dead after the second attempt.
+    // With one retry, a delivery is dead (given up) after its second attempt.
     let control = ControlPlane::start_with(&["webhooks.retry_seconds=1"]).await;
     let shell = Shell::with_env(&control, &[&SERVICE_ENV[..], &["HUMAN_TOKEN"]].concat());
     let port = free_port().to_string();

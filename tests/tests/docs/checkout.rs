@@ -67,8 +67,8 @@ impl Checkout {
         }
     }
 
-    /// Creates a wrapper script for each program at the path that the pages use. The scripts set ports and limits
-    /// with flags, because all programs share one environment.
+    /// Creates a wrapper script for each program at the path that the pages use. The wrapper scripts set ports and
+    /// limits with flags, because all programs share one environment.
     fn add_programs(&self) {
         let listen_setting = |name: &str, port: &str| format!("{name}=127.0.0.1:{}", self.replace_ports(port));
         let admin = format!("listen.admin=127.0.0.1:{}", free_port());
@@ -77,7 +77,7 @@ impl Checkout {
         self.add_program("countersign", &[]);
         self.add_program("countersign-control-plane", &ports.into_iter().chain(limits).collect::<Vec<_>>());
         self.add_program("countersign-ext-authz", &[listen_setting("listen.admin", SIDECAR_ADMIN)]);
-        // Envoy's hot restart is disabled, because it prevents that several Envoy processes run on one machine.
+        // Envoy's hot restart is disabled, because several Envoy processes with hot restart cannot run on one machine.
         let envoy = format!("exec '{}' --disable-hot-restart --concurrency 1 \"$@\"", tools::envoy().display());
         write_executable(&self.path("envoy"), &format!("#!/bin/sh\n{envoy}\n"));
     }

@@ -1,8 +1,9 @@
-//! Runs the shell blocks of README and of the *Use it* pages, and compares what they print with the pages.
+//! Runs the shell blocks of README and of the *Use it* pages, and compares the output of each block with its page.
 //!
-//! A block `sh` runs, and every command in it must succeed. A `text` block after it contains its expected output. A
-//! block `sh,background` runs until the page ends. A block `sh,ignore` does not run, for the reason in the comment
-//! before it. All blocks of a page run in one `bash`, in a temporary checkout with free ports.
+//! A block `sh` runs, and every command in the block must succeed. A `text` block after a shell block contains the
+//! expected output of the shell block. A block `sh,background` runs until the page ends. A block `sh,ignore` does not
+//! run, for the reason in the comment before the block. All blocks of a page run in one `bash`, in a temporary checkout
+//! with free ports.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 

@@ -192,7 +192,7 @@ impl Environment {
         VerifyOutcome::from_response(&HttpResponse::send(request.header("x-agent-token", token)).await)
     }
 
-    /// Newest revision and revision floor of the change feed.
+    /// Newest revision and revision floor (oldest revision from which a sidecar can resume) of the change feed.
     pub async fn feed_position(&self) -> (i64, i64) {
         let row = sqlx::query("SELECT revision, floor FROM feed").fetch_one(&self.database).await.unwrap();
         (row.get("revision"), row.get("floor"))

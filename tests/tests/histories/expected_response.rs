@@ -7,7 +7,7 @@ use crate::{
 use countersign_tests::HttpResponse;
 
 /// The status that the model expects, and whether the model expects a change in the change feed. If the model cannot
-/// predict the change, the expectation is taken from the response or from the change itself.
+/// predict the change, this function expects the change that the response reports or that was found in the change feed.
 pub fn expected_response(
     request: &Request,
     model: &Model,

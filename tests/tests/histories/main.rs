@@ -135,7 +135,8 @@ fn run_until_failure(engine: &Engine, count: u32, failed: &AtomicBool) {
     });
     match outcome {
         Err(TestError::Fail(reason, operations)) if owns_failure.load(Ordering::SeqCst) => {
-            // The last failed history is the shortest one. The operations after the failed operation are dropped.
+            // The last history that failed while the test shrank its operations is the shortest failing history. The
+            // operations after the failed operation are dropped.
             let (file, text) =
                 save_regression(&reason.to_string(), &operations[..operations.len().min(failed_operation.get() + 1)]);
             panic!("{text}saved as {}", file.display());

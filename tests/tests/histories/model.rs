@@ -88,14 +88,14 @@ pub struct Token {
     pub latest_state_at_issue: usize,
 }
 
-/// The verifier's knowledge: the state that it received last, its clock in microseconds, and the revision floor of the
-/// Countersign deployment.
+/// The verifier's knowledge: the state that it received last, its clock in microseconds, and the revision floor (oldest
+/// revision from which a sidecar can resume) of the Countersign deployment.
 #[derive(Debug, Clone, Copy)]
 pub struct Verifier {
     pub known_state: usize,
     pub now: i64,
     pub floor: i64,
-    /// Whether the verifier certainly has this revision floor.
+    /// Whether the verifier certainly has the revision floor `floor`, which a sidecar may receive later than the API.
     pub knows_floor: bool,
 }
 
@@ -192,7 +192,7 @@ impl Model {
         outcomes
     }
 
-    /// Whether a verifier may not have the key: it was removed, or a revocation let the next key sign before the
+    /// Whether a verifier possibly lacks the key: the key was removed, or a revocation let the next key sign before the
     /// verifier received it.
     fn key_may_be_unknown(&self, token: &Token, known_state: usize) -> bool {
         let gone = self.states[..=known_state].iter().any(|state| state.trusts_key(&token.kid));

@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 /// A valid role id that does not exist.
 const NO_ROLE: &str = "role_00000000000000000000000000";
 
-/// Facet, subject and service of a row in the change feed.
+/// Facet (kind of data that changed), subject and service of a row in the change feed.
 type ExpectedChange = (&'static str, String, Option<String>);
 
-/// The facet of signing-key changes in the change feed.
+/// The facet (kind of data that changed) of signing-key changes in the change feed.
 pub const KEYS: &str = "keys";
 
 const fn signing_keys_change() -> ExpectedChange {

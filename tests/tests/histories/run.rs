@@ -41,8 +41,8 @@ pub struct Violation {
 struct SidecarState {
     /// Index of the state in the model.
     state: usize,
-    /// The last confirmation was between these times, in microseconds. The exact time is unknown, because the sidecar
-    /// pings at its own interval.
+    /// The sidecar's data was last confirmed between these two times, in microseconds. The exact time of the
+    /// confirmation is unknown, because the sidecar pings at its own interval.
     confirmed: (i64, i64),
 }
 
@@ -261,7 +261,8 @@ impl Run {
                 Ok(()) => self.verify_with_sidecar(number, service_index, floor).await,
                 failure => failure,
             };
-            // Repeats the verification if the control plane has raised the revision floor or removed keys meanwhile.
+            // Repeats the verification if the control plane has meanwhile removed keys or raised the revision floor
+            // (oldest revision from which a sidecar can resume).
             if outcome.is_ok() {
                 return outcome;
             } else if self.update_keys().await? {

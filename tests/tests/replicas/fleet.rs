@@ -1,6 +1,6 @@
 //! Tests of guarantees that hold for several control planes with one PostgreSQL database, also during failures.
 //!
-//! `FLEET_SECONDS` sets the duration of `order` in seconds.
+//! `FLEET_SECONDS` sets the duration of the writes in the module `order`, in seconds.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 #![expect(clippy::print_stdout, reason = "prints measurements")]

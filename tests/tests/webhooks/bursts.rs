@@ -52,7 +52,7 @@ fn delivered_events(receiver: &Receiver, agent: &str, service: &Value) -> (Vec<V
     all.partition(|data| data["suppressed"].is_null())
 }
 
-// A single test runs both cases concurrently, because each case takes a minute.
+// A single test runs the cases above and below the burst limit concurrently, because each case takes a minute.
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_logins_above_the_burst_limit_are_summarized() {
     tokio::join!(burst_has_a_summary(), ten_failures_have_no_summary());

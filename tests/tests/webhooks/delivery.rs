@@ -4,7 +4,7 @@ use countersign_tests::{ControlPlane, EventSource, Receiver, RefusingPort, Reply
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// The factor by which jitter shortens a delay at most.
+/// The smallest factor by which jitter multiplies a delay.
 const MIN_JITTER_FACTOR: f64 = 0.8;
 
 fn seconds(from: Duration, to: Duration) -> f64 {

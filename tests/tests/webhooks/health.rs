@@ -119,7 +119,7 @@ async fn paused_time_is_not_reported_as_backlog() {
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert_eq!(fixture.health().await, (200, json!("healthy"), json!("up")));
     }
-    // The time after the end of the pause counts as backlog.
+    // Only the time after the end of a pause counts towards the age of the backlog.
     fixture.clock.advance(Duration::from_mins(6));
     fixture.wait_for_health("degraded", "degraded").await;
 }
@@ -142,7 +142,8 @@ async fn dispatcher_that_cannot_read_its_queue_is_reported_down() {
     };
     blocker.execute(begin).await.unwrap();
     blocker.execute(lock).await.unwrap();
-    // The next delivery attempt is due, but the dispatcher cannot read it from the database.
+    // The next delivery attempt is due, but Countersign's webhook dispatcher cannot read the delivery from the
+    // database.
     fixture.clock.advance(Duration::from_secs(10));
     tokio::time::sleep(Duration::from_secs(2)).await;
     fixture.clock.advance(Duration::from_secs(20));

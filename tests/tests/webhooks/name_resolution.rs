@@ -13,10 +13,10 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// An address that `--dev` allows.
+/// An address to which `--dev` allows webhooks.
 const ALLOWED: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// An address that is never allowed, although connections to it reach this machine.
+/// An address to which webhooks are never allowed, although connections to the address reach this machine.
 const FORBIDDEN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// A resolver whose addresses the test sets.

@@ -87,7 +87,8 @@ struct RegistrationKey {
 }
 
 impl RegistrationKey {
-    /// Finds the key of the arguments, or else of the profile. Checks that an external signer signs with this key.
+    /// Finds the key that the arguments name, or else the key of the profile. Checks that an external signer signs with
+    /// the key.
     async fn find(context: &Context, signer: &SignerArgs, public_key: Option<&Path>) -> Result<Self, CliError> {
         let Some(command) = &signer.signer else {
             let file = signer.path(context)?;

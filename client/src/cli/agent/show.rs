@@ -27,8 +27,7 @@ pub struct ShowArgs {
 
 type Fields = Vec<(&'static str, Value)>;
 
-/// Shows an agent. If the request fails, the fields of the profile are shown nevertheless, if the agent is that of the
-/// profile.
+/// Shows an agent. If the request fails for the profile's agent, the fields of the profile are shown nevertheless.
 pub async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, CliError> {
     let agent = args.agent.id_or_default(context)?;
     let mut fields = vec![("agentId", json!(agent))];

@@ -20,10 +20,11 @@ use std::time::Duration;
 /// The largest page that the API serves.
 const LARGEST_PAGE: usize = 200;
 
-/// How long a test waits for the delivery, which is longer than the timeout of an attempt.
+/// How long `countersign webhook test` waits for the delivery: longer than the timeout of an attempt.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The first and the longest pause between polls of a test. The pauses grow, because polls count against the rate limit.
+/// The first and the longest pause between polls of `countersign webhook test`. The pauses between polls grow, because
+/// polls count against the rate limit.
 const POLL_PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 #[derive(Args)]
@@ -39,7 +40,7 @@ pub struct DeliveriesArgs {
     /// The maximum number of deliveries
     #[arg(long, default_value_t = 50)]
     limit: usize,
-    /// How many of the newest to skip
+    /// How many of the newest deliveries to skip
     #[arg(long, default_value_t = 0)]
     offset: usize,
     /// All deliveries, whatever their number

@@ -109,7 +109,7 @@ pub fn delivery(delivery: &WebhookDelivery) -> CommandOutput {
     CommandOutput::new(format!("{text}{payload}"), json!(delivery))
 }
 
-/// The last response: its status, why it failed, or both.
+/// The result of the last attempt: the status of the response, why the attempt failed, or both.
 fn response(delivery: &WebhookDelivery) -> String {
     match (delivery.response_status, delivery.failure.as_deref()) {
         (None, None) => "-".into(),

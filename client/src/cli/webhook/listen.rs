@@ -79,7 +79,7 @@ pub async fn listen(context: &Context, args: ListenArgs) -> Result<CommandOutput
     Ok(CommandOutput::default().with_error(result.err()))
 }
 
-/// A verifier with the secrets of the file, else of the environment; `None` if neither is set.
+/// A verifier with the secrets from the file, or else from the environment; `None` if neither is set.
 fn verifier(file: Option<PathBuf>) -> Result<Option<Verifier>, CliError> {
     let (source, text) = match file {
         Some(path) => {
@@ -155,7 +155,7 @@ fn with_loopback_hint(error: ApiError) -> CliError {
     }
 }
 
-/// Announces the URL. The port is bound already, so that requests to it are accepted.
+/// Announces the URL. The port of the URL is already bound, so requests to the URL are accepted.
 fn announce(context: &Context, url: &str, webhook: Option<&str>) -> Result<(), CliError> {
     match context.format() {
         OutputFormat::Json => print_line(&json!({ "listening": url, "webhookId": webhook }).to_string()).map(drop),
@@ -217,7 +217,7 @@ fn request_line(request: &ReceivedRequest, format: OutputFormat) -> String {
     }
     let kind = field("event");
     let (kind, id) = (kind.as_str().unwrap_or("-"), request.id.as_deref().unwrap_or("-"));
-    // The text, like the JSON, does not show the data of an event without a valid signature.
+    // The text output, like the JSON output, does not show the data of an event without a valid signature.
     let rest = problem.unwrap_or_else(|| data_text(&field("data")));
     without_control_characters(&format!("{signature:4}  {kind:27}  {id:30}  {rest}"))
 }
@@ -228,7 +228,7 @@ fn data_text(data: &Value) -> String {
     fields.map(|(name, value)| format!("{name}={}", field_text(value))).collect::<Vec<_>>().join(" ")
 }
 
-/// Text without spaces without quotes, other values as JSON.
+/// Formats a text that contains no spaces without quotes, and every other value as JSON.
 fn field_text(value: &Value) -> String {
     match value {
         Value::String(text) if !text.contains(char::is_whitespace) => text.clone(),
@@ -236,7 +236,7 @@ fn field_text(value: &Value) -> String {
     }
 }
 
-/// Prints a line at once. `false` means that the reader closed the pipe, which is not an error.
+/// Prints a line at once. `false` means that the reader of standard output closed the pipe, which is not an error.
 fn print_line(line: &str) -> Result<bool, CliError> {
     let mut out = io::stdout();
     match writeln!(out, "{line}").and_then(|()| out.flush()) {

@@ -1,8 +1,8 @@
 //! An HTTP/1.1 server on loopback that receives webhooks and verifies their signatures.
 //!
 //! A request is answered after its consumer acknowledged it, so that an event that was not printed is sent again. Every
-//! user of this machine can connect, so the sizes of bodies and heads, the number of connections and the times are
-//! limited.
+//! user of this machine can connect, so the sizes of bodies and heads, the number of connections and the durations of
+//! reads are limited.
 
 use crate::cli::CliError;
 use countersign_client::{Verifier, WebhookError, clock, webhook::ID};
@@ -27,7 +27,7 @@ use tokio::{
     time::timeout,
 };
 
-/// The largest body, in bytes. Events are far smaller.
+/// The largest body, in bytes. Events are far smaller than this maximum.
 const MAX_BODY: usize = 256 * 1024;
 
 /// The largest head, in bytes.
@@ -42,12 +42,12 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause after a connection could not be accepted.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// The timeout for pending responses at the end.
+/// The timeout for pending responses when the server stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A request that may be an event.
 pub struct ReceivedRequest {
-    /// The id of the event, from the header.
+    /// The id of the event, from the header `webhook-id`.
     pub id: Option<String>,
     /// The body as JSON, or as a string if it is not JSON.
     pub body: Value,
@@ -158,7 +158,7 @@ async fn accept(listener: TcpListener, state: Arc<State>, mut stopped: oneshot::
             None => break,
             Some((Ok((stream, _)), permit)) => (stream, permit),
             Some((Err(_), _)) => {
-                // The usual cause is that the process has too many open files, which passes after a while.
+                // Accepting usually fails because the process has too many open files, so a later attempt may succeed.
                 tokio::time::sleep(ACCEPT_RETRY_PAUSE).await;
                 continue;
             }
@@ -172,7 +172,7 @@ async fn accept(listener: TcpListener, state: Arc<State>, mut stopped: oneshot::
         http.timer(TokioTimer::new()).header_read_timeout(READ_TIMEOUT).max_buf_size(MAX_HEAD);
         let connection = connections.watch(http.serve_connection(TokioIo::new(stream), service));
         tokio::spawn(async move {
-            // Errors of the connection concern only its client.
+            // An error of a connection concerns only the client of the connection.
             let _ignored = connection.await;
             drop(permit);
         });
@@ -198,7 +198,7 @@ async fn respond(request: Request<Incoming>, state: &State) -> Response<Full<Byt
     }
 }
 
-/// Verifies a request, passes it on, and answers when it was acknowledged.
+/// Verifies a request, passes it to the consumer, and answers when the consumer has acknowledged it.
 async fn receive(headers: &HeaderMap, body: &[u8], state: &State) -> Response<Full<Bytes>> {
     let result = state.verifier.verify(headers, body, clock::now()).and_then(|signed| signed.event());
     let (acknowledged, acknowledgement) = oneshot::channel();

@@ -33,7 +33,7 @@ use std::{
 };
 
 /// Replaces the embedded database with a backup and revokes its credentials. Without a backup file, revokes the credentials in
-/// the configured database, which was restored by other means.
+/// the configured database, which the operator has restored without this command (for example with `pg_restore`).
 pub async fn restore(
     config: &Config,
     file: Option<&Path>,
@@ -89,7 +89,7 @@ async fn restore_file(
     (file, database): (&Path, &Path),
     replace: bool,
 ) -> Result<CommandReport, DatabaseCommandError> {
-    // Opening a pipe would block until another process writes to it.
+    // Refuse a pipe before it is opened: opening a pipe would block until another process writes to the pipe.
     if !fs::metadata(file).map_err(DatabaseCommandError::file(file))?.is_file() {
         return DatabaseCommandError::refused(format!(
             "{}: not a regular file: pass a backup file written by `backup`",
@@ -140,7 +140,8 @@ async fn link_old_database(database: &Path) -> Result<PathBuf, DatabaseCommandEr
                 database.display()
             ));
         }
-        // The database is damaged, which may be the reason for the restore: copy its companion files unchanged.
+        // The old database is damaged, which may be the reason for the restore: copy SQLite's companion files (such as the
+        // write-ahead log) unchanged.
         Err(_) => {
             for suffix in SQLITE_SUFFIXES {
                 let (from, to) = (files::with_suffix(database, suffix), files::with_suffix(&old, suffix));

@@ -1,5 +1,5 @@
-//! Loads the certificates for TLS to Redis. The files are read and checked once, at start-up, so that an error names the
-//! setting: later, invalid certificates would look like an unavailable Redis.
+//! Loads the certificates for TLS to Redis. The certificate files are read and checked once, at start-up, so that an error
+//! names the setting: later, invalid certificates would look like an unavailable Redis.
 
 use super::super::{AppError, install_crypto_provider};
 use crate::{config::RedisSettings, files};
@@ -8,8 +8,8 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use std::path::Path;
 
-/// Reads and checks the configured certificates. `None` if none are configured: the client then trusts the authorities of the
-/// operating system.
+/// Reads and checks the configured certificates. `None` if no certificates are configured: the Redis client then trusts the
+/// authorities of the operating system.
 pub(super) fn load_certificates(settings: &RedisSettings) -> Result<Option<TlsCertificates>, AppError> {
     let root_cert = read("redis.ca_file", &settings.ca_file)?;
     let certificate = read("redis.certificate", &settings.certificate)?;
@@ -53,7 +53,7 @@ fn check_client_certificate(
     let chain = parse_chain("redis.certificate", certificate)?;
     let key = PrivateKeyDer::from_pem_slice(private_key)
         .map_err(|_| AppError::setting("redis.private_key", "contains no PEM private key"))?;
-    // `config check` has not installed the cryptography provider.
+    // `ClientConfig::builder` needs the cryptography provider, which `config check` has not installed.
     install_crypto_provider();
     let checked = ClientConfig::builder().with_root_certificates(authorities).with_client_auth_cert(chain, key);
     checked.map(drop).map_err(|error| AppError::setting("redis.certificate, redis.private_key", error))

@@ -1,9 +1,10 @@
 //! The hash chain of the audit log: each entry contains the hash of the previous entry. Verification detects entries that
 //! were changed, reordered or removed.
 //!
-//! The hash of an entry is plain SHA-256, which anyone with the entries can verify. A MAC of the hash, under a key derived from
-//! the master key, detects a chain that an attacker rehashed with write access to the database but without the master key. The
-//! head of a chain stores the length of the chain under a second MAC, which detects that entries at the end are missing.
+//! The hash of an entry is plain SHA-256, which anyone with the entries can verify. A MAC of the hash, under a key derived
+//! from the master key, detects a chain that was rehashed by an attacker who can write to the database but does not have the
+//! master key. The head of a chain stores the length of the chain under a second MAC, which detects that entries at the end
+//! are missing.
 //!
 //! Verification does not detect a chain that was rolled back together with its head. To detect such a rollback, compare the
 //! chain with a later hash that was saved outside the database.
@@ -21,7 +22,7 @@ const ENTRY_DOMAIN: &str = "countersign audit link v1";
 /// Domain separation prefix for the MACs of chain heads, and for the derivation of their MAC key.
 const HEAD_DOMAIN: &str = "countersign audit head v1";
 
-/// A stored entry. The fields are not validated, because the row may have been changed in the database.
+/// A stored entry. The fields of a stored entry are not validated, because the row may have been changed in the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
     /// Service id, or `deployment`.
@@ -87,7 +88,7 @@ impl AuditKeys {
     /// Builds the entry that follows the head `before`, and the new head.
     ///
     /// If the MAC of `before` is invalid, the entry is appended nevertheless, because tampering with old entries must not
-    /// block new actions. The new head then keeps the invalid MAC, so verification continues to fail.
+    /// block new actions. The new head keeps an invalid MAC of `before`, so that verification continues to fail.
     pub fn build_entry(
         &self,
         before: &ChainHead,
@@ -176,7 +177,7 @@ pub enum ChainFault {
     PreviousHashMismatch,
     /// The fields of the entry do not match its hash.
     HashMismatch,
-    /// The MAC of the entry was not made with the master key of this Countersign deployment.
+    /// The MAC of the entry was not computed with a key derived from the master key of this Countersign deployment.
     InvalidMac,
     /// A column has a type or a value that the control plane never writes.
     Unreadable,

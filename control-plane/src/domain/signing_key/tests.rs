@@ -53,7 +53,8 @@ struct Model {
     key_count: u64,
     /// The time at which the last token of each key expires.
     token_expiries: BTreeMap<Kid, Timestamp>,
-    /// Keys that may sign before the publication lead has passed: the first key, and keys that were live at a revocation.
+    /// Keys that may sign before they have been published for `publication_lead`: the first key, and keys that were live at
+    /// a revocation.
     may_sign_early: BTreeSet<Kid>,
     removed: BTreeSet<Kid>,
 }
@@ -113,7 +114,7 @@ impl Model {
         for (kid, expiry) in &self.token_expiries {
             prop_assert!(live.contains(kid) || *expiry <= now, "a key was removed before its last token expired");
         }
-        // Drops removed keys, because the database does not return them either.
+        // Drops removed keys from the key ring, as reading the key ring from the database does.
         self.ring = self.ring.live_keys().cloned().collect();
         Ok(())
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 const DAY: Duration = Duration::from_hours(24);
 
-/// Service (0 to 4, of which 0 to 2 have the same owner), points, and days since the previous feedback.
+/// One feedback: the index of the service (0 to 4; services 0 to 2 have the same owner), the points, and the days since the
+/// previous feedback.
 type FeedbackStep = (u8, f64, u32);
 
 fn feedback_histories() -> impl Strategy<Value = Vec<FeedbackStep>> {

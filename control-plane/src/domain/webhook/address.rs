@@ -1,8 +1,8 @@
 //! The IP addresses that events may be sent to: public addresses, and networks that the operator allows.
 //!
-//! The restriction to these addresses prevents server-side request forgery: a caller who can create a webhook target must not
-//! reach hosts that only this server can reach. The ranges come from IANA's special-purpose address registries (RFC 6890 and
-//! its updates).
+//! The restriction of webhook addresses prevents server-side request forgery: a caller who can create a webhook target must
+//! not reach hosts that only the control plane can reach. The ranges of addresses that are not public come from IANA's
+//! special-purpose address registries (RFC 6890 and its updates).
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -98,7 +98,8 @@ impl AllowedNetworks {
         self.contains(address) || (!plaintext && is_public(address))
     }
 
-    /// Returns the addresses of a host that events may be sent to. An error means that the host has no such address.
+    /// Returns the addresses of a host that events may be sent to. An error means that events may not be sent to any address
+    /// of the host.
     pub fn filter(&self, addresses: &[IpAddr], plaintext: bool) -> Result<Vec<IpAddr>, HostRejection> {
         let allowed = |plaintext| addresses.iter().copied().filter(move |address| self.allows(*address, plaintext));
         let filtered: Vec<_> = allowed(plaintext).collect();

@@ -44,7 +44,7 @@ pub enum DeliveryState {
     Pending(Timestamp),
     /// The receiver accepted the event.
     Delivered,
-    /// All attempts failed. Only a replay causes more attempts.
+    /// All attempts failed; only a replay causes more attempts.
     Dead,
 }
 
@@ -70,7 +70,7 @@ string_enum! {
         Timeout = "timeout";
         /// The host name does not resolve.
         Dns = "dns";
-        /// The host has no address that the address guard allows.
+        /// The host has no address that events may be sent to.
         AddressRefused = "address_refused";
         /// The certificate is not trusted, or the TLS handshake failed.
         Tls = "tls";
@@ -158,7 +158,7 @@ pub fn target_backoff(failures: u32, retry_after: Option<Duration>, jitter: u32)
     with_jitter(backoff.min(MAX_TARGET_BACKOFF), jitter).max(retry_after)
 }
 
-/// Between 80 and 120 percent of the delay.
+/// Returns between 80 and 120 percent of the delay, depending on `jitter`.
 fn with_jitter(delay: Duration, jitter: u32) -> Duration {
     delay.mul_f64(0.8 + 0.4 * f64::from(jitter) / f64::from(u32::MAX))
 }

@@ -31,7 +31,8 @@ impl EventKind {
     }
 }
 
-/// The kinds of events that a target receives. An empty list means all kinds, including those of later versions.
+/// The kinds of events that a target receives. An empty list means all kinds, including kinds that later versions of
+/// Countersign add.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EventFilter(Vec<EventKind>);
 
@@ -51,7 +52,7 @@ impl EventFilter {
             return Ok(Self::default());
         }
         let kinds: Vec<_> = EventKind::filterable().filter(|kind| names.contains(&kind.as_str())).collect();
-        // The lengths differ if a name is unknown or repeated.
+        // If a name is unknown or repeated, `kinds` is shorter than `names`.
         if kinds.is_empty() || kinds.len() != names.len() { Err(InvalidFilter) } else { Ok(Self(kinds)) }
     }
 
@@ -105,8 +106,8 @@ pub struct AuthenticatedEvent {
     pub ip_address: Option<IpAddr>,
 }
 
-/// An authentication was refused, or a refresh token was used twice. For one agent at one service, the first ten failures in a
-/// minute are one event each. The other failures in that minute are counted in one event when the minute is over.
+/// An authentication was refused, or a refresh token was used twice. For one agent at one service, the first ten failures in
+/// a minute are one event each. Failures after the tenth in a minute are counted in one event when the minute is over.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AuthenticationFailedEvent {
@@ -232,14 +233,14 @@ pub struct FeedbackReceivedEvent {
     pub new_trust_score: f64,
 }
 
-/// A manager tested this webhook. The event is sent once, even if the attempt fails.
+/// A manager tested the webhook that receives the event. A test event is sent once, even if the attempt fails.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TestEvent {
     /// The webhook.
     #[schema(value_type = String, example = "wh_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub webhook_id: WebhookId,
-    /// The service of the webhook; null for a webhook of the deployment.
+    /// The service of the webhook; null for a webhook of the whole Countersign deployment.
     #[schema(value_type = Option<String>, required, example = "svc_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub service_id: Option<ServiceId>,
 }
@@ -293,7 +294,7 @@ impl EventAudience {
     }
 }
 
-/// The JSON of an event, defined in section 6 of the specification.
+/// The JSON of a webhook event.
 #[derive(Serialize)]
 struct EventBody<'a> {
     event: &'static str,

@@ -19,7 +19,8 @@ pub enum QueueHealth {
     Down,
 }
 
-/// Function that returns the current health. The function is injected, so that callers do not depend on the dispatcher.
+/// Function that returns the current health. The health function is injected, so that its callers do not depend on the
+/// webhook dispatcher.
 pub type QueueHealthProbe = Arc<dyn Fn() -> QueueHealth + Send + Sync>;
 
 impl QueueHealth {

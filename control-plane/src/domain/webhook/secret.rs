@@ -5,7 +5,7 @@ use countersign_identity::{EventId, Timestamp};
 use secrecy::SecretString;
 use zeroize::Zeroizing;
 
-/// Length of a secret in bytes. Standard Webhooks requires 24 to 64.
+/// Length of a secret in bytes. Standard Webhooks requires secrets of 24 to 64 bytes.
 pub const SECRET_LEN: usize = 32;
 
 /// Prefix of a secret in text form.

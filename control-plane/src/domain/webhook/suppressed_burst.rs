@@ -1,5 +1,5 @@
-//! Bursts of failed logins. The first failures of a burst become one event each, the others are counted in one summary
-//! event.
+//! Bursts of failed logins. The first failures of a burst become one event each; all further failures of the burst are
+//! counted in one summary event.
 
 use countersign_identity::Timestamp;
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl SuppressedBurst {
         Self { began_at: now, emitted: 0, suppressed: 0 }
     }
 
-    /// The end of the burst. Later failures belong to the next burst.
+    /// The end of the burst. Failures after the end of a burst belong to the next burst.
     pub fn ends_at(&self) -> Timestamp {
         self.began_at.saturating_add(BURST_WINDOW)
     }

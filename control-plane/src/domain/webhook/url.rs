@@ -4,8 +4,8 @@ use countersign_identity::names::is_printable;
 use std::fmt;
 use url::{Host, Url};
 
-/// The only privileged port that HTTPS URLs may have. Other ports below 1024 belong to system services such as SSH and
-/// SMTP, which must not receive requests from this server.
+/// The only privileged port that HTTPS URLs may have. Privileged ports (below 1024) except 443 belong to system services
+/// such as SSH and SMTP, which must not receive requests from the control plane.
 const HTTPS_PORT: u16 = 443;
 
 /// The lowest port that unprivileged processes can listen on.

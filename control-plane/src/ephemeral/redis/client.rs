@@ -96,7 +96,8 @@ impl RedisClient {
         tracing::info!("redis connected: rate limits are counted together with all replicas");
     }
 
-    /// Drops the connection with the number `generation` and logs the loss once. The background task reconnects.
+    /// Drops the connection with the number `generation` and logs the loss once. The background task
+    /// [`Self::maintain_connection`] connects to Redis again.
     fn disconnect(&self, generation: u64, reason: &dyn std::fmt::Display) {
         let was_connected =
             self.state.send_if_modified(|state| state.generation == generation && state.connection.take().is_some());

@@ -59,8 +59,8 @@ fn cluster_slots() -> Cmd {
     command
 }
 
-/// Parses the reply to `CLUSTER SLOTS`: per slot range the first and last slot, and then the nodes. An empty host means the
-/// node that sent the reply, and `?` an unknown host; both are skipped.
+/// Parses the reply to `CLUSTER SLOTS`: per slot range the first and last slot, and then the nodes. An empty host in the reply
+/// means the node that sent the reply, and `?` means an unknown host; nodes with such hosts are skipped.
 fn parse_slots(reply: Value) -> RedisResult<Vec<(String, u16)>> {
     let ranges: Vec<Vec<Value>> = redis::from_redis_value(reply.extract_error()?)?;
     let mut nodes: Vec<_> =

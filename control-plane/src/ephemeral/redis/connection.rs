@@ -21,7 +21,7 @@ impl RedisConnection {
             Self::Server(connection) => connection.req_packed_command(command).await?,
             Self::Cluster(connection) => connection.req_packed_command(command).await?,
         };
-        // A nested value of the reply may be an error.
+        // A value nested in a reply of Redis may be an error.
         Ok(redis::from_redis_value(value.extract_error()?)?)
     }
 }

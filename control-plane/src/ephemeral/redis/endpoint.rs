@@ -204,7 +204,7 @@ fn connection_info(url: &SecretString) -> RedisResult<ConnectionInfo> {
     Ok(url.expose_secret().into_connection_info()?.set_tcp_settings(tcp_settings()))
 }
 
-/// The same connection settings with another address.
+/// A copy of the connection settings in `info`, with a different address.
 fn with_address(info: &ConnectionInfo, (host, port): &(String, u16)) -> ConnectionInfo {
     let (host, port) = (host.clone(), *port);
     info.clone().set_addr(match info.addr() {

@@ -18,7 +18,7 @@ impl RedisClient {
         while newest.changed().await.is_ok() {
             let current = *newest.borrow_and_update();
             // A notification from another replica also wakes this task, but does not increase the value of `newest`. Publishing
-            // such a notification again would make two replicas wake each other forever.
+            // a notification that came from another replica would make two replicas wake each other forever.
             if current > published {
                 published = current;
                 let mut command = redis::cmd("PUBLISH");
@@ -27,7 +27,7 @@ impl RedisClient {
                 let _ignored = self.request(async |connection| connection.send::<i64>(&command).await).await;
             }
         }
-        // The sender was dropped, so the value no longer changes.
+        // The sender of `newest` was dropped, so the value of `newest` no longer changes.
         std::future::pending().await
     }
 
@@ -50,7 +50,8 @@ impl RedisClient {
     /// Subscribes, and forwards notifications until the subscription ends.
     async fn forward_notifications(&self, wake: impl Fn()) {
         let Ok(mut subscription) = self.endpoint.subscribe(&self.channel).await else { return };
-        // Notifications sent before the subscription are lost, so there may be an unread change.
+        // Notifications sent before the subscription are lost, so the database may contain a change that this replica has not
+        // read.
         wake();
         while subscription.next().await.is_some() {
             wake();

@@ -20,7 +20,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of probes between two discoveries of the nodes of a cluster.
 const PROBES_PER_DISCOVERY: u32 = 10;
 
-/// The pause before the first attempt to reconnect, and the maximum pause. The pause doubles after each failure.
+/// The pause before the first attempt to reconnect, and the maximum pause. The pause doubles after each failed attempt.
 const RECONNECT_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// Why connecting failed.
@@ -73,7 +73,7 @@ impl RedisClient {
         while self.is_connected() {
             changes.mark_unchanged();
             probes = probes.wrapping_add(1);
-            // A lost connection ends the pause early.
+            // If the connection is lost, the pause between two probes ends early.
             let _ignored = tokio::time::timeout(PROBE_INTERVAL, changes.changed()).await;
             let probe = probe();
             let run = async |connection: &mut RedisConnection| self.script.run(connection, &probe, true).await;
@@ -98,15 +98,16 @@ impl RedisClient {
     }
 
     async fn discover_nodes(&self, connection: &mut RedisConnection) {
-        // On a timeout, the previously discovered nodes remain.
+        // If the discovery of the cluster nodes times out, the previously discovered nodes remain stored.
         let _ignored = tokio::time::timeout(REQUEST_TIMEOUT, self.endpoint.discover_nodes(connection)).await;
     }
 }
 
-/// The limit that probes use. Running the rate limit script with the probe limit fails where calls cannot be counted, for
-/// example on a read-only replica.
+/// The rate limit that probes of the Redis connection use. Running the rate limit script with the probe limit fails where calls
+/// cannot be counted, for example on a read-only replica.
 fn probe() -> [RateLimit; 1] {
-    // The window is so short that each probe first removes the call of the previous one, which frees memory in a full Redis.
+    // The window of the probe limit is so short that each probe first removes the call of the previous probe, which frees
+    // memory in a full Redis.
     let quota = Quota { max_calls: u32::MAX, window: Duration::from_millis(1) };
     [RateLimit { key: RateLimitKey::new(CallerKind::Authenticated, &[b"probe"]), quota }]
 }

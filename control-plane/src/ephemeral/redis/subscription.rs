@@ -7,7 +7,7 @@ use redis::{
 use std::time::Duration;
 use tokio_stream::StreamExt;
 
-/// Timeout for subscribing. In a cluster, the client then tries the next node.
+/// Timeout for subscribing. After this timeout, the client of a cluster tries to subscribe at the next node.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Time without a message after which the client pings the server, and timeout of the ping. A server that hangs, or whose

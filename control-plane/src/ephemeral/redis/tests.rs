@@ -18,7 +18,7 @@ const WINDOW: Duration = Duration::from_secs(4);
 /// On a busy machine, a sleep can take longer than requested by this duration.
 const PRECISION: Duration = Duration::from_millis(400);
 
-/// A connected rate limiter for the Countersign deployment with this name, and its client.
+/// A connected rate limiter for the Countersign deployment with the name `deployment`, and the Redis client of the limiter.
 async fn connected_limiter(server: &RedisServer, deployment: &str) -> (Arc<RedisClient>, Arc<RedisRateLimiter>) {
     let endpoint = RedisEndpoint::new(RedisServers::Single(server.url().into()), None);
     let metrics = Metrics::new(&LabelValues::default()).unwrap();
@@ -101,7 +101,8 @@ async fn clock_going_back_allows_no_extra_calls_and_no_wait_exceeds_the_window()
     let refused = limiter.peek(&three_calls).await;
     assert!(!refused.allowed && retry_after(&refused) <= WINDOW, "{refused:?}");
     tokio::time::sleep(retry_after(&refused)).await;
-    // The first call has expired; the times of the other two were set to the time of the peek.
+    // The first of the three calls has expired; `peek` has set the times of the other two calls, which were in the future, to
+    // the time at which it ran.
     assert!(limiter.acquire(&three_calls).await.allowed);
     let refused = limiter.acquire(&three_calls).await;
     assert!(!refused.allowed && retry_after(&refused) <= WINDOW, "{refused:?}");

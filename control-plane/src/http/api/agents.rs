@@ -165,8 +165,8 @@ fn parse_filter(query: &str) -> Result<AgentFilter, ApiError> {
 
 /// Suspend, reactivate or revoke an agent
 ///
-/// Suspension and revocation invalidate all sessions and tokens of the agent, at all services within a second. A reactivation
-/// does not make the sessions and tokens valid again. Revocation is permanent.
+/// Suspension and revocation invalidate all sessions and tokens of the agent, at all services within a second. Sessions and
+/// tokens that a suspension invalidated stay invalid after a reactivation. Revocation is permanent.
 #[utoipa::path(
     put, path = "/agents/{agent}/status", operation_id = "setAgentStatus", tag = "Agents",
     params(AgentPathParam), request_body = AgentStatusUpdate, security(("humanToken" = [])),

@@ -69,7 +69,7 @@ pub struct AuditEntryRecord {
         example = "60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752"
     )]
     previous_hash: String,
-    /// SHA-256 of all fields above.
+    /// SHA-256 of all other fields of the audit entry.
     #[schema(pattern = "^[0-9a-f]{64}$", example = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")]
     hash: String,
 }
@@ -80,7 +80,7 @@ struct ActorRecord {
     /// `service_key`, `human`, `public` (an unauthenticated registration) or `system` (the control plane itself).
     #[schema(example = "human")]
     kind: String,
-    /// Token issuer of a human user; null for other kinds.
+    /// Token issuer of a human user; null if the actor is not a human user.
     #[schema(required, example = "https://login.example.org")]
     issuer: Option<String>,
     /// Id of the API key, or subject of the human user.
@@ -91,7 +91,7 @@ struct ActorRecord {
 /// The object of an audited action.
 #[derive(Serialize, ToSchema)]
 struct ObjectRecord {
-    /// Kind of the object.
+    /// Kind of the object that the action affects.
     #[schema(required, example = "role")]
     kind: Option<String>,
     /// Id of the object.

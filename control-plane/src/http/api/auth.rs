@@ -71,7 +71,7 @@ body! {
     /// A token to revoke.
     RevocationRequest {
         required "token" token: SecretString,
-        /// Ignored. OAuth clients send `access_token` or `refresh_token`.
+        /// Ignored. OAuth clients send `access_token` or `refresh_token` in this field.
         optional "token_type_hint" hint: String,
     }
 }
@@ -222,7 +222,7 @@ pub async fn refresh(
 /// Revoke a token (RFC 7009)
 ///
 /// Revoking a refresh token ends its session; revoking an access token invalidates only that token. The token is the only
-/// credential that is required. The response is the same for text that is not a token of this server.
+/// credential that is required. Text that is not a token of this server gets the same response as a token.
 #[utoipa::path(
     post, path = "/auth/revoke", operation_id = "revokeToken", tag = "Authentication", security(()),
     request_body(content(
@@ -236,7 +236,7 @@ pub async fn revoke(
     FormOrJson(body): FormOrJson,
 ) -> Result<Json<RevocationResponse>, ApiError> {
     let RevocationRequest { token, hint } = body.read()?;
-    // The format of the token shows its kind, so the hint is not needed. OAuth clients may send a hint anyway.
+    // The format of a token shows its kind, so `token_type_hint`, which OAuth clients may send, is not needed.
     drop(hint);
     operations::revoke_token(&state.context, expose(&token)).await?;
     Ok(Json(RevocationResponse {}))

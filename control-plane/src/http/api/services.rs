@@ -69,7 +69,7 @@ pub struct ServiceRecord {
     created_at: Rfc3339,
 }
 
-/// An API key with its secret. Only this response contains the secret.
+/// An API key with its secret. The secret of an API key cannot be read later.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NewKeyRecord {
@@ -207,8 +207,8 @@ pub async fn change(
 
 /// Create an API key
 ///
-/// Only this response contains the key. A service can have several keys, so that a key can be replaced without
-/// interruption.
+/// The response contains the API key, which cannot be read later. A service can have several keys, so that a key can be
+/// replaced without interruption.
 #[utoipa::path(
     post, path = "/services/{service}/keys", operation_id = "createKey", tag = "Services",
     params(ServicePathParam), request_body = KeyRequest, security(("humanToken" = [])),

@@ -46,7 +46,7 @@ pub struct SigningKeyRecord {
     /// Time from which the key signs; null until its rotation is scheduled.
     #[schema(value_type = Option<schema::TimestampSchema>, required)]
     signs_from: Option<Rfc3339>,
-    /// Time from which another key signs; null until that rotation is scheduled.
+    /// Time from which another key signs instead of this key; null until the rotation to the other key is scheduled.
     #[schema(value_type = Option<schema::TimestampSchema>, required)]
     retired_at: Option<Rfc3339>,
     /// Time from which tokens of the key are invalid; null if they are valid.
@@ -85,7 +85,7 @@ impl SigningKeyRecord {
 }
 
 impl RotationRecord {
-    /// An example for the API description.
+    /// An example of a rotation for the API description.
     fn example(status: &'static str) -> Value {
         json!({
             "kid": "oKIywvGUpTVTyxMQ3bwIIeQUudfr_CkLMjCE19ECD-U",
@@ -125,10 +125,10 @@ pub async fn list(
 
 /// Rotate the signing keys
 ///
-/// The next key starts to sign immediately if it has been published long enough for every working sidecar to have it. Otherwise
-/// the rotation is scheduled for the time at which the next key has been published long enough, and happens automatically. The
-/// old key stays published until its last token has expired. If a rotation is already scheduled, the response describes the
-/// scheduled rotation.
+/// The next key starts to sign immediately if it has been published long enough for every working sidecar to have it. If the
+/// next key was published too recently, the rotation is scheduled for the time at which the key has been published long enough,
+/// and happens automatically. The old key stays published until its last token has expired. If a rotation is already scheduled,
+/// the response describes the scheduled rotation.
 #[utoipa::path(
     post, path = "/signing-keys/rotate", operation_id = "rotateSigningKeys", tag = "Server",
     security(("humanToken" = [])),

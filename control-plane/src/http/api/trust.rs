@@ -109,8 +109,8 @@ pub async fn submit(
 ) -> Result<Json<FeedbackResponse>, ApiError> {
     let key = credentials.require_full_key(&state).await?;
     let (min, max) = Score::RANGE;
-    // All validation errors of this endpoint contain the range: the specification requires the range in the error for a score
-    // outside the range.
+    // All validation errors of the feedback endpoint contain the range of valid scores: the specification requires the range in
+    // the error for a score outside the range.
     let range = [("minimum", json!(min)), ("maximum", json!(max))];
     let FeedbackSubmission { agent, score, reason, metadata } =
         body.and_then(BodyFields::read).map_err(|error| error.with_validation_details(range))?;

@@ -53,8 +53,8 @@ macro_rules! endpoints {
             /// Create a webhook
             ///
             /// The response contains the signing secret, which cannot be read later. A service can have at most ten webhooks,
-            /// and the deployment another ten. Each event is delivered at least once, with a signature as defined by Standard
-            /// Webhooks.
+            /// and at most ten webhooks can receive the events of all services. Each event is delivered at least once, with a
+            /// signature as defined by Standard Webhooks.
             #[utoipa::path(
                 post, path = concat!($base, "/webhooks"), operation_id = concat!("create", $infix, "Webhook"), tag = "Webhooks",
                 params($($parameter)?), request_body = WebhookRequest, security $security,
@@ -118,7 +118,7 @@ macro_rules! endpoints {
 
             /// Delete a webhook
             ///
-            /// Also deletes the deliveries of the webhook. An attempt in progress may still arrive.
+            /// Also deletes the deliveries of the webhook. A delivery attempt in progress may still reach the receiver.
             #[utoipa::path(
                 delete, path = concat!($base, "/webhooks/{webhook}"), operation_id = concat!("delete", $infix, "Webhook"), tag = "Webhooks",
                 params($($parameter,)? WebhookPathParam), security $security,
@@ -153,7 +153,7 @@ macro_rules! endpoints {
             /// Send a test event to a webhook
             ///
             /// Sends an event of kind `webhook.test` once, regardless of the event filter and the status of the webhook. The
-            /// delivery of this event contains the outcome.
+            /// delivery of the test event contains the outcome.
             #[utoipa::path(
                 post, path = concat!($base, "/webhooks/{webhook}/test"), operation_id = concat!("test", $infix, "Webhook"), tag = "Webhooks",
                 params($($parameter,)? WebhookPathParam), security $security,
@@ -236,7 +236,7 @@ macro_rules! endpoints {
 
             /// Replay deliveries since a time
             ///
-            /// Replays all delivered and dead deliveries of events since this time, for a receiver that lost data.
+            /// Replays all delivered and dead deliveries of events since the time `since`, for a receiver that lost data.
             #[utoipa::path(
                 post, path = concat!($base, "/webhooks/{webhook}/replay"),
                 operation_id = concat!("replay", $infix, "WebhookDeliveries"), tag = "Webhooks",

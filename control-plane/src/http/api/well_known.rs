@@ -1,4 +1,5 @@
-//! `/.well-known/…`: the published signing keys and the server metadata. The responses of both endpoints are cacheable.
+//! `/.well-known/…`: the published signing keys and the server metadata. The responses of the endpoints under `/.well-known/`
+//! are cacheable.
 
 use crate::{
     http::{

@@ -39,7 +39,7 @@ pub enum Category {
     Verification,
     /// Feedback, per service.
     Feedback,
-    /// All other authenticated requests, per service or human user.
+    /// Authenticated requests that no other category contains, per service or human user.
     Management,
     /// Missing and invalid credentials, per client address.
     Failures,
@@ -105,7 +105,7 @@ pub struct LimitsPerMinute {
     pub verification: u32,
     /// Feedback, per service.
     pub feedback: u32,
-    /// Other authenticated requests, per service or human user.
+    /// Authenticated requests that no other category contains, per service or human user.
     pub management: u32,
     /// Missing and invalid credentials, per client address.
     pub failures: u32,

@@ -16,7 +16,7 @@ const DESCRIPTION_URL: &str = "openapi.json";
 /// The HTML file of the page. The URLs in the HTML file are relative to the folder of the file.
 const PAGE: &str = "index.html";
 
-/// The files that the page loads. Swagger UI contains more files, which only other integrations use.
+/// The files of Swagger UI that the documentation page loads; the page needs no further files of Swagger UI.
 const FILES: [&str; 7] = [
     "swagger-ui.css",
     "index.css",

@@ -155,7 +155,7 @@ fn operations(path: &mut utoipa::openapi::PathItem) -> impl Iterator<Item = &mut
     [&mut path.get, &mut path.put, &mut path.post, &mut path.patch, &mut path.delete].into_iter().flatten()
 }
 
-/// The serialized description of this server.
+/// The serialized OpenAPI description of this server.
 pub struct PublishedDocument(Bytes);
 
 impl PublishedDocument {
@@ -165,7 +165,7 @@ impl PublishedDocument {
     }
 }
 
-/// The description as JSON text.
+/// The OpenAPI description as JSON text.
 pub fn to_json(document: &OpenApi) -> String {
     // Serialization cannot fail: all map keys are strings.
     serde_json::to_string_pretty(document).unwrap_or_default() + "\n"

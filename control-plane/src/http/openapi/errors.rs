@@ -1,7 +1,7 @@
 //! The error responses of endpoints, each with examples.
 //!
 //! `Errors<(FullKeyAuth, InvalidBody)>` in the `responses` of a handler adds the errors of authentication with an API key of
-//! scope `full`, and of an invalid body. The examples are made by the code that makes the real errors.
+//! scope `full`, and of an invalid body. The code that builds the real errors also builds the examples.
 
 use crate::{
     domain::{
@@ -100,8 +100,8 @@ pub fn add_example(response: &mut Response, error: &ApiError) {
     add_example_body(response, error, json!(error.body()));
 }
 
-/// The name of the example is the reason or code of the error. An error in another field gets the field appended, so that
-/// each example has a name of its own; a second example of the same error replaces the first.
+/// The name of the example is the reason or code of the error. If the response already has an example with the same name and
+/// different invalid fields, an invalid field is appended to the name. A second example of the same error replaces the first.
 fn add_example_body(response: &mut Response, error: &ApiError, body: Value) {
     let Some(RefOr::T(content)) = response.content.get_mut(JSON) else { return };
     let mut name = error.example_name().to_owned();
@@ -221,7 +221,8 @@ error_cases! {
     FullKeyAuth = [key_errors(), vec![scope_insufficient()]].concat();
     /// An API key of the service with scope `full`, the owner or an administrator.
     ManagerAuth = [key_errors(), human_token_errors(), vec![other_service(), scope_insufficient()]].concat();
-    /// The body is not a JSON object, is too large, or has another content type. `examples` adds an error in a field.
+    /// The body is not a JSON object, is too large, or has a content type other than JSON. `examples` adds an error in a
+    /// field.
     InvalidBody = vec![malformed_json(), ApiError::too_large(BODY_LIMIT), ApiError::unsupported_media_type()];
     /// Like [`InvalidBody`], for feedback: validation errors contain the range of scores.
     InvalidFeedbackBody = {
@@ -257,7 +258,7 @@ error_cases! {
     PermissionLimit = conflict("all permission names of a service together have at most 4096 bytes");
     /// The role names of the agent would be too long.
     RoleNameLimit = conflict("all role names of one agent together have at most 2048 bytes");
-    /// The `Idempotency-Key` is invalid, or was used with another body.
+    /// The `Idempotency-Key` is invalid, or was already used with a different body.
     InvalidIdempotencyKey = [
         invalid_field("Idempotency-Key", "must be one string of 1 to 255 visible ASCII characters, optionally in quotes"),
         vec![OperationError::IdempotencyKeyReused.into()],

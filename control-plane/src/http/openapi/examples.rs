@@ -133,7 +133,7 @@ fn example_value(schema: &RefOr<Schema>, components: &Components) -> Option<Valu
             ArrayItems::RefOrSchema(item) => Some(Value::Array(example_value(item, components).into_iter().collect())),
             ArrayItems::False => None,
         },
-        // `oneOf` is used only for nullable values. The example is the first alternative with a value.
+        // `oneOf` is used only for nullable values: the example is that of the first alternative that has an example.
         RefOr::T(Schema::OneOf(one_of)) => one_of.items.iter().find_map(|item| example_value(item, components)),
         RefOr::T(Schema::AllOf(all_of)) => {
             let parts = all_of.items.iter().filter_map(|item| example_value(item, components));

@@ -1,7 +1,8 @@
 //! Schemas of values in the API description: ids, names, texts, timestamps, each with the format that its parser requires.
 //!
-//! `body` parses the values; `body::typed` maps each field to its schema. Limits come from the types that enforce them.
-//! Invariant: a schema states only what the parser checks. The name of a component is the name of its type without `Schema`.
+//! `body` parses the values; `body::typed` maps each field to its schema. The limits in a schema come from the type that
+//! enforces them. Invariant: a schema states only what the parser checks. The name of a schema component is the name of its
+//! Rust type without `Schema`.
 
 mod ids;
 mod values;

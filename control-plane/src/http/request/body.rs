@@ -24,15 +24,15 @@ use tokio_stream::StreamExt;
 /// Maximum size of a body under `/auth`, in bytes.
 const AUTH_BODY_LIMIT: usize = 16 * 1024;
 
-/// The route under `/auth` that has the general limit: its body contains an access token, which can be larger than
+/// The route under `/auth` with the limit [`BODY_LIMIT`]: its body contains an access token, which can be larger than
 /// [`AUTH_BODY_LIMIT`].
 const REVOKE_PATH: &str = "/auth/revoke";
 
-/// Maximum size of other bodies, in bytes.
+/// Maximum size of a body outside `/auth` and at `/auth/revoke`, in bytes.
 pub const BODY_LIMIT: usize = 64 * 1024;
 
-/// Maximum number of bytes that are read and discarded after the limit. Discarding is needed because many clients read the
-/// response only after they have sent the whole body.
+/// Maximum number of bytes of a too large body that are read and discarded. Discarding is needed because many clients read
+/// the response only after they have sent the whole body.
 const MAX_DISCARDED: usize = 2 * 1024 * 1024;
 
 /// Media type of a form, which OAuth clients send.
@@ -152,8 +152,8 @@ pub fn parse_form_or_json(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyField
 }
 
 /// Requires the content type JSON; a missing content type counts as JSON. Also refuses bodies that another reader of the same
-/// bytes, such as a filter in front of this server, could interpret differently: with two content types, another charset or a
-/// content coding.
+/// bytes, such as a filter in front of this server, could interpret differently: bodies with two content types, a charset
+/// other than UTF-8, or a content coding.
 fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     let has_no_content_type = !headers.contains_key(header::CONTENT_TYPE);
     let is_json =
@@ -212,7 +212,7 @@ impl BodyFields {
         }
     }
 
-    /// The text of a field. The field still counts as unread.
+    /// The text of a field, which still counts as unread afterwards.
     pub fn peek(&self, name: &str) -> Option<&str> {
         self.unread.get(name).and_then(Value::as_str)
     }

@@ -83,7 +83,7 @@ impl Credentials {
     pub async fn require_full_key(&self, state: &AppState) -> Result<ServiceKey, ApiError> {
         let key = self.service_key(state).await?;
         let caller = Caller::Service(key.clone());
-        caller.require_full_key_of(key.service).map_err(|reason| access_error(reason, &caller, key.service))?;
+        caller.require_full_scope_key(key.service).map_err(|reason| access_error(reason, &caller, key.service))?;
         Ok(key)
     }
 

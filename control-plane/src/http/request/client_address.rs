@@ -50,8 +50,9 @@ impl TrustedProxies {
         self.trusted.iter().any(|network| network.contains(&address))
     }
 
-    /// The rightmost address that is not a trusted proxy, because the client may have written everything to the left of it. If
-    /// all addresses are trusted proxies, the leftmost address. `None` if the headers cannot be parsed.
+    /// The rightmost address in `X-Forwarded-For` that is not a trusted proxy, because the client may have written all
+    /// addresses to the left of it. If all addresses in the header are trusted proxies, the leftmost address. `None` if the
+    /// headers cannot be parsed.
     fn forwarded_client(&self, headers: &HeaderMap) -> Option<IpAddr> {
         let mut leftmost = None;
         for value in headers.get_all(FORWARDED_FOR).iter().rev() {
@@ -67,13 +68,13 @@ impl TrustedProxies {
     }
 }
 
-/// Parses an address. Some proxies append the port.
+/// Parses an address, to which some proxies append a port.
 fn parse_address(text: &str) -> Option<IpAddr> {
     let with_port = || text.parse().ok().map(|socket: SocketAddr| socket.ip());
     text.parse().ok().or_else(with_port).map(|address| address.to_canonical())
 }
 
-/// Whether the header is present and lists only `https`.
+/// Whether `X-Forwarded-Proto` is present and lists only `https`.
 fn is_https(headers: &HeaderMap) -> bool {
     let mut values = headers.get_all(FORWARDED_PROTO).iter().peekable();
     values.peek().is_some()

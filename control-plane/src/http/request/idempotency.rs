@@ -17,7 +17,7 @@ use utoipa::{
     },
 };
 
-/// Name of the header.
+/// Name of the header with the idempotency key.
 const IDEMPOTENCY_KEY_HEADER: &str = "idempotency-key";
 
 /// Regular expression of the values that `IdempotencyKey::parse` accepts: with or without quotes.
@@ -28,7 +28,7 @@ const IDEMPOTENCY_KEY_PATTERN: &str = r#"^([!#-+\--~][!-+\--~]{0,254}|"([!#-\[\]
 pub struct BodyDigest(String);
 
 impl BodyDigest {
-    /// Hashes the body if the request has the header.
+    /// Hashes the body if the request has the header `Idempotency-Key`.
     pub fn from_request(headers: &HeaderMap, body: &[u8]) -> Option<Self> {
         headers.contains_key(IDEMPOTENCY_KEY_HEADER).then(|| Self(IdempotentRequest::digest(body)))
     }

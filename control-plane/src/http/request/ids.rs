@@ -21,7 +21,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathPar
 
 /// An id of a resource.
 pub trait ResourceId: FromStr {
-    /// The error for an id that does not parse.
+    /// The 404 error for an id of the resource that does not parse.
     const NOT_FOUND: NotFound;
 }
 
@@ -53,7 +53,7 @@ impl ResourceId for EventId {
     const NOT_FOUND: NotFound = NotFound::Delivery;
 }
 
-/// Parses an id. The error is the 404 error of its resource.
+/// Parses the id of a resource, or returns the 404 error of the resource.
 pub fn parse_id<T: ResourceId>(text: &str) -> Result<T, ApiError> {
     text.parse().map_err(|_| ApiError::resource_not_found(T::NOT_FOUND))
 }

@@ -55,7 +55,7 @@ impl<T: ToSchema> ToSchema for PageResponse<T> {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct Pagination {
-    /// Maximum number of items on a page: `limit` of the request, or 200 if that was larger.
+    /// Maximum number of items on a page: `limit` of the request, but at most 200.
     #[schema(minimum = 1, maximum = 200, example = 50)]
     limit: i64,
     /// Number of items before this page.

@@ -17,7 +17,7 @@ impl Clock for ManualClock {
     }
 }
 
-/// A source with one Ed25519 key. The test sets the `kid`; without a `kid`, fetches fail.
+/// A key source with one Ed25519 key. The test sets the `kid` of the key; without a `kid`, fetches fail.
 #[derive(Default)]
 struct FakeSource {
     kid: Mutex<Option<&'static str>>,

@@ -7,8 +7,9 @@ use crate::{
 };
 use countersign_identity::{AgentId, Reason, ServiceId};
 
-/// Reads an agent. The caller must have an API key of the service with scope `full`, own the service, own the agent, or be
-/// an administrator. All other callers get the same error whether or not the agent exists.
+/// Reads an agent. A caller who reads an agent must have an API key of the service with scope `full`, own the service, own
+/// the agent, or be an administrator. A caller who may not read the agent gets the same error whether or not the agent
+/// exists.
 pub async fn read_agent(
     context: &Context,
     caller: &Caller,

@@ -26,9 +26,9 @@ pub struct RegistrationRequest {
     pub metadata: Metadata,
 }
 
-/// Registers an agent. If the same registrant has already registered the same key and name, returns the existing agent.
-/// Otherwise creates an agent, even if another agent has the same key, so that an attacker cannot block a key by registering
-/// it first.
+/// Registers an agent. If the same registrant has already registered the same key and name, returns the existing agent. A
+/// registration by another registrant or with another name creates an agent even if another agent has the same key, so that
+/// an attacker cannot block a key by registering it first.
 pub async fn register_agent<R: Serialize + DeserializeOwned>(
     context: &Context,
     initiator: &Initiator,
@@ -71,8 +71,8 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
         agents::insert(tx.conn(), &agent).await?;
         let entry = NewAuditEntry::for_deployment(AuditAction::AgentRegistered)
             .agent(id)
-            .detail("name", registration.name.as_str());
-        tx.audit(initiator, &entry.detail("publicKeyHash", registration.key_hash.as_str())).await?;
+            .with_detail("name", registration.name.as_str());
+        tx.audit(initiator, &entry.with_detail("publicKeyHash", registration.key_hash.as_str())).await?;
         let response = idempotency.store_response(&mut tx, &agent).await?;
         Ok(tx.commit(response).await?)
     };

@@ -1,8 +1,8 @@
-//! Emits the event `agent.authentication_failed`, and suppresses bursts of it.
+//! Emits the event `agent.authentication_failed` for failed logins, and suppresses bursts of the event.
 //!
-//! An attacker must not cause a database write with each failed login. The first failures of a burst become one event each. The
-//! other failures of a burst are counted, first in the memory of each process and then in the database, and become one summary
-//! event.
+//! An attacker must not cause a database write with each failed login. The first failures of a burst become one event each.
+//! Further failures of a burst are counted, first in the memory of each process and then in the database, and become one
+//! summary event.
 
 use crate::{
     domain::webhook::{
@@ -45,7 +45,7 @@ impl SuppressedBursts {
         pending.map(|pending| pending.count += 1).is_some()
     }
 
-    /// Suppresses further failures until the end of the burst.
+    /// Suppresses events for further failures until the end of the burst.
     fn suppress(&self, key: BurstKey, burst_ends_at: Timestamp) {
         let mut bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         bursts.entry(key).or_insert(PendingCount { burst_ends_at, count: 0 }).burst_ends_at = burst_ends_at;
@@ -139,7 +139,7 @@ pub async fn flush_suppressed_bursts(context: &Context) -> Result<(), OperationE
         let work = async |mut tx: WriteTransaction| {
             let now = tx.now();
             for (key, count) in pending {
-                // The counts belong to the stored burst, even if the burst has ended.
+                // Pending counts of failures belong to the burst in the database, even if that burst has ended.
                 let mut burst = outbox::lock_burst(tx.conn(), key.0, key.1, now).await?;
                 burst.suppressed += count;
                 outbox::update_burst(tx.conn(), key.0, key.1, &burst).await?;

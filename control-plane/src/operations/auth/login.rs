@@ -118,7 +118,7 @@ async fn verify_signature(
     if sessions::challenge_is_used(read.conn(), &challenge.random_id_hex()).await? {
         return Err(Reason::ChallengeUsed.into());
     }
-    // An unknown agent means that the challenge was issued before the database was restored from a backup.
+    // If the agent in a challenge is unknown, the challenge was issued before the database was restored from a backup.
     let agent = agents::find(read.conn(), challenge.agent).await?.ok_or(Reason::ChallengeInvalid)?;
     // The service is checked before the signature, so that no event contains a service that does not exist.
     if let Some(service) = service {
@@ -126,7 +126,8 @@ async fn verify_signature(
     }
     let signature = EcdsaSignature::from_hex(signature).map_err(|_| OperationError::InvalidSignature)?;
     let nonce = context.challenge_keys.nonce(challenge);
-    // The agent signs the UTF-8 bytes of the hex nonce. A signature over the 32 decoded bytes is accepted as well.
+    // The agent signs the UTF-8 bytes of the hex nonce. A signature over the 32 decoded bytes of the nonce is accepted as
+    // well.
     if !agent.registration.key.verifies(&[hex::encode(nonce).as_bytes(), &nonce], &signature) {
         return Err(OperationError::InvalidSignature);
     }

@@ -23,7 +23,8 @@ pub async fn revoke_token(context: &Context, token: &str) -> Result<(), Operatio
     }
 }
 
-/// Ends the session of a refresh token. A used refresh token is accepted too, because its holder once had the session.
+/// Ends the session of a refresh token. A used refresh token can also end its session, because possession of any refresh
+/// token of a session authorizes the end of the session.
 async fn revoke_session(context: &Context, credential: &Credential<RefreshId>) -> Result<(), OperationError> {
     let token = sessions::find_token_by_credential(context.store.read().await?.conn(), credential).await?;
     let Some(token) = token else { return Ok(()) };
@@ -39,7 +40,8 @@ async fn revoke_access_token(context: &Context, claims: &Claims) -> Result<(), O
         return Ok(());
     }
     let work = async |mut tx: WriteTransaction| {
-        // Serializes concurrent revocations, so that the second transaction sees the change of the first.
+        // The lock on the agent serializes concurrent revocations, so that the second transaction sees the change of the
+        // first.
         agents::lock(tx.conn(), claims.sub).await?;
         if !is_revoked(tx.conn(), claims).await? {
             tx.record_change(Change::Token(claims.jti));
@@ -61,9 +63,9 @@ pub(in crate::operations) async fn end_session(
     Ok(())
 }
 
-/// Whether an access token or its session was revoked. A revoked token is recorded only as a change in the change feed. When
-/// the revision floor (the oldest revision from which a sidecar can resume) passes that change, the revision of the token is
-/// below the floor, and the token is refused because of its revision.
+/// Whether an access token or its session was revoked. The revocation of an access token is recorded only as a change in the
+/// change feed. When the revision floor (the oldest revision from which a sidecar can resume) passes the change that records
+/// a revocation, the revision of the revoked token is below the floor, and the token is refused because of its revision.
 pub(in crate::operations) async fn is_revoked(conn: &mut Conn, claims: &Claims) -> Result<bool, OperationError> {
     let session = sessions::find(conn, claims.sid).await?;
     Ok(session.is_some_and(|session| session.ended_at.is_some()) || feed::token_is_revoked(conn, claims.jti).await?)

@@ -106,7 +106,7 @@ pub(in crate::operations) async fn issue_tokens(
         trust_score: agent.trust,
         until: effective.until,
     };
-    // The signing key is read last, so that a concurrent revocation of the key is noticed.
+    // The signing key is read after all claims, so that a concurrent revocation of the signing key is noticed.
     let signer = context.keyring.current_signer(tx.conn(), now).await?;
     Ok(UnsignedToken { claims, signer })
 }

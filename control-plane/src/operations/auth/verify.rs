@@ -1,4 +1,4 @@
-//! Verifies an access token for a service, with the same evaluation as the sidecar.
+//! Verifies an access token for a service, with the same rules as the Countersign sidecar.
 
 use super::revoke::is_revoked;
 use crate::{

@@ -7,7 +7,8 @@ use crate::{
 };
 
 /// Starts the audit chain of the Countersign deployment, and the audit chains of services that are older than the audit log.
-/// Does nothing if the audit log was started before: a chain that is missing later is an error that `audit verify` reports.
+/// Does nothing if the audit log was started before: if a chain is missing from a started audit log, `audit verify` reports
+/// an error.
 pub async fn ensure_audit_started(store: &Store) -> Result<(), OperationError> {
     let work = async |mut tx: WriteTransaction| {
         if !audit::lock_and_check_started(tx.conn()).await? {

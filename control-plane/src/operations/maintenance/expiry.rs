@@ -22,7 +22,8 @@ pub async fn emit_role_revoked_events(context: &Context) -> Result<(), Operation
             for ExpiredAssignment { agent, role, service, at } in
                 assignments::take_unreported_expiries(tx.conn(), now, BATCH_SIZE).await?
             {
-                // If the role was deleted, the deletion has queued the event.
+                // If the role was deleted, the transaction that deleted the role has already queued the event
+                // `agent.role_revoked`.
                 if let Some(existing_role) = roles::find(tx.conn(), service, role).await? {
                     let (name, reason) = (existing_role.definition.name, RevocationReason::Expired);
                     emit_role_revoked_event(

@@ -28,8 +28,8 @@ pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
 /// Maximum number of rows that one transaction deletes.
 const BATCH_SIZE: i64 = 1000;
 
-/// Upper bound of the duration of a transaction. One minute after the deletion of a target, no transaction can still insert
-/// deliveries to the target.
+/// Upper bound of the duration of a transaction. One minute after the deletion of a webhook target, no transaction can still
+/// insert deliveries to the target.
 const MAX_TRANSACTION_TIME: Duration = Duration::from_mins(1);
 
 /// Deletes events older than the retention time, deliveries to deleted targets, and expired webhook secrets. Uses small
@@ -70,7 +70,7 @@ pub async fn delete_expired_events(context: &Context) -> Result<(), OperationErr
     context.store.write("delete_expired_secrets", delete_secrets).await
 }
 
-/// Returns the health of the webhook dispatcher.
+/// Returns the health of Countersign's webhook dispatcher.
 pub fn probe_queue(context: &Context) -> QueueHealth {
     (context.queue_health)()
 }

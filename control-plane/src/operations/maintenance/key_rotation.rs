@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Creates missing keys, removes keys whose last token has expired, rotates by age, and checks that the private key of the
-/// current signing key can be decrypted. Returns the resulting key ring.
+/// current signing key can be decrypted. Returns the key ring (all signing keys whose tokens are accepted).
 pub async fn rotate_signing_keys_if_due(context: &Context) -> Result<SigningKeyRing, OperationError> {
     let policy = &context.config.key_rotation;
     let current = signing_keys::load_ring(context.store.read().await?.conn()).await?;

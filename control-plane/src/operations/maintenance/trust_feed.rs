@@ -6,7 +6,7 @@ use crate::{
     store::{WriteTransaction, trust},
 };
 
-/// Appends a change to the change feed for every agent whose trust score changed since the last call.
+/// Appends a change to the change feed for every agent whose trust score changed since the last call of this function.
 pub async fn publish_trust_changes(context: &Context) -> Result<(), OperationError> {
     if !trust::has_changed_agents(context.store.read().await?.conn()).await? {
         return Ok(());

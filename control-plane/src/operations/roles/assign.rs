@@ -61,7 +61,8 @@ pub async fn assign_role(
         check_agent_limits(roles_after.map(|role| &role.definition.name))
             .map_err(|error| OperationError::Conflict(error.to_string()))?;
         let name = assigned.definition.name.clone();
-        // If an earlier assignment has expired and no event has reported the expiry, the event about the expiry comes first.
+        // If an earlier assignment has expired and no event has reported the expiry, the event about the expiry comes before
+        // the event about the new assignment.
         if let Some(at) = assignments::mark_expiry_reported(tx.conn(), agent, role, now).await? {
             let (name, reason) = (name.clone(), RevocationReason::Expired);
             emit_role_revoked_event(&mut tx, context, RoleRevocation { agent, service, role, name, at, reason });
@@ -72,10 +73,12 @@ pub async fn assign_role(
             let entry = NewAuditEntry::for_service(service, AuditAction::RoleAssigned)
                 .agent(agent)
                 .object(AuditedObject::Role(role));
-            let entry =
-                entry.detail("name", assigned.definition.name.as_str()).detail("until", unix_seconds(expires_at));
-            let entry =
-                previous_expiry.into_iter().fold(entry, |entry, end| entry.detail("untilBefore", unix_seconds(end)));
+            let entry = entry
+                .with_detail("name", assigned.definition.name.as_str())
+                .with_detail("until", unix_seconds(expires_at));
+            let entry = previous_expiry
+                .into_iter()
+                .fold(entry, |entry, end| entry.with_detail("untilBefore", unix_seconds(end)));
             tx.audit(initiator, &entry).await?;
             let (agent_id, service_id, role_id) = (agent, service, role);
             let data = RoleAssignedEvent { agent_id, service_id, role_id, role_name: name, expires_at };

@@ -22,8 +22,8 @@ pub struct RoleChange {
     pub description: Option<Description>,
 }
 
-/// Changes a role. The change applies to all agents with the role at once, because sidecars compute permissions from role
-/// definitions.
+/// Changes a role. New permissions apply to all agents with the role at once, because sidecars compute the permissions of
+/// agents from role definitions.
 pub async fn change_role(
     context: &Context,
     initiator: &Initiator,
@@ -57,7 +57,7 @@ pub async fn change_role(
     context.store.write("change_role", work).await
 }
 
-/// The audit entry for the change, with the fields that differ.
+/// The audit entry for the change of a role, with the fields that differ.
 fn role_changed_entry(before: &Role, after: &Role) -> NewAuditEntry {
     let (old, new) = (&before.definition, &after.definition);
     NewAuditEntry::for_service(after.service, AuditAction::RoleChanged)

@@ -37,9 +37,9 @@ pub async fn create_role<R: Serialize + DeserializeOwned>(
     let RoleRequest { name, description, permissions } = request;
     let entry = &NewAuditEntry::for_service(service, AuditAction::RoleCreated)
         .object(AuditedObject::Role(id))
-        .detail("name", name.as_str())
-        .detail("description", description.as_str())
-        .detail("permissions", permission_names(permissions));
+        .with_detail("name", name.as_str())
+        .with_detail("description", description.as_str())
+        .with_detail("permissions", permission_names(permissions));
     let work = async |mut tx: WriteTransaction| {
         if let Some(response) = idempotency.stored_response(&mut tx).await? {
             return Ok(tx.commit(response).await?);

@@ -11,8 +11,8 @@ use crate::{
 };
 use countersign_identity::{RoleId, ServiceId};
 
-/// Deletes a role and all its assignments. Sidecars receive a single change, the removal of the role definition. A role without
-/// a definition grants nothing, and a later role with the same name is a different role.
+/// Deletes a role and all its assignments. When a role is deleted, sidecars receive a single change, the removal of the role
+/// definition. A role without a definition grants nothing, and a later role with the same name is a different role.
 pub async fn delete_role(
     context: &Context,
     initiator: &Initiator,
@@ -26,7 +26,8 @@ pub async fn delete_role(
         let role_before =
             roles::find(tx.conn(), service, role).await?.ok_or(OperationError::NotFound(NotFound::Role))?;
         let (now, audience) = (tx.now(), EventAudience::Service(service));
-        // The events for the agents with the role are emitted later, in batches, to keep the transaction of the deletion short.
+        // The webhook events for the agents with the deleted role are emitted later, in batches, to keep the transaction that
+        // deletes the role short.
         let has_subscribers = outbox::has_recipients(tx.conn(), EventKind::RoleRevoked, audience, now).await?;
         let event_role_name = has_subscribers.then_some(&role_before.definition.name);
         assignments::remove_by_role(tx.conn(), (service, role), event_role_name, now).await?;
@@ -34,7 +35,7 @@ pub async fn delete_role(
             return Err(OperationError::NotFound(NotFound::Role));
         }
         let entry = NewAuditEntry::for_service(service, AuditAction::RoleDeleted).object(AuditedObject::Role(role));
-        tx.audit(initiator, &entry.detail("name", role_before.definition.name.as_str())).await?;
+        tx.audit(initiator, &entry.with_detail("name", role_before.definition.name.as_str())).await?;
         tx.record_change(Change::Definitions(service));
         Ok(tx.commit(()).await?)
     };

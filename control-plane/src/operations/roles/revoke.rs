@@ -33,14 +33,14 @@ pub async fn revoke_role(
         if removed.is_some() {
             tx.record_change(Change::Roles(agent, service));
         }
-        // An expired assignment counts as absent. The removal of an expired assignment revokes nothing, and only emits an event
-        // if no event about the expiry was emitted yet.
+        // An expired role assignment counts as absent. The removal of an expired role assignment revokes nothing, and emits an
+        // event only if no event about the expiry was emitted yet.
         let was_live = removed.is_some_and(|removed| removed.expires_at.is_none_or(|end| now < end));
         if was_live {
             let entry = NewAuditEntry::for_service(service, AuditAction::RoleRevoked)
                 .agent(agent)
                 .object(AuditedObject::Role(role));
-            tx.audit(initiator, &entry.detail("name", name.as_str())).await?;
+            tx.audit(initiator, &entry.with_detail("name", name.as_str())).await?;
         }
         if let Some(RemovedAssignment { expires_at: until, expiry_reported: false }) = removed {
             let (at, reason) = match until {

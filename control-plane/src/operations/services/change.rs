@@ -21,7 +21,7 @@ pub struct ServiceChange {
     pub accepts_unbound: Option<bool>,
 }
 
-/// Changes a service. The sidecars of the service receive the change on their sync streams.
+/// Changes a service. If `accepts_unbound` changes, the sidecars of the service receive the new value on their sync streams.
 pub async fn change_service(
     context: &Context,
     initiator: &Initiator,

@@ -43,8 +43,8 @@ pub async fn create_service(
     let id = context.new_id(ServiceId::from_bits);
     let service = &Service { id, owner, name, accepts_unbound, created_at: context.now() };
     let entry = &NewAuditEntry::for_service(id, AuditAction::ServiceCreated)
-        .detail("name", service.name.as_str())
-        .detail("acceptsUnboundTokens", accepts_unbound);
+        .with_detail("name", service.name.as_str())
+        .with_detail("acceptsUnboundTokens", accepts_unbound);
     let work = async |mut tx: WriteTransaction| {
         services::insert(tx.conn(), service).await?;
         tx.audit(initiator, entry).await?;
@@ -53,7 +53,7 @@ pub async fn create_service(
     context.store.write("create_service", work).await
 }
 
-/// Creates an API key. No other operation returns the plain text of the key.
+/// Creates an API key. Only the creation of an API key returns the key in plain text.
 pub async fn create_service_key(
     context: &Context,
     initiator: &Initiator,
@@ -66,8 +66,8 @@ pub async fn create_service_key(
     let key = &ServiceKey { id, service, name, scope, secret, created_at, revoked_at: None };
     let entry = &NewAuditEntry::for_service(service, AuditAction::ServiceKeyCreated)
         .object(AuditedObject::ServiceKey(id))
-        .detail("name", key.name.as_str())
-        .detail("scope", scope.as_str());
+        .with_detail("name", key.name.as_str())
+        .with_detail("scope", scope.as_str());
     let work = async |mut tx: WriteTransaction| {
         services::find(tx.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
         services::insert_key(tx.conn(), key).await?;
@@ -92,7 +92,7 @@ pub async fn revoke_service_key(
         if revoked {
             tx.audit(initiator, entry).await?;
         } else if !services::has_key(tx.conn(), service, key).await? {
-            // The key does not exist, or belongs to another service.
+            // The API key does not exist, or belongs to another service.
             return Err(OperationError::NotFound(NotFound::Key));
         }
         Ok::<_, OperationError>(tx.commit(revoked).await?)

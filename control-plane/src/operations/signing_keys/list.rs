@@ -9,12 +9,12 @@ use crate::{
     store::signing_keys,
 };
 
-/// Lists all keys, including removed keys, newest first.
+/// Lists all signing keys, including removed keys, newest first.
 pub async fn list_signing_keys(context: &Context, page: Page) -> Result<ListPage<SigningKey>, OperationError> {
     Ok(signing_keys::list(context.store.read().await?.conn(), page).await?)
 }
 
-/// Returns the keys that verify tokens now, which are published as a JWK set.
+/// Returns the signing keys that verify tokens now, which are published as a JWK set.
 pub async fn published_keys(context: &Context) -> Result<SigningKeyRing, OperationError> {
     Ok(signing_keys::load_ring(context.store.read().await?.conn()).await?)
 }

@@ -8,8 +8,8 @@ use crate::{
 };
 use countersign_identity::Kid;
 
-/// Revokes a signing key. All tokens that the key signed become invalid. If the revoked key was the current key, the next key
-/// signs at once. Returns false if the key was already removed or revoked.
+/// Revokes a signing key. All tokens that the revoked key signed become invalid. If the revoked key was the current key, the
+/// next key signs at once. Returns false if the key was already removed or revoked.
 pub async fn revoke_signing_key(context: &Context, initiator: &Initiator, kid: &Kid) -> Result<bool, OperationError> {
     if !signing_keys::exists(context.store.read().await?.conn(), kid).await? {
         return Err(OperationError::NotFound(NotFound::SigningKey));

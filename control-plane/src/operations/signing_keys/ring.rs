@@ -37,11 +37,11 @@ pub(in crate::operations) async fn change_ring<T>(
     context.store.write(name, work).await
 }
 
-/// The audit entry of a rotation.
+/// The audit entry of a rotation of the signing key.
 pub(in crate::operations) fn rotation_entry(rotation: &Rotation) -> NewAuditEntry {
     let entry = NewAuditEntry::for_deployment(AuditAction::SigningKeyRotated)
         .object(AuditedObject::SigningKey(rotation.kid.clone()));
-    entry.detail("signsFrom", rotation.signs_from.seconds())
+    entry.with_detail("signsFrom", rotation.signs_from.seconds())
 }
 
 async fn write_differences(

@@ -61,7 +61,7 @@ pub async fn change_webhook(
     Ok(target)
 }
 
-/// Returns the changed webhook. Resuming a webhook also ends its failing period.
+/// Returns the changed webhook. Resuming a webhook also ends its failing period (the time in which every attempt failed).
 fn apply_change(before: &WebhookTarget, change: WebhookChange, now: Timestamp) -> WebhookTarget {
     let WebhookChange { url, events, description, paused } = change;
     let before = before.clone();
@@ -86,8 +86,8 @@ fn apply_change(before: &WebhookTarget, change: WebhookChange, now: Timestamp) -
     }
 }
 
-/// Replaces the secret of a webhook. Returns the new secret, and the time until which the replaced secret also signs. An older
-/// secret stops signing at once.
+/// Replaces the secret of a webhook. Returns the new secret, and the time until which the replaced secret also signs. A secret
+/// older than the replaced secret stops signing at once.
 pub async fn rotate_webhook_secret(
     context: &Context,
     initiator: &Initiator,
@@ -121,7 +121,7 @@ pub async fn delete_webhook(
         webhook_targets::mark_deleted(tx.conn(), webhook, now).await?;
         let entry =
             NewAuditEntry::new(scope.chain(), AuditAction::WebhookDeleted).object(AuditedObject::Webhook(webhook));
-        tx.audit(initiator, &entry.detail("host", deleted.url.host().to_string())).await?;
+        tx.audit(initiator, &entry.with_detail("host", deleted.url.host().to_string())).await?;
         Ok::<_, OperationError>(tx.commit(()).await?)
     };
     context.store.write("delete_webhook", work).await

@@ -25,7 +25,7 @@ pub struct NewWebhook {
     pub description: Description,
 }
 
-/// Creates a webhook. Only this operation and the rotation of a secret return a secret in plain text.
+/// Creates a webhook. Only the creation of a webhook and the rotation of its secret return the secret in plain text.
 pub async fn create_webhook(
     context: &Context,
     initiator: &Initiator,
@@ -52,8 +52,8 @@ pub async fn create_webhook(
     };
     let entry = &NewAuditEntry::new(scope.chain(), AuditAction::WebhookCreated)
         .object(AuditedObject::Webhook(id))
-        .detail("host", target.url.host().to_string())
-        .detail("events", target.events.names());
+        .with_detail("host", target.url.host().to_string())
+        .with_detail("events", target.events.names());
     let work = async |mut tx: WriteTransaction| {
         lock_scope(&mut tx, scope).await?;
         if webhook_targets::list(tx.conn(), scope).await?.len() >= MAX_TARGETS {
@@ -74,7 +74,8 @@ pub(super) async fn check_url(context: &Context, url: &TargetUrl) -> Result<(), 
     result.map_err(|rejection| OperationError::Invalid { field: "url", message: rejection.as_str() })
 }
 
-/// Serializes the creation of webhooks in one scope, so that concurrent requests cannot exceed the maximum.
+/// Serializes the creation of webhooks in one scope (a service, or the whole Countersign deployment), so that concurrent
+/// requests cannot exceed the maximum number of webhooks.
 async fn lock_scope(tx: &mut WriteTransaction, scope: WebhookScope) -> Result<(), OperationError> {
     match scope {
         WebhookScope::Service(service) if services::lock(tx.conn(), service).await? => Ok(()),

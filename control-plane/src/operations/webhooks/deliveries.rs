@@ -28,12 +28,12 @@ pub enum ReplaySelection {
 /// Maximum number of deliveries in one transaction.
 const BATCH_SIZE: i64 = 1000;
 
-/// Maximum time between the creation of an event id and the event, which happens later.
+/// Maximum time by which the creation time in the id of an event can precede the time of the event.
 const MAX_ID_AGE: Duration = Duration::from_mins(1);
 
 /// Makes deliveries due again with a new series of attempts, and returns the number of deliveries. Uses a transaction per
-/// batch, to keep transactions short. Replayed deliveries are pending, so the next batch does not contain the same deliveries
-/// again.
+/// batch, to keep transactions short. Replayed deliveries are pending and a batch contains only finished deliveries, so the
+/// next batch contains other deliveries.
 pub async fn replay_deliveries(
     context: &Context,
     initiator: &Initiator,
@@ -43,8 +43,8 @@ pub async fn replay_deliveries(
 ) -> Result<u64, OperationError> {
     let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookReplayed).object(AuditedObject::Webhook(webhook));
     let entry = &match replay {
-        ReplaySelection::One(event) => entry.detail("event", event.to_string()),
-        ReplaySelection::Since(since, _) => entry.detail("since", since.seconds()),
+        ReplaySelection::One(event) => entry.with_detail("event", event.to_string()),
+        ReplaySelection::Since(since, _) => entry.with_detail("since", since.seconds()),
     };
     let mut total = 0;
     loop {

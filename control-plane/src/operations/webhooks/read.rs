@@ -13,7 +13,7 @@ use crate::{
 };
 use countersign_identity::{EventId, WebhookId};
 
-/// Lists the webhooks of a scope, oldest first.
+/// Lists the webhooks of a scope (a service, or the whole Countersign deployment), oldest first.
 pub async fn list_webhooks(context: &Context, scope: WebhookScope) -> Result<Vec<WebhookTarget>, OperationError> {
     let mut read = context.store.read().await?;
     if let WebhookScope::Service(service) = scope {

@@ -149,7 +149,7 @@ impl StoreFixture {
         self.revision_advances_past_the_clock_and_the_last_revision().await;
     }
 
-    /// Fails if a new table or column is not covered by the tests above.
+    /// Fails if the round-trip tests left a column of a table without a value.
     async fn every_column_was_written(&self) {
         let mut connection = AnyConnection::connect(&self.url).await.unwrap();
         for (table, columns) in tables(&mut connection, self.is_sqlite()).await {

@@ -13,8 +13,8 @@ const SQL_WORDS: [&str; 13] = [
     "ALTER",
 ];
 
-/// Literals from which statements are built at run time. The tests in [`super::statements`] prepare the
-/// results.
+/// Literals from which statements are built at run time. The tests in [`super::statements`] prepare the statements that are
+/// built.
 const STATEMENT_TEMPLATES: [(&str, &str); 7] = [
     ("pools.rs", "\"SET statement_timeout = {statement}\""),
     ("pools.rs", "\"SET idle_in_transaction_session_timeout = {idle}\""),

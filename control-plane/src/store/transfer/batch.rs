@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, ColumnIndex, Database, Decode, PgConnection, Row, Type
 /// Maximum number of rows in a batch.
 const MAX_ROWS: usize = 1000;
 
-/// Maximum size of the text in a batch, in bytes. A single row may be larger.
+/// Maximum size of the text in a batch, in bytes. A single row may be larger than the maximum size of a batch.
 const MAX_BYTES: usize = 4 << 20;
 
 /// The values of one column.
@@ -47,7 +47,7 @@ impl<'t> Batch<'t> {
         Ok(fields)
     }
 
-    /// Whether the batch should be sent.
+    /// Whether the batch has reached its maximum number of rows or maximum size.
     pub const fn is_full(&self) -> bool {
         self.rows >= MAX_ROWS || self.bytes >= MAX_BYTES
     }

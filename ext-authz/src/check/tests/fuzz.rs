@@ -101,7 +101,7 @@ fn has_no_bearer_token(value: &[u8]) -> bool {
     value.iter().all(is_allowed) && !value.split(|byte| *byte == b',').any(starts_with_bearer)
 }
 
-/// True if the rule is valid and the agent of the valid token meets the rule. The agent of the valid token has the role
+/// True if the rule is valid and the agent of [`VALID_TOKEN`] meets the rule. The agent of [`VALID_TOKEN`] has the role
 /// `reader`, the permission `read` and a trust score of 50.
 fn is_valid_and_met_rule(name: &str, value: &str) -> bool {
     let all_items_in = |items: &[&str]| value.split(',').all(|item| items.contains(&item.trim()));
@@ -147,8 +147,8 @@ fn check_verdict(request: &CheckRequest) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Checks that either all seven identity headers are set or none (for anonymous requests), and that each overwrites the
-/// header of the client.
+/// Checks that either all seven identity headers are set or none (for anonymous requests), and that each identity
+/// header overwrites the client's header of the same name.
 fn check_identity_headers(headers: &[HeaderValueOption]) -> Result<(), TestCaseError> {
     for option in headers {
         #[expect(deprecated, reason = "both fields must be set")]

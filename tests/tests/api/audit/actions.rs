@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
-/// The audit action of each route that changes something. Add new routes here.
+/// The audit action of each route that changes something. A new route must be added to this list.
 const AUDITED_ROUTES: &[(&str, &str, Option<&str>)] = &[
     ("POST", "/auth/register", Some("agent.registered")),
     ("POST", "/services", Some("service.created")),
@@ -48,7 +48,7 @@ const AUDITED_ROUTES: &[(&str, &str, Option<&str>)] = &[
     ("POST", "/auth/revoke", None),
     // Feedback about agents is recorded in its own history and not in the audit.
     ("POST", "/trust/feedback", None),
-    // This route is last, because it suspends the agent.
+    // The route that changes the status of an agent is last, because the test suspends its agent with this route.
     ("PUT", "/agents/{agent}/status", Some("agent.status_changed")),
 ];
 

@@ -269,7 +269,8 @@ async fn audit_verify_checks_a_long_chain_to_its_end() {
         join_all((0..50).map(|_| control.create_key(control.service(), "sync"))).await;
     }
     let (report, valid) = verify(&control);
-    // The first two entries of the chain are about the service and its first key.
+    // The chain has 1052 entries: one about the creation of the service, one about its first key, and 1050 about
+    // further keys.
     assert!(valid && report.contains(&format!("{}: ok, 1052 entries, ", control.service())), "{report}");
     let exported = control.command(&["audit", "export", "--service", control.service()]);
     let lines = String::from_utf8(exported.stdout).unwrap();

@@ -273,7 +273,7 @@ async fn invalid_grpc_requests_return_an_error() {
     ];
     let mut failures = Vec::new();
     for (name, path, body) in cases {
-        // The server may close the connection before it has read the request, which does not allow the request either.
+        // A sidecar that closes the connection before it has read the request does not allow the request either.
         let Ok(response) = post(path, body).send().await else { continue };
         let error = grpc_status(&response).is_some_and(|status| status != "0");
         failures.extend((!error).then(|| format!("{name}: {response:?}")));

@@ -5,7 +5,7 @@ use super::{fixture::assert_no_failures, signer::Signer};
 use countersign_tests::{Agent, ControlPlane, Sidecar, Verifiers, VerifyOutcome};
 use serde_json::{Value, json};
 
-/// The expected result of both verifiers.
+/// The expected result of both verifiers, the API and the sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ExpectedResult {
     Accepted,

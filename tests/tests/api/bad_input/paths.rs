@@ -8,7 +8,7 @@ use countersign_tests::HttpResponse;
 
 /// Hostile ids, percent-encoded, and whether each decodes to UTF-8.
 fn hostile_ids(valid_id: &str) -> Vec<(String, bool)> {
-    // A key thumbprint has no prefix.
+    // The id of a signing key is a thumbprint, which has no prefix.
     let (prefix, suffix) = valid_id.split_once('_').filter(|_| valid_id.len() == 31).unwrap_or(("kid", valid_id));
     let texts = [
         "nonsense".to_owned(),

@@ -1,13 +1,13 @@
-//! Every route as data: who may call it, and which body it reads. Add new routes here.
+//! Every route as data: who may call the route, and which body the route reads. A new route must be added to this list.
 
 use FieldType::{Array, Boolean, MultiLine, Number, Object, SingleLine};
 
-/// Who may call a route. The module `credentials` has the errors for all other callers.
+/// Who may call a route. The module `credentials` has the errors for callers who may not call a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     /// All callers. Credentials are ignored.
     Public,
-    /// All callers in the test configuration. A credential must be a human token.
+    /// All callers without a credential, because registration is public in the test configuration, and human users.
     PublicOrHuman,
     /// API keys of the service, with either scope.
     Verifier,
@@ -15,7 +15,7 @@ pub enum Access {
     AnyFullKey,
     /// API keys of the service with scope `full`, its owner, and administrators.
     Manager,
-    /// The owner and administrators.
+    /// The owner of the service, and administrators.
     Owner,
     /// Any human user.
     HumanUser,
@@ -156,8 +156,8 @@ pub const ROUTES: &[Route] = &[
         "/auth/revoke",
         Access::Public,
         200,
-        // The revocation of an unknown token returns 200 (RFC 7009, section 2.2). The route also accepts a form instead
-        // of JSON.
+        // The revocation of an unknown token returns 200 (RFC 7009, section 2.2). The revocation route also accepts a
+        // form instead of JSON.
         &[
             field("token", SingleLine, r#""rf_unknown""#).with_invalid_value_error(200, ""),
             field("token_type_hint", SingleLine, r#""refresh_token""#).optional().with_invalid_value_error(200, ""),
@@ -335,7 +335,7 @@ pub const ROUTES: &[Route] = &[
     route("GET", "/docs/{file}", Access::Public, 200, &[]),
     route("GET", "/.well-known/oauth-authorization-server", Access::Public, 200, &[]),
     route("GET", "/signing-keys", Access::Admin, 200, &[]),
-    // The route returns 202, because the next signing key is not old enough to sign.
+    // A requested key rotation returns 202, because the next signing key is not old enough to sign.
     route("POST", "/signing-keys/rotate", Access::Admin, 202, &[]),
     route("DELETE", "/signing-keys/{kid}", Access::Admin, 200, &[]),
     route("GET", "/health", Access::Public, 200, &[]),

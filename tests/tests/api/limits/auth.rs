@@ -28,7 +28,8 @@ async fn eleventh_call_is_refused_and_one_call_passes_after_retry_delay() {
     assert_eq!(rate_limit_refusal(&challenge(&fixture.api, &agent).await).1, 1);
     fixture.clock.advance(Duration::from_millis(1));
     challenge(&fixture.api, &agent).await.expect(200);
-    // The time window of the limit slides, so only one call has become available.
+    // The time window of the rate limit slides: only the oldest call has left the window, so only one new call is
+    // accepted.
     assert_eq!(rate_limit_refusal(&challenge(&fixture.api, &agent).await).1, 2);
     assert_eq!(fixture.rate_limited_total("auth").await, Some(3.0));
 }
@@ -76,7 +77,7 @@ async fn all_auth_paths_share_the_limit_of_an_agent() {
             "signature": "00",
         })),
     ];
-    // The agent has used three calls, so seven more pass, with any path and result.
+    // The agent has used three of its ten calls in a minute, so seven more pass, with any path and result.
     for call in 0..7 {
         let response = HttpResponse::send(calls[call % 4].try_clone().unwrap()).await;
         assert_ne!(response.status, 429, "{call}: {}", response.body);
@@ -84,7 +85,7 @@ async fn all_auth_paths_share_the_limit_of_an_agent() {
     for call in &calls {
         assert_eq!(rate_limit_refusal(&HttpResponse::send(call.try_clone().unwrap()).await).0, "auth");
     }
-    // Refused calls have no effect, so the token is still valid.
+    // Rate-limited calls have no effect, so the refresh token is still valid.
     let valid_body = json!({ "refreshToken": refresh });
     rate_limit_refusal(&fixture.api.post("/auth/refresh", valid_body.clone()).await);
     fixture.clock.advance(MINUTE);
@@ -109,7 +110,7 @@ async fn agents_at_one_address_share_only_the_address_limit() {
     assert_eq!(rate_limit_refusal(&response), ("auth_address".to_owned(), 60));
     assert!(response.header("ratelimit").contains("\"auth\";r=10;t=0"), "{:?}", response.headers);
     assert_eq!(fixture.rate_limited_total("auth_address").await, Some(1.0));
-    // Other calls from the limited address are refused too, but calls from another address are not.
+    // Calls with other paths from the rate-limited address are refused too, but calls from a second address are not.
     let unknown_token = json!({ "refreshToken": format!("rf_{}{}", "0".repeat(26), "0".repeat(64)) });
     assert_eq!(rate_limit_refusal(&fixture.api.post("/auth/refresh", unknown_token).await).0, "auth_address");
     challenge(&fixture.from(2), last).await.expect(200);
@@ -145,7 +146,7 @@ async fn registration_is_limited_to_10_per_key_and_300_per_address() {
     assert_eq!(count_passed(12, || fixture.api.request("POST", "/auth/register").json(&body(&key))).await, 10);
     let mut registered = 0;
     for number in 0..300 {
-        // The requests have different invalid keys.
+        // Each registration request contains a different invalid public key.
         let response = fixture.api.post("/auth/register", body(&number.to_string())).await;
         registered += usize::from(response.status != 429);
     }
@@ -184,7 +185,8 @@ async fn clients_behind_a_trusted_proxy_are_limited_separately() {
         let request = || challenge_request(&proxy, &agent).header("x-forwarded-for", client);
         assert_eq!(count_passed(12, request).await, 10, "{client}");
     }
-    // The addresses of the same clients in other notations. All addresses of an IPv6 /64 count as one client.
+    // Clients that have exhausted the rate limit send their addresses in another notation. All addresses of an IPv6 /64
+    // count as one client.
     for client in ["::ffff:198.51.100.1", "198.51.100.1:4711", "203.0.113.6, 198.51.100.2", "2001:db8:1:2:ffff::9"] {
         let request = || challenge_request(&proxy, &agent).header("x-forwarded-for", client);
         assert_eq!(count_passed(2, request).await, 0, "{client}");

@@ -47,7 +47,8 @@ async fn management_requests_are_limited_per_service_and_per_human_user() {
             assert_eq!(refused, ("management".to_owned(), 60), "{path}");
         }
     }
-    // Another service, the owner of both services, and other routes have separate limits.
+    // Each service has a separate limit of management calls, as has its owner, and routes outside of management are not
+    // counted.
     HttpResponse::send(get(&fixture.api, &other_key, &format!("/services/{other}/roles"))).await.expect(200);
     assert_eq!(count_passed(110, || get(&fixture.api, &fixture.human, &roles)).await, 100);
     let verify =
@@ -113,8 +114,8 @@ async fn failed_authentication_is_limited_by_address_and_valid_credentials_still
         assert_eq!(rate_limit_refusal(&HttpResponse::send(failing_request(number)).await).0, "failures", "{number}");
     }
     assert_eq!(fixture.rate_limited_total("failures").await, Some(4.0));
-    // A valid credential from the same address is accepted. An invalid credential from another address gets 401, not
-    // 429.
+    // A valid credential from the rate-limited address is accepted. An invalid credential from an address without
+    // earlier failures gets 401, not 429.
     HttpResponse::send(get(&fixture.api, &fixture.key, &roles)).await.expect(200);
     HttpResponse::send(get(&fixture.api, &fixture.human, &roles)).await.expect(200);
     HttpResponse::send(get(&fixture.from(2), &unknown_key, &roles)).await.expect(401);

@@ -44,7 +44,8 @@ async fn rate_limited_session_keeps_its_tokens_until_retry_after() {
     let api = Api::new(url, Some(authority)).unwrap();
     let now = SystemClock.now();
     let session = Session::new(api.clone(), SharedKey(&agent.key), agent.id.clone(), None);
-    // The login uses both calls that are allowed in a minute: the challenge and its response.
+    // The login uses both calls that the rate limit of this test allows in a minute: one for the challenge and one for
+    // its signature.
     let tokens = session.tokens().await.unwrap();
     let due_tokens = |expires_at: Timestamp| SessionTokens { refresh_at: now, expires_at, ..tokens.clone() };
     let session = Session::new(api.clone(), SharedKey(&agent.key), agent.id.clone(), None)

@@ -1,5 +1,5 @@
-//! Fact 6: if the authorizer is down or does not respond, Envoy refuses the request with 403, or with `status_on_error`
-//! if that is set.
+//! Fact 6: if the authorizer is down or does not respond, Envoy refuses the request with 403, or with the value of
+//! `status_on_error` if this option is set.
 
 use super::{ConfigAdditions, Fixture, scripted_authorizer::ScriptedAuthorizer};
 use countersign_tests::{Envoy, HttpResponse, RawRequest, Upstream, eventually};

@@ -130,7 +130,7 @@ async fn received_values_of_repeated_header(fixture: &Fixture, option: HeaderVal
     fixture.send_with_response(response, request).await.expect(200)["x-fact"].clone()
 }
 
-/// An option that sets the header `x-fact`. Fields that are `None` are not sent.
+/// An option that sets the header `x-fact`. A parameter that is `None` is not sent to Envoy.
 #[expect(deprecated, reason = "older Envoys read `append` only")]
 fn set_x_fact(append: Option<bool>, action: Option<HeaderAppendAction>) -> HeaderValueOption {
     let header = HeaderValue { key: "x-fact".into(), value: "authorizer".into(), ..HeaderValue::default() };

@@ -21,7 +21,7 @@ const WRITERS: usize = 50;
 /// Duration of the writes in seconds, unless `FLEET_SECONDS` is set.
 const DEFAULT_SECONDS: u64 = 15;
 
-/// Revision of the newest change of each facet and subject.
+/// Revision of the newest change of each facet (kind of data that changed) and subject.
 type Changes = BTreeMap<(String, String), i64>;
 
 /// The changes of one batch, and the revision before it.
@@ -112,7 +112,8 @@ fn follow(
     })
 }
 
-/// The changes of a service in the change feed, in commit order: revision, facet and subject.
+/// The changes of a service in the change feed, in commit order: revision, facet (kind of data that changed) and
+/// subject.
 async fn committed_changes(database: &str, service: &str) -> Vec<(i64, (String, String))> {
     let sql = format!(
         "SELECT CAST(revision AS TEXT) || ' ' || facet || ' ' || subject FROM changes \

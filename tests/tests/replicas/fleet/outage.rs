@@ -177,7 +177,7 @@ pub struct BackgroundChecks {
 }
 
 impl BackgroundChecks {
-    /// Starts the checks. The sidecar must allow each one.
+    /// Starts the checks. The sidecar must allow each check.
     pub async fn start(sidecar: &Sidecar, token: &str) -> Self {
         let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
         let (stop_requested, counter, mut client) = (Arc::clone(&stop), Arc::clone(&count), sidecar.client().await);

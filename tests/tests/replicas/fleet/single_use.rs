@@ -84,7 +84,7 @@ async fn refresh_token_used_fifty_times_at_two_replicas_yields_one_successor_and
     }
 }
 
-/// The killed replica may not have sent its response, but there is never a second token pair.
+/// A replica may be killed before it has sent the token pair, but there is never a second token pair.
 #[tokio::test(flavor = "multi_thread")]
 async fn single_use_holds_if_a_replica_is_killed_while_it_responds() {
     let postgres = Postgres::start().await;

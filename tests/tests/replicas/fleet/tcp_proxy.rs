@@ -22,7 +22,8 @@ use tokio::{
 enum Forwarding {
     All,
     None,
-    /// Only connections with this number or a higher one, as after a router has lost its state.
+    /// Only connections with at least this number forward data, as after a router has lost the state of older
+    /// connections.
     NewConnections(u64),
 }
 

@@ -18,7 +18,7 @@ async fn assert_serves_without_redis(settings: &[&str]) -> ControlPlane {
     control
 }
 
-/// Number of attempts, because a lookup may exceed its timeout on a busy machine.
+/// Number of starts, because the check of the announced hosts at startup may exceed its timeout on a busy machine.
 const ATTEMPTS: usize = 5;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -56,7 +56,7 @@ async fn certificates_are_checked_against_announced_host_names() {
         let url = format!("redis.url={}", cluster.url());
         let [ca_file, certificate, private_key] = tls_files.settings();
         let settings = [url.as_str(), "redis.kind=cluster", &ca_file, &certificate, &private_key];
-        // The cluster announces 127.0.0.1.
+        // The Redis cluster announces its node as 127.0.0.1.
         if host == ADDRESS {
             wait_for_redis_check(&start_control_plane(&settings).await, "up").await;
             continue;
@@ -66,7 +66,8 @@ async fn certificates_are_checked_against_announced_host_names() {
         let mut control = assert_serves_without_redis(&settings).await;
         for _ in 0..ATTEMPTS {
             if count_in_log(&control, &expected) == 0 {
-                // The lookup has a timeout of one second, which a busy machine may exceed.
+                // The check of the announced hosts at startup has a timeout of one second, which a busy machine may
+                // exceed.
                 control = assert_serves_without_redis(&settings).await;
             }
         }

@@ -63,7 +63,7 @@ async fn wait_for_subscriptions_at(cluster: &RedisCluster, fleet: &Fleet, key: &
     assert!(matches!(message, Ok(Some(_))), "{message:?}");
 }
 
-/// Maximum number of slot moves, of which three must be undisturbed.
+/// Maximum number of slot moves; during three of them, no replica may lose Redis.
 const MAX_SLOT_MOVES: usize = 10;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -78,12 +78,12 @@ async fn counts_survive_slot_moves_and_messages_survive_a_hanging_node() {
     for _ in 0..MAX_SLOT_MOVES {
         let (losses, to) = (fleet.losses(), (from + 1) % 3);
         cluster.begin_slot_migration(&key, from, to).await;
-        // Existing counts are at the source node of the slot; requests for new keys are redirected to the target node
-        // (ASK).
+        // During a slot migration, existing counts are at the source node of the slot; requests for new keys are
+        // redirected to the target node (ASK).
         let new_caller = fleet.caller().await;
         let before = [count_passed(&fleet, &caller, 4).await, count_passed(&fleet, &new_caller, 10).await];
         cluster.finish_slot_migration(&key, from, to).await;
-        // All keys are at the target node of the slot (MOVED).
+        // After a slot migration, all keys are at the target node of the slot (MOVED).
         let after = [count_passed(&fleet, &new_caller, LIMIT).await, count_passed(&fleet, &caller, 4).await];
         from = to;
         if fleet.losses() > losses {

@@ -77,7 +77,7 @@ async fn deployments_that_share_a_redis_are_counted_separately() {
     }
     let keys: Vec<String> = redis.command(&["KEYS", "*"]).await;
     assert!(keys.iter().all(|key| key.starts_with("{countersign:")), "{keys:?}");
-    // A flush resets the counts.
+    // Deleting all keys of Redis (flush) resets the counts of calls.
     redis.flush().await;
     first.api.post("/auth/revoke", json!({ "token": "nonsense" })).await.expect(200);
     let tags: std::collections::BTreeSet<_> = keys.iter().filter_map(|key| key.split('}').next()).collect();

@@ -96,7 +96,7 @@ async fn restore_leaves_an_empty_postgresql_database_empty() {
     assert_refused(&control, &["--set", &target, "restore"], &["this database is empty", "pg_restore"]);
 }
 
-/// The database has an older schema, so a migration would be necessary.
+/// The database of this test has an older schema, so a control plane with the correct master key would migrate it.
 #[tokio::test]
 async fn wrong_master_key_is_refused_before_the_schema_changes() {
     let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);

@@ -264,7 +264,7 @@ async fn restored_postgresql_dump_is_not_served_before_restore_runs() {
     run_postgres_tool("pg_restore", &["--clean", "--if-exists", "--dbname", &url, dump.to_str().unwrap()]);
     assert_start_refused(&control, &[], "restored from a dump").await;
     let restored = async || control.command(&["restore"]).status.success().then_some(());
-    // PostgreSQL notices shortly after the kill that the control plane has disconnected.
+    // PostgreSQL notices only after a moment that a killed control plane has disconnected.
     eventually("`restore` succeeds", restored, || control.log()).await;
     control.restart().await;
     earlier.assert_revoked(&control, &sidecar).await;

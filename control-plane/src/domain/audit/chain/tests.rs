@@ -80,7 +80,7 @@ fn refuses_a_chain_with_invalid_first_action_or_no_entries() {
     assert_eq!(verify(&[], &ChainHead::default()), broken(1, ChainFault::Missing));
 }
 
-/// Some changes replace an absent field with an empty one, which must change the hash too.
+/// Some changes in the test replace an absent field of an audit entry with an empty field, which must also change the hash.
 #[test]
 fn refuses_an_entry_with_any_field_changed() {
     let (entries, head) = build_chain(&keys(), 1);

@@ -32,7 +32,8 @@ use serde::Deserialize;
 body! {
     /// A new webhook.
     WebhookRequest {
-        /// URL to which events are sent. The host is resolved now, and again for every delivery.
+        /// URL to which events are sent. The host of the URL is resolved when the webhook is created, and again for every
+        /// delivery.
         required "url" url: TargetUrl,
         /// Event kinds to send. Default: all kinds.
         optional "events" events: EventFilter,
@@ -43,7 +44,7 @@ body! {
     WebhookChanges {
         /// New URL. Pending deliveries are sent to the new URL too.
         optional "url" url: TargetUrl,
-        /// New event kinds to send. The change applies to later events.
+        /// New event kinds to send, for events after the change.
         optional "events" events: EventFilter,
         /// Free text.
         optional "description" description: Description,
@@ -55,7 +56,7 @@ body! {
     ReplayRequest {
         /// Earliest time of the events whose deliveries are replayed.
         required "since" since: Timestamp as TimestampSchema,
-        /// Only deliveries with this status. Pending deliveries are never affected.
+        /// Replays only deliveries with the given status. A replay since a time never affects pending deliveries.
         optional "status" status: FinalStatus,
     }
 }

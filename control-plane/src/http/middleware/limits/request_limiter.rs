@@ -116,7 +116,7 @@ impl RequestLimiter {
     /// Stores the status of the limits for the response, and returns an error if a limit is exceeded.
     fn apply(&self, state: &AppState, decision: LimitDecision) -> Result<(), ApiError> {
         let exhausted = decision.exhausted();
-        // Setting the status fails if the request was already counted, which the callers exclude.
+        // `set` fails if the request was already counted; no caller of `apply` counts a request twice.
         let _ignored = self.statuses.set(decision.statuses);
         let Some(status) = exhausted else { return Ok(()) };
         state.metrics.rate_limited.with_label_values(&[status.category.name()]).inc();

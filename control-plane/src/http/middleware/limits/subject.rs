@@ -1,7 +1,7 @@
 //! The subject of a request under `/auth`: the agent if it can be determined, else the value of the identifying field.
 //!
-//! The subject is not authenticated. The subject only decides which requests are counted together; a client that varies the
-//! subject is still limited by its address.
+//! The subject of a request is not authenticated: it only decides which requests are counted together, and a client that
+//! varies the subject is still limited by its address.
 
 use crate::{
     http::{
@@ -74,7 +74,8 @@ impl RateLimitSubject {
         match self {
             Self::Token(token) => match find_refresh_token_agent(context, &token).await {
                 Ok(Some(agent)) => Self::Agent(agent),
-                // If the database is not available, the handler reports the error.
+                // An error of the database does not refuse the request: the handler reads the database too, and reports the
+                // error.
                 Ok(None) | Err(_) => Self::Text(token),
             },
             Self::Agent(_) | Self::Text(_) | Self::None => self,

@@ -14,7 +14,7 @@ use utoipa::{
 /// The value of all ids in examples.
 pub const EXAMPLE_ID: u128 = 0x0197_9a3c_5d1e_7b42_9f60_1c2d_3e4f_5a6b;
 
-/// The format of all ids: `prefix` and 26 digits of Crockford's base32. The first digit carries only three bits.
+/// The format of all ids: `prefix` and 26 digits of Crockford's base32. The first digit of an id encodes only three bits.
 fn id(prefix: &str, example: &str) -> ObjectBuilder {
     let pattern = format!("^{prefix}[0-7][0-9a-hjkmnp-tv-z]{{25}}$");
     ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).examples([example])
@@ -30,21 +30,21 @@ macro_rules! id_schemas {
 }
 
 id_schemas! {
-    /// Id of an agent. An id in another format is answered like an unknown one: with 404 `AGENT_NOT_FOUND`.
+    /// Id of an agent. A malformed id is answered like an unknown id: with 404 `AGENT_NOT_FOUND`.
     AgentIdSchema: AgentId
-    /// Id of a service, which is not a credential. An id in another format is answered like an unknown one: with 404
+    /// Id of a service; the id is not a credential. A malformed id is answered like an unknown id: with 404
     /// `SERVICE_NOT_FOUND`.
     ServiceIdSchema: ServiceId
-    /// Id of a role. An id in another format is answered like an unknown one: with 404 `ROLE_NOT_FOUND`.
+    /// Id of a role. A malformed id is answered like an unknown id: with 404 `ROLE_NOT_FOUND`.
     RoleIdSchema: RoleId
-    /// Id of a service API key. The id is not a credential: only the key itself is.
+    /// Id of a service API key. The key is a credential, the id is not a credential.
     ApiKeyIdSchema: ApiKeyId
     /// Id of a feedback.
     FeedbackIdSchema: FeedbackId
-    /// Id of a webhook. An id in another format is answered like an unknown one: with 404 `WEBHOOK_NOT_FOUND`.
+    /// Id of a webhook. A malformed id is answered like an unknown id: with 404 `WEBHOOK_NOT_FOUND`.
     WebhookIdSchema: WebhookId
-    /// Id of an event, the same in every delivery attempt. An id in another format is answered like an unknown one: with
-    /// 404 `NOT_FOUND`.
+    /// Id of an event, the same in every delivery attempt. A malformed id is answered like an unknown id: with 404
+    /// `NOT_FOUND`.
     EventIdSchema: EventId
 }
 
@@ -86,11 +86,12 @@ path_params! {
     AgentPathParam = "agent": AgentIdSchema;
     /// Id of the service.
     ServicePathParam = "service": ServiceIdSchema;
-    /// Id of the role, which must belong to this service.
+    /// Id of the role, which must belong to the service in the path.
     RolePathParam = "role": RoleIdSchema;
-    /// Id of the API key, which must belong to this service.
+    /// Id of the API key, which must belong to the service in the path.
     KeyPathParam = "key": ApiKeyIdSchema;
-    /// Id of the webhook, which must belong to this service or to the deployment.
+    /// Id of the webhook, which must belong to the service in the path, or without a service in the path to the whole
+    /// Countersign deployment.
     WebhookPathParam = "webhook": WebhookIdSchema;
     /// Id of the event.
     EventPathParam = "event": EventIdSchema;

@@ -22,8 +22,8 @@ use utoipa::{
     },
 };
 
-/// One line of printable characters, as in `identity::names::is_printable`. Tags and private-use characters above U+FFFF
-/// are refused too, but regular expressions have no portable notation for them.
+/// One line of printable characters, as in `identity::names::is_printable`. Unicode tag characters and private-use characters
+/// above U+FFFF are refused too, but regular expressions have no portable notation for characters above U+FFFF.
 const PRINTABLE_LINE: &str = concat!(
     r"^[^\u0000-\u0020\u007f-\u00a0\u00ad\u061c\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ue000-\uf8ff\ufeff\ufff9-\ufffb]",
     r"([^\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ue000-\uf8ff\ufeff\ufff9-\ufffb]*",
@@ -33,7 +33,7 @@ const PRINTABLE_LINE: &str = concat!(
 /// Any number of lines without control characters.
 const MULTILINE_TEXT: &str = r"^[^\u0000-\u0009\u000b-\u001f\u007f-\u009f]*$";
 
-/// An access token in examples. The signature is not valid.
+/// An access token in examples, with an invalid signature.
 const EXAMPLE_JWT: &str = concat!(
     "eyJ0eXAiOiJhdCtqd3QiLCJhbGciOiJFUzI1NiIsImtpZCI6Im9LSXl3dkdVcFRWVHl4TVEzYndJSWVRVXVkZnJfQ2tMTWpDRTE5RUNELVUifQ.",
     "eyJpc3MiOiJodHRwczovL2NvdW50ZXJzaWduLmV4YW1wbGUiLCJzdWIiOiJhZ2VudF8wMWp5ZDNycTh5ZmQxOXlyMHc1bXo0eXBrYiIsImF1ZCI6InN2Y18wMWp5ZDNycTh5ZmQxOXlyMHc1bXo0eXBrYiIsImV4cCI6MTgwNDk1NDQ2NiwiaWF0IjoxODA0OTUwODY2fQ.",
@@ -87,8 +87,8 @@ schemas! {
     PublicKeyHashSchema = text()
         .pattern(Some("^sha256:[0-9a-f]{64}$"))
         .examples(["sha256:5cd252fb0ce8932436faf8ccd1040981b89ee4ad6b9fe9e2a2b7e71aacb27cd3"]);
-    /// Scope of a key. `full`: every operation that accepts a service API key. `sync`: only verifying tokens and the sync
-    /// stream of the sidecar.
+    /// Scope of a service API key. `full`: every operation that accepts a service API key. `sync`: only verifying tokens and
+    /// the sync stream of the sidecar.
     KeyScopeSchema = text().enum_values(Some([KeyScope::Full.as_str(), KeyScope::Sync.as_str()])).examples(["full"]);
     /// Status of an agent. A `suspended` agent can become `active` again; `revoked` is permanent.
     AgentStatusSchema = text().enum_values(Some(["active", "suspended", "revoked"])).examples(["active"]);
@@ -102,16 +102,16 @@ schemas! {
         .examples(["2099-12-31T23:00:00Z"]);
     /// A score from 0 to 100. Decimals are allowed and are rounded to six places.
     FeedbackScoreSchema = score().examples([serde_json::json!(87.5)]);
-    /// Trust score of an agent: 0 to 100, in steps of 0.01. A new agent has 50.
+    /// Trust score of an agent: 0 to 100, in steps of 0.01. The trust score of a new agent is 50.
     TrustScoreSchema = score().examples([serde_json::json!(62.35)]);
-    /// Id of a challenge. Treat the id as opaque.
+    /// Id of a challenge, which agents must treat as opaque text.
     ChallengeIdSchema = text().examples(["chal_AQGXmjxdHntCn2AcLT5PWmsBl5o8XR57Qp9gHC0-T1prAAZpl980eIBLQ7Cu41YkzZW5EBibPcIxNIpin1zu0DLD6HBuxH2b-vsA-0JQsBjdllQ1ylDLg24"]);
-    /// 256 random bits as 64 lower-case hex digits. Sign these 64 characters as UTF-8 text.
+    /// 256 random bits as 64 lower-case hex digits. The agent signs the 64 digits as UTF-8 text.
     NonceSchema = text()
         .pattern(Some("^[0-9a-f]{64}$"))
         .examples(["b94d27b9934d3e08a52e52d7da7dabfac484efe37a5380ee9088f7ace2efcde9"]);
     /// Hex of an ECDSA signature (P-256, SHA-256) over the characters of the nonce: 64 bytes r‖s, or DER. A malformed
-    /// signature is answered like a wrong one: with 400 `INVALID_SIGNATURE`.
+    /// signature is answered like a signature that does not verify: with 400 `INVALID_SIGNATURE`.
     SignatureSchema = text().examples(["2dd312aef4b18d6959f9354b1a4a20797cf4a692b0dd11250439b2b5f3a3f57391597a26b3d24ea6d222882c5c8f0d8b336ed65d1fdf51d82165aaf879de27f8"]);
     /// A JWT (RFC 9068), signed with ES256 by a key in `/.well-known/jwks.json`. The claims about roles and trust in the JWT
     /// are from the time of issue: use `/services/{service}/verify` or a sidecar for the current values.
@@ -134,7 +134,8 @@ schemas! {
     WebhookUrlSchema = bounded_text(1, TargetUrl::MAX_LENGTH)
         .format(Some(format("uri")))
         .examples(["https://billing.example.org/hooks/countersign"]);
-    /// Secret that signs deliveries: `whsec_` and the base64 of 32 bytes. Only this response contains the secret.
+    /// Secret that signs deliveries: `whsec_` and the base64 of 32 bytes. Only the response to its creation contains the
+    /// secret.
     WebhookSecretSchema = text()
         .pattern(Some("^whsec_[A-Za-z0-9+/]{43}=$"))
         .examples([format!("whsec_{}=", "A".repeat(43))]);
@@ -146,7 +147,7 @@ schemas! {
     FinalDeliveryStatusSchema = text().enum_values(Some(["delivered", "dead"])).examples(["dead"]);
     /// A kind of event.
     EventKindSchema = text().enum_values(Some(EventKind::filterable().map(EventKind::as_str))).examples(["agent.role_revoked"]);
-    /// The event as delivered. See `webhooks` in this description.
+    /// An event in the form in which webhooks receive it. See `webhooks` in this OpenAPI description.
     EventPayloadSchema = ObjectBuilder::new().schema_type(Type::Object).examples([serde_json::json!({
         "event": "agent.role_revoked",
         "timestamp": "2027-03-14T15:09:26.535897Z",
@@ -180,7 +181,7 @@ schemas! {
         .property("token_type_hint", Ref::from_schema_name(TextSchema::name()))
         .required("token")
         .additional_properties(Some(Ref::from_schema_name(TextSchema::name())));
-    /// A service API key. Only this response contains the key: the server stores a hash.
+    /// A service API key. Only the response to its creation contains the key: the server stores a hash.
     ApiKeySchema = text()
         .pattern(Some("^svc_sk_[0-9a-hjkmnp-tv-z]{26}[0-9a-f]{64}$"))
         .examples([format!("svc_sk_01jyd3rq8yfd19yr0w5mz4ypkb{}", "0".repeat(64))]);
@@ -217,11 +218,11 @@ impl PartialSchema for EventFilterSchema {
         let array = |item: RefOr<Schema>| ArrayBuilder::new().items(item).min_items(Some(1)).unique_items(true);
         let all = array(Schema::Object(text().enum_values(Some([EventFilter::ALL])).build()).into()).max_items(Some(1));
         let description = "Kinds of events that the webhook receives, without duplicates. `[\"*\"]` means all kinds, including kinds that later versions add.";
-        let either = OneOfBuilder::new()
+        let one_of = OneOfBuilder::new()
             .item(array(Ref::from_schema_name(EventKindSchema::name()).into()))
             .item(all)
             .description(Some(description));
-        Schema::OneOf(either.build()).into()
+        Schema::OneOf(one_of.build()).into()
     }
 }
 

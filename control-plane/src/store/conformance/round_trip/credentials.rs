@@ -136,7 +136,7 @@ impl StoreFixture {
         .await;
     }
 
-    /// The test `creates_one_deployment` reads the columns that are written only once.
+    /// The columns of the table `deployment` that are written only once are read by the test `creates_one_deployment`.
     pub async fn deployment_returns_what_was_written(&self) {
         let fingerprint = "1 2 3 4";
         let write = async |tx: &mut crate::store::WriteTransaction| {
@@ -155,7 +155,7 @@ impl StoreFixture {
         self.commit(async |tx| deployment::lift_quarantine(tx.conn()).await).await;
         assert_eq!(deployment::find_quarantine(self.read().await.conn()).await.unwrap(), None);
         assert_eq!(deployment::find_instance_fingerprint(self.read().await.conn()).await.unwrap(), None);
-        // Leaves values for the test `every_column_was_written`.
+        // The test `every_column_was_written` needs values in all columns of the table `deployment`.
         self.commit(write).await;
         self.set_quarantine(quarantine).await;
     }

@@ -72,7 +72,7 @@ impl StoreFixture {
             (KIND, EventAudience::ServicesOfAgent(agent), time(6), true),
             (KIND, EventAudience::ServicesOfAgent(other_agent), time(6), false),
             (EventKind::RoleAssigned, EventAudience::ServicesOfAgent(agent), time(6), false),
-            // The role assignment of the agent has expired.
+            // At time 7, the role assignment of the agent has expired.
             (KIND, EventAudience::ServicesOfAgent(agent), time(7), false),
         ] {
             let has_recipients = outbox::has_recipients(read.conn(), kind, audience, now).await.unwrap();

@@ -130,7 +130,7 @@ impl StoreFixture {
             assert!(!audit::lock_and_check_started(tx.conn()).await?);
             assert_eq!(audit::services_without_chain(tx.conn()).await?, [service, other]);
             tx.audit(&initiator, &entry(AuditAction::ServiceCreated)).await?;
-            tx.audit(&initiator, &entry(AuditAction::RoleAssigned).detail("name", "a detail")).await?;
+            tx.audit(&initiator, &entry(AuditAction::RoleAssigned).with_detail("name", "a detail")).await?;
             tx.audit(&Initiator::SYSTEM, &NewAuditEntry::for_deployment(AuditAction::AuditBegan)).await
         })
         .await;

@@ -213,7 +213,7 @@ impl StoreFixture {
             assert_eq!(assignments::mark_expiry_reported(conn, agent, role, time(8)).await?, None);
             let removed = RemovedAssignment { expires_at, expiry_reported: true };
             assert_eq!(assignments::remove(conn, service, agent, role).await?, Some(removed));
-            // The expiry of a new assignment is reported again.
+            // If a role is assigned again after the expiry was reported, the expiry of the new assignment is also reported.
             assignments::upsert(conn, &assignment()).await?;
             assert_eq!(assignments::mark_expiry_reported(conn, agent, role, time(8)).await?, expires_at);
             let removed = assignments::remove(conn, service, agent, role).await?;

@@ -154,7 +154,7 @@ impl StoreFixture {
         };
         let expected = [pending(&test, time(114)), pending(&new, time(113)), pending(&old, time(113))];
         assert_eq!(deliveries::list(conn, target().id, None, ALL).await.unwrap().items, expected);
-        // The webhook target of the whole Countersign deployment also receives both events.
+        // The webhook target of the whole Countersign deployment also receives the events `old` and `new`.
         assert_eq!(deliveries::count_pending(conn).await.unwrap(), 5);
         assert_eq!(webhook_targets::oldest_due_time(conn, time(120)).await.unwrap(), Some(time(113)));
         for (now, due, due_tests) in [(time(112), 0, 0), (time(113), 2, 0), (time(114), 2, 1)] {

@@ -49,7 +49,7 @@ struct StreamModel {
     /// The numbers of the unanswered pings of this stream, and when they were sent, in seconds since boot.
     unanswered: Vec<(u64, u64)>,
     /// When the latest ping that confirmed the view was sent, in seconds since boot. A snapshot with a lower revision
-    /// resets it.
+    /// than the view resets `confirmed_at` to `None`.
     confirmed_at: Option<u64>,
 }
 
