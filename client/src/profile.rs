@@ -137,7 +137,7 @@ impl Profiles {
     /// other users can change the profile.
     pub fn load(&self, name: &str) -> Result<Profile, ProfileError> {
         let path = self.path(name, "toml")?;
-        let Some(text) = read(&path)? else { return Ok(Profile::default()) };
+        let Some(text) = read_if_exists(&path)? else { return Ok(Profile::default()) };
         let profile: Profile = toml::from_str(&text)
             .map_err(|error| ProfileError::Malformed { path: path.clone(), message: error.to_string() })?;
         let mode = fs::metadata(&path).map_err(file_error(&path))?.permissions().mode() & 0o777;
@@ -158,7 +158,9 @@ impl Profiles {
     /// Reads the stored tokens of this subject. Returns `None` also if the file of tokens is malformed, because a login
     /// replaces the file.
     pub fn tokens(&self, name: &str, subject: &TokenSubject) -> Result<Option<SessionTokens>, ProfileError> {
-        let Some(text) = read(&self.path(name, "tokens.json")?)?.map(SecretString::from) else { return Ok(None) };
+        let Some(text) = read_if_exists(&self.path(name, "tokens.json")?)?.map(SecretString::from) else {
+            return Ok(None);
+        };
         let stored: Option<StoredTokens> = serde_json::from_str(text.expose_secret()).ok();
         Ok(stored.filter(|stored| stored.subject.matches(subject)).map(|stored| SessionTokens {
             access_token: stored.access_token,
@@ -264,7 +266,7 @@ fn is_same_url(first: &str, second: &str) -> bool {
     first == second || parse(first).is_some_and(|parsed| parse(second) == Some(parsed))
 }
 
-fn read(path: &Path) -> Result<Option<String>, ProfileError> {
+fn read_if_exists(path: &Path) -> Result<Option<String>, ProfileError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -47,7 +47,7 @@ pub struct Certificate {
 impl Certificate {
     /// Reads the configured certificate and private key.
     pub fn read(chain: &Path, key: &Path) -> Result<Self, CertificateError> {
-        Ok(Self { chain: read(chain)?, key: read(key)?.into() })
+        Ok(Self { chain: read_pem_file(chain)?, key: read_pem_file(key)?.into() })
     }
 
     /// Generates a certificate for loopback. The development authority in `directory` signs the certificate; a missing
@@ -57,7 +57,7 @@ impl Certificate {
         if !ca_key_file.exists() || !ca_file.exists() {
             create_authority(&ca_file, &ca_key_file, year)?;
         }
-        let ca_key = SecretString::from(read(&ca_key_file)?);
+        let ca_key = SecretString::from(read_pem_file(&ca_key_file)?);
         let ca_key = KeyPair::from_pem(ca_key.expose_secret())?;
         let ca_certificate_params = ca_certificate_params(year);
         let authority = Issuer::from_params(&ca_certificate_params, ca_key);
@@ -115,7 +115,7 @@ fn create_authority(file: &Path, key_file: &Path, year: i32) -> Result<(), Certi
     crate::files::write_atomically(file, certificate.pem().as_bytes(), 0o644).map_err(file_error(file))
 }
 
-fn read(path: &Path) -> Result<String, CertificateError> {
+fn read_pem_file(path: &Path) -> Result<String, CertificateError> {
     std::fs::read_to_string(path).map_err(file_error(path))
 }
 

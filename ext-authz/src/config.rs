@@ -44,7 +44,7 @@ pub struct Settings {
 pub struct ListenSettings {
     /// The address to which Envoy connects.
     pub grpc: ListenAddress,
-    /// The host and port on which the admin port listens.
+    /// The address on which the admin server listens.
     pub admin: String,
 }
 

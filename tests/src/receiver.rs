@@ -189,6 +189,12 @@ impl Receiver {
         .await
     }
 
+    /// Waits for a request with the event of this id.
+    pub async fn wait_for_event(&self, id: &str) {
+        let received = async || self.received().iter().any(|request| request.id() == id).then_some(());
+        eventually("the event is delivered", received, || format!("received {:#?}", self.received())).await;
+    }
+
     /// Times since boot at which senders closed a connection without a complete reply.
     pub fn disconnects(&self) -> Vec<Duration> {
         self.shared.log().disconnects.clone()

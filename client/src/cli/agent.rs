@@ -8,15 +8,13 @@ pub use show::public_key_hash;
 
 use super::{
     CliError, CommandOutput,
-    args::HumanArgs,
+    args::{HumanArgs, checked_agent_id},
     call::{self, CallArgs},
     complete,
     confirm::ConfirmArgs,
     context::{Context, missing},
-    ids::agent_id,
     login::{LoginArgs, LoginResult, TokenPolicy, login},
     output::value_text,
-    placeholders::Placeholder,
     table::details,
     time::rfc3339,
 };
@@ -142,7 +140,7 @@ pub async fn run(context: &Context, command: AgentCommand) -> Result<CommandOutp
         AgentCommand::Suspend(args) => set_status(context, args, "suspended").await,
         AgentCommand::Reactivate(args) => set_status(context, args, "active").await,
         AgentCommand::Revoke(RevokeArgs { status, confirm }) => {
-            let agent = resolve_agent(context, status.agent.clone())?;
+            let agent = checked_agent_id(context, status.agent.clone())?;
             let consequence = "The agent can never log in again. This cannot be undone.";
             confirm.confirm(&context.messages, &format!("Revoke the agent {agent}"), consequence)?;
             set_status(context, status, "revoked").await
@@ -178,17 +176,10 @@ async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, CliErr
     Err(CliError::NotStarted { program: program.to_string_lossy().into_owned(), error })
 }
 
-/// Checks the id of the agent, and sets it for hints.
-fn resolve_agent(context: &Context, agent: String) -> Result<String, CliError> {
-    let agent = agent_id(agent)?;
-    context.messages.placeholders.set(Placeholder::Agent, &agent);
-    Ok(agent)
-}
-
 async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result<CommandOutput, CliError> {
     let StatusArgs { human, agent } = args;
     let api = context.api(&human.server)?;
-    let agent = resolve_agent(context, agent)?;
+    let agent = checked_agent_id(context, agent)?;
     let result = api.set_agent_status(human.credential()?, &agent, status).await;
     let mut record = result.map_err(with_conflict_reason)?;
     // The response of the control plane names the agent's id `id`; all output of the command line names it `agentId`.

@@ -140,7 +140,7 @@ impl RequiredAgentArg {
 }
 
 /// Checks the id of an agent, and sets it for hints.
-fn checked_agent_id(context: &Context, id: String) -> Result<String, CliError> {
+pub fn checked_agent_id(context: &Context, id: String) -> Result<String, CliError> {
     let id = agent_id(id)?;
     context.messages.placeholders.set(Placeholder::Agent, &id);
     Ok(id)

@@ -11,6 +11,9 @@ use countersign_identity::ServiceId;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
+/// The beginning of the message of an invalid certificate.
+const CERTIFICATE_ERROR: &str = "invalid peer certificate: ";
+
 const RETRY: &str = "try again";
 const LOGIN: &str = "countersign agent login";
 
@@ -105,7 +108,7 @@ fn hint_for_unreachable(url: &str, timeout: bool) -> &'static str {
 pub fn is_unknown_authority(error: &ApiError) -> bool {
     let ApiError::Unreachable { error, .. } = error else { return false };
     // `hint_for_tls_error` returns its argument `trust`, which is empty here, only for an unknown authority.
-    hint_for_tls_error(&innermost(error), "").is_some_and(str::is_empty)
+    innermost(error).strip_prefix(CERTIFICATE_ERROR).is_some_and(is_unknown_issuer)
 }
 
 /// The hint for an error of TLS. `trust` is the hint for an unknown authority.
@@ -114,9 +117,9 @@ pub fn hint_for_tls_error(cause: &str, trust: &'static str) -> Option<&'static s
     if cause.contains("InvalidContentType") {
         return Some("the server does not speak TLS on this port: is the port in the URL right?");
     }
-    let problem = cause.strip_prefix("invalid peer certificate: ")?;
+    let problem = cause.strip_prefix(CERTIFICATE_ERROR)?;
     let contains_one_of = |words: &[&str]| words.iter().any(|word| problem.contains(word));
-    Some(if contains_one_of(&["UnknownIssuer", "BadSignature"]) {
+    Some(if is_unknown_issuer(problem) {
         trust
     } else if contains_one_of(&["not valid for name", "NotValidForName"]) {
         "use a name in the URL that the certificate is valid for"
@@ -125,6 +128,11 @@ pub fn hint_for_tls_error(cause: &str, trust: &'static str) -> Option<&'static s
     } else {
         "is this the right server? Its certificate is invalid"
     })
+}
+
+/// Whether no trusted authority signed the certificate.
+fn is_unknown_issuer(problem: &str) -> bool {
+    problem.contains("UnknownIssuer") || problem.contains("BadSignature")
 }
 
 fn hint_for_key_error(error: &KeyError) -> Option<&'static str> {

@@ -6,6 +6,7 @@ use super::{
     confirm::ConfirmArgs,
     context::Context,
     ids::api_key_id,
+    output::value_name,
     secret_file::SecretFile,
     service::all_pages,
     table::{Column, Table, details},
@@ -95,13 +96,9 @@ pub async fn run(context: &Context, command: KeyCommand) -> Result<CommandOutput
 async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, CliError> {
     let CreateArgs { human, service, scope, name, out } = args;
     let (api, service) = (context.api(&human.server)?, context.service(&service)?);
-    let scope = match scope {
-        Scope::Full => "full",
-        Scope::Sync => "sync",
-    };
     let token = human.credential()?;
     let file = out.as_deref().map(SecretFile::create).transpose()?;
-    let key = api.create_key(token, &service, &name, scope).await?;
+    let key = api.create_key(token, &service, &name, &value_name(scope)).await?;
     // If the API key cannot be written to its file, the API key is printed, because the API returns it only once.
     let (path, error) = match file.map(|file| file.write(&key.api_key)) {
         None => (None, None),

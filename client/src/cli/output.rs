@@ -5,6 +5,7 @@ use super::{
     messages::{ignore_closed_pipe, print},
     table::Table,
 };
+use clap::ValueEnum;
 use countersign_client::{ProfileError, api::escape_unprintable};
 use serde_json::Value;
 use std::io;
@@ -110,6 +111,11 @@ impl CommandOutput {
             (_, _, Text::Table(table)) => format!("{}\n", table.for_terminal()).into(),
         }
     }
+}
+
+/// The name of a value on the command line, which is also the name in the API.
+pub fn value_name(value: impl ValueEnum + Copy) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// Quotes a word for a shell if necessary.

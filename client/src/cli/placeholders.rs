@@ -2,9 +2,6 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The option of a webhook for all services.
-const DEPLOYMENT_OPTION: &str = "--deployment";
-
 /// A word in a hint that stands for an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placeholder {
@@ -31,17 +28,20 @@ impl Placeholder {
 }
 
 impl Placeholders {
-    /// Sets the id for a placeholder; the option `--deployment` may precede the id. A new id replaces the earlier id of
-    /// the placeholder. An id with another character than letters, digits and `_` is ignored, because hints are
-    /// commands for a shell.
+    /// Sets the id for a placeholder. It replaces an earlier one. An id with another character than letters, digits and `_`
+    /// is ignored, because hints are commands for a shell.
     pub fn set(&self, placeholder: Placeholder, id: &str) {
-        let is_id = |word: &str| word.chars().all(|character| character.is_ascii_alphanumeric() || character == '_');
-        if !id.split(' ').all(|word| word == DEPLOYMENT_OPTION || is_id(word)) {
+        self.set_with_option(placeholder, "", id);
+    }
+
+    /// Sets the id and the option that a command needs before the id, such as `--deployment`.
+    pub fn set_with_option(&self, placeholder: Placeholder, option: &'static str, id: &str) {
+        if !id.chars().all(|character| character.is_ascii_alphanumeric() || character == '_') {
             return;
         }
         let mut ids = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         ids.retain(|(existing, _)| *existing != placeholder);
-        ids.push((placeholder, id.to_owned()));
+        ids.push((placeholder, format!("{option} {id}").trim_start().to_owned()));
     }
 
     /// The text with ids in place of the placeholders. A placeholder without an id remains in the text.

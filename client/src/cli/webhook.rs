@@ -145,7 +145,7 @@ impl WebhookArgs {
     fn api(&self, context: &Context) -> Result<(ScopedApi<'_>, String), CliError> {
         let id = webhook_id(self.webhook.clone())?;
         let scoped = self.scope.api(context)?;
-        context.messages.placeholders.set(Placeholder::Webhook, format!("{} {id}", scoped.option()).trim());
+        context.messages.placeholders.set_with_option(Placeholder::Webhook, scoped.option(), &id);
         Ok((scoped, id))
     }
 }

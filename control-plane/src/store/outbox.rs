@@ -187,7 +187,7 @@ fn audience_columns(audience: EventAudience) -> (String, String) {
     }
 }
 
-/// Finds the exact body of an event.
+/// Finds the body of an event, byte for byte as deliveries sign it.
 pub async fn find_event_body(conn: &mut Conn, event: EventId) -> Result<Option<String>, StoreError> {
     let query = sqlx::query(FIND_EVENT_BODY).bind(event.to_string());
     query.fetch_optional(conn).await?.map(|row| row::get(&row, "body")).transpose()

@@ -127,7 +127,7 @@ pub enum TransferError {
 }
 
 impl TransferError {
-    fn for_row(table: &Table) -> impl Fn(sqlx::Error) -> Self + Copy {
+    fn row_error(table: &Table) -> impl Fn(sqlx::Error) -> Self + Copy {
         move |error| Self::Row { table: table.name.clone(), error }
     }
 
@@ -263,7 +263,7 @@ async fn copy_table(
     to: &mut PgConnection,
     table: &Table,
 ) -> Result<TableDigest, TransferError> {
-    let error = TransferError::for_row(table);
+    let error = TransferError::row_error(table);
     let (mut digest, mut batch) = (TableDigest::default(), Batch::new(table));
     let mut rows = sqlx::query(AssertSqlSafe(table.select_statement())).fetch(from);
     while let Some(row) = rows.try_next().await.map_err(error)? {
@@ -293,7 +293,7 @@ async fn digest_rows(
     rows: impl Stream<Item = Result<Vec<Option<String>>, sqlx::Error>>,
 ) -> Result<TableDigest, TransferError> {
     let (mut rows, mut digest) = (pin!(rows), TableDigest::default());
-    while let Some(fields) = rows.try_next().await.map_err(TransferError::for_row(table))? {
+    while let Some(fields) = rows.try_next().await.map_err(TransferError::row_error(table))? {
         digest.add(&fields);
     }
     Ok(digest)

@@ -29,8 +29,7 @@ fn expected(delivered: &[(&str, Value)]) -> Vec<(String, Value)> {
 /// too, because all events are sent at once.
 async fn wait_for_all_events(target: &Target, receiver: &Receiver) {
     let event = target.send_test_event().await;
-    let arrived = async || receiver.received().iter().any(|request| request.id() == event).then_some(());
-    eventually("the test event is delivered", arrived, || format!("{:?}", delivered(receiver))).await;
+    receiver.wait_for_event(&event).await;
 }
 
 async fn submit_feedback(control: &ControlPlane, agent: &str, score: f64) {

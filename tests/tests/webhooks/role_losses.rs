@@ -60,12 +60,7 @@ async fn expired_role_is_reported_once_within_seconds_and_across_a_crash() {
     receiver.wait_for_requests(4).await;
     control.restart().await;
     let test = target.send_test_event().await;
-    eventually(
-        "the test event is delivered",
-        async || receiver.received().iter().any(|request| request.id() == test).then_some(()),
-        String::new,
-    )
-    .await;
+    receiver.wait_for_event(&test).await;
     let mut expected: Vec<_> =
         agents.iter().map(|agent| (agent.id.clone(), role.clone(), "expired".to_owned())).collect();
     expected.sort();
@@ -116,12 +111,7 @@ async fn extended_or_revoked_role_is_not_reported_as_expired() {
     let expired = async || (SystemClock.now().seconds() > end + 3).then_some(());
     eventually("the original expiry has passed", expired, String::new).await;
     let test = target.send_test_event().await;
-    eventually(
-        "the test event is delivered",
-        async || receiver.received().iter().any(|request| request.id() == test).then_some(()),
-        String::new,
-    )
-    .await;
+    receiver.wait_for_event(&test).await;
     assert_eq!(losses(&receiver), [(agent.to_owned(), other, "revoked".to_owned())]);
     let mut assignments: Vec<_> = receiver.of_kind("agent.role_assigned").iter().map(Received::data).collect();
     assignments.retain(|data| data["roleId"] == json!(role));

@@ -4,6 +4,7 @@ use crate::cli::{
     CliError, CommandOutput,
     args::ManagerArgs,
     context::Context,
+    output::value_name,
     role::find_role,
     service::all_pages,
     table::{Column, Table},
@@ -43,12 +44,7 @@ pub async fn list(context: &Context, args: ListArgs) -> Result<CommandOutput, Cl
         Some(role) => Some(find_role(&api, &manager, &service, &role).await?.id),
         None => None,
     };
-    let status = status.map(|status| match status {
-        Status::Active => "active".to_owned(),
-        Status::Suspended => "suspended".to_owned(),
-        Status::Revoked => "revoked".to_owned(),
-    });
-    let filter = AgentFilter { role, status };
+    let filter = AgentFilter { role, status: status.map(value_name) };
     let agents = all_pages(async |offset| api.list_agents(credential, &service, &filter, offset).await).await?;
     let header = [
         ("ID", Column::Fixed),

@@ -5,6 +5,7 @@ use crate::cli::{
     CliError, CommandOutput,
     context::{Context, missing},
     ids::event_id,
+    output::value_name,
     table::details,
     time::parse_past_time,
 };
@@ -130,16 +131,12 @@ pub async fn deliveries(context: &Context, args: DeliveriesArgs) -> Result<Comma
             .map(|delivery| display::delivery(&delivery))
             .map_err(|error| with_deliveries_hint(error, &scoped, &id));
     }
-    let status = status.map(|status| match status {
-        DeliveryStatus::Pending => "pending",
-        DeliveryStatus::Delivered => "delivered",
-        DeliveryStatus::Dead => "dead",
-    });
+    let status = status.map(value_name);
     let limit = if all { usize::MAX } else { limit };
     let (mut deliveries, mut more) = (Vec::new(), true);
     while more && deliveries.len() < limit {
         let page = (LARGEST_PAGE.min(limit - deliveries.len()), offset.saturating_add(deliveries.len()));
-        let page = scoped.api.list_deliveries(scoped.credential, &scoped.scope, &id, status, page).await?;
+        let page = scoped.api.list_deliveries(scoped.credential, &scoped.scope, &id, status.as_deref(), page).await?;
         let Page { data, pagination } = page;
         more = pagination.has_more && !data.is_empty();
         deliveries.extend(data);
@@ -159,11 +156,11 @@ pub async fn replay(context: &Context, args: ReplayArgs) -> Result<CommandOutput
             .await
             .map_err(|error| with_deliveries_hint(error, &scoped, &id))?,
         (None, Some(since)) => {
-            let status = status.map(|status| match status {
-                FinalStatus::Delivered => "delivered",
-                FinalStatus::Dead => "dead",
-            });
-            scoped.api.replay_since(scoped.credential, &scoped.scope, &id, &since.to_string(), status).await?
+            let status = status.map(value_name);
+            scoped
+                .api
+                .replay_since(scoped.credential, &scoped.scope, &id, &since.to_string(), status.as_deref())
+                .await?
         }
         (None, None) => return Err(missing("what to deliver again", "pass --event EVENT or --since TIME")),
     };

@@ -11,9 +11,9 @@ use std::path::Path;
 /// Reads and checks the configured certificates. `None` if no certificates are configured: the Redis client then trusts the
 /// authorities of the operating system.
 pub(super) fn load_certificates(settings: &RedisSettings) -> Result<Option<TlsCertificates>, AppError> {
-    let root_cert = read("redis.ca_file", &settings.ca_file)?;
-    let certificate = read("redis.certificate", &settings.certificate)?;
-    let private_key = read("redis.private_key", &settings.private_key)?;
+    let root_cert = read_setting_file("redis.ca_file", &settings.ca_file)?;
+    let certificate = read_setting_file("redis.certificate", &settings.certificate)?;
+    let private_key = read_setting_file("redis.private_key", &settings.private_key)?;
     let authorities = root_cert.as_deref().map_or_else(|| Ok(RootCertStore::empty()), parse_authorities)?;
     let client_tls = match (certificate, private_key) {
         (Some(client_cert), Some(client_key)) => {
@@ -26,7 +26,7 @@ pub(super) fn load_certificates(settings: &RedisSettings) -> Result<Option<TlsCe
     Ok(is_configured.then_some(TlsCertificates { client_tls, root_cert }))
 }
 
-fn read(setting: &str, path: &Path) -> Result<Option<Vec<u8>>, AppError> {
+fn read_setting_file(setting: &str, path: &Path) -> Result<Option<Vec<u8>>, AppError> {
     files::read_if_set(path).map_err(|error| AppError::setting_file(setting, path, error))
 }
 

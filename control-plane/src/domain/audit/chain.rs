@@ -171,7 +171,7 @@ fn is_valid_mac(key: &hmac::Key, text: &[u8], mac: &str) -> bool {
 /// Why an entry or a chain is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChainFault {
-    /// The entry is missing, although a later entry exists, or the chain is empty.
+    /// An entry with a lower sequence than an existing entry is missing, or the chain has no entries.
     Missing,
     /// The previous hash in the entry is not the hash of the entry before it.
     PreviousHashMismatch,

@@ -1,4 +1,4 @@
-//! The tables and columns of both databases, from their catalogs, and the statements that copy a table.
+//! The tables and columns of the source and the target database, from their catalogs, and the statements that copy a table.
 
 use super::TransferError;
 use crate::store::{schema::MIGRATIONS_TABLE, sqlite_file::SqliteFileError, statements::statements};

@@ -78,8 +78,8 @@ async fn counts_survive_slot_moves_and_messages_survive_a_hanging_node() {
     for _ in 0..MAX_SLOT_MOVES {
         let (losses, to) = (fleet.losses(), (from + 1) % 3);
         cluster.begin_slot_migration(&key, from, to).await;
-        // During a slot migration, existing counts are at the source node of the slot; requests for new keys are
-        // redirected to the target node (ASK).
+        // During the migration of a slot, the source node has the existing counts of the slot, and redirects requests for
+        // new keys to the target node with the error ASK.
         let new_caller = fleet.caller().await;
         let before = [count_passed(&fleet, &caller, 4).await, count_passed(&fleet, &new_caller, 10).await];
         cluster.finish_slot_migration(&key, from, to).await;
