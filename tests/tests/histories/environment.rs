@@ -238,10 +238,11 @@ impl Environment {
         eventually("trust changes are published", published, String::new).await;
     }
 
-    /// Revision of the newest change that a service receives.
+    /// Revision of the newest change that a service receives. If the newest changes were deleted from the feed, it is the
+    /// revision floor, because a sidecar that connects afterwards receives a snapshot.
     async fn newest_change_for(&self, service: &str) -> i64 {
-        let sql =
-            "SELECT COALESCE(MAX(revision), 0) AS newest FROM changes WHERE service_id IS NULL OR service_id = $1";
+        let sql = "SELECT COALESCE(MAX(changes.revision), feed.floor) AS newest FROM feed \
+                   LEFT JOIN changes ON changes.service_id IS NULL OR changes.service_id = $1 GROUP BY feed.floor";
         sqlx::query(sql).bind(service.to_owned()).fetch_one(&self.database).await.unwrap().get("newest")
     }
 }
