@@ -57,12 +57,20 @@ pub fn sqlite_reader_pool() -> AnyPoolOptions {
 }
 
 fn sqlite_pool(connections: u32) -> AnyPoolOptions {
-    AnyPoolOptions::new().max_connections(connections).acquire_timeout(TRANSACTION_TIMEOUT)
+    pool(connections).acquire_timeout(TRANSACTION_TIMEOUT)
+}
+
+/// A pool that keeps its connections until they fail. Without an idle timeout and a maximum lifetime, sqlx starts no
+/// maintenance task. That task can loop for ever when it reads the number of idle connections while a connection is returned
+/// (sqlx issue 3645, fixed after 0.9.0); it then occupies a worker thread, and the process does not exit.
+#[expect(clippy::disallowed_methods, reason = "the only place that creates a pool")]
+fn pool(connections: u32) -> AnyPoolOptions {
+    AnyPoolOptions::new().max_connections(connections).idle_timeout(None).max_lifetime(None)
 }
 
 /// A pool of connections to a PostgreSQL primary.
 pub fn postgres_pool(connections: u32, mode: OpenMode) -> AnyPoolOptions {
-    let options = AnyPoolOptions::new().max_connections(connections).acquire_timeout(TRANSACTION_TIMEOUT);
+    let options = pool(connections).acquire_timeout(TRANSACTION_TIMEOUT);
     options.after_connect(move |connection, _| {
         Box::pin(async move {
             // A PostgreSQL server becomes a standby only by a restart, so one check per connection is sufficient.
@@ -104,13 +112,12 @@ pub(super) fn dynamic_statements() -> Vec<String> {
 
 /// The pool with the only connection that runs migrations on SQLite.
 pub fn sqlite_migration_pool() -> AnyPoolOptions {
-    AnyPoolOptions::new().max_connections(1)
+    pool(1)
 }
 
 /// The pool with the only connection that runs migrations on PostgreSQL.
 pub fn postgres_migration_pool() -> AnyPoolOptions {
-    let options = AnyPoolOptions::new().max_connections(1);
-    options.after_connect(|connection, _| Box::pin(async move { configure(connection, &migration_settings()).await }))
+    pool(1).after_connect(|connection, _| Box::pin(async move { configure(connection, &migration_settings()).await }))
 }
 
 async fn configure(connection: &mut AnyConnection, settings: &[String]) -> Result<(), sqlx::Error> {

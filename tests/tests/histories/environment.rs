@@ -73,7 +73,7 @@ impl Environment {
             services.push(create_service(&api, &human, number).await);
         }
         sqlx::any::install_default_drivers();
-        let database = AnyPoolOptions::new().max_connections(1).connect(&database_url).await.unwrap();
+        let database = connect(&database_url).await;
         let proxy = TcpProxy::new().await;
         proxy.set_target(sync_address);
         let sidecar_clock = LaggingClock::new(Arc::clone(&clock));
@@ -245,6 +245,13 @@ impl Environment {
                    LEFT JOIN changes ON changes.service_id IS NULL OR changes.service_id = $1 GROUP BY feed.floor";
         sqlx::query(sql).bind(service.to_owned()).fetch_one(&self.database).await.unwrap().get("newest")
     }
+}
+
+/// Opens the database of the control plane. sqlx starts no maintenance task, which can loop for ever (sqlx issue 3645).
+#[expect(clippy::disallowed_methods, reason = "the pool has no maintenance task")]
+async fn connect(url: &str) -> AnyPool {
+    let pool = AnyPoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None);
+    pool.connect(url).await.unwrap()
 }
 
 /// A folder in `/dev/shm` if that exists, because histories do not test the disk.
