@@ -1,10 +1,10 @@
 //! Agents: registration data, status and status transitions.
 
 use super::text::{DisplayName, EmailAddress, Metadata};
-use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Reason, Revision, Timestamp, TrustScore};
+use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Reason, Revision, ServiceId, Timestamp, TrustScore};
 
 /// A human user who owns resources, identified by token issuer and `sub`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner {
     /// `iss` of the user's token.
     pub issuer: String,
@@ -48,6 +48,8 @@ pub struct Agent {
     pub updated_at: Timestamp,
     /// Time of the last login or refresh.
     pub last_seen_at: Option<Timestamp>,
+    /// Service of the last login that was for a service; the service may be deleted meanwhile.
+    pub last_service: Option<ServiceId>,
 }
 
 impl Agent {

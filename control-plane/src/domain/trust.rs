@@ -2,15 +2,18 @@
 //!
 //! The computation follows A. Jøsang and R. Ismail, *The Beta Reputation System* (2002). Old feedback loses weight, and an
 //! agent with little feedback stays near the initial score. The unit of weight is one new feedback; one service has a weight of
-//! at most eight. Once three owners have rated the agent, the services of one owner together have at most half of the total
-//! weight.
+//! at most eight.
+//!
+//! Anyone can create services, so three limits keep strangers from moving the score of an agent. The services that the agent is
+//! not known to weigh together at most as much as one new feedback. The services of one owner weigh together at most as much as
+//! the initial score and the services of all other owners. The services of the agent's own owner weigh nothing.
 
 use super::{
     agent::Owner,
     text::{Description, Metadata},
 };
 use countersign_identity::{AgentId, FeedbackId, ServiceId, Timestamp, TrustScore};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// Weight of the initial score. One new feedback has the weight 1.
 const PRIOR_WEIGHT: f64 = 4.0;
@@ -21,8 +24,8 @@ const MAX_WEIGHT: f64 = 8.0;
 /// Time after which feedback has half of its weight, in days.
 const HALF_LIFE_DAYS: f64 = 90.0;
 
-/// Minimum number of owners for which the weight of a single owner is limited.
-const MIN_OWNERS_FOR_LIMIT: usize = 3;
+/// Maximum weight of all services together that the agent is not known to.
+const MAX_UNKNOWN_WEIGHT: f64 = 1.0;
 
 const SECONDS_PER_DAY: f64 = 86_400.0;
 
@@ -59,14 +62,23 @@ pub struct Feedback {
 pub struct Rating {
     /// The service that gave the feedback.
     pub service: ServiceId,
-    /// Owner of the service.
-    pub owner: Owner,
     /// Weight at the time of the last feedback. One new feedback has the weight 1.
     pub weight: f64,
     /// Weighted mean of the scores, in points.
     pub mean: f64,
     /// Time of the last feedback.
     pub rated_at: Timestamp,
+}
+
+/// A rating, and what limits its weight in the trust score.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RatingBySource {
+    /// The rating.
+    pub rating: Rating,
+    /// Owner of the service that gave the feedback.
+    pub owner: Owner,
+    /// Whether the agent is known to the service.
+    pub is_known: bool,
 }
 
 impl Score {
@@ -105,8 +117,8 @@ impl Score {
 
 impl Rating {
     /// The rating of a service before its first feedback.
-    pub const fn new(service: ServiceId, owner: Owner, now: Timestamp) -> Self {
-        Self { service, owner, weight: 0.0, mean: 0.0, rated_at: now }
+    pub const fn new(service: ServiceId, now: Timestamp) -> Self {
+        Self { service, weight: 0.0, mean: 0.0, rated_at: now }
     }
 
     /// Adds one feedback. The weight of earlier feedback decays with the time since the last feedback.
@@ -119,33 +131,58 @@ impl Rating {
     }
 }
 
-/// Computes the trust score of an agent from all its ratings.
-pub fn trust_score(ratings: &[Rating]) -> TrustScore {
-    let owner_factor = owner_factors(ratings);
-    let (mut weight, mut sum) = (PRIOR_WEIGHT, PRIOR_WEIGHT * TrustScore::INITIAL.points());
-    for rating in ratings {
-        let effective_weight = rating.weight * owner_factor(&rating.owner);
-        weight += effective_weight;
-        sum += effective_weight * rating.mean;
-    }
+/// Computes the trust score of an agent from all its ratings. `agent_owner` is the user who registered the agent.
+pub fn trust_score(ratings: &[RatingBySource], agent_owner: Option<&Owner>) -> TrustScore {
+    let owners = limited_weights(ratings, agent_owner);
+    let weight = PRIOR_WEIGHT + owners.iter().map(|owner| owner.weight).sum::<f64>();
+    let sum = PRIOR_WEIGHT * TrustScore::INITIAL.points()
+        + owners.iter().map(|owner| owner.weight * owner.mean()).sum::<f64>();
     // Only a rounding error can move the weighted mean of the scores out of the range from 0 to 100.
     TrustScore::from_points((sum / weight).clamp(0.0, 100.0)).unwrap_or(TrustScore::INITIAL)
 }
 
-/// Returns the factor for the weights of the ratings by services of an owner. The factor is below 1 only for an owner with more
-/// than half of the total weight. At most one owner can have more than half of the total weight.
-fn owner_factors(ratings: &[Rating]) -> impl Fn(&Owner) -> f64 {
-    let mut weight_by_owner = HashMap::<Owner, f64>::new();
-    for rating in ratings {
-        *weight_by_owner.entry(rating.owner.clone()).or_default() += rating.weight;
+/// The ratings by all services of one owner.
+#[derive(Debug, Default)]
+struct OwnerRatings {
+    /// Weight in the trust score.
+    weight: f64,
+    /// Weight before the limit for one owner.
+    unlimited_weight: f64,
+    /// Sum of the scores, each multiplied by its weight before the limit for one owner.
+    sum: f64,
+}
+
+impl OwnerRatings {
+    fn add(&mut self, weight: f64, mean: f64) {
+        self.weight += weight;
+        self.unlimited_weight += weight;
+        self.sum += weight * mean;
     }
-    let total: f64 = weight_by_owner.values().sum();
-    let limited = weight_by_owner.len() >= MIN_OWNERS_FOR_LIMIT;
-    move |owner| {
-        let own_weight = weight_by_owner.get(owner).copied().unwrap_or_default();
-        let other_weight = total - own_weight;
-        if limited && own_weight > other_weight { other_weight / own_weight } else { 1.0 }
+
+    /// The mean of the scores; the value does not matter without a weight.
+    fn mean(&self) -> f64 {
+        if self.unlimited_weight > 0.0 { self.sum / self.unlimited_weight } else { 0.0 }
     }
+}
+
+/// Adds up the ratings of each owner and applies the limits of the weights. The order of the owners is fixed, so that the
+/// rounding of the sums does not depend on the order of the feedback.
+fn limited_weights(ratings: &[RatingBySource], agent_owner: Option<&Owner>) -> Vec<OwnerRatings> {
+    let counted = || ratings.iter().filter(|source| agent_owner != Some(&source.owner));
+    let unknown_weight: f64 = counted().filter(|source| !source.is_known).map(|source| source.rating.weight).sum();
+    let unknown_factor = MAX_UNKNOWN_WEIGHT / unknown_weight.max(MAX_UNKNOWN_WEIGHT);
+    let mut by_owner = BTreeMap::<&Owner, OwnerRatings>::new();
+    for RatingBySource { rating, owner, is_known } in counted() {
+        let factor = if *is_known { 1.0 } else { unknown_factor };
+        by_owner.entry(owner).or_default().add(rating.weight * factor, rating.mean);
+    }
+    let mut owners: Vec<_> = by_owner.into_values().collect();
+    let total: f64 = PRIOR_WEIGHT + owners.iter().map(|owner| owner.weight).sum::<f64>();
+    // At most one owner has more than half of the total weight, so the limit of one owner does not lower the limit of another.
+    for owner in &mut owners {
+        owner.weight = owner.weight.min(total - owner.weight);
+    }
+    owners
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::{
         trust::{Feedback, Rating, Score, trust_score},
         webhook::event::{Event, EventData, FeedbackReceivedEvent},
     },
-    store::{self, WriteTransaction, agents, services},
+    store::{self, WriteTransaction, agents},
 };
 use countersign_identity::{AgentId, EventId, FeedbackId, ServiceId, TrustScore};
 use serde::{Serialize, de::DeserializeOwned};
@@ -48,16 +48,12 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
         if !agents::lock(tx.conn(), *agent).await? {
             return Err(OperationError::NotFound(NotFound::Agent));
         }
-        let rating_service =
-            services::find(tx.conn(), *service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
-        let mut ratings = store::trust::list_ratings(tx.conn(), *agent).await?;
-        let before = ratings.iter().position(|rating| rating.service == *service);
-        let before = before.map(|position| ratings.swap_remove(position));
-        let rating =
-            before.unwrap_or_else(|| Rating::new(*service, rating_service.owner, now)).with_feedback(*score, now);
+        let registered = agents::find(tx.conn(), *agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
+        let before = store::trust::find_rating(tx.conn(), *agent, *service).await?;
+        let rating = before.unwrap_or_else(|| Rating::new(*service, now)).with_feedback(*score, now);
         store::trust::upsert_rating(tx.conn(), *agent, &rating).await?;
-        ratings.push(rating);
-        let trust = trust_score(&ratings);
+        let ratings = store::trust::list_ratings(tx.conn(), *agent, now).await?;
+        let trust = trust_score(&ratings, registered.registration.owner.as_ref());
         let (reason, metadata) = (reason.clone(), metadata.clone());
         let feedback =
             Feedback { id, agent: *agent, service: *service, score: *score, reason, metadata, created_at: now };

@@ -14,7 +14,7 @@ use sqlx::any::AnyRow;
 macro_rules! columns {
     () => {
         "id, owner_issuer, owner_subject, email, name, public_key, public_key_hash, status, cutoff, trust, metadata, \
-         created_at, updated_at, last_seen_at"
+         created_at, updated_at, last_seen_at, last_service_id"
     };
 }
 
@@ -27,13 +27,15 @@ macro_rules! holds_role {
 
 statements! { STATEMENTS:
     INSERT_AGENT = concat!(
-        "INSERT INTO agents (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+        "INSERT INTO agents (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) \
+         ON CONFLICT DO NOTHING"
     );
     FIND_AGENT = concat!("SELECT ", columns!(), " FROM agents WHERE id = $1");
+    /// The conditions are those of the unique index `agents_by_registration`.
     FIND_AGENT_BY_REGISTRATION = concat!(
         "SELECT ", columns!(), " FROM agents WHERE public_key_hash = $1 AND name = $2 \
-         AND COALESCE(owner_issuer, '') = $3 AND COALESCE(owner_subject, '') = $4 AND ($3 <> '' OR email = $5) \
-         ORDER BY id LIMIT 1"
+         AND COALESCE(owner_issuer, '') = $3 AND COALESCE(owner_subject, '') = $4 \
+         AND CASE WHEN owner_issuer IS NULL THEN email ELSE '' END = $5 AND superseded_at IS NULL"
     );
     COUNT_ROLE_HOLDERS = concat!("SELECT CAST(COUNT(*) AS BIGINT) AS total FROM agents WHERE ", holds_role!());
     LIST_ROLE_HOLDERS = concat!(
@@ -45,14 +47,15 @@ statements! { STATEMENTS:
     COUNT_AGENTS_BY_STATUS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM agents WHERE status = $1";
     LOCK_AGENT = "UPDATE agents SET name = name WHERE id = $1";
     SET_LAST_SEEN = "UPDATE agents SET last_seen_at = $1 WHERE id = $2";
+    SET_LAST_SERVICE = "UPDATE agents SET last_service_id = $1 WHERE id = $2";
     SET_TRUST = "UPDATE agents SET trust = $1, updated_at = $2 WHERE id = $3";
     SET_STATUS = "UPDATE agents SET status = $1, cutoff = $2, updated_at = $3 WHERE id = $4";
 }
 
-/// Inserts a new agent.
-pub async fn insert(conn: &mut Conn, agent: &Agent) -> Result<(), StoreError> {
+/// Inserts a new agent. Returns false if there is an agent with the same registration, see [`find_by_registration`].
+pub async fn insert(conn: &mut Conn, agent: &Agent) -> Result<bool, StoreError> {
     let Registration { owner, email, name, key, key_hash, metadata } = &agent.registration;
-    sqlx::query(INSERT_AGENT)
+    let result = sqlx::query(INSERT_AGENT)
         .bind(agent.id.to_string())
         .bind(owner.as_ref().map(|owner| owner.issuer.clone()))
         .bind(owner.as_ref().map(|owner| owner.subject.clone()))
@@ -67,9 +70,10 @@ pub async fn insert(conn: &mut Conn, agent: &Agent) -> Result<(), StoreError> {
         .bind(agent.created_at.micros())
         .bind(agent.updated_at.micros())
         .bind(agent.last_seen_at.map(Timestamp::micros))
+        .bind(agent.last_service.map(|service| service.to_string()))
         .execute(conn)
         .await?;
-    Ok(())
+    Ok(result.rows_affected() == 1)
 }
 
 /// Finds an agent by id.
@@ -86,7 +90,7 @@ pub async fn find_by_registration(conn: &mut Conn, registration: &Registration) 
         .bind(registration.name.as_str())
         .bind(owner.map_or("", |owner| &owner.issuer))
         .bind(owner.map_or("", |owner| &owner.subject))
-        .bind(registration.email.as_str());
+        .bind(if owner.is_none() { registration.email.as_str() } else { "" });
     query.fetch_optional(conn).await?.as_ref().map(agent_from_row).transpose()
 }
 
@@ -155,6 +159,12 @@ pub async fn set_last_seen(conn: &mut Conn, id: AgentId, now: Timestamp) -> Resu
     Ok(())
 }
 
+/// Sets the service of the last login that was for a service.
+pub async fn set_last_service(conn: &mut Conn, id: AgentId, service: ServiceId) -> Result<(), StoreError> {
+    sqlx::query(SET_LAST_SERVICE).bind(service.to_string()).bind(id.to_string()).execute(conn).await?;
+    Ok(())
+}
+
 /// Sets the trust score. The agent must exist.
 pub async fn set_trust(conn: &mut Conn, id: AgentId, trust: TrustScore, now: Timestamp) -> Result<(), StoreError> {
     let query = sqlx::query(SET_TRUST).bind(trust.hundredths()).bind(now.micros()).bind(id.to_string());
@@ -200,6 +210,7 @@ fn agent_from_row(row: &AnyRow) -> Result<Agent, StoreError> {
         created_at: row::timestamp(row, "created_at")?,
         updated_at: row::timestamp(row, "updated_at")?,
         last_seen_at: row::optional_timestamp(row, "last_seen_at")?,
+        last_service: row::parse_optional(row, "last_service_id")?,
     })
 }
 

@@ -38,8 +38,11 @@ statements! { STATEMENTS:
          (SELECT DISTINCT subject, service_id FROM changes WHERE facet = 'roles' \
           AND revision > $1 AND revision <= $2 AND ($3 = '' OR service_id = $3)) c \
          JOIN assignments a ON a.agent_id = c.subject AND a.service_id = c.service_id";
-    FIND_SERVICE_OF_OLDEST_ROLE = "SELECT service_id FROM assignments WHERE agent_id = $1 \
-         AND (expires_at IS NULL OR expires_at > $2) ORDER BY assigned_at, role_id LIMIT 1";
+    /// Two rows show that no service is the only one.
+    LIST_SERVICES_WITH_ROLE = "SELECT DISTINCT service_id FROM assignments WHERE agent_id = $1 \
+         AND (expires_at IS NULL OR expires_at > $2) LIMIT 2";
+    HOLDS_ROLE = "SELECT 1 AS one FROM assignments WHERE agent_id = $1 AND service_id = $2 \
+         AND (expires_at IS NULL OR expires_at > $3) LIMIT 1";
 }
 
 /// An assignment that has expired.
@@ -242,14 +245,28 @@ pub async fn list_changed_grants(
     rows.iter().map(service_agent_and_grant).collect()
 }
 
-/// Finds the service of the oldest role that the agent holds, which is the default audience of the agent's tokens.
-pub async fn find_service_of_oldest_role(
+/// Finds the only service at which the agent holds a role; `None` if there is no such service or more than one.
+pub async fn find_only_service_with_role(
     conn: &mut Conn,
     agent: AgentId,
     now: Timestamp,
 ) -> Result<Option<ServiceId>, StoreError> {
-    let query = sqlx::query(FIND_SERVICE_OF_OLDEST_ROLE).bind(agent.to_string()).bind(now.micros());
-    query.fetch_optional(conn).await?.map(|row| row::parse(&row, "service_id")).transpose()
+    let query = sqlx::query(LIST_SERVICES_WITH_ROLE).bind(agent.to_string()).bind(now.micros());
+    match query.fetch_all(conn).await?.as_slice() {
+        [row] => Ok(Some(row::parse(row, "service_id")?)),
+        _ => Ok(None),
+    }
+}
+
+/// Whether an agent holds a role at a service.
+pub async fn holds_role(
+    conn: &mut Conn,
+    agent: AgentId,
+    service: ServiceId,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let query = sqlx::query(HOLDS_ROLE).bind(agent.to_string()).bind(service.to_string()).bind(now.micros());
+    Ok(query.fetch_optional(conn).await?.is_some())
 }
 
 fn grant_from_row(row: &AnyRow) -> Result<RoleGrant, StoreError> {

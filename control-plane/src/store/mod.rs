@@ -20,6 +20,7 @@ mod engine;
 mod failure;
 pub mod feed;
 pub mod idempotency;
+pub mod known_agents;
 pub mod outbox;
 mod pools;
 pub mod postgres;

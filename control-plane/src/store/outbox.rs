@@ -11,66 +11,29 @@ use crate::domain::webhook::{
 use countersign_identity::{AgentId, EventId, ServiceId, Timestamp, WebhookId};
 use sqlx::{Any, any::AnyArguments, query::Query};
 
-/// The condition for targets that receive an event of a service. `$1` is the pattern for the kind and `$2` is the service, see
-/// [`bind_audience`]. Targets of the whole Countersign deployment have an empty `service_id` and receive the events of every
-/// audience.
-macro_rules! recipients_of_service {
+/// The condition for targets that receive an event. `$1` is the pattern for the kind and `$2` is the service, or empty for an
+/// event of no service, see [`bind_audience`]. Targets of the whole Countersign deployment have an empty `service_id` and
+/// receive the events of every audience.
+macro_rules! receives_event {
     () => {
         "t.deleted_at IS NULL AND (t.events = '' OR t.events LIKE $1) AND t.service_id IN ('', $2)"
     };
 }
 
-/// The condition for targets that receive an event of an agent. `$1` is the pattern for the kind and `$2` is the agent. Targets
-/// of services are included if the agent holds a role at the service at the time in the placeholder `$now`.
-macro_rules! recipients_of_agent {
-    ($now:literal) => {
-        concat!(
-            "t.deleted_at IS NULL AND (t.events = '' OR t.events LIKE $1) \
-             AND t.service_id IN (SELECT '' UNION ALL SELECT a.service_id FROM assignments a \
-             WHERE a.agent_id = $2 AND (a.expires_at IS NULL OR a.expires_at > ",
-            $now,
-            "))"
-        )
-    };
-}
-
-macro_rules! has_recipients {
-    ($recipients:expr) => {
-        concat!("SELECT 1 AS one FROM webhook_targets t WHERE ", $recipients, " LIMIT 1")
-    };
-}
-
-macro_rules! enqueue {
-    ($recipients:expr) => {
-        concat!(
-            "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id, agent_id) SELECT $3, $4, $5, $6, $7, $8 \
-             WHERE EXISTS (SELECT 1 FROM webhook_targets t WHERE ",
-            $recipients,
-            ")"
-        )
-    };
-}
-
-macro_rules! insert_deliveries {
-    ($recipients:expr) => {
-        concat!(
-            "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts) \
-             SELECT $3, t.id, $4, 0 FROM webhook_targets t WHERE ",
-            $recipients
-        )
-    };
-}
-
 statements! { STATEMENTS:
-    SERVICE_HAS_RECIPIENTS = has_recipients!(recipients_of_service!());
-    AGENT_HAS_RECIPIENTS = has_recipients!(recipients_of_agent!("$3"));
-    ENQUEUE_FOR_SERVICE = enqueue!(recipients_of_service!());
-    ENQUEUE_FOR_AGENT = enqueue!(recipients_of_agent!("$9"));
-    INSERT_DELIVERIES_FOR_SERVICE = insert_deliveries!(recipients_of_service!());
-    INSERT_DELIVERIES_FOR_AGENT = insert_deliveries!(recipients_of_agent!("$4"));
+    HAS_RECIPIENTS = concat!("SELECT 1 AS one FROM webhook_targets t WHERE ", receives_event!(), " LIMIT 1");
+    /// Only the previous version of Countersign reads the column `agent_id`.
+    ENQUEUE = concat!(
+        "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id, agent_id) SELECT $3, $4, $5, $6, $2, $7 \
+         WHERE EXISTS (SELECT 1 FROM webhook_targets t WHERE ", receives_event!(), ")"
+    );
+    INSERT_DELIVERIES = concat!(
+        "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts) \
+         SELECT $3, t.id, $4, 0 FROM webhook_targets t WHERE ", receives_event!()
+    );
     ANY_EVENT = "SELECT 1 AS one FROM webhook_outbox LIMIT 1";
     TAKE_EVENTS = "DELETE FROM webhook_outbox WHERE id IN (SELECT id FROM webhook_outbox ORDER BY id LIMIT $1) \
-         RETURNING id, kind, body, occurred_at, service_id, agent_id";
+         RETURNING id, kind, body, occurred_at, service_id";
     INSERT_TEST_DELIVERY = "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts, test_asked_at) \
          VALUES ($1, $2, $3, 0, $3)";
     INSERT_EVENT = "INSERT INTO webhook_events (id, kind, body, occurred_at) VALUES ($1, $2, $3, $4)";
@@ -91,32 +54,18 @@ statements! { STATEMENTS:
 type BoundQuery<'q> = Query<'q, Any, AnyArguments>;
 
 /// Whether any target receives events of a given kind and audience.
-pub async fn has_recipients(
-    conn: &mut Conn,
-    kind: EventKind,
-    audience: EventAudience,
-    now: Timestamp,
-) -> Result<bool, StoreError> {
-    let query = match audience {
-        EventAudience::Service(_) => sqlx::query(SERVICE_HAS_RECIPIENTS),
-        EventAudience::ServicesOfAgent(_) => sqlx::query(AGENT_HAS_RECIPIENTS),
-    };
-    let query = bind_audience(query, kind, audience);
-    Ok(bind_time(query, audience, now).fetch_optional(conn).await?.is_some())
+pub async fn has_recipients(conn: &mut Conn, kind: EventKind, audience: EventAudience) -> Result<bool, StoreError> {
+    let query = bind_audience(sqlx::query(HAS_RECIPIENTS), kind, audience);
+    Ok(query.fetch_optional(conn).await?.is_some())
 }
 
 /// Inserts an event into the outbox. Returns false and inserts nothing if no target receives the event.
-pub async fn enqueue(conn: &mut Conn, event: &Event, now: Timestamp) -> Result<bool, StoreError> {
+pub async fn enqueue(conn: &mut Conn, event: &Event) -> Result<bool, StoreError> {
     let Some(audience) = event.data.audience() else { return Ok(false) };
-    let query = match audience {
-        EventAudience::Service(_) => sqlx::query(ENQUEUE_FOR_SERVICE),
-        EventAudience::ServicesOfAgent(_) => sqlx::query(ENQUEUE_FOR_AGENT),
-    };
-    let query = bind_audience(query, event.data.kind(), audience);
-    let (service, agent) = audience_columns(audience);
+    let query = bind_audience(sqlx::query(ENQUEUE), event.data.kind(), audience);
     let query = query.bind(event.id.to_string()).bind(event.data.kind().as_str()).bind(event.body());
-    let query = query.bind(event.at.micros()).bind(service).bind(agent);
-    Ok(bind_time(query, audience, now).execute(conn).await?.rows_affected() > 0)
+    let agent = event.data.agent().map_or(String::new(), |agent| agent.to_string());
+    Ok(query.bind(event.at.micros()).bind(agent).execute(conn).await?.rows_affected() > 0)
 }
 
 /// Whether any event waits for its fan-out to webhook targets.
@@ -132,14 +81,10 @@ pub async fn fan_out(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<usiz
         let id: String = row::get(row, "id")?;
         let kind = EventKind::parse(&row::get::<String>(row, "kind")?).ok_or(StoreError::Corrupt("kind"))?;
         let audience = match row::get::<String>(row, "service_id")?.as_str() {
-            "" => EventAudience::ServicesOfAgent(row::parse(row, "agent_id")?),
+            "" => EventAudience::Deployment,
             _ => EventAudience::Service(row::parse(row, "service_id")?),
         };
-        let query = match audience {
-            EventAudience::Service(_) => sqlx::query(INSERT_DELIVERIES_FOR_SERVICE),
-            EventAudience::ServicesOfAgent(_) => sqlx::query(INSERT_DELIVERIES_FOR_AGENT),
-        };
-        let query = bind_audience(query, kind, audience);
+        let query = bind_audience(sqlx::query(INSERT_DELIVERIES), kind, audience);
         if query.bind(&id).bind(now.micros()).execute(&mut *conn).await?.rows_affected() > 0 {
             let (body, at) = (row::get::<String>(row, "body")?, row::timestamp(row, "occurred_at")?);
             insert_event(&mut *conn, (&id, kind), &body, at).await?;
@@ -167,24 +112,11 @@ async fn insert_event(
 }
 
 fn bind_audience(query: BoundQuery<'_>, kind: EventKind, audience: EventAudience) -> BoundQuery<'_> {
-    let (service, agent) = audience_columns(audience);
-    query.bind(format!("%,{},%", kind.as_str())).bind(service + &agent)
-}
-
-/// Binds the time if the statement has the placeholder of [`recipients_of_agent`] for the time.
-fn bind_time(query: BoundQuery<'_>, audience: EventAudience, now: Timestamp) -> BoundQuery<'_> {
-    match audience {
-        EventAudience::Service(_) => query,
-        EventAudience::ServicesOfAgent(_) => query.bind(now.micros()),
-    }
-}
-
-/// Returns the values of the columns `service_id` and `agent_id`, one of which is empty.
-fn audience_columns(audience: EventAudience) -> (String, String) {
-    match audience {
-        EventAudience::Service(service) => (service.to_string(), String::new()),
-        EventAudience::ServicesOfAgent(agent) => (String::new(), agent.to_string()),
-    }
+    let service = match audience {
+        EventAudience::Service(service) => service.to_string(),
+        EventAudience::Deployment => String::new(),
+    };
+    query.bind(format!("%,{},%", kind.as_str())).bind(service)
 }
 
 /// Finds the body of an event, byte for byte as deliveries sign it.

@@ -99,7 +99,7 @@ impl WriteTransaction {
     pub async fn commit<T>(mut self, value: T) -> Result<CommittedTransaction<T>, StoreError> {
         let mut has_events = false;
         for event in &self.events {
-            has_events |= outbox::enqueue(&mut self.conn, event, self.now).await?;
+            has_events |= outbox::enqueue(&mut self.conn, event).await?;
         }
         if !self.changes.is_empty() {
             let revision = self.revision().await?;

@@ -1,12 +1,12 @@
 //! The tables of feedback on agents, of ratings by service, and of agents whose new trust score was not yet sent to sidecars.
 
-use super::{Conn, StoreError, agents::owner_from_row, row, statements::statements};
+use super::{Conn, StoreError, agents::owner_from_row, known_agents, row, statements::statements};
 use crate::domain::{
     page::{ListPage, Page},
     text::Description,
-    trust::{Feedback, Rating, Score},
+    trust::{Feedback, Rating, RatingBySource, Score},
 };
-use countersign_identity::{AgentId, Timestamp};
+use countersign_identity::{AgentId, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
 
 statements! { STATEMENTS:
@@ -15,8 +15,12 @@ statements! { STATEMENTS:
     COUNT_FEEDBACK = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM trust_feedback WHERE agent_id = $1";
     LIST_FEEDBACK = "SELECT id, agent_id, service_id, score, reason, metadata, created_at FROM trust_feedback \
          WHERE agent_id = $1 ORDER BY created_at DESC, id DESC LIMIT $2 OFFSET $3";
-    LIST_RATINGS = "SELECT o.service_id, s.owner_issuer, s.owner_subject, o.weight, o.mean, o.rated_at \
-         FROM trust_opinions o JOIN services s ON s.id = o.service_id WHERE o.agent_id = $1 ORDER BY o.service_id";
+    FIND_RATING = "SELECT service_id, weight, mean, rated_at FROM trust_opinions WHERE agent_id = $1 AND service_id = $2";
+    LIST_RATINGS = "SELECT o.service_id, s.owner_issuer, s.owner_subject, o.weight, o.mean, o.rated_at, \
+         CAST(CASE WHEN k.contacted_at > $2 THEN 1 ELSE 0 END AS BIGINT) AS is_known \
+         FROM trust_opinions o JOIN services s ON s.id = o.service_id \
+         LEFT JOIN known_agents k ON k.agent_id = o.agent_id AND k.service_id = o.service_id \
+         WHERE o.agent_id = $1 ORDER BY o.service_id";
     UPSERT_RATING = "INSERT INTO trust_opinions (agent_id, service_id, weight, mean, rated_at) VALUES ($1, $2, $3, $4, $5) \
          ON CONFLICT (agent_id, service_id) DO UPDATE SET weight = excluded.weight, mean = excluded.mean, \
          rated_at = excluded.rated_at";
@@ -51,9 +55,16 @@ pub async fn list_feedback(conn: &mut Conn, agent: AgentId, page: Page) -> Resul
     Ok(ListPage { items, total })
 }
 
-/// Lists the rating of an agent by each service that gave feedback.
-pub async fn list_ratings(conn: &mut Conn, agent: AgentId) -> Result<Vec<Rating>, StoreError> {
-    sqlx::query(LIST_RATINGS).bind(agent.to_string()).fetch_all(conn).await?.iter().map(rating_from_row).collect()
+/// Finds the rating of an agent by a service.
+pub async fn find_rating(conn: &mut Conn, agent: AgentId, service: ServiceId) -> Result<Option<Rating>, StoreError> {
+    let query = sqlx::query(FIND_RATING).bind(agent.to_string()).bind(service.to_string());
+    query.fetch_optional(conn).await?.as_ref().map(rating_from_row).transpose()
+}
+
+/// Lists the rating of an agent by each service that gave feedback, ordered by service.
+pub async fn list_ratings(conn: &mut Conn, agent: AgentId, now: Timestamp) -> Result<Vec<RatingBySource>, StoreError> {
+    let query = sqlx::query(LIST_RATINGS).bind(agent.to_string()).bind(known_agents::forgotten_until(now).micros());
+    query.fetch_all(conn).await?.iter().map(rating_by_source_from_row).collect()
 }
 
 /// Inserts or replaces the rating of an agent by a service.
@@ -101,10 +112,17 @@ fn feedback_from_row(row: &AnyRow) -> Result<Feedback, StoreError> {
 fn rating_from_row(row: &AnyRow) -> Result<Rating, StoreError> {
     Ok(Rating {
         service: row::parse(row, "service_id")?,
-        owner: owner_from_row(row)?.ok_or(StoreError::Corrupt("owner_issuer"))?,
         weight: from_millionths(row::get(row, "weight")?),
         mean: from_millionths(row::get(row, "mean")?),
         rated_at: Timestamp::from_micros(row::get(row, "rated_at")?),
+    })
+}
+
+fn rating_by_source_from_row(row: &AnyRow) -> Result<RatingBySource, StoreError> {
+    Ok(RatingBySource {
+        rating: rating_from_row(row)?,
+        owner: owner_from_row(row)?.ok_or(StoreError::Corrupt("owner_issuer"))?,
+        is_known: row::number::<u8>(row, "is_known")? == 1,
     })
 }
 

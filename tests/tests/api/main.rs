@@ -9,6 +9,7 @@ mod description;
 mod endpoints;
 mod humans;
 mod idempotency;
+mod known_agents;
 mod limits;
 mod listings;
 mod proxies;

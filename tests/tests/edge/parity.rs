@@ -288,7 +288,8 @@ async fn api_and_sidecar_agree_on_bound_and_unbound_tokens() {
             other_verifiers.wait_until_equal(&case, &token, refused(401, "token_audience_mismatch")).await;
         }
     }
-    first.wait_until_equal("bound to the service of the oldest role", &agent.token().await, &services[0].2).await;
+    let (_, last, expected) = &services[2];
+    last.wait_until_equal("bound to the service of the last login", &agent.token().await, expected).await;
 }
 
 #[tokio::test]

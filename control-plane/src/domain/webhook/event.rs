@@ -114,7 +114,7 @@ pub struct AuthenticationFailedEvent {
     /// The agent in the request.
     #[schema(value_type = String, example = "agent_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub agent_id: AgentId,
-    /// The service in the request; null if there was none.
+    /// The service in the request; null if there was none, or if the agent is not known to the service.
     #[schema(value_type = Option<String>, required, example = "svc_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub service_id: Option<ServiceId>,
     /// `invalid_signature`, `challenge_expired`, `challenge_used`, `agent_suspended`, `agent_revoked` or
@@ -245,13 +245,13 @@ pub struct TestEvent {
     pub service_id: Option<ServiceId>,
 }
 
-/// The services whose targets receive an event. Targets of the whole Countersign deployment receive every event.
+/// The targets that receive an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventAudience {
-    /// The targets of one service.
+    /// The targets of one service, and the targets of the whole Countersign deployment.
     Service(ServiceId),
-    /// The targets of all services at which an agent holds a role.
-    ServicesOfAgent(AgentId),
+    /// Only the targets of the whole Countersign deployment, because the event concerns no service.
+    Deployment,
 }
 
 impl EventData {
@@ -267,12 +267,24 @@ impl EventData {
         }
     }
 
-    /// The services whose targets receive the event; `None` for a test event, which has one target.
+    /// The agent that the event concerns.
+    pub const fn agent(&self) -> Option<AgentId> {
+        match self {
+            Self::Authenticated(AuthenticatedEvent { agent_id, .. })
+            | Self::AuthenticationFailed(AuthenticationFailedEvent { agent_id, .. })
+            | Self::RoleAssigned(RoleAssignedEvent { agent_id, .. })
+            | Self::RoleRevoked(RoleRevokedEvent { agent_id, .. })
+            | Self::FeedbackReceived(FeedbackReceivedEvent { agent_id, .. }) => Some(*agent_id),
+            Self::Test(_) => None,
+        }
+    }
+
+    /// The targets that receive the event; `None` for a test event, which has one target.
     pub const fn audience(&self) -> Option<EventAudience> {
         match self {
-            Self::Authenticated(AuthenticatedEvent { agent_id, service_id, .. })
-            | Self::AuthenticationFailed(AuthenticationFailedEvent { agent_id, service_id, .. }) => {
-                Some(EventAudience::new(*agent_id, *service_id))
+            Self::Authenticated(AuthenticatedEvent { service_id, .. })
+            | Self::AuthenticationFailed(AuthenticationFailedEvent { service_id, .. }) => {
+                Some(EventAudience::of_login(*service_id))
             }
             Self::RoleAssigned(RoleAssignedEvent { service_id, .. })
             | Self::RoleRevoked(RoleRevokedEvent { service_id, .. })
@@ -285,11 +297,11 @@ impl EventData {
 }
 
 impl EventAudience {
-    /// Selects the service, or all services of the agent if there is no service.
-    pub const fn new(agent: AgentId, service: Option<ServiceId>) -> Self {
+    /// The audience of events about logins for a service, or for no service.
+    pub const fn of_login(service: Option<ServiceId>) -> Self {
         match service {
             Some(service) => Self::Service(service),
-            None => Self::ServicesOfAgent(agent),
+            None => Self::Deployment,
         }
     }
 }

@@ -38,7 +38,7 @@ body! {
     FeedbackSubmission {
         required "agentId" agent: UnparsedId<AgentId>,
         required "score" score: Score,
-        /// Reason for the score. All services can read the reason.
+        /// Reason for the score, which other services cannot read.
         optional "reason" reason: Description,
         /// Free-form data of the service, which other services cannot read.
         optional "metadata" metadata: Metadata,
@@ -70,6 +70,7 @@ pub struct FeedbackRecord {
     service_id: ServiceId,
     #[schema(value_type = schema::FeedbackScoreSchema)]
     score: ScoreValue,
+    /// Reason for the score; empty for other services than the one that gave the feedback.
     #[schema(value_type = schema::DescriptionSchema)]
     reason: String,
     /// Free-form data of the service that gave the feedback; empty for other services.
@@ -92,7 +93,8 @@ impl Serialize for ScoreValue {
 
 /// Give feedback
 ///
-/// Changes the trust score of the agent immediately. Repeated feedback by the same service has less and less effect.
+/// Changes the trust score of the agent immediately. Repeated feedback by the same service has less and less effect. Feedback
+/// of services that the agent has not used within 90 days has little effect.
 #[utoipa::path(
     post, path = "/trust/feedback", operation_id = "giveFeedback", tag = "Trust",
     params(IdempotencyHeader), request_body = FeedbackSubmission, security(("serviceKey" = [])),
@@ -125,7 +127,7 @@ pub async fn submit(
 
 /// Read the feedback about an agent
 ///
-/// Feedback of all services, newest first.
+/// Feedback of all services, newest first. The reason and the metadata of feedback by other services are empty.
 #[utoipa::path(
     get, path = "/trust/agents/{agent}/history", operation_id = "readTrustHistory", tag = "Trust",
     params(AgentPathParam, Page), security(("serviceKey" = [])),
@@ -146,14 +148,14 @@ pub async fn history(
     Ok(Json(paging::page_response(page, list_page, |feedback| feedback_record(feedback, service))))
 }
 
-/// Converts feedback for a reader. Only the service that gave the feedback can read its metadata.
+/// Converts feedback for a reader. Only the service that gave the feedback can read its reason and metadata.
 fn feedback_record(feedback: Feedback, reader: ServiceId) -> FeedbackRecord {
     let Feedback { id, agent: _, service, score, reason, metadata, created_at } = feedback;
     FeedbackRecord {
         id,
         service_id: service,
         score: ScoreValue(score),
-        reason: reason.to_string(),
+        reason: if service == reader { reason.to_string() } else { String::new() },
         metadata: if service == reader { metadata.as_map().clone() } else { Map::new() },
         created_at: Rfc3339(created_at),
     }

@@ -8,7 +8,7 @@ use crate::{
         text::{DisplayName, EmailAddress, Metadata},
     },
     operations::{Context, IdempotentReply, OperationError},
-    store::agents,
+    store::{StoreError, agents},
 };
 use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Reason, Revision, TrustScore};
 use serde::{Serialize, de::DeserializeOwned};
@@ -67,8 +67,15 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
             created_at: now,
             updated_at: now,
             last_seen_at: None,
+            last_service: None,
         };
-        agents::insert(tx.conn(), &agent).await?;
+        if !agents::insert(tx.conn(), &agent).await? {
+            // A concurrent transaction has inserted the agent after the search above.
+            let existing = agents::find_by_registration(tx.conn(), registration).await?;
+            let existing = existing.ok_or(StoreError::UnexpectedRowCount("register_agent"))?;
+            let response = idempotency.store_response(&mut tx, &existing).await?;
+            return Ok(tx.commit(response).await?);
+        }
         let entry = NewAuditEntry::for_deployment(AuditAction::AgentRegistered)
             .agent(id)
             .with_detail("name", registration.name.as_str());

@@ -10,7 +10,7 @@ use crate::{
         suppressed_burst::{BURST_WINDOW, SuppressedBurst},
     },
     operations::{Context, OperationError},
-    store::{WriteTransaction, outbox},
+    store::{Conn, WriteTransaction, known_agents, outbox},
 };
 use countersign_identity::{AgentId, EventId, ServiceId, Timestamp};
 use std::{
@@ -105,12 +105,16 @@ async fn count_and_emit(
     reason: LoginFailureReason,
     client_address: Option<IpAddr>,
 ) -> Result<(), OperationError> {
-    let (now, audience) = (context.now(), EventAudience::new(key.0, key.1));
+    let now = context.now();
     if context.suppressed_bursts.count_if_suppressed(key, now) {
         return Ok(());
     }
     let mut read = context.store.read().await?;
-    if !outbox::has_recipients(read.conn(), EventKind::AuthenticationFailed, audience, now).await? {
+    let key = burst_key_of_known_service(read.conn(), key, now).await?;
+    let audience = EventAudience::of_login(key.1);
+    if context.suppressed_bursts.count_if_suppressed(key, now)
+        || !outbox::has_recipients(read.conn(), EventKind::AuthenticationFailed, audience).await?
+    {
         return Ok(());
     }
     drop(read);
@@ -130,6 +134,17 @@ async fn count_and_emit(
         context.suppressed_bursts.suppress(key, burst.ends_at());
     }
     Ok(())
+}
+
+/// Removes the service from the key if the agent is not known to it. So a client can neither fill the webhooks of a service
+/// that its agent has nothing to do with, nor create bursts with the ids of services that do not exist.
+async fn burst_key_of_known_service(
+    conn: &mut Conn,
+    (agent, service): BurstKey,
+    now: Timestamp,
+) -> Result<BurstKey, OperationError> {
+    let Some(service) = service else { return Ok((agent, None)) };
+    Ok((agent, known_agents::is_known(conn, agent, service, now).await?.then_some(service)))
 }
 
 /// Stores the counts of this process, and emits a summary for each burst that has ended.

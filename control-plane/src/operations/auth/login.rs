@@ -85,6 +85,9 @@ async fn verify_and_issue_tokens(
         if !sessions::insert(tx.conn(), &session, &challenge.random_id_hex()).await? {
             return Err(OperationError::from(Reason::ChallengeUsed));
         }
+        if let Some(service) = service.filter(|_| service != agent.last_service) {
+            agents::set_last_service(tx.conn(), agent.id, service).await?;
+        }
         let unsigned_token = issue_tokens(&mut tx, context, prepared_ref, rev, (&agent, &session, service)).await?;
         let data = AuthenticatedEvent { agent_id: agent.id, service_id: service, ip_address: login.client_address };
         tx.emit(Event { id: event, at: now, data: EventData::Authenticated(data) });

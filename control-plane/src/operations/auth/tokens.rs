@@ -8,7 +8,7 @@ use crate::{
     },
     keyring::TokenSigner,
     operations::{Context, OperationError},
-    store::{Conn, WriteTransaction, agents, assignments, roles, sessions},
+    store::{Conn, WriteTransaction, agents, assignments, known_agents, roles, sessions},
 };
 use countersign_identity::{
     Audience, Claims, Permission, RefreshId, Revision, RoleName, RoleTable, ServiceId, Timestamp, TokenId,
@@ -57,13 +57,20 @@ pub(in crate::operations) struct UnsignedToken {
     signer: Arc<TokenSigner>,
 }
 
-/// The service that a token is bound to if the agent requested none: the service of the agent's oldest live role, if any.
+/// The service that a token is bound to if the agent requested none: the service of the agent's last login that was for a
+/// service, if the agent still holds a role there; else the only service at which the agent holds a role; else none. So a
+/// service that assigns a role does not change where an agent logs in that has a role at the service of its last login.
 pub(in crate::operations) async fn default_service(
     conn: &mut Conn,
     agent: &Agent,
     now: Timestamp,
 ) -> Result<Option<ServiceId>, OperationError> {
-    Ok(assignments::find_service_of_oldest_role(conn, agent.id, now).await?)
+    if let Some(last) = agent.last_service
+        && assignments::holds_role(conn, agent.id, last, now).await?
+    {
+        return Ok(Some(last));
+    }
+    Ok(assignments::find_only_service_with_role(conn, agent.id, now).await?)
 }
 
 /// Inserts the next refresh token of a session and builds the claims of an access token. The caller must read the revision
@@ -85,6 +92,9 @@ pub(in crate::operations) async fn issue_tokens(
     };
     sessions::insert_token(tx.conn(), &refresh).await?;
     agents::set_last_seen(tx.conn(), agent.id, now).await?;
+    if let Some(service) = service {
+        known_agents::record_contact(tx.conn(), agent.id, service, now).await?;
+    }
     let expires_at = now.saturating_add(context.config.access_token_lifetime);
     let effective = match service {
         Some(service) => effective_roles(tx.conn(), service, agent, now, expires_at).await?,

@@ -3,12 +3,17 @@
 use super::revoke::is_revoked;
 use crate::{
     operations::{Context, NotFound, OperationError},
-    store::{Conn, agents, assignments, feed, roles, services, signing_keys},
+    store::{Conn, WriteTransaction, agents, assignments, feed, known_agents, roles, services, signing_keys},
 };
 use countersign_identity::{
-    AgentChanges, Claims, EvaluationContext, Reason, Revision, RoleTable, ServiceId, StatusWithCutoff, Timestamp,
-    UnverifiedToken, VerifiedIdentity, Versioned,
+    AgentChanges, AgentId, Claims, EvaluationContext, Reason, Revision, RoleTable, ServiceId, StatusWithCutoff,
+    Timestamp, UnverifiedToken, VerifiedIdentity, Versioned,
 };
+use std::time::Duration;
+
+/// A verification records a contact only if the recorded contact is older. So most verifications write nothing: the login or
+/// refresh that issued a bound token has recorded a contact within the lifetime of the token.
+const CONTACT_PRECISION: Duration = Duration::from_hours(1);
 
 /// Verifies an access token. Returns the identity of the agent, or the reason for the refusal.
 pub async fn verify_token(
@@ -38,7 +43,29 @@ pub async fn verify_token(
     };
     let identity = VerifiedIdentity::evaluate(claims, &evaluation, now)?;
     // The signature is valid but the agent is unknown: another database issued the token.
-    changes.map(|_| identity).ok_or_else(|| Reason::TokenClaimsInvalid.into())
+    changes.ok_or(Reason::TokenClaimsInvalid)?;
+    let contact = known_agents::find_contact(read.conn(), claims.sub, service.id).await?;
+    drop(read);
+    if contact.is_none_or(|contacted_at| contacted_at <= now.saturating_sub(CONTACT_PRECISION)) {
+        record_contact(context, claims.sub, service.id).await;
+    }
+    Ok(identity)
+}
+
+/// Records that the agent is known to the service. If the write fails, the token is valid nevertheless, and the next
+/// verification tries again.
+async fn record_contact(context: &Context, agent: AgentId, service: ServiceId) {
+    if !context.store.is_writable() {
+        return;
+    }
+    let work = async |mut tx: WriteTransaction| {
+        let now = tx.now();
+        known_agents::record_contact(tx.conn(), agent, service, now).await?;
+        Ok::<_, OperationError>(tx.commit(()).await?)
+    };
+    if let Err(error) = context.store.write("record_contact", work).await {
+        tracing::warn!(%error, "cannot record that an agent is known to a service");
+    }
 }
 
 /// The current state of the agent, equal to the state in an up-to-date view of a sidecar (its copy of the data); `None` if the

@@ -25,10 +25,11 @@ pub async fn delete_role(
         }
         let role_before =
             roles::find(tx.conn(), service, role).await?.ok_or(OperationError::NotFound(NotFound::Role))?;
-        let (now, audience) = (tx.now(), EventAudience::Service(service));
+        let now = tx.now();
         // The webhook events for the agents with the deleted role are emitted later, in batches, to keep the transaction that
         // deletes the role short.
-        let has_subscribers = outbox::has_recipients(tx.conn(), EventKind::RoleRevoked, audience, now).await?;
+        let has_subscribers =
+            outbox::has_recipients(tx.conn(), EventKind::RoleRevoked, EventAudience::Service(service)).await?;
         let event_role_name = has_subscribers.then_some(&role_before.definition.name);
         assignments::remove_by_role(tx.conn(), (service, role), event_role_name, now).await?;
         if !roles::delete(tx.conn(), service, role).await? {

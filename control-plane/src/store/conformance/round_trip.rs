@@ -70,6 +70,7 @@ fn agent() -> Agent {
         created_at: time(1),
         updated_at: time(2),
         last_seen_at: Some(time(3)),
+        last_service: Some(ServiceId::from_bits(7)),
     }
 }
 
@@ -130,6 +131,7 @@ impl StoreFixture {
     pub async fn every_table_returns_what_was_written(&self) {
         self.agents_return_what_was_written().await;
         self.services_return_what_was_written().await;
+        self.contacts_return_what_was_written().await;
         self.api_keys_return_what_was_written().await;
         self.roles_return_what_was_written().await;
         self.assignments_return_what_was_written().await;
@@ -149,11 +151,11 @@ impl StoreFixture {
         self.revision_advances_past_the_clock_and_the_last_revision().await;
     }
 
-    /// Fails if the round-trip tests left a column of a table without a value.
+    /// Fails if the round-trip tests left a column of a table without a value. Only a migration writes `superseded_at`.
     async fn every_column_was_written(&self) {
         let mut connection = AnyConnection::connect(&self.url).await.unwrap();
         for (table, columns) in tables(&mut connection, self.is_sqlite()).await {
-            for (column, _) in columns {
+            for (column, _) in columns.into_iter().filter(|(column, _)| column != "superseded_at") {
                 let sql = format!("SELECT 1 FROM {table} WHERE {column} IS NOT NULL LIMIT 1");
                 let row = connection.fetch_optional(AssertSqlSafe(sql)).await.unwrap();
                 assert!(row.is_some(), "no value in column `{column}` of table `{table}`");

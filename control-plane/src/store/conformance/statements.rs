@@ -2,8 +2,9 @@
 
 use super::StoreFixture;
 use crate::store::{
-    agents, assignments, audit, conn, deliveries, deployment, engine, feed, idempotency, outbox, pools, postgres,
-    roles, schema::MIGRATIONS_TABLE, services, sessions, signing_keys, sqlite_file, transfer, trust, webhook_targets,
+    agents, assignments, audit, conn, deliveries, deployment, engine, feed, idempotency, known_agents, outbox, pools,
+    postgres, roles, schema::MIGRATIONS_TABLE, services, sessions, signing_keys, sqlite_file, transfer, trust,
+    webhook_targets,
 };
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row, SqlSafeStr, SqliteConnection};
 
@@ -11,7 +12,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row
 pub type StatementList = (&'static str, &'static str, &'static [&'static str]);
 
 /// The statements for both engines.
-const COMMON_LISTS: [StatementList; 15] = [
+const COMMON_LISTS: [StatementList; 16] = [
     ("agents.rs", "STATEMENTS", agents::STATEMENTS),
     ("assignments.rs", "STATEMENTS", assignments::STATEMENTS),
     ("audit.rs", "STATEMENTS", audit::STATEMENTS),
@@ -20,6 +21,7 @@ const COMMON_LISTS: [StatementList; 15] = [
     ("deployment.rs", "STATEMENTS", deployment::STATEMENTS),
     ("feed.rs", "STATEMENTS", feed::STATEMENTS),
     ("idempotency.rs", "STATEMENTS", idempotency::STATEMENTS),
+    ("known_agents.rs", "STATEMENTS", known_agents::STATEMENTS),
     ("outbox.rs", "STATEMENTS", outbox::STATEMENTS),
     ("roles.rs", "STATEMENTS", roles::STATEMENTS),
     ("services.rs", "STATEMENTS", services::STATEMENTS),

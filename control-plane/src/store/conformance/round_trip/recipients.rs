@@ -18,7 +18,7 @@ use crate::{
 use countersign_identity::{AgentId, EventId, Revision, ServiceId, Timestamp, WebhookId};
 use std::time::Duration;
 
-/// A webhook target of the service at which the agent holds a role.
+/// A webhook target of a service.
 const TARGET: WebhookId = WebhookId::from_bits(10);
 
 const KIND: EventKind = EventKind::Authenticated;
@@ -39,7 +39,7 @@ fn target() -> WebhookTarget {
     }
 }
 
-/// An event about an agent. An event without a service goes to the services where the agent holds a role.
+/// An event about an agent. An event without a service goes only to the targets of the deployment.
 fn event(number: u128, agent_id: AgentId, service_id: Option<ServiceId>, at: Timestamp) -> Event {
     let data = EventData::Authenticated(AuthenticatedEvent { agent_id, service_id, ip_address: None });
     Event { id: EventId::from_bits(number), at, data }
@@ -63,33 +63,27 @@ impl StoreFixture {
         })
         .await;
 
-        let (other_agent, other_service) = (AgentId::from_bits(9), ServiceId::from_bits(9));
+        let other_service = ServiceId::from_bits(9);
         let mut read = self.read().await;
-        for (kind, audience, now, expected) in [
-            (KIND, EventAudience::Service(service), time(6), true),
-            (KIND, EventAudience::Service(other_service), time(6), false),
-            (EventKind::RoleAssigned, EventAudience::Service(service), time(6), false),
-            (KIND, EventAudience::ServicesOfAgent(agent), time(6), true),
-            (KIND, EventAudience::ServicesOfAgent(other_agent), time(6), false),
-            (EventKind::RoleAssigned, EventAudience::ServicesOfAgent(agent), time(6), false),
-            // At time 7, the role assignment of the agent has expired.
-            (KIND, EventAudience::ServicesOfAgent(agent), time(7), false),
+        for (kind, audience, expected) in [
+            (KIND, EventAudience::Service(service), true),
+            (KIND, EventAudience::Service(other_service), false),
+            (EventKind::RoleAssigned, EventAudience::Service(service), false),
+            (KIND, EventAudience::Deployment, false),
         ] {
-            let has_recipients = outbox::has_recipients(read.conn(), kind, audience, now).await.unwrap();
-            assert_eq!(has_recipients, expected, "{kind:?} to {audience:?} at {now:?}");
+            let has_recipients = outbox::has_recipients(read.conn(), kind, audience).await.unwrap();
+            assert_eq!(has_recipients, expected, "{kind:?} to {audience:?}");
         }
         drop(read);
 
-        let agent_event = event(20, agent, None, time(210));
-        let service_event = event(21, agent, Some(service), time(211));
+        let first = event(20, agent, Some(service), time(210));
+        let second = event(21, agent, Some(service), time(211));
         self.commit(async |tx| {
             let conn = tx.conn();
-            assert!(outbox::enqueue(conn, &agent_event, time(6)).await?);
-            assert!(!outbox::enqueue(conn, &agent_event, time(7)).await?);
-            assert!(!outbox::enqueue(conn, &event(22, other_agent, None, time(212)), time(6)).await?);
-            assert!(outbox::enqueue(conn, &service_event, time(6)).await?);
-            // The fan-out of an event to webhook targets uses the role assignments that are active at the time of the fan-out.
-            // The role assignment of the agent expires at time 7.
+            assert!(outbox::enqueue(conn, &first).await?);
+            assert!(!outbox::enqueue(conn, &event(22, agent, None, time(212))).await?);
+            assert!(!outbox::enqueue(conn, &event(23, agent, Some(other_service), time(212))).await?);
+            assert!(outbox::enqueue(conn, &second).await?);
             assert_eq!(outbox::fan_out(conn, time(6), 1).await?, 1);
             outbox::fan_out(conn, time(213), 9).await?;
             Ok(())
@@ -105,10 +99,10 @@ impl StoreFixture {
         };
         let mut read = self.read().await;
         let listed = deliveries::list(read.conn(), TARGET, None, ALL).await.unwrap().items;
-        assert_eq!(listed, [pending(&service_event, time(213)), pending(&agent_event, time(6))]);
-        assert_eq!(outbox::find_event_body(read.conn(), agent_event.id).await.unwrap(), Some(agent_event.body()));
+        assert_eq!(listed, [pending(&second, time(213)), pending(&first, time(6))]);
+        assert_eq!(outbox::find_event_body(read.conn(), first.id).await.unwrap(), Some(first.body()));
         drop(read);
-        self.finished_deliveries_are_replayed_by_status(&agent_event, &service_event).await;
+        self.finished_deliveries_are_replayed_by_status(&first, &second).await;
     }
 
     async fn finished_deliveries_are_replayed_by_status(&self, first: &Event, second: &Event) {

@@ -6,12 +6,12 @@ use crate::{
         audit::{Actor, AuditAction, AuditChain, AuditedObject, Initiator, NewAuditEntry, RequestOrigin},
         change::{Change, FeedPosition, RevisionRange},
         page::ListPage,
-        trust::{Feedback, Rating, Score},
+        trust::{Feedback, Rating, RatingBySource, Score},
     },
     store::{
         audit::{self, AuditFilter},
         conformance::StoreFixture,
-        feed, trust,
+        feed, known_agents, trust,
     },
 };
 use countersign_identity::{AgentId, FeedbackId, Revision, RoleId, ServiceId, SessionId, Timestamp, TokenId};
@@ -94,19 +94,27 @@ impl StoreFixture {
             metadata: metadata("of feedback"),
             created_at: time(80),
         };
-        let rating = Rating { service: service.id, owner: service.owner, weight: 1.5, mean: 62.25, rated_at };
+        let rating = Rating { service: service.id, weight: 1.5, mean: 62.25, rated_at };
         let updated = Rating { weight: 2.5, mean: 63.75, rated_at: time(82), ..rating.clone() };
         self.commit(async |tx| {
             trust::insert_feedback(tx.conn(), &feedback).await?;
             trust::upsert_rating(tx.conn(), agent, &rating).await?;
-            assert_eq!(trust::list_ratings(tx.conn(), agent).await?, std::slice::from_ref(&rating));
+            assert_eq!(trust::find_rating(tx.conn(), agent, service.id).await?, Some(rating.clone()));
             trust::upsert_rating(tx.conn(), agent, &updated).await
         })
         .await;
         let mut read = self.read().await;
         let listed = trust::list_feedback(read.conn(), agent, ALL).await.unwrap();
         assert_eq!(listed, ListPage { items: vec![feedback], total: 1 });
-        assert_eq!(trust::list_ratings(read.conn(), agent).await.unwrap(), [updated]);
+        let rating = |is_known| RatingBySource { rating: updated.clone(), owner: service.owner.clone(), is_known };
+        assert_eq!(trust::find_rating(read.conn(), agent, ServiceId::from_bits(2)).await.unwrap(), None);
+        assert_eq!(trust::list_ratings(read.conn(), agent, time(83)).await.unwrap(), [rating(false)]);
+        drop(read);
+        self.commit(async |tx| known_agents::record_contact(tx.conn(), agent, service.id, time(83)).await).await;
+        let mut read = self.read().await;
+        assert_eq!(trust::list_ratings(read.conn(), agent, time(83)).await.unwrap(), [rating(true)]);
+        let forgotten = time(83).saturating_add(known_agents::KNOWN_FOR);
+        assert_eq!(trust::list_ratings(read.conn(), agent, forgotten).await.unwrap(), [rating(false)]);
         drop(read);
         self.commit(async |tx| {
             trust::mark_changed(tx.conn(), agent).await?;

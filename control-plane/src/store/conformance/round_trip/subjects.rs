@@ -15,7 +15,7 @@ use crate::{
         agents::{self, AgentState, RoleHolderFilter},
         assignments::{self, ExpiredAssignment, RemovedAssignment, RoleRevocation},
         conformance::StoreFixture,
-        roles, services,
+        known_agents, roles, services,
     },
 };
 use countersign_identity::{
@@ -43,10 +43,15 @@ fn api_key() -> ServiceKey {
 impl StoreFixture {
     pub async fn agents_return_what_was_written(&self) {
         let registration = Registration { owner: None, ..agent().registration };
-        let public = Agent { id: AgentId::from_bits(2), registration, last_seen_at: None, ..agent() };
+        let public =
+            Agent { id: AgentId::from_bits(2), registration, last_seen_at: None, last_service: None, ..agent() };
         self.commit(async |tx| {
-            agents::insert(tx.conn(), &agent()).await?;
-            agents::insert(tx.conn(), &public).await
+            for agent in [&agent(), &public] {
+                assert!(agents::insert(tx.conn(), agent).await?);
+                let same_registration = Agent { id: AgentId::from_bits(90), ..agent.clone() };
+                assert!(!agents::insert(tx.conn(), &same_registration).await?);
+            }
+            Ok(())
         })
         .await;
         let mut read = self.read().await;
@@ -67,6 +72,7 @@ impl StoreFixture {
             assert!(agents::lock(tx.conn(), id).await?);
             assert!(!agents::lock(tx.conn(), AgentId::from_bits(99)).await?);
             agents::set_last_seen(tx.conn(), id, time(10)).await?;
+            agents::set_last_service(tx.conn(), id, ServiceId::from_bits(8)).await?;
             agents::set_trust(tx.conn(), id, trust, time(11)).await?;
             agents::set_status(tx.conn(), id, AgentStatus::Active, cutoff, time(13)).await?;
             tx.record_change(Change::Status(id));
@@ -75,7 +81,8 @@ impl StoreFixture {
         })
         .await;
         let status = AgentStatus::Active;
-        let updated = Agent { status, cutoff, trust, updated_at: time(13), last_seen_at: Some(time(10)), ..agent() };
+        let (last_seen_at, last_service) = (Some(time(10)), Some(ServiceId::from_bits(8)));
+        let updated = Agent { status, cutoff, trust, updated_at: time(13), last_seen_at, last_service, ..agent() };
         let until = self.current_revision().await;
         let mut read = self.read().await;
         assert_eq!(agents::find(read.conn(), id).await.unwrap(), Some(updated));
@@ -110,6 +117,37 @@ impl StoreFixture {
         // Leaves values for the test `every_column_was_written`.
         self.commit(async |tx| services::update(tx.conn(), &service(), time(23)).await).await;
         assert_eq!(services::find(self.read().await.conn(), service().id).await.unwrap(), Some(service()));
+    }
+
+    pub async fn contacts_return_what_was_written(&self) {
+        let (agent, service, other) = (agent().id, service().id, ServiceId::from_bits(2));
+        self.commit(async |tx| {
+            let conn = tx.conn();
+            known_agents::record_contact(conn, agent, service, time(24)).await?;
+            known_agents::record_contact(conn, agent, service, time(25)).await?;
+            known_agents::record_contact(conn, agent, service, time(23)).await?;
+            known_agents::record_contact(conn, AgentId::from_bits(2), other, time(26)).await
+        })
+        .await;
+        let mut read = self.read().await;
+        let conn = read.conn();
+        assert_eq!(known_agents::find_contact(conn, agent, service).await.unwrap(), Some(time(25)));
+        assert_eq!(known_agents::find_contact(conn, agent, other).await.unwrap(), None);
+        let end = time(25).saturating_add(known_agents::KNOWN_FOR);
+        let last_moment = end.saturating_sub(std::time::Duration::from_micros(1));
+        for (service, now, expected) in
+            [(service, time(25), true), (service, last_moment, true), (service, end, false), (other, time(25), false)]
+        {
+            assert_eq!(known_agents::is_known(conn, agent, service, now).await.unwrap(), expected);
+        }
+        drop(read);
+        self.commit(async |tx| known_agents::delete_forgotten(tx.conn(), end).await).await;
+        let mut read = self.read().await;
+        assert_eq!(known_agents::find_contact(read.conn(), agent, service).await.unwrap(), None);
+        assert_eq!(
+            known_agents::find_contact(read.conn(), AgentId::from_bits(2), other).await.unwrap(),
+            Some(time(26))
+        );
     }
 
     pub async fn api_keys_return_what_was_written(&self) {
@@ -183,8 +221,15 @@ impl StoreFixture {
             assert_eq!(assignments::list_active_grants(conn, service, agent, now).await.unwrap(), grants);
             let grants: Vec<_> = expected.map(|grant| (agent, grant)).into_iter().collect();
             assert_eq!(assignments::list_active_grants_of_agents(conn, service, &agents, now).await.unwrap(), grants);
-            let default = assignments::find_service_of_oldest_role(conn, agent, now).await.unwrap();
-            assert_eq!(default, expected.map(|_| service));
+            let only = assignments::find_only_service_with_role(conn, agent, now).await.unwrap();
+            assert_eq!(only, expected.map(|_| service));
+            for (agent, service, holds_role) in [
+                (agent, service, expected.is_some()),
+                (AgentId::from_bits(98), service, false),
+                (agent, ServiceId::from_bits(98), false),
+            ] {
+                assert_eq!(assignments::holds_role(conn, agent, service, now).await.unwrap(), holds_role);
+            }
         }
         let changed =
             assignments::list_changed_grants(conn, RevisionRange { since, until }, Some(service)).await.unwrap();

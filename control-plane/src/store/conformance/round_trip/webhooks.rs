@@ -124,13 +124,13 @@ impl StoreFixture {
 
     pub async fn deliveries_return_what_was_written(&self) {
         let (old, new, test) = (event(1, time(110)), event(2, time(111)), event(3, time(112)));
-        let (kind, audience) = (EventKind::Authenticated, EventAudience::ServicesOfAgent(agent().id));
+        let kind = EventKind::Authenticated;
         self.commit(async |tx| {
-            for audience in [audience, EventAudience::Service(service().id)] {
-                assert!(outbox::has_recipients(tx.conn(), kind, audience, time(6)).await?);
+            for audience in [EventAudience::Deployment, EventAudience::Service(service().id)] {
+                assert!(outbox::has_recipients(tx.conn(), kind, audience).await?);
             }
-            assert!(outbox::enqueue(tx.conn(), &old, time(6)).await?);
-            assert!(outbox::enqueue(tx.conn(), &new, time(6)).await?);
+            assert!(outbox::enqueue(tx.conn(), &old).await?);
+            assert!(outbox::enqueue(tx.conn(), &new).await?);
             assert!(outbox::has_events(tx.conn()).await?);
             assert_eq!(outbox::fan_out(tx.conn(), time(113), 1).await?, 1);
             assert_eq!(webhook_targets::oldest_due_time(tx.conn(), time(120)).await?, Some(new.at));
@@ -255,7 +255,7 @@ impl StoreFixture {
         let dead = self.lease(DueDeliveryKind::FirstAttempt, now, time(124)).await;
         let delivered = self.lease(DueDeliveryKind::Test, now, time(124)).await;
         self.commit(async |tx| {
-            assert!(outbox::enqueue(tx.conn(), &event(4, now), time(6)).await?);
+            assert!(outbox::enqueue(tx.conn(), &event(4, now)).await?);
             deliveries::record_attempt(tx.conn(), &dead[0], &failed, DeliveryState::Dead).await?;
             deliveries::record_attempt(tx.conn(), &delivered[0], &failed, DeliveryState::Delivered).await?;
             outbox::insert_test(tx.conn(), &Event { id: EventId::from_bits(5), ..test.clone() }, target.id, now)

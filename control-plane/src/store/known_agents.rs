@@ -1,0 +1,60 @@
+//! The table of the relation "the agent is known to the service".
+//!
+//! An agent is known to a service if, within [`KNOWN_FOR`], it logged in or refreshed a session for the service, or a valid
+//! token of the agent was presented at the service's verification endpoint. Only the agent's own actions make the relation: a
+//! service cannot make an agent known to itself, for example by assigning a role.
+
+use super::{Conn, StoreError, row, statements::statements};
+use countersign_identity::{AgentId, ServiceId, Timestamp};
+use std::time::Duration;
+
+/// Time for which an agent stays known to a service after the latest contact.
+pub const KNOWN_FOR: Duration = Duration::from_hours(90 * 24);
+
+statements! { STATEMENTS:
+    /// The time of a contact never goes back, because the clocks of replicas differ.
+    UPSERT_CONTACT = "INSERT INTO known_agents (agent_id, service_id, contacted_at) VALUES ($1, $2, $3) \
+         ON CONFLICT (agent_id, service_id) DO UPDATE SET contacted_at = excluded.contacted_at \
+         WHERE known_agents.contacted_at < excluded.contacted_at";
+    FIND_CONTACT = "SELECT contacted_at FROM known_agents WHERE agent_id = $1 AND service_id = $2";
+    DELETE_FORGOTTEN = "DELETE FROM known_agents WHERE contacted_at <= $1";
+}
+
+/// Records a contact between an agent and a service. From now on, the agent is known to the service for [`KNOWN_FOR`].
+pub async fn record_contact(
+    conn: &mut Conn,
+    agent: AgentId,
+    service: ServiceId,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let query = sqlx::query(UPSERT_CONTACT).bind(agent.to_string()).bind(service.to_string()).bind(now.micros());
+    query.execute(conn).await?;
+    Ok(())
+}
+
+/// Finds the time of the latest recorded contact between an agent and a service.
+pub async fn find_contact(
+    conn: &mut Conn,
+    agent: AgentId,
+    service: ServiceId,
+) -> Result<Option<Timestamp>, StoreError> {
+    let query = sqlx::query(FIND_CONTACT).bind(agent.to_string()).bind(service.to_string());
+    query.fetch_optional(conn).await?.map(|row| row::timestamp(&row, "contacted_at")).transpose()
+}
+
+/// Whether an agent is known to a service.
+pub async fn is_known(conn: &mut Conn, agent: AgentId, service: ServiceId, now: Timestamp) -> Result<bool, StoreError> {
+    let contact = find_contact(conn, agent, service).await?;
+    Ok(contact.is_some_and(|contacted_at| contacted_at > forgotten_until(now)))
+}
+
+/// The time up to which contacts no longer make an agent known.
+pub fn forgotten_until(now: Timestamp) -> Timestamp {
+    now.saturating_sub(KNOWN_FOR)
+}
+
+/// Deletes contacts that no longer make an agent known.
+pub async fn delete_forgotten(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
+    sqlx::query(DELETE_FORGOTTEN).bind(forgotten_until(now).micros()).execute(conn).await?;
+    Ok(())
+}
