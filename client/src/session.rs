@@ -50,8 +50,9 @@ pub struct Session<S> {
 }
 
 impl<S: Sign> Session<S> {
-    /// Creates a session. `service` is the audience of the tokens. If `service` is `None`, the audience is the
-    /// service of the agent's oldest role.
+    /// Creates a session. `service` is the audience of the tokens. If `service` is `None`, the control plane chooses the
+    /// audience: the service of the agent's last login if the agent holds a role there, else the only service at which
+    /// the agent holds a role, else none.
     pub fn new(api: Api, signer: S, agent: String, service: Option<String>) -> Self {
         Self { api, signer, agent, service, tokens: Mutex::new(None) }
     }

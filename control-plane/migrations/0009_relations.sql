@@ -36,3 +36,6 @@ UPDATE agents SET superseded_at = created_at WHERE owner_issuer IS NOT NULL AND 
 CREATE UNIQUE INDEX agents_by_registration ON agents (public_key_hash, name, (COALESCE(owner_issuer, '')),
     (COALESCE(owner_subject, '')), (CASE WHEN owner_issuer IS NULL THEN email ELSE '' END))
     WHERE superseded_at IS NULL;
+
+-- Whether the roles of an agent at a service changed since a revision.
+CREATE INDEX role_changes ON changes (subject, service_id, revision) WHERE facet = 'roles';

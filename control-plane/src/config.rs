@@ -9,6 +9,7 @@ mod inspection;
 mod limits;
 mod networks;
 mod proxies;
+mod quotas;
 mod redis;
 mod secrets;
 mod webhooks;
@@ -18,6 +19,7 @@ pub use humans::{AcceptedAlgorithm, HumanSettings, IssuerSettings};
 pub use inspection::ConfigInspection;
 pub use limits::LimitSettings;
 pub use proxies::{ProxySettings, TlsMode};
+pub use quotas::QuotaSettings;
 pub use redis::{RedisKind, RedisSettings, SentinelSettings};
 pub use secrets::SecretSettings;
 pub use webhooks::WebhookSettings;
@@ -58,6 +60,8 @@ pub struct Config {
     pub proxies: ProxySettings,
     /// Rate limits.
     pub limits: LimitSettings,
+    /// How much persons, services and agents may have.
+    pub quotas: QuotaSettings,
     /// The database.
     pub database: DatabaseSettings,
     /// Shared rate limits and notifications between replicas.
@@ -70,6 +74,8 @@ pub struct Config {
     pub signing_keys: SigningKeySettings,
     /// Who may register agents.
     pub registration: RegistrationSettings,
+    /// Who may create services.
+    pub services: ServiceSettings,
     /// The issuers of human users' tokens.
     pub humans: HumanSettings,
     /// Rules for sidecars.
@@ -129,6 +135,35 @@ pub struct RegistrationSettings {
     pub public: bool,
 }
 
+/// `[services]`
+#[derive(Debug, Clone, Deserialize)]
+pub struct ServiceSettings {
+    /// Who may create services.
+    pub created_by: ServiceCreators,
+}
+
+/// Who may create services.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum ServiceCreators {
+    /// Every human user.
+    Person,
+    /// Only administrators.
+    Admin,
+}
+
+impl TryFrom<String> for ServiceCreators {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.as_str() {
+            "person" => Ok(Self::Person),
+            "admin" => Ok(Self::Admin),
+            _ => Err(format!("services.created_by: `{text}` must be `person` or `admin`")),
+        }
+    }
+}
+
 /// `[sync]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct SyncSettings {
@@ -178,6 +213,7 @@ impl Config {
                 !self.limits.are_valid(),
                 "limits: each must be from 1 to 1000000 calls per minute; 0 would reject every call",
             ),
+            (!self.quotas.are_valid(), "quotas: each must be from 1 to 1000000"),
             (
                 self.tokens.challenge > self.tokens.refresh,
                 "tokens.challenge_seconds: must not exceed tokens.refresh_seconds: used challenges are recorded with the session",
@@ -246,8 +282,11 @@ fn layers(
 /// Every rate limit with --dev: the highest accepted value, which manual use does not reach.
 pub const DEVELOPMENT_LIMIT: &str = "1000000";
 
+/// The quotas of persons with --dev: the highest accepted value.
+const DEVELOPMENT_QUOTA: &str = "1000000";
+
 /// Defaults with --dev; the file, the environment and flags override these defaults.
-const DEVELOPMENT_PRESETS: [(&str, &str); 13] = [
+const DEVELOPMENT_PRESETS: [(&str, &str); 16] = [
     ("data_dir", "countersign-dev"),
     ("listen.api", "127.0.0.1:8443"),
     ("listen.sync", "127.0.0.1:8444"),
@@ -258,6 +297,9 @@ const DEVELOPMENT_PRESETS: [(&str, &str); 13] = [
     ("limits.management_per_minute", DEVELOPMENT_LIMIT),
     ("limits.feedback_per_minute", DEVELOPMENT_LIMIT),
     ("limits.failures_per_minute", DEVELOPMENT_LIMIT),
+    ("quotas.services_per_person", DEVELOPMENT_QUOTA),
+    ("quotas.agents_per_person", DEVELOPMENT_QUOTA),
+    ("quotas.public_agents", DEVELOPMENT_QUOTA),
     ("registration.public", "true"),
     ("log.format", "text"),
     ("log.level", "info"),

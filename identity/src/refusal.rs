@@ -3,7 +3,7 @@
 //! A reason is reported as `details.reason` in an error body, in the header `x-agent-reason` and as a metric label.
 //! Invariant: the message of a reason is fixed and contains no input.
 
-use crate::time::Timestamp;
+use crate::{ServiceId, time::Timestamp};
 
 /// An error code of the HTTP API, with its HTTP status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -85,9 +85,9 @@ reasons! {
         /// The time of the claim `exp` has passed.
         TokenExpired = "token_expired", "The agent access token has expired";
         /// The token was issued for another service.
-        TokenAudienceMismatch = "token_audience_mismatch", "The agent access token was issued for another service";
+        TokenAudienceMismatch = "token_audience_mismatch", "The agent access token was issued for another service: log in with the serviceId of this service";
         /// The token is unbound (issued for no service), and this service does not accept unbound tokens.
-        TokenUnbound = "token_unbound", "This service accepts only tokens that were issued for it";
+        TokenUnbound = "token_unbound", "This service accepts only tokens that were issued for it: log in with its serviceId";
         /// The `rev` of the token is below the revision floor: changes after that revision may have been pruned.
         TokenSuperseded = "token_superseded", "The agent access token is too old to be verified: log in again";
         /// The token, its session or all tokens of the agent were revoked.
@@ -165,18 +165,26 @@ pub struct Refusal {
     pub reason: Reason,
     /// The expiry time of the token; only for [`Reason::TokenExpired`].
     pub expired_at: Option<Timestamp>,
+    /// The service that a token must be issued for; only for [`Reason::TokenAudienceMismatch`] and [`Reason::TokenUnbound`].
+    pub required_service: Option<ServiceId>,
 }
 
 impl Refusal {
     /// The refusal of an expired token.
     pub const fn expired(at: Timestamp) -> Self {
-        Self { reason: Reason::TokenExpired, expired_at: Some(at) }
+        Self { reason: Reason::TokenExpired, expired_at: Some(at), required_service: None }
+    }
+
+    /// The refusal of a token that was not issued for the service. `reason` says whether it was issued for another service or
+    /// for none.
+    pub const fn wrong_audience(reason: Reason, service: ServiceId) -> Self {
+        Self { reason, expired_at: None, required_service: Some(service) }
     }
 }
 
 impl From<Reason> for Refusal {
     fn from(reason: Reason) -> Self {
-        Self { reason, expired_at: None }
+        Self { reason, expired_at: None, required_service: None }
     }
 }
 

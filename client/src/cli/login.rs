@@ -25,7 +25,7 @@ pub struct LoginArgs {
     #[command(flatten)]
     pub agent: AgentArg,
     /// The service that becomes the audience of the token, saved in the profile [default: the service of the agent's
-    /// oldest role]
+    /// last login, if it holds a role there]
     #[arg(long, add = ArgValueCandidates::new(complete::service_ids))]
     pub service: Option<String>,
 }

@@ -4,9 +4,10 @@ use super::{AppError, Dependencies, database, ports::Ports};
 use crate::{
     address_guard::AddressGuard,
     certificates::{Certificate, CertificateError},
-    config::{self, Config, LimitSettings, WebhookSettings},
+    config::{self, Config, LimitSettings, QuotaSettings, ServiceCreators, WebhookSettings},
     development::{self, Endpoints},
     domain::{
+        quota::Quotas,
         signing_key::RotationPolicy,
         webhook::{
             address::AllowedNetworks,
@@ -19,7 +20,9 @@ use crate::{
     humans::OperatorKey,
     keyring::{Keyring, MasterKey},
     metrics::{LabelValues, Metrics},
-    operations::{Context, ContextParts, OperationConfig, ensure_audit_started, rotate_signing_keys_if_due},
+    operations::{
+        Context, ContextParts, OperationConfig, ensure_audit_started, recount_totals, rotate_signing_keys_if_due,
+    },
     store::OpenMode,
     webhooks::{ConcurrencyLimits, DispatcherConfig, DispatcherHealth, HttpSender, WebhookDispatcher},
 };
@@ -65,6 +68,8 @@ pub(super) async fn context(
         event_retention: config.webhooks.event_retention(),
         key_rotation: RotationPolicy::new(config.max_staleness(), config.rotation_age(), access_token_lifetime),
         public_registration: config.registration.public,
+        quotas: quotas(config.quotas),
+        only_admins_create_services: config.services.created_by == ServiceCreators::Admin,
     };
     let (challenge_keys, keyring) = (master_key.challenge_keys(), Arc::new(Keyring::new(master_key)));
     let networks = AllowedNetworks::new(config.webhooks.networks(config.dev));
@@ -72,8 +77,29 @@ pub(super) async fn context(
     let parts = ContextParts { store, keyring, clock, rng, address_guard, dispatcher_wakeup };
     let context = Context::new(parts.clone(), challenge_keys, operation_config, queue_health);
     ensure_audit_started(&parts.store).await?;
+    recount_totals(&parts.store).await?;
     rotate_signing_keys_if_due(&context).await?;
     Ok((Arc::new(context), parts))
+}
+
+/// Converts the configured quotas.
+const fn quotas(settings: QuotaSettings) -> Quotas {
+    let QuotaSettings {
+        services_per_person,
+        agents_per_person,
+        public_agents,
+        keys_per_service,
+        webhooks_per_service,
+        sessions_per_agent,
+    } = settings;
+    Quotas {
+        services_per_person,
+        agents_per_person,
+        public_agents,
+        keys_per_service,
+        webhooks_per_service,
+        sessions_per_agent,
+    }
 }
 
 /// Converts the configured rate limits.

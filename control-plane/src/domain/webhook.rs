@@ -17,9 +17,6 @@ use event::EventFilter;
 use std::time::Duration;
 use url::TargetUrl;
 
-/// Maximum number of targets in one scope.
-pub const MAX_TARGETS: usize = 10;
-
 /// How long the previous secret of a webhook target still signs after a rotation.
 pub const SECRET_OVERLAP: Duration = Duration::from_hours(24);
 

@@ -278,11 +278,14 @@ impl From<Reason> for ApiError {
 
 impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
-        let Refusal { reason, expired_at } = refusal;
+        let Refusal { reason, expired_at, required_service } = refusal;
         let mut error = Self::new(reason.code().into(), reason.message());
         error.details.insert("reason".into(), json!(reason.as_str()));
         if let Some(expired_at) = expired_at {
             error.details.insert("expiredAt".into(), json!(format_rfc3339(expired_at)));
+        }
+        if let Some(service) = required_service {
+            error.details.insert("required".into(), json!({ "serviceId": service }));
         }
         error.reason = Some(reason);
         error
@@ -299,6 +302,16 @@ impl From<OperationError> for ApiError {
             }
             OperationError::NotFound(resource) => Self::resource_not_found(resource),
             OperationError::Conflict(message) => Self::new(ErrorCode::Conflict, message),
+            OperationError::QuotaExceeded(quota) => {
+                let (setting, limit, message) = quota.describe();
+                let error = Self::new(ErrorCode::Conflict, message);
+                let setting = format!("quotas.{setting}");
+                error.with_details([
+                    ("reason", json!("quota_exceeded")),
+                    ("setting", json!(setting)),
+                    ("limit", json!(limit)),
+                ])
+            }
             OperationError::IdempotencyKeyReused => {
                 let message =
                     "This Idempotency-Key was used for a request with another body: a new request needs a new key";

@@ -26,6 +26,14 @@ pub async fn require_manager(context: &Context, caller: &Caller, service: Servic
     }
 }
 
+/// Requires a human user who may create services.
+pub fn require_service_creator(context: &Context, human: &Human) -> Result<(), OperationError> {
+    if context.config.only_admins_create_services {
+        human.require_admin()?;
+    }
+    Ok(())
+}
+
 /// Requires the owner of the service or an administrator, and returns the service.
 pub async fn require_owner(context: &Context, human: &Human, service: ServiceId) -> Result<Service, OperationError> {
     let service = services::find(context.store.read().await?.conn(), service).await?;

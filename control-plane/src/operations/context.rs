@@ -4,7 +4,7 @@ use super::SuppressedBursts;
 use crate::{
     address_guard::AddressGuard,
     domain::{
-        challenge::ChallengeKeys, credential::SECRET_LEN, signing_key::RotationPolicy,
+        challenge::ChallengeKeys, credential::SECRET_LEN, quota::Quotas, signing_key::RotationPolicy,
         webhook::health::QueueHealthProbe,
     },
     keyring::Keyring,
@@ -33,6 +33,10 @@ pub struct OperationConfig {
     pub event_retention: Duration,
     /// Whether agents may register without the token of a human user.
     pub public_registration: bool,
+    /// Whether only administrators may create services.
+    pub only_admins_create_services: bool,
+    /// How much persons, services and agents may have.
+    pub quotas: Quotas,
 }
 
 /// The parts of a [`Context`] that operations share with servers and background tasks.

@@ -1,6 +1,7 @@
 //! The error type that the operations of the control plane return.
 
 use crate::{
+    domain::quota::ExceededQuota,
     keyring::KeyringError,
     store::{StoreError, StoreFailure},
 };
@@ -40,6 +41,9 @@ pub enum OperationError {
     /// The request conflicts with the current state.
     #[error("conflict: {0}")]
     Conflict(String),
+    /// The request would exceed a quota.
+    #[error("exceeded quota: {0:?}")]
+    QuotaExceeded(ExceededQuota),
     /// The idempotency key was used for a different request.
     #[error("idempotency key reused")]
     IdempotencyKeyReused,
@@ -68,6 +72,7 @@ impl StoreFailure for OperationError {
             | Self::InvalidSignature
             | Self::NotFound(_)
             | Self::Conflict(_)
+            | Self::QuotaExceeded(_)
             | Self::IdempotencyKeyReused
             | Self::Invalid { .. } => None,
         }

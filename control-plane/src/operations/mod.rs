@@ -26,14 +26,14 @@ pub use auth::{
     LoginRequest, SuppressedBursts, TokenPair, authenticate, find_refresh_token_agent, flush_suppressed_bursts,
     issue_challenge, refresh_session, revoke_token, verify_token,
 };
-pub use authorize::{find_service_key, require_manager, require_owner};
+pub use authorize::{find_service_key, require_manager, require_owner, require_service_creator};
 pub use context::{Context, ContextParts, OperationConfig};
 pub use error::{NotFound, OperationError};
 pub use idempotency::IdempotentReply;
 pub use maintenance::{
     DatabaseHealth, RestoreReport, count_services_and_active_agents, delete_expired_events, emit_role_revoked_events,
     ensure_audit_started, invalidate_credentials_after_restore, probe_database, probe_queue, publish_trust_changes,
-    rotate_signing_keys_if_due, run_housekeeping,
+    recount_totals, rotate_signing_keys_if_due, run_housekeeping,
 };
 pub use roles::{
     AssignmentRequest, RoleChange, RoleRequest, assign_role, change_role, create_role, delete_role, list_roles,

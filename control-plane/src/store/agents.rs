@@ -44,7 +44,6 @@ statements! { STATEMENTS:
     LIST_CHANGED_STATES = "SELECT a.id, a.trust, a.status, a.cutoff FROM \
          (SELECT DISTINCT subject FROM changes WHERE facet IN ('trust', 'status') AND revision > $1 AND revision <= $2) c \
          JOIN agents a ON a.id = c.subject";
-    COUNT_AGENTS_BY_STATUS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM agents WHERE status = $1";
     LOCK_AGENT = "UPDATE agents SET name = name WHERE id = $1";
     SET_LAST_SEEN = "UPDATE agents SET last_seen_at = $1 WHERE id = $2";
     SET_LAST_SERVICE = "UPDATE agents SET last_service_id = $1 WHERE id = $2";
@@ -141,11 +140,6 @@ pub async fn list_changed_states(conn: &mut Conn, range: RevisionRange) -> Resul
         Ok(AgentState { agent: row::parse(row, "id")?, trust: trust_from_row(row)?, status })
     };
     query.fetch_all(conn).await?.iter().map(state_from_row).collect()
-}
-
-/// Counts active agents.
-pub async fn count_active(conn: &mut Conn) -> Result<i64, StoreError> {
-    row::total_count(&sqlx::query(COUNT_AGENTS_BY_STATUS).bind(status_text(AgentStatus::Active)).fetch_one(conn).await?)
 }
 
 /// Locks the row of an agent until the transaction ends. Returns false if there is no such agent.

@@ -3,7 +3,7 @@
 
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::change::{Change, FeedPosition, RevisionRange};
-use countersign_identity::{Revision, ServiceId, Timestamp, TokenId, Versioned};
+use countersign_identity::{AgentId, Revision, ServiceId, Timestamp, TokenId, Versioned};
 use sqlx::any::AnyRow;
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ statements! { STATEMENTS:
          ORDER BY revision, position";
     HAS_CHANGES_AT = "SELECT 1 AS known FROM changes WHERE revision = $1 AND revision > $2 LIMIT 1";
     TOKEN_IS_REVOKED = "SELECT 1 AS revoked FROM changes WHERE facet = 'token' AND subject = $1 LIMIT 1";
+    ROLES_CHANGED = "SELECT 1 AS changed FROM changes WHERE facet = 'roles' AND subject = $1 AND service_id = $2 \
+         AND revision > $3 LIMIT 1";
     /// The condition `revision > floor` is needed because changes below the revision floor may exist after a restore.
     RAISE_FLOOR = "UPDATE feed SET floor = COALESCE((SELECT MAX(revision) FROM changes \
          WHERE noted_at <= $1 AND revision > floor), floor) WHERE id = 1";
@@ -110,6 +112,17 @@ pub async fn can_resume_at(conn: &mut Conn, position: FeedPosition, revision: Re
 /// expired.
 pub async fn token_is_revoked(conn: &mut Conn, token: TokenId) -> Result<bool, StoreError> {
     Ok(sqlx::query(TOKEN_IS_REVOKED).bind(token.to_string()).fetch_optional(conn).await?.is_some())
+}
+
+/// Whether the roles of an agent at a service changed after `revision`, which must not be below the revision floor.
+pub async fn roles_changed_since(
+    conn: &mut Conn,
+    agent: AgentId,
+    service: ServiceId,
+    revision: Revision,
+) -> Result<bool, StoreError> {
+    let query = sqlx::query(ROLES_CHANGED).bind(agent.to_string()).bind(service.to_string()).bind(revision.number());
+    Ok(query.fetch_optional(conn).await?.is_some())
 }
 
 /// Raises the revision floor past all changes written at or before `horizon`, and deletes these changes. The deletion of a

@@ -94,11 +94,6 @@ pub async fn list(conn: &mut Conn, owner: Option<&Owner>, page: Page) -> Result<
     Ok(ListPage { items: rows.iter().map(service_from_row).collect::<Result<_, _>>()?, total })
 }
 
-/// Counts services.
-pub async fn count(conn: &mut Conn) -> Result<i64, StoreError> {
-    row::total_count(&sqlx::query(COUNT_SERVICES).fetch_one(conn).await?)
-}
-
 /// Locks the row of a service until the transaction ends. Returns false if there is no such service.
 pub async fn lock(conn: &mut Conn, id: ServiceId) -> Result<bool, StoreError> {
     Ok(sqlx::query(LOCK_SERVICE).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)

@@ -13,6 +13,9 @@ statements! { STATEMENTS:
          VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (challenge_id) DO NOTHING";
     CHALLENGE_IS_USED = "SELECT 1 AS used FROM sessions WHERE challenge_id = $1";
     FIND_SESSION = "SELECT id, agent_id, service_id, begun_at, begun_revision, expires_at, ended_at FROM sessions WHERE id = $1";
+    /// The sessions of an agent that can still be refreshed, newest first, after the first `$3`.
+    LIST_OLDEST_LIVE = "SELECT id FROM sessions WHERE agent_id = $1 AND ended_at IS NULL AND expires_at > $2 \
+         ORDER BY begun_at DESC, id DESC LIMIT $4 OFFSET $3";
     MARK_SESSION_ENDED = "UPDATE sessions SET ended_at = $1 WHERE id = $2 AND ended_at IS NULL";
     INSERT_TOKEN = "INSERT INTO refresh_tokens (id, session_id, secret_hash, issued_at) VALUES ($1, $2, $3, $4)";
     FIND_TOKEN = "SELECT id, session_id, secret_hash, issued_at, used_at FROM refresh_tokens WHERE id = $1";
@@ -53,6 +56,18 @@ pub async fn find(conn: &mut Conn, id: SessionId) -> Result<Option<Session>, Sto
         .as_ref()
         .map(session_from_row)
         .transpose()
+}
+
+/// Lists up to `limit` live sessions of an agent that are older than its newest `kept` live sessions, newest first.
+pub async fn list_live_beyond(
+    conn: &mut Conn,
+    agent: AgentId,
+    now: Timestamp,
+    (kept, limit): (u32, u32),
+) -> Result<Vec<SessionId>, StoreError> {
+    let query = sqlx::query(LIST_OLDEST_LIVE).bind(agent.to_string()).bind(now.micros());
+    let rows = query.bind(i64::from(kept)).bind(i64::from(limit)).fetch_all(conn).await?;
+    rows.iter().map(|row| row::parse(row, "id")).collect()
 }
 
 /// Marks a session as ended. Returns false if the session had already ended.

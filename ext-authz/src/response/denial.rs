@@ -2,7 +2,7 @@
 
 use super::{HeaderNames, header::overwriting_header};
 use crate::decide::UnmetRequirement;
-use countersign_identity::{Code, Permission, Reason, Refusal, RoleName, Timestamp, TrustScore};
+use countersign_identity::{Code, Permission, Reason, Refusal, RoleName, ServiceId, Timestamp, TrustScore};
 use envoy_types::ext_authz::v3::pb::{DeniedHttpResponse, HttpResponse, HttpStatus};
 use serde::Serialize;
 
@@ -31,7 +31,8 @@ struct ErrorDetails<'a> {
 #[derive(Serialize)]
 struct RequirementDetails<'a> {
     required: Requirement<'a>,
-    actual: Requirement<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    actual: Option<Requirement<'a>>,
 }
 
 #[derive(Serialize)]
@@ -40,19 +41,20 @@ enum Requirement<'a> {
     Roles(&'a [RoleName]),
     Permissions(&'a [Permission]),
     TrustScore(TrustScore),
+    ServiceId(ServiceId),
 }
 
 impl<'a> From<&'a UnmetRequirement> for RequirementDetails<'a> {
     fn from(unmet_requirement: &'a UnmetRequirement) -> Self {
         match unmet_requirement {
             UnmetRequirement::Roles { required, actual } => {
-                Self { required: Requirement::Roles(required), actual: Requirement::Roles(actual) }
+                Self { required: Requirement::Roles(required), actual: Some(Requirement::Roles(actual)) }
             }
             UnmetRequirement::Permissions { required, actual } => {
-                Self { required: Requirement::Permissions(required), actual: Requirement::Permissions(actual) }
+                Self { required: Requirement::Permissions(required), actual: Some(Requirement::Permissions(actual)) }
             }
             UnmetRequirement::TrustScore { required, actual } => {
-                Self { required: Requirement::TrustScore(*required), actual: Requirement::TrustScore(*actual) }
+                Self { required: Requirement::TrustScore(*required), actual: Some(Requirement::TrustScore(*actual)) }
             }
         }
     }
@@ -98,12 +100,15 @@ fn www_authenticate(reason: Reason) -> Option<String> {
     Some(format!(r#"Bearer error="{error}", error_description="{}""#, reason.message()))
 }
 
-fn error_body(Refusal { reason, expired_at }: Refusal, unmet_requirement: Option<&UnmetRequirement>) -> String {
+fn error_body(refusal: Refusal, unmet_requirement: Option<&UnmetRequirement>) -> String {
+    let Refusal { reason, expired_at, required_service } = refusal;
     let expired_at = expired_at.and_then(to_rfc3339);
+    let required_service =
+        required_service.map(|service| RequirementDetails { required: Requirement::ServiceId(service), actual: None });
     let details = ErrorDetails {
         reason: reason.as_str(),
         expired_at,
-        unmet_requirement: unmet_requirement.map(RequirementDetails::from),
+        unmet_requirement: unmet_requirement.map(RequirementDetails::from).or(required_service),
     };
     let error = ErrorObject { code: reason.code().as_str(), message: reason.message(), details };
     serde_json::to_string(&ErrorBody { error }).unwrap_or_default()

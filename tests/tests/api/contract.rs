@@ -24,7 +24,7 @@ fn openapi_document_is_valid() {
 
 #[tokio::test]
 async fn api_conforms_to_its_openapi_document() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_with(&["quotas.keys_per_service=1000000"]).await;
     let agent = Agent::register(&control, "Agent").await;
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;

@@ -13,6 +13,7 @@ mod known_agents;
 mod limits;
 mod listings;
 mod proxies;
+mod quotas;
 mod revocation;
 mod roles_and_agents;
 mod signatures;

@@ -22,6 +22,8 @@ pub struct State {
     pub permissions: BTreeMap<usize, usize>,
     /// Expiry in microseconds by service, agent and role.
     pub grants: BTreeMap<(usize, usize, usize), Option<i64>>,
+    /// Revision of the latest role assignment or revocation by service and agent.
+    pub roles_changed: BTreeMap<(usize, usize), i64>,
     /// Trust scores as JSON text, for agents with feedback.
     pub trust: BTreeMap<usize, String>,
     /// Services that reject unbound tokens.
@@ -258,12 +260,13 @@ impl Model {
         if issued <= known_state {
             // According to a lagging clock, a role may still be valid that had expired when the token was issued: the
             // claims do not contain such a role, but the sidecar's view of the data may contain it.
+            let state = &self.states[known_state];
+            // An unbound token states no roles. It only has roles that changed after it was issued.
+            let changed_at = state.roles_changed.get(&(service, token.agent));
+            let has_roles = token.service.is_some() || changed_at.is_some_and(|revision| *revision > token.rev);
             for time in BTreeSet::from([now, now.max(issued_at)]) {
-                outcomes.push(self.accepted(
-                    token,
-                    (known_state, known_state),
-                    &self.states[known_state].roles_of(service, token.agent, time),
-                ));
+                let roles = if has_roles { state.roles_of(service, token.agent, time) } else { BTreeSet::new() };
+                outcomes.push(self.accepted(token, (known_state, known_state), &roles));
             }
         }
         if known_state < token.latest_state_at_issue {

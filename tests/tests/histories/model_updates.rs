@@ -43,12 +43,14 @@ impl SentRequest {
                 let until = seconds.map(|seconds| role_expiry(environment, seconds));
                 Box::new(move |state| {
                     role.map(|role| state.grants.insert((service, agent, role), until));
+                    state.roles_changed.insert((service, agent), revision);
                 })
             }
             Request::Revoke { service, agent, name } => {
                 let role = role_number(service, name);
                 Box::new(move |state| {
                     role.map(|role| state.grants.remove(&(service, agent, role)));
+                    state.roles_changed.insert((service, agent), revision);
                 })
             }
             Request::SetStatus { agent, status } => Box::new(move |state| {

@@ -65,6 +65,7 @@ async fn burst_has_a_summary() {
     let started = SystemClock.since_boot();
     let (agent_id, service) = {
         let source = EventSource::new(&control).await;
+        source.agent.token_for(control.service()).await;
         let service = json!(control.service());
         let invalid_signature = source.agent.key.sign("another nonce");
         let challenge = source.challenge(Some(control.service())).await;
@@ -137,14 +138,15 @@ async fn ten_failures_have_no_summary() {
     let receiver = Receiver::start_ok().await;
     Target::create(&control, &receiver.url).await;
     let source = EventSource::new(&control).await;
+    source.agent.token_for(control.service()).await;
     let service = json!(control.service());
     for _ in 0..10 {
         source.fail_login(Some(control.service())).await;
     }
-    receiver.wait_for_requests(10).await;
+    receiver.wait_for_requests(11).await;
     tokio::time::sleep(MINUTE + Duration::from_secs(3)).await;
     assert_eq!(delivered_events(&receiver, &source.agent.id, &service).1, Vec::<Value>::new());
     source.fail_login(Some(control.service())).await;
-    receiver.wait_for_requests(11).await;
+    receiver.wait_for_requests(12).await;
     assert_eq!(delivered_events(&receiver, &source.agent.id, &service).0.len(), 11);
 }

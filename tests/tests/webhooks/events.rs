@@ -166,46 +166,73 @@ async fn targets_receive_only_subscribed_events_in_their_scope() {
     assert_eq!(ids(&unfiltered), ids(&filtered));
 }
 
+/// A stranger's service, which has assigned a role to the agent, learns nothing of logins that are not for it.
 #[tokio::test]
-async fn events_without_a_service_reach_services_where_the_agent_has_a_role() {
+async fn logins_that_are_not_for_a_service_are_told_to_the_deployment_only() {
     let control = ControlPlane::start().await;
-    let [first, second, third, deployment] = [(); 4].map(|()| Receiver::start_ok());
-    let (first, second, third, deployment) = tokio::join!(first, second, third, deployment);
+    let (stranger, used, deployment) = tokio::join!(Receiver::start_ok(), Receiver::start_ok(), Receiver::start_ok());
+    let kinds = ["agent.authenticated", "agent.authentication_failed"];
     let source = EventSource::new(&control).await;
-    let mut targets =
-        vec![(Target::create_for(&control, &first.url, &["agent.authentication_failed"]).await, &first, 1)];
-    for (receiver, count) in [(&second, 1), (&third, 0)] {
-        let (service, key) = control.create_service(json!({ "name": "another" })).await;
-        let body = json!({ "name": "writer", "permissions": ["write"] });
-        let created = control.api.send_as(&key, "POST", &format!("/services/{service}/roles"), body).await.expect(201);
-        if count > 0 {
-            let path = format!("/services/{service}/agents/{}/roles", source.agent.id);
-            control.api.send_as(&key, "POST", &path, json!({ "roleId": created["roleId"] })).await.expect(200);
-        }
-        let collection = format!("/services/{service}/webhooks");
-        let kinds = ["agent.authentication_failed"];
-        targets.push((
-            Target::create_in(&control.api, &key, &collection, &receiver.url, &kinds).await,
-            receiver,
-            count,
-        ));
-    }
-    targets.push((Target::create_for_deployment(&control, &deployment.url).await, &deployment, 3));
-    source.assign().await;
+    source.agent.token_for(control.service()).await;
+    let used_target = Target::create_for(&control, &used.url, &kinds).await;
+    let deployment_target = Target::create_for_deployment(&control, &deployment.url).await;
+    let (service, key) = control.create_service(json!({ "name": "stranger" })).await;
+    let path = format!("/services/{service}");
+    let role = json!({ "name": "writer", "permissions": ["write"] });
+    let role = control.api.send_as(&key, "POST", &format!("{path}/roles"), role).await.expect(201);
+    let assignment = json!({ "roleId": role["roleId"] });
+    let assign = format!("{path}/agents/{}/roles", source.agent.id);
+    control.api.send_as(&key, "POST", &assign, assignment).await.expect(200);
+    let stranger_target =
+        Target::create_in(&control.api, &key, &format!("{path}/webhooks"), &stranger.url, &kinds).await;
+
     source.fail_login(None).await.expect(400);
-    // Events of an agent without roles go only to webhook targets of the whole Countersign deployment.
+    source.fail_login(Some(&service)).await.expect(400);
+    source.fail_login(Some(control.service())).await.expect(400);
     let without_roles = Agent::register(&control, "No roles").await;
     without_roles.login().await;
-    for (target, receiver, count) in &targets {
-        receiver.wait_for_requests(*count).await;
+    deployment.wait_for_requests(5).await;
+    for (target, receiver) in [(&stranger_target, &stranger), (&used_target, &used), (&deployment_target, &deployment)]
+    {
         wait_for_all_events(target, receiver).await;
-        assert_eq!(receiver.count(), count + 1, "{:?}", delivered(receiver));
     }
-    let failed = first.received().remove(0);
-    assert_eq!(failed.data()["serviceId"], Value::Null);
-    assert_eq!((failed.id(), &failed.body), (second.received()[0].id(), &second.received()[0].body));
+    let services = |receiver: &Receiver| {
+        let failed = receiver.of_kind("agent.authentication_failed");
+        let mut services: Vec<_> = failed.iter().map(|event| event.data()["serviceId"].clone()).collect();
+        services.sort_by_key(Value::to_string);
+        services
+    };
+    let own = json!(control.service());
+    assert_eq!(stranger.count(), 1, "only the test event: {:?}", delivered(&stranger));
+    assert_eq!(services(&used), [own.clone()]);
+    assert_eq!(services(&deployment), [own, Value::Null, Value::Null]);
     let unbound = deployment.of_kind("agent.authenticated").remove(0).data();
     assert_eq!(unbound, json!({ "agentId": without_roles.id, "serviceId": null, "ipAddress": "127.0.0.1" }));
+}
+
+/// An expired challenge is refused before the service is looked up, so the service in the request need not exist.
+#[tokio::test]
+async fn failed_logins_for_services_that_do_not_exist_have_no_service() {
+    let control = ControlPlane::start_with(&["tokens.challenge_seconds=1"]).await;
+    let deployment = Receiver::start_ok().await;
+    Target::create_for_deployment(&control, &deployment.url).await;
+    let source = EventSource::new(&control).await;
+    let challenge = source.challenge(None).await;
+    let log_in = async |number: usize| {
+        let service = format!("svc_{number:026}");
+        let body = json!({ "challengeId": challenge["challengeId"], "signature": "00", "serviceId": service });
+        let response = control.api.post("/auth/authenticate", body).await;
+        (response.error().2 == "challenge_expired").then_some(())
+    };
+    eventually("the challenge expires", async || log_in(0).await, String::new).await;
+    for number in 1..30 {
+        assert_eq!(log_in(number).await, Some(()));
+    }
+    deployment.wait_for_requests(10).await;
+    for event in deployment.of_kind("agent.authentication_failed") {
+        assert_eq!(event.data()["serviceId"], Value::Null);
+    }
+    assert_eq!(deployment.count(), 10, "the failures are one burst");
 }
 
 #[tokio::test]
@@ -215,6 +242,7 @@ async fn failed_login_events_have_the_reason() {
     let target = Target::create_for(&control, &receiver.url, &["agent.authentication_failed"]).await;
     let source = EventSource::new(&control).await;
     let service = Some(control.service());
+    source.agent.token_for(control.service()).await;
 
     let challenge = source.challenge(service).await;
     let signature = source.sign(&challenge);

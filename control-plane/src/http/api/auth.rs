@@ -10,7 +10,7 @@ use crate::{
         error::ApiError,
         openapi::{
             errors::{
-                AgentNotFound, Errors, InactiveAgent, InvalidBody, InvalidChallenge, InvalidIdempotencyKey,
+                AgentLimit, AgentNotFound, Errors, InactiveAgent, InvalidBody, InvalidChallenge, InvalidIdempotencyKey,
                 InvalidRefreshToken, OptionalHumanAuth, PublicAccess, ServiceNotFound,
             },
             schema,
@@ -126,7 +126,7 @@ pub struct RevocationResponse {}
 #[utoipa::path(
     post, path = "/auth/register", operation_id = "registerAgent", tag = "Authentication",
     params(IdempotencyHeader), request_body = AgentRegistration, security((), ("humanToken" = [])),
-    responses((status = 201, description = "The agent is registered", body = RegisteredAgent), Errors<(OptionalHumanAuth, InvalidBody, InvalidIdempotencyKey)>)
+    responses((status = 201, description = "The agent is registered", body = RegisteredAgent), Errors<(OptionalHumanAuth, InvalidBody, InvalidIdempotencyKey, AgentLimit)>)
 )]
 pub async fn register(
     State(state): State<AppState>,

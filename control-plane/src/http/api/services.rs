@@ -10,7 +10,10 @@ use crate::{
     http::{
         error::ApiError,
         openapi::{
-            errors::{Errors, HumanAuth, InvalidBody, InvalidPaging, KeyNotFound, OwnerAuth, ServiceNotFound},
+            errors::{
+                AdminAuth, Errors, HumanAuth, InvalidBody, InvalidPaging, KeyLimit, KeyNotFound, OwnerAuth,
+                ServiceLimit, ServiceNotFound,
+            },
             schema::{self, KeyPathParam, ServicePathParam},
         },
         request::{
@@ -130,18 +133,19 @@ pub struct KeyRevoked {
 
 /// Create a service
 ///
-/// The calling human user becomes the owner of the service.
+/// The calling human user becomes the owner of the service. Only administrators may create services if the setting
+/// `services.created_by` is `admin`.
 #[utoipa::path(
     post, path = "/services", operation_id = "createService", tag = "Services",
     request_body = ServiceRequest, security(("humanToken" = [])),
-    responses((status = 201, description = "The service", body = ServiceRecord), Errors<(HumanAuth, InvalidBody)>)
+    responses((status = 201, description = "The service", body = ServiceRecord), Errors<(AdminAuth, InvalidBody, ServiceLimit)>)
 )]
 pub async fn create(
     State(state): State<AppState>,
     credentials: Credentials,
     body: BodyFields,
 ) -> Result<(StatusCode, Json<ServiceRecord>), ApiError> {
-    let human = credentials.require_human(&state).await?;
+    let human = credentials.require_service_creator(&state).await?;
     let ServiceRequest { name, accepts_unbound } = body.read()?;
     let request = NewService { name, accepts_unbound: accepts_unbound.unwrap_or(true) };
     let initiator = credentials.initiator_for_human(Some(&human));
@@ -212,7 +216,7 @@ pub async fn change(
 #[utoipa::path(
     post, path = "/services/{service}/keys", operation_id = "createKey", tag = "Services",
     params(ServicePathParam), request_body = KeyRequest, security(("humanToken" = [])),
-    responses((status = 201, description = "The API key", body = NewKeyRecord), Errors<(OwnerAuth, InvalidBody, ServiceNotFound)>)
+    responses((status = 201, description = "The API key", body = NewKeyRecord), Errors<(OwnerAuth, InvalidBody, ServiceNotFound, KeyLimit)>)
 )]
 pub async fn create_key(
     State(state): State<AppState>,

@@ -6,6 +6,7 @@
 use crate::{
     domain::{
         agent::Owner,
+        quota::ExceededQuota,
         service::KeyScope,
         trust::{InvalidScore, Score},
     },
@@ -155,7 +156,7 @@ fn key_errors() -> Vec<ApiError> {
 
 /// The errors of invalid tokens of human users.
 fn human_token_errors() -> Vec<ApiError> {
-    let expired = Refusal { reason: Reason::HumanTokenExpired, expired_at: Some(EXPIRED_AT) };
+    let expired = Refusal { reason: Reason::HumanTokenExpired, ..Refusal::expired(EXPIRED_AT) };
     vec![HumanTokenInvalid.into(), HumanIssuerUnavailable.into(), expired.into()]
 }
 
@@ -179,6 +180,10 @@ fn example_user() -> Owner {
 
 fn conflict(message: &str) -> Vec<ApiError> {
     vec![OperationError::Conflict(message.to_owned()).into()]
+}
+
+fn quota_exceeded(quota: ExceededQuota) -> Vec<ApiError> {
+    vec![OperationError::QuotaExceeded(quota).into()]
 }
 
 fn invalid_field(field: &str, message: &str) -> Vec<ApiError> {
@@ -247,7 +252,13 @@ error_cases! {
     /// No such delivery.
     DeliveryNotFound = not_found(NotFound::Delivery);
     /// The maximum number of webhooks is reached.
-    WebhookLimit = conflict("the maximum of 10 webhooks is reached: delete or change one");
+    WebhookLimit = quota_exceeded(ExceededQuota::WebhooksPerService(10));
+    /// The maximum number of services of a person is reached.
+    ServiceLimit = quota_exceeded(ExceededQuota::ServicesPerPerson(100));
+    /// The maximum number of API keys of a service is reached.
+    KeyLimit = quota_exceeded(ExceededQuota::KeysPerService(20));
+    /// The maximum number of agents is reached.
+    AgentLimit = quota_exceeded(ExceededQuota::AgentsPerPerson(1000));
     /// The URL of a webhook is not acceptable.
     InvalidWebhookUrl = invalid_field("url", "has a host whose name does not resolve");
     /// No such file.

@@ -15,7 +15,7 @@ use crate::{
         },
         state::AppState,
     },
-    operations::{find_service_key, require_manager, require_owner},
+    operations::{find_service_key, require_manager, require_owner, require_service_creator},
 };
 use axum::{
     extract::FromRequestParts,
@@ -135,6 +135,13 @@ impl Credentials {
     pub async fn require_admin(&self, state: &AppState) -> Result<Human, ApiError> {
         let human = self.require_human(state).await?;
         human.require_admin().map_err(|_| ApiError::admin_required(&human.identity))?;
+        Ok(human)
+    }
+
+    /// Requires a human user who may create services.
+    pub async fn require_service_creator(&self, state: &AppState) -> Result<Human, ApiError> {
+        let human = self.require_human(state).await?;
+        require_service_creator(&state.context, &human).map_err(|_| ApiError::admin_required(&human.identity))?;
         Ok(human)
     }
 

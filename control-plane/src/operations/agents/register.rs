@@ -2,13 +2,15 @@
 
 use crate::{
     domain::{
-        agent::{Agent, Registration},
+        agent::{Agent, Owner, Registration},
         audit::{AuditAction, Initiator, NewAuditEntry},
         caller::Human,
+        quota::{ExceededQuota, Quotas},
         text::{DisplayName, EmailAddress, Metadata},
+        total::Total,
     },
     operations::{Context, IdempotentReply, OperationError},
-    store::{StoreError, agents},
+    store::{StoreError, WriteTransaction, agents, quotas, totals},
 };
 use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Reason, Revision, TrustScore};
 use serde::{Serialize, de::DeserializeOwned};
@@ -49,7 +51,7 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
     let owner = human.map(|human| human.identity);
     let registration = &Registration { owner, email, name, key, key_hash, metadata };
     let id = context.new_id(AgentId::from_bits);
-    let work = async |mut tx: crate::store::WriteTransaction| {
+    let work = async |mut tx: WriteTransaction| {
         if let Some(response) = idempotency.stored_response(&mut tx).await? {
             return Ok(tx.commit(response).await?);
         }
@@ -57,6 +59,7 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
             let response = idempotency.store_response(&mut tx, &existing).await?;
             return Ok(tx.commit(response).await?);
         }
+        require_quota(&mut tx, context.config.quotas, registration.owner.as_ref()).await?;
         let now = tx.now();
         let agent = Agent {
             id,
@@ -76,6 +79,10 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
             let response = idempotency.store_response(&mut tx, &existing).await?;
             return Ok(tx.commit(response).await?);
         }
+        totals::add(tx.conn(), Total::ActiveAgents, 1).await?;
+        if registration.owner.is_none() {
+            totals::add(tx.conn(), Total::PublicAgents, 1).await?;
+        }
         let entry = NewAuditEntry::for_deployment(AuditAction::AgentRegistered)
             .agent(id)
             .with_detail("name", registration.name.as_str());
@@ -84,4 +91,20 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
         Ok(tx.commit(response).await?)
     };
     context.store.write("register_agent", work).await
+}
+
+/// Requires that one more agent does not exceed the quota of its owner, or of public registrations. The total of public agents
+/// is read without a lock, so concurrent registrations can exceed the quota by a few agents.
+async fn require_quota(tx: &mut WriteTransaction, limits: Quotas, owner: Option<&Owner>) -> Result<(), OperationError> {
+    let now = tx.now();
+    let exceeded = if let Some(owner) = owner {
+        quotas::lock_owner(tx.conn(), owner, now).await?;
+        let limit = limits.agents_per_person;
+        quotas::has_agents(tx.conn(), owner, limit).await?.then_some(ExceededQuota::AgentsPerPerson(limit))
+    } else {
+        let limit = limits.public_agents;
+        let total = totals::find(tx.conn(), Total::PublicAgents).await?;
+        (total >= i64::from(limit)).then_some(ExceededQuota::PublicAgents(limit))
+    };
+    exceeded.map_or(Ok(()), |quota| Err(OperationError::QuotaExceeded(quota)))
 }

@@ -6,9 +6,10 @@ use crate::{
         audit::{AuditAction, Initiator, NewAuditEntry},
         caller::Human,
         change::Change,
+        total::Total,
     },
     operations::{Context, NotFound, OperationError},
-    store::{WriteTransaction, agents},
+    store::{WriteTransaction, agents, totals},
 };
 use countersign_identity::{AgentId, AgentStatus};
 
@@ -32,6 +33,13 @@ pub async fn set_agent_status(
         if change == StatusChange::Unchanged {
             return Ok(tx.commit(current).await?);
         }
+        let change_of_total = match change {
+            StatusChange::Unchanged => 0,
+            StatusChange::Reactivated => 1,
+            StatusChange::Deactivated if current.status == AgentStatus::Active => -1,
+            StatusChange::Deactivated => 0,
+        };
+        totals::add(tx.conn(), Total::ActiveAgents, change_of_total).await?;
         let entry = NewAuditEntry::for_deployment(AuditAction::AgentStatusChanged).agent(agent);
         tx.audit(initiator, &entry.detail_if_changed("status", status_text(current.status), status_text(status)))
             .await?;

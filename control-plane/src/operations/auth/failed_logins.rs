@@ -79,6 +79,7 @@ pub(in crate::operations) const fn login_failure_reason(error: &OperationError) 
         OperationError::InvalidSignature => Some(LoginFailureReason::InvalidSignature),
         OperationError::NotFound(_)
         | OperationError::Conflict(_)
+        | OperationError::QuotaExceeded(_)
         | OperationError::IdempotencyKeyReused
         | OperationError::Invalid { .. }
         | OperationError::Store(_)

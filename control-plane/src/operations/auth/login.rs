@@ -2,6 +2,7 @@
 
 use super::{
     failed_logins::{emit_failed_login, login_failure_reason},
+    revoke::end_session,
     tokens::{PreparedTokens, default_service, issue_tokens},
 };
 use crate::{
@@ -16,6 +17,9 @@ use crate::{
 };
 use countersign_identity::{EventId, Reason, ServiceId, SessionId, public_key::EcdsaSignature};
 use std::net::IpAddr;
+
+/// Maximum number of sessions over the quota that one login ends. If the quota was lowered, the next logins end the others.
+const MAX_ENDED_PER_LOGIN: u32 = 10;
 
 /// A login request.
 #[derive(Debug)]
@@ -89,6 +93,10 @@ async fn verify_and_issue_tokens(
             agents::set_last_service(tx.conn(), agent.id, service).await?;
         }
         let unsigned_token = issue_tokens(&mut tx, context, prepared_ref, rev, (&agent, &session, service)).await?;
+        let kept = context.config.quotas.sessions_per_agent;
+        for oldest in sessions::list_live_beyond(tx.conn(), agent.id, now, (kept, MAX_ENDED_PER_LOGIN)).await? {
+            end_session(&mut tx, oldest).await?;
+        }
         let data = AuthenticatedEvent { agent_id: agent.id, service_id: service, ip_address: login.client_address };
         tx.emit(Event { id: event, at: now, data: EventData::Authenticated(data) });
         Ok(tx.commit(unsigned_token).await?)

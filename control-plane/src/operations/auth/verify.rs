@@ -6,8 +6,8 @@ use crate::{
     store::{Conn, WriteTransaction, agents, assignments, feed, known_agents, roles, services, signing_keys},
 };
 use countersign_identity::{
-    AgentChanges, AgentId, Claims, EvaluationContext, Reason, Revision, RoleTable, ServiceId, StatusWithCutoff,
-    Timestamp, UnverifiedToken, VerifiedIdentity, Versioned,
+    AgentChanges, AgentId, Audience, Claims, EvaluationContext, Reason, Revision, RoleTable, ServiceId,
+    StatusWithCutoff, Timestamp, UnverifiedToken, VerifiedIdentity, Versioned,
 };
 use std::time::Duration;
 
@@ -78,9 +78,17 @@ async fn agent_state(
     now: Timestamp,
 ) -> Result<Option<AgentChanges>, OperationError> {
     let Some(agent) = agents::find(conn, claims.sub).await? else { return Ok(None) };
-    let grants = assignments::list_active_grants(conn, service, agent.id, now).await?;
+    // An unbound token states no roles. Like a sidecar, the API adds the roles only if they changed after the token was issued.
+    let has_roles = claims.audience() != Some(Audience::Unbound)
+        || feed::roles_changed_since(conn, agent.id, service, claims.rev).await?;
+    let roles = if has_roles {
+        let value = assignments::list_active_grants(conn, service, agent.id, now).await?;
+        Some(Versioned { revision, value })
+    } else {
+        None
+    };
     Ok(Some(AgentChanges {
-        roles: Some(Versioned { revision, value: grants }),
+        roles,
         trust: Some(Versioned { revision, value: agent.trust }),
         status: Some(Versioned { revision, value: StatusWithCutoff { status: agent.status, cutoff: agent.cutoff } }),
     }))

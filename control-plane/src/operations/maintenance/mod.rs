@@ -9,7 +9,7 @@ mod restore;
 mod trust_feed;
 
 pub use audit_start::ensure_audit_started;
-pub use counts::count_services_and_active_agents;
+pub use counts::{count_services_and_active_agents, recount_totals};
 pub use expiry::emit_role_revoked_events;
 pub use housekeeping::{DatabaseHealth, delete_expired_events, probe_database, probe_queue, run_housekeeping};
 pub use key_rotation::rotate_signing_keys_if_due;

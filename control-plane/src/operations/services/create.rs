@@ -5,11 +5,13 @@ use crate::{
         agent::Owner,
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         credential::Credential,
+        quota::ExceededQuota,
         service::{KeyScope, Service, ServiceKey},
         text::DisplayName,
+        total::Total,
     },
     operations::{Context, NotFound, OperationError},
-    store::{WriteTransaction, services},
+    store::{WriteTransaction, quotas, services, totals},
 };
 use countersign_identity::{ApiKeyId, ServiceId};
 use secrecy::SecretString;
@@ -45,10 +47,17 @@ pub async fn create_service(
     let entry = &NewAuditEntry::for_service(id, AuditAction::ServiceCreated)
         .with_detail("name", service.name.as_str())
         .with_detail("acceptsUnboundTokens", accepts_unbound);
+    let limit = context.config.quotas.services_per_person;
     let work = async |mut tx: WriteTransaction| {
+        let now = tx.now();
+        quotas::lock_owner(tx.conn(), &service.owner, now).await?;
+        if quotas::has_services(tx.conn(), &service.owner, limit).await? {
+            return Err(OperationError::QuotaExceeded(ExceededQuota::ServicesPerPerson(limit)));
+        }
         services::insert(tx.conn(), service).await?;
+        totals::add(tx.conn(), Total::Services, 1).await?;
         tx.audit(initiator, entry).await?;
-        Ok::<_, OperationError>(tx.commit(service.clone()).await?)
+        Ok(tx.commit(service.clone()).await?)
     };
     context.store.write("create_service", work).await
 }
@@ -68,11 +77,17 @@ pub async fn create_service_key(
         .object(AuditedObject::ServiceKey(id))
         .with_detail("name", key.name.as_str())
         .with_detail("scope", scope.as_str());
+    let limit = context.config.quotas.keys_per_service;
     let work = async |mut tx: WriteTransaction| {
-        services::find(tx.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+        if !services::lock(tx.conn(), service).await? {
+            return Err(OperationError::NotFound(NotFound::Service));
+        }
+        if quotas::has_keys(tx.conn(), service, limit).await? {
+            return Err(OperationError::QuotaExceeded(ExceededQuota::KeysPerService(limit)));
+        }
         services::insert_key(tx.conn(), key).await?;
         tx.audit(initiator, entry).await?;
-        Ok::<_, OperationError>(tx.commit(key.clone()).await?)
+        Ok(tx.commit(key.clone()).await?)
     };
     Ok((context.store.write("create_service_key", work).await?, credential.reveal()))
 }

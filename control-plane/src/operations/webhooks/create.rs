@@ -3,10 +3,9 @@
 use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
+        quota::ExceededQuota,
         text::Description,
-        webhook::{
-            MAX_TARGETS, WebhookScope, WebhookTarget, event::EventFilter, secret::WebhookSecret, url::TargetUrl,
-        },
+        webhook::{WebhookScope, WebhookTarget, event::EventFilter, secret::WebhookSecret, url::TargetUrl},
     },
     operations::{Context, NotFound, OperationError},
     store::{WriteTransaction, deployment, services, webhook_targets},
@@ -54,12 +53,11 @@ pub async fn create_webhook(
         .object(AuditedObject::Webhook(id))
         .with_detail("host", target.url.host().to_string())
         .with_detail("events", target.events.names());
+    let limit = context.config.quotas.webhooks_per_service;
     let work = async |mut tx: WriteTransaction| {
         lock_scope(&mut tx, scope).await?;
-        if webhook_targets::list(tx.conn(), scope).await?.len() >= MAX_TARGETS {
-            return Err(OperationError::Conflict(format!(
-                "the maximum of {MAX_TARGETS} webhooks is reached: delete or change one"
-            )));
+        if webhook_targets::list(tx.conn(), scope).await?.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
+            return Err(OperationError::QuotaExceeded(ExceededQuota::WebhooksPerService(limit)));
         }
         webhook_targets::insert(tx.conn(), target, sealed).await?;
         tx.audit(initiator, entry).await?;

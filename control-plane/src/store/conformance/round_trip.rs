@@ -1,6 +1,7 @@
 //! Writes a row into every table through the store, with a different value in every column, and reads it back. The round-trip
 //! tests fail if a statement has a wrong parameter or two swapped parameters.
 
+mod counts;
 mod credentials;
 mod recipients;
 mod records;
@@ -132,7 +133,9 @@ impl StoreFixture {
         self.agents_return_what_was_written().await;
         self.services_return_what_was_written().await;
         self.contacts_return_what_was_written().await;
+        self.totals_and_quotas_return_what_was_written().await;
         self.api_keys_return_what_was_written().await;
+        self.revoked_keys_do_not_count().await;
         self.roles_return_what_was_written().await;
         self.assignments_return_what_was_written().await;
         self.sessions_return_what_was_written().await;

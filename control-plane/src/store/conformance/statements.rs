@@ -3,8 +3,8 @@
 use super::StoreFixture;
 use crate::store::{
     agents, assignments, audit, conn, deliveries, deployment, engine, feed, idempotency, known_agents, outbox, pools,
-    postgres, roles, schema::MIGRATIONS_TABLE, services, sessions, signing_keys, sqlite_file, transfer, trust,
-    webhook_targets,
+    postgres, quotas, roles, schema::MIGRATIONS_TABLE, services, sessions, signing_keys, sqlite_file, totals, transfer,
+    trust, webhook_targets,
 };
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row, SqlSafeStr, SqliteConnection};
 
@@ -12,7 +12,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row
 pub type StatementList = (&'static str, &'static str, &'static [&'static str]);
 
 /// The statements for both engines.
-const COMMON_LISTS: [StatementList; 16] = [
+const COMMON_LISTS: [StatementList; 18] = [
     ("agents.rs", "STATEMENTS", agents::STATEMENTS),
     ("assignments.rs", "STATEMENTS", assignments::STATEMENTS),
     ("audit.rs", "STATEMENTS", audit::STATEMENTS),
@@ -23,10 +23,12 @@ const COMMON_LISTS: [StatementList; 16] = [
     ("idempotency.rs", "STATEMENTS", idempotency::STATEMENTS),
     ("known_agents.rs", "STATEMENTS", known_agents::STATEMENTS),
     ("outbox.rs", "STATEMENTS", outbox::STATEMENTS),
+    ("quotas.rs", "STATEMENTS", quotas::STATEMENTS),
     ("roles.rs", "STATEMENTS", roles::STATEMENTS),
     ("services.rs", "STATEMENTS", services::STATEMENTS),
     ("sessions.rs", "STATEMENTS", sessions::STATEMENTS),
     ("signing_keys.rs", "STATEMENTS", signing_keys::STATEMENTS),
+    ("totals.rs", "STATEMENTS", totals::STATEMENTS),
     ("trust.rs", "STATEMENTS", trust::STATEMENTS),
     ("webhook_targets.rs", "STATEMENTS", webhook_targets::STATEMENTS),
 ];

@@ -313,7 +313,8 @@ async fn older_backup_is_migrated() {
     let revert_migration = "ALTER TABLE feed DROP COLUMN restored_at; ALTER TABLE feed DROP COLUMN restored_revision; \
                 ALTER TABLE deployment DROP COLUMN set_aside_at; ALTER TABLE deployment DROP COLUMN set_aside_as; \
                 ALTER TABLE deployment DROP COLUMN table_numbers; DROP INDEX agents_by_registration; \
-                DROP INDEX sessions_by_agent; DROP TABLE known_agents; ALTER TABLE agents DROP COLUMN last_service_id; \
+                DROP INDEX sessions_by_agent; DROP INDEX role_changes; DROP INDEX agents_by_owner; \
+                DROP TABLE quota_locks; DROP TABLE totals; DROP TABLE known_agents; ALTER TABLE agents DROP COLUMN last_service_id; \
                 ALTER TABLE agents DROP COLUMN superseded_at; DELETE FROM _sqlx_migrations WHERE version >= 8";
     execute_on_file(&file, revert_migration).await;
     succeed(&control, &["restore", file.to_str().unwrap(), "--replace"]);

@@ -14,7 +14,7 @@ use crate::{
         idempotency, sessions, signing_keys, sqlite_file,
     },
 };
-use countersign_identity::{RefreshId, Revision, SessionId};
+use countersign_identity::{AgentId, RefreshId, Revision, SessionId};
 use sqlx::{Connection, SqliteConnection};
 use std::time::Duration;
 use zeroize::Zeroizing;
@@ -46,6 +46,18 @@ impl StoreFixture {
         assert_eq!(sessions::find(conn, session().id).await.unwrap(), Some(session()));
         assert!(sessions::challenge_is_used(conn, "a challenge").await.unwrap());
         assert!(!sessions::challenge_is_used(conn, "a third challenge").await.unwrap());
+        // At time 48, both sessions are live; they began at the same time, and the second has the higher id.
+        let newest_first = [expired.id, session().id];
+        for (agent, now, kept, limit, expected) in [
+            (agent().id, 48, 0, 9, &newest_first[..]),
+            (agent().id, 48, 0, 1, &newest_first[..1]),
+            (agent().id, 48, 1, 9, &newest_first[1..]),
+            (agent().id, 49, 0, 9, &newest_first[1..]),
+            (AgentId::from_bits(2), 48, 0, 9, &[]),
+        ] {
+            let listed = sessions::list_live_beyond(conn, agent, time(now), (kept, limit)).await.unwrap();
+            assert_eq!(listed, expected);
+        }
         drop(read);
         self.commit(async |tx| {
             assert!(sessions::mark_ended(tx.conn(), session().id, time(54)).await?);
@@ -57,6 +69,8 @@ impl StoreFixture {
         let ended = Session { ended_at: Some(time(54)), ..session() };
         assert_eq!(sessions::find(read.conn(), session().id).await.unwrap(), Some(ended));
         assert_eq!(sessions::find(read.conn(), expired.id).await.unwrap(), None);
+        let live = sessions::list_live_beyond(read.conn(), agent().id, time(48), (0, 9)).await.unwrap();
+        assert_eq!(live, [], "an ended session is not live");
     }
 
     pub async fn refresh_tokens_return_what_was_written(&self) {

@@ -60,7 +60,6 @@ impl StoreFixture {
             let stored = agents::find_by_registration(read.conn(), &expected.registration).await.unwrap();
             assert_eq!(stored, Some(expected));
         }
-        assert_eq!(agents::count_active(read.conn()).await.unwrap(), 0);
         drop(read);
         self.agents_return_what_was_updated().await;
     }
@@ -86,7 +85,6 @@ impl StoreFixture {
         let until = self.current_revision().await;
         let mut read = self.read().await;
         assert_eq!(agents::find(read.conn(), id).await.unwrap(), Some(updated));
-        assert_eq!(agents::count_active(read.conn()).await.unwrap(), 1);
         let changed = agents::list_changed_states(read.conn(), RevisionRange { since, until }).await.unwrap();
         assert_eq!(changed, [AgentState { agent: id, trust, status: StatusWithCutoff { status, cutoff } }]);
     }
@@ -108,7 +106,6 @@ impl StoreFixture {
             assert_eq!(listed, single_page(vec![expected]));
         }
         assert_eq!(services::list(read.conn(), None, ALL).await.unwrap(), single_page(vec![other, service()]));
-        assert_eq!(services::count(read.conn()).await.unwrap(), 2);
         drop(read);
 
         let updated = Service { name: name("renamed"), accepts_unbound: true, ..service() };

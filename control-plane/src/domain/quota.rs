@@ -1,0 +1,58 @@
+//! Quotas: how much a person, a service and an agent may have.
+
+/// The quotas of a deployment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quotas {
+    /// Maximum number of services that a person owns.
+    pub services_per_person: u32,
+    /// Maximum number of agents that a person has registered.
+    pub agents_per_person: u32,
+    /// Maximum number of agents that were registered without the token of a human user.
+    pub public_agents: u32,
+    /// Maximum number of API keys of a service that are not revoked.
+    pub keys_per_service: u32,
+    /// Maximum number of webhooks of a service, and of the whole Countersign deployment.
+    pub webhooks_per_service: u32,
+    /// Maximum number of live sessions of an agent. A login over the quota ends the oldest session.
+    pub sessions_per_agent: u32,
+}
+
+/// A quota that a request would exceed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExceededQuota {
+    /// See [`Quotas::services_per_person`].
+    ServicesPerPerson(u32),
+    /// See [`Quotas::agents_per_person`].
+    AgentsPerPerson(u32),
+    /// See [`Quotas::public_agents`].
+    PublicAgents(u32),
+    /// See [`Quotas::keys_per_service`].
+    KeysPerService(u32),
+    /// See [`Quotas::webhooks_per_service`].
+    WebhooksPerService(u32),
+}
+
+impl ExceededQuota {
+    /// Name of the setting, the maximum, and a message with the next step.
+    pub fn describe(self) -> (&'static str, u32, String) {
+        let (setting, limit, what, next) = match self {
+            Self::ServicesPerPerson(limit) => {
+                ("services_per_person", limit, "services per person", "ask the operator to raise the quota")
+            }
+            Self::AgentsPerPerson(limit) => {
+                ("agents_per_person", limit, "agents per person", "ask the operator to raise the quota")
+            }
+            Self::PublicAgents(limit) => (
+                "public_agents",
+                limit,
+                "agents that were registered without the token of a human user",
+                "register with the token of a human user",
+            ),
+            Self::KeysPerService(limit) => {
+                ("keys_per_service", limit, "API keys per service", "revoke a key that is not used")
+            }
+            Self::WebhooksPerService(limit) => ("webhooks_per_service", limit, "webhooks", "delete or change one"),
+        };
+        (setting, limit, format!("the maximum of {limit} {what} is reached: {next}"))
+    }
+}

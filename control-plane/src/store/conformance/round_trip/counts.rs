@@ -1,0 +1,55 @@
+//! Round trips of totals, and counts for quotas.
+
+use super::{agent, owner, service, time};
+use crate::{
+    domain::total::Total,
+    store::{conformance::StoreFixture, quotas, totals},
+};
+use countersign_identity::ServiceId;
+
+impl StoreFixture {
+    /// Of the two agents, one is active and one was registered without a human user. Each of the two services has its owner.
+    pub async fn totals_and_quotas_return_what_was_written(&self) {
+        let counted = async |total| totals::find(self.read().await.conn(), total).await.unwrap();
+        assert_eq!(counted(Total::Services).await, 0);
+        self.commit(async |tx| {
+            totals::add(tx.conn(), Total::Services, 7).await?;
+            totals::add(tx.conn(), Total::Services, -3).await?;
+            totals::add(tx.conn(), Total::ActiveAgents, 5).await
+        })
+        .await;
+        assert_eq!((counted(Total::Services).await, counted(Total::ActiveAgents).await), (4, 5));
+        self.commit(async |tx| totals::recount(tx.conn()).await).await;
+        let totals = [Total::ActiveAgents, Total::PublicAgents, Total::Services];
+        for (total, expected) in totals.into_iter().zip([1, 1, 2]) {
+            assert_eq!(counted(total).await, expected, "{total:?}");
+        }
+
+        self.commit(async |tx| {
+            quotas::lock_owner(tx.conn(), &owner("service"), time(27)).await?;
+            quotas::lock_owner(tx.conn(), &owner("service"), time(28)).await
+        })
+        .await;
+        let mut read = self.read().await;
+        let conn = read.conn();
+        let (agent_owner, service_owner) = (agent().registration.owner.unwrap(), service().owner);
+        for limit in [1, 2] {
+            let has_one = limit == 1;
+            assert_eq!(quotas::has_agents(conn, &agent_owner, limit).await.unwrap(), has_one);
+            assert!(!quotas::has_agents(conn, &service_owner, limit).await.unwrap());
+            assert_eq!(quotas::has_services(conn, &service_owner, limit).await.unwrap(), has_one);
+            assert!(!quotas::has_services(conn, &agent_owner, limit).await.unwrap());
+        }
+        assert!(!quotas::has_keys(conn, service().id, 1).await.unwrap());
+    }
+
+    /// One of the two API keys of the service is revoked.
+    pub async fn revoked_keys_do_not_count(&self) {
+        let mut read = self.read().await;
+        for (service, limit, expected) in
+            [(service().id, 1, true), (service().id, 2, false), (ServiceId::from_bits(2), 1, false)]
+        {
+            assert_eq!(quotas::has_keys(read.conn(), service, limit).await.unwrap(), expected);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Counts for quotas. A count stops at the quota, so its cost does not grow with what a person has.
+
+use super::{Conn, StoreError, row, statements::statements};
+use crate::domain::agent::Owner;
+use countersign_identity::{ServiceId, Timestamp};
+
+statements! { STATEMENTS:
+    LOCK_OWNER = "INSERT INTO quota_locks (owner_issuer, owner_subject, locked_at) VALUES ($1, $2, $3) \
+         ON CONFLICT (owner_issuer, owner_subject) DO UPDATE SET locked_at = excluded.locked_at";
+    COUNT_AGENTS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM agents \
+         WHERE owner_issuer = $1 AND owner_subject = $2 LIMIT $3) counted";
+    COUNT_SERVICES = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM services \
+         WHERE owner_issuer = $1 AND owner_subject = $2 LIMIT $3) counted";
+    COUNT_KEYS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM service_keys \
+         WHERE service_id = $1 AND revoked_at IS NULL LIMIT $2) counted";
+}
+
+/// Locks what a person may have until the transaction ends, so that concurrent requests cannot exceed a quota.
+pub async fn lock_owner(conn: &mut Conn, owner: &Owner, now: Timestamp) -> Result<(), StoreError> {
+    let query = sqlx::query(LOCK_OWNER).bind(&owner.issuer).bind(&owner.subject).bind(now.micros());
+    query.execute(conn).await?;
+    Ok(())
+}
+
+/// Whether a person has registered `limit` agents or more.
+pub async fn has_agents(conn: &mut Conn, owner: &Owner, limit: u32) -> Result<bool, StoreError> {
+    let query = sqlx::query(COUNT_AGENTS).bind(&owner.issuer).bind(&owner.subject).bind(i64::from(limit));
+    Ok(row::total_count(&query.fetch_one(conn).await?)? >= i64::from(limit))
+}
+
+/// Whether a person owns `limit` services or more.
+pub async fn has_services(conn: &mut Conn, owner: &Owner, limit: u32) -> Result<bool, StoreError> {
+    let query = sqlx::query(COUNT_SERVICES).bind(&owner.issuer).bind(&owner.subject).bind(i64::from(limit));
+    Ok(row::total_count(&query.fetch_one(conn).await?)? >= i64::from(limit))
+}
+
+/// Whether a service has `limit` API keys or more that are not revoked.
+pub async fn has_keys(conn: &mut Conn, service: ServiceId, limit: u32) -> Result<bool, StoreError> {
+    let query = sqlx::query(COUNT_KEYS).bind(service.to_string()).bind(i64::from(limit));
+    Ok(row::total_count(&query.fetch_one(conn).await?)? >= i64::from(limit))
+}

@@ -1,0 +1,116 @@
+//! Quotas: how much a person, a service and an agent may have.
+
+use countersign_tests::{Agent, ControlPlane, HttpResponse, InProcessServer, ManualClock, control_plane::text};
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+
+#[track_caller]
+fn assert_quota_exceeded(refused: &HttpResponse, setting: &str, limit: u32) {
+    assert_eq!((refused.status, refused.error().1), (409, "CONFLICT"), "{refused:?}");
+    let details = &refused.body["error"]["details"];
+    let expected = json!({ "reason": "quota_exceeded", "setting": format!("quotas.{setting}"), "limit": limit });
+    assert_eq!(details, &expected);
+    assert!(refused.text("/error/message").contains(&format!("the maximum of {limit} ")), "{refused:?}");
+}
+
+/// Sends the request ten times at once. Exactly `expected` succeed; returns one refused response.
+async fn ten_at_once(send: impl AsyncFn(usize) -> HttpResponse, created: u16, expected: usize) -> HttpResponse {
+    let send = &send;
+    let responses = join_all((0..10).map(|number| async move { send(number).await })).await;
+    let (accepted, refused): (Vec<_>, Vec<_>) = responses.into_iter().partition(|response| response.status == created);
+    assert_eq!(accepted.len(), expected, "{refused:?}");
+    refused.into_iter().next().unwrap()
+}
+
+#[tokio::test]
+async fn persons_and_services_have_at_most_their_quota_also_at_once() {
+    let settings = ["quotas.services_per_person=3", "quotas.agents_per_person=4", "quotas.keys_per_service=5"];
+    let control = ControlPlane::start_with(&settings).await;
+    let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
+    let create_service = async |_| control.api.send_as(&alice, "POST", "/services", json!({ "name": "s" })).await;
+    assert_quota_exceeded(&ten_at_once(create_service, 201, 3).await, "services_per_person", 3);
+    control.api.send_as(&bob, "POST", "/services", json!({ "name": "s" })).await.expect(201);
+
+    let key = Agent::register(&control, "Agent").await.key.public_pem().unwrap();
+    let register = async |number: usize| {
+        let body = json!({ "email": "a@example.org", "name": format!("agent {number}"), "publicKey": key });
+        control.api.send_as(&alice, "POST", "/auth/register", body).await
+    };
+    assert_quota_exceeded(&ten_at_once(register, 201, 4).await, "agents_per_person", 4);
+    let register = &register;
+    let repeated = join_all((0..10).map(|number| async move { register(number).await })).await;
+    assert_eq!(repeated.iter().filter(|response| response.status == 201).count(), 4, "existing agents are returned");
+
+    let services = control.api.get_as(&alice, "/services").await.expect(200);
+    let keys = format!("/services/{}/keys", text(&services["data"][0]["serviceId"]));
+    let create_key =
+        async |_| control.api.send_as(&alice, "POST", &keys, json!({ "name": "k", "scope": "full" })).await;
+    assert_quota_exceeded(&ten_at_once(create_key, 201, 5).await, "keys_per_service", 5);
+    let listed = control.api.get_as(&alice, &keys).await.expect(200);
+    let path = format!("{keys}/{}", text(&listed["data"][0]["keyId"]));
+    control.api.send_as(&alice, "DELETE", &path, Value::Null).await.expect(200);
+    create_key(0).await.expect(201);
+}
+
+#[tokio::test]
+async fn agents_without_an_owner_have_a_quota_together() {
+    let control = ControlPlane::start_with(&["quotas.public_agents=2"]).await;
+    let key = Agent::register(&control, "first").await.key.public_pem().unwrap();
+    Agent::register(&control, "second").await;
+    let body = json!({ "email": "b@example.org", "name": "third", "publicKey": key });
+    let refused = control.api.post("/auth/register", body.clone()).await;
+    assert_quota_exceeded(&refused, "public_agents", 2);
+    control.api.send_as(control.human(), "POST", "/auth/register", body).await.expect(201);
+}
+
+#[tokio::test]
+async fn login_over_the_quota_ends_the_oldest_session() {
+    let control = ControlPlane::start_with(&["quotas.sessions_per_agent=2"]).await;
+    let agent = Agent::register(&control, "Agent").await;
+    let mut logins = Vec::new();
+    for _ in 0..4 {
+        logins.push(agent.login().await);
+    }
+    for (number, login) in logins.iter().enumerate() {
+        use secrecy::ExposeSecret;
+        let verified = control.verify(login.access_token.expose_secret()).await;
+        let body = json!({ "refreshToken": login.refresh_token.expose_secret() });
+        let refreshed = control.api.post("/auth/refresh", body).await;
+        if number < 2 {
+            assert_eq!((verified.error().2, refreshed.error().2), ("token_revoked", "refresh_revoked"), "{number}");
+        } else {
+            verified.expect(200);
+            refreshed.expect(200);
+        }
+    }
+}
+
+/// The previous version does not keep the totals, so a start counts anew.
+#[tokio::test]
+async fn status_counts_active_agents_and_services_across_restarts() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), ManualClock::new());
+    let server = InProcessServer::start(folder.path(), &[], &clock).await;
+    let (human, key) =
+        (InProcessServer::env(folder.path(), "HUMAN_TOKEN"), InProcessServer::env(folder.path(), "SERVICE_KEY"));
+    let counts = async |server: &InProcessServer| {
+        let status = server.api.get_as(&key, "/status").await.expect(200);
+        (status["activeServices"].as_i64().unwrap(), status["activeAgents"].as_i64().unwrap())
+    };
+    let mut agents = Vec::new();
+    for number in 0..3 {
+        let pem = countersign_client::PrivateKey::generate().public_pem().unwrap();
+        let body = json!({ "email": "a@example.org", "name": format!("agent {number}"), "publicKey": pem });
+        agents.push(text(&server.api.send_as(&human, "POST", "/auth/register", body).await.expect(201)["agentId"]));
+    }
+    server.api.send_as(&human, "POST", "/services", json!({ "name": "second" })).await.expect(201);
+    assert_eq!(counts(&server).await, (2, 3));
+    for (status, active) in [("suspended", 2), ("suspended", 2), ("active", 3), ("suspended", 2), ("revoked", 2)] {
+        let path = format!("/agents/{}/status", agents[0]);
+        server.api.send_as(&human, "PUT", &path, json!({ "status": status })).await.expect(200);
+        assert_eq!(counts(&server).await, (2, active), "{status}");
+    }
+    server.server.stop().await;
+    let server = InProcessServer::start(folder.path(), &[], &clock).await;
+    assert_eq!(counts(&server).await, (2, 2));
+    server.server.stop().await;
+}
