@@ -164,6 +164,15 @@ pub fn check_request(headers: &[(&str, &str)], extensions: &[(&str, &str)]) -> C
 }
 
 impl CheckResult {
+    /// `error.details` in the body of a denial.
+    pub fn details(&self) -> serde_json::Value {
+        let Some(EnvoyHttpResponse::DeniedResponse(denied)) = &self.response.http_response else {
+            panic!("the request was not denied: {self:?}")
+        };
+        let body: serde_json::Value = serde_json::from_str(&denied.body).expect("a denial has a JSON body");
+        body["error"]["details"].clone()
+    }
+
     /// Decodes a response as Envoy does: gRPC status 0, or no status, allows the request.
     pub fn from_response(response: CheckResponse) -> Self {
         let code = response.status.as_ref().map_or(0, |status| status.code);

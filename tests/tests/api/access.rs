@@ -199,3 +199,12 @@ async fn forbidden_responses_contain_required_and_actual_access() {
         json!({ "reason": "admin_required", "required": { "access": ["administrator"] }, "actual": bob_details });
     assert_eq!(details(&bob, "/signing-keys").await, admin);
 }
+
+#[tokio::test]
+async fn setting_decides_who_may_create_services() {
+    let control = ControlPlane::start_with(&["services.created_by=admin"]).await;
+    let body = json!({ "name": "a service" });
+    let refused = control.api.send_as(&control.mint_human("alice"), "POST", "/services", body.clone()).await;
+    assert_eq!((refused.status, refused.error().2), (403, "admin_required"), "{refused:?}");
+    control.api.send_as(control.human(), "POST", "/services", body).await.expect(201);
+}

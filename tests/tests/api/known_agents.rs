@@ -103,7 +103,9 @@ async fn verified_unbound_token_makes_an_agent_known_and_a_refused_token_does_no
     let (refusing, accepting) = (Tenant::new(&control, "u").await, Tenant::new(&control, "v").await);
     let agent = Agent::register(&control, "Agent").await;
     let elsewhere = agent.token_for(control.service()).await;
-    assert_eq!(control.verify_at(&refusing.service, &refusing.key, &elsewhere).await.status, 401);
+    let refused = control.verify_at(&refusing.service, &refusing.key, &elsewhere).await;
+    assert_eq!((refused.error().0, refused.error().2), (401, "token_audience_mismatch"));
+    assert_eq!(refused.text("/error/details/required/serviceId"), refusing.service);
     let unbound = Agent::register(&control, "Agent").await;
     let token = unbound.token().await;
     assert_eq!(audience(&control, &token), "unbound");

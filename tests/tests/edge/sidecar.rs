@@ -255,3 +255,14 @@ fn now() -> jiff::Timestamp {
 fn whole_second_after(seconds: i64) -> String {
     jiff::Timestamp::from_second(now().as_second() + seconds + 1).unwrap().to_string()
 }
+
+#[tokio::test]
+async fn refusal_of_a_token_for_another_service_names_the_required_service() {
+    let control = ControlPlane::shared().await;
+    let sidecar = Sidecar::start(&control).await;
+    let (other, _) = control.create_service(json!({ "name": "other" })).await;
+    let agent = Agent::register(&control, "Agent").await;
+    let result = sidecar.check_token(&agent.token_for(&other).await).await;
+    let required = json!({ "serviceId": control.service() });
+    assert_eq!(result.details(), json!({ "reason": "token_audience_mismatch", "required": required }));
+}

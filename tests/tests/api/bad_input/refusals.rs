@@ -5,7 +5,7 @@ use super::{
     fixture::{Fixture, assert_no_failures, malformed_error},
     routes::{Access, ROUTES, Route},
 };
-use countersign_tests::{Agent, HttpResponse};
+use countersign_tests::{Agent, ControlPlane, HttpResponse};
 use reqwest::RequestBuilder;
 use secrecy::ExposeSecret;
 use serde_json::{Map, Value, json};
@@ -25,6 +25,8 @@ struct RefusalFixture {
     agent_at_limit: Agent,
     extra_role: String,
     revoked: Agent,
+    /// A control plane where only administrators create services, and where all quotas are used up.
+    restricted: ControlPlane,
 }
 
 impl RefusalFixture {
@@ -51,6 +53,8 @@ impl RefusalFixture {
             }
         }
         let other_user = control.mint_human("stranger");
+        let settings = ["services.created_by=admin", "quotas.services_per_person=1", "quotas.keys_per_service=1"];
+        let restricted = ControlPlane::start_with(&settings).await;
         let challenge_response = challenge_response.as_object().unwrap().clone();
         Self {
             fixture,
@@ -63,7 +67,15 @@ impl RefusalFixture {
             agent_at_limit,
             extra_role,
             revoked,
+            restricted,
         }
+    }
+
+    /// A valid request to the restricted control plane.
+    async fn to_restricted(&self, route: &Route, human: &str) -> RequestBuilder {
+        let path = route.path.replace("{service}", self.restricted.service());
+        let request = self.restricted.api.request(route.method, &path).bearer_auth(human);
+        request.json(&self.fixture.body(route).await)
     }
 
     /// A valid request with one field replaced.
@@ -147,6 +159,9 @@ impl RefusalFixture {
             (Access::Owner | Access::Admin, _) => self.with_credential(route, &self.other_user).await,
             (Access::AnyFullKey, _) => self.with_credential(route, &self.sync_key).await,
             (Access::Verifier | Access::Manager, _) => self.with_credential(route, &self.other_key).await,
+            (Access::HumanUser, "/services") => {
+                self.to_restricted(route, &self.restricted.mint_human("stranger")).await
+            }
             (Access::Public | Access::PublicOrHuman | Access::HumanUser, path) => panic!("{path} accepts every caller"),
         }
     }
@@ -169,6 +184,9 @@ impl RefusalFixture {
                 };
                 while create().await.status == route.success_status {}
                 self.fixture.authorized(route).json(&self.fixture.body(route).await)
+            }
+            ("POST", "/services" | "/services/{service}/keys") => {
+                self.to_restricted(route, self.restricted.human()).await
             }
             ("POST", "/services/{service}/roles") => self.with_field(route, "name", "reader").await,
             ("PATCH", "/services/{service}/roles/{role}") => self.with_field(route, "permissions", json!(long)).await,
