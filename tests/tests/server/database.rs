@@ -73,6 +73,12 @@ async fn execute_on_file(file: &Path, sql: &str) {
     database.close().await.unwrap();
 }
 
+/// Reverts the schema to version 8.
+const REVERT_MIGRATIONS_FROM_9: &str = "DROP INDEX agents_by_registration; DROP INDEX sessions_by_agent; \
+    DROP INDEX role_changes; DROP INDEX agents_by_owner; DROP TABLE quota_locks; DROP TABLE totals; \
+    DROP TABLE known_agents; ALTER TABLE agents DROP COLUMN last_service_id; \
+    ALTER TABLE agents DROP COLUMN superseded_at; DELETE FROM _sqlx_migrations WHERE version >= 9";
+
 /// Queries a number from a database file.
 async fn query_file(file: &Path, sql: &str) -> i64 {
     let mut database = open_file(file).await;

@@ -20,7 +20,8 @@ fn file_path(folder: &Path, name: &str) -> String {
 /// The backup contains every change that was acknowledged before it started, and does not block requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn backup_under_load_contains_all_acknowledged_changes() {
-    let (control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
+    let control = ControlPlane::start_with(&["quotas.keys_per_service=1000000"]).await;
+    let folder = tempfile::tempdir().unwrap();
     let (acknowledged, stop) = (Arc::new(Mutex::new(BTreeSet::new())), Arc::new(AtomicBool::new(false)));
     let write = |writer: usize| {
         let (api, keys, human) = (control.api.clone(), control.path("/keys"), control.human().to_owned());

@@ -1,6 +1,8 @@
 //! Tests of `restore`, which replaces the database with a backup and revokes earlier tokens and challenges.
 
-use super::{assert_refused, assert_start_refused, execute_on_file, files_in, query_file, succeed};
+use super::{
+    REVERT_MIGRATIONS_FROM_9, assert_refused, assert_start_refused, execute_on_file, files_in, query_file, succeed,
+};
 use countersign_tests::{
     Agent, ControlPlane, HttpResponse, InProcessServer, ManualClock, Postgres, Sidecar, control_plane::text,
     eventually, tools,
@@ -312,10 +314,8 @@ async fn older_backup_is_migrated() {
     // Reverts the last schema migrations.
     let revert_migration = "ALTER TABLE feed DROP COLUMN restored_at; ALTER TABLE feed DROP COLUMN restored_revision; \
                 ALTER TABLE deployment DROP COLUMN set_aside_at; ALTER TABLE deployment DROP COLUMN set_aside_as; \
-                ALTER TABLE deployment DROP COLUMN table_numbers; DROP INDEX agents_by_registration; \
-                DROP INDEX sessions_by_agent; DROP INDEX role_changes; DROP INDEX agents_by_owner; \
-                DROP TABLE quota_locks; DROP TABLE totals; DROP TABLE known_agents; ALTER TABLE agents DROP COLUMN last_service_id; \
-                ALTER TABLE agents DROP COLUMN superseded_at; DELETE FROM _sqlx_migrations WHERE version >= 8";
+                ALTER TABLE deployment DROP COLUMN table_numbers; DELETE FROM _sqlx_migrations WHERE version >= 8";
+    let revert_migration = &format!("{REVERT_MIGRATIONS_FROM_9}; {revert_migration}");
     execute_on_file(&file, revert_migration).await;
     succeed(&control, &["restore", file.to_str().unwrap(), "--replace"]);
     control.restart().await;
