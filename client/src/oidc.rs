@@ -16,7 +16,7 @@ pub use refresh::Refreshed;
 pub use tokens::{HumanClaims, IssuedTokens, TokenKind};
 
 use crate::api::{
-    Exchange, Observer, http_client, redacted_url,
+    ApiError, Exchange, Observer, http_client, redacted_url,
     response::{line, optional_line, read_json_up_to},
     url_with_port,
 };
@@ -93,10 +93,16 @@ impl OidcClient {
         let is_valid = |url: &Url| is_secure(url, true) && url.query().is_none() && url.fragment().is_none();
         let has_credentials = |url: &Url| !url.username().is_empty() || url.password().is_some();
         let parsed = Url::parse(&settings.issuer).ok().filter(|url| is_valid(url) && !has_credentials(url));
-        if parsed.is_none() {
-            return Err(IssuerError::Url(redacted_url(&settings.issuer)));
-        }
-        let http = http_client(authority, |http| http).map_err(|error| IssuerError::Authority(error.to_string()))?;
+        let parsed = parsed.ok_or_else(|| IssuerError::Url(redacted_url(&settings.issuer)))?;
+        // A proxy could read plain requests to a loopback address.
+        let is_plain = parsed.scheme() == "http";
+        let http = http_client(authority, |http| if is_plain { http.no_proxy() } else { http });
+        let http = http.map_err(|error| {
+            IssuerError::Authority(match error {
+                ApiError::Authority(problem) => problem,
+                error => error.to_string(),
+            })
+        })?;
         Ok(Self { settings, http, timeout: REQUEST_TIMEOUT, observer: None })
     }
 

@@ -129,11 +129,13 @@ async fn the_token_is_not_sent_to_another_control_plane() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     other.set_nonblocking(true).unwrap();
     let url = format!("https://{}", other.local_addr().unwrap());
+    fixture.shell.stdout(&["agent", "keygen"]);
     for arguments in [
         &["service", "list"][..],
         &["role", "list", "--service", fixture.control.service()],
         &["webhook", "list", "--deployment"],
         &["signing-key", "list"],
+        &["agent", "register", "--email", "a@example.org", "--name", "A"],
     ] {
         let (code, error) = fixture.shell.failure(&[arguments, &["--server", &url]].concat());
         let expected = format!("is for {}, and its token is not sent to another", fixture.control.env["URL"]);

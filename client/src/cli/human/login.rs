@@ -6,6 +6,7 @@ use crate::cli::{
     args::ServerArgs,
     context::{Context, absolute_path, missing},
     ids::no_secret,
+    output::value_text,
     parse::variable,
     table::details_from_rows,
     time::rfc3339,
@@ -118,7 +119,7 @@ fn settings(context: &Context, args: LoginArgs) -> Result<LoginSettings, CliErro
     let LoginArgs { server: _, issuer, client_id, scope, audience, token, issuer_ca } = args;
     let last = context.profile.login.clone();
     let issuer = issuer.or_else(|| last.as_ref().map(|last| last.issuer.clone())).ok_or_else(|| {
-        missing("the issuer", "set --issuer https://HOST/PATH or COUNTERSIGN_ISSUER to your OIDC issuer")
+        missing("the issuer", "set --issuer https://HOST/PATH or COUNTERSIGN_ISSUER to your OIDC issuer; an agent logs in with countersign agent login")
     })?;
     let last = last.filter(|last| last.issuer == issuer);
     let client_id = client_id.or_else(|| last.as_ref().map(|last| last.client_id.clone())).ok_or_else(|| {
@@ -161,7 +162,7 @@ async fn refused(error: ApiError, client: &OidcClient, endpoints: &Endpoints, to
         let _ignored = client.revoke(endpoints, refresh_token).await;
     }
     let (issuer, kind) = (&client.settings().issuer, client.settings().token.field());
-    let audience = crate::cli::output::value_text(&tokens.claims.audience);
+    let audience = value_text(&tokens.claims.audience);
     let hint = format!(
         "nothing is stored; does the control plane trust this issuer? Its operator sets humans.issuers.NAME.issuer to \
          {issuer} and audience to {audience}, the `aud` of the {kind}; --use selects the other token"
