@@ -71,8 +71,8 @@ pub struct ServiceKeyArg {
 /// The token of a human user.
 #[derive(Args)]
 pub struct HumanTokenArg {
-    /// Token of a human user, instead of that of `countersign login`; set the variable instead, since other users can
-    /// see command lines
+    /// Token of a human user, which overrides `countersign login`; set the variable instead, since other users can see
+    /// command lines
     #[arg(
         long,
         env = "COUNTERSIGN_HUMAN_TOKEN",

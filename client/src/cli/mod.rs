@@ -56,7 +56,7 @@ pub struct Arguments {
 #[derive(Args)]
 #[command(next_help_heading = "Global options")]
 pub struct GlobalArgs {
-    /// The profile: the settings and tokens of one agent
+    /// The profile: the settings and tokens of one agent, and the login of a human user
     #[arg(
         long,
         global = true,

@@ -21,7 +21,12 @@ impl Fixture {
         let key = SigningKey::p256("k1");
         let issuer = Issuer::start(&[&key]).await;
         issuer.enable_device_grant(key);
-        let settings = issuer.settings("corp", &[("admin_claim", "admin")]);
+        Self::start_with(issuer, &[]).await
+    }
+
+    /// Starts a control plane that trusts the issuer, with further settings of the issuer.
+    async fn start_with(issuer: Issuer, issuer_settings: &[(&str, &str)]) -> Self {
+        let settings = issuer.settings("corp", &[issuer_settings, &[("admin_claim", "admin")]].concat());
         let settings: Vec<_> = settings.iter().map(String::as_str).collect();
         let control = ControlPlane::start_with(&settings).await;
         let shell = Shell::with_env(&control, &["URL", "CA"]);
@@ -142,6 +147,32 @@ async fn login_sends_the_access_token_if_requested() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn login_trusts_the_given_authority_of_the_issuer() {
+    let key = SigningKey::p256("k1");
+    let (issuer, certificate) = Issuer::start_tls(&[&key]).await;
+    issuer.enable_device_grant(key);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("issuer.pem").display().to_string();
+    fs::write(&file, certificate).unwrap();
+    let fixture = Fixture::start_with(issuer, &[("ca_file", &file)]).await;
+    let (code, error) = fixture.shell.failure(&fixture.login_with(&[]));
+    assert!(code == 4 && error.contains("--issuer-ca FILE"), "{error}");
+    let (code, error) = fixture.shell.failure(&fixture.login_with(&["--issuer-ca", "/nowhere"]));
+    assert!(code == 1 && error.contains("--issuer-ca (COUNTERSIGN_ISSUER_CA) /nowhere: "), "{error}");
+    fixture.issuer.device_grant(|grant| grant.lifetimes = [30, 3600].into());
+    fixture.shell.stdout(&fixture.login_with(&["--issuer-ca", &file]));
+    fixture.shell.stdout(&["service", "list"]);
+    assert_eq!(fixture.issuer.refreshes().len(), 1, "the refresh uses the authority of the login");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn login_at_a_loopback_address_uses_no_proxy() {
+    let mut fixture = Fixture::start().await;
+    fixture.shell.export("http_proxy", "http://127.0.0.1:1");
+    fixture.shell.stdout(&fixture.login_with(&[]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn login_prints_json_and_ignores_quiet() {
     let fixture = Fixture::start().await;
     let output = fixture.shell.run(&fixture.login_with(&["-o", "json", "--quiet"]));
@@ -184,7 +215,7 @@ async fn whoami_shows_user_agent_and_key() {
         (&json!(agent), &json!(fixture.control.service()))
     );
     let text = fixture.shell.stdout(&["whoami"]);
-    for shown in ["ann", "Ann Example", &agent, "yes, states the control plane", fixture.control.service()] {
+    for shown in ["ann", "Ann Example", &agent, "yes, according to the control plane", fixture.control.service()] {
         assert!(text.contains(shown), "{shown}: {text}");
     }
     let token = fixture.stored()["token"].as_str().unwrap().to_owned();

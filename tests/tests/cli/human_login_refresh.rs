@@ -1,6 +1,9 @@
 //! The refresh of a human user's login, with an issuer that rotates refresh tokens.
 
-use crate::human_login::{Fixture, SECRET};
+use crate::{
+    client_errors::on_full_disk,
+    human_login::{Fixture, SECRET},
+};
 use countersign_tests::issuer::IssuerBehavior;
 use serde_json::json;
 use std::process::Stdio;
@@ -93,6 +96,20 @@ async fn an_outage_of_the_issuer_does_not_end_a_valid_token() {
     let (code, error) = fixture.shell.failure(&["service", "list"]);
     assert!(code == 1 && error.contains("returned status 503"), "{error}");
     fixture.issuer.set_behavior(IssuerBehavior::Normal);
+    fixture.shell.stdout(&["service", "list"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refresh_token_is_not_used_if_its_successor_cannot_be_stored() {
+    let fixture = Fixture::with_lifetimes(&[SHORT]).await;
+    let (code, printed, error) = on_full_disk(&fixture.shell, &["-o", "json", "service", "list"]);
+    assert!(code == 0 && printed == "[]", "the token is still valid: {error}");
+    fixture.replace_stored_token(-1);
+    let (code, _, error) = on_full_disk(&fixture.shell, &["service", "list"]);
+    assert!(code == 1 && error.contains("\nNext: set XDG_CONFIG_HOME"), "{error}");
+    let (code, _, error) = on_full_disk(&fixture.shell, &["login"]);
+    assert!(code == 1 && error.contains("\nNext: set XDG_CONFIG_HOME"), "{error}");
+    assert!(fixture.issuer.refreshes().is_empty() && fixture.issuer.forms("/device").len() == 1);
     fixture.shell.stdout(&["service", "list"]);
 }
 

@@ -96,8 +96,8 @@ async fn show_human(context: &Context, args: &WhoamiArgs, report: &mut Report) -
         None => None,
     };
     let administrator = match is_administrator {
-        Some(true) => "yes, states the control plane",
-        Some(false) => "no, states the control plane",
+        Some(true) => "yes, according to the control plane",
+        Some(false) => "no, according to the control plane",
         None => "unknown: the control plane was not asked or did not answer",
     };
     let shown = |value: Option<&String>| value.cloned().unwrap_or_else(|| "-".to_owned());
