@@ -9,7 +9,7 @@ mod exchange;
 mod health;
 mod management;
 mod redact;
-mod response;
+pub(crate) mod response;
 mod signing_key;
 mod webhook;
 

@@ -5,11 +5,12 @@
 //! prints no secret.
 //!
 //! [`key`] and [`signer`] sign challenges. [`api`] has one method per request. [`session`] refreshes tokens.
-//! [`profile`] stores settings and tokens between processes. [`webhook`] verifies webhook requests at a service.
+//! [`oidc`] obtains tokens of human users from their OIDC issuer. [`profile`] stores settings and tokens between processes. [`webhook`] verifies webhook requests at a service.
 
 pub mod api;
 pub mod clock;
 pub mod key;
+pub mod oidc;
 pub mod profile;
 pub mod session;
 pub mod signer;
@@ -17,6 +18,7 @@ pub mod webhook;
 
 pub use api::{Api, ApiError, Tokens};
 pub use key::{KeyError, PrivateKey};
+pub use oidc::{IssuerError, OidcClient};
 pub use profile::{Profile, ProfileError, Profiles};
 pub use session::{Session, SessionTokens};
 pub use signer::{Sign, Signer, SignerCommand};

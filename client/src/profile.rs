@@ -1,9 +1,14 @@
-//! Profiles: the settings and the tokens of an agent, stored between processes.
+//! Profiles: the settings and the tokens of an agent and of a human user, stored between processes.
 //!
-//! A profile consists of the files `NAME.toml`, `NAME.tokens.json` and `NAME.key` (mode 0600) in a directory of the
-//! user (mode 0700). Invariant: API keys of services and tokens of human users are never stored.
+//! A profile consists of the files `NAME.toml`, `NAME.tokens.json`, `NAME.human.json` and `NAME.key` (mode 0600) in a
+//! directory of the user (mode 0700). `human` has the login of a human user. Invariants: API keys of services are never
+//! stored, and stored tokens are used only at the control plane for which they were obtained.
 
-use crate::SessionTokens;
+mod human;
+
+pub use human::HumanLogin;
+
+use crate::{SessionTokens, oidc::LoginSettings};
 use countersign_identity::Timestamp;
 use etcetera::BaseStrategy;
 use reqwest::Url;
@@ -76,6 +81,8 @@ pub struct Profile {
     pub audience: Option<String>,
     /// The id of the service that management commands apply to.
     pub service: Option<String>,
+    /// How the human user logged in last. The next login uses the same values by default.
+    pub login: Option<LoginSettings>,
 }
 
 /// The directory with the profiles of a user.
@@ -122,7 +129,8 @@ impl Profiles {
         Ok(Self { directory: base.config_dir().join("countersign") })
     }
 
-    /// The path of a file of a profile. `extension` is `toml`, `key`, `tokens.json` or `lock`.
+    /// The path of a file of a profile. `extension` is `toml`, `key`, `tokens.json`, `lock`, `human.json` or
+    /// `human.lock`.
     pub fn path(&self, name: &str, extension: &str) -> Result<PathBuf, ProfileError> {
         let is_allowed = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
         let is_valid = (1..=64).contains(&name.len()) && name.chars().all(is_allowed) && !name.starts_with('.');
@@ -184,20 +192,19 @@ impl Profiles {
 
     /// Deletes the stored tokens.
     pub fn delete_tokens(&self, name: &str) -> Result<(), ProfileError> {
-        let path = self.path(name, "tokens.json")?;
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file_error(&path)(error)),
-            _ => Ok(()),
-        }
+        remove_if_exists(&self.path(name, "tokens.json")?).map(drop)
     }
 
     /// Locks the tokens of a profile until the returned file is dropped. Without the lock, two processes could use the
     /// same refresh token, which ends the session.
     pub fn lock(&self, name: &str) -> Result<File, ProfileError> {
-        let path = self.path(name, "lock")?;
+        self.lock_file(&self.path(name, "lock")?)
+    }
+
+    fn lock_file(&self, path: &Path) -> Result<File, ProfileError> {
         self.create_directory()?;
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
-        file.and_then(|file| file.lock().map(|()| file)).map_err(file_error(&path))
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+        file.and_then(|file| file.lock().map(|()| file)).map_err(file_error(path))
     }
 
     /// Creates the directory with mode 0700 if it does not exist.
@@ -261,9 +268,18 @@ impl Profiles {
 }
 
 /// Compares two URLs. Ignores the case of the host, a default port and a trailing slash.
-fn is_same_url(first: &str, second: &str) -> bool {
+pub fn is_same_url(first: &str, second: &str) -> bool {
     let parse = |url: &str| Url::parse(url.trim_end_matches('/')).ok();
     first == second || parse(first).is_some_and(|parsed| parse(second) == Some(parsed))
+}
+
+/// Deletes a file. Returns whether it existed.
+fn remove_if_exists(path: &Path) -> Result<bool, ProfileError> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(file_error(path)(error)),
+    }
 }
 
 fn read_if_exists(path: &Path) -> Result<Option<String>, ProfileError> {

@@ -17,12 +17,15 @@ const ENV_PREFIX: &str = "COUNTERSIGN_";
 
 /// Environment variables of the command-line client, without the prefix. The control plane and the sidecar ignore the
 /// variables of the client.
-const CLIENT_VARIABLES: [&str; 10] = [
+const CLIENT_VARIABLES: [&str; 13] = [
     "URL",
     "CA",
     "SERVICE_ID",
     "SERVICE_KEY",
     "HUMAN_TOKEN",
+    "ISSUER",
+    "ISSUER_CA",
+    "CLIENT_ID",
     "SYNC_URL",
     "ADMIN_URL",
     "PROFILE",

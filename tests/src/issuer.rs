@@ -1,9 +1,11 @@
-//! An OpenID Connect issuer: discovery document, JWKS and signed tokens.
+//! An OpenID Connect issuer: discovery document, JWKS, signed tokens, and the device authorization grant.
 //!
 //! The test issuer can delay, fail or return wrong documents, and counts the fetches of its documents.
 
+mod device;
 mod signing_key;
 
+pub use device::DeviceGrant;
 pub use signing_key::{SigningKey, hs256, unsigned};
 
 use crate::tls;
@@ -65,6 +67,7 @@ struct Shared {
     behavior: Mutex<IssuerBehavior>,
     discovery_fetches: AtomicUsize,
     jwks_fetches: AtomicUsize,
+    device_grant: Mutex<Option<DeviceGrant>>,
 }
 
 impl Issuer {
@@ -96,6 +99,7 @@ impl Issuer {
             behavior: Mutex::new(IssuerBehavior::Normal),
             discovery_fetches: AtomicUsize::new(0),
             jwks_fetches: AtomicUsize::new(0),
+            device_grant: Mutex::new(None),
         };
         let shared = Arc::new(shared);
         let app = Router::new().fallback(respond).with_state(shared.clone());
@@ -205,7 +209,10 @@ pub fn with(mut claims: Value, name: &str, value: Value) -> Value {
     claims
 }
 
-async fn respond(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
+async fn respond(State(shared): State<Arc<Shared>>, uri: Uri, body: String) -> Response {
+    if let Some(response) = device::respond(&shared, uri.path(), &body) {
+        return response;
+    }
     let is_jwks = uri.path() == JWKS;
     let counter = if is_jwks { &shared.jwks_fetches } else { &shared.discovery_fetches };
     counter.fetch_add(1, SeqCst);

@@ -1,6 +1,6 @@
-//! Reads responses of the control plane.
+//! Reads responses of the control plane and of OIDC issuers.
 //!
-//! Because the control plane may be malicious, or the profile may name the wrong server, this module limits the size of
+//! Because the server may be malicious, or the profile may name the wrong server, this module limits the size of
 //! a response, replaces characters that control the terminal, and checks the form of ids, which commands print, save,
 //! and suggest to a shell.
 
@@ -17,13 +17,18 @@ use std::str::FromStr;
 const MAX_BODY_SIZE: usize = 8 * 1024 * 1024;
 
 /// Reads a JSON body. `None` if the body is not a `T`, is too large or ends early.
-pub(super) async fn read_json<T: DeserializeOwned>(mut response: Response) -> Option<T> {
+pub(super) async fn read_json<T: DeserializeOwned>(response: Response) -> Option<T> {
+    read_json_up_to(response, MAX_BODY_SIZE).await
+}
+
+/// Reads a JSON body of at most `max_size` bytes. `None` if the body is not a `T`, is too large or ends early.
+pub(crate) async fn read_json_up_to<T: DeserializeOwned>(mut response: Response, max_size: usize) -> Option<T> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.ok()? {
-        body.extend_from_slice(&chunk);
-        if body.len() > MAX_BODY_SIZE {
+        if body.len() + chunk.len() > max_size {
             return None;
         }
+        body.extend_from_slice(&chunk);
     }
     let mut value = serde_json::from_slice(&body).ok()?;
     make_printable(&mut value);
@@ -31,7 +36,7 @@ pub(super) async fn read_json<T: DeserializeOwned>(mut response: Response) -> Op
 }
 
 /// Replaces control characters other than line breaks and tabs with `?` in all text.
-fn make_printable(value: &mut Value) {
+pub(crate) fn make_printable(value: &mut Value) {
     match value {
         Value::String(text) => {
             let is_allowed = |character: char| is_printable(character) || matches!(character, '\n' | '\t');
@@ -52,13 +57,13 @@ pub(super) fn id<'de, D: Deserializer<'de>, Id: FromStr>(deserializer: D) -> Res
 }
 
 /// Deserializes text of one line.
-pub(super) fn line<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+pub(crate) fn line<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let text = String::deserialize(deserializer)?;
     if text.chars().all(is_printable) { Ok(text) } else { Err(D::Error::custom("a text has more than one line")) }
 }
 
 /// Deserializes text of one line, or null.
-pub(super) fn optional_line<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+pub(crate) fn optional_line<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     let text = Option::<String>::deserialize(deserializer)?;
     let is_line = text.iter().all(|text| text.chars().all(is_printable));
     if is_line { Ok(text) } else { Err(D::Error::custom("a text has more than one line")) }

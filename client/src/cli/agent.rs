@@ -180,7 +180,7 @@ async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result
     let StatusArgs { human, agent } = args;
     let api = context.api(&human.server)?;
     let agent = checked_agent_id(context, agent)?;
-    let result = api.set_agent_status(human.credential()?, &agent, status).await;
+    let result = api.set_agent_status(&human.credential(context).await?, &agent, status).await;
     let mut record = result.map_err(with_conflict_reason)?;
     // The response of the control plane names the agent's id `id`; all output of the command line names it `agentId`.
     if let Some(fields) = record.as_object_mut()

@@ -3,6 +3,7 @@
 use super::{
     CliError, complete,
     context::{Context, missing},
+    human::stored_token,
     ids::agent_id,
     placeholders::Placeholder,
 };
@@ -18,8 +19,8 @@ const API_KEY_PREFIX: &str = "svc_sk_";
 const CONNECTION: &str = "Connection and credentials";
 
 /// The next step for a missing token of a human user.
-const HUMAN_TOKEN: &str =
-    "COUNTERSIGN_HUMAN_TOKEN; the operator mints one: countersign-control-plane human-token mint --subject NAME";
+const HUMAN_TOKEN: &str = "countersign login, or set COUNTERSIGN_HUMAN_TOKEN; without an identity provider, the operator \
+                           mints a token: countersign-control-plane human-token mint --subject NAME";
 
 /// The control plane that receives the requests.
 #[derive(Args)]
@@ -70,7 +71,8 @@ pub struct ServiceKeyArg {
 /// The token of a human user.
 #[derive(Args)]
 pub struct HumanTokenArg {
-    /// Token of a human user; set the variable instead, since other users can see command lines
+    /// Token of a human user, which overrides `countersign login`; set the variable instead, since other users can see
+    /// command lines
     #[arg(
         long,
         env = "COUNTERSIGN_HUMAN_TOKEN",
@@ -162,21 +164,30 @@ impl AgentArg {
 }
 
 impl HumanArgs {
-    /// The token of the human user; an error if the token is not set.
-    pub fn credential(&self) -> Result<&SecretString, CliError> {
-        self.token.credential()
+    /// The token of the human user; an error if there is none.
+    pub async fn credential(&self, context: &Context) -> Result<SecretString, CliError> {
+        self.token.credential(context, &self.server).await
     }
 }
 
 impl HumanTokenArg {
-    /// The token; an error if it is not set.
-    pub fn credential(&self) -> Result<&SecretString, CliError> {
-        self.optional()?.ok_or_else(|| missing("the token of a human user", HUMAN_TOKEN))
+    /// The token that is set, or else that of the stored login; an error if there is neither.
+    pub async fn credential(&self, context: &Context, server: &ServerArgs) -> Result<SecretString, CliError> {
+        let token = self.available(context, server).await?;
+        token.ok_or_else(|| missing("the token of a human user", HUMAN_TOKEN))
     }
 
-    /// The token of the human user, if it is set. An API key in place of a human user's token is refused before it is
+    /// The token that is set, or else that of the stored login, if there is one.
+    pub async fn available(&self, context: &Context, server: &ServerArgs) -> Result<Option<SecretString>, CliError> {
+        match self.explicit()? {
+            Some(token) => Ok(Some(token.clone())),
+            None => stored_token(context, server).await,
+        }
+    }
+
+    /// The token of the human user, if the flag or the variable sets it. An API key in place of a human user's token is refused before it is
     /// sent: the error of the control plane would be about human users, and hide the mistake.
-    pub fn optional(&self) -> Result<Option<&SecretString>, CliError> {
+    pub fn explicit(&self) -> Result<Option<&SecretString>, CliError> {
         let Some(token) = &self.human_token else { return Ok(None) };
         let problem = if token.expose_secret().starts_with(API_KEY_PREFIX) {
             "contains the API key of a service, not the token of a human user"
@@ -185,7 +196,7 @@ impl HumanTokenArg {
         } else {
             return Ok(Some(token));
         };
-        Err(CliError::Usage(format!("COUNTERSIGN_HUMAN_TOKEN (--human-token) {problem}\nNext: set {HUMAN_TOKEN}")))
+        Err(CliError::Usage(format!("COUNTERSIGN_HUMAN_TOKEN (--human-token) {problem}\nNext: {HUMAN_TOKEN}")))
     }
 }
 
@@ -205,12 +216,14 @@ impl ServiceKeyArg {
 
 impl ManagerArgs {
     /// The API key of the service, or else the token of the human user.
-    pub fn credential(&self) -> Result<&SecretString, CliError> {
+    pub async fn credential(&self, context: &Context) -> Result<SecretString, CliError> {
         if let Some(key) = self.key.optional()? {
-            return Ok(key);
+            return Ok(key.clone());
         }
-        let next = "set COUNTERSIGN_SERVICE_KEY (`countersign key create --scope full` creates one) or COUNTERSIGN_HUMAN_TOKEN";
-        self.human.optional()?.ok_or_else(|| missing("an API key or the token of a human user", next))
+        let next = "set COUNTERSIGN_SERVICE_KEY (`countersign key create --scope full` creates one), or log in as a human \
+                    user: countersign login, or set COUNTERSIGN_HUMAN_TOKEN";
+        let token = self.human.available(context, &self.server).await?;
+        token.ok_or_else(|| missing("an API key or the token of a human user", next))
     }
 }
 

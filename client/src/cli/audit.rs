@@ -72,7 +72,7 @@ pub async fn run(context: &Context, command: AuditCommand) -> Result<CommandOutp
     let service = if all_services { None } else { Some(context.service(&service)?) };
     let agent = agent.map(agent_id).transpose()?;
     let [since, until] = [since, until].map(|time| time.map(|time| time.to_string()));
-    let (token, filter) = (human.credential()?, AuditFilter { service, agent, action, since, until });
+    let (token, filter) = (&human.credential(context).await?, AuditFilter { service, agent, action, since, until });
     let limit = if all { usize::MAX } else { limit };
     let (entries, more) = fetch_entries(&api, token, &filter, limit).await?;
     let names = match (context.format(), &filter.service) {

@@ -8,6 +8,7 @@ use super::{
     agent::public_key_hash,
     args::{HumanTokenArg, ServerArgs, ServiceArg, ServiceKeyArg},
     context::Context,
+    human::{stored_login, unexpired_token},
     ids::service_id,
     login::SignerArgs,
     table::{Column, Table},
@@ -98,7 +99,7 @@ pub async fn run(context: &Context, args: DoctorArgs) -> Result<CommandOutput, C
             checks.push(("signing keys", check_signing_keys(&api).await));
             checks.push(("agent", check_agent(context, &api, &args).await));
             checks.push(("service key", check_service_key(context, &api, &args).await));
-            checks.push(("human token", check_human_token(&api, &args.human).await));
+            checks.push(("human token", check_human_token(context, &api, &args).await));
         }
     }
     Ok(report(&context.messages, checks))
@@ -203,9 +204,10 @@ async fn check_agent(context: &Context, api: &Api, args: &DoctorArgs) -> CheckRe
 /// The status of the agent, if the API key or the human user may read it.
 async fn agent_status(context: &Context, api: &Api, args: &DoctorArgs, agent: &str) -> Option<String> {
     let service = context.service(&args.service).ok()?;
-    let credentials = [args.key.optional().ok().flatten(), args.human.optional().ok().flatten()];
+    let human = args.human.explicit().ok()?.cloned().or_else(|| unexpired_token(context, &args.server));
+    let credentials = [args.key.optional().ok().flatten().cloned(), human];
     for credential in credentials.into_iter().flatten() {
-        if let Ok(record) = api.read_agent(credential, &service, agent).await {
+        if let Ok(record) = api.read_agent(&credential, &service, agent).await {
             return record["status"].as_str().map(str::to_owned);
         }
     }
@@ -242,13 +244,22 @@ async fn check_service_key(context: &Context, api: &Api, args: &DoctorArgs) -> C
     }
 }
 
-async fn check_human_token(api: &Api, token: &HumanTokenArg) -> CheckResult {
-    let token = match token.optional() {
-        Ok(None) => return CheckResult::Skipped("COUNTERSIGN_HUMAN_TOKEN is not set"),
-        Ok(Some(token)) => token,
+async fn check_human_token(context: &Context, api: &Api, args: &DoctorArgs) -> CheckResult {
+    let token = match args.human.explicit() {
+        Ok(Some(token)) => token.clone(),
+        Ok(None) => match stored_login(context, &args.server) {
+            Ok(None) => return CheckResult::Skipped("COUNTERSIGN_HUMAN_TOKEN is not set: `countersign login` logs in"),
+            Ok(Some(login)) if clock::now() < login.tokens.claims.expires_at() => login.tokens.token,
+            // A check changes nothing, so it does not use the refresh token.
+            Ok(Some(login)) if login.tokens.refresh_token.is_some() => {
+                return CheckResult::Ok("expired; the next command refreshes it".into());
+            }
+            Ok(Some(_)) => return CliError::denied("the login has expired", "human_token_expired").into(),
+            Err(error) => return error.into(),
+        },
         Err(error) => return error.into(),
     };
-    match api.list_services(token, 0).await {
+    match api.list_services(&token, 0).await {
         Ok(_) => CheckResult::Ok("valid".into()),
         Err(error) => error.into(),
     }

@@ -1,7 +1,7 @@
 //! Errors of commands: message, exit code and JSON form. [`super::hints`] has the next steps.
 
 use super::hints;
-use countersign_client::{ApiError, KeyError, ProfileError};
+use countersign_client::{ApiError, IssuerError, KeyError, ProfileError};
 use serde_json::{Map, Value, json};
 use std::{
     borrow::Cow,
@@ -61,6 +61,9 @@ pub enum CliError {
         /// The hint.
         hint: Box<str>,
     },
+    /// A request to the issuer of a human user's tokens failed.
+    #[error(transparent)]
+    Issuer(#[from] IssuerError),
     /// A file cannot be used.
     #[error("{source_name} {}: {problem}", path.display())]
     File {
@@ -119,16 +122,21 @@ impl CliError {
     /// The exit code.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage(_) | Self::Profile(ProfileError::Name(_)) | Self::Api(ApiError::Url(_)) => USAGE,
-            Self::Denied { .. } | Self::NotFound { .. } => DENIED,
+            Self::Usage(_)
+            | Self::Profile(ProfileError::Name(_))
+            | Self::Api(ApiError::Url(_))
+            | Self::Issuer(IssuerError::Url(_)) => USAGE,
+            Self::Denied { .. } | Self::NotFound { .. } | Self::Issuer(IssuerError::Refused { .. }) => DENIED,
             Self::NotStarted { error, .. } if error.kind() == std::io::ErrorKind::NotFound => COMMAND_NOT_FOUND,
             Self::NotStarted { .. } => NOT_EXECUTABLE,
             Self::Unreachable(_)
+            | Self::Issuer(IssuerError::Unreachable { .. })
             | Self::Api(ApiError::Unreachable { .. })
             | Self::ApiWithHint { error: ApiError::Unreachable { .. }, .. } => UNREACHABLE,
             Self::Api(ApiError::Refused { status, code, .. })
             | Self::ApiWithHint { error: ApiError::Refused { status, code, .. }, .. } => exit_code_of(*status, code),
             Self::Failed(_)
+            | Self::Issuer(_)
             | Self::File { .. }
             | Self::Api(_)
             | Self::ApiWithHint { .. }

@@ -5,8 +5,9 @@ use clap::{Command, CommandFactory};
 use std::fmt::Write;
 
 /// The groups of commands, in the order of the help.
-const GROUPS: [(&str, &[&str]); 4] = [
+const GROUPS: [(&str, &[&str]); 5] = [
     ("Agent commands", &["agent", "token"]),
+    ("Commands of human users", &["login", "whoami", "logout"]),
     ("Service commands", &["service", "key", "role", "webhook"]),
     ("Administration commands", &["audit", "signing-key"]),
     ("Other commands", &["doctor", "completions"]),
@@ -18,6 +19,10 @@ Examples:
     $ countersign agent keygen
     $ countersign agent register --server https://HOST:8443 --email YOU@EXAMPLE.ORG --name NAME
     $ countersign agent call https://service.example/
+
+  Log in as a human user, and create a service:
+    $ countersign login --server https://HOST:8443 --issuer https://LOGIN.EXAMPLE.ORG --client-id ID
+    $ countersign service create Shop
 
   Give an agent a role, with COUNTERSIGN_SERVICE_ID and COUNTERSIGN_SERVICE_KEY set:
     $ countersign role create reader --permission read
@@ -31,7 +36,9 @@ Environment:
   COUNTERSIGN_URL, COUNTERSIGN_CA    The control plane, and the authority that signed its certificate
   COUNTERSIGN_SERVICE_ID             The service that management commands use
   COUNTERSIGN_SERVICE_KEY            An API key of that service
-  COUNTERSIGN_HUMAN_TOKEN            The token of a human user, from the identity provider
+  COUNTERSIGN_HUMAN_TOKEN            The token of a human user, instead of that of `countersign login`
+  COUNTERSIGN_ISSUER, COUNTERSIGN_CLIENT_ID, COUNTERSIGN_ISSUER_CA
+                                     The issuer, client and authority for `countersign login`
   COUNTERSIGN_TOKEN                  An agent's token, for `countersign token`
   COUNTERSIGN_PROFILE                The profile
   An empty variable counts as not set. Flags override variables, which override the profile \

@@ -3,7 +3,7 @@
 //! Invariant: no hint of this module names a command that cannot be undone.
 
 use super::{
-    CliError,
+    CliError, human,
     usage::{argument_for_field, help_command},
 };
 use countersign_client::{ApiError, KeyError, ProfileError, api::innermost};
@@ -75,6 +75,7 @@ fn fixed_hint(error: &CliError) -> Option<&'static str> {
              port (8444)",
         ),
         CliError::Api(ApiError::Key(error)) | CliError::Key(error) => hint_for_key_error(error),
+        CliError::Issuer(error) => human::hint_for_issuer_error(error),
         CliError::NotStarted { .. } => Some("countersign agent exec -- CMD runs a program from PATH"),
         CliError::File { .. } => Some("is the path right?"),
         CliError::Profile(ProfileError::Malformed { .. }) => Some("correct the file or delete it"),
@@ -158,8 +159,8 @@ fn hint_for_reason(reason: &str) -> Option<&'static str> {
         "service_key_invalid" => "check COUNTERSIGN_SERVICE_KEY; `countersign key create` creates a new key",
         "scope_insufficient" => "use a key that `countersign key create --scope full` created",
         "human_token_missing" | "human_token_invalid" | "human_token_expired" => {
-            "set COUNTERSIGN_HUMAN_TOKEN to a token of your identity provider; without one, the operator mints a \
-             token: countersign-control-plane human-token mint --subject NAME"
+            "countersign login, or set COUNTERSIGN_HUMAN_TOKEN to a token of your identity provider; without one, the \
+             operator mints a token: countersign-control-plane human-token mint --subject NAME"
         }
         "human_issuer_unavailable" => "try again; is the identity provider of the control plane available?",
         "not_yours" => {

@@ -96,7 +96,7 @@ pub async fn run(context: &Context, command: KeyCommand) -> Result<CommandOutput
 async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, CliError> {
     let CreateArgs { human, service, scope, name, out } = args;
     let (api, service) = (context.api(&human.server)?, context.service(&service)?);
-    let token = human.credential()?;
+    let token = &human.credential(context).await?;
     let file = out.as_deref().map(SecretFile::create).transpose()?;
     let key = api.create_key(token, &service, &name, &value_name(scope)).await?;
     // If the API key cannot be written to its file, the API key is printed, because the API returns it only once.
@@ -124,7 +124,7 @@ async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, Cl
 async fn list(context: &Context, args: ListArgs) -> Result<CommandOutput, CliError> {
     let ListArgs { human, service } = args;
     let (api, service) = (context.api(&human.server)?, context.service(&service)?);
-    let token = human.credential()?;
+    let token = &human.credential(context).await?;
     let keys = all_pages(async |offset| api.list_keys(token, &service, offset).await).await?;
     let header = [
         ("ID", Column::Fixed),
@@ -145,7 +145,7 @@ async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
     // The id is checked before any request, because an API key in place of its id must not become part of a URL.
     let key_id = api_key_id(key_id)?;
     let (api, service) = (context.api(&human.server)?, context.service(&service)?);
-    let token = human.credential()?;
+    let token = &human.credential(context).await?;
     let consequence = "Requests with this key are refused at once. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Revoke the API key {key_id} of {service}"), consequence)?;
     let revoked = api.revoke_key(token, &service, &key_id).await?;

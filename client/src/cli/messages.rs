@@ -19,7 +19,10 @@ const NEXT: &str = "Next: ";
 /// The beginning of a line with the usage.
 const USAGE_LINE: &str = "Usage: ";
 
-/// The commands that hints mention.
+/// The commands without a verb that hints mention.
+const COMMANDS: [&str; 3] = ["login", "logout", "whoami"];
+
+/// The commands with a verb that hints mention.
 const NOUNS: [&str; 8] = ["agent", "service", "key", "role", "webhook", "token", "audit", "signing-key"];
 
 /// Writes messages to standard error.
@@ -69,6 +72,14 @@ impl Messages {
         }
     }
 
+    /// Writes what the user must do before the command can continue, also with `--quiet`.
+    pub fn instruction(&self, text: &str, json: &Value) {
+        match self.format {
+            OutputFormat::Text => write_line(text),
+            OutputFormat::Json => write_json(json),
+        }
+    }
+
     /// Writes a warning.
     pub fn warning(&self, text: &str) {
         match self.format {
@@ -98,9 +109,11 @@ impl Messages {
     pub fn hint(&self, text: &str) -> String {
         let text = self.placeholders.fill(text);
         let Some(profile) = &self.profile else { return text };
-        NOUNS.into_iter().fold(text, |text, noun| {
-            let with_profile = format!("countersign --profile {} {noun} ", quoted(profile));
-            text.replace(&format!("countersign {noun} "), &with_profile)
+        let noun_parts = NOUNS.into_iter().map(|noun| format!("{noun} "));
+        let parts = noun_parts.chain(COMMANDS.into_iter().map(str::to_owned));
+        parts.fold(text, |text, part| {
+            let with_profile = format!("countersign --profile {} {part}", quoted(profile));
+            text.replace(&format!("countersign {part}"), &with_profile)
         })
     }
 }
@@ -141,5 +154,6 @@ mod tests {
         assert_eq!(messages("default").hint(text), text);
         let expected = "Next: `countersign --profile x agent login`, then countersign --profile x role list";
         assert_eq!(messages("x").hint(text), expected);
+        assert_eq!(messages("x").hint("`countersign login`"), "`countersign --profile x login`");
     }
 }

@@ -14,6 +14,7 @@ mod doctor;
 mod error;
 mod help;
 mod hints;
+mod human;
 mod ids;
 mod key;
 mod login;
@@ -55,7 +56,7 @@ pub struct Arguments {
 #[derive(Args)]
 #[command(next_help_heading = "Global options")]
 pub struct GlobalArgs {
-    /// The profile: the settings and tokens of one agent
+    /// The profile: the settings and tokens of one agent, and the login of a human user
     #[arg(
         long,
         global = true,
@@ -132,6 +133,15 @@ enum Command {
     /// Rotate and revoke the keys that sign access tokens
     #[command(subcommand)]
     SigningKey(signing_key::SigningKeyCommand),
+    /// Log in as a human user: an owner or an administrator
+    #[command(after_help = human::LOGIN_HELP)]
+    Login(Box<human::LoginArgs>),
+    /// Show which human user, agent and API key the commands use
+    #[command(after_help = human::WHOAMI_HELP)]
+    Whoami(human::WhoamiArgs),
+    /// Delete the login of the human user, and revoke its refresh token
+    #[command(after_help = human::LOGOUT_HELP)]
+    Logout,
     /// Check the profile, the connection, the clock, keys and credentials
     #[command(after_help = doctor::HELP)]
     Doctor(doctor::DoctorArgs),
@@ -167,6 +177,9 @@ pub async fn run(arguments: Arguments, messages: &Messages) -> Result<CommandOut
         Command::Webhook(command) => webhook::run(&context, command).await,
         Command::Audit(command) => audit::run(&context, command).await,
         Command::SigningKey(command) => signing_key::run(&context, command).await,
+        Command::Login(args) => human::login(&context, *args).await,
+        Command::Whoami(args) => human::whoami(&context, args).await,
+        Command::Logout => human::logout(&context).await,
         Command::Doctor(args) => doctor::run(&context, args).await,
         Command::Completions { .. } => Ok(CommandOutput::default()),
     };

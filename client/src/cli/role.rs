@@ -14,6 +14,7 @@ use clap::{Args, Subcommand};
 use countersign_client::{Api, api::Role};
 use countersign_identity::RoleId;
 use jiff::Timestamp;
+use secrecy::SecretString;
 use serde_json::json;
 
 #[derive(Subcommand)]
@@ -110,14 +111,15 @@ pub async fn run(context: &Context, command: RoleCommand) -> Result<CommandOutpu
 async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, CliError> {
     let CreateArgs { manager, name, permissions, description } = args;
     let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
-    let role = api.create_role(manager.credential()?, &service, &name, &description, &permissions).await?;
+    let credential = manager.credential(context).await?;
+    let role = api.create_role(&credential, &service, &name, &description, &permissions).await?;
     let note = format!("Next: countersign role assign {} AGENT", quoted(&name));
     Ok(CommandOutput::new(role.role_id.clone(), json!(role)).with_note(note))
 }
 
 async fn list(context: &Context, manager: ManagerArgs) -> Result<CommandOutput, CliError> {
     let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
-    let roles = api.list_roles(manager.credential()?, &service).await?;
+    let roles = api.list_roles(&manager.credential(context).await?, &service).await?;
     let header =
         [("ID", Column::Fixed), ("NAME", Column::Text), ("PERMISSIONS", Column::Text), ("DESCRIPTION", Column::Text)];
     let rows = roles
@@ -129,11 +131,12 @@ async fn list(context: &Context, manager: ManagerArgs) -> Result<CommandOutput, 
 async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput, CliError> {
     let DeleteArgs { manager, confirm, role } = args;
     let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
-    let RoleRef { id, name } = find_role(&api, &manager, &service, &role).await?;
+    let credential = manager.credential(context).await?;
+    let RoleRef { id, name } = find_role(&api, &credential, &service, &role).await?;
     let shown = id_with_name(&id, name.as_deref());
     let consequence = "All agents lose the role at once. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Delete the role {shown} of {service}"), consequence)?;
-    api.delete_role(manager.credential()?, &service, &id).await?;
+    api.delete_role(&credential, &service, &id).await?;
     let text = details([("role", shown), ("deleted", "true".into())]);
     Ok(CommandOutput::new(text, json!({ "deleted": true, "roleId": id, "serviceId": service }))
         .with_note("Next: countersign role list"))
@@ -141,12 +144,11 @@ async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput, Cl
 
 async fn assign(context: &Context, args: AssignArgs) -> Result<CommandOutput, CliError> {
     let AssignArgs { assignment, expires } = args;
-    let Assignment { api, service, agent, role } = assignment.resolve(context).await?;
+    let Assignment { api, credential, service, agent, role } = assignment.resolve(context).await?;
     let expires = expires.map(|time| time.to_string());
-    let credential = assignment.manager.credential()?;
-    api.assign_role(credential, &service, &agent, &role.id, expires.as_deref()).await?;
+    api.assign_role(&credential, &service, &agent, &role.id, expires.as_deref()).await?;
     let end = expires.clone().unwrap_or_else(|| "never".into());
-    let name = agent_name(context, &api, &assignment.manager, &service, &agent).await;
+    let name = agent_name(context, &api, &credential, &service, &agent).await;
     let text = details([
         ("role", id_with_name(&role.id, role.name.as_deref())),
         ("agent", id_with_name(&agent, name.as_deref())),
@@ -159,10 +161,10 @@ async fn assign(context: &Context, args: AssignArgs) -> Result<CommandOutput, Cl
 }
 
 async fn revoke(context: &Context, args: AssignmentArgs) -> Result<CommandOutput, CliError> {
-    let Assignment { api, service, agent, role } = args.resolve(context).await?;
-    let revoked = api.revoke_role(args.manager.credential()?, &service, &agent, &role.id).await?;
+    let Assignment { api, credential, service, agent, role } = args.resolve(context).await?;
+    let revoked = api.revoke_role(&credential, &service, &agent, &role.id).await?;
     let result = if revoked { "true" } else { "the agent did not hold it" };
-    let name = agent_name(context, &api, &args.manager, &service, &agent).await;
+    let name = agent_name(context, &api, &credential, &service, &agent).await;
     let text = details([
         ("role", id_with_name(&role.id, role.name.as_deref())),
         ("agent", id_with_name(&agent, name.as_deref())),
@@ -178,9 +180,10 @@ pub struct RoleRef {
     name: Option<String>,
 }
 
-/// The role and the agent of an assignment, with the client for its requests.
+/// The role and the agent of an assignment, with the client and the credential for its requests.
 struct Assignment {
     api: Api,
+    credential: SecretString,
     service: String,
     agent: String,
     role: RoleRef,
@@ -190,17 +193,18 @@ impl AssignmentArgs {
     async fn resolve(&self, context: &Context) -> Result<Assignment, CliError> {
         let (api, service) = (context.api(&self.manager.server)?, context.service(&self.manager.service)?);
         let agent = self.agent.id(context)?;
-        let role = find_role(&api, &self.manager, &service, &self.role).await?;
-        Ok(Assignment { api, service, agent, role })
+        let credential = self.manager.credential(context).await?;
+        let role = find_role(&api, &credential, &service, &self.role).await?;
+        Ok(Assignment { api, credential, service, agent, role })
     }
 }
 
 /// Finds a role by name. If `role` is an id, sends no request.
-pub async fn find_role(api: &Api, manager: &ManagerArgs, service: &str, role: &str) -> Result<RoleRef, CliError> {
+pub async fn find_role(api: &Api, credential: &SecretString, service: &str, role: &str) -> Result<RoleRef, CliError> {
     if role.parse::<RoleId>().is_ok() {
         return Ok(RoleRef { id: role.to_owned(), name: None });
     }
-    let roles = api.list_roles(manager.credential()?, service).await?;
+    let roles = api.list_roles(credential, service).await?;
     let Role { role_id: id, name, .. } = roles.into_iter().find(|listed| listed.name == role).ok_or_else(|| {
         let next = "`countersign role list` shows the roles; `countersign role create` creates one";
         let shown = redacted_argument(role, LONGEST_ID);
@@ -210,10 +214,16 @@ pub async fn find_role(api: &Api, manager: &ManagerArgs, service: &str, role: &s
 }
 
 /// The name of an agent, for text output only; `None` if the credential may not read it.
-async fn agent_name(context: &Context, api: &Api, manager: &ManagerArgs, service: &str, agent: &str) -> Option<String> {
+async fn agent_name(
+    context: &Context,
+    api: &Api,
+    credential: &SecretString,
+    service: &str,
+    agent: &str,
+) -> Option<String> {
     if context.format() == OutputFormat::Json {
         return None;
     }
-    let record = api.read_agent(manager.credential().ok()?, service, agent).await.ok()?;
+    let record = api.read_agent(credential, service, agent).await.ok()?;
     record["name"].as_str().map(str::to_owned)
 }

@@ -18,8 +18,8 @@ use serde_json::json;
 pub enum ServiceCommand {
     /// Create a service, which the human user owns, and print its id
     #[command(after_help = "The profile saves the service for later commands; COUNTERSIGN_SERVICE_ID overrides it. \
-        Without an identity provider, the operator mints the token of a human user: countersign-control-plane \
-        human-token mint --subject NAME.\n\n\
+        `countersign login` obtains the token of a human user. Without an identity provider, the operator mints \
+        one: countersign-control-plane human-token mint --subject NAME.\n\n\
         Examples:\n  $ countersign service create Shop\n  $ countersign service create Payments --refuse-unbound\n\n\
         Next: countersign key create --scope full, and for its sidecar countersign key create --scope sync")]
     Create(CreateArgs),
@@ -88,7 +88,7 @@ pub async fn run(context: &Context, command: ServiceCommand) -> Result<CommandOu
 async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, CliError> {
     let CreateArgs { human, name, refuse_unbound } = args;
     let api = context.api(&human.server)?;
-    let token = human.credential()?;
+    let token = &human.credential(context).await?;
     context.check_writable()?;
     let service = api.create_service(token, &name, !refuse_unbound).await?;
     let saved = context.update_profile(|profile| profile.service = Some(service.service_id.clone()));
@@ -109,7 +109,7 @@ async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, Cl
 }
 
 async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliError> {
-    let (api, token) = (context.api(&human.server)?, human.credential()?);
+    let (api, token) = (context.api(&human.server)?, &human.credential(context).await?);
     let services = all_pages(async |offset| api.list_services(token, offset).await).await?;
     let header =
         [("ID", Column::Fixed), ("NAME", Column::Text), ("UNBOUND TOKENS", Column::Fixed), ("CREATED", Column::Time)];
@@ -123,7 +123,7 @@ async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliE
 async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, CliError> {
     let ShowArgs { human, service } = args;
     let (api, service) = (context.api(&human.server)?, context.service(&service)?);
-    Ok(output(&api.read_service(human.credential()?, &service).await?))
+    Ok(output(&api.read_service(&human.credential(context).await?, &service).await?))
 }
 
 async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput, CliError> {
@@ -134,7 +134,8 @@ async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput, Cl
         return Err(CliError::Usage(text.to_owned()));
     }
     let (api, service) = (context.api(&human.server)?, context.service(&service)?);
-    let changed = api.change_service(human.credential()?, &service, name.as_deref(), accepts_unbound).await?;
+    let changed =
+        api.change_service(&human.credential(context).await?, &service, name.as_deref(), accepts_unbound).await?;
     Ok(output(&changed).with_note("Next: countersign service show"))
 }
 

@@ -60,7 +60,7 @@ pub async fn run(context: &Context, command: SigningKeyCommand) -> Result<Comman
 }
 
 async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliError> {
-    let (api, token) = (context.api(&human.server)?, human.credential()?);
+    let (api, token) = (context.api(&human.server)?, &human.credential(context).await?);
     let keys = all_pages(async |offset| api.list_signing_keys(token, offset).await).await?;
     let header = [
         ("ID", Column::Fixed),
@@ -80,7 +80,7 @@ async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliE
 }
 
 async fn rotate(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliError> {
-    let (api, token) = (context.api(&human.server)?, human.credential()?);
+    let (api, token) = (context.api(&human.server)?, &human.credential(context).await?);
     let rotation = api.rotate_signing_key(token).await?;
     let Rotation { kid, status, signs_from } = &rotation;
     let text = details([("key", kid.clone()), ("status", status.clone()), ("signs from", signs_from.clone())]);
@@ -100,7 +100,7 @@ async fn rotate(context: &Context, human: HumanArgs) -> Result<CommandOutput, Cl
 async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, CliError> {
     let RevokeArgs { human, confirm, kid } = args;
     let kid = ids::kid(kid)?;
-    let (api, token) = (context.api(&human.server)?, human.credential()?);
+    let (api, token) = (context.api(&human.server)?, &human.credential(context).await?);
     let consequence = "Every token that this key signed becomes invalid at once. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Revoke the signing key {kid}"), consequence)?;
     let revoked = api.revoke_signing_key(token, &kid).await?;

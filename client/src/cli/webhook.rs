@@ -122,35 +122,35 @@ pub struct WebhookArgs {
 }
 
 /// The webhooks of a scope, with the credential that manages them.
-struct ScopedApi<'a> {
+struct ScopedApi {
     api: Api,
-    credential: &'a SecretString,
+    credential: SecretString,
     scope: WebhookScope,
 }
 
 impl ScopeArgs {
-    fn api(&self, context: &Context) -> Result<ScopedApi<'_>, CliError> {
+    async fn api(&self, context: &Context) -> Result<ScopedApi, CliError> {
         let Self { manager, deployment } = self;
         let api = context.api(&manager.server)?;
         if *deployment {
-            let credential = manager.human.credential()?;
+            let credential = manager.human.credential(context, &manager.server).await?;
             return Ok(ScopedApi { api, credential, scope: WebhookScope::Deployment });
         }
         let service = context.service(&manager.service)?;
-        Ok(ScopedApi { api, credential: manager.credential()?, scope: WebhookScope::Service(service) })
+        Ok(ScopedApi { api, credential: manager.credential(context).await?, scope: WebhookScope::Service(service) })
     }
 }
 
 impl WebhookArgs {
-    fn api(&self, context: &Context) -> Result<(ScopedApi<'_>, String), CliError> {
+    async fn api(&self, context: &Context) -> Result<(ScopedApi, String), CliError> {
         let id = webhook_id(self.webhook.clone())?;
-        let scoped = self.scope.api(context)?;
+        let scoped = self.scope.api(context).await?;
         context.messages.placeholders.set_with_option(Placeholder::Webhook, scoped.option(), &id);
         Ok((scoped, id))
     }
 }
 
-impl ScopedApi<'_> {
+impl ScopedApi {
     /// The option that selects this scope in the commands of hints, after a space.
     const fn option(&self) -> &'static str {
         match self.scope {
@@ -179,12 +179,12 @@ pub async fn run(context: &Context, command: WebhookCommand) -> Result<CommandOu
 }
 
 async fn list(context: &Context, args: ScopeArgs) -> Result<CommandOutput, CliError> {
-    let scoped = args.api(context)?;
-    Ok(display::webhooks(&scoped.api.list_webhooks(scoped.credential, &scoped.scope).await?))
+    let scoped = args.api(context).await?;
+    Ok(display::webhooks(&scoped.api.list_webhooks(&scoped.credential, &scoped.scope).await?))
 }
 
 async fn show(context: &Context, args: WebhookArgs) -> Result<CommandOutput, CliError> {
-    let (scoped, id) = args.api(context)?;
-    let webhook = scoped.api.read_webhook(scoped.credential, &scoped.scope, &id).await?;
+    let (scoped, id) = args.api(context).await?;
+    let webhook = scoped.api.read_webhook(&scoped.credential, &scoped.scope, &id).await?;
     Ok(display::webhook(&webhook))
 }

@@ -20,7 +20,7 @@ fn register(shell: &Shell) -> String {
 }
 
 /// Runs the command where no file can be written, as on a full disk.
-fn on_full_disk(shell: &Shell, arguments: &[&str]) -> (i32, String, String) {
+pub fn on_full_disk(shell: &Shell, arguments: &[&str]) -> (i32, String, String) {
     let typed = shell.command(arguments);
     let mut command = std::process::Command::new("sh");
     command.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\""]).arg(typed.get_program());

@@ -11,3 +11,6 @@ mod client_webhooks;
 mod doctor;
 mod foreign_clients;
 mod generated_clients;
+mod human_login;
+mod human_login_errors;
+mod human_login_refresh;

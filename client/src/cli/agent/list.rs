@@ -39,9 +39,9 @@ enum Status {
 pub async fn list(context: &Context, args: ListArgs) -> Result<CommandOutput, CliError> {
     let ListArgs { manager, role, status } = args;
     let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
-    let credential = manager.credential()?;
+    let credential = &manager.credential(context).await?;
     let role = match role {
-        Some(role) => Some(find_role(&api, &manager, &service, &role).await?.id),
+        Some(role) => Some(find_role(&api, credential, &service, &role).await?.id),
         None => None,
     };
     let filter = AgentFilter { role, status: status.map(value_name) };

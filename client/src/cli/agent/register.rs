@@ -17,7 +17,7 @@ use std::{
 };
 
 pub const HELP: &str = "\
-The key, the name and the e-mail address (or the human user whose token is set) identify the agent. Registering the same \
+The key, the name and the e-mail address (or the human user who is logged in) identify the agent. Registering the same \
 again returns the same agent, in its current status.
 
 The profile saves the control plane, the agent and its key, so that later commands need no options.
@@ -115,11 +115,11 @@ impl RegistrationKey {
 pub async fn register(context: &Context, args: RegisterArgs) -> Result<CommandOutput, CliError> {
     let RegisterArgs { server, signer, public_key, email, name, human } = args;
     let api = context.api(&server)?;
-    let human = human.optional()?;
+    let human = human.available(context, &server).await?;
     context.check_writable()?;
     let key = RegistrationKey::find(context, &signer, public_key.as_deref()).await?;
     let pem = key.public_key.to_pem().map_err(|_| KeyError::Encoding)?;
-    let agent = api.register_pem(&pem, &email, &name, human).await?;
+    let agent = api.register_pem(&pem, &email, &name, human.as_ref()).await?;
     refuse_unless_active(&agent)?;
     let (url, ca) = (context.url(&server)?, context.authority(&server).map(absolute_path));
     let previous = context.profile.agent.clone().filter(|previous| *previous != agent.agent_id);
@@ -133,6 +133,7 @@ pub async fn register(context: &Context, args: RegisterArgs) -> Result<CommandOu
             public_key_hash: Some(agent.public_key_hash.clone()),
             audience: None,
             service: profile.service.take(),
+            login: profile.login.take(),
         };
     });
     let replaced = previous.map(|previous| format!(" instead of {previous}; --profile keeps both")).unwrap_or_default();

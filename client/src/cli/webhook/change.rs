@@ -79,10 +79,10 @@ pub struct DeleteArgs {
 /// Creates a webhook.
 pub async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, CliError> {
     let CreateArgs { scope, target, events, description, out } = args;
-    let scoped = scope.api(context)?;
+    let scoped = scope.api(context).await?;
     let file = out.as_deref().map(SecretFile::create).transpose()?;
     let request = WebhookChange { url: Some(target), events, description, status: None };
-    let result = scoped.api.create_webhook(scoped.credential, &scoped.scope, &request).await;
+    let result = scoped.api.create_webhook(&scoped.credential, &scoped.scope, &request).await;
     let NewWebhook { webhook, secret } = result.map_err(with_limit_hint)?;
     let (id, option) = (webhook.webhook_id.clone(), scoped.option());
     let hint_if_lost =
@@ -101,12 +101,12 @@ pub fn with_limit_hint(error: ApiError) -> CliError {
 /// Creates a new secret of a webhook.
 pub async fn rotate(context: &Context, args: RotateArgs) -> Result<CommandOutput, CliError> {
     let RotateArgs { webhook, confirm, out } = args;
-    let (scoped, id) = webhook.api(context)?;
+    let (scoped, id) = webhook.api(context).await?;
     let consequence = "The current secret expires after a day. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Create a new secret of the webhook {id}"), consequence)?;
     let file = out.as_deref().map(SecretFile::create).transpose()?;
     let NewSecret { secret, previous_secret_expires_at: until } =
-        scoped.api.rotate_webhook_secret(scoped.credential, &scoped.scope, &id).await?;
+        scoped.api.rotate_webhook_secret(&scoped.credential, &scoped.scope, &id).await?;
     let option = scoped.option();
     let hint_if_lost =
         format!("the new secret was not printed; create another: countersign webhook rotate-secret{option} {id}");
@@ -148,34 +148,29 @@ pub async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput
         let text = "no change is set: pass --target, --events or --description";
         return Err(CliError::Usage(text.to_owned()));
     }
-    let (scoped, id) = webhook.api(context)?;
+    let (scoped, id) = webhook.api(context).await?;
     apply(&scoped, &id, &WebhookChange { url: target, events, description, status: None }, "test").await
 }
 
 /// Pauses or resumes a webhook.
 pub async fn set_status(context: &Context, args: WebhookArgs, status: &'static str) -> Result<CommandOutput, CliError> {
-    let (scoped, id) = args.api(context)?;
+    let (scoped, id) = args.api(context).await?;
     let next = if status == "active" { "deliveries" } else { "resume" };
     apply(&scoped, &id, &WebhookChange { status: Some(status), ..WebhookChange::default() }, next).await
 }
 
-async fn apply(
-    scoped: &ScopedApi<'_>,
-    id: &str,
-    change: &WebhookChange,
-    next: &str,
-) -> Result<CommandOutput, CliError> {
-    let webhook = scoped.api.change_webhook(scoped.credential, &scoped.scope, id, change).await?;
+async fn apply(scoped: &ScopedApi, id: &str, change: &WebhookChange, next: &str) -> Result<CommandOutput, CliError> {
+    let webhook = scoped.api.change_webhook(&scoped.credential, &scoped.scope, id, change).await?;
     Ok(display::webhook(&webhook).with_note(format!("Next: countersign webhook {next}{} {id}", scoped.option())))
 }
 
 /// Deletes a webhook.
 pub async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput, CliError> {
     let DeleteArgs { webhook, confirm } = args;
-    let (scoped, id) = webhook.api(context)?;
+    let (scoped, id) = webhook.api(context).await?;
     let consequence = "The pending deliveries of the webhook are lost. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Delete the webhook {id}"), consequence)?;
-    scoped.api.delete_webhook(scoped.credential, &scoped.scope, &id).await?;
+    scoped.api.delete_webhook(&scoped.credential, &scoped.scope, &id).await?;
     let text = details([("webhook", id.clone()), ("deleted", "true".into())]);
     let note = format!("Next: countersign webhook list{}", scoped.option());
     Ok(CommandOutput::new(text, json!({ "deleted": true, "webhookId": id })).with_note(note))

@@ -84,12 +84,12 @@ enum FinalStatus {
 
 /// Sends a test event and waits for its delivery.
 pub async fn test(context: &Context, args: WebhookArgs) -> Result<CommandOutput, CliError> {
-    let (scoped, id) = args.api(context)?;
-    let event = scoped.api.test_webhook(scoped.credential, &scoped.scope, &id).await?;
+    let (scoped, id) = args.api(context).await?;
+    let event = scoped.api.test_webhook(&scoped.credential, &scoped.scope, &id).await?;
     let finished = tokio::time::timeout(TEST_TIMEOUT, wait_for_final_status(&scoped, &id, &event)).await;
     let delivery = match finished {
         Ok(result) => result?,
-        Err(_) => scoped.api.read_delivery(scoped.credential, &scoped.scope, &id, &event).await?,
+        Err(_) => scoped.api.read_delivery(&scoped.credential, &scoped.scope, &id, &event).await?,
     };
     let option = scoped.option();
     let error = match delivery.status.as_str() {
@@ -109,10 +109,10 @@ pub async fn test(context: &Context, args: WebhookArgs) -> Result<CommandOutput,
 }
 
 /// Polls until the delivery is no longer pending.
-async fn wait_for_final_status(scoped: &ScopedApi<'_>, id: &str, event: &str) -> Result<WebhookDelivery, ApiError> {
+async fn wait_for_final_status(scoped: &ScopedApi, id: &str, event: &str) -> Result<WebhookDelivery, ApiError> {
     let (mut pause, longest) = POLL_PAUSES;
     loop {
-        let delivery = scoped.api.read_delivery(scoped.credential, &scoped.scope, id, event).await?;
+        let delivery = scoped.api.read_delivery(&scoped.credential, &scoped.scope, id, event).await?;
         if delivery.status != "pending" {
             return Ok(delivery);
         }
@@ -124,9 +124,9 @@ async fn wait_for_final_status(scoped: &ScopedApi<'_>, id: &str, event: &str) ->
 /// Lists deliveries, or shows one.
 pub async fn deliveries(context: &Context, args: DeliveriesArgs) -> Result<CommandOutput, CliError> {
     let DeliveriesArgs { webhook, event, status, limit, offset, all } = args;
-    let (scoped, id) = webhook.api(context)?;
+    let (scoped, id) = webhook.api(context).await?;
     if let Some(event) = event {
-        let result = scoped.api.read_delivery(scoped.credential, &scoped.scope, &id, &event_id(event)?).await;
+        let result = scoped.api.read_delivery(&scoped.credential, &scoped.scope, &id, &event_id(event)?).await;
         return result
             .map(|delivery| display::delivery(&delivery))
             .map_err(|error| with_deliveries_hint(error, &scoped, &id));
@@ -136,7 +136,7 @@ pub async fn deliveries(context: &Context, args: DeliveriesArgs) -> Result<Comma
     let (mut deliveries, mut more) = (Vec::new(), true);
     while more && deliveries.len() < limit {
         let page = (LARGEST_PAGE.min(limit - deliveries.len()), offset.saturating_add(deliveries.len()));
-        let page = scoped.api.list_deliveries(scoped.credential, &scoped.scope, &id, status.as_deref(), page).await?;
+        let page = scoped.api.list_deliveries(&scoped.credential, &scoped.scope, &id, status.as_deref(), page).await?;
         let Page { data, pagination } = page;
         more = pagination.has_more && !data.is_empty();
         deliveries.extend(data);
@@ -148,18 +148,18 @@ pub async fn deliveries(context: &Context, args: DeliveriesArgs) -> Result<Comma
 /// Delivers events again.
 pub async fn replay(context: &Context, args: ReplayArgs) -> Result<CommandOutput, CliError> {
     let ReplayArgs { webhook, event, since, status } = args;
-    let (scoped, id) = webhook.api(context)?;
+    let (scoped, id) = webhook.api(context).await?;
     let replayed = match (event, since) {
         (Some(event), _) => scoped
             .api
-            .replay_delivery(scoped.credential, &scoped.scope, &id, &event_id(event)?)
+            .replay_delivery(&scoped.credential, &scoped.scope, &id, &event_id(event)?)
             .await
             .map_err(|error| with_deliveries_hint(error, &scoped, &id))?,
         (None, Some(since)) => {
             let status = status.map(value_name);
             scoped
                 .api
-                .replay_since(scoped.credential, &scoped.scope, &id, &since.to_string(), status.as_deref())
+                .replay_since(&scoped.credential, &scoped.scope, &id, &since.to_string(), status.as_deref())
                 .await?
         }
         (None, None) => return Err(missing("what to deliver again", "pass --event EVENT or --since TIME")),
@@ -171,7 +171,7 @@ pub async fn replay(context: &Context, args: ReplayArgs) -> Result<CommandOutput
 }
 
 /// Adds a hint to the error for a delivery that does not exist, or whose retention has ended.
-fn with_deliveries_hint(error: ApiError, scoped: &ScopedApi<'_>, id: &str) -> CliError {
+fn with_deliveries_hint(error: ApiError, scoped: &ScopedApi, id: &str) -> CliError {
     CliError::with_hint(error, "NOT_FOUND", || {
         format!("`countersign webhook deliveries{} {id}` shows the deliveries", scoped.option())
     })

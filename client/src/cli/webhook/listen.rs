@@ -66,7 +66,7 @@ pub async fn listen(context: &Context, args: ListenArgs) -> Result<CommandOutput
     let ListenArgs { scope, port, secret_file, events, count } = args;
     let mut stop = StopSignals::new()?;
     let Some(verifier) = verifier(secret_file)? else {
-        return with_temporary_webhook(context, &scope.api(context)?, events, port, count, &mut stop).await;
+        return with_temporary_webhook(context, &scope.api(context).await?, events, port, count, &mut stop).await;
     };
     if events.is_some() {
         let text = "--events has no effect with a secret, because no webhook is created";
@@ -112,7 +112,7 @@ fn verifier(file: Option<PathBuf>) -> Result<Option<Verifier>, CliError> {
 /// Creates a webhook for this machine, and deletes it at the end, also after an error.
 async fn with_temporary_webhook(
     context: &Context,
-    scoped: &ScopedApi<'_>,
+    scoped: &ScopedApi,
     events: Option<Vec<String>>,
     port: u16,
     count: Option<u64>,
@@ -121,7 +121,7 @@ async fn with_temporary_webhook(
     let receiver = BoundReceiver::bind(port).await?;
     let (url, description) = (Some(receiver.url()), Some("countersign webhook listen".to_owned()));
     let request = WebhookChange { url, events, description, status: None };
-    let created = scoped.api.create_webhook(scoped.credential, &scoped.scope, &request).await;
+    let created = scoped.api.create_webhook(&scoped.credential, &scoped.scope, &request).await;
     let NewWebhook { webhook, secret } = created.map_err(with_loopback_hint)?;
     let id = webhook.webhook_id;
     let result = async {
@@ -131,7 +131,7 @@ async fn with_temporary_webhook(
     };
     let result = result.await;
     let deleted = tokio::select! {
-        deleted = scoped.api.delete_webhook(scoped.credential, &scoped.scope, &id) => {
+        deleted = scoped.api.delete_webhook(&scoped.credential, &scoped.scope, &id) => {
             deleted.map_err(|error| error.to_string())
         }
         () = stop.received() => Err("the command was stopped".to_owned()),

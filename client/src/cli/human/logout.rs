@@ -1,0 +1,71 @@
+//! `countersign logout`: deletes the stored login, and revokes its refresh token at the issuer.
+
+use super::oidc_client;
+use crate::cli::{CliError, CommandOutput, context::Context, parse::variable, table::details};
+use countersign_client::profile::HumanLogin;
+use serde_json::json;
+
+pub const HELP: &str = "\
+The command deletes the login also if the issuer cannot revoke the refresh token, and fails then. The token of the login stays \
+valid until it expires, because the control plane accepts every token that the issuer has signed. The profile keeps the issuer \
+and the client id for the next login.
+
+Examples:
+  $ countersign logout
+
+Next: countersign login";
+
+/// What happened to the refresh token.
+enum Revocation {
+    /// The login has no refresh token.
+    NoToken,
+    Revoked,
+    /// The issuer has no revocation endpoint.
+    NotSupported,
+    Failed(CliError),
+}
+
+/// Logs out.
+pub async fn logout(context: &Context) -> Result<CommandOutput, CliError> {
+    let _lock = context.profiles.lock_human_login(&context.name)?;
+    let revocation = match context.profiles.human_login(&context.name)? {
+        Some(login) => revoke(context, &login).await,
+        None => Revocation::NoToken,
+    };
+    let was_stored = context.profiles.delete_human_login(&context.name)?;
+    let (result, error) = match revocation {
+        Revocation::NoToken => ("none", None),
+        Revocation::Revoked => ("revoked", None),
+        Revocation::NotSupported => ("not revoked: the issuer has no revocation endpoint", None),
+        Revocation::Failed(error) => ("not revoked", Some(not_revoked(&error))),
+    };
+    let deleted = if was_stored { "deleted" } else { "no login was stored" };
+    let text = details([("login", deleted.to_owned()), ("refresh token", result.to_owned())]);
+    let json = json!({ "deleted": was_stored, "refreshTokenRevoked": result == "revoked" });
+    let note = if variable("COUNTERSIGN_HUMAN_TOKEN").is_some() {
+        "COUNTERSIGN_HUMAN_TOKEN is set, so commands still use that token: unset it."
+    } else {
+        ""
+    };
+    Ok(CommandOutput::new(text, json).with_note(note).with_error(error))
+}
+
+async fn revoke(context: &Context, login: &HumanLogin) -> Revocation {
+    let Some(refresh_token) = &login.tokens.refresh_token else { return Revocation::NoToken };
+    let result = async {
+        let client = oidc_client(context, login.settings.clone())?;
+        let endpoints = client.discover().await?;
+        Ok(client.revoke(&endpoints, refresh_token).await?)
+    };
+    match result.await {
+        Ok(true) => Revocation::Revoked,
+        Ok(false) => Revocation::NotSupported,
+        Err(error) => Revocation::Failed(error),
+    }
+}
+
+fn not_revoked(error: &CliError) -> CliError {
+    let (message, _) = error.message_and_next();
+    let next = "end the session in the account settings of the issuer";
+    CliError::Failed(format!("the login is deleted, but its refresh token is not revoked: {message}\nNext: {next}"))
+}

@@ -1,0 +1,91 @@
+//! The stored login: its token for other commands, which is refreshed before it expires.
+
+use super::oidc_client;
+use crate::cli::{CliError, args::ServerArgs, context::Context, output::quoted};
+use countersign_client::{clock, profile::HumanLogin};
+use secrecy::SecretString;
+use std::time::Duration;
+
+/// How long before its expiry a token is refreshed.
+const REFRESH_MARGIN: Duration = Duration::from_mins(1);
+
+/// The login of the profile. An error if it belongs to another control plane than the requested one.
+pub fn stored_login(context: &Context, server: &ServerArgs) -> Result<Option<HumanLogin>, CliError> {
+    let Some(login) = context.profiles.human_login(&context.name)? else { return Ok(None) };
+    let url = context.url(server)?;
+    if login.is_for(&url) {
+        return Ok(Some(login));
+    }
+    let (profile, login_url) = (&context.name, &login.url);
+    Err(CliError::Usage(format!(
+        "the login of the profile {profile} is for {login_url}, and its token is not sent to another control plane\n\
+         Next: countersign login --server {}, or set COUNTERSIGN_HUMAN_TOKEN; --profile keeps both logins",
+        quoted(&url)
+    )))
+}
+
+/// The token of the stored login, if it is not expired. Sends no request.
+pub fn unexpired_token(context: &Context, server: &ServerArgs) -> Option<SecretString> {
+    let login = stored_login(context, server).ok().flatten()?;
+    (clock::now() < login.tokens.claims.expires_at()).then_some(login.tokens.token)
+}
+
+/// The token of the stored login. Refreshes the token if it expires soon.
+pub async fn stored_token(context: &Context, server: &ServerArgs) -> Result<Option<SecretString>, CliError> {
+    match stored_login(context, server)? {
+        Some(login) if expires_soon(&login) => refreshed_token(context, server).await,
+        login => Ok(login.map(|login| login.tokens.token)),
+    }
+}
+
+/// Refreshes the login, unless another process has refreshed it in the meantime. If the refresh fails, returns the
+/// current token until it expires.
+async fn refreshed_token(context: &Context, server: &ServerArgs) -> Result<Option<SecretString>, CliError> {
+    // Issuers accept a refresh token once, so it is not used if its successor cannot be stored.
+    let locked = context.profiles.lock_human_login(&context.name);
+    let locked = locked.and_then(|lock| context.check_writable().map(|()| lock));
+    let Some(login) = stored_login(context, server)? else { return Ok(None) };
+    if !expires_soon(&login) {
+        return Ok(Some(login.tokens.token));
+    }
+    let result = match locked {
+        Ok(_lock) => refresh(context, &login).await,
+        Err(error) => Err(error.into()),
+    };
+    match result {
+        Ok(refreshed) => Ok(Some(refreshed.tokens.token)),
+        Err(_) if clock::now() < login.tokens.claims.expires_at() => Ok(Some(login.tokens.token)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Exchanges the refresh token, and stores the result before it is used.
+async fn refresh(context: &Context, login: &HumanLogin) -> Result<HumanLogin, CliError> {
+    let ended = |problem: String| {
+        let text = format!("the login of the profile {} {problem}", context.name);
+        CliError::denied(text, "human_token_expired")
+    };
+    let Some(refresh_token) = &login.tokens.refresh_token else { return Err(ended("has expired".to_owned())) };
+    let client = oidc_client(context, login.settings.clone())?;
+    let endpoints = client.discover().await?;
+    let result = client.refresh(&endpoints, refresh_token, &login.tokens.claims.subject).await;
+    let refreshed = result.map_err(|error| match error.code() {
+        Some("invalid_grant") => ended(format!("has ended: {error}")),
+        _ => error.into(),
+    })?;
+    let mut next = login.clone();
+    match refreshed.tokens {
+        Ok(tokens) => next.tokens = tokens,
+        Err(error) => {
+            next.tokens.refresh_token = Some(refreshed.refresh_token);
+            context.profiles.save_human_login(&context.name, &next)?;
+            return Err(error.into());
+        }
+    }
+    context.profiles.save_human_login(&context.name, &next)?;
+    Ok(next)
+}
+
+fn expires_soon(login: &HumanLogin) -> bool {
+    clock::now().saturating_add(REFRESH_MARGIN) >= login.tokens.claims.expires_at()
+}

@@ -1,0 +1,216 @@
+//! `countersign whoami`: the human user, the agent and the API key that commands use, without secrets.
+
+use super::{stored::stored_token, stored_login};
+use crate::cli::{
+    CliError, CommandOutput,
+    args::{HumanTokenArg, ServerArgs, ServiceArg, ServiceKeyArg},
+    context::{Context, missing},
+    table::details_from_rows,
+    time::rfc3339,
+};
+use clap::Args;
+use countersign_client::{ApiError, oidc::HumanClaims, profile::HumanLogin};
+use countersign_identity::ServiceId;
+use secrecy::SecretString;
+use serde_json::{Map, Value, json};
+
+pub const HELP: &str = "\
+The command shows the human user of COUNTERSIGN_HUMAN_TOKEN or of `countersign login`, the agent of the profile, and the service of \
+COUNTERSIGN_SERVICE_KEY. Name, e-mail address and expiry are claims of the token. The control plane states whether the user is an \
+administrator. If the control plane cannot be asked, the command fails, but still shows the claims.
+
+Examples:
+  $ countersign whoami
+  $ countersign whoami -o json
+
+Next: countersign service list";
+
+#[derive(Args)]
+pub struct WhoamiArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    service: ServiceArg,
+    #[command(flatten)]
+    key: ServiceKeyArg,
+    #[command(flatten)]
+    human: HumanTokenArg,
+}
+
+/// Rows of the text, fields of the JSON, and the first error.
+#[derive(Default)]
+struct Report {
+    rows: Vec<(String, String)>,
+    json: Map<String, Value>,
+    error: Option<CliError>,
+}
+
+impl Report {
+    fn row(&mut self, name: &str, value: impl Into<String>) {
+        self.rows.push((name.to_owned(), value.into()));
+    }
+
+    fn fail(&mut self, error: CliError) {
+        self.error.get_or_insert(error);
+    }
+}
+
+/// Shows the identities.
+pub async fn whoami(context: &Context, args: WhoamiArgs) -> Result<CommandOutput, CliError> {
+    let mut report = Report::default();
+    let url = context.url(&args.server).ok();
+    report.row("profile", context.name.clone());
+    report.row("control plane", url.clone().unwrap_or_else(|| "not set".to_owned()));
+    report.json.insert("profile".into(), json!(context.name));
+    report.json.insert("url".into(), json!(url));
+    let human = show_human(context, &args, &mut report).await?;
+    let agent = show_agent(context, &mut report);
+    let key = show_key(context, &args, &mut report).await?;
+    if !human && !agent && !key {
+        let next = "as a human user, countersign login, or set COUNTERSIGN_HUMAN_TOKEN; as an agent, countersign agent \
+                    register; for a service, set COUNTERSIGN_SERVICE_KEY";
+        return Err(missing("an identity", next));
+    }
+    let Report { rows, json, error } = report;
+    let error = error.map(|error| context.with_authority_hint(error));
+    Ok(CommandOutput::new(details_from_rows(&rows), json.into()).with_error(error))
+}
+
+/// Shows the human user. Returns whether there is one.
+async fn show_human(context: &Context, args: &WhoamiArgs, report: &mut Report) -> Result<bool, CliError> {
+    report.json.insert("human".into(), Value::Null);
+    let (token, login) = match args.human.explicit()? {
+        Some(token) => (Some(token.clone()), None),
+        None => match context.profiles.human_login(&context.name)? {
+            Some(login) => login_token(context, args, report, login).await?,
+            None => return Ok(false),
+        },
+    };
+    let source = if login.is_some() { "countersign login" } else { "COUNTERSIGN_HUMAN_TOKEN (--human-token)" };
+    let claims = match &login {
+        Some(login) => Some(login.tokens.claims.clone()),
+        None => token.as_ref().and_then(HumanClaims::parse),
+    };
+    let is_administrator = match &token {
+        Some(token) => is_administrator(context, args, report, token).await,
+        None => None,
+    };
+    let administrator = match is_administrator {
+        Some(true) => "yes, according to the control plane",
+        Some(false) => "no, according to the control plane",
+        None => "unknown: the control plane was not asked or did not answer",
+    };
+    let shown = |value: Option<&String>| value.cloned().unwrap_or_else(|| "-".to_owned());
+    let claim = claims.as_ref();
+    let expires = claim.map(|claims| rfc3339(claims.expires_at()));
+    report.row("human user", shown(claim.map(|claims| &claims.subject)));
+    report.row("  from", source);
+    report.row("  issuer", shown(claim.map(|claims| &claims.issuer)));
+    report.row("  name", shown(claim.and_then(|claims| claims.name.as_ref())));
+    report.row("  e-mail", shown(claim.and_then(|claims| claims.email.as_ref())));
+    report.row("  token expires", shown(expires.as_ref()));
+    report.row("  administrator", administrator);
+    let refreshable = login.as_ref().is_some_and(|login| login.tokens.refresh_token.is_some());
+    let human = json!({
+        "source": if login.is_some() { "login" } else { "token" },
+        "issuer": claim.map(|claims| &claims.issuer),
+        "subject": claim.map(|claims| &claims.subject),
+        "name": claim.and_then(|claims| claims.name.as_ref()),
+        "email": claim.and_then(|claims| claims.email.as_ref()),
+        "tokenExpiresAt": expires,
+        "refreshable": refreshable,
+        "url": login.map(|login| login.url),
+        "administrator": is_administrator,
+    });
+    report.json.insert("human".into(), human);
+    Ok(true)
+}
+
+/// The token of the stored login, and the login with the claims of this token. There is no token if the login belongs to
+/// another control plane, or cannot be refreshed.
+async fn login_token(
+    context: &Context,
+    args: &WhoamiArgs,
+    report: &mut Report,
+    login: HumanLogin,
+) -> Result<(Option<SecretString>, Option<HumanLogin>), CliError> {
+    if context.url(&args.server).is_err() {
+        return Ok((None, Some(login)));
+    }
+    match stored_token(context, &args.server).await {
+        Ok(token) => Ok((token, stored_login(context, &args.server)?.or(Some(login)))),
+        Err(error) => {
+            report.fail(error);
+            Ok((None, Some(login)))
+        }
+    }
+}
+
+/// Asks the control plane whether the user is an administrator: only administrators may list the signing keys.
+async fn is_administrator(
+    context: &Context,
+    args: &WhoamiArgs,
+    report: &mut Report,
+    token: &SecretString,
+) -> Option<bool> {
+    let result = async { Ok(context.api(&args.server)?.list_signing_keys(token, 0).await?) };
+    match result.await {
+        Ok(_) => Some(true),
+        Err(CliError::Api(ApiError::Refused { reason: Some(reason), .. })) if reason == "admin_required" => Some(false),
+        Err(error) => {
+            report.fail(error);
+            None
+        }
+    }
+}
+
+/// Shows the agent of the profile. Returns whether there is one.
+fn show_agent(context: &Context, report: &mut Report) -> bool {
+    let profile = &context.profile;
+    let agent = profile.agent.as_ref();
+    let json = agent.map(|agent| json!({ "agentId": agent, "audience": profile.audience, "url": profile.url }));
+    report.json.insert("agent".into(), json!(json));
+    if let Some(agent) = agent {
+        report.row("agent", agent);
+        report.row("  audience", profile.audience.clone().unwrap_or_else(|| "-".to_owned()));
+    }
+    agent.is_some()
+}
+
+/// Shows the service of the API key. Returns whether an API key is set.
+async fn show_key(context: &Context, args: &WhoamiArgs, report: &mut Report) -> Result<bool, CliError> {
+    report.json.insert("serviceKey".into(), Value::Null);
+    let Some(key) = args.key.optional()? else { return Ok(false) };
+    let service = match context.service(&args.service) {
+        Ok(service) => key_service(context, args, report, key, service).await,
+        Err(_) => None,
+    };
+    let unknown = "of an unknown service: COUNTERSIGN_SERVICE_ID is not set, or the control plane did not answer";
+    report.row("API key", service.as_ref().map_or_else(|| unknown.to_owned(), |service| format!("of {service}")));
+    report.json.insert("serviceKey".into(), json!({ "serviceId": service }));
+    Ok(true)
+}
+
+/// The service of an API key, as the control plane states it: the requested service, or the one that a refusal names.
+async fn key_service(
+    context: &Context,
+    args: &WhoamiArgs,
+    report: &mut Report,
+    key: &SecretString,
+    service: String,
+) -> Option<String> {
+    let result = async { Ok(context.api(&args.server)?.list_roles(key, &service).await?) };
+    match result.await {
+        Ok(_) => Some(service),
+        Err(CliError::Api(ApiError::Refused { reason: Some(reason), details, .. })) if reason == "not_yours" => {
+            let actual = details.fields.get("actual")?.get("serviceId")?.as_str()?;
+            actual.parse::<ServiceId>().is_ok().then(|| actual.to_owned())
+        }
+        // A key of scope sync may not list roles.
+        Err(CliError::Api(ApiError::Refused { reason: Some(reason), .. })) if reason == "scope_insufficient" => None,
+        Err(error) => {
+            report.fail(error);
+            None
+        }
+    }
+}
