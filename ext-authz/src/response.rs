@@ -44,7 +44,7 @@ impl ResponseBuilder {
         let (code, response) = match decision {
             Decision::Verified(identity) => (0, self.allow(service, Some(identity), headers)),
             Decision::Anonymous => (0, self.allow(service, None, headers)),
-            Decision::Denied(denial) => (denial::grpc_status(denial.refusal.reason), self.deny(denial)),
+            Decision::Denied(denial) => (denial::grpc_status(denial.refusal.reason), self.deny(service, denial)),
         };
         CheckResponse {
             status: Some(Status { code, ..Status::default() }),
@@ -58,8 +58,9 @@ impl ResponseBuilder {
         self.build(None, &Decision::Denied(Reason::Internal.into()), RequestHeaders::default())
     }
 
-    fn deny(&self, Denial { refusal, agent: _, unmet_requirement }: &Denial) -> HttpResponse {
-        denial::build(&self.names, *refusal, unmet_requirement.as_ref().filter(|_| self.explain_denials))
+    fn deny(&self, service: Option<ServiceId>, denial: &Denial) -> HttpResponse {
+        let Denial { refusal, agent: _, unmet_requirement } = denial;
+        denial::build(&self.names, *refusal, service, unmet_requirement.as_ref().filter(|_| self.explain_denials))
     }
 
     fn allow(

@@ -217,8 +217,8 @@ fn check_audience(claims: &Claims, context: &EvaluationContext<'_>) -> Result<()
     match claims.audience() {
         Some(Audience::Service(service)) if service == context.service => Ok(()),
         Some(Audience::Unbound) if context.accepts_unbound => Ok(()),
-        Some(Audience::Unbound) => Err(Refusal::wrong_audience(Reason::TokenUnbound, context.service)),
-        _ => Err(Refusal::wrong_audience(Reason::TokenAudienceMismatch, context.service)),
+        Some(Audience::Unbound) => Err(Reason::TokenUnbound.into()),
+        _ => Err(Reason::TokenAudienceMismatch.into()),
     }
 }
 

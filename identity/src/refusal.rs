@@ -3,7 +3,7 @@
 //! A reason is reported as `details.reason` in an error body, in the header `x-agent-reason` and as a metric label.
 //! Invariant: the message of a reason is fixed and contains no input.
 
-use crate::{ServiceId, time::Timestamp};
+use crate::time::Timestamp;
 
 /// An error code of the HTTP API, with its HTTP status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -158,6 +158,13 @@ reasons! {
     }
 }
 
+impl Reason {
+    /// Whether a token is refused because it was not issued for the service. The error body then names the service.
+    pub const fn is_wrong_audience(self) -> bool {
+        matches!(self, Self::TokenAudienceMismatch | Self::TokenUnbound)
+    }
+}
+
 /// Why a request is refused: the reason and its details.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
@@ -165,26 +172,18 @@ pub struct Refusal {
     pub reason: Reason,
     /// The expiry time of the token; only for [`Reason::TokenExpired`].
     pub expired_at: Option<Timestamp>,
-    /// The service that a token must be issued for; only for [`Reason::TokenAudienceMismatch`] and [`Reason::TokenUnbound`].
-    pub required_service: Option<ServiceId>,
 }
 
 impl Refusal {
     /// The refusal of an expired token.
     pub const fn expired(at: Timestamp) -> Self {
-        Self { reason: Reason::TokenExpired, expired_at: Some(at), required_service: None }
-    }
-
-    /// The refusal of a token that was not issued for the service. `reason` says whether it was issued for another service or
-    /// for none.
-    pub const fn wrong_audience(reason: Reason, service: ServiceId) -> Self {
-        Self { reason, expired_at: None, required_service: Some(service) }
+        Self { reason: Reason::TokenExpired, expired_at: Some(at) }
     }
 }
 
 impl From<Reason> for Refusal {
     fn from(reason: Reason) -> Self {
-        Self { reason, expired_at: None, required_service: None }
+        Self { reason, expired_at: None }
     }
 }
 

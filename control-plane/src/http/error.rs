@@ -200,6 +200,15 @@ impl ApiError {
         Self::from(Reason::AdminRequired).with_requirement(required, user_details(user))
     }
 
+    /// Adds the service that a token must be issued for, if the token was not issued for it.
+    pub fn with_required_service(self, service: ServiceId) -> Self {
+        if self.reason.is_some_and(Reason::is_wrong_audience) {
+            self.with_details([("required", json!({ "serviceId": service }))])
+        } else {
+            self
+        }
+    }
+
     fn with_requirement(self, required: Value, actual: Value) -> Self {
         self.with_details([("required", required), ("actual", actual)])
     }
@@ -278,14 +287,11 @@ impl From<Reason> for ApiError {
 
 impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
-        let Refusal { reason, expired_at, required_service } = refusal;
+        let Refusal { reason, expired_at } = refusal;
         let mut error = Self::new(reason.code().into(), reason.message());
         error.details.insert("reason".into(), json!(reason.as_str()));
         if let Some(expired_at) = expired_at {
             error.details.insert("expiredAt".into(), json!(format_rfc3339(expired_at)));
-        }
-        if let Some(service) = required_service {
-            error.details.insert("required".into(), json!({ "serviceId": service }));
         }
         error.reason = Some(reason);
         error

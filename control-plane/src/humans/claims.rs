@@ -28,7 +28,7 @@ pub fn verify_claims(claims: &Map<String, Value>, rules: &IssuerRules, now: Time
         }
     }
     if now >= expires_at {
-        return Err(Refusal { reason: Reason::HumanTokenExpired, ..Refusal::expired(expires_at) });
+        return Err(Refusal { reason: Reason::HumanTokenExpired, expired_at: Some(expires_at) });
     }
     let admin = rules.admin.as_ref().is_some_and(|admin| is_admin(claims, admin));
     Ok(Human { identity: Owner { issuer: rules.issuer.clone(), subject: subject.to_owned() }, is_admin: admin })

@@ -131,7 +131,7 @@ impl OperatorKey {
             return Err(Reason::HumanTokenInvalid.into());
         }
         if now >= expires_at {
-            return Err(Refusal { reason: Reason::HumanTokenExpired, ..Refusal::expired(expires_at) });
+            return Err(Refusal { reason: Reason::HumanTokenExpired, expired_at: Some(expires_at) });
         }
         Ok(Human { identity: Owner { issuer: iss, subject: sub }, is_admin: admin })
     }

@@ -70,8 +70,14 @@ pub fn grpc_status(reason: Reason) -> i32 {
     code.into()
 }
 
-/// Builds the response that Envoy sends to the client. The error body contains the unmet requirement if there is one.
-pub fn build(names: &HeaderNames, refusal: Refusal, unmet_requirement: Option<&UnmetRequirement>) -> HttpResponse {
+/// Builds the response that Envoy sends to the client. The error body contains the unmet requirement if there is one, or the
+/// service of the route if the token was not issued for it.
+pub fn build(
+    names: &HeaderNames,
+    refusal: Refusal,
+    service: Option<ServiceId>,
+    unmet_requirement: Option<&UnmetRequirement>,
+) -> HttpResponse {
     let reason = refusal.reason;
     let mut headers = vec![
         overwriting_header("content-type", "application/json".to_owned()),
@@ -85,7 +91,7 @@ pub fn build(names: &HeaderNames, refusal: Refusal, unmet_requirement: Option<&U
     HttpResponse::DeniedResponse(DeniedHttpResponse {
         status: Some(status),
         headers,
-        body: error_body(refusal, unmet_requirement),
+        body: error_body(refusal, service, unmet_requirement),
     })
 }
 
@@ -100,11 +106,12 @@ fn www_authenticate(reason: Reason) -> Option<String> {
     Some(format!(r#"Bearer error="{error}", error_description="{}""#, reason.message()))
 }
 
-fn error_body(refusal: Refusal, unmet_requirement: Option<&UnmetRequirement>) -> String {
-    let Refusal { reason, expired_at, required_service } = refusal;
+fn error_body(refusal: Refusal, service: Option<ServiceId>, unmet_requirement: Option<&UnmetRequirement>) -> String {
+    let Refusal { reason, expired_at } = refusal;
     let expired_at = expired_at.and_then(to_rfc3339);
-    let required_service =
-        required_service.map(|service| RequirementDetails { required: Requirement::ServiceId(service), actual: None });
+    let required_service = service
+        .filter(|_| reason.is_wrong_audience())
+        .map(|service| RequirementDetails { required: Requirement::ServiceId(service), actual: None });
     let details = ErrorDetails {
         reason: reason.as_str(),
         expired_at,

@@ -204,7 +204,7 @@ async fn logins_that_are_not_for_a_service_are_told_to_the_deployment_only() {
     };
     let own = json!(control.service());
     assert_eq!(stranger.count(), 1, "only the test event: {:?}", delivered(&stranger));
-    assert_eq!(services(&used), [own.clone()]);
+    assert_eq!(services(&used), std::slice::from_ref(&own));
     assert_eq!(services(&deployment), [own, Value::Null, Value::Null]);
     let unbound = deployment.of_kind("agent.authenticated").remove(0).data();
     assert_eq!(unbound, json!({ "agentId": without_roles.id, "serviceId": null, "ipAddress": "127.0.0.1" }));

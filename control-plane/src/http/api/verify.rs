@@ -109,7 +109,8 @@ pub async fn verify(
 
 async fn verify_token(state: &AppState, service: ServiceId, headers: &HeaderMap) -> Result<VerifiedIdentity, ApiError> {
     let token = agent_token(headers)?;
-    Ok(operations::verify_token(&state.context, service, token).await?)
+    let result = operations::verify_token(&state.context, service, token).await;
+    result.map_err(|error| ApiError::from(error).with_required_service(service))
 }
 
 fn agent_token(headers: &HeaderMap) -> Result<&str, Reason> {

@@ -156,7 +156,7 @@ fn key_errors() -> Vec<ApiError> {
 
 /// The errors of invalid tokens of human users.
 fn human_token_errors() -> Vec<ApiError> {
-    let expired = Refusal { reason: Reason::HumanTokenExpired, ..Refusal::expired(EXPIRED_AT) };
+    let expired = Refusal { reason: Reason::HumanTokenExpired, expired_at: Some(EXPIRED_AT) };
     vec![HumanTokenInvalid.into(), HumanIssuerUnavailable.into(), expired.into()]
 }
 

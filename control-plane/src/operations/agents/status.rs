@@ -33,12 +33,8 @@ pub async fn set_agent_status(
         if change == StatusChange::Unchanged {
             return Ok(tx.commit(current).await?);
         }
-        let change_of_total = match change {
-            StatusChange::Unchanged => 0,
-            StatusChange::Reactivated => 1,
-            StatusChange::Deactivated if current.status == AgentStatus::Active => -1,
-            StatusChange::Deactivated => 0,
-        };
+        let count = |status| i64::from(status == AgentStatus::Active);
+        let change_of_total = count(status) - count(current.status);
         totals::add(tx.conn(), Total::ActiveAgents, change_of_total).await?;
         let entry = NewAuditEntry::for_deployment(AuditAction::AgentStatusChanged).agent(agent);
         tx.audit(initiator, &entry.detail_if_changed("status", status_text(current.status), status_text(status)))
