@@ -1,6 +1,8 @@
 //! What a service that an agent has never used can do to the agent: its influence on the trust score, on the service of the
 //! next login, and what it reads.
 
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
+
 use countersign_client::PrivateKey;
 use countersign_tests::{Agent, ControlPlane, InProcessServer, ManualClock, control_plane::text};
 use serde_json::{Value, json};

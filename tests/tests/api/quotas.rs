@@ -1,5 +1,7 @@
 //! Quotas: how much a person, a service and an agent may have.
 
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
+
 use countersign_tests::{Agent, ControlPlane, HttpResponse, InProcessServer, ManualClock, control_plane::text};
 use futures_util::future::join_all;
 use serde_json::{Value, json};

@@ -126,6 +126,11 @@ impl State {
         self.rejecting_unbound.extend((!accepted).then_some(service));
     }
 
+    /// Records that a role was assigned to an agent or revoked.
+    pub fn note_role_change(&mut self, service: usize, agent: usize, revision: i64) {
+        self.roles_changed.insert((service, agent), revision);
+    }
+
     /// Roles that an agent holds at a service at a time.
     fn roles_of(&self, service: usize, agent: usize, now: i64) -> BTreeSet<usize> {
         let mine = self.grants.iter().filter(|((at, holder, _), _)| (*at, *holder) == (service, agent));

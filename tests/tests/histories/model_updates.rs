@@ -43,14 +43,14 @@ impl SentRequest {
                 let until = seconds.map(|seconds| role_expiry(environment, seconds));
                 Box::new(move |state| {
                     role.map(|role| state.grants.insert((service, agent, role), until));
-                    state.roles_changed.insert((service, agent), revision);
+                    state.note_role_change(service, agent, revision);
                 })
             }
             Request::Revoke { service, agent, name } => {
                 let role = role_number(service, name);
                 Box::new(move |state| {
                     role.map(|role| state.grants.remove(&(service, agent, role)));
-                    state.roles_changed.insert((service, agent), revision);
+                    state.note_role_change(service, agent, revision);
                 })
             }
             Request::SetStatus { agent, status } => Box::new(move |state| {
@@ -62,12 +62,10 @@ impl SentRequest {
                 let trust = response.body["newTrustScore"].to_string();
                 Box::new(move |state| drop(state.trust.insert(agent, trust)))
             }
-            Request::RevokeToken { token } => Box::new(move |state| {
-                state.revoked_tokens.insert(token);
-            }),
-            Request::RevokeLogin { login } | Request::Refresh { login, .. } => Box::new(move |state| {
-                state.revoked_logins.insert(login);
-            }),
+            Request::RevokeToken { token } => Box::new(move |state| state.revoked_tokens.extend([token])),
+            Request::RevokeLogin { login } | Request::Refresh { login, .. } => {
+                Box::new(move |state| state.revoked_logins.extend([login]))
+            }
             // Signing keys are read from the database.
             Request::Rotate
             | Request::RevokeKey { .. }
