@@ -110,6 +110,7 @@ def existing_id(text: object, operation: object) -> object:
         ("DELETE", "/services/{service}/webhooks/{webhook}"),
         ("DELETE", "/webhooks/{webhook}"),
         ("PUT", "/agents/{agent}/status"),
+        ("PUT", "/agents/{agent}/services/{service}"),
     }
     if is_destructive and kind != "svc":
         return create_deletable(kind, operation.path)

@@ -1,7 +1,9 @@
 //! Agents: registration data, status and status transitions.
 
 use super::text::{DisplayName, EmailAddress, Metadata};
-use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Reason, Revision, ServiceId, Timestamp, TrustScore};
+use countersign_identity::{
+    AgentId, AgentStatus, P256PublicKey, Reason, Revision, RoleName, ServiceId, Timestamp, TrustScore,
+};
 
 /// A human user who owns resources, identified by token issuer and `sub`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,6 +52,19 @@ pub struct Agent {
     pub last_seen_at: Option<Timestamp>,
     /// Service of the last login that was for a service; the service may be deleted meanwhile.
     pub last_service: Option<ServiceId>,
+}
+
+/// A service at which an agent holds a role, or which the owner of the agent has left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceOfAgent {
+    /// The service.
+    pub service: ServiceId,
+    /// Name of the service.
+    pub name: DisplayName,
+    /// When the owner of the agent left the service; `None` if the service may assign roles.
+    pub left_at: Option<Timestamp>,
+    /// The roles that the agent holds at the service, sorted, and when they expire.
+    pub roles: Vec<(RoleName, Option<Timestamp>)>,
 }
 
 impl Agent {

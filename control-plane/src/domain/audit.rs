@@ -22,6 +22,10 @@ string_enum! {
         AgentRegistered = "agent.registered";
         /// An agent was suspended, reactivated or revoked.
         AgentStatusChanged = "agent.status_changed";
+        /// The owner of an agent left a service, which ended all roles of the agent there.
+        AgentLeft = "agent.left";
+        /// The owner of an agent allowed a service that was left to assign roles again.
+        ServiceReadmitted = "agent.service_readmitted";
         /// A service was created.
         ServiceCreated = "service.created";
         /// The name of a service changed, or its setting that allows tokens that are not bound to a service.

@@ -1,7 +1,10 @@
 //! The routes of the API, and the order of the middleware.
 
 use super::{
-    api::{agents, audit, auth, health, roles, services, signing_keys, status, trust, verify, webhooks, well_known},
+    api::{
+        agents, audit, auth, health, own_agents, roles, services, signing_keys, status, trust, verify, webhooks,
+        well_known,
+    },
     error::ApiError,
     middleware::{deadline, limits, telemetry},
     openapi::{
@@ -36,6 +39,9 @@ fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(roles::assign))
         .routes(routes!(roles::revoke))
         .routes(routes!(agents::set_status))
+        .routes(routes!(own_agents::list))
+        .routes(routes!(own_agents::list_services))
+        .routes(routes!(own_agents::set_admission))
         .routes(routes!(trust::submit))
         .routes(routes!(trust::history))
         .routes(routes!(webhooks::service::create, webhooks::service::list))

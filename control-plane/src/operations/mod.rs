@@ -19,7 +19,8 @@ mod trust;
 mod webhooks;
 
 pub use agents::{
-    AgentFilter, AgentWithRoles, RegistrationRequest, list_agents, read_agent, register_agent, set_agent_status,
+    AgentFilter, AgentWithRoles, RegistrationRequest, leave_service, list_agents, list_own_agents,
+    list_services_of_agent, read_agent, readmit_service, register_agent, set_agent_status,
 };
 pub use audit::{AuditFilter, list_audit_entries};
 pub use auth::{

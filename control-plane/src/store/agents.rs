@@ -41,6 +41,11 @@ statements! { STATEMENTS:
     LIST_ROLE_HOLDERS = concat!(
         "SELECT ", columns!(), " FROM agents WHERE ", holds_role!(), " ORDER BY id DESC LIMIT $5 OFFSET $6"
     );
+    COUNT_AGENTS_BY_OWNER = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM agents WHERE owner_issuer = $1 AND owner_subject = $2";
+    LIST_AGENTS_BY_OWNER = concat!(
+        "SELECT ", columns!(), " FROM agents WHERE owner_issuer = $1 AND owner_subject = $2 \
+         ORDER BY id DESC LIMIT $3 OFFSET $4"
+    );
     LIST_CHANGED_STATES = "SELECT a.id, a.trust, a.status, a.cutoff FROM \
          (SELECT DISTINCT subject FROM changes WHERE facet IN ('trust', 'status') AND revision > $1 AND revision <= $2) c \
          JOIN agents a ON a.id = c.subject";
@@ -118,6 +123,14 @@ pub async fn list_role_holders(
     let query = |sql| sqlx::query(sql).bind(service.clone()).bind(now).bind(role.clone()).bind(status);
     let total = row::total_count(&query(COUNT_ROLE_HOLDERS).fetch_one(&mut *conn).await?)?;
     let rows = query(LIST_ROLE_HOLDERS).bind(page.limit).bind(page.offset).fetch_all(conn).await?;
+    Ok(ListPage { items: rows.iter().map(agent_from_row).collect::<Result<_, _>>()?, total })
+}
+
+/// Lists the agents of an owner, newest first.
+pub async fn list_by_owner(conn: &mut Conn, owner: &Owner, page: Page) -> Result<ListPage<Agent>, StoreError> {
+    let query = |sql| sqlx::query(sql).bind(&owner.issuer).bind(&owner.subject);
+    let total = row::total_count(&query(COUNT_AGENTS_BY_OWNER).fetch_one(&mut *conn).await?)?;
+    let rows = query(LIST_AGENTS_BY_OWNER).bind(page.limit).bind(page.offset).fetch_all(conn).await?;
     Ok(ListPage { items: rows.iter().map(agent_from_row).collect::<Result<_, _>>()?, total })
 }
 

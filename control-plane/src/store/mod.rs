@@ -15,6 +15,7 @@ pub mod audit;
 mod conformance;
 mod conn;
 pub mod deliveries;
+pub mod departures;
 pub mod deployment;
 mod engine;
 mod failure;

@@ -12,6 +12,7 @@ mod idempotency;
 mod known_agents;
 mod limits;
 mod listings;
+mod own_agents;
 mod proxies;
 mod quotas;
 mod revocation;

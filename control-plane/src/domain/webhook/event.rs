@@ -195,7 +195,8 @@ pub struct RoleRevokedEvent {
     /// Name of the role.
     #[schema(value_type = String, example = "billing-reader")]
     pub role_name: RoleName,
-    /// `revoked` (a manager revoked it), `expired` (its end time passed) or `role_deleted`.
+    /// `revoked` (a manager revoked it), `expired` (its end time passed), `role_deleted`, or `agent_left` (the owner of the
+    /// agent left the service).
     #[schema(value_type = String, example = "revoked")]
     pub reason: RevocationReason,
 }
@@ -209,6 +210,8 @@ string_enum! {
         Expired = "expired";
         /// The role was deleted.
         RoleDeleted = "role_deleted";
+        /// The owner of the agent left the service.
+        AgentLeft = "agent_left";
     }
 }
 

@@ -190,7 +190,7 @@ pub async fn set_status(
     Ok(Json(agent_record(agent)))
 }
 
-fn agent_record(agent: Agent) -> AgentRecord {
+pub(super) fn agent_record(agent: Agent) -> AgentRecord {
     AgentRecord {
         id: agent.id,
         name: agent.registration.name.to_string(),

@@ -4,6 +4,7 @@ pub(super) mod agents;
 pub mod audit;
 pub(super) mod auth;
 pub(super) mod health;
+pub(super) mod own_agents;
 pub(super) mod roles;
 pub(super) mod services;
 pub(super) mod signing_keys;

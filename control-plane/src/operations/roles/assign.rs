@@ -11,7 +11,7 @@ use crate::{
     store::{
         WriteTransaction, agents,
         assignments::{self, RoleRevocation},
-        roles, services,
+        departures, roles, services,
     },
 };
 use countersign_identity::{AgentId, EventId, RoleId, ServiceId, Timestamp};
@@ -49,6 +49,11 @@ pub async fn assign_role(
         }
         services::lock(tx.conn(), service).await?;
         agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
+        if departures::has_left(tx.conn(), agent, service).await? {
+            let message = "the owner of the agent has left this service: a role can be assigned after the owner has \
+                           allowed it again";
+            return Err(OperationError::Conflict(message.into()));
+        }
         let existing = roles::list(tx.conn(), service).await?;
         let current = assignments::list_active_grants(tx.conn(), service, agent, now).await?;
         let roles_after = existing.iter().filter(|other| {

@@ -2,9 +2,9 @@
 
 use super::StoreFixture;
 use crate::store::{
-    agents, assignments, audit, conn, deliveries, deployment, engine, feed, idempotency, known_agents, outbox, pools,
-    postgres, quotas, roles, schema::MIGRATIONS_TABLE, services, sessions, signing_keys, sqlite_file, totals, transfer,
-    trust, webhook_targets,
+    agents, assignments, audit, conn, deliveries, departures, deployment, engine, feed, idempotency, known_agents,
+    outbox, pools, postgres, quotas, roles, schema::MIGRATIONS_TABLE, services, sessions, signing_keys, sqlite_file,
+    totals, transfer, trust, webhook_targets,
 };
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row, SqlSafeStr, SqliteConnection};
 
@@ -12,12 +12,13 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row
 pub type StatementList = (&'static str, &'static str, &'static [&'static str]);
 
 /// The statements for both engines.
-const COMMON_LISTS: [StatementList; 18] = [
+const COMMON_LISTS: [StatementList; 19] = [
     ("agents.rs", "STATEMENTS", agents::STATEMENTS),
     ("assignments.rs", "STATEMENTS", assignments::STATEMENTS),
     ("audit.rs", "STATEMENTS", audit::STATEMENTS),
     ("conn.rs", "STATEMENTS", conn::STATEMENTS),
     ("deliveries.rs", "STATEMENTS", deliveries::STATEMENTS),
+    ("departures.rs", "STATEMENTS", departures::STATEMENTS),
     ("deployment.rs", "STATEMENTS", deployment::STATEMENTS),
     ("feed.rs", "STATEMENTS", feed::STATEMENTS),
     ("idempotency.rs", "STATEMENTS", idempotency::STATEMENTS),

@@ -228,6 +228,9 @@ pub const ROUTES: &[Route] = &[
         ],
     ),
     route("DELETE", "/services/{service}/agents/{agent}/roles/{role}", Access::Manager, 200, &[]),
+    route("GET", "/agents", Access::HumanUser, 200, &[]),
+    route("GET", "/agents/{agent}/services", Access::Owner, 200, &[]),
+    route("PUT", "/agents/{agent}/services/{service}", Access::Owner, 200, &[field("mayAssignRoles", Boolean, "true")]),
     route("PUT", "/agents/{agent}/status", Access::Owner, 200, &[field("status", SingleLine, r#""active""#)]),
     route(
         "POST",

@@ -3,19 +3,20 @@
 use super::{ALL, Registration, agent, assignment, description, name, owner, role, service, time};
 use crate::{
     domain::{
-        agent::Agent,
+        agent::{Agent, ServiceOfAgent},
         change::{Change, RevisionRange},
         credential::SecretHash,
-        page::ListPage,
+        page::{ListPage, Page},
         role::{Assignment, Role},
         service::{KeyScope, Service, ServiceKey},
+        text::DisplayName,
         webhook::event::RevocationReason,
     },
     store::{
         agents::{self, AgentState, RoleHolderFilter},
         assignments::{self, ExpiredAssignment, RemovedAssignment, RoleRevocation},
         conformance::StoreFixture,
-        known_agents, roles, services,
+        departures, known_agents, roles, services,
     },
 };
 use countersign_identity::{
@@ -84,7 +85,10 @@ impl StoreFixture {
         let updated = Agent { status, cutoff, trust, updated_at: time(13), last_seen_at, last_service, ..agent() };
         let until = self.current_revision().await;
         let mut read = self.read().await;
-        assert_eq!(agents::find(read.conn(), id).await.unwrap(), Some(updated));
+        assert_eq!(agents::find(read.conn(), id).await.unwrap(), Some(updated.clone()));
+        let own = agents::list_by_owner(read.conn(), &owner("agent"), ALL).await.unwrap();
+        assert_eq!(own, single_page(vec![updated]));
+        assert_eq!(agents::list_by_owner(read.conn(), &owner("other"), ALL).await.unwrap(), single_page(vec![]));
         let changed = agents::list_changed_states(read.conn(), RevisionRange { since, until }).await.unwrap();
         assert_eq!(changed, [AgentState { agent: id, trust, status: StatusWithCutoff { status, cutoff } }]);
     }
@@ -239,8 +243,42 @@ impl StoreFixture {
             assert_eq!(listed.total, i64::try_from(expected.len()).unwrap());
         }
         drop(read);
+        self.departures_return_what_was_written().await;
         self.expiry_is_reported_once().await;
         self.role_revocations_return_what_was_written().await;
+    }
+
+    /// The agent holds a role at one service until time 7, and its owner leaves two services.
+    pub async fn departures_return_what_was_written(&self) {
+        let (agent, service, other) = (agent().id, service().id, ServiceId::from_bits(2));
+        let entry = |service, name: DisplayName, left_at, roles| ServiceOfAgent { service, name, left_at, roles };
+        let held = || vec![(super::role().definition.name, Some(time(7)))];
+        let list = async |now, page| {
+            departures::list_services(self.read().await.conn(), agent, time(now), page).await.unwrap()
+        };
+        let first = |left_at, roles| entry(service, super::service().name, left_at, roles);
+        assert_eq!(list(6, ALL).await, single_page(vec![first(None, held())]));
+        assert_eq!(list(7, ALL).await, single_page(vec![]));
+        self.commit(async |tx| {
+            assert!(departures::insert(tx.conn(), agent, service, time(29)).await?);
+            assert!(!departures::insert(tx.conn(), agent, service, time(30)).await?);
+            assert!(departures::insert(tx.conn(), agent, other, time(31)).await?);
+            assert!(departures::has_left(tx.conn(), agent, other).await?);
+            assert!(!departures::has_left(tx.conn(), AgentId::from_bits(2), other).await?);
+            Ok(())
+        })
+        .await;
+        let second = || entry(other, super::service().name, Some(time(31)), vec![]);
+        assert_eq!(list(6, ALL).await, single_page(vec![second(), first(Some(time(29)), held())]));
+        let page = list(6, Page { limit: 1, offset: 1 }).await;
+        assert_eq!((page.items, page.total), (vec![first(Some(time(29)), held())], 2));
+        self.commit(async |tx| {
+            assert!(departures::delete(tx.conn(), agent, other).await?);
+            assert!(!departures::delete(tx.conn(), agent, other).await?);
+            Ok(())
+        })
+        .await;
+        assert_eq!(list(7, ALL).await, single_page(vec![first(Some(time(29)), vec![])]));
     }
 
     async fn expiry_is_reported_once(&self) {

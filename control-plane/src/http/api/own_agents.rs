@@ -1,0 +1,163 @@
+//! `/agents`: what the owner of agents reads and decides.
+
+use super::agents::{AgentRecord, agent_record};
+use crate::{
+    domain::{agent::ServiceOfAgent, page::Page},
+    http::{
+        error::ApiError,
+        openapi::{
+            errors::{AgentNotFound, Errors, HumanAuth, InvalidBody, InvalidPaging, OwnerAuth, ServiceNotFound},
+            schema::{self, AgentPathParam, ServicePathParam},
+        },
+        request::{
+            body::{BodyFields, typed::body},
+            caller::{Credentials, owner_access_error},
+            ids::{PathParams, parse_id},
+            paging::{self, PageResponse},
+        },
+        state::AppState,
+        timestamp::Rfc3339,
+    },
+    operations,
+};
+use axum::{Json, extract::State};
+use countersign_identity::{RoleName, ServiceId};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+body! {
+    /// Whether a service may assign roles to an agent.
+    ServiceAdmission {
+        /// False leaves the service: all roles of the agent there end. True allows the service to assign roles again.
+        required "mayAssignRoles" may_assign_roles: bool,
+    }
+}
+
+type AgentPage = PageResponse<AgentRecord>;
+type AgentServicePage = PageResponse<AgentServiceRecord>;
+
+/// A service at which an agent holds a role, or which its owner has left.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentServiceRecord {
+    #[schema(value_type = schema::ServiceIdSchema)]
+    service_id: ServiceId,
+    #[schema(value_type = schema::DisplayNameSchema)]
+    name: String,
+    /// The roles that the agent holds at the service.
+    roles: Vec<HeldRole>,
+    /// Whether the service may assign roles to the agent.
+    #[schema(example = true)]
+    may_assign_roles: bool,
+    /// When the owner of the agent left the service; null if the service may assign roles.
+    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    left_at: Option<Rfc3339>,
+}
+
+/// A role that an agent holds.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HeldRole {
+    #[schema(value_type = schema::RoleNameSchema)]
+    name: RoleName,
+    /// Expiry time of the assignment, in whole seconds; null if it does not expire.
+    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    expires_at: Option<Rfc3339>,
+}
+
+/// Result of a change of the admission.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AdmissionResponse {
+    /// Whether the service may assign roles to the agent.
+    #[schema(example = false)]
+    may_assign_roles: bool,
+    /// Number of role assignments that this request ended.
+    #[schema(minimum = 0, example = 2)]
+    revoked_roles: usize,
+}
+
+/// List your agents
+///
+/// The agents that the calling human user has registered, newest first.
+#[utoipa::path(
+    get, path = "/agents", operation_id = "listOwnAgents", tag = "Agents",
+    params(Page), security(("humanToken" = [])),
+    responses((status = 200, description = "A page of agents", body = AgentPage), Errors<(HumanAuth, InvalidPaging)>)
+)]
+pub async fn list(
+    State(state): State<AppState>,
+    credentials: Credentials,
+    page: Result<Page, ApiError>,
+) -> Result<Json<AgentPage>, ApiError> {
+    let human = credentials.require_human(&state).await?;
+    let page = page?;
+    let agents = operations::list_own_agents(&state.context, &human, page).await?;
+    Ok(Json(paging::page_response(page, agents, agent_record)))
+}
+
+/// List the services of an agent
+///
+/// The services at which the agent holds a role, and the services that the owner of the agent has left, newest first.
+#[utoipa::path(
+    get, path = "/agents/{agent}/services", operation_id = "listServicesOfAgent", tag = "Agents",
+    params(AgentPathParam, Page), security(("humanToken" = [])),
+    responses(
+        (status = 200, description = "A page of services", body = AgentServicePage),
+        Errors<(OwnerAuth, InvalidPaging, AgentNotFound)>,
+    )
+)]
+pub async fn list_services(
+    State(state): State<AppState>,
+    credentials: Credentials,
+    PathParams(agent): PathParams<String>,
+    page: Result<Page, ApiError>,
+) -> Result<Json<AgentServicePage>, ApiError> {
+    let human = credentials.require_human(&state).await?;
+    let (agent, page) = (parse_id(&agent)?, page?);
+    let result = operations::list_services_of_agent(&state.context, &human, agent, page).await;
+    let services = result.map_err(|error| owner_access_error(error, &human))?;
+    Ok(Json(paging::page_response(page, services, service_record)))
+}
+
+/// Leave a service, or allow it again
+///
+/// `mayAssignRoles: false` ends all roles of the agent at the service within a second, and refuses new assignments.
+#[utoipa::path(
+    put, path = "/agents/{agent}/services/{service}", operation_id = "setServiceAdmission", tag = "Agents",
+    params(AgentPathParam, ServicePathParam), request_body = ServiceAdmission, security(("humanToken" = [])),
+    responses(
+        (status = 200, description = "The admission is set", body = AdmissionResponse),
+        Errors<(OwnerAuth, InvalidBody, AgentNotFound, ServiceNotFound)>,
+    )
+)]
+pub async fn set_admission(
+    State(state): State<AppState>,
+    credentials: Credentials,
+    PathParams((agent, service)): PathParams<(String, String)>,
+    body: BodyFields,
+) -> Result<Json<AdmissionResponse>, ApiError> {
+    let human = credentials.require_human(&state).await?;
+    let (agent, service) = (parse_id(&agent)?, parse_id(&service)?);
+    let ServiceAdmission { may_assign_roles } = body.read()?;
+    let initiator = credentials.initiator_for_human(Some(&human));
+    let result = if may_assign_roles {
+        operations::readmit_service(&state.context, &initiator, &human, agent, service).await.map(|()| 0)
+    } else {
+        operations::leave_service(&state.context, &initiator, &human, agent, service).await
+    };
+    let revoked_roles = result.map_err(|error| owner_access_error(error, &human))?;
+    Ok(Json(AdmissionResponse { may_assign_roles, revoked_roles }))
+}
+
+fn service_record(service: ServiceOfAgent) -> AgentServiceRecord {
+    let ServiceOfAgent { service, name, left_at, roles } = service;
+    let held = |(name, expires_at): (RoleName, _)| HeldRole { name, expires_at: Option::map(expires_at, Rfc3339) };
+    AgentServiceRecord {
+        service_id: service,
+        name: name.to_string(),
+        roles: roles.into_iter().map(held).collect(),
+        may_assign_roles: left_at.is_none(),
+        left_at: left_at.map(Rfc3339),
+    }
+}

@@ -1,0 +1,106 @@
+//! What the owner of an agent reads and decides.
+
+use countersign_tests::{Agent, ControlPlane, HttpResponse, Sidecar, Verifiers, VerifyOutcome, control_plane::text};
+use serde_json::{Value, json};
+
+/// An agent of a human user, with a role at the first service.
+struct OwnAgent {
+    control: ControlPlane,
+    owner: String,
+    agent: Agent,
+    role: String,
+}
+
+impl OwnAgent {
+    async fn new() -> Self {
+        let control = ControlPlane::shared().await;
+        let owner = control.mint_human(&format!("owner of {}", control.create_role("unused", &[]).await));
+        let mut agent = Agent::register(&control, "public").await;
+        let public_key = agent.key.public_pem().expect("the key is valid");
+        let body = json!({ "email": "a@example.org", "name": "own", "publicKey": public_key });
+        let registered = control.api.send_as(&owner, "POST", "/auth/register", body).await.expect(201);
+        agent.id = text(&registered["agentId"]);
+        let role = control.create_role("member", &["read"]).await;
+        control.assign(&agent.id, &role).await;
+        Self { control, owner, agent, role }
+    }
+
+    async fn set_admission(&self, human: &str, may_assign_roles: bool) -> HttpResponse {
+        let path = format!("/agents/{}/services/{}", self.agent.id, self.control.service());
+        self.control.api.send_as(human, "PUT", &path, json!({ "mayAssignRoles": may_assign_roles })).await
+    }
+
+    async fn services(&self) -> Value {
+        let path = format!("/agents/{}/services", self.agent.id);
+        self.control.api.get_as(&self.owner, &path).await.expect(200)["data"].clone()
+    }
+
+    async fn assign(&self) -> HttpResponse {
+        let path = self.control.path(&format!("/agents/{}/roles", self.agent.id));
+        self.control.api.send_as(self.control.key(), "POST", &path, json!({ "roleId": self.role })).await
+    }
+}
+
+#[tokio::test]
+async fn owner_lists_own_agents_and_nobody_elses() {
+    let OwnAgent { control, owner, agent, role: _ } = OwnAgent::new().await;
+    let listed = control.api.get_as(&owner, "/agents").await.expect(200);
+    assert_eq!(listed["pagination"]["total"], 1);
+    assert_eq!((&listed["data"][0]["id"], &listed["data"][0]["name"]), (&json!(agent.id), &json!("own")));
+    let stranger = control.mint_human("a stranger without agents");
+    assert_eq!(control.api.get_as(&stranger, "/agents").await.expect(200)["data"], json!([]));
+}
+
+#[tokio::test]
+async fn left_service_loses_its_roles_everywhere_and_assigns_none_until_readmitted() {
+    let own = OwnAgent::new().await;
+    let sidecar = Sidecar::start(&own.control).await;
+    let verifiers = Verifiers::new(&own.control, &sidecar);
+    let token = own.agent.token_for(own.control.service()).await;
+    let has_role =
+        |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { roles, .. } if roles == &["member"]);
+    let has_none =
+        |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { roles, .. } if roles.is_empty());
+    verifiers.wait_until_equal("the agent has the role", &token, has_role).await;
+    let before = own.services().await;
+    assert_eq!(before[0]["serviceId"], own.control.service());
+    assert_eq!(before[0]["roles"], json!([{ "name": "member", "expiresAt": null }]));
+    assert_eq!((&before[0]["mayAssignRoles"], &before[0]["leftAt"]), (&json!(true), &Value::Null));
+
+    let left = own.set_admission(&own.owner, false).await.expect(200);
+    assert_eq!(left, json!({ "mayAssignRoles": false, "revokedRoles": 1 }));
+    verifiers.wait_until_equal("the agent has no role", &token, has_none).await;
+    let again = own.set_admission(&own.owner, false).await.expect(200);
+    assert_eq!(again, json!({ "mayAssignRoles": false, "revokedRoles": 0 }));
+    let refused = own.assign().await;
+    assert_eq!((refused.status, refused.error().1), (409, "CONFLICT"), "{refused:?}");
+    assert!(refused.text("/error/message").contains("has left this service"), "{refused:?}");
+    let after = own.services().await;
+    assert_eq!((&after[0]["roles"], &after[0]["mayAssignRoles"]), (&json!([]), &json!(false)));
+    assert!(after[0]["leftAt"].is_string());
+
+    own.set_admission(&own.owner, true).await.expect(200);
+    assert_eq!(own.services().await, json!([]));
+    own.assign().await.expect(200);
+    verifiers.wait_until_equal("the agent has the role again", &token, has_role).await;
+    let entries = own.control.api.get_as(own.control.human(), &format!("/audit?agentId={}", own.agent.id)).await;
+    let entries = entries.expect(200);
+    let actions: Vec<_> =
+        entries["data"].as_array().into_iter().flatten().map(|entry| text(&entry["action"])).collect();
+    for action in ["agent.left", "agent.service_readmitted"] {
+        assert_eq!(actions.iter().filter(|listed| *listed == action).count(), 1, "{actions:?}");
+    }
+}
+
+#[tokio::test]
+async fn only_the_owner_and_administrators_decide_for_an_agent() {
+    let own = OwnAgent::new().await;
+    let stranger = own.control.mint_human("mallory");
+    let services = format!("/agents/{}/services", own.agent.id);
+    for refused in [own.set_admission(&stranger, false).await, own.control.api.get_as(&stranger, &services).await] {
+        assert_eq!((refused.status, refused.error().2), (403, "not_yours"), "{refused:?}");
+    }
+    assert_eq!(own.services().await[0]["mayAssignRoles"], true);
+    own.set_admission(own.control.human(), false).await.expect(200);
+    assert_eq!(own.services().await[0]["mayAssignRoles"], false);
+}
