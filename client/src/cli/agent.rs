@@ -1,6 +1,6 @@
 //! `countersign agent`: keys, registration, tokens, calls of services, and the status of agents.
 
-mod list;
+mod own;
 mod register;
 mod show;
 
@@ -58,11 +58,30 @@ pub enum AgentCommand {
         Next: countersign agent call URL, or countersign token inspect"
     )]
     Show(show::ShowArgs),
-    /// List the agents that hold a role at the service
-    #[command(after_help = "Newest first. Agents without a role at the service are not listed.\n\n\
-        Examples:\n  $ countersign agent list\n  $ countersign agent list --role reader --status active\n\n\
-        Next: countersign role assign ROLE AGENT, or countersign agent show AGENT")]
-    List(list::ListArgs),
+    /// List the agents that you have registered
+    #[command(
+        after_help = "Newest first. `countersign role holders` lists the agents that hold a role at a service.\n\n\
+        Examples:\n  $ countersign agent list\n  $ countersign agent list -o json\n\n\
+        Next: countersign agent services AGENT"
+    )]
+    List(HumanArgs),
+    /// List the services at which an agent holds a role, and the services that it has left
+    #[command(after_help = "Only the owner of the agent and administrators can list them.\n\n\
+        Examples:\n  $ countersign agent services AGENT\n\n\
+        Next: countersign agent leave AGENT SERVICE")]
+    Services(own::ServicesArgs),
+    /// Leave a service: end all roles of the agent there, and let the service assign no more
+    #[command(
+        after_help = "The roles end within a second. The agent can still log in for the service, without a role.\n\n\
+        Examples:\n  $ countersign agent leave AGENT SERVICE\n\n\
+        Next: countersign agent readmit AGENT SERVICE, to allow the service to assign roles again"
+    )]
+    Leave(own::AdmissionArgs),
+    /// Allow a service that was left to assign roles to the agent again
+    #[command(after_help = "Roles that ended stay ended; the service can assign them again.\n\n\
+        Examples:\n  $ countersign agent readmit AGENT SERVICE\n\n\
+        Next: countersign agent services AGENT")]
+    Readmit(own::AdmissionArgs),
     /// Run a command with an access token in its environment
     #[command(
         after_help = "The variable is COUNTERSIGN_TOKEN. The token is valid for its lifetime, by default an hour, and \
@@ -134,7 +153,10 @@ pub async fn run(context: &Context, command: AgentCommand) -> Result<CommandOutp
         AgentCommand::Login(args) => print_token(context, &args, TokenPolicy::NewLogin).await,
         AgentCommand::Refresh(args) => print_token(context, &args, TokenPolicy::Refresh).await,
         AgentCommand::Show(args) => show::show(context, args).await,
-        AgentCommand::List(args) => list::list(context, args).await,
+        AgentCommand::List(args) => own::list(context, args).await,
+        AgentCommand::Services(args) => own::services(context, args).await,
+        AgentCommand::Leave(args) => own::set_admission(context, args, false).await,
+        AgentCommand::Readmit(args) => own::set_admission(context, args, true).await,
         AgentCommand::Exec(args) => exec(context, args).await,
         AgentCommand::Call(args) => call::run(context, &args).await,
         AgentCommand::Suspend(args) => set_status(context, args, "suspended").await,

@@ -14,6 +14,7 @@ mod doctor;
 mod error;
 mod help;
 mod hints;
+mod holders;
 mod human;
 mod ids;
 mod key;

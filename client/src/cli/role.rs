@@ -5,6 +5,7 @@ use super::{
     args::{ManagerArgs, RequiredAgentArg},
     confirm::ConfirmArgs,
     context::Context,
+    holders::{self, HoldersArgs},
     ids::{LONGEST_ID, no_secret, redacted_argument},
     output::quoted,
     table::{Column, Table, details, id_with_name},
@@ -31,6 +32,11 @@ pub enum RoleCommand {
     #[command(after_help = "Examples:\n  $ countersign role list\n  $ countersign role list -o json\n\n\
         Next: countersign role assign NAME AGENT")]
     List(ManagerArgs),
+    /// List the agents that hold a role at the service
+    #[command(after_help = "Newest first. Agents without a role at the service are not listed.\n\n\
+        Examples:\n  $ countersign role holders\n  $ countersign role holders reader --status active\n\n\
+        Next: countersign role revoke ROLE AGENT, or countersign agent show AGENT")]
+    Holders(HoldersArgs),
     /// Delete a role and its assignments; this cannot be undone
     #[command(
         after_help = "All agents lose the role at once, also those whose token contains it. A new role of the same \
@@ -101,6 +107,7 @@ pub struct AssignArgs {
 pub async fn run(context: &Context, command: RoleCommand) -> Result<CommandOutput, CliError> {
     match command {
         RoleCommand::Create(args) => create(context, args).await,
+        RoleCommand::Holders(args) => holders::list(context, args).await,
         RoleCommand::List(manager) => list(context, manager).await,
         RoleCommand::Delete(args) => delete(context, args).await,
         RoleCommand::Assign(args) => assign(context, args).await,

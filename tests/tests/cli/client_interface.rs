@@ -211,31 +211,55 @@ async fn agent_is_a_positional_argument_and_the_old_option_works() {
 }
 
 #[tokio::test]
-async fn agent_list_shows_the_agents_with_a_role_and_filters() {
+async fn role_holders_shows_the_agents_with_a_role_and_filters() {
     let control = ControlPlane::start().await;
     let mut shell = Shell::with_env(&control, &ALL);
     let agent = register(&shell);
-    assert_eq!(shell.json(&["agent", "list"]), json!([]), "an agent without a role is not listed");
+    assert_eq!(shell.json(&["role", "holders"]), json!([]), "an agent without a role is not listed");
     let role = shell.json(&["role", "create", "reader"]);
     shell.stdout(&["role", "create", "writer"]);
     shell.stdout(&["role", "assign", "reader", &agent]);
-    let listed = shell.json(&["agent", "list"]);
+    let listed = shell.json(&["role", "holders"]);
     assert_eq!((&listed[0]["agentId"], &listed[0]["status"]), (&json!(agent), &json!("active")));
     assert_eq!(listed[0]["roles"], json!([{ "roleId": role["roleId"], "name": "reader", "expiresAt": null }]));
-    let table = shell.stdout(&["agent", "list"]);
+    let table = shell.stdout(&["role", "holders"]);
     assert!(table.starts_with("ID ") && table.contains(&agent) && table.contains("Typed"), "{table}");
     shell.unset("COUNTERSIGN_SERVICE_KEY");
     for (filter, count) in [
-        (["--role", "reader"], 1),
-        (["--role", role["roleId"].as_str().unwrap()], 1),
-        (["--role", "writer"], 0),
-        (["--status", "active"], 1),
-        (["--status", "suspended"], 0),
+        (&["reader"][..], 1),
+        (&[role["roleId"].as_str().unwrap()], 1),
+        (&["writer"], 0),
+        (&["--status", "active"], 1),
+        (&["reader", "--status", "suspended"], 0),
     ] {
-        let listed = shell.json(&[&["agent", "list"][..], &filter].concat());
+        let listed = shell.json(&[&["role", "holders"][..], filter].concat());
         assert_eq!(listed.as_array().unwrap().len(), count, "{filter:?}");
     }
-    assert_eq!(shell.failure(&["agent", "list", "--role", "unknown"]).0, 3);
+    assert_eq!(shell.failure(&["role", "holders", "unknown"]).0, 3);
+}
+
+#[tokio::test]
+async fn owner_lists_agents_and_their_services_and_leaves_one() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::with_env(&control, &ALL);
+    let (agent, service) = (register(&shell), control.service());
+    let listed = shell.json(&["agent", "list"]);
+    assert_eq!((&listed[0]["agentId"], &listed[0]["status"]), (&json!(agent), &json!("active")));
+    assert!(shell.stdout(&["agent", "list"]).contains("Typed"));
+    assert_eq!(shell.json(&["agent", "services", &agent]), json!([]));
+    shell.stdout(&["role", "create", "reader"]);
+    shell.stdout(&["role", "assign", "reader", &agent]);
+    let services = shell.json(&["agent", "services", &agent]);
+    assert_eq!((&services[0]["serviceId"], &services[0]["mayAssignRoles"]), (&json!(service), &json!(true)));
+    assert!(shell.stdout(&["agent", "services", &agent]).contains("reader"));
+    let left = shell.json(&["agent", "leave", &agent, service]);
+    assert_eq!((&left["mayAssignRoles"], &left["revokedRoles"]), (&json!(false), &json!(1)));
+    let (code, error) = shell.failure(&["role", "assign", "reader", &agent]);
+    assert!(code == 1 && error.contains("has left this service"), "{code} {error}");
+    assert!(shell.stdout(&["agent", "readmit", &agent, service]).contains("may assign roles"));
+    shell.stdout(&["role", "assign", "reader", &agent]);
+    assert_eq!(shell.failure(&["agent", "leave", "nonsense", service]).0, 2);
+    assert_eq!(shell.failure(&["agent", "services", "agent_00000000000000000000000000"]).0, 3);
 }
 
 #[tokio::test]
@@ -245,7 +269,7 @@ async fn times_are_durations_or_rfc_3339() {
     let agent = register(&shell);
     shell.stdout(&["role", "create", "reader"]);
     let assigned = shell.json(&["role", "assign", "reader", &agent, "--expires", "5m"]);
-    let stored = shell.json(&["agent", "list"])[0]["roles"][0]["expiresAt"].clone();
+    let stored = shell.json(&["role", "holders"])[0]["roles"][0]["expiresAt"].clone();
     assert_eq!(assigned["expiresAt"], stored, "the printed expiry is the stored one");
     for (option, value) in [("--expires", "8h"), ("--expires-at", "2w"), ("--expires", "2100-01-31T12:00:00Z")] {
         let assigned = shell.json(&["role", "assign", "reader", &agent, option, value]);

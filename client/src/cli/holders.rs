@@ -1,6 +1,6 @@
-//! `countersign agent list`: the agents that hold a role at a service.
+//! `countersign role holders`: the agents that hold a role at a service.
 
-use crate::cli::{
+use super::{
     CliError, CommandOutput,
     args::ManagerArgs,
     context::Context,
@@ -14,11 +14,10 @@ use countersign_client::api::{AgentFilter, AgentWithRoles};
 use serde_json::json;
 
 #[derive(Args)]
-pub struct ListArgs {
+pub struct HoldersArgs {
     #[command(flatten)]
     manager: ManagerArgs,
     /// Only agents that hold this role, by name or id
-    #[arg(long)]
     role: Option<String>,
     /// Only agents of this status
     #[arg(long, value_enum)]
@@ -36,8 +35,8 @@ enum Status {
 }
 
 /// Lists the agents of a service with their roles.
-pub async fn list(context: &Context, args: ListArgs) -> Result<CommandOutput, CliError> {
-    let ListArgs { manager, role, status } = args;
+pub async fn list(context: &Context, args: HoldersArgs) -> Result<CommandOutput, CliError> {
+    let HoldersArgs { manager, role, status } = args;
     let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
     let credential = &manager.credential(context).await?;
     let role = match role {

@@ -1,0 +1,99 @@
+//! `countersign agent list`, `services`, `leave` and `readmit`: what the owner of agents sees and decides.
+
+use crate::cli::{
+    CliError, CommandOutput,
+    args::{HumanArgs, checked_agent_id},
+    complete,
+    context::Context,
+    ids::service_id,
+    service::all_pages,
+    table::{Column, Table},
+};
+use clap::Args;
+use clap_complete::ArgValueCandidates;
+use countersign_client::api::{OwnAgent, ServiceOfAgent};
+use serde_json::json;
+
+#[derive(Args)]
+pub struct ServicesArgs {
+    #[command(flatten)]
+    human: HumanArgs,
+    /// The id of the agent
+    #[arg(add = ArgValueCandidates::new(complete::agent_ids))]
+    agent: String,
+}
+
+#[derive(Args)]
+pub struct AdmissionArgs {
+    #[command(flatten)]
+    human: HumanArgs,
+    /// The id of the agent
+    #[arg(add = ArgValueCandidates::new(complete::agent_ids))]
+    agent: String,
+    /// The id of the service
+    #[arg(add = ArgValueCandidates::new(complete::service_ids))]
+    service: String,
+}
+
+/// Lists the agents of the human user.
+pub async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliError> {
+    let api = context.api(&human.server)?;
+    let credential = &human.credential(context).await?;
+    let agents = all_pages(async |offset| api.list_own_agents(credential, offset).await).await?;
+    let header = [
+        ("ID", Column::Fixed),
+        ("NAME", Column::Text),
+        ("STATUS", Column::Fixed),
+        ("TRUST", Column::Fixed),
+        ("LAST SEEN", Column::Time),
+    ];
+    let row = |agent: &OwnAgent| {
+        let last_seen = agent.last_seen_at.clone().unwrap_or_else(|| "-".to_owned());
+        [agent.agent_id.clone(), agent.name.clone(), agent.status.clone(), agent.trust_score.to_string(), last_seen]
+    };
+    Ok(CommandOutput::new(Table::new(header, agents.iter().map(row)), json!(agents)))
+}
+
+/// Lists the services of an agent.
+pub async fn services(context: &Context, args: ServicesArgs) -> Result<CommandOutput, CliError> {
+    let ServicesArgs { human, agent } = args;
+    let api = context.api(&human.server)?;
+    let agent = checked_agent_id(context, agent)?;
+    let credential = &human.credential(context).await?;
+    let services = all_pages(async |offset| api.list_services_of_agent(credential, &agent, offset).await).await?;
+    let header = [
+        ("ID", Column::Fixed),
+        ("NAME", Column::Text),
+        ("ROLES", Column::Text),
+        ("MAY ASSIGN ROLES", Column::Fixed),
+        ("LEFT", Column::Time),
+    ];
+    let row = |service: &ServiceOfAgent| {
+        let roles: Vec<_> = service.roles.iter().map(|role| role.name.as_str()).collect();
+        let may_assign = if service.may_assign_roles { "yes" } else { "no" };
+        let left_at = service.left_at.clone().unwrap_or_else(|| "-".to_owned());
+        [service.service_id.clone(), service.name.clone(), roles.join(","), may_assign.to_owned(), left_at]
+    };
+    Ok(CommandOutput::new(Table::new(header, services.iter().map(row)), json!(services)))
+}
+
+/// Leaves a service, or allows it to assign roles again.
+pub async fn set_admission(
+    context: &Context,
+    args: AdmissionArgs,
+    may_assign_roles: bool,
+) -> Result<CommandOutput, CliError> {
+    let AdmissionArgs { human, agent, service } = args;
+    let api = context.api(&human.server)?;
+    let (agent, service) = (checked_agent_id(context, agent)?, service_id(service)?);
+    let ended = api.set_admission(&human.credential(context).await?, &agent, &service, may_assign_roles).await?;
+    let text = if may_assign_roles {
+        format!("The service {service} may assign roles to the agent {agent}.")
+    } else {
+        format!("The agent {agent} has left the service {service}; {ended} of its roles ended.")
+    };
+    let json = json!({
+        "agentId": agent, "serviceId": service, "mayAssignRoles": may_assign_roles, "revokedRoles": ended,
+    });
+    Ok(CommandOutput::new(text, json))
+}
