@@ -8,6 +8,7 @@ mod error;
 mod exchange;
 mod health;
 mod management;
+mod own_agent;
 mod redact;
 pub(crate) mod response;
 mod signing_key;
@@ -18,10 +19,8 @@ pub use audit::{AuditActor, AuditEntry, AuditFilter, AuditObject};
 pub use error::{ApiError, ErrorDetails, escape_unprintable, innermost, requirement, without_control_characters};
 pub use exchange::{Exchange, Observer};
 pub use health::{Health, Status};
-pub use management::{
-    AgentFilter, AgentWithRoles, AssignedRole, HeldRole, ListedKey, NewApiKey, OwnAgent, Page, Role, Service,
-    ServiceOfAgent,
-};
+pub use management::{AgentFilter, AgentWithRoles, AssignedRole, ListedKey, NewApiKey, Page, Role, Service};
+pub use own_agent::{HeldRole, OwnAgent, ServiceOfAgent};
 pub use redact::{begins_like_secret, redacted_url, url_with_port};
 pub use signing_key::{Rotation, SigningKey};
 pub use webhook::{NewSecret, NewWebhook, Webhook, WebhookChange, WebhookDelivery, WebhookScope};

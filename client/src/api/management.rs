@@ -95,60 +95,6 @@ pub struct Role {
     pub created_at: Option<String>,
 }
 
-/// An agent of a human user.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct OwnAgent {
-    /// The id of the agent.
-    #[serde(alias = "id", deserialize_with = "id::<_, AgentId>")]
-    pub agent_id: String,
-    /// The display name.
-    pub name: String,
-    /// The status: `active`, `suspended` or `revoked`.
-    pub status: String,
-    /// The trust score, from 0 to 100.
-    pub trust_score: Value,
-    /// The hash of the agent's public key, `sha256:…`.
-    pub public_key_hash: String,
-    /// When the agent was registered (RFC 3339).
-    pub created_at: String,
-    /// When the agent last logged in or refreshed its token (RFC 3339).
-    pub last_seen_at: Option<String>,
-}
-
-/// A service at which an agent holds a role, or which its owner has left.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ServiceOfAgent {
-    /// The id of the service.
-    #[serde(deserialize_with = "id::<_, ServiceId>")]
-    pub service_id: String,
-    /// The display name.
-    pub name: String,
-    /// The roles that the agent holds at the service.
-    pub roles: Vec<HeldRole>,
-    /// Whether the service may assign roles to the agent.
-    pub may_assign_roles: bool,
-    /// When the owner of the agent left the service (RFC 3339).
-    pub left_at: Option<String>,
-}
-
-/// A role that an agent holds at a service.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct HeldRole {
-    /// The name of the role.
-    pub name: String,
-    /// When the assignment ends (RFC 3339); `None` for a permanent assignment.
-    pub expires_at: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Admission {
-    revoked_roles: u64,
-}
-
 /// An agent that holds roles at a service.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -365,36 +311,6 @@ impl Api {
         let AgentFilter { role, status } = filter;
         let path = ["services", service, "agents"];
         self.filtered_page(manager, &path, offset, &[("role", role), ("status", status)]).await
-    }
-
-    /// Lists a page of the agents that the human user has registered, newest first.
-    pub async fn list_own_agents(&self, human: &SecretString, offset: usize) -> Result<Page<OwnAgent>, ApiError> {
-        self.page(human, &["agents"], offset).await
-    }
-
-    /// Lists a page of the services at which an agent holds a role, and of those that its owner has left.
-    pub async fn list_services_of_agent(
-        &self,
-        human: &SecretString,
-        agent: &str,
-        offset: usize,
-    ) -> Result<Page<ServiceOfAgent>, ApiError> {
-        self.page(human, &["agents", agent, "services"], offset).await
-    }
-
-    /// Leaves a service (`may_assign_roles` is false), or allows it to assign roles to the agent again. Returns the
-    /// number of roles that ended.
-    pub async fn set_admission(
-        &self,
-        human: &SecretString,
-        agent: &str,
-        service: &str,
-        may_assign_roles: bool,
-    ) -> Result<u64, ApiError> {
-        let body = json!({ "mayAssignRoles": may_assign_roles });
-        let path = ["agents", agent, "services", service];
-        let response: Admission = self.call(Method::PUT, &path, Some(human), Some(&body)).await?;
-        Ok(response.revoked_roles)
     }
 
     /// Sets the status of an agent: `active`, `suspended` or `revoked`. The status of a revoked agent cannot be

@@ -1,5 +1,7 @@
 //! What the owner of an agent reads and decides.
 
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
+
 use countersign_tests::{Agent, ControlPlane, HttpResponse, Sidecar, Verifiers, VerifyOutcome, control_plane::text};
 use serde_json::{Value, json};
 
@@ -16,7 +18,7 @@ impl OwnAgent {
         let control = ControlPlane::shared().await;
         let owner = control.mint_human(&format!("owner of {}", control.create_role("unused", &[]).await));
         let mut agent = Agent::register(&control, "public").await;
-        let public_key = agent.key.public_pem().expect("the key is valid");
+        let public_key = agent.key.public_pem().unwrap();
         let body = json!({ "email": "a@example.org", "name": "own", "publicKey": public_key });
         let registered = control.api.send_as(&owner, "POST", "/auth/register", body).await.expect(201);
         agent.id = text(&registered["agentId"]);
