@@ -13,6 +13,7 @@ mod single_use;
 mod small_disk;
 mod start;
 mod tcp_proxy;
+mod tenants;
 mod unavailable;
 mod unwritable;
 

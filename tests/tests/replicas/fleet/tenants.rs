@@ -1,0 +1,123 @@
+//! Tests that tenants who use two replicas at the same time get no more than with one.
+
+use super::FleetAgent;
+use countersign_tests::{ControlPlane, HttpResponse, Postgres, control_plane::text};
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+/// Two replicas with one database, and a human user, who has a token for each replica.
+struct Fleet {
+    replicas: [ControlPlane; 2],
+    humans: [String; 2],
+    _postgres: Postgres,
+}
+
+impl Fleet {
+    async fn start(settings: &[&str]) -> Self {
+        let postgres = Postgres::start().await;
+        let database = postgres.create_database().await;
+        let first = ControlPlane::start_replica(&database, settings).await;
+        let second = ControlPlane::start_replica(&database, settings).await;
+        let humans = [&first, &second].map(|replica| replica.mint_human("alice"));
+        Self { replicas: [first, second], humans, _postgres: postgres }
+    }
+
+    /// Sends 50 requests at once, half of them to each replica with its credential.
+    async fn fifty_at_once(
+        &self,
+        path: &str,
+        credentials: [&str; 2],
+        body: impl Fn(usize) -> Value,
+    ) -> Vec<HttpResponse> {
+        let requests = (0..50).map(|number| {
+            let request = self.replicas[number % 2].api.request("POST", path).bearer_auth(credentials[number % 2]);
+            HttpResponse::send(request.json(&body(number)))
+        });
+        join_all(requests).await
+    }
+
+    /// Like [`Self::fifty_at_once`], as the human user.
+    async fn fifty_by_human(&self, path: &str, body: impl Fn(usize) -> Value) -> Vec<HttpResponse> {
+        self.fifty_at_once(path, self.humans.each_ref().map(String::as_str), body).await
+    }
+}
+
+#[tokio::test]
+async fn identical_registrations_at_two_replicas_create_one_agent() {
+    let fleet = Fleet::start(&[]).await;
+    let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
+    let body = |_| json!({ "email": "a@example.org", "name": "concurrent", "publicKey": key });
+    let responses = fleet.fifty_by_human("/auth/register", body).await;
+    let ids: BTreeSet<_> = responses.into_iter().map(|response| text(&response.expect(201)["agentId"])).collect();
+    assert_eq!(ids.len(), 1, "{ids:?}");
+}
+
+#[tokio::test]
+async fn quotas_hold_at_two_replicas() {
+    let fleet = Fleet::start(&["quotas.services_per_person=7", "quotas.agents_per_person=9"]).await;
+    let service = |number| json!({ "name": format!("service {number}") });
+    let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
+    let agent = |number| json!({ "email": "a@example.org", "name": format!("agent {number}"), "publicKey": key });
+    let created = |responses: &[HttpResponse]| responses.iter().filter(|response| response.status == 201).count();
+    let services = fleet.fifty_by_human("/services", service).await;
+    assert_eq!(created(&services), 7);
+    let agents = fleet.fifty_by_human("/auth/register", agent).await;
+    assert_eq!(created(&agents), 9);
+    assert!(services.iter().chain(&agents).all(|response| [201, 409].contains(&response.status)));
+}
+
+/// Of feedback of the same score, the order does not matter, so each trust score is one of a serial order, and the last one is
+/// exact.
+#[tokio::test]
+async fn feedback_of_known_and_unknown_services_at_two_replicas_is_exact() {
+    let fleet = Fleet::start(&[]).await;
+    let [first, second] = &fleet.replicas;
+    let agent = FleetAgent::register(first).await;
+    let used = async |owner: &str| {
+        let human = first.mint_human(owner);
+        let service = first.api.send_as(&human, "POST", "/services", json!({ "name": owner })).await.expect(201);
+        let keys = format!("/services/{}/keys", text(&service["serviceId"]));
+        let key = first.api.send_as(&human, "POST", &keys, json!({ "name": "k", "scope": "full" })).await.expect(201);
+        (text(&service["serviceId"]), text(&key["apiKey"]))
+    };
+    let (friend, friend_key) = used("friend").await;
+    let (_, stranger_key) = used("stranger").await;
+    let challenge = json!({ "agentId": agent.id, "serviceId": friend });
+    let challenge = second.api.post("/auth/challenge", challenge).await.expect(200);
+    let login = json!({
+        "challengeId": challenge["challengeId"], "signature": agent.key.sign(&text(&challenge["nonce"])),
+    });
+    second.api.post("/auth/authenticate", login).await.expect(200);
+    let rate = |score: u8| json!({ "agentId": agent.id, "score": score });
+    let (friends, strangers) = tokio::join!(
+        fleet.fifty_at_once("/trust/feedback", [&friend_key; 2], |_| rate(100)),
+        fleet.fifty_at_once("/trust/feedback", [&stranger_key; 2], |_| rate(0)),
+    );
+    assert!(friends.iter().chain(&strangers).all(|response| response.status == 200));
+    let record = format!("/services/{friend}/agents/{}", agent.id);
+    let record = second.api.get_as(&friend_key, &record).await.expect(200);
+    // The prior weighs 4, the stranger 1, and the friend at most as much as both.
+    assert_eq!(record["trustScore"], json!(70), "(4 * 50 + 1 * 0 + 5 * 100) / 10");
+}
+
+/// Whichever comes first, the agent has no role after its owner has left the service.
+#[tokio::test]
+async fn role_that_is_assigned_while_the_owner_leaves_does_not_remain() {
+    let fleet = Fleet::start(&[]).await;
+    let [first, second] = &fleet.replicas;
+    let role = first.create_role("member", &["read"]).await;
+    for _ in 0..20 {
+        let agent = FleetAgent::register(first).await;
+        let assign = first.path(&format!("/agents/{}/roles", agent.id));
+        let admission = format!("/agents/{}/services/{}", agent.id, first.service());
+        let (assigned, left) = tokio::join!(
+            first.api.send_as(first.key(), "POST", &assign, json!({ "roleId": role })),
+            second.api.send_as(second.human(), "PUT", &admission, json!({ "mayAssignRoles": false })),
+        );
+        let ended = left.expect(200)["revokedRoles"].as_u64().unwrap();
+        assert_eq!(ended, u64::from(assigned.status == 200), "{assigned:?}");
+        let services = second.api.get_as(second.human(), &format!("/agents/{}/services", agent.id)).await.expect(200);
+        assert_eq!(services["data"][0]["roles"], json!([]));
+    }
+}
