@@ -20,7 +20,7 @@ pub use error::{ApiError, ErrorDetails, escape_unprintable, innermost, requireme
 pub use exchange::{Exchange, Observer};
 pub use health::{Health, Status};
 pub use management::{AgentFilter, AgentWithRoles, AssignedRole, ListedKey, NewApiKey, Page, Role, Service};
-pub use own_agent::{HeldRole, OwnAgent, ServiceOfAgent};
+pub use own_agent::{HeldRole, ListedAgent, ServiceOfAgent};
 pub use redact::{begins_like_secret, redacted_url, url_with_port};
 pub use signing_key::{Rotation, SigningKey};
 pub use webhook::{NewSecret, NewWebhook, Webhook, WebhookChange, WebhookDelivery, WebhookScope};

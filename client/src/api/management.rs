@@ -1,7 +1,7 @@
 //! Requests of services and human users for services, API keys, roles and agents.
 
-use super::{Api, ApiError, response::id};
-use countersign_identity::{AgentId, ApiKeyId, RoleId, ServiceId};
+use super::{Api, ApiError, own_agent::ListedAgent, response::id};
+use countersign_identity::{ApiKeyId, RoleId, ServiceId};
 use reqwest::Method;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -99,21 +99,9 @@ pub struct Role {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentWithRoles {
-    /// The id of the agent.
-    #[serde(alias = "id", deserialize_with = "id::<_, AgentId>")]
-    pub agent_id: String,
-    /// The display name.
-    pub name: String,
-    /// The status: `active`, `suspended` or `revoked`.
-    pub status: String,
-    /// The trust score, from 0 to 100.
-    pub trust_score: Value,
-    /// The hash of the agent's public key, `sha256:…`.
-    pub public_key_hash: String,
-    /// When the agent was registered (RFC 3339).
-    pub created_at: String,
-    /// When the agent last logged in or refreshed its token (RFC 3339).
-    pub last_seen_at: Option<String>,
+    /// The agent.
+    #[serde(flatten)]
+    pub agent: ListedAgent,
     /// The roles that the agent holds at the service.
     pub roles: Vec<AssignedRole>,
 }

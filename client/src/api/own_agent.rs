@@ -7,10 +7,10 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// An agent of a human user.
+/// An agent, as lists contain it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct OwnAgent {
+pub struct ListedAgent {
     /// The id of the agent.
     #[serde(alias = "id", deserialize_with = "id::<_, AgentId>")]
     pub agent_id: String,
@@ -63,7 +63,7 @@ struct Admission {
 
 impl Api {
     /// Lists a page of the agents that the human user has registered, newest first.
-    pub async fn list_own_agents(&self, human: &SecretString, offset: usize) -> Result<Page<OwnAgent>, ApiError> {
+    pub async fn list_own_agents(&self, human: &SecretString, offset: usize) -> Result<Page<ListedAgent>, ApiError> {
         self.page(human, &["agents"], offset).await
     }
 

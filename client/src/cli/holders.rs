@@ -10,7 +10,7 @@ use super::{
     table::{Column, Table},
 };
 use clap::{Args, ValueEnum};
-use countersign_client::api::{AgentFilter, AgentWithRoles};
+use countersign_client::api::{AgentFilter, AgentWithRoles, ListedAgent};
 use serde_json::json;
 
 #[derive(Args)]
@@ -56,8 +56,8 @@ pub async fn list(context: &Context, args: HoldersArgs) -> Result<CommandOutput,
     Ok(CommandOutput::new(Table::new(header, agents.iter().map(row)), json!(agents)))
 }
 
-fn row(agent: &AgentWithRoles) -> [String; 6] {
-    let AgentWithRoles { agent_id, name, status, trust_score, last_seen_at, roles, .. } = agent;
+fn row(AgentWithRoles { agent, roles }: &AgentWithRoles) -> [String; 6] {
+    let ListedAgent { agent_id, name, status, trust_score, last_seen_at, .. } = agent;
     let roles: Vec<_> = roles.iter().map(|role| role.name.as_str()).collect();
     let last_seen = last_seen_at.clone().unwrap_or_else(|| "-".to_owned());
     [agent_id.clone(), name.clone(), status.clone(), trust_score.to_string(), roles.join(","), last_seen]

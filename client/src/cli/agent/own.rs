@@ -11,7 +11,7 @@ use crate::cli::{
 };
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use countersign_client::api::{OwnAgent, ServiceOfAgent};
+use countersign_client::api::{ListedAgent, ServiceOfAgent};
 use serde_json::json;
 
 #[derive(Args)]
@@ -47,7 +47,7 @@ pub async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, 
         ("TRUST", Column::Fixed),
         ("LAST SEEN", Column::Time),
     ];
-    let row = |agent: &OwnAgent| {
+    let row = |agent: &ListedAgent| {
         let last_seen = agent.last_seen_at.clone().unwrap_or_else(|| "-".to_owned());
         [agent.agent_id.clone(), agent.name.clone(), agent.status.clone(), agent.trust_score.to_string(), last_seen]
     };
