@@ -1,8 +1,8 @@
--- The relation "the agent is known to the service": a login, a refresh or a verification made it.
+-- The relation "the agent is known to the service".
 CREATE TABLE known_agents (
     agent_id TEXT NOT NULL REFERENCES agents (id),
     service_id TEXT NOT NULL REFERENCES services (id),
-    -- Time of the latest login or refresh for the service, or of the latest verification at the service.
+    -- Time of the latest login or refresh for the service, or of the latest verification of a token for it.
     contacted_at BIGINT NOT NULL,
     PRIMARY KEY (agent_id, service_id)
 );
@@ -19,6 +19,9 @@ ALTER TABLE agents ADD COLUMN last_service_id TEXT;
 
 UPDATE agents SET last_service_id = (SELECT s.service_id FROM sessions s
     WHERE s.agent_id = agents.id AND s.service_id IS NOT NULL ORDER BY s.begun_at DESC, s.id DESC LIMIT 1);
+
+-- The agents of a person; ids sort by creation time.
+CREATE INDEX agents_by_owner ON agents (owner_issuer, owner_subject, id) WHERE owner_issuer IS NOT NULL;
 
 -- Set for an agent that an identical registration does not return: another agent with the same registration is older.
 ALTER TABLE agents ADD COLUMN superseded_at BIGINT;

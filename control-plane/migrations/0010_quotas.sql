@@ -11,6 +11,3 @@ CREATE TABLE quota_locks (
     locked_at BIGINT NOT NULL,
     PRIMARY KEY (owner_issuer, owner_subject)
 );
-
--- The agents of a person; ids sort by creation time.
-CREATE INDEX agents_by_owner ON agents (owner_issuer, owner_subject, id) WHERE owner_issuer IS NOT NULL;

@@ -136,7 +136,7 @@ async fn agent_names(
     if entries.iter().any(is_unknown)
         && let Ok(page) = api.list_agents(token, service, &AgentFilter::default(), 0).await
     {
-        names.extend(page.data.into_iter().map(|agent| (agent.agent_id, agent.name)));
+        names.extend(page.data.into_iter().map(|agent| (agent.agent.agent_id, agent.agent.name)));
     }
     names
 }

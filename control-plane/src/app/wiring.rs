@@ -77,7 +77,9 @@ pub(super) async fn context(
     let parts = ContextParts { store, keyring, clock, rng, address_guard, dispatcher_wakeup };
     let context = Context::new(parts.clone(), challenge_keys, operation_config, queue_health);
     ensure_audit_started(&parts.store).await?;
-    recount_totals(&parts.store).await?;
+    if let Err(error) = recount_totals(&parts.store).await {
+        tracing::warn!(%error, "the totals of agents and services could not be counted anew; /status may be inexact");
+    }
     rotate_signing_keys_if_due(&context).await?;
     Ok((Arc::new(context), parts))
 }

@@ -1,8 +1,10 @@
 //! The table of the relation "the agent is known to the service".
 //!
-//! An agent is known to a service if, within [`KNOWN_FOR`], it logged in or refreshed a session for the service, or a valid
-//! token of the agent was presented at the service's verification endpoint. Only the agent's own actions make the relation: a
-//! service cannot make an agent known to itself, for example by assigning a role.
+//! An agent becomes known to a service if it names the service in a login or a refresh, or if a valid token for the service is
+//! presented at the service's verification endpoint. A login or refresh for the service without naming it, because it is the
+//! default service, only extends the relation. Only the agent's own actions make the relation: a service that assigns a role
+//! becomes the default service of an agent, but not known to it. An unbound token makes no relation, because each service that
+//! receives it can present it at other services.
 
 use super::{Conn, StoreError, row, statements::statements};
 use countersign_identity::{AgentId, ServiceId, Timestamp};
@@ -16,6 +18,8 @@ statements! { STATEMENTS:
     UPSERT_CONTACT = "INSERT INTO known_agents (agent_id, service_id, contacted_at) VALUES ($1, $2, $3) \
          ON CONFLICT (agent_id, service_id) DO UPDATE SET contacted_at = excluded.contacted_at \
          WHERE known_agents.contacted_at < excluded.contacted_at";
+    EXTEND_RELATION = "UPDATE known_agents SET contacted_at = $1 WHERE agent_id = $2 AND service_id = $3 \
+         AND contacted_at > $4 AND contacted_at < $1";
     FIND_CONTACT = "SELECT contacted_at FROM known_agents WHERE agent_id = $1 AND service_id = $2";
     DELETE_FORGOTTEN = "DELETE FROM known_agents WHERE contacted_at <= $1";
 }
@@ -29,6 +33,18 @@ pub async fn record_contact(
 ) -> Result<(), StoreError> {
     let query = sqlx::query(UPSERT_CONTACT).bind(agent.to_string()).bind(service.to_string()).bind(now.micros());
     query.execute(conn).await?;
+    Ok(())
+}
+
+/// Records a contact, if the agent is known to the service.
+pub async fn extend_relation(
+    conn: &mut Conn,
+    agent: AgentId,
+    service: ServiceId,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let query = sqlx::query(EXTEND_RELATION).bind(now.micros()).bind(agent.to_string()).bind(service.to_string());
+    query.bind(forgotten_until(now).micros()).execute(conn).await?;
     Ok(())
 }
 

@@ -99,25 +99,46 @@ async fn services_of_the_own_owner_do_not_move_trust() {
     assert!((own.rate(&control, &agent.id, 100).await - 60.0).abs() < 0.01, "a public registration has no owner");
 }
 
+/// Eight feedbacks of an unknown service move trust to 40, and those of a known service to 25.
 #[tokio::test]
-async fn verified_unbound_token_makes_an_agent_known_and_a_refused_token_does_not() {
+async fn only_what_the_agent_did_for_a_service_makes_it_known() {
     let control = ControlPlane::shared().await;
-    let (refusing, accepting) = (Tenant::new(&control, "u").await, Tenant::new(&control, "v").await);
-    let agent = Agent::register(&control, "Agent").await;
-    let elsewhere = agent.token_for(control.service()).await;
+    let tenant = async |name: &str| Tenant::new(&control, name).await;
+    let (refusing, accepting) = (tenant("refusing").await, tenant("accepting").await);
+    let (default, verified) = (tenant("default").await, tenant("verified").await);
+    let agent = async || Agent::register(&control, "Agent").await;
+
+    let with_refused_token = agent().await;
+    let elsewhere = with_refused_token.token_for(control.service()).await;
     let refused = control.verify_at(&refusing.service, &refusing.key, &elsewhere).await;
     assert_eq!((refused.error().0, refused.error().2), (401, "token_audience_mismatch"));
     assert_eq!(refused.text("/error/details/required/serviceId"), refusing.service);
-    let unbound = Agent::register(&control, "Agent").await;
-    let token = unbound.token().await;
+
+    let with_unbound_token = agent().await;
+    let token = with_unbound_token.token().await;
     assert_eq!(audience(&control, &token), "unbound");
     control.verify_at(&accepting.service, &accepting.key, &token).await.expect(200);
-    for (tenant, agent, expected) in [(&refusing, &agent, 40.0), (&accepting, &unbound, 25.0_f64)] {
+
+    let (with_default_service, with_verified_token) = (agent().await, agent().await);
+    for (tenant, agent) in [(&default, &with_default_service), (&verified, &with_verified_token)] {
+        tenant.assign_new_role(&control, &agent.id).await;
+        let token = agent.token().await;
+        assert_eq!(audience(&control, &token), tenant.service);
+    }
+    let token = with_verified_token.token().await;
+    control.verify_at(&verified.service, &verified.key, &token).await.expect(200);
+
+    for (name, tenant, agent, expected) in [
+        ("a refused token", &refusing, &with_refused_token, 40.0),
+        ("an unbound token", &accepting, &with_unbound_token, 40.0),
+        ("a default service", &default, &with_default_service, 40.0),
+        ("a verified token", &verified, &with_verified_token, 25.0_f64),
+    ] {
         let mut after = 0.0;
         for _ in 0..8 {
             after = tenant.rate(&control, &agent.id, 0).await;
         }
-        assert!((after - expected).abs() < 0.01, "{after} instead of {expected}");
+        assert!((after - expected).abs() < 0.01, "{name}: {after} instead of {expected}");
     }
 }
 
@@ -181,6 +202,23 @@ async fn login_without_a_service_is_for_the_service_of_the_last_login() {
         "unbound",
         "no role at the service of the last login, and several services with a role"
     );
+}
+
+/// A stranger becomes the default service while the role at the service of the last login has lapsed, and not longer.
+#[tokio::test]
+async fn stranger_does_not_keep_the_logins_of_an_agent_whose_role_lapsed() {
+    let control = ControlPlane::shared().await;
+    let agent = Agent::register(&control, "Agent").await;
+    let stranger = Tenant::new(&control, "mallory").await;
+    let role = control.create_role("lapsing", &["read"]).await;
+    control.assign(&agent.id, &role).await;
+    let default = async || audience(&control, &agent.token().await);
+    assert_eq!(default().await, control.service());
+    stranger.assign_new_role(&control, &agent.id).await;
+    control.revoke(&agent.id, &role).await;
+    assert_eq!(default().await, stranger.service, "the only service with a role");
+    control.assign(&agent.id, &role).await;
+    assert_eq!(default().await, control.service());
 }
 
 #[tokio::test]

@@ -85,6 +85,9 @@ async fn left_service_loses_its_roles_everywhere_and_assigns_none_until_readmitt
     assert_eq!(own.services().await, json!([]));
     own.assign().await.expect(200);
     verifiers.wait_until_equal("the agent has the role again", &token, has_role).await;
+    let path = format!("/audit?serviceId={}", own.control.service());
+    let of_service = own.control.api.get_as(own.control.human(), &path).await.expect(200).to_string();
+    assert!(!of_service.contains("agent.left"), "the service does not learn who owns the agent: {of_service}");
     let entries = own.control.api.get_as(own.control.human(), &format!("/audit?agentId={}", own.agent.id)).await;
     let entries = entries.expect(200);
     let actions: Vec<_> =

@@ -37,7 +37,7 @@ pub async fn list_services_of_agent(
 }
 
 /// Leaves a service: ends all role assignments of the agent there, and lets the service assign no role to it until
-/// [`readmit_service`]. Returns the number of roles that ended. Does nothing if the service was left before.
+/// [`readmit_service`]. Returns the number of roles that ended.
 pub async fn leave_service(
     context: &Context,
     initiator: &Initiator,
@@ -48,10 +48,11 @@ pub async fn leave_service(
     let work = async |mut tx: WriteTransaction| {
         lock_service_for_owner(&mut tx, human, agent, service).await?;
         let now = tx.now();
-        if !departures::insert(tx.conn(), agent, service, now).await? {
+        let is_first = departures::insert(tx.conn(), agent, service, now).await?;
+        let held = assignments::list_active_grants(tx.conn(), service, agent, now).await?;
+        if !is_first && held.is_empty() {
             return Ok(tx.commit(0).await?);
         }
-        let held = assignments::list_active_grants(tx.conn(), service, agent, now).await?;
         let definitions = roles::list(tx.conn(), service).await?;
         for grant in &held {
             let role = grant.role;
@@ -61,7 +62,7 @@ pub async fn leave_service(
             let revocation = RoleRevocation { agent, service, role, name, at: now, reason };
             emit_role_revoked_event(&mut tx, context, revocation);
         }
-        let entry = NewAuditEntry::for_service(service, AuditAction::AgentLeft).agent(agent);
+        let entry = audit_entry(AuditAction::AgentLeft, agent, service);
         tx.audit(initiator, &entry.with_detail("roles", held.len())).await?;
         if !held.is_empty() {
             tx.record_change(Change::Roles(agent, service));
@@ -82,12 +83,16 @@ pub async fn readmit_service(
     let work = async |mut tx: WriteTransaction| {
         lock_service_for_owner(&mut tx, human, agent, service).await?;
         if departures::delete(tx.conn(), agent, service).await? {
-            let entry = NewAuditEntry::for_service(service, AuditAction::ServiceReadmitted).agent(agent);
-            tx.audit(initiator, &entry).await?;
+            tx.audit(initiator, &audit_entry(AuditAction::ServiceReadmitted, agent, service)).await?;
         }
         Ok(tx.commit(()).await?)
     };
     context.store.write("readmit_service", work).await
+}
+
+/// An entry for the chain of the deployment: the chain of the service would tell its owner who owns the agent.
+fn audit_entry(action: AuditAction, agent: AgentId, service: ServiceId) -> NewAuditEntry {
+    NewAuditEntry::for_deployment(action).agent(agent).with_detail("serviceId", service.to_string())
 }
 
 /// Requires the owner of the agent, and locks the service: an assignment of a role locks it too, so no role is assigned after

@@ -3,7 +3,7 @@
 use super::{
     failed_logins::{emit_failed_login, login_failure_reason},
     revoke::end_session,
-    tokens::{PreparedTokens, default_service, issue_tokens},
+    tokens::{PreparedTokens, TokenAudience, issue_tokens},
 };
 use crate::{
     domain::{
@@ -73,10 +73,8 @@ async fn verify_and_issue_tokens(
         let rev = position.revision;
         let agent = find_active_agent(&mut tx, challenge).await?;
         let now = tx.now();
-        let service = match service {
-            Some(service) => Some(service),
-            None => default_service(tx.conn(), &agent, now).await?,
-        };
+        let audience = TokenAudience::choose(tx.conn(), service, &agent, now).await?;
+        let service = audience.service();
         let session = Session {
             id: session,
             agent: agent.id,
@@ -89,10 +87,11 @@ async fn verify_and_issue_tokens(
         if !sessions::insert(tx.conn(), &session, &challenge.random_id_hex()).await? {
             return Err(OperationError::from(Reason::ChallengeUsed));
         }
-        if let Some(service) = service.filter(|_| service != agent.last_service) {
-            agents::set_last_service(tx.conn(), agent.id, service).await?;
+        let last_service = audience.last_service(agent.last_service);
+        if let Some(last) = last_service.filter(|_| last_service != agent.last_service) {
+            agents::set_last_service(tx.conn(), agent.id, last).await?;
         }
-        let unsigned_token = issue_tokens(&mut tx, context, prepared_ref, rev, (&agent, &session, service)).await?;
+        let unsigned_token = issue_tokens(&mut tx, context, prepared_ref, rev, (&agent, &session, audience)).await?;
         let kept = context.config.quotas.sessions_per_agent;
         for oldest in sessions::list_live_beyond(tx.conn(), agent.id, now, (kept, MAX_ENDED_PER_LOGIN)).await? {
             end_session(&mut tx, oldest).await?;

@@ -3,7 +3,7 @@
 use super::{
     failed_logins::emit_failed_login,
     revoke::end_session,
-    tokens::{PreparedTokens, UnsignedToken, default_service, issue_tokens},
+    tokens::{PreparedTokens, TokenAudience, UnsignedToken, issue_tokens},
 };
 use crate::{
     domain::{credential::Credential, session::RefreshToken, webhook::event::LoginFailureReason},
@@ -49,11 +49,12 @@ pub async fn refresh_session(
             }
             Err(reason) => return Err(reason.into()),
         }
-        let service = match service.or(session.service) {
-            Some(service) => Some(service),
-            None => default_service(tx.conn(), &agent, now).await?,
+        let audience = match (service, session.service) {
+            // The session is bound to this service because the agent named it, or because it was the default service.
+            (None, Some(service)) => TokenAudience::Default(service),
+            (named, _) => TokenAudience::choose(tx.conn(), named, &agent, now).await?,
         };
-        let unsigned_token = issue_tokens(&mut tx, context, prepared_ref, rev, (&agent, &session, service)).await?;
+        let unsigned_token = issue_tokens(&mut tx, context, prepared_ref, rev, (&agent, &session, audience)).await?;
         Ok(tx.commit(Ok(unsigned_token)).await?)
     };
     match context.store.write("refresh", work).await? {

@@ -57,20 +57,55 @@ pub(in crate::operations) struct UnsignedToken {
     signer: Arc<TokenSigner>,
 }
 
-/// The service that a token is bound to if the agent requested none: the service of the agent's last login that was for a
-/// service, if the agent still holds a role there; else the only service at which the agent holds a role; else none. So a
-/// service that assigns a role does not change where an agent logs in that has a role at the service of its last login.
-pub(in crate::operations) async fn default_service(
-    conn: &mut Conn,
-    agent: &Agent,
-    now: Timestamp,
-) -> Result<Option<ServiceId>, OperationError> {
-    if let Some(last) = agent.last_service
-        && assignments::holds_role(conn, agent.id, last, now).await?
-    {
-        return Ok(Some(last));
+/// The service that a token is bound to, and who chose it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::operations) enum TokenAudience {
+    /// The agent named the service, in this request or when it began the session.
+    Named(ServiceId),
+    /// The agent named no service, and this is its default service.
+    Default(ServiceId),
+    /// The agent named no service, and has no default service.
+    Unbound,
+}
+
+impl TokenAudience {
+    /// The service that the agent named; else the default service of the agent: the service of its last login that was for a
+    /// service, if the agent still holds a role there, or else the only service at which the agent holds a role.
+    pub(in crate::operations) async fn choose(
+        conn: &mut Conn,
+        named: Option<ServiceId>,
+        agent: &Agent,
+        now: Timestamp,
+    ) -> Result<Self, OperationError> {
+        if let Some(service) = named {
+            return Ok(Self::Named(service));
+        }
+        if let Some(last) = agent.last_service
+            && assignments::holds_role(conn, agent.id, last, now).await?
+        {
+            return Ok(Self::Default(last));
+        }
+        let only = assignments::find_only_service_with_role(conn, agent.id, now).await?;
+        Ok(only.map_or(Self::Unbound, Self::Default))
     }
-    Ok(assignments::find_only_service_with_role(conn, agent.id, now).await?)
+
+    /// The service; `None` for an unbound token.
+    pub(in crate::operations) const fn service(self) -> Option<ServiceId> {
+        match self {
+            Self::Named(service) | Self::Default(service) => Some(service),
+            Self::Unbound => None,
+        }
+    }
+
+    /// The service that becomes the service of the agent's last login. A default service that only a role made replaces no
+    /// service of an earlier login: otherwise, a stranger would keep the logins of an agent whose role lapsed for a moment.
+    pub(in crate::operations) fn last_service(self, before: Option<ServiceId>) -> Option<ServiceId> {
+        match self {
+            Self::Named(service) => Some(service),
+            Self::Default(service) => before.or(Some(service)),
+            Self::Unbound => before,
+        }
+    }
 }
 
 /// Inserts the next refresh token of a session and builds the claims of an access token. The caller must read the revision
@@ -80,7 +115,7 @@ pub(in crate::operations) async fn issue_tokens(
     context: &Context,
     prepared: &PreparedTokens,
     rev: Revision,
-    (agent, session, service): (&Agent, &Session, Option<ServiceId>),
+    (agent, session, audience): (&Agent, &Session, TokenAudience),
 ) -> Result<UnsignedToken, OperationError> {
     let now = tx.now();
     let refresh = RefreshToken {
@@ -92,9 +127,16 @@ pub(in crate::operations) async fn issue_tokens(
     };
     sessions::insert_token(tx.conn(), &refresh).await?;
     agents::set_last_seen(tx.conn(), agent.id, now).await?;
-    if let Some(service) = service {
-        known_agents::record_contact(tx.conn(), agent.id, service, now).await?;
+    match audience {
+        TokenAudience::Named(service) => {
+            known_agents::record_contact(tx.conn(), agent.id, service, now).await?;
+        }
+        TokenAudience::Default(service) => {
+            known_agents::extend_relation(tx.conn(), agent.id, service, now).await?;
+        }
+        TokenAudience::Unbound => {}
     }
+    let service = audience.service();
     let expires_at = now.saturating_add(context.config.access_token_lifetime);
     let effective = match service {
         Some(service) => effective_roles(tx.conn(), service, agent, now, expires_at).await?,

@@ -11,8 +11,7 @@ use countersign_identity::{
 };
 use std::time::Duration;
 
-/// A verification records a contact only if the recorded contact is older. So most verifications write nothing: the login or
-/// refresh that issued a bound token has recorded a contact within the lifetime of the token.
+/// A verification records a contact only if the recorded contact is older, so most verifications write nothing.
 const CONTACT_PRECISION: Duration = Duration::from_hours(1);
 
 /// Verifies an access token. Returns the identity of the agent, or the reason for the refusal.
@@ -44,10 +43,12 @@ pub async fn verify_token(
     let identity = VerifiedIdentity::evaluate(claims, &evaluation, now)?;
     // The signature is valid but the agent is unknown: another database issued the token.
     changes.ok_or(Reason::TokenClaimsInvalid)?;
-    let contact = known_agents::find_contact(read.conn(), claims.sub, service.id).await?;
-    drop(read);
-    if contact.is_none_or(|contacted_at| contacted_at <= now.saturating_sub(CONTACT_PRECISION)) {
-        record_contact(context, claims.sub, service.id).await;
+    if claims.audience() == Some(Audience::Service(service.id)) {
+        let contact = known_agents::find_contact(read.conn(), claims.sub, service.id).await?;
+        drop(read);
+        if contact.is_none_or(|contacted_at| contacted_at <= now.saturating_sub(CONTACT_PRECISION)) {
+            record_contact(context, claims.sub, service.id).await;
+        }
     }
     Ok(identity)
 }

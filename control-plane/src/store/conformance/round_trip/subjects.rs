@@ -127,7 +127,7 @@ impl StoreFixture {
             known_agents::record_contact(conn, agent, service, time(24)).await?;
             known_agents::record_contact(conn, agent, service, time(25)).await?;
             known_agents::record_contact(conn, agent, service, time(23)).await?;
-            known_agents::record_contact(conn, AgentId::from_bits(2), other, time(26)).await
+            known_agents::record_contact(conn, AgentId::from_bits(2), other, time(28)).await
         })
         .await;
         let mut read = self.read().await;
@@ -142,12 +142,23 @@ impl StoreFixture {
             assert_eq!(known_agents::is_known(conn, agent, service, now).await.unwrap(), expected);
         }
         drop(read);
-        self.commit(async |tx| known_agents::delete_forgotten(tx.conn(), end).await).await;
+        self.commit(async |tx| {
+            let conn = tx.conn();
+            known_agents::extend_relation(conn, agent, other, time(26)).await?;
+            known_agents::extend_relation(conn, agent, service, time(24)).await?;
+            known_agents::extend_relation(conn, agent, service, end).await?;
+            assert_eq!(known_agents::find_contact(conn, agent, other).await?, None);
+            assert_eq!(known_agents::find_contact(conn, agent, service).await?, Some(time(25)));
+            known_agents::extend_relation(conn, agent, service, time(27)).await?;
+            assert_eq!(known_agents::find_contact(conn, agent, service).await?, Some(time(27)));
+            known_agents::delete_forgotten(conn, time(27).saturating_add(known_agents::KNOWN_FOR)).await
+        })
+        .await;
         let mut read = self.read().await;
         assert_eq!(known_agents::find_contact(read.conn(), agent, service).await.unwrap(), None);
         assert_eq!(
             known_agents::find_contact(read.conn(), AgentId::from_bits(2), other).await.unwrap(),
-            Some(time(26))
+            Some(time(28))
         );
     }
 
