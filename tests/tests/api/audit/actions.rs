@@ -23,6 +23,7 @@ const AUDITED_ROUTES: &[(&str, &str, Option<&str>)] = &[
     ("PATCH", "/services/{service}/roles/{role}", Some("role.changed")),
     ("POST", "/services/{service}/agents/{agent}/roles", Some("role.assigned")),
     ("DELETE", "/services/{service}/agents/{agent}/roles/{role}", Some("role.revoked")),
+    ("PUT", "/agents/{agent}/services/{service}", Some("agent.left")),
     ("DELETE", "/services/{service}/roles/{role}", Some("role.deleted")),
     ("DELETE", "/services/{service}/keys/{key}", Some("service_key.revoked")),
     ("POST", "/signing-keys/rotate", Some("signing_key.rotated")),
@@ -64,6 +65,8 @@ async fn body(fixture: &Fixture, route: &Route) -> Map<String, Value> {
     let mut body = fixture.body(route).await;
     if route.path == "/agents/{agent}/status" {
         body.insert("status".to_owned(), json!("suspended"));
+    } else if route.path == "/agents/{agent}/services/{service}" {
+        body.insert("mayAssignRoles".to_owned(), json!(false));
     } else if route.path.ends_with("/webhooks/{webhook}") && route.method == "PATCH" {
         body.insert("status".to_owned(), json!("paused"));
     }
@@ -147,7 +150,10 @@ fn assert_entry(fixture: &Fixture, route: &Route, action: &str, entry: &Value, r
     };
     assert_eq!(entry["actor"], actor, "{action}");
     let service = match action {
-        "agent.registered" | "agent.status_changed" | "signing_key.rotated" | "signing_key.revoked" => Value::Null,
+        // The entry of a departure has no service, so that the service does not learn who owns the agent.
+        "agent.registered" | "agent.status_changed" | "agent.left" | "signing_key.rotated" | "signing_key.revoked" => {
+            Value::Null
+        }
         "service.created" => response["serviceId"].clone(),
         _ if route.path.starts_with("/webhooks") => Value::Null,
         _ => json!(fixture.control.service()),
@@ -174,6 +180,7 @@ fn assert_entry(fixture: &Fixture, route: &Route, action: &str, entry: &Value, r
     assert_eq!(entry["object"], object, "{action}");
     let expected = match action {
         "webhook.replayed" if route.path.contains("{event}") => json!({ "event": fixture.event }),
+        "agent.left" => json!({ "roles": response["revokedRoles"], "serviceId": fixture.control.service() }),
         _ => details(action, response),
     };
     assert_eq!(entry["details"], expected, "{action}");
