@@ -51,11 +51,15 @@ async fn fill_every_table(control: &mut ControlPlane, receiver: &Receiver) -> (A
     countersign_tests::HttpResponse::send(request.header("idempotency-key", "once")).await.expect(201);
     let feedback = json!({ "agentId": agent.id, "score": 80, "reason": "fine", "metadata": { "a": [1, null, "ü"] } });
     control.api.send_as(control.key(), "POST", "/trust/feedback", feedback).await.expect(200);
+    agent.token_for(control.service()).await;
     let pair = login(control, &agent).await;
     let invalid_login =
         json!({ "challengeId": challenge(control, &agent).await["challengeId"], "signature": "00".repeat(64) });
     assert_eq!(control.api.post("/auth/authenticate", invalid_login).await.error().1, "INVALID_SIGNATURE");
-    control.set_status(&Agent::register(control, "other").await.id, "suspended").await.expect(200);
+    let other = Agent::register(control, "other").await.id;
+    let departure = format!("/agents/{other}/services/{}", control.service());
+    control.api.send_as(control.human(), "PUT", &departure, json!({ "mayAssignRoles": false })).await.expect(200);
+    control.set_status(&other, "suspended").await.expect(200);
     eventually(
         "events are delivered",
         async || (target.count_deliveries("delivered").await > 0).then_some(()),
