@@ -183,17 +183,26 @@ impl ControlPlane {
 
     /// Creates a service and a `full` key for it. Returns the service id and the key.
     pub async fn create_service(&self, body: Value) -> (String, String) {
-        let created = self.api.send_as(self.human(), "POST", "/services", body).await.expect(201);
+        self.create_service_of(self.human(), body).await
+    }
+
+    /// Creates a service of a human user, and a `full` key for it. Returns the service id and the key.
+    pub async fn create_service_of(&self, human: &str, body: Value) -> (String, String) {
+        let created = self.api.send_as(human, "POST", "/services", body).await.expect(201);
         let service = text(&created["serviceId"]);
-        let key = self.create_key(&service, "full").await;
+        let key = self.create_key_as(human, &service, "full").await;
         (service, key)
     }
 
     /// Creates an API key for a service.
     pub async fn create_key(&self, service: &str, scope: &str) -> String {
+        self.create_key_as(self.human(), service, scope).await
+    }
+
+    async fn create_key_as(&self, human: &str, service: &str, scope: &str) -> String {
         let body = json!({ "name": "test", "scope": scope });
         let path = format!("/services/{service}/keys");
-        text(&self.api.send_as(self.human(), "POST", &path, body).await.expect(201)["apiKey"])
+        text(&self.api.send_as(human, "POST", &path, body).await.expect(201)["apiKey"])
     }
 
     /// Creates a role at the first service. Returns the role id.

@@ -22,6 +22,7 @@ pub mod follower;
 pub mod http;
 pub mod in_process;
 pub mod issuer;
+pub mod jwt;
 pub mod manual_clock;
 pub mod openssl;
 pub mod postgres;

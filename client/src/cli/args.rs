@@ -185,8 +185,8 @@ impl HumanTokenArg {
         }
     }
 
-    /// The token of the human user, if the flag or the variable sets it. An API key in place of a human user's token is refused before it is
-    /// sent: the error of the control plane would be about human users, and hide the mistake.
+    /// The token of the human user, if the flag or the variable sets it. An API key in place of a human user's token is
+    /// refused before it is sent: the error of the control plane would be about human users, and hide the mistake.
     pub fn explicit(&self) -> Result<Option<&SecretString>, CliError> {
         let Some(token) = &self.human_token else { return Ok(None) };
         let problem = if token.expose_secret().starts_with(API_KEY_PREFIX) {

@@ -6,7 +6,7 @@
 use super::{
     CliError, CommandOutput, Messages,
     agent::public_key_hash,
-    args::{HumanTokenArg, ServerArgs, ServiceArg, ServiceKeyArg},
+    args::{ManagerArgs, ServerArgs},
     context::Context,
     human::{stored_login, unexpired_token},
     ids::service_id,
@@ -38,13 +38,7 @@ const LEEWAY: i64 = 30;
 #[derive(Args)]
 pub struct DoctorArgs {
     #[command(flatten)]
-    server: ServerArgs,
-    #[command(flatten)]
-    service: ServiceArg,
-    #[command(flatten)]
-    key: ServiceKeyArg,
-    #[command(flatten)]
-    human: HumanTokenArg,
+    manager: ManagerArgs,
     /// Also test a login of the profile's agent, and revoke its session
     #[arg(long)]
     login: bool,
@@ -88,7 +82,7 @@ const NOT_CHECKED: &str = "not checked, because the check of the control plane f
 /// Runs all checks. Without a connection, the checks that need a connection are reported as not checked.
 pub async fn run(context: &Context, args: DoctorArgs) -> Result<CommandOutput, CliError> {
     let mut checks = vec![("profile", check_profile(context))];
-    match connect(context, &args.server).await {
+    match connect(context, &args.manager.server).await {
         Err(error) => {
             checks.push(("control plane", error.into()));
             checks.extend(CHECKS_WITH_CONNECTION.map(|check| (check, CheckResult::Skipped(NOT_CHECKED))));
@@ -203,9 +197,9 @@ async fn check_agent(context: &Context, api: &Api, args: &DoctorArgs) -> CheckRe
 
 /// The status of the agent, if the API key or the human user may read it.
 async fn agent_status(context: &Context, api: &Api, args: &DoctorArgs, agent: &str) -> Option<String> {
-    let service = context.service(&args.service).ok()?;
-    let human = args.human.explicit().ok()?.cloned().or_else(|| unexpired_token(context, &args.server));
-    let credentials = [args.key.optional().ok().flatten().cloned(), human];
+    let service = context.service(&args.manager.service).ok()?;
+    let human = args.manager.human.explicit().ok()?.cloned().or_else(|| unexpired_token(context, &args.manager.server));
+    let credentials = [args.manager.key.optional().ok().flatten().cloned(), human];
     for credential in credentials.into_iter().flatten() {
         if let Ok(record) = api.read_agent(&credential, &service, agent).await {
             return record["status"].as_str().map(str::to_owned);
@@ -221,14 +215,14 @@ async fn log_in_and_out(context: &Context, api: &Api, agent: &str) -> Result<(),
 }
 
 async fn check_service_key(context: &Context, api: &Api, args: &DoctorArgs) -> CheckResult {
-    let key = match args.key.optional() {
+    let key = match args.manager.key.optional() {
         Ok(None) => return CheckResult::Skipped("COUNTERSIGN_SERVICE_KEY is not set"),
         Ok(Some(key)) => key,
         Err(error) => return error.into(),
     };
     let result = async {
         let status = api.status(key).await?;
-        let Some(service) = args.service.service.clone().or_else(|| context.profile.service.clone()) else {
+        let Some(service) = args.manager.service.service.clone().or_else(|| context.profile.service.clone()) else {
             return Ok(format!("valid, of scope full; the control plane is {}", status.version));
         };
         api.list_roles(key, &service_id(service.clone())?).await?;
@@ -245,9 +239,9 @@ async fn check_service_key(context: &Context, api: &Api, args: &DoctorArgs) -> C
 }
 
 async fn check_human_token(context: &Context, api: &Api, args: &DoctorArgs) -> CheckResult {
-    let token = match args.human.explicit() {
+    let token = match args.manager.human.explicit() {
         Ok(Some(token)) => token.clone(),
-        Ok(None) => match stored_login(context, &args.server) {
+        Ok(None) => match stored_login(context, &args.manager.server) {
             Ok(None) => return CheckResult::Skipped("COUNTERSIGN_HUMAN_TOKEN is not set: `countersign login` logs in"),
             Ok(Some(login)) if clock::now() < login.tokens.claims.expires_at() => login.tokens.token,
             // A check changes nothing, so it does not use the refresh token.

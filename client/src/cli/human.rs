@@ -7,14 +7,14 @@
 mod advice;
 mod login;
 mod logout;
-mod stored;
+mod stored_login;
 mod whoami;
 
 pub use advice::hint_for_issuer_error;
 pub use login::{HELP as LOGIN_HELP, LoginArgs, login};
 pub use logout::{HELP as LOGOUT_HELP, logout};
-pub use stored::{stored_login, stored_token, unexpired_token};
-pub use whoami::{HELP as WHOAMI_HELP, WhoamiArgs, whoami};
+pub use stored_login::{stored_login, stored_token, unexpired_token};
+pub use whoami::{HELP as WHOAMI_HELP, whoami};
 
 use super::{
     CliError,

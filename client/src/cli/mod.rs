@@ -139,7 +139,7 @@ enum Command {
     Login(Box<human::LoginArgs>),
     /// Show which human user, agent and API key the commands use
     #[command(after_help = human::WHOAMI_HELP)]
-    Whoami(human::WhoamiArgs),
+    Whoami(args::ManagerArgs),
     /// Delete the login of the human user, and revoke its refresh token
     #[command(after_help = human::LOGOUT_HELP)]
     Logout,

@@ -3,6 +3,7 @@
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::agent::Owner;
 use countersign_identity::{ServiceId, Timestamp};
+use sqlx::{Any, any::AnyArguments, query::Query};
 
 statements! { STATEMENTS:
     LOCK_OWNER = "INSERT INTO quota_locks (owner_issuer, owner_subject, locked_at) VALUES ($1, $2, $3) \
@@ -23,19 +24,22 @@ pub async fn lock_owner(conn: &mut Conn, owner: &Owner, now: Timestamp) -> Resul
 }
 
 /// Whether a person has registered `limit` agents or more.
-pub async fn has_agents(conn: &mut Conn, owner: &Owner, limit: u32) -> Result<bool, StoreError> {
-    let query = sqlx::query(COUNT_AGENTS).bind(&owner.issuer).bind(&owner.subject).bind(i64::from(limit));
-    Ok(row::total_count(&query.fetch_one(conn).await?)? >= i64::from(limit))
+pub async fn agent_quota_is_reached(conn: &mut Conn, owner: &Owner, limit: u32) -> Result<bool, StoreError> {
+    is_reached(conn, sqlx::query(COUNT_AGENTS).bind(&owner.issuer).bind(&owner.subject), limit).await
 }
 
 /// Whether a person owns `limit` services or more.
-pub async fn has_services(conn: &mut Conn, owner: &Owner, limit: u32) -> Result<bool, StoreError> {
-    let query = sqlx::query(COUNT_SERVICES).bind(&owner.issuer).bind(&owner.subject).bind(i64::from(limit));
-    Ok(row::total_count(&query.fetch_one(conn).await?)? >= i64::from(limit))
+pub async fn service_quota_is_reached(conn: &mut Conn, owner: &Owner, limit: u32) -> Result<bool, StoreError> {
+    is_reached(conn, sqlx::query(COUNT_SERVICES).bind(&owner.issuer).bind(&owner.subject), limit).await
 }
 
 /// Whether a service has `limit` API keys or more that are not revoked.
-pub async fn has_keys(conn: &mut Conn, service: ServiceId, limit: u32) -> Result<bool, StoreError> {
-    let query = sqlx::query(COUNT_KEYS).bind(service.to_string()).bind(i64::from(limit));
-    Ok(row::total_count(&query.fetch_one(conn).await?)? >= i64::from(limit))
+pub async fn key_quota_is_reached(conn: &mut Conn, service: ServiceId, limit: u32) -> Result<bool, StoreError> {
+    is_reached(conn, sqlx::query(COUNT_KEYS).bind(service.to_string()), limit).await
+}
+
+/// Binds the quota to the last parameter of a statement, which counts up to the quota.
+async fn is_reached(conn: &mut Conn, counting: Query<'_, Any, AnyArguments>, limit: u32) -> Result<bool, StoreError> {
+    let limit = i64::from(limit);
+    Ok(row::total_count(&counting.bind(limit).fetch_one(conn).await?)? >= limit)
 }

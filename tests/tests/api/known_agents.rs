@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_client::PrivateKey;
-use countersign_tests::{Agent, ControlPlane, InProcessServer, ManualClock, control_plane::text};
+use countersign_tests::{Agent, ControlPlane, InProcessServer, ManualClock, control_plane::text, jwt};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -17,13 +17,8 @@ struct Tenant {
 impl Tenant {
     async fn new(control: &ControlPlane, person: &str) -> Self {
         let human = control.mint_human(person);
-        let created =
-            control.api.send_as(&human, "POST", "/services", json!({ "name": "a service" })).await.expect(201);
-        let service = text(&created["serviceId"]);
-        let path = format!("/services/{service}/keys");
-        let body = json!({ "name": "a key", "scope": "full" });
-        let key = control.api.send_as(&human, "POST", &path, body).await.expect(201);
-        Self { service, key: text(&key["apiKey"]) }
+        let (service, key) = control.create_service_of(&human, json!({ "name": "a service" })).await;
+        Self { service, key }
     }
 
     /// Submits feedback and returns the new trust score.
@@ -44,11 +39,7 @@ impl Tenant {
 
 /// The service of a token, or `unbound`.
 fn audience(control: &ControlPlane, token: &str) -> String {
-    use base64::Engine as _;
-    let claims = token.split('.').nth(1).unwrap();
-    let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(claims).unwrap();
-    let claims: Value = serde_json::from_slice(&claims).unwrap();
-    let audience = text(&claims["aud"]);
+    let audience = text(&jwt::claims(token)["aud"]);
     if audience == control.env["URL"] { "unbound".to_owned() } else { audience }
 }
 

@@ -16,8 +16,9 @@ struct OwnAgent {
 impl OwnAgent {
     async fn new() -> Self {
         let control = ControlPlane::shared().await;
-        let owner = control.mint_human(&format!("owner of {}", control.create_role("unused", &[]).await));
         let mut agent = Agent::register(&control, "public").await;
+        // The id makes the user unique among the tests that share the control plane.
+        let owner = control.mint_human(&format!("owner of {}", agent.id));
         let public_key = agent.key.public_pem().unwrap();
         let body = json!({ "email": "a@example.org", "name": "own", "publicKey": public_key });
         let registered = control.api.send_as(&owner, "POST", "/auth/register", body).await.expect(201);

@@ -2,7 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use countersign_tests::{ControlPlane, Environment, Shell, eventually};
 use serde_json::{Value, json};
 use std::{fs, io::Write, os::unix::fs::PermissionsExt, path::Path, process::Stdio};
@@ -26,8 +25,7 @@ fn stored_tokens(shell: &Shell) -> Value {
 
 /// A claim of a token, without verification.
 fn claim(token: &str, name: &str) -> Value {
-    let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).unwrap()).unwrap();
-    serde_json::from_slice::<Value>(&claims).unwrap()[name].clone()
+    countersign_tests::jwt::claims(token)[name].clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]

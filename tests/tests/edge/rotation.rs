@@ -10,11 +10,7 @@ mod published;
 mod replicas;
 mod revoked;
 
-use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
-use serde_json::Value;
-
 /// The `kid` of a token.
 fn kid(token: &str) -> String {
-    let header = BASE64_URL_SAFE_NO_PAD.decode(token.split('.').next().unwrap()).unwrap();
-    serde_json::from_slice::<Value>(&header).unwrap()["kid"].as_str().unwrap().to_owned()
+    countersign_tests::jwt::header(token)["kid"].as_str().unwrap().to_owned()
 }

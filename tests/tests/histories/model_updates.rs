@@ -6,8 +6,8 @@ use crate::{
     operation::{Request, Status},
     requests::{Outcome, SentRequest},
 };
-use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use countersign_process::Clock;
+use countersign_tests::jwt;
 use serde_json::Value;
 
 impl SentRequest {
@@ -87,11 +87,11 @@ fn add_role(model: &mut Model, name: usize, outcome: &Outcome, revision: i64) ->
 /// Adds the tokens of a response to the model.
 pub fn record_tokens(model: &mut Model, environment: &Environment, login: usize, body: &Value) {
     let text = text(&body["accessToken"]);
-    let claims = token_part(&text, 1);
+    let claims = jwt::claims(&text);
     let number = |name: &str| claims[name].as_i64().unwrap();
     let token = Token {
         id: self::text(&claims["jti"]),
-        kid: self::text(&token_part(&text, 0)["kid"]),
+        kid: self::text(&jwt::header(&text)["kid"]),
         agent: model.logins[login].agent,
         login,
         service: environment.services.iter().position(|service| claims["aud"] == service.id),
@@ -117,7 +117,7 @@ pub fn record_login(
     model.logins.push(Login { agent, id: String::new(), start_revision: 0, refresh: Vec::new(), answer });
     record_tokens(model, environment, login, body);
     let token = model.tokens.last().unwrap();
-    let claims = token_part(&token.text, 1);
+    let claims = jwt::claims(&token.text);
     model.logins[login].id = text(&claims["sid"]);
     model.logins[login].start_revision = token.rev;
 }
@@ -125,12 +125,6 @@ pub fn record_login(
 /// Expiry of a role assigned now, in microseconds.
 pub fn role_expiry(environment: &Environment, seconds: u32) -> i64 {
     (environment.clock.now().seconds() + i64::from(seconds)) * 1_000_000
-}
-
-/// Decodes a part of a token: header (0) or claims (1).
-fn token_part(token: &str, number: usize) -> Value {
-    let token_part = BASE64_URL_SAFE_NO_PAD.decode(token.split('.').nth(number).unwrap()).unwrap();
-    serde_json::from_slice(&token_part).unwrap()
 }
 
 pub fn text(value: &Value) -> String {

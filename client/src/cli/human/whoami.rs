@@ -1,14 +1,13 @@
 //! `countersign whoami`: the human user, the agent and the API key that commands use, without secrets.
 
-use super::{stored::stored_token, stored_login};
+use super::{stored_login, stored_token};
 use crate::cli::{
     CliError, CommandOutput,
-    args::{HumanTokenArg, ServerArgs, ServiceArg, ServiceKeyArg},
+    args::ManagerArgs,
     context::{Context, missing},
     table::details_from_rows,
     time::rfc3339,
 };
-use clap::Args;
 use countersign_client::{ApiError, oidc::HumanClaims, profile::HumanLogin};
 use countersign_identity::ServiceId;
 use secrecy::SecretString;
@@ -24,18 +23,6 @@ Examples:
   $ countersign whoami -o json
 
 Next: countersign service list";
-
-#[derive(Args)]
-pub struct WhoamiArgs {
-    #[command(flatten)]
-    server: ServerArgs,
-    #[command(flatten)]
-    service: ServiceArg,
-    #[command(flatten)]
-    key: ServiceKeyArg,
-    #[command(flatten)]
-    human: HumanTokenArg,
-}
 
 /// Rows of the text, fields of the JSON, and the first error.
 #[derive(Default)]
@@ -56,7 +43,7 @@ impl Report {
 }
 
 /// Shows the identities.
-pub async fn whoami(context: &Context, args: WhoamiArgs) -> Result<CommandOutput, CliError> {
+pub async fn whoami(context: &Context, args: ManagerArgs) -> Result<CommandOutput, CliError> {
     let mut report = Report::default();
     let url = context.url(&args.server).ok();
     report.row("profile", context.name.clone());
@@ -77,7 +64,7 @@ pub async fn whoami(context: &Context, args: WhoamiArgs) -> Result<CommandOutput
 }
 
 /// Shows the human user. Returns whether there is one.
-async fn show_human(context: &Context, args: &WhoamiArgs, report: &mut Report) -> Result<bool, CliError> {
+async fn show_human(context: &Context, args: &ManagerArgs, report: &mut Report) -> Result<bool, CliError> {
     report.json.insert("human".into(), Value::Null);
     let (token, login) = match args.human.explicit()? {
         Some(token) => (Some(token.clone()), None),
@@ -130,7 +117,7 @@ async fn show_human(context: &Context, args: &WhoamiArgs, report: &mut Report) -
 /// another control plane, or cannot be refreshed.
 async fn login_token(
     context: &Context,
-    args: &WhoamiArgs,
+    args: &ManagerArgs,
     report: &mut Report,
     login: HumanLogin,
 ) -> Result<(Option<SecretString>, Option<HumanLogin>), CliError> {
@@ -149,7 +136,7 @@ async fn login_token(
 /// Asks the control plane whether the user is an administrator: only administrators may list the signing keys.
 async fn is_administrator(
     context: &Context,
-    args: &WhoamiArgs,
+    args: &ManagerArgs,
     report: &mut Report,
     token: &SecretString,
 ) -> Option<bool> {
@@ -178,7 +165,7 @@ fn show_agent(context: &Context, report: &mut Report) -> bool {
 }
 
 /// Shows the service of the API key. Returns whether an API key is set.
-async fn show_key(context: &Context, args: &WhoamiArgs, report: &mut Report) -> Result<bool, CliError> {
+async fn show_key(context: &Context, args: &ManagerArgs, report: &mut Report) -> Result<bool, CliError> {
     report.json.insert("serviceKey".into(), Value::Null);
     let Some(key) = args.key.optional()? else { return Ok(false) };
     let service = match context.service(&args.service) {
@@ -194,7 +181,7 @@ async fn show_key(context: &Context, args: &WhoamiArgs, report: &mut Report) -> 
 /// The service of an API key, as the control plane states it: the requested service, or the one that a refusal names.
 async fn key_service(
     context: &Context,
-    args: &WhoamiArgs,
+    args: &ManagerArgs,
     report: &mut Report,
     key: &SecretString,
     service: String,

@@ -100,7 +100,7 @@ async fn require_quota(tx: &mut WriteTransaction, limits: Quotas, owner: Option<
     let exceeded = if let Some(owner) = owner {
         quotas::lock_owner(tx.conn(), owner, now).await?;
         let limit = limits.agents_per_person;
-        quotas::has_agents(tx.conn(), owner, limit).await?.then_some(ExceededQuota::AgentsPerPerson(limit))
+        quotas::agent_quota_is_reached(tx.conn(), owner, limit).await?.then_some(ExceededQuota::AgentsPerPerson(limit))
     } else {
         let limit = limits.public_agents;
         let total = totals::find(tx.conn(), Total::PublicAgents).await?;

@@ -51,7 +51,7 @@ pub async fn create_service(
     let work = async |mut tx: WriteTransaction| {
         let now = tx.now();
         quotas::lock_owner(tx.conn(), &service.owner, now).await?;
-        if quotas::has_services(tx.conn(), &service.owner, limit).await? {
+        if quotas::service_quota_is_reached(tx.conn(), &service.owner, limit).await? {
             return Err(OperationError::QuotaExceeded(ExceededQuota::ServicesPerPerson(limit)));
         }
         services::insert(tx.conn(), service).await?;
@@ -82,7 +82,7 @@ pub async fn create_service_key(
         if !services::lock(tx.conn(), service).await? {
             return Err(OperationError::NotFound(NotFound::Service));
         }
-        if quotas::has_keys(tx.conn(), service, limit).await? {
+        if quotas::key_quota_is_reached(tx.conn(), service, limit).await? {
             return Err(OperationError::QuotaExceeded(ExceededQuota::KeysPerService(limit)));
         }
         services::insert_key(tx.conn(), key).await?;

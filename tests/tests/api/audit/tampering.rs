@@ -223,8 +223,8 @@ async fn removed_deployment_chain_is_not_started_again() {
     }
 }
 
-/// The first start with a database that has no audit creates its chains. Later starts do not create the audit chains
-/// again.
+/// The first start with a database without an audit log creates the chains of the audit log. Later starts do not create
+/// the chains again.
 #[tokio::test]
 async fn audit_of_an_existing_database_starts_once() {
     let postgres = Postgres::start().await;

@@ -74,15 +74,10 @@ async fn feedback_of_known_and_unknown_services_at_two_replicas_is_exact() {
     let fleet = Fleet::start(&[]).await;
     let [first, second] = &fleet.replicas;
     let agent = FleetAgent::register(first).await;
-    let used = async |owner: &str| {
-        let human = first.mint_human(owner);
-        let service = first.api.send_as(&human, "POST", "/services", json!({ "name": owner })).await.expect(201);
-        let keys = format!("/services/{}/keys", text(&service["serviceId"]));
-        let key = first.api.send_as(&human, "POST", &keys, json!({ "name": "k", "scope": "full" })).await.expect(201);
-        (text(&service["serviceId"]), text(&key["apiKey"]))
-    };
-    let (friend, friend_key) = used("friend").await;
-    let (_, stranger_key) = used("stranger").await;
+    let service_of =
+        async |owner: &str| first.create_service_of(&first.mint_human(owner), json!({ "name": owner })).await;
+    let (friend, friend_key) = service_of("friend").await;
+    let (_, stranger_key) = service_of("stranger").await;
     let challenge = json!({ "agentId": agent.id, "serviceId": friend });
     let challenge = second.api.post("/auth/challenge", challenge).await.expect(200);
     let login = json!({

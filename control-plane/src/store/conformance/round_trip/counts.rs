@@ -35,12 +35,12 @@ impl StoreFixture {
         let (agent_owner, service_owner) = (agent().registration.owner.unwrap(), service().owner);
         for limit in [1, 2] {
             let has_one = limit == 1;
-            assert_eq!(quotas::has_agents(conn, &agent_owner, limit).await.unwrap(), has_one);
-            assert!(!quotas::has_agents(conn, &service_owner, limit).await.unwrap());
-            assert_eq!(quotas::has_services(conn, &service_owner, limit).await.unwrap(), has_one);
-            assert!(!quotas::has_services(conn, &agent_owner, limit).await.unwrap());
+            assert_eq!(quotas::agent_quota_is_reached(conn, &agent_owner, limit).await.unwrap(), has_one);
+            assert!(!quotas::agent_quota_is_reached(conn, &service_owner, limit).await.unwrap());
+            assert_eq!(quotas::service_quota_is_reached(conn, &service_owner, limit).await.unwrap(), has_one);
+            assert!(!quotas::service_quota_is_reached(conn, &agent_owner, limit).await.unwrap());
         }
-        assert!(!quotas::has_keys(conn, service().id, 1).await.unwrap());
+        assert!(!quotas::key_quota_is_reached(conn, service().id, 1).await.unwrap());
     }
 
     /// One of the two API keys of the service is revoked.
@@ -49,7 +49,7 @@ impl StoreFixture {
         for (service, limit, expected) in
             [(service().id, 1, true), (service().id, 2, false), (ServiceId::from_bits(2), 1, false)]
         {
-            assert_eq!(quotas::has_keys(read.conn(), service, limit).await.unwrap(), expected);
+            assert_eq!(quotas::key_quota_is_reached(read.conn(), service, limit).await.unwrap(), expected);
         }
     }
 }
