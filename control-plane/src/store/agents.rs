@@ -1,6 +1,6 @@
 //! The table of agents.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{Conn, StoreError, feed::RecipientFilter, row, statements::statements};
 use crate::domain::{
     agent::{Agent, Owner, Registration, parse_status, status_text},
     change::RevisionRange,
@@ -49,6 +49,9 @@ statements! { STATEMENTS:
     LIST_CHANGED_STATES = "SELECT a.id, a.trust, a.status, a.cutoff FROM \
          (SELECT DISTINCT subject FROM changes WHERE facet IN ('trust', 'status') AND revision > $1 AND revision <= $2) c \
          JOIN agents a ON a.id = c.subject";
+    LIST_CHANGED_STATES_FOR = "SELECT a.id, a.trust, a.status, a.cutoff FROM \
+         (SELECT DISTINCT subject FROM changes WHERE facet IN ('trust', 'status') AND revision > $1 AND revision <= $2 \
+          AND (service_id IS NULL OR service_id IN ($3, $4))) c JOIN agents a ON a.id = c.subject";
     LOCK_AGENT = "UPDATE agents SET name = name WHERE id = $1";
     SET_LAST_SEEN = "UPDATE agents SET last_seen_at = $1 WHERE id = $2";
     SET_LAST_SERVICE = "UPDATE agents SET last_service_id = $1 WHERE id = $2";
@@ -134,7 +137,7 @@ pub async fn list_by_owner(conn: &mut Conn, owner: &Owner, page: Page) -> Result
     Ok(ListPage { items: rows.iter().map(agent_from_row).collect::<Result<_, _>>()?, total })
 }
 
-/// The state of an agent that the sidecars of all services need.
+/// The state of an agent that sidecars need.
 #[derive(Debug, PartialEq, Eq)]
 pub struct AgentState {
     /// The agent.
@@ -145,9 +148,18 @@ pub struct AgentState {
     pub status: StatusWithCutoff,
 }
 
-/// Lists the current state of all agents whose trust or status changed within a range of revisions of the change feed.
-pub async fn list_changed_states(conn: &mut Conn, range: RevisionRange) -> Result<Vec<AgentState>, StoreError> {
-    let query = sqlx::query(LIST_CHANGED_STATES).bind(range.since.number()).bind(range.until.number());
+/// Lists the current state of the agents whose trust or status changed within a range of revisions of the change feed: of all
+/// these agents, or of those whose change is for some recipients.
+pub async fn list_changed_states(
+    conn: &mut Conn,
+    range: RevisionRange,
+    filter: Option<RecipientFilter>,
+) -> Result<Vec<AgentState>, StoreError> {
+    let query = |sql| sqlx::query(sql).bind(range.since.number()).bind(range.until.number());
+    let query = match filter.map(RecipientFilter::recipients) {
+        None => query(LIST_CHANGED_STATES),
+        Some([service, second]) => query(LIST_CHANGED_STATES_FOR).bind(service).bind(second),
+    };
     let state_from_row = |row| {
         let status = StatusWithCutoff { status: status_from_row(row)?, cutoff: cutoff_from_row(row)? };
         Ok(AgentState { agent: row::parse(row, "id")?, trust: trust_from_row(row)?, status })

@@ -34,6 +34,7 @@ pub mod sessions;
 pub mod signing_keys;
 pub mod sqlite_file;
 mod statements;
+pub mod token_audiences;
 pub mod totals;
 mod transaction;
 mod transaction_timer;

@@ -2,7 +2,7 @@
 
 use super::{
     SidecarSettings,
-    context::{SyncContext, database_unavailable, invalid_key},
+    context::{AgentHashSecret, SyncContext, database_unavailable, invalid_key},
     feed::ChangeFeed,
     follower::Follower,
 };
@@ -33,12 +33,12 @@ impl SyncService {
     pub fn new(
         store: Store,
         feed: ChangeFeed,
-        settings: SidecarSettings,
+        (settings, agent_hash_secret): (SidecarSettings, AgentHashSecret),
         metrics: Metrics,
         shutdown: Shutdown,
     ) -> Self {
         let initial_reads = Semaphore::new(MAX_INITIAL_READS);
-        Self(Arc::new(SyncContext { store, feed, settings, metrics, shutdown, initial_reads }))
+        Self(Arc::new(SyncContext { store, feed, settings, agent_hash_secret, metrics, shutdown, initial_reads }))
     }
 }
 

@@ -73,7 +73,7 @@ async fn handle_requests(
 ) {
     while let Some(Ok(FollowRequest { message: Some(message) })) = inbound.next().await {
         match message {
-            follow_request::Message::Hello(v1::Hello { revision }) => {
+            follow_request::Message::Hello(v1::Hello { revision, protocol_version: _ }) => {
                 open_streams.send(OpenStream { revision, responses: responses.clone() }).await.unwrap();
             }
             follow_request::Message::Ping(v1::Ping { number }) => {
@@ -108,6 +108,7 @@ pub fn snapshot() -> Message {
             issuer: ISSUER.into(),
             accepts_unbound_tokens: true,
             max_staleness_seconds: 60,
+            agent_hash_key: vec![7; 32],
         }),
         keys: Some(v1::Keys { points: vec![TestIssuer::new(1).public_point()] }),
         roles: Some(v1::Roles { roles: vec![role] }),

@@ -66,6 +66,9 @@ async fn verify_and_issue_tokens(
     let (session, event, prepared_ref) =
         (context.new_id(SessionId::from_bits), context.new_id(EventId::from_bits), &prepared);
     let work = async |mut tx: WriteTransaction| {
+        // A change of the agent either sees the audience of the new token, or has a revision that is not above that of the
+        // token, because both transactions lock the agent first.
+        agents::lock(tx.conn(), challenge.agent).await?;
         let position = feed::position(tx.conn()).await?;
         if challenge.restore_revision != position.cutoff {
             return Err(Reason::ChallengeExpired.into());

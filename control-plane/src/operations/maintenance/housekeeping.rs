@@ -3,7 +3,10 @@
 use crate::{
     domain::webhook::health::QueueHealth,
     operations::{Context, OperationError, context::id_lower_bound},
-    store::{WriteTransaction, deliveries, feed, idempotency, known_agents, outbox, sessions, webhook_targets},
+    store::{
+        WriteTransaction, deliveries, feed, idempotency, known_agents, outbox, sessions, token_audiences,
+        webhook_targets,
+    },
 };
 use countersign_identity::EventId;
 use std::time::Duration;
@@ -21,6 +24,7 @@ pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
         let now = tx.now();
         idempotency::delete_expired(tx.conn(), now).await?;
         known_agents::delete_forgotten(tx.conn(), now).await?;
+        token_audiences::delete_expired(tx.conn(), now).await?;
         Ok::<_, OperationError>(tx.commit(()).await?)
     };
     context.store.write("run_housekeeping", work).await

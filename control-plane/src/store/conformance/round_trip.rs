@@ -1,6 +1,7 @@
 //! Writes a row into every table through the store, with a different value in every column, and reads it back. The round-trip
 //! tests fail if a statement has a wrong parameter or two swapped parameters.
 
+mod audiences;
 mod counts;
 mod credentials;
 mod recipients;
@@ -140,6 +141,7 @@ impl StoreFixture {
         self.assignments_return_what_was_written().await;
         self.sessions_return_what_was_written().await;
         self.refresh_tokens_return_what_was_written().await;
+        self.changes_go_to_live_audiences().await;
         self.signing_keys_return_what_was_written().await;
         self.idempotency_keys_return_what_was_written().await;
         self.deployment_returns_what_was_written().await;

@@ -4,7 +4,7 @@ use super::StoreFixture;
 use crate::store::{
     agents, assignments, audit, conn, deliveries, departures, deployment, engine, feed, idempotency, known_agents,
     outbox, pools, postgres, quotas, roles, schema::MIGRATIONS_TABLE, services, sessions, signing_keys, sqlite_file,
-    totals, transfer, trust, webhook_targets,
+    token_audiences, totals, transfer, trust, webhook_targets,
 };
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row, SqlSafeStr, SqliteConnection};
 
@@ -12,7 +12,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row
 pub type StatementList = (&'static str, &'static str, &'static [&'static str]);
 
 /// The statements for both engines.
-const COMMON_LISTS: [StatementList; 19] = [
+const COMMON_LISTS: [StatementList; 20] = [
     ("agents.rs", "STATEMENTS", agents::STATEMENTS),
     ("assignments.rs", "STATEMENTS", assignments::STATEMENTS),
     ("audit.rs", "STATEMENTS", audit::STATEMENTS),
@@ -29,6 +29,7 @@ const COMMON_LISTS: [StatementList; 19] = [
     ("services.rs", "STATEMENTS", services::STATEMENTS),
     ("sessions.rs", "STATEMENTS", sessions::STATEMENTS),
     ("signing_keys.rs", "STATEMENTS", signing_keys::STATEMENTS),
+    ("token_audiences.rs", "STATEMENTS", token_audiences::STATEMENTS),
     ("totals.rs", "STATEMENTS", totals::STATEMENTS),
     ("trust.rs", "STATEMENTS", trust::STATEMENTS),
     ("webhook_targets.rs", "STATEMENTS", webhook_targets::STATEMENTS),
