@@ -58,8 +58,11 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
         let feedback =
             Feedback { id, agent: *agent, service: *service, score: *score, reason, metadata, created_at: now };
         store::trust::insert_feedback(tx.conn(), &feedback).await?;
-        agents::set_trust(tx.conn(), *agent, trust, now).await?;
-        store::trust::mark_changed(tx.conn(), *agent).await?;
+        // A service whose feedback moves nothing must not cause changes for the sidecars of others.
+        if trust != registered.trust {
+            agents::set_trust(tx.conn(), *agent, trust, now).await?;
+            store::trust::mark_changed(tx.conn(), *agent).await?;
+        }
         let (agent_id, service_id, feedback_id) = (*agent, *service, id);
         let (score, new_trust_score) = (score.points(), trust.points());
         let data = FeedbackReceivedEvent { agent_id, service_id, feedback_id, score, new_trust_score };

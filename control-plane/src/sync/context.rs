@@ -1,6 +1,6 @@
 //! The state that all sync streams share, and the gRPC statuses that several modules return.
 
-use super::feed::ChangeFeed;
+use super::{feed::ChangeFeed, position_reader::PositionReader};
 use crate::{
     metrics::Metrics,
     store::{Store, StoreError},
@@ -41,6 +41,7 @@ impl AgentHashSecret {
 pub(super) struct SyncContext {
     pub(super) store: Store,
     pub(super) feed: ChangeFeed,
+    pub(super) positions: PositionReader,
     pub(super) settings: SidecarSettings,
     /// The secret from which the keys of agent hashes are derived.
     pub(super) agent_hash_secret: AgentHashSecret,

@@ -11,11 +11,7 @@ use super::{
 };
 use crate::{
     domain::service::ServiceKey,
-    store::{
-        StoreError,
-        feed::{self, RecipientFilter},
-        services,
-    },
+    store::{StoreError, feed::RecipientFilter, services},
 };
 use countersign_identity::Revision;
 use countersign_proto::v1::{
@@ -32,8 +28,9 @@ use tonic::{Status, Streaming};
 /// Timeout for the `Hello` message of a sidecar, and for space in the queue of messages to a slow sidecar.
 const FOLLOWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Interval at which the API key of a sidecar is checked again. Each ping of the sidecar also checks the API key.
-const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval at which the API key of a sidecar is checked again. The revocation of a key is a change of the settings of the
+/// service, which causes a check at once, so this interval matters only if a previous version revoked the key.
+const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The protocol version since which sidecars understand hashes of agent ids.
 const HASHES_SINCE_VERSION: u32 = 1;
@@ -166,6 +163,7 @@ impl Follower {
         let filter = RecipientFilter { service: self.key.service, includes_unbound: self.includes_unbound };
         let changes = batch.changes_for(filter);
         if let Some(accepts_unbound) = changes.accepts_unbound {
+            self.check_key().await?;
             let included_unbound = self.includes_unbound;
             self.set_includes_unbound(accepts_unbound, subscription);
             if self.includes_unbound && !included_unbound {
@@ -192,9 +190,7 @@ impl Follower {
     /// Reads the current position of the change feed, and queues a pong for this position until all changes up to the position
     /// are sent.
     async fn record_ping(&mut self, number: u64) -> Result<(), Status> {
-        self.check_key().await?;
-        let position = async { feed::position(self.context.store.read().await?.conn()).await };
-        let position = position.await.map_err(|error: StoreError| database_unavailable(&error))?;
+        let position = self.context.positions.read().await?;
         self.pending_pongs.push_back(v1::Pong {
             number,
             revision: position.revision.number(),

@@ -9,6 +9,7 @@ mod context;
 mod encode;
 mod feed;
 mod follower;
+mod position_reader;
 mod service;
 
 pub use context::{AgentHashSecret, SidecarSettings};

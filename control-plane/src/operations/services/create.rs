@@ -4,6 +4,7 @@ use crate::{
     domain::{
         agent::Owner,
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
+        change::Change,
         credential::Credential,
         quota::ExceededQuota,
         service::{KeyScope, Service, ServiceKey},
@@ -106,6 +107,8 @@ pub async fn revoke_service_key(
         let revoked = services::revoke_key(tx.conn(), service, key, now).await?;
         if revoked {
             tx.audit(initiator, entry).await?;
+            // Streams check their API key when the settings of their service change.
+            tx.record_change(Change::ServiceSettings(service));
         } else if !services::has_key(tx.conn(), service, key).await? {
             // The API key does not exist, or belongs to another service.
             return Err(OperationError::NotFound(NotFound::Key));
