@@ -30,6 +30,8 @@ string_enum! {
         ServiceCreated = "service.created";
         /// The name of a service changed, or its setting that allows tokens that are not bound to a service.
         ServiceChanged = "service.changed";
+        /// A service was deleted. This is the last entry of its chain.
+        ServiceDeleted = "service.deleted";
         /// An API key was created.
         ServiceKeyCreated = "service_key.created";
         /// An API key was revoked.

@@ -28,7 +28,7 @@ fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(auth::refresh))
         .routes(routes!(auth::revoke))
         .routes(routes!(services::create, services::list))
-        .routes(routes!(services::read, services::change))
+        .routes(routes!(services::read, services::change, services::remove))
         .routes(routes!(services::create_key, services::list_keys))
         .routes(routes!(services::revoke_key))
         .routes(routes!(verify::verify))

@@ -26,7 +26,8 @@ pub async fn verify_token(
     let claims = signed.claims();
     let now = context.now();
     let position = feed::position(read.conn()).await?;
-    let service = services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+    let service =
+        services::find_live(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
     let table = roles::list(read.conn(), service.id).await?;
     let table: RoleTable = table.into_iter().map(|role| role.definition).collect();
     let changes = agent_state(read.conn(), service.id, claims, position.revision, now).await?;

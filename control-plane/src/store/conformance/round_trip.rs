@@ -3,6 +3,7 @@
 
 mod counts;
 mod credentials;
+mod deletions;
 mod recipients;
 mod records;
 mod subjects;
@@ -82,6 +83,7 @@ fn service() -> Service {
         name: name("a service"),
         accepts_unbound: false,
         created_at: time(4),
+        deleted_at: None,
     }
 }
 
@@ -138,6 +140,7 @@ impl StoreFixture {
         self.revoked_keys_do_not_count().await;
         self.roles_return_what_was_written().await;
         self.assignments_return_what_was_written().await;
+        self.deleted_services_lose_what_depends_on_them().await;
         self.sessions_return_what_was_written().await;
         self.refresh_tokens_return_what_was_written().await;
         self.signing_keys_return_what_was_written().await;

@@ -18,6 +18,7 @@ const AUDITED_ROUTES: &[(&str, &str, Option<&str>)] = &[
     ("POST", "/auth/register", Some("agent.registered")),
     ("POST", "/services", Some("service.created")),
     ("PATCH", "/services/{service}", Some("service.changed")),
+    ("DELETE", "/services/{service}", Some("service.deleted")),
     ("POST", "/services/{service}/keys", Some("service_key.created")),
     ("POST", "/services/{service}/roles", Some("role.created")),
     ("PATCH", "/services/{service}/roles/{role}", Some("role.changed")),
@@ -155,6 +156,7 @@ fn assert_entry(fixture: &Fixture, route: &Route, action: &str, entry: &Value, r
             Value::Null
         }
         "service.created" => response["serviceId"].clone(),
+        "service.deleted" => json!(fixture.deletable_service()),
         _ if route.path.starts_with("/webhooks") => Value::Null,
         _ => json!(fixture.control.service()),
     };
@@ -192,6 +194,8 @@ fn details(action: &str, response: &Value) -> Value {
         "agent.registered" => json!({ "name": "Agent", "publicKeyHash": response["publicKeyHash"] }),
         "service.created" => json!({ "name": "Service", "acceptsUnboundTokens": true }),
         "service.changed" => json!({ "name": { "from": "development", "to": "Service" } }),
+        // The service has the API key that was created with it.
+        "service.deleted" => json!({ "revokedKeys": 1, "deletedWebhooks": 0 }),
         "service_key.created" => json!({ "name": "Key", "scope": "sync" }),
         "service_key.revoked" | "signing_key.revoked" | "webhook.secret_rotated" | "webhook.tested" => json!({}),
         "webhook.created" => json!({ "host": "127.0.0.1", "events": ["agent.role_assigned"] }),

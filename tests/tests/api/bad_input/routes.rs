@@ -182,6 +182,7 @@ pub const ROUTES: &[Route] = &[
             field("acceptsUnboundTokens", Boolean, "true").optional(),
         ],
     ),
+    route("DELETE", "/services/{service}", Access::Owner, 200, &[]).with_repeated_status(404),
     route(
         "POST",
         "/services/{service}/keys",
