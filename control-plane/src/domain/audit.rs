@@ -22,6 +22,8 @@ string_enum! {
         AgentRegistered = "agent.registered";
         /// An agent was suspended, reactivated or revoked.
         AgentStatusChanged = "agent.status_changed";
+        /// An agent was deleted, which also revoked it.
+        AgentDeleted = "agent.deleted";
         /// The owner of an agent left a service, which ended all roles of the agent there.
         AgentLeft = "agent.left";
         /// The owner of an agent allowed a service that was left to assign roles again.

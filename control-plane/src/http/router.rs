@@ -40,6 +40,7 @@ fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(roles::revoke))
         .routes(routes!(agents::set_status))
         .routes(routes!(own_agents::list))
+        .routes(routes!(own_agents::remove))
         .routes(routes!(own_agents::list_services))
         .routes(routes!(own_agents::set_admission))
         .routes(routes!(trust::submit))

@@ -84,11 +84,11 @@ pub async fn list_assignments(
     deleted: Deleted,
     limit: i64,
 ) -> Result<Vec<RemainingAssignment>, StoreError> {
-    let statement = match deleted {
+    let sql = match deleted {
         Deleted::Service(_) => LIST_ASSIGNMENTS_OF_SERVICE,
         Deleted::Agent(_) => LIST_ASSIGNMENTS_OF_AGENT,
     };
-    let rows = sqlx::query(statement).bind(deleted.to_string()).bind(limit).fetch_all(conn).await?;
+    let rows = sqlx::query(sql).bind(deleted.to_string()).bind(limit).fetch_all(conn).await?;
     rows.iter().map(assignment_from_row).collect()
 }
 
@@ -100,8 +100,8 @@ pub async fn delete_dependants(conn: &mut Conn, deleted: Deleted, limit: i64) ->
         Deleted::Agent(_) => &[DELETE_DEPARTURES_OF_AGENT, DELETE_CONTACTS_OF_AGENT],
     };
     let mut removed = 0;
-    for statement in statements {
-        let query = sqlx::query(*statement).bind(deleted.to_string()).bind(limit);
+    for sql in statements {
+        let query = sqlx::query(*sql).bind(deleted.to_string()).bind(limit);
         removed += query.execute(&mut *conn).await?.rows_affected();
     }
     Ok(removed)
@@ -110,12 +110,12 @@ pub async fn delete_dependants(conn: &mut Conn, deleted: Deleted, limit: i64) ->
 /// Records that all rows are removed. If the deletion is younger than `margin`, a transaction that began before it may still
 /// insert rows, so the rows are removed once more when the margin has passed.
 pub async fn finish(conn: &mut Conn, deleted: Deleted, now: Timestamp, margin: Duration) -> Result<(), StoreError> {
-    let statement = match deleted {
+    let sql = match deleted {
         Deleted::Service(_) => FINISH_SERVICE,
         Deleted::Agent(_) => FINISH_AGENT,
     };
     let margin_micros = i64::try_from(margin.as_micros()).unwrap_or(i64::MAX);
-    let query = sqlx::query(statement).bind(now.saturating_sub(margin).micros()).bind(margin_micros);
+    let query = sqlx::query(sql).bind(now.saturating_sub(margin).micros()).bind(margin_micros);
     query.bind(deleted.to_string()).execute(conn).await?;
     Ok(())
 }

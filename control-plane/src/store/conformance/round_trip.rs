@@ -141,6 +141,7 @@ impl StoreFixture {
         self.roles_return_what_was_written().await;
         self.assignments_return_what_was_written().await;
         self.deleted_services_lose_what_depends_on_them().await;
+        self.deleted_agents_keep_only_their_id().await;
         self.sessions_return_what_was_written().await;
         self.refresh_tokens_return_what_was_written().await;
         self.signing_keys_return_what_was_written().await;
@@ -149,6 +150,7 @@ impl StoreFixture {
         self.feed_returns_what_was_written().await;
         self.feedback_returns_what_was_written().await;
         self.audit_log_returns_what_was_written().await;
+        self.sealed_audit_chain_accepts_no_entry().await;
         self.webhook_targets_return_what_was_written().await;
         self.deliveries_return_what_was_written().await;
         self.bursts_return_what_was_written().await;

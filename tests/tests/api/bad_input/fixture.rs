@@ -47,6 +47,8 @@ pub struct Fixture {
     pub deletable_role: String,
     /// A service that tests may delete. [`Fixture::body`] replaces a deleted one.
     deletable_service: std::sync::Mutex<String>,
+    /// Like `deletable_service`, for agents.
+    deletable_agent: std::sync::Mutex<String>,
     /// A key of full scope that tests may revoke.
     pub spare_key: String,
     /// The signing key that has not signed anything yet.
@@ -92,6 +94,7 @@ impl Fixture {
         control.assign(&agent.id, &role).await;
         let event = delivered_event(&control, &webhooks[0].permanent).await;
         let deletable_role = control.create_role("deletable", &["read"]).await;
+        let deletable_agent = Agent::register(&control, "deletable").await.id;
         let (deletable_service, _) = control.create_service(json!({ "name": "deletable" })).await;
         let spare_key = control.create_key(control.service(), "full").await;
         let next_kid = control.signing_key("next").await;
@@ -104,6 +107,7 @@ impl Fixture {
             role,
             deletable_role,
             deletable_service: deletable_service.into(),
+            deletable_agent: deletable_agent.into(),
             spare_key,
             next_kid,
             webhooks,
@@ -143,6 +147,11 @@ impl Fixture {
         self.deletable_service.lock().unwrap().clone()
     }
 
+    /// The agent that the route for the deletion of agents deletes.
+    pub fn deletable_agent(&self) -> String {
+        self.deletable_agent.lock().unwrap().clone()
+    }
+
     /// Creates what the route deletes, if an earlier request has deleted it.
     async fn replace_deleted(&self, route: &Route) {
         if (route.method, route.path) == ("DELETE", "/services/{service}") {
@@ -150,6 +159,13 @@ impl Fixture {
             if self.control.api.get_as(self.control.human(), &path).await.status == 404 {
                 let (created, _) = self.control.create_service(json!({ "name": "deletable" })).await;
                 *self.deletable_service.lock().unwrap() = created;
+            }
+        }
+        if (route.method, route.path) == ("DELETE", "/agents/{agent}") {
+            let path = format!("/agents/{}/services", self.deletable_agent());
+            if self.control.api.get_as(self.control.human(), &path).await.status == 404 {
+                let created = Agent::register(&self.control, "deletable").await.id;
+                *self.deletable_agent.lock().unwrap() = created;
             }
         }
     }
@@ -163,9 +179,11 @@ impl Fixture {
         let deletable_service = self.deletable_service();
         let service =
             if route.path == "/services/{service}" && deletable { &deletable_service } else { self.control.service() };
+        let deletable_agent = self.deletable_agent();
+        let agent = if route.path == "/agents/{agent}" { &deletable_agent } else { &self.agent.id };
         let ids = [
             ("service", service),
-            ("agent", &self.agent.id),
+            ("agent", agent),
             ("key", &key_id),
             ("kid", &self.next_kid),
             ("role", role),

@@ -1,24 +1,29 @@
 //! Round trips of deleted services and agents, and of the rows that depend on them.
 
-use super::{ALL, RoleDefinition, agent, assignment, name, owner, role, service, time};
+use super::{ALL, Registration, RoleDefinition, agent, assignment, name, owner, role, service, time};
 use crate::{
     domain::{
+        agent::Agent,
+        audit::{AuditAction, Initiator, NewAuditEntry},
         credential::SecretHash,
         role::{Assignment, Role},
         service::{KeyScope, Service, ServiceKey},
     },
     store::{
+        StoreError, WriteTransaction,
+        agents::{self, RoleHolderFilter},
         assignments,
         conformance::StoreFixture,
-        departures,
+        departures, known_agents,
         purge::{self, Deleted, RemainingAssignment},
         quotas, roles, services,
     },
 };
-use countersign_identity::{ApiKeyId, RoleId, ServiceId};
+use countersign_identity::{AgentId, AgentStatus, ApiKeyId, Revision, RoleId, ServiceId, StatusWithCutoff};
 use std::time::Duration;
 
-const DELETED: ServiceId = ServiceId::from_bits(50);
+/// The deleted service.
+pub const DELETED: ServiceId = ServiceId::from_bits(50);
 
 fn deleted_service() -> Service {
     Service { id: DELETED, owner: owner("deleted"), name: name("to be deleted"), ..service() }
@@ -72,6 +77,60 @@ impl StoreFixture {
         assert!(listed.items.iter().all(|item| item.service != DELETED), "{listed:?}");
         drop(read);
         self.rows_of_deleted_services_are_removed(&held, &role).await;
+    }
+
+    /// Must run after the audit log was started.
+    pub async fn sealed_audit_chain_accepts_no_entry(&self) {
+        let entry = |action| NewAuditEntry::for_service(DELETED, action);
+        self.commit(async |tx| {
+            tx.audit(&Initiator::SYSTEM, &entry(AuditAction::ServiceCreated)).await?;
+            tx.audit(&Initiator::SYSTEM, &entry(AuditAction::ServiceDeleted)).await
+        })
+        .await;
+        let append = async |mut tx: WriteTransaction| {
+            tx.audit(&Initiator::SYSTEM, &entry(AuditAction::RoleCreated)).await?;
+            tx.commit(()).await
+        };
+        let error = self.first.write("append", append).await.unwrap_err();
+        assert!(matches!(error, StoreError::AuditChainSealed), "{error}");
+    }
+
+    /// Deletes the agent of a public registration.
+    pub async fn deleted_agents_keep_only_their_id(&self) {
+        let (id, cutoff) = (AgentId::from_bits(60), Revision::new(7));
+        let registration = Registration { owner: None, name: name("to be deleted"), ..agent().registration };
+        let created = Agent { id, registration, status: AgentStatus::Active, ..agent() };
+        let same_registration = Agent { id: AgentId::from_bits(61), ..created.clone() };
+        let deleted = Deleted::Agent(id);
+        self.commit(async |tx| {
+            assert!(agents::insert(tx.conn(), &created).await?);
+            assignments::upsert(tx.conn(), &Assignment { agent: id, expires_at: None, ..assignment() }).await?;
+            known_agents::record_contact(tx.conn(), id, service().id, time(50)).await?;
+            assert!(departures::insert(tx.conn(), id, service().id, time(50)).await?);
+            agents::mark_deleted(tx.conn(), id, cutoff, time(51)).await?;
+            assert!(!agents::lock(tx.conn(), id).await?);
+            assert_eq!(agents::find(tx.conn(), id).await?, None);
+            let expected = StatusWithCutoff { status: AgentStatus::Revoked, cutoff };
+            assert_eq!(agents::find_state(tx.conn(), id).await?.map(|state| state.status), Some(expected));
+            assert_eq!(agents::find_state(tx.conn(), same_registration.id).await?, None);
+            assert_eq!(agents::find_by_registration(tx.conn(), &created.registration).await?, None);
+            let filter = RoleHolderFilter { service: service().id, role: None, status: None, now: time(51) };
+            let holders = agents::list_role_holders(tx.conn(), &filter, ALL).await?;
+            assert!(holders.items.iter().all(|holder| holder.id != id));
+            Ok(())
+        })
+        .await;
+        self.commit(async |tx| {
+            assert!(purge::list_due(tx.conn(), time(51), 9).await?.contains(&deleted));
+            let remaining = purge::list_assignments(tx.conn(), deleted, 9).await?;
+            assert_eq!(remaining.len(), 1);
+            assert!(assignments::remove(tx.conn(), remaining[0].service, id, remaining[0].role).await?.is_some());
+            assert_eq!(purge::delete_dependants(tx.conn(), deleted, 9).await?, 2);
+            purge::finish(tx.conn(), deleted, time(51), Duration::from_secs(10)).await?;
+            assert!(agents::insert(tx.conn(), &same_registration).await?);
+            agents::mark_deleted(tx.conn(), same_registration.id, cutoff, time(52)).await
+        })
+        .await;
     }
 
     async fn rows_of_deleted_services_are_removed(&self, held: &Assignment, role: &Role) {
