@@ -22,6 +22,8 @@ string_enum! {
         AgentRegistered = "agent.registered";
         /// An agent was suspended, reactivated or revoked.
         AgentStatusChanged = "agent.status_changed";
+        /// An agent was deleted, which also revoked it.
+        AgentDeleted = "agent.deleted";
         /// The owner of an agent left a service, which ended all roles of the agent there.
         AgentLeft = "agent.left";
         /// The owner of an agent allowed a service that was left to assign roles again.
@@ -30,6 +32,8 @@ string_enum! {
         ServiceCreated = "service.created";
         /// The name of a service changed, or its setting that allows tokens that are not bound to a service.
         ServiceChanged = "service.changed";
+        /// A service was deleted. This is the last entry of its chain.
+        ServiceDeleted = "service.deleted";
         /// An API key was created.
         ServiceKeyCreated = "service_key.created";
         /// An API key was revoked.

@@ -8,7 +8,7 @@ use countersign_identity::{ApiKeyId, ServiceId, Timestamp};
 pub struct Service {
     /// Unique identifier.
     pub id: ServiceId,
-    /// Human user who created the service.
+    /// Human user who owns the service.
     pub owner: Owner,
     /// Display name.
     pub name: DisplayName,
@@ -16,6 +16,8 @@ pub struct Service {
     pub accepts_unbound: bool,
     /// Time of creation.
     pub created_at: Timestamp,
+    /// Time of deletion; `None` while the service exists.
+    pub deleted_at: Option<Timestamp>,
 }
 
 /// Scope of a service API key.

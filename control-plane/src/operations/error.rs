@@ -57,7 +57,7 @@ pub enum OperationError {
     },
     /// The database failed.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(StoreError),
     /// The keyring failed.
     #[error(transparent)]
     Keyring(KeyringError),
@@ -79,10 +79,18 @@ impl StoreFailure for OperationError {
     }
 }
 
+impl From<StoreError> for OperationError {
+    fn from(error: StoreError) -> Self {
+        // The service was deleted after the caller was authorized.
+        let is_sealed = matches!(error, StoreError::AuditChainSealed);
+        if is_sealed { Self::NotFound(NotFound::Service) } else { Self::Store(error) }
+    }
+}
+
 impl From<KeyringError> for OperationError {
     fn from(error: KeyringError) -> Self {
         match error {
-            KeyringError::Store(error) => Self::Store(error),
+            KeyringError::Store(error) => error.into(),
             error @ (KeyringError::Undecryptable(_) | KeyringError::NoKey | KeyringError::Crypto) => {
                 Self::Keyring(error)
             }

@@ -9,7 +9,7 @@ use crate::{
         trust::{Feedback, Rating, Score, trust_score},
         webhook::event::{Event, EventData, FeedbackReceivedEvent},
     },
-    store::{self, WriteTransaction, agents},
+    store::{self, WriteTransaction, agents, services},
 };
 use countersign_identity::{AgentId, EventId, FeedbackId, ServiceId, TrustScore};
 use serde::{Serialize, de::DeserializeOwned};
@@ -48,6 +48,8 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
         if !agents::lock(tx.conn(), *agent).await? {
             return Err(OperationError::NotFound(NotFound::Agent));
         }
+        // The service may have been deleted after its API key was checked.
+        services::find_live(tx.conn(), *service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
         let registered = agents::find(tx.conn(), *agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
         let before = store::trust::find_rating(tx.conn(), *agent, *service).await?;
         let rating = before.unwrap_or_else(|| Rating::new(*service, now)).with_feedback(*score, now);

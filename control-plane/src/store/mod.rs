@@ -25,6 +25,7 @@ pub mod known_agents;
 pub mod outbox;
 mod pools;
 pub mod postgres;
+pub mod purge;
 pub mod quotas;
 pub mod roles;
 mod row;

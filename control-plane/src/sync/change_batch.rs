@@ -46,7 +46,14 @@ impl Changes {
         *self == Self::default()
     }
 
-    /// Adds other changes of the same range of revisions.
+    /// For a deleted service: without keys, no token is valid, also for sidecars of previous versions.
+    fn refuse_all_tokens(&mut self) {
+        self.accepts_unbound = Some(false);
+        self.keys = Some(Vec::new());
+        self.definitions = Some(Vec::new());
+    }
+
+    /// Adds other changes of the same range of revisions; `other` takes precedence.
     pub fn merge(&mut self, other: &Self) {
         let Self { agents, revoked, definitions, accepts_unbound, keys } = other;
         for (agent, changes) in agents {
@@ -254,7 +261,10 @@ impl ChangedState {
                 changes.definitions = Some(role_definitions(conn, service).await?);
             }
             Change::ServiceSettings(service) if changes.accepts_unbound.is_none() => {
-                changes.accepts_unbound = Some(accepts_unbound(conn, service).await?);
+                match services::find_live(conn, service).await? {
+                    Some(service) => changes.accepts_unbound = Some(service.accepts_unbound),
+                    None => changes.refuse_all_tokens(),
+                }
             }
             Change::Keys if changes.keys.is_none() => changes.keys = Some(live_public_keys(conn).await?),
             Change::Definitions(_) | Change::ServiceSettings(_) | Change::Keys => {}
@@ -274,7 +284,7 @@ async fn role_definitions(conn: &mut Conn, service: ServiceId) -> Result<Vec<Rol
 }
 
 async fn accepts_unbound(conn: &mut Conn, service: ServiceId) -> Result<bool, StoreError> {
-    Ok(services::find(conn, service).await?.ok_or(StoreError::Corrupt("service_id"))?.accepts_unbound)
+    Ok(services::find_live(conn, service).await?.is_some_and(|service| service.accepts_unbound))
 }
 
 async fn live_public_keys(conn: &mut Conn) -> Result<Vec<Vec<u8>>, StoreError> {

@@ -4,7 +4,7 @@
 //! revision.
 
 use super::{
-    change_batch::{self, ChangeBatch, InitialChanges, ReadScope},
+    change_batch::{self, BatchRange, ChangeBatch, Changes, InitialChanges, ReadScope},
     context::{SyncContext, database_unavailable, invalid_key},
     encode::StreamFormat,
     feed::Subscription,
@@ -162,21 +162,28 @@ impl Follower {
         }
         let filter = RecipientFilter { service: self.key.service, includes_unbound: self.includes_unbound };
         let changes = batch.changes_for(filter);
+        let included_unbound = self.includes_unbound;
         if let Some(accepts_unbound) = changes.accepts_unbound {
-            self.check_key().await?;
-            let included_unbound = self.includes_unbound;
             self.set_includes_unbound(accepts_unbound, subscription);
-            if self.includes_unbound && !included_unbound {
-                return self.send_snapshot(subscription).await;
-            }
         }
-        for delta in self.format.delta(batch.range, &changes) {
+        if self.includes_unbound && !included_unbound {
+            self.send_snapshot(subscription).await?;
+        } else {
+            self.send_changes(batch.range, &changes).await?;
+        }
+        // The revocation of the API key and the deletion of the service change the settings of the service. The sidecar of a
+        // deleted service must receive the change before the stream ends.
+        if changes.accepts_unbound.is_some() { self.check_key().await } else { Ok(()) }
+    }
+
+    async fn send_changes(&mut self, range: BatchRange, changes: &Changes) -> Result<(), Status> {
+        for delta in self.format.delta(range, changes) {
             let revision = delta.revision.max(self.sent_revision.number());
             self.send(ResponseMessage::Delta(v1::Delta { revision, ..delta })).await?;
         }
-        self.sent_revision = batch.range.revision;
+        self.sent_revision = range.revision;
         // A revision is the commit time in microseconds, or slightly more.
-        let age = self.context.store.now().micros().saturating_sub(batch.range.revision.number());
+        let age = self.context.store.now().micros().saturating_sub(range.revision.number());
         self.context.metrics.propagation.observe(Duration::from_micros(u64::try_from(age).unwrap_or(0)).as_secs_f64());
         Ok(())
     }

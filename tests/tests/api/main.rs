@@ -5,6 +5,7 @@ mod agent_keys;
 mod audit;
 mod bad_input;
 mod contract;
+mod deletion;
 mod description;
 mod endpoints;
 mod humans;

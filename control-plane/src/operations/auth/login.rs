@@ -78,6 +78,10 @@ async fn verify_and_issue_tokens(
         let now = tx.now();
         let audience = TokenAudience::choose(tx.conn(), service, &agent, now).await?;
         let service = audience.service();
+        if let Some(service) = service {
+            // The service may have been deleted after the first check.
+            services::find_live(tx.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+        }
         let session = Session {
             id: session,
             agent: agent.id,
@@ -135,7 +139,7 @@ async fn verify_signature(
     let agent = agents::find(read.conn(), challenge.agent).await?.ok_or(Reason::ChallengeInvalid)?;
     // The service is checked before the signature, so that no event contains a service that does not exist.
     if let Some(service) = service {
-        services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+        services::find_live(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
     }
     let signature = EcdsaSignature::from_hex(signature).map_err(|_| OperationError::InvalidSignature)?;
     let nonce = context.challenge_keys.nonce(challenge);

@@ -29,7 +29,7 @@ pub async fn refresh_session(
     let token = find_refresh_token(read.conn(), credential).await?;
     let agent = sessions::find(read.conn(), token.session).await?.ok_or(Reason::RefreshInvalid)?.agent;
     if let Some(service) = service {
-        services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+        services::find_live(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
     }
     drop(read);
 
@@ -45,6 +45,9 @@ pub async fn refresh_session(
         let session = sessions::find(tx.conn(), token.session).await?.ok_or(Reason::RefreshInvalid)?;
         let agent = agents::find(tx.conn(), session.agent).await?.ok_or(Reason::RefreshInvalid)?;
         agent.require_active()?;
+        if let Some(bound) = session.service {
+            services::find_live(tx.conn(), bound).await?.ok_or(Reason::RefreshRevoked)?;
+        }
         match session.check_refresh(&token, agent.cutoff.max(position.cutoff), now) {
             Ok(()) if sessions::mark_token_used(tx.conn(), token.id, now).await? => {}
             Ok(()) | Err(Reason::RefreshReused) => {

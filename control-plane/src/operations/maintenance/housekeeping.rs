@@ -34,8 +34,8 @@ pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
 const BATCH_SIZE: i64 = 1000;
 
 /// Upper bound of the duration of a transaction. One minute after the deletion of a webhook target, no transaction can still
-/// insert deliveries to the target.
-const MAX_TRANSACTION_TIME: Duration = Duration::from_mins(1);
+/// insert deliveries to the target. The same holds for rows of a deleted service or agent.
+pub(super) const MAX_TRANSACTION_TIME: Duration = Duration::from_mins(1);
 
 /// Deletes events older than the retention time, deliveries to deleted targets, and expired webhook secrets. Uses small
 /// transactions, so that other writers do not wait.

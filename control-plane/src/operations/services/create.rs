@@ -44,7 +44,7 @@ pub async fn create_service(
 ) -> Result<Service, OperationError> {
     let NewService { name, accepts_unbound } = request;
     let id = context.new_id(ServiceId::from_bits);
-    let service = &Service { id, owner, name, accepts_unbound, created_at: context.now() };
+    let service = &Service { id, owner, name, accepts_unbound, created_at: context.now(), deleted_at: None };
     let entry = &NewAuditEntry::for_service(id, AuditAction::ServiceCreated)
         .with_detail("name", service.name.as_str())
         .with_detail("acceptsUnboundTokens", accepts_unbound);

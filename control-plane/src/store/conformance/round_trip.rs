@@ -4,6 +4,7 @@
 mod audiences;
 mod counts;
 mod credentials;
+mod deletions;
 mod recipients;
 mod records;
 mod subjects;
@@ -83,6 +84,7 @@ fn service() -> Service {
         name: name("a service"),
         accepts_unbound: false,
         created_at: time(4),
+        deleted_at: None,
     }
 }
 
@@ -139,6 +141,8 @@ impl StoreFixture {
         self.revoked_keys_do_not_count().await;
         self.roles_return_what_was_written().await;
         self.assignments_return_what_was_written().await;
+        self.deleted_services_lose_what_depends_on_them().await;
+        self.deleted_agents_keep_only_their_id().await;
         self.sessions_return_what_was_written().await;
         self.refresh_tokens_return_what_was_written().await;
         self.changes_go_to_live_audiences().await;
@@ -148,6 +152,7 @@ impl StoreFixture {
         self.feed_returns_what_was_written().await;
         self.feedback_returns_what_was_written().await;
         self.audit_log_returns_what_was_written().await;
+        self.sealed_audit_chain_accepts_no_entry().await;
         self.webhook_targets_return_what_was_written().await;
         self.deliveries_return_what_was_written().await;
         self.bursts_return_what_was_written().await;

@@ -45,6 +45,10 @@ pub struct Fixture {
     pub role: String,
     /// A role that tests may delete.
     pub deletable_role: String,
+    /// A service that tests may delete. [`Fixture::body`] replaces a deleted one.
+    deletable_service: std::sync::Mutex<String>,
+    /// Like `deletable_service`, for agents.
+    deletable_agent: std::sync::Mutex<String>,
     /// A key of full scope that tests may revoke.
     pub spare_key: String,
     /// The signing key that has not signed anything yet.
@@ -90,6 +94,8 @@ impl Fixture {
         control.assign(&agent.id, &role).await;
         let event = delivered_event(&control, &webhooks[0].permanent).await;
         let deletable_role = control.create_role("deletable", &["read"]).await;
+        let deletable_agent = Agent::register(&control, "deletable").await.id;
+        let (deletable_service, _) = control.create_service(json!({ "name": "deletable" })).await;
         let spare_key = control.create_key(control.service(), "full").await;
         let next_kid = control.signing_key("next").await;
         let (token, database) = (agent.token().await, Mutex::new(Database::connect_to(&control).await));
@@ -100,6 +106,8 @@ impl Fixture {
             token,
             role,
             deletable_role,
+            deletable_service: deletable_service.into(),
+            deletable_agent: deletable_agent.into(),
             spare_key,
             next_kid,
             webhooks,
@@ -134,15 +142,48 @@ impl Fixture {
         self.agent.login().await.refresh_token.expose_secret().to_owned()
     }
 
+    /// The service that the route for the deletion of services deletes.
+    pub fn deletable_service(&self) -> String {
+        self.deletable_service.lock().unwrap().clone()
+    }
+
+    /// The agent that the route for the deletion of agents deletes.
+    pub fn deletable_agent(&self) -> String {
+        self.deletable_agent.lock().unwrap().clone()
+    }
+
+    /// Creates what the route deletes, if an earlier request has deleted it.
+    async fn replace_deleted(&self, route: &Route) {
+        if (route.method, route.path) == ("DELETE", "/services/{service}") {
+            let path = format!("/services/{}", self.deletable_service());
+            if self.control.api.get_as(self.control.human(), &path).await.status == 404 {
+                let (created, _) = self.control.create_service(json!({ "name": "deletable" })).await;
+                *self.deletable_service.lock().unwrap() = created;
+            }
+        }
+        if (route.method, route.path) == ("DELETE", "/agents/{agent}") {
+            let path = format!("/agents/{}/services", self.deletable_agent());
+            if self.control.api.get_as(self.control.human(), &path).await.status == 404 {
+                let created = Agent::register(&self.control, "deletable").await.id;
+                *self.deletable_agent.lock().unwrap() = created;
+            }
+        }
+    }
+
     /// The path of a route with ids filled in.
     pub fn path(&self, route: &Route) -> String {
         let key_id = format!("key_{}", &self.spare_key["svc_sk_".len()..][..26]);
         let deletable = route.method == "DELETE" && route.repeated_status.is_some();
         let role = if deletable { &self.deletable_role } else { &self.role };
         let webhooks = self.webhooks_of(route);
+        let deletable_service = self.deletable_service();
+        let service =
+            if route.path == "/services/{service}" && deletable { &deletable_service } else { self.control.service() };
+        let deletable_agent = self.deletable_agent();
+        let agent = if route.path == "/agents/{agent}" { &deletable_agent } else { &self.agent.id };
         let ids = [
-            ("service", self.control.service()),
-            ("agent", &self.agent.id),
+            ("service", service),
+            ("agent", agent),
             ("key", &key_id),
             ("kid", &self.next_kid),
             ("role", role),
@@ -160,6 +201,7 @@ impl Fixture {
 
     /// A valid body for a route. Each call of this function generates new single-use values.
     pub async fn body(&self, route: &Route) -> Map<String, Value> {
+        self.replace_deleted(route).await;
         let template: String = route.fields.iter().map(|field| field.valid_value).collect();
         let mut values = vec![
             ("agent", self.agent.id.clone()),

@@ -182,6 +182,7 @@ pub const ROUTES: &[Route] = &[
             field("acceptsUnboundTokens", Boolean, "true").optional(),
         ],
     ),
+    route("DELETE", "/services/{service}", Access::Owner, 200, &[]).with_repeated_status(404),
     route(
         "POST",
         "/services/{service}/keys",
@@ -229,6 +230,7 @@ pub const ROUTES: &[Route] = &[
     ),
     route("DELETE", "/services/{service}/agents/{agent}/roles/{role}", Access::Manager, 200, &[]),
     route("GET", "/agents", Access::HumanUser, 200, &[]),
+    route("DELETE", "/agents/{agent}", Access::Owner, 200, &[]).with_repeated_status(404),
     route("GET", "/agents/{agent}/services", Access::Owner, 200, &[]),
     route("PUT", "/agents/{agent}/services/{service}", Access::Owner, 200, &[field("mayAssignRoles", Boolean, "true")]),
     route("PUT", "/agents/{agent}/status", Access::Owner, 200, &[field("status", SingleLine, r#""active""#)]),

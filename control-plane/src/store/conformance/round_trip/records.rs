@@ -1,6 +1,6 @@
 //! Round trips of the change feed, feedback on agents and the audit log.
 
-use super::{ALL, agent, description, metadata, owner, service, time};
+use super::{ALL, agent, deletions::DELETED, description, metadata, owner, service, time};
 use crate::{
     domain::{
         audit::{Actor, AuditAction, AuditChain, AuditedObject, Initiator, NewAuditEntry, RequestOrigin},
@@ -139,7 +139,7 @@ impl StoreFixture {
             |action| NewAuditEntry::for_service(service, action).agent(agent().id).object(AuditedObject::Role(role));
         self.commit(async |tx| {
             assert!(!audit::lock_and_check_started(tx.conn()).await?);
-            assert_eq!(audit::services_without_chain(tx.conn()).await?, [service, other]);
+            assert_eq!(audit::services_without_chain(tx.conn()).await?, [service, other, DELETED]);
             tx.audit(&initiator, &entry(AuditAction::ServiceCreated)).await?;
             tx.audit(&initiator, &entry(AuditAction::RoleAssigned).with_detail("name", "a detail")).await?;
             tx.audit(&Initiator::SYSTEM, &NewAuditEntry::for_deployment(AuditAction::AuditBegan)).await
@@ -147,7 +147,7 @@ impl StoreFixture {
         .await;
         let mut read = self.read().await;
         let conn = read.conn();
-        assert_eq!(audit::services_without_chain(conn).await.unwrap(), [other]);
+        assert_eq!(audit::services_without_chain(conn).await.unwrap(), [other, DELETED]);
         let (chain, mut entries) = (service.to_string(), Vec::new());
         let keys = self.first.audit_keys();
         let verified = audit::verify_chain(conn, keys, &chain, |entry| entries.push(entry.clone())).await.unwrap();
