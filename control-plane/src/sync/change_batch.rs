@@ -38,6 +38,8 @@ pub struct Changes {
     pub accepts_unbound: Option<bool>,
     /// The public keys of all live signing keys as SEC 1 points, if any key changed.
     pub keys: Option<Vec<Vec<u8>>>,
+    /// Whether the service was deleted.
+    pub is_deleted: bool,
 }
 
 impl Changes {
@@ -48,6 +50,7 @@ impl Changes {
 
     /// For a deleted service: without keys, no token is valid, also for sidecars of previous versions.
     fn refuse_all_tokens(&mut self) {
+        self.is_deleted = true;
         self.accepts_unbound = Some(false);
         self.keys = Some(Vec::new());
         self.definitions = Some(Vec::new());
@@ -55,7 +58,7 @@ impl Changes {
 
     /// Adds other changes of the same range of revisions; `other` takes precedence.
     pub fn merge(&mut self, other: &Self) {
-        let Self { agents, revoked, definitions, accepts_unbound, keys } = other;
+        let Self { agents, revoked, definitions, accepts_unbound, keys, is_deleted } = other;
         for (agent, changes) in agents {
             self.agents.entry(*agent).or_default().merge(changes.clone());
         }
@@ -66,6 +69,7 @@ impl Changes {
         self.definitions = definitions.clone().or_else(|| self.definitions.take());
         self.accepts_unbound = accepts_unbound.or(self.accepts_unbound);
         self.keys = keys.clone().or_else(|| self.keys.take());
+        self.is_deleted |= is_deleted;
     }
 }
 

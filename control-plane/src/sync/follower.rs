@@ -163,6 +163,11 @@ impl Follower {
         let filter = RecipientFilter { service: self.key.service, includes_unbound: self.includes_unbound };
         let changes = batch.changes_for(filter);
         let included_unbound = self.includes_unbound;
+        // The revocation of an API key changes the settings of the service. The deletion of the service revokes the key as
+        // well, but its sidecars must learn of the deletion.
+        if changes.accepts_unbound.is_some() && !changes.is_deleted {
+            self.check_key().await?;
+        }
         if let Some(accepts_unbound) = changes.accepts_unbound {
             self.set_includes_unbound(accepts_unbound, subscription);
         }
@@ -171,9 +176,7 @@ impl Follower {
         } else {
             self.send_changes(batch.range, &changes).await?;
         }
-        // The revocation of the API key and the deletion of the service change the settings of the service. The sidecar of a
-        // deleted service must receive the change before the stream ends.
-        if changes.accepts_unbound.is_some() { self.check_key().await } else { Ok(()) }
+        if changes.is_deleted { Err(invalid_key()) } else { Ok(()) }
     }
 
     async fn send_changes(&mut self, range: BatchRange, changes: &Changes) -> Result<(), Status> {
