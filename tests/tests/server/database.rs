@@ -75,7 +75,7 @@ async fn execute_on_file(file: &Path, sql: &str) {
 
 /// Reverts the schema to version 8.
 const REVERT_MIGRATIONS_FROM_9: &str = "DROP INDEX agents_by_registration; DROP INDEX sessions_by_agent; \
-    DROP INDEX role_changes; DROP INDEX agents_by_owner; DROP TABLE quota_locks; DROP TABLE agent_departures; DROP TABLE totals; \
+    DROP INDEX role_changes; DROP INDEX agents_by_owner; DROP TABLE quota_locks; DROP TABLE agent_departures; DROP TABLE service_transfers; DROP TABLE totals; \
     DROP TABLE known_agents; ALTER TABLE agents DROP COLUMN last_service_id; DROP INDEX services_to_purge; \
     DROP INDEX agents_to_purge; DROP INDEX live_services_by_owner; ALTER TABLE services DROP COLUMN deleted_at; \
     ALTER TABLE agents DROP COLUMN deleted_at; ALTER TABLE services DROP COLUMN purge_at; ALTER TABLE agents DROP COLUMN purge_at; \
