@@ -17,3 +17,17 @@ CREATE INDEX live_services_by_owner ON services (owner_issuer, owner_subject, id
 
 -- What depends on a deleted service.
 CREATE INDEX agent_departures_by_service ON agent_departures (service_id);
+
+-- A service that its owner offers to another person, at most one offer for each service.
+CREATE TABLE service_transfers (
+    service_id TEXT PRIMARY KEY REFERENCES services (id),
+    new_owner_issuer TEXT NOT NULL,
+    new_owner_subject TEXT NOT NULL,
+    offered_at BIGINT NOT NULL,
+    expires_at BIGINT NOT NULL
+);
+
+-- The offers to a person; ids sort by creation time.
+CREATE INDEX service_transfers_by_new_owner ON service_transfers (new_owner_issuer, new_owner_subject, service_id);
+
+CREATE INDEX service_transfers_by_expiry ON service_transfers (expires_at);

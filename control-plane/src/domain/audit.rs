@@ -32,6 +32,12 @@ string_enum! {
         ServiceCreated = "service.created";
         /// The name of a service changed, or its setting that allows tokens that are not bound to a service.
         ServiceChanged = "service.changed";
+        /// The owner of a service offered it to another person.
+        ServiceTransferOffered = "service.transfer_offered";
+        /// The owner withdrew the offer of a service, or the receiver declined it.
+        ServiceTransferWithdrawn = "service.transfer_withdrawn";
+        /// The receiver accepted the offer of a service and became its owner.
+        ServiceTransferred = "service.transferred";
         /// A service was deleted. This is the last entry of its chain.
         ServiceDeleted = "service.deleted";
         /// An API key was created.

@@ -14,6 +14,8 @@ pub enum NotFound {
     Agent,
     /// The requested service does not exist.
     Service,
+    /// The service is not offered to another person.
+    Transfer,
     /// The service has no role with the requested id.
     Role,
     /// The service has no API key with the requested id.

@@ -41,8 +41,9 @@ pub use roles::{
     revoke_role,
 };
 pub use services::{
-    NewService, NewServiceKey, ServiceChange, change_service, create_service, create_service_key, delete_service,
-    list_service_keys, list_services, revoke_service_key,
+    NewService, NewServiceKey, ServiceChange, accept_service, change_service, create_service, create_service_key,
+    delete_service, list_service_keys, list_service_offers, list_services, offer_service, read_service_offer,
+    revoke_service_key, withdraw_service_offer,
 };
 pub use signing_keys::{list_signing_keys, published_keys, revoke_signing_key, rotate_signing_key};
 pub use trust::{FeedbackRequest, list_trust_history, submit_feedback};

@@ -30,6 +30,7 @@ pub mod quotas;
 pub mod roles;
 mod row;
 pub mod schema;
+pub mod service_transfers;
 pub mod services;
 pub mod sessions;
 pub mod signing_keys;

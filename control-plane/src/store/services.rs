@@ -30,6 +30,7 @@ statements! { STATEMENTS:
     /// The column `refuses_unbound_since` keeps the time since which the service refuses unbound tokens.
     UPDATE_SERVICE = "UPDATE services SET name = $1, refuses_unbound_since = \
          CASE WHEN $2 = 1 THEN NULL ELSE COALESCE(refuses_unbound_since, $3) END WHERE id = $4";
+    SET_OWNER = "UPDATE services SET owner_issuer = $1, owner_subject = $2 WHERE id = $3";
     /// A deleted service keeps its owner, because the weight of its feedback depends on the owner.
     MARK_DELETED = "UPDATE services SET deleted_at = $1, purge_at = $1, name = $2, \
          refuses_unbound_since = COALESCE(refuses_unbound_since, $1) WHERE id = $3 AND deleted_at IS NULL";
@@ -79,6 +80,16 @@ pub async fn update(conn: &mut Conn, service: &Service, now: Timestamp) -> Resul
     let query = sqlx::query(UPDATE_SERVICE).bind(name.as_str()).bind(i64::from(*accepts_unbound)).bind(now.micros());
     query.bind(id.to_string()).execute(conn).await?;
     Ok(())
+}
+
+/// Sets the owner of a service.
+pub async fn set_owner(conn: &mut Conn, id: ServiceId, owner: &Owner) -> Result<(), StoreError> {
+    let query = sqlx::query(SET_OWNER).bind(&owner.issuer).bind(&owner.subject).bind(id.to_string());
+    if query.execute(conn).await?.rows_affected() == 1 {
+        Ok(())
+    } else {
+        Err(StoreError::UnexpectedRowCount("set_owner"))
+    }
 }
 
 /// Marks a service as deleted, erases its name, and queues the removal of the rows that depend on it. Returns false if there is

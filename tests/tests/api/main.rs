@@ -20,4 +20,5 @@ mod revocation;
 mod roles_and_agents;
 mod signatures;
 mod single_use;
+mod transfer;
 mod trust;

@@ -313,7 +313,7 @@ pub async fn revoke_key(
     Ok(Json(KeyRevoked { revoked }))
 }
 
-fn service_record(service: Service) -> ServiceRecord {
+pub(super) fn service_record(service: Service) -> ServiceRecord {
     let Service { id, owner: _, name, accepts_unbound, created_at, deleted_at: _ } = service;
     ServiceRecord {
         service_id: id,

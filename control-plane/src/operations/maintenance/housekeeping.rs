@@ -4,8 +4,8 @@ use crate::{
     domain::webhook::health::QueueHealth,
     operations::{Context, OperationError, context::id_lower_bound},
     store::{
-        WriteTransaction, deliveries, feed, idempotency, known_agents, outbox, sessions, token_audiences,
-        webhook_targets,
+        WriteTransaction, deliveries, feed, idempotency, known_agents, outbox, service_transfers, sessions,
+        token_audiences, webhook_targets,
     },
 };
 use countersign_identity::EventId;
@@ -15,7 +15,7 @@ use std::time::Duration;
 const CLOCK_SKEW_MARGIN: Duration = Duration::from_mins(5);
 
 /// Raises the revision floor (the oldest revision from which a sidecar can resume) past changes that are older than every live
-/// token. Deletes expired sessions, stored responses and contacts that no longer count.
+/// token. Deletes expired sessions, stored responses, offers of services, and contacts that no longer count.
 pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
     let horizon = context.now().saturating_sub(context.config.access_token_lifetime + CLOCK_SKEW_MARGIN);
     let work = async |mut tx: WriteTransaction| {
@@ -25,6 +25,7 @@ pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
         idempotency::delete_expired(tx.conn(), now).await?;
         known_agents::delete_forgotten(tx.conn(), now).await?;
         token_audiences::delete_expired(tx.conn(), now).await?;
+        service_transfers::delete_expired(tx.conn(), now).await?;
         Ok::<_, OperationError>(tx.commit(()).await?)
     };
     context.store.write("run_housekeeping", work).await

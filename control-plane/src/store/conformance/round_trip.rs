@@ -143,6 +143,7 @@ impl StoreFixture {
         self.assignments_return_what_was_written().await;
         self.deleted_services_lose_what_depends_on_them().await;
         self.deleted_agents_keep_only_their_id().await;
+        self.offers_of_services_return_what_was_written().await;
         self.sessions_return_what_was_written().await;
         self.refresh_tokens_return_what_was_written().await;
         self.changes_go_to_live_audiences().await;

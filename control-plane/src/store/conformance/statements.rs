@@ -3,8 +3,8 @@
 use super::StoreFixture;
 use crate::store::{
     agents, assignments, audit, conn, deliveries, departures, deployment, engine, feed, idempotency, known_agents,
-    outbox, pools, postgres, purge, quotas, roles, schema::MIGRATIONS_TABLE, services, sessions, signing_keys,
-    sqlite_file, token_audiences, totals, transfer, trust, webhook_targets,
+    outbox, pools, postgres, purge, quotas, roles, schema::MIGRATIONS_TABLE, service_transfers, services, sessions,
+    signing_keys, sqlite_file, token_audiences, totals, transfer, trust, webhook_targets,
 };
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row, SqlSafeStr, SqliteConnection};
 
@@ -12,7 +12,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row
 pub type StatementList = (&'static str, &'static str, &'static [&'static str]);
 
 /// The statements for both engines.
-const COMMON_LISTS: [StatementList; 21] = [
+const COMMON_LISTS: [StatementList; 22] = [
     ("agents.rs", "STATEMENTS", agents::STATEMENTS),
     ("assignments.rs", "STATEMENTS", assignments::STATEMENTS),
     ("audit.rs", "STATEMENTS", audit::STATEMENTS),
@@ -27,6 +27,7 @@ const COMMON_LISTS: [StatementList; 21] = [
     ("purge.rs", "STATEMENTS", purge::STATEMENTS),
     ("quotas.rs", "STATEMENTS", quotas::STATEMENTS),
     ("roles.rs", "STATEMENTS", roles::STATEMENTS),
+    ("service_transfers.rs", "STATEMENTS", service_transfers::STATEMENTS),
     ("services.rs", "STATEMENTS", services::STATEMENTS),
     ("sessions.rs", "STATEMENTS", sessions::STATEMENTS),
     ("signing_keys.rs", "STATEMENTS", signing_keys::STATEMENTS),

@@ -19,6 +19,9 @@ const AUDITED_ROUTES: &[(&str, &str, Option<&str>)] = &[
     ("POST", "/services", Some("service.created")),
     ("PATCH", "/services/{service}", Some("service.changed")),
     ("DELETE", "/services/{service}", Some("service.deleted")),
+    ("PUT", "/services/{service}/transfer", Some("service.transfer_offered")),
+    ("DELETE", "/services/{service}/transfer", Some("service.transfer_withdrawn")),
+    ("POST", "/services/{service}/transfer/accept", Some("service.transferred")),
     ("POST", "/services/{service}/keys", Some("service_key.created")),
     ("POST", "/services/{service}/roles", Some("role.created")),
     ("PATCH", "/services/{service}/roles/{role}", Some("role.changed")),
@@ -54,6 +57,9 @@ const AUDITED_ROUTES: &[(&str, &str, Option<&str>)] = &[
     // The route that changes the status of an agent is last, because the test suspends its agent with this route.
     ("PUT", "/agents/{agent}/status", Some("agent.status_changed")),
 ];
+
+/// The issuer of the tokens that tests mint.
+const OPERATOR: &str = "urn:countersign:operator";
 
 #[test]
 fn audited_routes_list_every_mutating_route() {
@@ -161,6 +167,7 @@ fn assert_entry(fixture: &Fixture, route: &Route, action: &str, entry: &Value, r
         | "signing_key.revoked" => Value::Null,
         "service.created" => response["serviceId"].clone(),
         "service.deleted" => json!(fixture.deletable_service()),
+        _ if action.starts_with("service.transfer") => json!(fixture.offered_service()),
         _ if route.path.starts_with("/webhooks") => Value::Null,
         _ => json!(fixture.control.service()),
     };
@@ -201,6 +208,12 @@ fn details(action: &str, response: &Value) -> Value {
         "service.changed" => json!({ "name": { "from": "development", "to": "Service" } }),
         // The service has the API key that was created with it.
         "service.deleted" => json!({ "revokedKeys": 1, "deletedWebhooks": 0 }),
+        "service.transfer_offered" => json!({ "to": { "issuer": OPERATOR, "id": "receiver" } }),
+        "service.transfer_withdrawn" => json!({ "to": { "issuer": OPERATOR, "id": "developer" } }),
+        "service.transferred" => {
+            let [from, to] = ["seller", "developer"].map(|id| json!({ "issuer": OPERATOR, "id": id }));
+            json!({ "from": from, "to": to })
+        }
         "service_key.created" => json!({ "name": "Key", "scope": "sync" }),
         "agent.deleted"
         | "service_key.revoked"

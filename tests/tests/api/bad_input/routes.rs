@@ -17,6 +17,8 @@ pub enum Access {
     Manager,
     /// The owner of the service, and administrators.
     Owner,
+    /// The human user to whom the service is offered.
+    Receiver,
     /// Any human user.
     HumanUser,
     /// Administrators.
@@ -183,6 +185,20 @@ pub const ROUTES: &[Route] = &[
         ],
     ),
     route("DELETE", "/services/{service}", Access::Owner, 200, &[]).with_repeated_status(404),
+    route(
+        "PUT",
+        "/services/{service}/transfer",
+        Access::Owner,
+        200,
+        &[
+            field("subject", SingleLine, r#""receiver""#),
+            field("issuer", SingleLine, r#""urn:countersign:operator""#).optional(),
+        ],
+    ),
+    route("GET", "/services/{service}/transfer", Access::Owner, 200, &[]),
+    route("DELETE", "/services/{service}/transfer", Access::Owner, 200, &[]).with_repeated_status(404),
+    route("POST", "/services/{service}/transfer/accept", Access::Receiver, 200, &[]).with_repeated_status(404),
+    route("GET", "/transfers", Access::HumanUser, 200, &[]),
     route(
         "POST",
         "/services/{service}/keys",

@@ -7,7 +7,7 @@ use crate::{
         audit::{AuditAction, Initiator, NewAuditEntry},
         credential::SecretHash,
         role::{Assignment, Role},
-        service::{KeyScope, Service, ServiceKey},
+        service::{KeyScope, Service, ServiceKey, ServiceTransfer},
     },
     store::{
         StoreError, WriteTransaction,
@@ -16,7 +16,7 @@ use crate::{
         conformance::StoreFixture,
         departures, known_agents,
         purge::{self, Deleted, RemainingAssignment},
-        quotas, roles, services,
+        quotas, roles, service_transfers, services,
     },
 };
 use countersign_identity::{AgentId, AgentStatus, ApiKeyId, Revision, RoleId, ServiceId, StatusWithCutoff};
@@ -77,6 +77,46 @@ impl StoreFixture {
         assert!(listed.items.iter().all(|item| item.service != DELETED), "{listed:?}");
         drop(read);
         self.rows_of_deleted_services_are_removed(&held, &role).await;
+    }
+
+    pub async fn offers_of_services_return_what_was_written(&self) {
+        let receiver = owner("receiver");
+        let offer = ServiceTransfer {
+            service: service().id,
+            name: service().name,
+            new_owner: receiver.clone(),
+            offered_at: time(60),
+            expires_at: time(61),
+        };
+        let second =
+            ServiceTransfer { new_owner: owner("second"), offered_at: time(62), expires_at: time(63), ..offer.clone() };
+        self.commit(async |tx| service_transfers::upsert(tx.conn(), &offer).await).await;
+        let mut read = self.read().await;
+        let conn = read.conn();
+        assert_eq!(service_transfers::find(conn, service().id, time(60)).await.unwrap(), Some(offer.clone()));
+        assert_eq!(service_transfers::find(conn, service().id, time(61)).await.unwrap(), None);
+        assert_eq!(service_transfers::find(conn, DELETED, time(60)).await.unwrap(), None);
+        assert_eq!(service_transfers::list(conn, &receiver, time(60), ALL).await.unwrap().items, [offer]);
+        assert_eq!(service_transfers::list(conn, &receiver, time(61), ALL).await.unwrap().total, 0);
+        assert_eq!(service_transfers::list(conn, &owner("second"), time(60), ALL).await.unwrap().total, 0);
+        drop(read);
+        self.commit(async |tx| {
+            service_transfers::upsert(tx.conn(), &second).await?;
+            service_transfers::delete_expired(tx.conn(), time(62)).await?;
+            assert_eq!(service_transfers::find(tx.conn(), service().id, time(62)).await?, Some(second.clone()));
+            service_transfers::delete_expired(tx.conn(), time(63)).await?;
+            assert_eq!(service_transfers::find(tx.conn(), service().id, time(62)).await?, None);
+            service_transfers::upsert(tx.conn(), &second).await?;
+            service_transfers::delete(tx.conn(), service().id).await?;
+            assert_eq!(service_transfers::find(tx.conn(), service().id, time(62)).await?, None);
+            services::set_owner(tx.conn(), service().id, &receiver).await?;
+            let transferred = services::find_live(tx.conn(), service().id).await?;
+            assert_eq!(transferred.map(|service| service.owner), Some(receiver.clone()));
+            services::set_owner(tx.conn(), service().id, &service().owner).await?;
+            // Leaves values for the test `every_column_was_written`.
+            service_transfers::upsert(tx.conn(), &second).await
+        })
+        .await;
     }
 
     /// Must run after the audit log was started.
