@@ -61,7 +61,7 @@ pub struct AgentRecord {
     /// Time of registration.
     #[schema(value_type = schema::TimestampSchema)]
     created_at: Rfc3339,
-    /// Time of the last change of the status, or of the registration.
+    /// Time of the last change of the status or the trust score, or of the registration.
     #[schema(value_type = schema::TimestampSchema)]
     updated_at: Rfc3339,
     /// Time of the last login or refresh; null if the agent never logged in.
