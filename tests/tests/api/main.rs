@@ -7,6 +7,7 @@ mod bad_input;
 mod contract;
 mod deletion;
 mod description;
+mod disclosure;
 mod endpoints;
 mod humans;
 mod idempotency;
