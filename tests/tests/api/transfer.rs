@@ -1,6 +1,5 @@
 //! Transfer of a service from its owner to another person.
 
-
 use countersign_tests::{Agent, ControlPlane, HttpResponse, InProcessServer, ManualClock, control_plane::text};
 use serde_json::{Value, json};
 use std::time::Duration;
