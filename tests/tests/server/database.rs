@@ -76,7 +76,8 @@ async fn execute_on_file(file: &Path, sql: &str) {
 /// Reverts the schema to version 8.
 const REVERT_MIGRATIONS_FROM_9: &str = "DROP INDEX agents_by_registration; DROP INDEX sessions_by_agent; \
     DROP INDEX role_changes; DROP INDEX agents_by_owner; DROP TABLE quota_locks; DROP TABLE agent_departures; DROP TABLE totals; \
-    DROP TABLE known_agents; ALTER TABLE agents DROP COLUMN last_service_id; \
+    DROP TABLE known_agents; DROP TABLE previous_master_keys; DROP TABLE audit_checkpoints; \
+    ALTER TABLE deployment DROP COLUMN first_master_key_fingerprint; ALTER TABLE agents DROP COLUMN last_service_id; \
     ALTER TABLE agents DROP COLUMN superseded_at; DELETE FROM _sqlx_migrations WHERE version >= 9";
 
 /// Queries a number from a database file.

@@ -3,6 +3,7 @@
 
 mod counts;
 mod credentials;
+mod master_keys;
 mod recipients;
 mod records;
 mod subjects;
@@ -146,9 +147,12 @@ impl StoreFixture {
         self.feed_returns_what_was_written().await;
         self.feedback_returns_what_was_written().await;
         self.audit_log_returns_what_was_written().await;
+        self.checkpoints_return_what_was_written().await;
         self.webhook_targets_return_what_was_written().await;
+        self.sealed_secrets_return_what_was_written().await;
         self.deliveries_return_what_was_written().await;
         self.bursts_return_what_was_written().await;
+        self.master_keys_return_what_was_written().await;
         self.every_column_was_written().await;
         self.events_are_delivered_only_to_their_audience().await;
         self.revision_advances_past_the_clock_and_the_last_revision().await;
