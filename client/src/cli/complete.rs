@@ -32,11 +32,12 @@ const EVENT_KINDS: [&str; 5] = [
     "trust.feedback_received",
 ];
 
-const AUDIT_ACTIONS: [&str; 22] = [
+const AUDIT_ACTIONS: [&str; 23] = [
     "agent.registered",
     "agent.status_changed",
     "audit.began",
     "database.restored",
+    "master_key.rotated",
     "role.assigned",
     "role.changed",
     "role.created",
