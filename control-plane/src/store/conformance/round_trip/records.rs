@@ -161,7 +161,7 @@ impl StoreFixture {
         assert_eq!(audit::newest_entry_time(conn).await.unwrap(), Some(entry.at));
         let mut chains = audit::list_chains(conn).await.unwrap();
         chains.sort();
-        assert_eq!(chains, ["deployment".to_owned(), chain, other.to_string()]);
+        assert_eq!(chains, ["deployment".to_owned(), chain, other.to_string(), DELETED.to_string()]);
         drop(read);
         self.filters_select_audit_entries(entry.at).await;
     }
