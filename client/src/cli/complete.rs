@@ -32,8 +32,11 @@ const EVENT_KINDS: [&str; 5] = [
     "trust.feedback_received",
 ];
 
-const AUDIT_ACTIONS: [&str; 23] = [
+const AUDIT_ACTIONS: [&str; 30] = [
+    "agent.deleted",
+    "agent.left",
     "agent.registered",
+    "agent.service_readmitted",
     "agent.status_changed",
     "audit.began",
     "database.restored",
@@ -45,6 +48,10 @@ const AUDIT_ACTIONS: [&str; 23] = [
     "role.revoked",
     "service.changed",
     "service.created",
+    "service.deleted",
+    "service.transfer_offered",
+    "service.transfer_withdrawn",
+    "service.transferred",
     "service_key.created",
     "service_key.revoked",
     "signing_key.revoked",

@@ -1,6 +1,6 @@
 //! Round trips of master keys, checkpoints of audit chains, and encrypted secrets.
 
-use super::{service, time};
+use super::{deletions::DELETED, service, time};
 use crate::store::{
     audit::{self, ChainCheckpoint},
     conformance::StoreFixture,
@@ -49,9 +49,9 @@ impl StoreFixture {
     pub async fn checkpoints_return_what_was_written(&self) {
         let (keys, chain) = (self.first.audit_keys(), service().id.to_string());
         let chains = audit::list_chains_with_head(self.read().await.conn(), "", 9).await.unwrap();
-        assert_eq!(chains, ["deployment".to_owned(), chain.clone()]);
+        assert_eq!(chains, ["deployment".to_owned(), chain.clone(), DELETED.to_string()]);
         let next = audit::list_chains_with_head(self.read().await.conn(), "deployment", 9).await.unwrap();
-        assert_eq!(next, [chain.clone()]);
+        assert_eq!(next, [chain.clone(), DELETED.to_string()]);
         let begun = audit::begin_checkpoint(self.read().await.conn(), keys, &chain).await.unwrap();
         let ChainCheckpoint::Missing(mut verifier) = begun else { panic!("the chain has a checkpoint") };
         let verified = audit::verify_batch(self.read().await.conn(), &mut verifier).await.unwrap();
