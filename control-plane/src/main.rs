@@ -89,8 +89,8 @@ enum DatabaseCommand {
 
 #[derive(Subcommand)]
 enum SecretsCommand {
-    /// Make secrets.master_key the current master key and encrypt all secrets in the database with it, while servers run; all
-    /// servers need it and secrets.previous_master_keys before. If this is interrupted, run it again
+    /// Make the configured master key the current one and encrypt all secrets in the database with it, while servers run; all
+    /// servers need it and the previous master keys before. If this is interrupted, run it again
     Rotate,
 }
 

@@ -54,8 +54,8 @@ impl StoreFixture {
         assert_eq!(next, [chain.clone(), DELETED.to_string()]);
         let begun = audit::begin_checkpoint(self.read().await.conn(), keys, &chain).await.unwrap();
         let ChainCheckpoint::Missing(mut verifier) = begun else { panic!("the chain has a checkpoint") };
-        let verified = audit::verify_batch(self.read().await.conn(), &mut verifier).await.unwrap();
-        assert_eq!(verified, Ok(2));
+        let batch = audit::verify_batch(self.read().await.conn(), &mut verifier).await.unwrap();
+        assert_eq!(batch, Ok(2));
         for verifier in [verifier.clone(), verifier] {
             let written = self.commit(async |tx| audit::write_checkpoint(tx.conn(), verifier.clone()).await).await;
             assert_eq!(written, Ok(()));
@@ -63,8 +63,8 @@ impl StoreFixture {
         let mut read = self.read().await;
         let begun = audit::begin_checkpoint(read.conn(), keys, &chain).await.unwrap();
         assert!(matches!(begun, ChainCheckpoint::Current));
-        let verified = audit::verify_chain(read.conn(), keys, &chain, |_| ()).await.unwrap();
-        assert_eq!(verified.unwrap().length, 2);
+        let whole = audit::verify_chain(read.conn(), keys, &chain, |_| ()).await.unwrap();
+        assert_eq!(whole.unwrap().length, 2);
         drop(read);
         self.first.wait_for_audit_appends().await.unwrap();
     }
