@@ -171,7 +171,8 @@ impl App {
         let mut tasks = Tasks::new();
         servers::serve_admin(&mut tasks, ports.admin, readiness, state.metrics.clone(), &shutdown);
         let settings = SidecarSettings { issuer: context.issuer().to_owned(), max_staleness: config.max_staleness() };
-        let sync_settings = (settings, change_poll_interval);
+        let agent_hash_secret = wiring::agent_hash_secret(&context_parts).await?;
+        let sync_settings = (settings, agent_hash_secret, change_poll_interval);
         let sync_service =
             servers::sync_service(&mut tasks, &context_parts.store, sync_settings, &state.metrics, &shutdown);
         servers::serve_sync(&mut tasks, ports.sync, &certificate, sync_service, &shutdown)?;

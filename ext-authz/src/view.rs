@@ -10,7 +10,8 @@ mod sharded_map;
 mod views;
 
 use countersign_identity::{
-    AgentChanges, AgentId, Claims, EvaluationContext, KeySet, Revision, RoleTable, ServiceId, SessionId, TokenId,
+    AgentChanges, AgentHash, AgentHashKey, AgentId, Claims, EvaluationContext, KeySet, Revision, RoleTable, ServiceId,
+    SessionId, TokenId,
 };
 use sharded_map::ShardedMap;
 use std::{sync::Arc, time::Duration};
@@ -29,6 +30,15 @@ pub struct ServiceSettings {
     /// The maximum age of the control plane's confirmation that a view is current. A view whose confirmation is older
     /// must not be used for decisions.
     pub max_staleness: Duration,
+    /// The key of the hashes that name agents; `None` if the control plane sends plain ids, as its previous version does.
+    pub agent_hash_key: Option<AgentHashKey>,
+}
+
+impl ServiceSettings {
+    /// The hash that names an agent in the data of the service.
+    fn agent_hash(&self, agent: AgentId) -> AgentHash {
+        self.agent_hash_key.as_ref().map_or_else(|| AgentHash::from_plain_id(agent), |key| key.hash(agent))
+    }
 }
 
 /// The subject of a revocation.
@@ -63,7 +73,7 @@ pub struct Snapshot {
     /// All roles of the service.
     pub roles: RoleTable,
     /// The changes of agents that have a revision above `floor`.
-    pub agents: Vec<(AgentId, AgentChanges)>,
+    pub agents: Vec<(AgentHash, AgentChanges)>,
     /// The revocations that have a revision above `floor`.
     pub revocations: Vec<Revocation>,
 }
@@ -80,7 +90,7 @@ pub struct Delta {
     /// All roles of the service.
     pub roles: Option<RoleTable>,
     /// The changes of agents since the previous view.
-    pub agents: Vec<(AgentId, AgentChanges)>,
+    pub agents: Vec<(AgentHash, AgentChanges)>,
     /// The revocations since the previous view.
     pub revocations: Vec<Revocation>,
 }
@@ -106,7 +116,7 @@ pub struct View {
     confirmed_at: Option<Duration>,
     keys: Arc<KeySet>,
     roles: Arc<RoleTable>,
-    agents: ShardedMap<AgentId, AgentChanges>,
+    agents: ShardedMap<AgentHash, AgentChanges>,
     revoked_tokens: ShardedMap<TokenId, Revision>,
     revoked_sessions: ShardedMap<SessionId, Revision>,
 }
@@ -170,7 +180,7 @@ impl View {
         next
     }
 
-    fn insert_changes(&mut self, agents: Vec<(AgentId, AgentChanges)>, revocations: Vec<Revocation>) {
+    fn insert_changes(&mut self, agents: Vec<(AgentHash, AgentChanges)>, revocations: Vec<Revocation>) {
         for (agent, changes) in agents {
             self.agents.entry(agent).or_default().merge(changes);
         }
@@ -192,7 +202,7 @@ impl View {
             revision: self.revision,
             floor: self.floor,
             roles: &self.roles,
-            agent: self.agents.get(claims.sub),
+            agent: self.agents.get(self.settings.agent_hash(claims.sub)),
             revoked: self.revoked_tokens.get(claims.jti).is_some() || self.revoked_sessions.get(claims.sid).is_some(),
         }
     }

@@ -8,9 +8,10 @@
 //!
 //! Reading order: [`ids`] and [`time`] are the vocabulary; [`public_key`] is the key that an agent registers;
 //! [`claims`] are the contents of a token; [`bearer`] extracts the token from a header; [`token`] verifies its
-//! signature; [`evaluation`] decides what the claims grant at a service now; [`refusal`] lists the reasons for a
-//! denial.
+//! signature; [`evaluation`] decides what the claims grant at a service now; [`agent_hash`] names agents in the sync
+//! stream; [`refusal`] lists the reasons for a denial.
 
+pub mod agent_hash;
 pub mod bearer;
 pub mod claims;
 pub mod evaluation;
@@ -25,6 +26,7 @@ pub mod time;
 pub mod token;
 pub mod trust;
 
+pub use agent_hash::{AgentHash, AgentHashKey};
 pub use claims::{Audience, Claims};
 pub use evaluation::{
     AgentChanges, AgentStatus, EvaluationContext, RoleDefinition, RoleGrant, RoleTable, StatusWithCutoff,

@@ -4,7 +4,11 @@
 //! `control-plane` encodes these messages, and `ext-authz` decodes them. Invariant: this file is the only hand-written
 //! code of the crate `proto`.
 
-/// Version 1 of the sync protocol.
+/// The version of the protocol that this code implements, for `Hello.protocol_version`. The package name `v1` changes only if
+/// messages become incompatible.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// The messages of the sync protocol.
 pub mod v1 {
     #![allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated; the .proto file is the documentation")]
     tonic::include_proto!("countersign.sync.v1");

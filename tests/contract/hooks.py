@@ -95,6 +95,8 @@ def create_deletable(kind: str, path: str) -> str:
         return create(f"/services/{SERVICE}/roles", {"name": unique, "permissions": []}, "roleId")
     if kind == "key":
         return create(f"/services/{SERVICE}/keys", {"name": unique, "scope": "sync"}, "keyId")
+    if kind == "svc":
+        return create("/services", {"name": unique}, "serviceId")
     return create("/auth/register", {"email": "a@b.example", "name": unique, "publicKey": public_key(7)}, "agentId")
 
 
@@ -105,6 +107,8 @@ def existing_id(text: object, operation: object) -> object:
         return text
     kind = match[1]
     is_destructive = (operation.method.upper(), operation.path) in {
+        ("DELETE", "/services/{service}"),
+        ("DELETE", "/agents/{agent}"),
         ("DELETE", "/services/{service}/roles/{role}"),
         ("DELETE", "/services/{service}/keys/{key}"),
         ("DELETE", "/services/{service}/webhooks/{webhook}"),
@@ -112,7 +116,8 @@ def existing_id(text: object, operation: object) -> object:
         ("PUT", "/agents/{agent}/status"),
         ("PUT", "/agents/{agent}/services/{service}"),
     }
-    if is_destructive and kind != "svc":
+    # The service of a request is deleted only if the request has no other id.
+    if is_destructive and (kind != "svc" or operation.path == "/services/{service}"):
         return create_deletable(kind, operation.path)
     if kind in ("wh", "evt"):
         return permanent_id(kind, webhook_collection(operation.path))

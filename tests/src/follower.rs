@@ -1,9 +1,13 @@
 //! A client of the sync stream, independent of the client in the sidecar.
 
 use crate::ControlPlane;
-use countersign_proto::v1::{
-    Delta, FollowRequest, FollowResponse, Hello, Ping, Pong, SnapshotPage, follow_request::Message as ClientMessage,
-    follow_response::Message as Response, sync_client::SyncClient,
+use countersign_identity::AgentHashKey;
+use countersign_proto::{
+    PROTOCOL_VERSION,
+    v1::{
+        Delta, FollowRequest, FollowResponse, Hello, Ping, Pong, SnapshotPage,
+        follow_request::Message as ClientMessage, follow_response::Message as Response, sync_client::SyncClient,
+    },
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -16,6 +20,8 @@ use tonic::{
 pub struct Follower {
     requests: mpsc::Sender<FollowRequest>,
     messages: Streaming<FollowResponse>,
+    /// The key of agent hashes, once the server has sent it.
+    agent_hash_key: Option<AgentHashKey>,
 }
 
 impl Follower {
@@ -26,19 +32,43 @@ impl Follower {
 
     /// Opens a stream over this channel, as [`Self::start`] does.
     pub async fn open(channel: Channel, key: &str, revision: i64) -> Result<Self, Status> {
+        Self::open_with_hello(channel, key, hello(revision)).await
+    }
+
+    /// Opens a stream over this channel with another first message.
+    pub async fn open_with_hello(channel: Channel, key: &str, hello: Hello) -> Result<Self, Status> {
         let (requests, receiver) = mpsc::channel(8);
-        requests.send(follow_request(ClientMessage::Hello(Hello { revision }))).await.expect("the request can be sent");
+        requests.send(follow_request(ClientMessage::Hello(hello))).await.expect("the request can be sent");
         let mut request = Request::new(ReceiverStream::new(receiver));
         let header = format!("Bearer {key}").parse().expect("the header is valid");
         request.metadata_mut().insert("authorization", header);
         let messages = SyncClient::new(channel).follow(request).await?.into_inner();
-        Ok(Self { requests, messages })
+        Ok(Self { requests, messages, agent_hash_key: None })
     }
 
     /// The next message, or the status with which the stream ended.
     pub async fn next(&mut self) -> Result<Response, Status> {
         let response = self.messages.message().await?;
-        Ok(response.and_then(|response| response.message).expect("the stream continues"))
+        let message = response.and_then(|response| response.message).expect("the stream continues");
+        let info = match &message {
+            Response::Snapshot(page) => page.info.as_ref(),
+            Response::Delta(delta) => delta.info.as_ref(),
+            Response::Pong(_) => None,
+        };
+        if let Some(info) = info {
+            self.agent_hash_key = AgentHashKey::from_bytes(&info.agent_hash_key);
+        }
+        Ok(message)
+    }
+
+    /// The key of the hashes that name agents in this stream.
+    pub fn agent_hash_key(&self) -> AgentHashKey {
+        self.agent_hash_key.clone().expect("the server sent the key")
+    }
+
+    /// The bytes that name an agent in this stream.
+    pub fn agent_hash(&self, agent: &str) -> Vec<u8> {
+        self.agent_hash_key().hash(agent.parse().expect("the id is valid")).to_bytes().to_vec()
     }
 
     /// The next message, which must be a snapshot page.
@@ -72,6 +102,11 @@ impl Follower {
             }
         }
     }
+}
+
+/// The first message of a client of the current version.
+pub const fn hello(revision: i64) -> Hello {
+    Hello { revision, protocol_version: PROTOCOL_VERSION }
 }
 
 /// Wraps a client message in a request of the stream.

@@ -8,7 +8,7 @@ use crate::{
     metrics::Metrics,
     operations::{
         Context, ContextParts, OperationError, delete_expired_events, emit_role_revoked_events,
-        flush_suppressed_bursts, publish_trust_changes, rotate_signing_keys_if_due, run_housekeeping,
+        flush_suppressed_bursts, publish_trust_changes, purge_deleted, rotate_signing_keys_if_due, run_housekeeping,
     },
     store::Store,
     webhooks::{DispatcherHealth, EventFanout, WebhookDispatcher},
@@ -50,7 +50,7 @@ enum Schedule {
 const HOUSEKEEPING_SCHEDULE: Schedule =
     Schedule::SoonerIfReadOnly { pause: Duration::from_mins(1), read_only_pause: Duration::from_secs(5) };
 
-const JOBS: [Job; 6] = [
+const JOBS: [Job; 7] = [
     Job {
         name: "housekeeping",
         schedule: HOUSEKEEPING_SCHEDULE,
@@ -75,6 +75,11 @@ const JOBS: [Job; 6] = [
         name: "role expiry events",
         schedule: Schedule::Every(Duration::from_secs(1)),
         run: |state| Box::pin(emit_role_revoked_events(&state.context)),
+    },
+    Job {
+        name: "removal of rows of deleted services and agents",
+        schedule: Schedule::Every(Duration::from_secs(1)),
+        run: |state| Box::pin(purge_deleted(&state.context)),
     },
     Job {
         name: "failed login events",

@@ -9,7 +9,7 @@ use crate::{
     },
     metrics::Metrics,
     store::Store,
-    sync::{FeedReader, SidecarSettings, SyncService},
+    sync::{AgentHashSecret, FeedReader, SidecarSettings, SyncService},
 };
 use axum::{Router, extract::ConnectInfo, middleware::AddExtension};
 use axum_server::accept::Accept;
@@ -56,7 +56,7 @@ pub(super) fn serve_admin(
 pub(super) fn sync_service(
     tasks: &mut Tasks,
     store: &Store,
-    (settings, poll_interval): (SidecarSettings, Duration),
+    (settings, agent_hash_secret, poll_interval): (SidecarSettings, AgentHashSecret, Duration),
     metrics: &Metrics,
     shutdown: &Shutdown,
 ) -> SyncService {
@@ -67,7 +67,7 @@ pub(super) fn sync_service(
         run.await;
         Ok(())
     });
-    SyncService::new(store.clone(), feed, settings, metrics.clone(), shutdown.clone())
+    SyncService::new(store.clone(), feed, (settings, agent_hash_secret), metrics.clone(), shutdown.clone())
 }
 
 /// Serves sidecars over TLS.

@@ -23,15 +23,17 @@ use crate::{
     operations::{
         Context, ContextParts, OperationConfig, ensure_audit_started, recount_totals, rotate_signing_keys_if_due,
     },
-    store::OpenMode,
+    store::{OpenMode, WriteTransaction, deployment},
+    sync::AgentHashSecret,
     webhooks::{ConcurrencyLimits, DispatcherConfig, DispatcherHealth, HttpSender, WebhookDispatcher},
 };
-use countersign_identity::Timestamp;
+use countersign_identity::{Timestamp, agent_hash::HASH_KEY_LEN};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
 use tokio::sync::Notify;
+use zeroize::Zeroizing;
 
 /// Creates the metrics, with the label values that other modules define.
 pub(super) fn metrics() -> Result<Metrics, AppError> {
@@ -80,6 +82,18 @@ pub(super) async fn context(
     Ok((Arc::new(context), parts))
 }
 
+/// Loads the secret from which the keys of agent hashes are derived. The first start generates it.
+pub(super) async fn agent_hash_secret(parts: &ContextParts) -> Result<AgentHashSecret, AppError> {
+    let mut generated = Zeroizing::new([0; HASH_KEY_LEN]);
+    parts.rng.fill(generated.as_mut());
+    let generated = &generated;
+    let work = async |mut tx: WriteTransaction| {
+        let secret = deployment::set_agent_hash_secret(tx.conn(), generated).await?;
+        tx.commit(secret).await
+    };
+    Ok(AgentHashSecret::new(parts.store.write("set_agent_hash_secret", work).await?))
+}
+
 /// Converts the configured quotas.
 const fn quotas(settings: QuotaSettings) -> Quotas {
     let QuotaSettings {
@@ -89,6 +103,7 @@ const fn quotas(settings: QuotaSettings) -> Quotas {
         keys_per_service,
         webhooks_per_service,
         sessions_per_agent,
+        audiences_per_agent,
     } = settings;
     Quotas {
         services_per_person,
@@ -97,6 +112,7 @@ const fn quotas(settings: QuotaSettings) -> Quotas {
         keys_per_service,
         webhooks_per_service,
         sessions_per_agent,
+        audiences_per_agent,
     }
 }
 

@@ -20,6 +20,8 @@ pub struct QuotaSettings {
     pub webhooks_per_service: u32,
     /// Live sessions of an agent.
     pub sessions_per_agent: u32,
+    /// Services for which an agent has live access tokens.
+    pub audiences_per_agent: u32,
 }
 
 impl QuotaSettings {
@@ -32,6 +34,7 @@ impl QuotaSettings {
             self.keys_per_service,
             self.webhooks_per_service,
             self.sessions_per_agent,
+            self.audiences_per_agent,
         ];
         all.iter().all(|quota| (1..=MAX_QUOTA).contains(quota))
     }

@@ -23,6 +23,8 @@ string_enum! {
         AgentRegistered = "agent.registered";
         /// An agent was suspended, reactivated or revoked.
         AgentStatusChanged = "agent.status_changed";
+        /// An agent was deleted, which also revoked it.
+        AgentDeleted = "agent.deleted";
         /// The owner of an agent left a service, which ended all roles of the agent there.
         AgentLeft = "agent.left";
         /// The owner of an agent allowed a service that was left to assign roles again.
@@ -31,6 +33,14 @@ string_enum! {
         ServiceCreated = "service.created";
         /// The name of a service changed, or its setting that allows tokens that are not bound to a service.
         ServiceChanged = "service.changed";
+        /// The owner of a service offered it to another person.
+        ServiceTransferOffered = "service.transfer_offered";
+        /// The owner withdrew the offer of a service, or the receiver declined it.
+        ServiceTransferWithdrawn = "service.transfer_withdrawn";
+        /// The receiver accepted the offer of a service and became its owner.
+        ServiceTransferred = "service.transferred";
+        /// A service was deleted. This is the last entry of its chain.
+        ServiceDeleted = "service.deleted";
         /// An API key was created.
         ServiceKeyCreated = "service_key.created";
         /// An API key was revoked.

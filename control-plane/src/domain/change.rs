@@ -2,25 +2,50 @@
 
 use countersign_identity::{AgentId, Revision, ServiceId, SessionId, TokenId};
 
-/// A change that sidecars must receive. The change feed stores a change under the revision of the transaction that made it.
+/// A change that sidecars must receive. The change feed stores a change under the revision of the transaction that made it,
+/// once for each of its recipients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
-    /// The roles of an agent at a service. The change is sent only to the sidecars of the service.
+    /// The roles of an agent at a service. The recipient is the service.
     Roles(AgentId, ServiceId),
-    /// The trust score of an agent. The change is sent to all sidecars.
+    /// The trust score of an agent. The recipients are the audiences of the agent's live tokens.
     Trust(AgentId),
-    /// The status or cutoff of an agent. The change is sent to all sidecars.
+    /// The status or cutoff of an agent. The recipients are the audiences of the agent's live tokens.
     Status(AgentId),
-    /// The role definitions of a service. The change is sent only to the sidecars of the service.
+    /// The role definitions of a service. The recipient is the service.
     Definitions(ServiceId),
-    /// The token settings of a service. The change is sent only to the sidecars of the service.
+    /// The token settings of a service. The recipient is the service.
     ServiceSettings(ServiceId),
-    /// An access token was revoked. The change is sent to all sidecars.
-    Token(TokenId),
-    /// A session was ended. The change is sent to all sidecars.
+    /// An access token was revoked. The recipient is the audience of the token: a service, or `None` for an unbound token.
+    Token(TokenId, Option<ServiceId>),
+    /// A session was ended. The recipients are the audiences of the live tokens of the session.
     Session(SessionId),
-    /// The signing keys. The change is sent to all sidecars.
+    /// The signing keys. All services are recipients.
     Keys,
+}
+
+/// The services whose sidecars receive a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Recipients {
+    /// All services.
+    AllServices,
+    /// One service.
+    Service(ServiceId),
+    /// The services that accept unbound tokens.
+    UnboundTokens,
+    /// No service, because no live token can be affected. The entry shows that the change feed had the revision.
+    NoService,
+}
+
+/// An entry of the change feed: a change, for some recipients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FeedEntry {
+    /// The revision of the transaction that made the change.
+    pub revision: Revision,
+    /// The change.
+    pub change: Change,
+    /// Who receives the change.
+    pub recipients: Recipients,
 }
 
 /// A range of revisions.

@@ -15,6 +15,8 @@ pub struct Quotas {
     pub webhooks_per_service: u32,
     /// Maximum number of live sessions of an agent. A login over the quota ends the oldest session.
     pub sessions_per_agent: u32,
+    /// Maximum number of services for which an agent has access tokens that have not expired.
+    pub audiences_per_agent: u32,
 }
 
 /// A quota that a request would exceed.
@@ -30,6 +32,8 @@ pub enum ExceededQuota {
     KeysPerService(u32),
     /// See [`Quotas::webhooks_per_service`].
     WebhooksPerService(u32),
+    /// See [`Quotas::audiences_per_agent`].
+    AudiencesPerAgent(u32),
 }
 
 impl ExceededQuota {
@@ -52,6 +56,12 @@ impl ExceededQuota {
                 ("keys_per_service", limit, "API keys per service", "revoke a key that is not used")
             }
             Self::WebhooksPerService(limit) => ("webhooks_per_service", limit, "webhooks", "delete or change one"),
+            Self::AudiencesPerAgent(limit) => (
+                "audiences_per_agent",
+                limit,
+                "services for which an agent has access tokens that have not expired",
+                "wait until one of these tokens expires",
+            ),
         };
         (setting, limit, format!("the maximum of {limit} {what} is reached: {next}"))
     }

@@ -2,13 +2,14 @@
 
 use super::{agent::Owner, credential::SecretHash, text::DisplayName};
 use countersign_identity::{ApiKeyId, ServiceId, Timestamp};
+use std::time::Duration;
 
 /// A service, which defines roles and verifies agents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
     /// Unique identifier.
     pub id: ServiceId,
-    /// Human user who created the service.
+    /// Human user who owns the service.
     pub owner: Owner,
     /// Display name.
     pub name: DisplayName,
@@ -16,6 +17,26 @@ pub struct Service {
     pub accepts_unbound: bool,
     /// Time of creation.
     pub created_at: Timestamp,
+    /// Time of deletion; `None` while the service exists.
+    pub deleted_at: Option<Timestamp>,
+}
+
+/// How long the receiver of an offered service can accept it.
+pub const TRANSFER_LIFETIME: Duration = Duration::from_hours(7 * 24);
+
+/// An offer to another person to become the owner of a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceTransfer {
+    /// The service.
+    pub service: ServiceId,
+    /// Display name of the service.
+    pub name: DisplayName,
+    /// The person who may accept the offer.
+    pub new_owner: Owner,
+    /// Time of the offer.
+    pub offered_at: Timestamp,
+    /// Time from which the offer can no longer be accepted.
+    pub expires_at: Timestamp,
 }
 
 /// Scope of a service API key.

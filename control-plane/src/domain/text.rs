@@ -46,6 +46,12 @@ text_types! {
     /// Display name of an agent, a service or an API key.
     DisplayName up to 128: |text| (1..=DisplayName::MAX_LEN).contains(&text.chars().count()) && is_printable(text),
         "must be 1 to 128 printable characters without spaces at the ends";
+    /// Issuer of the tokens of a human user, as another user names it.
+    IssuerText up to 512: |text| (1..=IssuerText::MAX_LEN).contains(&text.chars().count()) && is_printable(text),
+        "must be 1 to 512 printable characters without spaces at the ends";
+    /// Subject of the tokens of a human user, as another user names it.
+    SubjectText up to 255: |text| (1..=SubjectText::MAX_LEN).contains(&text.chars().count()) && is_printable(text),
+        "must be 1 to 255 printable characters without spaces at the ends";
     /// E-mail address of a registrant.
     EmailAddress up to 254: is_email, "must be an e-mail address of at most 254 characters";
     /// Free-text description. May be empty.

@@ -166,6 +166,7 @@ impl ApiError {
         let (code, message) = match resource {
             NotFound::Agent => (ErrorCode::AgentNotFound, "The agent does not exist"),
             NotFound::Service => (ErrorCode::ServiceNotFound, "The service does not exist"),
+            NotFound::Transfer => (ErrorCode::NotFound, "This service is not offered to another person"),
             NotFound::Key => (ErrorCode::NotFound, "The API key does not exist at this service"),
             NotFound::SigningKey => (ErrorCode::NotFound, "The signing key does not exist"),
             NotFound::Webhook => (ErrorCode::WebhookNotFound, "The webhook does not exist"),

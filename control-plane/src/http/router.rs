@@ -2,8 +2,8 @@
 
 use super::{
     api::{
-        agents, audit, auth, health, own_agents, roles, services, signing_keys, status, trust, verify, webhooks,
-        well_known,
+        agents, audit, auth, health, own_agents, roles, services, signing_keys, status, transfers, trust, verify,
+        webhooks, well_known,
     },
     error::ApiError,
     middleware::{deadline, limits, telemetry},
@@ -28,7 +28,10 @@ fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(auth::refresh))
         .routes(routes!(auth::revoke))
         .routes(routes!(services::create, services::list))
-        .routes(routes!(services::read, services::change))
+        .routes(routes!(services::read, services::change, services::remove))
+        .routes(routes!(transfers::list))
+        .routes(routes!(transfers::offer, transfers::read, transfers::withdraw))
+        .routes(routes!(transfers::accept))
         .routes(routes!(services::create_key, services::list_keys))
         .routes(routes!(services::revoke_key))
         .routes(routes!(verify::verify))
@@ -40,6 +43,7 @@ fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(roles::revoke))
         .routes(routes!(agents::set_status))
         .routes(routes!(own_agents::list))
+        .routes(routes!(own_agents::remove))
         .routes(routes!(own_agents::list_services))
         .routes(routes!(own_agents::set_admission))
         .routes(routes!(trust::submit))

@@ -1,20 +1,20 @@
 //! Reads the audit log.
 
-use super::{Context, OperationError, require_owner};
+use super::{Context, NotFound, OperationError, require_owner};
 use crate::{
     domain::{
         audit::{AuditChain, chain::AuditEntry},
         caller::Human,
         page::{ListPage, Page},
     },
-    store::audit,
+    store::{audit, services},
 };
-use countersign_identity::Reason;
+use countersign_identity::{Reason, ServiceId};
 
 pub use crate::store::audit::AuditFilter;
 
 /// Lists audit entries, newest first. The owner of a service may read the chain of the service, and administrators may read
-/// all chains.
+/// all chains, also those of deleted services.
 pub async fn list_audit_entries(
     context: &Context,
     human: &Human,
@@ -22,9 +22,20 @@ pub async fn list_audit_entries(
     page: Page,
 ) -> Result<ListPage<AuditEntry>, OperationError> {
     match filter.chain {
-        Some(AuditChain::Service(service)) => require_owner(context, human, service).await.map(drop)?,
+        Some(AuditChain::Service(service)) => require_reader(context, human, service).await?,
         Some(AuditChain::Deployment) | None if human.is_admin => {}
         Some(AuditChain::Deployment) | None => return Err(Reason::NotYours.into()),
     }
     Ok(audit::list(context.store.read().await?.conn(), filter, page).await?)
+}
+
+/// Requires the owner of the service or an administrator. Only administrators learn that a service existed.
+async fn require_reader(context: &Context, human: &Human, service: ServiceId) -> Result<(), OperationError> {
+    match require_owner(context, human, service).await {
+        Err(OperationError::NotFound(NotFound::Service)) if human.is_admin => {
+            let deleted = services::find(context.store.read().await?.conn(), service).await?;
+            deleted.map(drop).ok_or(OperationError::NotFound(NotFound::Service))
+        }
+        result => result.map(drop),
+    }
 }

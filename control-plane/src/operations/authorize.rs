@@ -36,7 +36,7 @@ pub fn require_service_creator(context: &Context, human: &Human) -> Result<(), O
 
 /// Requires the owner of the service or an administrator, and returns the service.
 pub async fn require_owner(context: &Context, human: &Human, service: ServiceId) -> Result<Service, OperationError> {
-    let service = services::find(context.store.read().await?.conn(), service).await?;
+    let service = services::find_live(context.store.read().await?.conn(), service).await?;
     let service = service.ok_or(OperationError::NotFound(NotFound::Service))?;
     human.require_owner_of(&service)?;
     Ok(service)

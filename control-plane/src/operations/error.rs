@@ -14,6 +14,8 @@ pub enum NotFound {
     Agent,
     /// The requested service does not exist.
     Service,
+    /// The service is not offered to another person.
+    Transfer,
     /// The service has no role with the requested id.
     Role,
     /// The service has no API key with the requested id.
@@ -57,7 +59,7 @@ pub enum OperationError {
     },
     /// The database failed.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(StoreError),
     /// The keyring failed.
     #[error(transparent)]
     Keyring(KeyringError),
@@ -79,10 +81,18 @@ impl StoreFailure for OperationError {
     }
 }
 
+impl From<StoreError> for OperationError {
+    fn from(error: StoreError) -> Self {
+        // The service was deleted after the caller was authorized.
+        let is_sealed = matches!(error, StoreError::AuditChainSealed);
+        if is_sealed { Self::NotFound(NotFound::Service) } else { Self::Store(error) }
+    }
+}
+
 impl From<KeyringError> for OperationError {
     fn from(error: KeyringError) -> Self {
         match error {
-            KeyringError::Store(error) => Self::Store(error),
+            KeyringError::Store(error) => error.into(),
             error @ (KeyringError::Undecryptable(_) | KeyringError::NoKey | KeyringError::Crypto) => {
                 Self::Keyring(error)
             }

@@ -19,7 +19,7 @@ mod trust;
 mod webhooks;
 
 pub use agents::{
-    AgentFilter, AgentWithRoles, RegistrationRequest, leave_service, list_agents, list_own_agents,
+    AgentFilter, AgentWithRoles, RegistrationRequest, delete_agent, leave_service, list_agents, list_own_agents,
     list_services_of_agent, read_agent, readmit_service, register_agent, set_agent_status,
 };
 pub use audit::{AuditFilter, list_audit_entries};
@@ -34,15 +34,17 @@ pub use idempotency::IdempotentReply;
 pub use maintenance::{
     DatabaseHealth, MasterKeyRotation, RestoreReport, count_services_and_active_agents, delete_expired_events,
     emit_role_revoked_events, ensure_audit_started, invalidate_credentials_after_restore, probe_database, probe_queue,
-    publish_trust_changes, recount_totals, rotate_master_key, rotate_signing_keys_if_due, run_housekeeping,
+    publish_trust_changes, purge_deleted, recount_totals, rotate_master_key, rotate_signing_keys_if_due,
+    run_housekeeping,
 };
 pub use roles::{
     AssignmentRequest, RoleChange, RoleRequest, assign_role, change_role, create_role, delete_role, list_roles,
     revoke_role,
 };
 pub use services::{
-    NewService, NewServiceKey, ServiceChange, change_service, create_service, create_service_key, list_service_keys,
-    list_services, revoke_service_key,
+    NewService, NewServiceKey, ServiceChange, accept_service, change_service, create_service, create_service_key,
+    delete_service, list_service_keys, list_service_offers, list_services, offer_service, read_service_offer,
+    revoke_service_key, withdraw_service_offer,
 };
 pub use signing_keys::{list_signing_keys, published_keys, revoke_signing_key, rotate_signing_key};
 pub use trust::{FeedbackRequest, list_trust_history, submit_feedback};

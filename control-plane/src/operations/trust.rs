@@ -9,7 +9,7 @@ use crate::{
         trust::{Feedback, Rating, Score, trust_score},
         webhook::event::{Event, EventData, FeedbackReceivedEvent},
     },
-    store::{self, WriteTransaction, agents},
+    store::{self, WriteTransaction, agents, services},
 };
 use countersign_identity::{AgentId, EventId, FeedbackId, ServiceId, TrustScore};
 use serde::{Serialize, de::DeserializeOwned};
@@ -48,6 +48,8 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
         if !agents::lock(tx.conn(), *agent).await? {
             return Err(OperationError::NotFound(NotFound::Agent));
         }
+        // The service may have been deleted after its API key was checked.
+        services::find_live(tx.conn(), *service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
         let registered = agents::find(tx.conn(), *agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
         let before = store::trust::find_rating(tx.conn(), *agent, *service).await?;
         let rating = before.unwrap_or_else(|| Rating::new(*service, now)).with_feedback(*score, now);
@@ -58,8 +60,11 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
         let feedback =
             Feedback { id, agent: *agent, service: *service, score: *score, reason, metadata, created_at: now };
         store::trust::insert_feedback(tx.conn(), &feedback).await?;
-        agents::set_trust(tx.conn(), *agent, trust, now).await?;
-        store::trust::mark_changed(tx.conn(), *agent).await?;
+        // A service whose feedback moves nothing must not cause changes for the sidecars of others.
+        if trust != registered.trust {
+            agents::set_trust(tx.conn(), *agent, trust, now).await?;
+            store::trust::mark_changed(tx.conn(), *agent).await?;
+        }
         let (agent_id, service_id, feedback_id) = (*agent, *service, id);
         let (score, new_trust_score) = (score.points(), trust.points());
         let data = FeedbackReceivedEvent { agent_id, service_id, feedback_id, score, new_trust_score };

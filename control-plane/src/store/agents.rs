@@ -1,6 +1,6 @@
 //! The table of agents.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{Conn, StoreError, feed::RecipientFilter, row, statements::statements};
 use crate::domain::{
     agent::{Agent, Owner, Registration, parse_status, status_text},
     change::RevisionRange,
@@ -20,7 +20,7 @@ macro_rules! columns {
 
 macro_rules! holds_role {
     () => {
-        "($4 = '' OR status = $4) AND id IN (SELECT agent_id FROM assignments WHERE service_id = $1 \
+        "deleted_at IS NULL AND ($4 = '' OR status = $4) AND id IN (SELECT agent_id FROM assignments WHERE service_id = $1 \
          AND (expires_at IS NULL OR expires_at > $2) AND ($3 = '' OR role_id = $3))"
     };
 }
@@ -30,7 +30,8 @@ statements! { STATEMENTS:
         "INSERT INTO agents (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) \
          ON CONFLICT DO NOTHING"
     );
-    FIND_AGENT = concat!("SELECT ", columns!(), " FROM agents WHERE id = $1");
+    FIND_AGENT = concat!("SELECT ", columns!(), " FROM agents WHERE id = $1 AND deleted_at IS NULL");
+    FIND_STATE = "SELECT id, trust, status, cutoff FROM agents WHERE id = $1";
     /// The conditions are those of the unique index `agents_by_registration`.
     FIND_AGENT_BY_REGISTRATION = concat!(
         "SELECT ", columns!(), " FROM agents WHERE public_key_hash = $1 AND name = $2 \
@@ -49,10 +50,18 @@ statements! { STATEMENTS:
     LIST_CHANGED_STATES = "SELECT a.id, a.trust, a.status, a.cutoff FROM \
          (SELECT DISTINCT subject FROM changes WHERE facet IN ('trust', 'status') AND revision > $1 AND revision <= $2) c \
          JOIN agents a ON a.id = c.subject";
-    LOCK_AGENT = "UPDATE agents SET name = name WHERE id = $1";
+    LIST_CHANGED_STATES_FOR = "SELECT a.id, a.trust, a.status, a.cutoff FROM \
+         (SELECT DISTINCT subject FROM changes WHERE facet IN ('trust', 'status') AND revision > $1 AND revision <= $2 \
+          AND (service_id IS NULL OR service_id IN ($3, $4))) c JOIN agents a ON a.id = c.subject";
+    LOCK_AGENT = "UPDATE agents SET name = name WHERE id = $1 AND deleted_at IS NULL";
     SET_LAST_SEEN = "UPDATE agents SET last_seen_at = $1 WHERE id = $2";
     SET_LAST_SERVICE = "UPDATE agents SET last_service_id = $1 WHERE id = $2";
     SET_TRUST = "UPDATE agents SET trust = $1, updated_at = $2 WHERE id = $3";
+    /// The same registration creates another agent, because `superseded_at` is set.
+    MARK_DELETED = "UPDATE agents SET deleted_at = $1, purge_at = $1, updated_at = $1, status = $2, cutoff = $3, \
+         owner_issuer = NULL, owner_subject = NULL, email = '', name = '', public_key = '', public_key_hash = '', \
+         metadata = '{}', last_seen_at = NULL, last_service_id = NULL, \
+         superseded_at = COALESCE(superseded_at, $1) WHERE id = $4 AND deleted_at IS NULL";
     SET_STATUS = "UPDATE agents SET status = $1, cutoff = $2, updated_at = $3 WHERE id = $4";
 }
 
@@ -80,7 +89,23 @@ pub async fn insert(conn: &mut Conn, agent: &Agent) -> Result<bool, StoreError> 
     Ok(result.rows_affected() == 1)
 }
 
-/// Finds an agent by id.
+/// Revokes an agent, erases all data of its registration, and queues the removal of the rows that depend on it. Tokens and
+/// sessions below the revision `cutoff` are invalid.
+pub async fn mark_deleted(conn: &mut Conn, id: AgentId, cutoff: Revision, now: Timestamp) -> Result<(), StoreError> {
+    let query = sqlx::query(MARK_DELETED).bind(now.micros()).bind(status_text(AgentStatus::Revoked));
+    if query.bind(cutoff.number()).bind(id.to_string()).execute(conn).await?.rows_affected() == 1 {
+        Ok(())
+    } else {
+        Err(StoreError::UnexpectedRowCount("delete_agent"))
+    }
+}
+
+/// Finds the state of an agent that decides about its tokens. A deleted agent is revoked.
+pub async fn find_state(conn: &mut Conn, id: AgentId) -> Result<Option<AgentState>, StoreError> {
+    sqlx::query(FIND_STATE).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(state_from_row).transpose()
+}
+
+/// Finds an agent that is not deleted.
 pub async fn find(conn: &mut Conn, id: AgentId) -> Result<Option<Agent>, StoreError> {
     sqlx::query(FIND_AGENT).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(agent_from_row).transpose()
 }
@@ -134,7 +159,7 @@ pub async fn list_by_owner(conn: &mut Conn, owner: &Owner, page: Page) -> Result
     Ok(ListPage { items: rows.iter().map(agent_from_row).collect::<Result<_, _>>()?, total })
 }
 
-/// The state of an agent that the sidecars of all services need.
+/// The state of an agent that sidecars need.
 #[derive(Debug, PartialEq, Eq)]
 pub struct AgentState {
     /// The agent.
@@ -145,17 +170,22 @@ pub struct AgentState {
     pub status: StatusWithCutoff,
 }
 
-/// Lists the current state of all agents whose trust or status changed within a range of revisions of the change feed.
-pub async fn list_changed_states(conn: &mut Conn, range: RevisionRange) -> Result<Vec<AgentState>, StoreError> {
-    let query = sqlx::query(LIST_CHANGED_STATES).bind(range.since.number()).bind(range.until.number());
-    let state_from_row = |row| {
-        let status = StatusWithCutoff { status: status_from_row(row)?, cutoff: cutoff_from_row(row)? };
-        Ok(AgentState { agent: row::parse(row, "id")?, trust: trust_from_row(row)?, status })
+/// Lists the current state of the agents whose trust or status changed within a range of revisions of the change feed: of all
+/// these agents, or of those whose change is for some recipients.
+pub async fn list_changed_states(
+    conn: &mut Conn,
+    range: RevisionRange,
+    filter: Option<RecipientFilter>,
+) -> Result<Vec<AgentState>, StoreError> {
+    let query = |sql| sqlx::query(sql).bind(range.since.number()).bind(range.until.number());
+    let query = match filter.map(RecipientFilter::recipients) {
+        None => query(LIST_CHANGED_STATES),
+        Some([service, second]) => query(LIST_CHANGED_STATES_FOR).bind(service).bind(second),
     };
     query.fetch_all(conn).await?.iter().map(state_from_row).collect()
 }
 
-/// Locks the row of an agent until the transaction ends. Returns false if there is no such agent.
+/// Locks the row of an agent until the transaction ends. Returns false if there is no such agent, or if it is deleted.
 pub async fn lock(conn: &mut Conn, id: AgentId) -> Result<bool, StoreError> {
     Ok(sqlx::query(LOCK_AGENT).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
 }
@@ -219,6 +249,11 @@ fn agent_from_row(row: &AnyRow) -> Result<Agent, StoreError> {
         last_seen_at: row::optional_timestamp(row, "last_seen_at")?,
         last_service: row::parse_optional(row, "last_service_id")?,
     })
+}
+
+fn state_from_row(row: &AnyRow) -> Result<AgentState, StoreError> {
+    let status = StatusWithCutoff { status: status_from_row(row)?, cutoff: cutoff_from_row(row)? };
+    Ok(AgentState { agent: row::parse(row, "id")?, trust: trust_from_row(row)?, status })
 }
 
 fn status_from_row(row: &AnyRow) -> Result<AgentStatus, StoreError> {

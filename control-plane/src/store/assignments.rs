@@ -5,6 +5,14 @@ use crate::domain::{change::RevisionRange, role::Assignment, webhook::event::Rev
 use countersign_identity::{AgentId, RoleGrant, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::{AssertSqlSafe, any::AnyRow};
 
+/// The condition that the service of an assignment is not deleted. Housekeeping removes the assignments of a deleted service
+/// later.
+macro_rules! is_at_live_service {
+    () => {
+        "EXISTS (SELECT 1 FROM services s WHERE s.id = assignments.service_id AND s.deleted_at IS NULL)"
+    };
+}
+
 statements! { STATEMENTS:
     /// If the existing assignment of a role has expired, `assigned_at` is set to the time of the new assignment.
     UPSERT_ASSIGNMENT = "INSERT INTO assignments (agent_id, role_id, service_id, assigned_at, expires_at) VALUES ($1, $2, $3, $4, $5) \
@@ -39,10 +47,14 @@ statements! { STATEMENTS:
           AND revision > $1 AND revision <= $2 AND ($3 = '' OR service_id = $3)) c \
          JOIN assignments a ON a.agent_id = c.subject AND a.service_id = c.service_id";
     /// Two rows show that no service is the only one.
-    LIST_SERVICES_WITH_ROLE = "SELECT DISTINCT service_id FROM assignments WHERE agent_id = $1 \
-         AND (expires_at IS NULL OR expires_at > $2) LIMIT 2";
-    HOLDS_ROLE = "SELECT 1 AS one FROM assignments WHERE agent_id = $1 AND service_id = $2 \
-         AND (expires_at IS NULL OR expires_at > $3) LIMIT 1";
+    LIST_SERVICES_WITH_ROLE = concat!(
+        "SELECT DISTINCT service_id FROM assignments WHERE agent_id = $1 \
+         AND (expires_at IS NULL OR expires_at > $2) AND ", is_at_live_service!(), " LIMIT 2"
+    );
+    HOLDS_ROLE = concat!(
+        "SELECT 1 AS one FROM assignments WHERE agent_id = $1 AND service_id = $2 \
+         AND (expires_at IS NULL OR expires_at > $3) AND ", is_at_live_service!(), " LIMIT 1"
+    );
 }
 
 /// An assignment that has expired.

@@ -40,7 +40,7 @@ statements! { STATEMENTS:
          ON CONFLICT (chain) DO UPDATE SET length = audit_heads.length RETURNING length, hash, mac";
     UPDATE_HEAD = "UPDATE audit_heads SET length = $1, hash = $2, mac = $3 WHERE chain = $4";
     FIND_HEAD = "SELECT length, hash, mac FROM audit_heads WHERE chain = $1";
-    FIND_LAST_ENTRY = "SELECT sequence AS length, hash, 'lost' AS mac FROM audit_links WHERE chain = $1 \
+    FIND_LAST_ENTRY = "SELECT sequence AS length, hash, 'lost' AS mac, act FROM audit_links WHERE chain = $1 \
          ORDER BY sequence DESC LIMIT 1";
     ANY_CHAIN = "SELECT chain FROM audit_heads WHERE length <> 0 UNION ALL SELECT chain FROM audit_links LIMIT 1";
     SERVICES_WITHOUT_CHAIN =
@@ -63,7 +63,7 @@ const BATCH_SIZE: i64 = 500;
 const INVALID_MAC: &str = "lost";
 
 /// Appends an entry to its audit chain. Locks the head of the audit chain until the transaction ends, which serializes the
-/// writers of one audit chain.
+/// writers of one audit chain. The chain of a deleted service is sealed: no entry follows the deletion.
 pub async fn append(
     conn: &mut Conn,
     keys: &AuditKeyRing,
@@ -72,7 +72,10 @@ pub async fn append(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let chain = entry.chain.to_string();
-    let (head, last) = (lock_head(conn, &chain).await?, rebuild_head(conn, &chain).await?);
+    let (head, (last, is_sealed)) = (lock_head(conn, &chain).await?, rebuild_head(conn, &chain).await?);
+    if is_sealed {
+        return Err(StoreError::AuditChainSealed);
+    }
     // The keys are read after the chain is locked: a rotation of the master key locks the chain after it has replaced the key.
     let keys = accepted_keys(conn, keys).await?;
     let mut valid = head.filter(|head| head.length >= last.length);
@@ -132,11 +135,14 @@ async fn lock_head(conn: &mut Conn, chain: &str) -> Result<Option<ChainHead>, St
 }
 
 /// Rebuilds the head of an audit chain from the last entry, with an invalid MAC. If the stored head of an audit chain is wrong,
-/// the chain is continued from the rebuilt head and stays invalid.
-async fn rebuild_head(conn: &mut Conn, chain: &str) -> Result<ChainHead, StoreError> {
+/// the chain is continued from the rebuilt head and stays invalid. Also returns whether the last entry seals the audit chain.
+async fn rebuild_head(conn: &mut Conn, chain: &str) -> Result<(ChainHead, bool), StoreError> {
     let row = sqlx::query(FIND_LAST_ENTRY).bind(chain).fetch_optional(conn).await?;
-    let empty = || ChainHead { mac: INVALID_MAC.to_owned(), ..ChainHead::default() };
-    Ok(row.as_ref().map(head_from_row).transpose()?.unwrap_or_else(empty))
+    let Some(row) = row else {
+        return Ok((ChainHead { mac: INVALID_MAC.to_owned(), ..ChainHead::default() }, false));
+    };
+    let is_sealed = row::get::<String>(&row, "act")? == AuditAction::ServiceDeleted.as_str();
+    Ok((head_from_row(&row)?, is_sealed))
 }
 
 async fn insert_entry(conn: &mut Conn, entry: &AuditEntry) -> Result<(), StoreError> {

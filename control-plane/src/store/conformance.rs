@@ -6,7 +6,8 @@ mod sources;
 mod statements;
 
 use super::{
-    OpenMode, ReadTransaction, Store, StoreError, StoreFailure, StoreOptions, WriteTransaction, deployment::Deployment,
+    OpenMode, ReadTransaction, Store, StoreError, StoreFailure, StoreOptions, WriteTransaction,
+    deployment::{self, Deployment},
     feed, row,
 };
 use crate::{
@@ -121,6 +122,14 @@ impl StoreFixture {
         let (ours, theirs) = (deployment("ours"), deployment("theirs"));
         assert_eq!(self.first.find_or_create_deployment(&ours).await.unwrap(), ours);
         assert_eq!(self.second.find_or_create_deployment(&theirs).await.unwrap(), ours);
+        for (store, generated) in [(&self.first, [1; 32]), (&self.second, [2; 32])] {
+            let generated = &generated;
+            let work = async |mut tx: WriteTransaction| {
+                let secret = deployment::set_agent_hash_secret(tx.conn(), generated).await?;
+                tx.commit(secret).await
+            };
+            assert_eq!(store.write("set_secret", work).await.unwrap(), [1; 32], "the first secret stays");
+        }
     }
 
     async fn keeps_committed_writes_and_drops_others(&self) {
@@ -201,8 +210,8 @@ impl StoreFixture {
             while seen.len() < 2 * usize::try_from(CONCURRENCY).unwrap() {
                 let mut read = self.second.read().await.unwrap();
                 let until = feed::position(read.conn()).await.unwrap().revision;
-                let changes = feed::list_changes(read.conn(), RevisionRange { since, until }).await.unwrap();
-                assert!(changes.iter().all(|change| seen.insert(change.value)), "a change was returned twice");
+                let changes = feed::list_changes(read.conn(), RevisionRange { since, until }, None).await.unwrap();
+                assert!(changes.iter().all(|entry| seen.insert(entry.change)), "a change was returned twice");
                 since = until;
             }
         };

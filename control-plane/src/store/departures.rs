@@ -11,7 +11,7 @@ use sqlx::any::AnyRow;
 /// The condition for services at which an agent (`$1`) holds a role at a time (`$2`), or which its owner has left.
 macro_rules! concerns_agent {
     () => {
-        "s.id IN (SELECT service_id FROM assignments WHERE agent_id = $1 AND (expires_at IS NULL OR expires_at > $2) \
+        "s.deleted_at IS NULL AND s.id IN (SELECT service_id FROM assignments WHERE agent_id = $1 AND (expires_at IS NULL OR expires_at > $2) \
          UNION SELECT service_id FROM agent_departures WHERE agent_id = $1)"
     };
 }

@@ -1,7 +1,7 @@
 //! The single row of the table `deployment`: the identity of the Countersign deployment that the database belongs to.
 
 use super::{Conn, StoreError, row, statements::statements};
-use countersign_identity::Timestamp;
+use countersign_identity::{Timestamp, agent_hash::HASH_KEY_LEN};
 use sqlx::AnyConnection;
 
 statements! { STATEMENTS:
@@ -14,6 +14,9 @@ statements! { STATEMENTS:
         "UPDATE deployment SET set_aside_at = NULL, set_aside_as = NULL, table_numbers = NULL WHERE id = 1";
     FIND_INSTANCE_FINGERPRINT = "SELECT table_numbers FROM deployment WHERE id = 1";
     SET_INSTANCE_FINGERPRINT = "UPDATE deployment SET table_numbers = $1 WHERE id = 1";
+    /// The secret never changes, because views of sidecars contain hashes under keys that are derived from it.
+    SET_AGENT_HASH_SECRET = "UPDATE deployment SET agent_hash_secret = COALESCE(agent_hash_secret, $1) WHERE id = 1 \
+         RETURNING agent_hash_secret";
     LOCK_DEPLOYMENT = "UPDATE deployment SET made_at = made_at WHERE id = 1";
 }
 
@@ -118,6 +121,18 @@ pub async fn find_instance_fingerprint(conn: &mut Conn) -> Result<Option<String>
 pub async fn set_instance_fingerprint(conn: &mut Conn, fingerprint: &str) -> Result<(), StoreError> {
     sqlx::query(SET_INSTANCE_FINGERPRINT).bind(fingerprint).execute(conn).await?;
     Ok(())
+}
+
+/// Sets the secret from which the keys of agent hashes are derived, unless it is set. Returns the secret of the deployment.
+pub async fn set_agent_hash_secret(
+    conn: &mut Conn,
+    generated: &[u8; HASH_KEY_LEN],
+) -> Result<[u8; HASH_KEY_LEN], StoreError> {
+    let row = sqlx::query(SET_AGENT_HASH_SECRET).bind(hex::encode(generated)).fetch_one(conn).await?;
+    let mut secret = [0; HASH_KEY_LEN];
+    let text: String = row::get(&row, "agent_hash_secret")?;
+    hex::decode_to_slice(text, &mut secret).map_err(|_| StoreError::Corrupt("agent_hash_secret"))?;
+    Ok(secret)
 }
 
 /// Locks the row of the Countersign deployment until the transaction ends. The lock serializes changes to objects that exist

@@ -41,6 +41,9 @@ pub enum StoreError {
     /// change feed, so the reverse order could cause a deadlock.
     #[error("an audit entry must be appended before the revision is taken")]
     AuditAfterRevision,
+    /// The service of the audit chain is deleted, so nothing can be done there that would be audited.
+    #[error("the audit chain of a deleted service is sealed")]
+    AuditChainSealed,
 }
 
 /// Error codes of a conflict with another transaction. PostgreSQL: serialization failure, deadlock. SQLite: busy.

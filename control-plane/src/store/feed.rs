@@ -1,9 +1,13 @@
 //! The change feed, whose changes the sync streams send to sidecars, and the current position of the feed: the newest revision,
 //! the revision floor (the oldest revision from which a sidecar can resume) and the cutoff of the last restore.
 
-use super::{Conn, StoreError, row, statements::statements};
-use crate::domain::change::{Change, FeedPosition, RevisionRange};
-use countersign_identity::{AgentId, Revision, ServiceId, Timestamp, TokenId, Versioned};
+use super::{
+    Conn, StoreError, row,
+    statements::statements,
+    token_audiences::{MAX_SIDECAR_LAG, audience_text},
+};
+use crate::domain::change::{Change, FeedEntry, FeedPosition, Recipients, RevisionRange};
+use countersign_identity::{AgentId, Revision, ServiceId, SessionId, Timestamp, TokenId};
 use sqlx::any::AnyRow;
 use std::time::Duration;
 
@@ -16,8 +20,21 @@ statements! { STATEMENTS:
     NEXT_REVISION = "UPDATE feed SET revision = CASE WHEN revision >= $1 THEN revision + 1 ELSE $1 END WHERE id = 1 \
          RETURNING revision";
     INSERT_CHANGE = "INSERT INTO changes (revision, position, facet, subject, service_id, noted_at) VALUES ($1, $2, $3, $4, $5, $6)";
+    /// The audiences of the agent's live tokens are the recipients.
+    INSERT_AGENT_CHANGES = "INSERT INTO changes (revision, position, facet, subject, service_id, noted_at) \
+         SELECT CAST($1 AS BIGINT), CAST($2 AS BIGINT) + ROW_NUMBER() OVER (ORDER BY service_id) - 1, CAST($3 AS TEXT), \
+         CAST($4 AS TEXT), service_id, CAST($5 AS BIGINT) FROM token_audiences WHERE agent_id = $4 AND expires_at > $6";
+    /// The audiences of the session's live tokens are the recipients. The audience of a token of a previous version is NULL,
+    /// which stands for all services.
+    INSERT_SESSION_CHANGES = "INSERT INTO changes (revision, position, facet, subject, service_id, noted_at) \
+         SELECT CAST($1 AS BIGINT), CAST($2 AS BIGINT) + ROW_NUMBER() OVER (ORDER BY audience) - 1, CAST($3 AS TEXT), \
+         CAST($4 AS TEXT), audience, CAST($5 AS BIGINT) FROM (SELECT DISTINCT audience FROM refresh_tokens \
+         WHERE session_id = $4 AND (access_expires_at IS NULL OR access_expires_at > $6)) audiences";
+    HAS_TOKENS_WITHOUT_AUDIENCE = "SELECT 1 AS one FROM refresh_tokens WHERE audience IS NULL AND issued_at > $1 LIMIT 1";
     LIST_CHANGES = "SELECT revision, facet, subject, service_id FROM changes WHERE revision > $1 AND revision <= $2 \
          ORDER BY revision, position";
+    LIST_CHANGES_FOR = "SELECT revision, facet, subject, service_id FROM changes WHERE revision > $1 AND revision <= $2 \
+         AND (service_id IS NULL OR service_id IN ($3, $4)) ORDER BY revision, position";
     HAS_CHANGES_AT = "SELECT 1 AS known FROM changes WHERE revision = $1 AND revision > $2 LIMIT 1";
     TOKEN_IS_REVOKED = "SELECT 1 AS revoked FROM changes WHERE facet = 'token' AND subject = $1 LIMIT 1";
     ROLES_CHANGED = "SELECT 1 AS changed FROM changes WHERE facet = 'roles' AND subject = $1 AND service_id = $2 \
@@ -29,6 +46,12 @@ statements! { STATEMENTS:
 }
 
 const MICROS_PER_SECOND: i64 = 1_000_000;
+
+/// The recipient of an entry that no service receives, in the database.
+const NO_SERVICE: &str = "-";
+
+/// Upper bound of the lifetime of an access token that a previous version issued without recording its audience.
+const MAX_UNRECORDED_LIFETIME: Duration = Duration::from_hours(24);
 
 /// Largest difference assumed between the clocks of two machines.
 const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
@@ -71,32 +94,133 @@ pub async fn next_revision(conn: &mut Conn, now: Timestamp) -> Result<Revision, 
     revision_from_row(&sqlx::query(NEXT_REVISION).bind(now.micros()).fetch_one(conn).await?, "revision")
 }
 
-/// Appends changes under one revision.
+/// Appends changes under one revision, each once for each of its recipients. For a change of the status, the cutoff or the
+/// trust score of an agent, or of a session, the caller must hold the lock on the agent.
 pub async fn append_changes(
     conn: &mut Conn,
     revision: Revision,
     changes: &[Change],
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    for (position, change) in (0_i64..).zip(changes) {
-        let (facet, subject, service) = change_to_columns(change);
-        sqlx::query(INSERT_CHANGE)
-            .bind(revision.number())
-            .bind(position)
-            .bind(facet)
-            .bind(subject)
-            .bind(service)
-            .bind(now.micros())
-            .execute(&mut *conn)
-            .await?;
+    let mut rows = RowWriter { revision, next_position: 0, now };
+    for change in changes {
+        let facet = facet_text(change);
+        match *change {
+            Change::Trust(agent) | Change::Status(agent) => {
+                rows.insert_agent_changes(conn, facet, agent).await?;
+            }
+            Change::Session(session) => rows.insert_session_changes(conn, facet, session).await?,
+            Change::Token(token, audience) => {
+                rows.insert(conn, facet, token.to_string(), Some(audience_text(audience))).await?;
+            }
+            Change::Roles(agent, service) => {
+                rows.insert(conn, facet, agent.to_string(), Some(service.to_string())).await?;
+            }
+            Change::Definitions(service) | Change::ServiceSettings(service) => {
+                rows.insert(conn, facet, service.to_string(), Some(service.to_string())).await?;
+            }
+            Change::Keys => rows.insert(conn, facet, String::new(), None).await?,
+        }
     }
     Ok(())
 }
 
-/// Lists all changes within a range of revisions, in commit order.
-pub async fn list_changes(conn: &mut Conn, range: RevisionRange) -> Result<Vec<Versioned<Change>>, StoreError> {
-    let query = sqlx::query(LIST_CHANGES).bind(range.since.number()).bind(range.until.number());
-    query.fetch_all(conn).await?.iter().map(change_from_row).collect()
+/// Inserts the rows of one revision.
+struct RowWriter {
+    revision: Revision,
+    next_position: i64,
+    now: Timestamp,
+}
+
+impl RowWriter {
+    async fn insert(
+        &mut self,
+        conn: &mut Conn,
+        facet: &'static str,
+        subject: String,
+        recipient: Option<String>,
+    ) -> Result<(), StoreError> {
+        let query = sqlx::query(INSERT_CHANGE).bind(self.revision.number()).bind(self.next_position);
+        query.bind(facet).bind(subject).bind(recipient).bind(self.now.micros()).execute(conn).await?;
+        self.next_position += 1;
+        Ok(())
+    }
+
+    /// Inserts one row for each audience of the agent's live tokens. If a previous version may have issued a live token, whose
+    /// audience is not recorded, all services are recipients.
+    async fn insert_agent_changes(
+        &mut self,
+        conn: &mut Conn,
+        facet: &'static str,
+        agent: AgentId,
+    ) -> Result<(), StoreError> {
+        let unrecorded_since = self.now.saturating_sub(MAX_UNRECORDED_LIFETIME);
+        let query = sqlx::query(HAS_TOKENS_WITHOUT_AUDIENCE).bind(unrecorded_since.micros());
+        if query.fetch_optional(&mut *conn).await?.is_some() {
+            return self.insert(conn, facet, agent.to_string(), None).await;
+        }
+        self.insert_selected(conn, INSERT_AGENT_CHANGES, facet, agent.to_string()).await
+    }
+
+    /// Inserts one row for each audience of the session's live tokens.
+    async fn insert_session_changes(
+        &mut self,
+        conn: &mut Conn,
+        facet: &'static str,
+        session: SessionId,
+    ) -> Result<(), StoreError> {
+        self.insert_selected(conn, INSERT_SESSION_CHANGES, facet, session.to_string()).await
+    }
+
+    async fn insert_selected(
+        &mut self,
+        conn: &mut Conn,
+        sql: &'static str,
+        facet: &'static str,
+        subject: String,
+    ) -> Result<(), StoreError> {
+        let live_since = self.now.saturating_sub(MAX_SIDECAR_LAG);
+        let query = sqlx::query(sql).bind(self.revision.number()).bind(self.next_position).bind(facet);
+        let query = query.bind(&subject).bind(self.now.micros()).bind(live_since.micros());
+        let inserted = query.execute(&mut *conn).await?.rows_affected();
+        if inserted == 0 {
+            return self.insert(conn, facet, subject, Some(NO_SERVICE.to_owned())).await;
+        }
+        self.next_position += i64::try_from(inserted).unwrap_or(i64::MAX);
+        Ok(())
+    }
+}
+
+/// Selects entries of the change feed by recipient.
+#[derive(Debug, Clone, Copy)]
+pub struct RecipientFilter {
+    /// Entries for this service.
+    pub service: ServiceId,
+    /// Whether to include entries for the services that accept unbound tokens.
+    pub includes_unbound: bool,
+}
+
+impl RecipientFilter {
+    /// The two recipients of the filter, as in the database.
+    pub(super) fn recipients(self) -> [String; 2] {
+        let service = self.service.to_string();
+        let second = if self.includes_unbound { String::new() } else { service.clone() };
+        [service, second]
+    }
+}
+
+/// Lists the changes within a range of revisions, in commit order: all changes, or those for some recipients.
+pub async fn list_changes(
+    conn: &mut Conn,
+    range: RevisionRange,
+    filter: Option<RecipientFilter>,
+) -> Result<Vec<FeedEntry>, StoreError> {
+    let query = |sql| sqlx::query(sql).bind(range.since.number()).bind(range.until.number());
+    let query = match filter.map(RecipientFilter::recipients) {
+        None => query(LIST_CHANGES),
+        Some([service, second]) => query(LIST_CHANGES_FOR).bind(service).bind(second),
+    };
+    query.fetch_all(conn).await?.iter().map(entry_from_row).collect()
 }
 
 /// Whether a sidecar can resume at `revision`: the change feed had this revision, and no later change was deleted.
@@ -138,31 +262,41 @@ fn revision_from_row(row: &AnyRow, column: &'static str) -> Result<Revision, Sto
     row::get(row, column).map(Revision::new)
 }
 
-fn change_to_columns(change: &Change) -> (&'static str, String, Option<String>) {
+const fn facet_text(change: &Change) -> &'static str {
     match change {
-        Change::Roles(agent, service) => ("roles", agent.to_string(), Some(service.to_string())),
-        Change::Trust(agent) => ("trust", agent.to_string(), None),
-        Change::Status(agent) => ("status", agent.to_string(), None),
-        Change::Definitions(service) => ("definitions", service.to_string(), Some(service.to_string())),
-        Change::ServiceSettings(service) => ("terms", service.to_string(), Some(service.to_string())),
-        Change::Token(token) => ("token", token.to_string(), None),
-        Change::Session(session) => ("session", session.to_string(), None),
-        Change::Keys => ("keys", String::new(), None),
+        Change::Roles(..) => "roles",
+        Change::Trust(_) => "trust",
+        Change::Status(_) => "status",
+        Change::Definitions(_) => "definitions",
+        Change::ServiceSettings(_) => "terms",
+        Change::Token(..) => "token",
+        Change::Session(_) => "session",
+        Change::Keys => "keys",
     }
 }
 
-fn change_from_row(row: &AnyRow) -> Result<Versioned<Change>, StoreError> {
-    let service = || row::parse_optional::<ServiceId>(row, "service_id")?.ok_or(StoreError::Corrupt("service_id"));
+fn entry_from_row(row: &AnyRow) -> Result<FeedEntry, StoreError> {
+    let recipient: Option<String> = row::get(row, "service_id")?;
+    let recipients = match recipient.as_deref() {
+        None => Recipients::AllServices,
+        Some("") => Recipients::UnboundTokens,
+        Some(NO_SERVICE) => Recipients::NoService,
+        Some(_) => Recipients::Service(row::parse(row, "service_id")?),
+    };
+    let service = || match recipients {
+        Recipients::Service(service) => Ok(service),
+        _ => Err(StoreError::Corrupt("service_id")),
+    };
     let change = match row::get::<String>(row, "facet")?.as_str() {
         "roles" => Change::Roles(row::parse(row, "subject")?, service()?),
         "trust" => Change::Trust(row::parse(row, "subject")?),
         "status" => Change::Status(row::parse(row, "subject")?),
         "definitions" => Change::Definitions(service()?),
         "terms" => Change::ServiceSettings(service()?),
-        "token" => Change::Token(row::parse(row, "subject")?),
+        "token" => Change::Token(row::parse(row, "subject")?, service().ok()),
         "session" => Change::Session(row::parse(row, "subject")?),
         "keys" => Change::Keys,
         _ => return Err(StoreError::Corrupt("facet")),
     };
-    Ok(Versioned { revision: revision_from_row(row, "revision")?, value: change })
+    Ok(FeedEntry { revision: revision_from_row(row, "revision")?, change, recipients })
 }

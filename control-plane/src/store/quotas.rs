@@ -11,7 +11,7 @@ statements! { STATEMENTS:
     COUNT_AGENTS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM agents \
          WHERE owner_issuer = $1 AND owner_subject = $2 LIMIT $3) counted";
     COUNT_SERVICES = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM services \
-         WHERE owner_issuer = $1 AND owner_subject = $2 LIMIT $3) counted";
+         WHERE owner_issuer = $1 AND owner_subject = $2 AND deleted_at IS NULL LIMIT $3) counted";
     COUNT_KEYS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM service_keys \
          WHERE service_id = $1 AND revoked_at IS NULL LIMIT $2) counted";
 }

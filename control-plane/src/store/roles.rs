@@ -11,12 +11,23 @@ macro_rules! columns {
     };
 }
 
+/// The condition that a service is not deleted. Housekeeping removes the roles of a deleted service later.
+macro_rules! is_live {
+    ($service:literal) => {
+        concat!("EXISTS (SELECT 1 FROM services s WHERE s.id = ", $service, " AND s.deleted_at IS NULL)")
+    };
+}
+
 statements! { STATEMENTS:
     INSERT_ROLE = concat!(
         "INSERT INTO roles (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (service_id, name) DO NOTHING"
     );
-    LIST_ROLES = concat!("SELECT ", columns!(), " FROM roles WHERE service_id = $1 ORDER BY created_at, id");
-    FIND_ROLE = concat!("SELECT ", columns!(), " FROM roles WHERE id = $1 AND service_id = $2");
+    LIST_ROLES = concat!(
+        "SELECT ", columns!(), " FROM roles WHERE service_id = $1 AND ", is_live!("$1"), " ORDER BY created_at, id"
+    );
+    FIND_ROLE = concat!(
+        "SELECT ", columns!(), " FROM roles WHERE id = $1 AND service_id = $2 AND ", is_live!("$2")
+    );
     UPDATE_ROLE = "UPDATE roles SET permissions = $1, description = $2 WHERE id = $3";
     DELETE_ROLE = "DELETE FROM roles WHERE id = $1 AND service_id = $2";
 }
@@ -36,12 +47,12 @@ pub async fn insert(conn: &mut Conn, role: &Role) -> Result<bool, StoreError> {
     Ok(result.rows_affected() == 1)
 }
 
-/// Lists all roles of a service, oldest first.
+/// Lists all roles of a service, oldest first; none if the service is deleted.
 pub async fn list(conn: &mut Conn, service: ServiceId) -> Result<Vec<Role>, StoreError> {
     sqlx::query(LIST_ROLES).bind(service.to_string()).fetch_all(conn).await?.iter().map(role_from_row).collect()
 }
 
-/// Finds a role by id. Returns `None` if the role belongs to another service.
+/// Finds a role by id. Returns `None` if the role belongs to another service, or if the service is deleted.
 pub async fn find(conn: &mut Conn, service: ServiceId, id: RoleId) -> Result<Option<Role>, StoreError> {
     let row = sqlx::query(FIND_ROLE).bind(id.to_string()).bind(service.to_string()).fetch_optional(conn).await?;
     row.as_ref().map(role_from_row).transpose()

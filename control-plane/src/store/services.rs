@@ -10,9 +10,12 @@ use crate::domain::{
 use countersign_identity::{ApiKeyId, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
 
+/// Replaces the name of a deleted service.
+const DELETED_NAME: &str = "deleted";
+
 macro_rules! columns {
     () => {
-        "id, owner_issuer, owner_subject, name, refuses_unbound_since, created_at"
+        "id, owner_issuer, owner_subject, name, refuses_unbound_since, created_at, deleted_at"
     };
 }
 
@@ -23,19 +26,27 @@ macro_rules! key_columns {
 }
 
 statements! { STATEMENTS:
-    INSERT_SERVICE = concat!("INSERT INTO services (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6)");
+    INSERT_SERVICE = concat!("INSERT INTO services (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7)");
     /// The column `refuses_unbound_since` keeps the time since which the service refuses unbound tokens.
     UPDATE_SERVICE = "UPDATE services SET name = $1, refuses_unbound_since = \
          CASE WHEN $2 = 1 THEN NULL ELSE COALESCE(refuses_unbound_since, $3) END WHERE id = $4";
+    SET_OWNER = "UPDATE services SET owner_issuer = $1, owner_subject = $2 WHERE id = $3";
+    /// A deleted service keeps its owner, because the weight of its feedback depends on the owner.
+    MARK_DELETED = "UPDATE services SET deleted_at = $1, purge_at = $1, name = $2, \
+         refuses_unbound_since = COALESCE(refuses_unbound_since, $1) WHERE id = $3 AND deleted_at IS NULL";
     FIND_SERVICE = concat!("SELECT ", columns!(), " FROM services WHERE id = $1");
-    COUNT_SERVICES = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM services";
-    LIST_SERVICES = concat!("SELECT ", columns!(), " FROM services ORDER BY id DESC LIMIT $1 OFFSET $2");
-    COUNT_SERVICES_BY_OWNER = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM services WHERE owner_issuer = $1 AND owner_subject = $2";
+    FIND_LIVE_SERVICE = concat!("SELECT ", columns!(), " FROM services WHERE id = $1 AND deleted_at IS NULL");
+    COUNT_SERVICES = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM services WHERE deleted_at IS NULL";
+    LIST_SERVICES = concat!(
+        "SELECT ", columns!(), " FROM services WHERE deleted_at IS NULL ORDER BY id DESC LIMIT $1 OFFSET $2"
+    );
+    COUNT_SERVICES_BY_OWNER = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM services \
+         WHERE owner_issuer = $1 AND owner_subject = $2 AND deleted_at IS NULL";
     LIST_SERVICES_BY_OWNER = concat!(
         "SELECT ", columns!(), " FROM services WHERE owner_issuer = $1 AND owner_subject = $2 \
-         ORDER BY id DESC LIMIT $3 OFFSET $4"
+         AND deleted_at IS NULL ORDER BY id DESC LIMIT $3 OFFSET $4"
     );
-    LOCK_SERVICE = "UPDATE services SET name = name WHERE id = $1";
+    LOCK_SERVICE = "UPDATE services SET name = name WHERE id = $1 AND deleted_at IS NULL";
     INSERT_KEY = "INSERT INTO service_keys (id, service_id, name, scope, secret_hash, created_at) \
          VALUES ($1, $2, $3, $4, $5, $6)";
     FIND_KEY = concat!("SELECT ", key_columns!(), " FROM service_keys WHERE id = $1 AND revoked_at IS NULL");
@@ -44,6 +55,7 @@ statements! { STATEMENTS:
         "SELECT ", key_columns!(), " FROM service_keys WHERE service_id = $1 ORDER BY id DESC LIMIT $2 OFFSET $3"
     );
     REVOKE_KEY = "UPDATE service_keys SET revoked_at = $1 WHERE id = $2 AND service_id = $3 AND revoked_at IS NULL";
+    REVOKE_ALL_KEYS = "UPDATE service_keys SET revoked_at = $1 WHERE service_id = $2 AND revoked_at IS NULL";
     HAS_KEY = "SELECT 1 AS known FROM service_keys WHERE id = $1 AND service_id = $2";
 }
 
@@ -56,6 +68,7 @@ pub async fn insert(conn: &mut Conn, service: &Service) -> Result<(), StoreError
         .bind(service.name.as_str())
         .bind((!service.accepts_unbound).then_some(service.created_at.micros()))
         .bind(service.created_at.micros())
+        .bind(service.deleted_at.map(Timestamp::micros))
         .execute(conn)
         .await?;
     Ok(())
@@ -63,13 +76,36 @@ pub async fn insert(conn: &mut Conn, service: &Service) -> Result<(), StoreError
 
 /// Updates the name of a service and its setting for unbound tokens.
 pub async fn update(conn: &mut Conn, service: &Service, now: Timestamp) -> Result<(), StoreError> {
-    let Service { id, owner: _, name, accepts_unbound, created_at: _ } = service;
+    let Service { id, owner: _, name, accepts_unbound, created_at: _, deleted_at: _ } = service;
     let query = sqlx::query(UPDATE_SERVICE).bind(name.as_str()).bind(i64::from(*accepts_unbound)).bind(now.micros());
     query.bind(id.to_string()).execute(conn).await?;
     Ok(())
 }
 
-/// Finds a service by id.
+/// Sets the owner of a service.
+pub async fn set_owner(conn: &mut Conn, id: ServiceId, owner: &Owner) -> Result<(), StoreError> {
+    let query = sqlx::query(SET_OWNER).bind(&owner.issuer).bind(&owner.subject).bind(id.to_string());
+    if query.execute(conn).await?.rows_affected() == 1 {
+        Ok(())
+    } else {
+        Err(StoreError::UnexpectedRowCount("set_owner"))
+    }
+}
+
+/// Marks a service as deleted, erases its name, and queues the removal of the rows that depend on it. Returns false if there is
+/// no such service.
+pub async fn mark_deleted(conn: &mut Conn, id: ServiceId, now: Timestamp) -> Result<bool, StoreError> {
+    let query = sqlx::query(MARK_DELETED).bind(now.micros()).bind(DELETED_NAME).bind(id.to_string());
+    Ok(query.execute(conn).await?.rows_affected() == 1)
+}
+
+/// Finds a service that is not deleted.
+pub async fn find_live(conn: &mut Conn, id: ServiceId) -> Result<Option<Service>, StoreError> {
+    let row = sqlx::query(FIND_LIVE_SERVICE).bind(id.to_string()).fetch_optional(conn).await?;
+    row.as_ref().map(service_from_row).transpose()
+}
+
+/// Finds a service by id, deleted or not. Operations must use [`find_live`], except to show what remains of a deleted service.
 pub async fn find(conn: &mut Conn, id: ServiceId) -> Result<Option<Service>, StoreError> {
     sqlx::query(FIND_SERVICE)
         .bind(id.to_string())
@@ -80,7 +116,7 @@ pub async fn find(conn: &mut Conn, id: ServiceId) -> Result<Option<Service>, Sto
         .transpose()
 }
 
-/// Lists all services, or the services of an owner, newest first (ids sort by creation time).
+/// Lists all services that are not deleted, or those of an owner, newest first (ids sort by creation time).
 pub async fn list(conn: &mut Conn, owner: Option<&Owner>, page: Page) -> Result<ListPage<Service>, StoreError> {
     let (count_query, query) = match owner {
         None => (sqlx::query(COUNT_SERVICES), sqlx::query(LIST_SERVICES)),
@@ -94,7 +130,7 @@ pub async fn list(conn: &mut Conn, owner: Option<&Owner>, page: Page) -> Result<
     Ok(ListPage { items: rows.iter().map(service_from_row).collect::<Result<_, _>>()?, total })
 }
 
-/// Locks the row of a service until the transaction ends. Returns false if there is no such service.
+/// Locks the row of a service until the transaction ends. Returns false if there is no such service, or if it is deleted.
 pub async fn lock(conn: &mut Conn, id: ServiceId) -> Result<bool, StoreError> {
     Ok(sqlx::query(LOCK_SERVICE).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
 }
@@ -140,6 +176,12 @@ pub async fn revoke_key(conn: &mut Conn, service: ServiceId, id: ApiKeyId, now: 
     Ok(query.execute(conn).await?.rows_affected() == 1)
 }
 
+/// Revokes all API keys of a service. Returns the number of keys that were not revoked before.
+pub async fn revoke_all_keys(conn: &mut Conn, service: ServiceId, now: Timestamp) -> Result<u64, StoreError> {
+    let query = sqlx::query(REVOKE_ALL_KEYS).bind(now.micros()).bind(service.to_string());
+    Ok(query.execute(conn).await?.rows_affected())
+}
+
 /// Whether a service has an API key with this id, revoked or not.
 pub async fn has_key(conn: &mut Conn, service: ServiceId, id: ApiKeyId) -> Result<bool, StoreError> {
     let query = sqlx::query(HAS_KEY).bind(id.to_string()).bind(service.to_string());
@@ -153,6 +195,7 @@ fn service_from_row(row: &AnyRow) -> Result<Service, StoreError> {
         name: row::convert(row, "name")?,
         accepts_unbound: row::optional_timestamp(row, "refuses_unbound_since")?.is_none(),
         created_at: row::timestamp(row, "created_at")?,
+        deleted_at: row::optional_timestamp(row, "deleted_at")?,
     })
 }
 

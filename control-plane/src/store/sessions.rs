@@ -1,11 +1,11 @@
 //! The tables of sessions and their refresh tokens.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{Conn, StoreError, row, statements::statements, token_audiences::audience_text};
 use crate::domain::{
     credential::{Credential, SecretHash},
     session::{RefreshToken, Session},
 };
-use countersign_identity::{AgentId, RefreshId, Revision, SessionId, Timestamp};
+use countersign_identity::{AgentId, RefreshId, Revision, ServiceId, SessionId, Timestamp};
 use sqlx::any::AnyRow;
 
 statements! { STATEMENTS:
@@ -17,7 +17,8 @@ statements! { STATEMENTS:
     LIST_OLDEST_LIVE = "SELECT id FROM sessions WHERE agent_id = $1 AND ended_at IS NULL AND expires_at > $2 \
          ORDER BY begun_at DESC, id DESC LIMIT $4 OFFSET $3";
     MARK_SESSION_ENDED = "UPDATE sessions SET ended_at = $1 WHERE id = $2 AND ended_at IS NULL";
-    INSERT_TOKEN = "INSERT INTO refresh_tokens (id, session_id, secret_hash, issued_at) VALUES ($1, $2, $3, $4)";
+    INSERT_TOKEN = "INSERT INTO refresh_tokens (id, session_id, secret_hash, issued_at, audience, access_expires_at) \
+         VALUES ($1, $2, $3, $4, $5, $6)";
     FIND_TOKEN = "SELECT id, session_id, secret_hash, issued_at, used_at FROM refresh_tokens WHERE id = $1";
     FIND_AGENT_BY_TOKEN =
         "SELECT s.agent_id FROM refresh_tokens t JOIN sessions s ON s.id = t.session_id WHERE t.id = $1";
@@ -76,13 +77,19 @@ pub async fn mark_ended(conn: &mut Conn, id: SessionId, now: Timestamp) -> Resul
         == 1)
 }
 
-/// Inserts a new refresh token.
-pub async fn insert_token(conn: &mut Conn, token: &RefreshToken) -> Result<(), StoreError> {
+/// Inserts a new refresh token, with the audience and the expiry of the access token that is issued with it.
+pub async fn insert_token(
+    conn: &mut Conn,
+    token: &RefreshToken,
+    (audience, access_expires_at): (Option<ServiceId>, Timestamp),
+) -> Result<(), StoreError> {
     sqlx::query(INSERT_TOKEN)
         .bind(token.id.to_string())
         .bind(token.session.to_string())
         .bind(token.secret.to_store())
         .bind(token.issued_at.micros())
+        .bind(audience_text(audience))
+        .bind(access_expires_at.micros())
         .execute(conn)
         .await?;
     Ok(())

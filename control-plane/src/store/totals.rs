@@ -13,8 +13,9 @@ statements! { STATEMENTS:
     FIND_TOTAL = "SELECT total FROM totals WHERE name = $1";
     SET_TOTAL = "UPDATE totals SET total = $1 WHERE name = $2";
     COUNT_ACTIVE_AGENTS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM agents WHERE status = $1";
-    COUNT_PUBLIC_AGENTS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM agents WHERE owner_issuer IS NULL";
-    COUNT_SERVICES = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM services";
+    COUNT_PUBLIC_AGENTS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM agents WHERE owner_issuer IS NULL \
+         AND deleted_at IS NULL";
+    COUNT_SERVICES = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM services WHERE deleted_at IS NULL";
 }
 
 /// Adds a number, which may be negative, to a total. Locks the total until the transaction ends.

@@ -1,14 +1,20 @@
-//! Reads the current state of everything that changed in a range of revisions. The roles, the trust score and the status of an
-//! agent each appear once, with the revision of their last change.
+//! Reads the current state of everything that changed in a range of revisions, by recipient. The roles, the trust score and the
+//! status of an agent each appear once per recipient, with the revision of their last change.
 
 use crate::{
-    domain::change::{Change, FeedPosition, RevisionRange},
-    store::{Conn, Store, StoreError, agents, agents::AgentState, assignments, feed, roles, services, signing_keys},
+    domain::change::{Change, FeedEntry, FeedPosition, Recipients, RevisionRange},
+    store::{
+        Conn, Store, StoreError,
+        agents::{self, AgentState},
+        assignments,
+        feed::{self, RecipientFilter},
+        roles, services, signing_keys,
+    },
 };
 use countersign_identity::{
     AgentChanges, AgentId, Revision, RoleDefinition, RoleGrant, ServiceId, SessionId, TokenId, Versioned,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// A revoked token or session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,130 +25,261 @@ pub enum RevokedSubject {
     Session(SessionId),
 }
 
-/// Everything that changed in a range of revisions.
-#[derive(Debug, Default)]
-pub struct ChangeBatch {
+/// Changed data.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Changes {
+    /// Changes of agents.
+    pub agents: BTreeMap<AgentId, AgentChanges>,
+    /// Revoked tokens and sessions.
+    pub revoked: BTreeMap<RevokedSubject, Revision>,
+    /// All roles of the service, if a role definition changed.
+    pub definitions: Option<Vec<RoleDefinition>>,
+    /// Whether the service accepts unbound tokens, if the settings of the service changed.
+    pub accepts_unbound: Option<bool>,
+    /// The public keys of all live signing keys as SEC 1 points, if any key changed.
+    pub keys: Option<Vec<Vec<u8>>>,
+    /// Whether the service was deleted.
+    pub is_deleted: bool,
+}
+
+impl Changes {
+    /// Whether nothing changed.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// For a deleted service: without keys, no token is valid, also for sidecars of previous versions.
+    fn refuse_all_tokens(&mut self) {
+        self.is_deleted = true;
+        self.accepts_unbound = Some(false);
+        self.keys = Some(Vec::new());
+        self.definitions = Some(Vec::new());
+    }
+
+    /// Adds other changes of the same range of revisions; `other` takes precedence.
+    pub fn merge(&mut self, other: &Self) {
+        let Self { agents, revoked, definitions, accepts_unbound, keys, is_deleted } = other;
+        for (agent, changes) in agents {
+            self.agents.entry(*agent).or_default().merge(changes.clone());
+        }
+        for (subject, revision) in revoked {
+            let latest = self.revoked.entry(*subject).or_default();
+            *latest = (*latest).max(*revision);
+        }
+        self.definitions = definitions.clone().or_else(|| self.definitions.take());
+        self.accepts_unbound = accepts_unbound.or(self.accepts_unbound);
+        self.keys = keys.clone().or_else(|| self.keys.take());
+        self.is_deleted |= is_deleted;
+    }
+}
+
+/// The revisions of a batch of changes.
+#[derive(Debug, Clone, Copy)]
+pub struct BatchRange {
     /// The batch contains all changes above this revision.
     pub since: Revision,
     /// The batch contains all changes up to this revision, which was the newest when the batch was read.
     pub revision: Revision,
     /// The revision floor: changes up to this revision were deleted from the change feed.
     pub floor: Revision,
-    /// Trust and status of agents, for all services.
-    pub agents: BTreeMap<AgentId, AgentChanges>,
-    /// Roles of agents at one service each.
-    pub role_grants: BTreeMap<(ServiceId, AgentId), Versioned<Vec<RoleGrant>>>,
-    /// All roles of each service whose definitions changed.
-    pub definitions: BTreeMap<ServiceId, Vec<RoleDefinition>>,
-    /// Whether a service accepts unbound tokens. Contains the services whose settings changed, and the service whose sidecar
-    /// requested the batch.
-    pub accepts_unbound: BTreeMap<ServiceId, bool>,
-    /// Revoked tokens and sessions.
-    pub revoked: BTreeMap<RevokedSubject, Revision>,
-    /// The public keys of all live signing keys as SEC 1 points, if any key changed.
-    pub keys: Option<Vec<Vec<u8>>>,
 }
 
-/// The range and the service of the changes to read.
+/// Everything that changed in a range of revisions, by recipient.
+#[derive(Debug)]
+pub struct ChangeBatch {
+    /// The range of revisions.
+    pub range: BatchRange,
+    /// Changes for all services.
+    pub all_services: Changes,
+    /// Changes for the services that accept unbound tokens.
+    pub unbound_tokens: Changes,
+    /// Changes for one service each.
+    pub by_service: BTreeMap<ServiceId, Changes>,
+}
+
+impl ChangeBatch {
+    fn new(range: BatchRange) -> Self {
+        let (all_services, unbound_tokens) = (Changes::default(), Changes::default());
+        Self { range, all_services, unbound_tokens, by_service: BTreeMap::new() }
+    }
+
+    /// The changes that one service receives.
+    pub fn changes_for(&self, filter: RecipientFilter) -> Changes {
+        let mut changes = self.all_services.clone();
+        if filter.includes_unbound {
+            changes.merge(&self.unbound_tokens);
+        }
+        if let Some(own) = self.by_service.get(&filter.service) {
+            changes.merge(own);
+        }
+        changes
+    }
+
+    fn changes_of(&mut self, recipients: Recipients) -> Option<&mut Changes> {
+        match recipients {
+            Recipients::AllServices => Some(&mut self.all_services),
+            Recipients::UnboundTokens => Some(&mut self.unbound_tokens),
+            Recipients::Service(service) => Some(self.by_service.entry(service).or_default()),
+            Recipients::NoService => None,
+        }
+    }
+}
+
+/// The sidecar that data is read for.
 #[derive(Debug, Clone, Copy)]
-pub enum ReadScope {
-    /// Changes above a revision, for all services.
-    AllServices(Revision),
-    /// Changes above a revision for one service, and the settings of the service. A sidecar cannot resume from a revision
-    /// that the change feed no longer contains.
-    Resume(Revision, ServiceId),
-    /// All data that a sidecar of one service needs: the changes above the revision floor (the oldest revision from which a
-    /// sidecar can resume), the settings and role definitions of the service, and all signing keys.
-    Snapshot(ServiceId),
+pub struct ReadScope {
+    /// The service of the sidecar.
+    pub service: ServiceId,
+    /// Whether the sidecar may receive changes that concern unbound tokens, if the service accepts these. A sidecar of the
+    /// previous version may not, because it receives plain ids of agents.
+    pub allows_unbound: bool,
 }
 
-/// Reads a batch; `None` if the change feed does not contain the revision to resume from.
-pub async fn read_batch(store: &Store, scope: ReadScope) -> Result<Option<ChangeBatch>, StoreError> {
+/// The data that one service receives when its sidecar connects.
+#[derive(Debug)]
+pub struct InitialChanges {
+    /// The range of revisions.
+    pub range: BatchRange,
+    /// Whether the service accepts unbound tokens.
+    pub accepts_unbound: bool,
+    /// The changes in the range, always with the settings of the service.
+    pub changes: Changes,
+}
+
+/// Reads the changes above a revision for all services. If changes above the revision were deleted, `since` of the batch is
+/// higher than the revision.
+pub async fn read_all(store: &Store, revision: Revision) -> Result<ChangeBatch, StoreError> {
+    let mut read = store.read().await?;
+    let conn = read.conn();
+    let FeedPosition { revision: newest, floor, cutoff: _ } = feed::position(conn).await?;
+    collect_changes(conn, BatchRange { since: revision.max(floor), revision: newest, floor }, None).await
+}
+
+/// Reads the changes above a revision for one service. Returns `None` if a sidecar cannot resume at the revision and needs a
+/// snapshot: the change feed does not contain the revision, or the service has begun to accept unbound tokens since, and the
+/// sidecar did not receive the earlier changes that concern unbound tokens.
+pub async fn read_since(
+    store: &Store,
+    scope: ReadScope,
+    revision: Revision,
+) -> Result<Option<InitialChanges>, StoreError> {
     let mut read = store.read().await?;
     let conn = read.conn();
     let position = feed::position(conn).await?;
-    let FeedPosition { revision: until, floor, cutoff: _ } = position;
-    let (since, service_filter) = match scope {
-        // Changes below the revision floor (the oldest revision from which a sidecar can resume) are deleted. If the requested
-        // revision is below the floor, `since` of the batch is higher than the requested revision.
-        ReadScope::AllServices(revision) => (revision.max(floor), None),
-        ReadScope::Resume(revision, service) if feed::can_resume_at(conn, position, revision).await? => {
-            (revision, Some(service))
-        }
-        ReadScope::Resume(..) => return Ok(None),
-        ReadScope::Snapshot(service) => (floor, Some(service)),
-    };
-    let mut batch = collect_changes(conn, RevisionRange { since, until }, floor, service_filter).await?;
-    if let Some(service) = service_filter {
-        batch.accepts_unbound.insert(service, accepts_unbound(conn, service).await?);
+    if !feed::can_resume_at(conn, position, revision).await? {
+        return Ok(None);
     }
-    if let ReadScope::Snapshot(service) = scope {
-        batch.definitions.insert(service, role_definitions(conn, service).await?);
-        batch.keys = Some(live_public_keys(conn).await?);
-    }
-    Ok(Some(batch))
+    let range = BatchRange { since: revision, revision: position.revision, floor: position.floor };
+    let initial = collect_initial(conn, scope, range).await?;
+    let began_to_accept = scope.allows_unbound && initial.changes.accepts_unbound == Some(true);
+    Ok((!began_to_accept).then(|| with_settings(initial)))
+}
+
+/// Reads all data that a sidecar of one service needs: the changes above the revision floor (the oldest revision from which a
+/// sidecar can resume), the settings and role definitions of the service, and all signing keys.
+pub async fn read_snapshot(store: &Store, scope: ReadScope) -> Result<InitialChanges, StoreError> {
+    let mut read = store.read().await?;
+    let conn = read.conn();
+    let FeedPosition { revision, floor, cutoff: _ } = feed::position(conn).await?;
+    let mut initial = with_settings(collect_initial(conn, scope, BatchRange { since: floor, revision, floor }).await?);
+    initial.changes.definitions = Some(role_definitions(conn, scope.service).await?);
+    initial.changes.keys = Some(live_public_keys(conn).await?);
+    Ok(initial)
+}
+
+async fn collect_initial(
+    conn: &mut Conn,
+    ReadScope { service, allows_unbound }: ReadScope,
+    range: BatchRange,
+) -> Result<InitialChanges, StoreError> {
+    let accepts_unbound = accepts_unbound(conn, service).await?;
+    let filter = RecipientFilter { service, includes_unbound: accepts_unbound && allows_unbound };
+    let changes = collect_changes(conn, range, Some(filter)).await?.changes_for(filter);
+    Ok(InitialChanges { range, accepts_unbound, changes })
+}
+
+fn with_settings(mut initial: InitialChanges) -> InitialChanges {
+    initial.changes.accepts_unbound = Some(initial.accepts_unbound);
+    initial
 }
 
 async fn collect_changes(
     conn: &mut Conn,
-    range: RevisionRange,
-    floor: Revision,
-    service_filter: Option<ServiceId>,
+    range: BatchRange,
+    filter: Option<RecipientFilter>,
 ) -> Result<ChangeBatch, StoreError> {
-    // The changes are in commit order, so the map contains the revision of the last of several equal changes.
-    let changes = feed::list_changes(conn, range).await?;
-    let revisions: BTreeMap<Change, Revision> = changes.iter().map(|change| (change.value, change.revision)).collect();
-    let mut batch = ChangeBatch { since: range.since, revision: range.until, floor, ..ChangeBatch::default() };
-    for (change, revision) in &revisions {
-        batch.add(conn, *change, *revision, service_filter).await?;
+    let revisions = RevisionRange { since: range.since, until: range.revision };
+    let entries = feed::list_changes(conn, revisions, filter).await?;
+    let mut batch = ChangeBatch::new(range);
+    if entries.is_empty() {
+        return Ok(batch);
     }
-    // One query reads the roles of all changed agents, and another query reads the trust scores and statuses of all changed
-    // agents.
-    for (service, agent, grant) in assignments::list_changed_grants(conn, range, service_filter).await? {
-        if let Some(grants) = batch.role_grants.get_mut(&(service, agent)) {
-            grants.value.push(grant);
+    let state = ChangedState::read(conn, revisions, filter).await?;
+    // The entries are in commit order, so the last of several entries about the same data has the highest revision.
+    for entry in entries {
+        if let Some(changes) = batch.changes_of(entry.recipients) {
+            state.add_to(changes, &entry, conn).await?;
         }
-    }
-    for AgentState { agent, trust, status } in agents::list_changed_states(conn, range).await? {
-        let revision_of = |change| revisions.get(&change).copied();
-        let changes = batch.agents.entry(agent).or_default();
-        changes.trust = revision_of(Change::Trust(agent)).map(|revision| Versioned { revision, value: trust });
-        changes.status = revision_of(Change::Status(agent)).map(|revision| Versioned { revision, value: status });
     }
     Ok(batch)
 }
 
-impl ChangeBatch {
-    async fn add(
-        &mut self,
+/// The current state of all agents that changed: one query reads the roles of all agents, and another query reads the trust
+/// scores and statuses.
+struct ChangedState {
+    agents: HashMap<AgentId, AgentState>,
+    grants: HashMap<(ServiceId, AgentId), Vec<RoleGrant>>,
+}
+
+impl ChangedState {
+    async fn read(
         conn: &mut Conn,
-        change: Change,
-        revision: Revision,
-        service_filter: Option<ServiceId>,
-    ) -> Result<(), StoreError> {
-        let is_included = |service| service_filter.is_none_or(|included| included == service);
-        match change {
-            Change::Roles(agent, service) if is_included(service) => {
-                self.role_grants.insert((service, agent), Versioned { revision, value: Vec::new() });
+        revisions: RevisionRange,
+        filter: Option<RecipientFilter>,
+    ) -> Result<Self, StoreError> {
+        let agents = agents::list_changed_states(conn, revisions, filter).await?;
+        let mut grants: HashMap<_, Vec<RoleGrant>> = HashMap::new();
+        let service = filter.map(|filter| filter.service);
+        for (service, agent, grant) in assignments::list_changed_grants(conn, revisions, service).await? {
+            grants.entry((service, agent)).or_default().push(grant);
+        }
+        Ok(Self { agents: agents.into_iter().map(|state| (state.agent, state)).collect(), grants })
+    }
+
+    async fn add_to(&self, changes: &mut Changes, entry: &FeedEntry, conn: &mut Conn) -> Result<(), StoreError> {
+        let revision = entry.revision;
+        match entry.change {
+            Change::Roles(agent, service) => {
+                let value = self.grants.get(&(service, agent)).cloned().unwrap_or_default();
+                changes.agents.entry(agent).or_default().roles = Some(Versioned { revision, value });
             }
-            Change::Definitions(service) if is_included(service) => {
-                self.definitions.insert(service, role_definitions(conn, service).await?);
+            Change::Trust(agent) => {
+                let value = self.state_of(agent)?.trust;
+                changes.agents.entry(agent).or_default().trust = Some(Versioned { revision, value });
             }
-            Change::ServiceSettings(service) if is_included(service) => {
-                self.accepts_unbound.insert(service, accepts_unbound(conn, service).await?);
+            Change::Status(agent) => {
+                let value = self.state_of(agent)?.status;
+                changes.agents.entry(agent).or_default().status = Some(Versioned { revision, value });
             }
-            Change::Token(token) => drop(self.revoked.insert(RevokedSubject::Token(token), revision)),
-            Change::Session(session) => drop(self.revoked.insert(RevokedSubject::Session(session), revision)),
-            Change::Keys => self.keys = Some(live_public_keys(conn).await?),
-            // Ignore changes of services that the filter excludes, and changes of trust and status, which `collect_changes`
-            // reads for all agents together.
-            Change::Roles(..)
-            | Change::Definitions(_)
-            | Change::ServiceSettings(_)
-            | Change::Trust(_)
-            | Change::Status(_) => {}
+            Change::Definitions(service) if changes.definitions.is_none() => {
+                changes.definitions = Some(role_definitions(conn, service).await?);
+            }
+            Change::ServiceSettings(service) if changes.accepts_unbound.is_none() => {
+                match services::find_live(conn, service).await? {
+                    Some(service) => changes.accepts_unbound = Some(service.accepts_unbound),
+                    None => changes.refuse_all_tokens(),
+                }
+            }
+            Change::Keys if changes.keys.is_none() => changes.keys = Some(live_public_keys(conn).await?),
+            Change::Definitions(_) | Change::ServiceSettings(_) | Change::Keys => {}
+            Change::Token(token, _) => drop(changes.revoked.insert(RevokedSubject::Token(token), revision)),
+            Change::Session(session) => drop(changes.revoked.insert(RevokedSubject::Session(session), revision)),
         }
         Ok(())
+    }
+
+    fn state_of(&self, agent: AgentId) -> Result<&AgentState, StoreError> {
+        self.agents.get(&agent).ok_or(StoreError::Corrupt("subject"))
     }
 }
 
@@ -151,7 +288,7 @@ async fn role_definitions(conn: &mut Conn, service: ServiceId) -> Result<Vec<Rol
 }
 
 async fn accepts_unbound(conn: &mut Conn, service: ServiceId) -> Result<bool, StoreError> {
-    Ok(services::find(conn, service).await?.ok_or(StoreError::Corrupt("service_id"))?.accepts_unbound)
+    Ok(services::find_live(conn, service).await?.is_some_and(|service| service.accepts_unbound))
 }
 
 async fn live_public_keys(conn: &mut Conn) -> Result<Vec<Vec<u8>>, StoreError> {

@@ -1,14 +1,16 @@
 //! The state that all sync streams share, and the gRPC statuses that several modules return.
 
-use super::feed::ChangeFeed;
+use super::{feed::ChangeFeed, position_reader::PositionReader};
 use crate::{
     metrics::Metrics,
     store::{Store, StoreError},
 };
+use countersign_identity::{AgentHashKey, ServiceId, agent_hash::HASH_KEY_LEN};
 use countersign_process::Shutdown;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tonic::Status;
+use zeroize::Zeroizing;
 
 /// Settings of the control plane that each sidecar receives when it connects.
 #[derive(Debug, Clone)]
@@ -19,11 +21,30 @@ pub struct SidecarSettings {
     pub max_staleness: Duration,
 }
 
+/// The secret of the deployment from which the key of each service for agent hashes is derived.
+#[derive(Clone)]
+pub struct AgentHashSecret(Zeroizing<[u8; HASH_KEY_LEN]>);
+
+impl AgentHashSecret {
+    /// Wraps the bytes of the secret.
+    pub fn new(bytes: [u8; HASH_KEY_LEN]) -> Self {
+        Self(Zeroizing::new(bytes))
+    }
+
+    /// The key of a service.
+    pub(super) fn key_of(&self, service: ServiceId) -> AgentHashKey {
+        AgentHashKey::derive(&self.0, service)
+    }
+}
+
 /// The state that all sync streams share.
 pub(super) struct SyncContext {
     pub(super) store: Store,
     pub(super) feed: ChangeFeed,
+    pub(super) positions: PositionReader,
     pub(super) settings: SidecarSettings,
+    /// The secret from which the keys of agent hashes are derived.
+    pub(super) agent_hash_secret: AgentHashSecret,
     pub(super) metrics: Metrics,
     pub(super) shutdown: Shutdown,
     /// Limits concurrent database reads for followers (streams to sidecars) that have just connected.

@@ -1,11 +1,21 @@
-//! Reads each new change once, and broadcasts it to all sync streams of this process.
+//! Reads each new change once, and distributes it to the sync streams of this process that it concerns.
+//!
+//! A stream whose service no change concerns is not woken by changes: 10,000 streams cost a change only as much as its
+//! recipients.
 
-use super::change_batch::{self, ChangeBatch, ReadScope};
+use super::change_batch::{self, ChangeBatch};
 use crate::{metrics::Metrics, store::Store};
-use countersign_identity::{Revision, Timestamp};
+use countersign_identity::{Revision, ServiceId, Timestamp};
 use countersign_process::Shutdown;
-use std::{sync::Arc, time::Duration};
-use tokio::sync::{broadcast, watch};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::{mpsc, watch};
 
 /// Maximum number of batches by which a follower (the stream to one sidecar) may lag. A slower stream is closed, and the
 /// sidecar resumes with a new stream.
@@ -17,9 +27,106 @@ pub const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// A revocation must take effect within a second, as README promises, also at replicas without Redis, which only poll.
 const _: () = assert!(POLL_INTERVAL.as_millis() <= 500);
 
-/// Broadcasts batches of changes.
+/// Distributes batches of changes to subscribers.
 #[derive(Clone)]
-pub struct ChangeFeed(broadcast::Sender<Arc<ChangeBatch>>);
+pub struct ChangeFeed(Arc<FeedState>);
+
+struct FeedState {
+    subscribers: Mutex<HashMap<ServiceId, Vec<Subscriber>>>,
+    /// All changes up to this revision are in the queues of the subscribers that they concern.
+    distributed: watch::Sender<Revision>,
+}
+
+struct Subscriber {
+    batches: mpsc::Sender<Arc<ChangeBatch>>,
+    receives_unbound: Arc<AtomicBool>,
+}
+
+/// The queue of batches for one follower. Dropping it ends the subscription.
+pub(super) struct Subscription {
+    feed: ChangeFeed,
+    service: ServiceId,
+    /// The batches that concern the service. Closed if the follower lags too far behind, or if changes were deleted before
+    /// they were read.
+    pub(super) batches: mpsc::Receiver<Arc<ChangeBatch>>,
+    /// All changes up to this revision that concern the service are in the queue, or were in the queue.
+    pub(super) distributed: watch::Receiver<Revision>,
+    receives_unbound: Arc<AtomicBool>,
+}
+
+impl Subscription {
+    /// Sets whether the service receives changes that concern unbound tokens. A service that begins to receive them needs a
+    /// snapshot, which must be read after this call.
+    pub(super) fn set_receives_unbound(&self, receives_unbound: bool) {
+        self.receives_unbound.store(receives_unbound, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let mut subscribers = self.feed.subscribers();
+        if let Some(of_service) = subscribers.get_mut(&self.service) {
+            of_service.retain(|subscriber| !Arc::ptr_eq(&subscriber.receives_unbound, &self.receives_unbound));
+            if of_service.is_empty() {
+                subscribers.remove(&self.service);
+            }
+        }
+    }
+}
+
+impl ChangeFeed {
+    fn new(revision: Revision) -> Self {
+        Self(Arc::new(FeedState { subscribers: Mutex::default(), distributed: watch::Sender::new(revision) }))
+    }
+
+    fn subscribers(&self) -> MutexGuard<'_, HashMap<ServiceId, Vec<Subscriber>>> {
+        self.0.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Receives all batches that concern the service and are read after the subscription, and also those that concern unbound
+    /// tokens.
+    pub(super) fn subscribe(&self, service: ServiceId) -> Subscription {
+        let (sender, batches) = mpsc::channel(MAX_LAG);
+        let receives_unbound = Arc::new(AtomicBool::new(true));
+        let subscriber = Subscriber { batches: sender, receives_unbound: Arc::clone(&receives_unbound) };
+        self.subscribers().entry(service).or_default().push(subscriber);
+        Subscription {
+            feed: self.clone(),
+            service,
+            batches,
+            distributed: self.0.distributed.subscribe(),
+            receives_unbound,
+        }
+    }
+
+    /// Puts a batch into the queues of the subscribers that it concerns. A subscriber whose queue is full loses its
+    /// subscription.
+    fn distribute(&self, batch: &Arc<ChangeBatch>) {
+        let mut subscribers = self.subscribers();
+        let enqueue = |of_service: &mut Vec<Subscriber>, is_recipient: &dyn Fn(&Subscriber) -> bool| {
+            of_service.retain(|subscriber| {
+                !is_recipient(subscriber) || subscriber.batches.try_send(Arc::clone(batch)).is_ok()
+            });
+        };
+        if batch.all_services.is_empty() && batch.unbound_tokens.is_empty() {
+            for service in batch.by_service.keys() {
+                if let Some(of_service) = subscribers.get_mut(service) {
+                    enqueue(of_service, &|_| true);
+                }
+            }
+        } else {
+            for (service, of_service) in subscribers.iter_mut() {
+                let is_named = !batch.all_services.is_empty() || batch.by_service.contains_key(service);
+                enqueue(of_service, &|subscriber| is_named || subscriber.receives_unbound.load(Ordering::SeqCst));
+            }
+        }
+    }
+
+    /// Ends all subscriptions, so that the sidecars resume from their revisions.
+    fn disconnect_all(&self) {
+        self.subscribers().clear();
+    }
+}
 
 /// Reads the change feed for all followers (streams to sidecars) of the process.
 pub struct FeedReader {
@@ -27,7 +134,7 @@ pub struct FeedReader {
     store: Store,
     committed: watch::Receiver<Revision>,
     poll_interval: Duration,
-    /// Changes up to this revision have been broadcast.
+    /// Changes up to this revision have been distributed.
     sent_revision: Revision,
 }
 
@@ -36,15 +143,15 @@ impl FeedReader {
     pub fn new(store: Store, poll_interval: Duration) -> Self {
         let mut committed = store.committed_revision();
         let sent_revision = *committed.borrow_and_update();
-        Self { feed: ChangeFeed(broadcast::Sender::new(MAX_LAG)), store, committed, poll_interval, sent_revision }
+        Self { feed: ChangeFeed::new(sent_revision), store, committed, poll_interval, sent_revision }
     }
 
-    /// The change feed that this reader broadcasts to.
+    /// The change feed that this reader distributes to.
     pub fn feed(&self) -> ChangeFeed {
         self.feed.clone()
     }
 
-    /// Reads and broadcasts changes until shutdown is requested.
+    /// Reads and distributes changes until shutdown is requested.
     pub async fn run(mut self, metrics: Metrics, shutdown: Shutdown) {
         loop {
             tokio::select! {
@@ -53,32 +160,31 @@ impl FeedReader {
                 () = tokio::time::sleep(self.poll_interval) => {}
             }
             self.committed.borrow_and_update();
-            self.broadcast_changes(&metrics).await;
+            self.distribute_changes(&metrics).await;
         }
     }
 
-    async fn broadcast_changes(&mut self, metrics: &Metrics) {
-        let result = change_batch::read_batch(&self.store, ReadScope::AllServices(self.sent_revision)).await;
+    async fn distribute_changes(&mut self, metrics: &Metrics) {
+        let result = change_batch::read_all(&self.store, self.sent_revision).await;
         if result.is_ok() {
             let since_epoch = self.store.now().duration_since(Timestamp::from_micros(0));
             metrics.feed_last_read.set(since_epoch.as_secs_f64());
         }
         match result {
-            Ok(Some(batch)) if batch.revision > self.sent_revision => {
-                self.sent_revision = batch.revision;
-                metrics.feed_revision.set(batch.revision.number());
-                // Sending fails if there is no subscriber, which is no problem.
-                let _ignored = self.feed.0.send(Arc::new(batch));
+            Ok(batch) if batch.range.revision > self.sent_revision => {
+                let revision = batch.range.revision;
+                if batch.range.since > self.sent_revision {
+                    tracing::warn!("changes were deleted before they were read; all sync streams resume");
+                    self.feed.disconnect_all();
+                }
+                self.feed.distribute(&Arc::new(batch));
+                self.sent_revision = revision;
+                metrics.feed_revision.set(revision.number());
+                // The order matters: a follower that sees this revision finds all batches up to it in its queue.
+                self.feed.0.distributed.send_replace(revision);
             }
             Ok(_) => {}
             Err(error) => tracing::warn!(%error, "cannot read the change feed; retrying"),
         }
-    }
-}
-
-impl ChangeFeed {
-    /// Receives all batches that are read after the subscription.
-    pub fn subscribe(&self) -> broadcast::Receiver<Arc<ChangeBatch>> {
-        self.0.subscribe()
     }
 }

@@ -2,9 +2,10 @@
 
 use super::{
     SidecarSettings,
-    context::{SyncContext, database_unavailable, invalid_key},
+    context::{AgentHashSecret, SyncContext, database_unavailable, invalid_key},
     feed::ChangeFeed,
     follower::Follower,
+    position_reader::PositionReader,
 };
 use crate::{
     domain::{credential::Credential, service::ServiceKey},
@@ -29,16 +30,24 @@ const MAX_INITIAL_READS: usize = 2;
 pub struct SyncService(Arc<SyncContext>);
 
 impl SyncService {
-    /// Creates a service that streams the changes of the change feed.
+    /// Creates a service that streams the changes of the change feed. Must be called within a tokio runtime.
     pub fn new(
         store: Store,
         feed: ChangeFeed,
-        settings: SidecarSettings,
+        (settings, agent_hash_secret): (SidecarSettings, AgentHashSecret),
         metrics: Metrics,
         shutdown: Shutdown,
     ) -> Self {
-        let initial_reads = Semaphore::new(MAX_INITIAL_READS);
-        Self(Arc::new(SyncContext { store, feed, settings, metrics, shutdown, initial_reads }))
+        Self(Arc::new(SyncContext {
+            positions: PositionReader::start(store.clone(), shutdown.clone()),
+            initial_reads: Semaphore::new(MAX_INITIAL_READS),
+            store,
+            feed,
+            settings,
+            agent_hash_secret,
+            metrics,
+            shutdown,
+        }))
     }
 }
 

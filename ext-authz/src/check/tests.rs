@@ -51,6 +51,7 @@ fn view() -> Arc<View> {
             issuer: ISSUER.into(),
             accepts_unbound: true,
             max_staleness: Duration::from_mins(1),
+            agent_hash_key: None,
         },
         keys: KeySet::from_points([TestIssuer::new(1).public_point()]).unwrap(),
         roles: [reader_role()].into_iter().collect(),

@@ -9,8 +9,8 @@ use crate::{
     view::{Confirmation, Delta, Revocation, RevokedSubject, ServiceSettings, Snapshot},
 };
 use countersign_identity::{
-    AgentChanges, AgentStatus, Claims, KeySet, Permission, Revision, RoleGrant, ServiceId, StatusWithCutoff,
-    TrustScore, Versioned,
+    AgentChanges, AgentHashKey, AgentStatus, Claims, KeySet, Permission, Revision, RoleGrant, ServiceId,
+    StatusWithCutoff, TrustScore, Versioned,
 };
 use prometheus::IntCounter;
 
@@ -22,12 +22,17 @@ fn cache() -> TokenCache {
     TokenCache::new(10, counter("hits"), counter("misses"))
 }
 
+fn agent_hash_key() -> AgentHashKey {
+    AgentHashKey::from_bytes(&[7; 32]).unwrap()
+}
+
 fn unconfirmed_view() -> View {
     let settings = ServiceSettings {
         service: SERVICE_ID,
         issuer: ISSUER.into(),
         accepts_unbound: false,
         max_staleness: Duration::from_mins(1),
+        agent_hash_key: Some(agent_hash_key()),
     };
     let snapshot = Snapshot {
         revision: Revision::new(TOKEN_REVISION),
@@ -70,7 +75,7 @@ fn token_with_claims(change: impl FnOnce(&mut Claims)) -> String {
 fn view_with_changes(changes: AgentChanges) -> View {
     view().apply(Delta {
         revision: Revision::new(TOKEN_REVISION + 9),
-        agents: vec![(AGENT_ID, changes)],
+        agents: vec![(agent_hash_key().hash(AGENT_ID), changes)],
         ..Delta::default()
     })
 }

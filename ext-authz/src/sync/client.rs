@@ -101,6 +101,10 @@ impl StreamClient {
             };
             view = stream_state.view();
             self.report(&error, view.as_ref().map(|view| view.service()));
+            // The names of agents in the view are hashes under another key, so the next stream must begin with a snapshot.
+            if matches!(error, StreamError::InvalidMessage(MessageError::AgentHashKeyChanged)) {
+                view = None;
+            }
             if stream_state.was_confirmed() {
                 backoff = new_backoff();
             }

@@ -5,8 +5,8 @@
 
 use crate::view::{Delta, Revocation, RevokedSubject, ServiceSettings};
 use countersign_identity::{
-    AgentChanges, AgentId, AgentStatus, KeySet, Permission, Revision, RoleDefinition, RoleGrant, RoleName, RoleTable,
-    StatusWithCutoff, Timestamp, TrustScore, Versioned,
+    AgentChanges, AgentHash, AgentHashKey, AgentStatus, KeySet, Permission, Revision, RoleDefinition, RoleGrant,
+    RoleName, RoleTable, StatusWithCutoff, Timestamp, TrustScore, Versioned,
 };
 use countersign_proto::v1;
 use std::{collections::HashSet, str::FromStr, time::Duration};
@@ -30,6 +30,30 @@ pub enum MessageError {
     /// The sync message is not allowed after the previous messages.
     #[error("{0}")]
     OutOfOrder(&'static str),
+    /// The control plane hashes agent ids under another key than that of the view, so a delta cannot be applied.
+    #[error("the agent hash key is not that of the view; a snapshot is needed")]
+    AgentHashKeyChanged,
+}
+
+/// How the messages of a stream name agents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AgentNaming {
+    /// By hashes of their ids.
+    Hash,
+    /// By their ids, as the previous version of the control plane does.
+    PlainId,
+}
+
+impl AgentNaming {
+    /// The naming in a stream with these settings.
+    pub const fn of(settings: &ServiceSettings) -> Self {
+        if settings.agent_hash_key.is_some() { Self::Hash } else { Self::PlainId }
+    }
+
+    /// The naming in a snapshot with this header.
+    pub const fn of_message(info: &v1::ServiceInfo) -> Self {
+        if info.agent_hash_key.is_empty() { Self::PlainId } else { Self::Hash }
+    }
 }
 
 type Result<T> = std::result::Result<T, MessageError>;
@@ -48,7 +72,7 @@ pub struct ParsedPage {
     /// The parts that only the first page contains.
     pub header: Option<SnapshotHeader>,
     /// The changes of agents that have a revision above `floor`.
-    pub agents: Vec<(AgentId, AgentChanges)>,
+    pub agents: Vec<(AgentHash, AgentChanges)>,
     /// The revocations that have a revision above `floor`.
     pub revocations: Vec<Revocation>,
     /// Whether this is the last page of the snapshot.
@@ -67,7 +91,7 @@ pub struct SnapshotHeader {
 }
 
 /// Parses a page of a snapshot.
-pub fn parse_page(message: v1::SnapshotPage) -> Result<ParsedPage> {
+pub fn parse_page(message: v1::SnapshotPage, naming: AgentNaming) -> Result<ParsedPage> {
     let v1::SnapshotPage { revision, floor, info, keys, roles, agents, revocations, last } = message;
     let header = match info {
         Some(info) => Some(SnapshotHeader {
@@ -82,21 +106,21 @@ pub fn parse_page(message: v1::SnapshotPage) -> Result<ParsedPage> {
         revision: parse_revision("revision", revision)?,
         floor: Revision::new(floor),
         header,
-        agents: parse_all_agent_changes(agents)?,
+        agents: parse_all_agent_changes(agents, naming)?,
         revocations: parse_revocations(revocations)?,
         last,
     })
 }
 
 /// Parses a delta.
-pub fn parse_delta(message: v1::Delta) -> Result<Delta> {
+pub fn parse_delta(message: v1::Delta, naming: AgentNaming) -> Result<Delta> {
     let v1::Delta { revision, info, keys, roles, agents, revocations } = message;
     Ok(Delta {
         revision: parse_revision("revision", revision)?,
         settings: info.map(parse_service_settings).transpose()?,
         keys: keys.map(parse_key_set).transpose()?,
         roles: roles.map(parse_role_table).transpose()?,
-        agents: parse_all_agent_changes(agents)?,
+        agents: parse_all_agent_changes(agents, naming)?,
         revocations: parse_revocations(revocations)?,
     })
 }
@@ -114,7 +138,7 @@ where
 }
 
 fn parse_service_settings(message: v1::ServiceInfo) -> Result<ServiceSettings> {
-    let v1::ServiceInfo { service_id, issuer, accepts_unbound_tokens, max_staleness_seconds } = message;
+    let v1::ServiceInfo { service_id, issuer, accepts_unbound_tokens, max_staleness_seconds, agent_hash_key } = message;
     if issuer.is_empty() {
         return Err(MessageError::Missing("issuer"));
     }
@@ -126,7 +150,13 @@ fn parse_service_settings(message: v1::ServiceInfo) -> Result<ServiceSettings> {
         issuer: issuer.into(),
         accepts_unbound: accepts_unbound_tokens,
         max_staleness: Duration::from_secs(max_staleness_seconds.into()),
+        agent_hash_key: parse_agent_hash_key(&agent_hash_key)?,
     })
+}
+
+fn parse_agent_hash_key(bytes: &[u8]) -> Result<Option<AgentHashKey>> {
+    let invalid_length = || invalid("agent_hash_key", &format!("{} bytes", bytes.len()), "is not a key");
+    if bytes.is_empty() { Ok(None) } else { AgentHashKey::from_bytes(bytes).map(Some).ok_or_else(invalid_length) }
 }
 
 fn parse_key_set(message: v1::Keys) -> Result<KeySet> {
@@ -159,18 +189,26 @@ fn parse_role(message: v1::Role) -> Result<RoleDefinition> {
     })
 }
 
-fn parse_all_agent_changes(messages: Vec<v1::AgentChanges>) -> Result<Vec<(AgentId, AgentChanges)>> {
-    messages.into_iter().map(parse_agent_changes).collect()
+fn parse_all_agent_changes(
+    messages: Vec<v1::AgentChanges>,
+    naming: AgentNaming,
+) -> Result<Vec<(AgentHash, AgentChanges)>> {
+    messages.into_iter().map(|message| parse_agent_changes(message, naming)).collect()
 }
 
-fn parse_agent_changes(message: v1::AgentChanges) -> Result<(AgentId, AgentChanges)> {
-    let v1::AgentChanges { agent_id, roles, trust, status } = message;
+fn parse_agent_changes(message: v1::AgentChanges, naming: AgentNaming) -> Result<(AgentHash, AgentChanges)> {
+    let v1::AgentChanges { agent_id, roles, trust, status, agent_hash } = message;
     let changes = AgentChanges {
         roles: roles.map(parse_roles_facet).transpose()?,
         trust: trust.map(parse_trust_facet).transpose()?,
         status: status.map(parse_status_facet).transpose()?,
     };
-    Ok((parse_id("agent_id", &agent_id)?, changes))
+    let agent = match naming {
+        AgentNaming::Hash => AgentHash::from_bytes(&agent_hash)
+            .ok_or_else(|| invalid("agent_hash", &format!("{} bytes", agent_hash.len()), "is not a hash"))?,
+        AgentNaming::PlainId => AgentHash::from_plain_id(parse_id("agent_id", &agent_id)?),
+    };
+    Ok((agent, changes))
 }
 
 fn parse_roles_facet(message: v1::RolesFacet) -> Result<Versioned<Vec<RoleGrant>>> {
@@ -220,7 +258,7 @@ fn parse_revocation(message: v1::Revocation) -> Result<Revocation> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use countersign_identity::{RoleId, ServiceId, SessionId};
+    use countersign_identity::{AgentId, RoleId, ServiceId, SessionId};
 
     fn info() -> v1::ServiceInfo {
         v1::ServiceInfo {
@@ -228,6 +266,7 @@ mod tests {
             issuer: "https://issuer.test".into(),
             accepts_unbound_tokens: true,
             max_staleness_seconds: 60,
+            agent_hash_key: vec![7; 32],
         }
     }
 
@@ -246,7 +285,8 @@ mod tests {
                 }],
             }),
             agents: vec![v1::AgentChanges {
-                agent_id: AgentId::from_bits(2).to_string(),
+                agent_id: String::new(),
+                agent_hash: vec![9; 16],
                 roles: Some(v1::RolesFacet { revision: 5, grants: vec![v1::RoleGrant { role_id, until: Some(7) }] }),
                 trust: Some(v1::TrustFacet { revision: 6, hundredths: 6250 }),
                 status: Some(v1::StatusFacet { revision: 7, status: 2, cutoff: 7 }),
@@ -260,12 +300,14 @@ mod tests {
 
     #[test]
     fn parse_delta_parses_every_part() {
-        let parsed = parse_delta(valid_delta()).unwrap();
+        let parsed = parse_delta(valid_delta(), AgentNaming::Hash).unwrap();
         assert_eq!(parsed.revision, Revision::new(9));
-        assert_eq!(parsed.settings.unwrap().max_staleness, Duration::from_mins(1));
+        let settings = parsed.settings.unwrap();
+        assert_eq!(settings.max_staleness, Duration::from_mins(1));
+        assert_eq!(settings.agent_hash_key, AgentHashKey::from_bytes(&[7; 32]));
         assert!(parsed.roles.unwrap().get(RoleId::from_bits(3)).is_some());
         let (agent, changes) = &parsed.agents[0];
-        assert_eq!(*agent, AgentId::from_bits(2));
+        assert_eq!(Some(*agent), AgentHash::from_bytes(&[9; 16]));
         assert_eq!(changes.roles.as_ref().unwrap().value[0].until, Some(Timestamp::from_micros(7)));
         assert_eq!(changes.trust.as_ref().unwrap().value.hundredths(), 6250);
         assert_eq!(changes.status.as_ref().unwrap().value.status, AgentStatus::Suspended);
@@ -275,7 +317,7 @@ mod tests {
     #[test]
     fn parse_delta_refuses_a_message_with_one_invalid_part() {
         type Corruption = fn(&mut v1::Delta);
-        let corruptions: [(&str, Corruption); 15] = [
+        let corruptions: [(&str, Corruption); 17] = [
             ("revision", |delta| delta.revision = -1),
             ("max_staleness_seconds", |delta| delta.info.as_mut().unwrap().max_staleness_seconds = 0),
             ("service_id", |delta| delta.info.as_mut().unwrap().service_id.clear()),
@@ -291,7 +333,9 @@ mod tests {
                 let roles = &mut delta.roles.as_mut().unwrap().roles;
                 roles.push(v1::Role { name: "writer".into(), ..roles[0].clone() });
             }),
-            ("agent_id", |delta| delta.agents[0].agent_id.push('x')),
+            ("agent_hash_key", |delta| delta.info.as_mut().unwrap().agent_hash_key.push(1)),
+            ("agent_hash", |delta| delta.agents[0].agent_hash.truncate(15)),
+            ("agent_hash", |delta| delta.agents[0].agent_hash.clear()),
             ("role_id", |delta| delta.agents[0].roles.as_mut().unwrap().grants[0].role_id.clear()),
             ("trust", |delta| delta.agents[0].trust.as_mut().unwrap().hundredths = 10_001),
             ("status", |delta| delta.agents[0].status.as_mut().unwrap().status = 0),
@@ -301,13 +345,23 @@ mod tests {
         for (part, corrupt) in corruptions {
             let mut message = valid_delta();
             corrupt(&mut message);
-            let error = parse_delta(message).unwrap_err().to_string();
+            let error = parse_delta(message, AgentNaming::Hash).unwrap_err().to_string();
             assert!(error.starts_with(part), "{part}: {error}");
         }
     }
 
     #[test]
+    fn streams_without_hash_key_name_agents_by_id() {
+        let mut delta = valid_delta();
+        assert!(parse_delta(delta.clone(), AgentNaming::PlainId).unwrap_err().to_string().starts_with("agent_id"));
+        delta.agents[0].agent_id = AgentId::from_bits(2).to_string();
+        let parsed = parse_delta(delta, AgentNaming::PlainId).unwrap();
+        assert_eq!(parsed.agents[0].0, AgentHash::from_plain_id(AgentId::from_bits(2)));
+    }
+
+    #[test]
     fn parse_page_refuses_an_incomplete_header() {
+        let parse_page = |page| parse_page(page, AgentNaming::Hash);
         let complete = v1::SnapshotPage {
             revision: 1,
             info: Some(info()),

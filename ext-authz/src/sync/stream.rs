@@ -3,10 +3,13 @@
 //!
 //! Invariant: this module does no I/O and does not read the clock. Messages and times are arguments.
 
-use super::decode::{self, MessageError, ParsedPage, SnapshotHeader};
+use super::decode::{self, AgentNaming, MessageError, ParsedPage, SnapshotHeader};
 use crate::view::{Confirmation, Snapshot, View};
-use countersign_identity::{AgentChanges, AgentId, Revision, ServiceId};
-use countersign_proto::v1::{self, follow_response::Message};
+use countersign_identity::{Revision, ServiceId};
+use countersign_proto::{
+    PROTOCOL_VERSION,
+    v1::{self, follow_response::Message},
+};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 /// The maximum number of unanswered pings: if that number of pings is unanswered when the next ping is due, the stream
@@ -64,7 +67,8 @@ impl StreamState {
     /// local data.
     pub fn hello(&self) -> v1::FollowRequest {
         let revision = self.view.as_ref().map_or(0, |view| view.revision().number());
-        v1::FollowRequest { message: Some(v1::follow_request::Message::Hello(v1::Hello { revision })) }
+        let hello = v1::Hello { revision, protocol_version: PROTOCOL_VERSION };
+        v1::FollowRequest { message: Some(v1::follow_request::Message::Hello(hello)) }
     }
 
     /// Creates the next ping. `now` is the current time since boot.
@@ -96,7 +100,12 @@ impl StreamState {
     pub fn apply(&mut self, message: v1::FollowResponse) -> Result<ViewUpdate, MessageError> {
         let v1::FollowResponse { message } = message;
         match message.ok_or(MessageError::Missing("message"))? {
-            Message::Snapshot(page) => self.apply_page(decode::parse_page(page)?),
+            Message::Snapshot(page) => {
+                let of_started = self.partial_snapshot.as_ref().map(|partial| AgentNaming::of(&partial.settings));
+                let naming = page.info.as_ref().map(AgentNaming::of_message).or(of_started);
+                // Without a header and a started snapshot, `apply_page` refuses the page.
+                self.apply_page(decode::parse_page(page, naming.unwrap_or(AgentNaming::Hash))?)
+            }
             Message::Delta(delta) => self.apply_delta(delta),
             Message::Pong(pong) => self.apply_pong(pong),
         }
@@ -135,21 +144,23 @@ impl StreamState {
         let SnapshotHeader { mut settings, keys, roles } = header;
         self.check_service(settings.service)?;
         self.limit_staleness(&mut settings.max_staleness);
-        let agents: Vec<(AgentId, AgentChanges)> = vec![];
-        Ok(Snapshot { revision, floor, settings, keys, roles, agents, revocations: vec![] })
+        Ok(Snapshot { revision, floor, settings, keys, roles, agents: vec![], revocations: vec![] })
     }
 
     fn apply_delta(&mut self, delta: v1::Delta) -> Result<ViewUpdate, MessageError> {
-        let mut delta = decode::parse_delta(delta)?;
         if self.partial_snapshot.is_some() {
             return Err(MessageError::OutOfOrder("a delta arrived before the snapshot is complete"));
         }
         let view = self.view.as_ref().ok_or(MessageError::OutOfOrder("a delta arrived before the first snapshot"))?;
+        let mut delta = decode::parse_delta(delta, AgentNaming::of(view.settings()))?;
         if delta.revision < view.revision() {
             return Err(MessageError::OutOfOrder("the revision of a delta is lower than that of the view"));
         }
         if let Some(settings) = &mut delta.settings {
             self.check_service(settings.service)?;
+            if settings.agent_hash_key != view.settings().agent_hash_key {
+                return Err(MessageError::AgentHashKeyChanged);
+            }
             self.limit_staleness(&mut settings.max_staleness);
         }
         let next = view.apply(delta);

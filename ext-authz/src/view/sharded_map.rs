@@ -3,7 +3,7 @@
 //! Every change creates a new view while other threads still read the old view. The map is split into shards, and a
 //! change copies only the shards that it modifies. A map can have a hundred thousand entries.
 
-use countersign_identity::{AgentId, SessionId, TokenId};
+use countersign_identity::{AgentHash, SessionId, TokenId};
 use std::{
     collections::{HashMap, hash_map::Entry},
     hash::Hash,
@@ -29,7 +29,7 @@ macro_rules! shard_keys {
     )+};
 }
 
-shard_keys!(AgentId, SessionId, TokenId);
+shard_keys!(AgentHash, SessionId, TokenId);
 
 /// A map that is split into shared shards.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl<K: ShardKey, V: Clone> ShardedMap<K, V> {
     }
 }
 
-/// The index of the shard of a key. The low bits of ids are random.
+/// The index of the shard of a key. The low bits of ids and hashes are random.
 fn shard_index<K: ShardKey>(key: K) -> usize {
     key.bits() as usize & (SHARD_COUNT - 1)
 }

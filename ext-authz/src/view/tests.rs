@@ -4,7 +4,7 @@ use super::*;
 use countersign_identity::{AgentStatus, StatusWithCutoff, TrustScore, Versioned};
 
 pub const SERVICE_ID: ServiceId = ServiceId::from_bits(1);
-const AGENT_ID: AgentId = AgentId::from_bits(2);
+const AGENT: AgentHash = AgentHash::from_plain_id(AgentId::from_bits(2));
 
 /// A snapshot without agents, keys or roles.
 pub fn snapshot(revision: i64) -> Snapshot {
@@ -16,6 +16,7 @@ pub fn snapshot(revision: i64) -> Snapshot {
             issuer: "https://issuer.test".into(),
             accepts_unbound: true,
             max_staleness: Duration::from_mins(1),
+            agent_hash_key: AgentHashKey::from_bytes(&[7; 32]),
         },
         keys: KeySet::default(),
         roles: RoleTable::default(),
@@ -35,7 +36,7 @@ fn suspension(revision: i64) -> AgentChanges {
 }
 
 fn delta(revision: i64, changes: AgentChanges) -> Delta {
-    Delta { revision: Revision::new(revision), agents: vec![(AGENT_ID, changes)], ..Delta::default() }
+    Delta { revision: Revision::new(revision), agents: vec![(AGENT, changes)], ..Delta::default() }
 }
 
 fn confirmation(revision: i64, floor: i64, ping_sent_at: u64) -> Confirmation {
@@ -47,7 +48,7 @@ fn confirmation(revision: i64, floor: i64, ping_sent_at: u64) -> Confirmation {
 fn apply_replaces_a_facet_only_if_the_new_one_has_a_higher_revision() {
     let view = View::from_snapshot(snapshot(10), None).apply(delta(20, trust_changes(20, 80.0)));
     let view = view.apply(delta(21, suspension(21))).apply(delta(22, trust_changes(15, 10.0)));
-    let changes = view.agents.get(AGENT_ID).unwrap();
+    let changes = view.agents.get(AGENT).unwrap();
     assert_eq!(changes.trust, trust_changes(20, 80.0).trust);
     assert_eq!(changes.status, suspension(21).status);
     assert_eq!(view.revision(), Revision::new(22));
@@ -57,8 +58,8 @@ fn apply_replaces_a_facet_only_if_the_new_one_has_a_higher_revision() {
 fn apply_leaves_the_original_view_unchanged() {
     let original = View::from_snapshot(snapshot(10), None).apply(delta(20, trust_changes(20, 80.0)));
     let changed = original.apply(delta(30, trust_changes(30, 5.0)));
-    assert_eq!(original.agents.get(AGENT_ID), Some(&trust_changes(20, 80.0)));
-    assert_eq!(changed.agents.get(AGENT_ID), Some(&trust_changes(30, 5.0)));
+    assert_eq!(original.agents.get(AGENT), Some(&trust_changes(20, 80.0)));
+    assert_eq!(changed.agents.get(AGENT), Some(&trust_changes(30, 5.0)));
 }
 
 #[test]
@@ -72,11 +73,11 @@ fn confirm_removes_facets_and_revocations_up_to_the_floor() {
     delta.revocations = revocations.to_vec();
     let view = View::from_snapshot(snapshot(10), None).apply(delta).apply(super::Delta {
         revision: Revision::new(22),
-        agents: vec![(AGENT_ID, suspension(22))],
+        agents: vec![(AGENT, suspension(22))],
         ..super::Delta::default()
     });
     let view = view.confirm(confirmation(25, 20, 3));
-    assert_eq!(view.agents.get(AGENT_ID), Some(&suspension(22)));
+    assert_eq!(view.agents.get(AGENT), Some(&suspension(22)));
     assert!(view.revoked_tokens.get(older_token).is_none() && view.revoked_tokens.get(newer_token).is_some());
     assert_eq!(view.confirm(confirmation(30, 22, 4)).agent_count(), 0);
 }

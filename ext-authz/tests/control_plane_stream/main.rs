@@ -7,15 +7,15 @@ mod fixtures;
 mod simulated_control_plane;
 
 use countersign_ext_authz::{App, config};
-use countersign_identity::{Claims, Timestamp, TokenId};
+use countersign_identity::{AgentHashKey, Claims, Timestamp, TokenId};
 use countersign_process::{Clock, Shutdown, SystemClock};
-use countersign_proto::v1;
+use countersign_proto::v1::{self, follow_response::Message};
 use envoy_types::{
     ext_authz::v3::pb::{CheckRequest, CheckResponse, HttpResponse},
     pb::envoy::service::auth::v3::{AttributeContext, attribute_context, authorization_client::AuthorizationClient},
 };
 use fixtures::{ISSUED_AT, SERVICE_ID, SESSION_ID, TOKEN_REVISION, TestIssuer};
-use simulated_control_plane::{revocation, snapshot, start_control_plane};
+use simulated_control_plane::{AGENT_HASH_KEY, revocation, snapshot, snapshot_page, start_control_plane};
 use std::{
     net::SocketAddr,
     sync::{Arc, atomic::Ordering},
@@ -261,4 +261,49 @@ async fn read_metric(admin: SocketAddr, series: &str) -> Option<f64> {
     connection.read_to_string(&mut response).await.unwrap();
     let series = format!("countersign_authz_{series} ");
     response.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok())
+}
+
+/// The changes of the agent of the tests, with this status.
+fn agent_changes(revision: i64, status: v1::AgentStatus) -> v1::AgentChanges {
+    let status = Some(v1::StatusFacet { revision, status: status.into(), cutoff: 0 });
+    v1::AgentChanges { status, ..v1::AgentChanges::default() }
+}
+
+/// While control planes are upgraded, a stream of the previous version names agents by id, and the next stream by hash.
+#[tokio::test]
+async fn sidecar_requests_a_snapshot_when_the_names_of_agents_change() {
+    let (port, _, mut streams) = start_control_plane(None).await;
+    let app = start_sidecar(format!("http://127.0.0.1:{port}"), "").await;
+    let address = app.grpc_address().unwrap();
+    let shutdown = Shutdown::default();
+    let server = tokio::spawn(app.serve(shutdown.clone()));
+    let mut envoy = AuthorizationClient::connect(format!("http://{address}")).await.unwrap();
+    let (claims, suspended_at) = (fixtures::claims(), TOKEN_REVISION + 1);
+
+    let previous = timeout(TEST_TIMEOUT, streams.recv()).await.unwrap().unwrap();
+    let mut page = snapshot_page();
+    let info = page.info.clone();
+    page.revision = suspended_at;
+    page.info.as_mut().unwrap().agent_hash_key.clear();
+    let changes = agent_changes(suspended_at, v1::AgentStatus::Suspended);
+    page.agents = vec![v1::AgentChanges { agent_id: claims.sub.to_string(), ..changes.clone() }];
+    previous.send(Message::Snapshot(page)).await;
+    wait_for_reason(&mut envoy, &claims, Some("agent_suspended")).await;
+
+    let delta = v1::Delta { revision: suspended_at, info, ..v1::Delta::default() };
+    previous.send(Message::Delta(delta)).await;
+    let upgraded = timeout(TEST_TIMEOUT, streams.recv()).await.unwrap().unwrap();
+    assert_eq!(upgraded.revision, 0, "the sidecar requests a snapshot");
+    assert_eq!(denial_reason(&mut envoy, &claims).await.as_deref(), Some("agent_suspended"));
+    let agent_hash = AgentHashKey::from_bytes(&AGENT_HASH_KEY).unwrap().hash(claims.sub).to_bytes().to_vec();
+    let mut page = snapshot_page();
+    page.revision = suspended_at;
+    page.agents = vec![v1::AgentChanges { agent_hash: agent_hash.clone(), ..changes }];
+    upgraded.send(Message::Snapshot(page)).await;
+    let active = agent_changes(suspended_at + 1, v1::AgentStatus::Active);
+    let agents = vec![v1::AgentChanges { agent_hash, ..active }];
+    upgraded.send(Message::Delta(v1::Delta { revision: suspended_at + 1, agents, ..v1::Delta::default() })).await;
+    wait_for_reason(&mut envoy, &claims, None).await;
+    shutdown.trigger();
+    server.await.unwrap().unwrap();
 }

@@ -73,7 +73,7 @@ async fn handle_requests(
 ) {
     while let Some(Ok(FollowRequest { message: Some(message) })) = inbound.next().await {
         match message {
-            follow_request::Message::Hello(v1::Hello { revision }) => {
+            follow_request::Message::Hello(v1::Hello { revision, protocol_version: _ }) => {
                 open_streams.send(OpenStream { revision, responses: responses.clone() }).await.unwrap();
             }
             follow_request::Message::Ping(v1::Ping { number }) => {
@@ -91,8 +91,16 @@ impl OpenStream {
     }
 }
 
+/// The key of the agent hashes in [`snapshot`].
+pub const AGENT_HASH_KEY: [u8; 32] = [7; 32];
+
 /// A snapshot with the role `reader` and the key of the test issuer.
 pub fn snapshot() -> Message {
+    Message::Snapshot(snapshot_page())
+}
+
+/// The only page of [`snapshot`].
+pub fn snapshot_page() -> v1::SnapshotPage {
     let reader = fixtures::reader_role();
     let role = v1::Role {
         id: reader.id.to_string(),
@@ -100,7 +108,7 @@ pub fn snapshot() -> Message {
         permissions: reader.permissions.iter().map(ToString::to_string).collect(),
         created_revision: reader.created_revision.number(),
     };
-    Message::Snapshot(v1::SnapshotPage {
+    v1::SnapshotPage {
         revision: TOKEN_REVISION,
         floor: 1,
         info: Some(v1::ServiceInfo {
@@ -108,12 +116,13 @@ pub fn snapshot() -> Message {
             issuer: ISSUER.into(),
             accepts_unbound_tokens: true,
             max_staleness_seconds: 60,
+            agent_hash_key: AGENT_HASH_KEY.to_vec(),
         }),
         keys: Some(v1::Keys { points: vec![TestIssuer::new(1).public_point()] }),
         roles: Some(v1::Roles { roles: vec![role] }),
         last: true,
         ..v1::SnapshotPage::default()
-    })
+    }
 }
 
 /// A delta with one revocation.

@@ -12,3 +12,4 @@ mod parity;
 mod rotation;
 mod sidecar;
 mod sync;
+mod sync_recipients;

@@ -113,6 +113,16 @@ async fn refresh_token_reuse_revokes_access_tokens_of_its_session() {
 }
 
 #[tokio::test]
+async fn deletion_of_the_service_refuses_all_its_tokens() {
+    let (control, sidecar, agent, _) = start_with_agent().await;
+    let token = agent.token().await;
+    wait_until_accepted(&sidecar, &token).await;
+    control.api.send_as(control.human(), "DELETE", &control.path(""), json!({})).await.expect(200);
+    // The stream of the sidecar ends with the deletion, so the keys in its view must be gone, and not only be outdated.
+    assert_eq!(wait_until_refused(&sidecar, &token).await, (401, "token_key_unknown".into()));
+}
+
+#[tokio::test]
 async fn token_does_not_grant_a_newer_role_of_the_same_name() {
     let (control, sidecar, _, token) = start_with_agent().await;
     let other = Agent::register(&control, "other").await;

@@ -25,6 +25,9 @@ use tonic::transport::{Channel, Endpoint};
 /// The issuer of all tokens, independent of the port.
 const ISSUER: &str = "https://history.test";
 
+/// The changes that have one row per recipient in the change feed.
+const PER_RECIPIENT: [&str; 4] = ["status", "trust", "token", "session"];
+
 /// A service and its API keys.
 pub struct Service {
     pub id: String,
@@ -213,18 +216,19 @@ impl Environment {
         (live.collect(), i64::try_from(revoked).unwrap())
     }
 
-    /// The rows of the change feed after a revision.
+    /// The changes after a revision, each once. Changes of agents, tokens and sessions have one row per recipient.
     pub async fn changes_since(&self, revision: i64) -> Vec<ChangeRow> {
         let sql =
             "SELECT revision, facet, subject, service_id FROM changes WHERE revision > $1 ORDER BY revision, position";
         let rows = sqlx::query(sql).bind(revision).fetch_all(&self.database).await.unwrap();
-        let change = rows.iter().map(|row| ChangeRow {
-            revision: row.get("revision"),
-            facet: row.get("facet"),
-            subject: row.get("subject"),
-            service: row.get("service_id"),
+        let change = rows.iter().map(|row| {
+            let facet: String = row.get("facet");
+            let service = if PER_RECIPIENT.contains(&facet.as_str()) { None } else { row.get("service_id") };
+            ChangeRow { revision: row.get("revision"), facet, subject: row.get("subject"), service }
         });
-        change.collect()
+        let mut changes: Vec<_> = change.collect();
+        changes.dedup();
+        changes
     }
 
     /// Waits until trust changes are in the change feed. A background job writes trust changes to the feed in a
@@ -242,7 +246,9 @@ impl Environment {
     /// revision floor, because a sidecar that connects afterwards receives a snapshot.
     async fn newest_change_for(&self, service: &str) -> i64 {
         let sql = "SELECT COALESCE(MAX(changes.revision), feed.floor) AS newest FROM feed \
-                   LEFT JOIN changes ON changes.service_id IS NULL OR changes.service_id = $1 GROUP BY feed.floor";
+                   LEFT JOIN changes ON changes.service_id IS NULL OR changes.service_id = $1 OR (changes.service_id = '' \
+                   AND EXISTS (SELECT 1 FROM services WHERE id = $1 AND refuses_unbound_since IS NULL)) \
+                   GROUP BY feed.floor";
         sqlx::query(sql).bind(service.to_owned()).fetch_one(&self.database).await.unwrap().get("newest")
     }
 }

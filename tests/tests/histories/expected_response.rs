@@ -1,7 +1,7 @@
 //! Predicts the response to a request that runs without concurrent requests.
 
 use crate::{
-    model::{Model, State},
+    model::{INITIAL_TRUST, Model, State},
     operation::{MAX_STALENESS, Request, Status},
 };
 use countersign_tests::HttpResponse;
@@ -28,8 +28,11 @@ pub fn expected_response(
         {
             (404, false)
         }
-        Request::ChangeRole { .. } | Request::DeleteRole { .. } | Request::Assign { .. } | Request::Feedback { .. } => {
-            (200, true)
+        Request::ChangeRole { .. } | Request::DeleteRole { .. } | Request::Assign { .. } => (200, true),
+        Request::Feedback { agent, .. } => {
+            let before = state.trust.get(&agent).map_or(INITIAL_TRUST, String::as_str);
+            let after = response.body["newTrustScore"].to_string();
+            (200, after != before)
         }
         Request::Revoke { service, agent, name } => {
             (200, role_number(service, name).is_some_and(|role| state.grants.contains_key(&(service, agent, *role))))

@@ -10,6 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Tolerance for `nbf` and `iat`, in seconds.
 const LEEWAY: i64 = 30;
 
+/// The trust score of an agent without feedback, as JSON text.
+pub const INITIAL_TRUST: &str = "50";
+
 /// The state after a revision.
 #[derive(Debug, Clone, Default)]
 pub struct State {
@@ -323,7 +326,7 @@ impl Model {
             .collect();
         let (id, name) = self.agents[token.agent].clone();
         let (roles, permissions) = (names.into_iter().collect(), permissions.into_iter().collect());
-        let trust = self.states[trust].trust.get(&token.agent).map_or("50", String::as_str).to_owned();
+        let trust = self.states[trust].trust.get(&token.agent).map_or(INITIAL_TRUST, String::as_str).to_owned();
         VerifyOutcome::Accepted { id, name, roles, permissions, trust }
     }
 }

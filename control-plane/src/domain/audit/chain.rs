@@ -259,15 +259,11 @@ impl<'a> ChainVerifier<'a> {
     /// The checkpoint authenticates the entries before it, and MACs authenticate the entries after it.
     fn authentication_fault(&self, entry: &AuditEntry) -> Option<ChainFault> {
         let checkpoint = self.checkpoint.as_ref().filter(|checkpoint| entry.sequence <= checkpoint.length);
-        match checkpoint {
-            Some(AuditCheckpoint { length, hash, .. }) => {
-                (entry.sequence == *length && entry.hash != *hash).then_some(ChainFault::CheckpointMismatch)
-            }
-            None => {
-                let is_valid = self.keys.all().any(|keys| keys.is_valid_entry_mac(&entry.hash, &entry.mac));
-                (!is_valid).then_some(ChainFault::InvalidMac)
-            }
+        if let Some(AuditCheckpoint { length, hash, .. }) = checkpoint {
+            return (entry.sequence == *length && entry.hash != *hash).then_some(ChainFault::CheckpointMismatch);
         }
+        let is_valid = self.keys.all().any(|keys| keys.is_valid_entry_mac(&entry.hash, &entry.mac));
+        (!is_valid).then_some(ChainFault::InvalidMac)
     }
 
     /// Verifies that the chain ends at its head.

@@ -195,8 +195,8 @@ pub struct RoleRevokedEvent {
     /// Name of the role.
     #[schema(value_type = String, example = "billing-reader")]
     pub role_name: RoleName,
-    /// `revoked` (a manager revoked it), `expired` (its end time passed), `role_deleted`, or `agent_left` (the owner of the
-    /// agent left the service).
+    /// `revoked` (a manager revoked it), `expired` (its end time passed), `role_deleted`, `agent_left` (the owner of the agent
+    /// left the service), `service_deleted`, or `agent_deleted`.
     #[schema(value_type = String, example = "revoked")]
     pub reason: RevocationReason,
 }
@@ -212,6 +212,10 @@ string_enum! {
         RoleDeleted = "role_deleted";
         /// The owner of the agent left the service.
         AgentLeft = "agent_left";
+        /// The service was deleted.
+        ServiceDeleted = "service_deleted";
+        /// The agent was deleted.
+        AgentDeleted = "agent_deleted";
     }
 }
 

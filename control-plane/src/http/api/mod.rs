@@ -9,6 +9,7 @@ pub(super) mod roles;
 pub(super) mod services;
 pub(super) mod signing_keys;
 pub(super) mod status;
+pub(super) mod transfers;
 pub(super) mod trust;
 pub(super) mod verify;
 pub(super) mod webhooks;

@@ -96,6 +96,37 @@ pub async fn list(
     Ok(Json(paging::page_response(page, agents, agent_record)))
 }
 
+/// Result of the deletion of an agent.
+#[derive(Serialize, ToSchema)]
+pub struct AgentDeleted {
+    /// Always true.
+    #[schema(example = true)]
+    deleted: bool,
+}
+
+/// Delete an agent
+///
+/// Revokes the agent at all services within a second, and erases its owner, e-mail address, name, metadata and public key. Its
+/// id remains in feedback and in the audit log. A deletion cannot be undone; the same key can be registered again as another
+/// agent.
+#[utoipa::path(
+    delete, path = "/agents/{agent}", operation_id = "deleteAgent", tag = "Agents",
+    params(AgentPathParam), security(("humanToken" = [])),
+    responses((status = 200, description = "The agent is deleted", body = AgentDeleted), Errors<(OwnerAuth, AgentNotFound)>)
+)]
+pub async fn remove(
+    State(state): State<AppState>,
+    credentials: Credentials,
+    PathParams(agent): PathParams<String>,
+) -> Result<Json<AgentDeleted>, ApiError> {
+    let human = credentials.require_human(&state).await?;
+    let agent = parse_id(&agent)?;
+    let initiator = credentials.initiator_for_human(Some(&human));
+    let result = operations::delete_agent(&state.context, &initiator, &human, agent).await;
+    result.map_err(|error| owner_access_error(error, &human))?;
+    Ok(Json(AgentDeleted { deleted: true }))
+}
+
 /// List the services of an agent
 ///
 /// The services at which the agent holds a role, and the services that the owner of the agent has left, newest first.

@@ -131,6 +131,14 @@ pub struct KeyRevoked {
     revoked: bool,
 }
 
+/// Result of the deletion of a service.
+#[derive(Serialize, ToSchema)]
+pub struct ServiceDeleted {
+    /// Always true.
+    #[schema(example = true)]
+    deleted: bool,
+}
+
 /// Create a service
 ///
 /// The calling human user becomes the owner of the service. Only administrators may create services if the setting
@@ -209,6 +217,27 @@ pub async fn change(
     Ok(Json(service_record(operations::change_service(&state.context, &initiator, service.id, &change).await?)))
 }
 
+/// Delete a service
+///
+/// Takes effect at once: the API keys, webhooks, roles and tokens of the service are refused everywhere. The feedback of the
+/// service remains in the trust scores of agents. Administrators can still read the audit log of the service. A deletion
+/// cannot be undone.
+#[utoipa::path(
+    delete, path = "/services/{service}", operation_id = "deleteService", tag = "Services",
+    params(ServicePathParam), security(("humanToken" = [])),
+    responses((status = 200, description = "The service is deleted", body = ServiceDeleted), Errors<(OwnerAuth, ServiceNotFound)>)
+)]
+pub async fn remove(
+    State(state): State<AppState>,
+    credentials: Credentials,
+    PathParams(service): PathParams<String>,
+) -> Result<Json<ServiceDeleted>, ApiError> {
+    let (human, service) = credentials.require_owner_of(&state, &service).await?;
+    let initiator = credentials.initiator_for_human(Some(&human));
+    operations::delete_service(&state.context, &initiator, service.id).await?;
+    Ok(Json(ServiceDeleted { deleted: true }))
+}
+
 /// Create an API key
 ///
 /// The response contains the API key, which cannot be read later. A service can have several keys, so that a key can be
@@ -284,8 +313,8 @@ pub async fn revoke_key(
     Ok(Json(KeyRevoked { revoked }))
 }
 
-fn service_record(service: Service) -> ServiceRecord {
-    let Service { id, owner: _, name, accepts_unbound, created_at } = service;
+pub(super) fn service_record(service: Service) -> ServiceRecord {
+    let Service { id, owner: _, name, accepts_unbound, created_at, deleted_at: _ } = service;
     ServiceRecord {
         service_id: id,
         name: name.to_string(),

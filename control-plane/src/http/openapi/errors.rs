@@ -241,6 +241,8 @@ error_cases! {
     AgentNotFound = not_found(NotFound::Agent);
     /// No such service.
     ServiceNotFound = not_found(NotFound::Service);
+    /// The service is not offered to another person.
+    TransferNotFound = not_found(NotFound::Transfer);
     /// No such role.
     RoleNotFound = not_found(NotFound::Role);
     /// No such API key.

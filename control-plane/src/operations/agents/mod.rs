@@ -1,11 +1,13 @@
-//! Agents: registration, reading, listing and status.
+//! Agents: registration, reading, listing, status and deletion.
 
+mod delete;
 mod list;
 mod own;
 mod read;
 mod register;
 mod status;
 
+pub use delete::delete_agent;
 pub use list::{AgentFilter, AgentWithRoles, list_agents};
 pub use own::{leave_service, list_own_agents, list_services_of_agent, readmit_service};
 pub use read::read_agent;

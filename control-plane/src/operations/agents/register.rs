@@ -83,9 +83,8 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
         if registration.owner.is_none() {
             totals::add(tx.conn(), Total::PublicAgents, 1).await?;
         }
-        let entry = NewAuditEntry::for_deployment(AuditAction::AgentRegistered)
-            .agent(id)
-            .with_detail("name", registration.name.as_str());
+        // The entry must not contain the name: an audit entry cannot be erased with the agent.
+        let entry = NewAuditEntry::for_deployment(AuditAction::AgentRegistered).agent(id);
         tx.audit(initiator, &entry.with_detail("publicKeyHash", registration.key_hash.as_str())).await?;
         let response = idempotency.store_response(&mut tx, &agent).await?;
         Ok(tx.commit(response).await?)

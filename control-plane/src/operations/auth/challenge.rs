@@ -28,7 +28,7 @@ pub async fn issue_challenge(
     let registered = agents::find(read.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
     registered.require_active()?;
     if let Some(service) = service {
-        services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+        services::find_live(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
     }
     let challenge = Challenge {
         agent,

@@ -66,6 +66,9 @@ async fn verify_and_issue_tokens(
     let (session, event, prepared_ref) =
         (context.new_id(SessionId::from_bits), context.new_id(EventId::from_bits), &prepared);
     let work = async |mut tx: WriteTransaction| {
+        // A change of the agent either sees the audience of the new token, or has a revision that is not above that of the
+        // token, because both transactions lock the agent first.
+        agents::lock(tx.conn(), challenge.agent).await?;
         let position = feed::position(tx.conn()).await?;
         if challenge.restore_revision != position.cutoff {
             return Err(Reason::ChallengeExpired.into());
@@ -75,6 +78,10 @@ async fn verify_and_issue_tokens(
         let now = tx.now();
         let audience = TokenAudience::choose(tx.conn(), service, &agent, now).await?;
         let service = audience.service();
+        if let Some(service) = service {
+            // The service may have been deleted after the first check.
+            services::find_live(tx.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+        }
         let session = Session {
             id: session,
             agent: agent.id,
@@ -132,7 +139,7 @@ async fn verify_signature(
     let agent = agents::find(read.conn(), challenge.agent).await?.ok_or(Reason::ChallengeInvalid)?;
     // The service is checked before the signature, so that no event contains a service that does not exist.
     if let Some(service) = service {
-        services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+        services::find_live(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
     }
     let signature = EcdsaSignature::from_hex(signature).map_err(|_| OperationError::InvalidSignature)?;
     // The agent signs the UTF-8 bytes of the hex nonce. A signature over the 32 decoded bytes of the nonce is accepted as

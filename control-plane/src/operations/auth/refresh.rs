@@ -26,15 +26,18 @@ pub async fn refresh_session(
 ) -> Result<TokenPair, OperationError> {
     let credential = &Credential::<RefreshId>::parse(token).ok_or(Reason::RefreshInvalid)?;
     let mut read = context.store.read().await?;
-    find_refresh_token(read.conn(), credential).await?;
+    let token = find_refresh_token(read.conn(), credential).await?;
+    let agent = sessions::find(read.conn(), token.session).await?.ok_or(Reason::RefreshInvalid)?.agent;
     if let Some(service) = service {
-        services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+        services::find_live(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
     }
     drop(read);
 
     let prepared = PreparedTokens::new(context);
     let prepared_ref = &prepared;
     let work = async |mut tx: WriteTransaction| {
+        // As for a login, the lock comes before the revision, and the revision before everything else.
+        agents::lock(tx.conn(), agent).await?;
         let position = feed::position(tx.conn()).await?;
         let rev = position.revision;
         let token = find_refresh_token(tx.conn(), credential).await?;
@@ -42,6 +45,9 @@ pub async fn refresh_session(
         let session = sessions::find(tx.conn(), token.session).await?.ok_or(Reason::RefreshInvalid)?;
         let agent = agents::find(tx.conn(), session.agent).await?.ok_or(Reason::RefreshInvalid)?;
         agent.require_active()?;
+        if let Some(bound) = session.service {
+            services::find_live(tx.conn(), bound).await?.ok_or(Reason::RefreshRevoked)?;
+        }
         match session.check_refresh(&token, agent.cutoff.max(position.cutoff), now) {
             Ok(()) if sessions::mark_token_used(tx.conn(), token.id, now).await? => {}
             Ok(()) | Err(Reason::RefreshReused) => {

@@ -5,7 +5,7 @@ use crate::{
     operations::{Context, OperationError},
     store::{Conn, WriteTransaction, agents, feed, sessions, signing_keys},
 };
-use countersign_identity::{Claims, RefreshId, SessionId, UnverifiedToken};
+use countersign_identity::{Audience, Claims, RefreshId, SessionId, UnverifiedToken};
 
 /// Revokes a token. The revocation of a refresh token ends its session, which invalidates all tokens of the session. The
 /// revocation of an access token affects only that token. Unknown and expired tokens cause no change and no error.
@@ -28,8 +28,11 @@ pub async fn revoke_token(context: &Context, token: &str) -> Result<(), Operatio
 async fn revoke_session(context: &Context, credential: &Credential<RefreshId>) -> Result<(), OperationError> {
     let token = sessions::find_token_by_credential(context.store.read().await?.conn(), credential).await?;
     let Some(token) = token else { return Ok(()) };
+    let session = sessions::find(context.store.read().await?.conn(), token.session).await?;
+    let Some(session) = session else { return Ok(()) };
     let work = async |mut tx: WriteTransaction| {
-        end_session(&mut tx, token.session).await?;
+        agents::lock(tx.conn(), session.agent).await?;
+        end_session(&mut tx, session.id).await?;
         Ok::<_, OperationError>(tx.commit(()).await?)
     };
     context.store.write("revoke_session", work).await
@@ -44,14 +47,19 @@ async fn revoke_access_token(context: &Context, claims: &Claims) -> Result<(), O
         // first.
         agents::lock(tx.conn(), claims.sub).await?;
         if !is_revoked(tx.conn(), claims).await? {
-            tx.record_change(Change::Token(claims.jti));
+            let audience = match claims.audience() {
+                Some(Audience::Service(service)) => Some(service),
+                Some(Audience::Unbound) | None => None,
+            };
+            tx.record_change(Change::Token(claims.jti, audience));
         }
         Ok::<_, OperationError>(tx.commit(()).await?)
     };
     context.store.write("revoke_token", work).await
 }
 
-/// Ends a session. Does nothing if the session has already ended.
+/// Ends a session. Does nothing if the session has already ended. The caller must hold the lock on the agent, so that no
+/// concurrent refresh issues a token for another service.
 pub(in crate::operations) async fn end_session(
     tx: &mut WriteTransaction,
     session: SessionId,

@@ -4,14 +4,15 @@ use crate::{
     domain::{
         agent::Agent,
         credential::Credential,
+        quota::ExceededQuota,
         session::{RefreshToken, Session},
     },
     keyring::TokenSigner,
     operations::{Context, OperationError},
-    store::{Conn, WriteTransaction, agents, assignments, known_agents, roles, sessions},
+    store::{Conn, WriteTransaction, agents, assignments, known_agents, roles, sessions, token_audiences},
 };
 use countersign_identity::{
-    Audience, Claims, Permission, RefreshId, Revision, RoleName, RoleTable, ServiceId, Timestamp, TokenId,
+    AgentId, Audience, Claims, Permission, RefreshId, Revision, RoleName, RoleTable, ServiceId, Timestamp, TokenId,
 };
 use secrecy::SecretString;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -108,8 +109,8 @@ impl TokenAudience {
     }
 }
 
-/// Inserts the next refresh token of a session and builds the claims of an access token. The caller must read the revision
-/// `rev` before all values of the claims and before the signing key.
+/// Inserts the next refresh token of a session and builds the claims of an access token. The caller must lock the agent first,
+/// and must then read the revision `rev` before all values of the claims and before the signing key.
 pub(in crate::operations) async fn issue_tokens(
     tx: &mut WriteTransaction,
     context: &Context,
@@ -125,7 +126,10 @@ pub(in crate::operations) async fn issue_tokens(
         issued_at: now,
         used_at: None,
     };
-    sessions::insert_token(tx.conn(), &refresh).await?;
+    let service = audience.service();
+    let expires_at = now.saturating_add(context.config.access_token_lifetime);
+    sessions::insert_token(tx.conn(), &refresh, (service, expires_at)).await?;
+    record_audience(tx, context, agent.id, (service, expires_at)).await?;
     agents::set_last_seen(tx.conn(), agent.id, now).await?;
     match audience {
         TokenAudience::Named(service) => {
@@ -136,8 +140,6 @@ pub(in crate::operations) async fn issue_tokens(
         }
         TokenAudience::Unbound => {}
     }
-    let service = audience.service();
-    let expires_at = now.saturating_add(context.config.access_token_lifetime);
     let effective = match service {
         Some(service) => effective_roles(tx.conn(), service, agent, now, expires_at).await?,
         None => EffectiveRoles::default(),
@@ -161,6 +163,20 @@ pub(in crate::operations) async fn issue_tokens(
     // The signing key is read after all claims, so that a concurrent revocation of the signing key is noticed.
     let signer = context.keyring.current_signer(tx.conn(), now).await?;
     Ok(UnsignedToken { claims, signer })
+}
+
+/// Records the audience of a token, so that later changes of the agent are sent to its sidecars.
+async fn record_audience(
+    tx: &mut WriteTransaction,
+    context: &Context,
+    agent: AgentId,
+    (service, expires_at): (Option<ServiceId>, Timestamp),
+) -> Result<(), OperationError> {
+    let (now, limit) = (tx.now(), context.config.quotas.audiences_per_agent);
+    if token_audiences::quota_is_reached(tx.conn(), agent, service, (now, limit)).await? {
+        return Err(OperationError::QuotaExceeded(ExceededQuota::AudiencesPerAgent(limit)));
+    }
+    Ok(token_audiences::record(tx.conn(), agent, service, expires_at).await?)
 }
 
 /// Roles and permissions of an agent at a service, and the expiry of the roles that expire before the token.

@@ -3,11 +3,15 @@
 use super::revoke::is_revoked;
 use crate::{
     operations::{Context, NotFound, OperationError},
-    store::{Conn, WriteTransaction, agents, assignments, feed, known_agents, roles, services, signing_keys},
+    store::{
+        Conn, WriteTransaction,
+        agents::{self, AgentState},
+        assignments, feed, known_agents, roles, services, signing_keys,
+    },
 };
 use countersign_identity::{
-    AgentChanges, AgentId, Audience, Claims, EvaluationContext, Reason, Revision, RoleTable, ServiceId,
-    StatusWithCutoff, Timestamp, UnverifiedToken, VerifiedIdentity, Versioned,
+    AgentChanges, AgentId, Audience, Claims, EvaluationContext, Reason, Revision, RoleTable, ServiceId, Timestamp,
+    UnverifiedToken, VerifiedIdentity, Versioned,
 };
 use std::time::Duration;
 
@@ -26,7 +30,8 @@ pub async fn verify_token(
     let claims = signed.claims();
     let now = context.now();
     let position = feed::position(read.conn()).await?;
-    let service = services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+    let service =
+        services::find_live(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
     let table = roles::list(read.conn(), service.id).await?;
     let table: RoleTable = table.into_iter().map(|role| role.definition).collect();
     let changes = agent_state(read.conn(), service.id, claims, position.revision, now).await?;
@@ -78,19 +83,21 @@ async fn agent_state(
     revision: Revision,
     now: Timestamp,
 ) -> Result<Option<AgentChanges>, OperationError> {
-    let Some(agent) = agents::find(conn, claims.sub).await? else { return Ok(None) };
+    let Some(AgentState { agent, trust, status }) = agents::find_state(conn, claims.sub).await? else {
+        return Ok(None);
+    };
     // An unbound token states no roles. Like a sidecar, the API adds the roles only if they changed after the token was issued.
     let has_roles = claims.audience() != Some(Audience::Unbound)
-        || feed::roles_changed_since(conn, agent.id, service, claims.rev).await?;
+        || feed::roles_changed_since(conn, agent, service, claims.rev).await?;
     let roles = if has_roles {
-        let value = assignments::list_active_grants(conn, service, agent.id, now).await?;
+        let value = assignments::list_active_grants(conn, service, agent, now).await?;
         Some(Versioned { revision, value })
     } else {
         None
     };
     Ok(Some(AgentChanges {
         roles,
-        trust: Some(Versioned { revision, value: agent.trust }),
-        status: Some(Versioned { revision, value: StatusWithCutoff { status: agent.status, cutoff: agent.cutoff } }),
+        trust: Some(Versioned { revision, value: trust }),
+        status: Some(Versioned { revision, value: status }),
     }))
 }

@@ -3,7 +3,10 @@
 use crate::{
     domain::webhook::health::QueueHealth,
     operations::{Context, OperationError, context::id_lower_bound},
-    store::{WriteTransaction, deliveries, feed, idempotency, known_agents, outbox, sessions, webhook_targets},
+    store::{
+        WriteTransaction, deliveries, feed, idempotency, known_agents, outbox, service_transfers, sessions,
+        token_audiences, webhook_targets,
+    },
 };
 use countersign_identity::EventId;
 use std::time::Duration;
@@ -12,7 +15,7 @@ use std::time::Duration;
 const CLOCK_SKEW_MARGIN: Duration = Duration::from_mins(5);
 
 /// Raises the revision floor (the oldest revision from which a sidecar can resume) past changes that are older than every live
-/// token. Deletes expired sessions, stored responses and contacts that no longer count.
+/// token. Deletes expired sessions, stored responses, offers of services, and contacts that no longer count.
 pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
     let horizon = context.now().saturating_sub(context.config.access_token_lifetime + CLOCK_SKEW_MARGIN);
     let work = async |mut tx: WriteTransaction| {
@@ -21,6 +24,8 @@ pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
         let now = tx.now();
         idempotency::delete_expired(tx.conn(), now).await?;
         known_agents::delete_forgotten(tx.conn(), now).await?;
+        token_audiences::delete_expired(tx.conn(), now).await?;
+        service_transfers::delete_expired(tx.conn(), now).await?;
         Ok::<_, OperationError>(tx.commit(()).await?)
     };
     context.store.write("run_housekeeping", work).await
@@ -30,8 +35,8 @@ pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
 const BATCH_SIZE: i64 = 1000;
 
 /// Upper bound of the duration of a transaction. One minute after the deletion of a webhook target, no transaction can still
-/// insert deliveries to the target.
-const MAX_TRANSACTION_TIME: Duration = Duration::from_mins(1);
+/// insert deliveries to the target. The same holds for rows of a deleted service or agent.
+pub(super) const MAX_TRANSACTION_TIME: Duration = Duration::from_mins(1);
 
 /// Deletes events older than the retention time, deliveries to deleted targets, and expired webhook secrets. Uses small
 /// transactions, so that other writers do not wait.

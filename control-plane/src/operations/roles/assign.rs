@@ -47,7 +47,9 @@ pub async fn assign_role(
                 message: "must be in the future, in whole seconds",
             });
         }
-        services::lock(tx.conn(), service).await?;
+        if !services::lock(tx.conn(), service).await? {
+            return Err(OperationError::NotFound(NotFound::Service));
+        }
         agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
         if departures::has_left(tx.conn(), agent, service).await? {
             let message = "the owner of the agent has left this service: a role can be assigned after the owner has \

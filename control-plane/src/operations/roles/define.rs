@@ -71,6 +71,6 @@ pub(in crate::operations) fn permission_names(permissions: &[Permission]) -> Vec
 /// Lists all roles of a service, oldest first.
 pub async fn list_roles(context: &Context, service: ServiceId) -> Result<Vec<Role>, OperationError> {
     let mut read = context.store.read().await?;
-    services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+    services::find_live(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
     Ok(roles::list(read.conn(), service).await?)
 }

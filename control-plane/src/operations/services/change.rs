@@ -32,7 +32,8 @@ pub async fn change_service(
         if !services::lock(tx.conn(), service).await? {
             return Err(OperationError::NotFound(NotFound::Service));
         }
-        let before = services::find(tx.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+        let before =
+            services::find_live(tx.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
         let ServiceChange { name, accepts_unbound } = change.clone();
         let after = Service {
             name: name.unwrap_or_else(|| before.name.clone()),

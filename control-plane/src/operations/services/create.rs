@@ -4,6 +4,7 @@ use crate::{
     domain::{
         agent::Owner,
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
+        change::Change,
         credential::Credential,
         quota::ExceededQuota,
         service::{KeyScope, Service, ServiceKey},
@@ -43,7 +44,7 @@ pub async fn create_service(
 ) -> Result<Service, OperationError> {
     let NewService { name, accepts_unbound } = request;
     let id = context.new_id(ServiceId::from_bits);
-    let service = &Service { id, owner, name, accepts_unbound, created_at: context.now() };
+    let service = &Service { id, owner, name, accepts_unbound, created_at: context.now(), deleted_at: None };
     let entry = &NewAuditEntry::for_service(id, AuditAction::ServiceCreated)
         .with_detail("name", service.name.as_str())
         .with_detail("acceptsUnboundTokens", accepts_unbound);
@@ -106,6 +107,8 @@ pub async fn revoke_service_key(
         let revoked = services::revoke_key(tx.conn(), service, key, now).await?;
         if revoked {
             tx.audit(initiator, entry).await?;
+            // Streams check their API key when the settings of their service change.
+            tx.record_change(Change::ServiceSettings(service));
         } else if !services::has_key(tx.conn(), service, key).await? {
             // The API key does not exist, or belongs to another service.
             return Err(OperationError::NotFound(NotFound::Key));

@@ -17,7 +17,7 @@ use countersign_identity::{EventId, WebhookId};
 pub async fn list_webhooks(context: &Context, scope: WebhookScope) -> Result<Vec<WebhookTarget>, OperationError> {
     let mut read = context.store.read().await?;
     if let WebhookScope::Service(service) = scope {
-        services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+        services::find_live(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
     }
     Ok(webhook_targets::list(read.conn(), scope).await?)
 }

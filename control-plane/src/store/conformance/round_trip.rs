@@ -1,8 +1,10 @@
 //! Writes a row into every table through the store, with a different value in every column, and reads it back. The round-trip
 //! tests fail if a statement has a wrong parameter or two swapped parameters.
 
+mod audiences;
 mod counts;
 mod credentials;
+mod deletions;
 mod master_keys;
 mod recipients;
 mod records;
@@ -83,6 +85,7 @@ fn service() -> Service {
         name: name("a service"),
         accepts_unbound: false,
         created_at: time(4),
+        deleted_at: None,
     }
 }
 
@@ -139,8 +142,12 @@ impl StoreFixture {
         self.revoked_keys_do_not_count().await;
         self.roles_return_what_was_written().await;
         self.assignments_return_what_was_written().await;
+        self.deleted_services_lose_what_depends_on_them().await;
+        self.deleted_agents_keep_only_their_id().await;
+        self.offers_of_services_return_what_was_written().await;
         self.sessions_return_what_was_written().await;
         self.refresh_tokens_return_what_was_written().await;
+        self.changes_go_to_live_audiences().await;
         self.signing_keys_return_what_was_written().await;
         self.idempotency_keys_return_what_was_written().await;
         self.deployment_returns_what_was_written().await;
@@ -148,6 +155,7 @@ impl StoreFixture {
         self.feedback_returns_what_was_written().await;
         self.audit_log_returns_what_was_written().await;
         self.checkpoints_return_what_was_written().await;
+        self.sealed_audit_chain_accepts_no_entry().await;
         self.webhook_targets_return_what_was_written().await;
         self.sealed_secrets_return_what_was_written().await;
         self.deliveries_return_what_was_written().await;

@@ -156,7 +156,8 @@ fn queries_run_only_statements_of_the_lists() {
 /// Whether an argument is allowed although it is not a constant: a connection, a loop variable over constants, a statement
 /// built at run time, or the parameter of a function that runs its argument.
 fn is_allowed(argument: &str) -> bool {
-    ["conn", "connection", "&mut conn", "&mut *conn", "sql", "begin", "query", "AssertSqlSafe"].contains(&argument)
+    ["conn", "connection", "&mut conn", "&mut *conn", "sql", "*sql", "begin", "query", "AssertSqlSafe"]
+        .contains(&argument)
         || ["read.conn", "tx.conn", "&mut connection", "&mut *from", "&mut *to", "from", "to", "setting", "pragma"]
             .contains(&argument)
 }

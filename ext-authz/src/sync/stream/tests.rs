@@ -4,8 +4,10 @@ mod fuzz;
 
 use super::*;
 use crate::sync::decode::MessageError::OutOfOrder;
+use countersign_identity::AgentId;
 
 const SERVICE_ID: ServiceId = ServiceId::from_bits(1);
+const AGENT_HASH_KEY: [u8; 32] = [7; 32];
 
 fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
@@ -17,6 +19,7 @@ fn info(service: ServiceId) -> v1::ServiceInfo {
         issuer: "https://issuer.test".into(),
         accepts_unbound_tokens: true,
         max_staleness_seconds: 60,
+        agent_hash_key: AGENT_HASH_KEY.to_vec(),
     }
 }
 
@@ -34,8 +37,7 @@ fn first_page(revision: i64, last: bool) -> v1::SnapshotPage {
 
 fn agent_page(revision: i64, agent: u128, last: bool) -> v1::SnapshotPage {
     let trust = Some(v1::TrustFacet { revision, hundredths: 10 });
-    let agent =
-        v1::AgentChanges { agent_id: AgentId::from_bits(agent).to_string(), trust, ..v1::AgentChanges::default() };
+    let agent = v1::AgentChanges { agent_hash: agent.to_be_bytes().to_vec(), trust, ..v1::AgentChanges::default() };
     v1::SnapshotPage { revision, floor: 1, agents: vec![agent], last, ..v1::SnapshotPage::default() }
 }
 
@@ -109,10 +111,33 @@ fn pong_after_a_refused_page_does_not_confirm_the_old_view() {
 fn resumed_stream_sends_its_revision_and_accepts_a_snapshot_with_a_lower_one() {
     let view = stream_with_view(5).view();
     let mut stream = StreamState::resume(view, None);
-    let hello = v1::follow_request::Message::Hello(v1::Hello { revision: 5 });
+    let hello = v1::follow_request::Message::Hello(v1::Hello { revision: 5, protocol_version: 1 });
     assert_eq!(stream.hello().message, Some(hello));
     apply_page(&mut stream, first_page(3, true)).unwrap();
     assert_eq!(view_revision(&stream), 3);
+}
+
+#[test]
+fn delta_with_another_agent_hash_key_is_refused() {
+    for agent_hash_key in [vec![8; 32], vec![]] {
+        let mut stream = stream_with_view(5);
+        let info = v1::ServiceInfo { agent_hash_key, ..info(SERVICE_ID) };
+        let delta = v1::Delta { revision: 6, info: Some(info), ..v1::Delta::default() };
+        let refusal = stream.apply(response(Message::Delta(delta))).unwrap_err();
+        assert_eq!((refusal, view_revision(&stream)), (MessageError::AgentHashKeyChanged, 5));
+    }
+}
+
+#[test]
+fn stream_without_agent_hash_key_names_agents_by_id() {
+    let mut stream = StreamState::resume(None, None);
+    let info = Some(v1::ServiceInfo { agent_hash_key: vec![], ..info(SERVICE_ID) });
+    apply_page(&mut stream, v1::SnapshotPage { info, ..first_page(5, false) }).unwrap();
+    assert!(apply_page(&mut stream, agent_page(5, 1, false)).is_err(), "the page names its agent by a hash");
+    let mut page = agent_page(5, 1, true);
+    page.agents[0].agent_id = AgentId::from_bits(1).to_string();
+    apply_page(&mut stream, page).unwrap();
+    assert_eq!(stream.view().unwrap().agent_count(), 1);
 }
 
 #[test]

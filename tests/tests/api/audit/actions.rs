@@ -18,6 +18,10 @@ const AUDITED_ROUTES: &[(&str, &str, Option<&str>)] = &[
     ("POST", "/auth/register", Some("agent.registered")),
     ("POST", "/services", Some("service.created")),
     ("PATCH", "/services/{service}", Some("service.changed")),
+    ("DELETE", "/services/{service}", Some("service.deleted")),
+    ("PUT", "/services/{service}/transfer", Some("service.transfer_offered")),
+    ("DELETE", "/services/{service}/transfer", Some("service.transfer_withdrawn")),
+    ("POST", "/services/{service}/transfer/accept", Some("service.transferred")),
     ("POST", "/services/{service}/keys", Some("service_key.created")),
     ("POST", "/services/{service}/roles", Some("role.created")),
     ("PATCH", "/services/{service}/roles/{role}", Some("role.changed")),
@@ -49,9 +53,13 @@ const AUDITED_ROUTES: &[(&str, &str, Option<&str>)] = &[
     ("POST", "/auth/revoke", None),
     // Feedback about agents is recorded in its own history and not in the audit.
     ("POST", "/trust/feedback", None),
+    ("DELETE", "/agents/{agent}", Some("agent.deleted")),
     // The route that changes the status of an agent is last, because the test suspends its agent with this route.
     ("PUT", "/agents/{agent}/status", Some("agent.status_changed")),
 ];
+
+/// The issuer of the tokens that tests mint.
+const OPERATOR: &str = "urn:countersign:operator";
 
 #[test]
 fn audited_routes_list_every_mutating_route() {
@@ -151,16 +159,22 @@ fn assert_entry(fixture: &Fixture, route: &Route, action: &str, entry: &Value, r
     assert_eq!(entry["actor"], actor, "{action}");
     let service = match action {
         // The entry of a departure has no service, so that the service does not learn who owns the agent.
-        "agent.registered" | "agent.status_changed" | "agent.left" | "signing_key.rotated" | "signing_key.revoked" => {
-            Value::Null
-        }
+        "agent.registered"
+        | "agent.deleted"
+        | "agent.status_changed"
+        | "agent.left"
+        | "signing_key.rotated"
+        | "signing_key.revoked" => Value::Null,
         "service.created" => response["serviceId"].clone(),
+        "service.deleted" => json!(fixture.deletable_service()),
+        _ if action.starts_with("service.transfer") => json!(fixture.offered_service()),
         _ if route.path.starts_with("/webhooks") => Value::Null,
         _ => json!(fixture.control.service()),
     };
     assert_eq!(entry["serviceId"], service, "{action}");
     let agent = match action {
         "agent.registered" => response["agentId"].clone(),
+        "agent.deleted" => json!(fixture.deletable_agent()),
         _ if route.path.contains("{agent}") => json!(fixture.agent.id),
         _ => Value::Null,
     };
@@ -189,11 +203,23 @@ fn assert_entry(fixture: &Fixture, route: &Route, action: &str, entry: &Value, r
 /// The expected `details` of the audit entry for an action.
 fn details(action: &str, response: &Value) -> Value {
     match action {
-        "agent.registered" => json!({ "name": "Agent", "publicKeyHash": response["publicKeyHash"] }),
+        "agent.registered" => json!({ "publicKeyHash": response["publicKeyHash"] }),
         "service.created" => json!({ "name": "Service", "acceptsUnboundTokens": true }),
         "service.changed" => json!({ "name": { "from": "development", "to": "Service" } }),
+        // The service has the API key that was created with it.
+        "service.deleted" => json!({ "revokedKeys": 1, "deletedWebhooks": 0 }),
+        "service.transfer_offered" => json!({ "to": { "issuer": OPERATOR, "id": "receiver" } }),
+        "service.transfer_withdrawn" => json!({ "to": { "issuer": OPERATOR, "id": "developer" } }),
+        "service.transferred" => {
+            let [from, to] = ["seller", "developer"].map(|id| json!({ "issuer": OPERATOR, "id": id }));
+            json!({ "from": from, "to": to })
+        }
         "service_key.created" => json!({ "name": "Key", "scope": "sync" }),
-        "service_key.revoked" | "signing_key.revoked" | "webhook.secret_rotated" | "webhook.tested" => json!({}),
+        "agent.deleted"
+        | "service_key.revoked"
+        | "signing_key.revoked"
+        | "webhook.secret_rotated"
+        | "webhook.tested" => json!({}),
         "webhook.created" => json!({ "host": "127.0.0.1", "events": ["agent.role_assigned"] }),
         "webhook.changed" => json!({ "status": { "from": "active", "to": "paused" } }),
         "webhook.deleted" => json!({ "host": "127.0.0.1" }),

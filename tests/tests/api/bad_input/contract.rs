@@ -48,6 +48,7 @@ fn access(caller: &str) -> Access {
         "none or human" => Access::PublicOrHuman,
         "human" => Access::HumanUser,
         "admin" => Access::Admin,
+        "receiver" => Access::Receiver,
         "owner, admin" => Access::Owner,
         "full key, owner, admin" => Access::Manager,
         "full key, sync key" => Access::Verifier,

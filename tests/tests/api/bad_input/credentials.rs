@@ -71,7 +71,7 @@ pub fn expected_results(access: Access) -> [Expected; 14] {
         Access::Verifier =>      [KEY_MISSING,   OK,  OK,    K,      NOT_YOURS, K,  K,     K,      K,    K,              K,      K,    K,    MALFORMED],
         Access::AnyFullKey =>    [KEY_MISSING,   OK,  SCOPE, K,      OK,        K,  K,     K,      K,    K,              K,      K,    K,    MALFORMED],
         Access::Manager =>       [KEY_MISSING,   OK,  SCOPE, K,      NOT_YOURS, K,  H,     H,      OK,   NOT_YOURS,      E,      H,    H,    MALFORMED],
-        Access::Owner =>         [HUMAN_MISSING, H,   H,     H,      H,         H,  H,     H,      OK,   NOT_YOURS,      E,      H,    H,    MALFORMED],
+        Access::Owner | Access::Receiver => [HUMAN_MISSING, H, H, H,    H,         H,  H,     H,      OK,   NOT_YOURS,      E,      H,    H,    MALFORMED],
         Access::HumanUser =>     [HUMAN_MISSING, H,   H,     H,      H,         H,  H,     H,      OK,   OK,             E,      H,    H,    MALFORMED],
         Access::Admin =>         [HUMAN_MISSING, H,   H,     H,      H,         H,  H,     H,      OK,   ADMIN_REQUIRED, E,      H,    H,    MALFORMED],
     }

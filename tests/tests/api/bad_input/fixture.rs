@@ -45,6 +45,10 @@ pub struct Fixture {
     pub role: String,
     /// A role that tests may delete.
     pub deletable_role: String,
+    /// A service that tests may delete. [`Fixture::body`] replaces a deleted one.
+    deletable_service: std::sync::Mutex<String>,
+    /// Like `deletable_service`, for agents.
+    deletable_agent: std::sync::Mutex<String>,
     /// A key of full scope that tests may revoke.
     pub spare_key: String,
     /// The signing key that has not signed anything yet.
@@ -53,6 +57,8 @@ pub struct Fixture {
     pub webhooks: [Webhooks; 2],
     /// Id of the event that the webhooks received.
     pub event: String,
+    /// A service that another user has offered to the developer. [`Fixture::body`] renews the offer.
+    offered_service: std::sync::Mutex<String>,
     receiver: Upstream,
     next_number: AtomicU32,
     database: Mutex<Database>,
@@ -90,6 +96,9 @@ impl Fixture {
         control.assign(&agent.id, &role).await;
         let event = delivered_event(&control, &webhooks[0].permanent).await;
         let deletable_role = control.create_role("deletable", &["read"]).await;
+        let offered_service = offered_service(&control).await;
+        let deletable_agent = Agent::register(&control, "deletable").await.id;
+        let (deletable_service, _) = control.create_service(json!({ "name": "deletable" })).await;
         let spare_key = control.create_key(control.service(), "full").await;
         let next_kid = control.signing_key("next").await;
         let (token, database) = (agent.token().await, Mutex::new(Database::connect_to(&control).await));
@@ -100,6 +109,9 @@ impl Fixture {
             token,
             role,
             deletable_role,
+            deletable_service: deletable_service.into(),
+            deletable_agent: deletable_agent.into(),
+            offered_service: offered_service.into(),
             spare_key,
             next_kid,
             webhooks,
@@ -134,15 +146,63 @@ impl Fixture {
         self.agent.login().await.refresh_token.expose_secret().to_owned()
     }
 
+    /// The service that the route for the deletion of services deletes.
+    pub fn deletable_service(&self) -> String {
+        self.deletable_service.lock().unwrap().clone()
+    }
+
+    /// The agent that the route for the deletion of agents deletes.
+    pub fn deletable_agent(&self) -> String {
+        self.deletable_agent.lock().unwrap().clone()
+    }
+
+    /// The service of the routes for transfers.
+    pub fn offered_service(&self) -> String {
+        self.offered_service.lock().unwrap().clone()
+    }
+
+    /// Creates what the route deletes or accepts, if an earlier request has done so.
+    async fn replace_deleted(&self, route: &Route) {
+        if (route.method, route.path) == ("DELETE", "/services/{service}") {
+            let path = format!("/services/{}", self.deletable_service());
+            if self.control.api.get_as(self.control.human(), &path).await.status == 404 {
+                let (created, _) = self.control.create_service(json!({ "name": "deletable" })).await;
+                *self.deletable_service.lock().unwrap() = created;
+            }
+        }
+        if route.path.contains("/transfer") {
+            let path = format!("/services/{}/transfer", self.offered_service());
+            let offer = self.control.api.get_as(self.control.human(), &path).await;
+            if offer.body["newOwner"]["subject"] != "developer" {
+                let created = offered_service(&self.control).await;
+                *self.offered_service.lock().unwrap() = created;
+            }
+        }
+        if (route.method, route.path) == ("DELETE", "/agents/{agent}") {
+            let path = format!("/agents/{}/services", self.deletable_agent());
+            if self.control.api.get_as(self.control.human(), &path).await.status == 404 {
+                let created = Agent::register(&self.control, "deletable").await.id;
+                *self.deletable_agent.lock().unwrap() = created;
+            }
+        }
+    }
+
     /// The path of a route with ids filled in.
     pub fn path(&self, route: &Route) -> String {
         let key_id = format!("key_{}", &self.spare_key["svc_sk_".len()..][..26]);
         let deletable = route.method == "DELETE" && route.repeated_status.is_some();
         let role = if deletable { &self.deletable_role } else { &self.role };
         let webhooks = self.webhooks_of(route);
+        let deletable_service = self.deletable_service();
+        let service =
+            if route.path == "/services/{service}" && deletable { &deletable_service } else { self.control.service() };
+        let offered_service = self.offered_service();
+        let service = if route.path.contains("/transfer") { &offered_service } else { service };
+        let deletable_agent = self.deletable_agent();
+        let agent = if route.path == "/agents/{agent}" { &deletable_agent } else { &self.agent.id };
         let ids = [
-            ("service", self.control.service()),
-            ("agent", &self.agent.id),
+            ("service", service),
+            ("agent", agent),
             ("key", &key_id),
             ("kid", &self.next_kid),
             ("role", role),
@@ -160,6 +220,7 @@ impl Fixture {
 
     /// A valid body for a route. Each call of this function generates new single-use values.
     pub async fn body(&self, route: &Route) -> Map<String, Value> {
+        self.replace_deleted(route).await;
         let template: String = route.fields.iter().map(|field| field.valid_value).collect();
         let mut values = vec![
             ("agent", self.agent.id.clone()),
@@ -201,7 +262,9 @@ impl Fixture {
             Access::Public | Access::PublicOrHuman => request,
             Access::Verifier => request.bearer_auth(self.control.key()).header("x-agent-token", &self.token),
             Access::AnyFullKey | Access::Manager => request.bearer_auth(self.control.key()),
-            Access::Owner | Access::HumanUser | Access::Admin => request.bearer_auth(self.control.human()),
+            Access::Owner | Access::Receiver | Access::HumanUser | Access::Admin => {
+                request.bearer_auth(self.control.human())
+            }
         }
     }
 }
@@ -215,6 +278,15 @@ impl Webhooks {
         };
         Self { permanent: create().await, deletable: create().await }
     }
+}
+
+/// Creates a service of another user, who offers it to the developer.
+async fn offered_service(control: &ControlPlane) -> String {
+    let seller = control.mint_human("seller");
+    let (service, _) = control.create_service_of(&seller, json!({ "name": "offered" })).await;
+    let (path, body) = (format!("/services/{service}/transfer"), json!({ "subject": "developer" }));
+    control.api.send_as(&seller, "PUT", &path, body).await.expect(200);
+    service
 }
 
 /// The id of the event that was delivered to a webhook of the service.

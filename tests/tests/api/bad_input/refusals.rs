@@ -125,6 +125,11 @@ impl RefusalFixture {
             "NOT_FOUND" if path_has("event") => self.with_unknown_id(route, "event").await,
             "NOT_FOUND" if path_has("file") => self.with_unknown_id(route, "file").await,
             "NOT_FOUND" if path_has("kid") => self.with_unknown_id(route, "kid").await,
+            // The first service is not offered to anybody.
+            "NOT_FOUND" if route.path.contains("/transfer") => {
+                let path = route.path.replace("{service}", self.fixture.control.service());
+                self.with_path(route, &path).await
+            }
             "NOT_FOUND" if path_has("key") => self.with_unknown_id(route, "key").await,
             "CONFLICT" => self.conflicting_request(route).await,
             other => panic!(
@@ -156,7 +161,9 @@ impl RefusalFixture {
             (Access::Public, "/auth/refresh") => {
                 self.with_field(route, "refreshToken", self.refresh_token.as_str()).await
             }
-            (Access::Owner | Access::Admin, _) => self.with_credential(route, &self.other_user).await,
+            (Access::Owner | Access::Receiver | Access::Admin, _) => {
+                self.with_credential(route, &self.other_user).await
+            }
             (Access::AnyFullKey, _) => self.with_credential(route, &self.sync_key).await,
             (Access::Verifier | Access::Manager, _) => self.with_credential(route, &self.other_key).await,
             (Access::HumanUser, "/services") => {
@@ -187,6 +194,20 @@ impl RefusalFixture {
             }
             ("POST", "/services" | "/services/{service}/keys") => {
                 self.to_restricted(route, self.restricted.human()).await
+            }
+            ("POST", "/services/{service}/transfer/accept") => {
+                let receiver = self.restricted.mint_human("receiver");
+                let offer_to_receiver = async |service: &str| {
+                    let path = format!("/services/{service}/transfer");
+                    let body = json!({ "subject": "receiver" });
+                    self.restricted.api.send_as(self.restricted.human(), "PUT", &path, body).await.expect(200);
+                    self.restricted.api.request("POST", &format!("{path}/accept")).bearer_auth(&receiver)
+                };
+                let first = offer_to_receiver(self.restricted.service()).await;
+                HttpResponse::send(first).await.expect(200);
+                let created = json!({ "name": "second" });
+                let created = self.restricted.api.send_as(self.restricted.human(), "POST", "/services", created).await;
+                offer_to_receiver(created.expect(201)["serviceId"].as_str().unwrap()).await
             }
             ("POST", "/services/{service}/roles") => self.with_field(route, "name", "reader").await,
             ("PATCH", "/services/{service}/roles/{role}") => self.with_field(route, "permissions", json!(long)).await,

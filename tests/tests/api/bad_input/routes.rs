@@ -17,6 +17,8 @@ pub enum Access {
     Manager,
     /// The owner of the service, and administrators.
     Owner,
+    /// The human user to whom the service is offered.
+    Receiver,
     /// Any human user.
     HumanUser,
     /// Administrators.
@@ -182,6 +184,21 @@ pub const ROUTES: &[Route] = &[
             field("acceptsUnboundTokens", Boolean, "true").optional(),
         ],
     ),
+    route("DELETE", "/services/{service}", Access::Owner, 200, &[]).with_repeated_status(404),
+    route(
+        "PUT",
+        "/services/{service}/transfer",
+        Access::Owner,
+        200,
+        &[
+            field("subject", SingleLine, r#""receiver""#),
+            field("issuer", SingleLine, r#""urn:countersign:operator""#).optional(),
+        ],
+    ),
+    route("GET", "/services/{service}/transfer", Access::Owner, 200, &[]),
+    route("DELETE", "/services/{service}/transfer", Access::Owner, 200, &[]).with_repeated_status(404),
+    route("POST", "/services/{service}/transfer/accept", Access::Receiver, 200, &[]).with_repeated_status(404),
+    route("GET", "/transfers", Access::HumanUser, 200, &[]),
     route(
         "POST",
         "/services/{service}/keys",
@@ -229,6 +246,7 @@ pub const ROUTES: &[Route] = &[
     ),
     route("DELETE", "/services/{service}/agents/{agent}/roles/{role}", Access::Manager, 200, &[]),
     route("GET", "/agents", Access::HumanUser, 200, &[]),
+    route("DELETE", "/agents/{agent}", Access::Owner, 200, &[]).with_repeated_status(404),
     route("GET", "/agents/{agent}/services", Access::Owner, 200, &[]),
     route("PUT", "/agents/{agent}/services/{service}", Access::Owner, 200, &[field("mayAssignRoles", Boolean, "true")]),
     route("PUT", "/agents/{agent}/status", Access::Owner, 200, &[field("status", SingleLine, r#""active""#)]),

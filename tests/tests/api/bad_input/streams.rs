@@ -5,10 +5,10 @@ use super::{
     fixture::{Fixture, assert_no_failures},
 };
 use countersign_proto::v1::{
-    FollowRequest, Hello, Ping, follow_request::Message as ClientMessage, follow_response::Message as ServerMessage,
+    FollowRequest, Ping, follow_request::Message as ClientMessage, follow_response::Message as ServerMessage,
     sync_client::SyncClient,
 };
-use countersign_tests::ControlPlane;
+use countersign_tests::{ControlPlane, follower::hello};
 use tokio_stream::StreamExt;
 use tonic::{
     Code, Request, Status,
@@ -41,7 +41,7 @@ async fn follow(
 }
 
 fn hello_messages() -> Vec<Option<ClientMessage>> {
-    vec![Some(ClientMessage::Hello(Hello { revision: 0 }))]
+    vec![Some(ClientMessage::Hello(hello(0)))]
 }
 
 /// The service id of the first page of a snapshot.
@@ -112,7 +112,7 @@ async fn sync_refuses_missing_malformed_and_repeated_keys() {
 async fn invalid_sync_messages_are_refused_and_unknown_revisions_get_a_snapshot() {
     let fixture = Fixture::new().await;
     let bearer = [format!("Bearer {}", fixture.control.key()).into_bytes()];
-    let hello_from = |revision| vec![Some(ClientMessage::Hello(Hello { revision }))];
+    let hello_from = |revision| vec![Some(ClientMessage::Hello(hello(revision)))];
     for revision in [-1, i64::MIN, i64::MAX, 1] {
         let response = snapshot_service_id(follow(&fixture.control, &bearer, hello_from(revision)).await);
         assert_eq!(response.as_deref(), Ok(fixture.control.service()), "from {revision}");

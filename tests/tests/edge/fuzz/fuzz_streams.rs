@@ -3,10 +3,10 @@
 use super::{RESPONSE_TIMEOUT, assert_healthy, metric};
 use countersign_mangle::{any_bytes, cases_divided_by, mutated_bytes};
 use countersign_proto::v1::{
-    FollowRequest, FollowResponse, Hello, Ping, follow_request::Message as ClientMessage,
+    FollowRequest, FollowResponse, Ping, follow_request::Message as ClientMessage,
     follow_response::Message as ServerMessage,
 };
-use countersign_tests::{ControlPlane, eventually};
+use countersign_tests::{ControlPlane, eventually, follower::hello};
 use proptest::{collection::vec, prelude::*, sample::select, test_runner::TestRunner};
 use prost::{
     Message,
@@ -101,7 +101,7 @@ fn encode(message: ClientMessage) -> Vec<u8> {
 /// Sequences of valid, mutated and random messages.
 fn message_sequences() -> BoxedStrategy<Vec<Vec<u8>>> {
     let number = || prop_oneof![select(&[0, 1, -1, i64::MIN, i64::MAX][..]), any::<i64>()];
-    let hello = || number().prop_map(|revision| encode(ClientMessage::Hello(Hello { revision })));
+    let hello = || number().prop_map(|revision| encode(ClientMessage::Hello(hello(revision))));
     let ping = any::<u64>().prop_map(|number| encode(ClientMessage::Ping(Ping { number })));
     let mutated = prop_oneof![hello(), ping.clone()].prop_flat_map(|valid| mutated_bytes(&valid));
     let any_message = prop_oneof![6 => ping, 1 => hello(), 2 => mutated, 1 => any_bytes()];
@@ -146,8 +146,7 @@ fn fuzzed_streams_do_not_disturb_the_server() {
         assert_healthy(&control).await;
         let no_streams = async || metric(&control, "countersign_sync_streams ").await.filter(|count| *count == 0.0);
         eventually("every stream has ended", no_streams, || control.log()).await;
-        let valid =
-            vec![encode(ClientMessage::Hello(Hello { revision: 0 })), encode(ClientMessage::Ping(Ping { number: 7 }))];
+        let valid = vec![encode(ClientMessage::Hello(hello(0))), encode(ClientMessage::Ping(Ping { number: 7 }))];
         let (responses, code) = follow(channel.clone(), control.key(), valid).await;
         assert_eq!(code, Code::Ok);
         assert!(matches!(responses[..], [ServerMessage::Snapshot(_), ServerMessage::Pong(_)]), "{responses:?}");

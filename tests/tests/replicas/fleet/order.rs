@@ -2,6 +2,7 @@
 //! order, and that every change of the change feed is sent with its revision before any later change.
 
 use super::{FleetAgent, lock_load, now, replica};
+use countersign_identity::{AgentHashKey, AgentId};
 use countersign_proto::v1::{AgentChanges, Delta, follow_response::Message, revocation::Subject};
 use countersign_tests::{ControlPlane, Database, Follower, HttpResponse, Postgres};
 use futures_util::future::join_all;
@@ -33,12 +34,23 @@ struct Batch {
 
 /// Everything that a follower (a client of the sync stream) received, and the resulting roles of each agent.
 struct ReceivedChanges {
+    agent_hash_key: AgentHashKey,
     batches: Vec<Batch>,
     roles: BTreeMap<String, BTreeSet<String>>,
     reconnects: u32,
 }
 
 impl ReceivedChanges {
+    /// The name of an agent in the stream.
+    fn agent_name(&self, agent: &str) -> String {
+        hex::encode(self.agent_hash_key.hash(agent.parse().unwrap()).to_bytes())
+    }
+
+    /// The subject of a change as in the stream, where hashes name agents.
+    fn subject_name(&self, subject: &str) -> String {
+        if subject.starts_with(AgentId::PREFIX) { self.agent_name(subject) } else { subject.to_owned() }
+    }
+
     fn newest_revision(&self) -> i64 {
         self.batches.last().unwrap().revision
     }
@@ -49,7 +61,7 @@ impl ReceivedChanges {
             unfinished.extend(changes_of(record));
             if let Some(facet) = &record.roles {
                 let role_ids = facet.grants.iter().map(|grant| grant.role_id.clone());
-                self.roles.insert(record.agent_id.clone(), role_ids.collect());
+                self.roles.insert(hex::encode(&record.agent_hash), role_ids.collect());
             }
         }
         for revocation in &delta.revocations {
@@ -68,13 +80,13 @@ impl ReceivedChanges {
 }
 
 fn changes_of(record: &AgentChanges) -> impl Iterator<Item = ((String, String), i64)> {
-    let AgentChanges { agent_id, roles, trust, status } = record;
+    let AgentChanges { agent_id: _, roles, trust, status, agent_hash } = record;
     let revisions = [
         ("roles", roles.as_ref().map(|facet| facet.revision)),
         ("trust", trust.as_ref().map(|facet| facet.revision)),
         ("status", status.as_ref().map(|facet| facet.revision)),
     ];
-    let id = agent_id.clone();
+    let id = hex::encode(agent_hash);
     revisions.into_iter().filter_map(move |(facet, revision)| Some(((facet.to_owned(), id.clone()), revision?)))
 }
 
@@ -91,7 +103,9 @@ fn follow(
         let page = follower.snapshot().await;
         assert!(page.last && page.agents.is_empty());
         let start = Batch { since: 0, revision: page.revision, changes: Changes::new() };
-        let mut received = ReceivedChanges { batches: vec![start], roles: BTreeMap::new(), reconnects: 0 };
+        let agent_hash_key = follower.agent_hash_key();
+        let mut received =
+            ReceivedChanges { agent_hash_key, batches: vec![start], roles: BTreeMap::new(), reconnects: 0 };
         let (mut unfinished, mut messages) = (Changes::new(), 0);
         while received.newest_revision() < end_revision.load(Ordering::SeqCst) {
             let next = tokio::time::timeout(Duration::from_millis(300), follower.next()).await;
@@ -112,12 +126,12 @@ fn follow(
     })
 }
 
-/// The changes of a service in the change feed, in commit order: revision, facet (kind of data that changed) and
-/// subject.
+/// The changes in the change feed that a service which accepts unbound tokens receives, in commit order: revision, facet
+/// (kind of data that changed) and subject.
 async fn committed_changes(database: &str, service: &str) -> Vec<(i64, (String, String))> {
     let sql = format!(
         "SELECT CAST(revision AS TEXT) || ' ' || facet || ' ' || subject FROM changes \
-         WHERE (service_id IS NULL OR service_id = '{service}') AND facet IN ('roles', 'trust', 'status', 'token', 'session') \
+         WHERE (service_id IS NULL OR service_id IN ('', '{service}')) AND facet IN ('roles', 'trust', 'status', 'token', 'session') \
          ORDER BY revision, position"
     );
     let rows = Database::connect(database).await.text_column(&sql).await;
@@ -133,7 +147,9 @@ fn assert_complete(name: &str, received: &ReceivedChanges, committed: &[(i64, (S
     let mut count = 0;
     for Batch { since, revision, changes } in &received.batches[1..] {
         let within = committed.iter().filter(|(changed_at, _)| changed_at > since && changed_at <= revision);
-        let expected: Changes = within.map(|(changed_at, change)| (change.clone(), *changed_at)).collect();
+        let expected: Changes = within
+            .map(|(changed_at, (facet, subject))| ((facet.clone(), received.subject_name(subject)), *changed_at))
+            .collect();
         // Earlier changes may be repeated in a batch.
         let actual: Changes = changes
             .iter()
@@ -211,12 +227,18 @@ async fn followers_miss_no_change_of_fifty_writers_at_two_replicas() {
         let agents = received.roles.iter().filter(|(_, roles)| !roles.is_empty());
         let received_roles = agents.flat_map(|(agent, roles)| roles.iter().map(move |role| format!("{agent} {role}")));
         let received_roles: BTreeSet<_> = received_roles.collect();
+        let assignments: BTreeSet<_> =
+            assignments.iter().map(|(agent, role)| format!("{} {role}", received.agent_name(agent))).collect();
         assert_eq!(received_roles, assignments, "{name}");
     }
 }
 
-/// The role assignments in the database.
-async fn assignments(database: &str, service: &str) -> BTreeSet<String> {
+/// The role assignments in the database: agent and role.
+async fn assignments(database: &str, service: &str) -> Vec<(String, String)> {
     let sql = format!("SELECT agent_id || ' ' || role_id FROM assignments WHERE service_id = '{service}'");
-    Database::connect(database).await.text_column(&sql).await.into_iter().collect()
+    let rows = Database::connect(database).await.text_column(&sql).await;
+    rows.iter()
+        .map(|row| row.split_once(' ').unwrap())
+        .map(|(agent, role)| (agent.to_owned(), role.to_owned()))
+        .collect()
 }

@@ -4,7 +4,7 @@ use super::schemas;
 use crate::domain::{
     audit::AuditAction,
     service::KeyScope,
-    text::{Description, DisplayName, EmailAddress},
+    text::{Description, DisplayName, EmailAddress, IssuerText, SubjectText},
     trust::Score,
     webhook::{
         delivery::DeliveryStatus,
@@ -65,6 +65,10 @@ schemas! {
     /// Display name: 1 to 128 printable characters without leading or trailing spaces. Invisible and private-use
     /// characters are refused.
     DisplayNameSchema = bounded_text(1, DisplayName::MAX_LEN).pattern(Some(PRINTABLE_LINE)).examples(["Invoice agent"]);
+    /// The `iss` claim of the tokens of a human user.
+    IssuerTextSchema = bounded_text(1, IssuerText::MAX_LEN).pattern(Some(PRINTABLE_LINE)).examples(["https://login.example.com"]);
+    /// The `sub` claim of the tokens of a human user.
+    SubjectTextSchema = bounded_text(1, SubjectText::MAX_LEN).pattern(Some(PRINTABLE_LINE)).examples(["f0c4a1"]);
     /// An e-mail address of at most 254 bytes. Letters and digits may be of any script.
     EmailAddressSchema = bounded_text(3, EmailAddress::MAX_LEN).format(Some(format("idn-email"))).examples(["ops@example.org"]);
     /// Free text of at most 1024 characters. Line feeds are allowed, other control characters are not.

@@ -19,7 +19,7 @@ use sqlx::{Connection, SqliteConnection};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-fn session() -> Session {
+pub(super) fn session() -> Session {
     Session {
         id: SessionId::from_bits(1),
         agent: agent().id,
@@ -78,7 +78,8 @@ impl StoreFixture {
         let wrong = Credential::new(RefreshId::from_bits(1), Zeroizing::new([2; 32]));
         let (id, secret) = (credential.id(), credential.hash());
         let token = RefreshToken { id, session: session().id, secret, issued_at: time(53), used_at: None };
-        self.commit(async |tx| sessions::insert_token(tx.conn(), &token).await).await;
+        let access = (Some(service().id), time(58));
+        self.commit(async |tx| sessions::insert_token(tx.conn(), &token, access).await).await;
         let mut read = self.read().await;
         let conn = read.conn();
         assert_eq!(sessions::find_token_by_credential(conn, &credential).await.unwrap(), Some(token.clone()));

@@ -1,10 +1,10 @@
 //! Round trips of the change feed, feedback on agents and the audit log.
 
-use super::{ALL, agent, description, metadata, owner, service, time};
+use super::{ALL, agent, deletions::DELETED, description, metadata, owner, service, time};
 use crate::{
     domain::{
         audit::{Actor, AuditAction, AuditChain, AuditedObject, Initiator, NewAuditEntry, RequestOrigin},
-        change::{Change, FeedPosition, RevisionRange},
+        change::{Change, FeedPosition, Recipients, RevisionRange},
         page::ListPage,
         trust::{Feedback, Rating, RatingBySource, Score},
     },
@@ -18,15 +18,17 @@ use countersign_identity::{AgentId, FeedbackId, Revision, RoleId, ServiceId, Ses
 use serde_json::json;
 use std::time::Duration;
 
-const CHANGES: [Change; 8] = [
-    Change::Roles(AgentId::from_bits(1), ServiceId::from_bits(2)),
-    Change::Trust(AgentId::from_bits(3)),
-    Change::Status(AgentId::from_bits(4)),
-    Change::Definitions(ServiceId::from_bits(5)),
-    Change::ServiceSettings(ServiceId::from_bits(6)),
-    Change::Token(TokenId::from_bits(7)),
-    Change::Session(SessionId::from_bits(8)),
-    Change::Keys,
+/// Changes with their recipients. No agent and no session of these changes has a live token.
+const CHANGES: [(Change, Recipients); 9] = [
+    (Change::Roles(AgentId::from_bits(11), ServiceId::from_bits(2)), Recipients::Service(ServiceId::from_bits(2))),
+    (Change::Trust(AgentId::from_bits(13)), Recipients::NoService),
+    (Change::Status(AgentId::from_bits(14)), Recipients::NoService),
+    (Change::Definitions(ServiceId::from_bits(5)), Recipients::Service(ServiceId::from_bits(5))),
+    (Change::ServiceSettings(ServiceId::from_bits(6)), Recipients::Service(ServiceId::from_bits(6))),
+    (Change::Token(TokenId::from_bits(7), None), Recipients::UnboundTokens),
+    (Change::Token(TokenId::from_bits(9), Some(ServiceId::from_bits(3))), Recipients::Service(ServiceId::from_bits(3))),
+    (Change::Session(SessionId::from_bits(18)), Recipients::NoService),
+    (Change::Keys, Recipients::AllServices),
 ];
 
 impl StoreFixture {
@@ -34,7 +36,7 @@ impl StoreFixture {
         let start = feed::position(self.read().await.conn()).await.unwrap();
         let revision = self
             .commit(async |tx| {
-                for change in CHANGES {
+                for (change, _) in CHANGES {
                     tx.record_change(change);
                 }
                 tx.revision().await
@@ -43,9 +45,10 @@ impl StoreFixture {
         let next = self.commit(async |tx| tx.revision().await).await;
         let mut read = self.read().await;
         let conn = read.conn();
-        let changes = feed::list_changes(conn, RevisionRange { since: start.revision, until: next }).await.unwrap();
+        let changes =
+            feed::list_changes(conn, RevisionRange { since: start.revision, until: next }, None).await.unwrap();
         assert!(changes.iter().all(|change| change.revision == revision));
-        assert_eq!(changes.iter().map(|change| change.value).collect::<Vec<_>>(), CHANGES);
+        assert_eq!(changes.iter().map(|entry| (entry.change, entry.recipients)).collect::<Vec<_>>(), CHANGES);
         let position = feed::position(conn).await.unwrap();
         assert_eq!(position, FeedPosition { revision: next, ..start });
         for (revision, expected) in
@@ -72,14 +75,14 @@ impl StoreFixture {
         let [old, new] = [10, 20].map(|step| Revision::new(position.revision.number() + step));
         self.commit(async |tx| {
             feed::append_changes(tx.conn(), old, &[Change::Keys], time(1)).await?;
-            feed::append_changes(tx.conn(), new, &CHANGES, time(2)).await?;
+            feed::append_changes(tx.conn(), new, &CHANGES.map(|(change, _)| change), time(2)).await?;
             feed::raise_floor(tx.conn(), time(1)).await
         })
         .await;
         let mut read = self.read().await;
         assert_eq!(feed::position(read.conn()).await.unwrap().floor, old);
         let full_range = RevisionRange { since: Revision::default(), until: Revision::new(i64::MAX) };
-        let changes = feed::list_changes(read.conn(), full_range).await.unwrap();
+        let changes = feed::list_changes(read.conn(), full_range, None).await.unwrap();
         assert!(changes.iter().all(|change| change.revision == new) && changes.len() == CHANGES.len());
     }
 
@@ -136,7 +139,7 @@ impl StoreFixture {
             |action| NewAuditEntry::for_service(service, action).agent(agent().id).object(AuditedObject::Role(role));
         self.commit(async |tx| {
             assert!(!audit::lock_and_check_started(tx.conn()).await?);
-            assert_eq!(audit::services_without_chain(tx.conn()).await?, [service, other]);
+            assert_eq!(audit::services_without_chain(tx.conn()).await?, [service, other, DELETED]);
             tx.audit(&initiator, &entry(AuditAction::ServiceCreated)).await?;
             tx.audit(&initiator, &entry(AuditAction::RoleAssigned).with_detail("name", "a detail")).await?;
             tx.audit(&Initiator::SYSTEM, &NewAuditEntry::for_deployment(AuditAction::AuditBegan)).await
@@ -144,7 +147,7 @@ impl StoreFixture {
         .await;
         let mut read = self.read().await;
         let conn = read.conn();
-        assert_eq!(audit::services_without_chain(conn).await.unwrap(), [other]);
+        assert_eq!(audit::services_without_chain(conn).await.unwrap(), [other, DELETED]);
         let (chain, mut entries) = (service.to_string(), Vec::new());
         let keys = self.first.audit_keys();
         let verified = audit::verify_chain(conn, keys, &chain, |entry| entries.push(entry.clone())).await.unwrap();
@@ -161,7 +164,7 @@ impl StoreFixture {
         assert_eq!(audit::newest_entry_time(conn).await.unwrap(), Some(entry.at));
         let mut chains = audit::list_chains(conn).await.unwrap();
         chains.sort();
-        assert_eq!(chains, ["deployment".to_owned(), chain, other.to_string()]);
+        assert_eq!(chains, ["deployment".to_owned(), chain, other.to_string(), DELETED.to_string()]);
         drop(read);
         self.filters_select_audit_entries(entry.at).await;
     }

@@ -89,7 +89,7 @@ impl StoreFixture {
         let own = agents::list_by_owner(read.conn(), &owner("agent"), ALL).await.unwrap();
         assert_eq!(own, single_page(vec![updated]));
         assert_eq!(agents::list_by_owner(read.conn(), &owner("other"), ALL).await.unwrap(), single_page(vec![]));
-        let changed = agents::list_changed_states(read.conn(), RevisionRange { since, until }).await.unwrap();
+        let changed = agents::list_changed_states(read.conn(), RevisionRange { since, until }, None).await.unwrap();
         assert_eq!(changed, [AgentState { agent: id, trust, status: StatusWithCutoff { status, cutoff } }]);
     }
 

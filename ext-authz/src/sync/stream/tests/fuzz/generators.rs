@@ -1,7 +1,9 @@
 //! Generators of sync messages, and a reference implementation of their validity check.
 
 use super::super::*;
-use countersign_identity::{P256PublicKey, Permission, RoleId, RoleName, SessionId, TokenId};
+use countersign_identity::{
+    AgentHash, AgentHashKey, AgentId, P256PublicKey, Permission, RoleId, RoleName, SessionId, TokenId,
+};
 use countersign_mangle::{any_bytes, any_text};
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use std::collections::HashSet;
@@ -18,15 +20,28 @@ fn id(prefix: &'static str) -> BoxedStrategy<String> {
     prop_oneof![40 => valid, 1 => any_text()].boxed()
 }
 
+/// Generates the hash key of the stream, and sometimes no key or another key.
+fn agent_hash_key() -> BoxedStrategy<Vec<u8>> {
+    prop_oneof![20 => Just(AGENT_HASH_KEY.to_vec()), 2 => Just(vec![]), 1 => any_bytes()].boxed()
+}
+
+/// Generates hashes of the agents of [`id`], and sometimes invalid hashes.
+fn agent_hash() -> BoxedStrategy<Vec<u8>> {
+    let key = AgentHashKey::from_bytes(&AGENT_HASH_KEY).unwrap();
+    let valid = (0..4_u128).prop_map(move |bits| key.hash(AgentId::from_bits(bits)).to_bytes().to_vec());
+    prop_oneof![40 => valid, 1 => any_bytes()].boxed()
+}
+
 fn service_info() -> BoxedStrategy<v1::ServiceInfo> {
     let seconds = prop_oneof![9 => 1..100_u32, 1 => Just(0)];
     let service_id = prop_oneof![9 => Just(SERVICE_ID.to_string()), 1 => id("svc_")];
-    (service_id, seconds, proptest::arbitrary::any::<bool>())
-        .prop_map(|(service_id, max_staleness_seconds, accepts_unbound_tokens)| v1::ServiceInfo {
+    (service_id, seconds, proptest::arbitrary::any::<bool>(), agent_hash_key())
+        .prop_map(|(service_id, max_staleness_seconds, accepts_unbound_tokens, agent_hash_key)| v1::ServiceInfo {
             service_id,
             issuer: "https://issuer.test".into(),
             accepts_unbound_tokens,
             max_staleness_seconds,
+            agent_hash_key,
         })
         .boxed()
 }
@@ -49,8 +64,9 @@ fn agents() -> BoxedStrategy<Vec<v1::AgentChanges>> {
         .prop_map(|(revision, hundredths)| v1::TrustFacet { revision, hundredths });
     let status = (revision_number(), prop_oneof![9 => 1..4, 1 => proptest::arbitrary::any::<i32>()], revision_number())
         .prop_map(|(revision, status, cutoff)| v1::StatusFacet { revision, status, cutoff });
-    let changes = (id("agent_"), option::of(roles), option::of(trust), option::of(status))
-        .prop_map(|(agent_id, roles, trust, status)| v1::AgentChanges { agent_id, roles, trust, status });
+    let changes = (id("agent_"), option::of(roles), option::of(trust), option::of(status), agent_hash()).prop_map(
+        |(agent_id, roles, trust, status, agent_hash)| v1::AgentChanges { agent_id, roles, trust, status, agent_hash },
+    );
     vec(changes, 0..3).boxed()
 }
 
@@ -121,7 +137,10 @@ fn are_valid_parts(
     revocations: &[v1::Revocation],
 ) -> bool {
     let is_valid_info = info.is_none_or(|info| {
-        info.service_id.parse::<ServiceId>().is_ok() && !info.issuer.is_empty() && info.max_staleness_seconds > 0
+        info.service_id.parse::<ServiceId>().is_ok()
+            && !info.issuer.is_empty()
+            && info.max_staleness_seconds > 0
+            && (info.agent_hash_key.is_empty() || info.agent_hash_key.len() == AGENT_HASH_KEY.len())
     });
     let are_valid_keys =
         keys.is_none_or(|keys| keys.points.iter().all(|point| P256PublicKey::from_sec1(point).is_ok()));
@@ -147,9 +166,10 @@ fn are_distinct(roles: &[v1::Role]) -> bool {
     ids.len() == roles.len() && names.len() == roles.len()
 }
 
+/// True if the message names its agent in at least one way. Which way a stream uses depends on the messages before it.
 fn is_valid_agent(changes: &v1::AgentChanges) -> bool {
-    let v1::AgentChanges { agent_id, roles, trust, status } = changes;
-    agent_id.parse::<AgentId>().is_ok()
+    let v1::AgentChanges { agent_id, roles, trust, status, agent_hash } = changes;
+    (agent_id.parse::<AgentId>().is_ok() || AgentHash::from_bytes(agent_hash).is_some())
         && roles.as_ref().is_none_or(|facet| {
             facet.revision >= 0 && facet.grants.iter().all(|grant| grant.role_id.parse::<RoleId>().is_ok())
         })

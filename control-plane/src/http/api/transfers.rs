@@ -1,0 +1,205 @@
+//! `/services/{service}/transfer` and `/transfers`: services that their owners offer to other people.
+
+use super::services::{ServiceRecord, service_record};
+use crate::{
+    domain::{
+        agent::Owner,
+        page::Page,
+        service::ServiceTransfer,
+        text::{IssuerText, SubjectText},
+    },
+    http::{
+        error::ApiError,
+        openapi::{
+            errors::{
+                Errors, HumanAuth, InvalidBody, InvalidPaging, OwnerAuth, ServiceLimit, ServiceNotFound,
+                TransferNotFound,
+            },
+            schema::{self, ServicePathParam},
+        },
+        request::{
+            body::{BodyFields, typed::body},
+            caller::{Credentials, owner_access_error},
+            ids::{PathParams, parse_id},
+            paging::{self, PageResponse},
+        },
+        state::AppState,
+        timestamp::Rfc3339,
+    },
+    operations,
+};
+use axum::{Json, extract::State};
+use countersign_identity::ServiceId;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+body! {
+    /// The human user who shall become the owner of a service.
+    TransferRequest {
+        required "subject" subject: SubjectText,
+        /// Default: the issuer of the calling user.
+        optional "issuer" issuer: IssuerText,
+    }
+}
+
+type TransferPage = PageResponse<TransferRecord>;
+
+/// An offer to a human user to become the owner of a service.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TransferRecord {
+    #[schema(value_type = schema::ServiceIdSchema)]
+    service_id: ServiceId,
+    #[schema(value_type = schema::DisplayNameSchema)]
+    name: String,
+    new_owner: TransferReceiver,
+    /// Time of the offer.
+    #[schema(value_type = schema::TimestampSchema)]
+    offered_at: Rfc3339,
+    /// Time from which the offer can no longer be accepted.
+    #[schema(value_type = schema::TimestampSchema)]
+    expires_at: Rfc3339,
+}
+
+/// The human user who may accept an offer.
+#[derive(Serialize, ToSchema)]
+pub struct TransferReceiver {
+    #[schema(value_type = schema::IssuerTextSchema)]
+    issuer: String,
+    #[schema(value_type = schema::SubjectTextSchema)]
+    subject: String,
+}
+
+/// Result of a withdrawal.
+#[derive(Serialize, ToSchema)]
+pub struct TransferWithdrawn {
+    /// Always true.
+    #[schema(example = true)]
+    withdrawn: bool,
+}
+
+/// List the services offered to you
+///
+/// The services whose owners have offered them to the calling human user, newest service first.
+#[utoipa::path(
+    get, path = "/transfers", operation_id = "listTransfers", tag = "Services",
+    params(Page), security(("humanToken" = [])),
+    responses((status = 200, description = "A page of offers", body = TransferPage), Errors<(HumanAuth, InvalidPaging)>)
+)]
+pub async fn list(
+    State(state): State<AppState>,
+    credentials: Credentials,
+    page: Result<Page, ApiError>,
+) -> Result<Json<TransferPage>, ApiError> {
+    let (human, page) = (credentials.require_human(&state).await?, page?);
+    let offers = operations::list_service_offers(&state.context, &human, page).await?;
+    Ok(Json(paging::page_response(page, offers, transfer_record)))
+}
+
+/// Offer a service to another user
+///
+/// The other user has seven days to accept, and replaces the owner then. An offer replaces an earlier one. Until the offer is
+/// accepted, nothing changes.
+#[utoipa::path(
+    put, path = "/services/{service}/transfer", operation_id = "offerService", tag = "Services",
+    params(ServicePathParam), request_body = TransferRequest, security(("humanToken" = [])),
+    responses(
+        (status = 200, description = "The offer", body = TransferRecord),
+        Errors<(OwnerAuth, InvalidBody, ServiceNotFound)>,
+    )
+)]
+pub async fn offer(
+    State(state): State<AppState>,
+    credentials: Credentials,
+    PathParams(service): PathParams<String>,
+    body: BodyFields,
+) -> Result<Json<TransferRecord>, ApiError> {
+    let (human, service) = credentials.require_owner_of(&state, &service).await?;
+    let TransferRequest { subject, issuer } = body.read()?;
+    let issuer = issuer.map_or_else(|| human.identity.issuer.clone(), |issuer| issuer.as_str().to_owned());
+    let new_owner = Owner { issuer, subject: subject.as_str().to_owned() };
+    let initiator = credentials.initiator_for_human(Some(&human));
+    let result = operations::offer_service(&state.context, &initiator, &human, service.id, &new_owner).await;
+    Ok(Json(transfer_record(result.map_err(|error| owner_access_error(error, &human))?)))
+}
+
+/// Read the offer of a service
+///
+/// The user to whom the service is offered may read the offer, too.
+#[utoipa::path(
+    get, path = "/services/{service}/transfer", operation_id = "readTransfer", tag = "Services",
+    params(ServicePathParam), security(("humanToken" = [])),
+    responses(
+        (status = 200, description = "The offer", body = TransferRecord),
+        Errors<(OwnerAuth, ServiceNotFound, TransferNotFound)>,
+    )
+)]
+pub async fn read(
+    State(state): State<AppState>,
+    credentials: Credentials,
+    PathParams(service): PathParams<String>,
+) -> Result<Json<TransferRecord>, ApiError> {
+    let human = credentials.require_human(&state).await?;
+    let result = operations::read_service_offer(&state.context, &human, parse_id(&service)?).await;
+    Ok(Json(transfer_record(result.map_err(|error| owner_access_error(error, &human))?)))
+}
+
+/// Withdraw or decline the offer of a service
+///
+/// The owner of the service withdraws the offer; the user to whom the service is offered declines it.
+#[utoipa::path(
+    delete, path = "/services/{service}/transfer", operation_id = "withdrawTransfer", tag = "Services",
+    params(ServicePathParam), security(("humanToken" = [])),
+    responses(
+        (status = 200, description = "The offer is withdrawn", body = TransferWithdrawn),
+        Errors<(OwnerAuth, ServiceNotFound, TransferNotFound)>,
+    )
+)]
+pub async fn withdraw(
+    State(state): State<AppState>,
+    credentials: Credentials,
+    PathParams(service): PathParams<String>,
+) -> Result<Json<TransferWithdrawn>, ApiError> {
+    let human = credentials.require_human(&state).await?;
+    let service = parse_id(&service)?;
+    let initiator = credentials.initiator_for_human(Some(&human));
+    let result = operations::withdraw_service_offer(&state.context, &initiator, &human, service).await;
+    result.map_err(|error| owner_access_error(error, &human))?;
+    Ok(Json(TransferWithdrawn { withdrawn: true }))
+}
+
+/// Accept an offered service
+///
+/// The user to whom the service is offered becomes its owner. API keys, webhooks and roles continue to work: the new owner
+/// should replace the API keys and the secrets of webhooks, which the earlier owner knows. The feedback of the service counts
+/// as feedback of the new owner.
+#[utoipa::path(
+    post, path = "/services/{service}/transfer/accept", operation_id = "acceptService", tag = "Services",
+    params(ServicePathParam), security(("humanToken" = [])),
+    responses(
+        (status = 200, description = "The service", body = ServiceRecord),
+        Errors<(OwnerAuth, ServiceNotFound, TransferNotFound, ServiceLimit)>,
+    )
+)]
+pub async fn accept(
+    State(state): State<AppState>,
+    credentials: Credentials,
+    PathParams(service): PathParams<String>,
+) -> Result<Json<ServiceRecord>, ApiError> {
+    let human = credentials.require_human(&state).await?;
+    let service = parse_id(&service)?;
+    let initiator = credentials.initiator_for_human(Some(&human));
+    let result = operations::accept_service(&state.context, &initiator, &human, service).await;
+    Ok(Json(service_record(result.map_err(|error| owner_access_error(error, &human))?)))
+}
+
+fn transfer_record(transfer: ServiceTransfer) -> TransferRecord {
+    let ServiceTransfer { service, name, new_owner: Owner { issuer, subject }, offered_at, expires_at } = transfer;
+    TransferRecord {
+        service_id: service,
+        name: name.to_string(),
+        new_owner: TransferReceiver { issuer, subject },
+        offered_at: Rfc3339(offered_at),
+        expires_at: Rfc3339(expires_at),
+    }
+}

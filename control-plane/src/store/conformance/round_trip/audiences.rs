@@ -1,0 +1,138 @@
+//! Changes of agents and sessions go to the audiences of their live tokens.
+
+use super::{agent, credentials::session, service};
+use crate::{
+    domain::{
+        change::{Change, Recipients, RevisionRange},
+        credential::Credential,
+        session::RefreshToken,
+    },
+    store::{
+        conformance::StoreFixture,
+        feed::{self, RecipientFilter},
+        sessions, token_audiences,
+    },
+};
+use countersign_identity::{AgentId, RefreshId, Revision, ServiceId, Timestamp};
+use sqlx::AssertSqlSafe;
+use std::time::Duration;
+use zeroize::Zeroizing;
+
+const OTHER_AGENT: AgentId = AgentId::from_bits(2);
+const OTHER_SERVICE: ServiceId = ServiceId::from_bits(2);
+const SECOND: Duration = Duration::from_secs(1);
+
+impl StoreFixture {
+    pub async fn changes_go_to_live_audiences(&self) {
+        let (now, service) = (self.first.now(), service().id);
+        let long_ago = now.saturating_sub(token_audiences::MAX_SIDECAR_LAG + SECOND);
+        let just_now = now.saturating_sub(SECOND);
+        self.commit(async |tx| {
+            let conn = tx.conn();
+            for (agent, audience, expires_at) in [
+                (agent().id, Some(service), now.saturating_add(SECOND)),
+                (agent().id, Some(service), long_ago),
+                (agent().id, None, just_now),
+                (agent().id, Some(OTHER_SERVICE), long_ago),
+                (OTHER_AGENT, Some(OTHER_SERVICE), just_now),
+            ] {
+                token_audiences::record(conn, agent, audience, expires_at).await?;
+            }
+            for (number, audience, expires_at) in
+                [(2, None, just_now), (3, None, just_now), (4, Some(OTHER_SERVICE), long_ago)]
+            {
+                sessions::insert_token(conn, &refresh_token(number, now), (audience, expires_at)).await?;
+            }
+            Ok(())
+        })
+        .await;
+        let unbound_and_service = [Recipients::UnboundTokens, Recipients::Service(service)];
+        let other = [Recipients::Service(OTHER_SERVICE)];
+        for (change, expected) in [
+            (Change::Status(agent().id), &unbound_and_service[..]),
+            (Change::Trust(agent().id), &unbound_and_service),
+            (Change::Trust(OTHER_AGENT), &other),
+            (Change::Session(session().id), &unbound_and_service[..1]),
+        ] {
+            assert_eq!(self.recipients_of(change).await, expected, "{change:?}");
+        }
+        self.entries_are_filtered_by_recipient().await;
+        self.tokens_without_audience_concern_all_services(now).await;
+        self.audiences_are_counted_and_deleted(now).await;
+    }
+
+    /// Records a change. Returns the recipients of its entries.
+    async fn recipients_of(&self, change: Change) -> Vec<Recipients> {
+        let revision = self
+            .commit(async |tx| {
+                tx.record_change(change);
+                tx.revision().await
+            })
+            .await;
+        let range = RevisionRange { since: Revision::new(revision.number() - 1), until: revision };
+        let entries = feed::list_changes(self.read().await.conn(), range, None).await.unwrap();
+        assert!(entries.iter().all(|entry| entry.change == change && entry.revision == revision));
+        entries.iter().map(|entry| entry.recipients).collect()
+    }
+
+    async fn entries_are_filtered_by_recipient(&self) {
+        let since = self.current_revision().await;
+        self.commit(async |tx| {
+            for change in [Change::Keys, Change::Status(agent().id), Change::Status(OTHER_AGENT)] {
+                tx.record_change(change);
+            }
+            Ok(())
+        })
+        .await;
+        let range = RevisionRange { since, until: self.current_revision().await };
+        for (service, includes_unbound, expected) in [
+            (service().id, true, vec![Change::Keys, Change::Status(agent().id), Change::Status(agent().id)]),
+            (service().id, false, vec![Change::Keys, Change::Status(agent().id)]),
+            (OTHER_SERVICE, true, vec![Change::Keys, Change::Status(agent().id), Change::Status(OTHER_AGENT)]),
+            (OTHER_SERVICE, false, vec![Change::Keys, Change::Status(OTHER_AGENT)]),
+        ] {
+            let filter = Some(RecipientFilter { service, includes_unbound });
+            let entries = feed::list_changes(self.read().await.conn(), range, filter).await.unwrap();
+            assert_eq!(entries.iter().map(|entry| entry.change).collect::<Vec<_>>(), expected);
+        }
+    }
+
+    /// A previous version of the control plane issues tokens without recording their audience.
+    async fn tokens_without_audience_concern_all_services(&self, now: Timestamp) {
+        let set_audience = async |audience: &str| {
+            let sql = format!("UPDATE refresh_tokens SET audience = {audience} WHERE id = '{}'", refresh_id(2));
+            self.commit(async |tx| Ok(sqlx::query(AssertSqlSafe(sql.as_str())).execute(tx.conn()).await?)).await;
+        };
+        assert!(refresh_token(2, now).issued_at == now);
+        set_audience("NULL").await;
+        let all = [Recipients::AllServices];
+        assert_eq!(self.recipients_of(Change::Status(OTHER_AGENT)).await, all);
+        let of_session = self.recipients_of(Change::Session(session().id)).await;
+        assert!(of_session.contains(&Recipients::AllServices) && of_session.contains(&Recipients::UnboundTokens));
+        set_audience("''").await;
+        assert_ne!(self.recipients_of(Change::Status(OTHER_AGENT)).await, all);
+    }
+
+    async fn audiences_are_counted_and_deleted(&self, now: Timestamp) {
+        let reached = async |service, limit| {
+            let mut read = self.read().await;
+            token_audiences::quota_is_reached(read.conn(), agent().id, service, (now, limit)).await.unwrap()
+        };
+        assert!(reached(None, 1).await, "the agent has a live token for the service");
+        assert!(!reached(None, 2).await && !reached(Some(service().id), 1).await);
+        self.commit(async |tx| token_audiences::delete_expired(tx.conn(), now.saturating_add(SECOND * 10)).await).await;
+        let later = now.saturating_add(token_audiences::MAX_SIDECAR_LAG);
+        self.commit(async |tx| token_audiences::delete_expired(tx.conn(), later).await).await;
+        assert_eq!(self.recipients_of(Change::Trust(OTHER_AGENT)).await, [Recipients::NoService]);
+        assert_eq!(self.recipients_of(Change::Trust(agent().id)).await, [Recipients::Service(service().id)]);
+    }
+}
+
+const fn refresh_id(number: u128) -> RefreshId {
+    RefreshId::from_bits(number)
+}
+
+fn refresh_token(number: u128, issued_at: Timestamp) -> RefreshToken {
+    let secret = Credential::new(refresh_id(number), Zeroizing::new([1; 32])).hash();
+    RefreshToken { id: refresh_id(number), session: session().id, secret, issued_at, used_at: None }
+}

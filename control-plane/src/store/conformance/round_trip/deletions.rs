@@ -1,0 +1,198 @@
+//! Round trips of deleted services and agents, and of the rows that depend on them.
+
+use super::{ALL, Registration, RoleDefinition, agent, assignment, name, owner, role, service, time};
+use crate::{
+    domain::{
+        agent::Agent,
+        audit::{AuditAction, Initiator, NewAuditEntry},
+        credential::SecretHash,
+        role::{Assignment, Role},
+        service::{KeyScope, Service, ServiceKey, ServiceTransfer},
+    },
+    store::{
+        StoreError, WriteTransaction,
+        agents::{self, RoleHolderFilter},
+        assignments,
+        conformance::StoreFixture,
+        departures, known_agents,
+        purge::{self, Deleted, RemainingAssignment},
+        quotas, roles, service_transfers, services,
+    },
+};
+use countersign_identity::{AgentId, AgentStatus, ApiKeyId, Revision, RoleId, ServiceId, StatusWithCutoff};
+use std::time::Duration;
+
+/// The deleted service.
+pub const DELETED: ServiceId = ServiceId::from_bits(50);
+
+fn deleted_service() -> Service {
+    Service { id: DELETED, owner: owner("deleted"), name: name("to be deleted"), ..service() }
+}
+
+fn role_of_deleted_service() -> Role {
+    let definition = RoleDefinition { id: RoleId::from_bits(50), ..role().definition };
+    Role { definition, service: DELETED, ..role() }
+}
+
+impl StoreFixture {
+    pub async fn deleted_services_lose_what_depends_on_them(&self) {
+        let (service, role) = (deleted_service(), role_of_deleted_service());
+        let key = ServiceKey {
+            id: ApiKeyId::from_bits(50),
+            service: DELETED,
+            name: name("a key"),
+            scope: KeyScope::Full,
+            secret: SecretHash::from_store("hash".to_owned()),
+            created_at: time(20),
+            revoked_at: None,
+        };
+        let held = Assignment { role: role.definition.id, service: DELETED, expires_at: None, ..assignment() };
+        self.commit(async |tx| {
+            services::insert(tx.conn(), &service).await?;
+            services::insert_key(tx.conn(), &key).await?;
+            assert!(roles::insert(tx.conn(), &role).await?);
+            assignments::upsert(tx.conn(), &held).await?;
+            assert!(departures::insert(tx.conn(), agent().id, DELETED, time(32)).await?);
+            assert!(assignments::holds_role(tx.conn(), agent().id, DELETED, time(33)).await?);
+            assert!(services::mark_deleted(tx.conn(), DELETED, time(33)).await?);
+            assert!(!services::mark_deleted(tx.conn(), DELETED, time(34)).await?);
+            assert_eq!(services::revoke_all_keys(tx.conn(), DELETED, time(33)).await?, 1);
+            assert_eq!(services::revoke_all_keys(tx.conn(), DELETED, time(34)).await?, 0);
+            assert!(!services::lock(tx.conn(), DELETED).await?);
+            Ok(())
+        })
+        .await;
+        let mut read = self.read().await;
+        let conn = read.conn();
+        let remaining = Service { name: name("deleted"), deleted_at: Some(time(33)), ..service.clone() };
+        assert_eq!(services::find(conn, DELETED).await.unwrap(), Some(remaining));
+        assert_eq!(services::find_live(conn, DELETED).await.unwrap(), None);
+        assert_eq!(services::list(conn, Some(&service.owner), ALL).await.unwrap().total, 0);
+        assert!(!quotas::service_quota_is_reached(conn, &service.owner, 1).await.unwrap());
+        assert_eq!(roles::list(conn, DELETED).await.unwrap(), []);
+        assert_eq!(roles::find(conn, DELETED, role.definition.id).await.unwrap(), None);
+        assert!(!assignments::holds_role(conn, agent().id, DELETED, time(33)).await.unwrap());
+        assert_eq!(assignments::find_only_service_with_role(conn, agent().id, time(33)).await.unwrap(), None);
+        let listed = departures::list_services(conn, agent().id, time(33), ALL).await.unwrap();
+        assert!(listed.items.iter().all(|item| item.service != DELETED), "{listed:?}");
+        drop(read);
+        self.rows_of_deleted_services_are_removed(&held, &role).await;
+    }
+
+    pub async fn offers_of_services_return_what_was_written(&self) {
+        let receiver = owner("receiver");
+        let offer = ServiceTransfer {
+            service: service().id,
+            name: service().name,
+            new_owner: receiver.clone(),
+            offered_at: time(60),
+            expires_at: time(61),
+        };
+        let second =
+            ServiceTransfer { new_owner: owner("second"), offered_at: time(62), expires_at: time(63), ..offer.clone() };
+        self.commit(async |tx| service_transfers::upsert(tx.conn(), &offer).await).await;
+        let mut read = self.read().await;
+        let conn = read.conn();
+        assert_eq!(service_transfers::find(conn, service().id, time(60)).await.unwrap(), Some(offer.clone()));
+        assert_eq!(service_transfers::find(conn, service().id, time(61)).await.unwrap(), None);
+        assert_eq!(service_transfers::find(conn, DELETED, time(60)).await.unwrap(), None);
+        assert_eq!(service_transfers::list(conn, &receiver, time(60), ALL).await.unwrap().items, [offer]);
+        assert_eq!(service_transfers::list(conn, &receiver, time(61), ALL).await.unwrap().total, 0);
+        assert_eq!(service_transfers::list(conn, &owner("second"), time(60), ALL).await.unwrap().total, 0);
+        drop(read);
+        self.commit(async |tx| {
+            service_transfers::upsert(tx.conn(), &second).await?;
+            service_transfers::delete_expired(tx.conn(), time(62)).await?;
+            assert_eq!(service_transfers::find(tx.conn(), service().id, time(62)).await?, Some(second.clone()));
+            service_transfers::delete_expired(tx.conn(), time(63)).await?;
+            assert_eq!(service_transfers::find(tx.conn(), service().id, time(62)).await?, None);
+            service_transfers::upsert(tx.conn(), &second).await?;
+            service_transfers::delete(tx.conn(), service().id).await?;
+            assert_eq!(service_transfers::find(tx.conn(), service().id, time(62)).await?, None);
+            services::set_owner(tx.conn(), service().id, &receiver).await?;
+            let transferred = services::find_live(tx.conn(), service().id).await?;
+            assert_eq!(transferred.map(|service| service.owner), Some(receiver.clone()));
+            services::set_owner(tx.conn(), service().id, &service().owner).await?;
+            // Leaves values for the test `every_column_was_written`.
+            service_transfers::upsert(tx.conn(), &second).await
+        })
+        .await;
+    }
+
+    /// Must run after the audit log was started.
+    pub async fn sealed_audit_chain_accepts_no_entry(&self) {
+        let entry = |action| NewAuditEntry::for_service(DELETED, action);
+        self.commit(async |tx| {
+            tx.audit(&Initiator::SYSTEM, &entry(AuditAction::ServiceCreated)).await?;
+            tx.audit(&Initiator::SYSTEM, &entry(AuditAction::ServiceDeleted)).await
+        })
+        .await;
+        let append = async |mut tx: WriteTransaction| {
+            tx.audit(&Initiator::SYSTEM, &entry(AuditAction::RoleCreated)).await?;
+            tx.commit(()).await
+        };
+        let error = self.first.write("append", append).await.unwrap_err();
+        assert!(matches!(error, StoreError::AuditChainSealed), "{error}");
+    }
+
+    /// Deletes the agent of a public registration.
+    pub async fn deleted_agents_keep_only_their_id(&self) {
+        let (id, cutoff) = (AgentId::from_bits(60), Revision::new(7));
+        let registration = Registration { owner: None, name: name("to be deleted"), ..agent().registration };
+        let created = Agent { id, registration, status: AgentStatus::Active, ..agent() };
+        let same_registration = Agent { id: AgentId::from_bits(61), ..created.clone() };
+        let deleted = Deleted::Agent(id);
+        self.commit(async |tx| {
+            assert!(agents::insert(tx.conn(), &created).await?);
+            assignments::upsert(tx.conn(), &Assignment { agent: id, expires_at: None, ..assignment() }).await?;
+            known_agents::record_contact(tx.conn(), id, service().id, time(50)).await?;
+            assert!(departures::insert(tx.conn(), id, service().id, time(50)).await?);
+            agents::mark_deleted(tx.conn(), id, cutoff, time(51)).await?;
+            assert!(!agents::lock(tx.conn(), id).await?);
+            assert_eq!(agents::find(tx.conn(), id).await?, None);
+            let expected = StatusWithCutoff { status: AgentStatus::Revoked, cutoff };
+            assert_eq!(agents::find_state(tx.conn(), id).await?.map(|state| state.status), Some(expected));
+            assert_eq!(agents::find_state(tx.conn(), same_registration.id).await?, None);
+            assert_eq!(agents::find_by_registration(tx.conn(), &created.registration).await?, None);
+            let filter = RoleHolderFilter { service: service().id, role: None, status: None, now: time(51) };
+            let holders = agents::list_role_holders(tx.conn(), &filter, ALL).await?;
+            assert!(holders.items.iter().all(|holder| holder.id != id));
+            Ok(())
+        })
+        .await;
+        self.commit(async |tx| {
+            assert!(purge::list_due(tx.conn(), time(51), 9).await?.contains(&deleted));
+            let remaining = purge::list_assignments(tx.conn(), deleted, 9).await?;
+            assert_eq!(remaining.len(), 1);
+            assert!(assignments::remove(tx.conn(), remaining[0].service, id, remaining[0].role).await?.is_some());
+            assert_eq!(purge::delete_dependants(tx.conn(), deleted, 9).await?, 2);
+            purge::finish(tx.conn(), deleted, time(51), Duration::from_secs(10)).await?;
+            assert!(agents::insert(tx.conn(), &same_registration).await?);
+            agents::mark_deleted(tx.conn(), same_registration.id, cutoff, time(52)).await
+        })
+        .await;
+    }
+
+    async fn rows_of_deleted_services_are_removed(&self, held: &Assignment, role: &Role) {
+        let deleted = Deleted::Service(DELETED);
+        let list_due = async |now| purge::list_due(self.read().await.conn(), time(now), 9).await.unwrap();
+        assert_eq!((list_due(32).await, list_due(33).await), (vec![], vec![deleted]));
+        let Assignment { agent, role: id, service, .. } = *held;
+        let expected = RemainingAssignment { agent, service, role: id, name: role.definition.name.clone() };
+        assert_eq!(purge::list_assignments(self.read().await.conn(), deleted, 9).await.unwrap(), [expected]);
+        let margin = Duration::from_secs(10);
+        self.commit(async |tx| {
+            assert!(assignments::remove(tx.conn(), service, agent, id).await?.is_some());
+            assert_eq!(purge::list_assignments(tx.conn(), deleted, 9).await?, []);
+            assert_eq!(purge::delete_dependants(tx.conn(), deleted, 9).await?, 3);
+            assert_eq!(purge::delete_dependants(tx.conn(), deleted, 9).await?, 0);
+            purge::finish(tx.conn(), deleted, time(42), margin).await
+        })
+        .await;
+        assert_eq!((list_due(42).await, list_due(43).await), (vec![], vec![deleted]));
+        self.commit(async |tx| purge::finish(tx.conn(), deleted, time(43), margin).await).await;
+        assert_eq!(list_due(99).await, []);
+        // Leaves values for the test `every_column_was_written`.
+        self.commit(async |tx| purge::finish(tx.conn(), deleted, time(42), margin).await).await;
+    }
+}

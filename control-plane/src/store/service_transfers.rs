@@ -1,0 +1,95 @@
+//! The table of offers to other persons to become the owner of a service.
+
+use super::{Conn, StoreError, row, statements::statements};
+use crate::domain::{
+    agent::Owner,
+    page::{ListPage, Page},
+    service::ServiceTransfer,
+};
+use countersign_identity::{ServiceId, Timestamp};
+use sqlx::any::AnyRow;
+
+macro_rules! columns {
+    () => {
+        "t.service_id, s.name, t.new_owner_issuer, t.new_owner_subject, t.offered_at, t.expires_at \
+         FROM service_transfers t JOIN services s ON s.id = t.service_id"
+    };
+}
+
+/// The condition for offers to a person (`$1`, `$2`) that can be accepted at a time (`$3`).
+macro_rules! concerns_person {
+    () => {
+        "t.new_owner_issuer = $1 AND t.new_owner_subject = $2 AND t.expires_at > $3"
+    };
+}
+
+statements! { STATEMENTS:
+    UPSERT_OFFER = "INSERT INTO service_transfers (service_id, new_owner_issuer, new_owner_subject, offered_at, expires_at) \
+         VALUES ($1, $2, $3, $4, $5) ON CONFLICT (service_id) DO UPDATE SET new_owner_issuer = excluded.new_owner_issuer, \
+         new_owner_subject = excluded.new_owner_subject, offered_at = excluded.offered_at, expires_at = excluded.expires_at";
+    FIND_OFFER = concat!("SELECT ", columns!(), " WHERE t.service_id = $1 AND t.expires_at > $2");
+    COUNT_OFFERS = concat!(
+        "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM service_transfers t WHERE ", concerns_person!()
+    );
+    LIST_OFFERS = concat!(
+        "SELECT ", columns!(), " WHERE ", concerns_person!(), " ORDER BY t.service_id DESC LIMIT $4 OFFSET $5"
+    );
+    DELETE_OFFER = "DELETE FROM service_transfers WHERE service_id = $1";
+    DELETE_EXPIRED_OFFERS = "DELETE FROM service_transfers WHERE expires_at <= $1";
+}
+
+/// Stores an offer, which replaces an earlier offer of the service.
+pub async fn upsert(conn: &mut Conn, offer: &ServiceTransfer) -> Result<(), StoreError> {
+    let ServiceTransfer { service, name: _, new_owner, offered_at, expires_at } = offer;
+    sqlx::query(UPSERT_OFFER)
+        .bind(service.to_string())
+        .bind(&new_owner.issuer)
+        .bind(&new_owner.subject)
+        .bind(offered_at.micros())
+        .bind(expires_at.micros())
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Finds the offer of a service that can be accepted at `now`.
+pub async fn find(conn: &mut Conn, service: ServiceId, now: Timestamp) -> Result<Option<ServiceTransfer>, StoreError> {
+    let row = sqlx::query(FIND_OFFER).bind(service.to_string()).bind(now.micros()).fetch_optional(conn).await?;
+    row.as_ref().map(offer_from_row).transpose()
+}
+
+/// Lists the offers to a person that can be accepted at `now`, newest service first.
+pub async fn list(
+    conn: &mut Conn,
+    person: &Owner,
+    now: Timestamp,
+    page: Page,
+) -> Result<ListPage<ServiceTransfer>, StoreError> {
+    let query = |sql| sqlx::query(sql).bind(&person.issuer).bind(&person.subject).bind(now.micros());
+    let total = row::total_count(&query(COUNT_OFFERS).fetch_one(&mut *conn).await?)?;
+    let rows = query(LIST_OFFERS).bind(page.limit).bind(page.offset).fetch_all(conn).await?;
+    Ok(ListPage { items: rows.iter().map(offer_from_row).collect::<Result<_, _>>()?, total })
+}
+
+/// Deletes the offer of a service, if there is one.
+pub async fn delete(conn: &mut Conn, service: ServiceId) -> Result<(), StoreError> {
+    sqlx::query(DELETE_OFFER).bind(service.to_string()).execute(conn).await?;
+    Ok(())
+}
+
+/// Deletes offers that can no longer be accepted.
+pub async fn delete_expired(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
+    sqlx::query(DELETE_EXPIRED_OFFERS).bind(now.micros()).execute(conn).await?;
+    Ok(())
+}
+
+fn offer_from_row(row: &AnyRow) -> Result<ServiceTransfer, StoreError> {
+    let new_owner = Owner { issuer: row::get(row, "new_owner_issuer")?, subject: row::get(row, "new_owner_subject")? };
+    Ok(ServiceTransfer {
+        service: row::parse(row, "service_id")?,
+        name: row::convert(row, "name")?,
+        new_owner,
+        offered_at: row::timestamp(row, "offered_at")?,
+        expires_at: row::timestamp(row, "expires_at")?,
+    })
+}
