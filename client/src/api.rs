@@ -12,6 +12,7 @@ mod own_agent;
 mod redact;
 pub(crate) mod response;
 mod signing_key;
+mod transfer;
 mod webhook;
 
 pub use agent::{RegisteredAgent, Tokens};
@@ -23,6 +24,7 @@ pub use management::{AgentFilter, AgentWithRoles, AssignedRole, ListedKey, NewAp
 pub use own_agent::{HeldRole, ListedAgent, ServiceOfAgent};
 pub use redact::{begins_like_secret, redacted_url, url_with_port};
 pub use signing_key::{Rotation, SigningKey};
+pub use transfer::{ServiceTransfer, TransferReceiver};
 pub use webhook::{NewSecret, NewWebhook, Webhook, WebhookChange, WebhookDelivery, WebhookScope};
 
 use reqwest::{Method, Response, Url};

@@ -11,6 +11,7 @@ mod humans;
 mod jobs;
 mod ports;
 mod redis;
+mod secrets;
 mod servers;
 mod wiring;
 
@@ -18,6 +19,7 @@ pub use audit::{AuditError, export_audit, verify_audit};
 pub use database_commands::{CommandReport, DatabaseCommandError, backup, migrate, migrate_to_postgres, restore};
 pub use error::AppError;
 pub use redis::check_files;
+pub use secrets::rotate_secrets;
 
 use crate::{
     address_guard::{HostResolver, SystemResolver},
@@ -113,7 +115,7 @@ impl App {
         let humans = Arc::new(HumanTokenVerifier::new(operator_key, issuers));
         let terminate_tls = config.tls.mode == TlsMode::Terminated;
         let proxies = Arc::new(TrustedProxies { trusted: config.proxies.networks(), terminate_tls });
-        let redis = redis::connect(&config, &context_parts.keyring, &metrics).await?.map(Arc::new);
+        let redis = redis::connect(&config, &context_parts.store, &metrics).await?.map(Arc::new);
         let limiter = redis::rate_limiter(redis.clone(), context_parts.clock.clone());
         let limits = Arc::new(Limits::new(wiring::limits_per_minute(config.limits), limiter));
         let state = AppState { context, humans, metrics, limits, proxies, started_at };

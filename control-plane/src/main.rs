@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use countersign_control_plane::{
     Config, ConfigError, ConfigInspection, DatabaseCommandError, api_description, backup, check_redis_files,
-    export_audit, migrate, migrate_to_postgres, mint_human_token, restore, run, verify_audit,
+    export_audit, migrate, migrate_to_postgres, mint_human_token, restore, rotate_secrets, run, verify_audit,
 };
 use countersign_process::{
     Shutdown,
@@ -51,6 +51,9 @@ enum Command {
     Audit(Audit),
     #[command(flatten)]
     Database(DatabaseCommand),
+    /// Manage the secrets in the configured database
+    #[command(subcommand)]
+    Secrets(SecretsCommand),
     /// Print the OpenAPI 3.1 description of the API
     Openapi,
     /// Check or print the settings without starting the server
@@ -82,6 +85,13 @@ enum DatabaseCommand {
         #[arg(long, requires = "file")]
         replace: bool,
     },
+}
+
+#[derive(Subcommand)]
+enum SecretsCommand {
+    /// Make the configured master key the current one and encrypt all secrets in the database with it, while servers run; all
+    /// servers need it and the previous master keys before. If this is interrupted, run it again
+    Rotate,
 }
 
 #[derive(Subcommand)]
@@ -151,6 +161,7 @@ async fn main() -> ExitCode {
         Command::HumanToken(HumanToken::Mint { subject, admin, hours }) => mint(&config, &subject, admin, hours),
         Command::Audit(command) => audit(&config, command).await,
         Command::Database(command) => database(&config, command).await.map_err(Into::into),
+        Command::Secrets(SecretsCommand::Rotate) => rotate(&config).await.map_err(Into::into),
         Command::Openapi => print_ignoring_closed_pipe(api_description()).map_err(Into::into),
     };
     result.map_or_else(|error| fail(1, &error), |()| ExitCode::SUCCESS)
@@ -185,6 +196,10 @@ async fn database(config: &Config, command: DatabaseCommand) -> Result<(), Datab
         DatabaseCommand::Restore { file, replace } => restore(config, file.as_deref(), replace).await,
     }?;
     report.write_to(io::stdout())
+}
+
+async fn rotate(config: &Config) -> Result<(), DatabaseCommandError> {
+    rotate_secrets(config).await?.write_to(io::stdout())
 }
 
 fn inspect(command: &ConfigCommand, inspection: Result<ConfigInspection, ConfigError>) -> ExitCode {

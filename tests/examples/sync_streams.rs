@@ -214,6 +214,6 @@ async fn make_changes(api: &HttpClient, services: &[BusyService], rate: usize, s
         .buffer_unordered(CONCURRENCY)
         .count()
         .await;
-    let elapsed = (SystemClock.since_boot() - started).as_secs_f64();
+    let elapsed = SystemClock.since_boot().saturating_sub(started).as_secs_f64();
     println!("{made} changes in {elapsed:.1} s: {:.0} per second", made as f64 / elapsed);
 }

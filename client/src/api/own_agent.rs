@@ -67,6 +67,11 @@ impl Api {
         self.page(human, &["agents"], offset).await
     }
 
+    /// Deletes an agent. The human user must be the owner of the agent or an administrator.
+    pub async fn delete_agent(&self, human: &SecretString, agent: &str) -> Result<(), ApiError> {
+        self.call::<Value>(Method::DELETE, &["agents", agent], Some(human), None).await.map(drop)
+    }
+
     /// Lists a page of the services at which an agent holds a role, and of those that its owner has left.
     pub async fn list_services_of_agent(
         &self,

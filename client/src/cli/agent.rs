@@ -117,6 +117,14 @@ pub enum AgentCommand {
         Examples:\n  $ countersign agent revoke AGENT\n  $ countersign agent revoke AGENT --yes\n\n\
         Next: for a new agent, countersign agent keygen")]
     Revoke(RevokeArgs),
+    /// Delete an agent: revoke it everywhere and erase its data; this cannot be undone
+    #[command(
+        after_help = "The control plane erases the owner, e-mail address, name, metadata and public key of the agent. Its id \
+        remains in the feedback of services and in the audit log. The key can be registered again, as another agent.\n\n\
+        Examples:\n  $ countersign agent delete AGENT\n  $ countersign agent delete AGENT --yes\n\n\
+        Next: countersign agent list"
+    )]
+    Delete(RevokeArgs),
 }
 
 #[derive(Args)]
@@ -167,6 +175,7 @@ pub async fn run(context: &Context, command: AgentCommand) -> Result<CommandOutp
             confirm.confirm(&context.messages, &format!("Revoke the agent {agent}"), consequence)?;
             set_status(context, status, "revoked").await
         }
+        AgentCommand::Delete(args) => delete(context, args).await,
     }
 }
 
@@ -196,6 +205,16 @@ async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, CliErr
         .env("COUNTERSIGN_TOKEN", login.tokens.access_token.expose_secret())
         .exec();
     Err(CliError::NotStarted { program: program.to_string_lossy().into_owned(), error })
+}
+
+async fn delete(context: &Context, args: RevokeArgs) -> Result<CommandOutput, CliError> {
+    let RevokeArgs { status: StatusArgs { human, agent }, confirm } = args;
+    let (api, agent) = (context.api(&human.server)?, checked_agent_id(context, agent)?);
+    let consequence = "It can never log in again, and its data is erased. This cannot be undone.";
+    confirm.confirm(&context.messages, &format!("Delete the agent {agent}"), consequence)?;
+    api.delete_agent(&human.credential(context).await?, &agent).await?;
+    let text = details([("agentId", agent.clone()), ("deleted", "true".into())]);
+    Ok(CommandOutput::new(text, json!({ "deleted": true, "agentId": agent })))
 }
 
 async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result<CommandOutput, CliError> {

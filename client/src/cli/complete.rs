@@ -32,11 +32,15 @@ const EVENT_KINDS: [&str; 5] = [
     "trust.feedback_received",
 ];
 
-const AUDIT_ACTIONS: [&str; 22] = [
+const AUDIT_ACTIONS: [&str; 30] = [
+    "agent.deleted",
+    "agent.left",
     "agent.registered",
+    "agent.service_readmitted",
     "agent.status_changed",
     "audit.began",
     "database.restored",
+    "master_key.rotated",
     "role.assigned",
     "role.changed",
     "role.created",
@@ -44,6 +48,10 @@ const AUDIT_ACTIONS: [&str; 22] = [
     "role.revoked",
     "service.changed",
     "service.created",
+    "service.deleted",
+    "service.transfer_offered",
+    "service.transfer_withdrawn",
+    "service.transferred",
     "service_key.created",
     "service_key.revoked",
     "signing_key.revoked",

@@ -31,6 +31,7 @@ mod table;
 mod time;
 mod token;
 mod trace;
+mod transfer;
 mod usage;
 mod webhook;
 

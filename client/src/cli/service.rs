@@ -6,6 +6,7 @@ use super::{
     context::Context,
     parse::variable,
     table::{Column, Table, details},
+    transfer::{self, DeleteArgs, TransferArgs},
 };
 use clap::{Args, Subcommand};
 use countersign_client::{
@@ -29,8 +30,11 @@ pub enum ServiceCommand {
         Next: countersign key list --service ID")]
     List(HumanArgs),
     /// Show a service
-    #[command(after_help = "Examples:\n  $ countersign service show\n  $ countersign service show --service ID\n\n\
-        Next: countersign key list, countersign role list")]
+    #[command(
+        visible_alias = "describe",
+        after_help = "Examples:\n  $ countersign service show\n  $ countersign service show --service ID\n\n\
+        Next: countersign key list, countersign role list"
+    )]
     Show(ShowArgs),
     /// Change the name of a service, or whether it accepts unbound tokens
     #[command(after_help = "The token of an agent without any role has no service as its audience: it is unbound. A \
@@ -39,6 +43,24 @@ pub enum ServiceCommand {
         Examples:\n  $ countersign service change --name Store\n  $ countersign service change --refuse-unbound\n\n\
         Next: countersign service show")]
     Change(ChangeArgs),
+    /// Offer a service to another human user, accept an offered service, or list the offers to you
+    #[command(
+        after_help = "The other user has seven days to accept. Until then, nothing changes. API keys, webhooks and roles \
+        continue to work after the transfer. The subject of a user is the claim `sub` of the user's token; \
+        `countersign whoami` shows it.\n\n\
+        Examples:\n  $ countersign service transfer ID --to SUBJECT\n  $ countersign service transfer\n  \
+        $ countersign service transfer ID --accept\n  $ countersign service transfer ID --withdraw\n\n\
+        Next: as the other user, countersign service transfer"
+    )]
+    Transfer(TransferArgs),
+    /// Delete a service; this cannot be undone
+    #[command(
+        after_help = "The API keys, webhooks and roles of the service end at once, and all tokens for it. Its audit \
+        log remains for administrators.\n\n\
+        Examples:\n  $ countersign service delete ID\n  $ countersign service delete ID --yes\n\n\
+        Next: countersign service list"
+    )]
+    Delete(DeleteArgs),
 }
 
 #[derive(Args)]
@@ -82,6 +104,8 @@ pub async fn run(context: &Context, command: ServiceCommand) -> Result<CommandOu
         ServiceCommand::List(human) => list(context, human).await,
         ServiceCommand::Show(args) => show(context, args).await,
         ServiceCommand::Change(args) => change(context, args).await,
+        ServiceCommand::Transfer(args) => transfer::transfer(context, args).await,
+        ServiceCommand::Delete(args) => transfer::delete(context, args).await,
     }
 }
 

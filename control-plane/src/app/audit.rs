@@ -2,7 +2,7 @@
 
 use super::{
     AppError,
-    database::{self, master_key},
+    database::{self, master_keys, refuse_missing_master_keys},
 };
 use crate::{
     config::Config,
@@ -98,15 +98,16 @@ struct AuditLog {
 impl AuditLog {
     async fn open(config: &Config, service: Option<&str>) -> Result<Self, AuditError> {
         super::install_crypto_provider();
-        let master = master_key(config)?;
+        let master = master_keys(config)?;
         let metrics = Metrics::new(&LabelValues::default()).map_err(AppError::from)?;
         let store = database::open(config, OpenMode::Inspect, &master, Arc::new(SystemClock), &metrics).await?;
         let mut read = store.read().await?;
         let deployment =
             deployment::find(read.conn()).await?.ok_or(AppError::DatabaseRejected("this database is empty"))?;
-        if deployment.master_key_fingerprint != master.fingerprint() {
+        if !master.contains(&deployment.master_key_fingerprint) {
             return Err(AppError::DatabaseRejected("the master key is not the one of this database").into());
         }
+        refuse_missing_master_keys(&store, &master).await?;
         let mut chains = store::audit::list_chains(read.conn()).await?;
         if let Some(service) = service {
             chains.retain(|chain| chain == service);

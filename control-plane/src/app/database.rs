@@ -5,15 +5,16 @@ use super::AppError;
 use crate::{
     config::{Config, DatabaseLocation},
     files::{self, FileLock},
-    keyring::{MasterKey, MasterKeyError},
+    keyring::{MasterKey, MasterKeyError, MasterKeyRing},
     metrics::Metrics,
     store::{
         OpenMode, ReadTransaction, Store, StoreError, StoreOptions, WriteTransaction,
         deployment::{self, Deployment, QuarantineReason},
+        master_keys::{self, MasterKeysInUse},
     },
 };
 use countersign_identity::Timestamp;
-use countersign_process::{Clock, SystemClock, SystemRng};
+use countersign_process::{Clock, Rng, SystemClock, SystemRng};
 use secrecy::ExposeSecret;
 use std::{
     path::{Path, PathBuf},
@@ -24,7 +25,7 @@ use std::{
 pub(super) async fn open(
     config: &Config,
     mode: OpenMode,
-    master: &MasterKey,
+    master: &MasterKeyRing,
     clock: Arc<dyn Clock>,
     metrics: &Metrics,
 ) -> Result<Store, AppError> {
@@ -35,16 +36,11 @@ pub(super) async fn open(
 pub(super) async fn open_at(
     location: DatabaseLocation,
     config: &Config,
-    (mode, master): (OpenMode, &MasterKey),
+    (mode, master): (OpenMode, &MasterKeyRing),
     clock: Arc<dyn Clock>,
     metrics: &Metrics,
 ) -> Result<Store, AppError> {
-    let options = StoreOptions {
-        clock,
-        audit_keys: Arc::new(master.audit_keys()),
-        metrics: metrics.store.clone(),
-        master_key_fingerprint: master.fingerprint(),
-    };
+    let options = StoreOptions { clock, audit_keys: Arc::new(master.audit_keys()), metrics: metrics.store.clone() };
     warn_if_unauthenticated(&location);
     match location {
         DatabaseLocation::File(path) => {
@@ -73,20 +69,34 @@ pub(super) fn warn_if_unauthenticated(location: &DatabaseLocation) {
 /// key, is quarantined, or was created with --dev and is used without --dev (or created without --dev and used with --dev).
 pub(super) async fn ensure_deployment(
     store: &Store,
-    master: &MasterKey,
+    master: &MasterKeyRing,
     dev_since: Option<Timestamp>,
 ) -> Result<(), AppError> {
-    let expected = Deployment { master_key_fingerprint: master.fingerprint(), dev_since };
-    let stored = store.find_or_create_deployment(&expected).await?;
-    check_deployment(&stored, &expected)?;
+    let new = Deployment { master_key_fingerprint: master.configured_fingerprint(), dev_since };
+    let stored = store.find_or_create_deployment(&new).await?;
+    check_deployment(&stored, master, dev_since)?;
+    refuse_missing_master_keys(store, master).await?;
     refuse_quarantined(store).await
 }
 
-fn check_deployment(stored: &Deployment, expected: &Deployment) -> Result<(), AppError> {
-    if stored.master_key_fingerprint != expected.master_key_fingerprint {
+/// Fails if the database needs a master key that is not configured, because a rotation of the master key is not complete.
+pub(super) async fn refuse_missing_master_keys(store: &Store, master: &MasterKeyRing) -> Result<(), AppError> {
+    let MasterKeysInUse { current, previous } = master_keys::find(store.read().await?.conn()).await?;
+    let missing = std::iter::once(&current).chain(&previous).find(|fingerprint| !master.contains(fingerprint));
+    if let Some(missing) = missing {
+        return Err(StoreError::MissingMasterKey(missing.clone()).into());
+    }
+    if current != master.configured_fingerprint() {
+        tracing::info!(%current, "secrets.master_key takes effect with `countersign-control-plane secrets rotate`");
+    }
+    Ok(())
+}
+
+fn check_deployment(stored: &Deployment, master: &MasterKeyRing, dev_since: Option<Timestamp>) -> Result<(), AppError> {
+    if !master.contains(&stored.master_key_fingerprint) {
         return Err(StoreError::WrongMasterKey.into());
     }
-    match (stored.dev_since, expected.dev_since) {
+    match (stored.dev_since, dev_since) {
         (Some(_), None) => Err(AppError::DatabaseRejected(
             "this database was created with --dev and cannot be used without it: set another data_dir",
         )),
@@ -101,11 +111,10 @@ fn check_deployment(stored: &Deployment, expected: &Deployment) -> Result<(), Ap
 /// row.
 pub(super) fn check_existing_deployment(
     config: &Config,
-    master: &MasterKey,
+    master: &MasterKeyRing,
     stored: &Deployment,
 ) -> Result<(), AppError> {
-    let dev_since = config.dev.then(|| SystemClock.now());
-    check_deployment(stored, &Deployment { master_key_fingerprint: master.fingerprint(), dev_since })
+    check_deployment(stored, master, config.dev.then(|| SystemClock.now()))
 }
 
 /// Fails if the database is a backup, was migrated elsewhere, or was restored from a dump.
@@ -206,16 +215,21 @@ pub(super) fn lock_exclusive(database: &Path) -> Result<FileLock, AppError> {
     Ok(lock)
 }
 
-/// Loads the master key. Fails if the file of the master key is missing, because only the server generates a master key.
-pub(super) fn master_key(config: &Config) -> Result<MasterKey, AppError> {
-    match config.secrets.master_key.expose_secret() {
-        "" => {
-            let path = config.data_dir.join("master.key");
-            if !path.exists() {
-                return Err(MasterKeyError::Missing(path.display().to_string()).into());
-            }
-            Ok(MasterKey::from_file(&path, &SystemRng)?)
-        }
-        hex => Ok(MasterKey::from_hex(hex)?),
+/// Loads the master keys. Fails if the file of the master key is missing, because only the server generates a master key.
+pub(super) fn master_keys(config: &Config) -> Result<MasterKeyRing, AppError> {
+    let path = config.data_dir.join("master.key");
+    if config.secrets.master_key.expose_secret().is_empty() && !path.exists() {
+        return Err(MasterKeyError::Missing(path.display().to_string()).into());
     }
+    load_or_generate_master_keys(config, &SystemRng)
+}
+
+/// Loads the master keys. Generates the master key if it is in a file and the file is missing.
+pub(super) fn load_or_generate_master_keys(config: &Config, rng: &dyn Rng) -> Result<MasterKeyRing, AppError> {
+    let configured = match config.secrets.master_key.expose_secret() {
+        "" => MasterKey::from_file(&config.data_dir.join("master.key"), rng)?,
+        hex => MasterKey::from_hex(hex)?,
+    };
+    let previous = config.secrets.previous().map(MasterKey::from_previous_hex).collect::<Result<_, _>>()?;
+    Ok(MasterKeyRing::new(configured, previous))
 }

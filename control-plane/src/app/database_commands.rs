@@ -70,7 +70,7 @@ impl DatabaseCommandError {
         |error| Self::InvalidDatabase { path: path.to_owned(), error }
     }
 
-    fn refused<T>(reason: impl Into<String>) -> Result<T, Self> {
+    pub(super) fn refused<T>(reason: impl Into<String>) -> Result<T, Self> {
         Err(Self::Refused(reason.into()))
     }
 }

@@ -8,28 +8,28 @@ use crate::{
     ephemeral::{
         MemoryRateLimiter, RateLimiter, RedisClient, RedisEndpoint, RedisRateLimiter, RedisServers, SentinelTarget,
     },
-    keyring::Keyring,
     metrics::Metrics,
+    store::{Store, master_keys},
 };
 use countersign_process::Clock;
 use secrecy::SecretString;
 use std::sync::Arc;
 
 /// Length of the name of the Countersign deployment in Redis keys. The name of a deployment consists of the first characters of
-/// the fingerprint of its master key.
+/// the fingerprint of its first master key, so that a rotation of the master key does not change the name.
 const DEPLOYMENT_NAME_LENGTH: usize = 16;
 
 /// Creates the client of the configured Redis, and connects it if Redis is available. `None` if no Redis is configured.
 pub(super) async fn connect(
     config: &Config,
-    keyring: &Keyring,
+    store: &Store,
     metrics: &Metrics,
 ) -> Result<Option<RedisClient>, AppError> {
     let Some((kind, urls)) = config.redis.endpoints() else { return Ok(None) };
     let certificates = tls::load_certificates(&config.redis)?;
     let endpoint = RedisEndpoint::new(servers(kind, urls, config.redis.sentinel()), certificates);
     endpoint.validate().map_err(|error| AppError::setting("redis.url", error))?;
-    let mut deployment = keyring.fingerprint();
+    let mut deployment = master_keys::find_first(store.read().await?.conn()).await?;
     deployment.truncate(DEPLOYMENT_NAME_LENGTH);
     let client = RedisClient::new(endpoint, &deployment, metrics.redis.clone());
     client.connect_at_startup().await;

@@ -18,7 +18,7 @@ use crate::{
     files,
     http::{LimitsPerMinute, RATE_CATEGORIES},
     humans::OperatorKey,
-    keyring::{Keyring, MasterKey},
+    keyring::Keyring,
     metrics::{LabelValues, Metrics},
     operations::{
         Context, ContextParts, OperationConfig, ensure_audit_started, recount_totals, rotate_signing_keys_if_due,
@@ -28,7 +28,6 @@ use crate::{
     webhooks::{ConcurrencyLimits, DispatcherConfig, DispatcherHealth, HttpSender, WebhookDispatcher},
 };
 use countersign_identity::{Timestamp, agent_hash::HASH_KEY_LEN};
-use secrecy::ExposeSecret;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -55,12 +54,9 @@ pub(super) async fn context(
     metrics: &Metrics,
 ) -> Result<(Arc<Context>, ContextParts), AppError> {
     let Dependencies { clock, rng, resolver, .. } = dependencies;
-    let master_key = match config.secrets.master_key.expose_secret() {
-        "" => MasterKey::from_file(&config.data_dir.join("master.key"), rng.as_ref())?,
-        hex => MasterKey::from_hex(hex)?,
-    };
-    let store = database::open(config, OpenMode::Serve, &master_key, clock.clone(), metrics).await?;
-    database::ensure_deployment(&store, &master_key, config.dev.then(|| clock.now())).await?;
+    let master_keys = database::load_or_generate_master_keys(config, rng.as_ref())?;
+    let store = database::open(config, OpenMode::Serve, &master_keys, clock.clone(), metrics).await?;
+    database::ensure_deployment(&store, &master_keys, config.dev.then(|| clock.now())).await?;
     let access_token_lifetime = config.access_token_lifetime();
     let operation_config = OperationConfig {
         issuer: issuer.to_owned(),
@@ -73,7 +69,7 @@ pub(super) async fn context(
         quotas: quotas(config.quotas),
         only_admins_create_services: config.services.created_by == ServiceCreators::Admin,
     };
-    let (challenge_keys, keyring) = (master_key.challenge_keys(), Arc::new(Keyring::new(master_key)));
+    let (challenge_keys, keyring) = (master_keys.challenge_keys(), Arc::new(Keyring::new(master_keys)));
     let networks = AllowedNetworks::new(config.webhooks.networks(config.dev));
     let (address_guard, dispatcher_wakeup) = (AddressGuard::new(resolver, networks), Arc::new(Notify::new()));
     let parts = ContextParts { store, keyring, clock, rng, address_guard, dispatcher_wakeup };

@@ -4,6 +4,7 @@
 //! no-ops are not audited. Uses of tokens are not audited, and feedback on agents has a separate history.
 
 pub mod chain;
+pub mod keys;
 
 use super::{agent::Owner, string_enum::string_enum};
 use core::net::IpAddr;
@@ -58,6 +59,8 @@ string_enum! {
         SigningKeyRotated = "signing_key.rotated";
         /// A signing key was revoked, which invalidates all tokens that it signed.
         SigningKeyRevoked = "signing_key.revoked";
+        /// Another master key became current.
+        MasterKeyRotated = "master_key.rotated";
         /// A webhook target was created.
         WebhookCreated = "webhook.created";
         /// A webhook target was changed, paused or resumed.

@@ -69,6 +69,29 @@ impl ChallengeKeys {
     }
 }
 
+/// The challenge keys of all configured master keys, by the fingerprint of the master key.
+pub struct ChallengeKeyRing(Vec<(String, ChallengeKeys)>);
+
+impl ChallengeKeyRing {
+    /// A ring of keys, each with the fingerprint of its master key.
+    pub const fn new(keys: Vec<(String, ChallengeKeys)>) -> Self {
+        Self(keys)
+    }
+
+    /// The keys of the master key with a fingerprint; `None` if this master key is not configured.
+    pub fn find(&self, fingerprint: &str) -> Option<&ChallengeKeys> {
+        self.0.iter().find(|(name, _)| name == fingerprint).map(|(_, keys)| keys)
+    }
+
+    /// Verifies and decodes a challenge id. Returns the challenge and its nonce; `None` if no key of the ring made the id.
+    pub fn decode_id(&self, id: &str) -> Option<(Challenge, [u8; 32])> {
+        self.0.iter().find_map(|(_, keys)| {
+            let challenge = keys.decode_id(id)?;
+            Some((challenge, keys.nonce(&challenge)))
+        })
+    }
+}
+
 impl Challenge {
     /// The random identifier as hex, as stored with the session that used the challenge.
     pub fn random_id_hex(&self) -> String {
@@ -139,6 +162,20 @@ mod tests {
             assert_eq!(keys.decode_id(&keys.encode_id(&challenge)), Some(challenge));
             assert_eq!(ChallengeKeys::derive(&[2; 32]).decode_id(&keys.encode_id(&challenge)), None);
         }
+    }
+
+    #[test]
+    fn ring_decodes_ids_of_all_its_keys() {
+        let keys = |number| (format!("key {number}"), ChallengeKeys::derive(&[number; 32]));
+        let ring = ChallengeKeyRing::new(vec![keys(1), keys(2)]);
+        for number in [1, 2] {
+            let (name, keys) = keys(number);
+            let expected = Some((challenge(), keys.nonce(&challenge())));
+            assert_eq!(ring.decode_id(&keys.encode_id(&challenge())), expected);
+            assert_eq!(ring.find(&name).unwrap().nonce(&challenge()), keys.nonce(&challenge()));
+        }
+        assert_eq!(ring.decode_id(&keys(3).1.encode_id(&challenge())), None);
+        assert!(ring.find("key 3").is_none());
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub mod secret;
 pub mod suppressed_burst;
 pub mod url;
 
-use super::{audit::AuditChain, string_enum::string_enum, text::Description};
+use super::{agent::Owner, audit::AuditChain, string_enum::string_enum, text::Description};
 use countersign_identity::{ServiceId, Timestamp, WebhookId};
 use event::EventFilter;
 use std::time::Duration;
@@ -78,6 +78,24 @@ pub struct WebhookTarget {
     pub failing_since: Option<Timestamp>,
     /// Time until which the previous secret also signs; `None` if there is no previous secret.
     pub previous_secret_until: Option<Timestamp>,
+}
+
+/// Whose share of the delivery slots the deliveries to a target use.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TargetOwner {
+    /// The deployment, for targets that receive the events of all services.
+    Deployment,
+    /// The owner of the service.
+    Person(Owner),
+}
+
+/// A target with deliveries that are due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DueTarget {
+    /// The target.
+    pub target: WebhookTarget,
+    /// Whose share of the delivery slots the deliveries use.
+    pub owner: TargetOwner,
 }
 
 /// Whether events are delivered to a target.

@@ -1,6 +1,6 @@
 //! The master key, which encrypts private keys and secrets at rest, and from which challenge keys and audit keys are derived.
 
-use crate::domain::{audit::chain::AuditKeys, challenge::ChallengeKeys};
+use crate::domain::{audit::keys::AuditKeys, challenge::ChallengeKeys};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use countersign_process::Rng;
 use sha2::{Digest, Sha256};
@@ -39,6 +39,11 @@ impl MasterKey {
     /// Parses the value of `secrets.master_key`: 64 hex characters.
     pub fn from_hex(text: &str) -> Result<Self, MasterKeyError> {
         Self::parse(text, || "secrets.master_key".to_owned())
+    }
+
+    /// Parses one key of `secrets.previous_master_keys`: 64 hex characters.
+    pub fn from_previous_hex(text: &str) -> Result<Self, MasterKeyError> {
+        Self::parse(text, || "secrets.previous_master_keys".to_owned())
     }
 
     fn parse(text: &str, source: impl FnOnce() -> String) -> Result<Self, MasterKeyError> {

@@ -5,7 +5,9 @@
 //! key.
 
 mod master_key;
+mod ring;
 mod signing;
 
 pub use master_key::{MasterKey, MasterKeyError};
+pub use ring::{MasterKeyRing, Resealed, SealedSecret};
 pub use signing::{GeneratedKeys, Keyring, KeyringError, TokenSigner};

@@ -1,9 +1,13 @@
 //! Signing keys and webhook secrets: generation, encryption under the master key, decryption.
 
-use super::MasterKey;
+use super::{MasterKeyRing, Resealed, SealedSecret};
 use crate::{
     domain::{signing_key::SigningKey, webhook::secret::WebhookSecret},
-    store::{Conn, StoreError, StoreFailure, signing_keys},
+    store::{
+        Conn, StoreError, StoreFailure,
+        sealed_secrets::{SecretOwner, StoredSecret},
+        signing_keys,
+    },
 };
 use countersign_identity::{Claims, Kid, P256PublicKey, Timestamp, WebhookId};
 use countersign_process::{Rng, generate_p256_key};
@@ -48,7 +52,7 @@ impl StoreFailure for KeyringError {
 /// Generates and decrypts signing keys. The current key is read from the database for each token, so that all replicas sign
 /// with the same key.
 pub struct Keyring {
-    master: MasterKey,
+    master: MasterKeyRing,
     /// The most recently used key, so that it is not decrypted for each token.
     cached: Mutex<Option<Arc<TokenSigner>>>,
 }
@@ -65,18 +69,27 @@ pub struct GeneratedKeys(Vec<GeneratedKey>);
 
 struct GeneratedKey {
     public: P256PublicKey,
-    sealed_private: String,
+    sealed_private: SealedSecret,
 }
 
 impl Keyring {
-    /// A keyring that encrypts with the master key `master`.
-    pub fn new(master: MasterKey) -> Self {
+    /// A keyring that encrypts with the master keys `master`.
+    pub fn new(master: MasterKeyRing) -> Self {
         Self { master, cached: Mutex::default() }
     }
 
-    /// A hash that identifies the master key and does not reveal it.
-    pub fn fingerprint(&self) -> String {
-        self.master.fingerprint()
+    /// The configured master keys.
+    pub const fn master_keys(&self) -> &MasterKeyRing {
+        &self.master
+    }
+
+    /// Encrypts a stored secret with the master key of the settings.
+    pub fn reseal(&self, stored: &StoredSecret, rng: &dyn Rng) -> Result<Resealed, KeyringError> {
+        let label = match &stored.owner {
+            SecretOwner::SigningKey(kid) => signing_key_label(kid),
+            SecretOwner::Webhook(webhook) | SecretOwner::PreviousOfWebhook(webhook) => webhook_label(*webhook),
+        };
+        self.master.reseal(&label, &stored.sealed, rng).ok_or(KeyringError::Crypto)
     }
 
     /// The key that signs at `now`, according to the database.
@@ -102,8 +115,8 @@ impl Keyring {
     pub fn generate_keys(&self, rng: &dyn Rng) -> Result<GeneratedKeys, KeyringError> {
         let generate_key = || {
             let (private, public) = generate_key_pair(rng)?;
-            let sealed = self.master.seal(&signing_key_label(&Kid::from_key(public)), &private, rng)?;
-            Some(GeneratedKey { public, sealed_private: hex::encode(sealed) })
+            let sealed_private = self.master.seal(&signing_key_label(&Kid::from_key(public)), &private, rng)?;
+            Some(GeneratedKey { public, sealed_private })
         };
         (0..KEYS_PER_TRANSACTION)
             .map(|_| generate_key())
@@ -112,27 +125,24 @@ impl Keyring {
             .ok_or(KeyringError::Crypto)
     }
 
-    /// Encrypts the secret of a webhook, as hex.
+    /// Encrypts the secret of a webhook.
     pub fn seal_webhook_secret(
         &self,
         webhook: WebhookId,
         secret: &WebhookSecret,
         rng: &dyn Rng,
-    ) -> Result<String, KeyringError> {
-        let sealed = self.master.seal(&webhook_label(webhook), secret.bytes(), rng).ok_or(KeyringError::Crypto)?;
-        Ok(hex::encode(sealed))
+    ) -> Result<SealedSecret, KeyringError> {
+        self.master.seal(&webhook_label(webhook), secret.bytes(), rng).ok_or(KeyringError::Crypto)
     }
 
     /// Decrypts the output of [`Self::seal_webhook_secret`] for the same webhook.
     pub fn open_webhook_secret(&self, webhook: WebhookId, sealed: &str) -> Option<WebhookSecret> {
-        let sealed = hex::decode(sealed).ok()?;
-        WebhookSecret::from_bytes(&self.master.open(&webhook_label(webhook), &sealed)?)
+        WebhookSecret::from_bytes(&self.master.open(&webhook_label(webhook), sealed)?)
     }
 
     fn open(&self, key: &SigningKey, sealed: &str) -> Result<TokenSigner, KeyringError> {
         let undecryptable = || KeyringError::Undecryptable(key.kid.as_str().to_owned());
-        let sealed = hex::decode(sealed).map_err(|_| undecryptable())?;
-        let private = self.master.open(&signing_key_label(&key.kid), &sealed).ok_or_else(undecryptable)?;
+        let private = self.master.open(&signing_key_label(&key.kid), sealed).ok_or_else(undecryptable)?;
         let mut header = Header::new(Algorithm::ES256);
         header.typ = Some("at+jwt".into());
         header.kid = Some(key.kid.as_str().to_owned());
@@ -158,9 +168,9 @@ impl GeneratedKeys {
         self.0.iter().map(|key| key.public)
     }
 
-    /// The encrypted private key that belongs to one of the new public keys, as hex; `None` for any other public key.
-    pub fn sealed_private(&self, public: P256PublicKey) -> Option<&str> {
-        self.0.iter().find(|key| key.public == public).map(|key| key.sealed_private.as_str())
+    /// The encrypted private key that belongs to one of the new public keys; `None` for any other public key.
+    pub fn sealed_private(&self, public: P256PublicKey) -> Option<&SealedSecret> {
+        self.0.iter().find(|key| key.public == public).map(|key| &key.sealed_private)
     }
 }
 

@@ -4,7 +4,7 @@ use super::SuppressedBursts;
 use crate::{
     address_guard::AddressGuard,
     domain::{
-        challenge::ChallengeKeys, credential::SECRET_LEN, quota::Quotas, signing_key::RotationPolicy,
+        challenge::ChallengeKeyRing, credential::SECRET_LEN, quota::Quotas, signing_key::RotationPolicy,
         webhook::health::QueueHealthProbe,
     },
     keyring::Keyring,
@@ -61,7 +61,7 @@ pub struct ContextParts {
 pub struct Context {
     pub(super) store: Store,
     pub(super) keyring: Arc<Keyring>,
-    pub(super) challenge_keys: ChallengeKeys,
+    pub(super) challenge_keys: ChallengeKeyRing,
     clock: Arc<dyn Clock>,
     pub(super) rng: Arc<dyn Rng>,
     pub(super) config: OperationConfig,
@@ -78,7 +78,7 @@ impl Context {
     /// Builds the context of all operations.
     pub fn new(
         parts: ContextParts,
-        challenge_keys: ChallengeKeys,
+        challenge_keys: ChallengeKeyRing,
         config: OperationConfig,
         queue_health: QueueHealthProbe,
     ) -> Self {
@@ -135,7 +135,7 @@ impl Context {
 
     /// The agent for which a challenge was issued, or `None` if this Countersign deployment did not issue the challenge.
     pub fn challenged_agent(&self, challenge_id: &str) -> Option<AgentId> {
-        self.challenge_keys.decode_id(challenge_id).map(|challenge| challenge.agent)
+        self.challenge_keys.decode_id(challenge_id).map(|(challenge, _)| challenge.agent)
     }
 
     /// Generates an identifier from the 128 bits of a `UUIDv7`, so that ids sort by creation time.

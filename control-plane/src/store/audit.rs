@@ -1,13 +1,26 @@
 //! The audit log. An audit entry is appended in the same transaction as the action that it records.
 
-use super::{Conn, StoreError, row, statements::statements};
+mod checkpoints;
+
+#[cfg(test)]
+pub(in crate::store) use checkpoints::STATEMENTS as CHECKPOINT_STATEMENTS;
+pub use checkpoints::{ChainCheckpoint, begin_checkpoint, list_chains_with_head, write_checkpoint};
+
+use super::{
+    Conn, StoreError,
+    master_keys::{self, MasterKeysInUse},
+    row,
+    statements::statements,
+};
 use crate::domain::{
     audit::{
         AuditAction, AuditChain, Initiator, NewAuditEntry,
-        chain::{AuditEntry, AuditKeys, BrokenChain, ChainFault, ChainHead, ChainVerifier},
+        chain::{AuditEntry, BrokenChain, ChainFault, ChainHead, ChainVerifier},
+        keys::{AcceptedAuditKeys, AuditKeyRing},
     },
     page::{ListPage, Page},
 };
+use checkpoints::find_checkpoint;
 use countersign_identity::{AgentId, ServiceId, Timestamp};
 use sqlx::{AssertSqlSafe, any::AnyRow};
 
@@ -53,7 +66,7 @@ const INVALID_MAC: &str = "lost";
 /// writers of one audit chain. The chain of a deleted service is sealed: no entry follows the deletion.
 pub async fn append(
     conn: &mut Conn,
-    keys: &AuditKeys,
+    keys: &AuditKeyRing,
     entry: &NewAuditEntry,
     initiator: &Initiator,
     now: Timestamp,
@@ -63,14 +76,51 @@ pub async fn append(
     if is_sealed {
         return Err(StoreError::AuditChainSealed);
     }
-    let valid = head.filter(|head| head.length >= last.length && keys.is_valid_head(&chain, head));
+    // The keys are read after the chain is locked: a rotation of the master key locks the chain after it has replaced the key.
+    let keys = accepted_keys(conn, keys).await?;
+    let mut valid = head.filter(|head| head.length >= last.length);
+    if let Some(head) = &valid
+        && !is_valid_head(conn, &keys, &chain, head).await?
+    {
+        valid = None;
+    }
     if valid.is_none() {
         tracing::error!(chain, "the end of this audit chain was changed: run `audit verify`");
     }
+    let is_valid = valid.is_some();
     let before = valid.unwrap_or(last);
-    let (entry, head) = keys.build_entry(&before, entry, initiator, now);
+    let (entry, head) = keys.current.build_entry((&before, is_valid), entry, initiator, now);
     insert_entry(conn, &entry).await?;
-    let query = sqlx::query(UPDATE_HEAD).bind(head.length).bind(head.hash).bind(head.mac).bind(chain);
+    update_head(conn, &chain, &head).await
+}
+
+/// The keys of the current master key, and of those that the database still needs.
+async fn accepted_keys<'a>(conn: &mut Conn, ring: &'a AuditKeyRing) -> Result<AcceptedAuditKeys<'a>, StoreError> {
+    let MasterKeysInUse { current, previous } = master_keys::find(conn).await?;
+    let find = |fingerprint: String| ring.find(&fingerprint).ok_or(StoreError::MissingMasterKey(fingerprint));
+    Ok(AcceptedAuditKeys {
+        current: find(current)?,
+        previous: previous.into_iter().map(find).collect::<Result<_, _>>()?,
+    })
+}
+
+/// Whether the MAC of a head is valid. A MAC of a previous master key is valid until the chain has a checkpoint of the current
+/// one.
+async fn is_valid_head(
+    conn: &mut Conn,
+    keys: &AcceptedAuditKeys<'_>,
+    chain: &str,
+    head: &ChainHead,
+) -> Result<bool, StoreError> {
+    if keys.current.is_valid_head(chain, head) || !keys.is_head_of_previous_key(chain, head) {
+        return Ok(keys.current.is_valid_head(chain, head));
+    }
+    let checkpoint = find_checkpoint(conn, chain).await?;
+    Ok(!checkpoint.is_some_and(|checkpoint| keys.current.is_valid_checkpoint(chain, &checkpoint)))
+}
+
+async fn update_head(conn: &mut Conn, chain: &str, head: &ChainHead) -> Result<(), StoreError> {
+    let query = sqlx::query(UPDATE_HEAD).bind(head.length).bind(&head.hash).bind(&head.mac).bind(chain);
     if query.execute(conn).await?.rows_affected() == 1 {
         Ok(())
     } else {
@@ -210,30 +260,52 @@ pub(super) fn dynamic_statements() -> Vec<String> {
 /// or the first invalid entry.
 pub async fn verify_chain(
     conn: &mut Conn,
-    keys: &AuditKeys,
+    keys: &AuditKeyRing,
     chain: &str,
     mut visit: impl FnMut(&AuditEntry),
 ) -> Result<Result<ChainHead, BrokenChain>, StoreError> {
-    let mut verifier = ChainVerifier::new(keys, chain);
+    let checkpoint = find_checkpoint(conn, chain).await?;
+    let mut verifier = match ChainVerifier::new(accepted_keys(conn, keys).await?, chain, checkpoint) {
+        Ok(verifier) => verifier,
+        Err(broken) => return Ok(Err(broken)),
+    };
     loop {
-        let (length, rows) = (verifier.length(), read_batch(conn, chain, verifier.length()).await?);
-        for row in &rows {
-            let result =
-                entry_from_row(row).map_err(|_| verifier.broken_at_next(ChainFault::Unreadable)).and_then(|entry| {
-                    verifier.verify_next(&entry)?;
-                    visit(&entry);
-                    Ok(())
-                });
-            if let Err(broken) = result {
-                return Ok(Err(broken));
-            }
-        }
-        if verifier.length() == length {
-            break;
+        match verify_and_visit_batch(conn, &mut verifier, &mut visit).await? {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(broken) => return Ok(Err(broken)),
         }
     }
     let head = sqlx::query(FIND_HEAD).bind(chain).fetch_optional(conn).await?.and_then(|row| head_from_row(&row).ok());
     Ok(verifier.finish(head.as_ref()).map(|()| head.unwrap_or_default()))
+}
+
+/// Verifies the next entries of an audit chain. Returns their number, which is zero at the end of the chain.
+pub async fn verify_batch(
+    conn: &mut Conn,
+    verifier: &mut ChainVerifier<'_>,
+) -> Result<Result<usize, BrokenChain>, StoreError> {
+    verify_and_visit_batch(conn, verifier, &mut |_| ()).await
+}
+
+async fn verify_and_visit_batch(
+    conn: &mut Conn,
+    verifier: &mut ChainVerifier<'_>,
+    visit: &mut impl FnMut(&AuditEntry),
+) -> Result<Result<usize, BrokenChain>, StoreError> {
+    let rows = read_batch(conn, verifier.chain(), verifier.length()).await?;
+    for row in &rows {
+        let result =
+            entry_from_row(row).map_err(|_| verifier.broken_at_next(ChainFault::Unreadable)).and_then(|entry| {
+                verifier.verify_next(&entry)?;
+                visit(&entry);
+                Ok(())
+            });
+        if let Err(broken) = result {
+            return Ok(Err(broken));
+        }
+    }
+    Ok(Ok(rows.len()))
 }
 
 /// Reads a batch of the entries that follow the first `verified` entries. The first batch includes entries with an invalid

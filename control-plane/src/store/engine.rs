@@ -10,7 +10,7 @@ use super::{
     transaction_timer::TransactionTimer,
 };
 use crate::{
-    domain::audit::chain::AuditKeys,
+    domain::audit::keys::AuditKeyRing,
     metrics::{PoolStatus, StoreMetrics, TransactionKind, TransactionOutcome},
 };
 use countersign_identity::{Revision, Timestamp};
@@ -86,12 +86,10 @@ pub enum OpenMode {
 pub struct StoreOptions {
     /// Clock for the time of transactions.
     pub clock: Arc<dyn Clock>,
-    /// MAC keys of the audit log.
-    pub audit_keys: Arc<AuditKeys>,
+    /// MAC keys of the audit log. A database whose current master key has no keys in the ring is refused before migrations run.
+    pub audit_keys: Arc<AuditKeyRing>,
     /// Metrics of transactions.
     pub metrics: StoreMetrics,
-    /// Fingerprint of the master key. A database with another master key is refused before migrations run.
-    pub master_key_fingerprint: String,
 }
 
 /// A database with its connection pools.
@@ -101,7 +99,7 @@ pub struct Store {
     writer: AnyPool,
     reader: AnyPool,
     clock: Arc<dyn Clock>,
-    audit_keys: Arc<AuditKeys>,
+    audit_keys: Arc<AuditKeyRing>,
     committed_revision: watch::Sender<Revision>,
     events_committed: Arc<Notify>,
     writable: Arc<AtomicBool>,
@@ -142,9 +140,9 @@ impl Store {
         };
         let fingerprint = deployment::find_master_key_fingerprint(&mut connection).await;
         connection.close().await?;
-        let StoreOptions { clock, audit_keys, metrics, master_key_fingerprint } = options;
+        let StoreOptions { clock, audit_keys, metrics } = options;
         if mode == OpenMode::Serve {
-            if fingerprint.is_some_and(|fingerprint| fingerprint != master_key_fingerprint) {
+            if fingerprint.is_some_and(|fingerprint| audit_keys.find(&fingerprint).is_none()) {
                 return Err(StoreError::WrongMasterKey);
             }
             let pool = match engine {
@@ -284,7 +282,7 @@ impl Store {
     }
 
     /// The MAC keys of the audit log.
-    pub fn audit_keys(&self) -> &AuditKeys {
+    pub fn audit_keys(&self) -> &AuditKeyRing {
         &self.audit_keys
     }
 
@@ -301,6 +299,19 @@ impl Store {
         match self.engine {
             Engine::Sqlite => Ok(None),
             Engine::Postgres => Ok(Some(postgres::instance_fingerprint(read.conn()).await?)),
+        }
+    }
+
+    /// Waits until all transactions have ended that appended an entry to the audit log and have not committed. On SQLite, write
+    /// transactions exclude each other, so there are none.
+    pub async fn wait_for_audit_appends(&self) -> Result<(), StoreError> {
+        let work = async |mut tx: WriteTransaction| {
+            postgres::lock_audit_heads(tx.conn()).await?;
+            tx.commit(()).await
+        };
+        match self.engine {
+            Engine::Sqlite => Ok(()),
+            Engine::Postgres => self.write("wait_for_audit_appends", work).await,
         }
     }
 

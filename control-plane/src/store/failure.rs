@@ -17,8 +17,17 @@ pub enum StoreError {
     #[error("cannot open the database (database.url): the server is a standby; name the primary")]
     Standby,
     /// The database was created with another master key.
-    #[error("the database was created with another master key: set secrets.master_key to that key")]
+    #[error(
+        "the database was created with another master key: set secrets.master_key to that key, or add that key to \
+         secrets.previous_master_keys"
+    )]
     WrongMasterKey,
+    /// The database needs a master key that is not configured.
+    #[error(
+        "the database contains data under the master key with the fingerprint {0}, which is not configured: add that key to \
+         secrets.previous_master_keys until `countersign-control-plane secrets rotate` has completed"
+    )]
+    MissingMasterKey(String),
     /// A migration failed.
     #[error("migration: {0}{advice}", advice = migration_advice(.0))]
     Migration(#[from] MigrateError),

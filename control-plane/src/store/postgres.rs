@@ -20,6 +20,7 @@ statements! { POSTGRES_STATEMENTS:
          AND application_name IN ($1, '')";
     HAS_DEPLOYMENT_TABLE = "SELECT CASE WHEN to_regclass('deployment') IS NULL THEN 0 ELSE 1 END AS is_there";
     HAS_DEPLOYMENT = "SELECT 1 AS found FROM deployment WHERE id = 1";
+    LOCK_AUDIT_HEADS = "LOCK TABLE audit_heads IN SHARE MODE";
 }
 
 /// What a database contains, and whether control planes are connected to it.
@@ -47,6 +48,12 @@ async fn count_control_planes(conn: &mut AnyConnection) -> Result<i64, StoreErro
 async fn has_deployment(conn: &mut AnyConnection) -> Result<bool, StoreError> {
     let has_table: i32 = row::get(&sqlx::query(HAS_DEPLOYMENT_TABLE).fetch_one(&mut *conn).await?, "is_there")?;
     Ok(has_table == 1 && sqlx::query(HAS_DEPLOYMENT).fetch_optional(conn).await?.is_some())
+}
+
+/// Waits for the transactions that have changed a head of an audit chain, and excludes others until the transaction ends.
+pub(super) async fn lock_audit_heads(conn: &mut Conn) -> Result<(), StoreError> {
+    sqlx::query(LOCK_AUDIT_HEADS).execute(conn).await?;
+    Ok(())
 }
 
 /// Returns a text that differs between the database and every copy of the database by `pg_restore`.

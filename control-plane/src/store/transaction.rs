@@ -2,7 +2,7 @@
 
 use super::{Conn, StoreError, audit, feed, outbox, transaction_timer::TransactionTimer};
 use crate::domain::{
-    audit::{Initiator, NewAuditEntry, chain::AuditKeys},
+    audit::{Initiator, NewAuditEntry, keys::AuditKeyRing},
     change::Change,
     webhook::event::Event,
 };
@@ -22,7 +22,7 @@ pub struct ReadTransaction {
 pub struct WriteTransaction {
     conn: Conn,
     now: Timestamp,
-    audit_keys: Arc<AuditKeys>,
+    audit_keys: Arc<AuditKeyRing>,
     changes: Vec<Change>,
     events: Vec<Event>,
     revision: Option<Revision>,
@@ -52,7 +52,12 @@ impl ReadTransaction {
 }
 
 impl WriteTransaction {
-    pub(super) const fn new(conn: Conn, now: Timestamp, audit_keys: Arc<AuditKeys>, writable: Arc<AtomicBool>) -> Self {
+    pub(super) const fn new(
+        conn: Conn,
+        now: Timestamp,
+        audit_keys: Arc<AuditKeyRing>,
+        writable: Arc<AtomicBool>,
+    ) -> Self {
         Self { conn, now, audit_keys, changes: Vec::new(), events: Vec::new(), revision: None, writable }
     }
 

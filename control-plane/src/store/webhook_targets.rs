@@ -1,9 +1,11 @@
 //! The table of webhook targets with their encrypted secrets.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{Conn, StoreError, agents::owner_from_row, row, statements::statements};
 use crate::domain::{
     text::Description,
-    webhook::{DisabledReason, WebhookScope, WebhookTarget, event::EventFilter, url::TargetUrl},
+    webhook::{
+        DisabledReason, DueTarget, TargetOwner, WebhookScope, WebhookTarget, event::EventFilter, url::TargetUrl,
+    },
 };
 use countersign_identity::{Timestamp, WebhookId};
 use sqlx::any::AnyRow;
@@ -12,6 +14,17 @@ macro_rules! columns {
     () => {
         "id, service_id, url, events, description, created_at, updated_at, paused_at, disabled_at, disabled_reason, \
          failing_since, previous_until"
+    };
+}
+
+/// The columns of a target and of the owner of its service.
+macro_rules! columns_with_owner {
+    () => {
+        concat!(
+            columns!(),
+            ", (SELECT s.owner_issuer FROM services s WHERE s.id = t.service_id) AS owner_issuer, \
+             (SELECT s.owner_subject FROM services s WHERE s.id = t.service_id) AS owner_subject"
+        )
     };
 }
 
@@ -41,13 +54,13 @@ statements! { STATEMENTS:
         "SELECT ", columns!(), " FROM webhook_targets WHERE service_id = $1 AND deleted_at IS NULL ORDER BY id"
     );
     LIST_TARGETS_WITH_DUE_DELIVERIES = concat!(
-        "SELECT ", columns!(), " FROM webhook_targets t WHERE ", is_active!(),
+        "SELECT ", columns_with_owner!(), " FROM webhook_targets t WHERE ", is_active!(),
         " AND EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.target_id = t.id AND d.due_at <= $1 \
          AND d.test_asked_at IS NULL)"
     );
     UPDATED_AT_IF_ACTIVE = concat!("SELECT t.updated_at FROM webhook_targets t WHERE ", is_active!(), " AND t.id = $1");
     LIST_TARGETS_WITH_DUE_TESTS = concat!(
-        "SELECT ", columns!(), " FROM webhook_targets t WHERE t.deleted_at IS NULL AND t.id IN \
+        "SELECT ", columns_with_owner!(), " FROM webhook_targets t WHERE t.deleted_at IS NULL AND t.id IN \
          (SELECT d.target_id FROM webhook_deliveries d WHERE d.test_asked_at IS NOT NULL AND d.due_at <= $1)"
     );
     OLDEST_DUE_TIME = concat!(
@@ -157,9 +170,9 @@ pub async fn list(conn: &mut Conn, scope: WebhookScope) -> Result<Vec<WebhookTar
 }
 
 /// Lists active targets with due deliveries.
-pub async fn list_with_due_deliveries(conn: &mut Conn, now: Timestamp) -> Result<Vec<WebhookTarget>, StoreError> {
+pub async fn list_with_due_deliveries(conn: &mut Conn, now: Timestamp) -> Result<Vec<DueTarget>, StoreError> {
     let rows = sqlx::query(LIST_TARGETS_WITH_DUE_DELIVERIES).bind(now.micros()).fetch_all(conn).await?;
-    Ok(rows.iter().filter_map(target_from_row_or_skip).collect())
+    Ok(rows.iter().filter_map(due_target_from_row_or_skip).collect())
 }
 
 /// Finds the time of the last change of a target; `None` if the target is not active.
@@ -169,9 +182,9 @@ pub async fn updated_at_if_active(conn: &mut Conn, target: WebhookId) -> Result<
 }
 
 /// Lists targets with a due test delivery, active or not.
-pub async fn list_with_due_tests(conn: &mut Conn, now: Timestamp) -> Result<Vec<WebhookTarget>, StoreError> {
+pub async fn list_with_due_tests(conn: &mut Conn, now: Timestamp) -> Result<Vec<DueTarget>, StoreError> {
     let rows = sqlx::query(LIST_TARGETS_WITH_DUE_TESTS).bind(now.micros()).fetch_all(conn).await?;
-    Ok(rows.iter().filter_map(target_from_row_or_skip).collect())
+    Ok(rows.iter().filter_map(due_target_from_row_or_skip).collect())
 }
 
 /// Finds the earliest due time of the deliveries to targets that are active and not failing, or the time of the oldest event in
@@ -250,8 +263,8 @@ pub async fn delete_expired_secrets(conn: &mut Conn, now: Timestamp) -> Result<(
 }
 
 /// Converts a row to a target, or logs an error and returns `None`, so that an invalid row does not block the other targets.
-fn target_from_row_or_skip(row: &AnyRow) -> Option<WebhookTarget> {
-    target_from_row(row)
+fn due_target_from_row_or_skip(row: &AnyRow) -> Option<DueTarget> {
+    due_target_from_row(row)
         .inspect_err(|error| tracing::error!(%error, "cannot read a webhook from the database; skipping it"))
         .ok()
 }
@@ -278,6 +291,17 @@ fn scope_from_row(row: &AnyRow) -> Result<WebhookScope, StoreError> {
         "" => Ok(WebhookScope::Deployment),
         _ => Ok(WebhookScope::Service(row::parse(row, "service_id")?)),
     }
+}
+
+fn due_target_from_row(row: &AnyRow) -> Result<DueTarget, StoreError> {
+    let target = target_from_row(row)?;
+    let owner = match target.scope {
+        WebhookScope::Deployment => TargetOwner::Deployment,
+        WebhookScope::Service(_) => {
+            TargetOwner::Person(owner_from_row(row)?.ok_or(StoreError::Corrupt("owner_issuer"))?)
+        }
+    };
+    Ok(DueTarget { target, owner })
 }
 
 fn target_from_row(row: &AnyRow) -> Result<WebhookTarget, StoreError> {

@@ -5,7 +5,7 @@ use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         webhook::{
-            DISABLED_AFTER, DisabledReason, FAILING_PERIOD_RESET, WebhookScope, WebhookTarget,
+            DISABLED_AFTER, DisabledReason, DueTarget, FAILING_PERIOD_RESET, WebhookScope, WebhookTarget,
             delivery::{Attempt, AttemptFailure, DeliveryState},
             secret::WebhookSecret,
             url::TargetUrl,
@@ -30,7 +30,7 @@ pub(super) struct DeliveryQueue {
 
 /// Deliveries to lease for one target.
 pub(super) struct LeaseRequest {
-    target: WebhookTarget,
+    due: DueTarget,
     quota: LeaseQuota,
 }
 
@@ -45,16 +45,16 @@ enum LeaseQuota {
 /// The work that is due now.
 pub(super) struct DueWork {
     /// Active targets with due deliveries.
-    pub targets: Vec<WebhookTarget>,
+    pub targets: Vec<DueTarget>,
     /// Targets with a due test delivery.
-    pub tests: Vec<WebhookTarget>,
+    pub tests: Vec<DueTarget>,
     /// For each queried target, the time of its last change; `None` if it is not active.
     pub updated_at: Vec<(WebhookId, Option<Timestamp>)>,
 }
 
 /// Deliveries that were leased for one target.
 pub(super) struct LeasedBatch {
-    pub target: WebhookTarget,
+    pub due: DueTarget,
     pub secrets: Vec<WebhookSecret>,
     pub deliveries: Vec<LeasedDelivery>,
 }
@@ -79,15 +79,25 @@ struct DisabledTarget {
 }
 
 impl LeaseRequest {
-    /// Requests first attempts and retries in equal numbers, so that neither delays the other.
-    pub(super) fn for_deliveries(target: WebhookTarget, count: usize, prefer_first_attempts: bool) -> Self {
-        let first_attempts = if prefer_first_attempts { count.div_ceil(2) } else { count / 2 };
-        let retries = to_sql_limit(count - first_attempts);
-        Self { target, quota: LeaseQuota::Deliveries { first_attempts: to_sql_limit(first_attempts), retries } }
+    /// The target and the maximum number of deliveries to lease for it.
+    #[cfg(test)]
+    pub(super) const fn target_and_count(&self) -> (WebhookId, i64) {
+        let count = match self.quota {
+            LeaseQuota::Deliveries { first_attempts, retries } => first_attempts + retries,
+            LeaseQuota::Test => 1,
+        };
+        (self.due.target.id, count)
     }
 
-    pub(super) const fn for_test(target: WebhookTarget) -> Self {
-        Self { target, quota: LeaseQuota::Test }
+    /// Requests first attempts and retries in equal numbers, so that neither delays the other.
+    pub(super) fn for_deliveries(due: DueTarget, count: usize, prefer_first_attempts: bool) -> Self {
+        let first_attempts = if prefer_first_attempts { count.div_ceil(2) } else { count / 2 };
+        let retries = to_sql_limit(count - first_attempts);
+        Self { due, quota: LeaseQuota::Deliveries { first_attempts: to_sql_limit(first_attempts), retries } }
+    }
+
+    pub(super) const fn for_test(due: DueTarget) -> Self {
+        Self { due, quota: LeaseQuota::Test }
     }
 }
 
@@ -120,10 +130,10 @@ impl DeliveryQueue {
             let disabled = record_attempts(&mut tx, completed).await?;
             release_all(&mut tx, released).await?;
             let mut batches = Vec::new();
-            for LeaseRequest { target, quota } in requests {
-                let Some(secrets) = self.open_secrets(&mut tx, target, now).await? else { continue };
-                let deliveries = lease_deliveries(&mut tx, target.id, quota, (now, until)).await?;
-                batches.push(LeasedBatch { target: target.clone(), secrets, deliveries });
+            for LeaseRequest { due, quota } in requests {
+                let Some(secrets) = self.open_secrets(&mut tx, &due.target, now).await? else { continue };
+                let deliveries = lease_deliveries(&mut tx, due.target.id, quota, (now, until)).await?;
+                batches.push(LeasedBatch { due: due.clone(), secrets, deliveries });
             }
             audit_disabled(&mut tx, disabled).await?;
             tx.commit(batches).await
@@ -208,7 +218,7 @@ async fn lock_targets(
     requests: &[LeaseRequest],
 ) -> Result<(), StoreError> {
     let completed = completed.iter().map(|record| record.delivery.target);
-    let targets: BTreeSet<_> = completed.chain(requests.iter().map(|request| request.target.id)).collect();
+    let targets: BTreeSet<_> = completed.chain(requests.iter().map(|request| request.due.target.id)).collect();
     for target in targets {
         webhook_targets::lock_any_scope(tx.conn(), target).await?;
     }

@@ -12,7 +12,10 @@ use super::{
     target_queue::AttemptSummary,
 };
 use crate::{
-    domain::webhook::delivery::{Attempt, AttemptFailure, DeliveryState, DeliveryStatus, RetrySchedule},
+    domain::webhook::{
+        DueTarget,
+        delivery::{Attempt, AttemptFailure, DeliveryState, DeliveryStatus, RetrySchedule},
+    },
     keyring::Keyring,
     metrics::WebhookMetrics,
     store::{Store, StoreError, deliveries::LeasedDelivery},
@@ -135,9 +138,10 @@ impl DispatchLoop {
             let batches = self.queue.store_outcomes_and_lease(changes, &requests, (now, until)).await?;
             self.unrecorded.clear();
             self.released.clear();
-            for LeasedBatch { target, secrets, deliveries } in batches {
+            for LeasedBatch { due, secrets, deliveries } in batches {
+                let DueTarget { target, owner } = due;
                 self.attempts.set_endpoint(target.id, Endpoint { url: target.url, secrets });
-                self.scheduler.push(target.id, deliveries);
+                self.scheduler.push((target.id, owner), deliveries);
             }
         }
         self.health.mark_polled();

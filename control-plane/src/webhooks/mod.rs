@@ -2,7 +2,7 @@
 //!
 //! Operations store events in the outbox of `store`. [`EventFanout`] creates one delivery per target from each event, and
 //! [`WebhookDispatcher`] sends the deliveries with [`HttpSender`]. Invariants: a slow or failing target does not delay other
-//! targets, and every connection goes to an address that the address guard checked for the connection.
+//! targets, an owner with many targets does not delay the targets of other owners, and every connection goes to an address that the address guard checked for the connection.
 
 mod attempts;
 mod delivery_queue;
@@ -10,6 +10,7 @@ mod dispatcher;
 mod dispatcher_health;
 mod event_fanout;
 mod http_sender;
+mod owner_shares;
 mod scheduler;
 mod target_queue;
 

@@ -1,19 +1,21 @@
-//! Divides the concurrent attempts among the targets: decides which deliveries to lease, and which to send next.
+//! Divides the concurrent attempts among the owners and their targets: decides which deliveries to lease, and which to send
+//! next.
 //!
-//! Every target with due deliveries gets at least one attempt, and at most an equal share while other targets wait. Failing
-//! targets together get at most half of all attempts, and test deliveries at most one eighth.
+//! Owners have equal shares (`owner_shares`), and the targets of an owner have equal parts of the share. Failing targets
+//! together get at most half of all attempts, and test deliveries at most one eighth.
 
 use super::{
     delivery_queue::{DueWork, LeaseRequest},
+    owner_shares::{OwnerShares, OwnerTurns},
     target_queue::{AttemptSummary, LEASES_PER_SLOT, TargetQueue},
 };
 use crate::{
-    domain::webhook::{WebhookTarget, delivery::AttemptFailure},
+    domain::webhook::{DueTarget, TargetOwner, delivery::AttemptFailure},
     store::deliveries::LeasedDelivery,
 };
 use countersign_identity::WebhookId;
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashMap, VecDeque},
     time::Duration,
 };
 
@@ -33,11 +35,26 @@ pub struct ConcurrencyLimits {
 /// Leased deliveries of all targets, in flight or not.
 pub(super) struct Scheduler {
     limits: ConcurrencyLimits,
-    queues: HashMap<WebhookId, TargetQueue>,
+    queues: HashMap<WebhookId, OwnedQueue>,
+    turns: OwnerTurns,
     /// Leased test deliveries that are not sent yet.
     unsent_tests: VecDeque<LeasedDelivery>,
     /// Targets with a leased test delivery, in flight or not.
-    tested_targets: HashSet<WebhookId>,
+    tested_targets: HashMap<WebhookId, TargetOwner>,
+}
+
+/// The queue of a target, and the owner whose share the target uses.
+struct OwnedQueue {
+    owner: TargetOwner,
+    queue: TargetQueue,
+    /// Number of the turn in which the last attempt started; zero if none started.
+    last_turn: u64,
+}
+
+impl OwnedQueue {
+    const fn new(owner: TargetOwner) -> Self {
+        Self { owner, queue: TargetQueue::new(), last_turn: 0 }
+    }
 }
 
 /// The work for the next transaction.
@@ -50,17 +67,18 @@ pub(super) struct LeasePlan {
 
 impl Scheduler {
     pub(super) fn new(limits: ConcurrencyLimits) -> Self {
-        Self { limits, queues: HashMap::new(), unsent_tests: VecDeque::new(), tested_targets: HashSet::new() }
+        let turns = OwnerTurns::default();
+        Self { limits, queues: HashMap::new(), turns, unsent_tests: VecDeque::new(), tested_targets: HashMap::new() }
     }
 
     /// Targets with leased deliveries that are not sent yet.
     pub(super) fn targets_with_unsent(&self) -> Vec<WebhookId> {
-        self.queues.iter().filter(|(_, queue)| queue.has_unsent()).map(|(target, _)| *target).collect()
+        self.queues.iter().filter(|(_, owned)| owned.queue.has_unsent()).map(|(target, _)| *target).collect()
     }
 
     /// Whether a target has leased deliveries or is backing off.
     pub(super) fn has_target(&self, target: WebhookId) -> bool {
-        self.queues.contains_key(&target) || self.tested_targets.contains(&target)
+        self.queues.contains_key(&target) || self.tested_targets.contains_key(&target)
     }
 
     /// Plans which deliveries to lease for the targets with due work.
@@ -68,56 +86,86 @@ impl Scheduler {
         let DueWork { targets, tests, updated_at } = work;
         let mut released = Vec::new();
         for (target, updated_at) in updated_at {
-            let Some(queue) = self.queues.get_mut(&target) else { continue };
+            let Some(OwnedQueue { queue, .. }) = self.queues.get_mut(&target) else { continue };
             if updated_at.is_none_or(|updated_at| queue.reset_if_updated(updated_at)) {
                 released.extend(queue.drain_unsent());
             }
         }
-        self.queues.retain(|target, queue| !queue.is_idle(now) || targets.iter().any(|due| due.id == *target));
+        let is_due = |target| targets.iter().any(|due| due.target.id == target);
+        self.queues.retain(|target, owned| !owned.queue.is_idle(now) || is_due(*target));
         let mut requests = self.plan_targets(targets, now);
-        let targets_to_test = tests.into_iter().filter(|target| !self.tested_targets.contains(&target.id));
-        requests.extend(targets_to_test.take(self.max_tests()).map(LeaseRequest::for_test));
+        requests.extend(self.plan_tests(tests));
         LeasePlan { requests, released }
     }
 
-    /// Plans the leases of ordinary deliveries. Targets with the fewest leases come first, and no target gets more than its
-    /// equal share.
-    fn plan_targets(&mut self, targets: Vec<WebhookTarget>, now: Duration) -> Vec<LeaseRequest> {
-        for target in &targets {
-            let queue = self.queues.entry(target.id).or_insert_with(TargetQueue::new);
+    /// Plans the leases of ordinary deliveries. Owners take turns, and of an owner, targets with the fewest leases come first.
+    fn plan_targets(&mut self, due: Vec<DueTarget>, now: Duration) -> Vec<LeaseRequest> {
+        for DueTarget { target, owner } in &due {
+            let owned = self.queues.entry(target.id).or_insert_with(|| OwnedQueue::new(owner.clone()));
+            owned.owner.clone_from(owner);
             if target.failing_since.is_some() {
-                queue.mark_failing();
+                owned.queue.mark_failing();
             }
-            queue.reset_if_updated(target.updated_at);
+            owned.queue.reset_if_updated(target.updated_at);
         }
-        let active = self.queues.values().filter(|queue| queue.backoff_until(now).is_none()).count();
-        let share = self.equal_share(active);
-        let leased = |target: &WebhookTarget| self.queues.get(&target.id).map_or(0, TargetQueue::leased);
-        let mut targets: Vec<_> = targets.into_iter().map(|target| (leased(&target), target)).collect();
-        targets.sort_by_key(|(leased, _)| *leased);
+        self.turns.set_owners(self.queues.values().map(|owned| &owned.owner));
+        let mut shares = OwnerShares::default();
+        for OwnedQueue { owner, queue, .. } in self.queues.values() {
+            if queue.backoff_until(now).is_none() {
+                shares.add_target(owner, queue.leased(), queue.is_failing());
+            }
+        }
+        let leased = |due: &DueTarget| self.queues.get(&due.target.id).map_or(0, |owned| owned.queue.leased());
+        let mut due: Vec<_> = due.into_iter().map(|due| (leased(&due), due)).collect();
+        due.sort_by_key(|(leased, _)| *leased);
         let mut requests = Vec::new();
-        for (leased, target) in targets {
-            let Some(queue) = self.queues.get_mut(&target.id) else { continue };
-            let count = queue.lease_demand(now).min((share * LEASES_PER_SLOT).saturating_sub(leased));
+        for (leased, due) in self.turns.sort(due, &shares, |(_, due)| &due.owner) {
+            let Some(OwnedQueue { queue, .. }) = self.queues.get_mut(&due.target.id) else { continue };
+            let total = self.limits.total * LEASES_PER_SLOT;
+            let available = shares.available(total, &due.owner, (leased, queue.is_failing()));
+            let count = queue.lease_demand(now).min(available);
             if count > 0 && requests.len() < self.limits.total {
-                requests.push(LeaseRequest::for_deliveries(target, count, queue.prefer_first_attempts()));
+                shares.take(&due.owner, count, queue.is_failing());
+                requests.push(LeaseRequest::for_deliveries(due, count, queue.prefer_first_attempts()));
+            }
+        }
+        requests
+    }
+
+    /// Plans the leases of test deliveries. Owners take turns.
+    fn plan_tests(&self, due: Vec<DueTarget>) -> Vec<LeaseRequest> {
+        let due: Vec<_> = due.into_iter().filter(|due| !self.tested_targets.contains_key(&due.target.id)).collect();
+        let mut shares = OwnerShares::default();
+        for owner in self.tested_targets.values() {
+            shares.add_target(owner, 1, false);
+        }
+        for due in &due {
+            shares.add_target(&due.owner, 0, false);
+        }
+        let mut requests = Vec::new();
+        for due in self.turns.sort(due, &shares, |due| &due.owner) {
+            if requests.len() < self.max_tests() && shares.available(self.max_tests(), &due.owner, (0, false)) > 0 {
+                shares.take(&due.owner, 1, false);
+                requests.push(LeaseRequest::for_test(due));
             }
         }
         requests
     }
 
     /// Adds deliveries that were leased for a target.
-    pub(super) fn push(&mut self, target: WebhookId, leased: Vec<LeasedDelivery>) {
+    pub(super) fn push(&mut self, (target, owner): (WebhookId, TargetOwner), leased: Vec<LeasedDelivery>) {
         let (tests, deliveries): (Vec<_>, Vec<_>) = leased.into_iter().partition(|delivery| delivery.is_test);
-        self.tested_targets.extend(tests.iter().map(|test| test.target));
-        self.unsent_tests.extend(tests);
+        if !tests.is_empty() {
+            self.tested_targets.insert(target, owner.clone());
+            self.unsent_tests.extend(tests);
+        }
         if !deliveries.is_empty() {
-            self.queues.entry(target).or_insert_with(TargetQueue::new).push(deliveries);
+            self.queues.entry(target).or_insert_with(|| OwnedQueue::new(owner)).queue.push(deliveries);
         }
     }
 
-    /// Starts as many attempts as the limits allow, first for the targets with the fewest attempts in flight. `send` returns
-    /// the delivery if it cannot be sent.
+    /// Starts as many attempts as the limits allow, first for the owners and then for the targets with the fewest attempts in
+    /// flight. `send` returns the delivery if it cannot be sent.
     pub(super) fn start_attempts(
         &mut self,
         now: Duration,
@@ -130,22 +178,31 @@ impl Scheduler {
         {
             free_slots -= self.start_attempt(test, &mut send);
         }
-        let failing_in_flight: usize =
-            self.queues.values().filter(|queue| queue.is_failing()).map(TargetQueue::in_flight).sum();
-        let mut failing_slots = (self.limits.total / 2).saturating_sub(failing_in_flight);
-        let share = self.equal_share(self.queues.values().filter(|queue| queue.leased() > 0).count());
-        let unsent = self.queues.iter().filter(|(_, queue)| queue.has_unsent());
-        let mut unsent: Vec<_> = unsent.map(|(target, queue)| (queue.in_flight(), *target)).collect();
+        let mut shares = OwnerShares::default();
+        let mut failing_slots = self.limits.total / 2;
+        for OwnedQueue { owner, queue, .. } in self.queues.values().filter(|owned| owned.queue.leased() > 0) {
+            shares.add_target(owner, queue.in_flight(), queue.is_failing());
+            failing_slots = failing_slots.saturating_sub(if queue.is_failing() { queue.in_flight() } else { 0 });
+        }
+        let unsent = self.queues.iter().filter(|(_, owned)| owned.queue.has_unsent());
+        let order = |(target, owned): (&WebhookId, &OwnedQueue)| {
+            ((owned.queue.in_flight(), owned.last_turn, *target), owned.owner.clone())
+        };
+        let mut unsent: Vec<_> = unsent.map(order).collect();
         unsent.sort_unstable();
-        for (_, target) in unsent {
+        for ((.., target), owner) in self.turns.sort(unsent, &shares, |(_, owner)| owner) {
             while free_slots > 0
-                && let Some(queue) = self.queues.get_mut(&target)
-                && queue.in_flight() < share
+                && let Some(OwnedQueue { queue, last_turn, .. }) = self.queues.get_mut(&target)
                 && (failing_slots > 0 || !queue.is_failing())
+                && shares.available(self.limits.total, &owner, (queue.in_flight(), queue.is_failing())) > 0
                 && let Some(delivery) = queue.start_next(now)
             {
-                failing_slots -= usize::from(queue.is_failing());
-                free_slots -= self.start_attempt(delivery, &mut send);
+                let is_failing = queue.is_failing();
+                *last_turn = self.turns.record_start(&owner);
+                let started = self.start_attempt(delivery, &mut send);
+                failing_slots -= if is_failing { started } else { 0 };
+                shares.take(&owner, started, is_failing);
+                free_slots -= started;
             }
         }
     }
@@ -159,8 +216,8 @@ impl Scheduler {
         let Err(unsent) = send(delivery) else { return 1 };
         if unsent.is_test {
             self.tested_targets.remove(&unsent.target);
-        } else if let Some(queue) = self.queues.get_mut(&unsent.target) {
-            queue.cancel_start();
+        } else if let Some(owned) = self.queues.get_mut(&unsent.target) {
+            owned.queue.cancel_start();
         }
         0
     }
@@ -176,7 +233,7 @@ impl Scheduler {
             self.tested_targets.remove(&delivery.target);
             return (false, Vec::new());
         }
-        let Some(queue) = self.queues.get_mut(&delivery.target) else { return (false, Vec::new()) };
+        let Some(OwnedQueue { queue, .. }) = self.queues.get_mut(&delivery.target) else { return (false, Vec::new()) };
         let was_failing = queue.record(attempt, self.limits.per_target);
         let must_release =
             attempt.failure == Some(AttemptFailure::Gone) || queue.backoff_until(attempt.ended_at).is_some();
@@ -185,17 +242,13 @@ impl Scheduler {
 
     /// The earliest end of a backoff.
     pub(super) fn next_backoff_end(&self, now: Duration) -> Option<Duration> {
-        self.queues.values().filter_map(|queue| queue.backoff_until(now)).min()
+        self.queues.values().filter_map(|owned| owned.queue.backoff_until(now)).min()
     }
 
     /// Removes all deliveries that are not sent yet.
     pub(super) fn drain_unsent(&mut self) -> impl Iterator<Item = LeasedDelivery> + '_ {
-        self.queues.values_mut().flat_map(TargetQueue::drain_unsent).chain(self.unsent_tests.drain(..))
-    }
-
-    /// The share of one target in all attempts, if all targets have equal shares; at least one.
-    fn equal_share(&self, targets: usize) -> usize {
-        (self.limits.total / targets.max(1)).max(1)
+        let queues = self.queues.values_mut().flat_map(|owned| owned.queue.drain_unsent());
+        queues.chain(self.unsent_tests.drain(..))
     }
 
     /// Maximum number of test deliveries in flight.
@@ -203,3 +256,6 @@ impl Scheduler {
         (self.limits.total / TEST_SHARE_DIVISOR).max(1)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -66,7 +66,7 @@ async fn login(control: &ControlPlane, agent: &Agent, service: Option<&str>) -> 
     if challenge.status != 200 {
         return challenge;
     }
-    let signature = agent.key.sign(&challenge.text("/nonce"));
+    let signature = agent.key.sign(challenge.text("/nonce"));
     let body = json!({ "challengeId": challenge.body["challengeId"], "signature": signature });
     control.api.post("/auth/authenticate", body).await
 }

@@ -1,7 +1,5 @@
 //! Transfer of a service from its owner to another person.
 
-#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
-
 use countersign_tests::{Agent, ControlPlane, HttpResponse, InProcessServer, ManualClock, control_plane::text};
 use serde_json::{Value, json};
 use std::time::Duration;

@@ -61,6 +61,8 @@ async fn irreversible_commands_without_a_terminal_require_yes() {
     let before = shell.json(&["audit", "list", "--all-services", "--all"]);
     for arguments in [
         ["agent", "revoke", &agent],
+        ["agent", "delete", &agent],
+        ["service", "delete", control.service()],
         ["role", "delete", "reader"],
         ["webhook", "delete", &webhook],
         ["webhook", "rotate-secret", &webhook],
@@ -401,4 +403,41 @@ async fn signing_key_rotate_states_when_and_why_the_switch_comes() {
     let rotation = shell.json(&["signing-key", "rotate"]);
     let time = rotation["signsFrom"].as_str().unwrap();
     assert!(note.contains(&format!("The switch comes at {time} (in ")) && note.contains("every sidecar"), "{note}");
+}
+
+#[tokio::test]
+async fn owner_transfers_and_deletes_services_and_deletes_agents() {
+    let control = ControlPlane::start().await;
+    let mut shell = Shell::with_env(&control, &["URL", "CA"]);
+    let become_user =
+        |shell: &mut Shell, subject: &str| shell.export("COUNTERSIGN_HUMAN_TOKEN", &control.mint_human(subject));
+    become_user(&mut shell, "alice");
+    let agent = register(&shell);
+    let service = shell.stdout(&["service", "create", "Shop"]);
+    assert_eq!(shell.json(&["service", "describe", "--service", &service])["name"], "Shop");
+    assert_eq!(shell.failure(&["service", "transfer", &service]).0, 3, "nothing is offered");
+    let offer = shell.json(&["service", "transfer", &service, "--to", "bob"]);
+    assert_eq!((&offer["newOwner"]["subject"], &offer["serviceId"]), (&json!("bob"), &json!(service)));
+    assert_eq!(shell.json(&["service", "transfer", &service]), offer);
+    assert_eq!(shell.failure(&["service", "transfer", &service, "--accept"]).0, 3);
+    assert_eq!(shell.failure(&["service", "transfer", "--accept"]).0, 2, "the service is missing");
+
+    become_user(&mut shell, "bob");
+    assert_eq!(shell.json(&["service", "transfer"]), json!([offer]));
+    assert!(shell.stdout(&["service", "transfer"]).contains("Shop"));
+    assert_eq!(shell.json(&["service", "transfer", &service, "--withdraw"])["withdrawn"], true);
+    assert_eq!(shell.json(&["service", "transfer"]), json!([]));
+    assert_eq!(shell.failure(&["service", "delete", &service, "--yes"]).0, 3);
+    become_user(&mut shell, "alice");
+    shell.stdout(&["service", "transfer", &service, "--to", "bob"]);
+    become_user(&mut shell, "bob");
+    assert_eq!(shell.json(&["service", "transfer", &service, "--accept"])["serviceId"], json!(service));
+    assert_eq!(shell.json(&["service", "list"])[0]["serviceId"], json!(service));
+    assert_eq!(shell.failure(&["agent", "delete", &agent, "--yes"]).0, 3);
+    assert_eq!(shell.json(&["service", "delete", &service, "--yes"]), json!({ "deleted": true, "serviceId": service }));
+    assert_eq!(shell.json(&["service", "list"]), json!([]));
+    become_user(&mut shell, "alice");
+    assert_eq!(shell.json(&["agent", "delete", &agent, "--yes"]), json!({ "deleted": true, "agentId": agent }));
+    assert_eq!(shell.json(&["agent", "list"]), json!([]));
+    assert_eq!(shell.failure(&["agent", "delete", &agent, "--yes"]).0, 3);
 }

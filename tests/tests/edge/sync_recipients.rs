@@ -1,6 +1,8 @@
 //! Tests that a stream contains only what concerns agents that may have a live token for its service, and that a stream does
 //! not reveal the ids of agents.
 
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
+
 use countersign_proto::v1::{AgentChanges, Delta, Hello, SnapshotPage, revocation::Subject};
 use countersign_tests::{Agent, ControlPlane, Follower, follower::channel, jwt};
 use prost::Message as _;

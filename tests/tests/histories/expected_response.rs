@@ -31,7 +31,8 @@ pub fn expected_response(
         Request::ChangeRole { .. } | Request::DeleteRole { .. } | Request::Assign { .. } => (200, true),
         Request::Feedback { agent, .. } => {
             let before = state.trust.get(&agent).map_or(INITIAL_TRUST, String::as_str);
-            (200, response.body["newTrustScore"].to_string() != before)
+            let after = response.body["newTrustScore"].to_string();
+            (200, after != before)
         }
         Request::Revoke { service, agent, name } => {
             (200, role_number(service, name).is_some_and(|role| state.grants.contains_key(&(service, agent, *role))))

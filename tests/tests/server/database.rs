@@ -82,6 +82,7 @@ const REVERT_MIGRATIONS_FROM_9: &str = "DROP INDEX agents_by_registration; DROP 
     DROP INDEX services_to_purge; \
     DROP INDEX agents_to_purge; DROP INDEX live_services_by_owner; ALTER TABLE services DROP COLUMN deleted_at; \
     ALTER TABLE agents DROP COLUMN deleted_at; ALTER TABLE services DROP COLUMN purge_at; ALTER TABLE agents DROP COLUMN purge_at; \
+    DROP TABLE previous_master_keys; DROP TABLE audit_checkpoints; ALTER TABLE deployment DROP COLUMN first_master_key_fingerprint; \
     ALTER TABLE agents DROP COLUMN superseded_at; DELETE FROM _sqlx_migrations WHERE version >= 9";
 
 /// Queries a number from a database file.

@@ -18,7 +18,7 @@ async fn wait_for_delivery(fast: &Receiver, source: &EventSource<'_>) {
 #[tokio::test]
 async fn slow_receivers_do_not_delay_other_targets() {
     let control =
-        ControlPlane::start_with(&["webhooks.concurrency=4", "webhooks.target_concurrency=4", LONG_ATTEMPT_TIMEOUT])
+        ControlPlane::start_with(&["webhooks.concurrency=8", "webhooks.target_concurrency=8", LONG_ATTEMPT_TIMEOUT])
             .await;
     let mut slow_receivers = Vec::new();
     for _ in 0..3 {
@@ -46,6 +46,30 @@ async fn slow_receivers_do_not_delay_other_targets() {
         slow_receivers.iter().all(|(receiver, _)| receiver.disconnects().is_empty()),
         "no hanging attempt has ended"
     );
+}
+
+#[tokio::test]
+async fn dead_targets_of_one_owner_do_not_delay_events_of_another() {
+    let control =
+        ControlPlane::start_with(&["webhooks.concurrency=8", "webhooks.target_concurrency=8", LONG_ATTEMPT_TIMEOUT])
+            .await;
+    let (hanging, working) = (Receiver::start(Reply::Never).await, Receiver::start_ok().await);
+    let source = EventSource::new(&control).await;
+    let alice = control.mint_human("alice");
+    for _ in 0..3 {
+        let (service, key) = control.create_service_of(&alice, json!({ "name": "service" })).await;
+        for _ in 0..5 {
+            let webhooks = format!("/services/{service}/webhooks");
+            Target::create_in(&control.api, &key, &webhooks, &hanging.url, &["*"]).await;
+        }
+        let body = json!({ "agentId": source.agent.id, "score": 50 });
+        control.api.send_as(&key, "POST", "/trust/feedback", body).await.expect(200);
+    }
+    Target::create_for(&control, &working.url, &["trust.feedback_received"]).await;
+    // Without limits per owner, the targets of the services of one person would get all eight slots.
+    hanging.wait_for_requests(4).await;
+    wait_for_delivery(&working, &source).await;
+    assert_eq!((hanging.count(), hanging.open_connections()), (4, 4), "half of the slots, and no attempt has ended");
 }
 
 #[tokio::test]

@@ -53,8 +53,12 @@ fn report(config: &Config, file: &Path, info: &SqliteFileInfo, bytes: u64) -> Co
         "" => config.data_dir.join("master.key").display().to_string(),
         _ => "secrets.master_key of your settings".to_owned(),
     };
+    let previous = match config.secrets.previous().count() {
+        0 => "",
+        _ => " and the keys of secrets.previous_master_keys",
+    };
     report.line(format!(
-        "The backup does not contain the master key and is useless without it: keep {master} (fingerprint {}) elsewhere.",
+        "The backup does not contain the master key and is useless without it: keep {master}{previous} (fingerprint {}) elsewhere.",
         deployment.master_key_fingerprint
     ));
     report

@@ -3,7 +3,7 @@
 use super::{CommandReport, DatabaseCommandError};
 use crate::{
     app::{
-        database::{check_existing_deployment, location, lock_exclusive, master_key, warn_if_unauthenticated},
+        database::{check_existing_deployment, location, lock_exclusive, master_keys, warn_if_unauthenticated},
         install_crypto_provider,
     },
     config::{Config, DatabaseLocation},
@@ -39,7 +39,7 @@ pub async fn migrate_to_postgres(
         return DatabaseCommandError::refused(format!("--to: {problem}"));
     }
     warn_if_unauthenticated(&target_location);
-    let master = master_key(config)?;
+    let master = master_keys(config)?;
     if !database.exists() {
         return DatabaseCommandError::refused(format!("{}: there is no database to migrate", database.display()));
     }

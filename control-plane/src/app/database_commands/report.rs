@@ -12,7 +12,7 @@ pub struct CommandReport {
 
 impl CommandReport {
     /// Appends a line.
-    pub(super) fn line(&mut self, line: impl Into<String>) {
+    pub(in crate::app) fn line(&mut self, line: impl Into<String>) {
         self.lines.push(line.into());
     }
 

@@ -8,14 +8,15 @@ use crate::{
     app::{
         AppError,
         database::{
-            REPLACED_INFIX, SQLITE_SUFFIXES, check_existing_deployment, location, lock_exclusive, master_key, open_at,
+            REPLACED_INFIX, SQLITE_SUFFIXES, check_existing_deployment, location, lock_exclusive, master_keys, open_at,
+            refuse_missing_master_keys,
         },
         install_crypto_provider,
     },
     config::{Config, DatabaseLocation},
     domain::timestamp::format_rfc3339,
     files,
-    keyring::MasterKey,
+    keyring::MasterKeyRing,
     metrics::{LabelValues, Metrics},
     operations::{RestoreReport, ensure_audit_started, invalidate_credentials_after_restore},
     store::{
@@ -41,7 +42,7 @@ pub async fn restore(
 ) -> Result<CommandReport, DatabaseCommandError> {
     install_crypto_provider();
     let location = location(config)?;
-    let master = master_key(config)?;
+    let master = master_keys(config)?;
     match (&location, file) {
         (DatabaseLocation::Postgres(_), Some(_)) => DatabaseCommandError::refused(
             "PostgreSQL is restored by its own tools: stop all control planes, `pg_restore` into an empty database, then \
@@ -85,7 +86,7 @@ pub async fn restore(
 
 async fn restore_file(
     config: &Config,
-    master: &MasterKey,
+    master: &MasterKeyRing,
     (file, database): (&Path, &Path),
     replace: bool,
 ) -> Result<CommandReport, DatabaseCommandError> {
@@ -199,13 +200,14 @@ impl Drop for StagedCopy {
 async fn revoke_credentials(
     config: &Config,
     location: DatabaseLocation,
-    master: &MasterKey,
+    master: &MasterKeyRing,
 ) -> Result<RestoreReport, DatabaseCommandError> {
     let metrics = Metrics::new(&LabelValues::default()).map_err(AppError::from)?;
     let store = open_at(location, config, (OpenMode::Serve, master), Arc::new(SystemClock), &metrics).await?;
     let stored = deployment::find(store.read().await?.conn()).await?;
     let stored = stored.ok_or(AppError::DatabaseRejected("this database is empty: restore a backup into it first"))?;
     check_existing_deployment(config, master, &stored)?;
+    refuse_missing_master_keys(&store, master).await?;
     ensure_audit_started(&store).await.map_err(AppError::Operation)?;
     let result = invalidate_credentials_after_restore(&store).await.map_err(AppError::Operation)?;
     store.close().await;

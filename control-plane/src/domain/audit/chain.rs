@@ -3,24 +3,21 @@
 //!
 //! The hash of an entry is plain SHA-256, which anyone with the entries can verify. A MAC of the hash, under a key derived
 //! from the master key, detects a chain that was rehashed by an attacker who can write to the database but does not have the
-//! master key. The head of a chain stores the length of the chain under a second MAC, which detects that entries at the end
+//! master key. A rotation of the master key leaves a checkpoint (`keys`): up to the checkpoint, only the hashes of entries are
+//! verified. The head of a chain stores the length of the chain under a second MAC, which detects that entries at the end
 //! are missing.
 //!
 //! Verification does not detect a chain that was rolled back together with its head. To detect such a rollback, compare the
 //! chain with a later hash that was saved outside the database.
 
-use super::{AuditAction, AuditChain, Initiator, NewAuditEntry};
+use super::{
+    AuditAction, AuditChain, Initiator, NewAuditEntry,
+    keys::{AcceptedAuditKeys, AuditCheckpoint, AuditKeys, ENTRY_DOMAIN},
+};
 use crate::domain::netstrings::encode;
-use aws_lc_rs::hmac;
 use countersign_identity::Timestamp;
 use sha2::{Digest, Sha256};
 use std::fmt;
-
-/// Domain separation prefix for the hashes of entries, and for the derivation of their MAC key.
-const ENTRY_DOMAIN: &str = "countersign audit link v1";
-
-/// Domain separation prefix for the MACs of chain heads, and for the derivation of their MAC key.
-const HEAD_DOMAIN: &str = "countersign audit head v1";
 
 /// A stored entry. The fields of a stored entry are not validated, because the row may have been changed in the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,28 +67,14 @@ pub struct ChainHead {
     pub mac: String,
 }
 
-/// The MAC keys of the audit log, derived from the master key.
-pub struct AuditKeys {
-    entries: hmac::Key,
-    heads: hmac::Key,
-}
-
 impl AuditKeys {
-    /// Derives the MAC keys of entries and of heads.
-    pub fn derive(master: &[u8]) -> Self {
-        let master = hmac::Key::new(hmac::HMAC_SHA256, master);
-        let derive =
-            |purpose: &str| hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&master, purpose.as_bytes()).as_ref());
-        Self { entries: derive(ENTRY_DOMAIN), heads: derive(HEAD_DOMAIN) }
-    }
-
     /// Builds the entry that follows the head `before`, and the new head.
     ///
     /// If the MAC of `before` is invalid, the entry is appended nevertheless, because tampering with old entries must not
     /// block new actions. The new head keeps an invalid MAC of `before`, so that verification continues to fail.
     pub fn build_entry(
         &self,
-        before: &ChainHead,
+        (before, is_valid): (&ChainHead, bool),
         entry: &NewAuditEntry,
         initiator: &Initiator,
         at: Timestamp,
@@ -118,21 +101,10 @@ impl AuditKeys {
             mac: String::new(),
         };
         entry.hash = entry.digest();
-        entry.mac = hex::encode(hmac::sign(&self.entries, entry.hash.as_bytes()));
+        entry.mac = self.entry_mac(&entry.hash);
         let (length, hash) = (entry.sequence, entry.hash.clone());
-        let is_valid = self.is_valid_head(&entry.chain, before);
         let mac = if is_valid { self.head_mac(&entry.chain, length, &hash) } else { before.mac.clone() };
         (entry, ChainHead { length, hash, mac })
-    }
-
-    /// Whether the MAC of a head is valid. The default head, which belongs to an empty chain, is valid without a MAC.
-    pub fn is_valid_head(&self, chain: &str, head: &ChainHead) -> bool {
-        *head == ChainHead::default()
-            || is_valid_mac(&self.heads, &head_mac_input(chain, head.length, &head.hash), &head.mac)
-    }
-
-    fn head_mac(&self, chain: &str, length: i64, hash: &str) -> String {
-        hex::encode(hmac::sign(&self.heads, &head_mac_input(chain, length, hash)))
     }
 }
 
@@ -160,14 +132,6 @@ impl AuditEntry {
     }
 }
 
-fn head_mac_input(chain: &str, length: i64, hash: &str) -> Vec<u8> {
-    encode(&[Some(HEAD_DOMAIN), Some(chain), Some(&length.to_string()), Some(hash)])
-}
-
-fn is_valid_mac(key: &hmac::Key, text: &[u8], mac: &str) -> bool {
-    hex::decode(mac).is_ok_and(|mac| hmac::verify(key, text, &mac).is_ok())
-}
-
 /// Why an entry or a chain is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChainFault {
@@ -181,6 +145,10 @@ pub enum ChainFault {
     InvalidMac,
     /// A column has a type or a value that the control plane never writes.
     Unreadable,
+    /// The checkpoint of the chain has an invalid MAC.
+    InvalidCheckpoint,
+    /// The entry is not the one that the checkpoint of the chain contains.
+    CheckpointMismatch,
     /// The first entry has an action that cannot start a chain.
     InvalidFirstAction,
     /// The end of the chain does not match its head, or the head has an invalid MAC.
@@ -196,6 +164,10 @@ impl ChainFault {
             Self::HashMismatch => "its content does not match its hash",
             Self::InvalidMac => "its MAC was not made with the master key of this deployment",
             Self::Unreadable => "a column contains an invalid value",
+            Self::InvalidCheckpoint => "the checkpoint of the last rotation of the master key was changed",
+            Self::CheckpointMismatch => {
+                "this or an earlier entry was changed: the checkpoint of the last rotation of the master key has another hash"
+            }
             Self::InvalidFirstAction => "a chain cannot start with this action",
             Self::HeadMismatch => {
                 "the end of the chain does not match its head: entries were added or removed at the end, or the head was changed"
@@ -220,17 +192,35 @@ impl fmt::Display for BrokenChain {
 }
 
 /// Verifies a chain entry by entry.
+#[derive(Clone)]
 pub struct ChainVerifier<'a> {
-    keys: &'a AuditKeys,
+    keys: AcceptedAuditKeys<'a>,
     chain: &'a str,
+    checkpoint: Option<AuditCheckpoint>,
     length: i64,
     hash: String,
 }
 
 impl<'a> ChainVerifier<'a> {
-    /// Creates a verifier that has not verified any entry.
-    pub const fn new(keys: &'a AuditKeys, chain: &'a str) -> Self {
-        Self { keys, chain, length: 0, hash: String::new() }
+    /// Creates a verifier that has not verified any entry. Fails if the checkpoint of the chain was changed.
+    pub fn new(
+        keys: AcceptedAuditKeys<'a>,
+        chain: &'a str,
+        checkpoint: Option<AuditCheckpoint>,
+    ) -> Result<Self, BrokenChain> {
+        let broken = BrokenChain { sequence: 1, fault: ChainFault::InvalidCheckpoint };
+        let keys = keys.with_checkpoint(chain, checkpoint.as_ref()).ok_or(broken)?;
+        Ok(Self { keys, chain, checkpoint, length: 0, hash: String::new() })
+    }
+
+    /// The chain that is verified.
+    pub const fn chain(&self) -> &'a str {
+        self.chain
+    }
+
+    /// The keys that authenticate new entries.
+    pub const fn current_keys(&self) -> &'a AuditKeys {
+        self.keys.current
     }
 
     /// Number of entries verified so far.
@@ -251,8 +241,8 @@ impl<'a> ChainVerifier<'a> {
             Some(ChainFault::HashMismatch)
         } else if entry.previous_hash != self.hash {
             Some(ChainFault::PreviousHashMismatch)
-        } else if !is_valid_mac(&self.keys.entries, entry.hash.as_bytes(), &entry.mac) {
-            Some(ChainFault::InvalidMac)
+        } else if let Some(fault) = self.authentication_fault(entry) {
+            Some(fault)
         } else if self.length == 0 && !can_start_chain(self.chain, &entry.action) {
             Some(ChainFault::InvalidFirstAction)
         } else {
@@ -266,12 +256,25 @@ impl<'a> ChainVerifier<'a> {
         Ok(())
     }
 
+    /// The checkpoint authenticates the entries before it, and MACs authenticate the entries after it.
+    fn authentication_fault(&self, entry: &AuditEntry) -> Option<ChainFault> {
+        let checkpoint = self.checkpoint.as_ref().filter(|checkpoint| entry.sequence <= checkpoint.length);
+        if let Some(AuditCheckpoint { length, hash, .. }) = checkpoint {
+            let differs = entry.sequence == *length && entry.hash != *hash;
+            return differs.then_some(ChainFault::CheckpointMismatch);
+        }
+        let is_valid = self.keys.all().any(|keys| keys.is_valid_entry_mac(&entry.hash, &entry.mac));
+        (!is_valid).then_some(ChainFault::InvalidMac)
+    }
+
     /// Verifies that the chain ends at its head.
     pub fn finish(self, head: Option<&ChainHead>) -> Result<(), BrokenChain> {
         let matches = |head: &&ChainHead| (head.length, &head.hash) == (self.length, &self.hash);
-        if self.length == 0 {
+        let checkpoint_length = self.checkpoint.as_ref().map_or(1, |checkpoint| checkpoint.length);
+        let is_valid = |head: &ChainHead| self.keys.all().any(|keys| keys.is_valid_head(self.chain, head));
+        if self.length < checkpoint_length {
             Err(self.broken_at_next(ChainFault::Missing))
-        } else if head.filter(matches).is_some_and(|head| self.keys.is_valid_head(self.chain, head)) {
+        } else if head.filter(matches).is_some_and(is_valid) {
             Ok(())
         } else {
             Err(self.broken_at_next(ChainFault::HeadMismatch))
@@ -288,3 +291,6 @@ fn can_start_chain(chain: &str, action: &str) -> bool {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod checkpoint_tests;

@@ -3,7 +3,7 @@
 use crate::{
     domain::challenge::Challenge,
     operations::{Context, NotFound, OperationError},
-    store::{agents, feed, services},
+    store::{StoreError, agents, feed, master_keys, services},
 };
 use countersign_identity::{AgentId, ServiceId, Timestamp};
 
@@ -37,9 +37,11 @@ pub async fn issue_challenge(
         random_id: context.new_id(std::convert::identity),
         restore_revision: feed::position(read.conn()).await?.cutoff,
     };
+    let master_key = master_keys::find(read.conn()).await?.current;
+    let keys = context.challenge_keys.find(&master_key).ok_or(StoreError::MissingMasterKey(master_key))?;
     Ok(IssuedChallenge {
-        id: context.challenge_keys.encode_id(&challenge),
-        nonce: hex::encode(context.challenge_keys.nonce(&challenge)),
+        id: keys.encode_id(&challenge),
+        nonce: hex::encode(keys.nonce(&challenge)),
         expires_at: challenge.expires_at,
     })
 }

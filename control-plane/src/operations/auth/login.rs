@@ -37,8 +37,8 @@ pub struct LoginRequest {
 /// Verifies the signed challenge and issues a token pair. A failed attempt does not consume the challenge.
 pub async fn authenticate(context: &Context, login: &LoginRequest) -> Result<TokenPair, OperationError> {
     // An invalid challenge id contains no agent, so no failed-login event is emitted.
-    let challenge = context.challenge_keys.decode_id(&login.challenge).ok_or(Reason::ChallengeInvalid)?;
-    let result = verify_and_issue_tokens(context, &challenge, login).await;
+    let (challenge, nonce) = context.challenge_keys.decode_id(&login.challenge).ok_or(Reason::ChallengeInvalid)?;
+    let result = verify_and_issue_tokens(context, (&challenge, &nonce), login).await;
     if let Some(failure) = result.as_ref().err().and_then(login_failure_reason) {
         emit_failed_login(
             context,
@@ -53,14 +53,14 @@ pub async fn authenticate(context: &Context, login: &LoginRequest) -> Result<Tok
 
 async fn verify_and_issue_tokens(
     context: &Context,
-    challenge: &Challenge,
+    (challenge, nonce): (&Challenge, &[u8; 32]),
     login: &LoginRequest,
 ) -> Result<TokenPair, OperationError> {
     if context.now() >= challenge.expires_at {
         return Err(Reason::ChallengeExpired.into());
     }
     let service = requested_service(challenge, login.service)?;
-    verify_signature(context, challenge, service, &login.signature).await?;
+    verify_signature(context, (challenge, nonce), service, &login.signature).await?;
 
     let prepared = PreparedTokens::new(context);
     let (session, event, prepared_ref) =
@@ -127,7 +127,7 @@ fn requested_service(challenge: &Challenge, login: Option<ServiceId>) -> Result<
 /// of SQLite.
 async fn verify_signature(
     context: &Context,
-    challenge: &Challenge,
+    (challenge, nonce): (&Challenge, &[u8; 32]),
     service: Option<ServiceId>,
     signature: &str,
 ) -> Result<(), OperationError> {
@@ -142,10 +142,9 @@ async fn verify_signature(
         services::find_live(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
     }
     let signature = EcdsaSignature::from_hex(signature).map_err(|_| OperationError::InvalidSignature)?;
-    let nonce = context.challenge_keys.nonce(challenge);
     // The agent signs the UTF-8 bytes of the hex nonce. A signature over the 32 decoded bytes of the nonce is accepted as
     // well.
-    if !agent.registration.key.verifies(&[hex::encode(nonce).as_bytes(), &nonce], &signature) {
+    if !agent.registration.key.verifies(&[hex::encode(nonce).as_bytes(), nonce], &signature) {
         return Err(OperationError::InvalidSignature);
     }
     Ok(agent.require_active()?)

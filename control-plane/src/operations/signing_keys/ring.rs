@@ -55,6 +55,7 @@ async fn write_differences(
             signing_keys::update(tx.conn(), key).await?;
         } else {
             let sealed_private = new_keys.sealed_private(key.public).ok_or(KeyringError::NoKey)?;
+            let sealed_private = sealed_private.for_current_master_key(tx.conn()).await?;
             signing_keys::insert(tx.conn(), key, sealed_private).await?;
         }
     }

@@ -97,6 +97,8 @@ pub async fn rotate_webhook_secret(
     let secret = WebhookSecret::new(context.new_secret());
     let sealed = &context.keyring.seal_webhook_secret(webhook, &secret, context.rng.as_ref())?;
     let work = async |mut tx: WriteTransaction| {
+        // A rotation of the master key also locks the deployment before a webhook.
+        let sealed = sealed.for_current_master_key(tx.conn()).await?;
         lock_webhook(&mut tx, scope, webhook).await?;
         let until = tx.now().saturating_add(SECRET_OVERLAP);
         webhook_targets::rotate_secret(tx.conn(), webhook, sealed, until).await?;

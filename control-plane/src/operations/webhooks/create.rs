@@ -59,6 +59,7 @@ pub async fn create_webhook(
         if webhook_targets::list(tx.conn(), scope).await?.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
             return Err(OperationError::QuotaExceeded(ExceededQuota::WebhooksPerService(limit)));
         }
+        let sealed = sealed.for_current_master_key(tx.conn()).await?;
         webhook_targets::insert(tx.conn(), target, sealed).await?;
         tx.audit(initiator, entry).await?;
         Ok(tx.commit(target.clone()).await?)

@@ -3,8 +3,9 @@
 use super::StoreFixture;
 use crate::store::{
     agents, assignments, audit, conn, deliveries, departures, deployment, engine, feed, idempotency, known_agents,
-    outbox, pools, postgres, purge, quotas, roles, schema::MIGRATIONS_TABLE, service_transfers, services, sessions,
-    signing_keys, sqlite_file, token_audiences, totals, transfer, trust, webhook_targets,
+    master_keys, outbox, pools, postgres, purge, quotas, roles, schema::MIGRATIONS_TABLE, sealed_secrets,
+    service_transfers, services, sessions, signing_keys, sqlite_file, token_audiences, totals, transfer, trust,
+    webhook_targets,
 };
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row, SqlSafeStr, SqliteConnection};
 
@@ -12,10 +13,11 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row
 pub type StatementList = (&'static str, &'static str, &'static [&'static str]);
 
 /// The statements for both engines.
-const COMMON_LISTS: [StatementList; 22] = [
+const COMMON_LISTS: [StatementList; 25] = [
     ("agents.rs", "STATEMENTS", agents::STATEMENTS),
     ("assignments.rs", "STATEMENTS", assignments::STATEMENTS),
     ("audit.rs", "STATEMENTS", audit::STATEMENTS),
+    ("audit/checkpoints.rs", "STATEMENTS", audit::CHECKPOINT_STATEMENTS),
     ("conn.rs", "STATEMENTS", conn::STATEMENTS),
     ("deliveries.rs", "STATEMENTS", deliveries::STATEMENTS),
     ("departures.rs", "STATEMENTS", departures::STATEMENTS),
@@ -23,10 +25,12 @@ const COMMON_LISTS: [StatementList; 22] = [
     ("feed.rs", "STATEMENTS", feed::STATEMENTS),
     ("idempotency.rs", "STATEMENTS", idempotency::STATEMENTS),
     ("known_agents.rs", "STATEMENTS", known_agents::STATEMENTS),
+    ("master_keys.rs", "STATEMENTS", master_keys::STATEMENTS),
     ("outbox.rs", "STATEMENTS", outbox::STATEMENTS),
     ("purge.rs", "STATEMENTS", purge::STATEMENTS),
     ("quotas.rs", "STATEMENTS", quotas::STATEMENTS),
     ("roles.rs", "STATEMENTS", roles::STATEMENTS),
+    ("sealed_secrets.rs", "STATEMENTS", sealed_secrets::STATEMENTS),
     ("service_transfers.rs", "STATEMENTS", service_transfers::STATEMENTS),
     ("services.rs", "STATEMENTS", services::STATEMENTS),
     ("sessions.rs", "STATEMENTS", sessions::STATEMENTS),

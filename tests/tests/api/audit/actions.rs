@@ -206,8 +206,7 @@ fn details(action: &str, response: &Value) -> Value {
         "agent.registered" => json!({ "publicKeyHash": response["publicKeyHash"] }),
         "service.created" => json!({ "name": "Service", "acceptsUnboundTokens": true }),
         "service.changed" => json!({ "name": { "from": "development", "to": "Service" } }),
-        // The service has the API key that was created with it.
-        "service.deleted" => json!({ "revokedKeys": 1, "deletedWebhooks": 0 }),
+        "service.deleted" => json!({ "revokedKeys": 0, "deletedWebhooks": 0 }),
         "service.transfer_offered" => json!({ "to": { "issuer": OPERATOR, "id": "receiver" } }),
         "service.transfer_withdrawn" => json!({ "to": { "issuer": OPERATOR, "id": "developer" } }),
         "service.transferred" => {

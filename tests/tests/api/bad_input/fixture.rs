@@ -98,7 +98,7 @@ impl Fixture {
         let deletable_role = control.create_role("deletable", &["read"]).await;
         let offered_service = offered_service(&control).await;
         let deletable_agent = Agent::register(&control, "deletable").await.id;
-        let (deletable_service, _) = control.create_service(json!({ "name": "deletable" })).await;
+        let deletable_service = create_deletable_service(&control).await;
         let spare_key = control.create_key(control.service(), "full").await;
         let next_kid = control.signing_key("next").await;
         let (token, database) = (agent.token().await, Mutex::new(Database::connect_to(&control).await));
@@ -166,7 +166,7 @@ impl Fixture {
         if (route.method, route.path) == ("DELETE", "/services/{service}") {
             let path = format!("/services/{}", self.deletable_service());
             if self.control.api.get_as(self.control.human(), &path).await.status == 404 {
-                let (created, _) = self.control.create_service(json!({ "name": "deletable" })).await;
+                let created = create_deletable_service(&self.control).await;
                 *self.deletable_service.lock().unwrap() = created;
             }
         }
@@ -278,6 +278,12 @@ impl Webhooks {
         };
         Self { permanent: create().await, deletable: create().await }
     }
+}
+
+/// Creates a service without rows that housekeeping would remove some time after the deletion.
+async fn create_deletable_service(control: &ControlPlane) -> String {
+    let created = control.api.send_as(control.human(), "POST", "/services", json!({ "name": "deletable" })).await;
+    created.expect(201)["serviceId"].as_str().unwrap().to_owned()
 }
 
 /// Creates a service of another user, who offers it to the developer.

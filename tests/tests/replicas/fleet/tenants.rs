@@ -116,3 +116,42 @@ async fn role_that_is_assigned_while_the_owner_leaves_does_not_remain() {
         assert_eq!(services["data"][0]["roles"], json!([]));
     }
 }
+
+/// The other replica refuses the service without any delay, because both read the same database.
+#[tokio::test]
+async fn service_that_is_deleted_at_one_replica_is_refused_at_the_other_at_once() {
+    let fleet = Fleet::start(&[]).await;
+    let [first, second] = &fleet.replicas;
+    for _ in 0..10 {
+        let agent = FleetAgent::register(first).await;
+        let (service, key) = first.create_service_of(&fleet.humans[0], json!({ "name": "short-lived" })).await;
+        let login = async |replica: &ControlPlane| {
+            let challenge = json!({ "agentId": agent.id, "serviceId": service });
+            let challenge = replica.api.post("/auth/challenge", challenge).await;
+            if challenge.status != 200 {
+                return challenge;
+            }
+            let login = json!({
+                "challengeId": challenge.body["challengeId"], "signature": agent.key.sign(challenge.text("/nonce")),
+            });
+            replica.api.post("/auth/authenticate", login).await
+        };
+        let tokens = login(second).await.expect(200);
+        let access = text(&tokens["accessToken"]);
+        second.verify_at(&service, &key, &access).await.expect(200);
+        // Logins at the other replica race with the deletion.
+        let delete = first.api.request("DELETE", &format!("/services/{service}")).bearer_auth(&fleet.humans[0]);
+        let (deleted, raced) = tokio::join!(HttpResponse::send(delete), login(second));
+        deleted.expect(200);
+        assert!([200, 404].contains(&raced.status), "{raced:?}");
+        assert_eq!(second.verify_at(&service, &key, &access).await.error().2, "service_key_invalid");
+        assert_eq!(login(second).await.error().1, "SERVICE_NOT_FOUND");
+        let raced = (raced.status == 200).then(|| text(&raced.body["refreshToken"]));
+        for refresh in [Some(text(&tokens["refreshToken"])), raced].into_iter().flatten() {
+            let refused = second.api.post("/auth/refresh", json!({ "refreshToken": refresh })).await;
+            assert_eq!(refused.error().2, "refresh_revoked", "{refused:?}");
+        }
+    }
+    let verified = first.command(&["audit", "verify"]);
+    assert!(verified.status.success(), "{verified:?}");
+}

@@ -73,6 +73,8 @@ async fn fill_every_table(control: &mut ControlPlane, receiver: &Receiver) -> (A
     let transient_rows = "INSERT INTO trust_marks VALUES ('agent_x'); \
                    INSERT INTO webhook_outbox VALUES ('evt_x', 'agent.authenticated', '{}', 1, '', ''); \
                    INSERT INTO webhook_losses VALUES ('agent_x', 'svc_x', 'role_x', 'r', 1, 'revoked'); \
+                   INSERT INTO audit_checkpoints VALUES ('svc_x', 1, '', ''); \
+                   INSERT INTO previous_master_keys SELECT master_key_fingerprint, 1 FROM deployment; \
                    INSERT INTO webhook_storms VALUES ('agent_x', '', 1, 2, 3) ON CONFLICT DO NOTHING";
     execute_on_file(&database_path(control), transient_rows).await;
     (agent, pair)

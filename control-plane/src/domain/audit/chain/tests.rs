@@ -16,7 +16,8 @@ fn build_chain(keys: &AuditKeys, service: u128) -> (Vec<AuditEntry>, ChainHead) 
         let entry = NewAuditEntry::for_service(service, action)
             .agent(AgentId::from_bits(2))
             .object(AuditedObject::Role(RoleId::from_bits(3)));
-        let (entry, new_head) = keys.build_entry(&head, &entry, &Initiator::SYSTEM, Timestamp::from_seconds(at));
+        let (entry, new_head) =
+            keys.build_entry((&head, true), &entry, &Initiator::SYSTEM, Timestamp::from_seconds(at));
         head = new_head;
         entry
     };
@@ -26,7 +27,8 @@ fn build_chain(keys: &AuditKeys, service: u128) -> (Vec<AuditEntry>, ChainHead) 
 fn verify(entries: &[AuditEntry], head: &ChainHead) -> Result<(), BrokenChain> {
     let keys = keys();
     let chain = entries.first().map_or(String::new(), |entry| entry.chain.clone());
-    let mut verifier = ChainVerifier::new(&keys, &chain);
+    let keys = AcceptedAuditKeys { current: &keys, previous: Vec::new() };
+    let mut verifier = ChainVerifier::new(keys, &chain, None)?;
     for entry in entries {
         verifier.verify_next(entry)?;
     }
@@ -66,7 +68,8 @@ fn appending_to_an_invalid_head_keeps_the_chain_invalid() {
     entries.truncate(3);
     let truncated_head = ChainHead { length: 3, hash: entries[2].hash.clone(), mac: head.mac };
     let entry = NewAuditEntry::for_service(ServiceId::from_bits(1), AuditAction::RoleCreated);
-    let (entry, new_head) = keys.build_entry(&truncated_head, &entry, &Initiator::SYSTEM, Timestamp::from_seconds(9));
+    let (entry, new_head) =
+        keys.build_entry((&truncated_head, false), &entry, &Initiator::SYSTEM, Timestamp::from_seconds(9));
     entries.push(entry);
     assert_eq!(verify(&entries, &new_head), broken(5, ChainFault::HeadMismatch));
 }
@@ -75,7 +78,8 @@ fn appending_to_an_invalid_head_keeps_the_chain_invalid() {
 fn refuses_a_chain_with_invalid_first_action_or_no_entries() {
     let keys = keys();
     let entry = NewAuditEntry::for_service(ServiceId::from_bits(1), AuditAction::RoleCreated);
-    let (entry, head) = keys.build_entry(&ChainHead::default(), &entry, &Initiator::SYSTEM, Timestamp::from_seconds(1));
+    let (entry, head) =
+        keys.build_entry((&ChainHead::default(), true), &entry, &Initiator::SYSTEM, Timestamp::from_seconds(1));
     assert_eq!(verify(&[entry], &head), broken(1, ChainFault::InvalidFirstAction));
     assert_eq!(verify(&[], &ChainHead::default()), broken(1, ChainFault::Missing));
 }

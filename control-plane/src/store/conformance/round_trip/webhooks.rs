@@ -3,7 +3,7 @@
 use super::{ALL, agent, description, service, time};
 use crate::{
     domain::webhook::{
-        DisabledReason, WebhookScope, WebhookTarget,
+        DisabledReason, DueTarget, TargetOwner, WebhookScope, WebhookTarget,
         delivery::{Attempt, AttemptFailure, Delivery, DeliveryState, DeliveryStatus, ResponseExcerpt},
         event::{AuthenticatedEvent, Event, EventAudience, EventData, EventFilter, EventKind},
         suppressed_burst::SuppressedBurst,
@@ -161,6 +161,12 @@ impl StoreFixture {
             assert_eq!(webhook_targets::list_with_due_deliveries(conn, now).await.unwrap().len(), due);
             assert_eq!(webhook_targets::list_with_due_tests(conn, now).await.unwrap().len(), due_tests);
         }
+        let due = webhook_targets::list_with_due_deliveries(conn, time(114)).await.unwrap();
+        let owner_of = |due: &DueTarget| (due.target.scope, due.owner.clone());
+        let mut owners: Vec<_> = due.iter().map(owner_of).collect();
+        owners.sort_by(|(_, owner), (_, other)| owner.cmp(other));
+        let of_service = (target().scope, TargetOwner::Person(service().owner));
+        assert_eq!(owners, [(WebhookScope::Deployment, TargetOwner::Deployment), of_service]);
         drop(read);
         self.attempts_return_what_was_written(&old, &new).await;
         self.old_deliveries_are_deleted(&old, &new, &test).await;

@@ -1,0 +1,82 @@
+//! Calls of human users that transfer and delete services.
+
+use super::{Api, ApiError, Service, management::Page, response::id};
+use countersign_identity::ServiceId;
+use reqwest::Method;
+use secrecy::SecretString;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// An offer to a human user to become the owner of a service.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceTransfer {
+    /// The id of the service.
+    #[serde(deserialize_with = "id::<_, ServiceId>")]
+    pub service_id: String,
+    /// The display name of the service.
+    pub name: String,
+    /// The human user who may accept the offer.
+    pub new_owner: TransferReceiver,
+    /// When the service was offered (RFC 3339).
+    pub offered_at: String,
+    /// When the offer ends (RFC 3339).
+    pub expires_at: String,
+}
+
+/// The human user who may accept an offer.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct TransferReceiver {
+    /// The issuer of the user's tokens.
+    pub issuer: String,
+    /// The subject of the user's tokens.
+    pub subject: String,
+}
+
+impl Api {
+    /// Deletes a service. The human user must be the owner of the service or an administrator.
+    pub async fn delete_service(&self, human: &SecretString, service: &str) -> Result<(), ApiError> {
+        self.call::<Value>(Method::DELETE, &["services", service], Some(human), None).await.map(drop)
+    }
+
+    /// Offers a service to another human user. Without `issuer`, the other user has the issuer of this human user.
+    pub async fn offer_service(
+        &self,
+        human: &SecretString,
+        service: &str,
+        subject: &str,
+        issuer: Option<&str>,
+    ) -> Result<ServiceTransfer, ApiError> {
+        let body = json!({ "subject": subject, "issuer": issuer });
+        self.call(Method::PUT, &["services", service, "transfer"], Some(human), Some(&body)).await
+    }
+
+    /// Reads the offer of a service, as its owner, as the user to whom it is offered, or as an administrator.
+    pub async fn read_service_transfer(
+        &self,
+        human: &SecretString,
+        service: &str,
+    ) -> Result<ServiceTransfer, ApiError> {
+        self.call(Method::GET, &["services", service, "transfer"], Some(human), None).await
+    }
+
+    /// Lists a page of the services that are offered to the human user.
+    pub async fn list_service_transfers(
+        &self,
+        human: &SecretString,
+        offset: usize,
+    ) -> Result<Page<ServiceTransfer>, ApiError> {
+        self.page(human, &["transfers"], offset).await
+    }
+
+    /// Withdraws the offer of a service as its owner, or declines it.
+    pub async fn withdraw_service_transfer(&self, human: &SecretString, service: &str) -> Result<(), ApiError> {
+        let path = ["services", service, "transfer"];
+        self.call::<Value>(Method::DELETE, &path, Some(human), None).await.map(drop)
+    }
+
+    /// Accepts a service that is offered to the human user, who becomes its owner.
+    pub async fn accept_service(&self, human: &SecretString, service: &str) -> Result<Service, ApiError> {
+        self.call(Method::POST, &["services", service, "transfer", "accept"], Some(human), None).await
+    }
+}

@@ -1,0 +1,67 @@
+//! `secrets rotate`: rotates the master key, while control planes serve.
+
+use super::{
+    AppError, CommandReport, DatabaseCommandError,
+    database::{self, check_existing_deployment, lock_shared, master_keys, refuse_missing_master_keys},
+    install_crypto_provider,
+};
+use crate::{
+    config::Config,
+    keyring::Keyring,
+    metrics::{LabelValues, Metrics},
+    operations::{MasterKeyRotation, rotate_master_key},
+    store::{OpenMode, deployment},
+};
+use countersign_process::{SystemClock, SystemRng};
+use std::sync::Arc;
+
+/// Makes `secrets.master_key` the current master key of the database, and encrypts all secrets in the database with it.
+pub async fn rotate_secrets(config: &Config) -> Result<CommandReport, DatabaseCommandError> {
+    install_crypto_provider();
+    let master = master_keys(config)?;
+    let _lock = lock_shared(config)?;
+    let metrics = Metrics::new(&LabelValues::default()).map_err(AppError::from)?;
+    // Inspecting never creates a database.
+    let inspected = database::open(config, OpenMode::Inspect, &master, Arc::new(SystemClock), &metrics).await?;
+    let stored = deployment::find(inspected.read().await?.conn()).await?;
+    let stored = stored.ok_or(AppError::DatabaseRejected("this database is empty"))?;
+    inspected.close().await;
+    check_existing_deployment(config, &master, &stored)?;
+    let store = database::open(config, OpenMode::Serve, &master, Arc::new(SystemClock), &metrics).await?;
+    refuse_missing_master_keys(&store, &master).await?;
+    database::refuse_quarantined(&store).await?;
+    let fingerprint = master.configured_fingerprint();
+    let keyring = Keyring::new(master);
+    let rotation = rotate_master_key(&store, &keyring, &SystemRng).await.map_err(AppError::Operation)?;
+    store.close().await;
+    report(&fingerprint, &rotation)
+}
+
+fn report(fingerprint: &str, rotation: &MasterKeyRotation) -> Result<CommandReport, DatabaseCommandError> {
+    let MasterKeyRotation { removed, resealed, unchanged, unreadable, chains, broken_chains } = rotation;
+    let mut report = CommandReport::default();
+    report.line(format!("The current master key is secrets.master_key (fingerprint {fingerprint})."));
+    report.line(format!("{resealed} secrets were encrypted with it; {unchanged} secrets already were."));
+    report.line(format!("{chains} audit chains were verified and are authenticated with it."));
+    for (chain, broken) in broken_chains {
+        report.line(format!("Audit chain {}: {broken}. It stays broken.", chain.escape_debug()));
+    }
+    if !unreadable.is_empty() {
+        for owner in unreadable {
+            report.line(format!("No configured master key decrypts the {owner}."));
+        }
+        return DatabaseCommandError::refused(format!(
+            "{report}\nThe previous master keys must stay in secrets.previous_master_keys: add the missing key to that setting, \
+             or rotate or delete these secrets; then run this command again"
+        ));
+    }
+    report.line(match removed.as_slice() {
+        [] => "No previous master key is needed: remove secrets.previous_master_keys from the settings.".to_owned(),
+        removed => format!(
+            "The database no longer needs the master keys with these fingerprints: {}. Remove them from \
+             secrets.previous_master_keys of all control planes. Keep them elsewhere, as long as you keep backups from before now.",
+            removed.join(", ")
+        ),
+    });
+    Ok(report)
+}

@@ -1,0 +1,145 @@
+//! Chains over a rotation of the master key.
+
+use super::*;
+use crate::domain::audit::AuditAction;
+use countersign_identity::ServiceId;
+
+const CHAIN: AuditChain = AuditChain::Service(ServiceId::from_bits(1));
+
+struct Chain {
+    entries: Vec<AuditEntry>,
+    head: ChainHead,
+    checkpoint: Option<AuditCheckpoint>,
+}
+
+fn old() -> AuditKeys {
+    AuditKeys::derive(&[1; 32])
+}
+
+fn new() -> AuditKeys {
+    AuditKeys::derive(&[2; 32])
+}
+
+impl Chain {
+    /// A chain with two entries of the old key and two of the new key, as they are while the rotation is not complete.
+    fn before_checkpoint() -> Self {
+        let mut chain = Self { entries: Vec::new(), head: ChainHead::default(), checkpoint: None };
+        chain.append(&old(), AuditAction::ServiceCreated);
+        chain.append(&old(), AuditAction::RoleCreated);
+        chain.append(&new(), AuditAction::RoleAssigned);
+        chain.append(&new(), AuditAction::RoleRevoked);
+        chain
+    }
+
+    fn with_checkpoint() -> Self {
+        let mut chain = Self::before_checkpoint();
+        chain.write_checkpoint(&new());
+        chain
+    }
+
+    fn append(&mut self, keys: &AuditKeys, action: AuditAction) {
+        let at = Timestamp::from_seconds(self.head.length);
+        let entry = NewAuditEntry::new(CHAIN, action);
+        let (entry, head) = keys.build_entry((&self.head, true), &entry, &Initiator::SYSTEM, at);
+        self.entries.push(entry);
+        self.head = head;
+    }
+
+    fn write_checkpoint(&mut self, keys: &AuditKeys) {
+        let (checkpoint, head) = keys.checkpoint(&CHAIN.to_string(), (self.head.length, &self.head.hash));
+        (self.checkpoint, self.head) = (Some(checkpoint), head);
+    }
+
+    /// Changes an entry and computes all later hashes again, as an attacker without a key can.
+    fn forge_entry(&mut self, position: usize, keys: &AuditKeys) {
+        self.entries[position].actor_id = Some("another actor".to_owned());
+        for index in position..self.entries.len() {
+            let previous = index.checked_sub(1).map_or(String::new(), |before| self.entries[before].hash.clone());
+            let entry = &mut self.entries[index];
+            entry.previous_hash = previous;
+            entry.hash = entry.digest();
+            entry.mac = keys.entry_mac(&entry.hash);
+            self.head = keys.checkpoint(&entry.chain, (entry.sequence, &entry.hash)).1;
+        }
+    }
+
+    fn verify(&self, current: &AuditKeys, previous: &[AuditKeys]) -> Result<(), BrokenChain> {
+        let keys = AcceptedAuditKeys { current, previous: previous.iter().collect() };
+        let chain = CHAIN.to_string();
+        let mut verifier = ChainVerifier::new(keys, &chain, self.checkpoint.clone())?;
+        self.entries.iter().try_for_each(|entry| verifier.verify_next(entry))?;
+        verifier.finish(Some(&self.head))
+    }
+}
+
+fn broken(sequence: i64, fault: ChainFault) -> Result<(), BrokenChain> {
+    Err(BrokenChain { sequence, fault })
+}
+
+#[test]
+fn without_a_checkpoint_the_previous_key_is_needed() {
+    let chain = Chain::before_checkpoint();
+    assert_eq!(chain.verify(&new(), &[old()]), Ok(()));
+    assert_eq!(chain.verify(&new(), &[]), broken(1, ChainFault::InvalidMac));
+}
+
+#[test]
+fn with_a_checkpoint_the_previous_key_is_not_needed() {
+    let mut chain = Chain::with_checkpoint();
+    assert_eq!(chain.verify(&new(), &[]), Ok(()));
+    chain.append(&new(), AuditAction::RoleDeleted);
+    assert_eq!(chain.verify(&new(), &[]), Ok(()));
+    let third = AuditKeys::derive(&[3; 32]);
+    chain.append(&third, AuditAction::RoleDeleted);
+    assert_eq!(chain.verify(&third, &[new()]), Ok(()), "the next rotation is not complete");
+    chain.write_checkpoint(&third);
+    assert_eq!(chain.verify(&third, &[]), Ok(()));
+}
+
+#[test]
+fn the_previous_key_forges_nothing_after_the_checkpoint() {
+    for previous in [&[][..], &[old()]] {
+        let mut appended = Chain::with_checkpoint();
+        appended.append(&old(), AuditAction::RoleDeleted);
+        assert_eq!(appended.verify(&new(), previous), broken(5, ChainFault::InvalidMac));
+        let mut with_old_head = Chain::with_checkpoint();
+        let (length, hash) = (with_old_head.head.length, with_old_head.head.hash.clone());
+        with_old_head.head = old().checkpoint(&CHAIN.to_string(), (length, &hash)).1;
+        assert_eq!(with_old_head.verify(&new(), previous), broken(5, ChainFault::HeadMismatch));
+    }
+}
+
+#[test]
+fn the_checkpoint_authenticates_earlier_entries() {
+    for position in 0..4 {
+        let mut chain = Chain::with_checkpoint();
+        chain.forge_entry(position, &old());
+        assert_eq!(chain.verify(&new(), &[old()]), broken(4, ChainFault::CheckpointMismatch), "{position}");
+    }
+    let mut unhashed = Chain::with_checkpoint();
+    unhashed.entries[1].action = "role.deleted".to_owned();
+    assert_eq!(unhashed.verify(&new(), &[]), broken(2, ChainFault::HashMismatch));
+}
+
+#[test]
+fn a_chain_cannot_end_before_its_checkpoint() {
+    let mut chain = Chain::with_checkpoint();
+    chain.entries.truncate(3);
+    let last = &chain.entries[2];
+    chain.head = new().checkpoint(&last.chain, (last.sequence, &last.hash)).1;
+    assert_eq!(chain.verify(&new(), &[]), broken(4, ChainFault::Missing));
+}
+
+#[test]
+fn refuses_a_changed_checkpoint() {
+    let chain = Chain::with_checkpoint();
+    let checkpoint = chain.checkpoint.clone().unwrap();
+    let forged = old().checkpoint(&CHAIN.to_string(), (4, &checkpoint.hash)).0;
+    let of_other_chain = new().checkpoint("another chain", (4, &checkpoint.hash)).0;
+    let shorter = AuditCheckpoint { length: 3, ..checkpoint.clone() };
+    let head_as_checkpoint = AuditCheckpoint { mac: chain.head.mac.clone(), ..checkpoint };
+    for checkpoint in [forged, of_other_chain, shorter, head_as_checkpoint] {
+        let chain = Chain { checkpoint: Some(checkpoint), ..Chain::with_checkpoint() };
+        assert_eq!(chain.verify(&new(), &[]), broken(1, ChainFault::InvalidCheckpoint));
+    }
+}

@@ -1,0 +1,84 @@
+//! The checkpoints that a rotation of the master key writes for each audit chain.
+
+use super::{accepted_keys, head_from_row, lock_head, update_head, verify_batch};
+use crate::{
+    domain::audit::{
+        chain::{BrokenChain, ChainHead, ChainVerifier},
+        keys::{AuditCheckpoint, AuditKeyRing},
+    },
+    store::{Conn, StoreError, row, statements::statements},
+};
+use sqlx::any::AnyRow;
+
+statements! { STATEMENTS:
+    FIND_CHECKPOINT = "SELECT length, hash, mac FROM audit_checkpoints WHERE chain = $1";
+    UPSERT_CHECKPOINT = "INSERT INTO audit_checkpoints (chain, length, hash, mac) VALUES ($1, $2, $3, $4) \
+         ON CONFLICT (chain) DO UPDATE SET length = excluded.length, hash = excluded.hash, mac = excluded.mac";
+    LIST_HEADS = "SELECT chain FROM audit_heads WHERE chain > $1 ORDER BY chain LIMIT $2";
+}
+
+/// Lists up to `limit` names after `after` of audit chains with a head, in their order.
+pub async fn list_chains_with_head(conn: &mut Conn, after: &str, limit: i64) -> Result<Vec<String>, StoreError> {
+    let rows = sqlx::query(LIST_HEADS).bind(after).bind(limit).fetch_all(conn).await?;
+    rows.iter().map(|row| row::get(row, "chain")).collect()
+}
+
+/// Whether an audit chain has a checkpoint of the current master key.
+pub enum ChainCheckpoint<'a> {
+    /// The chain has one.
+    Current,
+    /// The chain must be verified before the checkpoint is written.
+    Missing(ChainVerifier<'a>),
+    /// The checkpoint was changed.
+    Broken(BrokenChain),
+}
+
+/// Begins to write the checkpoint of an audit chain.
+pub async fn begin_checkpoint<'a>(
+    conn: &mut Conn,
+    keys: &'a AuditKeyRing,
+    chain: &'a str,
+) -> Result<ChainCheckpoint<'a>, StoreError> {
+    let (keys, checkpoint) = (accepted_keys(conn, keys).await?, find_checkpoint(conn, chain).await?);
+    if checkpoint.as_ref().is_some_and(|checkpoint| keys.current.is_valid_checkpoint(chain, checkpoint)) {
+        return Ok(ChainCheckpoint::Current);
+    }
+    let verifier = ChainVerifier::new(keys, chain, checkpoint);
+    Ok(verifier.map_or_else(ChainCheckpoint::Broken, ChainCheckpoint::Missing))
+}
+
+/// Verifies the remaining entries and the head of an audit chain, and writes its checkpoint. Locks the chain until the
+/// transaction ends.
+pub async fn write_checkpoint(
+    conn: &mut Conn,
+    mut verifier: ChainVerifier<'_>,
+) -> Result<Result<(), BrokenChain>, StoreError> {
+    let (chain, keys) = (verifier.chain(), verifier.current_keys());
+    let head = lock_head(conn, chain).await?;
+    loop {
+        match verify_batch(conn, &mut verifier).await? {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(broken) => return Ok(Err(broken)),
+        }
+    }
+    if let Err(broken) = verifier.finish(head.as_ref()) {
+        return Ok(Err(broken));
+    }
+    let ChainHead { length, hash, .. } = head.unwrap_or_default();
+    let (checkpoint, head) = keys.checkpoint(chain, (length, &hash));
+    let query = sqlx::query(UPSERT_CHECKPOINT).bind(chain).bind(checkpoint.length).bind(checkpoint.hash);
+    query.bind(checkpoint.mac).execute(&mut *conn).await?;
+    update_head(conn, chain, &head).await?;
+    Ok(Ok(()))
+}
+
+/// Finds the checkpoint of a chain. A checkpoint with an invalid column is returned with an empty MAC, which is never valid.
+pub(super) async fn find_checkpoint(conn: &mut Conn, chain: &str) -> Result<Option<AuditCheckpoint>, StoreError> {
+    let row = sqlx::query(FIND_CHECKPOINT).bind(chain).fetch_optional(conn).await?;
+    let checkpoint_from_row = |row: &AnyRow| {
+        let ChainHead { length, hash, mac } = head_from_row(row).unwrap_or_default();
+        AuditCheckpoint { length, hash, mac }
+    };
+    Ok(row.as_ref().map(checkpoint_from_row))
+}

@@ -1,0 +1,329 @@
+//! Tests of `secrets rotate`, which rotates the master key while servers serve.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests panic on unexpected values")]
+
+use countersign_client::{Api, PrivateKey};
+use countersign_tests::{
+    Agent, ControlPlane, Postgres, Receiver, StandardWebhooks, Target,
+    control_plane::{MASTER_KEY, text},
+};
+use serde_json::{Value, json};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Row};
+use std::{
+    process::Output,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+const OLD: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+const NEW: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
+
+fn current(key: &str) -> String {
+    format!("secrets.master_key={key}")
+}
+
+fn previous(key: &str) -> String {
+    format!("secrets.previous_master_keys={key}")
+}
+
+/// Runs a command that must succeed, and returns its output.
+#[track_caller]
+fn succeed(control: &ControlPlane, arguments: &[&str]) -> String {
+    let output = control.command(arguments);
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Asserts that a command fails and that its error contains these texts, but no master key.
+#[track_caller]
+fn assert_refused(output: &Output, expected: &[&str]) {
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{output:?}");
+    assert!(expected.iter().all(|text| message.contains(text)), "expected {expected:?}: {message}");
+    assert!(![OLD, NEW, MASTER_KEY].iter().any(|key| message.contains(key)), "{message}");
+}
+
+/// Asserts that a server with these additional settings does not start.
+async fn assert_start_refused(control: &ControlPlane, settings: &[String], expected: &[&str]) {
+    let mut command = tokio::process::Command::from(control.prepare(&[]));
+    for setting in settings.iter().map(String::as_str).chain(["listen.api=127.0.0.1:0", "listen.sync=127.0.0.1:0"]) {
+        command.args(["--set", setting]);
+    }
+    command.args(["--set", "listen.admin=127.0.0.1:0"]).kill_on_drop(true);
+    let output = tokio::time::timeout(Duration::from_mins(1), command.output()).await;
+    assert_refused(&output.expect("the server must not start").unwrap(), expected);
+}
+
+/// Starts a server with the old master key, and restarts it with both master keys.
+async fn start_with_both_keys(settings: &[&str]) -> ControlPlane {
+    let mut control = ControlPlane::start_with(&[&[current(OLD).as_str()], settings].concat()).await;
+    control.create_role("of-the-old-key", &[]).await;
+    control.restart_with(&previous(OLD)).await;
+    control.restart_with(&current(NEW)).await;
+    control
+}
+
+async fn challenge(control: &ControlPlane, agent: &Agent) -> Value {
+    control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200)
+}
+
+async fn authenticate(control: &ControlPlane, agent: &Agent, challenge: &Value) -> String {
+    let signature = agent.key.sign(&text(&challenge["nonce"]));
+    let body = json!({ "challengeId": challenge["challengeId"], "signature": signature });
+    text(&control.api.post("/auth/authenticate", body).await.expect(200)["accessToken"])
+}
+
+/// Sends an event to a target, and verifies the signature of the request.
+async fn assert_signed(target: &Target, receiver: &Receiver) {
+    let event = target.send_test_event().await;
+    receiver.wait_for_event(&event).await;
+    let request = receiver.received().into_iter().find(|request| request.id() == event).unwrap();
+    StandardWebhooks::start().assert_signatures(&target.secret, &[request]);
+}
+
+async fn open(control: &ControlPlane) -> AnyConnection {
+    sqlx::any::install_default_drivers();
+    AnyConnection::connect(&control.database_url()).await.unwrap()
+}
+
+async fn execute(database: &mut AnyConnection, sql: &str) {
+    sqlx::query(AssertSqlSafe(sql.to_owned())).execute(database).await.unwrap();
+}
+
+async fn query_pairs(database: &mut AnyConnection, sql: &str) -> Vec<(String, String)> {
+    let rows = sqlx::query(AssertSqlSafe(sql.to_owned())).fetch_all(database).await.unwrap();
+    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
+/// Repeats logins and audited changes until `stop` is set. Returns the number of repetitions.
+fn spawn_traffic(control: &ControlPlane, agent: &Arc<Agent>, stop: &Arc<AtomicBool>) -> tokio::task::JoinHandle<usize> {
+    let (api, key, roles) = (control.api.clone(), control.key().to_owned(), control.path("/roles"));
+    let (agent, stop) = (agent.clone(), stop.clone());
+    tokio::spawn(async move {
+        let mut count = 0;
+        while !stop.load(Ordering::SeqCst) {
+            let challenge = api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
+            let signature = agent.key.sign(&text(&challenge["nonce"]));
+            let body = json!({ "challengeId": challenge["challengeId"], "signature": signature });
+            api.post("/auth/authenticate", body).await.expect(200);
+            let body = json!({ "name": format!("role-{count}"), "description": "", "permissions": [] });
+            api.send_as(&key, "POST", &roles, body).await.expect(201);
+            count += 1;
+        }
+        count
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rotation_while_a_server_serves() {
+    let mut control = start_with_both_keys(&[]).await;
+    let receiver = Receiver::start_ok().await;
+    let mut target = Target::create(&control, &receiver.url).await;
+    let old_secret = target.secret.clone();
+    target.rotate_secret().await;
+    let agent = Arc::new(Agent::register(&control, "Agent").await);
+    let (token, open_challenge) = (agent.token().await, challenge(&control, &agent).await);
+    let stop = Arc::new(AtomicBool::new(false));
+    let traffic = spawn_traffic(&control, &agent, &stop);
+
+    let report = tokio::task::block_in_place(|| succeed(&control, &["secrets", "rotate"]));
+    // The secrets are two signing keys, and the current and the previous secret of the target.
+    assert!(report.contains("4 secrets were encrypted with it; 0 secrets already were."), "{report}");
+    assert!(report.contains("2 audit chains were verified"), "{report}");
+    authenticate(&control, &agent, &open_challenge).await;
+    assert_signed(&target, &receiver).await;
+    let later_target = Target::create(&control, &receiver.url).await;
+    control.rotate().await;
+    stop.store(true, Ordering::SeqCst);
+    assert!(traffic.await.unwrap() > 0);
+    let again = tokio::task::block_in_place(|| succeed(&control, &["secrets", "rotate"]));
+    assert!(again.contains("\n0 secrets were encrypted with it; 6 secrets already were."), "{again}");
+
+    let open_challenge = challenge(&control, &agent).await;
+    control.restart_with(&previous("")).await;
+    authenticate(&control, &agent, &open_challenge).await;
+    control.verify(&token).await.expect(200);
+    agent.token().await;
+    for target in [&target, &later_target] {
+        assert_signed(target, &receiver).await;
+    }
+    let event = target.send_test_event().await;
+    receiver.wait_for_event(&event).await;
+    let request = receiver.received().into_iter().find(|request| request.id() == event).unwrap();
+    StandardWebhooks::start().assert_signatures(&old_secret, &[request]);
+    succeed(&control, &["audit", "verify"]);
+    let entries = control.api.get_as(control.human(), "/audit?action=master_key.rotated").await.expect(200);
+    assert_eq!(entries["data"].as_array().unwrap().len(), 1, "{entries}");
+    assert_start_refused(&control, &[current(OLD)], &["another master key", "secrets.previous_master_keys"]).await;
+    let logs = format!("{}{report}{again}", control.log());
+    assert!(![OLD, NEW].iter().any(|key| logs.contains(key)), "{logs}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn incomplete_rotation_needs_the_previous_key() {
+    let mut control = start_with_both_keys(&[]).await;
+    let receiver = Receiver::start_ok().await;
+    let target = Target::create(&control, &receiver.url).await;
+    let mut database = open(&control).await;
+    let sealed = query_pairs(&mut database, "SELECT id, secret FROM webhook_targets").await;
+    let fingerprint = query_pairs(&mut database, "SELECT master_key_fingerprint, '' FROM deployment").await.remove(0).0;
+    succeed(&control, &["secrets", "rotate"]);
+    // The state of a rotation that was killed after it had made the new key current.
+    for (id, secret) in sealed {
+        execute(&mut database, &format!("UPDATE webhook_targets SET secret = '{secret}' WHERE id = '{id}'")).await;
+    }
+    execute(&mut database, &format!("INSERT INTO previous_master_keys VALUES ('{fingerprint}', 1)")).await;
+    execute(&mut database, "DELETE FROM audit_checkpoints").await;
+    assert_signed(&target, &receiver).await;
+    control.create_role("while-incomplete", &[]).await;
+    succeed(&control, &["audit", "verify"]);
+
+    let expected = [fingerprint.as_str(), "secrets.previous_master_keys", "secrets rotate"];
+    assert_start_refused(&control, &[previous("")], &expected).await;
+    for arguments in [&["secrets", "rotate"][..], &["audit", "verify"]] {
+        let setting = previous("");
+        let without = [&["--set", setting.as_str()], arguments].concat();
+        assert_refused(&control.command(&without), &expected);
+    }
+    let report = succeed(&control, &["secrets", "rotate"]);
+    assert!(report.contains("\n1 secrets were encrypted with it; 2 secrets already were."), "{report}");
+    assert!(report.contains(&fingerprint), "{report}");
+    control.restart_with(&previous("")).await;
+    assert_signed(&target, &receiver).await;
+    succeed(&control, &["audit", "verify"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_rotation_is_resumed() {
+    let mut control = start_with_both_keys(&["quotas.webhooks_per_service=1000000"]).await;
+    let receiver = Receiver::start_ok().await;
+    let agent = Agent::register(&control, "Agent").await;
+    let mut targets = Vec::new();
+    for _ in 0..250 {
+        targets.push(Target::create(&control, &receiver.url).await);
+    }
+    for _ in 0..20 {
+        control.create_service(json!({ "name": "another chain" })).await;
+    }
+    let mut kills = 0;
+    let mut delay = Duration::from_millis(10);
+    loop {
+        let mut process = control.prepare(&["secrets", "rotate"]).spawn().unwrap();
+        tokio::time::sleep(delay).await;
+        if let Some(status) = process.try_wait().unwrap() {
+            assert!(status.success(), "{status:?}");
+            break;
+        }
+        process.kill().unwrap();
+        process.wait().unwrap();
+        kills += 1;
+        delay += Duration::from_millis(10);
+        agent.token().await;
+        control.create_role(&format!("after-kill-{kills}"), &[]).await;
+        assert_signed(&targets[kills % targets.len()], &receiver).await;
+    }
+    assert!(kills > 0);
+    control.restart_with(&previous("")).await;
+    agent.token().await;
+    for target in [targets.first().unwrap(), targets.last().unwrap()] {
+        assert_signed(target, &receiver).await;
+    }
+    let report = succeed(&control, &["secrets", "rotate"]);
+    assert!(report.contains("\n0 secrets were encrypted with it; 252 secrets already were."), "{report}");
+    succeed(&control, &["audit", "verify"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn secret_that_no_key_decrypts_prevents_the_removal_of_the_previous_key() {
+    let mut control = start_with_both_keys(&[]).await;
+    let receiver = Receiver::start_ok().await;
+    let (target, damaged) =
+        (Target::create(&control, &receiver.url).await, Target::create(&control, &receiver.url).await);
+    let mut database = open(&control).await;
+    execute(&mut database, &format!("UPDATE webhook_targets SET secret = 'damaged' WHERE id = '{}'", damaged.id)).await;
+    assert_refused(&control.command(&["secrets", "rotate"]), &[&damaged.id, "secrets.previous_master_keys"]);
+    assert_start_refused(&control, &[previous("")], &["secrets.previous_master_keys"]).await;
+    assert_signed(&target, &receiver).await;
+    damaged.delete().await;
+    succeed(&control, &["secrets", "rotate"]);
+    control.restart_with(&previous("")).await;
+    assert_signed(&target, &receiver).await;
+}
+
+/// An attacker who has the previous master key and can write to the database cannot hide a change by restoring an old head.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn old_head_and_removed_entries_are_detected_after_the_rotation() {
+    let control = start_with_both_keys(&[]).await;
+    let mut database = open(&control).await;
+    let heads = "SELECT hash, mac FROM audit_heads WHERE chain = 'deployment'";
+    let (hash, mac) = query_pairs(&mut database, heads).await.remove(0);
+    let restore_head = format!(
+        "UPDATE audit_heads SET length = length - 1, hash = '{hash}', mac = '{mac}' WHERE chain = 'deployment'"
+    );
+    let remove_entry = "DELETE FROM audit_links WHERE chain = 'deployment' AND act = 'master_key.rotated'";
+    succeed(&control, &["secrets", "rotate"]);
+    execute(&mut database, remove_entry).await;
+    execute(&mut database, &restore_head).await;
+    let output = control.command(&["audit", "verify"]);
+    let report = String::from_utf8_lossy(&output.stdout);
+    assert!(!output.status.success() && report.contains("deployment: broken"), "{output:?}");
+}
+
+/// Registers an agent at the listening address of a replica, because its public URL does not resolve.
+async fn register_at_replica(replica: &ControlPlane) -> Agent {
+    let (key, api) = (PrivateKey::generate(), Api::new(&replica.api.url, Some(&replica.authority())).unwrap());
+    let body = json!({ "email": "o@example.org", "name": "Agent", "publicKey": key.public_pem().unwrap() });
+    let registered = replica.api.post("/auth/register", body).await.expect(201);
+    Agent { id: text(&registered["agentId"]), key, api }
+}
+
+/// The replicas are restarted one after the other, and always share challenges and audit chains.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rotation_with_two_replicas() {
+    let postgres = Postgres::start().await;
+    let database = postgres.create_database().await;
+    let mut first = ControlPlane::start_replica(&database, &[]).await;
+    let mut second = ControlPlane::start_replica(&database, &[]).await;
+    let receiver = Receiver::start_ok().await;
+    let target = Target::create(&first, &receiver.url).await;
+    let agent = Arc::new(register_at_replica(&first).await);
+    let role = first.create_role("reader", &[]).await;
+    let login_across = async |first: &ControlPlane, second: &ControlPlane| {
+        for (issuer, verifier) in [(first, second), (second, first)] {
+            let challenge = challenge(issuer, &agent).await;
+            authenticate(verifier, &agent, &challenge).await;
+            let path = first.path(&format!("/agents/{}/roles", agent.id));
+            issuer.api.send_as(first.key(), "POST", &path, json!({ "roleId": role })).await.expect(200);
+            let path = format!("{path}/{role}");
+            verifier.api.send_as(first.key(), "DELETE", &path, Value::Null).await.expect(200);
+        }
+    };
+    login_across(&first, &second).await;
+    first.restart_with(&previous(MASTER_KEY)).await;
+    first.restart_with(&current(NEW)).await;
+    login_across(&first, &second).await;
+    let of_first = Target::create(&first, &receiver.url).await;
+    second.restart_with(&previous(MASTER_KEY)).await;
+    second.restart_with(&current(NEW)).await;
+    login_across(&first, &second).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let traffic = [spawn_traffic(&first, &agent, &stop)];
+    let report = tokio::task::block_in_place(|| succeed(&first, &["secrets", "rotate"]));
+    assert!(report.contains("4 secrets were encrypted with it"), "{report}");
+    stop.store(true, Ordering::SeqCst);
+    for traffic in traffic {
+        assert!(traffic.await.unwrap() > 0);
+    }
+    login_across(&first, &second).await;
+    first.restart_with(&previous("")).await;
+    login_across(&first, &second).await;
+    second.restart_with(&previous("")).await;
+    login_across(&first, &second).await;
+    assert_signed(&target, &receiver).await;
+    assert_signed(&of_first, &receiver).await;
+    succeed(&first, &["audit", "verify"]);
+    assert_start_refused(&second, &[current(MASTER_KEY)], &["another master key"]).await;
+}
