@@ -149,8 +149,16 @@ def map_body(context, body):
     return body
 
 
+# The configuration sets the service and the agent of a request after `map_path_parameters`.
+DELETABLE = {"/services/{service}": ("service", "svc"), "/agents/{agent}": ("agent", "agent")}
+
+
 @schemathesis.hook
 def before_call(context, case, kwargs):
+    if case.method.upper() == "DELETE" and case.operation.path in DELETABLE:
+        parameter, kind = DELETABLE[case.operation.path]
+        if case.path_parameters.get(parameter) == EXISTING[kind]:
+            case.path_parameters[parameter] = create_deletable(kind, case.operation.path)
     if isinstance(case.body, dict) and str(case.body.get("url")).startswith("https://billing.example.org/"):
         # The host of the example URL does not resolve in tests.
         case.body = case.body | {"url": CLOSED_PORT_URL}
