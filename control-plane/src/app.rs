@@ -174,7 +174,7 @@ impl App {
         let agent_hash_secret = wiring::agent_hash_secret(&context_parts).await?;
         let sync_settings = (settings, agent_hash_secret, change_poll_interval);
         let sync_service =
-            servers::sync_service(&mut tasks, &context_parts.store, sync_settings, &state.metrics, &shutdown);
+            servers::sync_service(&mut tasks, &context_parts.store, sync_settings, &state.metrics, &shutdown).await?;
         servers::serve_sync(&mut tasks, ports.sync, &certificate, sync_service, &shutdown)?;
         servers::serve_api(&mut tasks, ports.api, (&certificate, context_parts.rng.clone()), state.clone(), &shutdown)?;
         jobs::spawn_periodic(&mut tasks, &state, &shutdown);

@@ -53,21 +53,21 @@ pub(super) fn serve_admin(
 }
 
 /// Builds the gRPC service to which sidecars connect, and starts the task that reads the change feed for the sidecars.
-pub(super) fn sync_service(
+pub(super) async fn sync_service(
     tasks: &mut Tasks,
     store: &Store,
     (settings, agent_hash_secret, poll_interval): (SidecarSettings, AgentHashSecret, Duration),
     metrics: &Metrics,
     shutdown: &Shutdown,
-) -> SyncService {
-    let reader = FeedReader::new(store.clone(), poll_interval);
+) -> Result<SyncService, AppError> {
+    let reader = FeedReader::open(store.clone(), poll_interval).await?;
     let feed = reader.feed();
     let run = reader.run(metrics.clone(), shutdown.clone());
     tasks.spawn(async {
         run.await;
         Ok(())
     });
-    SyncService::new(store.clone(), feed, (settings, agent_hash_secret), metrics.clone(), shutdown.clone())
+    Ok(SyncService::new(store.clone(), feed, (settings, agent_hash_secret), metrics.clone(), shutdown.clone()))
 }
 
 /// Serves sidecars over TLS.

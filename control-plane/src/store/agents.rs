@@ -160,7 +160,7 @@ pub async fn list_by_owner(conn: &mut Conn, owner: &Owner, page: Page) -> Result
 }
 
 /// The state of an agent that sidecars need.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentState {
     /// The agent.
     pub agent: AgentId,

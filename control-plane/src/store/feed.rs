@@ -42,7 +42,8 @@ statements! { STATEMENTS:
     /// The condition `revision > floor` is needed because changes below the revision floor may exist after a restore.
     RAISE_FLOOR = "UPDATE feed SET floor = COALESCE((SELECT MAX(revision) FROM changes \
          WHERE noted_at <= $1 AND revision > floor), floor) WHERE id = 1";
-    DELETE_BELOW_FLOOR = "DELETE FROM changes WHERE revision <= (SELECT floor FROM feed WHERE id = 1)";
+    DELETE_BELOW_FLOOR = "DELETE FROM changes WHERE (revision, position) IN (SELECT revision, position FROM changes \
+         WHERE revision <= (SELECT floor FROM feed WHERE id = 1) ORDER BY revision, position LIMIT $1)";
 }
 
 const MICROS_PER_SECOND: i64 = 1_000_000;
@@ -94,8 +95,9 @@ pub async fn next_revision(conn: &mut Conn, now: Timestamp) -> Result<Revision, 
     revision_from_row(&sqlx::query(NEXT_REVISION).bind(now.micros()).fetch_one(conn).await?, "revision")
 }
 
-/// Appends changes under one revision, each once for each of its recipients. For a change of the status, the cutoff or the
-/// trust score of an agent, or of a session, the caller must hold the lock on the agent.
+/// Appends changes under one revision, each once for each of its recipients. For a change of the status or cutoff of an agent,
+/// or of a session, the caller must hold the lock on the agent. For a change of the trust score, the transaction that changed the
+/// score must have held this lock, and must have committed.
 pub async fn append_changes(
     conn: &mut Conn,
     revision: Revision,
@@ -249,13 +251,17 @@ pub async fn roles_changed_since(
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
-/// Raises the revision floor past all changes written at or before `horizon`, and deletes these changes. The deletion of a
+/// Raises the revision floor past all changes written at or before `horizon`, which can then be deleted. The deletion of a
 /// change depends on the time of writing and not on the revision, because a commit while the clock was far ahead must not stop
 /// the deletion.
 pub async fn raise_floor(conn: &mut Conn, horizon: Timestamp) -> Result<(), StoreError> {
-    sqlx::query(RAISE_FLOOR).bind(horizon.micros()).execute(&mut *conn).await?;
-    sqlx::query(DELETE_BELOW_FLOOR).execute(conn).await?;
+    sqlx::query(RAISE_FLOOR).bind(horizon.micros()).execute(conn).await?;
     Ok(())
+}
+
+/// Deletes up to `limit` changes at or below the revision floor. Returns their number.
+pub async fn delete_below_floor(conn: &mut Conn, limit: i64) -> Result<u64, StoreError> {
+    Ok(sqlx::query(DELETE_BELOW_FLOOR).bind(limit).execute(conn).await?.rows_affected())
 }
 
 fn revision_from_row(row: &AnyRow, column: &'static str) -> Result<Revision, StoreError> {

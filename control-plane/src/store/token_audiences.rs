@@ -37,7 +37,8 @@ pub async fn record(
     Ok(())
 }
 
-/// Whether the agent has tokens that are live at `now` for `limit` audiences or more, apart from `service`.
+/// Whether the agent has tokens that are live at `now` for `limit` audiences or more, apart from `service`. Deleted services
+/// count, because changes are also written for them: otherwise, one could multiply the audiences of an agent.
 pub async fn quota_is_reached(
     conn: &mut Conn,
     agent: AgentId,

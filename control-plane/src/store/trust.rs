@@ -26,7 +26,8 @@ statements! { STATEMENTS:
          rated_at = excluded.rated_at";
     MARK_CHANGED_AGENT = "INSERT INTO trust_marks (agent_id) VALUES ($1) ON CONFLICT (agent_id) DO UPDATE SET agent_id = excluded.agent_id";
     ANY_CHANGED_AGENT = "SELECT 1 AS marked FROM trust_marks LIMIT 1";
-    TAKE_CHANGED_AGENTS = "DELETE FROM trust_marks RETURNING agent_id";
+    TAKE_CHANGED_AGENTS = "DELETE FROM trust_marks WHERE agent_id IN (SELECT agent_id FROM trust_marks \
+         WHERE agent_id > $1 ORDER BY agent_id LIMIT $2) RETURNING agent_id";
 }
 
 /// The weights and means of ratings are stored in millionths.
@@ -92,9 +93,17 @@ pub async fn has_changed_agents(conn: &mut Conn) -> Result<bool, StoreError> {
     Ok(sqlx::query(ANY_CHANGED_AGENT).fetch_optional(conn).await?.is_some())
 }
 
-/// Removes all marks and returns the marked agents.
-pub async fn take_changed_agents(conn: &mut Conn) -> Result<Vec<AgentId>, StoreError> {
-    sqlx::query(TAKE_CHANGED_AGENTS).fetch_all(conn).await?.iter().map(|row| row::parse(row, "agent_id")).collect()
+/// Takes up to `limit` agents whose trust score must be sent to sidecars, in the order of their ids, above the agent `after`.
+pub async fn take_changed_agents(
+    conn: &mut Conn,
+    after: Option<AgentId>,
+    limit: i64,
+) -> Result<Vec<AgentId>, StoreError> {
+    let after = after.map_or(String::new(), |agent| agent.to_string());
+    let rows = sqlx::query(TAKE_CHANGED_AGENTS).bind(after).bind(limit).fetch_all(conn).await?;
+    let mut agents = rows.iter().map(|row| row::parse(row, "agent_id")).collect::<Result<Vec<AgentId>, _>>()?;
+    agents.sort_unstable();
+    Ok(agents)
 }
 
 fn feedback_from_row(row: &AnyRow) -> Result<Feedback, StoreError> {

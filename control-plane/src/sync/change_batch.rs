@@ -175,6 +175,16 @@ pub async fn read_since(
     Ok((!began_to_accept).then(|| with_settings(initial)))
 }
 
+/// Reads the changes for the sidecar of a service whose API key is no longer valid; `None` if the service is not deleted.
+pub async fn read_deletion(store: &Store, service: ServiceId) -> Result<Option<Changes>, StoreError> {
+    let live = services::find_live(store.read().await?.conn(), service).await?;
+    Ok(live.is_none().then(|| {
+        let mut changes = Changes::default();
+        changes.refuse_all_tokens();
+        changes
+    }))
+}
+
 /// Reads all data that a sidecar of one service needs: the changes above the revision floor (the oldest revision from which a
 /// sidecar can resume), the settings and role definitions of the service, and all signing keys.
 pub async fn read_snapshot(store: &Store, scope: ReadScope) -> Result<InitialChanges, StoreError> {
@@ -182,6 +192,10 @@ pub async fn read_snapshot(store: &Store, scope: ReadScope) -> Result<InitialCha
     let conn = read.conn();
     let FeedPosition { revision, floor, cutoff: _ } = feed::position(conn).await?;
     let mut initial = with_settings(collect_initial(conn, scope, BatchRange { since: floor, revision, floor }).await?);
+    if services::find_live(conn, scope.service).await?.is_none() {
+        initial.changes.refuse_all_tokens();
+        return Ok(initial);
+    }
     initial.changes.definitions = Some(role_definitions(conn, scope.service).await?);
     initial.changes.keys = Some(live_public_keys(conn).await?);
     Ok(initial)
@@ -246,6 +260,7 @@ impl ChangedState {
         Ok(Self { agents: agents.into_iter().map(|state| (state.agent, state)).collect(), grants })
     }
 
+    /// Adds the change of an entry. A change whose agent does not exist is skipped: one wrong row must not stop the feed.
     async fn add_to(&self, changes: &mut Changes, entry: &FeedEntry, conn: &mut Conn) -> Result<(), StoreError> {
         let revision = entry.revision;
         match entry.change {
@@ -254,12 +269,14 @@ impl ChangedState {
                 changes.agents.entry(agent).or_default().roles = Some(Versioned { revision, value });
             }
             Change::Trust(agent) => {
-                let value = self.state_of(agent)?.trust;
-                changes.agents.entry(agent).or_default().trust = Some(Versioned { revision, value });
+                if let Some(AgentState { trust: value, .. }) = self.agents.get(&agent).copied() {
+                    changes.agents.entry(agent).or_default().trust = Some(Versioned { revision, value });
+                }
             }
             Change::Status(agent) => {
-                let value = self.state_of(agent)?.status;
-                changes.agents.entry(agent).or_default().status = Some(Versioned { revision, value });
+                if let Some(AgentState { status: value, .. }) = self.agents.get(&agent).copied() {
+                    changes.agents.entry(agent).or_default().status = Some(Versioned { revision, value });
+                }
             }
             Change::Definitions(service) if changes.definitions.is_none() => {
                 changes.definitions = Some(role_definitions(conn, service).await?);
@@ -276,10 +293,6 @@ impl ChangedState {
             Change::Session(session) => drop(changes.revoked.insert(RevokedSubject::Session(session), revision)),
         }
         Ok(())
-    }
-
-    fn state_of(&self, agent: AgentId) -> Result<&AgentState, StoreError> {
-        self.agents.get(&agent).ok_or(StoreError::Corrupt("subject"))
     }
 }
 

@@ -4,7 +4,10 @@
 //! recipients.
 
 use super::change_batch::{self, ChangeBatch};
-use crate::{metrics::Metrics, store::Store};
+use crate::{
+    metrics::Metrics,
+    store::{Store, StoreError, feed},
+};
 use countersign_identity::{Revision, ServiceId, Timestamp};
 use countersign_process::Shutdown;
 use std::{
@@ -134,16 +137,16 @@ pub struct FeedReader {
     store: Store,
     committed: watch::Receiver<Revision>,
     poll_interval: Duration,
-    /// Changes up to this revision have been distributed.
+    /// Changes up to this revision have been distributed, or were made before the first follower subscribed.
     sent_revision: Revision,
 }
 
 impl FeedReader {
-    /// A reader that starts at the current revision. Subscribers receive all later changes.
-    pub fn new(store: Store, poll_interval: Duration) -> Self {
-        let mut committed = store.committed_revision();
-        let sent_revision = *committed.borrow_and_update();
-        Self { feed: ChangeFeed::new(sent_revision), store, committed, poll_interval, sent_revision }
+    /// A reader that starts at the newest revision in the database. Subscribers receive all later changes.
+    pub async fn open(store: Store, poll_interval: Duration) -> Result<Self, StoreError> {
+        let committed = store.committed_revision();
+        let sent_revision = feed::position(store.read().await?.conn()).await?.revision;
+        Ok(Self { feed: ChangeFeed::new(sent_revision), store, committed, poll_interval, sent_revision })
     }
 
     /// The change feed that this reader distributes to.

@@ -103,7 +103,7 @@ impl Follower {
                 }
                 // Only a follower with pending pongs is woken by changes that do not concern it.
                 _ = subscription.distributed.changed(), if !self.pending_pongs.is_empty() => {}
-                _ = key_check.tick() => self.check_key().await?,
+                _ = key_check.tick() => self.check_key_or_send_deletion().await?,
             }
             self.send_pongs(&mut subscription).await?;
         }
@@ -175,6 +175,7 @@ impl Follower {
             self.send_snapshot(subscription).await?;
         } else {
             self.send_changes(batch.range, &changes).await?;
+            self.observe_propagation(batch.range.revision);
         }
         if changes.is_deleted { Err(invalid_key()) } else { Ok(()) }
     }
@@ -185,16 +186,33 @@ impl Follower {
             self.send(ResponseMessage::Delta(v1::Delta { revision, ..delta })).await?;
         }
         self.sent_revision = range.revision;
-        // A revision is the commit time in microseconds, or slightly more.
-        let age = self.context.store.now().micros().saturating_sub(range.revision.number());
-        self.context.metrics.propagation.observe(Duration::from_micros(u64::try_from(age).unwrap_or(0)).as_secs_f64());
         Ok(())
+    }
+
+    /// Records the time since the commit of a change. A revision is the commit time in microseconds, or slightly more.
+    fn observe_propagation(&self, revision: Revision) {
+        let age = self.context.store.now().micros().saturating_sub(revision.number());
+        self.context.metrics.propagation.observe(Duration::from_micros(u64::try_from(age).unwrap_or(0)).as_secs_f64());
     }
 
     /// Fails if the API key of the sidecar was revoked; the failure ends the stream.
     async fn check_key(&self) -> Result<(), Status> {
         let key = async { services::find_key(self.context.store.read().await?.conn(), self.key.id).await };
         key.await.map_err(|error: StoreError| database_unavailable(&error))?.map(drop).ok_or_else(invalid_key)
+    }
+
+    /// Checks the API key as [`Self::check_key`] does. The deletion of the service revokes its keys, and its sidecars must learn
+    /// of the deletion before the stream ends.
+    async fn check_key_or_send_deletion(&mut self) -> Result<(), Status> {
+        let result = self.check_key().await;
+        if result.is_err() {
+            let deletion = change_batch::read_deletion(&self.context.store, self.key.service).await;
+            if let Some(changes) = deletion.map_err(|error| database_unavailable(&error))? {
+                let (since, revision, floor) = (self.sent_revision, self.sent_revision, Revision::default());
+                self.send_changes(BatchRange { since, revision, floor }, &changes).await?;
+            }
+        }
+        result
     }
 
     /// Reads the current position of the change feed, and queues a pong for this position until all changes up to the position

@@ -87,6 +87,28 @@ async fn login_over_the_quota_ends_the_oldest_session() {
     }
 }
 
+#[tokio::test]
+async fn agent_has_live_tokens_for_at_most_its_quota_of_services() {
+    let control = ControlPlane::start_with(&["quotas.audiences_per_agent=2"]).await;
+    let (second, _) = control.create_service(json!({ "name": "second" })).await;
+    let agent = Agent::register(&control, "Agent").await;
+    let unbound = agent.login().await;
+    agent.token_for(control.service()).await;
+    let refused = agent.api.login(&agent.key, &agent.id, Some(&second)).await.unwrap_err().to_string();
+    assert!(refused.contains("the maximum of 2 services for which an agent has access tokens"), "{refused}");
+    agent.token_for(control.service()).await;
+
+    let refresh = async |service: Option<&str>| {
+        let mut body = json!({ "refreshToken": secrecy::ExposeSecret::expose_secret(&unbound.refresh_token) });
+        if let Some(service) = service {
+            body["serviceId"] = json!(service);
+        }
+        control.api.post("/auth/refresh", body).await
+    };
+    assert_quota_exceeded(&refresh(Some(&second)).await, "audiences_per_agent", 2);
+    refresh(None).await.expect(200);
+}
+
 /// The previous version does not keep the totals, so a start counts anew.
 #[tokio::test]
 async fn status_counts_active_agents_and_services_across_restarts() {

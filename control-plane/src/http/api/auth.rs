@@ -10,8 +10,8 @@ use crate::{
         error::ApiError,
         openapi::{
             errors::{
-                AgentLimit, AgentNotFound, Errors, InactiveAgent, InvalidBody, InvalidChallenge, InvalidIdempotencyKey,
-                InvalidRefreshToken, OptionalHumanAuth, PublicAccess, ServiceNotFound,
+                AgentLimit, AgentNotFound, AudienceLimit, Errors, InactiveAgent, InvalidBody, InvalidChallenge,
+                InvalidIdempotencyKey, InvalidRefreshToken, OptionalHumanAuth, PublicAccess, ServiceNotFound,
             },
             schema,
         },
@@ -181,7 +181,7 @@ pub async fn challenge(State(state): State<AppState>, body: BodyFields) -> Resul
     request_body = AuthenticationRequest, security(()),
     responses(
         (status = 200, description = "The tokens of the new session", body = TokenResponse),
-        Errors<(PublicAccess, InvalidBody, InvalidChallenge, InactiveAgent, ServiceNotFound)>,
+        Errors<(PublicAccess, InvalidBody, InvalidChallenge, InactiveAgent, ServiceNotFound, AudienceLimit)>,
     )
 )]
 pub async fn authenticate(
@@ -205,7 +205,7 @@ pub async fn authenticate(
     request_body = RefreshRequest, security(()),
     responses(
         (status = 200, description = "The next tokens of the session", body = TokenResponse),
-        Errors<(PublicAccess, InvalidBody, InvalidRefreshToken, InactiveAgent, ServiceNotFound)>,
+        Errors<(PublicAccess, InvalidBody, InvalidRefreshToken, InactiveAgent, ServiceNotFound, AudienceLimit)>,
     )
 )]
 pub async fn refresh(

@@ -261,6 +261,8 @@ error_cases! {
     KeyLimit = quota_exceeded(ExceededQuota::KeysPerService(20));
     /// The maximum number of agents is reached.
     AgentLimit = quota_exceeded(ExceededQuota::AgentsPerPerson(1000));
+    /// The maximum number of services for which an agent has live tokens is reached.
+    AudienceLimit = quota_exceeded(ExceededQuota::AudiencesPerAgent(100));
     /// The URL of a webhook is not acceptable.
     InvalidWebhookUrl = invalid_field("url", "has a host whose name does not resolve");
     /// No such file.

@@ -18,8 +18,17 @@ const CLOCK_SKEW_MARGIN: Duration = Duration::from_mins(5);
 /// token. Deletes expired sessions, stored responses, offers of services, and contacts that no longer count.
 pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
     let horizon = context.now().saturating_sub(context.config.access_token_lifetime + CLOCK_SKEW_MARGIN);
-    let work = async |mut tx: WriteTransaction| {
+    let raise_floor = async |mut tx: WriteTransaction| {
         feed::raise_floor(tx.conn(), horizon).await?;
+        Ok::<_, OperationError>(tx.commit(()).await?)
+    };
+    context.store.write("raise_floor", raise_floor).await?;
+    let delete_changes = async |mut tx: WriteTransaction| {
+        let deleted = feed::delete_below_floor(tx.conn(), BATCH_SIZE).await?;
+        Ok::<_, OperationError>(tx.commit(deleted > 0).await?)
+    };
+    while context.store.write("delete_changes", delete_changes).await? {}
+    let work = async |mut tx: WriteTransaction| {
         sessions::delete_expired(tx.conn(), horizon).await?;
         let now = tx.now();
         idempotency::delete_expired(tx.conn(), now).await?;

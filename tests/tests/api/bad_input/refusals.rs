@@ -53,7 +53,12 @@ impl RefusalFixture {
             }
         }
         let other_user = control.mint_human("stranger");
-        let settings = ["services.created_by=admin", "quotas.services_per_person=1", "quotas.keys_per_service=1"];
+        let settings = [
+            "services.created_by=admin",
+            "quotas.services_per_person=1",
+            "quotas.keys_per_service=1",
+            "quotas.audiences_per_agent=1",
+        ];
         let restricted = ControlPlane::start_with(&settings).await;
         let challenge_response = challenge_response.as_object().unwrap().clone();
         Self {
@@ -173,6 +178,22 @@ impl RefusalFixture {
         }
     }
 
+    /// A login or refresh for a service by an agent that has a live unbound token, where the quota is one audience.
+    async fn request_over_the_audience_quota(&self, route: &Route) -> RequestBuilder {
+        let control = &self.restricted;
+        let agent = Agent::register(control, "Agent").await;
+        let login = agent.login().await;
+        let body = if route.path == "/auth/refresh" {
+            json!({ "refreshToken": login.refresh_token.expose_secret(), "serviceId": control.service() })
+        } else {
+            let body = json!({ "agentId": agent.id, "serviceId": control.service() });
+            let challenge = control.api.post("/auth/challenge", body).await.expect(200);
+            let signature = agent.key.sign(challenge["nonce"].as_str().unwrap());
+            json!({ "challengeId": challenge["challengeId"], "signature": signature })
+        };
+        control.api.request("POST", route.path).json(&body)
+    }
+
     async fn conflicting_request(&self, route: &Route) -> RequestBuilder {
         let long: Vec<_> = (0..33).map(|number| format!("{number:0128}")).collect();
         match (route.method, route.path) {
@@ -192,6 +213,7 @@ impl RefusalFixture {
                 while create().await.status == route.success_status {}
                 self.fixture.authorized(route).json(&self.fixture.body(route).await)
             }
+            ("POST", "/auth/authenticate" | "/auth/refresh") => self.request_over_the_audience_quota(route).await,
             ("POST", "/services" | "/services/{service}/keys") => {
                 self.to_restricted(route, self.restricted.human()).await
             }

@@ -76,7 +76,10 @@ impl StoreFixture {
         self.commit(async |tx| {
             feed::append_changes(tx.conn(), old, &[Change::Keys], time(1)).await?;
             feed::append_changes(tx.conn(), new, &CHANGES.map(|(change, _)| change), time(2)).await?;
-            feed::raise_floor(tx.conn(), time(1)).await
+            feed::raise_floor(tx.conn(), time(1)).await?;
+            assert_eq!(feed::delete_below_floor(tx.conn(), 1).await?, 1);
+            while feed::delete_below_floor(tx.conn(), 2).await? > 0 {}
+            Ok(())
         })
         .await;
         let mut read = self.read().await;
@@ -123,7 +126,8 @@ impl StoreFixture {
             trust::mark_changed(tx.conn(), agent).await?;
             trust::mark_changed(tx.conn(), agent).await?;
             assert!(trust::has_changed_agents(tx.conn()).await?);
-            assert_eq!(trust::take_changed_agents(tx.conn()).await?, [agent]);
+            assert_eq!(trust::take_changed_agents(tx.conn(), Some(agent), 9).await?, []);
+            assert_eq!(trust::take_changed_agents(tx.conn(), None, 9).await?, [agent]);
             assert!(!trust::has_changed_agents(tx.conn()).await?);
             // Leaves values for the test `every_column_was_written`.
             trust::mark_changed(tx.conn(), agent).await
