@@ -181,9 +181,11 @@ impl Follower {
     }
 
     async fn send_changes(&mut self, range: BatchRange, changes: &Changes) -> Result<(), Status> {
+        // All messages except the last repeat the revision that the sidecar has. It may be lower than `range.since`, because
+        // batches that do not concern the service are not sent.
+        let range = BatchRange { since: self.sent_revision, ..range };
         for delta in self.format.delta(range, changes) {
-            let revision = delta.revision.max(self.sent_revision.number());
-            self.send(ResponseMessage::Delta(v1::Delta { revision, ..delta })).await?;
+            self.send(ResponseMessage::Delta(delta)).await?;
         }
         self.sent_revision = range.revision;
         Ok(())
