@@ -15,7 +15,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::task::JoinHandle;
+use tokio::{sync::mpsc, task::JoinHandle};
 
 const WRITERS: usize = 50;
 
@@ -90,18 +90,19 @@ fn changes_of(record: &AgentChanges) -> impl Iterator<Item = ((String, String), 
     revisions.into_iter().filter_map(move |(facet, revision)| Some(((facet.to_owned(), id.clone()), revision?)))
 }
 
-/// Follows the change feed up to the revision `end_revision`. With `reconnect_after`, the follower reconnects after
-/// `reconnect_after` messages.
+/// Follows the change feed up to the revision `end_revision`, and reports its first snapshot to `connected`. With
+/// `reconnect_after`, the follower reconnects after `reconnect_after` messages.
 fn follow(
     control: Arc<ControlPlane>,
     key: String,
-    end_revision: Arc<AtomicI64>,
+    (end_revision, connected): (Arc<AtomicI64>, mpsc::Sender<()>),
     reconnect_after: Option<u32>,
 ) -> JoinHandle<ReceivedChanges> {
     tokio::spawn(async move {
         let mut follower = Follower::start(&control, &key, 0).await.unwrap();
         let page = follower.snapshot().await;
         assert!(page.last && page.agents.is_empty());
+        connected.send(()).await.unwrap();
         let start = Batch { since: 0, revision: page.revision, changes: Changes::new() };
         let agent_hash_key = follower.agent_hash_key();
         let mut received =
@@ -205,13 +206,18 @@ async fn followers_miss_no_change_of_fifty_writers_at_two_replicas() {
     let roles = [first.create_role("a", &["a"]).await, first.create_role("b", &["b"]).await];
     let key = first.create_key(first.service(), "sync").await;
     let end_revision = Arc::new(AtomicI64::new(i64::MAX));
+    let (connected, mut connections) = mpsc::channel(3);
     let followers =
         [("first replica", &first, None), ("second replica", &second, None), ("reconnecting", &second, Some(25))].map(
             |(name, control, reconnect_after)| {
-                (name, follow(control.clone(), key.clone(), end_revision.clone(), reconnect_after))
+                (name, follow(control.clone(), key.clone(), (end_revision.clone(), connected.clone()), reconnect_after))
             },
         );
 
+    drop(connected);
+    for _ in &followers {
+        connections.recv().await.expect("every follower receives a snapshot before the first write");
+    }
     let (writes, end) = (AtomicU64::new(0), now() + Duration::from_secs(seconds));
     join_all((0..WRITERS).map(|_| write([&first, &second], &roles, end, &writes))).await;
     let committed = committed_changes(&database, first.service()).await;
