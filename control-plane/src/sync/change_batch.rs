@@ -192,8 +192,7 @@ pub async fn read_snapshot(store: &Store, scope: ReadScope) -> Result<InitialCha
     let conn = read.conn();
     let FeedPosition { revision, floor, cutoff: _ } = feed::position(conn).await?;
     let mut initial = with_settings(collect_initial(conn, scope, BatchRange { since: floor, revision, floor }).await?);
-    if services::find_live(conn, scope.service).await?.is_none() {
-        initial.changes.refuse_all_tokens();
+    if initial.changes.is_deleted {
         return Ok(initial);
     }
     initial.changes.definitions = Some(role_definitions(conn, scope.service).await?);
@@ -206,9 +205,13 @@ async fn collect_initial(
     ReadScope { service, allows_unbound }: ReadScope,
     range: BatchRange,
 ) -> Result<InitialChanges, StoreError> {
-    let accepts_unbound = accepts_unbound(conn, service).await?;
+    let live = services::find_live(conn, service).await?;
+    let accepts_unbound = live.as_ref().is_some_and(|service| service.accepts_unbound);
     let filter = RecipientFilter { service, includes_unbound: accepts_unbound && allows_unbound };
-    let changes = collect_changes(conn, range, Some(filter)).await?.changes_for(filter);
+    let mut changes = collect_changes(conn, range, Some(filter)).await?.changes_for(filter);
+    if live.is_none() {
+        changes.refuse_all_tokens();
+    }
     Ok(InitialChanges { range, accepts_unbound, changes })
 }
 
@@ -298,10 +301,6 @@ impl ChangedState {
 
 async fn role_definitions(conn: &mut Conn, service: ServiceId) -> Result<Vec<RoleDefinition>, StoreError> {
     Ok(roles::list(conn, service).await?.into_iter().map(|role| role.definition).collect())
-}
-
-async fn accepts_unbound(conn: &mut Conn, service: ServiceId) -> Result<bool, StoreError> {
-    Ok(services::find_live(conn, service).await?.is_some_and(|service| service.accepts_unbound))
 }
 
 async fn live_public_keys(conn: &mut Conn) -> Result<Vec<Vec<u8>>, StoreError> {

@@ -24,7 +24,7 @@ use std::collections::BTreeSet;
 
 /// What each party learns in reality, in the order of the tables.
 async fn learned(scenario: &Scenario) -> Vec<Cell> {
-    let all = Ids::in_text(&crawl(scenario, &[Some(scenario.control.human())], Ids::default()).await);
+    let all = Ids::from_text(&crawl(scenario, &[Some(scenario.control.human())], Ids::default()).await);
     let facts = facts(scenario).await;
     let mut cells = Vec::new();
     for party in PARTIES {

@@ -16,7 +16,7 @@ use std::{collections::BTreeSet, path::Path, process::Output, time::Duration};
 
 /// Runs a command that must succeed, and returns its output.
 #[track_caller]
-fn succeed(control: &ControlPlane, arguments: &[&str]) -> String {
+pub fn succeed(control: &ControlPlane, arguments: &[&str]) -> String {
     let output = control.command(arguments);
     assert!(output.status.success(), "{arguments:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap()

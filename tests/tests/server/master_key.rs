@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests panic on unexpected values")]
 
+use crate::database::succeed;
 use countersign_client::{Api, PrivateKey};
 use countersign_tests::{
     Agent, ControlPlane, Postgres, Receiver, StandardWebhooks, Target,
@@ -27,14 +28,6 @@ fn current(key: &str) -> String {
 
 fn previous(key: &str) -> String {
     format!("secrets.previous_master_keys={key}")
-}
-
-/// Runs a command that must succeed, and returns its output.
-#[track_caller]
-fn succeed(control: &ControlPlane, arguments: &[&str]) -> String {
-    let output = control.command(arguments);
-    assert!(output.status.success(), "{arguments:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
 }
 
 /// Asserts that a command fails and that its error contains these texts, but no master key.

@@ -38,7 +38,7 @@ pub struct Ids(BTreeMap<&'static str, BTreeSet<String>>);
 
 impl Ids {
     /// All ids in a text.
-    pub fn in_text(text: &str) -> Self {
+    pub fn from_text(text: &str) -> Self {
         let mut ids = Self::default();
         for (_, prefix) in PARAMETERS {
             for (start, _) in text.match_indices(prefix) {
@@ -118,7 +118,7 @@ pub async fn crawl(scenario: &Scenario, credentials: &[Option<&str>], mut ids: I
                 write(&mut new, &response);
             }
         }
-        ids.extend(Ids::in_text(&new));
+        ids.extend(Ids::from_text(&new));
         transcript.push_str(&new);
     }
 }

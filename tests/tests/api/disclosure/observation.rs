@@ -61,20 +61,21 @@ pub async fn observe(scenario: &Scenario, party: &str, all: &Ids) -> Observation
             ..Default::default()
         },
         "service, known" => {
-            let seen = by_api((scenario, all), &[Some(&home.key)], Ids::in_text(&home.id), &[&home.id]).await;
+            let seen = by_api((scenario, all), &[Some(&home.key)], Ids::from_text(&home.id), &[&home.id]).await;
             let shown = [tokens.home.as_str(), &tokens.unbound];
             let with_tokens = verify(scenario, &home.id, &home.key, &shown).await;
             let supplied = [home.key.as_str(), &scenario.webhooks.home.1.secret].join("\n");
             Observation { supplied, with_tokens, ..seen }
         }
         "service, unknown" => {
-            let seen = by_api((scenario, all), &[Some(&unknown.key)], Ids::in_text(&unknown.id), &[&unknown.id]).await;
+            let seen =
+                by_api((scenario, all), &[Some(&unknown.key)], Ids::from_text(&unknown.id), &[&unknown.id]).await;
             let with_tokens = verify(scenario, &unknown.id, &unknown.key, &[&tokens.unbound]).await;
             Observation { with_tokens, ..seen }
         }
         "sync key" => {
             let key = services.sync_key.as_str();
-            let seen = by_api((scenario, all), &[Some(key)], Ids::in_text(&home.id), &[]).await;
+            let seen = by_api((scenario, all), &[Some(key)], Ids::from_text(&home.id), &[]).await;
             let (plain, hashed) = streams(scenario, key).await;
             let with_tokens = verify(scenario, &home.id, key, &[&tokens.home, &tokens.unbound]).await;
             Observation { alone: seen.alone + &plain, hashed, with_tokens, ..seen }
@@ -84,7 +85,7 @@ pub async fn observe(scenario: &Scenario, party: &str, all: &Ids) -> Observation
                 [&tokens.home, &tokens.other, &tokens.unbound, &tokens.elsewhere, &tokens.suspended, &tokens.revoked];
             let claims = own.map(|token| jwt::claims(token).to_string()).join("\n");
             let bearers = [Some(tokens.home.as_str()), Some(&tokens.unbound)];
-            let seen = by_api((scenario, all), &bearers, Ids::in_text(&claims), &[]).await;
+            let seen = by_api((scenario, all), &bearers, Ids::from_text(&claims), &[]).await;
             Observation { supplied: scenario.known_to_the_agent().await, alone: seen.alone + &claims, ..seen }
         }
         "stranger" => by_api((scenario, all), &[None, Some(&humans.stranger)], none(), &[]).await,
@@ -102,7 +103,7 @@ async fn by_api(
     managed: &[&String],
 ) -> Observation {
     let (mut with_agents, mut with_all, mut of_others) = (own.clone(), own.clone(), all.clone());
-    with_agents.extend(Ids::in_text(&scenario.agent_ids()));
+    with_agents.extend(Ids::from_text(&scenario.agent_ids()));
     with_all.extend(all.clone());
     of_others.remove(managed);
     let changes = try_changes(scenario, credentials, &of_others).await;
