@@ -39,8 +39,6 @@ pub async fn find(conn: &mut Conn) -> Result<MasterKeysInUse, StoreError> {
 pub async fn replace_current(conn: &mut Conn, fingerprint: &str, now: Timestamp) -> Result<(), StoreError> {
     let MasterKeysInUse { current, .. } = find(conn).await?;
     sqlx::query(INSERT_PREVIOUS).bind(current).bind(now.micros()).execute(&mut *conn).await?;
-    // The new key may be one that was replaced before.
-    remove_previous(conn, fingerprint).await?;
     sqlx::query(SET_CURRENT).bind(fingerprint).execute(conn).await?;
     Ok(())
 }

@@ -71,6 +71,14 @@ async fn replace_current(store: &Store, to: &str) -> Result<Vec<String>, Operati
         if current == to {
             return Ok(tx.commit(previous).await?);
         }
+        // Some chains have checkpoints of both keys, and entries of the other key after them. Only a completed rotation leaves
+        // chains that one key authenticates.
+        if previous.iter().any(|fingerprint| fingerprint == to) {
+            return Err(OperationError::Conflict(format!(
+                "the rotation from the master key with the fingerprint {to} to the one with the fingerprint {current} is not \
+                 complete: complete it first, with that key as secrets.master_key and this one in secrets.previous_master_keys"
+            )));
+        }
         let now = tx.now();
         master_keys::replace_current(tx.conn(), to, now).await?;
         let entry = NewAuditEntry::for_deployment(AuditAction::MasterKeyRotated).with_detail("fingerprint", to);

@@ -85,6 +85,7 @@ impl StoreFixture {
         assert_eq!(find().await, in_use("second", &["ours"]));
         replace("third").await;
         assert_eq!(find().await, in_use("third", &["ours", "second"]));
+        self.commit(async |tx| master_keys::remove_previous(tx.conn(), "ours").await).await;
         replace("ours").await;
         assert_eq!(find().await, in_use("ours", &["second", "third"]));
         self.commit(async |tx| master_keys::remove_previous(tx.conn(), "third").await).await;
