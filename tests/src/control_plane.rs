@@ -304,14 +304,19 @@ impl ControlPlane {
 
     /// Mints a human token that expires after some hours; with 0 hours it is already expired.
     pub fn mint_human_for(&self, subject: &str, hours: u32) -> String {
-        let output = Command::new(tools::binary("countersign-control-plane"))
-            .args(["--dev", "human-token", "mint", "--subject", subject, "--hours", &hours.to_string()])
-            .args(["--set", &format!("data_dir={}", self.server.folder.path().display())])
-            .output()
-            .expect("the binary runs");
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).expect("the text is UTF-8").trim().to_owned()
+        mint_human(self.folder(), subject, hours)
     }
+}
+
+/// Mints a human token with the operator key in a data directory.
+pub fn mint_human(folder: &Path, subject: &str, hours: u32) -> String {
+    let output = Command::new(tools::binary("countersign-control-plane"))
+        .args(["--dev", "human-token", "mint", "--subject", subject, "--hours", &hours.to_string()])
+        .args(["--set", &format!("data_dir={}", folder.display())])
+        .output()
+        .expect("the binary runs");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("the text is UTF-8").trim().to_owned()
 }
 
 /// The default rate limits of production, as settings.

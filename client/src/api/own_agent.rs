@@ -35,8 +35,8 @@ pub struct ServiceOfAgent {
     /// The id of the service.
     #[serde(deserialize_with = "id::<_, ServiceId>")]
     pub service_id: String,
-    /// The display name.
-    pub name: String,
+    /// The display name; `None` if the agent held no role there when its owner left the service.
+    pub name: Option<String>,
     /// The roles that the agent holds at the service.
     pub roles: Vec<HeldRole>,
     /// Whether the service may assign roles to the agent.

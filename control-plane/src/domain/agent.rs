@@ -59,8 +59,9 @@ pub struct Agent {
 pub struct ServiceOfAgent {
     /// The service.
     pub service: ServiceId,
-    /// Name of the service.
-    pub name: DisplayName,
+    /// Name of the service; `None` if the agent held no role when its owner left the service. Otherwise, the owner of any agent
+    /// could read the name of a service by leaving it.
+    pub name: Option<DisplayName>,
     /// When the owner of the agent left the service; `None` if the service may assign roles.
     pub left_at: Option<Timestamp>,
     /// The roles that the agent holds at the service, sorted, and when they expire.

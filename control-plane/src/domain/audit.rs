@@ -6,7 +6,7 @@
 pub mod chain;
 pub mod keys;
 
-use super::{agent::Owner, string_enum::string_enum};
+use super::{agent::Owner, caller::Human, string_enum::string_enum};
 use core::net::IpAddr;
 use countersign_identity::{AgentId, ApiKeyId, Kid, RoleId, ServiceId, WebhookId};
 use serde_json::Value;
@@ -84,7 +84,7 @@ pub enum Actor {
     /// A service, authenticated by one of its API keys.
     ServiceKey(ApiKeyId),
     /// A human user.
-    Human(Owner),
+    Human(Human),
     /// An unauthenticated caller of the public registration.
     Public,
     /// The control plane itself.
@@ -119,7 +119,9 @@ impl Actor {
     pub fn kind_issuer_and_id(&self) -> (&'static str, Option<&str>, Option<String>) {
         match self {
             Self::ServiceKey(key) => ("service_key", None, Some(key.to_string())),
-            Self::Human(Owner { issuer, subject }) => ("human", Some(issuer), Some(subject.clone())),
+            Self::Human(Human { identity: Owner { issuer, subject }, is_admin: _ }) => {
+                ("human", Some(issuer), Some(subject.clone()))
+            }
             Self::Public => ("public", None, None),
             Self::System => ("system", None, None),
         }

@@ -1,9 +1,15 @@
 //! Quotas: how much a person, a service and an agent may have.
 
+use std::time::Duration;
+
+/// Time for which a deleted service counts towards the quota of its owner. The feedback of a deleted service remains, so without
+/// this limit a person who creates and deletes services could give feedback as any number of services.
+pub const DELETED_SERVICE_COUNTS_FOR: Duration = Duration::from_hours(30 * 24);
+
 /// The quotas of a deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quotas {
-    /// Maximum number of services that a person owns.
+    /// Maximum number of services that a person owns, or has deleted within [`DELETED_SERVICE_COUNTS_FOR`].
     pub services_per_person: u32,
     /// Maximum number of agents that a person has registered.
     pub agents_per_person: u32,

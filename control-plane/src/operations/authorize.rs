@@ -3,11 +3,12 @@
 use super::{Context, NotFound, OperationError};
 use crate::{
     domain::{
+        audit::{Actor, Initiator},
         caller::{Caller, Human},
         credential::Credential,
         service::{Service, ServiceKey},
     },
-    store::services,
+    store::{WriteTransaction, services},
 };
 use countersign_identity::{ApiKeyId, Reason, ServiceId};
 
@@ -40,4 +41,34 @@ pub async fn require_owner(context: &Context, human: &Human, service: ServiceId)
     let service = service.ok_or(OperationError::NotFound(NotFound::Service))?;
     human.require_owner_of(&service)?;
     Ok(service)
+}
+
+/// Locks a service until the transaction ends.
+pub(in crate::operations) async fn lock_service(
+    tx: &mut WriteTransaction,
+    service: ServiceId,
+) -> Result<Service, OperationError> {
+    services::lock(tx.conn(), service).await?;
+    services::find_live(tx.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))
+}
+
+/// Locks a service until the transaction ends, and requires again that the initiator may manage it. The initiator was authorized
+/// before the transaction; since then, another transaction can have transferred or deleted the service, or revoked the API key.
+pub(in crate::operations) async fn lock_managed_service(
+    tx: &mut WriteTransaction,
+    initiator: &Initiator,
+    service: ServiceId,
+) -> Result<Service, OperationError> {
+    let current = lock_service(tx, service).await?;
+    match &initiator.actor {
+        Actor::Human(human) => human.require_owner_of(&current)?,
+        Actor::ServiceKey(key) => {
+            let key = services::find_key(tx.conn(), *key).await?.ok_or(Reason::ServiceKeyInvalid)?;
+            Caller::Service(key).require_full_scope_key(service)?;
+        }
+        Actor::Public => return Err(Reason::NotYours.into()),
+        // The control plane creates the first service and its API key in development.
+        Actor::System => {}
+    }
+    Ok(current)
 }

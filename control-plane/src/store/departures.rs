@@ -17,7 +17,7 @@ macro_rules! concerns_agent {
 }
 
 statements! { STATEMENTS:
-    INSERT_DEPARTURE = "INSERT INTO agent_departures (agent_id, service_id, left_at) VALUES ($1, $2, $3) \
+    INSERT_DEPARTURE = "INSERT INTO agent_departures (agent_id, service_id, left_at, held_role) VALUES ($1, $2, $3, $4) \
          ON CONFLICT (agent_id, service_id) DO NOTHING";
     DELETE_DEPARTURE = "DELETE FROM agent_departures WHERE agent_id = $1 AND service_id = $2";
     FIND_DEPARTURE = "SELECT left_at FROM agent_departures WHERE agent_id = $1 AND service_id = $2";
@@ -25,7 +25,7 @@ statements! { STATEMENTS:
         "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM services s WHERE ", concerns_agent!()
     );
     LIST_SERVICES_OF_AGENT = concat!(
-        "SELECT s.id, s.name, d.left_at FROM services s \
+        "SELECT s.id, CASE WHEN d.held_role = 0 THEN NULL ELSE s.name END AS name, d.left_at FROM services s \
          LEFT JOIN agent_departures d ON d.agent_id = $1 AND d.service_id = s.id WHERE ", concerns_agent!(),
         " ORDER BY s.id DESC LIMIT $3 OFFSET $4"
     );
@@ -34,10 +34,17 @@ statements! { STATEMENTS:
          AND a.service_id >= $3 AND a.service_id <= $4 ORDER BY a.service_id, r.name";
 }
 
-/// Records that the owner of an agent leaves a service. Returns false if the owner has already left it.
-pub async fn insert(conn: &mut Conn, agent: AgentId, service: ServiceId, now: Timestamp) -> Result<bool, StoreError> {
+/// Records that the owner of an agent leaves a service, and whether the agent held a role there. Returns false if the owner has
+/// already left it.
+pub async fn insert(
+    conn: &mut Conn,
+    agent: AgentId,
+    service: ServiceId,
+    held_role: bool,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
     let query = sqlx::query(INSERT_DEPARTURE).bind(agent.to_string()).bind(service.to_string()).bind(now.micros());
-    Ok(query.execute(conn).await?.rows_affected() == 1)
+    Ok(query.bind(i64::from(held_role)).execute(conn).await?.rows_affected() == 1)
 }
 
 /// Allows the service to assign roles again. Returns false if it was allowed.
@@ -78,7 +85,7 @@ pub async fn list_services(
 fn service_from_row(row: &AnyRow) -> Result<ServiceOfAgent, StoreError> {
     Ok(ServiceOfAgent {
         service: row::parse(row, "id")?,
-        name: row::convert(row, "name")?,
+        name: row::convert_optional(row, "name")?,
         left_at: row::optional_timestamp(row, "left_at")?,
         roles: Vec::new(),
     })

@@ -34,8 +34,10 @@ statements! { STATEMENTS:
          (SELECT service_id FROM agent_departures WHERE agent_id = $1 LIMIT $2)";
     DELETE_CONTACTS_OF_AGENT = "DELETE FROM known_agents WHERE agent_id = $1 AND service_id IN \
          (SELECT service_id FROM known_agents WHERE agent_id = $1 LIMIT $2)";
-    DELETE_KEYS_OF_SERVICE =
-        "DELETE FROM service_keys WHERE id IN (SELECT id FROM service_keys WHERE service_id = $1 LIMIT $2)";
+    /// The API keys that were valid until the deletion remain: sidecars that were not connected learn of it with them. Their
+    /// number is limited by a quota.
+    DELETE_KEYS_OF_SERVICE = "DELETE FROM service_keys WHERE id IN (SELECT id FROM service_keys WHERE service_id = $1 \
+         AND (revoked_at IS NULL OR revoked_at < (SELECT deleted_at FROM services WHERE services.id = $1)) LIMIT $2)";
     DELETE_ROLES_OF_SERVICE = "DELETE FROM roles WHERE id IN (SELECT id FROM roles WHERE service_id = $1 LIMIT $2)";
 }
 

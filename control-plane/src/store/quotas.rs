@@ -1,7 +1,7 @@
 //! Counts for quotas. A count stops at the quota, so its cost does not grow with what a person has.
 
 use super::{Conn, StoreError, row, statements::statements};
-use crate::domain::agent::Owner;
+use crate::domain::{agent::Owner, quota::DELETED_SERVICE_COUNTS_FOR};
 use countersign_identity::{ServiceId, Timestamp};
 use sqlx::{Any, any::AnyArguments, query::Query};
 
@@ -11,7 +11,9 @@ statements! { STATEMENTS:
     COUNT_AGENTS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM agents \
          WHERE owner_issuer = $1 AND owner_subject = $2 LIMIT $3) counted";
     COUNT_SERVICES = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM services \
-         WHERE owner_issuer = $1 AND owner_subject = $2 AND deleted_at IS NULL LIMIT $3) counted";
+         WHERE owner_issuer = $1 AND owner_subject = $2 AND deleted_at IS NULL \
+         UNION ALL SELECT 1 AS one FROM services \
+         WHERE owner_issuer = $1 AND owner_subject = $2 AND deleted_at > $3 LIMIT $4) counted";
     COUNT_KEYS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM service_keys \
          WHERE service_id = $1 AND revoked_at IS NULL LIMIT $2) counted";
 }
@@ -28,9 +30,16 @@ pub async fn agent_quota_is_reached(conn: &mut Conn, owner: &Owner, limit: u32) 
     is_reached(conn, sqlx::query(COUNT_AGENTS).bind(&owner.issuer).bind(&owner.subject), limit).await
 }
 
-/// Whether a person owns `limit` services or more.
-pub async fn service_quota_is_reached(conn: &mut Conn, owner: &Owner, limit: u32) -> Result<bool, StoreError> {
-    is_reached(conn, sqlx::query(COUNT_SERVICES).bind(&owner.issuer).bind(&owner.subject), limit).await
+/// Whether a person owns `limit` services or more, with the services that count although they are deleted.
+pub async fn service_quota_is_reached(
+    conn: &mut Conn,
+    owner: &Owner,
+    limit: u32,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let deleted_since = now.saturating_sub(DELETED_SERVICE_COUNTS_FOR).micros();
+    let counting = sqlx::query(COUNT_SERVICES).bind(&owner.issuer).bind(&owner.subject).bind(deleted_since);
+    is_reached(conn, counting, limit).await
 }
 
 /// Whether a service has `limit` API keys or more that are not revoked.

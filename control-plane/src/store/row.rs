@@ -32,6 +32,12 @@ pub fn convert<T: TryFrom<String>>(row: &AnyRow, column: &'static str) -> Result
     T::try_from(get::<String>(row, column)?).map_err(|_| StoreError::Corrupt(column))
 }
 
+/// Reads a nullable text column and converts it by `TryFrom`.
+pub fn convert_optional<T: TryFrom<String>>(row: &AnyRow, column: &'static str) -> Result<Option<T>, StoreError> {
+    let value: Option<String> = get(row, column)?;
+    value.map(T::try_from).transpose().map_err(|_| StoreError::Corrupt(column))
+}
+
 /// Reads a number column and converts it to a narrower type.
 pub fn number<T: TryFrom<i64>>(row: &AnyRow, column: &'static str) -> Result<T, StoreError> {
     T::try_from(get::<i64>(row, column)?).map_err(|_| StoreError::Corrupt(column))

@@ -49,7 +49,15 @@ statements! { STATEMENTS:
     LOCK_SERVICE = "UPDATE services SET name = name WHERE id = $1 AND deleted_at IS NULL";
     INSERT_KEY = "INSERT INTO service_keys (id, service_id, name, scope, secret_hash, created_at) \
          VALUES ($1, $2, $3, $4, $5, $6)";
-    FIND_KEY = concat!("SELECT ", key_columns!(), " FROM service_keys WHERE id = $1 AND revoked_at IS NULL");
+    /// A control plane of a previous version can create an API key for a deleted service.
+    FIND_KEY = concat!(
+        "SELECT ", key_columns!(), " FROM service_keys WHERE id = $1 AND revoked_at IS NULL \
+         AND service_id IN (SELECT id FROM services WHERE deleted_at IS NULL)"
+    );
+    FIND_KEY_OF_DELETED_SERVICE = concat!(
+        "SELECT ", key_columns!(), " FROM service_keys WHERE id = $1 \
+         AND revoked_at >= (SELECT deleted_at FROM services WHERE services.id = service_keys.service_id)"
+    );
     COUNT_KEYS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM service_keys WHERE service_id = $1";
     LIST_KEYS = concat!(
         "SELECT ", key_columns!(), " FROM service_keys WHERE service_id = $1 ORDER BY id DESC LIMIT $2 OFFSET $3"
@@ -149,7 +157,7 @@ pub async fn insert_key(conn: &mut Conn, key: &ServiceKey) -> Result<(), StoreEr
     Ok(())
 }
 
-/// Finds an API key by id. Returns `None` if the key is revoked.
+/// Finds an API key by id. Returns `None` if the key is revoked or its service is deleted.
 pub async fn find_key(conn: &mut Conn, id: ApiKeyId) -> Result<Option<ServiceKey>, StoreError> {
     sqlx::query(FIND_KEY).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(key_from_row).transpose()
 }
@@ -160,6 +168,17 @@ pub async fn find_key_by_credential(
     credential: &Credential<ApiKeyId>,
 ) -> Result<Option<ServiceKey>, StoreError> {
     Ok(find_key(conn, credential.id()).await?.filter(|key| key.secret.matches(credential)))
+}
+
+/// Finds the API key of a credential that was valid until its service was deleted. It allows nothing except to learn of the
+/// deletion.
+pub async fn find_key_of_deleted_service(
+    conn: &mut Conn,
+    credential: &Credential<ApiKeyId>,
+) -> Result<Option<ServiceKey>, StoreError> {
+    let row = sqlx::query(FIND_KEY_OF_DELETED_SERVICE).bind(credential.id().to_string()).fetch_optional(conn).await?;
+    let key = row.as_ref().map(key_from_row).transpose()?;
+    Ok(key.filter(|key| key.secret.matches(credential)))
 }
 
 /// Lists the API keys of a service, including revoked keys, newest first.

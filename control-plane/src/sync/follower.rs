@@ -88,6 +88,7 @@ impl Follower {
             self.format.agent_hash_key = Some(self.context.agent_hash_secret.key_of(self.key.service));
         }
         self.send_initial(Revision::new(revision), &subscription).await?;
+        // The first tick is immediate. It ends the stream of a deleted service.
         let mut key_check = interval(KEY_CHECK_INTERVAL);
         loop {
             tokio::select! {

@@ -63,7 +63,8 @@ impl Sync for SyncService {
     }
 }
 
-/// Authenticates a request by the API key in its metadata. API keys of all scopes are accepted.
+/// Authenticates a request by the API key in its metadata. API keys of all scopes are accepted. The keys of a deleted service
+/// are accepted as well: the stream tells the sidecar to refuse all tokens, and ends.
 async fn authenticate<T: Send>(store: &Store, request: &Request<T>) -> Result<ServiceKey, Status> {
     let mut values = request.metadata().get_all("authorization").iter();
     let header = values.next().and_then(|value| value.to_str().ok());
@@ -74,6 +75,12 @@ async fn authenticate<T: Send>(store: &Store, request: &Request<T>) -> Result<Se
         return Err(Status::unauthenticated("credentials_malformed"));
     }
     let credential = Credential::<ApiKeyId>::parse(text).ok_or_else(invalid_key)?;
-    let key = async { services::find_key_by_credential(store.read().await?.conn(), &credential).await };
+    let key = async {
+        let mut read = store.read().await?;
+        match services::find_key_by_credential(read.conn(), &credential).await? {
+            Some(key) => Ok(Some(key)),
+            None => services::find_key_of_deleted_service(read.conn(), &credential).await,
+        }
+    };
     key.await.map_err(|error: StoreError| database_unavailable(&error))?.ok_or_else(invalid_key)
 }

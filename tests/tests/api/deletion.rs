@@ -3,11 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{
-    Agent, ControlPlane, Database, HttpResponse, Receiver, Sidecar, Target, control_plane::text, eventually, jwt,
+    Agent, ControlPlane, Database, HttpResponse, InProcessServer, ManualClock, Receiver, Sidecar, Target,
+    control_plane::{mint_human, text},
+    eventually, jwt,
+    process::free_port,
 };
 use secrecy::ExposeSecret;
 use serde_json::json;
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 /// A service of a person with a role, and an agent that holds the role and has logged in for the service.
 struct Deletable {
@@ -103,15 +106,18 @@ async fn deleted_service_is_refused_like_one_that_never_existed() {
     assert_eq!(jwt::claims(&text(&unbound["accessToken"]))["aud"], control.env["URL"], "no default service remains");
     let feedback = json!({ "agentId": agent.id, "score": 1 });
     assert_eq!(control.api.send_as(key, "POST", "/trust/feedback", feedback).await.error().2, "service_key_invalid");
-    deletable.wait_until_purged(&["assignments", "roles", "service_keys"], service).await;
+    deletable.wait_until_purged(&["assignments", "roles"], service).await;
 }
 
 #[tokio::test]
 async fn deletion_of_a_service_seals_its_audit_chain_and_keeps_it_for_administrators() {
     let deletable = Deletable::new(&[]).await;
     let Deletable { control, owner, service, .. } = &deletable;
+    let active = async || control.api.get_as(control.key(), "/status").await.expect(200)["activeServices"].clone();
+    assert_eq!(active().await, json!(2));
     deletable.delete_service(owner).await.expect(200);
-    deletable.wait_until_purged(&["assignments", "roles", "service_keys"], service).await;
+    assert_eq!(active().await, json!(1));
+    deletable.wait_until_purged(&["assignments", "roles"], service).await;
     let path = format!("/audit?serviceId={service}");
     let entries = control.api.get_as(control.human(), &path).await.expect(200);
     let (newest, count) = (&entries["data"][0], entries["data"].as_array().unwrap().len());
@@ -146,32 +152,67 @@ async fn feedback_of_a_deleted_service_keeps_its_weight() {
 }
 
 #[tokio::test]
-async fn deleted_service_frees_the_quota_of_its_owner() {
-    let deletable = Deletable::new(&["quotas.services_per_person=1"]).await;
-    let Deletable { control, owner, .. } = &deletable;
-    let active = async || control.api.get_as(control.key(), "/status").await.expect(200)["activeServices"].clone();
-    let create = async || control.api.send_as(owner, "POST", "/services", json!({ "name": "another" })).await;
-    assert_eq!((create().await.status, active().await), (409, json!(2)));
-    deletable.delete_service(owner).await.expect(200);
-    assert_eq!(control.api.get_as(owner, "/services").await.expect(200)["pagination"]["total"], 0);
-    assert_eq!(active().await, json!(1));
+async fn deleted_service_counts_for_the_quota_of_its_owner_for_thirty_days() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), ManualClock::new());
+    let settings = [("quotas.services_per_person", "1".to_owned())];
+    let server = InProcessServer::start(folder.path(), &settings, &clock).await;
+    let env = |name| InProcessServer::env(folder.path(), name);
+    let (human, service) = (mint_human(folder.path(), "developer", 31 * 24), env("SERVICE_ID"));
+    let create = async || server.api.send_as(&human, "POST", "/services", json!({ "name": "another" })).await;
+    assert_eq!(create().await.error().1, "CONFLICT");
+    let delete = server.api.request("DELETE", &format!("/services/{service}")).bearer_auth(&human);
+    HttpResponse::send(delete).await.expect(200);
+    assert_eq!(server.api.get_as(&human, "/services").await.expect(200)["pagination"]["total"], 0);
+    clock.advance(Duration::from_hours(30 * 24) - Duration::from_secs(1));
+    assert_eq!(create().await.error().1, "CONFLICT");
+    clock.advance(Duration::from_secs(1));
     create().await.expect(201);
+    server.server.stop().await;
 }
 
-/// Sends the tokens of a service to its sidecar after the deletion of the service.
-#[tokio::test]
-async fn sidecar_of_a_deleted_service_refuses_its_tokens() {
-    let control = ControlPlane::start().await;
-    let agent = Agent::register(&control, "Agent").await;
+/// A sidecar that accepts a token of the first service.
+async fn start_sidecar_with_token(control: &ControlPlane) -> (Sidecar, String) {
+    let agent = Agent::register(control, "Agent").await;
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
-    let sidecar = Sidecar::start(&control).await;
+    let sidecar = Sidecar::start(control).await;
     let token = agent.login().await.access_token.expose_secret().to_owned();
     let accepted = async || (sidecar.check_token(&token).await.status == 200).then_some(());
     eventually("the sidecar accepts the token", accepted, || sidecar.log()).await;
-    delete(&control, control.human(), &control.path("")).await.expect(200);
-    let refused = async || (sidecar.check_token(&token).await.status != 200).then_some(());
+    (sidecar, token)
+}
+
+async fn wait_until_key_is_unknown(sidecar: &Sidecar, token: &str) {
+    let refused = async || (sidecar.check_token(token).await.reason == "token_key_unknown").then_some(());
     eventually("the sidecar refuses the token", refused, || sidecar.log()).await;
+}
+
+#[tokio::test]
+async fn sidecar_of_a_deleted_service_refuses_its_tokens() {
+    let control = ControlPlane::start().await;
+    let (sidecar, token) = start_sidecar_with_token(&control).await;
+    delete(&control, control.human(), &control.path("")).await.expect(200);
+    wait_until_key_is_unknown(&sidecar, &token).await;
+}
+
+/// The sidecar reaches the control plane again only after everything that depends on the service is removed.
+#[tokio::test]
+async fn sidecar_that_was_not_connected_at_the_deletion_refuses_the_tokens_after_contact() {
+    let mut control = ControlPlane::start().await;
+    let (sidecar, token) = start_sidecar_with_token(&control).await;
+    let reachable = control.env["SYNC_URL"].rsplit('/').next().unwrap().to_owned();
+    control.restart_with(&format!("listen.sync=127.0.0.1:{}", free_port())).await;
+    let key_to_revoke = control.create_key(control.service(), "full").await;
+    delete(&control, control.human(), &control.path("")).await.expect(200);
+    let mut database = Database::connect_to(&control).await;
+    let is_purged = async || (!database.rows().await.iter().any(|row| row.starts_with("assignments "))).then_some(());
+    eventually("the assignments are removed", is_purged, || control.log()).await;
+    assert_eq!(sidecar.check_token(&token).await.status, 200, "the sidecar has not heard of the deletion");
+    let port = reachable.rsplit(':').next().unwrap();
+    control.restart_with(&format!("listen.sync=127.0.0.1:{port}")).await;
+    wait_until_key_is_unknown(&sidecar, &token).await;
+    let refused = control.api.get_as(&key_to_revoke, &control.path("/roles")).await;
+    assert_eq!(refused.error().2, "service_key_invalid");
 }
 
 /// An agent that a person has registered, and its tokens for a service where it holds a role.

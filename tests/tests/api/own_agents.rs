@@ -81,6 +81,7 @@ async fn left_service_loses_its_roles_everywhere_and_assigns_none_until_readmitt
     let after = own.services().await;
     assert_eq!((&after[0]["roles"], &after[0]["mayAssignRoles"]), (&json!([]), &json!(false)));
     assert!(after[0]["leftAt"].is_string());
+    assert_eq!(after[0]["name"], before[0]["name"]);
 
     own.set_admission(&own.owner, true).await.expect(200);
     assert_eq!(own.services().await, json!([]));
@@ -96,6 +97,18 @@ async fn left_service_loses_its_roles_everywhere_and_assigns_none_until_readmitt
     for action in ["agent.left", "agent.service_readmitted"] {
         assert_eq!(actions.iter().filter(|listed| *listed == action).count(), 1, "{actions:?}");
     }
+}
+
+/// Otherwise, the owner of any agent could read the name of a service by leaving it.
+#[tokio::test]
+async fn name_of_a_left_service_is_listed_only_if_it_gave_the_agent_a_role() {
+    let own = OwnAgent::new().await;
+    let (stranger, _) = own.control.create_service(json!({ "name": "a secret project" })).await;
+    let path = format!("/agents/{}/services/{stranger}", own.agent.id);
+    own.control.api.send_as(&own.owner, "PUT", &path, json!({ "mayAssignRoles": false })).await.expect(200);
+    let services = own.services().await;
+    assert_eq!((&services[0]["serviceId"], &services[0]["name"]), (&json!(stranger), &Value::Null));
+    assert!(!services.to_string().contains("secret"), "{services}");
 }
 
 #[tokio::test]

@@ -121,7 +121,9 @@ async fn transfer_counts_for_the_quotas_of_both_persons() {
     let refused = offered.accept(bob).await;
     assert_eq!((refused.status, refused.error().2), (409, "quota_exceeded"), "{refused:?}");
     assert_eq!(create(alice).await.status, 409);
-    send(control, bob, "DELETE", &format!("/services/{others}")).await.expect(200);
+    let (carol, transfer) = (control.mint_human("carol"), format!("/services/{others}/transfer"));
+    control.api.send_as(bob, "PUT", &transfer, json!({ "subject": "carol" })).await.expect(200);
+    send(control, &carol, "POST", &format!("{transfer}/accept")).await.expect(200);
     offered.accept(bob).await.expect(200);
     create(alice).await.expect(201);
     assert_eq!(create(bob).await.status, 409);

@@ -79,7 +79,7 @@ const REVERT_MIGRATIONS_FROM_9: &str = "DROP INDEX agents_by_registration; DROP 
     DROP TABLE known_agents; DROP TABLE token_audiences; DROP INDEX changes_by_recipient; \
     DROP INDEX refresh_tokens_without_audience; ALTER TABLE refresh_tokens DROP COLUMN audience; \
     ALTER TABLE refresh_tokens DROP COLUMN access_expires_at; ALTER TABLE deployment DROP COLUMN agent_hash_secret; ALTER TABLE agents DROP COLUMN last_service_id; \
-    DROP INDEX services_to_purge; \
+    DROP INDEX deleted_services_by_owner; DROP INDEX services_to_purge; \
     DROP INDEX agents_to_purge; DROP INDEX live_services_by_owner; ALTER TABLE services DROP COLUMN deleted_at; \
     ALTER TABLE agents DROP COLUMN deleted_at; ALTER TABLE services DROP COLUMN purge_at; ALTER TABLE agents DROP COLUMN purge_at; \
     DROP TABLE previous_master_keys; DROP TABLE audit_checkpoints; ALTER TABLE deployment DROP COLUMN first_master_key_fingerprint; \

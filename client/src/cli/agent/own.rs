@@ -72,7 +72,8 @@ pub async fn services(context: &Context, args: ServicesArgs) -> Result<CommandOu
         let roles: Vec<_> = service.roles.iter().map(|role| role.name.as_str()).collect();
         let may_assign = if service.may_assign_roles { "yes" } else { "no" };
         let left_at = service.left_at.clone().unwrap_or_else(|| "-".to_owned());
-        [service.service_id.clone(), service.name.clone(), roles.join(","), may_assign.to_owned(), left_at]
+        let name = service.name.clone().unwrap_or_else(|| "-".to_owned());
+        [service.service_id.clone(), name, roles.join(","), may_assign.to_owned(), left_at]
     };
     Ok(CommandOutput::new(Table::new(header, services.iter().map(row)), json!(services)))
 }

@@ -42,8 +42,9 @@ type AgentServicePage = PageResponse<AgentServiceRecord>;
 pub struct AgentServiceRecord {
     #[schema(value_type = schema::ServiceIdSchema)]
     service_id: ServiceId,
-    #[schema(value_type = schema::DisplayNameSchema)]
-    name: String,
+    /// Name of the service; null if the agent held no role there when its owner left the service.
+    #[schema(value_type = Option<schema::DisplayNameSchema>, required)]
+    name: Option<String>,
     /// The roles that the agent holds at the service.
     roles: Vec<HeldRole>,
     /// Whether the service may assign roles to the agent.
@@ -186,7 +187,7 @@ fn service_record(service: ServiceOfAgent) -> AgentServiceRecord {
     let held = |(name, expires_at): (RoleName, _)| HeldRole { name, expires_at: Option::map(expires_at, Rfc3339) };
     AgentServiceRecord {
         service_id: service,
-        name: name.to_string(),
+        name: name.map(|name| name.to_string()),
         roles: roles.into_iter().map(held).collect(),
         may_assign_roles: left_at.is_none(),
         left_at: left_at.map(Rfc3339),

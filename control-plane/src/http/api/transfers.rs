@@ -119,7 +119,7 @@ pub async fn offer(
     let issuer = issuer.map_or_else(|| human.identity.issuer.clone(), |issuer| issuer.as_str().to_owned());
     let new_owner = Owner { issuer, subject: subject.as_str().to_owned() };
     let initiator = credentials.initiator_for_human(Some(&human));
-    let result = operations::offer_service(&state.context, &initiator, &human, service.id, &new_owner).await;
+    let result = operations::offer_service(&state.context, &initiator, service.id, &new_owner).await;
     Ok(Json(transfer_record(result.map_err(|error| owner_access_error(error, &human))?)))
 }
 

@@ -95,7 +95,7 @@ impl Credentials {
         access.map_err(|error| access_error(error, &caller, service))?;
         Ok(self.initiator(match caller {
             Caller::Service(key) => Actor::ServiceKey(key.id),
-            Caller::Human(human) => Actor::Human(human.identity),
+            Caller::Human(human) => Actor::Human(human),
         }))
     }
 
@@ -111,7 +111,7 @@ impl Credentials {
 
     /// The initiator in the audit log for a human user; `None` means an unauthenticated caller.
     pub fn initiator_for_human(&self, human: Option<&Human>) -> Initiator {
-        self.initiator(human.map_or(Actor::Public, |human| Actor::Human(human.identity.clone())))
+        self.initiator(human.map_or(Actor::Public, |human| Actor::Human(human.clone())))
     }
 
     /// The initiator in the audit log for a service API key.

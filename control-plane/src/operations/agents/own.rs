@@ -10,11 +10,13 @@ use crate::{
         page::{ListPage, Page},
         webhook::event::RevocationReason,
     },
-    operations::{Context, NotFound, OperationError, maintenance::expiry::emit_role_revoked_event},
+    operations::{
+        Context, NotFound, OperationError, authorize::lock_service, maintenance::expiry::emit_role_revoked_event,
+    },
     store::{
         Conn, WriteTransaction, agents,
         assignments::{self, RoleRevocation},
-        departures, roles, services,
+        departures, roles,
     },
 };
 use countersign_identity::{AgentId, ServiceId};
@@ -48,8 +50,8 @@ pub async fn leave_service(
     let work = async |mut tx: WriteTransaction| {
         lock_service_for_owner(&mut tx, human, agent, service).await?;
         let now = tx.now();
-        let is_first = departures::insert(tx.conn(), agent, service, now).await?;
         let held = assignments::list_active_grants(tx.conn(), service, agent, now).await?;
+        let is_first = departures::insert(tx.conn(), agent, service, !held.is_empty(), now).await?;
         if !is_first && held.is_empty() {
             return Ok(tx.commit(0).await?);
         }
@@ -104,7 +106,7 @@ async fn lock_service_for_owner(
     service: ServiceId,
 ) -> Result<(), OperationError> {
     require_owner_of_agent(tx.conn(), human, agent).await?;
-    if services::lock(tx.conn(), service).await? { Ok(()) } else { Err(OperationError::NotFound(NotFound::Service)) }
+    lock_service(tx, service).await.map(drop)
 }
 
 /// Requires the owner of the agent or an administrator.

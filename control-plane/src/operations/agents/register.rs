@@ -9,7 +9,7 @@ use crate::{
         text::{DisplayName, EmailAddress, Metadata},
         total::Total,
     },
-    operations::{Context, IdempotentReply, OperationError},
+    operations::{Context, IdempotentReply, NotFound, OperationError},
     store::{StoreError, WriteTransaction, agents, quotas, totals},
 };
 use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Reason, Revision, TrustScore};
@@ -53,6 +53,10 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
     let id = context.new_id(AgentId::from_bits);
     let work = async |mut tx: WriteTransaction| {
         if let Some(response) = idempotency.stored_response(&mut tx).await? {
+            // The stored response describes an agent that may have been deleted since.
+            agents::find_by_registration(tx.conn(), registration)
+                .await?
+                .ok_or(OperationError::NotFound(NotFound::Agent))?;
             return Ok(tx.commit(response).await?);
         }
         if let Some(existing) = agents::find_by_registration(tx.conn(), registration).await? {
@@ -83,9 +87,8 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
         if registration.owner.is_none() {
             totals::add(tx.conn(), Total::PublicAgents, 1).await?;
         }
-        // The entry must not contain the name: an audit entry cannot be erased with the agent.
-        let entry = NewAuditEntry::for_deployment(AuditAction::AgentRegistered).agent(id);
-        tx.audit(initiator, &entry.with_detail("publicKeyHash", registration.key_hash.as_str())).await?;
+        // The entry must not contain the name or the key: an audit entry cannot be erased with the agent.
+        tx.audit(initiator, &NewAuditEntry::for_deployment(AuditAction::AgentRegistered).agent(id)).await?;
         let response = idempotency.store_response(&mut tx, &agent).await?;
         Ok(tx.commit(response).await?)
     };

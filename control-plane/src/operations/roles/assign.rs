@@ -7,11 +7,14 @@ use crate::{
         role::{Assignment, check_agent_limits},
         webhook::event::{Event, EventData, RevocationReason, RoleAssignedEvent},
     },
-    operations::{Context, NotFound, OperationError, maintenance::expiry::emit_role_revoked_event},
+    operations::{
+        Context, NotFound, OperationError, authorize::lock_managed_service,
+        maintenance::expiry::emit_role_revoked_event,
+    },
     store::{
         WriteTransaction, agents,
         assignments::{self, RoleRevocation},
-        departures, roles, services,
+        departures, roles,
     },
 };
 use countersign_identity::{AgentId, EventId, RoleId, ServiceId, Timestamp};
@@ -47,9 +50,7 @@ pub async fn assign_role(
                 message: "must be in the future, in whole seconds",
             });
         }
-        if !services::lock(tx.conn(), service).await? {
-            return Err(OperationError::NotFound(NotFound::Service));
-        }
+        lock_managed_service(&mut tx, initiator, service).await?;
         agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
         if departures::has_left(tx.conn(), agent, service).await? {
             let message = "the owner of the agent has left this service: a role can be assigned after the owner has \

@@ -8,8 +8,8 @@ use crate::{
         role::{Role, check_service_limits},
         text::Description,
     },
-    operations::{Context, NotFound, OperationError},
-    store::{WriteTransaction, roles, services},
+    operations::{Context, NotFound, OperationError, authorize::lock_managed_service},
+    store::{WriteTransaction, roles},
 };
 use countersign_identity::{Permission, RoleId, ServiceId};
 
@@ -32,9 +32,7 @@ pub async fn change_role(
     change: &RoleChange,
 ) -> Result<Role, OperationError> {
     let work = async |mut tx: WriteTransaction| {
-        if !services::lock(tx.conn(), service).await? {
-            return Err(OperationError::NotFound(NotFound::Service));
-        }
+        lock_managed_service(&mut tx, initiator, service).await?;
         let mut existing = roles::list(tx.conn(), service).await?;
         let position = existing.iter().position(|other| other.definition.id == role);
         let mut changed = existing.swap_remove(position.ok_or(OperationError::NotFound(NotFound::Role))?);

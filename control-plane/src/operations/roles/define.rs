@@ -7,7 +7,7 @@ use crate::{
         role::{Role, check_service_limits},
         text::Description,
     },
-    operations::{Context, IdempotentReply, NotFound, OperationError},
+    operations::{Context, IdempotentReply, NotFound, OperationError, authorize::lock_managed_service},
     store::{WriteTransaction, roles, services},
 };
 use countersign_identity::{Permission, RoleDefinition, RoleId, RoleName, ServiceId};
@@ -44,9 +44,7 @@ pub async fn create_role<R: Serialize + DeserializeOwned>(
         if let Some(response) = idempotency.stored_response(&mut tx).await? {
             return Ok(tx.commit(response).await?);
         }
-        if !services::lock(tx.conn(), service).await? {
-            return Err(OperationError::NotFound(NotFound::Service));
-        }
+        lock_managed_service(&mut tx, initiator, service).await?;
         let existing = roles::list(tx.conn(), service).await?;
         check_service_limits(&existing, permissions).map_err(|error| OperationError::Conflict(error.to_string()))?;
         tx.audit(initiator, entry).await?;

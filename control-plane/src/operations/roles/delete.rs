@@ -6,8 +6,8 @@ use crate::{
         change::Change,
         webhook::event::{EventAudience, EventKind},
     },
-    operations::{Context, NotFound, OperationError},
-    store::{WriteTransaction, assignments, outbox, roles, services},
+    operations::{Context, NotFound, OperationError, authorize::lock_managed_service},
+    store::{WriteTransaction, assignments, outbox, roles},
 };
 use countersign_identity::{RoleId, ServiceId};
 
@@ -20,9 +20,7 @@ pub async fn delete_role(
     role: RoleId,
 ) -> Result<(), OperationError> {
     let work = async |mut tx: WriteTransaction| {
-        if !services::lock(tx.conn(), service).await? {
-            return Err(OperationError::NotFound(NotFound::Service));
-        }
+        lock_managed_service(&mut tx, initiator, service).await?;
         let role_before =
             roles::find(tx.conn(), service, role).await?.ok_or(OperationError::NotFound(NotFound::Role))?;
         let now = tx.now();

@@ -6,7 +6,10 @@ use crate::{
         change::Change,
         webhook::event::RevocationReason,
     },
-    operations::{Context, NotFound, OperationError, maintenance::expiry::emit_role_revoked_event},
+    operations::{
+        Context, NotFound, OperationError, authorize::lock_managed_service,
+        maintenance::expiry::emit_role_revoked_event,
+    },
     store::{
         WriteTransaction, agents,
         assignments::{self, RemovedAssignment, RoleRevocation},
@@ -25,6 +28,7 @@ pub async fn revoke_role(
 ) -> Result<bool, OperationError> {
     let work = async |mut tx: WriteTransaction| {
         let now = tx.now();
+        lock_managed_service(&mut tx, initiator, service).await?;
         agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
         let existing_role =
             roles::find(tx.conn(), service, role).await?.ok_or(OperationError::NotFound(NotFound::Role))?;

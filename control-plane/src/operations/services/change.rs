@@ -7,7 +7,7 @@ use crate::{
         service::Service,
         text::DisplayName,
     },
-    operations::{Context, NotFound, OperationError},
+    operations::{Context, OperationError, authorize::lock_managed_service},
     store::{WriteTransaction, services},
 };
 use countersign_identity::ServiceId;
@@ -29,11 +29,7 @@ pub async fn change_service(
     change: &ServiceChange,
 ) -> Result<Service, OperationError> {
     let work = async |mut tx: WriteTransaction| {
-        if !services::lock(tx.conn(), service).await? {
-            return Err(OperationError::NotFound(NotFound::Service));
-        }
-        let before =
-            services::find_live(tx.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+        let before = lock_managed_service(&mut tx, initiator, service).await?;
         let ServiceChange { name, accepts_unbound } = change.clone();
         let after = Service {
             name: name.unwrap_or_else(|| before.name.clone()),

@@ -11,7 +11,7 @@ use crate::{
         text::DisplayName,
         total::Total,
     },
-    operations::{Context, NotFound, OperationError},
+    operations::{Context, NotFound, OperationError, authorize::lock_managed_service},
     store::{WriteTransaction, quotas, services, totals},
 };
 use countersign_identity::{ApiKeyId, ServiceId};
@@ -52,7 +52,7 @@ pub async fn create_service(
     let work = async |mut tx: WriteTransaction| {
         let now = tx.now();
         quotas::lock_owner(tx.conn(), &service.owner, now).await?;
-        if quotas::service_quota_is_reached(tx.conn(), &service.owner, limit).await? {
+        if quotas::service_quota_is_reached(tx.conn(), &service.owner, limit, now).await? {
             return Err(OperationError::QuotaExceeded(ExceededQuota::ServicesPerPerson(limit)));
         }
         services::insert(tx.conn(), service).await?;
@@ -80,9 +80,7 @@ pub async fn create_service_key(
         .with_detail("scope", scope.as_str());
     let limit = context.config.quotas.keys_per_service;
     let work = async |mut tx: WriteTransaction| {
-        if !services::lock(tx.conn(), service).await? {
-            return Err(OperationError::NotFound(NotFound::Service));
-        }
+        lock_managed_service(&mut tx, initiator, service).await?;
         if quotas::key_quota_is_reached(tx.conn(), service, limit).await? {
             return Err(OperationError::QuotaExceeded(ExceededQuota::KeysPerService(limit)));
         }

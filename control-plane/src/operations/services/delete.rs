@@ -7,7 +7,7 @@ use crate::{
         total::Total,
         webhook::WebhookScope,
     },
-    operations::{Context, NotFound, OperationError},
+    operations::{Context, OperationError, authorize::lock_managed_service},
     store::{WriteTransaction, service_transfers, services, totals, webhook_targets},
 };
 use countersign_identity::ServiceId;
@@ -25,9 +25,8 @@ pub async fn delete_service(
 ) -> Result<(), OperationError> {
     let work = async |mut tx: WriteTransaction| {
         let now = tx.now();
-        if !services::mark_deleted(tx.conn(), service, now).await? {
-            return Err(OperationError::NotFound(NotFound::Service));
-        }
+        lock_managed_service(&mut tx, initiator, service).await?;
+        services::mark_deleted(tx.conn(), service, now).await?;
         let keys = services::revoke_all_keys(tx.conn(), service, now).await?;
         let mut webhooks = webhook_targets::list(tx.conn(), WebhookScope::Service(service)).await?;
         webhooks.sort_by_key(|webhook| webhook.id);

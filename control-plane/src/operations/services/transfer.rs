@@ -9,7 +9,10 @@ use crate::{
         quota::ExceededQuota,
         service::{Service, ServiceTransfer, TRANSFER_LIFETIME},
     },
-    operations::{Context, NotFound, OperationError},
+    operations::{
+        Context, NotFound, OperationError,
+        authorize::{lock_managed_service, lock_service},
+    },
     store::{Conn, WriteTransaction, quotas, service_transfers, services},
 };
 use countersign_identity::{Reason, ServiceId, Timestamp};
@@ -20,13 +23,11 @@ use serde_json::{Value, json};
 pub async fn offer_service(
     context: &Context,
     initiator: &Initiator,
-    human: &Human,
     service: ServiceId,
     new_owner: &Owner,
 ) -> Result<ServiceTransfer, OperationError> {
     let work = async |mut tx: WriteTransaction| {
-        let current = lock_service(&mut tx, service).await?;
-        human.require_owner_of(&current)?;
+        let current = lock_managed_service(&mut tx, initiator, service).await?;
         if current.owner == *new_owner {
             return Err(OperationError::Invalid { field: "subject", message: "must be another user than the owner" });
         }
@@ -104,7 +105,7 @@ pub async fn accept_service(
         if offer.new_owner != *new_owner {
             return Err(Reason::NotYours.into());
         }
-        if quotas::service_quota_is_reached(tx.conn(), new_owner, limit).await? {
+        if quotas::service_quota_is_reached(tx.conn(), new_owner, limit, now).await? {
             return Err(OperationError::QuotaExceeded(ExceededQuota::ServicesPerPerson(limit)));
         }
         services::set_owner(tx.conn(), service, new_owner).await?;
@@ -116,11 +117,6 @@ pub async fn accept_service(
         Ok(tx.commit(Service { owner: new_owner.clone(), ..current }).await?)
     };
     context.store.write("accept_service", work).await
-}
-
-async fn lock_service(tx: &mut WriteTransaction, service: ServiceId) -> Result<Service, OperationError> {
-    services::lock(tx.conn(), service).await?;
-    services::find_live(tx.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))
 }
 
 /// Finds the offer of a service for a caller. A stranger does not learn whether there is an offer.

@@ -1,6 +1,6 @@
 //! Changes, pauses, resumes and deletes webhooks, and rotates their secrets.
 
-use super::create::check_url;
+use super::create::{check_url, lock_scope};
 use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
@@ -41,7 +41,7 @@ pub async fn change_webhook(
         check_url(context, url).await?;
     }
     let work = async |mut tx: WriteTransaction| {
-        let before = lock_webhook(&mut tx, scope, webhook).await?;
+        let before = lock_webhook(&mut tx, initiator, scope, webhook).await?;
         let after = apply_change(&before, change.clone(), tx.now());
         let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookChanged)
             .object(AuditedObject::Webhook(webhook))
@@ -97,9 +97,10 @@ pub async fn rotate_webhook_secret(
     let secret = WebhookSecret::new(context.new_secret());
     let sealed = &context.keyring.seal_webhook_secret(webhook, &secret, context.rng.as_ref())?;
     let work = async |mut tx: WriteTransaction| {
-        // A rotation of the master key also locks the deployment before a webhook.
+        // Like a rotation of the master key, locks the deployment before the webhook.
+        lock_scope(&mut tx, initiator, scope).await?;
         let sealed = sealed.for_current_master_key(tx.conn()).await?;
-        lock_webhook(&mut tx, scope, webhook).await?;
+        lock_webhook(&mut tx, initiator, scope, webhook).await?;
         let until = tx.now().saturating_add(SECRET_OVERLAP);
         webhook_targets::rotate_secret(tx.conn(), webhook, sealed, until).await?;
         let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookSecretRotated)
@@ -118,7 +119,7 @@ pub async fn delete_webhook(
     webhook: WebhookId,
 ) -> Result<(), OperationError> {
     let work = async |mut tx: WriteTransaction| {
-        let deleted = lock_webhook(&mut tx, scope, webhook).await?;
+        let deleted = lock_webhook(&mut tx, initiator, scope, webhook).await?;
         let now = tx.now();
         webhook_targets::mark_deleted(tx.conn(), webhook, now).await?;
         let entry =
@@ -129,12 +130,14 @@ pub async fn delete_webhook(
     context.store.write("delete_webhook", work).await
 }
 
-/// Reads a webhook and locks its row until the transaction ends.
+/// Reads a webhook and locks its row until the transaction ends. Requires an initiator who may manage the scope.
 pub(super) async fn lock_webhook(
     tx: &mut WriteTransaction,
+    initiator: &Initiator,
     scope: WebhookScope,
     webhook: WebhookId,
 ) -> Result<WebhookTarget, OperationError> {
+    lock_scope(tx, initiator, scope).await?;
     webhook_targets::lock(tx.conn(), scope, webhook).await?;
     webhook_targets::find(tx.conn(), scope, webhook).await?.ok_or(OperationError::NotFound(NotFound::Webhook))
 }

@@ -7,8 +7,8 @@ use crate::{
         text::Description,
         webhook::{WebhookScope, WebhookTarget, event::EventFilter, secret::WebhookSecret, url::TargetUrl},
     },
-    operations::{Context, NotFound, OperationError},
-    store::{WriteTransaction, deployment, services, webhook_targets},
+    operations::{Context, OperationError, authorize::lock_managed_service},
+    store::{WriteTransaction, deployment, webhook_targets},
 };
 use countersign_identity::WebhookId;
 use secrecy::SecretString;
@@ -55,7 +55,11 @@ pub async fn create_webhook(
         .with_detail("events", target.events.names());
     let limit = context.config.quotas.webhooks_per_service;
     let work = async |mut tx: WriteTransaction| {
-        lock_scope(&mut tx, scope).await?;
+        // The locks also serialize the creation of webhooks in one scope, so that concurrent requests cannot exceed the quota.
+        lock_scope(&mut tx, initiator, scope).await?;
+        if scope == WebhookScope::Deployment {
+            deployment::lock(tx.conn()).await?;
+        }
         if webhook_targets::list(tx.conn(), scope).await?.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
             return Err(OperationError::QuotaExceeded(ExceededQuota::WebhooksPerService(limit)));
         }
@@ -73,12 +77,14 @@ pub(super) async fn check_url(context: &Context, url: &TargetUrl) -> Result<(), 
     result.map_err(|rejection| OperationError::Invalid { field: "url", message: rejection.as_str() })
 }
 
-/// Serializes the creation of webhooks in one scope (a service, or the whole Countersign deployment), so that concurrent
-/// requests cannot exceed the maximum number of webhooks.
-async fn lock_scope(tx: &mut WriteTransaction, scope: WebhookScope) -> Result<(), OperationError> {
+/// Locks the service of a scope until the transaction ends, and requires again that the initiator may manage it.
+pub(super) async fn lock_scope(
+    tx: &mut WriteTransaction,
+    initiator: &Initiator,
+    scope: WebhookScope,
+) -> Result<(), OperationError> {
     match scope {
-        WebhookScope::Service(service) if services::lock(tx.conn(), service).await? => Ok(()),
-        WebhookScope::Service(_) => Err(OperationError::NotFound(NotFound::Service)),
-        WebhookScope::Deployment => Ok(deployment::lock(tx.conn()).await?),
+        WebhookScope::Service(service) => lock_managed_service(tx, initiator, service).await.map(drop),
+        WebhookScope::Deployment => Ok(()),
     }
 }

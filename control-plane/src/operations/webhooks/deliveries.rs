@@ -50,7 +50,7 @@ pub async fn replay_deliveries(
     loop {
         let is_first = total == 0;
         let work = async |mut tx: WriteTransaction| {
-            lock_webhook(&mut tx, scope, webhook).await?;
+            lock_webhook(&mut tx, initiator, scope, webhook).await?;
             let count = replay_batch(&mut tx, webhook, replay).await?;
             if is_first && count > 0 {
                 tx.audit(initiator, entry).await?;
@@ -92,7 +92,7 @@ pub async fn send_test_event(
     let id = context.new_id(EventId::from_bits);
     let data = EventData::Test(TestEvent { webhook_id: webhook, service_id: scope.service() });
     let work = async |mut tx: WriteTransaction| {
-        lock_webhook(&mut tx, scope, webhook).await?;
+        lock_webhook(&mut tx, initiator, scope, webhook).await?;
         let now = tx.now();
         outbox::insert_test(tx.conn(), &Event { id, at: now, data: data.clone() }, webhook, now).await?;
         let entry =

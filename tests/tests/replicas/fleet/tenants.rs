@@ -155,3 +155,37 @@ async fn service_that_is_deleted_at_one_replica_is_refused_at_the_other_at_once(
     let verified = first.command(&["audit", "verify"]);
     assert!(verified.status.success(), "{verified:?}");
 }
+
+/// The requests of the earlier owner were authorized before the transfer, and wait for it. None takes effect after it.
+#[tokio::test]
+async fn requests_of_the_earlier_owner_change_nothing_after_the_transfer() {
+    let fleet = Fleet::start(&[]).await;
+    let [first, second] = &fleet.replicas;
+    let (alice, bob) = (&fleet.humans, first.mint_human("bob"));
+    let administrator = second.human();
+    for _ in 0..10 {
+        let (service, key) = first.create_service_of(&alice[0], json!({ "name": "to be transferred" })).await;
+        let path = format!("/services/{service}");
+        let offer = json!({ "subject": "bob" });
+        first.api.send_as(&alice[0], "PUT", &format!("{path}/transfer"), offer).await.expect(200);
+        let accept = first.api.request("POST", &format!("{path}/transfer/accept")).bearer_auth(&bob);
+        let (webhooks, keys) = (format!("{path}/webhooks"), format!("{path}/keys"));
+        let webhook = json!({ "url": "https://hooks.example.org/", "events": ["agent.role_assigned"] });
+        let new_key = || json!({ "name": "of the earlier owner", "scope": "full" });
+        let (accepted, ..) = tokio::join!(
+            HttpResponse::send(accept),
+            second.api.send_as(&alice[1], "POST", &keys, new_key()),
+            first.api.send_as(&alice[0], "POST", &keys, new_key()),
+            second.api.send_as(&alice[1], "PATCH", &path, json!({ "name": "renamed" })),
+            second.api.send_as(&alice[1], "POST", &webhooks, webhook),
+            first.api.send_as(&alice[0], "POST", &keys, new_key()),
+            second.api.send_as(&alice[1], "POST", &keys, new_key()),
+        );
+        accepted.expect(200);
+        let entries = second.api.get_as(administrator, &format!("/audit?serviceId={service}")).await.expect(200);
+        let entries = entries["data"].as_array().unwrap();
+        let transferred = entries.iter().position(|entry| entry["action"] == "service.transferred").unwrap();
+        assert_eq!(transferred, 0, "the newest entry is the transfer: {entries:?}");
+        second.api.get_as(&key, &format!("{path}/roles")).await.expect(200);
+    }
+}

@@ -6,6 +6,7 @@ use crate::{
         agent::Agent,
         audit::{AuditAction, Initiator, NewAuditEntry},
         credential::SecretHash,
+        quota::DELETED_SERVICE_COUNTS_FOR,
         role::{Assignment, Role},
         service::{KeyScope, Service, ServiceKey, ServiceTransfer},
     },
@@ -52,7 +53,7 @@ impl StoreFixture {
             services::insert_key(tx.conn(), &key).await?;
             assert!(roles::insert(tx.conn(), &role).await?);
             assignments::upsert(tx.conn(), &held).await?;
-            assert!(departures::insert(tx.conn(), agent().id, DELETED, time(32)).await?);
+            assert!(departures::insert(tx.conn(), agent().id, DELETED, true, time(32)).await?);
             assert!(assignments::holds_role(tx.conn(), agent().id, DELETED, time(33)).await?);
             assert!(services::mark_deleted(tx.conn(), DELETED, time(33)).await?);
             assert!(!services::mark_deleted(tx.conn(), DELETED, time(34)).await?);
@@ -68,7 +69,10 @@ impl StoreFixture {
         assert_eq!(services::find(conn, DELETED).await.unwrap(), Some(remaining));
         assert_eq!(services::find_live(conn, DELETED).await.unwrap(), None);
         assert_eq!(services::list(conn, Some(&service.owner), ALL).await.unwrap().total, 0);
-        assert!(!quotas::service_quota_is_reached(conn, &service.owner, 1).await.unwrap());
+        let counted_until = time(33).saturating_add(DELETED_SERVICE_COUNTS_FOR);
+        for (now, counts) in [(time(34), true), (counted_until, false)] {
+            assert_eq!(quotas::service_quota_is_reached(conn, &service.owner, 1, now).await.unwrap(), counts);
+        }
         assert_eq!(roles::list(conn, DELETED).await.unwrap(), []);
         assert_eq!(roles::find(conn, DELETED, role.definition.id).await.unwrap(), None);
         assert!(!assignments::holds_role(conn, agent().id, DELETED, time(33)).await.unwrap());
@@ -146,7 +150,7 @@ impl StoreFixture {
             assert!(agents::insert(tx.conn(), &created).await?);
             assignments::upsert(tx.conn(), &Assignment { agent: id, expires_at: None, ..assignment() }).await?;
             known_agents::record_contact(tx.conn(), id, service().id, time(50)).await?;
-            assert!(departures::insert(tx.conn(), id, service().id, time(50)).await?);
+            assert!(departures::insert(tx.conn(), id, service().id, true, time(50)).await?);
             agents::mark_deleted(tx.conn(), id, cutoff, time(51)).await?;
             assert!(!agents::lock(tx.conn(), id).await?);
             assert_eq!(agents::find(tx.conn(), id).await?, None);
@@ -184,8 +188,10 @@ impl StoreFixture {
         self.commit(async |tx| {
             assert!(assignments::remove(tx.conn(), service, agent, id).await?.is_some());
             assert_eq!(purge::list_assignments(tx.conn(), deleted, 9).await?, []);
-            assert_eq!(purge::delete_dependants(tx.conn(), deleted, 9).await?, 3);
+            // The departure and the role. The API key was valid until the deletion, so it remains.
+            assert_eq!(purge::delete_dependants(tx.conn(), deleted, 9).await?, 2);
             assert_eq!(purge::delete_dependants(tx.conn(), deleted, 9).await?, 0);
+            assert_eq!(services::list_keys(tx.conn(), DELETED, ALL).await?.total, 1);
             purge::finish(tx.conn(), deleted, time(42), margin).await
         })
         .await;

@@ -4,6 +4,7 @@ use super::{ALL, agent, deletions::DELETED, description, metadata, owner, servic
 use crate::{
     domain::{
         audit::{Actor, AuditAction, AuditChain, AuditedObject, Initiator, NewAuditEntry, RequestOrigin},
+        caller::Human,
         change::{Change, FeedPosition, Recipients, RevisionRange},
         page::ListPage,
         trust::{Feedback, Rating, RatingBySource, Score},
@@ -137,7 +138,8 @@ impl StoreFixture {
 
     pub async fn audit_log_returns_what_was_written(&self) {
         let origin = RequestOrigin { address: Some([192, 0, 2, 7].into()), request_id: Some("a request".to_owned()) };
-        let initiator = Initiator { actor: Actor::Human(owner("initiator")), origin };
+        let initiator =
+            Initiator { actor: Actor::Human(Human { identity: owner("initiator"), is_admin: false }), origin };
         let (service, other, role) = (service().id, ServiceId::from_bits(2), RoleId::from_bits(9));
         let entry =
             |action| NewAuditEntry::for_service(service, action).agent(agent().id).object(AuditedObject::Role(role));

@@ -262,24 +262,25 @@ impl StoreFixture {
     /// The agent holds a role at one service until time 7, and its owner leaves two services.
     pub async fn departures_return_what_was_written(&self) {
         let (agent, service, other) = (agent().id, service().id, ServiceId::from_bits(2));
-        let entry = |service, name: DisplayName, left_at, roles| ServiceOfAgent { service, name, left_at, roles };
+        let entry =
+            |service, name: Option<DisplayName>, left_at, roles| ServiceOfAgent { service, name, left_at, roles };
         let held = || vec![(super::role().definition.name, Some(time(7)))];
         let list = async |now, page| {
             departures::list_services(self.read().await.conn(), agent, time(now), page).await.unwrap()
         };
-        let first = |left_at, roles| entry(service, super::service().name, left_at, roles);
+        let first = |left_at, roles| entry(service, Some(super::service().name), left_at, roles);
         assert_eq!(list(6, ALL).await, single_page(vec![first(None, held())]));
         assert_eq!(list(7, ALL).await, single_page(vec![]));
         self.commit(async |tx| {
-            assert!(departures::insert(tx.conn(), agent, service, time(29)).await?);
-            assert!(!departures::insert(tx.conn(), agent, service, time(30)).await?);
-            assert!(departures::insert(tx.conn(), agent, other, time(31)).await?);
+            assert!(departures::insert(tx.conn(), agent, service, true, time(29)).await?);
+            assert!(!departures::insert(tx.conn(), agent, service, false, time(30)).await?);
+            assert!(departures::insert(tx.conn(), agent, other, false, time(31)).await?);
             assert!(departures::has_left(tx.conn(), agent, other).await?);
             assert!(!departures::has_left(tx.conn(), AgentId::from_bits(2), other).await?);
             Ok(())
         })
         .await;
-        let second = || entry(other, super::service().name, Some(time(31)), vec![]);
+        let second = || entry(other, None, Some(time(31)), vec![]);
         assert_eq!(list(6, ALL).await, single_page(vec![second(), first(Some(time(29)), held())]));
         let page = list(6, Page { limit: 1, offset: 1 }).await;
         assert_eq!((page.items, page.total), (vec![first(Some(time(29)), held())], 2));
