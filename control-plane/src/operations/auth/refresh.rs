@@ -28,9 +28,6 @@ pub async fn refresh_session(
     let mut read = context.store.read().await?;
     let token = find_refresh_token(read.conn(), credential).await?;
     let agent = sessions::find(read.conn(), token.session).await?.ok_or(Reason::RefreshInvalid)?.agent;
-    if let Some(service) = service {
-        services::find_live(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
-    }
     drop(read);
 
     let prepared = PreparedTokens::new(context);
@@ -44,6 +41,9 @@ pub async fn refresh_session(
         let now = tx.now();
         let session = sessions::find(tx.conn(), token.session).await?.ok_or(Reason::RefreshInvalid)?;
         let agent = agents::find(tx.conn(), session.agent).await?.ok_or(Reason::RefreshInvalid)?;
+        if let Some(named) = service {
+            services::find_live(tx.conn(), named).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+        }
         agent.require_active()?;
         if let Some(bound) = session.service {
             services::find_live(tx.conn(), bound).await?.ok_or(Reason::RefreshRevoked)?;
