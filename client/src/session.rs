@@ -5,6 +5,7 @@
 use crate::{Api, ApiError, Sign, Tokens, clock};
 use countersign_identity::Timestamp;
 use secrecy::SecretString;
+use serde_json::Value;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
@@ -46,7 +47,20 @@ pub struct Session<S> {
     signer: S,
     agent: String,
     service: Option<String>,
-    tokens: Mutex<Option<SessionTokens>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    tokens: Option<SessionTokens>,
+    /// The service that the tokens were requested for after a refusal.
+    requested_service: Option<String>,
+}
+
+impl State {
+    fn replace_tokens(&mut self, tokens: SessionTokens) -> SessionTokens {
+        self.tokens.insert(tokens).clone()
+    }
 }
 
 impl<S: Sign> Session<S> {
@@ -54,13 +68,13 @@ impl<S: Sign> Session<S> {
     /// audience: the service of the agent's last login if the agent holds a role there, else the only service at which
     /// the agent holds a role, else none.
     pub fn new(api: Api, signer: S, agent: String, service: Option<String>) -> Self {
-        Self { api, signer, agent, service, tokens: Mutex::new(None) }
+        Self { api, signer, agent, service, state: Mutex::default() }
     }
 
     /// Uses the tokens of an earlier process.
     #[must_use]
     pub fn resume(mut self, tokens: Option<SessionTokens>) -> Self {
-        self.tokens = Mutex::new(tokens);
+        self.state = Mutex::new(State { tokens, requested_service: None });
         self
     }
 
@@ -69,9 +83,9 @@ impl<S: Sign> Session<S> {
     /// If a refresh fails because of an outage or a rate limit, returns the current tokens until they expire. If the
     /// response has a `Retry-After`, the next refresh waits for the time in `Retry-After`.
     pub async fn tokens(&self) -> Result<SessionTokens, ApiError> {
-        let mut tokens = self.tokens.lock().await;
+        let mut state = self.state.lock().await;
         let now = clock::now();
-        let next = match tokens.as_mut() {
+        let next = match state.tokens.as_mut() {
             Some(current) if now < current.refresh_at => return Ok(current.clone()),
             Some(current) => match self.refresh_or_login(current).await {
                 Err(error) if error.is_outage() && now < current.expires_at => {
@@ -82,26 +96,52 @@ impl<S: Sign> Session<S> {
                 }
                 next => next?,
             },
-            None => self.request_login().await?,
+            None => self.request_login(self.service.as_deref()).await?,
         };
-        Ok(tokens.insert(next).clone())
+        Ok(state.replace_tokens(next))
     }
 
     /// Refreshes the tokens now, even if they are still valid.
     pub async fn refresh(&self) -> Result<SessionTokens, ApiError> {
-        let mut tokens = self.tokens.lock().await;
-        let next = match tokens.as_ref() {
+        let mut state = self.state.lock().await;
+        let next = match state.tokens.as_ref() {
             Some(current) => self.refresh_or_login(current).await?,
-            None => self.request_login().await?,
+            None => self.request_login(self.service.as_deref()).await?,
         };
-        Ok(tokens.insert(next).clone())
+        Ok(state.replace_tokens(next))
     }
 
     /// Logs in, even if the current tokens are still valid.
     pub async fn login(&self) -> Result<SessionTokens, ApiError> {
-        let mut tokens = self.tokens.lock().await;
-        let next = self.request_login().await?;
-        Ok(tokens.insert(next).clone())
+        let mut state = self.state.lock().await;
+        let tokens = self.request_login(self.service.as_deref()).await?;
+        state.requested_service = None;
+        Ok(state.replace_tokens(tokens))
+    }
+
+    /// After a service has refused a request because of the audience of its token, logs in for this service by name. Returns
+    /// the new tokens, with which the request can be sent again; or `None` if they would not help.
+    ///
+    /// A session without a service lets the control plane choose the audience, which can be another service than the one
+    /// that the agent calls. `refusal` is the JSON body of the refusal; its reason is `token_audience_mismatch` or
+    /// `token_unbound`, and it names the service in `details.required.serviceId`. `service` is the service that the request
+    /// was sent to. A refusal that names another service is ignored: otherwise, a hostile service could have the agent
+    /// request a token for another service, receive it, and use it there.
+    ///
+    /// The service is requested once: if it also refuses these tokens, the result is `None`.
+    pub async fn tokens_after_refusal(
+        &self,
+        refusal: &Value,
+        service: &str,
+    ) -> Result<Option<SessionTokens>, ApiError> {
+        let mut state = self.state.lock().await;
+        let may_help = self.service.is_none() && state.requested_service.as_deref() != Some(service);
+        if !may_help || required_service(refusal) != Some(service) {
+            return Ok(None);
+        }
+        let tokens = self.request_login(Some(service)).await?;
+        state.requested_service = Some(service.to_owned());
+        Ok(Some(state.replace_tokens(tokens)))
     }
 
     async fn refresh_or_login(&self, current: &SessionTokens) -> Result<SessionTokens, ApiError> {
@@ -109,14 +149,22 @@ impl<S: Sign> Session<S> {
         match self.api.refresh_with(&current.refresh_token).await {
             Ok(tokens) => Ok(SessionTokens::from_response(requested_at, tokens)),
             // The session has the signer of the agent, so a new login needs no action of the user.
-            Err(error) if error.ends_session() => self.request_login().await,
+            Err(error) if error.ends_session() => self.request_login(self.service.as_deref()).await,
             Err(error) => Err(error),
         }
     }
 
-    async fn request_login(&self) -> Result<SessionTokens, ApiError> {
+    async fn request_login(&self, service: Option<&str>) -> Result<SessionTokens, ApiError> {
         let requested_at = clock::now();
-        let tokens = self.api.login(&self.signer, &self.agent, self.service.as_deref()).await?;
+        let tokens = self.api.login(&self.signer, &self.agent, service).await?;
         Ok(SessionTokens::from_response(requested_at, tokens))
     }
+}
+
+/// The service in a refusal because of the audience of a token; `None` for other refusals.
+fn required_service(refusal: &Value) -> Option<&str> {
+    let details = refusal.pointer("/error/details")?;
+    let reason = details.get("reason")?.as_str()?;
+    let service = details.pointer("/required/serviceId")?.as_str()?;
+    ["token_audience_mismatch", "token_unbound"].contains(&reason).then_some(service)
 }

@@ -3,12 +3,14 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
+use countersign_client::{Session, SessionTokens};
 use countersign_tests::{
     Agent, ControlPlane, HttpResponse, Sidecar, eventually,
     process::free_port,
     sidecar::{CheckResult, check_request},
 };
 use envoy_types::pb::envoy::service::auth::v3::CheckRequest;
+use secrecy::ExposeSecret;
 use serde_json::json;
 
 /// Starts a control plane and a sidecar of its first service. Also returns an agent with a role at that service, and
@@ -275,4 +277,31 @@ async fn refusal_of_a_token_for_another_service_names_the_required_service() {
     let result = sidecar.check_token(&agent.token_for(&other).await).await;
     let required = json!({ "serviceId": control.service() });
     assert_eq!(result.details(), json!({ "reason": "token_audience_mismatch", "required": required }));
+}
+
+/// The agent has a role at two services, and its last login was for the other one.
+#[tokio::test]
+async fn library_requests_a_token_for_the_service_that_refused_the_default() {
+    let (control, _, agent, _) = start_with_agent().await;
+    let (other, key) = control.create_service(json!({ "name": "other" })).await;
+    let session = Session::new(agent.api.clone(), agent.key, agent.id.clone(), None);
+    let token = |tokens: &SessionTokens| tokens.access_token.expose_secret().to_owned();
+    let default = token(&session.tokens().await.unwrap());
+    let body = json!({ "name": "reader", "permissions": ["read"] });
+    let role = control.api.send_as(&key, "POST", &format!("/services/{other}/roles"), body).await.expect(201);
+    let path = format!("/services/{other}/agents/{}/roles", agent.id);
+    control.api.send_as(&key, "POST", &path, json!({ "roleId": role["roleId"] })).await.expect(200);
+    let sidecar = Sidecar::start_with(&control, &[&key], &[]);
+    sidecar.wait_until_ready().await;
+
+    let refused = sidecar.check_token(&default).await;
+    assert_eq!(refused.reason, "token_audience_mismatch");
+    let refusal = json!({ "error": { "details": refused.details() } });
+    let elsewhere = session.tokens_after_refusal(&refusal, control.service()).await.unwrap();
+    assert!(elsewhere.is_none(), "the refusal names another service than the caller");
+    let tokens = session.tokens_after_refusal(&refusal, &other).await.unwrap().expect("the refusal names the service");
+    wait_until_accepted(&sidecar, &token(&tokens)).await;
+    assert_eq!(token(&session.tokens().await.unwrap()), token(&tokens), "the session uses the new tokens");
+    let again = session.tokens_after_refusal(&refusal, &other).await.unwrap();
+    assert!(again.is_none(), "the service is requested once");
 }
