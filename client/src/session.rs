@@ -4,7 +4,7 @@
 
 use crate::{Api, ApiError, Sign, Tokens, clock};
 use countersign_identity::Timestamp;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -53,14 +53,8 @@ pub struct Session<S> {
 #[derive(Debug, Default)]
 struct State {
     tokens: Option<SessionTokens>,
-    /// The service that the tokens were requested for after a refusal.
+    /// The service that the login session of the tokens was requested for after a refusal.
     requested_service: Option<String>,
-}
-
-impl State {
-    fn replace_tokens(&mut self, tokens: SessionTokens) -> SessionTokens {
-        self.tokens.insert(tokens).clone()
-    }
 }
 
 impl<S: Sign> Session<S> {
@@ -85,42 +79,39 @@ impl<S: Sign> Session<S> {
     pub async fn tokens(&self) -> Result<SessionTokens, ApiError> {
         let mut state = self.state.lock().await;
         let now = clock::now();
-        let next = match state.tokens.as_mut() {
-            Some(current) if now < current.refresh_at => return Ok(current.clone()),
-            Some(current) => match self.refresh_or_login(current).await {
+        match state.tokens.clone() {
+            Some(current) if now < current.refresh_at => Ok(current),
+            Some(mut current) => match self.refresh_or_login(&mut state, &current).await {
                 Err(error) if error.is_outage() && now < current.expires_at => {
                     if let Some(delay) = error.retry_after() {
                         current.refresh_at = now.saturating_add(delay).min(current.expires_at);
+                        state.tokens = Some(current.clone());
                     }
-                    return Ok(current.clone());
+                    Ok(current)
                 }
-                next => next?,
+                result => result,
             },
-            None => self.request_login(self.service.as_deref()).await?,
-        };
-        Ok(state.replace_tokens(next))
+            None => self.log_in(&mut state, None).await,
+        }
     }
 
     /// Refreshes the tokens now, even if they are still valid.
     pub async fn refresh(&self) -> Result<SessionTokens, ApiError> {
         let mut state = self.state.lock().await;
-        let next = match state.tokens.as_ref() {
-            Some(current) => self.refresh_or_login(current).await?,
-            None => self.request_login(self.service.as_deref()).await?,
-        };
-        Ok(state.replace_tokens(next))
+        match state.tokens.clone() {
+            Some(current) => self.refresh_or_login(&mut state, &current).await,
+            None => self.log_in(&mut state, None).await,
+        }
     }
 
     /// Logs in, even if the current tokens are still valid.
     pub async fn login(&self) -> Result<SessionTokens, ApiError> {
-        let mut state = self.state.lock().await;
-        let tokens = self.request_login(self.service.as_deref()).await?;
-        state.requested_service = None;
-        Ok(state.replace_tokens(tokens))
+        self.log_in(&mut *self.state.lock().await, None).await
     }
 
-    /// After a service has refused a request because of the audience of its token, logs in for this service by name. Returns
-    /// the new tokens, with which the request can be sent again; or `None` if they would not help.
+    /// After a service has refused a request because of the audience of its token, returns tokens with which the request can
+    /// be sent again; or `None` if no other tokens would help. Logs in for the service by name if the session still has the
+    /// refused token.
     ///
     /// A session without a service lets the control plane choose the audience, which can be another service than the one
     /// that the agent calls. `refusal` is the JSON body of the refusal; its reason is `token_audience_mismatch` or
@@ -128,37 +119,51 @@ impl<S: Sign> Session<S> {
     /// was sent to. A refusal that names another service is ignored: otherwise, a hostile service could have the agent
     /// request a token for another service, receive it, and use it there.
     ///
-    /// The service is requested once: if it also refuses these tokens, the result is `None`.
+    /// The service is requested once: if it also refuses the tokens that were requested for it, the result is `None`. An
+    /// agent that calls several services needs a session for each of them, because a session has tokens for one.
     pub async fn tokens_after_refusal(
         &self,
+        refused_token: &SecretString,
         refusal: &Value,
         service: &str,
     ) -> Result<Option<SessionTokens>, ApiError> {
-        let mut state = self.state.lock().await;
-        let may_help = self.service.is_none() && state.requested_service.as_deref() != Some(service);
-        if !may_help || required_service(refusal) != Some(service) {
+        if self.service.is_some() || required_service(refusal) != Some(service) {
             return Ok(None);
         }
-        let tokens = self.request_login(Some(service)).await?;
-        state.requested_service = Some(service.to_owned());
-        Ok(Some(state.replace_tokens(tokens)))
+        let mut state = self.state.lock().await;
+        let is_requested = state.requested_service.as_deref() == Some(service);
+        match &state.tokens {
+            // Another task has logged in for the service after the request was sent.
+            Some(current) if is_requested && !is_same(&current.access_token, refused_token) => {
+                Ok(Some(current.clone()))
+            }
+            Some(_) if is_requested => Ok(None),
+            _ => self.log_in(&mut state, Some(service)).await.map(Some),
+        }
     }
 
-    async fn refresh_or_login(&self, current: &SessionTokens) -> Result<SessionTokens, ApiError> {
+    async fn refresh_or_login(&self, state: &mut State, current: &SessionTokens) -> Result<SessionTokens, ApiError> {
         let requested_at = clock::now();
         match self.api.refresh_with(&current.refresh_token).await {
-            Ok(tokens) => Ok(SessionTokens::from_response(requested_at, tokens)),
+            Ok(tokens) => Ok(state.tokens.insert(SessionTokens::from_response(requested_at, tokens)).clone()),
             // The session has the signer of the agent, so a new login needs no action of the user.
-            Err(error) if error.ends_session() => self.request_login(self.service.as_deref()).await,
+            Err(error) if error.ends_session() => self.log_in(state, None).await,
             Err(error) => Err(error),
         }
     }
 
-    async fn request_login(&self, service: Option<&str>) -> Result<SessionTokens, ApiError> {
+    /// Logs in for a service, or for the service of the session.
+    async fn log_in(&self, state: &mut State, service: Option<&str>) -> Result<SessionTokens, ApiError> {
         let requested_at = clock::now();
-        let tokens = self.api.login(&self.signer, &self.agent, service).await?;
-        Ok(SessionTokens::from_response(requested_at, tokens))
+        let audience = service.or(self.service.as_deref());
+        let tokens = self.api.login(&self.signer, &self.agent, audience).await?;
+        state.requested_service = service.map(str::to_owned);
+        Ok(state.tokens.insert(SessionTokens::from_response(requested_at, tokens)).clone())
     }
+}
+
+fn is_same(first: &SecretString, second: &SecretString) -> bool {
+    first.expose_secret() == second.expose_secret()
 }
 
 /// The service in a refusal because of the audience of a token; `None` for other refusals.

@@ -1,7 +1,8 @@
 //! Removes the rows that depend on deleted services and agents.
 //!
 //! A service or an agent can have any number of assignments, so the transaction that deletes it only marks it. Housekeeping
-//! removes what depends on it in batches, see [`crate::operations`]. Feedback remains. The contacts of a deleted service also
+//! removes what depends on it in batches, see [`crate::operations`]. Feedback remains, and the API keys with which sidecars learn of
+//! the deletion. The contacts of a deleted service also
 //! remain until they are forgotten, because the weight of its feedback depends on them.
 
 use super::{Conn, StoreError, row, statements::statements};
@@ -37,7 +38,7 @@ statements! { STATEMENTS:
     /// The API keys that were valid until the deletion remain: sidecars that were not connected learn of it with them. Their
     /// number is limited by a quota.
     DELETE_KEYS_OF_SERVICE = "DELETE FROM service_keys WHERE id IN (SELECT id FROM service_keys WHERE service_id = $1 \
-         AND (revoked_at IS NULL OR revoked_at < (SELECT deleted_at FROM services WHERE services.id = $1)) LIMIT $2)";
+         AND (revoked_at IS NULL OR revoked_at <> (SELECT deleted_at FROM services WHERE services.id = $1)) LIMIT $2)";
     DELETE_ROLES_OF_SERVICE = "DELETE FROM roles WHERE id IN (SELECT id FROM roles WHERE service_id = $1 LIMIT $2)";
 }
 

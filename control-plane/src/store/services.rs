@@ -52,11 +52,12 @@ statements! { STATEMENTS:
     /// A control plane of a previous version can create an API key for a deleted service.
     FIND_KEY = concat!(
         "SELECT ", key_columns!(), " FROM service_keys WHERE id = $1 AND revoked_at IS NULL \
-         AND service_id IN (SELECT id FROM services WHERE deleted_at IS NULL)"
+         AND EXISTS (SELECT 1 FROM services s WHERE s.id = service_keys.service_id AND s.deleted_at IS NULL)"
     );
+    /// The deletion of a service revokes its API keys at the time of the deletion.
     FIND_KEY_OF_DELETED_SERVICE = concat!(
         "SELECT ", key_columns!(), " FROM service_keys WHERE id = $1 \
-         AND revoked_at >= (SELECT deleted_at FROM services WHERE services.id = service_keys.service_id)"
+         AND revoked_at = (SELECT deleted_at FROM services WHERE services.id = service_keys.service_id)"
     );
     COUNT_KEYS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM service_keys WHERE service_id = $1";
     LIST_KEYS = concat!(

@@ -48,12 +48,16 @@ impl Changes {
         *self == Self::default()
     }
 
-    /// For a deleted service: without keys, no token is valid, also for sidecars of previous versions.
-    fn refuse_all_tokens(&mut self) {
-        self.is_deleted = true;
-        self.accepts_unbound = Some(false);
-        self.keys = Some(Vec::new());
-        self.definitions = Some(Vec::new());
+    /// The changes for the sidecars of a deleted service: without keys, no token is valid, also for sidecars of previous
+    /// versions. Contains nothing about agents.
+    pub fn of_deleted_service() -> Self {
+        Self {
+            is_deleted: true,
+            accepts_unbound: Some(false),
+            keys: Some(Vec::new()),
+            definitions: Some(Vec::new()),
+            ..Self::default()
+        }
     }
 
     /// Adds other changes of the same range of revisions; `other` takes precedence.
@@ -178,11 +182,7 @@ pub async fn read_since(
 /// Reads the changes for the sidecar of a service whose API key is no longer valid; `None` if the service is not deleted.
 pub async fn read_deletion(store: &Store, service: ServiceId) -> Result<Option<Changes>, StoreError> {
     let live = services::find_live(store.read().await?.conn(), service).await?;
-    Ok(live.is_none().then(|| {
-        let mut changes = Changes::default();
-        changes.refuse_all_tokens();
-        changes
-    }))
+    Ok(live.is_none().then(Changes::of_deleted_service))
 }
 
 /// Reads all data that a sidecar of one service needs: the changes above the revision floor (the oldest revision from which a
@@ -210,7 +210,7 @@ async fn collect_initial(
     let filter = RecipientFilter { service, includes_unbound: accepts_unbound && allows_unbound };
     let mut changes = collect_changes(conn, range, Some(filter)).await?.changes_for(filter);
     if live.is_none() {
-        changes.refuse_all_tokens();
+        changes = Changes::of_deleted_service();
     }
     Ok(InitialChanges { range, accepts_unbound, changes })
 }
@@ -287,7 +287,7 @@ impl ChangedState {
             Change::ServiceSettings(service) if changes.accepts_unbound.is_none() => {
                 match services::find_live(conn, service).await? {
                     Some(service) => changes.accepts_unbound = Some(service.accepts_unbound),
-                    None => changes.refuse_all_tokens(),
+                    None => *changes = Changes::of_deleted_service(),
                 }
             }
             Change::Keys if changes.keys.is_none() => changes.keys = Some(live_public_keys(conn).await?),

@@ -87,8 +87,11 @@ impl Follower {
         if protocol_version >= HASHES_SINCE_VERSION {
             self.format.agent_hash_key = Some(self.context.agent_hash_secret.key_of(self.key.service));
         }
-        self.send_initial(Revision::new(revision), &subscription).await?;
-        // The first tick is immediate. It ends the stream of a deleted service.
+        let revision = Revision::new(revision);
+        if self.key.revoked_at.is_some() {
+            return self.send_deletion(revision, &Changes::of_deleted_service()).await;
+        }
+        self.send_initial(revision, &subscription).await?;
         let mut key_check = interval(KEY_CHECK_INTERVAL);
         loop {
             tokio::select! {
@@ -211,11 +214,20 @@ impl Follower {
         if result.is_err() {
             let deletion = change_batch::read_deletion(&self.context.store, self.key.service).await;
             if let Some(changes) = deletion.map_err(|error| database_unavailable(&error))? {
-                let (since, revision, floor) = (self.sent_revision, self.sent_revision, Revision::default());
-                self.send_changes(BatchRange { since, revision, floor }, &changes).await?;
+                return self.send_deletion(self.sent_revision, &changes).await;
             }
         }
         result
+    }
+
+    /// Tells a sidecar with the data of a revision that its service is deleted, and ends the stream. A sidecar without data
+    /// needs no message, because it refuses all requests.
+    async fn send_deletion(&mut self, revision: Revision, changes: &Changes) -> Result<(), Status> {
+        if revision > Revision::default() {
+            self.sent_revision = revision;
+            self.send_changes(BatchRange { since: revision, revision, floor: Revision::default() }, changes).await?;
+        }
+        Err(invalid_key())
     }
 
     /// Reads the current position of the change feed, and queues a pong for this position until all changes up to the position

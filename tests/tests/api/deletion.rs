@@ -202,17 +202,20 @@ async fn sidecar_that_was_not_connected_at_the_deletion_refuses_the_tokens_after
     let (sidecar, token) = start_sidecar_with_token(&control).await;
     let reachable = control.env["SYNC_URL"].rsplit('/').next().unwrap().to_owned();
     control.restart_with(&format!("listen.sync=127.0.0.1:{}", free_port())).await;
-    let key_to_revoke = control.create_key(control.service(), "full").await;
     delete(&control, control.human(), &control.path("")).await.expect(200);
     let mut database = Database::connect_to(&control).await;
-    let is_purged = async || (!database.rows().await.iter().any(|row| row.starts_with("assignments "))).then_some(());
-    eventually("the assignments are removed", is_purged, || control.log()).await;
+    let is_purged = async || {
+        let rows = database.rows().await;
+        let remains = |row: &String| ["assignments ", "roles "].iter().any(|table| row.starts_with(table));
+        (!rows.iter().any(remains)).then_some(())
+    };
+    eventually("the rows of the service are removed", is_purged, || control.log()).await;
     assert_eq!(sidecar.check_token(&token).await.status, 200, "the sidecar has not heard of the deletion");
     let port = reachable.rsplit(':').next().unwrap();
     control.restart_with(&format!("listen.sync=127.0.0.1:{port}")).await;
     wait_until_key_is_unknown(&sidecar, &token).await;
-    let refused = control.api.get_as(&key_to_revoke, &control.path("/roles")).await;
-    assert_eq!(refused.error().2, "service_key_invalid");
+    let refused = control.api.get_as(control.key(), &control.path("/roles")).await;
+    assert_eq!(refused.error().2, "service_key_invalid", "the key that opens the stream allows nothing else");
 }
 
 /// An agent that a person has registered, and its tokens for a service where it holds a role.
@@ -320,6 +323,23 @@ async fn nothing_but_the_id_of_a_deleted_agent_remains() {
     assert_eq!(of_agent("trust_feedback").len(), 1, "feedback remains");
     let [row] = of_agent("agents")[..] else { panic!("the row of the agent remains: {rows:?}") };
     assert!(!row.contains("alice") && !row.contains("sha256"), "{row}");
+}
+
+#[tokio::test]
+async fn repeated_registration_of_a_deleted_agent_registers_its_key_again() {
+    let own = OwnAgent::new(&[]).await;
+    let OwnAgent { control, owner, agent, .. } = &own;
+    let body = json!({ "email": "a@example.org", "name": "repeated", "publicKey": agent.key.public_pem().unwrap() });
+    let register = async || {
+        let request = control.api.request("POST", "/auth/register").bearer_auth(owner).json(&body);
+        text(&HttpResponse::send(request.header("idempotency-key", "one")).await.expect(201)["agentId"])
+    };
+    let first = register().await;
+    assert_eq!(register().await, first);
+    delete(control, owner, &format!("/agents/{first}")).await.expect(200);
+    let second = register().await;
+    assert_ne!(second, first, "the response does not describe the deleted agent");
+    assert_eq!(register().await, second);
 }
 
 #[tokio::test]

@@ -126,6 +126,11 @@ fn fragment() -> impl Strategy<Value = Vec<Operation>> {
     let (service, name) = (|| 0..SERVICES, || 0..ROLE_NAMES.len());
     prop_oneof![
         80 => operation().prop_map(|operation| vec![operation]),
+        4 => (service(), any_index(), name())
+            .prop_map(|(service, agent, name)| change_after_refresh_of_unbound_session(service, agent, name)),
+        2 => (service(), any_index()).prop_map(|(service, agent)| change_after_late_refresh(service, agent)),
+        4 => (service(), any_index(), any::<bool>())
+            .prop_map(|(service, agent, disconnected)| change_before_unbound_is_accepted(service, agent, disconnected)),
         8 => (service(), any_index(), name()).prop_map(move |(service, agent, name)| vec![
             single(Request::Assign { service, agent, name, seconds: None }),
             single(Request::Login { agent, service: Some(service) }),
@@ -149,6 +154,54 @@ fn fragment() -> impl Strategy<Value = Vec<Operation>> {
             },
         ),
     ]
+}
+
+/// The refresh of an unbound session issues a token for the service at which the agent now holds a role. The sidecar of this
+/// service must receive the change of the agent that follows.
+fn change_after_refresh_of_unbound_session(service: usize, agent: usize, name: usize) -> Vec<Operation> {
+    let assign = Request::Assign { service, agent, name, seconds: None };
+    [unbound_login(agent).to_vec(), vec![Operation::Requests(vec![assign])], refresh_all_and_suspend(agent)].concat()
+}
+
+/// An agent without roles gets an unbound token.
+fn unbound_login(agent: usize) -> [Operation; 2] {
+    let pairs = (0..SERVICES).flat_map(|service| (0..ROLE_NAMES.len()).map(move |name| (service, name)));
+    let revocations = pairs.map(|(service, name)| Request::Revoke { service, agent, name }).collect();
+    [Operation::Requests(revocations), Operation::Requests(vec![Request::Login { agent, service: None }])]
+}
+
+/// The sidecar of a service that refuses unbound tokens does not receive the change of the agent. It needs the change when the
+/// service begins to accept unbound tokens, while the sidecar is connected or not.
+fn change_before_unbound_is_accepted(service: usize, agent: usize, disconnected: bool) -> Vec<Operation> {
+    let single = |request: Request| Operation::Requests(vec![request]);
+    let accept = |accepted| single(Request::SetAcceptsUnbound { service, accepted });
+    let set_status = |status| single(Request::SetStatus { agent, status });
+    let [revoke, log_in] = unbound_login(agent);
+    let mut operations = vec![accept(false), revoke, log_in, set_status(Status::Suspended), accept(true)];
+    if disconnected {
+        operations.insert(operations.len() - 1, Operation::Disconnect);
+        operations.push(Operation::Reconnect);
+    }
+    operations.push(set_status(Status::Active));
+    operations
+}
+
+/// The audience of the first token of a session is forgotten when the session is refreshed. The sidecar must receive the change
+/// of the agent that follows.
+fn change_after_late_refresh(service: usize, agent: usize) -> Vec<Operation> {
+    let before = vec![
+        Operation::RestartControlPlane { killed: false, token_seconds: 60 },
+        Operation::Requests(vec![Request::Login { agent, service: Some(service) }]),
+        Operation::Advance(1300),
+        Operation::Advance(1199),
+    ];
+    [before, refresh_all_and_suspend(agent)].concat()
+}
+
+fn refresh_all_and_suspend(agent: usize) -> Vec<Operation> {
+    let refreshes = (0..24).map(|login| Request::Refresh { login, first: false }).collect();
+    let set_status = |status| Operation::Requests(vec![Request::SetStatus { agent, status }]);
+    vec![Operation::Requests(refreshes), set_status(Status::Suspended), set_status(Status::Active)]
 }
 
 fn operation() -> impl Strategy<Value = Operation> {

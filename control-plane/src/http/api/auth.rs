@@ -141,7 +141,8 @@ pub async fn register(
         credentials.initiator_for_human(human.as_ref()),
         IdempotentReply { request: idempotency?.0, present: registered_agent },
     );
-    let body = operations::register_agent(&state.context, &initiator, human, request, &reply).await?;
+    let agent_of = |response: &RegisteredAgent| response.agent_id;
+    let body = operations::register_agent(&state.context, &initiator, human, request, (&reply, agent_of)).await?;
     Ok((StatusCode::CREATED, Json(body)))
 }
 

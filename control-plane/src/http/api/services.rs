@@ -18,7 +18,7 @@ use crate::{
         },
         request::{
             body::{BodyFields, typed::body},
-            caller::Credentials,
+            caller::{Credentials, owner_access_error},
             ids::{PathParams, parse_id},
             paging::{self, PageResponse},
         },
@@ -214,7 +214,8 @@ pub async fn change(
     let (human, service) = credentials.require_owner_of(&state, &service).await?;
     let ServiceChanges { name, accepts_unbound } = body.read()?;
     let (initiator, change) = (credentials.initiator_for_human(Some(&human)), ServiceChange { name, accepts_unbound });
-    Ok(Json(service_record(operations::change_service(&state.context, &initiator, service.id, &change).await?)))
+    let changed = operations::change_service(&state.context, &initiator, service.id, &change).await;
+    Ok(Json(service_record(changed.map_err(|error| owner_access_error(error, &human))?)))
 }
 
 /// Delete a service
@@ -234,7 +235,8 @@ pub async fn remove(
 ) -> Result<Json<ServiceDeleted>, ApiError> {
     let (human, service) = credentials.require_owner_of(&state, &service).await?;
     let initiator = credentials.initiator_for_human(Some(&human));
-    operations::delete_service(&state.context, &initiator, service.id).await?;
+    let deleted = operations::delete_service(&state.context, &initiator, service.id).await;
+    deleted.map_err(|error| owner_access_error(error, &human))?;
     Ok(Json(ServiceDeleted { deleted: true }))
 }
 
@@ -256,8 +258,9 @@ pub async fn create_key(
     let (human, service) = credentials.require_owner_of(&state, &service).await?;
     let KeyRequest { name, scope } = body.read()?;
     let initiator = credentials.initiator_for_human(Some(&human));
-    let (key, secret) =
-        operations::create_service_key(&state.context, &initiator, service.id, NewServiceKey { name, scope }).await?;
+    let request = NewServiceKey { name, scope };
+    let created = operations::create_service_key(&state.context, &initiator, service.id, request).await;
+    let (key, secret) = created.map_err(|error| owner_access_error(error, &human))?;
     let body = NewKeyRecord {
         key_id: key.id,
         api_key: expose(&secret).to_owned(),
@@ -309,8 +312,8 @@ pub async fn revoke_key(
 ) -> Result<Json<KeyRevoked>, ApiError> {
     let (human, service) = credentials.require_owner_of(&state, &service).await?;
     let initiator = credentials.initiator_for_human(Some(&human));
-    let revoked = operations::revoke_service_key(&state.context, &initiator, service.id, parse_id(&key)?).await?;
-    Ok(Json(KeyRevoked { revoked }))
+    let revoked = operations::revoke_service_key(&state.context, &initiator, service.id, parse_id(&key)?).await;
+    Ok(Json(KeyRevoked { revoked: revoked.map_err(|error| owner_access_error(error, &human))? }))
 }
 
 pub(super) fn service_record(service: Service) -> ServiceRecord {

@@ -9,7 +9,7 @@ use crate::{
         text::{DisplayName, EmailAddress, Metadata},
         total::Total,
     },
-    operations::{Context, IdempotentReply, NotFound, OperationError},
+    operations::{Context, IdempotentReply, OperationError},
     store::{StoreError, WriteTransaction, agents, quotas, totals},
 };
 use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Reason, Revision, TrustScore};
@@ -30,13 +30,13 @@ pub struct RegistrationRequest {
 
 /// Registers an agent. If the same registrant has already registered the same key and name, returns the existing agent. A
 /// registration by another registrant or with another name creates an agent even if another agent has the same key, so that
-/// an attacker cannot block a key by registering it first.
+/// an attacker cannot block a key by registering it first. `agent_of` returns the agent of a stored response.
 pub async fn register_agent<R: Serialize + DeserializeOwned>(
     context: &Context,
     initiator: &Initiator,
     human: Option<Human>,
     request: RegistrationRequest,
-    reply: &IdempotentReply<Agent, R>,
+    (reply, agent_of): (&IdempotentReply<Agent, R>, fn(&R) -> AgentId),
 ) -> Result<R, OperationError> {
     if human.is_none() && !context.config.public_registration {
         return Err(Reason::HumanTokenMissing.into());
@@ -53,11 +53,10 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
     let id = context.new_id(AgentId::from_bits);
     let work = async |mut tx: WriteTransaction| {
         if let Some(response) = idempotency.stored_response(&mut tx).await? {
-            // The stored response describes an agent that may have been deleted since.
-            agents::find_by_registration(tx.conn(), registration)
-                .await?
-                .ok_or(OperationError::NotFound(NotFound::Agent))?;
-            return Ok(tx.commit(response).await?);
+            // If the agent of the response was deleted since, the request registers the key again.
+            if agents::find(tx.conn(), agent_of(&response)).await?.is_some() {
+                return Ok(tx.commit(response).await?);
+            }
         }
         if let Some(existing) = agents::find_by_registration(tx.conn(), registration).await? {
             let response = idempotency.store_response(&mut tx, &existing).await?;

@@ -20,8 +20,8 @@ const ASSIGNMENT_BATCH_SIZE: i64 = 200;
 /// Maximum number of rows of a table that one transaction removes.
 const BATCH_SIZE: i64 = 1000;
 
-/// Removes what depends on deleted services and agents: assignments, with an event for each, and roles, API keys, departures
-/// and contacts. A run that is interrupted is continued by the next run.
+/// Removes what depends on deleted services and agents: assignments, with an event for each, and roles, revoked API keys,
+/// departures and contacts. A run that is interrupted is continued by the next run.
 pub async fn purge_deleted(context: &Context) -> Result<(), OperationError> {
     let due = purge::list_due(context.store.read().await?.conn(), context.now(), MAX_DELETED_PER_RUN).await?;
     for deleted in due {

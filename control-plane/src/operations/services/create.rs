@@ -101,6 +101,7 @@ pub async fn revoke_service_key(
     let entry =
         &NewAuditEntry::for_service(service, AuditAction::ServiceKeyRevoked).object(AuditedObject::ServiceKey(key));
     let work = async |mut tx: WriteTransaction| {
+        lock_managed_service(&mut tx, initiator, service).await?;
         let now = tx.now();
         let revoked = services::revoke_key(tx.conn(), service, key, now).await?;
         if revoked {

@@ -170,18 +170,22 @@ async fn requests_of_the_earlier_owner_change_nothing_after_the_transfer() {
         first.api.send_as(&alice[0], "PUT", &format!("{path}/transfer"), offer).await.expect(200);
         let accept = first.api.request("POST", &format!("{path}/transfer/accept")).bearer_auth(&bob);
         let (webhooks, keys) = (format!("{path}/webhooks"), format!("{path}/keys"));
-        let webhook = json!({ "url": "https://hooks.example.org/", "events": ["agent.role_assigned"] });
         let new_key = || json!({ "name": "of the earlier owner", "scope": "full" });
-        let (accepted, ..) = tokio::join!(
+        let webhook = json!({ "url": "http://127.0.0.1:65000/", "events": ["agent.role_assigned"] });
+        let created = second.api.send_as(&alice[1], "POST", &keys, new_key()).await.expect(201);
+        let revoke = format!("{keys}/{}", text(&created["keyId"]));
+        let revoke = second.api.request("DELETE", &revoke).bearer_auth(&alice[1]);
+        let (accepted, webhook, ..) = tokio::join!(
             HttpResponse::send(accept),
+            second.api.send_as(&alice[1], "POST", &webhooks, webhook),
             second.api.send_as(&alice[1], "POST", &keys, new_key()),
             first.api.send_as(&alice[0], "POST", &keys, new_key()),
             second.api.send_as(&alice[1], "PATCH", &path, json!({ "name": "renamed" })),
-            second.api.send_as(&alice[1], "POST", &webhooks, webhook),
             first.api.send_as(&alice[0], "POST", &keys, new_key()),
-            second.api.send_as(&alice[1], "POST", &keys, new_key()),
+            HttpResponse::send(revoke),
         );
         accepted.expect(200);
+        assert!([201, 403].contains(&webhook.status), "{webhook:?}");
         let entries = second.api.get_as(administrator, &format!("/audit?serviceId={service}")).await.expect(200);
         let entries = entries["data"].as_array().unwrap();
         let transferred = entries.iter().position(|entry| entry["action"] == "service.transferred").unwrap();
