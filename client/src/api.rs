@@ -20,11 +20,11 @@ pub use audit::{AuditActor, AuditEntry, AuditFilter, AuditObject};
 pub use error::{ApiError, ErrorDetails, escape_unprintable, innermost, requirement, without_control_characters};
 pub use exchange::{Exchange, Observer};
 pub use health::{Health, Status};
-pub use management::{AgentFilter, AgentWithRoles, AssignedRole, ListedKey, NewApiKey, Page, Role, Service};
+pub use management::{AgentFilter, AgentWithRoles, AssignedRole, HumanUser, ListedKey, NewApiKey, Page, Role, Service};
 pub use own_agent::{HeldRole, ListedAgent, ServiceOfAgent};
 pub use redact::{begins_like_secret, redacted_url, url_with_port};
 pub use signing_key::{Rotation, SigningKey};
-pub use transfer::{ServiceTransfer, TransferReceiver};
+pub use transfer::ServiceTransfer;
 pub use webhook::{NewSecret, NewWebhook, Webhook, WebhookChange, WebhookDelivery, WebhookScope};
 
 use reqwest::{Method, Response, Url};

@@ -213,7 +213,6 @@ impl Config {
                 !self.limits.are_valid(),
                 "limits: each must be from 1 to 1000000 calls per minute; 0 would reject every call",
             ),
-            (!self.quotas.are_valid(), "quotas: each must be from 1 to 1000000"),
             (
                 self.tokens.challenge > self.tokens.refresh,
                 "tokens.challenge_seconds: must not exceed tokens.refresh_seconds: used challenges are recorded with the session",
@@ -225,6 +224,7 @@ impl Config {
         let has_master_key = !self.secrets.master_key.expose_secret().is_empty();
         let database = self.database.problems(self.dev || has_master_key);
         problems
+            .chain(self.quotas.problems())
             .chain(database)
             .chain(self.secrets.problem())
             .chain(self.log.validation_error())

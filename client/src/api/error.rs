@@ -138,11 +138,19 @@ fn describe(value: &Value) -> String {
         Value::Array(items) if items.is_empty() => "none".to_owned(),
         Value::Array(items) => items.iter().map(describe).collect::<Vec<_>>().join(", "),
         Value::Object(fields) => {
-            fields.iter().map(|(name, value)| format!("{name} {}", describe(value))).collect::<Vec<_>>().join(", ")
+            fields.iter().map(|(name, value)| format!("{name} {}", member(name, value))).collect::<Vec<_>>().join(", ")
         }
         Value::String(text) => text.clone(),
         Value::Null => "none".to_owned(),
         other => other.to_string(),
+    }
+}
+
+/// Formats a member of an object. Each kind of `access` suffices; of other lists, all items are meant.
+fn member(name: &str, value: &Value) -> String {
+    match value {
+        Value::Array(kinds) if name == "access" => kinds.iter().map(describe).collect::<Vec<_>>().join(" or "),
+        value => describe(value),
     }
 }
 
@@ -184,6 +192,8 @@ mod tests {
         assert_eq!(requirement_of(json!({ "reason": "no_role" })), "");
         let scopes = json!({ "actual": { "scope": "sync" }, "required": { "scope": "full" } });
         assert_eq!(requirement_of(scopes), " (required: scope full; actual: scope sync)");
+        let access = json!({ "required": { "access": ["owner", "administrator"] }, "actual": { "subject": "ann" } });
+        assert_eq!(requirement_of(access), " (required: access owner or administrator; actual: subject ann)");
         let roles = json!({ "actual": { "roles": [] }, "required": { "roles": ["reader", "writer"] } });
         assert_eq!(requirement_of(roles), " (required: roles reader, writer; actual: roles none)");
     }

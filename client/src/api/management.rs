@@ -19,10 +19,22 @@ pub struct Service {
     pub service_id: String,
     /// The display name.
     pub name: String,
+    /// The owner. Older control planes do not state the owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<HumanUser>,
     /// Whether the service accepts tokens that were issued for no service.
     pub accepts_unbound_tokens: bool,
     /// When the service was created (RFC 3339).
     pub created_at: String,
+}
+
+/// A human user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HumanUser {
+    /// The issuer of the user's tokens.
+    pub issuer: String,
+    /// The subject of the user's tokens.
+    pub subject: String,
 }
 
 /// A new API key. No later response contains the secret of the API key.

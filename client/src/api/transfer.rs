@@ -1,6 +1,6 @@
 //! Calls of human users that transfer and delete services.
 
-use super::{Api, ApiError, Service, management::Page, response::id};
+use super::{Api, ApiError, HumanUser, Service, management::Page, response::id};
 use countersign_identity::ServiceId;
 use reqwest::Method;
 use secrecy::SecretString;
@@ -16,21 +16,21 @@ pub struct ServiceTransfer {
     pub service_id: String,
     /// The display name of the service.
     pub name: String,
+    /// The owner of the service, who offers it. Older control planes do not state the owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offered_by: Option<HumanUser>,
     /// The human user who may accept the offer.
-    pub new_owner: TransferReceiver,
+    pub new_owner: HumanUser,
     /// When the service was offered (RFC 3339).
     pub offered_at: String,
     /// When the offer ends (RFC 3339).
     pub expires_at: String,
 }
 
-/// The human user who may accept an offer.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct TransferReceiver {
-    /// The issuer of the user's tokens.
-    pub issuer: String,
-    /// The subject of the user's tokens.
-    pub subject: String,
+#[derive(Deserialize)]
+struct Withdrawal {
+    #[serde(default)]
+    declined: bool,
 }
 
 impl Api {
@@ -69,10 +69,11 @@ impl Api {
         self.page(human, &["transfers"], offset).await
     }
 
-    /// Withdraws the offer of a service as its owner, or declines it.
-    pub async fn withdraw_service_transfer(&self, human: &SecretString, service: &str) -> Result<(), ApiError> {
+    /// Withdraws the offer of a service as its owner, or declines it. Returns whether the user has declined it.
+    pub async fn withdraw_service_transfer(&self, human: &SecretString, service: &str) -> Result<bool, ApiError> {
         let path = ["services", service, "transfer"];
-        self.call::<Value>(Method::DELETE, &path, Some(human), None).await.map(drop)
+        let Withdrawal { declined } = self.call(Method::DELETE, &path, Some(human), None).await?;
+        Ok(declined)
     }
 
     /// Accepts a service that is offered to the human user, who becomes its owner.

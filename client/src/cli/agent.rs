@@ -14,7 +14,7 @@ use super::{
     confirm::ConfirmArgs,
     context::{Context, missing},
     login::{LoginArgs, LoginResult, TokenPolicy, login},
-    output::value_text,
+    output::{quoted, value_text},
     table::details,
     time::rfc3339,
 };
@@ -155,6 +155,33 @@ pub struct RevokeArgs {
 
 /// Runs the command.
 pub async fn run(context: &Context, command: AgentCommand) -> Result<CommandOutput, CliError> {
+    let hint = hint_for_unknown_agent(&command);
+    let result = run_command(context, command).await;
+    result.map_err(|error| match (error, hint) {
+        (CliError::Api(error), Some(hint)) => CliError::with_hint(error, "AGENT_NOT_FOUND", || hint.to_owned()),
+        (error, _) => error,
+    })
+}
+
+/// The next step if the agent of the command does not exist; `None` for the default of [`super::hints`].
+const fn hint_for_unknown_agent(command: &AgentCommand) -> Option<&'static str> {
+    match command {
+        AgentCommand::Login(_) | AgentCommand::Refresh(_) | AgentCommand::Exec(_) | AgentCommand::Call(_) => Some(
+            "the agent may be deleted; `countersign agent register --email YOU@EXAMPLE.ORG --name NAME` registers the key \
+             again, as another agent",
+        ),
+        AgentCommand::Services(_)
+        | AgentCommand::Leave(_)
+        | AgentCommand::Readmit(_)
+        | AgentCommand::Suspend(_)
+        | AgentCommand::Reactivate(_)
+        | AgentCommand::Revoke(_)
+        | AgentCommand::Delete(_) => Some("`countersign agent list` shows your agents"),
+        AgentCommand::Keygen { .. } | AgentCommand::Register(_) | AgentCommand::Show(_) | AgentCommand::List(_) => None,
+    }
+}
+
+async fn run_command(context: &Context, command: AgentCommand) -> Result<CommandOutput, CliError> {
     match command {
         AgentCommand::Keygen { key } => register::keygen(context, key),
         AgentCommand::Register(args) => register::register(context, args).await,
@@ -210,9 +237,14 @@ async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, CliErr
 async fn delete(context: &Context, args: RevokeArgs) -> Result<CommandOutput, CliError> {
     let RevokeArgs { status: StatusArgs { human, agent }, confirm } = args;
     let (api, agent) = (context.api(&human.server)?, checked_agent_id(context, agent)?);
-    let consequence = "It can never log in again, and its data is erased. This cannot be undone.";
-    confirm.confirm(&context.messages, &format!("Delete the agent {agent}"), consequence)?;
-    api.delete_agent(&human.credential(context).await?, &agent).await?;
+    let credential = &human.credential(context).await?;
+    if !confirm.is_given() {
+        let name = own::name_of_agent(&api, credential, &agent).await?;
+        let name = name.map(|name| format!(" ({})", quoted(&name))).unwrap_or_default();
+        let consequence = "It can never log in again, and its data is erased. This cannot be undone.";
+        confirm.confirm(&context.messages, &format!("Delete the agent {agent}{name}"), consequence)?;
+    }
+    api.delete_agent(credential, &agent).await?;
     let text = details([("agentId", agent.clone()), ("deleted", "true".into())]);
     Ok(CommandOutput::new(text, json!({ "deleted": true, "agentId": agent })))
 }

@@ -79,15 +79,19 @@ pub async fn run(context: &Context, command: AuditCommand) -> Result<CommandOutp
         (OutputFormat::Text, Some(service)) => agent_names(&api, token, service, &entries).await,
         _ => agent_names_in(&entries),
     };
-    let header = [
-        ("TIME", Column::Time),
-        ("ACTION", Column::Fixed),
-        ("ACTOR", Column::Fixed),
-        ("ADDRESS", Column::Fixed),
-        ("AGENT", Column::Fixed),
-        ("OBJECT", Column::Fixed),
-    ];
-    let table = Table::new(header, entries.iter().map(|entry| row(entry, &names)));
+    let [time, service] = [("TIME", Column::Time), ("SERVICE", Column::Fixed)];
+    let [action, actor, address, agent, object] =
+        ["ACTION", "ACTOR", "ADDRESS", "AGENT", "OBJECT"].map(|title| (title, Column::Fixed));
+    let rows = entries.iter().map(|entry| (entry, row(entry, &names)));
+    let table = if filter.service.is_some() {
+        Table::new([time, action, actor, address, agent, object], rows.map(|(_, row)| row))
+    } else {
+        let rows = rows.map(|(entry, [at, action, actor, address, agent, object])| {
+            let service = entry.service_id.clone().unwrap_or_else(|| "-".to_owned());
+            [at, service, action, actor, address, agent, object]
+        });
+        Table::new([time, service, action, actor, address, agent, object], rows)
+    };
     Ok(CommandOutput::new(table, json!(entries)).with_note(summary(&filter, entries.len(), more)))
 }
 
@@ -150,9 +154,16 @@ fn row(entry: &AuditEntry, names: &BTreeMap<String, String>) -> [String; 6] {
     let actor = entry.actor.id.as_ref().unwrap_or(&entry.actor.kind).clone();
     let agent = entry.agent_id.as_ref().map(|id| id_with_name(id, names.get(id).map(String::as_str)));
     let object = entry.object.as_ref().map(|object| id_with_name(&object.id, object_name(entry)));
+    let object = object.or_else(|| object_in_details(entry));
     let [address, agent, object] =
         [entry.address.clone(), agent, object].map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
     [entry.at.clone(), entry.action.clone(), actor, address, agent, object]
+}
+
+/// The object of an entry that has no object: the user to whom a service is offered, or the service that an agent left.
+fn object_in_details(entry: &AuditEntry) -> Option<String> {
+    let text = |pointer| entry.details.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    text("/to/id").or_else(|| text("/serviceId"))
 }
 
 /// The name of the object, or of the agent in a registration.

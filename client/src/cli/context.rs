@@ -36,6 +36,8 @@ pub struct Context {
     pub observer: Option<Observer>,
     /// The file of authorities that a client uses.
     loaded_authority: OnceLock<PathBuf>,
+    /// The service that a command uses, if it is that of the profile.
+    service_of_profile: OnceLock<String>,
 }
 
 impl Context {
@@ -48,7 +50,8 @@ impl Context {
         if let Some(agent) = &profile.agent {
             messages.placeholders.set(Placeholder::Agent, agent);
         }
-        Ok(Self { profiles, name, profile, messages, timeout, observer, loaded_authority: OnceLock::new() })
+        let (loaded_authority, service_of_profile) = (OnceLock::new(), OnceLock::new());
+        Ok(Self { profiles, name, profile, messages, timeout, observer, loaded_authority, service_of_profile })
     }
 
     /// The format of the output.
@@ -67,13 +70,23 @@ impl Context {
         server.ca.clone().or_else(|| self.profile.ca.clone())
     }
 
-    /// Replaces the hint of an error about an unknown authority if the user has set a file of authorities: the file is wrong.
-    pub fn with_authority_hint(&self, error: CliError) -> CliError {
+    /// Replaces the hint of an error that a setting of the user causes: an unknown authority if the user has set a file of
+    /// authorities, and an unknown service if it is that of the profile.
+    pub fn with_context_hint(&self, error: CliError) -> CliError {
         match (error, self.loaded_authority.get()) {
             (CliError::Api(error), Some(path)) if is_unknown_authority(&error) => {
                 let text =
                     "no authority in this file signed the certificate of the server; is it the file of this server?";
                 CliError::ApiWithHint { error, hint: format!("check {}: {text}", path.display()).into() }
+            }
+            (CliError::Api(error), _) if let Some(service) = self.service_of_profile.get() => {
+                CliError::with_hint(error, "SERVICE_NOT_FOUND", || {
+                    let name = &self.name;
+                    format!(
+                        "the profile {name} uses the service {service}, which may be deleted: pass --service; `countersign \
+                         service list` shows your services"
+                    )
+                })
             }
             (error, _) => error,
         }
@@ -101,12 +114,15 @@ impl Context {
 
     /// The id of the service, from the flag or the environment, otherwise from the profile.
     pub fn service(&self, service: &ServiceArg) -> Result<String, CliError> {
-        let id = service.service.clone().or_else(|| self.profile.service.clone()).ok_or_else(|| {
+        let from_profile = || self.profile.service.clone().inspect(|id| drop(self.service_of_profile.set(id.clone())));
+        let id = service.service.clone().or_else(from_profile).ok_or_else(|| {
             let next = "set --service or COUNTERSIGN_SERVICE_ID; `countersign service list` shows your services, \
                         `countersign service create` creates one";
             missing("the service", next)
         })?;
-        service_id(id)
+        let id = service_id(id)?;
+        self.messages.placeholders.set(Placeholder::Service, &id);
+        Ok(id)
     }
 
     /// Checks that the profile can be saved. Commands call this function before they create something that the profile

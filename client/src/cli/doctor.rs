@@ -117,7 +117,7 @@ fn check_profile(context: &Context) -> CheckResult {
 
 async fn connect(context: &Context, server: &ServerArgs) -> Result<(Api, Health), CliError> {
     let api = context.api(server)?;
-    let health = api.health().await.map_err(|error| context.with_authority_hint(error.into()))?;
+    let health = api.health().await.map_err(|error| context.with_context_hint(error.into()))?;
     Ok((api, health))
 }
 

@@ -25,6 +25,11 @@ pub fn for_error(error: &CliError) -> Option<Cow<'_, str>> {
             let text = format!("wait {seconds} second{plural}, then run the same again; the operator sets the limits");
             Some(text.into())
         }
+        CliError::Api(ApiError::Refused { details, .. })
+            if let Some(hint) = details.fields.get("setting").and_then(Value::as_str).and_then(hint_for_setting) =>
+        {
+            Some(hint.into())
+        }
         CliError::Api(ApiError::Refused { code, details, .. }) if code == "VALIDATION_ERROR" => {
             Some(hint_for_validation_error(&details.fields).into())
         }
@@ -47,6 +52,26 @@ fn hint_for_validation_error(details: &Map<String, Value>) -> String {
         return format!("`{}` shows the arguments", help_command());
     }
     format!("correct {}", arguments.join(" and "))
+}
+
+/// The hint for a request that a setting of the control plane does not allow.
+fn hint_for_setting(setting: &str) -> Option<String> {
+    let next = match setting {
+        "quotas.services_per_person" => {
+            "`countersign service list` shows your services: delete one that you do not need"
+        }
+        "quotas.agents_per_person" => "`countersign agent list` shows your agents: delete one that you do not need",
+        "quotas.public_agents" => "countersign login, then register the agent as yours",
+        "quotas.keys_per_service" => {
+            "`countersign key list --service SERVICE` shows the keys: revoke one that is not used"
+        }
+        "quotas.audiences_per_agent" => "wait until the tokens of the agent for one of the services have expired",
+        "services.created_by" => {
+            return Some("ask an administrator to create the service and to transfer it to you".to_owned());
+        }
+        _ => return None,
+    };
+    Some(format!("{next}; or ask the operator to raise {setting}"))
 }
 
 /// The hint for an API key of another service than the requested one. `None` if the credential is no API key.
@@ -174,6 +199,7 @@ fn hint_for_reason(reason: &str) -> Option<&'static str> {
         }
         "agent_suspended" => "its owner can run: countersign agent reactivate AGENT",
         "agent_revoked" => "revocation is final; create a new agent: countersign agent keygen --profile NAME",
+        "agent_left" => "the owner of the agent can run: countersign agent readmit AGENT SERVICE",
         "challenge_expired" | "challenge_used" => RETRY,
         "token_malformed" | "token_signature_invalid" | "token_claims_invalid" => {
             "is it a token of this control plane? `countersign agent login` gets one"
@@ -186,7 +212,7 @@ fn hint_for_code(code: &str) -> Option<&'static str> {
     Some(match code {
         "AGENT_NOT_FOUND" => "`countersign agent show` shows the agent of the profile",
         "SERVICE_NOT_FOUND" => {
-            "check --service (COUNTERSIGN_SERVICE_ID); `countersign service list` shows your services"
+            "check the id of the service (--service, COUNTERSIGN_SERVICE_ID); `countersign service list` shows your services"
         }
         "ROLE_NOT_FOUND" | "CONFLICT" => "`countersign role list` shows the roles",
         "WEBHOOK_NOT_FOUND" => {

@@ -28,6 +28,9 @@ pub struct LoginArgs {
     /// last login, if it holds a role there]
     #[arg(long, add = ArgValueCandidates::new(complete::service_ids))]
     pub service: Option<String>,
+    /// Remove the saved service from the profile, so that the control plane chooses the audience
+    #[arg(long, conflicts_with = "service")]
+    pub no_service: bool,
 }
 
 /// The private key of an agent.
@@ -103,7 +106,9 @@ pub async fn login(context: &Context, args: &LoginArgs, policy: TokenPolicy) -> 
     let agent = args.agent.id_or_default(context)?;
     let is_profile_agent = context.profile.agent.as_ref() == Some(&agent);
     let requested = args.service.clone().map(service_id).transpose()?;
-    let audience = requested.or_else(|| context.profile.audience.clone().filter(|_| is_profile_agent));
+    let saved_audience = context.profile.audience.clone().filter(|_| is_profile_agent && !args.no_service);
+    let uses_saved_audience = requested.is_none() && saved_audience.is_some();
+    let audience = requested.or(saved_audience);
     let subject = TokenSubject { url: context.url(&args.server)?, agent: agent.clone(), audience: audience.clone() };
     let session = || -> Result<_, CliError> {
         Ok(Session::new(context.api(&args.server)?, args.signer.open(context)?, agent, audience.clone()))
@@ -111,6 +116,13 @@ pub async fn login(context: &Context, args: &LoginArgs, policy: TokenPolicy) -> 
     if !is_profile_agent {
         return Ok(LoginResult { tokens: request_tokens(&session()?, policy).await?, saved: Ok(()) });
     }
+    let with_hint = |error| {
+        if uses_saved_audience {
+            CliError::with_hint(error, "SERVICE_NOT_FOUND", || hint_for_saved_audience(context))
+        } else {
+            error.into()
+        }
+    };
 
     let lock = context.profiles.lock(&context.name);
     let stored = context.profiles.tokens(&context.name, &subject)?;
@@ -123,14 +135,22 @@ pub async fn login(context: &Context, args: &LoginArgs, policy: TokenPolicy) -> 
     // A refresh token can be used once, so it is not used if its successor cannot be stored.
     let (tokens, saved) = match lock.and_then(|lock| context.check_writable().map(|()| lock)) {
         Err(error) if policy == TokenPolicy::Refresh => return Err(error.into()),
-        Err(error) => (session.login().await?, Err(error)),
+        Err(error) => (session.login().await.map_err(with_hint)?, Err(error)),
         Ok(_lock) => {
-            let tokens = request_tokens(&session.resume(stored), policy).await?;
+            let tokens = request_tokens(&session.resume(stored), policy).await.map_err(with_hint)?;
             let saved = context.profiles.save_tokens(&context.name, &subject, &tokens);
             (tokens, saved.and_then(|()| context.update_profile(|profile| profile.audience = audience)))
         }
     };
     Ok(LoginResult { tokens, saved })
+}
+
+fn hint_for_saved_audience(context: &Context) -> String {
+    let (name, service) = (&context.name, context.profile.audience.as_deref().unwrap_or_default());
+    format!(
+        "the profile {name} logs in for the service {service}, which may be deleted: `countersign agent login --no-service` \
+         removes it from the profile"
+    )
 }
 
 async fn request_tokens(session: &Session<Signer>, policy: TokenPolicy) -> Result<SessionTokens, ApiError> {

@@ -25,6 +25,9 @@ const COMMANDS: [&str; 3] = ["login", "logout", "whoami"];
 /// The commands with a verb that hints mention.
 const NOUNS: [&str; 8] = ["agent", "service", "key", "role", "webhook", "token", "audit", "signing-key"];
 
+/// Texts after which a hint names a command for another person, who has other profiles.
+const OTHER_PERSONS: [&str; 2] = ["as the new owner, ", "can run: "];
+
 /// Writes messages to standard error.
 #[derive(Debug, Clone)]
 pub struct Messages {
@@ -105,7 +108,8 @@ impl Messages {
         error.exit_code().into()
     }
 
-    /// A hint with the known ids in place of placeholders, and with `--profile` in its commands.
+    /// A hint with the known ids in place of placeholders, and with `--profile` in its commands, except in commands for
+    /// another person.
     pub fn hint(&self, text: &str) -> String {
         let text = self.placeholders.fill(text);
         let Some(profile) = &self.profile else { return text };
@@ -113,9 +117,21 @@ impl Messages {
         let parts = noun_parts.chain(COMMANDS.into_iter().map(str::to_owned));
         parts.fold(text, |text, part| {
             let with_profile = format!("countersign --profile {} {part}", quoted(profile));
-            text.replace(&format!("countersign {part}"), &with_profile)
+            replace_own_command(&text, &format!("countersign {part}"), &with_profile)
         })
     }
+}
+
+/// Replaces a command, except after one of [`OTHER_PERSONS`].
+fn replace_own_command(text: &str, command: &str, replacement: &str) -> String {
+    let (mut result, mut rest) = (String::new(), text);
+    while let Some((before, after)) = rest.split_once(command) {
+        let is_own = !OTHER_PERSONS.iter().any(|words| before.ends_with(words));
+        result.push_str(before);
+        result.push_str(if is_own { replacement } else { command });
+        rest = after;
+    }
+    result + rest
 }
 
 /// Writes lines to standard error, without control characters. A failure to write is ignored, because there is no other
@@ -154,6 +170,8 @@ mod tests {
         assert_eq!(messages("default").hint(text), text);
         let expected = "Next: `countersign --profile x agent login`, then countersign --profile x role list";
         assert_eq!(messages("x").hint(text), expected);
+        let other = "Next: as the new owner, countersign service transfer ID --accept";
+        assert_eq!(messages("x").hint(other), other);
         assert_eq!(messages("x").hint("`countersign login`"), "`countersign --profile x login`");
     }
 }

@@ -185,5 +185,5 @@ pub async fn run(arguments: Arguments, messages: &Messages) -> Result<CommandOut
         Command::Doctor(args) => doctor::run(&context, args).await,
         Command::Completions { .. } => Ok(CommandOutput::default()),
     };
-    result.map_err(|error| context.with_authority_hint(error))
+    result.map_err(|error| context.with_context_hint(error))
 }

@@ -3,15 +3,17 @@
 use super::{
     CliError, CommandOutput,
     args::{HumanArgs, ServiceArg},
+    complete,
     context::Context,
     parse::variable,
-    table::{Column, Table, details},
-    transfer::{self, DeleteArgs, TransferArgs},
+    table::{Column, Table, details, details_from_rows},
+    transfer::{self, DeleteArgs, TransferArgs, find_offer},
 };
 use clap::{Args, Subcommand};
+use clap_complete::ArgValueCandidates;
 use countersign_client::{
     ApiError,
-    api::{Page, Service},
+    api::{HumanUser, Page, Service},
 };
 use serde_json::json;
 
@@ -32,7 +34,7 @@ pub enum ServiceCommand {
     /// Show a service
     #[command(
         visible_alias = "describe",
-        after_help = "Examples:\n  $ countersign service show\n  $ countersign service show --service ID\n\n\
+        after_help = "Examples:\n  $ countersign service show\n  $ countersign service show ID\n\n\
         Next: countersign key list, countersign role list"
     )]
     Show(ShowArgs),
@@ -69,6 +71,9 @@ pub struct ShowArgs {
     human: HumanArgs,
     #[command(flatten)]
     service: ServiceArg,
+    /// The id of the service, like --service
+    #[arg(value_name = "ID", add = ArgValueCandidates::new(complete::service_ids))]
+    id: Option<String>,
 }
 
 #[derive(Args)]
@@ -138,40 +143,64 @@ async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliE
     let header =
         [("ID", Column::Fixed), ("NAME", Column::Text), ("UNBOUND TOKENS", Column::Fixed), ("CREATED", Column::Time)];
     let rows = services.iter().map(|service| {
-        let Service { service_id, name, accepts_unbound_tokens: _, created_at } = service;
+        let Service { service_id, name, owner: _, accepts_unbound_tokens: _, created_at } = service;
         [service_id.clone(), name.clone(), unbound_tokens(service).to_owned(), created_at.clone()]
     });
     Ok(CommandOutput::new(Table::new(header, rows), json!(services)))
 }
 
 async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, CliError> {
-    let ShowArgs { human, service } = args;
-    let (api, service) = (context.api(&human.server)?, context.service(&service)?);
-    Ok(output(&api.read_service(&human.credential(context).await?, &service).await?))
+    let ShowArgs { human, service, id } = args;
+    let (api, service) = (context.api(&human.server)?, context.service(&with_id(service, id))?);
+    let credential = &human.credential(context).await?;
+    let shown = api.read_service(credential, &service).await?;
+    let offered_to = find_offer(&api, credential, &service).await?.map(|offer| offer.new_owner);
+    let user = |user: Option<&HumanUser>| match user {
+        Some(HumanUser { issuer, subject }) => [subject.clone(), issuer.clone()],
+        None => ["-".to_owned(), "-".to_owned()],
+    };
+    let ([owner, owner_issuer], [receiver, receiver_issuer]) = (user(shown.owner.as_ref()), user(offered_to.as_ref()));
+    let mut rows = rows(&shown).to_vec();
+    rows.extend([("owner", owner), ("  issuer", owner_issuer), ("offered to", receiver)]);
+    if offered_to.is_some() {
+        rows.push(("  issuer", receiver_issuer));
+    }
+    let rows: Vec<_> = rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    let mut json = json!(shown);
+    json["offeredTo"] = json!(offered_to);
+    Ok(CommandOutput::new(details_from_rows(&rows), json))
+}
+
+/// The service of a command that accepts its id as an argument, too.
+fn with_id(service: ServiceArg, id: Option<String>) -> ServiceArg {
+    ServiceArg { service: id.or(service.service) }
 }
 
 async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput, CliError> {
-    let ChangeArgs { target: ShowArgs { human, service }, name, refuse_unbound, accept_unbound } = args;
+    let ChangeArgs { target: ShowArgs { human, service, id }, name, refuse_unbound, accept_unbound } = args;
     let accepts_unbound = (refuse_unbound || accept_unbound).then_some(accept_unbound);
     if name.is_none() && accepts_unbound.is_none() {
         let text = "no change is set: pass --name, --refuse-unbound or --accept-unbound";
         return Err(CliError::Usage(text.to_owned()));
     }
-    let (api, service) = (context.api(&human.server)?, context.service(&service)?);
+    let (api, service) = (context.api(&human.server)?, context.service(&with_id(service, id))?);
     let changed =
         api.change_service(&human.credential(context).await?, &service, name.as_deref(), accepts_unbound).await?;
     Ok(output(&changed).with_note("Next: countersign service show"))
 }
 
 fn output(service: &Service) -> CommandOutput {
-    let Service { service_id, name, accepts_unbound_tokens: _, created_at } = service;
-    let text = details([
+    CommandOutput::new(details(rows(service)), json!(service))
+}
+
+fn rows(service: &Service) -> [(&'static str, String); 4] {
+    let Service { service_id, name, owner: _, accepts_unbound_tokens: _, created_at } = service;
+    [
         ("service", service_id.clone()),
         ("name", name.clone()),
         ("unbound tokens", unbound_tokens(service).into()),
         ("created", created_at.clone()),
-    ]);
-    CommandOutput::new(text, json!(service))
+    ]
 }
 
 const fn unbound_tokens(service: &Service) -> &'static str {

@@ -5,15 +5,20 @@ use super::{
     args::HumanArgs,
     complete,
     confirm::ConfirmArgs,
-    context::Context,
+    context::{Context, missing},
     ids::{no_secret, service_id},
     output::quoted,
+    placeholders::Placeholder,
     service::all_pages,
-    table::{Column, Table, details},
+    table::{Column, Table, details, details_from_rows},
 };
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use countersign_client::api::ServiceTransfer;
+use countersign_client::{
+    Api, ApiError,
+    api::{HumanUser, ServiceTransfer},
+};
+use secrecy::SecretString;
 use serde_json::json;
 
 #[derive(Args)]
@@ -32,16 +37,16 @@ pub struct TransferArgs {
     #[command(flatten)]
     human: HumanArgs,
     /// Offer the service to the human user with this subject (the claim `sub` of the token, as `whoami` shows it)
-    #[arg(long, value_name = "SUBJECT", value_parser = no_secret, requires = "service")]
+    #[arg(long, value_name = "SUBJECT", value_parser = no_secret)]
     to: Option<String>,
     /// The issuer of that user [default: the issuer of your token]
     #[arg(long, value_name = "URL", requires = "to")]
     to_issuer: Option<String>,
     /// Accept the service, which becomes yours
-    #[arg(long, conflicts_with_all = ["to", "withdraw"], requires = "service")]
+    #[arg(long, conflicts_with_all = ["to", "withdraw"])]
     accept: bool,
     /// Withdraw the offer of your service, or decline a service that is offered to you
-    #[arg(long, conflicts_with = "to", requires = "service")]
+    #[arg(long, visible_alias = "decline", conflicts_with = "to")]
     withdraw: bool,
     /// The id of the service; without it, the command lists the services that are offered to you
     #[arg(add = ArgValueCandidates::new(complete::service_ids))]
@@ -57,8 +62,13 @@ pub async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput
     let consequence = "Its API keys, webhooks, roles and all tokens for it end at once. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Delete the service {service} ({})", quoted(&name)), consequence)?;
     api.delete_service(&credential, &service).await?;
+    let saved = context.update_profile(|profile| {
+        let is_other = |id: &String| *id != service;
+        profile.service = profile.service.take().filter(is_other);
+        profile.audience = profile.audience.take().filter(is_other);
+    });
     let text = details([("service", service.clone()), ("name", name), ("deleted", "true".into())]);
-    Ok(CommandOutput::new(text, json!({ "deleted": true, "serviceId": service })))
+    Ok(CommandOutput::new(text, json!({ "deleted": true, "serviceId": service })).with_profile_result(saved))
 }
 
 /// Offers, accepts, withdraws or shows the transfer of a service, or lists the services that are offered to the user.
@@ -66,40 +76,95 @@ pub async fn transfer(context: &Context, args: TransferArgs) -> Result<CommandOu
     let TransferArgs { human, to, to_issuer, accept, withdraw, service } = args;
     let api = context.api(&human.server)?;
     let service = service.map(service_id).transpose()?;
+    if service.is_none() && (to.is_some() || accept || withdraw) {
+        let next = "pass its id; `countersign service list` shows your services, `countersign service transfer` the \
+                    services that are offered to you";
+        return Err(missing("the service", next));
+    }
     let credential = &human.credential(context).await?;
-    let Some(service) = service else {
-        let offers = all_pages(async |offset| api.list_service_transfers(credential, offset).await).await?;
-        let header = [("ID", Column::Fixed), ("NAME", Column::Text), ("OFFER ENDS", Column::Time)];
-        let row = |offer: &ServiceTransfer| [offer.service_id.clone(), offer.name.clone(), offer.expires_at.clone()];
-        return Ok(CommandOutput::new(Table::new(header, offers.iter().map(row)), json!(offers)));
-    };
+    let Some(service) = service else { return list_offers(&api, credential).await };
+    context.messages.placeholders.set(Placeholder::Service, &service);
     if accept {
-        let accepted = api.accept_service(credential, &service).await?;
-        let text = details([("service", service), ("name", accepted.name.clone()), ("accepted", "true".into())]);
-        let note = "Next: replace its API keys (countersign key list, create, revoke) and its webhook secrets, which \
-                    the earlier owner knows";
-        return Ok(CommandOutput::new(text, json!(accepted)).with_note(note));
+        return accept_offer(&api, credential, &service).await;
     }
     if withdraw {
-        api.withdraw_service_transfer(credential, &service).await?;
-        let text = details([("service", service.clone()), ("withdrawn", "true".into())]);
-        return Ok(CommandOutput::new(text, json!({ "withdrawn": true, "serviceId": service })));
+        let declined = api.withdraw_service_transfer(credential, &service).await.map_err(with_offer_hint)?;
+        let result = if declined { "declined" } else { "withdrawn" };
+        let text = details([("service", service.clone()), (result, "true".into())]);
+        let json = json!({ "withdrawn": true, "declined": declined, "serviceId": service });
+        return Ok(CommandOutput::new(text, json));
     }
-    let offer = match to {
-        Some(subject) => api.offer_service(credential, &service, &subject, to_issuer.as_deref()).await?,
-        None => api.read_service_transfer(credential, &service).await?,
+    let Some(subject) = to else {
+        return Ok(output(&api.read_service_transfer(credential, &service).await.map_err(with_offer_hint)?, None));
     };
-    Ok(output(&offer))
+    let replaced = find_offer(&api, credential, &service).await?.map(|offer| offer.new_owner);
+    let offer = api.offer_service(credential, &service, &subject, to_issuer.as_deref()).await?;
+    let replaced = replaced.filter(|earlier| *earlier != offer.new_owner);
+    Ok(output(&offer, replaced))
 }
 
-fn output(offer: &ServiceTransfer) -> CommandOutput {
-    let text = details([
-        ("service", offer.service_id.clone()),
-        ("name", offer.name.clone()),
-        ("new owner", offer.new_owner.subject.clone()),
-        ("  issuer", offer.new_owner.issuer.clone()),
-        ("offer ends", offer.expires_at.clone()),
-    ]);
-    let note = format!("Next: as the new owner, countersign service transfer {} --accept", offer.service_id);
-    CommandOutput::new(text, json!(offer)).with_note(note)
+/// Finds the offer of a service of the human user.
+pub async fn find_offer(
+    api: &Api,
+    credential: &SecretString,
+    service: &str,
+) -> Result<Option<ServiceTransfer>, CliError> {
+    match api.read_service_transfer(credential, service).await {
+        Err(ApiError::Refused { code, .. }) if code == "NOT_FOUND" => Ok(None),
+        result => Ok(Some(result?)),
+    }
+}
+
+/// Lists the services that are offered to the human user.
+async fn list_offers(api: &Api, credential: &SecretString) -> Result<CommandOutput, CliError> {
+    let offers = all_pages(async |offset| api.list_service_transfers(credential, offset).await).await?;
+    let header = [("ID", Column::Fixed), ("NAME", Column::Text), ("FROM", Column::Text), ("OFFER ENDS", Column::Time)];
+    let row = |offer: &ServiceTransfer| {
+        let from = offer.offered_by.as_ref().map_or_else(|| "-".to_owned(), |owner| owner.subject.clone());
+        [offer.service_id.clone(), offer.name.clone(), from, offer.expires_at.clone()]
+    };
+    Ok(CommandOutput::new(Table::new(header, offers.iter().map(row)), json!(offers)))
+}
+
+async fn accept_offer(api: &Api, credential: &SecretString, service: &str) -> Result<CommandOutput, CliError> {
+    let accepted = api.accept_service(credential, service).await.map_err(with_offer_hint)?;
+    let name = accepted.name.clone();
+    let text = details([("service", service.to_owned()), ("name", name), ("accepted", "true".into())]);
+    let note = "The earlier owner knows its API keys and the secrets of its webhooks: replace them.\n\
+                Next: countersign key list --service SERVICE\n\
+                Next: countersign webhook list --service SERVICE";
+    Ok(CommandOutput::new(text, json!(accepted)).with_note(note))
+}
+
+/// Adds the next step to an error of a request about an offer that does not exist, or is an offer to somebody else.
+fn with_offer_hint(error: ApiError) -> CliError {
+    let next = "`countersign service transfer` lists the services that are offered to you";
+    match error {
+        ApiError::Refused { reason: Some(ref reason), .. } if reason == "not_yours" => {
+            CliError::with_hint(error, "INSUFFICIENT_PERMISSIONS", || next.to_owned())
+        }
+        error => CliError::with_hint(error, "NOT_FOUND", || {
+            format!("{next}; `countersign service transfer SERVICE --to SUBJECT` offers a service of yours")
+        }),
+    }
+}
+
+/// The output for an offer, and for the user whose offer it replaces.
+fn output(offer: &ServiceTransfer, replaced: Option<HumanUser>) -> CommandOutput {
+    let ServiceTransfer { service_id, name, offered_by: _, new_owner, offered_at: _, expires_at } = offer;
+    let mut rows = vec![
+        ("service", service_id.clone()),
+        ("name", name.clone()),
+        ("new owner", new_owner.subject.clone()),
+        ("  issuer", new_owner.issuer.clone()),
+        ("offer ends", expires_at.clone()),
+    ];
+    let mut json = json!(offer);
+    if let Some(earlier) = replaced {
+        json["replaced"] = json!(earlier);
+        rows.extend([("replaces the offer to", earlier.subject), ("  issuer", earlier.issuer)]);
+    }
+    let rows: Vec<_> = rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    let note = format!("Next: as the new owner, countersign service transfer {service_id} --accept");
+    CommandOutput::new(details_from_rows(&rows), json).with_note(note)
 }

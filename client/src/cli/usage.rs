@@ -21,8 +21,15 @@ const LONGEST_NAME: usize = 24;
 const NEVER_SUGGESTED: [&str; 5] = ["delete", "revoke", "rotate", "rotate-secret", "--yes"];
 
 /// Fields of the API whose argument has another name. Every other field has the same name as its argument.
-const ARGUMENTS_BY_FIELD: [(&str, &str); 5] =
-    [("agentId", "agent"), ("expiresAt", "expires"), ("roleId", "role"), ("serviceId", "service"), ("url", "target")];
+const ARGUMENTS_BY_FIELD: [(&str, &str); 7] = [
+    ("agentId", "agent"),
+    ("expiresAt", "expires"),
+    ("issuer", "to_issuer"),
+    ("roleId", "role"),
+    ("serviceId", "service"),
+    ("subject", "to"),
+    ("url", "target"),
+];
 
 /// The usage line of the command that this process runs, such as `countersign role delete [OPTIONS] <ROLE>`.
 pub fn usage_line() -> String {

@@ -25,17 +25,27 @@ pub struct QuotaSettings {
 }
 
 impl QuotaSettings {
-    /// Whether every quota is from 1 to [`MAX_QUOTA`].
-    pub(super) fn are_valid(self) -> bool {
+    /// A message for each quota that is not from 1 to [`MAX_QUOTA`].
+    pub(super) fn problems(self) -> impl Iterator<Item = String> {
+        let Self {
+            services_per_person,
+            agents_per_person,
+            public_agents,
+            keys_per_service,
+            webhooks_per_service,
+            sessions_per_agent,
+            audiences_per_agent,
+        } = self;
         let all = [
-            self.services_per_person,
-            self.agents_per_person,
-            self.public_agents,
-            self.keys_per_service,
-            self.webhooks_per_service,
-            self.sessions_per_agent,
-            self.audiences_per_agent,
+            ("services_per_person", services_per_person),
+            ("agents_per_person", agents_per_person),
+            ("public_agents", public_agents),
+            ("keys_per_service", keys_per_service),
+            ("webhooks_per_service", webhooks_per_service),
+            ("sessions_per_agent", sessions_per_agent),
+            ("audiences_per_agent", audiences_per_agent),
         ];
-        all.iter().all(|quota| (1..=MAX_QUOTA).contains(quota))
+        let invalid = all.into_iter().filter(|(_, quota)| !(1..=MAX_QUOTA).contains(quota));
+        invalid.map(|(name, quota)| format!("quotas.{name}: {quota} must be from 1 to {MAX_QUOTA}"))
     }
 }

@@ -45,30 +45,35 @@ pub enum ExceededQuota {
 impl ExceededQuota {
     /// Name of the setting, the maximum, and a message with the next step.
     pub fn describe(self) -> (&'static str, u32, String) {
-        let (setting, limit, what, next) = match self {
+        let reached = |limit: u32, what: &str, next: &str| format!("The maximum of {limit} {what} is reached: {next}");
+        match self {
             Self::ServicesPerPerson(limit) => {
-                ("services_per_person", limit, "services per person", "ask the operator to raise the quota")
+                let next = "transfer one to another user, or ask the operator to raise the quota; a deleted service \
+                            counts for 30 more days";
+                ("services_per_person", limit, reached(limit, "services per person", next))
             }
             Self::AgentsPerPerson(limit) => {
-                ("agents_per_person", limit, "agents per person", "ask the operator to raise the quota")
+                let next = "delete one, or ask the operator to raise the quota";
+                ("agents_per_person", limit, reached(limit, "agents per person", next))
             }
-            Self::PublicAgents(limit) => (
-                "public_agents",
-                limit,
-                "agents that were registered without the token of a human user",
-                "register with the token of a human user",
-            ),
+            Self::PublicAgents(limit) => {
+                let message = "No more agents can be registered without the token of a human user: log in first \
+                               (`countersign login`), and send the token";
+                ("public_agents", limit, message.to_owned())
+            }
             Self::KeysPerService(limit) => {
-                ("keys_per_service", limit, "API keys per service", "revoke a key that is not used")
+                ("keys_per_service", limit, reached(limit, "API keys per service", "revoke a key that is not used"))
             }
-            Self::WebhooksPerService(limit) => ("webhooks_per_service", limit, "webhooks", "delete or change one"),
-            Self::AudiencesPerAgent(limit) => (
-                "audiences_per_agent",
-                limit,
-                "services for which an agent has access tokens that have not expired",
-                "wait until one of these tokens expires",
-            ),
-        };
-        (setting, limit, format!("the maximum of {limit} {what} is reached: {next}"))
+            Self::WebhooksPerService(limit) => {
+                ("webhooks_per_service", limit, reached(limit, "webhooks per service", "delete or change one"))
+            }
+            Self::AudiencesPerAgent(limit) => {
+                let message = format!(
+                    "The agent has unexpired access tokens for {limit} services, the maximum: wait until those for one \
+                     service expire"
+                );
+                ("audiences_per_agent", limit, message)
+            }
+        }
     }
 }

@@ -31,6 +31,8 @@ pub struct ServiceTransfer {
     pub service: ServiceId,
     /// Display name of the service.
     pub name: DisplayName,
+    /// The owner of the service, who offers it.
+    pub offered_by: Owner,
     /// The person who may accept the offer.
     pub new_owner: Owner,
     /// Time of the offer.

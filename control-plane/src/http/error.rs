@@ -55,7 +55,7 @@ struct ErrorObject {
     /// Additional data. `fields` maps each invalid field to a description of the problem. `reason` identifies which credential
     /// was refused and why, or why the credential does not suffice. `expiredAt` is the expiry time of an expired token. If a
     /// credential does not suffice, `required` and `actual` contain what is required and what the caller has: a `scope`, a
-    /// `serviceId`, or the `access` of an owner or administrator and the `issuer` and `subject` of the human user.
+    /// `serviceId`, or the `access` (`owner`, `administrator` or `receiver`) and the `issuer` and `subject` of the human user.
     details: Map<String, Value>,
 }
 
@@ -195,6 +195,26 @@ impl ApiError {
         Self::from(Reason::NotYours).with_requirement(required, user_details(user))
     }
 
+    /// The human user is neither the owner of the service, nor an administrator, nor the user to whom it is offered.
+    pub fn transfer_party_required(user: &Owner) -> Self {
+        let required = json!({ "access": ["owner", "administrator", "receiver"] });
+        Self::from(Reason::NotYours).with_requirement(required, user_details(user))
+    }
+
+    /// The service is not offered to the human user.
+    pub fn receiver_required(user: &Owner) -> Self {
+        let required = json!({ "access": ["receiver"] });
+        let error = Self::from(Reason::NotYours).with_requirement(required, user_details(user));
+        Self { message: "The service is not offered to you".to_owned(), ..error }
+    }
+
+    /// The human user is not an administrator, and only administrators may create services.
+    pub fn service_creator_required(user: &Owner) -> Self {
+        let error = Self::admin_required(user).with_details([("setting", json!("services.created_by"))]);
+        let message = "Only administrators may create services: the setting `services.created_by` is `admin`";
+        Self { message: message.to_owned(), ..error }
+    }
+
     /// The human user is not an administrator.
     pub fn admin_required(user: &Owner) -> Self {
         let required = json!({ "access": ["administrator"] });
@@ -318,6 +338,10 @@ impl From<OperationError> for ApiError {
                     ("setting", json!(setting)),
                     ("limit", json!(limit)),
                 ])
+            }
+            OperationError::AgentLeft => {
+                let message = "The agent has left this service. Its owner must readmit the service first";
+                Self::new(ErrorCode::Conflict, message).with_details([("reason", json!("agent_left"))])
             }
             OperationError::IdempotencyKeyReused => {
                 let message =

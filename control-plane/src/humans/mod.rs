@@ -40,6 +40,14 @@ impl HumanTokenVerifier {
         Self { operator_key, issuers }
     }
 
+    /// The issuers whose tokens are accepted, sorted.
+    pub fn issuers(&self) -> Vec<&str> {
+        let operator = self.operator_key.as_ref().map(|_| operator_key::ISSUER);
+        let mut issuers: Vec<_> = self.issuers.keys().map(String::as_str).chain(operator).collect();
+        issuers.sort_unstable();
+        issuers
+    }
+
     /// Verifies a token. Returns the human user that the token identifies.
     pub async fn verify(&self, token: &str, now: Timestamp) -> Result<Human, Refusal> {
         let token = UnverifiedToken::parse(token).ok_or(Reason::HumanTokenInvalid)?;

@@ -46,6 +46,9 @@ pub enum OperationError {
     /// The request would exceed a quota.
     #[error("exceeded quota: {0:?}")]
     QuotaExceeded(ExceededQuota),
+    /// The owner of the agent has left the service, which therefore may assign no role to the agent.
+    #[error("the agent has left the service")]
+    AgentLeft,
     /// The idempotency key was used for a different request.
     #[error("idempotency key reused")]
     IdempotencyKeyReused,
@@ -75,6 +78,7 @@ impl StoreFailure for OperationError {
             | Self::NotFound(_)
             | Self::Conflict(_)
             | Self::QuotaExceeded(_)
+            | Self::AgentLeft
             | Self::IdempotencyKeyReused
             | Self::Invalid { .. } => None,
         }

@@ -1,6 +1,6 @@
 //! The table of offers to other persons to become the owner of a service.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{Conn, StoreError, agents::owner_from_row, row, statements::statements};
 use crate::domain::{
     agent::Owner,
     page::{ListPage, Page},
@@ -11,7 +11,8 @@ use sqlx::any::AnyRow;
 
 macro_rules! columns {
     () => {
-        "t.service_id, s.name, t.new_owner_issuer, t.new_owner_subject, t.offered_at, t.expires_at \
+        "t.service_id, s.name, s.owner_issuer, s.owner_subject, t.new_owner_issuer, t.new_owner_subject, t.offered_at, \
+         t.expires_at \
          FROM service_transfers t JOIN services s ON s.id = t.service_id"
     };
 }
@@ -40,7 +41,7 @@ statements! { STATEMENTS:
 
 /// Stores an offer, which replaces an earlier offer of the service.
 pub async fn upsert(conn: &mut Conn, offer: &ServiceTransfer) -> Result<(), StoreError> {
-    let ServiceTransfer { service, name: _, new_owner, offered_at, expires_at } = offer;
+    let ServiceTransfer { service, name: _, offered_by: _, new_owner, offered_at, expires_at } = offer;
     sqlx::query(UPSERT_OFFER)
         .bind(service.to_string())
         .bind(&new_owner.issuer)
@@ -88,6 +89,7 @@ fn offer_from_row(row: &AnyRow) -> Result<ServiceTransfer, StoreError> {
     Ok(ServiceTransfer {
         service: row::parse(row, "service_id")?,
         name: row::convert(row, "name")?,
+        offered_by: owner_from_row(row)?.ok_or(StoreError::Corrupt("owner_issuer"))?,
         new_owner,
         offered_at: row::timestamp(row, "offered_at")?,
         expires_at: row::timestamp(row, "expires_at")?,

@@ -206,5 +206,6 @@ async fn setting_decides_who_may_create_services() {
     let body = json!({ "name": "a service" });
     let refused = control.api.send_as(&control.mint_human("alice"), "POST", "/services", body.clone()).await;
     assert_eq!((refused.status, refused.error().2), (403, "admin_required"), "{refused:?}");
+    assert_eq!(refused.body["error"]["details"]["setting"], "services.created_by");
     control.api.send_as(control.human(), "POST", "/services", body).await.expect(201);
 }

@@ -76,7 +76,7 @@ async fn left_service_loses_its_roles_everywhere_and_assigns_none_until_readmitt
     let again = own.set_admission(&own.owner, false).await.expect(200);
     assert_eq!(again, json!({ "mayAssignRoles": false, "revokedRoles": 0 }));
     let refused = own.assign().await;
-    assert_eq!((refused.status, refused.error().1), (409, "CONFLICT"), "{refused:?}");
+    assert_eq!(refused.error(), (409, "CONFLICT", "agent_left"), "{refused:?}");
     assert!(refused.text("/error/message").contains("has left this service"), "{refused:?}");
     let after = own.services().await;
     assert_eq!((&after[0]["roles"], &after[0]["mayAssignRoles"]), (&json!([]), &json!(false)));
@@ -88,7 +88,13 @@ async fn left_service_loses_its_roles_everywhere_and_assigns_none_until_readmitt
     own.assign().await.expect(200);
     verifiers.wait_until_equal("the agent has the role again", &token, has_role).await;
     let path = format!("/audit?serviceId={}", own.control.service());
-    let of_service = own.control.api.get_as(own.control.human(), &path).await.expect(200).to_string();
+    let of_service = own.control.api.get_as(own.control.human(), &path).await.expect(200);
+    let ended: Vec<_> =
+        of_service["data"].as_array().into_iter().flatten().filter(|entry| entry["action"] == "role.revoked").collect();
+    assert_eq!(ended.len(), 1, "{of_service}");
+    assert_eq!((&ended[0]["agentId"], &ended[0]["details"]["reason"]), (&json!(own.agent.id), &json!("agent_left")));
+    assert_eq!((&ended[0]["actor"]["kind"], &ended[0]["address"]), (&json!("system"), &Value::Null));
+    let of_service = of_service.to_string();
     assert!(!of_service.contains("agent.left"), "the service does not learn who owns the agent: {of_service}");
     let entries = own.control.api.get_as(own.control.human(), &format!("/audit?agentId={}", own.agent.id)).await;
     let entries = entries.expect(200);

@@ -1,6 +1,8 @@
 //! Transfer of a service from its owner to another person.
 
-use countersign_tests::{Agent, ControlPlane, HttpResponse, InProcessServer, ManualClock, control_plane::text};
+use countersign_tests::{
+    Agent, ControlPlane, HttpResponse, InProcessServer, Issuer, ManualClock, SigningKey, control_plane::text,
+};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -58,6 +60,9 @@ async fn receiver_of_an_offer_becomes_the_owner_and_the_service_continues() {
     assert_eq!((&offers[0]["serviceId"], &offers[0]["name"]), (&json!(service), &json!("a service")));
     let receiver = json!({ "issuer": "urn:countersign:operator", "subject": "bob" });
     assert_eq!(offers[0]["newOwner"], receiver);
+    let owner = json!({ "issuer": "urn:countersign:operator", "subject": "alice" });
+    assert_eq!(offers[0]["offeredBy"], owner);
+    assert_eq!(control.api.get_as(alice, &format!("/services/{service}")).await.expect(200)["owner"], owner);
     assert!(offered.owns(alice).await && !offered.owns(bob).await, "an offer changes nothing");
 
     assert_eq!(offered.accept(bob).await.expect(200)["serviceId"], json!(service));
@@ -80,7 +85,6 @@ async fn only_owner_and_receiver_learn_of_an_offer_and_only_the_receiver_accepts
     let offered = Offered::new(&[]).await;
     let Offered { control, alice, bob, .. } = &offered;
     let stranger = control.mint_human("mallory");
-    let other_issuer = json!({ "issuer": "https://login.example.com", "subject": "bob" });
     for refused in [
         send(control, &stranger, "GET", &offered.path()).await,
         send(control, &stranger, "DELETE", &offered.path()).await,
@@ -91,6 +95,10 @@ async fn only_owner_and_receiver_learn_of_an_offer_and_only_the_receiver_accepts
     ] {
         assert_eq!((refused.status, refused.error().2), (403, "not_yours"), "{refused:?}");
     }
+    let required = |refused: &HttpResponse| refused.body["error"]["details"]["required"]["access"].clone();
+    assert_eq!(required(&offered.accept(alice).await), json!(["receiver"]), "the owner does not suffice");
+    let read = send(control, &stranger, "GET", &offered.path()).await;
+    assert_eq!(required(&read), json!(["owner", "administrator", "receiver"]));
     for human in [alice, bob] {
         let offer = control.api.get_as(human, &offered.path()).await.expect(200);
         assert_eq!(offer["newOwner"]["subject"], "bob");
@@ -98,17 +106,43 @@ async fn only_owner_and_receiver_learn_of_an_offer_and_only_the_receiver_accepts
     let myself = offered.offer("alice").await;
     assert_eq!((myself.status, &myself.body["error"]["details"]["fields"]["subject"].is_string()), (400, &true));
 
-    control.api.send_as(alice, "PUT", &offered.path(), other_issuer).await.expect(200);
-    assert_eq!(offered.accept(bob).await.error().2, "not_yours", "the person of another issuer is another person");
-    assert_eq!(offered.offers_to(bob).await, json!([]));
     let withdrawn = send(control, alice, "DELETE", &offered.path()).await.expect(200);
-    assert_eq!(withdrawn, json!({ "withdrawn": true }));
+    assert_eq!(withdrawn, json!({ "withdrawn": true, "declined": false }));
     assert_eq!(send(control, alice, "DELETE", &offered.path()).await.error().1, "NOT_FOUND");
     assert_eq!(offered.accept(bob).await.error().2, "not_yours");
     offered.offer("bob").await.expect(200);
-    send(control, bob, "DELETE", &offered.path()).await.expect(200);
+    let declined = send(control, bob, "DELETE", &offered.path()).await.expect(200);
+    assert_eq!(declined, json!({ "withdrawn": true, "declined": true }));
     assert_eq!(offered.accept(bob).await.error().2, "not_yours", "the receiver has declined");
     assert!(offered.owns(alice).await);
+}
+
+/// Nobody could accept an offer to a person whose tokens the control plane does not accept.
+#[tokio::test]
+async fn offer_names_an_issuer_that_the_control_plane_accepts() {
+    let keys = [SigningKey::p256("k1"), SigningKey::p256("k2")];
+    let (first, second) = (Issuer::start(&[&keys[0]]).await, Issuer::start(&[&keys[1]]).await);
+    let settings = [first.settings("first", &[]), second.settings("second", &[])].concat();
+    let control = ControlPlane::start_with(&settings.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let alice = keys[0].token(&first.claims("alice"));
+    let [bob, other_bob] = [keys[1].token(&second.claims("bob")), keys[0].token(&first.claims("bob"))];
+    let created = control.api.send_as(&alice, "POST", "/services", json!({ "name": "a service" })).await.expect(201);
+    let path = format!("/services/{}/transfer", text(&created["serviceId"]));
+    let offer = async |issuer: &str| {
+        let body = json!({ "subject": "bob", "issuer": issuer });
+        control.api.send_as(&alice, "PUT", &path, body).await
+    };
+    for unknown in ["https://login.example.com", &format!("{}/", second.url)] {
+        let refused = offer(unknown).await;
+        let problem = refused.text("/error/details/fields/issuer");
+        assert_eq!((refused.status, refused.error().1), (400, "VALIDATION_ERROR"), "{refused:?}");
+        assert!([&first.url, &second.url].iter().all(|issuer| problem.contains(issuer.as_str())), "{problem}");
+    }
+    offer(&second.url).await.expect(200);
+    let accept = format!("{path}/accept");
+    let refused = send(&control, &other_bob, "POST", &accept).await;
+    assert_eq!(refused.error().2, "not_yours", "the person of another issuer is another person");
+    send(&control, &bob, "POST", &accept).await.expect(200);
 }
 
 #[tokio::test]

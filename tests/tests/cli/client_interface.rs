@@ -95,6 +95,9 @@ async fn irreversible_commands_on_a_terminal_ask() {
     let (code, shown) = on_terminal(&shell, 200, &["role", "delete", "reader"], "y\n");
     assert_eq!(code, Some(0), "{shown}");
     assert!(!shell.stdout(&["role", "list"]).contains("reader"));
+    let agent = register(&shell);
+    let (_, shown) = on_terminal(&shell, 200, &["agent", "delete", &agent], "n\n");
+    assert!(shown.contains(&format!("Delete the agent {agent} (Typed)?")), "{shown}");
 }
 
 #[tokio::test]

@@ -169,7 +169,8 @@ async fn errors_have_a_next_step() {
     }
     for arguments in [&["webhook", "create", &unreachable_url(), "--out", "11"][..], &["webhook", "listen"]] {
         let (code, error) = shell.failure(arguments);
-        assert!(code == 1 && error.contains("`countersign webhook list` shows the webhooks"), "{error}");
+        let list = format!("`countersign webhook list --service {}` shows the webhooks", control.service());
+        assert!(code == 1 && error.contains(&list), "{error}");
     }
     assert!(!shell.path("11").exists());
 

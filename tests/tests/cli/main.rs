@@ -14,3 +14,4 @@ mod generated_clients;
 mod human_login;
 mod human_login_errors;
 mod human_login_refresh;
+mod tenants;

@@ -11,7 +11,11 @@ use crate::cli::{
 };
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use countersign_client::api::{ListedAgent, ServiceOfAgent};
+use countersign_client::{
+    Api,
+    api::{ListedAgent, ServiceOfAgent},
+};
+use secrecy::SecretString;
 use serde_json::json;
 
 #[derive(Args)]
@@ -54,6 +58,12 @@ pub async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, 
     Ok(CommandOutput::new(Table::new(header, agents.iter().map(row)), json!(agents)))
 }
 
+/// The name of an agent of the human user; `None` for an agent of somebody else.
+pub async fn name_of_agent(api: &Api, credential: &SecretString, agent: &str) -> Result<Option<String>, CliError> {
+    let agents = all_pages(async |offset| api.list_own_agents(credential, offset).await).await?;
+    Ok(agents.into_iter().find(|listed| listed.agent_id == agent).map(|listed| listed.name))
+}
+
 /// Lists the services of an agent.
 pub async fn services(context: &Context, args: ServicesArgs) -> Result<CommandOutput, CliError> {
     let ServicesArgs { human, agent } = args;
@@ -87,11 +97,13 @@ pub async fn set_admission(
     let AdmissionArgs { human, agent, service } = args;
     let api = context.api(&human.server)?;
     let (agent, service) = (checked_agent_id(context, agent)?, service_id(service)?);
-    let ended = api.set_admission(&human.credential(context).await?, &agent, &service, may_assign_roles).await?;
+    let result = api.set_admission(&human.credential(context).await?, &agent, &service, may_assign_roles).await;
+    let next = || "`countersign agent services AGENT` shows the services of the agent".to_owned();
+    let ended = result.map_err(|error| CliError::with_hint(error, "SERVICE_NOT_FOUND", next))?;
     let text = if may_assign_roles {
         format!("The service {service} may assign roles to the agent {agent}.")
     } else {
-        format!("The agent {agent} has left the service {service}; {ended} of its roles ended.")
+        format!("The agent {agent} has left the service {service}. Roles ended: {ended}.")
     };
     let json = json!({
         "agentId": agent, "serviceId": service, "mayAssignRoles": may_assign_roles, "revokedRoles": ended,

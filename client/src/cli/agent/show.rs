@@ -3,7 +3,7 @@
 use crate::cli::{
     CliError, CommandOutput,
     args::{AgentArg, ServerArgs, ServiceArg, ServiceKeyArg},
-    context::Context,
+    context::{Context, missing},
     output::value_text,
     table::details_from_rows,
     time::rfc3339,
@@ -36,22 +36,25 @@ pub async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, Cl
         fields.insert(0, ("profile", json!(context.name)));
         fields.extend(profile_fields(context, &agent)?);
     }
-    let (mut note, mut error) = ("", None);
+    let mut error = None;
     match service_fields(context, &args, &agent).await {
         Ok(Some(newer)) => {
             fields.retain(|(name, _)| newer.iter().all(|(other, _)| name != other));
             fields.extend(newer);
         }
+        // Without the control plane, nothing is known about the agent, not even whether it exists.
         Ok(None) if !is_profile_agent => {
-            note = "Set COUNTERSIGN_SERVICE_ID and COUNTERSIGN_SERVICE_KEY to show its name, status and trust score.";
+            let next = "set COUNTERSIGN_SERVICE_ID and COUNTERSIGN_SERVICE_KEY, with which a service reads every agent; \
+                        `countersign agent list` shows your agents";
+            return Err(missing("the API key of a service", next));
         }
         Ok(None) => {}
         Err(failure) if !is_profile_agent || matches!(failure, CliError::Usage(_)) => return Err(failure),
-        Err(failure) => error = Some(context.with_authority_hint(failure)),
+        Err(failure) => error = Some(context.with_context_hint(failure)),
     }
     let rows = fields.iter().map(|(name, value)| ((*name).to_owned(), value_text(value))).collect::<Vec<_>>();
     let json: serde_json::Map<_, _> = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    Ok(CommandOutput::new(details_from_rows(&rows), json.into()).with_note(note).with_error(error))
+    Ok(CommandOutput::new(details_from_rows(&rows), json.into()).with_error(error))
 }
 
 /// The fields from the control plane; `None` without a service and its API key.

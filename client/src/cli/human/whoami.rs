@@ -59,7 +59,7 @@ pub async fn whoami(context: &Context, args: ManagerArgs) -> Result<CommandOutpu
         return Err(missing("an identity", next));
     }
     let Report { rows, json, error } = report;
-    let error = error.map(|error| context.with_authority_hint(error));
+    let error = error.map(|error| context.with_context_hint(error));
     Ok(CommandOutput::new(details_from_rows(&rows), json.into()).with_error(error))
 }
 

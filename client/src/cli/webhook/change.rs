@@ -8,7 +8,7 @@ use clap::{Args, ValueHint};
 use clap_complete::ArgValueCompleter;
 use countersign_client::{
     ApiError,
-    api::{NewSecret, NewWebhook, WebhookChange},
+    api::{NewSecret, NewWebhook, WebhookChange, WebhookScope},
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
@@ -83,7 +83,7 @@ pub async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput
     let file = out.as_deref().map(SecretFile::create).transpose()?;
     let request = WebhookChange { url: Some(target), events, description, status: None };
     let result = scoped.api.create_webhook(&scoped.credential, &scoped.scope, &request).await;
-    let NewWebhook { webhook, secret } = result.map_err(with_limit_hint)?;
+    let NewWebhook { webhook, secret } = result.map_err(|error| with_limit_hint(error, &scoped.scope))?;
     let (id, option) = (webhook.webhook_id.clone(), scoped.option());
     let hint_if_lost =
         format!("the secret of {id} was not printed; create another: countersign webhook rotate-secret{option} {id}");
@@ -91,10 +91,16 @@ pub async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput
     Ok(secret_output(&id, &secret, json!(webhook), file, hint_if_lost, &note))
 }
 
-/// Adds a hint to a conflict: the service has the maximum number of webhooks.
-pub fn with_limit_hint(error: ApiError) -> CliError {
+/// Adds a hint to a conflict: the service, or the deployment, has the maximum number of webhooks.
+pub fn with_limit_hint(error: ApiError, scope: &WebhookScope) -> CliError {
     CliError::with_hint(error, "CONFLICT", || {
-        "`countersign webhook list` shows the webhooks; one that is not needed can be changed or deleted".into()
+        let list = match scope {
+            WebhookScope::Service(service) => format!("countersign webhook list --service {service}"),
+            WebhookScope::Deployment => "countersign webhook list --deployment".to_owned(),
+        };
+        format!(
+            "`{list}` shows the webhooks: change or delete one; or ask the operator to raise quotas.webhooks_per_service"
+        )
     })
 }
 

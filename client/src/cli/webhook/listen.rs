@@ -14,7 +14,7 @@ use clap::{Args, ValueHint};
 use clap_complete::ArgValueCompleter;
 use countersign_client::{
     ApiError, Verifier, WebhookSecret,
-    api::{NewWebhook, WebhookChange, escape_unprintable, without_control_characters},
+    api::{NewWebhook, WebhookChange, WebhookScope, escape_unprintable, without_control_characters},
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
@@ -122,7 +122,7 @@ async fn with_temporary_webhook(
     let (url, description) = (Some(receiver.url()), Some("countersign webhook listen".to_owned()));
     let request = WebhookChange { url, events, description, status: None };
     let created = scoped.api.create_webhook(&scoped.credential, &scoped.scope, &request).await;
-    let NewWebhook { webhook, secret } = created.map_err(with_loopback_hint)?;
+    let NewWebhook { webhook, secret } = created.map_err(|error| with_loopback_hint(error, &scoped.scope))?;
     let id = webhook.webhook_id;
     let result = async {
         let secret = secret.expose_secret().parse().map_err(|_| ApiError::Unreadable(receiver.url()))?;
@@ -144,14 +144,14 @@ async fn with_temporary_webhook(
 }
 
 /// Adds a hint to the error for a URL on this machine, or for too many webhooks.
-fn with_loopback_hint(error: ApiError) -> CliError {
+fn with_loopback_hint(error: ApiError, scope: &WebhookScope) -> CliError {
     let hint = "a control plane on this machine delivers to it with --dev. For another, run countersign webhook create \
         with a public URL that leads to this machine, then listen with its secret";
     match &error {
         ApiError::Refused { status: 400, message, .. } if message.contains("`url`") => {
             CliError::ApiWithHint { error, hint: hint.into() }
         }
-        _ => with_limit_hint(error),
+        _ => with_limit_hint(error, scope),
     }
 }
 
@@ -274,7 +274,7 @@ mod tests {
         let (code, message) = (code.to_owned(), message.to_owned());
         let details = Box::new(ErrorDetails::default());
         let error = ApiError::Refused { status, code, message, reason: None, details, retry_after: None };
-        with_loopback_hint(error).hint().map(String::from).unwrap_or_default()
+        with_loopback_hint(error, &WebhookScope::Deployment).hint().map(String::from).unwrap_or_default()
     }
 
     #[test]

@@ -6,8 +6,8 @@ use crate::{
         error::ApiError,
         openapi::{
             errors::{
-                AgentNotFound, Errors, InvalidBody, InvalidIdempotencyKey, ManagerAuth, PermissionLimit, RoleNameLimit,
-                RoleNameTaken, RoleNotFound, ServiceNotFound,
+                AgentHasLeft, AgentNotFound, Errors, InvalidBody, InvalidIdempotencyKey, ManagerAuth, PermissionLimit,
+                RoleNameLimit, RoleNameTaken, RoleNotFound, ServiceNotFound,
             },
             schema::{self, AgentPathParam, RolePathParam, ServicePathParam},
         },
@@ -220,7 +220,7 @@ pub async fn change(
     security(("serviceKey" = []), ("humanToken" = [])),
     responses(
         (status = 200, description = "The agent has the role", body = RoleAssignmentResponse),
-        Errors<(ManagerAuth, InvalidBody, ServiceNotFound, AgentNotFound, RoleNotFound, RoleNameLimit)>,
+        Errors<(ManagerAuth, InvalidBody, ServiceNotFound, AgentNotFound, RoleNotFound, RoleNameLimit, AgentHasLeft)>,
     )
 )]
 pub async fn assign(

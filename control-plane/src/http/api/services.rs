@@ -2,6 +2,7 @@
 
 use crate::{
     domain::{
+        agent::Owner,
         credential::expose,
         page::Page,
         service::{KeyScope, Service, ServiceKey},
@@ -11,7 +12,7 @@ use crate::{
         error::ApiError,
         openapi::{
             errors::{
-                AdminAuth, Errors, HumanAuth, InvalidBody, InvalidPaging, KeyLimit, KeyNotFound, OwnerAuth,
+                Errors, HumanAuth, InvalidBody, InvalidPaging, KeyLimit, KeyNotFound, OwnerAuth, ServiceCreatorAuth,
                 ServiceLimit, ServiceNotFound,
             },
             schema::{self, KeyPathParam, ServicePathParam},
@@ -64,12 +65,23 @@ pub struct ServiceRecord {
     service_id: ServiceId,
     #[schema(value_type = schema::DisplayNameSchema)]
     name: String,
+    /// The human user who owns the service.
+    owner: UserRecord,
     /// Whether the service accepts tokens that are bound to no service.
     #[schema(example = true)]
     accepts_unbound_tokens: bool,
     /// Time of creation.
     #[schema(value_type = schema::TimestampSchema)]
     created_at: Rfc3339,
+}
+
+/// A human user.
+#[derive(Serialize, ToSchema)]
+pub struct UserRecord {
+    #[schema(value_type = schema::IssuerTextSchema)]
+    issuer: String,
+    #[schema(value_type = schema::SubjectTextSchema)]
+    subject: String,
 }
 
 /// An API key with its secret. The secret of an API key cannot be read later.
@@ -146,7 +158,7 @@ pub struct ServiceDeleted {
 #[utoipa::path(
     post, path = "/services", operation_id = "createService", tag = "Services",
     request_body = ServiceRequest, security(("humanToken" = [])),
-    responses((status = 201, description = "The service", body = ServiceRecord), Errors<(AdminAuth, InvalidBody, ServiceLimit)>)
+    responses((status = 201, description = "The service", body = ServiceRecord), Errors<(ServiceCreatorAuth, InvalidBody, ServiceLimit)>)
 )]
 pub async fn create(
     State(state): State<AppState>,
@@ -317,13 +329,19 @@ pub async fn revoke_key(
 }
 
 pub(super) fn service_record(service: Service) -> ServiceRecord {
-    let Service { id, owner: _, name, accepts_unbound, created_at, deleted_at: _ } = service;
+    let Service { id, owner, name, accepts_unbound, created_at, deleted_at: _ } = service;
     ServiceRecord {
         service_id: id,
         name: name.to_string(),
+        owner: user_record(owner),
         accepts_unbound_tokens: accepts_unbound,
         created_at: Rfc3339(created_at),
     }
+}
+
+pub(super) fn user_record(user: Owner) -> UserRecord {
+    let Owner { issuer, subject } = user;
+    UserRecord { issuer, subject }
 }
 
 fn key_record(key: ServiceKey) -> KeyRecord {

@@ -1,6 +1,6 @@
 //! `/services/{service}/transfer` and `/transfers`: services that their owners offer to other people.
 
-use super::services::{ServiceRecord, service_record};
+use super::services::{ServiceRecord, UserRecord, service_record, user_record};
 use crate::{
     domain::{
         agent::Owner,
@@ -9,17 +9,17 @@ use crate::{
         text::{IssuerText, SubjectText},
     },
     http::{
-        error::ApiError,
+        error::{ApiError, FieldError},
         openapi::{
             errors::{
-                Errors, HumanAuth, InvalidBody, InvalidPaging, OwnerAuth, ServiceLimit, ServiceNotFound,
-                TransferNotFound,
+                Errors, HumanAuth, InvalidBody, InvalidPaging, OwnerAuth, ReceiverAuth, ServiceLimit, ServiceNotFound,
+                TransferNotFound, TransferPartyAuth,
             },
             schema::{self, ServicePathParam},
         },
         request::{
             body::{BodyFields, typed::body},
-            caller::{Credentials, owner_access_error},
+            caller::{Credentials, owner_access_error, receiver_access_error, transfer_access_error},
             ids::{PathParams, parse_id},
             paging::{self, PageResponse},
         },
@@ -37,7 +37,7 @@ body! {
     /// The human user who shall become the owner of a service.
     TransferRequest {
         required "subject" subject: SubjectText,
-        /// Default: the issuer of the calling user.
+        /// An issuer that the control plane accepts. Default: the issuer of the calling user.
         optional "issuer" issuer: IssuerText,
     }
 }
@@ -52,7 +52,10 @@ pub struct TransferRecord {
     service_id: ServiceId,
     #[schema(value_type = schema::DisplayNameSchema)]
     name: String,
-    new_owner: TransferReceiver,
+    /// The owner of the service, who offers it.
+    offered_by: UserRecord,
+    /// The human user who may accept the offer.
+    new_owner: UserRecord,
     /// Time of the offer.
     #[schema(value_type = schema::TimestampSchema)]
     offered_at: Rfc3339,
@@ -61,21 +64,15 @@ pub struct TransferRecord {
     expires_at: Rfc3339,
 }
 
-/// The human user who may accept an offer.
-#[derive(Serialize, ToSchema)]
-pub struct TransferReceiver {
-    #[schema(value_type = schema::IssuerTextSchema)]
-    issuer: String,
-    #[schema(value_type = schema::SubjectTextSchema)]
-    subject: String,
-}
-
 /// Result of a withdrawal.
 #[derive(Serialize, ToSchema)]
 pub struct TransferWithdrawn {
     /// Always true.
     #[schema(example = true)]
     withdrawn: bool,
+    /// Whether the caller declined the offer as the user to whom the service was offered.
+    #[schema(example = false)]
+    declined: bool,
 }
 
 /// List the services offered to you
@@ -116,7 +113,10 @@ pub async fn offer(
 ) -> Result<Json<TransferRecord>, ApiError> {
     let (human, service) = credentials.require_owner_of(&state, &service).await?;
     let TransferRequest { subject, issuer } = body.read()?;
-    let issuer = issuer.map_or_else(|| human.identity.issuer.clone(), |issuer| issuer.as_str().to_owned());
+    let issuer = match issuer {
+        Some(issuer) => accepted_issuer(&state, issuer.as_str())?,
+        None => human.identity.issuer.clone(),
+    };
     let new_owner = Owner { issuer, subject: subject.as_str().to_owned() };
     let initiator = credentials.initiator_for_human(Some(&human));
     let result = operations::offer_service(&state.context, &initiator, service.id, &new_owner).await;
@@ -131,7 +131,7 @@ pub async fn offer(
     params(ServicePathParam), security(("humanToken" = [])),
     responses(
         (status = 200, description = "The offer", body = TransferRecord),
-        Errors<(OwnerAuth, ServiceNotFound, TransferNotFound)>,
+        Errors<(TransferPartyAuth, ServiceNotFound, TransferNotFound)>,
     )
 )]
 pub async fn read(
@@ -141,7 +141,7 @@ pub async fn read(
 ) -> Result<Json<TransferRecord>, ApiError> {
     let human = credentials.require_human(&state).await?;
     let result = operations::read_service_offer(&state.context, &human, parse_id(&service)?).await;
-    Ok(Json(transfer_record(result.map_err(|error| owner_access_error(error, &human))?)))
+    Ok(Json(transfer_record(result.map_err(|error| transfer_access_error(error, &human))?)))
 }
 
 /// Withdraw or decline the offer of a service
@@ -152,7 +152,7 @@ pub async fn read(
     params(ServicePathParam), security(("humanToken" = [])),
     responses(
         (status = 200, description = "The offer is withdrawn", body = TransferWithdrawn),
-        Errors<(OwnerAuth, ServiceNotFound, TransferNotFound)>,
+        Errors<(TransferPartyAuth, ServiceNotFound, TransferNotFound)>,
     )
 )]
 pub async fn withdraw(
@@ -164,8 +164,8 @@ pub async fn withdraw(
     let service = parse_id(&service)?;
     let initiator = credentials.initiator_for_human(Some(&human));
     let result = operations::withdraw_service_offer(&state.context, &initiator, &human, service).await;
-    result.map_err(|error| owner_access_error(error, &human))?;
-    Ok(Json(TransferWithdrawn { withdrawn: true }))
+    let declined = result.map_err(|error| transfer_access_error(error, &human))?;
+    Ok(Json(TransferWithdrawn { withdrawn: true, declined }))
 }
 
 /// Accept an offered service
@@ -178,7 +178,7 @@ pub async fn withdraw(
     params(ServicePathParam), security(("humanToken" = [])),
     responses(
         (status = 200, description = "The service", body = ServiceRecord),
-        Errors<(OwnerAuth, ServiceNotFound, TransferNotFound, ServiceLimit)>,
+        Errors<(ReceiverAuth, ServiceNotFound, TransferNotFound, ServiceLimit)>,
     )
 )]
 pub async fn accept(
@@ -190,15 +190,26 @@ pub async fn accept(
     let service = parse_id(&service)?;
     let initiator = credentials.initiator_for_human(Some(&human));
     let result = operations::accept_service(&state.context, &initiator, &human, service).await;
-    Ok(Json(service_record(result.map_err(|error| owner_access_error(error, &human))?)))
+    Ok(Json(service_record(result.map_err(|error| receiver_access_error(error, &human))?)))
+}
+
+/// Refuses an issuer whose tokens the control plane does not accept: nobody could accept the offer.
+fn accepted_issuer(state: &AppState, issuer: &str) -> Result<String, ApiError> {
+    let accepted = state.humans.issuers();
+    if accepted.contains(&issuer) {
+        return Ok(issuer.to_owned());
+    }
+    let message = format!("must be an issuer that this control plane accepts: {}", accepted.join(", "));
+    Err(ApiError::invalid(&[FieldError { field: "issuer".to_owned(), message }]))
 }
 
 fn transfer_record(transfer: ServiceTransfer) -> TransferRecord {
-    let ServiceTransfer { service, name, new_owner: Owner { issuer, subject }, offered_at, expires_at } = transfer;
+    let ServiceTransfer { service, name, offered_by, new_owner, offered_at, expires_at } = transfer;
     TransferRecord {
         service_id: service,
         name: name.to_string(),
-        new_owner: TransferReceiver { issuer, subject },
+        offered_by: user_record(offered_by),
+        new_owner: user_record(new_owner),
         offered_at: Rfc3339(offered_at),
         expires_at: Rfc3339(expires_at),
     }

@@ -73,7 +73,7 @@ macro_rules! error_sets {
     )+};
 }
 
-error_sets! { A; A B; A B C; A B C D; A B C D E; A B C D E F; }
+error_sets! { A; A B; A B C; A B C D; A B C D E; A B C D E F; A B C D E F G; }
 
 /// The response for a single error.
 pub fn error_response(error: ApiError) -> Response {
@@ -220,6 +220,12 @@ error_cases! {
     OwnerAuth = [human_errors(), vec![ApiError::owner_required(&example_user())]].concat();
     /// An administrator.
     AdminAuth = [human_errors(), vec![ApiError::admin_required(&example_user())]].concat();
+    /// The owner, an administrator, or the human user to whom the service is offered.
+    TransferPartyAuth = [human_errors(), vec![ApiError::transfer_party_required(&example_user())]].concat();
+    /// The human user to whom the service is offered.
+    ReceiverAuth = [human_errors(), vec![ApiError::receiver_required(&example_user())]].concat();
+    /// A human user who may create services.
+    ServiceCreatorAuth = [human_errors(), vec![ApiError::service_creator_required(&example_user())]].concat();
     /// An API key of the service, of any scope.
     ServiceKeyAuth = [key_errors(), vec![other_service()]].concat();
     /// An API key with scope `full`, of any service.
@@ -271,6 +277,8 @@ error_cases! {
     RoleNameTaken = conflict("the service already has a role named `billing-reader`");
     /// The permissions of the service would be too long.
     PermissionLimit = conflict("all permission names of a service together have at most 4096 bytes");
+    /// The agent has left the service.
+    AgentHasLeft = vec![OperationError::AgentLeft.into()];
     /// The role names of the agent would be too long.
     RoleNameLimit = conflict("all role names of one agent together have at most 2048 bytes");
     /// The `Idempotency-Key` is invalid, or was already used with a different body.

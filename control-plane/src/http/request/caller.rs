@@ -141,7 +141,8 @@ impl Credentials {
     /// Requires a human user who may create services.
     pub async fn require_service_creator(&self, state: &AppState) -> Result<Human, ApiError> {
         let human = self.require_human(state).await?;
-        require_service_creator(&state.context, &human).map_err(|_| ApiError::admin_required(&human.identity))?;
+        require_service_creator(&state.context, &human)
+            .map_err(|_| ApiError::service_creator_required(&human.identity))?;
         Ok(human)
     }
 
@@ -196,6 +197,18 @@ pub fn access_error(error: impl Into<ApiError>, caller: &Caller, service: Servic
 pub fn owner_access_error(error: impl Into<ApiError>, human: &Human) -> ApiError {
     let error = error.into();
     if error.reason() == Some(Reason::NotYours) { ApiError::owner_required(&human.identity) } else { error }
+}
+
+/// Like [`owner_access_error`], for checks that also accept the human user to whom the service is offered.
+pub fn transfer_access_error(error: impl Into<ApiError>, human: &Human) -> ApiError {
+    let error = error.into();
+    if error.reason() == Some(Reason::NotYours) { ApiError::transfer_party_required(&human.identity) } else { error }
+}
+
+/// Like [`owner_access_error`], for checks that require the human user to whom the service is offered.
+pub fn receiver_access_error(error: impl Into<ApiError>, human: &Human) -> ApiError {
+    let error = error.into();
+    if error.reason() == Some(Reason::NotYours) { ApiError::receiver_required(&human.identity) } else { error }
 }
 
 async fn verify_human_token(state: &AppState, token: &str) -> Result<Human, ApiError> {

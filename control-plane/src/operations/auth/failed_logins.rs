@@ -80,6 +80,7 @@ pub(in crate::operations) const fn login_failure_reason(error: &OperationError) 
         OperationError::NotFound(_)
         | OperationError::Conflict(_)
         | OperationError::QuotaExceeded(_)
+        | OperationError::AgentLeft
         | OperationError::IdempotencyKeyReused
         | OperationError::Invalid { .. }
         | OperationError::Store(_)

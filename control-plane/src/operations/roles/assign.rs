@@ -53,9 +53,7 @@ pub async fn assign_role(
         lock_managed_service(&mut tx, initiator, service).await?;
         agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
         if departures::has_left(tx.conn(), agent, service).await? {
-            let message = "the owner of the agent has left this service: a role can be assigned after the owner has \
-                           allowed it again";
-            return Err(OperationError::Conflict(message.into()));
+            return Err(OperationError::AgentLeft);
         }
         let existing = roles::list(tx.conn(), service).await?;
         let current = assignments::list_active_grants(tx.conn(), service, agent, now).await?;

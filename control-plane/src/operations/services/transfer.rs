@@ -34,12 +34,13 @@ pub async fn offer_service(
         let now = tx.now();
         let before = service_transfers::find(tx.conn(), service, now).await?;
         let expires_at = now.saturating_add(TRANSFER_LIFETIME);
-        let offer =
-            ServiceTransfer { service, name: current.name, new_owner: new_owner.clone(), offered_at: now, expires_at };
+        let Service { name, owner: offered_by, .. } = current;
+        let new_owner = new_owner.clone();
+        let offer = ServiceTransfer { service, name, offered_by, new_owner, offered_at: now, expires_at };
         service_transfers::upsert(tx.conn(), &offer).await?;
-        if before.is_none_or(|before| before.new_owner != *new_owner) {
+        if before.is_none_or(|before| before.new_owner != offer.new_owner) {
             let entry = NewAuditEntry::for_service(service, AuditAction::ServiceTransferOffered);
-            tx.audit(initiator, &entry.with_detail("to", owner_detail(new_owner))).await?;
+            tx.audit(initiator, &entry.with_detail("to", owner_detail(&offer.new_owner))).await?;
         }
         Ok(tx.commit(offer).await?)
     };
@@ -68,13 +69,13 @@ pub async fn list_service_offers(
     Ok(service_transfers::list(read.conn(), &human.identity, context.now(), page).await?)
 }
 
-/// Withdraws the offer of a service as its owner, or declines it as its receiver.
+/// Withdraws the offer of a service as its owner, or declines it as its receiver. Returns whether the receiver declined.
 pub async fn withdraw_service_offer(
     context: &Context,
     initiator: &Initiator,
     human: &Human,
     service: ServiceId,
-) -> Result<(), OperationError> {
+) -> Result<bool, OperationError> {
     let work = async |mut tx: WriteTransaction| {
         let current = lock_service(&mut tx, service).await?;
         let now = tx.now();
@@ -82,7 +83,7 @@ pub async fn withdraw_service_offer(
         service_transfers::delete(tx.conn(), service).await?;
         let entry = NewAuditEntry::for_service(service, AuditAction::ServiceTransferWithdrawn);
         tx.audit(initiator, &entry.with_detail("to", owner_detail(&offer.new_owner))).await?;
-        Ok(tx.commit(()).await?)
+        Ok(tx.commit(offer.new_owner == human.identity).await?)
     };
     context.store.write("withdraw_service_offer", work).await
 }

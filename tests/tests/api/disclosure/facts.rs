@@ -161,7 +161,7 @@ async fn about_the_deployment(scenario: &Scenario) -> Vec<Fact> {
     vec![
         Fact::new("public signing keys", [text(&jwks["keys"][0]["x"])]),
         Fact::new("times at which signing keys begin and end", ["\"signsFrom\":"]),
-        Fact::new("number of services and of active agents", ["\"activeAgents\":"]),
+        Fact::new("number of services and of active agents, at `GET /status`", ["\"activeAgents\":"]),
         Fact::new("services of people with whom the party has nothing to do", [scenario::UNRELATED_SERVICE]),
         Fact::new("audit entries of the deployment", [text(&all["data"][0]["hash"])]),
         Fact::new("URLs of webhooks of the deployment", [&scenario.webhooks.deployment.0.url]),

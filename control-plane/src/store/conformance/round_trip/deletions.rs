@@ -88,6 +88,7 @@ impl StoreFixture {
         let offer = ServiceTransfer {
             service: service().id,
             name: service().name,
+            offered_by: service().owner,
             new_owner: receiver.clone(),
             offered_at: time(60),
             expires_at: time(61),

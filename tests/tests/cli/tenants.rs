@@ -1,0 +1,229 @@
+//! People who share a control plane: quotas, offers of services, and things that somebody deleted or left.
+
+use countersign_tests::{ControlPlane, Shell};
+use serde_json::json;
+
+/// A control plane, and the command line of a person.
+fn shell_of(control: &ControlPlane, person: &str) -> Shell {
+    let mut shell = Shell::with_env(control, &["URL", "CA"]);
+    shell.export("COUNTERSIGN_HUMAN_TOKEN", &control.mint_human(person));
+    shell
+}
+
+fn register(shell: &Shell, name: &str) -> String {
+    shell.stdout(&["agent", "register", "--email", "a@example.org", "--name", name])
+}
+
+/// The notes, warnings and hints of a command that succeeds.
+#[track_caller]
+fn notes(shell: &Shell, arguments: &[&str]) -> String {
+    let output = shell.run(arguments);
+    let notes = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {notes}");
+    notes
+}
+
+/// Asserts that a command fails, and that the next step contains these texts. Runs the command that the next step names in
+/// backticks.
+#[track_caller]
+fn assert_next(shell: &Shell, code: i32, arguments: &[&str], expected: &[&str]) {
+    let (actual, error) = shell.failure(arguments);
+    let next = error.split_once("\nNext: ").map(|(_, next)| next.trim_end()).unwrap_or_default();
+    let is_complete = expected.iter().all(|text| next.contains(text));
+    assert!(actual == code && is_complete, "{arguments:?}, expected {code} {expected:?}: {actual} {error}");
+    if let Some(command) = next.split('`').nth(1) {
+        let words: Vec<_> = command.split(' ').collect();
+        if !command.contains(|character: char| character.is_ascii_uppercase()) {
+            shell.stdout(&words[1..]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn refusals_of_quotas_name_the_next_step_and_the_setting() {
+    let quotas =
+        ["services_per_person", "agents_per_person", "public_agents", "keys_per_service", "webhooks_per_service"];
+    let settings = quotas.map(|quota| format!("quotas.{quota}=1"));
+    let control = ControlPlane::start_with(&settings.each_ref().map(String::as_str)).await;
+    let mut shell = shell_of(&control, "alice");
+    let service = shell.stdout(&["service", "create", "Shop"]);
+    assert_next(
+        &shell,
+        1,
+        &["service", "create", "Other"],
+        &["`countersign service list`", "quotas.services_per_person"],
+    );
+    shell.stdout(&["agent", "keygen"]);
+    register(&shell, "First");
+    let second = ["agent", "register", "--email", "a@example.org", "--name", "Second"];
+    assert_next(&shell, 1, &second, &["`countersign agent list`", "quotas.agents_per_person"]);
+    let key = ["key", "create", "--scope", "sync", "--service", &service];
+    shell.stdout(&key);
+    let list = format!("`countersign key list --service {service}`");
+    assert_next(&shell, 1, &key, &[&list, "quotas.keys_per_service"]);
+    let webhook = ["webhook", "create", "http://127.0.0.1:9999/", "--out"];
+    shell.stdout(&[&webhook[..], &["first"]].concat());
+    let refused = [&webhook[..], &["second"]].concat();
+    assert_next(&shell, 1, &refused, &["`countersign webhook list --service", "quotas.webhooks_per_service"]);
+    shell.unset("COUNTERSIGN_HUMAN_TOKEN");
+    register(&shell, "Public");
+    assert_next(&shell, 1, &second, &["countersign login", "quotas.public_agents"]);
+}
+
+#[tokio::test]
+async fn refusal_to_create_a_service_names_the_setting_and_who_can() {
+    let control = ControlPlane::start_with(&["services.created_by=admin"]).await;
+    let shell = shell_of(&control, "alice");
+    let (code, error) = shell.failure(&["service", "create", "Shop"]);
+    assert!(code == 3 && error.contains("the setting `services.created_by` is `admin`"), "{code} {error}");
+    assert!(error.contains("\nNext: ask an administrator to create the service and to transfer it to you"), "{error}");
+}
+
+#[tokio::test]
+async fn service_that_an_agent_left_learns_who_can_readmit_it() {
+    let control = ControlPlane::start().await;
+    let (owner, manager) =
+        (shell_of(&control, "alice"), Shell::with_env(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY"]));
+    owner.stdout(&["agent", "keygen"]);
+    let (agent, service) = (register(&owner, "Leaving"), control.service());
+    manager.stdout(&["role", "create", "reader"]);
+    manager.stdout(&["role", "assign", "reader", &agent]);
+    let left = owner.stdout(&["agent", "leave", &agent, service]);
+    assert!(left.ends_with("Roles ended: 1."), "{left}");
+    let assign = ["--profile", "other", "role", "assign", "reader", &agent];
+    let readmit = format!("the owner of the agent can run: countersign agent readmit {agent} {service}");
+    assert_next(&manager, 1, &assign, &[&readmit]);
+    let refused: serde_json::Value =
+        serde_json::from_str(&manager.failure(&[&assign[..], &["-o", "json"]].concat()).1).unwrap_or_default();
+    assert_eq!(refused["error"]["reason"], "agent_left", "{refused}");
+    owner.stdout(&["agent", "readmit", &agent, service]);
+    manager.stdout(&assign);
+    let services = format!("`countersign agent services {agent}`");
+    assert_next(&owner, 3, &["agent", "leave", &agent, "svc_00000000000000000000000000"], &[&services]);
+    let all = Shell::with_env(&control, &["URL", "CA", "HUMAN_TOKEN"]).stdout(&["audit", "list", "--all-services"]);
+    let (header, entries) = all.split_once('\n').unwrap_or_default();
+    assert!(header.split_whitespace().nth(1) == Some("SERVICE"), "{all}");
+    let entry = |action: &str| entries.lines().find(|line| line.contains(action)).unwrap_or_default();
+    assert!(entry("role.assigned").split_whitespace().nth(1) == Some(service), "{all}");
+    assert!(entry("agent.left").ends_with(service), "the service is the object: {all}");
+}
+
+#[tokio::test]
+async fn unknown_and_deleted_agents_have_a_next_step() {
+    let control = ControlPlane::start().await;
+    let shell = shell_of(&control, "alice");
+    let unknown = "agent_00000000000000000000000000";
+    for arguments in [
+        &["agent", "services", unknown][..],
+        &["agent", "leave", unknown, control.service()],
+        &["agent", "readmit", unknown, control.service()],
+        &["agent", "suspend", unknown],
+        &["agent", "delete", unknown, "--yes"],
+    ] {
+        assert_next(&shell, 3, arguments, &["`countersign agent list`"]);
+    }
+    let (code, error) = shell.failure(&["agent", "show", unknown]);
+    assert!(code == 2 && error.contains("the API key of a service is not set"), "{code} {error}");
+    shell.stdout(&["agent", "keygen"]);
+    let agent = register(&shell, "Old");
+    shell.stdout(&["agent", "delete", &agent, "--yes"]);
+    assert_next(&shell, 3, &["agent", "login"], &["`countersign agent register --email YOU@EXAMPLE.ORG --name NAME`"]);
+    assert_ne!(register(&shell, "Old"), agent);
+    shell.stdout(&["agent", "login"]);
+}
+
+#[tokio::test]
+async fn offers_state_both_persons_and_what_they_replace() {
+    let control = ControlPlane::start().await;
+    let [alice, bob, carol] = ["alice", "bob", "carol"].map(|person| shell_of(&control, person));
+    let service = alice.stdout(&["service", "create", "Shop"]);
+    let transfer = |more: &[&'static str]| [&["service", "transfer", service.as_str()][..], more].concat();
+    let note = notes(&alice, &[&["--profile", "work"][..], &transfer(&["--to", "bob"])].concat());
+    assert_eq!(note, format!("Next: as the new owner, countersign service transfer {service} --accept\n"));
+    let listed = bob.stdout(&["service", "transfer"]);
+    let lines: Vec<Vec<_>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!((lines[0][2], lines[1][2]), ("FROM", "alice"), "{listed}");
+    let alice_identity = json!({ "issuer": "urn:countersign:operator", "subject": "alice" });
+    assert_eq!(bob.json(&["service", "transfer"])[0]["offeredBy"], alice_identity);
+
+    let shown = alice.json(&["service", "describe", &service]);
+    assert_eq!((&shown["owner"], &shown["offeredTo"]["subject"]), (&alice_identity, &json!("bob")));
+    let shown = alice.stdout(&["service", "show", &service]);
+    assert!(shown.contains("\nowner           alice\n") && shown.contains("\noffered to      bob\n"), "{shown}");
+    assert!(!alice.stdout(&transfer(&["--to", "bob"])).contains("replaces"), "the same offer");
+    let replacing = alice.stdout(&transfer(&["--to", "carol"]));
+    assert!(replacing.contains("replaces the offer to  bob"), "{replacing}");
+
+    let (code, error) = bob.failure(&transfer(&["--accept"]));
+    assert!(code == 3 && error.contains("The service is not offered to you (required: access receiver;"), "{error}");
+    assert_next(&bob, 3, &transfer(&["--accept"]), &["`countersign service transfer`"]);
+    assert_next(&bob, 3, &transfer(&["--withdraw"]), &["`countersign service transfer`"]);
+    let (_, error) = bob.failure(&transfer(&[]));
+    assert!(error.contains("access owner or administrator or receiver"), "{error}");
+    assert_next(
+        &bob,
+        2,
+        &["service", "transfer", "--accept"],
+        &["`countersign service list`", "`countersign service transfer`"],
+    );
+    let declined = carol.json(&transfer(&["--decline"]));
+    assert_eq!(declined, json!({ "withdrawn": true, "declined": true, "serviceId": service }));
+    assert_next(
+        &alice,
+        3,
+        &transfer(&["--withdraw"]),
+        &["`countersign service transfer`", &format!("{service} --to SUBJECT")],
+    );
+    alice.stdout(&transfer(&["--to", "bob"]));
+    let withdrawn = alice.stdout(&transfer(&["--withdraw"]));
+    assert!(withdrawn.contains("withdrawn  true"), "{withdrawn}");
+    assert_eq!(alice.json(&["service", "show"])["offeredTo"], json!(null));
+
+    alice.stdout(&transfer(&["--to", "bob"]));
+    bob.stdout(&["service", "create", "Another service, which is that of the profile"]);
+    let note = notes(&bob, &transfer(&["--accept"]));
+    for next in ["key list", "webhook list"] {
+        assert!(note.contains(&format!("\nNext: countersign {next} --service {service}\n")), "{note}");
+        let words: Vec<_> = next.split(' ').chain(["--service", &service]).collect();
+        bob.stdout(&words);
+    }
+}
+
+#[tokio::test]
+async fn offer_to_a_person_of_an_unknown_issuer_is_refused() {
+    let control = ControlPlane::start().await;
+    let shell = shell_of(&control, "alice");
+    let service = shell.stdout(&["service", "create", "Shop"]);
+    let offer = ["service", "transfer", &service, "--to", "bob", "--to-issuer", "https://login.example.com"];
+    let (code, error) = shell.failure(&offer);
+    assert!(code == 2 && error.contains("this control plane accepts: urn:countersign:operator"), "{code} {error}");
+    assert!(error.contains("\nNext: correct --to-issuer"), "{error}");
+    let known = [&offer[..6], &["urn:countersign:operator"]].concat();
+    shell.stdout(&known);
+}
+
+#[tokio::test]
+async fn profiles_with_a_deleted_service_have_a_next_step() {
+    let control = ControlPlane::start().await;
+    let [shell, other] = [shell_of(&control, "alice"), shell_of(&control, "alice")];
+    shell.stdout(&["agent", "keygen"]);
+    let agent = register(&shell, "Agent");
+    let service = shell.stdout(&["service", "create", "Shop"]);
+    shell.stdout(&["agent", "login", "--service", &service]);
+    // The profile of another machine keeps the service.
+    other.stdout(&["service", "delete", &service, "--yes"]);
+    let stale = format!("the profile default uses the service {service}");
+    assert_next(&shell, 3, &["key", "list"], &[&stale, "pass --service", "`countersign service list`"]);
+    let stale = format!("the profile default logs in for the service {service}");
+    assert_next(&shell, 3, &["agent", "login"], &[&stale, "`countersign agent login --no-service`"]);
+    assert_eq!(shell.json(&["agent", "show"])["audience"], json!(null), "the command of the next step was run");
+    shell.stdout(&["agent", "login"]);
+
+    let service = shell.stdout(&["service", "create", "Shop"]);
+    shell.stdout(&["agent", "login", "--service", &service]);
+    let (code, error) = shell.failure(&["agent", "login", "--service", &service, "--no-service"]);
+    assert!(code == 2 && error.contains("--no-service"), "{error}");
+    shell.stdout(&["service", "delete", &service, "--yes"]);
+    let shown = shell.json(&["agent", "show"]);
+    assert_eq!((&shown["audience"], &shown["serviceId"]), (&json!(null), &json!(null)), "{agent}");
+}
