@@ -19,7 +19,7 @@ pub use audit::{AuditError, export_audit, verify_audit};
 pub use database_commands::{CommandReport, DatabaseCommandError, backup, migrate, migrate_to_postgres, restore};
 pub use error::AppError;
 pub use redis::check_files;
-pub use secrets::rotate_secrets;
+pub use secrets::{describe_master_keys, rotate_secrets};
 
 use crate::{
     address_guard::{HostResolver, SystemResolver},
@@ -169,7 +169,7 @@ impl App {
         } = self;
         let context = state.context.clone();
         let mut tasks = Tasks::new();
-        servers::serve_admin(&mut tasks, ports.admin, readiness, state.metrics.clone(), &shutdown);
+        servers::serve_admin(&mut tasks, ports.admin, readiness.clone(), state.metrics.clone(), &shutdown);
         let settings = SidecarSettings { issuer: context.issuer().to_owned(), max_staleness: config.max_staleness() };
         let agent_hash_secret = wiring::agent_hash_secret(&context_parts).await?;
         let sync_settings = (settings, agent_hash_secret, change_poll_interval);
@@ -179,6 +179,7 @@ impl App {
         servers::serve_api(&mut tasks, ports.api, (&certificate, context_parts.rng.clone()), state.clone(), &shutdown)?;
         jobs::spawn_periodic(&mut tasks, &state, &shutdown);
         jobs::spawn_database_check(&mut tasks, context_parts.store.clone(), &shutdown);
+        jobs::spawn_master_key_check(&mut tasks, &context_parts, readiness, &shutdown);
         if let Some(redis) = redis {
             jobs::spawn_redis_tasks(&mut tasks, &redis, &context_parts.store, &shutdown);
         }

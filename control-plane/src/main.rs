@@ -3,7 +3,8 @@
 use clap::{Parser, Subcommand};
 use countersign_control_plane::{
     Config, ConfigError, ConfigInspection, DatabaseCommandError, api_description, backup, check_redis_files,
-    export_audit, migrate, migrate_to_postgres, mint_human_token, restore, rotate_secrets, run, verify_audit,
+    describe_master_keys, export_audit, migrate, migrate_to_postgres, mint_human_token, restore, rotate_secrets, run,
+    verify_audit,
 };
 use countersign_process::{
     Shutdown,
@@ -211,8 +212,15 @@ fn inspect(command: &ConfigCommand, inspection: Result<ConfigInspection, ConfigE
     if let (ConfigCommand::Check, true) = (command, problems.is_empty()) {
         problems.extend(check_redis_files(&inspection).map(|error| error.to_string()));
     }
+    let mut master_keys = String::new();
+    if let (ConfigCommand::Check, true, Some(config)) = (command, problems.is_empty(), inspection.config()) {
+        match describe_master_keys(&config) {
+            Ok(description) => master_keys = description,
+            Err(error) => problems.push(error.to_string()),
+        }
+    }
     let printed = match command {
-        ConfigCommand::Check if problems.is_empty() => print("ok\n"),
+        ConfigCommand::Check if problems.is_empty() => print(format_args!("ok\n{master_keys}")),
         ConfigCommand::Print => print_ignoring_closed_pipe(inspection.print()),
         ConfigCommand::Check => Ok(()),
     };

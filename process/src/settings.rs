@@ -54,6 +54,16 @@ pub enum SettingsError {
         /// The error of the operating system.
         error: std::io::Error,
     },
+    /// The file that an environment variable names cannot be read.
+    #[error("{variable} names the file {path}, which cannot be read: {error}")]
+    UnreadableValue {
+        /// The name of the variable.
+        variable: String,
+        /// The path of the file.
+        path: PathBuf,
+        /// The error of the operating system.
+        error: std::io::Error,
+    },
     /// The file is not valid TOML. The error message omits the content of the invalid line, which may be a secret.
     #[error("{path}: invalid TOML at line {line}: {error}")]
     InvalidToml {
@@ -113,12 +123,21 @@ fn parse_environment(variables: &[(String, String)], known_keys: &KnownKeys) -> 
             let key = rest.to_lowercase().replace("__", ".");
             match key.strip_suffix("_file") {
                 Some(base) if known_keys.find(&key).is_none() && known_keys.find(base).is_some() => {
-                    Ok((name.clone(), base.to_owned(), read_file(Path::new(value))?.trim().to_owned()))
+                    Ok((name.clone(), base.to_owned(), read_value(name, Path::new(value))?.trim().to_owned()))
                 }
                 _ => Ok((name.clone(), key, value.clone())),
             }
         })
         .collect()
+}
+
+/// Reads the value of a setting from the file that a variable names.
+fn read_value(variable: &str, path: &Path) -> Result<String, SettingsError> {
+    std::fs::read_to_string(path).map_err(|error| SettingsError::UnreadableValue {
+        variable: variable.to_owned(),
+        path: path.to_owned(),
+        error,
+    })
 }
 
 fn read_file(path: &Path) -> Result<String, SettingsError> {
@@ -180,6 +199,12 @@ mod tests {
             error,
             "unknown setting `tokens.second` in the environment (COUNTERSIGN_TOKENS__SECOND): did you mean `tokens.seconds`?"
         );
+    }
+
+    #[test]
+    fn error_about_the_file_of_a_variable_names_the_variable() {
+        let error = read(&[("COUNTERSIGN_NAME_FILE", "/nowhere")], &[]).unwrap_err().to_string();
+        assert!(error.starts_with("COUNTERSIGN_NAME_FILE names the file /nowhere, which cannot be read: "), "{error}");
     }
 
     #[test]

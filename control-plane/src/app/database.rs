@@ -76,6 +76,10 @@ pub(super) async fn ensure_deployment(
     let stored = store.find_or_create_deployment(&new).await?;
     check_deployment(&stored, master, dev_since)?;
     refuse_missing_master_keys(store, master).await?;
+    if stored.master_key_fingerprint != master.configured_fingerprint() {
+        let current = stored.master_key_fingerprint;
+        tracing::info!(%current, "secrets.master_key takes effect with `countersign-control-plane secrets rotate`");
+    }
     refuse_quarantined(store).await
 }
 
@@ -86,15 +90,12 @@ pub(super) async fn refuse_missing_master_keys(store: &Store, master: &MasterKey
     if let Some(missing) = missing {
         return Err(StoreError::MissingMasterKey(missing.clone()).into());
     }
-    if current != master.configured_fingerprint() {
-        tracing::info!(%current, "secrets.master_key takes effect with `countersign-control-plane secrets rotate`");
-    }
     Ok(())
 }
 
 fn check_deployment(stored: &Deployment, master: &MasterKeyRing, dev_since: Option<Timestamp>) -> Result<(), AppError> {
     if !master.contains(&stored.master_key_fingerprint) {
-        return Err(StoreError::WrongMasterKey.into());
+        return Err(StoreError::WrongMasterKey(stored.master_key_fingerprint.clone()).into());
     }
     match (stored.dev_since, dev_since) {
         (Some(_), None) => Err(AppError::DatabaseRejected(

@@ -10,11 +10,11 @@ use crate::{
         Context, ContextParts, OperationError, delete_expired_events, emit_role_revoked_events,
         flush_suppressed_bursts, publish_trust_changes, purge_deleted, rotate_signing_keys_if_due, run_housekeeping,
     },
-    store::Store,
+    store::{Store, StoreError, master_keys},
     webhooks::{DispatcherHealth, EventFanout, WebhookDispatcher},
 };
 use countersign_identity::Timestamp;
-use countersign_process::Shutdown;
+use countersign_process::{Readiness, ReadinessGuard, Shutdown};
 use std::{convert::Infallible, io, pin::Pin, sync::Arc, time::Duration};
 use tokio::time::{sleep, timeout};
 
@@ -166,6 +166,43 @@ pub(super) fn spawn_database_check(tasks: &mut Tasks, store: Store, shutdown: &S
             reason = check => Err(io::Error::other(reason)),
         }
     });
+}
+
+/// Keeps the process from being ready while the current master key of the database is not configured: another process has begun
+/// a rotation to a master key that this one does not have.
+pub(super) fn spawn_master_key_check(
+    tasks: &mut Tasks,
+    parts: &ContextParts,
+    readiness: Readiness,
+    shutdown: &Shutdown,
+) {
+    let (store, keyring) = (parts.store.clone(), parts.keyring.clone());
+    spawn_until_shutdown(tasks, shutdown, async move {
+        let mut missing: Option<(String, ReadinessGuard)> = None;
+        loop {
+            // While the database is unavailable, the last result remains.
+            if let Ok(current) = find_current_master_key(&store).await {
+                if keyring.master_keys().contains(&current) {
+                    missing = None;
+                } else if missing.as_ref().is_none_or(|(reported, _)| *reported != current) {
+                    tracing::error!(
+                        fingerprint = %current,
+                        "the database uses a new master key, which is not configured: set secrets.master_key to it and \
+                         secrets.previous_master_keys to the old key, and restart this control plane"
+                    );
+                    let condition = format!(
+                        "the master key with the fingerprint {current}: set secrets.master_key to it and restart"
+                    );
+                    missing = Some((current, readiness.register(condition)));
+                }
+            }
+            sleep(DATABASE_CHECK_INTERVAL).await;
+        }
+    });
+}
+
+async fn find_current_master_key(store: &Store) -> Result<String, StoreError> {
+    Ok(master_keys::find(store.read().await?.conn()).await?.current)
 }
 
 /// Starts the tasks that reconnect Redis and exchange notifications of changes with other replicas.

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     config::Config,
-    keyring::Keyring,
+    keyring::{Keyring, MasterKeyError},
     metrics::{LabelValues, Metrics},
     operations::{MasterKeyRotation, rotate_master_key},
     store::{OpenMode, deployment},
@@ -34,15 +34,34 @@ pub async fn rotate_secrets(config: &Config) -> Result<CommandReport, DatabaseCo
     let keyring = Keyring::new(master);
     let rotation = rotate_master_key(&store, &keyring, &SystemRng).await.map_err(AppError::Operation)?;
     store.close().await;
-    report(&fingerprint, &rotation)
+    report(&fingerprint, &rotation, config.secrets.previous().next().is_some())
 }
 
-fn report(fingerprint: &str, rotation: &MasterKeyRotation) -> Result<CommandReport, DatabaseCommandError> {
+/// The fingerprints of the configured master keys, a line for each. Empty if the file of the master key does not exist yet, or
+/// cannot be read.
+pub fn describe_master_keys(config: &Config) -> Result<String, AppError> {
+    match master_keys(config) {
+        Ok(keys) => {
+            let previous = keys.previous_fingerprints().into_iter();
+            let previous = previous.map(|key| format!("previous master key: fingerprint {key}\n"));
+            Ok(format!("master key: fingerprint {}\n{}", keys.configured_fingerprint(), previous.collect::<String>()))
+        }
+        // `config check` can be run by a user who may not read the file.
+        Err(AppError::MasterKey(MasterKeyError::Missing(_) | MasterKeyError::File { .. })) => Ok(String::new()),
+        Err(error) => Err(error),
+    }
+}
+
+fn report(
+    fingerprint: &str,
+    rotation: &MasterKeyRotation,
+    has_previous: bool,
+) -> Result<CommandReport, DatabaseCommandError> {
     let MasterKeyRotation { removed, resealed, unchanged, unreadable, chains, broken_chains } = rotation;
     let mut report = CommandReport::default();
     report.line(format!("The current master key is secrets.master_key (fingerprint {fingerprint})."));
-    report.line(format!("{resealed} secrets were encrypted with it; {unchanged} secrets already were."));
-    report.line(format!("{chains} audit chains were verified and are authenticated with it."));
+    report.line(format!("Secrets encrypted with it now: {resealed}; before: {unchanged}."));
+    report.line(format!("Audit chains verified, and authenticated with it: {chains}."));
     for (chain, broken) in broken_chains {
         report.line(format!("Audit chain {}: {broken}. It stays broken.", chain.escape_debug()));
     }
@@ -56,7 +75,10 @@ fn report(fingerprint: &str, rotation: &MasterKeyRotation) -> Result<CommandRepo
         ));
     }
     report.line(match removed.as_slice() {
-        [] => "No previous master key is needed: remove secrets.previous_master_keys from the settings.".to_owned(),
+        [] if has_previous => {
+            "No previous master key is needed: remove secrets.previous_master_keys from the settings.".to_owned()
+        }
+        [] => "No previous master key is needed, and none is configured.".to_owned(),
         removed => format!(
             "The database no longer needs the master keys with these fingerprints: {}. Remove them from \
              secrets.previous_master_keys of all control planes. Keep them elsewhere, as long as you keep backups from before now.",

@@ -44,6 +44,11 @@ impl MasterKeyRing {
         self.configured.fingerprint()
     }
 
+    /// The fingerprints of `secrets.previous_master_keys`.
+    pub fn previous_fingerprints(&self) -> Vec<String> {
+        self.previous.iter().map(MasterKey::fingerprint).collect()
+    }
+
     /// Whether the master key with a fingerprint is configured.
     pub fn contains(&self, fingerprint: &str) -> bool {
         self.keys().any(|key| key.fingerprint() == fingerprint)

@@ -142,8 +142,8 @@ impl Store {
         connection.close().await?;
         let StoreOptions { clock, audit_keys, metrics } = options;
         if mode == OpenMode::Serve {
-            if fingerprint.is_some_and(|fingerprint| audit_keys.find(&fingerprint).is_none()) {
-                return Err(StoreError::WrongMasterKey);
+            if let Some(fingerprint) = fingerprint.filter(|fingerprint| audit_keys.find(fingerprint).is_none()) {
+                return Err(StoreError::WrongMasterKey(fingerprint));
             }
             let pool = match engine {
                 Engine::Sqlite => pools::sqlite_migration_pool(),

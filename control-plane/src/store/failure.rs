@@ -16,16 +16,17 @@ pub enum StoreError {
     /// The configured server is a standby.
     #[error("cannot open the database (database.url): the server is a standby; name the primary")]
     Standby,
-    /// The database was created with another master key.
+    /// The current master key of the database is not configured.
     #[error(
-        "the database was created with another master key: set secrets.master_key to that key, or add that key to \
-         secrets.previous_master_keys"
+        "the database uses another master key, with the fingerprint {0}: set secrets.master_key to that key, or, to rotate to the \
+         configured key, add that key to secrets.previous_master_keys"
     )]
-    WrongMasterKey,
+    WrongMasterKey(String),
     /// The database needs a master key that is not configured.
     #[error(
-        "the database contains data under the master key with the fingerprint {0}, which is not configured: add that key to \
-         secrets.previous_master_keys until `countersign-control-plane secrets rotate` has completed"
+        "the database needs the master key with the fingerprint {0}, which is not configured: if it is the new key of a rotation, \
+         set secrets.master_key to it and restart; if it is an earlier key, add it to secrets.previous_master_keys until \
+         `countersign-control-plane secrets rotate` has completed"
     )]
     MissingMasterKey(String),
     /// A migration failed.

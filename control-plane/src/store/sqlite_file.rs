@@ -26,6 +26,9 @@ statements! { SQLITE_STATEMENTS:
     FIND_DEPLOYMENT = "SELECT * FROM deployment WHERE id = 1";
     COUNT_QUARANTINE_COLUMNS =
         "SELECT COUNT(*) FROM pragma_table_info('deployment') WHERE name = 'set_aside_at'";
+    COUNT_PREVIOUS_KEY_TABLES =
+        "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = 'previous_master_keys'";
+    LIST_PREVIOUS_KEYS = "SELECT fingerprint FROM previous_master_keys ORDER BY fingerprint";
     SET_QUARANTINE = "UPDATE deployment SET set_aside_at = $1, set_aside_as = $2 WHERE id = 1";
     DISABLE_WAL = "PRAGMA journal_mode = DELETE";
 }
@@ -88,6 +91,8 @@ pub struct SqliteFileInfo {
     pub schema: i64,
     /// The Countersign deployment that the database belongs to.
     pub deployment: Deployment,
+    /// The fingerprints of the previous master keys that the database still needs.
+    pub previous_master_keys: Vec<String>,
     /// The quarantine mark, if the database must not be served.
     pub quarantine: Option<Quarantine>,
 }
@@ -146,7 +151,7 @@ async fn validate_connection(conn: &mut SqliteConnection) -> Result<SqliteFileIn
 }
 
 async fn read_deployment(conn: &mut SqliteConnection, schema: i64) -> Result<SqliteFileInfo, SqliteFileError> {
-    let row = sqlx::query(FIND_DEPLOYMENT).fetch_optional(conn).await?.ok_or(SqliteFileError::Empty)?;
+    let row = sqlx::query(FIND_DEPLOYMENT).fetch_optional(&mut *conn).await?.ok_or(SqliteFileError::Empty)?;
     let deployment = Deployment {
         master_key_fingerprint: row.try_get("master_key_fingerprint")?,
         dev_since: optional_timestamp(&row, "dev_since")?,
@@ -159,7 +164,16 @@ async fn read_deployment(conn: &mut SqliteConnection, schema: i64) -> Result<Sql
         }
         (Some(_) | None, _) => None,
     };
-    Ok(SqliteFileInfo { schema, deployment, quarantine })
+    Ok(SqliteFileInfo { schema, deployment, previous_master_keys: list_previous_keys(conn).await?, quarantine })
+}
+
+/// The fingerprints of the previous master keys. An older schema has no table for them.
+async fn list_previous_keys(conn: &mut SqliteConnection) -> Result<Vec<String>, SqliteFileError> {
+    if query_number(conn, COUNT_PREVIOUS_KEY_TABLES).await? == 0 {
+        return Ok(Vec::new());
+    }
+    let rows = sqlx::query(LIST_PREVIOUS_KEYS).fetch_all(conn).await?;
+    Ok(rows.iter().map(|row| row.try_get("fingerprint")).collect::<Result<_, _>>()?)
 }
 
 /// Sets the quarantine mark of a database that no other process has open. Does nothing if the schema does not have the columns

@@ -5,8 +5,9 @@
 use crate::database::succeed;
 use countersign_client::{Api, PrivateKey};
 use countersign_tests::{
-    Agent, ControlPlane, Postgres, Receiver, StandardWebhooks, Target,
+    Agent, ControlPlane, HttpClient, HttpResponse, Postgres, Receiver, StandardWebhooks, Target,
     control_plane::{MASTER_KEY, text},
+    eventually,
 };
 use serde_json::{Value, json};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Row};
@@ -124,16 +125,19 @@ async fn rotation_while_a_server_serves() {
 
     let report = tokio::task::block_in_place(|| succeed(&control, &["secrets", "rotate"]));
     // The secrets are two signing keys, and the current and the previous secret of the target.
-    assert!(report.contains("4 secrets were encrypted with it; 0 secrets already were."), "{report}");
-    assert!(report.contains("2 audit chains were verified"), "{report}");
+    assert!(report.contains("Secrets encrypted with it now: 4; before: 0."), "{report}");
+    assert!(report.contains("Audit chains verified, and authenticated with it: 2."), "{report}");
     authenticate(&control, &agent, &open_challenge).await;
     assert_signed(&target, &receiver).await;
     let later_target = Target::create(&control, &receiver.url).await;
     control.rotate().await;
     stop.store(true, Ordering::SeqCst);
     assert!(traffic.await.unwrap() > 0);
-    let again = tokio::task::block_in_place(|| succeed(&control, &["secrets", "rotate"]));
-    assert!(again.contains("\n0 secrets were encrypted with it; 6 secrets already were."), "{again}");
+    let again = tokio::task::block_in_place(|| control.command(&["secrets", "rotate"]));
+    assert!(again.status.success() && !String::from_utf8_lossy(&again.stderr).contains("takes effect"), "{again:?}");
+    let again = String::from_utf8(again.stdout).unwrap();
+    assert!(again.contains("remove secrets.previous_master_keys from the settings"), "{again}");
+    assert!(again.contains("\nSecrets encrypted with it now: 0; before: 6."), "{again}");
 
     let open_challenge = challenge(&control, &agent).await;
     control.restart_with(&previous("")).await;
@@ -148,9 +152,17 @@ async fn rotation_while_a_server_serves() {
     let request = receiver.received().into_iter().find(|request| request.id() == event).unwrap();
     StandardWebhooks::start().assert_signatures(&old_secret, &[request]);
     succeed(&control, &["audit", "verify"]);
+    let without_previous = succeed(&control, &["secrets", "rotate"]);
+    assert!(
+        without_previous.contains("No previous master key is needed, and none is configured."),
+        "{without_previous}"
+    );
     let entries = control.api.get_as(control.human(), "/audit?action=master_key.rotated").await.expect(200);
     assert_eq!(entries["data"].as_array().unwrap().len(), 1, "{entries}");
-    assert_start_refused(&control, &[current(OLD)], &["another master key", "secrets.previous_master_keys"]).await;
+    let fingerprint = succeed(&control, &["config", "check"]);
+    let fingerprint = fingerprint.strip_prefix("ok\nmaster key: fingerprint ").unwrap().trim_end();
+    let expected = ["another master key", fingerprint, "secrets.previous_master_keys"];
+    assert_start_refused(&control, &[current(OLD)], &expected).await;
     let logs = format!("{}{report}{again}", control.log());
     assert!(![OLD, NEW].iter().any(|key| logs.contains(key)), "{logs}");
 }
@@ -174,6 +186,11 @@ async fn incomplete_rotation_needs_the_previous_key() {
     control.create_role("while-incomplete", &[]).await;
     succeed(&control, &["audit", "verify"]);
 
+    if control.database_url().starts_with("sqlite:") {
+        let current = query_pairs(&mut database, "SELECT master_key_fingerprint, '' FROM deployment").await.remove(0).0;
+        let backup = succeed(&control, &["backup", &control.folder().join("backup.db").display().to_string()]);
+        assert!(backup.contains(&format!("(fingerprints {current}, {fingerprint})")), "{backup}");
+    }
     let expected = [fingerprint.as_str(), "secrets.previous_master_keys", "secrets rotate"];
     assert_start_refused(&control, &[previous("")], &expected).await;
     for arguments in [&["secrets", "rotate"][..], &["audit", "verify"]] {
@@ -182,7 +199,7 @@ async fn incomplete_rotation_needs_the_previous_key() {
         assert_refused(&control.command(&without), &expected);
     }
     let report = succeed(&control, &["secrets", "rotate"]);
-    assert!(report.contains("\n1 secrets were encrypted with it; 2 secrets already were."), "{report}");
+    assert!(report.contains("\nSecrets encrypted with it now: 1; before: 2."), "{report}");
     assert!(report.contains(&fingerprint), "{report}");
     control.restart_with(&previous("")).await;
     assert_signed(&target, &receiver).await;
@@ -225,7 +242,7 @@ async fn killed_rotation_is_resumed() {
         assert_signed(target, &receiver).await;
     }
     let report = succeed(&control, &["secrets", "rotate"]);
-    assert!(report.contains("\n0 secrets were encrypted with it; 252 secrets already were."), "{report}");
+    assert!(report.contains("\nSecrets encrypted with it now: 0; before: 252."), "{report}");
     succeed(&control, &["audit", "verify"]);
 }
 
@@ -275,6 +292,43 @@ async fn old_head_and_removed_entries_are_detected_after_the_rotation() {
     assert!(!output.status.success() && report.contains("deployment: broken"), "{output:?}");
 }
 
+/// A control plane without the new master key can still verify tokens, but must get no requests from a load balancer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_without_the_new_key_is_not_ready_until_it_has_the_key() {
+    let mut control = ControlPlane::start_with(&[current(OLD).as_str()]).await;
+    let agent = Agent::register(&control, "Agent").await;
+    let admin = HttpClient::plain(control.env["ADMIN_URL"].clone());
+    assert_eq!(admin.get("/readyz").await.status, 200);
+    let (new, old) = (current(NEW), previous(OLD));
+    let both = ["--set", new.as_str(), "--set", old.as_str()];
+    let checked = succeed(&control, &[&both[..], &["config", "check"]].concat());
+    let fingerprints: Vec<_> = checked.lines().filter_map(|line| line.rsplit_once(' ')).map(|(_, key)| key).collect();
+    let [new_fingerprint, old_fingerprint] = fingerprints[..] else { panic!("{checked}") };
+    assert!(checked.contains(&format!("\nprevious master key: fingerprint {old_fingerprint}\n")), "{checked}");
+    succeed(&control, &[&both[..], &["secrets", "rotate"]].concat());
+
+    let is_unready = async || {
+        let response = HttpResponse::try_send(admin.request("GET", "/readyz")).await;
+        response.filter(|response| response.status == 503)
+    };
+    let unready = eventually("the server is not ready", is_unready, || control.log()).await;
+    let expected =
+        format!("the master key with the fingerprint {new_fingerprint}: set secrets.master_key to it and restart");
+    assert!(unready.text("").contains(&expected), "{unready:?}");
+    let refused = control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await;
+    assert_eq!((refused.status, refused.error().1), (503, "SERVICE_UNAVAILABLE"), "{refused:?}");
+    let log = control.log();
+    for text in
+        ["which is not configured: set secrets.master_key to it and secrets.previous_master_keys", new_fingerprint]
+    {
+        assert!(log.contains(text), "{text}: {log}");
+    }
+    assert!(![OLD, NEW].iter().any(|key| log.contains(key)), "{log}");
+    control.restart_with(&current(NEW)).await;
+    agent.token().await;
+    assert_eq!(admin.get("/readyz").await.status, 200);
+}
+
 /// Registers an agent at the listening address of a replica, because its public URL does not resolve.
 async fn register_at_replica(replica: &ControlPlane) -> Agent {
     let (key, api) = (PrivateKey::generate(), Api::new(&replica.api.url, Some(&replica.authority())).unwrap());
@@ -315,7 +369,7 @@ async fn rotation_with_two_replicas() {
     let stop = Arc::new(AtomicBool::new(false));
     let traffic = [spawn_traffic(&first, &agent, &stop)];
     let report = tokio::task::block_in_place(|| succeed(&first, &["secrets", "rotate"]));
-    assert!(report.contains("4 secrets were encrypted with it"), "{report}");
+    assert!(report.contains("Secrets encrypted with it now: 4;"), "{report}");
     stop.store(true, Ordering::SeqCst);
     for traffic in traffic {
         assert!(traffic.await.unwrap() > 0);

@@ -81,7 +81,9 @@ async fn development_database_is_refused_without_dev_and_with_another_master_key
     let production = flags(&[&[data.as_str(), &tls[0], &tls[1], "public_url=https://id.example"], &ports[..]].concat());
     let key = format!("secrets.master_key={}", "ab".repeat(32));
     let other_key = [vec!["--dev".to_owned()], flags(&[&[data.as_str(), &key], &ports[..]].concat())].concat();
-    for (arguments, expected) in [(production, "created with --dev"), (other_key, "created with another master key")] {
+    for (arguments, expected) in
+        [(production, "created with --dev"), (other_key, "the database uses another master key")]
+    {
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
         let output = run_control_plane(&arguments, &[]);
         let error = String::from_utf8(output.stderr).unwrap();

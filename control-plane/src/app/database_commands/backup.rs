@@ -45,7 +45,7 @@ pub async fn backup(config: &Config, file: &Path) -> Result<CommandReport, Datab
 }
 
 fn report(config: &Config, file: &Path, info: &SqliteFileInfo, bytes: u64) -> CommandReport {
-    let SqliteFileInfo { schema, deployment, quarantine } = info;
+    let SqliteFileInfo { schema, deployment, previous_master_keys, quarantine } = info;
     let at = quarantine.map_or(String::new(), |mark| format!(" as of {}", format_rfc3339(mark.at)));
     let mut report = CommandReport::default();
     report.line(format!("{}: a backup{at}, {bytes} bytes, schema version {schema}, validated.", file.display()));
@@ -57,10 +57,18 @@ fn report(config: &Config, file: &Path, info: &SqliteFileInfo, bytes: u64) -> Co
         0 => "",
         _ => " and the keys of secrets.previous_master_keys",
     };
-    report.line(format!(
-        "The backup does not contain the master key and is useless without it: keep {master}{previous} (fingerprint {}) elsewhere.",
-        deployment.master_key_fingerprint
-    ));
+    let current = &deployment.master_key_fingerprint;
+    report.line(match previous_master_keys.as_slice() {
+        [] => format!(
+            "The backup does not contain the master key and is useless without it: keep {master}{previous} (fingerprint \
+             {current}) elsewhere."
+        ),
+        previous_keys => format!(
+            "A rotation of the master key is not complete. The backup does not contain the master keys and is useless without \
+             them: keep {master}{previous} (fingerprints {current}, {}) elsewhere.",
+            previous_keys.join(", ")
+        ),
+    });
     report
 }
 

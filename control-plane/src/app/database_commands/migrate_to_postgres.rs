@@ -52,7 +52,7 @@ pub async fn migrate_to_postgres(
 }
 
 fn check_preconditions(info: &SqliteFileInfo) -> Result<(), DatabaseCommandError> {
-    let SqliteFileInfo { schema, deployment: _, quarantine } = info;
+    let SqliteFileInfo { schema, deployment: _, previous_master_keys: _, quarantine } = info;
     if *schema != schema::latest_version() {
         return DatabaseCommandError::refused(format!(
             "the schema version of the embedded database is {schema}, and this program needs {}: run `migrate` without --to first",
