@@ -13,7 +13,7 @@ use crate::{
         openapi::{
             errors::{
                 Errors, HumanAuth, InvalidBody, InvalidPaging, OwnerAuth, ReceiverAuth, ServiceLimit, ServiceNotFound,
-                TransferNotFound, TransferPartyAuth,
+                TransferNotFound, TransferPartyAuth, UnknownIssuer,
             },
             schema::{self, ServicePathParam},
         },
@@ -102,7 +102,7 @@ pub async fn list(
     params(ServicePathParam), request_body = TransferRequest, security(("humanToken" = [])),
     responses(
         (status = 200, description = "The offer", body = TransferRecord),
-        Errors<(OwnerAuth, InvalidBody, ServiceNotFound)>,
+        Errors<(OwnerAuth, InvalidBody, UnknownIssuer, ServiceNotFound)>,
     )
 )]
 pub async fn offer(

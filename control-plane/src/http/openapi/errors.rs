@@ -271,6 +271,8 @@ error_cases! {
     AudienceLimit = quota_exceeded(ExceededQuota::AudiencesPerAgent(100));
     /// The URL of a webhook is not acceptable.
     InvalidWebhookUrl = invalid_field("url", "has a host whose name does not resolve");
+    /// The control plane does not accept tokens of the issuer.
+    UnknownIssuer = invalid_field("issuer", "must be an issuer that this control plane accepts: https://login.example.org");
     /// No such file.
     FileNotFound = vec![ApiError::not_found()];
     /// The service already has a role with the name in the request.
