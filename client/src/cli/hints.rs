@@ -58,7 +58,8 @@ fn hint_for_validation_error(details: &Map<String, Value>) -> String {
 fn hint_for_setting(setting: &str) -> Option<String> {
     let next = match setting {
         "quotas.services_per_person" => {
-            "`countersign service list` shows your services: delete one that you do not need"
+            "`countersign service list` shows your services: transfer one to another user, because a deleted service counts \
+             for 30 more days"
         }
         "quotas.agents_per_person" => "`countersign agent list` shows your agents: delete one that you do not need",
         "quotas.public_agents" => "countersign login, then register the agent as yours",
