@@ -55,6 +55,23 @@ fn limits_must_be_positive_and_bounded() {
 }
 
 #[test]
+fn invalid_quota_is_rejected_with_its_name() {
+    for (name, value) in [
+        ("services_per_person", "0"),
+        ("agents_per_person", "1000001"),
+        ("public_agents", "0"),
+        ("keys_per_service", "0"),
+        ("webhooks_per_service", "0"),
+        ("sessions_per_agent", "0"),
+        ("audiences_per_agent", "0"),
+    ] {
+        let error = read(&[(&format!("quotas.{name}"), value)], true).unwrap_err();
+        assert!(error.contains(&format!("quotas.{name}: {value} must be from 1 to 1000000")), "{error}");
+    }
+    assert!(read(&[("quotas.keys_per_service", "1"), ("quotas.public_agents", "1000000")], true).is_ok());
+}
+
+#[test]
 fn development_mode_raises_all_limits_that_are_not_set() {
     let limits = |flags: &[(&str, &str)], dev| {
         let flags = flags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
