@@ -2,8 +2,8 @@
 
 use super::{
     api::{
-        agents, audit, auth, health, own_agents, roles, services, signing_keys, status, transfers, trust, verify,
-        webhooks, well_known,
+        agents, audit, auth, health, own_agents, roles, service_keys, services, signing_keys, status, transfers, trust,
+        verify, webhooks, well_known,
     },
     error::ApiError,
     middleware::{deadline, limits, telemetry},
@@ -32,8 +32,8 @@ fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(transfers::list))
         .routes(routes!(transfers::offer, transfers::read, transfers::withdraw))
         .routes(routes!(transfers::accept))
-        .routes(routes!(services::create_key, services::list_keys))
-        .routes(routes!(services::revoke_key))
+        .routes(routes!(service_keys::create, service_keys::list))
+        .routes(routes!(service_keys::revoke))
         .routes(routes!(verify::verify))
         .routes(routes!(roles::create, roles::list))
         .routes(routes!(roles::change, roles::remove))

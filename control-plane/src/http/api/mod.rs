@@ -6,6 +6,7 @@ pub(super) mod auth;
 pub(super) mod health;
 pub(super) mod own_agents;
 pub(super) mod roles;
+pub(super) mod service_keys;
 pub(super) mod services;
 pub(super) mod signing_keys;
 pub(super) mod status;

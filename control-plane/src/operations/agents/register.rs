@@ -28,15 +28,18 @@ pub struct RegistrationRequest {
     pub metadata: Metadata,
 }
 
+/// Returns the agent that a response describes.
+pub type AgentOf<R> = fn(&R) -> AgentId;
+
 /// Registers an agent. If the same registrant has already registered the same key and name, returns the existing agent. A
 /// registration by another registrant or with another name creates an agent even if another agent has the same key, so that
-/// an attacker cannot block a key by registering it first. `agent_of` returns the agent of a stored response.
+/// an attacker cannot block a key by registering it first.
 pub async fn register_agent<R: Serialize + DeserializeOwned>(
     context: &Context,
     initiator: &Initiator,
     human: Option<Human>,
     request: RegistrationRequest,
-    (reply, agent_of): (&IdempotentReply<Agent, R>, fn(&R) -> AgentId),
+    (reply, agent_of): (&IdempotentReply<Agent, R>, AgentOf<R>),
 ) -> Result<R, OperationError> {
     if human.is_none() && !context.config.public_registration {
         return Err(Reason::HumanTokenMissing.into());

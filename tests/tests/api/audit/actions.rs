@@ -203,7 +203,6 @@ fn assert_entry(fixture: &Fixture, route: &Route, action: &str, entry: &Value, r
 /// The expected `details` of the audit entry for an action.
 fn details(action: &str, response: &Value) -> Value {
     match action {
-        "agent.registered" => json!({}),
         "service.created" => json!({ "name": "Service", "acceptsUnboundTokens": true }),
         "service.changed" => json!({ "name": { "from": "development", "to": "Service" } }),
         "service.deleted" => json!({ "revokedKeys": 0, "deletedWebhooks": 0 }),
@@ -214,7 +213,8 @@ fn details(action: &str, response: &Value) -> Value {
             json!({ "from": from, "to": to })
         }
         "service_key.created" => json!({ "name": "Key", "scope": "sync" }),
-        "agent.deleted"
+        "agent.registered"
+        | "agent.deleted"
         | "service_key.revoked"
         | "signing_key.revoked"
         | "webhook.secret_rotated"

@@ -1,0 +1,185 @@
+//! `/services/{service}/keys`: the API keys of a service.
+
+use crate::{
+    domain::{
+        credential::expose,
+        page::Page,
+        service::{KeyScope, ServiceKey},
+        text::DisplayName,
+    },
+    http::{
+        error::ApiError,
+        openapi::{
+            errors::{Errors, InvalidBody, InvalidPaging, KeyLimit, KeyNotFound, OwnerAuth, ServiceNotFound},
+            schema::{self, KeyPathParam, ServicePathParam},
+        },
+        request::{
+            body::{BodyFields, typed::body},
+            caller::{Credentials, owner_access_error},
+            ids::{PathParams, parse_id},
+            paging::{self, PageResponse},
+        },
+        state::AppState,
+        timestamp::Rfc3339,
+    },
+    operations::{self, NewServiceKey},
+};
+use axum::{Json, extract::State, http::StatusCode};
+use countersign_identity::ApiKeyId;
+use serde::Serialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+body! {
+    /// An API key to create.
+    KeyRequest {
+        required "name" name: DisplayName,
+        required "scope" scope: KeyScope,
+    }
+}
+
+/// An API key with its secret. The secret of an API key cannot be read later.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NewKeyRecord {
+    #[schema(value_type = schema::ApiKeyIdSchema)]
+    key_id: ApiKeyId,
+    #[schema(value_type = schema::ApiKeySchema)]
+    api_key: String,
+    #[schema(value_type = schema::DisplayNameSchema)]
+    name: String,
+    #[schema(value_type = schema::KeyScopeSchema)]
+    scope: &'static str,
+    /// Time of creation.
+    #[schema(value_type = schema::TimestampSchema)]
+    created_at: Rfc3339,
+}
+
+type KeyPage = PageResponse<KeyRecord>;
+
+/// An API key, without its secret.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(example = json!(KeyRecord::example()))]
+pub struct KeyRecord {
+    #[schema(value_type = schema::ApiKeyIdSchema)]
+    key_id: ApiKeyId,
+    #[schema(value_type = schema::DisplayNameSchema)]
+    name: String,
+    #[schema(value_type = schema::KeyScopeSchema)]
+    scope: &'static str,
+    /// Time of creation.
+    #[schema(value_type = schema::TimestampSchema)]
+    created_at: Rfc3339,
+    /// Time of revocation; null if the key is valid.
+    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    revoked_at: Option<Rfc3339>,
+}
+
+impl KeyRecord {
+    /// An example for the API description: a valid key.
+    fn example() -> Value {
+        json!({
+            "keyId": "key_01jyd3rq8yfd19yr0w5mz4ypkb",
+            "name": "Sidecar",
+            "scope": "sync",
+            "createdAt": "2027-03-14T15:09:26.535897Z",
+            "revokedAt": null,
+        })
+    }
+}
+
+/// Result of a revocation.
+#[derive(Serialize, ToSchema)]
+pub struct KeyRevoked {
+    /// False if the key was already revoked.
+    #[schema(example = true)]
+    revoked: bool,
+}
+
+/// Create an API key
+///
+/// The response contains the API key, which cannot be read later. A service can have several keys, so that a key can be
+/// replaced without interruption.
+#[utoipa::path(
+    post, path = "/services/{service}/keys", operation_id = "createKey", tag = "Services",
+    params(ServicePathParam), request_body = KeyRequest, security(("humanToken" = [])),
+    responses((status = 201, description = "The API key", body = NewKeyRecord), Errors<(OwnerAuth, InvalidBody, ServiceNotFound, KeyLimit)>)
+)]
+pub async fn create(
+    State(state): State<AppState>,
+    credentials: Credentials,
+    PathParams(service): PathParams<String>,
+    body: BodyFields,
+) -> Result<(StatusCode, Json<NewKeyRecord>), ApiError> {
+    let (human, service) = credentials.require_owner_of(&state, &service).await?;
+    let KeyRequest { name, scope } = body.read()?;
+    let initiator = credentials.initiator_for_human(Some(&human));
+    let request = NewServiceKey { name, scope };
+    let created = operations::create_service_key(&state.context, &initiator, service.id, request).await;
+    let (key, secret) = created.map_err(|error| owner_access_error(error, &human))?;
+    let body = NewKeyRecord {
+        key_id: key.id,
+        api_key: expose(&secret).to_owned(),
+        name: key.name.to_string(),
+        scope: key.scope.as_str(),
+        created_at: Rfc3339(key.created_at),
+    };
+    Ok((StatusCode::CREATED, Json(body)))
+}
+
+/// List the API keys of a service
+///
+/// The response contains no secrets: the server stores only hashes.
+#[utoipa::path(
+    get, path = "/services/{service}/keys", operation_id = "listKeys", tag = "Services",
+    params(ServicePathParam, Page), security(("humanToken" = [])),
+    responses(
+        (status = 200, description = "A page of API keys", body = KeyPage),
+        Errors<(OwnerAuth, InvalidPaging, ServiceNotFound)>,
+    )
+)]
+pub async fn list(
+    State(state): State<AppState>,
+    credentials: Credentials,
+    PathParams(service): PathParams<String>,
+    page: Result<Page, ApiError>,
+) -> Result<Json<KeyPage>, ApiError> {
+    let (_, service) = credentials.require_owner_of(&state, &service).await?;
+    let page = page?;
+    let list_page = operations::list_service_keys(&state.context, service.id, page).await?;
+    Ok(Json(paging::page_response(page, list_page, key_record)))
+}
+
+/// Revoke an API key
+///
+/// The key is refused immediately. Sync streams of sidecars that use the key are closed within seconds.
+#[utoipa::path(
+    delete, path = "/services/{service}/keys/{key}", operation_id = "revokeKey", tag = "Services",
+    params(ServicePathParam, KeyPathParam), security(("humanToken" = [])),
+    responses(
+        (status = 200, description = "The key is revoked", body = KeyRevoked),
+        Errors<(OwnerAuth, ServiceNotFound, KeyNotFound)>,
+    )
+)]
+pub async fn revoke(
+    State(state): State<AppState>,
+    credentials: Credentials,
+    PathParams((service, key)): PathParams<(String, String)>,
+) -> Result<Json<KeyRevoked>, ApiError> {
+    let (human, service) = credentials.require_owner_of(&state, &service).await?;
+    let initiator = credentials.initiator_for_human(Some(&human));
+    let revoked = operations::revoke_service_key(&state.context, &initiator, service.id, parse_id(&key)?).await;
+    Ok(Json(KeyRevoked { revoked: revoked.map_err(|error| owner_access_error(error, &human))? }))
+}
+
+fn key_record(key: ServiceKey) -> KeyRecord {
+    let ServiceKey { id, service: _, name, scope, secret: _, created_at, revoked_at } = key;
+    KeyRecord {
+        key_id: id,
+        name: name.to_string(),
+        scope: scope.as_str(),
+        created_at: Rfc3339(created_at),
+        revoked_at: revoked_at.map(Rfc3339),
+    }
+}

@@ -1,0 +1,71 @@
+//! Refusals of callers whose valid credential does not suffice. They contain what is required and what the caller has.
+
+use super::ApiError;
+use crate::domain::{agent::Owner, service::KeyScope};
+use countersign_identity::{Reason, ServiceId};
+use serde_json::{Value, json};
+
+impl ApiError {
+    /// The scope of the API key does not allow the request.
+    pub fn scope_insufficient(scope: KeyScope) -> Self {
+        let [required, actual] = [KeyScope::Full, scope].map(|scope| json!({ "scope": scope.as_str() }));
+        Self::from(Reason::ScopeInsufficient).with_requirement(required, actual)
+    }
+
+    /// The API key belongs to another service.
+    pub fn other_service(required: ServiceId, actual: ServiceId) -> Self {
+        let [required, actual] = [required, actual].map(|service| json!({ "serviceId": service }));
+        Self::from(Reason::NotYours).with_requirement(required, actual)
+    }
+
+    /// The human user is neither the owner nor an administrator. The `details` of the error identify the calling user, never
+    /// the owner of the resource.
+    pub fn owner_required(user: &Owner) -> Self {
+        let required = json!({ "access": ["owner", "administrator"] });
+        Self::from(Reason::NotYours).with_requirement(required, user_details(user))
+    }
+
+    /// The human user is neither the owner of the service, nor an administrator, nor the user to whom it is offered.
+    pub fn transfer_party_required(user: &Owner) -> Self {
+        let required = json!({ "access": ["owner", "administrator", "receiver"] });
+        Self::from(Reason::NotYours).with_requirement(required, user_details(user))
+    }
+
+    /// The service is not offered to the human user.
+    pub fn receiver_required(user: &Owner) -> Self {
+        let required = json!({ "access": ["receiver"] });
+        let error = Self::from(Reason::NotYours).with_requirement(required, user_details(user));
+        Self { message: "The service is not offered to you".to_owned(), ..error }
+    }
+
+    /// The human user is not an administrator, and only administrators may create services.
+    pub fn service_creator_required(user: &Owner) -> Self {
+        let error = Self::admin_required(user).with_details([("setting", json!("services.created_by"))]);
+        let message = "Only administrators may create services: the setting `services.created_by` is `admin`";
+        Self { message: message.to_owned(), ..error }
+    }
+
+    /// The human user is not an administrator.
+    pub fn admin_required(user: &Owner) -> Self {
+        let required = json!({ "access": ["administrator"] });
+        Self::from(Reason::AdminRequired).with_requirement(required, user_details(user))
+    }
+
+    /// Adds the service that a token must be issued for, if the token was not issued for it.
+    pub fn with_required_service(self, service: ServiceId) -> Self {
+        if self.reason.is_some_and(Reason::is_wrong_audience) {
+            self.with_details([("required", json!({ "serviceId": service }))])
+        } else {
+            self
+        }
+    }
+
+    fn with_requirement(self, required: Value, actual: Value) -> Self {
+        self.with_details([("required", required), ("actual", actual)])
+    }
+}
+
+/// The identity of the caller, for the details of an error.
+fn user_details(user: &Owner) -> Value {
+    json!({ "issuer": user.issuer, "subject": user.subject })
+}
