@@ -99,7 +99,7 @@ async fn agent_has_live_tokens_for_at_most_its_quota_of_services() {
     let agent = Agent::register(&control, "Agent").await;
     let unbound = agent.login().await;
     agent.token_for(control.service()).await;
-    let refused = agent.api.login(&agent.key, &agent.id, Some(&second)).await.unwrap_err().to_string();
+    let refused = agent.api().login(&agent.key, &agent.id, Some(&second)).await.unwrap_err().to_string();
     assert!(refused.contains("The agent has unexpired access tokens for 2 services, the maximum"), "{refused}");
     agent.token_for(control.service()).await;
 

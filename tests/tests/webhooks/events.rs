@@ -255,7 +255,7 @@ async fn failed_login_events_have_the_reason() {
     eventually("the challenge expires", expired, String::new).await;
     assert_eq!(source.authenticate(&challenge, &signature).await.error().2, "challenge_expired");
 
-    let pair = source.agent.api.login(&source.agent.key, &source.agent.id, service).await.unwrap();
+    let pair = source.agent.api().login(&source.agent.key, &source.agent.id, service).await.unwrap();
     let refresh = json!({ "refreshToken": pair.refresh_token.expose_secret() });
     control.api.post("/auth/refresh", refresh.clone()).await.expect(200);
     assert_eq!(control.api.post("/auth/refresh", refresh).await.error().2, "refresh_reused");
