@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs all tests of the workspace with SQLite and in-process counters. After that, runs the test modules that
-# tests/suites.txt marks `both` again with PostgreSQL and Redis. The last line, `N passed, N failed`, counts the tests
-# of both runs. Exits with 0 only if both runs executed tests and no test failed.
+# tests/suites.txt marks `both` again with two replicas on PostgreSQL and Redis. The last line, `N passed, N failed`,
+# counts the tests of both runs. Exits with 0 only if both runs executed tests and no test failed.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."

@@ -1,6 +1,6 @@
 //! Registers agents and logs them in with the client library.
 
-use crate::ControlPlane;
+use crate::{ControlPlane, http::InTurn};
 use countersign_client::{Api, PrivateKey, Tokens};
 use secrecy::ExposeSecret;
 
@@ -10,22 +10,29 @@ pub struct Agent {
     pub id: String,
     /// Private key.
     pub key: PrivateKey,
-    /// API client of the control plane where the agent is registered.
-    pub api: Api,
+    /// API clients of the replicas of the control plane where the agent is registered.
+    apis: InTurn<Api>,
 }
 
 impl Agent {
     /// Registers a new agent.
     pub async fn register(control: &ControlPlane, name: &str) -> Self {
-        let api = Api::new(&control.env["URL"], Some(&control.authority())).expect("the client can be built");
+        let authority = control.authority();
+        let connect = |url: String| Api::new(&url, Some(&authority)).expect("the client can be built");
+        let apis = InTurn::new(control.urls().into_iter().map(connect).collect());
         let key = PrivateKey::generate();
-        let registered = api.register(&key, "owner@example.org", name, None).await.expect("the registration succeeds");
-        Self { id: registered.agent_id, key, api }
+        let registered = apis.next().register(&key, "owner@example.org", name, None).await;
+        Self { id: registered.expect("the registration succeeds").agent_id, key, apis }
+    }
+
+    /// The API client of the replica whose turn it is.
+    pub fn api(&self) -> &Api {
+        self.apis.next()
     }
 
     /// Logs in without naming a service.
     pub async fn login(&self) -> Tokens {
-        self.api.login(&self.key, &self.id, None).await.expect("the login succeeds")
+        self.api().login(&self.key, &self.id, None).await.expect("the login succeeds")
     }
 
     /// Logs in and returns the access token.
@@ -35,7 +42,7 @@ impl Agent {
 
     /// Logs in for a service and returns the access token.
     pub async fn token_for(&self, service: &str) -> String {
-        let tokens = self.api.login(&self.key, &self.id, Some(service)).await.expect("the login succeeds");
+        let tokens = self.api().login(&self.key, &self.id, Some(service)).await.expect("the login succeeds");
         tokens.access_token.expose_secret().to_owned()
     }
 }

@@ -1,26 +1,33 @@
 //! Starts the control plane binary with `--dev` on free ports, in its own folder, and calls its API.
+//!
+//! If `TEST_ENGINES` is `fleet`, the control plane is two replicas with one PostgreSQL database and one Redis, which get the
+//! requests of a test in turn. So a test that passes does not depend on the replica that answers.
 
+mod replica;
 mod shared;
+
+use self::replica::Replica;
 
 use crate::{
     engines::{self, DatabaseLease},
-    http::{HttpClient, HttpResponse},
-    process::{Process, eventually, free_port},
+    http::{self, HttpClient, HttpResponse},
     tools,
 };
 use serde_json::{Value, json};
 use std::{
     collections::HashMap,
+    net::{IpAddr, Ipv4Addr},
     path::Path,
-    process::{Command, Output},
+    process::{Command, ExitStatus, Output},
     sync::Arc,
 };
-use tempfile::TempDir;
 
 /// The master key that replicas share.
 pub const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-/// A control plane process, which can be restarted after [`ControlPlane::kill`].
+/// A control plane, which can be restarted after [`ControlPlane::kill`].
+///
+/// What each process has of its own (data directory, sync port, admin port, memory) is that of the first replica.
 pub struct ControlPlane {
     server: Arc<Server>,
     /// The variables of `dev.env`, without the prefix `COUNTERSIGN_`.
@@ -30,13 +37,10 @@ pub struct ControlPlane {
     settings: Vec<String>,
 }
 
-/// A process with its files and its database.
+/// The replicas with their database.
 struct Server {
-    // The process is declared before the folder, because dropping the process prints the log in the folder if the test
-    // panics.
-    process: Process,
-    folder: TempDir,
-    // The database is declared after the process, because dropping a database in use logs errors.
+    replicas: Vec<Replica>,
+    // The database is declared after the processes, because dropping a database in use logs errors.
     _database: Option<DatabaseLease>,
 }
 
@@ -48,11 +52,12 @@ impl ControlPlane {
 
     /// Starts a control plane with settings such as `tokens.access_seconds=5`, and without rate limits.
     pub async fn start_with(settings: &[&str]) -> Self {
-        let limits: Vec<_> = unreachable_limits().map(|(key, value)| format!("{key}={value}")).collect();
-        Self::start_with_default_limits_and(
-            &[&limits.iter().map(String::as_str).collect::<Vec<_>>(), settings].concat(),
-        )
-        .await
+        Self::start_replicas(without_limits(settings), true).await
+    }
+
+    /// Like `start_with`, but always one process, for tests of what each process does on its own.
+    pub async fn start_one_with(settings: &[&str]) -> Self {
+        Self::start_replicas(without_limits(settings), false).await
     }
 
     /// Starts a replica. All replicas share the database, the master key and the public URL.
@@ -67,12 +72,16 @@ impl ControlPlane {
         Self::start_with_default_limits_and(&[]).await
     }
 
-    /// Like `start_with`, with the default rate limits. Without `database.url` among the settings, `TEST_ENGINES`
-    /// selects the database; an empty `database.url=` selects SQLite.
+    /// Like `start_with`, with the default rate limits.
     pub async fn start_with_default_limits_and(settings: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder can be created");
+        Self::start_replicas(settings.iter().map(ToString::to_string).collect(), true).await
+    }
+
+    /// Without `database.url` among the settings, `TEST_ENGINES` selects the database, and whether there is a second
+    /// replica; an empty `database.url=` selects SQLite.
+    async fn start_replicas(settings: Vec<String>, with_second: bool) -> Self {
         let limits = default_limits().map(|(key, value)| format!("{key}={value}"));
-        let mut settings: Vec<String> = limits.chain(settings.iter().map(ToString::to_string)).collect();
+        let mut settings: Vec<String> = limits.chain(settings).collect();
         let is_set = |key: &str| settings.iter().any(|setting| setting.starts_with(key));
         let (database, redis) = (is_set("database.url="), is_set("redis.url="));
         let lease = if database { None } else { engines::lease().await };
@@ -80,77 +89,100 @@ impl ControlPlane {
         if !database && !redis {
             settings.extend(engines::redis_url().map(|url| format!("redis.url={url}")));
         }
-        // The ports of the control plane are fixed, so that a restart can reuse them.
-        let listen = ["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:{}", free_port()));
-        let process = launch(folder.path(), listen.iter().chain(&settings));
-        let (env, mut api) = wait_for_env(folder.path(), &process).await;
-        if settings.iter().any(|setting| setting.starts_with("public_url=")) {
-            api.url = wait_for_api_url(&process).await;
+        let (first, env) = Replica::start(&settings).await;
+        let mut replicas = vec![first];
+        if lease.is_some() && with_second {
+            replicas.push(replicas[0].start_another(&settings, &env).await);
         }
-        Self { server: Arc::new(Server { process, folder, _database: lease }), env, api, settings }
+        Self::of(Arc::new(Server { replicas, _database: lease }), env, settings)
     }
 
-    fn process_mut(&mut self) -> &mut Process {
-        &mut Arc::get_mut(&mut self.server).expect("only this test uses the control plane").process
+    /// A control plane with a new HTTP client.
+    fn of(server: Arc<Server>, env: HashMap<String, String>, settings: Vec<String>) -> Self {
+        let authority = std::fs::read(&env["CA"]).expect("the CA file exists");
+        let client = http::trusting(&authority).build().expect("the client can be built");
+        let api = HttpClient::of_replicas(server.urls(), client);
+        Self { server, env, api, settings }
     }
 
-    /// Kills the process.
+    fn replicas_mut(&mut self) -> &mut [Replica] {
+        &mut Arc::get_mut(&mut self.server).expect("only this test uses the control plane").replicas
+    }
+
+    /// The base URL of the API of each replica.
+    pub fn urls(&self) -> Vec<String> {
+        self.server.urls()
+    }
+
+    /// An HTTP client of the API that sends from another loopback address.
+    pub fn client_at(&self, address: Ipv4Addr) -> HttpClient {
+        let client = http::trusting(&self.authority()).local_address(IpAddr::from(address)).build();
+        // `localhost` may be an IPv6 address, which cannot be reached from an IPv4 address.
+        let urls = self.urls().into_iter().map(|url| url.replace("//localhost:", "//127.0.0.1:")).collect();
+        HttpClient::of_replicas(urls, client.expect("the client can be built"))
+    }
+
+    /// Kills the processes.
     pub fn kill(&mut self) {
-        self.process_mut().kill();
+        self.replicas_mut().iter_mut().for_each(|replica| replica.process.kill());
     }
 
     /// Restarts on the same ports and data.
     pub async fn restart(&mut self) {
         self.kill();
-        let port = |url: &str| url.rsplit(':').next().unwrap_or_default().to_owned();
-        let ports = [("api", &self.api.url), ("sync", &self.env["SYNC_URL"]), ("admin", &self.env["ADMIN_URL"])];
-        let ports = ports.map(|(setting, url)| format!("listen.{setting}=127.0.0.1:{}", port(url)));
-        let process = launch(self.folder(), ports.iter().chain(&self.settings));
-        *self.process_mut() = process;
-        let admin = HttpClient::plain(self.env["ADMIN_URL"].clone());
-        let process = &self.server.process;
-        let ready = async || {
-            HttpResponse::try_send(admin.request("GET", "/readyz")).await.filter(|response| response.status == 200)
-        };
-        eventually("the control plane is ready again", ready, || process.log()).await;
+        self.replicas_mut().iter_mut().for_each(Replica::launch_again);
+        for replica in &self.server.replicas {
+            replica.wait_until_ready().await;
+        }
     }
 
-    /// Restarts with one more setting.
+    /// Restarts with one more setting. A port is that of the first replica.
     pub async fn restart_with(&mut self, setting: &str) {
         self.settings.push(setting.to_owned());
+        let count = if setting.starts_with("listen.") { 1 } else { self.server.replicas.len() };
+        self.replicas_mut().iter_mut().take(count).for_each(|replica| replica.settings.push(setting.to_owned()));
         self.restart().await;
     }
 
-    /// Sends SIGTERM and waits for the exit.
-    pub async fn terminate(&mut self) -> std::process::ExitStatus {
-        self.process_mut().terminate().await
+    /// Sends SIGTERM to each process and waits for the exit. Returns the status of a process that failed, if one did.
+    pub async fn terminate(&mut self) -> ExitStatus {
+        let mut statuses = Vec::new();
+        for replica in self.replicas_mut() {
+            statuses.push(replica.process.terminate().await);
+        }
+        let failed = statuses.iter().find(|status| !status.success());
+        *failed.unwrap_or(&statuses[0])
     }
 
     /// Resident memory in bytes (`VmRSS`).
     pub fn resident_memory(&self) -> usize {
-        self.server.process.resident_memory()
+        self.first().process.resident_memory()
     }
 
-    /// The log so far.
+    /// The log of all processes so far.
     pub fn log(&self) -> String {
-        self.server.process.log()
+        self.server.replicas.iter().map(|replica| replica.process.log()).collect()
+    }
+
+    fn first(&self) -> &Replica {
+        &self.server.replicas[0]
     }
 
     /// The database URL.
     pub fn database_url(&self) -> String {
         let setting = self.settings.iter().find_map(|setting| setting.strip_prefix("database.url="));
-        let sqlite = || format!("sqlite://{}", self.server.folder.path().join("countersign.db").display());
+        let sqlite = || format!("sqlite://{}", self.first().folder.path().join("countersign.db").display());
         setting.filter(|url| !url.is_empty()).map_or_else(sqlite, str::to_owned)
     }
 
     /// The data directory.
     pub fn folder(&self) -> &Path {
-        self.server.folder.path()
+        self.first().folder.path()
     }
 
     /// The master key in hex.
     pub fn master_key(&self) -> String {
-        std::fs::read_to_string(self.server.folder.path().join("master.key"))
+        std::fs::read_to_string(self.first().folder.path().join("master.key"))
             .expect("the file of the master key exists")
             .trim()
             .to_owned()
@@ -265,7 +297,7 @@ impl ControlPlane {
     /// Builds the command that [`ControlPlane::command`] runs.
     pub fn prepare(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(tools::binary("countersign-control-plane"));
-        command.args(["--dev", "--set", &format!("data_dir={}", self.server.folder.path().display())]);
+        command.args(["--dev", "--set", &format!("data_dir={}", self.first().folder.path().display())]);
         for setting in &self.settings {
             command.args(["--set", setting]);
         }
@@ -347,27 +379,13 @@ pub fn replica_settings(database: &str) -> [String; 3] {
     ]
 }
 
-fn launch<'a>(folder: &Path, settings: impl Iterator<Item = &'a String>) -> Process {
-    let mut command = Command::new(tools::binary("countersign-control-plane"));
-    command.args(["--dev", "--set", &format!("data_dir={}", folder.display())]);
-    for setting in settings {
-        command.args(["--set", setting]);
+fn without_limits(settings: &[&str]) -> Vec<String> {
+    let limits = unreachable_limits().map(|(key, value)| format!("{key}={value}"));
+    limits.chain(settings.iter().map(ToString::to_string)).collect()
+}
+
+impl Server {
+    fn urls(&self) -> Vec<String> {
+        self.replicas.iter().map(|replica| replica.url.clone()).collect()
     }
-    Process::start(command, &folder.join("log"))
-}
-
-/// Reads the API port from the log. With `public_url` set, `dev.env` does not contain the local address.
-async fn wait_for_api_url(process: &Process) -> String {
-    let logged = async || Some(process.log().split_once(" api=127.0.0.1:")?.1.split(' ').next()?.to_owned());
-    let port = eventually("the log contains the address", logged, || process.log()).await;
-    format!("https://localhost:{port}")
-}
-
-async fn wait_for_env(folder: &Path, process: &Process) -> (HashMap<String, String>, HttpClient) {
-    let file = folder.join("dev.env");
-    let text = eventually("dev.env exists", async || std::fs::read_to_string(&file).ok(), || process.log()).await;
-    let lines = text.lines().filter_map(|line| line.strip_prefix("COUNTERSIGN_")?.split_once('='));
-    let env: HashMap<_, _> = lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    let api = HttpClient::trusting(env["URL"].clone(), &std::fs::read(&env["CA"]).expect("the CA file exists"));
-    (env, api)
 }

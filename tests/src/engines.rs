@@ -2,7 +2,7 @@
 //! or PostgreSQL and Redis if `TEST_ENGINES` is `fleet`.
 //!
 //! The first test that needs PostgreSQL and Redis starts one server of each for the test process; each control plane
-//! uses its own database.
+//! uses its own database. With PostgreSQL and Redis, a control plane under test is two replicas.
 
 use crate::{Postgres, Redis, postgres::start_cleanup_process};
 use std::{

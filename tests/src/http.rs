@@ -1,7 +1,11 @@
 //! A small HTTP client for tests: requests by method, path and credential, and complete responses.
 
-use reqwest::{Client, Method, RequestBuilder, header::HeaderMap};
+use reqwest::{Certificate, Client, ClientBuilder, Method, RequestBuilder, header::HeaderMap};
 use serde_json::Value;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 /// A complete response.
 #[derive(Debug)]
@@ -52,34 +56,68 @@ impl HttpResponse {
     }
 }
 
-/// A base URL and an HTTP client for it.
+/// Values that are used in turn, for replicas of a server.
+#[derive(Debug)]
+pub struct InTurn<T> {
+    values: Vec<T>,
+    next: AtomicUsize,
+}
+
+impl<T> InTurn<T> {
+    /// At least one value.
+    pub fn new(values: Vec<T>) -> Self {
+        assert!(!values.is_empty(), "there is a first value");
+        Self { values, next: AtomicUsize::new(0) }
+    }
+
+    /// The first value.
+    pub fn first(&self) -> &T {
+        &self.values[0]
+    }
+
+    /// The first value, then the next one for each call.
+    pub fn next(&self) -> &T {
+        &self.values[self.next.fetch_add(1, Ordering::Relaxed) % self.values.len()]
+    }
+}
+
+/// An HTTP client and a base URL, or the base URLs of replicas, which get the requests in turn.
 #[derive(Debug, Clone)]
 pub struct HttpClient {
-    /// Base URL without a trailing slash.
+    /// Base URL without a trailing slash, of the first replica.
     pub url: String,
     /// The HTTP client.
     pub client: Client,
+    replicas: Arc<InTurn<String>>,
 }
 
 impl HttpClient {
+    /// A client of one server.
+    pub fn new(url: String, client: Client) -> Self {
+        Self::of_replicas(vec![url], client)
+    }
+
+    /// A client that sends its requests to these base URLs in turn.
+    pub fn of_replicas(urls: Vec<String>, client: Client) -> Self {
+        let replicas = InTurn::new(urls);
+        Self { url: replicas.first().clone(), client, replicas: Arc::new(replicas) }
+    }
+
     /// A client for plain HTTP.
     pub fn plain(url: String) -> Self {
         install_crypto();
-        Self { url, client: Client::builder().build().expect("the client can be built") }
+        Self::new(url, Client::builder().build().expect("the client can be built"))
     }
 
     /// A client that trusts only this CA certificate.
     pub fn trusting(url: String, authority: &[u8]) -> Self {
-        install_crypto();
-        let authority = reqwest::Certificate::from_pem(authority).expect("the certificate is valid");
-        let client = Client::builder().tls_certs_only([authority]).build().expect("the client can be built");
-        Self { url, client }
+        Self::new(url, trusting(authority).build().expect("the client can be built"))
     }
 
     /// Builds a request.
     pub fn request(&self, method: &str, path: &str) -> RequestBuilder {
         let method = Method::from_bytes(method.as_bytes()).expect("the method is valid");
-        self.client.request(method, format!("{}{path}", self.url))
+        self.client.request(method, format!("{}{path}", self.replicas.next()))
     }
 
     /// GET without credentials.
@@ -101,6 +139,13 @@ impl HttpClient {
     pub async fn send_as(&self, bearer: &str, method: &str, path: &str, body: Value) -> HttpResponse {
         HttpResponse::send(self.request(method, path).bearer_auth(bearer).json(&body)).await
     }
+}
+
+/// The options of an HTTP client that trusts only this CA certificate.
+pub fn trusting(authority: &[u8]) -> ClientBuilder {
+    install_crypto();
+    let authority = Certificate::from_pem(authority).expect("the certificate is valid");
+    Client::builder().tls_certs_only([authority])
 }
 
 fn install_crypto() {

@@ -1,7 +1,6 @@
 //! A control plane that several tests use at the same time.
 
 use super::{ControlPlane, Server};
-use crate::http::HttpClient;
 use serde_json::json;
 use std::{
     collections::HashMap,
@@ -26,9 +25,7 @@ impl ControlPlane {
         let mut slot = SHARED.lock().await;
         let running = slot.as_ref().and_then(|shared| Some((shared.server.upgrade()?, shared)));
         let mut control = if let Some((server, SharedServer { env, settings, .. })) = running {
-            let authority = std::fs::read(&env["CA"]).expect("the CA file exists");
-            let api = HttpClient::trusting(env["URL"].clone(), &authority);
-            Self { server, env: env.clone(), api, settings: settings.clone() }
+            Self::of(server, env.clone(), settings.clone())
         } else {
             let control = Self::start().await;
             let (server, env) = (Arc::downgrade(&control.server), control.env.clone());
@@ -46,7 +43,7 @@ impl Drop for ControlPlane {
     /// Prints the log of a shared server if the test panics, because the server may continue to run for other tests.
     fn drop(&mut self) {
         if std::thread::panicking() && Arc::strong_count(&self.server) > 1 {
-            self.server.process.print_last_lines();
+            self.server.replicas.iter().for_each(|replica| replica.process.print_last_lines());
         }
     }
 }

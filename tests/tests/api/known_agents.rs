@@ -62,6 +62,27 @@ async fn services_that_the_agent_never_used_move_trust_like_one_feedback() {
     assert!((after - expected).abs() < 0.01, "{after} instead of {expected}");
 }
 
+/// The strangers weigh at most as much as one of the feedbacks of the honest owners.
+#[tokio::test]
+async fn two_accounts_of_strangers_do_not_outweigh_three_honest_owners() {
+    let control = ControlPlane::shared().await;
+    let agent = Agent::register(&control, "Agent").await;
+    for owner in ["honest-1", "honest-2", "honest-3"] {
+        let honest = Tenant::new(&control, owner).await;
+        agent.token_for(&honest.service).await;
+        honest.rate(&control, &agent.id, 90).await;
+    }
+    let mut after = 0.0;
+    for number in 0..8 {
+        let stranger = Tenant::new(&control, &format!("sybil-{}", number % 2)).await;
+        for _ in 0..9 {
+            after = stranger.rate(&control, &agent.id, 0).await;
+        }
+    }
+    let expected: f64 = (4.0 * 50.0 + 3.0 * 90.0) / 8.0;
+    assert!((after - expected).abs() < 0.01, "{after} instead of {expected}");
+}
+
 #[tokio::test]
 async fn services_of_one_owner_weigh_at_most_like_the_prior_and_all_other_owners() {
     let control = ControlPlane::shared().await;

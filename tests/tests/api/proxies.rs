@@ -12,21 +12,20 @@ const OTHER_CLIENT: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 const TRUSTED_PROXY: &str = "proxies.trusted=127.0.0.2";
 
-fn port(control: &ControlPlane) -> &str {
-    control.env["URL"].rsplit(':').next().unwrap()
+/// The base URLs of the replicas without TLS.
+fn plain_urls(control: &ControlPlane) -> Vec<String> {
+    control.urls().iter().map(|url| url.replace("https://localhost:", "http://127.0.0.1:")).collect()
 }
 
 /// A plain HTTP client at this address.
 fn plain_client_from(address: Ipv4Addr, control: &ControlPlane) -> HttpClient {
     let client = Client::builder().local_address(IpAddr::from(address)).build().unwrap();
-    HttpClient { client, ..HttpClient::plain(format!("http://127.0.0.1:{}", port(control))) }
+    HttpClient::of_replicas(plain_urls(control), client)
 }
 
 /// An HTTPS client at this address.
 fn https_client_from(address: Ipv4Addr, control: &ControlPlane) -> HttpClient {
-    let authority = reqwest::Certificate::from_pem(&control.authority()).unwrap();
-    let client = Client::builder().tls_certs_only([authority]).local_address(IpAddr::from(address)).build().unwrap();
-    HttpClient { url: format!("https://127.0.0.1:{}", port(control)), client }
+    control.client_at(address)
 }
 
 async fn get(client: &HttpClient, headers: &[(&str, &str)]) -> HttpResponse {
@@ -62,7 +61,7 @@ async fn plain_http_is_accepted_only_from_trusted_proxies_with_https_clients() {
 async fn trusted_proxy_may_use_http2() {
     let control = ControlPlane::start_with(&["tls.mode=terminated", TRUSTED_PROXY]).await;
     let client = Client::builder().http2_prior_knowledge().local_address(IpAddr::from(PROXY)).build().unwrap();
-    let client = HttpClient { client, ..plain_client_from(PROXY, &control) };
+    let client = HttpClient::of_replicas(plain_urls(&control), client);
     get(&client, &[("x-forwarded-proto", "https")]).await.expect(200);
     assert_eq!(get(&client, &[]).await.error(), (400, "HTTPS_REQUIRED", ""));
 }

@@ -5,6 +5,7 @@
 use countersign_tests::{Agent, ControlPlane, HttpResponse, InProcessServer, ManualClock, control_plane::text};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
+use sqlx::{AnyConnection, Connection, Executor};
 
 #[track_caller]
 fn assert_quota_exceeded(refused: &HttpResponse, setting: &str, limit: u32) {
@@ -31,7 +32,12 @@ async fn ten_at_once(send: impl AsyncFn(usize) -> HttpResponse, created: u16, ex
 
 #[tokio::test]
 async fn persons_and_services_have_at_most_their_quota_also_at_once() {
-    let settings = ["quotas.services_per_person=3", "quotas.agents_per_person=4", "quotas.keys_per_service=5"];
+    let settings = [
+        "quotas.services_per_person=3",
+        "quotas.agents_per_person=4",
+        "quotas.keys_per_service=5",
+        "quotas.webhooks_per_service=6",
+    ];
     let control = ControlPlane::start_with(&settings).await;
     let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
     let create_service = async |_| control.api.send_as(&alice, "POST", "/services", json!({ "name": "s" })).await;
@@ -49,7 +55,8 @@ async fn persons_and_services_have_at_most_their_quota_also_at_once() {
     assert_eq!(repeated.iter().filter(|response| response.status == 201).count(), 4, "existing agents are returned");
 
     let services = control.api.get_as(&alice, "/services").await.expect(200);
-    let keys = format!("/services/{}/keys", text(&services["data"][0]["serviceId"]));
+    let service = format!("/services/{}", text(&services["data"][0]["serviceId"]));
+    let keys = format!("{service}/keys");
     let create_key =
         async |_| control.api.send_as(&alice, "POST", &keys, json!({ "name": "k", "scope": "full" })).await;
     assert_quota_exceeded(&ten_at_once(create_key, 201, 5).await, "keys_per_service", 5);
@@ -57,6 +64,31 @@ async fn persons_and_services_have_at_most_their_quota_also_at_once() {
     let path = format!("{keys}/{}", text(&listed["data"][0]["keyId"]));
     control.api.send_as(&alice, "DELETE", &path, Value::Null).await.expect(200);
     create_key(0).await.expect(201);
+
+    let target = json!({ "url": "http://127.0.0.1:1024/hook", "events": ["*"] });
+    let collections = [(alice.as_str(), format!("{service}/webhooks")), (control.human(), "/webhooks".to_owned())];
+    for (bearer, collection) in collections {
+        let create_target = async |_| control.api.send_as(bearer, "POST", &collection, target.clone()).await;
+        assert_quota_exceeded(&ten_at_once(create_target, 201, 6).await, "webhooks_per_service", 6);
+    }
+}
+
+/// A count of all agents for each call would let anybody delay everybody.
+#[tokio::test]
+async fn status_is_read_from_kept_totals() {
+    let control = ControlPlane::start().await;
+    Agent::register(&control, "Agent").await;
+    let counts = async || {
+        let status = control.api.get_as(control.key(), "/status").await.expect(200);
+        [status["activeServices"].as_i64().unwrap(), status["activeAgents"].as_i64().unwrap()]
+    };
+    assert_eq!((counts().await, counts().await), ([1, 1], [1, 1]));
+    sqlx::any::install_default_drivers();
+    let mut database = AnyConnection::connect(&control.database_url()).await.unwrap();
+    database.execute("UPDATE totals SET total = total + 1000").await.unwrap();
+    assert_eq!((counts().await, counts().await), ([1001, 1001], [1001, 1001]), "no row was counted");
+    Agent::register(&control, "Another").await;
+    assert_eq!((counts().await, counts().await), ([1001, 1002], [1001, 1002]));
 }
 
 #[tokio::test]
@@ -99,7 +131,7 @@ async fn agent_has_live_tokens_for_at_most_its_quota_of_services() {
     let agent = Agent::register(&control, "Agent").await;
     let unbound = agent.login().await;
     agent.token_for(control.service()).await;
-    let refused = agent.api.login(&agent.key, &agent.id, Some(&second)).await.unwrap_err().to_string();
+    let refused = agent.api().login(&agent.key, &agent.id, Some(&second)).await.unwrap_err().to_string();
     assert!(refused.contains("The agent has unexpired access tokens for 2 services, the maximum"), "{refused}");
     agent.token_for(control.service()).await;
 

@@ -1,6 +1,6 @@
 //! Changes of roles, the list of a service's agents, the status endpoint, and published keys.
 
-use countersign_tests::{Agent, ControlPlane, HttpResponse, Sidecar, Verifiers, VerifyOutcome};
+use countersign_tests::{Agent, ControlPlane, HttpResponse, Sidecar, Verifiers, VerifyOutcome, engines};
 use serde_json::{Value, json};
 
 fn permits<'a>(expected: &'a [&'a str]) -> impl Fn(&VerifyOutcome) -> bool {
@@ -95,7 +95,8 @@ async fn service_lists_agents_with_its_roles() {
 
 #[tokio::test]
 async fn status_counts_services_agents_and_requests() {
-    let control = ControlPlane::start().await;
+    // Each replica counts its own requests.
+    let control = ControlPlane::start_one_with(&[]).await;
     let read = async || control.api.get_as(control.key(), "/status").await.expect(200);
     let before = read().await;
     let agent = Agent::register(&control, "Agent").await;
@@ -109,6 +110,21 @@ async fn status_counts_services_agents_and_requests() {
     // status change of an agent, and the first request for the status.
     assert_eq!(difference("requestCount"), 6);
     assert!(after["uptime"].as_u64().unwrap() < 60 && after["version"].is_string(), "{after}");
+}
+
+/// Without this, the other tests of this binary could pass although only one replica answers.
+#[tokio::test]
+async fn requests_of_a_test_go_to_its_replicas_in_turn() {
+    let control = ControlPlane::start().await;
+    let replicas = control.urls().len();
+    assert_eq!(replicas, if engines::use_postgres_and_redis() { 2 } else { 1 });
+    let mut counts = Vec::new();
+    for _ in 0..3 * replicas {
+        let status = control.api.get_as(control.key(), "/status").await.expect(200);
+        counts.push(status["requestCount"].as_i64().unwrap());
+    }
+    let increases: Vec<_> = counts.iter().zip(&counts[replicas..]).map(|(before, after)| after - before).collect();
+    assert_eq!(increases, vec![1; 2 * replicas], "each replica has counted its own request before: {counts:?}");
 }
 
 #[tokio::test]

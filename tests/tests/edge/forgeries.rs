@@ -8,8 +8,6 @@ mod modified_tokens;
 
 use countersign_tests::{
     Agent, ControlPlane, HttpResponse, Sidecar, Verifiers, VerifyOutcome,
-    http::HttpClient,
-    process::free_port,
     sidecar::{CheckResult, check_request},
 };
 use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue};
@@ -82,12 +80,8 @@ async fn tokens_of_another_issuer_are_refused_by_api_and_sidecar() {
     let sidecar = Sidecar::start(&control).await;
     let verifiers = Verifiers::new(&control, &sidecar);
     let other_deployment = ControlPlane::start().await;
-    let port = free_port();
-    let settings = [format!("listen.api=127.0.0.1:{port}"), format!("public_url={}", control.env["URL"])];
-    let mut same_issuer_deployment = ControlPlane::start_with(&settings.each_ref().map(String::as_str)).await;
-    let url = format!("https://localhost:{port}");
-    same_issuer_deployment.api = HttpClient::trusting(url.clone(), &same_issuer_deployment.authority());
-    same_issuer_deployment.env.insert("URL".into(), url);
+    let same_issuer = format!("public_url={}", control.env["URL"]);
+    let same_issuer_deployment = ControlPlane::start_with(&[&same_issuer]).await;
     let foreign_token = Agent::register(&same_issuer_deployment, "Other").await.token().await;
     let claims = Forger::new(&same_issuer_deployment, &foreign_token).await.payload();
     assert!(String::from_utf8(claims).unwrap().contains(&control.env["URL"]), "both deployments have the same issuer");

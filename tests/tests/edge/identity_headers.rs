@@ -274,7 +274,7 @@ async fn send_forged(
         }
         HttpVersion::Http2 => {
             let client = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
-            let listener = HttpClient { url: listener.url.clone(), client };
+            let listener = HttpClient::new(listener.url.clone(), client);
             let checked = async || {
                 let request =
                     forged.iter().fold(listener.request("GET", path), |request, name| request.header(name, "forged"));

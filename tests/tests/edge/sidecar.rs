@@ -105,10 +105,10 @@ async fn sidecar_applies_status_changes_and_revocation_is_final() {
 async fn refresh_token_reuse_revokes_access_tokens_of_its_session() {
     let (control, sidecar, agent, _) = start_with_agent().await;
     let login = agent.login().await;
-    let refreshed = agent.api.refresh(&login).await.unwrap();
+    let refreshed = agent.api().refresh(&login).await.unwrap();
     let token = secrecy::ExposeSecret::expose_secret(&refreshed.access_token).to_owned();
     wait_until_accepted(&sidecar, &token).await;
-    let reuse_error = agent.api.refresh(&login).await.unwrap_err().to_string();
+    let reuse_error = agent.api().refresh(&login).await.unwrap_err().to_string();
     assert!(reuse_error.starts_with("401 AUTHENTICATION_FAILED"), "{reuse_error}");
     assert_eq!(wait_until_refused(&sidecar, &token).await, (401, "token_revoked".into()));
     control.verify(&token).await.expect(401);
@@ -242,7 +242,7 @@ async fn tokens_and_keys_are_not_logged() {
     let (control, sidecar, agent, token) = start_with_agent().await;
     let login = agent.login().await;
     let refresh = secrecy::ExposeSecret::expose_secret(&login.refresh_token).to_owned();
-    agent.api.refresh(&login).await.unwrap();
+    agent.api().refresh(&login).await.unwrap();
     let tampered_token = format!("{}x", &token[..token.len() - 1]);
     sidecar.check_token(&tampered_token).await;
     control.verify(&tampered_token).await.expect(401);
@@ -284,7 +284,7 @@ async fn refusal_of_a_token_for_another_service_names_the_required_service() {
 async fn library_requests_a_token_for_the_service_that_refused_the_default() {
     let (control, _, agent, _) = start_with_agent().await;
     let (other, key) = control.create_service(json!({ "name": "other" })).await;
-    let session = Session::new(agent.api.clone(), agent.key, agent.id.clone(), None);
+    let session = Session::new(agent.api().clone(), agent.key, agent.id.clone(), None);
     let token = |tokens: &SessionTokens| tokens.access_token.expose_secret().to_owned();
     let default = session.tokens().await.unwrap().access_token;
     let body = json!({ "name": "reader", "permissions": ["read"] });

@@ -89,7 +89,7 @@ async fn changes_of_an_agent_go_to_the_audiences_of_its_tokens() {
     assert_eq!((other.receive().await, unbound.receive().await), (vec![], vec![]));
 
     control.set_status(&agent.id, "active").await.expect(200);
-    let login = agent.api.login(&agent.key, &agent.id, None).await.unwrap();
+    let login = agent.api().login(&agent.key, &agent.id, None).await.unwrap();
     assert!(!jwt::claims(login.access_token.expose_secret())["aud"].as_str().unwrap().starts_with("svc_"));
     let _ = (bound.receive().await, unbound.receive().await);
     control.set_status(&agent.id, "suspended").await.expect(200);
@@ -126,7 +126,7 @@ async fn revoked_tokens_and_ended_sessions_go_to_their_own_audience() {
     let [mut bound, mut other, mut unbound] = three_tenants(&control).await;
     let agent = Agent::register(&control, "agent").await;
     let unbound_token = agent.token().await;
-    let of_bound = agent.api.login(&agent.key, &agent.id, Some(&bound.id)).await.unwrap();
+    let of_bound = agent.api().login(&agent.key, &agent.id, Some(&bound.id)).await.unwrap();
     let of_other = agent.token_for(&other.id).await;
     let revocations = async |tenant: &mut Tenant| -> usize {
         tenant.receive().await.iter().map(|delta| delta.revocations.len()).sum()
@@ -175,7 +175,7 @@ async fn snapshot_contains_only_what_concerns_the_service_and_no_ids() {
     let mut agents = Vec::new();
     for (name, service) in [("first", Some(&bound)), ("second", Some(&other)), ("third", None)] {
         let agent = Agent::register(&control, name).await;
-        agent.api.login(&agent.key, &agent.id, service.map(|tenant| tenant.id.as_str())).await.unwrap();
+        agent.api().login(&agent.key, &agent.id, service.map(|tenant| tenant.id.as_str())).await.unwrap();
         control.set_status(&agent.id, "suspended").await.expect(200);
         agents.push(agent);
     }

@@ -3,7 +3,6 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests panic on unexpected values")]
 
 use crate::database::succeed;
-use countersign_client::{Api, PrivateKey};
 use countersign_tests::{
     Agent, ControlPlane, HttpClient, HttpResponse, Postgres, Receiver, StandardWebhooks, Target,
     control_plane::{MASTER_KEY, text},
@@ -295,7 +294,8 @@ async fn old_head_and_removed_entries_are_detected_after_the_rotation() {
 /// A control plane without the new master key can still verify tokens, but must get no requests from a load balancer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_without_the_new_key_is_not_ready_until_it_has_the_key() {
-    let mut control = ControlPlane::start_with(&[current(OLD).as_str()]).await;
+    // One process, because each replica learns of the rotation, and reports it, on its own.
+    let mut control = ControlPlane::start_one_with(&[current(OLD).as_str()]).await;
     let agent = Agent::register(&control, "Agent").await;
     let admin = HttpClient::plain(control.env["ADMIN_URL"].clone());
     assert_eq!(admin.get("/readyz").await.status, 200);
@@ -329,14 +329,6 @@ async fn server_without_the_new_key_is_not_ready_until_it_has_the_key() {
     assert_eq!(admin.get("/readyz").await.status, 200);
 }
 
-/// Registers an agent at the listening address of a replica, because its public URL does not resolve.
-async fn register_at_replica(replica: &ControlPlane) -> Agent {
-    let (key, api) = (PrivateKey::generate(), Api::new(&replica.api.url, Some(&replica.authority())).unwrap());
-    let body = json!({ "email": "o@example.org", "name": "Agent", "publicKey": key.public_pem().unwrap() });
-    let registered = replica.api.post("/auth/register", body).await.expect(201);
-    Agent { id: text(&registered["agentId"]), key, api }
-}
-
 /// The replicas are restarted one after the other, and always share challenges and audit chains.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rotation_with_two_replicas() {
@@ -346,7 +338,7 @@ async fn rotation_with_two_replicas() {
     let mut second = ControlPlane::start_replica(&database, &[]).await;
     let receiver = Receiver::start_ok().await;
     let target = Target::create(&first, &receiver.url).await;
-    let agent = Arc::new(register_at_replica(&first).await);
+    let agent = Arc::new(Agent::register(&first, "Agent").await);
     let role = first.create_role("reader", &[]).await;
     let login_across = async |first: &ControlPlane, second: &ControlPlane| {
         for (issuer, verifier) in [(first, second), (second, first)] {

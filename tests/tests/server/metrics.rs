@@ -1,4 +1,4 @@
-//! Tests of the metrics with a real Prometheus.
+//! Tests of the metrics with a real Prometheus. Each process has its own metrics, so the control planes are one process.
 
 #![expect(clippy::expect_used, reason = "tests panic on unexpected values")]
 
@@ -38,7 +38,7 @@ async fn scrape(url: &str) -> String {
 
 #[tokio::test]
 async fn all_metrics_exist_from_the_start_with_valid_names() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_one_with(&[]).await;
     let text = scrape(&control.env["ADMIN_URL"]).await;
     let engine = engines::database_backend();
     let reruns = format!(r#"countersign_store_transactions_total{{backend="{engine}",kind="write",result="rerun"}} 0"#);
@@ -55,7 +55,7 @@ async fn all_metrics_exist_from_the_start_with_valid_names() {
 #[tokio::test]
 async fn monitoring_page_lists_every_metric() {
     let page = std::fs::read_to_string(tools::root().join("docs/run/monitoring.md")).expect("the page exists");
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_one_with(&[]).await;
     let sidecar = Sidecar::start(&control).await;
     for url in [&control.env["ADMIN_URL"], &sidecar.admin.url] {
         for declaration in scrape(url).await.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
@@ -69,7 +69,7 @@ async fn monitoring_page_lists_every_metric() {
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "the test compares with the system clock")]
 async fn prometheus_counts_requests_and_logins() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_one_with(&[]).await;
     let sidecar = Sidecar::start(&control).await;
     let targets = [("control-plane", control.env["ADMIN_URL"].as_str()), ("ext-authz", sidecar.admin.url.as_str())];
     let prometheus = Prometheus::start(&targets).await;
@@ -82,8 +82,8 @@ async fn prometheus_counts_requests_and_logins() {
     control.verify(token).await.expect(200);
     control.verify("nonsense").await.expect(401);
     sidecar.check_token(token).await;
-    agent.api.refresh(&tokens).await.expect("the refresh succeeds");
-    agent.api.refresh(&tokens).await.expect_err("the refresh token was used");
+    agent.api().refresh(&tokens).await.expect("the refresh succeeds");
+    agent.api().refresh(&tokens).await.expect_err("the refresh token was used");
     let feedback = json!({ "agentId": agent.id, "score": 80 });
     control.api.send_as(control.key(), "POST", "/trust/feedback", feedback).await.expect(200);
     let invalid_body = json!({ "agentId": agent.id, "score": 101 });
@@ -134,7 +134,7 @@ async fn prometheus_counts_requests_and_logins() {
 
 #[tokio::test]
 async fn prometheus_counts_webhook_deliveries() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_one_with(&[]).await;
     let prometheus = Prometheus::start(&[("control-plane", &control.env["ADMIN_URL"])]).await;
     let receiver = Upstream::start().await;
     let refused_url = format!("http://127.0.0.1:{}/", countersign_tests::process::free_port());
@@ -160,7 +160,7 @@ async fn prometheus_counts_webhook_deliveries() {
 
 #[tokio::test]
 async fn labels_have_a_fixed_set_of_values() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_one_with(&[]).await;
     let count = async || scrape(&control.env["ADMIN_URL"]).await.lines().count();
     control.api.get("/nowhere").await.expect(404);
     HttpResponse::send(control.api.request("PROPFIND", "/nowhere")).await;

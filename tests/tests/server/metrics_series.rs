@@ -1,4 +1,5 @@
-//! Tests which series exist, and the metrics of connections, key fetches and the change feed.
+//! Tests which series exist, and the metrics of connections, key fetches and the change feed. Each process has its own
+//! metrics, so the control planes are one process.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
@@ -16,7 +17,7 @@ fn series_value(metrics: &str, series: &str) -> Option<f64> {
 
 #[tokio::test]
 async fn series_that_cannot_occur_are_absent() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_one_with(&[]).await;
     let metrics = scrape(&control).await;
     for series in [
         r#"countersign_feedback_total{result="VALIDATION_ERROR"}"#,
@@ -37,7 +38,7 @@ async fn series_that_cannot_occur_are_absent() {
 
 #[tokio::test]
 async fn request_durations_have_the_method() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_one_with(&[]).await;
     control.api.get("/health").await.expect(200);
     let series = r#"countersign_http_request_duration_seconds_count{method="GET",route="/health"}"#;
     assert_eq!(series_value(&scrape(&control).await, series), Some(1.0));
@@ -45,7 +46,7 @@ async fn request_durations_have_the_method() {
 
 #[tokio::test]
 async fn connection_pools_are_exposed() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_one_with(&[]).await;
     control.create_role("reader", &[]).await;
     let metrics = scrape(&control).await;
     assert_eq!(lint(&metrics), "");
@@ -66,7 +67,7 @@ async fn connection_pools_are_exposed() {
 
 #[tokio::test]
 async fn feed_reads_are_exposed() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_one_with(&[]).await;
     let name = "countersign_feed_last_read_timestamp_seconds";
     let last_read = async || series_value(&scrape(&control).await, name).filter(|time| *time > 1.6e9);
     let first = eventually("the feed has been read", last_read, || control.log()).await;
@@ -86,7 +87,7 @@ async fn key_fetches_are_counted_by_issuer() {
         broken_jwks_url.to_owned(),
     ]);
     let settings: Vec<_> = settings.iter().map(String::as_str).collect();
-    let control = ControlPlane::start_with(&settings).await;
+    let control = ControlPlane::start_one_with(&settings).await;
     let fetch_count = |metrics: &str, issuer: &str, result: &str| {
         series_value(metrics, &format!("countersign_jwks_fetches_total{{issuer=\"{issuer}\",result=\"{result}\"}}"))
     };

@@ -2,14 +2,9 @@
 //! of other kinds or agents are not delayed.
 
 use countersign_process::{Clock, SystemClock};
-use countersign_tests::{Agent, ControlPlane, EventSource, HttpClient, HttpResponse, Receiver, Target, eventually};
-use reqwest::Client;
+use countersign_tests::{Agent, ControlPlane, EventSource, HttpResponse, Receiver, Target, eventually};
 use serde_json::{Value, json};
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr},
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 use tokio::task::JoinSet;
 
 /// Source addresses of the burst.
@@ -22,18 +17,11 @@ const FAILURES_PER_ADDRESS: usize = 25;
 /// The time window of a burst.
 const MINUTE: Duration = Duration::from_mins(1);
 
-fn client_at(control: &ControlPlane, address: Ipv4Addr) -> HttpClient {
-    let authority = reqwest::Certificate::from_pem(&control.authority()).unwrap();
-    let client = Client::builder().tls_certs_only([authority]).local_address(IpAddr::from(address)).build().unwrap();
-    let port = control.env["URL"].rsplit(':').next().unwrap();
-    HttpClient { url: format!("https://127.0.0.1:{port}"), client }
-}
-
 async fn send_failures(control: &ControlPlane, challenge: &Value, signature: &str) {
     let body = json!({ "challengeId": challenge["challengeId"], "signature": signature });
     let mut clients = JoinSet::new();
     for address in ADDRESSES {
-        let (client, body) = (client_at(control, address), body.clone());
+        let (client, body) = (control.client_at(address), body.clone());
         clients.spawn(async move {
             for _ in 0..FAILURES_PER_ADDRESS {
                 let response = HttpResponse::send(client.request("POST", "/auth/authenticate").json(&body)).await;

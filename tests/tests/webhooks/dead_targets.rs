@@ -22,7 +22,7 @@ async fn requests_succeed_while_every_attempt_to_a_dead_target_is_open() {
     }
     let source = EventSource::new(&control).await;
     source.assign().await;
-    // A webhook target that has not responded yet gets one attempt at a time.
+    // A webhook target that has not responded yet gets one attempt at a time of each replica.
     hanging.wait_for_requests(TARGETS).await;
     for _ in 0..REQUESTS {
         let challenge = source.challenge(Some(control.service())).await;
@@ -31,7 +31,9 @@ async fn requests_succeed_while_every_attempt_to_a_dead_target_is_open() {
         source.revoke().await;
         source.assign().await;
     }
-    assert_eq!((hanging.count(), hanging.open_connections()), (TARGETS, TARGETS), "requests and open connections");
+    let attempts = hanging.count();
+    assert!(attempts <= TARGETS * control.urls().len(), "{attempts} attempts");
+    assert_eq!(hanging.open_connections(), attempts);
     assert!(hanging.disconnects().is_empty(), "no attempt has ended");
     for target in &targets {
         assert_eq!(target.count_deliveries("delivered").await, 0);

@@ -1,12 +1,12 @@
 //! Tests that each action emits one event with the documented data, to the targets in its scope.
 
 use countersign_process::{Clock, SystemClock};
-use countersign_tests::{Agent, ControlPlane, EventSource, Received, Receiver, StandardWebhooks, Target, eventually};
+use countersign_tests::{ControlPlane, EventSource, Received, Receiver, StandardWebhooks, Target, eventually};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 
 /// Kind and data of every delivered event, sorted and with duplicates.
-fn delivered(receiver: &Receiver) -> Vec<(String, Value)> {
+pub fn delivered(receiver: &Receiver) -> Vec<(String, Value)> {
     sorted(
         receiver
             .received()
@@ -27,7 +27,7 @@ fn expected(delivered: &[(&str, Value)]) -> Vec<(String, Value)> {
 
 /// Sends a test event and waits until it is delivered. When the test event is delivered, earlier events have arrived
 /// too, because all events are sent at once.
-async fn wait_for_all_events(target: &Target, receiver: &Receiver) {
+pub async fn wait_for_all_events(target: &Target, receiver: &Receiver) {
     let event = target.send_test_event().await;
     receiver.wait_for_event(&event).await;
 }
@@ -166,75 +166,6 @@ async fn targets_receive_only_subscribed_events_in_their_scope() {
     assert_eq!(ids(&unfiltered), ids(&filtered));
 }
 
-/// A stranger's service, which has assigned a role to the agent, learns nothing of logins that are not for it.
-#[tokio::test]
-async fn logins_that_are_not_for_a_service_are_told_to_the_deployment_only() {
-    let control = ControlPlane::start().await;
-    let (stranger, used, deployment) = tokio::join!(Receiver::start_ok(), Receiver::start_ok(), Receiver::start_ok());
-    let kinds = ["agent.authenticated", "agent.authentication_failed"];
-    let source = EventSource::new(&control).await;
-    source.agent.token_for(control.service()).await;
-    let used_target = Target::create_for(&control, &used.url, &kinds).await;
-    let deployment_target = Target::create_for_deployment(&control, &deployment.url).await;
-    let (service, key) = control.create_service(json!({ "name": "stranger" })).await;
-    let path = format!("/services/{service}");
-    let role = json!({ "name": "writer", "permissions": ["write"] });
-    let role = control.api.send_as(&key, "POST", &format!("{path}/roles"), role).await.expect(201);
-    let assignment = json!({ "roleId": role["roleId"] });
-    let assign = format!("{path}/agents/{}/roles", source.agent.id);
-    control.api.send_as(&key, "POST", &assign, assignment).await.expect(200);
-    let stranger_target =
-        Target::create_in(&control.api, &key, &format!("{path}/webhooks"), &stranger.url, &kinds).await;
-
-    source.fail_login(None).await.expect(400);
-    source.fail_login(Some(&service)).await.expect(400);
-    source.fail_login(Some(control.service())).await.expect(400);
-    let without_roles = Agent::register(&control, "No roles").await;
-    without_roles.login().await;
-    deployment.wait_for_requests(5).await;
-    for (target, receiver) in [(&stranger_target, &stranger), (&used_target, &used), (&deployment_target, &deployment)]
-    {
-        wait_for_all_events(target, receiver).await;
-    }
-    let services = |receiver: &Receiver| {
-        let failed = receiver.of_kind("agent.authentication_failed");
-        let mut services: Vec<_> = failed.iter().map(|event| event.data()["serviceId"].clone()).collect();
-        services.sort_by_key(Value::to_string);
-        services
-    };
-    let own = json!(control.service());
-    assert_eq!(stranger.count(), 1, "only the test event: {:?}", delivered(&stranger));
-    assert_eq!(services(&used), std::slice::from_ref(&own));
-    assert_eq!(services(&deployment), [own, Value::Null, Value::Null]);
-    let unbound = deployment.of_kind("agent.authenticated").remove(0).data();
-    assert_eq!(unbound, json!({ "agentId": without_roles.id, "serviceId": null, "ipAddress": "127.0.0.1" }));
-}
-
-/// An expired challenge is refused before the service is looked up, so the service in the request need not exist.
-#[tokio::test]
-async fn failed_logins_for_services_that_do_not_exist_have_no_service() {
-    let control = ControlPlane::start_with(&["tokens.challenge_seconds=1"]).await;
-    let deployment = Receiver::start_ok().await;
-    Target::create_for_deployment(&control, &deployment.url).await;
-    let source = EventSource::new(&control).await;
-    let challenge = source.challenge(None).await;
-    let log_in = async |number: usize| {
-        let service = format!("svc_{number:026}");
-        let body = json!({ "challengeId": challenge["challengeId"], "signature": "00", "serviceId": service });
-        let response = control.api.post("/auth/authenticate", body).await;
-        (response.error().2 == "challenge_expired").then_some(())
-    };
-    eventually("the challenge expires", async || log_in(0).await, String::new).await;
-    for number in 1..30 {
-        assert_eq!(log_in(number).await, Some(()));
-    }
-    deployment.wait_for_requests(10).await;
-    for event in deployment.of_kind("agent.authentication_failed") {
-        assert_eq!(event.data()["serviceId"], Value::Null);
-    }
-    assert_eq!(deployment.count(), 10, "the failures are one burst");
-}
-
 #[tokio::test]
 async fn failed_login_events_have_the_reason() {
     let control = ControlPlane::start_with(&["tokens.challenge_seconds=2"]).await;
@@ -255,7 +186,7 @@ async fn failed_login_events_have_the_reason() {
     eventually("the challenge expires", expired, String::new).await;
     assert_eq!(source.authenticate(&challenge, &signature).await.error().2, "challenge_expired");
 
-    let pair = source.agent.api.login(&source.agent.key, &source.agent.id, service).await.unwrap();
+    let pair = source.agent.api().login(&source.agent.key, &source.agent.id, service).await.unwrap();
     let refresh = json!({ "refreshToken": pair.refresh_token.expose_secret() });
     control.api.post("/auth/refresh", refresh.clone()).await.expect(200);
     assert_eq!(control.api.post("/auth/refresh", refresh).await.error().2, "refresh_reused");

@@ -66,10 +66,12 @@ async fn dead_targets_of_one_owner_do_not_delay_events_of_another() {
         control.api.send_as(&key, "POST", "/trust/feedback", body).await.expect(200);
     }
     Target::create_for(&control, &working.url, &["trust.feedback_received"]).await;
-    // Without limits per owner, the targets of the services of one person would get all eight slots.
+    // Without limits per owner, the targets of the services of one person would get all eight slots of a replica.
     hanging.wait_for_requests(4).await;
     wait_for_delivery(&working, &source).await;
-    assert_eq!((hanging.count(), hanging.open_connections()), (4, 4), "half of the slots, and no attempt has ended");
+    let attempts = hanging.count();
+    assert!(attempts <= 4 * control.urls().len(), "{attempts} attempts are more than half of the slots");
+    assert_eq!(hanging.open_connections(), attempts, "no attempt has ended");
 }
 
 #[tokio::test]
@@ -86,7 +88,9 @@ async fn test_events_to_an_unresponsive_target_do_not_delay_events() {
     }
     unresponsive.wait_for_requests(1).await;
     wait_for_delivery(&fast, &EventSource::new(&control).await).await;
-    assert_eq!((unresponsive.count(), unresponsive.open_connections()), (1, 1), "one test event at a time");
+    let attempts = unresponsive.count();
+    assert!(attempts <= control.urls().len(), "{attempts} attempts are more than one at a time of each replica");
+    assert_eq!(unresponsive.open_connections(), attempts);
 }
 
 #[tokio::test]
@@ -110,7 +114,8 @@ async fn changed_url_resets_the_failures_of_a_target() {
 
 #[tokio::test]
 async fn changed_url_discards_the_retry_after_delay() {
-    let control = start_with_retries(&[1, 1, 1, 1], &[]).await;
+    // Another replica would learn of the delay only by an attempt of its own.
+    let control = ControlPlane::start_one_with(&["webhooks.retry_seconds=1,1,1,1"]).await;
     let (old_receiver, new_receiver) =
         (Receiver::start(Reply::retry_after(503, "3600")).await, Receiver::start_ok().await);
     let target = Target::create(&control, &old_receiver.url).await;

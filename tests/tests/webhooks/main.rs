@@ -1,6 +1,6 @@
 //! Tests of webhooks, from the API to the receivers.
 //!
-//! `events` tests content and recipients of events, `role_losses` lost roles, `bursts` bursts of failed logins,
+//! `events` tests content and recipients of events, `strangers` what a service is not told, `role_losses` lost roles, `bursts` bursts of failed logins,
 //! `signatures` signatures and secrets, `delivery` attempts and retries, `clocks` behaviour over days, `targets`
 //! pause, replay and deletion, `isolation` that targets do not affect each other, and `address_guard` forbidden
 //! addresses. `crashes` kills the control plane, `backlog` has thousands of pending deliveries, `dead_targets` has
@@ -23,4 +23,5 @@ mod name_resolution;
 mod replicas;
 mod role_losses;
 mod signatures;
+mod strangers;
 mod targets;

@@ -7,9 +7,8 @@ mod actions;
 use self::actions::{delete_agent, feedback_of, log_in, log_in_and_fail, rate};
 use countersign_client::PrivateKey;
 use countersign_tests::{ControlPlane, HttpClient, Receiver, Reply, Target, control_plane::text};
-use reqwest::{Certificate, Client};
 use serde_json::{Value, json};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 
 pub const EMAIL: &str = "registrant@agents.example";
 pub const AGENT_OWNER: &str = "owner-of-the-agents";
@@ -134,11 +133,7 @@ pub struct Scenario {
 
 /// An HTTP client with another address.
 pub fn client_at(control: &ControlPlane, last: u8) -> HttpClient {
-    let authority = Certificate::from_pem(&control.authority()).unwrap();
-    let address = IpAddr::from(Ipv4Addr::new(127, 0, 0, last));
-    let client = Client::builder().tls_certs_only([authority]).local_address(address).build().unwrap();
-    let port = control.env["URL"].rsplit(':').next().unwrap();
-    HttpClient { url: format!("https://127.0.0.1:{port}"), client }
+    control.client_at(Ipv4Addr::new(127, 0, 0, last))
 }
 
 impl Scenario {

@@ -1,6 +1,6 @@
 //! Retrieval of issuer keys: sources, frequency, and slow, incorrect or unreachable issuers.
 
-use super::{INVALID, UNAVAILABLE, list_services, start_with_issuer};
+use super::{INVALID, UNAVAILABLE, list_services};
 use countersign_tests::{
     ControlPlane, Issuer, SigningKey, eventually,
     issuer::{IssuerBehavior, jwks},
@@ -8,6 +8,17 @@ use countersign_tests::{
 };
 use serde_json::json;
 use std::time::Duration;
+
+/// Starts one process, because each process fetches the keys of an issuer for itself.
+async fn start(settings: &[String]) -> ControlPlane {
+    let settings: Vec<_> = settings.iter().map(String::as_str).collect();
+    ControlPlane::start_one_with(&settings).await
+}
+
+/// Like [`start`], with this issuer under the name `corp`.
+async fn start_with_issuer(issuer: &Issuer, issuer_settings: &[(&str, &str)]) -> ControlPlane {
+    start(&issuer.settings("corp", issuer_settings)).await
+}
 
 /// Sends one request per token concurrently. Returns the statuses of the responses.
 async fn list_services_concurrently(control: &ControlPlane, tokens: Vec<String>) -> Vec<u16> {
@@ -61,7 +72,7 @@ async fn withdrawn_key_is_refused_after_the_refresh() {
     let issuer = Issuer::start(&[&key]).await;
     let mut settings = issuer.settings("corp", &[]);
     settings.push("humans.keys_refresh_seconds=1".to_owned());
-    let control = super::start(&settings).await;
+    let control = start(&settings).await;
     let token = key.token(&issuer.claims("ann"));
     list_services(&control, &token).await.expect(200);
     issuer.publish(&[]);
@@ -75,7 +86,7 @@ async fn unreachable_issuer_returns_503_and_recovers_without_a_restart() {
     let port = free_port();
     let url = format!("http://127.0.0.1:{port}");
     let settings = [format!("humans.issuers.corp.issuer={url}"), "humans.issuers.corp.audience=countersign".to_owned()];
-    let control = super::start(&settings).await;
+    let control = start(&settings).await;
     let token = key.token(&json!({ "iss": url, "aud": "countersign", "sub": "ann", "exp": 4_102_444_800_u64 }));
     let response = list_services(&control, &token).await;
     assert_eq!((response.error(), response.header("retry-after")), (UNAVAILABLE, "1"), "{}", response.body);
@@ -91,7 +102,7 @@ async fn cached_keys_are_used_up_to_their_maximum_age_during_an_outage() {
     let issuer = Issuer::start(&[&key]).await;
     let mut settings = issuer.settings("corp", &[]);
     settings.extend(["humans.keys_refresh_seconds=1".to_owned(), "humans.keys_max_age_seconds=4".to_owned()]);
-    let control = super::start(&settings).await;
+    let control = start(&settings).await;
     let token = key.token(&issuer.claims("ann"));
     list_services(&control, &token).await.expect(200);
     let before = issuer.discovery_fetches();

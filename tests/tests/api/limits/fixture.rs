@@ -74,7 +74,7 @@ impl Fixture {
     pub fn with_client(&self, configure: impl FnOnce(reqwest::ClientBuilder) -> reqwest::ClientBuilder) -> HttpClient {
         let authority = reqwest::Certificate::from_pem(&self.authority).unwrap();
         let client = configure(Client::builder().tls_certs_only([authority])).build().unwrap();
-        HttpClient { url: self.api.url.clone(), client }
+        HttpClient::new(self.api.url.clone(), client)
     }
 
     /// A client of the API that sends from another loopback address.

@@ -16,14 +16,6 @@ async fn login(control: &ControlPlane, agent: &Agent) -> String {
     control.api.post("/auth/authenticate", body).await.expect(200)["accessToken"].as_str().unwrap().to_owned()
 }
 
-async fn register(control: &ControlPlane) -> Agent {
-    let key = countersign_client::PrivateKey::generate();
-    let body = json!({ "email": "o@example.org", "name": "Agent", "publicKey": key.public_pem().unwrap() });
-    let id = control.api.post("/auth/register", body).await.expect(201)["agentId"].as_str().unwrap().to_owned();
-    let api = countersign_client::Api::new(&control.api.url, Some(&control.authority())).unwrap();
-    Agent { id, key, api }
-}
-
 async fn check(sidecar: &Sidecar, token: &str) -> u16 {
     let bearer = format!("Bearer {token}");
     sidecar.check_with(&[("authorization", &bearer)], &[("allow_unassigned", "true")]).await.status
@@ -32,7 +24,7 @@ async fn check(sidecar: &Sidecar, token: &str) -> u16 {
 async fn assert_replicas_share_keys(database: &str) {
     let (first, second) = (replica(database).await, replica(database).await);
     let (first_sidecar, second_sidecar) = tokio::join!(Sidecar::start(&first), Sidecar::start(&second));
-    let agent = register(&first).await;
+    let agent = Agent::register(&first, "Agent").await;
     assert_eq!(first.signing_keys().await, second.signing_keys().await);
     let mut tokens = Vec::new();
     for control in [&first, &second, &first] {

@@ -125,7 +125,7 @@ async fn migration_keeps_repeated_agents_and_derives_the_relation_from_sessions(
         let body =
             json!({ "email": "owner@example.org", "name": "agent", "publicKey": agent.key.public_pem().unwrap() });
         assert_eq!(text(&control.api.post("/auth/register", body).await.expect(201)["agentId"]), agent.id);
-        let tokens = agent.api.login(&agent.key, repeated, Some(control.service())).await;
+        let tokens = agent.api().login(&agent.key, repeated, Some(control.service())).await;
         assert!(tokens.is_ok(), "the repeated agent can still log in");
         let token = agent.token().await;
         control.verify_at(&other, &other_key, &token).await.expect(200);

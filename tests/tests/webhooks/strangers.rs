@@ -1,0 +1,155 @@
+//! Tests that the webhooks of a service are told nothing of logins that do not concern it: of agents that the service does not
+//! know, for other services, for no service, and for services that do not exist.
+
+use crate::events::{delivered, wait_for_all_events};
+use countersign_process::{Clock, SystemClock};
+use countersign_tests::{
+    Agent, ControlPlane, EventSource, HttpResponse, Receiver, Target, control_plane::text, eventually,
+};
+use serde_json::{Value, json};
+
+const LOGINS: [&str; 2] = ["agent.authenticated", "agent.authentication_failed"];
+
+/// A service of another person, with a webhook for logins, which has assigned a role to an agent that has never used the
+/// service.
+struct Stranger {
+    service: String,
+    target: Target,
+    receiver: Receiver,
+}
+
+impl Stranger {
+    async fn new(control: &ControlPlane, agent: &Agent) -> Self {
+        let mallory = control.mint_human("mallory");
+        let (service, key) = control.create_service_of(&mallory, json!({ "name": "stranger" })).await;
+        let path = format!("/services/{service}");
+        let role = json!({ "name": "writer", "permissions": ["write"] });
+        let role = control.api.send_as(&key, "POST", &format!("{path}/roles"), role).await.expect(201);
+        let assign = format!("{path}/agents/{}/roles", agent.id);
+        control.api.send_as(&key, "POST", &assign, json!({ "roleId": role["roleId"] })).await.expect(200);
+        let receiver = Receiver::start_ok().await;
+        let webhooks = format!("{path}/webhooks");
+        let target = Target::create_in(&control.api, &key, &webhooks, &receiver.url, &LOGINS).await;
+        Self { service, target, receiver }
+    }
+
+    /// Asserts that nothing was or will be delivered but a test event.
+    async fn assert_told_nothing(&self) {
+        wait_for_all_events(&self.target, &self.receiver).await;
+        assert_eq!(self.receiver.count(), 1, "only the test event: {:?}", delivered(&self.receiver));
+        let all = self.target.deliveries("").await;
+        assert_eq!(all.len(), 1, "no event waits: {all:?}");
+    }
+}
+
+/// The services in the events of one kind, sorted.
+fn services(receiver: &Receiver, kind: &str) -> Vec<Value> {
+    let mut services: Vec<_> = receiver.of_kind(kind).iter().map(|event| event.data()["serviceId"].clone()).collect();
+    services.sort_by_key(Value::to_string);
+    services
+}
+
+/// Once an agent has logged in for a service where it has a role, a stranger changes neither where the next login is for, nor
+/// who gets its address.
+#[tokio::test]
+async fn role_of_a_stranger_brings_it_no_logins() {
+    let control = ControlPlane::start().await;
+    let (used, source) = (Receiver::start_ok().await, EventSource::new(&control).await);
+    Target::create_for(&control, &used.url, &LOGINS).await;
+    source.assign().await;
+    source.agent.token_for(control.service()).await;
+    let stranger = Stranger::new(&control, &source.agent).await;
+    for _ in 0..4 {
+        let token = source.agent.token().await;
+        assert_eq!(control.verify(&token).await.expect(200)["agent"]["roles"], json!(["reader"]));
+    }
+    used.wait_for_requests(5).await;
+    assert_eq!(services(&used, "agent.authenticated"), vec![json!(control.service()); 5]);
+    stranger.assert_told_nothing().await;
+}
+
+#[tokio::test]
+async fn logins_that_are_not_for_a_service_are_told_to_the_deployment_only() {
+    let control = ControlPlane::start().await;
+    let (used, deployment) = tokio::join!(Receiver::start_ok(), Receiver::start_ok());
+    let source = EventSource::new(&control).await;
+    source.agent.token_for(control.service()).await;
+    let used_target = Target::create_for(&control, &used.url, &LOGINS).await;
+    let deployment_target = Target::create_for_deployment(&control, &deployment.url).await;
+    let stranger = Stranger::new(&control, &source.agent).await;
+
+    source.fail_login(None).await.expect(400);
+    source.fail_login(Some(&stranger.service)).await.expect(400);
+    source.fail_login(Some(control.service())).await.expect(400);
+    let without_roles = Agent::register(&control, "No roles").await;
+    without_roles.login().await;
+    deployment.wait_for_requests(5).await;
+    for (target, receiver) in [(&used_target, &used), (&deployment_target, &deployment)] {
+        wait_for_all_events(target, receiver).await;
+    }
+    stranger.assert_told_nothing().await;
+    let own = json!(control.service());
+    assert_eq!(services(&used, "agent.authentication_failed"), std::slice::from_ref(&own));
+    assert_eq!(services(&deployment, "agent.authentication_failed"), [own, Value::Null, Value::Null]);
+    let unbound = deployment.of_kind("agent.authenticated").remove(0).data();
+    assert_eq!(unbound, json!({ "agentId": without_roles.id, "serviceId": null, "ipAddress": "127.0.0.1" }));
+}
+
+/// Anybody can register an agent and let it fail at any service.
+#[tokio::test]
+async fn service_is_not_told_of_failed_logins_of_an_agent_that_it_does_not_know() {
+    let control = ControlPlane::start_with(&["tokens.challenge_seconds=2"]).await;
+    let deployment = Receiver::start_ok().await;
+    Target::create_for_deployment(&control, &deployment.url).await;
+    let source = EventSource::new(&control).await;
+    let stranger = Stranger::new(&control, &source.agent).await;
+    let service = stranger.service.as_str();
+    // The service is named by the challenge or by the login.
+    let challenges = [source.challenge(Some(service)).await, source.challenge(None).await];
+    let fail = async |challenge: &Value| -> HttpResponse {
+        let signature = source.agent.key.sign("another nonce");
+        let body = json!({ "challengeId": challenge["challengeId"], "signature": signature, "serviceId": service });
+        control.api.post("/auth/authenticate", body).await
+    };
+    for challenge in &challenges {
+        assert_eq!(fail(challenge).await.error().1, "INVALID_SIGNATURE");
+    }
+    let end: jiff::Timestamp = text(&challenges[1]["expiresAt"]).parse().unwrap();
+    let expired = async || (SystemClock.now().micros() > end.as_microsecond()).then_some(());
+    eventually("the challenges expire", expired, String::new).await;
+    for challenge in challenges.iter().cycle().take(28) {
+        assert_eq!(fail(challenge).await.error().2, "challenge_expired");
+    }
+    deployment.wait_for_requests(11).await;
+    assert_eq!(
+        services(&deployment, "agent.authentication_failed"),
+        vec![Value::Null; 10],
+        "the failures are one burst"
+    );
+    stranger.assert_told_nothing().await;
+}
+
+/// An expired challenge is refused before the service is looked up, so the service in the request need not exist.
+#[tokio::test]
+async fn failed_logins_for_services_that_do_not_exist_have_no_service() {
+    let control = ControlPlane::start_with(&["tokens.challenge_seconds=1"]).await;
+    let deployment = Receiver::start_ok().await;
+    Target::create_for_deployment(&control, &deployment.url).await;
+    let source = EventSource::new(&control).await;
+    let challenge = source.challenge(None).await;
+    let log_in = async |number: usize| {
+        let service = format!("svc_{number:026}");
+        let body = json!({ "challengeId": challenge["challengeId"], "signature": "00", "serviceId": service });
+        let response = control.api.post("/auth/authenticate", body).await;
+        (response.error().2 == "challenge_expired").then_some(())
+    };
+    eventually("the challenge expires", async || log_in(0).await, String::new).await;
+    for number in 1..30 {
+        assert_eq!(log_in(number).await, Some(()));
+    }
+    deployment.wait_for_requests(10).await;
+    for event in deployment.of_kind("agent.authentication_failed") {
+        assert_eq!(event.data()["serviceId"], Value::Null);
+    }
+    assert_eq!(deployment.count(), 10, "the failures are one burst");
+}
