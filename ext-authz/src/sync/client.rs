@@ -126,7 +126,11 @@ impl StreamClient {
         let service = last_service.map(|service| service.to_string());
         let key = self.key.0;
         if matches!(error, StreamError::Status(status) if status.code() == Code::Unauthenticated) {
-            tracing::error!(key, service, "the control plane refuses the API key: the key is unknown or revoked, or its service is deleted");
+            tracing::error!(
+                key,
+                service,
+                "the control plane refuses the API key: the key is unknown or revoked, or its service is deleted"
+            );
         } else if disconnected.is_some() {
             tracing::warn!(key, service, %error, "lost the sync stream; reconnecting");
         } else {
