@@ -1,7 +1,7 @@
 //! Tests that tenants who use two replicas at the same time get no more than with one.
 
 use super::FleetAgent;
-use countersign_tests::{ControlPlane, HttpResponse, Postgres, control_plane::text};
+use countersign_tests::{ControlPlane, HttpResponse, Postgres, Sidecar, control_plane::text, eventually};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -192,4 +192,35 @@ async fn requests_of_the_earlier_owner_change_nothing_after_the_transfer() {
         assert_eq!(transferred, 0, "the newest entry is the transfer: {entries:?}");
         second.api.get_as(&key, &format!("{path}/roles")).await.expect(200);
     }
+}
+
+/// Whichever comes first, the sidecar of the service for which the refresh issues a token refuses it.
+#[tokio::test]
+async fn token_of_a_refresh_while_its_session_is_revoked_is_refused() {
+    let fleet = Fleet::start(&[]).await;
+    let [first, second] = &fleet.replicas;
+    let role = first.create_role("member", &["read"]).await;
+    // The sidecar receives the end of the session only if the token for its service counts.
+    let refuse_unbound = json!({ "acceptsUnboundTokens": false });
+    first.api.send_as(first.human(), "PATCH", &first.path(""), refuse_unbound).await.expect(200);
+    let sidecar = Sidecar::start(first).await;
+    let mut refreshed_count = 0;
+    for _ in 0..40 {
+        let agent = FleetAgent::register(first).await;
+        let unbound = agent.login(first).await;
+        first.assign(&agent.id, &role).await;
+        let token = &unbound["refreshToken"];
+        let (refreshed, revoked) = tokio::join!(
+            first.api.post("/auth/refresh", json!({ "refreshToken": token })),
+            second.api.post("/auth/revoke", json!({ "token": token })),
+        );
+        revoked.expect(200);
+        if refreshed.status == 200 {
+            refreshed_count += 1;
+            let access = text(&refreshed.body["accessToken"]);
+            let refused = async || (sidecar.check_token(&access).await.reason == "token_revoked").then_some(());
+            eventually("the sidecar refuses the token", refused, || sidecar.log()).await;
+        }
+    }
+    assert!(refreshed_count > 0, "each revocation came before the refresh");
 }
