@@ -163,13 +163,16 @@ pub async fn run(context: &Context, command: AgentCommand) -> Result<CommandOutp
     })
 }
 
+/// The next step if an agent that logs in does not exist.
+pub const UNKNOWN_AGENT_AT_LOGIN: &str = "the agent may be deleted; `countersign agent register --email YOU@EXAMPLE.ORG --name NAME` registers the key again, as \
+     another agent";
+
 /// The next step if the agent of the command does not exist; `None` for the default of [`super::hints`].
 const fn hint_for_unknown_agent(command: &AgentCommand) -> Option<&'static str> {
     match command {
-        AgentCommand::Login(_) | AgentCommand::Refresh(_) | AgentCommand::Exec(_) | AgentCommand::Call(_) => Some(
-            "the agent may be deleted; `countersign agent register --email YOU@EXAMPLE.ORG --name NAME` registers the key \
-             again, as another agent",
-        ),
+        AgentCommand::Login(_) | AgentCommand::Refresh(_) | AgentCommand::Exec(_) | AgentCommand::Call(_) => {
+            Some(UNKNOWN_AGENT_AT_LOGIN)
+        }
         AgentCommand::Services(_)
         | AgentCommand::Leave(_)
         | AgentCommand::Readmit(_)

@@ -5,7 +5,7 @@
 
 use super::{
     CliError, CommandOutput, Messages,
-    agent::public_key_hash,
+    agent::{UNKNOWN_AGENT_AT_LOGIN, public_key_hash},
     args::{ManagerArgs, ServerArgs},
     context::Context,
     human::{stored_login, unexpired_token},
@@ -168,6 +168,9 @@ async fn check_agent(context: &Context, api: &Api, args: &DoctorArgs) -> CheckRe
     if args.login {
         return match log_in_and_out(context, api, agent).await {
             Ok(()) => CheckResult::Ok(format!("{agent} can log in")),
+            Err(CliError::Api(error)) => {
+                CliError::with_hint(error, "AGENT_NOT_FOUND", || UNKNOWN_AGENT_AT_LOGIN.to_owned()).into()
+            }
             Err(error) => error.into(),
         };
     }
@@ -191,7 +194,9 @@ async fn check_agent(context: &Context, api: &Api, args: &DoctorArgs) -> CheckRe
         _ if profile.signer.is_some() => {
             CheckResult::Skipped("an external signer holds its key: `countersign doctor --login` tests it")
         }
-        _ => CheckResult::Ok(format!("{agent}: the key is the registered one; --login tests a login")),
+        _ => CheckResult::Ok(format!(
+            "{agent}: the key is the one that was registered; --login tests whether the agent can log in"
+        )),
     }
 }
 

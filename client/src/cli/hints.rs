@@ -182,7 +182,9 @@ fn hint_for_key_error(error: &KeyError) -> Option<&'static str> {
 fn hint_for_reason(reason: &str) -> Option<&'static str> {
     Some(match reason {
         "service_key_missing" => "set COUNTERSIGN_SERVICE_KEY; `countersign key create` creates a key",
-        "service_key_invalid" => "check COUNTERSIGN_SERVICE_KEY; `countersign key create` creates a new key",
+        "service_key_invalid" => {
+            "check COUNTERSIGN_SERVICE_KEY; `countersign key create` creates a new key, unless the service is deleted"
+        }
         "scope_insufficient" => "use a key that `countersign key create --scope full` created",
         "human_token_missing" | "human_token_invalid" | "human_token_expired" => {
             "countersign login, or set COUNTERSIGN_HUMAN_TOKEN to a token of your identity provider; without one, the \

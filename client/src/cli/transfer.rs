@@ -103,14 +103,18 @@ pub async fn transfer(context: &Context, args: TransferArgs) -> Result<CommandOu
     Ok(output(&offer, replaced))
 }
 
-/// Finds the offer of a service of the human user.
+/// Finds the offer of a service, if the human user may read it.
 pub async fn find_offer(
     api: &Api,
     credential: &SecretString,
     service: &str,
 ) -> Result<Option<ServiceTransfer>, CliError> {
     match api.read_service_transfer(credential, service).await {
-        Err(ApiError::Refused { code, .. }) if code == "NOT_FOUND" => Ok(None),
+        Err(ApiError::Refused { code, reason, .. })
+            if code == "NOT_FOUND" || reason.as_deref() == Some("not_yours") =>
+        {
+            Ok(None)
+        }
         result => Ok(Some(result?)),
     }
 }

@@ -9,6 +9,8 @@ statements! { SQLITE_STATEMENTS:
     SET_JOURNAL_MODE = "PRAGMA journal_mode = WAL";
     SET_SYNCHRONOUS = "PRAGMA synchronous = FULL";
     SET_FOREIGN_KEYS = "PRAGMA foreign_keys = ON";
+    /// Overwrites deleted content with zeros, so that the file does not contain what the deletion of an agent erases.
+    SET_SECURE_DELETE = "PRAGMA secure_delete = ON";
     SET_QUERY_ONLY = "PRAGMA query_only = ON";
 }
 
@@ -40,6 +42,7 @@ pub fn sqlite_writer_pool() -> AnyPoolOptions {
             connection.execute(SET_BUSY_TIMEOUT).await?;
             connection.execute(SET_JOURNAL_MODE).await?;
             connection.execute(SET_SYNCHRONOUS).await?;
+            connection.execute(SET_SECURE_DELETE).await?;
             connection.execute(SET_FOREIGN_KEYS).await.map(drop)
         })
     })

@@ -305,7 +305,7 @@ async fn deleted_agent_is_revoked_everywhere() {
 
 #[tokio::test]
 async fn nothing_but_the_id_of_a_deleted_agent_remains() {
-    let own = OwnAgent::new(&[]).await;
+    let mut own = OwnAgent::new(&[]).await;
     let rate = json!({ "agentId": own.agent.id, "score": 80 });
     own.control.api.send_as(own.control.key(), "POST", "/trust/feedback", rate).await.expect(200);
     let personal = ["Alice's agent", "Alice''s agent", "alice@example.org", "Wonderland"];
@@ -323,6 +323,13 @@ async fn nothing_but_the_id_of_a_deleted_agent_remains() {
     assert_eq!(of_agent("trust_feedback").len(), 1, "feedback remains");
     let [row] = of_agent("agents")[..] else { panic!("the row of the agent remains: {rows:?}") };
     assert!(!row.contains("alice") && !row.contains("sha256"), "{row}");
+    if own.control.database_url().starts_with("sqlite:") {
+        assert!(own.control.terminate().await.success());
+        let file = std::fs::read(own.control.folder().join("countersign.db")).unwrap();
+        let contains = |text: &str| file.windows(text.len()).any(|window| window == text.as_bytes());
+        assert!(contains(&own.agent.id), "the file is the database");
+        assert!(!personal.iter().any(|personal| contains(personal)), "SQLite overwrites deleted content");
+    }
 }
 
 #[tokio::test]

@@ -34,12 +34,20 @@ async fn human_users_list_their_services_and_administrators_list_all() {
           "acceptsUnboundTokens": false,
           "createdAt": "[time]",
           "name": "strict",
+          "owner": {
+            "issuer": "urn:countersign:operator",
+            "subject": "alice"
+          },
           "serviceId": "[service]"
         },
         {
           "acceptsUnboundTokens": true,
           "createdAt": "[time]",
           "name": "first",
+          "owner": {
+            "issuer": "urn:countersign:operator",
+            "subject": "alice"
+          },
           "serviceId": "[service]"
         }
       ],

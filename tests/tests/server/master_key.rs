@@ -272,6 +272,34 @@ async fn secret_that_no_key_decrypts_prevents_the_removal_of_the_previous_key() 
     assert_signed(&target, &receiver).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broken_chain_stays_broken_at_the_same_entry_after_the_rotation() {
+    let mut control = start_with_both_keys(&[]).await;
+    let mut database = open(&control).await;
+    let change =
+        format!("UPDATE audit_links SET act = 'role.deleted' WHERE chain = '{}' AND sequence = 3", control.service());
+    execute(&mut database, &change).await;
+    let verify = |control: &ControlPlane| {
+        let output = control.command(&["audit", "verify"]);
+        assert!(!output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let export = |control: &ControlPlane| {
+        let output = control.command(&["audit", "export"]);
+        String::from_utf8(output.stdout).unwrap().lines().filter(|line| line.contains(control.service())).count()
+    };
+    let expected = format!("{}: broken at entry 3: its content does not match its hash", control.service());
+    assert!(verify(&control).contains(&expected));
+    let exported = export(&control);
+    assert!(exported >= 2, "{exported}");
+    let report = succeed(&control, &["secrets", "rotate"]);
+    assert!(report.contains("broken at entry 3"), "{report}");
+    control.restart_with(&previous("")).await;
+    let verified = verify(&control);
+    assert!(verified.contains(&expected), "{verified}");
+    assert_eq!(export(&control), exported, "the entries before the break are still authenticated");
+}
+
 /// An attacker who has the previous master key and can write to the database cannot hide a change by restoring an old head.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn old_head_and_removed_entries_are_detected_after_the_rotation() {

@@ -168,36 +168,46 @@ fn show_agent(context: &Context, report: &mut Report) -> bool {
 async fn show_key(context: &Context, args: &ManagerArgs, report: &mut Report) -> Result<bool, CliError> {
     report.json.insert("serviceKey".into(), Value::Null);
     let Some(key) = args.key.optional()? else { return Ok(false) };
-    let service = match context.service(&args.service) {
-        Ok(service) => key_service(context, args, report, key, service).await,
-        Err(_) => None,
+    let (text, service, scope) = match context.service(&args.service) {
+        Ok(service) => match find_key(context, args, key, service).await {
+            Ok((Some(service), scope)) => (format!("of {service}"), Some(service), scope),
+            Ok((None, scope)) => ("of scope sync".to_owned(), None, scope),
+            Err(error) => {
+                report.fail(error);
+                ("not verified".to_owned(), None, None)
+            }
+        },
+        Err(_) => ("of an unknown service: set COUNTERSIGN_SERVICE_ID".to_owned(), None, None),
     };
-    let unknown = "of an unknown service: COUNTERSIGN_SERVICE_ID is not set, or the control plane did not answer";
-    report.row("API key", service.as_ref().map_or_else(|| unknown.to_owned(), |service| format!("of {service}")));
-    report.json.insert("serviceKey".into(), json!({ "serviceId": service }));
+    report.row("API key", text);
+    report.json.insert("serviceKey".into(), json!({ "serviceId": service, "scope": scope }));
     Ok(true)
 }
 
-/// The service of an API key, as the control plane states it: the requested service, or the one that a refusal names.
-async fn key_service(
+/// The service and the scope of an API key, as far as the control plane states them: the requested service, or the one that a
+/// refusal names.
+async fn find_key(
     context: &Context,
     args: &ManagerArgs,
-    report: &mut Report,
     key: &SecretString,
     service: String,
-) -> Option<String> {
-    let result = async { Ok(context.api(&args.server)?.list_roles(key, &service).await?) };
-    match result.await {
-        Ok(_) => Some(service),
-        Err(CliError::Api(ApiError::Refused { reason: Some(reason), details, .. })) if reason == "not_yours" => {
-            let actual = details.fields.get("actual")?.get("serviceId")?.as_str()?;
-            actual.parse::<ServiceId>().is_ok().then(|| actual.to_owned())
-        }
+) -> Result<(Option<String>, Option<&'static str>), CliError> {
+    match context.api(&args.server)?.list_roles(key, &service).await {
+        Ok(_) => Ok((Some(service), Some("full"))),
         // A key of scope sync may not list roles.
-        Err(CliError::Api(ApiError::Refused { reason: Some(reason), .. })) if reason == "scope_insufficient" => None,
-        Err(error) => {
-            report.fail(error);
-            None
+        Err(ApiError::Refused { reason: Some(reason), .. }) if reason == "scope_insufficient" => {
+            Ok((None, Some("sync")))
         }
+        Err(error) => match other_service(&error) {
+            Some(actual) => Ok((Some(actual), None)),
+            None => Err(error.into()),
+        },
     }
+}
+
+/// The service of an API key that was refused because it belongs to another service.
+fn other_service(error: &ApiError) -> Option<String> {
+    let ApiError::Refused { reason: Some(reason), details, .. } = error else { return None };
+    let actual = details.fields.get("actual")?.get("serviceId")?.as_str()?;
+    (reason == "not_yours" && actual.parse::<ServiceId>().is_ok()).then(|| actual.to_owned())
 }

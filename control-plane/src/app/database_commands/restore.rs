@@ -235,8 +235,9 @@ fn report(first_lines: impl IntoIterator<Item = String>, result: &RestoreReport)
     });
     report.line(
         "Later changes are lost. Before clients can reach the control plane, repeat the changes that withdrew access: roles that were \
-         revoked, agents that were suspended or revoked, and API keys, signing keys and webhook secrets that were revoked or \
-         replaced are valid again.",
+         revoked, agents that were suspended, revoked or deleted, services that were deleted, and API keys, signing keys and \
+         webhook secrets that were revoked or replaced are valid again. A service that an agent left may assign roles to it \
+         again, and a transferred service belongs to its earlier owner.",
     );
     report
 }

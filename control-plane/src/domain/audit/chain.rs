@@ -267,8 +267,18 @@ impl<'a> ChainVerifier<'a> {
         (!is_valid).then_some(ChainFault::InvalidMac)
     }
 
+    /// The checkpoint of the current key for a broken chain, so that the entries before the break can be verified without the
+    /// previous keys, and the break stays where it is: the entries verified so far, or the earlier checkpoint if it is later.
+    /// `None` if no entry is authenticated.
+    pub fn checkpoint_before_break(&self) -> Option<AuditCheckpoint> {
+        let earlier = self.checkpoint.as_ref().filter(|checkpoint| checkpoint.length > self.length);
+        let (length, hash) =
+            earlier.map_or((self.length, &self.hash), |checkpoint| (checkpoint.length, &checkpoint.hash));
+        (length > 0).then(|| self.keys.current.checkpoint(self.chain, (length, hash)).0)
+    }
+
     /// Verifies that the chain ends at its head.
-    pub fn finish(self, head: Option<&ChainHead>) -> Result<(), BrokenChain> {
+    pub fn finish(&self, head: Option<&ChainHead>) -> Result<(), BrokenChain> {
         let matches = |head: &&ChainHead| (head.length, &head.hash) == (self.length, &self.hash);
         let checkpoint_length = self.checkpoint.as_ref().map_or(1, |checkpoint| checkpoint.length);
         let is_valid = |head: &ChainHead| self.keys.all().any(|keys| keys.is_valid_head(self.chain, head));

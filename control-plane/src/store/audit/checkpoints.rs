@@ -48,7 +48,8 @@ pub async fn begin_checkpoint<'a>(
 }
 
 /// Verifies the remaining entries and the head of an audit chain, and writes its checkpoint. Locks the chain until the
-/// transaction ends.
+/// transaction ends. The checkpoint of a broken chain contains the entries before the break; its head remains, and is invalid
+/// under the current key.
 pub async fn write_checkpoint(
     conn: &mut Conn,
     mut verifier: ChainVerifier<'_>,
@@ -59,18 +60,34 @@ pub async fn write_checkpoint(
         match verify_batch(conn, &mut verifier).await? {
             Ok(0) => break,
             Ok(_) => {}
-            Err(broken) => return Ok(Err(broken)),
+            Err(broken) => return write_checkpoint_before_break(conn, &verifier, broken).await,
         }
     }
     if let Err(broken) = verifier.finish(head.as_ref()) {
-        return Ok(Err(broken));
+        return write_checkpoint_before_break(conn, &verifier, broken).await;
     }
     let ChainHead { length, hash, .. } = head.unwrap_or_default();
     let (checkpoint, head) = keys.checkpoint(chain, (length, &hash));
-    let query = sqlx::query(UPSERT_CHECKPOINT).bind(chain).bind(checkpoint.length).bind(checkpoint.hash);
-    query.bind(checkpoint.mac).execute(&mut *conn).await?;
+    upsert_checkpoint(conn, chain, checkpoint).await?;
     update_head(conn, chain, &head).await?;
     Ok(Ok(()))
+}
+
+async fn write_checkpoint_before_break(
+    conn: &mut Conn,
+    verifier: &ChainVerifier<'_>,
+    broken: BrokenChain,
+) -> Result<Result<(), BrokenChain>, StoreError> {
+    if let Some(checkpoint) = verifier.checkpoint_before_break() {
+        upsert_checkpoint(conn, verifier.chain(), checkpoint).await?;
+    }
+    Ok(Err(broken))
+}
+
+async fn upsert_checkpoint(conn: &mut Conn, chain: &str, checkpoint: AuditCheckpoint) -> Result<(), StoreError> {
+    let query = sqlx::query(UPSERT_CHECKPOINT).bind(chain).bind(checkpoint.length).bind(checkpoint.hash);
+    query.bind(checkpoint.mac).execute(conn).await?;
+    Ok(())
 }
 
 /// Finds the checkpoint of a chain. A checkpoint with an invalid column is returned with an empty MAC, which is never valid.

@@ -72,6 +72,16 @@ impl Chain {
     }
 }
 
+/// Verifies a chain until it breaks, and writes the checkpoint of a rotation to the key `current`.
+fn rotate_broken(chain: &mut Chain, current: &AuditKeys, previous: &AuditKeys) -> BrokenChain {
+    let (keys, name) = (AcceptedAuditKeys { current, previous: vec![previous] }, CHAIN.to_string());
+    let mut verifier = ChainVerifier::new(keys, &name, chain.checkpoint.clone()).unwrap();
+    let result = chain.entries.iter().try_for_each(|entry| verifier.verify_next(entry));
+    let broken = result.and_then(|()| verifier.finish(Some(&chain.head))).unwrap_err();
+    chain.checkpoint = verifier.checkpoint_before_break().or(chain.checkpoint.take());
+    broken
+}
+
 fn broken(sequence: i64, fault: ChainFault) -> Result<(), BrokenChain> {
     Err(BrokenChain { sequence, fault })
 }
@@ -142,4 +152,29 @@ fn refuses_a_changed_checkpoint() {
         let chain = Chain { checkpoint: Some(checkpoint), ..Chain::with_checkpoint() };
         assert_eq!(chain.verify(&new(), &[]), broken(1, ChainFault::InvalidCheckpoint));
     }
+}
+
+#[test]
+fn a_break_stays_where_it_is_after_a_rotation() {
+    let third = AuditKeys::derive(&[3; 32]);
+    for (position, sequence) in (0..4).zip(1..) {
+        let mut changed = Chain::before_checkpoint();
+        changed.entries[position].action = "role.deleted".to_owned();
+        let found = rotate_broken(&mut changed, &new(), &old());
+        assert_eq!(found, BrokenChain { sequence, fault: ChainFault::HashMismatch });
+        assert_eq!(changed.verify(&new(), &[]), Err(found), "{position}");
+
+        let mut forged = Chain::with_checkpoint();
+        forged.forge_entry(position, &old());
+        let found = rotate_broken(&mut forged, &third, &new());
+        assert_eq!(found, BrokenChain { sequence: 4, fault: ChainFault::CheckpointMismatch });
+        assert_eq!(forged.verify(&third, &[]), Err(found), "{position}");
+    }
+    let mut truncated = Chain::with_checkpoint();
+    truncated.append(&new(), AuditAction::RoleDeleted);
+    truncated.append(&new(), AuditAction::RoleDeleted);
+    truncated.entries.pop();
+    let found = rotate_broken(&mut truncated, &third, &new());
+    assert_eq!(found, BrokenChain { sequence: 6, fault: ChainFault::HeadMismatch });
+    assert_eq!(truncated.verify(&third, &[]), Err(found));
 }
