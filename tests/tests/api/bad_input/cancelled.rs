@@ -77,9 +77,13 @@ async fn clients_that_disconnect_from_envoy_release_files_and_memory() {
     while let Some(result) = callers.join_next().await {
         result.unwrap();
     }
+    // On a busy machine, Envoy's timeout of a check can pass while the sidecar answers the callers that disconnected.
     let passes = async || (environment.call("/", &token).await.status == 200).then_some(());
     eventually("a valid request passes", passes, || environment.sidecar.log()).await;
-    let refused = environment.call("/", "nonsense").await;
-    assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "token_malformed"));
+    let is_refused = async || {
+        let refused = environment.call("/", "nonsense").await;
+        (refused.error() == (401, "AUTHENTICATION_FAILED", "token_malformed")).then_some(())
+    };
+    eventually("an invalid token is refused", is_refused, || environment.sidecar.log()).await;
     wait_for_usage(&environment.sidecar, before).await;
 }
