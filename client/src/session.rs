@@ -3,7 +3,7 @@
 //! Depends on [`crate::api`]. [`crate::profile`] stores the [`SessionTokens`] between processes.
 
 use crate::{Api, ApiError, Sign, Tokens, clock};
-use countersign_identity::Timestamp;
+use countersign_identity::{Reason, Timestamp};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 use std::time::Duration;
@@ -171,5 +171,6 @@ fn required_service(refusal: &Value) -> Option<&str> {
     let details = refusal.pointer("/error/details")?;
     let reason = details.get("reason")?.as_str()?;
     let service = details.pointer("/required/serviceId")?.as_str()?;
-    ["token_audience_mismatch", "token_unbound"].contains(&reason).then_some(service)
+    let is_wrong_audience = |known: &Reason| known.is_wrong_audience() && known.as_str() == reason;
+    Reason::ALL.iter().any(is_wrong_audience).then_some(service)
 }

@@ -123,7 +123,7 @@ fn parse_environment(variables: &[(String, String)], known_keys: &KnownKeys) -> 
             let key = rest.to_lowercase().replace("__", ".");
             match key.strip_suffix("_file") {
                 Some(base) if known_keys.find(&key).is_none() && known_keys.find(base).is_some() => {
-                    Ok((name.clone(), base.to_owned(), read_value(name, Path::new(value))?.trim().to_owned()))
+                    Ok((name.clone(), base.to_owned(), read_value_from_file(name, Path::new(value))?.trim().to_owned()))
                 }
                 _ => Ok((name.clone(), key, value.clone())),
             }
@@ -132,7 +132,7 @@ fn parse_environment(variables: &[(String, String)], known_keys: &KnownKeys) -> 
 }
 
 /// Reads the value of a setting from the file that a variable names.
-fn read_value(variable: &str, path: &Path) -> Result<String, SettingsError> {
+fn read_value_from_file(variable: &str, path: &Path) -> Result<String, SettingsError> {
     std::fs::read_to_string(path).map_err(|error| SettingsError::UnreadableValue {
         variable: variable.to_owned(),
         path: path.to_owned(),

@@ -6,7 +6,7 @@ use super::{
     complete,
     context::Context,
     parse::variable,
-    table::{Column, Table, details, details_from_rows},
+    table::{Column, Table, details},
     transfer::{self, DeleteArgs, TransferArgs, find_offer},
 };
 use clap::{Args, Subcommand};
@@ -165,10 +165,9 @@ async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, CliErr
     if offered_to.is_some() {
         rows.push(("  issuer", receiver_issuer));
     }
-    let rows: Vec<_> = rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     let mut json = json!(shown);
     json["offeredTo"] = json!(offered_to);
-    Ok(CommandOutput::new(details_from_rows(&rows), json))
+    Ok(CommandOutput::new(details(rows), json))
 }
 
 /// The service of a command that accepts its id as an argument, too.

@@ -105,22 +105,18 @@ impl Table {
     fn as_blocks(&self) -> String {
         let record = |row: &Vec<String>| {
             let cells = row.iter().zip(&self.header).filter(|(cell, _)| *cell != "-");
-            details_from_rows(&cells.map(|(cell, (title, _))| (title.to_lowercase(), cell.clone())).collect::<Vec<_>>())
+            details(cells.map(|(cell, (title, _))| (title.to_lowercase(), cell.clone())))
         };
         self.rows.iter().map(record).collect::<Vec<_>>().join("\n\n")
     }
 }
 
 /// Names and values in two columns.
-pub fn details<const N: usize>(rows: [(&str, String); N]) -> String {
-    details_from_rows(&rows.map(|(name, value)| (name.to_owned(), value)))
-}
-
-/// Names and values in two columns, for any number of rows.
-pub fn details_from_rows(rows: &[(String, String)]) -> String {
-    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-    let line = |(name, value): &(String, String)| {
-        let line = format!("{name:width$}  {}", without_control_characters(value));
+pub fn details<N: AsRef<str>>(rows: impl IntoIterator<Item = (N, String)>) -> String {
+    let rows: Vec<_> = rows.into_iter().collect();
+    let width = rows.iter().map(|(name, _)| name.as_ref().chars().count()).max().unwrap_or(0);
+    let line = |(name, value): &(N, String)| {
+        let line = format!("{:width$}  {}", name.as_ref(), without_control_characters(value));
         line.trim_end().to_owned()
     };
     rows.iter().map(line).collect::<Vec<_>>().join("\n")

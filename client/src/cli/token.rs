@@ -9,7 +9,7 @@ use super::{
     output::value_text,
     parse::variable,
     placeholders::Placeholder,
-    table::details_from_rows,
+    table::details,
     time::rfc3339,
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -179,7 +179,7 @@ fn claims_text(claims: &Value) -> String {
         let time = value.as_i64().filter(|_| ["iat", "nbf", "exp"].contains(&name.as_str()));
         (name.clone(), time.map_or_else(|| value_text(value), |seconds| time_claim_text(seconds, now)))
     };
-    details_from_rows(&claims.as_object().into_iter().flatten().map(row).collect::<Vec<_>>())
+    details(claims.as_object().into_iter().flatten().map(row))
 }
 
 /// A time in RFC 3339, and how far it is from now.

@@ -10,7 +10,7 @@ use super::{
     output::quoted,
     placeholders::Placeholder,
     service::all_pages,
-    table::{Column, Table, details, details_from_rows},
+    table::{Column, Table, details},
 };
 use clap::Args;
 use clap_complete::ArgValueCandidates;
@@ -168,7 +168,6 @@ fn output(offer: &ServiceTransfer, replaced: Option<HumanUser>) -> CommandOutput
         json["replaced"] = json!(earlier);
         rows.extend([("replaces the offer to", earlier.subject), ("  issuer", earlier.issuer)]);
     }
-    let rows: Vec<_> = rows.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     let note = format!("Next: as the new owner, countersign service transfer {service_id} --accept");
-    CommandOutput::new(details_from_rows(&rows), json).with_note(note)
+    CommandOutput::new(details(rows), json).with_note(note)
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 /// this limit a person who creates and deletes services could give feedback as any number of services.
 pub const DELETED_SERVICE_COUNTS_FOR: Duration = Duration::from_hours(30 * 24);
 
+const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
+
 /// The quotas of a deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quotas {
@@ -48,9 +50,12 @@ impl ExceededQuota {
         let reached = |limit: u32, what: &str, next: &str| format!("The maximum of {limit} {what} is reached: {next}");
         match self {
             Self::ServicesPerPerson(limit) => {
-                let next = "transfer one to another user, or ask the operator to raise the quota; a deleted service \
-                            counts for 30 more days";
-                ("services_per_person", limit, reached(limit, "services per person", next))
+                let next = format!(
+                    "transfer one to another user, or ask the operator to raise the quota; a deleted service counts for {} \
+                     more days",
+                    DELETED_SERVICE_COUNTS_FOR.as_secs() / SECONDS_PER_DAY
+                );
+                ("services_per_person", limit, reached(limit, "services per person", &next))
             }
             Self::AgentsPerPerson(limit) => {
                 let next = "delete one, or ask the operator to raise the quota";

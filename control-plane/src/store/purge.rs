@@ -1,9 +1,9 @@
 //! Removes the rows that depend on deleted services and agents.
 //!
 //! A service or an agent can have any number of assignments, so the transaction that deletes it only marks it. Housekeeping
-//! removes what depends on it in batches, see [`crate::operations`]. Feedback remains, and the API keys with which sidecars learn of
-//! the deletion. The contacts of a deleted service also
-//! remain until they are forgotten, because the weight of its feedback depends on them.
+//! removes what depends on it in batches, see [`crate::operations`]. Feedback remains, and so do the API keys with which
+//! sidecars learn of the deletion. The contacts of a deleted service remain until they are forgotten, because the weight of its
+//! feedback depends on them.
 
 use super::{Conn, StoreError, row, statements::statements};
 use countersign_identity::{AgentId, RoleId, RoleName, ServiceId, Timestamp};

@@ -179,10 +179,9 @@ pub async fn read_since(
     Ok((!began_to_accept).then(|| with_settings(initial)))
 }
 
-/// Reads the changes for the sidecar of a service whose API key is no longer valid; `None` if the service is not deleted.
-pub async fn read_deletion(store: &Store, service: ServiceId) -> Result<Option<Changes>, StoreError> {
-    let live = services::find_live(store.read().await?.conn(), service).await?;
-    Ok(live.is_none().then(Changes::of_deleted_service))
+/// Whether a service is deleted.
+pub async fn is_deleted(store: &Store, service: ServiceId) -> Result<bool, StoreError> {
+    Ok(services::find_live(store.read().await?.conn(), service).await?.is_none())
 }
 
 /// Reads all data that a sidecar of one service needs: the changes above the revision floor (the oldest revision from which a

@@ -89,7 +89,7 @@ impl Follower {
         }
         let revision = Revision::new(revision);
         if self.key.revoked_at.is_some() {
-            return self.send_deletion(revision, &Changes::of_deleted_service()).await;
+            return self.send_deletion(revision).await;
         }
         self.send_initial(revision, &subscription).await?;
         let mut key_check = interval(KEY_CHECK_INTERVAL);
@@ -212,9 +212,9 @@ impl Follower {
     async fn check_key_or_send_deletion(&mut self) -> Result<(), Status> {
         let result = self.check_key().await;
         if result.is_err() {
-            let deletion = change_batch::read_deletion(&self.context.store, self.key.service).await;
-            if let Some(changes) = deletion.map_err(|error| database_unavailable(&error))? {
-                return self.send_deletion(self.sent_revision, &changes).await;
+            let is_deleted = change_batch::is_deleted(&self.context.store, self.key.service).await;
+            if is_deleted.map_err(|error| database_unavailable(&error))? {
+                return self.send_deletion(self.sent_revision).await;
             }
         }
         result
@@ -222,10 +222,11 @@ impl Follower {
 
     /// Tells a sidecar with the data of a revision that its service is deleted, and ends the stream. A sidecar without data
     /// needs no message, because it refuses all requests.
-    async fn send_deletion(&mut self, revision: Revision, changes: &Changes) -> Result<(), Status> {
+    async fn send_deletion(&mut self, revision: Revision) -> Result<(), Status> {
         if revision > Revision::default() {
             self.sent_revision = revision;
-            self.send_changes(BatchRange { since: revision, revision, floor: Revision::default() }, changes).await?;
+            let range = BatchRange { since: revision, revision, floor: Revision::default() };
+            self.send_changes(range, &Changes::of_deleted_service()).await?;
         }
         Err(invalid_key())
     }

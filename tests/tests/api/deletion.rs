@@ -42,18 +42,18 @@ impl Deletable {
     async fn delete_service(&self, human: &str) -> HttpResponse {
         delete(&self.control, human, &format!("/services/{}", self.service)).await
     }
+}
 
-    /// Waits until no row of these tables contains the text.
-    async fn wait_until_purged(&self, tables: &[&str], text: &str) {
-        let mut database = Database::connect_to(&self.control).await;
-        let is_purged = async || {
-            let rows = database.rows().await;
-            let remains =
-                |row: &String| tables.iter().any(|table| row.starts_with(&format!("{table} "))) && row.contains(text);
-            (!rows.iter().any(remains)).then_some(())
-        };
-        eventually("the rows are removed", is_purged, || self.control.log()).await;
-    }
+/// All rows, after no row of these tables contains the text any more.
+async fn rows_after_purge(control: &ControlPlane, tables: &[&str], text: &str) -> BTreeSet<String> {
+    let mut database = Database::connect_to(control).await;
+    let purged_rows = async || {
+        let rows = database.rows().await;
+        let remains =
+            |row: &String| tables.iter().any(|table| row.starts_with(&format!("{table} "))) && row.contains(text);
+        (!rows.iter().any(remains)).then_some(rows)
+    };
+    eventually("the rows are removed", purged_rows, || control.log()).await
 }
 
 async fn delete(control: &ControlPlane, human: &str, path: &str) -> HttpResponse {
@@ -106,7 +106,7 @@ async fn deleted_service_is_refused_like_one_that_never_existed() {
     assert_eq!(jwt::claims(&text(&unbound["accessToken"]))["aud"], control.env["URL"], "no default service remains");
     let feedback = json!({ "agentId": agent.id, "score": 1 });
     assert_eq!(control.api.send_as(key, "POST", "/trust/feedback", feedback).await.error().2, "service_key_invalid");
-    deletable.wait_until_purged(&["assignments", "roles"], service).await;
+    rows_after_purge(control, &["assignments", "roles"], service).await;
 }
 
 #[tokio::test]
@@ -117,7 +117,7 @@ async fn deletion_of_a_service_seals_its_audit_chain_and_keeps_it_for_administra
     assert_eq!(active().await, json!(2));
     deletable.delete_service(owner).await.expect(200);
     assert_eq!(active().await, json!(1));
-    deletable.wait_until_purged(&["assignments", "roles"], service).await;
+    rows_after_purge(control, &["assignments", "roles"], service).await;
     let path = format!("/audit?serviceId={service}");
     let entries = control.api.get_as(control.human(), &path).await.expect(200);
     let (newest, count) = (&entries["data"][0], entries["data"].as_array().unwrap().len());
@@ -140,7 +140,7 @@ async fn feedback_of_a_deleted_service_keeps_its_weight() {
     };
     let low = rate(key, 0).await;
     deletable.delete_service(owner).await.expect(200);
-    deletable.wait_until_purged(&["assignments"], service).await;
+    rows_after_purge(control, &["assignments"], service).await;
     let record = control.api.get_as(control.key(), &control.path(&format!("/agents/{}", agent.id))).await.expect(200);
     assert_eq!(record["trustScore"], low, "the deletion moves nothing");
     // The prior weighs 4, the deleted service 1, and the unknown service 1.
@@ -203,13 +203,7 @@ async fn sidecar_that_was_not_connected_at_the_deletion_refuses_the_tokens_after
     let reachable = control.env["SYNC_URL"].rsplit('/').next().unwrap().to_owned();
     control.restart_with(&format!("listen.sync=127.0.0.1:{}", free_port())).await;
     delete(&control, control.human(), &control.path("")).await.expect(200);
-    let mut database = Database::connect_to(&control).await;
-    let is_purged = async || {
-        let rows = database.rows().await;
-        let remains = |row: &String| ["assignments ", "roles "].iter().any(|table| row.starts_with(table));
-        (!rows.iter().any(remains)).then_some(())
-    };
-    eventually("the rows of the service are removed", is_purged, || control.log()).await;
+    rows_after_purge(&control, &["assignments", "roles"], control.service()).await;
     assert_eq!(sidecar.check_token(&token).await.status, 200, "the sidecar has not heard of the deletion");
     let port = reachable.rsplit(':').next().unwrap();
     control.restart_with(&format!("listen.sync=127.0.0.1:{port}")).await;
@@ -247,16 +241,7 @@ impl OwnAgent {
 
     /// All rows, after those that depend on the agent are removed.
     async fn rows_after_purge(&self) -> BTreeSet<String> {
-        let mut database = Database::connect_to(&self.control).await;
-        let rows = async || {
-            let rows = database.rows().await;
-            let depends = |row: &String| {
-                let tables = ["assignments ", "known_agents ", "agent_departures "];
-                row.contains(&self.agent.id) && tables.iter().any(|table| row.starts_with(table))
-            };
-            (!rows.iter().any(depends)).then_some(rows)
-        };
-        eventually("the rows of the agent are removed", rows, || self.control.log()).await
+        rows_after_purge(&self.control, &["assignments", "known_agents", "agent_departures"], &self.agent.id).await
     }
 }
 

@@ -71,7 +71,7 @@ async fn refusals_of_quotas_name_the_next_step_and_the_setting() {
 }
 
 #[tokio::test]
-async fn refusal_to_create_a_service_names_the_setting_and_who_can() {
+async fn refusal_to_create_a_service_names_the_setting_and_the_required_access() {
     let control = ControlPlane::start_with(&["services.created_by=admin"]).await;
     let shell = shell_of(&control, "alice");
     let (code, error) = shell.failure(&["service", "create", "Shop"]);

@@ -156,8 +156,8 @@ fn fragment() -> impl Strategy<Value = Vec<Operation>> {
     ]
 }
 
-/// The refresh of an unbound session issues a token for the service at which the agent now holds a role. The sidecar of this
-/// service must receive the change of the agent that follows.
+/// The refresh of an unbound session issues a token for the service at which the agent now holds a role. After that, the
+/// sidecar of this service must receive changes of the agent.
 fn change_after_refresh_of_unbound_session(service: usize, agent: usize, name: usize) -> Vec<Operation> {
     let assign = Request::Assign { service, agent, name, seconds: None };
     [unbound_login(agent).to_vec(), vec![Operation::Requests(vec![assign])], refresh_all_and_suspend(agent)].concat()
@@ -186,8 +186,8 @@ fn change_before_unbound_is_accepted(service: usize, agent: usize, disconnected:
     operations
 }
 
-/// The audience of the first token of a session is forgotten when the session is refreshed. The sidecar must receive the change
-/// of the agent that follows.
+/// The audience of the first token of a session is forgotten when the session is refreshed. After the refresh, the sidecar must
+/// still receive changes of the agent.
 fn change_after_late_refresh(service: usize, agent: usize) -> Vec<Operation> {
     let before = vec![
         Operation::RestartControlPlane { killed: false, token_seconds: 60 },

@@ -22,7 +22,7 @@ async fn requests_succeed_while_every_attempt_to_a_dead_target_is_open() {
     }
     let source = EventSource::new(&control).await;
     source.assign().await;
-    // A webhook target that has not responded yet gets one attempt at a time of each replica.
+    // Each replica makes one attempt at a time to a webhook target that has not responded yet.
     hanging.wait_for_requests(TARGETS).await;
     for _ in 0..REQUESTS {
         let challenge = source.challenge(Some(control.service())).await;

@@ -5,7 +5,7 @@ use crate::cli::{
     args::{AgentArg, ServerArgs, ServiceArg, ServiceKeyArg},
     context::{Context, missing},
     output::value_text,
-    table::details_from_rows,
+    table::details,
     time::rfc3339,
 };
 use clap::Args;
@@ -52,9 +52,9 @@ pub async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, Cl
         Err(failure) if !is_profile_agent || matches!(failure, CliError::Usage(_)) => return Err(failure),
         Err(failure) => error = Some(context.with_context_hint(failure)),
     }
-    let rows = fields.iter().map(|(name, value)| ((*name).to_owned(), value_text(value))).collect::<Vec<_>>();
+    let text = details(fields.iter().map(|(name, value)| (*name, value_text(value))));
     let json: serde_json::Map<_, _> = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    Ok(CommandOutput::new(details_from_rows(&rows), json.into()).with_error(error))
+    Ok(CommandOutput::new(text, json.into()).with_error(error))
 }
 
 /// The fields from the control plane; `None` without a service and its API key.

@@ -8,7 +8,7 @@ use crate::cli::{
     ids::no_secret,
     output::value_text,
     parse::variable,
-    table::details_from_rows,
+    table::details,
     time::rfc3339,
 };
 use clap::{Args, ValueEnum, ValueHint};
@@ -195,5 +195,5 @@ fn output(login: &HumanLogin) -> CommandOutput {
     } else {
         "Next: countersign whoami"
     };
-    CommandOutput::new(details_from_rows(&rows.map(|(name, value)| (name.to_owned(), value))), json).with_note(note)
+    CommandOutput::new(details(rows), json).with_note(note)
 }

@@ -5,7 +5,7 @@ use crate::cli::{
     CliError, CommandOutput,
     args::ManagerArgs,
     context::{Context, missing},
-    table::details_from_rows,
+    table::details,
     time::rfc3339,
 };
 use countersign_client::{ApiError, oidc::HumanClaims, profile::HumanLogin};
@@ -60,7 +60,7 @@ pub async fn whoami(context: &Context, args: ManagerArgs) -> Result<CommandOutpu
     }
     let Report { rows, json, error } = report;
     let error = error.map(|error| context.with_context_hint(error));
-    Ok(CommandOutput::new(details_from_rows(&rows), json.into()).with_error(error))
+    Ok(CommandOutput::new(details(rows), json.into()).with_error(error))
 }
 
 /// Shows the human user. Returns whether there is one.

@@ -1,4 +1,4 @@
-//! `/services`: services and their API keys.
+//! `/services`: services.
 
 use crate::{
     domain::{agent::Owner, page::Page, service::Service, text::DisplayName},

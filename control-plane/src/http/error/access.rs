@@ -21,21 +21,18 @@ impl ApiError {
     /// The human user is neither the owner nor an administrator. The `details` of the error identify the calling user, never
     /// the owner of the resource.
     pub fn owner_required(user: &Owner) -> Self {
-        let required = json!({ "access": ["owner", "administrator"] });
-        Self::from(Reason::NotYours).with_requirement(required, user_details(user))
+        Self::access_required(Reason::NotYours, &["owner", "administrator"], user)
     }
 
     /// The human user is neither the owner of the service, nor an administrator, nor the user to whom it is offered.
     pub fn transfer_party_required(user: &Owner) -> Self {
-        let required = json!({ "access": ["owner", "administrator", "receiver"] });
-        Self::from(Reason::NotYours).with_requirement(required, user_details(user))
+        Self::access_required(Reason::NotYours, &["owner", "administrator", "receiver"], user)
     }
 
     /// The service is not offered to the human user.
     pub fn receiver_required(user: &Owner) -> Self {
-        let required = json!({ "access": ["receiver"] });
-        let error = Self::from(Reason::NotYours).with_requirement(required, user_details(user));
-        Self { message: "The service is not offered to you".to_owned(), ..error }
+        let message = "The service is not offered to you".to_owned();
+        Self { message, ..Self::access_required(Reason::NotYours, &["receiver"], user) }
     }
 
     /// The human user is not an administrator, and only administrators may create services.
@@ -47,8 +44,7 @@ impl ApiError {
 
     /// The human user is not an administrator.
     pub fn admin_required(user: &Owner) -> Self {
-        let required = json!({ "access": ["administrator"] });
-        Self::from(Reason::AdminRequired).with_requirement(required, user_details(user))
+        Self::access_required(Reason::AdminRequired, &["administrator"], user)
     }
 
     /// Adds the service that a token must be issued for, if the token was not issued for it.
@@ -60,12 +56,13 @@ impl ApiError {
         }
     }
 
+    /// Each kind of access in `required` would suffice.
+    fn access_required(reason: Reason, required: &[&str], user: &Owner) -> Self {
+        let actual = json!({ "issuer": user.issuer, "subject": user.subject });
+        Self::from(reason).with_requirement(json!({ "access": required }), actual)
+    }
+
     fn with_requirement(self, required: Value, actual: Value) -> Self {
         self.with_details([("required", required), ("actual", actual)])
     }
-}
-
-/// The identity of the caller, for the details of an error.
-fn user_details(user: &Owner) -> Value {
-    json!({ "issuer": user.issuer, "subject": user.subject })
 }

@@ -3,6 +3,7 @@
 use super::{client_address::ClientAddress, ids::parse_id};
 use crate::{
     domain::{
+        agent::Owner,
         audit::{Actor, Initiator, RequestOrigin},
         caller::{Caller, Human},
         service::{Service, ServiceKey},
@@ -195,20 +196,22 @@ pub fn access_error(error: impl Into<ApiError>, caller: &Caller, service: Servic
 
 /// Like [`access_error`], for checks that require the owner or an administrator.
 pub fn owner_access_error(error: impl Into<ApiError>, human: &Human) -> ApiError {
-    let error = error.into();
-    if error.reason() == Some(Reason::NotYours) { ApiError::owner_required(&human.identity) } else { error }
+    access_error_of_human(error.into(), human, ApiError::owner_required)
 }
 
 /// Like [`owner_access_error`], for checks that also accept the human user to whom the service is offered.
 pub fn transfer_access_error(error: impl Into<ApiError>, human: &Human) -> ApiError {
-    let error = error.into();
-    if error.reason() == Some(Reason::NotYours) { ApiError::transfer_party_required(&human.identity) } else { error }
+    access_error_of_human(error.into(), human, ApiError::transfer_party_required)
 }
 
 /// Like [`owner_access_error`], for checks that require the human user to whom the service is offered.
 pub fn receiver_access_error(error: impl Into<ApiError>, human: &Human) -> ApiError {
-    let error = error.into();
-    if error.reason() == Some(Reason::NotYours) { ApiError::receiver_required(&human.identity) } else { error }
+    access_error_of_human(error.into(), human, ApiError::receiver_required)
+}
+
+/// Replaces a refusal with the reason `not_yours` by one that contains what is required.
+fn access_error_of_human(error: ApiError, human: &Human, refusal: fn(&Owner) -> ApiError) -> ApiError {
+    if error.reason() == Some(Reason::NotYours) { refusal(&human.identity) } else { error }
 }
 
 async fn verify_human_token(state: &AppState, token: &str) -> Result<Human, ApiError> {

@@ -4,7 +4,7 @@
 use crate::{
     domain::{
         agent::{Agent, ServiceOfAgent},
-        audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
+        audit::{AuditAction, Initiator, NewAuditEntry},
         caller::Human,
         change::Change,
         page::{ListPage, Page},
@@ -12,6 +12,7 @@ use crate::{
     },
     operations::{
         Context, NotFound, OperationError, authorize::lock_service, maintenance::expiry::emit_role_revoked_event,
+        roles::role_revoked_entry,
     },
     store::{
         Conn, WriteTransaction, agents,
@@ -19,7 +20,7 @@ use crate::{
         departures, roles,
     },
 };
-use countersign_identity::{AgentId, RoleId, RoleName, ServiceId};
+use countersign_identity::{AgentId, ServiceId};
 
 /// Lists the agents that the user has registered, newest first. Administrators also get only their own agents.
 pub async fn list_own_agents(context: &Context, human: &Human, page: Page) -> Result<ListPage<Agent>, OperationError> {
@@ -61,7 +62,9 @@ pub async fn leave_service(
             assignments::remove(tx.conn(), service, agent, role).await?;
             let Some(definition) = definitions.iter().find(|other| other.definition.id == role) else { continue };
             let (name, reason) = (definition.definition.name.clone(), RevocationReason::AgentLeft);
-            tx.audit(&Initiator::SYSTEM, &role_revoked_entry(agent, service, role, &name, reason)).await?;
+            let entry = role_revoked_entry(service, agent, role, &name).with_detail("reason", reason.as_str());
+            // The actor is the control plane, because the chain of the service must not tell who owns the agent.
+            tx.audit(&Initiator::SYSTEM, &entry).await?;
             let revocation = RoleRevocation { agent, service, role, name, at: now, reason };
             emit_role_revoked_event(&mut tx, context, revocation);
         }
@@ -91,22 +94,6 @@ pub async fn readmit_service(
         Ok(tx.commit(()).await?)
     };
     context.store.write("readmit_service", work).await
-}
-
-/// An entry for the chain of the service, which ends what `role.assigned` began. Its actor is the control plane, so that it does
-/// not tell who owns the agent.
-fn role_revoked_entry(
-    agent: AgentId,
-    service: ServiceId,
-    role: RoleId,
-    name: &RoleName,
-    reason: RevocationReason,
-) -> NewAuditEntry {
-    NewAuditEntry::for_service(service, AuditAction::RoleRevoked)
-        .agent(agent)
-        .object(AuditedObject::Role(role))
-        .with_detail("name", name.as_str())
-        .with_detail("reason", reason.as_str())
 }
 
 /// An entry for the chain of the deployment: the chain of the service would tell its owner who owns the agent.

@@ -16,7 +16,7 @@ use crate::{
         roles,
     },
 };
-use countersign_identity::{AgentId, RoleId, ServiceId};
+use countersign_identity::{AgentId, RoleId, RoleName, ServiceId};
 
 /// Revokes a role. Returns false if the agent did not hold the role.
 pub async fn revoke_role(
@@ -41,10 +41,7 @@ pub async fn revoke_role(
         // event only if no event about the expiry was emitted yet.
         let was_live = removed.is_some_and(|removed| removed.expires_at.is_none_or(|end| now < end));
         if was_live {
-            let entry = NewAuditEntry::for_service(service, AuditAction::RoleRevoked)
-                .agent(agent)
-                .object(AuditedObject::Role(role));
-            tx.audit(initiator, &entry.with_detail("name", name.as_str())).await?;
+            tx.audit(initiator, &role_revoked_entry(service, agent, role, &name)).await?;
         }
         if let Some(RemovedAssignment { expires_at: until, expiry_reported: false }) = removed {
             let (at, reason) = match until {
@@ -56,4 +53,17 @@ pub async fn revoke_role(
         Ok(tx.commit(was_live).await?)
     };
     context.store.write("revoke_role", work).await
+}
+
+/// The audit entry for the end of an assignment, which ends what the entry `role.assigned` began.
+pub(in crate::operations) fn role_revoked_entry(
+    service: ServiceId,
+    agent: AgentId,
+    role: RoleId,
+    name: &RoleName,
+) -> NewAuditEntry {
+    NewAuditEntry::for_service(service, AuditAction::RoleRevoked)
+        .agent(agent)
+        .object(AuditedObject::Role(role))
+        .with_detail("name", name.as_str())
 }

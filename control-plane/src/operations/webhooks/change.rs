@@ -100,7 +100,7 @@ pub async fn rotate_webhook_secret(
         // Like a rotation of the master key, locks the deployment before the webhook.
         lock_scope(&mut tx, initiator, scope).await?;
         let sealed = sealed.for_current_master_key(tx.conn()).await?;
-        lock_webhook(&mut tx, initiator, scope, webhook).await?;
+        lock_webhook_row(&mut tx, scope, webhook).await?;
         let until = tx.now().saturating_add(SECRET_OVERLAP);
         webhook_targets::rotate_secret(tx.conn(), webhook, sealed, until).await?;
         let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookSecretRotated)
@@ -138,6 +138,14 @@ pub(super) async fn lock_webhook(
     webhook: WebhookId,
 ) -> Result<WebhookTarget, OperationError> {
     lock_scope(tx, initiator, scope).await?;
+    lock_webhook_row(tx, scope, webhook).await
+}
+
+async fn lock_webhook_row(
+    tx: &mut WriteTransaction,
+    scope: WebhookScope,
+    webhook: WebhookId,
+) -> Result<WebhookTarget, OperationError> {
     webhook_targets::lock(tx.conn(), scope, webhook).await?;
     webhook_targets::find(tx.conn(), scope, webhook).await?.ok_or(OperationError::NotFound(NotFound::Webhook))
 }
