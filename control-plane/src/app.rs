@@ -9,6 +9,7 @@ mod database_commands;
 mod error;
 mod humans;
 mod jobs;
+mod port_limits;
 mod ports;
 mod redis;
 mod secrets;
@@ -34,6 +35,7 @@ use crate::{
     webhooks::{DispatcherHealth, HttpSender},
 };
 use countersign_process::{Clock, Readiness, ReadinessGuard, Rng, Shutdown, SystemClock, SystemRng};
+use port_limits::PortLimits;
 use ports::Ports;
 use secrecy::ExposeSecret;
 use servers::Tasks;
@@ -175,8 +177,12 @@ impl App {
         let sync_settings = (settings, agent_hash_secret, change_poll_interval);
         let sync_service =
             servers::sync_service(&mut tasks, &context_parts.store, sync_settings, &state.metrics, &shutdown).await?;
-        servers::serve_sync(&mut tasks, ports.sync, &certificate, sync_service, &shutdown)?;
-        servers::serve_api(&mut tasks, ports.api, (&certificate, context_parts.rng.clone()), state.clone(), &shutdown)?;
+        let limits = PortLimits::new(&config);
+        let sync_port = (limits.sync, state.metrics.ports.of_port("sync"));
+        servers::serve_sync(&mut tasks, ports.sync, &certificate, sync_service, sync_port, &shutdown)?;
+        let (tls, api_port) =
+            ((&certificate, context_parts.rng.clone()), (limits.api, state.metrics.ports.of_port("api")));
+        servers::serve_api(&mut tasks, ports.api, tls, state.clone(), api_port, &shutdown)?;
         jobs::spawn_periodic(&mut tasks, &state, &shutdown);
         jobs::spawn_database_check(&mut tasks, context_parts.store.clone(), &shutdown);
         jobs::spawn_master_key_check(&mut tasks, &context_parts, readiness, &shutdown);

@@ -80,14 +80,14 @@ impl Certificate {
         expiries.and_then(|expiries| expiries.into_iter().min()).ok_or_else(malformed)
     }
 
-    /// The rustls configuration of the API port.
-    pub fn server_config(&self) -> Result<Arc<ServerConfig>, CertificateError> {
+    /// The rustls configuration of a port, with its protocols (ALPN).
+    pub fn server_config(&self, protocols: &[&[u8]]) -> Result<Arc<ServerConfig>, CertificateError> {
         let malformed = |_| CertificateError::Malformed("tls.certificate, tls.private_key".into());
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(self.chain.as_bytes()).collect();
         let key = PrivateKeyDer::from_pem_slice(self.key.expose_secret().as_bytes()).map_err(malformed)?;
         let mut config =
             ServerConfig::builder().with_no_client_auth().with_single_cert(chain.map_err(malformed)?, key)?;
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         Ok(Arc::new(config))
     }
 }

@@ -15,7 +15,10 @@ pub use webhooks::WebhookMetrics;
 
 use connection_pools::ConnectionPools;
 use countersign_identity::Reason;
-use countersign_process::telemetry::{register, registry};
+use countersign_process::{
+    server::PortMetrics,
+    telemetry::{register, registry},
+};
 use prometheus::{
     Gauge, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Registry, core::Collector,
     exponential_buckets, opts,
@@ -40,6 +43,8 @@ pub struct Metrics {
     pub refusals: IntCounterVec,
     /// Calls of the API by result.
     pub operations: OperationMetrics,
+    /// Network connections to the ports of this process.
+    pub ports: PortMetrics,
     /// Transactions and connections of the database.
     pub store: StoreMetrics,
     /// Requests over a rate limit, by category.
@@ -173,6 +178,7 @@ impl Metrics {
             refusals,
             rate_limited,
             operations: OperationMetrics::new(&factory)?,
+            ports: PortMetrics::register(&registry, "countersign")?,
             store: StoreMetrics::new(&factory)?,
             webhooks: WebhookMetrics::new(&factory, labels.delivery_failures)?,
             redis: RedisMetrics::new(&factory)?,

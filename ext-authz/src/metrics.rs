@@ -6,7 +6,10 @@
 
 use arc_swap::ArcSwap;
 use countersign_identity::{Reason, Revision, ServiceId, Timestamp};
-use countersign_process::telemetry::{register, registry};
+use countersign_process::{
+    server::PortMetrics,
+    telemetry::{register, registry},
+};
 use prometheus::{
     GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Registry, histogram_opts, opts,
 };
@@ -108,6 +111,7 @@ struct CheckSeries {
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    ports: PortMetrics,
     checks: IntCounterVec,
     check_duration: HistogramVec,
     check_series: ArcSwap<HashMap<Option<ServiceId>, Arc<CheckSeries>>>,
@@ -136,6 +140,7 @@ impl Metrics {
             histogram_opts!(format!("{PREFIX}_check_duration_seconds"), "Duration of a check", BUCKETS.into());
         let confirmed = opts("view_confirmed_timestamp_seconds", "When the view was last confirmed, in Unix seconds");
         let metrics = Self {
+            ports: PortMetrics::register(&registry, PREFIX)?,
             checks: counters("checks_total", "Checks by verdict", &["service", "decision", "reason"])?,
             check_duration: register(&registry, HistogramVec::new(duration, &["service"])?)?,
             check_series: ArcSwap::default(),
@@ -244,6 +249,11 @@ impl Metrics {
     /// The counter of tokens that were not cached.
     pub fn cache_misses(&self) -> IntCounter {
         self.cache_misses.clone()
+    }
+
+    /// The metrics of network connections, by port.
+    pub const fn ports(&self) -> &PortMetrics {
+        &self.ports
     }
 
     /// The registry, for the admin port.

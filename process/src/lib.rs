@@ -1,5 +1,5 @@
 //! Code that the control plane and the sidecar share: layered settings, logs, metrics, clock, random number generator,
-//! readiness, admin port, standard output, graceful shutdown.
+//! readiness, HTTP server, admin port, standard output, graceful shutdown.
 //!
 //! Invariant: no module of this crate depends on agents, services or tokens.
 
@@ -8,6 +8,7 @@ pub mod clock;
 pub mod output;
 pub mod readiness;
 pub mod rng;
+pub mod server;
 pub mod settings;
 pub mod shutdown;
 pub mod telemetry;

@@ -1,0 +1,249 @@
+//! The open connections of a port, and which of them closes when there are too many.
+//!
+//! Invariant: a connection is never closed for another one while this server works on a request of it. A connection that
+//! has not sent a request yet is closed first, then an idle one, then one whose client neither sends the rest of its
+//! request nor reads the response. The network with the most connections loses one first.
+
+use super::{activity::Activity, metrics::ConnectionMetrics, network::Network};
+use std::{
+    cmp::Reverse,
+    collections::HashMap,
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// How many connections a port may have.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionCaps {
+    /// All open connections.
+    pub total: usize,
+    /// Connections of one client: an IPv4 address or an IPv6 /64 network.
+    pub per_client: usize,
+    /// Connections that have not sent a request yet.
+    pub pending: usize,
+}
+
+/// The open connections of a port.
+pub struct Connections {
+    caps: ConnectionCaps,
+    table: Mutex<Table>,
+    next_id: AtomicU64,
+    metrics: ConnectionMetrics,
+}
+
+/// A connection in the table. Dropping it frees its place.
+pub struct OpenConnection {
+    connections: Arc<Connections>,
+    id: u64,
+    /// What happens on the connection.
+    pub activity: Arc<Activity>,
+}
+
+/// Why a connection is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CloseReason {
+    /// The port has too many connections.
+    Capacity,
+    /// The client has too many connections.
+    ClientCapacity,
+    /// No request arrived in time.
+    FirstRequestTimeout,
+    /// No further request arrived in time.
+    IdleTimeout,
+    /// The client neither sent the rest of a request nor read a response in time.
+    StallTimeout,
+}
+
+#[derive(Default)]
+struct Table {
+    /// Connections that have not sent a request yet.
+    pending: HashMap<u64, Entry>,
+    /// Connections that have sent a request.
+    established: HashMap<u64, Entry>,
+    by_client: HashMap<Network, usize>,
+    by_site: HashMap<Network, usize>,
+}
+
+struct Entry {
+    /// `None` for a trusted proxy and for a Unix socket, whose connections are counted only in total.
+    address: Option<IpAddr>,
+    activity: Arc<Activity>,
+}
+
+impl CloseReason {
+    /// All values of the label `reason`.
+    pub const ALL: [Self; 5] =
+        [Self::Capacity, Self::ClientCapacity, Self::FirstRequestTimeout, Self::IdleTimeout, Self::StallTimeout];
+
+    /// The value of the label `reason`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Capacity => "capacity",
+            Self::ClientCapacity => "client_capacity",
+            Self::FirstRequestTimeout => "first_request_timeout",
+            Self::IdleTimeout => "idle_timeout",
+            Self::StallTimeout => "stall_timeout",
+        }
+    }
+}
+
+impl Connections {
+    /// An empty table.
+    pub fn new(caps: ConnectionCaps, metrics: ConnectionMetrics) -> Self {
+        metrics.max.set(i64::try_from(caps.total).unwrap_or(i64::MAX));
+        Self { caps, table: Mutex::default(), next_id: AtomicU64::new(0), metrics }
+    }
+
+    /// Gives a new connection a place. If there is none, closes another connection for it. Returns `None` if no other
+    /// connection may be closed for this one.
+    pub fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Option<OpenConnection> {
+        let mut table = self.table();
+        if let Some(reason) = table.lacks_place_for(address, self.caps) {
+            self.metrics.closed(reason);
+            let victim = table.victim_for(address, reason, self.caps);
+            table.remove(victim?)?.activity.evict();
+        }
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let activity = Arc::new(Activity::default());
+        table.insert(id, Entry { address, activity: activity.clone() });
+        self.metrics.open.set(table.len_as_i64());
+        drop(table);
+        Some(OpenConnection { connections: self.clone(), id, activity })
+    }
+
+    /// Closes a connection that waits for its client, so that its file descriptor can be used for another connection.
+    pub fn release_one(&self) {
+        let mut table = self.table();
+        if let Some(removed) = table.victim_in(None).and_then(|victim| table.remove(victim)) {
+            removed.activity.evict();
+            self.metrics.closed(CloseReason::Capacity);
+        }
+    }
+
+    /// Counts a connection that ends because of its own behaviour.
+    pub fn count_closed(&self, reason: CloseReason) {
+        self.metrics.closed(reason);
+    }
+
+    /// Counts a failure to accept a connection.
+    pub fn count_accept_error(&self) {
+        self.metrics.accept_errors.inc();
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl OpenConnection {
+    /// Records the first request of the connection.
+    pub fn establish(&self) {
+        let mut table = self.connections.table();
+        if let Some(entry) = table.pending.remove(&self.id) {
+            table.established.insert(self.id, entry);
+        }
+    }
+
+    /// The table of the connection.
+    pub fn connections(&self) -> &Connections {
+        &self.connections
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        let mut table = self.connections.table();
+        // An evicted connection is no longer in the table.
+        let _removed = table.remove(self.id);
+        self.connections.metrics.open.set(table.len_as_i64());
+    }
+}
+
+impl Table {
+    fn len(&self) -> usize {
+        self.pending.len() + self.established.len()
+    }
+
+    fn len_as_i64(&self) -> i64 {
+        i64::try_from(self.len()).unwrap_or(i64::MAX)
+    }
+
+    fn lacks_place_for(&self, address: Option<IpAddr>, caps: ConnectionCaps) -> Option<CloseReason> {
+        let of_client = address.and_then(|address| self.by_client.get(&Network::of_client(address)));
+        if of_client.is_some_and(|count| *count >= caps.per_client) {
+            return Some(CloseReason::ClientCapacity);
+        }
+        (self.len() >= caps.total || self.pending.len() >= caps.pending).then_some(CloseReason::Capacity)
+    }
+
+    fn victim_for(&self, address: Option<IpAddr>, reason: CloseReason, caps: ConnectionCaps) -> Option<u64> {
+        match (reason, address) {
+            (CloseReason::ClientCapacity, Some(address)) => {
+                let client = Network::of_client(address);
+                self.victim_in(Some(&|other| Network::of_client(other) == client))
+            }
+            _ if self.pending.len() >= caps.pending => self.pending_victim(),
+            _ => {
+                let greediest = self.by_site.iter().max_by_key(|(_, count)| **count).map(|(site, _)| *site);
+                let of_greediest =
+                    greediest.and_then(|site| self.victim_in(Some(&|other| Network::of_site(other) == site)));
+                of_greediest.or_else(|| self.victim_in(None))
+            }
+        }
+    }
+
+    /// The oldest pending connection of the site with the most pending connections.
+    fn pending_victim(&self) -> Option<u64> {
+        let site_of = |entry: &Entry| entry.address.map(Network::of_site);
+        let mut by_site: HashMap<Option<Network>, usize> = HashMap::new();
+        for entry in self.pending.values() {
+            *by_site.entry(site_of(entry)).or_default() += 1;
+        }
+        let greediest = by_site.into_iter().max_by_key(|(_, count)| *count)?.0;
+        self.pending.iter().filter(|(_, entry)| site_of(entry) == greediest).map(|(id, _)| *id).min()
+    }
+
+    /// The connection to close among those of some addresses: the oldest pending one, or else the one that has waited for
+    /// its client for the longest time.
+    fn victim_in(&self, includes: Option<&dyn Fn(IpAddr) -> bool>) -> Option<u64> {
+        let is_candidate = |entry: &Entry| includes.is_none_or(|includes| entry.address.is_some_and(includes));
+        let pending = self.pending.iter().filter(|(_, entry)| is_candidate(entry)).map(|(id, _)| *id).min();
+        pending.or_else(|| {
+            let established = self.established.iter().filter(|(_, entry)| is_candidate(entry));
+            let evictable = established.filter_map(|(id, entry)| Some((entry.activity.eviction_rank()?, *id)));
+            evictable.max_by_key(|(rank, id)| (*rank, Reverse(*id))).map(|(_, id)| id)
+        })
+    }
+
+    fn insert(&mut self, id: u64, entry: Entry) {
+        if let Some(address) = entry.address {
+            *self.by_client.entry(Network::of_client(address)).or_default() += 1;
+            *self.by_site.entry(Network::of_site(address)).or_default() += 1;
+        }
+        self.pending.insert(id, entry);
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Entry> {
+        let entry = self.pending.remove(&id).or_else(|| self.established.remove(&id))?;
+        if let Some(address) = entry.address {
+            decrement(&mut self.by_client, Network::of_client(address));
+            decrement(&mut self.by_site, Network::of_site(address));
+        }
+        Some(entry)
+    }
+}
+
+fn decrement(counts: &mut HashMap<Network, usize>, network: Network) {
+    if let Some(count) = counts.get_mut(&network) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&network);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
