@@ -159,6 +159,11 @@ impl ControlPlane {
         self.first().process.resident_memory()
     }
 
+    /// The id of the process of the first replica.
+    pub fn process_id(&self) -> u32 {
+        self.server.replicas[0].process.id()
+    }
+
     /// The log of all processes so far.
     pub fn log(&self) -> String {
         self.server.replicas.iter().map(|replica| replica.process.log()).collect()

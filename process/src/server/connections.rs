@@ -15,6 +15,9 @@ use std::{
     },
 };
 
+/// How many descriptors are released at least when the process lacks them, unless half of the connections are fewer.
+const DESCRIPTORS_TO_RELEASE: usize = 64;
+
 /// How many connections a port may have.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionCaps {
@@ -28,7 +31,6 @@ pub struct ConnectionCaps {
 
 /// The open connections of a port.
 pub struct Connections {
-    caps: ConnectionCaps,
     table: Mutex<Table>,
     next_id: AtomicU64,
     metrics: ConnectionMetrics,
@@ -57,8 +59,8 @@ pub enum CloseReason {
     StallTimeout,
 }
 
-#[derive(Default)]
 struct Table {
+    caps: ConnectionCaps,
     /// Connections that have not sent a request yet.
     pending: HashMap<u64, Entry>,
     /// Connections that have sent a request.
@@ -93,17 +95,24 @@ impl CloseReason {
 impl Connections {
     /// An empty table.
     pub fn new(caps: ConnectionCaps, metrics: ConnectionMetrics) -> Self {
-        metrics.max.set(i64::try_from(caps.total).unwrap_or(i64::MAX));
-        Self { caps, table: Mutex::default(), next_id: AtomicU64::new(0), metrics }
+        metrics.set_max(caps.total);
+        let table = Table {
+            caps,
+            pending: HashMap::new(),
+            established: HashMap::new(),
+            by_client: HashMap::new(),
+            by_site: HashMap::new(),
+        };
+        Self { table: Mutex::new(table), next_id: AtomicU64::new(0), metrics }
     }
 
     /// Gives a new connection a place. If there is none, closes another connection for it. Returns `None` if no other
     /// connection may be closed for this one.
     pub fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Option<OpenConnection> {
         let mut table = self.table();
-        if let Some(reason) = table.lacks_place_for(address, self.caps) {
+        if let Some(reason) = table.lacks_place_for(address) {
             self.metrics.closed(reason);
-            let victim = table.victim_for(address, reason, self.caps);
+            let victim = table.victim_for(address, reason);
             table.remove(victim?)?.activity.evict();
         }
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
@@ -114,13 +123,22 @@ impl Connections {
         Some(OpenConnection { connections: self.clone(), id, activity })
     }
 
-    /// Closes a connection that waits for its client, so that its file descriptor can be used for another connection.
-    pub fn release_one(&self) {
+    /// Lowers the largest number of connections, because the process lacks file descriptors, and closes connections that wait
+    /// for their clients. So descriptors remain for the database and the other ports. Returns the new number.
+    pub fn reduce(&self) -> usize {
         let mut table = self.table();
-        if let Some(removed) = table.victim_in(None).and_then(|victim| table.remove(victim)) {
+        let open = table.len();
+        let total = open.saturating_sub(DESCRIPTORS_TO_RELEASE).max(open / 2).max(1).min(table.caps.total);
+        table.caps.total = total;
+        table.caps.pending = table.caps.pending.min(total);
+        self.metrics.set_max(total);
+        while table.len() > total
+            && let Some(removed) = table.victim_in(None).and_then(|victim| table.remove(victim))
+        {
             removed.activity.evict();
             self.metrics.closed(CloseReason::Capacity);
         }
+        total
     }
 
     /// Counts a connection that ends because of its own behaviour.
@@ -171,21 +189,21 @@ impl Table {
         i64::try_from(self.len()).unwrap_or(i64::MAX)
     }
 
-    fn lacks_place_for(&self, address: Option<IpAddr>, caps: ConnectionCaps) -> Option<CloseReason> {
+    fn lacks_place_for(&self, address: Option<IpAddr>) -> Option<CloseReason> {
         let of_client = address.and_then(|address| self.by_client.get(&Network::of_client(address)));
-        if of_client.is_some_and(|count| *count >= caps.per_client) {
+        if of_client.is_some_and(|count| *count >= self.caps.per_client) {
             return Some(CloseReason::ClientCapacity);
         }
-        (self.len() >= caps.total || self.pending.len() >= caps.pending).then_some(CloseReason::Capacity)
+        (self.len() >= self.caps.total || self.pending.len() >= self.caps.pending).then_some(CloseReason::Capacity)
     }
 
-    fn victim_for(&self, address: Option<IpAddr>, reason: CloseReason, caps: ConnectionCaps) -> Option<u64> {
+    fn victim_for(&self, address: Option<IpAddr>, reason: CloseReason) -> Option<u64> {
         match (reason, address) {
             (CloseReason::ClientCapacity, Some(address)) => {
                 let client = Network::of_client(address);
                 self.victim_in(Some(&|other| Network::of_client(other) == client))
             }
-            _ if self.pending.len() >= caps.pending => self.pending_victim(),
+            _ if self.pending.len() >= self.caps.pending => self.pending_victim(),
             _ => {
                 let greediest = self.by_site.iter().max_by_key(|(_, count)| **count).map(|(site, _)| *site);
                 let of_greediest =

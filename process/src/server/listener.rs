@@ -10,6 +10,10 @@ use tokio::{
 /// The pause after a failure to accept a connection.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
+/// How many connections are accepted after a failure before the next failure is logged again. Under a flood of connections,
+/// single connections are accepted between failures.
+const ACCEPTS_UNTIL_RECOVERY: u32 = 100;
+
 /// A bound socket.
 pub trait Listener: Send + 'static {
     /// A connection.
@@ -42,33 +46,40 @@ impl Listener for UnixListener {
 pub(super) struct Acceptor<L> {
     pub(super) listener: L,
     pub(super) port: &'static str,
-    failing: bool,
+    /// How many connections must be accepted in a row until a lack of descriptors counts as over. 0: there is none.
+    accepts_until_recovery: u32,
 }
 
 impl<L: Listener> Acceptor<L> {
     pub(super) const fn new(listener: L, port: &'static str) -> Self {
-        Self { listener, port, failing: false }
+        Self { listener, port, accepts_until_recovery: 0 }
     }
 
-    /// Accepts the next connection. If that fails because the process lacks file descriptors or memory, closes a connection
-    /// that waits for its client, and tries again after a pause.
+    /// Accepts the next connection. If that fails because the process lacks file descriptors or memory, lowers the number of
+    /// connections of the port, and tries again after a pause.
     pub(super) async fn accept(&mut self, connections: &Connections) -> (L::Stream, Option<SocketAddr>) {
         loop {
             match self.listener.accept().await {
                 Ok(accepted) => {
-                    if std::mem::take(&mut self.failing) {
+                    if self.accepts_until_recovery == 1 {
                         tracing::info!(port = self.port, "accepts connections again");
                     }
+                    self.accepts_until_recovery = self.accepts_until_recovery.saturating_sub(1);
                     return accepted;
                 }
                 // The client has closed the connection before it was accepted.
                 Err(error) if is_lost_connection(&error) => {}
                 Err(error) => {
                     connections.count_accept_error();
-                    if !std::mem::replace(&mut self.failing, true) {
-                        tracing::error!(port = self.port, %error, "cannot accept connections; retrying");
+                    let max_connections = connections.reduce();
+                    if std::mem::replace(&mut self.accepts_until_recovery, ACCEPTS_UNTIL_RECOVERY) == 0 {
+                        tracing::error!(
+                            port = self.port,
+                            %error,
+                            max_connections,
+                            "cannot accept connections; the port has fewer connections from now on"
+                        );
                     }
-                    connections.release_one();
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }
             }

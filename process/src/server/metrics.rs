@@ -18,8 +18,7 @@ pub struct PortMetrics {
 pub struct ConnectionMetrics {
     /// Open connections.
     pub(super) open: IntGauge,
-    /// The largest allowed number of open connections.
-    pub(super) max: IntGauge,
+    max: IntGauge,
     /// Failures to accept a connection.
     pub(super) accept_errors: IntCounter,
     closed: Vec<(CloseReason, IntCounter)>,
@@ -57,6 +56,11 @@ impl PortMetrics {
 }
 
 impl ConnectionMetrics {
+    /// Sets the largest allowed number of open connections.
+    pub(super) fn set_max(&self, max: usize) {
+        self.max.set(i64::try_from(max).unwrap_or(i64::MAX));
+    }
+
     /// Counts a connection that the server closed or refused.
     pub(super) fn closed(&self, reason: CloseReason) {
         if let Some((_, counter)) = self.closed.iter().find(|(of, _)| *of == reason) {

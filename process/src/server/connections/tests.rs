@@ -95,11 +95,24 @@ fn trusted_proxies_are_counted_only_in_total() {
 }
 
 #[test]
+fn lack_of_descriptors_reduces_the_connections() {
+    let port = connections(1000, 1000, 1000);
+    let open: Vec<_> = (0..200).map(|_| admit(&port, "192.0.2.1").unwrap()).collect();
+    assert_eq!(port.reduce(), 136);
+    assert_eq!(open.iter().filter(|connection| port.is_open(connection)).count(), 136);
+    assert!(port.is_open(&open[199]), "the oldest connections close");
+    let newest = admit(&port, "192.0.2.1").unwrap();
+    assert!(port.is_open(&newest));
+    assert_eq!(port.table().len(), 136, "the reduced number holds from now on");
+    drop((open, newest));
+    assert_eq!(port.reduce(), 1, "one connection is always possible");
+}
+
+#[test]
 fn closed_connections_leave_nothing_behind() {
     let port = connections(10, 10, 10);
     let mut open: Vec<_> = (0..30).filter_map(|host| admit(&port, &format!("192.0.{host}.1"))).collect();
     open.truncate(20);
-    port.release_one();
     drop(open);
     let table = port.table();
     assert!(table.len() == 0 && table.by_client.is_empty() && table.by_site.is_empty());
