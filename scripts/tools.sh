@@ -5,7 +5,8 @@
 #   tools.sh tests   all tools for the tests: Envoy, .tools/bin/node, .tools/venv/bin (Python, PyJWT, Schemathesis,
 #                    openapi-python-client), .tools/npm/node_modules (openapi-typescript),
 #                    .tools/postgresql and .tools/bin/redis-server (Debian packages, installed if run as root),
-#                    .tools/bin/prometheus and promtool (extracted from the Debian package)
+#                    .tools/bin/prometheus and promtool, .tools/faults (libfaketime and libfiu; extracted from the Debian
+#                    packages)
 #   tools.sh deny    .tools/bin/cargo-deny        checks dependencies (deny.toml)
 #   tools.sh helm    .tools/bin/helm              renders the charts; needs Go
 #   tools.sh docs    .tools/bin/mdbook            builds the documentation (book.toml)
@@ -51,6 +52,7 @@ install_test_tools() {
     install_postgresql
     install_redis
     install_prometheus
+    install_fault_libraries
 }
 
 # Installs the packages of tests/clients/typescript. The file package-lock.json in that folder locks the versions and
@@ -125,21 +127,38 @@ find_redis() {
 # Extracts Prometheus from its Debian package. The installation of the package would start a server.
 install_prometheus() {
     [ ! -x "$tools/bin/promtool" ] || return 0
-    local promtool package
+    local promtool
     if promtool=$(command -v promtool) && command -v prometheus >/dev/null; then
         link "$(command -v prometheus)" prometheus
         link "$promtool" promtool
         return
     fi
     echo "fetching Prometheus (only the first time)"
-    rm -rf "$tools/prometheus"
-    mkdir -p "$tools/prometheus"
-    (cd "$tools/prometheus" && download prometheus) || fail "Prometheus is missing: put prometheus and promtool on the PATH (apt-get install -y prometheus, or https://prometheus.io/download)"
-    package=("$tools"/prometheus/prometheus_*.deb)
-    dpkg-deb -x "${package[0]}" "$tools/prometheus"
-    rm -f "${package[0]}"
+    extract prometheus prometheus || fail "Prometheus is missing: put prometheus and promtool on the PATH (apt-get install -y prometheus, or https://prometheus.io/download)"
     link "$tools/prometheus/usr/bin/prometheus" prometheus
     link "$tools/prometheus/usr/bin/promtool" promtool
+}
+
+# Extracts the libraries that give a process a wrong clock (libfaketime) and failing system calls (libfiu).
+install_fault_libraries() {
+    [ ! -e "$tools/faults/usr" ] || return 0
+    echo "fetching libfaketime and libfiu (only the first time)"
+    extract faults libfaketime libfiu0 || fail "libfaketime and libfiu are missing: they are extracted from Debian packages, which needs apt-get and dpkg-deb"
+}
+
+# extract FOLDER PACKAGE...: extracts Debian packages into .tools/FOLDER without installing them.
+extract() {
+    local folder="$tools/$1" package
+    shift
+    rm -rf "$folder"
+    mkdir -p "$folder/packages"
+    for package in "$@"; do
+        (cd "$folder/packages" && download "$package") || return 1
+    done
+    for package in "$folder"/packages/*.deb; do
+        dpkg-deb -x "$package" "$folder"
+    done
+    rm -rf "$folder/packages"
 }
 
 # download PACKAGE: downloads a Debian package into the current folder. Updates the package lists if the download fails.

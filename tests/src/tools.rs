@@ -50,6 +50,15 @@ pub fn prometheus(program: &str) -> PathBuf {
     require_path(root().join(".tools/bin").join(program), "scripts/tools.sh tests")
 }
 
+/// A library that makes system calls of a process fail or return wrong results, by the end of its path.
+pub fn fault_library(path: &str) -> PathBuf {
+    let folder = root().join(".tools/faults/usr/lib");
+    let by_architecture = format!("{}-linux-gnu/{path}", std::env::consts::ARCH);
+    let candidates = [folder.join(path), folder.join(by_architecture)];
+    let existing = candidates.iter().find(|candidate| candidate.exists());
+    require_path(existing.unwrap_or(&candidates[0]).clone(), "scripts/tools.sh tests")
+}
+
 fn require_path(path: PathBuf, command: &str) -> PathBuf {
     assert!(path.exists(), "{} is missing: run `{command}`", path.display());
     path

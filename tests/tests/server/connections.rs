@@ -220,7 +220,7 @@ async fn lack_of_file_descriptors_is_logged_once_and_stops_nobody() {
     let open = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().count();
     set_descriptor_limit(process, &(open + 10).to_string());
     let mut silent = Vec::new();
-    for _ in 0..40 {
+    for _ in 0..200 {
         silent.push(TcpStream::connect(&address).await.unwrap());
     }
     let line = r#"countersign_accept_errors_total{port="api"}"#;
