@@ -4,7 +4,8 @@
 #   tools.sh envoy   .tools/bin/envoy             Envoy, or a link to ENVOY_BIN if that variable is set
 #   tools.sh tests   all tools for the tests: Envoy, .tools/bin/node, .tools/venv/bin (Python, PyJWT, Schemathesis,
 #                    openapi-python-client), .tools/npm/node_modules (openapi-typescript),
-#                    .tools/postgresql and .tools/bin/redis-server (Debian packages, installed if run as root),
+#                    .tools/postgresql, .tools/bin/redis-server and .tools/bin/patroni (Debian packages, installed if run
+#                    as root),
 #                    .tools/bin/prometheus and promtool, .tools/faults (libfaketime and libfiu; extracted from the Debian
 #                    packages)
 #   tools.sh deny    .tools/bin/cargo-deny        checks dependencies (deny.toml)
@@ -51,6 +52,7 @@ install_test_tools() {
     install_npm_packages
     install_postgresql
     install_redis
+    install_patroni
     install_prometheus
     install_fault_libraries
 }
@@ -88,8 +90,17 @@ install_redis() {
     link "$program" redis-server
 }
 
-# find_or_install NAME FIND PREPARE PACKAGE ADVICE: prints the output of the function FIND. If the output is empty and the user
-# is root, runs the function PREPARE, installs the Debian package and runs FIND again. If the output is still empty, fails with
+# Patroni stores its state in its own Raft cluster (pysyncobj). The package starts no service without a configuration.
+install_patroni() {
+    local program
+    program=$(find_or_install Patroni find_patroni true "patroni python3-pysyncobj" \
+        "apt-get install -y patroni python3-pysyncobj")
+    link "$program" patroni
+    link "${program}_raft_controller" patroni_raft_controller
+}
+
+# find_or_install NAME FIND PREPARE PACKAGES ADVICE: prints the output of the function FIND. If the output is empty and the user
+# is root, runs the function PREPARE, installs the Debian packages and runs FIND again. If the output is still empty, fails with
 # ADVICE.
 find_or_install() {
     local path
@@ -97,7 +108,7 @@ find_or_install() {
     if [ -z "$path" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         echo "installing $1 (only the first time)" >&2
         "$3" && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-            -o Dpkg::Options::=--force-confold "$4" >/dev/null
+            -o Dpkg::Options::=--force-confold $4 >/dev/null
         path=$("$2")
     fi
     [ -n "$path" ] || fail "$1 is missing: $5"
@@ -118,6 +129,12 @@ disable_default_cluster() {
     [ ! -e /etc/postgresql-common/createcluster.conf ] || return 0
     mkdir -p /etc/postgresql-common
     echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
+}
+
+find_patroni() {
+    if command -v patroni_raft_controller >/dev/null && /usr/bin/python3 -c 'import pysyncobj' 2>/dev/null; then
+        command -v patroni
+    fi
 }
 
 find_redis() {

@@ -141,6 +141,7 @@ pub async fn serve<L: Listener>(
     };
     while let Some(accepted) = port.shutdown.run_until_requested(acceptor.accept(&port.connections)).await {
         serve(accepted);
+        port.connections.wait_for_evicted().await;
     }
     // Clients that connected before the socket closes are served, too.
     while let Some(accepted) = acceptor.accept(&port.connections).now_or_never() {

@@ -40,6 +40,11 @@ pub fn postgres(program: &str) -> PathBuf {
     require_path(root().join(".tools/postgresql").join(program), "scripts/tools.sh tests")
 }
 
+/// A program of Patroni, which fails PostgreSQL over.
+pub fn patroni(program: &str) -> PathBuf {
+    require_path(root().join(".tools/bin").join(program), "scripts/tools.sh tests")
+}
+
 /// The `redis-server` binary.
 pub fn redis() -> PathBuf {
     require_path(root().join(".tools/bin/redis-server"), "scripts/tools.sh tests")

@@ -14,9 +14,13 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
 };
+use tokio::sync::Notify;
 
 /// How many descriptors are released at least when the process lacks them, unless half of the connections are fewer.
 const DESCRIPTORS_TO_RELEASE: usize = 64;
+
+/// How many evicted connections may be open until no further connection is accepted.
+const MAX_CLOSING: usize = 32;
 
 /// How many connections a port may have.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +37,8 @@ pub struct ConnectionCaps {
 pub struct Connections {
     table: Mutex<Table>,
     next_id: AtomicU64,
+    /// Notified when an evicted connection is closed.
+    closed: Notify,
     metrics: ConnectionMetrics,
 }
 
@@ -61,6 +67,8 @@ pub enum CloseReason {
 
 struct Table {
     caps: ConnectionCaps,
+    /// Connections that were evicted and whose descriptors are not closed yet.
+    closing: usize,
     /// Connections that have not sent a request yet.
     pending: HashMap<u64, Entry>,
     /// Connections that have sent a request.
@@ -98,12 +106,13 @@ impl Connections {
         metrics.set_max(caps.total);
         let table = Table {
             caps,
+            closing: 0,
             pending: HashMap::new(),
             established: HashMap::new(),
             by_client: HashMap::new(),
             by_site: HashMap::new(),
         };
-        Self { table: Mutex::new(table), next_id: AtomicU64::new(0), metrics }
+        Self { table: Mutex::new(table), next_id: AtomicU64::new(0), closed: Notify::new(), metrics }
     }
 
     /// Gives a new connection a place. If there is none, closes another connection for it. Returns `None` if no other
@@ -113,7 +122,7 @@ impl Connections {
         if let Some(reason) = table.lacks_place_for(address) {
             self.metrics.closed(reason);
             let victim = table.victim_for(address, reason);
-            table.remove(victim?)?.activity.evict();
+            table.evict(victim?);
         }
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let activity = Arc::new(Activity::default());
@@ -127,18 +136,34 @@ impl Connections {
     /// for their clients. So descriptors remain for the database and the other ports. Returns the new number.
     pub fn reduce(&self) -> usize {
         let mut table = self.table();
+        if table.closing > 0 {
+            // Descriptors are about to be free.
+            return table.caps.total;
+        }
         let open = table.len();
         let total = open.saturating_sub(DESCRIPTORS_TO_RELEASE).max(open / 2).max(1).min(table.caps.total);
         table.caps.total = total;
         table.caps.pending = table.caps.pending.min(total);
         self.metrics.set_max(total);
         while table.len() > total
-            && let Some(removed) = table.victim_in(None).and_then(|victim| table.remove(victim))
+            && let Some(victim) = table.victim_in(None)
         {
-            removed.activity.evict();
+            table.evict(victim);
             self.metrics.closed(CloseReason::Capacity);
         }
         total
+    }
+
+    /// Waits until few evicted connections are still open, so that the process has not many more connections than allowed.
+    pub async fn wait_for_evicted(&self) {
+        loop {
+            // Created before the check, so that no notification is missed.
+            let closed = self.closed.notified();
+            if self.table().closing < MAX_CLOSING {
+                return;
+            }
+            closed.await;
+        }
     }
 
     /// Counts a connection that ends because of its own behaviour.
@@ -174,8 +199,10 @@ impl OpenConnection {
 impl Drop for OpenConnection {
     fn drop(&mut self) {
         let mut table = self.connections.table();
-        // An evicted connection is no longer in the table.
-        let _removed = table.remove(self.id);
+        if table.remove(self.id).is_none() {
+            table.closing = table.closing.saturating_sub(1);
+            self.connections.closed.notify_waiters();
+        }
         self.connections.metrics.open.set(table.len_as_i64());
     }
 }
@@ -234,6 +261,13 @@ impl Table {
             let evictable = established.filter_map(|(id, entry)| Some((entry.activity.eviction_rank()?, *id)));
             evictable.max_by_key(|(rank, id)| (*rank, Reverse(*id))).map(|(_, id)| id)
         })
+    }
+
+    fn evict(&mut self, id: u64) {
+        if let Some(evicted) = self.remove(id) {
+            evicted.activity.evict();
+            self.closing += 1;
+        }
     }
 
     fn insert(&mut self, id: u64, entry: Entry) {

@@ -66,16 +66,17 @@ async fn jumps_of_the_clock_of_the_control_plane_are_survived() {
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_whose_clocks_differ_refuse_tokens_with_the_reason() {
     let postgres = Postgres::start().await;
-    let ahead = WrongClock::new(600).environment();
-    let control = ControlPlane::start_pair(&postgres.create_database().await, [&[], &ahead]).await;
+    let ahead = WrongClock::new(600);
+    let control = ControlPlane::start_pair(&postgres.create_database().await, [&[], &ahead.environment()]).await;
     let (agent, _role) = agent_with_role(&control).await;
     let mut reasons = std::collections::BTreeSet::new();
-    // Both replicas get the logins and the verifications in turn.
-    for _ in 0..8 {
+    for _ in 0..4 {
         let token = agent.token().await;
-        let verified = control.verify(&token).await;
-        reasons.insert(if verified.status == 200 { "ok".to_owned() } else { verified.error().2.to_owned() });
+        // Both replicas verify the token, because they get the requests in turn.
+        for _ in 0..2 {
+            let verified = control.verify(&token).await;
+            reasons.insert(if verified.status == 200 { "ok".to_owned() } else { verified.error().2.to_owned() });
+        }
     }
-    assert!(reasons.iter().all(|reason| ["ok", "token_not_yet_valid"].contains(&reason.as_str())), "{reasons:?}");
-    assert!(reasons.contains("token_not_yet_valid"), "{reasons:?}");
+    assert_eq!(reasons.into_iter().collect::<Vec<_>>(), ["ok", "token_not_yet_valid"]);
 }

@@ -7,4 +7,5 @@ mod clocks;
 mod crashes;
 mod disk;
 mod edge;
+mod failover;
 mod ledger;

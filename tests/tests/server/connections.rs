@@ -217,14 +217,21 @@ async fn lack_of_file_descriptors_is_logged_once_and_stops_nobody() {
     let control = ControlPlane::start_one_with(&[]).await;
     let address = host_and_port(&control.env["URL"]);
     let process = control.process_id();
-    let open = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().count();
-    set_descriptor_limit(process, &(open + 10).to_string());
+    let admin = admin_of(&control);
     let mut silent = Vec::new();
-    for _ in 0..200 {
+    let mut connect = async |count: f64| {
+        while metric(&admin, r#"countersign_connections{port="api"}"#).await.unwrap() < count {
+            silent.push(TcpStream::connect(&address).await.unwrap());
+        }
+    };
+    connect(200.0).await;
+    let descriptors = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+    let highest = descriptors.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse::<u32>().unwrap()).max();
+    set_descriptor_limit(process, &(highest.unwrap() + 1).to_string());
+    for _ in 0..100 {
         silent.push(TcpStream::connect(&address).await.unwrap());
     }
     let line = r#"countersign_accept_errors_total{port="api"}"#;
-    let admin = admin_of(&control);
     eventually(
         "the control plane lacks file descriptors",
         async || control.log().contains("cannot accept connections").then_some(()),
