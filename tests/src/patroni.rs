@@ -3,9 +3,10 @@
 use crate::{
     http::{HttpClient, HttpResponse},
     postgres::{child_processes, chown_to_server_user, command_as_server_user, signal},
-    process::{Process, free_port},
+    process::{Process, eventually, free_port},
     tools,
 };
+use sqlx::{AnyConnection, Connection};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -26,6 +27,7 @@ pub struct PatroniCluster {
 struct Node {
     patroni: Process,
     configuration: PathBuf,
+    data: PathBuf,
     rest_port: u16,
 }
 
@@ -69,10 +71,14 @@ impl PatroniCluster {
         let proxy = Process::start(proxy, &folder.path().join("proxy.log"));
         let nodes = [0, 1].map(|number: usize| {
             let configuration = folder.path().join(format!("node{number}.yml"));
-            Node { patroni: launch(&configuration), configuration, rest_port: ports[number].rest }
+            let data = folder.path().join(format!("data{number}"));
+            Node { patroni: launch(&configuration), configuration, data, rest_port: ports[number].rest }
         });
         let cluster = Self { nodes, _raft: raft, _proxy: proxy, proxy_port, folder };
         cluster.wait_until("sync").await;
+        sqlx::any::install_default_drivers();
+        let connect = async || AnyConnection::connect(&cluster.url()).await.ok();
+        eventually("the proxy reaches the primary", connect, String::new).await;
         cluster
     }
 
@@ -87,15 +93,12 @@ impl PatroniCluster {
         let node = &mut self.nodes[number];
         // Stopped processes cannot start others while they are killed.
         node.patroni.signal("STOP");
-        let servers = child_processes(node.patroni.id());
-        for server in &servers {
-            signal(*server, "STOP");
-            let backends = child_processes(u32::try_from(*server).expect("a process id is positive"));
-            for backend in backends {
-                signal(backend, "KILL");
-            }
-            signal(*server, "KILL");
+        let server = node.postmaster().expect("the primary runs");
+        signal(server, "STOP");
+        for backend in child_processes(u32::try_from(server).expect("a process id is positive")) {
+            signal(backend, "KILL");
         }
+        signal(server, "KILL");
         node.patroni.kill();
         number
     }
@@ -125,14 +128,23 @@ impl PatroniCluster {
 impl Drop for PatroniCluster {
     fn drop(&mut self) {
         for node in &mut self.nodes {
-            for server in child_processes(node.patroni.id()) {
+            // A killed Patroni does not start PostgreSQL again.
+            node.patroni.kill();
+            if let Some(server) = node.postmaster() {
                 signal(server, "QUIT");
             }
-            node.patroni.kill();
         }
         if std::thread::panicking() {
             eprintln!("the logs of Patroni were in {}", self.folder.path().display());
         }
+    }
+}
+
+impl Node {
+    /// The process of the PostgreSQL server, which is not a child of Patroni.
+    fn postmaster(&self) -> Option<i32> {
+        let text = fs::read_to_string(self.data.join("postmaster.pid")).ok()?;
+        text.lines().next()?.trim().parse().ok()
     }
 }
 
@@ -201,7 +213,7 @@ fn proxy_configuration(port: u16, nodes: &[Ports; 2]) -> String {
     common_lb_config: {{healthy_panic_threshold: {{value: 0}}}}
     close_connections_on_host_health_failure: true
     health_checks:
-    - {{timeout: 1s, interval: 0.5s, unhealthy_threshold: 2, healthy_threshold: 1, http_health_check: {{path: /primary}}}}
+    - {{timeout: 1s, interval: 0.5s, no_traffic_interval: 0.5s, unhealthy_threshold: 2, healthy_threshold: 1, http_health_check: {{path: /primary}}}}
     load_assignment:
       cluster_name: primary
       endpoints: [{{lb_endpoints: [{first}, {second}]}}]

@@ -4,8 +4,10 @@ use super::ledger::{Target, assert_nothing_is_lost_or_doubled};
 use countersign_tests::{ControlPlane, Postgres};
 use std::time::Duration;
 
-/// How often control planes are killed.
-const KILLS: u64 = 20;
+/// How often control planes are killed; PostgreSQL is killed half as often. `KILLS` sets another number.
+fn kills() -> u64 {
+    std::env::var("KILLS").map_or(20, |count| count.parse().unwrap())
+}
 
 /// Time between two kills, which differs so that kills meet different phases of writes.
 fn pause(round: u64) -> Duration {
@@ -17,7 +19,7 @@ async fn acknowledged_writes_survive_kills_of_the_control_plane_on_sqlite() {
     let mut control = ControlPlane::start_in(&[], &[]).await;
     let target = Target::of(&control);
     let faults = async {
-        for round in 0..KILLS {
+        for round in 0..kills() {
             tokio::time::sleep(pause(round)).await;
             control.kill_replica(0).await;
         }
@@ -31,7 +33,7 @@ async fn acknowledged_writes_survive_kills_of_replicas_and_postgresql() {
     let mut control = ControlPlane::start_pair(&postgres.create_database().await, [&[], &[]]).await;
     let target = Target::of(&control);
     let faults = async {
-        for round in 0..KILLS {
+        for round in 0..kills() {
             tokio::time::sleep(pause(round)).await;
             if round % 2 == 0 {
                 postgres.kill();

@@ -11,7 +11,7 @@ async fn acknowledged_writes_survive_a_failover_of_postgresql() {
     let mut cluster = PatroniCluster::start().await;
     let control = ControlPlane::start_pair(&cluster.url(), [&[], &[]]).await;
     let faults = async {
-        for _ in 0..2 {
+        for _ in 0..failovers() {
             tokio::time::sleep(Duration::from_millis(300)).await;
             let killed = cluster.kill_primary().await;
             let since = SystemClock.since_boot();
@@ -24,6 +24,11 @@ async fn acknowledged_writes_survive_a_failover_of_postgresql() {
         }
     };
     assert_nothing_is_lost_or_doubled(Target::of(&control), faults).await;
+}
+
+/// The number of failovers, which `FAILOVERS` sets. Each takes half a minute.
+fn failovers() -> u32 {
+    std::env::var("FAILOVERS").map_or(1, |count| count.parse().unwrap())
 }
 
 async fn wait_until_writes_pass(control: &ControlPlane) {
