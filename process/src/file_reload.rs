@@ -12,7 +12,7 @@ use std::{
     convert::Infallible,
     fs::File,
     io::{self, Read},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
@@ -30,25 +30,31 @@ pub type FileContents = Vec<Zeroizing<Vec<u8>>>;
 /// Uses new contents. Returns a description of the loaded content for the log, or why the contents cannot be used.
 pub type LoadContents = Box<dyn FnMut(&FileContents) -> Result<String, String> + Send>;
 
-/// Files that belong together, such as a certificate and its private key.
-pub struct WatchedFiles {
+/// Files that belong together, such as a certificate and its private key, and whose contents are in use.
+#[derive(Debug)]
+pub struct LoadedFiles {
     /// The setting that names the files, for the log and the metrics.
-    pub setting: String,
-    /// The files.
-    pub paths: Vec<PathBuf>,
-    /// The contents in use.
-    pub in_use: ContentDigest,
-    /// Uses new contents.
-    pub load: LoadContents,
+    setting: String,
+    paths: Vec<PathBuf>,
+    in_use: ContentDigest,
+}
+
+impl LoadedFiles {
+    /// The files that a setting names, with the contents in use.
+    pub fn new(setting: impl Into<String>, files: &[(&Path, &[u8])]) -> Self {
+        let (paths, contents): (Vec<_>, Vec<_>) =
+            files.iter().map(|(path, content)| (path.to_path_buf(), *content)).unzip();
+        Self { setting: setting.into(), paths, in_use: ContentDigest::of(&contents) }
+    }
 }
 
 /// A digest of the contents of files that belong together.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ContentDigest(Vec<u8>);
+struct ContentDigest(Vec<u8>);
 
 impl ContentDigest {
     /// The digest of the contents of files, in the order of their paths.
-    pub fn of(contents: &[impl AsRef<[u8]>]) -> Self {
+    fn of(contents: &[impl AsRef<[u8]>]) -> Self {
         let mut context = Context::new(&SHA256);
         for content in contents {
             let content = content.as_ref();
@@ -72,7 +78,8 @@ impl FileReloadMetrics {
     pub fn new(registry: &Registry, prefix: &str) -> Result<Self, prometheus::Error> {
         let opts = |name: &str, help: &str| opts!(format!("{prefix}_{name}"), help);
         let reloads = opts("file_reloads_total", "Attempts to load changed files, by setting and result");
-        let loaded_at = opts("file_loaded_timestamp_seconds", "When the used content of files was loaded, in Unix seconds");
+        let loaded_at =
+            opts("file_loaded_timestamp_seconds", "When the used content of files was loaded, in Unix seconds");
         Ok(Self {
             reloads: register(registry, IntCounterVec::new(reloads, &["setting", "result"])?)?,
             loaded_at: register(registry, GaugeVec::new(loaded_at, &["setting"])?)?,
@@ -82,7 +89,8 @@ impl FileReloadMetrics {
 
 /// Reads files at an interval, and loads them when their content has changed.
 pub struct FileReloader {
-    files: WatchedFiles,
+    files: LoadedFiles,
+    load: LoadContents,
     clock: Arc<dyn Clock>,
     /// The last reported failure; `None` if the used content is that of the files.
     failure: Option<String>,
@@ -92,14 +100,15 @@ pub struct FileReloader {
 }
 
 impl FileReloader {
-    /// A reloader of files whose initial contents are in use.
-    pub fn new(files: WatchedFiles, metrics: &FileReloadMetrics, clock: Arc<dyn Clock>) -> Self {
+    /// A reloader of files. `load` uses new contents.
+    pub fn new(files: LoadedFiles, load: LoadContents, metrics: &FileReloadMetrics, clock: Arc<dyn Clock>) -> Self {
         let setting = files.setting.as_str();
         let reloader = Self {
             succeeded: metrics.reloads.with_label_values(&[setting, "ok"]),
             failed: metrics.reloads.with_label_values(&[setting, "failed"]),
             loaded_at: metrics.loaded_at.with_label_values(&[setting]),
             files,
+            load,
             clock,
             failure: None,
         };
@@ -140,7 +149,7 @@ impl FileReloader {
             }
             return;
         }
-        match (self.files.load)(&contents) {
+        match (self.load)(&contents) {
             Ok(description) => {
                 self.files.in_use = digest;
                 self.failure = None;
@@ -175,7 +184,7 @@ impl FileReloader {
     }
 }
 
-fn read_file(path: &PathBuf) -> io::Result<Zeroizing<Vec<u8>>> {
+fn read_file(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
     let mut content = Zeroizing::new(Vec::new());
     File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut content)?;
     if content.len() as u64 > MAX_FILE_BYTES {

@@ -14,7 +14,7 @@ use crate::{
     webhooks::{DispatcherHealth, EventFanout, WebhookDispatcher},
 };
 use countersign_identity::Timestamp;
-use countersign_process::{Readiness, ReadinessGuard, Shutdown};
+use countersign_process::{Readiness, ReadinessGuard, Shutdown, file_reload::FileReloader};
 use std::{convert::Infallible, io, pin::Pin, sync::Arc, time::Duration};
 use tokio::time::{sleep, timeout};
 
@@ -145,6 +145,18 @@ fn update_signing_key_metrics(metrics: &Metrics, ring: &SigningKeyRing, now: Tim
     let start = ring.signing_key(now).and_then(|key| key.signs_from);
     let since_epoch = |start: Timestamp| start.duration_since(Timestamp::from_micros(0)).as_secs_f64();
     metrics.signing_key_start.set(start.map_or(0.0, since_epoch));
+}
+
+/// Starts the tasks that load changed files, one task for each, so that a file system that does not respond delays no other.
+pub(super) fn spawn_file_reloads(
+    tasks: &mut Tasks,
+    reloaders: Vec<FileReloader>,
+    interval: Duration,
+    shutdown: &Shutdown,
+) {
+    for reloader in reloaders {
+        spawn_until_shutdown(tasks, shutdown, reloader.run(interval));
+    }
 }
 
 /// Stops the server when its database is replaced with another one, in which revoked credentials may be valid.

@@ -2,7 +2,7 @@
 
 use super::AppError;
 use crate::{
-    certificates::Certificate,
+    certificates::{Certificate, ServedCertificate},
     http::{
         AppState, router,
         tls::{HttpsAcceptor, PlainHttpAcceptor},
@@ -35,6 +35,9 @@ const MAX_HEADER_SIZE: u32 = 64 * 1024;
 
 /// Maximum number of streams per connection of a sidecar. A sidecar opens one stream per service.
 const MAX_SYNC_STREAMS: u32 = 64;
+
+/// The protocols that the API port offers (ALPN).
+const API_PROTOCOLS: &[&[u8]] = &[b"h2", b"http/1.1"];
 
 /// The servers and background tasks. If one of the tasks ends before shutdown, all tasks are stopped.
 pub(super) type Tasks = JoinSet<io::Result<()>>;
@@ -96,14 +99,14 @@ pub(super) fn serve_sync(
 pub(super) fn serve_api(
     tasks: &mut Tasks,
     listener: std::net::TcpListener,
-    (certificate, rng): (&Certificate, Arc<dyn Rng>),
+    (certificate, rng): (&Arc<ServedCertificate>, Arc<dyn Rng>),
     state: AppState,
     shutdown: &Shutdown,
 ) -> Result<(), AppError> {
     if state.proxies.terminate_tls {
         return serve_http(tasks, listener, PlainHttpAcceptor, state, shutdown);
     }
-    let acceptor = HttpsAcceptor::new(TlsAcceptor::from(certificate.server_config()?), rng);
+    let acceptor = HttpsAcceptor::new(TlsAcceptor::from(certificate.server_config(API_PROTOCOLS)), rng);
     serve_http(tasks, listener, acceptor, state, shutdown)
 }
 

@@ -20,7 +20,7 @@ impl Pair {
         let directory = tempfile::tempdir().unwrap();
         write_version(directory.path(), "1", content, content);
         symlink("1", directory.path().join("..data")).unwrap();
-        let paths = ["certificate", "key"].map(|name| directory.path().join("..data").join(name)).to_vec();
+        let paths = ["certificate", "key"].map(|name| directory.path().join("..data").join(name));
         let loaded = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&loaded);
         let load = move |contents: &FileContents| {
@@ -32,11 +32,11 @@ impl Pair {
             log.lock().unwrap_or_else(PoisonError::into_inner).push(text.clone());
             Ok(text)
         };
-        let in_use = ContentDigest::of(&[content, content]);
-        let files = WatchedFiles { setting: "tls.certificate".to_owned(), paths, in_use, load: Box::new(load) };
+        let loaded_files = paths.each_ref().map(|path| (path.as_path(), content.as_bytes()));
+        let files = LoadedFiles::new("tls.certificate", &loaded_files);
         let registry = Registry::new();
         let metrics = FileReloadMetrics::new(&registry, "test").unwrap();
-        let reloader = FileReloader::new(files, &metrics, Arc::new(SystemClock));
+        let reloader = FileReloader::new(files, Box::new(load), &metrics, Arc::new(SystemClock));
         Self { directory, registry, loaded, reloader }
     }
 
