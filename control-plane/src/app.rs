@@ -26,7 +26,7 @@ use crate::{
     address_guard::{HostResolver, SystemResolver},
     certificates::{Certificate, ServedCertificate},
     config::{Config, TlsMode},
-    ephemeral::RedisClient,
+    ephemeral::{MAX_UNAUTHENTICATED_WINDOWS, RedisClient},
     files::{self, FileLock},
     http::{AppState, Limits, TrustedProxies},
     humans::OperatorKey,
@@ -34,12 +34,9 @@ use crate::{
     sync::{self, SidecarSettings},
     webhooks::{DispatcherHealth, HttpSender},
 };
-use countersign_process::{
-    Clock, Readiness, ReadinessGuard, Rng, Shutdown, SystemClock, SystemRng,
-    file_reload::{self, FileReloader},
-};
+use countersign_process::{Clock, Readiness, ReadinessGuard, Rng, Shutdown, SystemClock, SystemRng, file_reload};
 use ports::Ports;
-use reload::Reloaders;
+use reload::{FileReloads, Reloaders};
 use secrecy::ExposeSecret;
 use servers::Tasks;
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
@@ -57,6 +54,8 @@ pub struct Dependencies {
     pub change_poll_interval: Duration,
     /// The interval at which files are read that are loaded again when they change.
     pub file_poll_interval: Duration,
+    /// The maximum number of rate-limit windows of unauthenticated callers in memory.
+    pub max_rate_limit_windows: usize,
 }
 
 impl Default for Dependencies {
@@ -68,6 +67,7 @@ impl Default for Dependencies {
             resolver: Arc::new(SystemResolver),
             change_poll_interval: sync::POLL_INTERVAL,
             file_poll_interval: file_reload::POLL_INTERVAL,
+            max_rate_limit_windows: MAX_UNAUTHENTICATED_WINDOWS,
         }
     }
 }
@@ -83,8 +83,7 @@ pub struct App {
     change_poll_interval: Duration,
     certificate: Certificate,
     served_certificate: Arc<ServedCertificate>,
-    reloaders: Vec<FileReloader>,
-    file_poll_interval: Duration,
+    file_reloads: FileReloads,
     ports: Ports,
     database_lock: Option<FileLock>,
     readiness: Readiness,
@@ -108,14 +107,13 @@ impl App {
         let database_lock = database::lock_shared(&config)?;
         let dispatcher_health = Arc::new(DispatcherHealth::new(dependencies.clock.clone()));
         let health = dispatcher_health.clone();
-        let (change_poll_interval, file_poll_interval) =
-            (dependencies.change_poll_interval, dependencies.file_poll_interval);
+        let Dependencies { change_poll_interval, file_poll_interval, max_rate_limit_windows, .. } = dependencies;
         let queue_health = Arc::new(move || health.current());
         let (context, context_parts) =
             wiring::context(&config, &public_url, dependencies, queue_health, &metrics).await?;
         let store = context_parts.store.clone();
         metrics.expose_connection_pools(move || store.pool_statuses())?;
-        let mut reloaders = Reloaders::new(&context_parts.clock, &metrics);
+        let mut reloaders = Reloaders::new(file_poll_interval, &context_parts.clock, &metrics);
         let (http_sender, authorities) = wiring::http_sender(&config.webhooks, &context_parts.address_guard)?;
         let http_sender = reloaders.send_events(http_sender, authorities);
         let operator_key = humans::load_operator_key(&config, context_parts.rng.as_ref())?.map(Arc::new);
@@ -133,8 +131,8 @@ impl App {
             reloaders.connect_redis(&client, &config.redis, files);
             client
         });
-        let reloaders = reloaders.created();
-        let limiter = redis::rate_limiter(redis.clone(), context_parts.clock.clone());
+        let file_reloads = reloaders.finish();
+        let limiter = redis::rate_limiter(redis.clone(), max_rate_limit_windows, context_parts.clock.clone());
         let limits = Arc::new(Limits::new(wiring::limits_per_minute(config.limits), limiter));
         let state = AppState { context, humans, metrics, limits, proxies, started_at };
         Ok(Self {
@@ -147,8 +145,7 @@ impl App {
             change_poll_interval,
             certificate,
             served_certificate,
-            reloaders,
-            file_poll_interval,
+            file_reloads,
             ports,
             database_lock,
             readiness,
@@ -184,8 +181,7 @@ impl App {
             change_poll_interval,
             certificate,
             served_certificate,
-            reloaders,
-            file_poll_interval,
+            file_reloads,
             ports,
             database_lock,
             readiness,
@@ -208,12 +204,10 @@ impl App {
             &shutdown,
         )?;
         jobs::spawn_periodic(&mut tasks, &state, &shutdown);
-        jobs::spawn_file_reloads(&mut tasks, reloaders, file_poll_interval, &shutdown);
+        jobs::spawn_file_reloads(&mut tasks, file_reloads, &shutdown);
         jobs::spawn_database_check(&mut tasks, context_parts.store.clone(), &shutdown);
         jobs::spawn_master_key_check(&mut tasks, &context_parts, readiness, &shutdown);
-        if let Some(redis) = redis {
-            jobs::spawn_redis_tasks(&mut tasks, &redis, &context_parts.store, &shutdown);
-        }
+        jobs::spawn_redis_tasks(&mut tasks, redis.as_ref(), &context_parts.store, &shutdown);
         let health = dispatcher_health.clone();
         let dispatcher =
             wiring::webhook_dispatcher(&config.webhooks, &context_parts, &state.metrics, http_sender, health);

@@ -19,13 +19,20 @@ use countersign_process::{
 };
 use prometheus::IntGauge;
 use secrecy::ExposeSecret;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// Creates the reloaders, one for the files of each setting.
 pub(super) struct Reloaders<'a> {
+    interval: Duration,
     clock: &'a Arc<dyn Clock>,
     metrics: &'a Metrics,
     created: Vec<FileReloader>,
+}
+
+/// The reloaders, and the interval at which they read their files.
+pub(super) struct FileReloads {
+    pub(super) reloaders: Vec<FileReloader>,
+    pub(super) interval: Duration,
 }
 
 /// The reason in the log when files cannot be used.
@@ -34,12 +41,13 @@ fn reason(error: impl std::fmt::Display) -> String {
 }
 
 impl<'a> Reloaders<'a> {
-    pub(super) const fn new(clock: &'a Arc<dyn Clock>, metrics: &'a Metrics) -> Self {
-        Self { clock, metrics, created: Vec::new() }
+    pub(super) const fn new(interval: Duration, clock: &'a Arc<dyn Clock>, metrics: &'a Metrics) -> Self {
+        Self { interval, clock, metrics, created: Vec::new() }
     }
 
-    pub(super) fn created(self) -> Vec<FileReloader> {
-        self.created
+    /// The created reloaders, for the task that runs them.
+    pub(super) fn finish(self) -> FileReloads {
+        FileReloads { reloaders: self.created, interval: self.interval }
     }
 
     fn add(&mut self, files: LoadedFiles, load: LoadContents) {
