@@ -19,7 +19,7 @@ use std::{
 use zeroize::Zeroizing;
 
 /// The interval at which files are read.
-pub const POLL_INTERVAL: Duration = Duration::from_secs(5);
+pub const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The maximum size of a file in bytes. A bundle of all public certificate authorities is smaller.
 const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
@@ -55,14 +55,14 @@ struct ContentDigest(Vec<u8>);
 impl ContentDigest {
     /// The digest of the contents of files, in the order of their paths.
     fn of(contents: &[impl AsRef<[u8]>]) -> Self {
-        let mut context = Context::new(&SHA256);
+        let mut digest = Context::new(&SHA256);
         for content in contents {
             let content = content.as_ref();
             // The length makes the encoding injective: bytes cannot move from one file to the next.
-            context.update(&(content.len() as u64).to_be_bytes());
-            context.update(content);
+            digest.update(&(content.len() as u64).to_be_bytes());
+            digest.update(content);
         }
-        Self(context.finish().as_ref().to_vec())
+        Self(digest.finish().as_ref().to_vec())
     }
 }
 

@@ -127,6 +127,11 @@ impl ControlPlane {
         self.replicas_mut().iter_mut().for_each(|replica| replica.process.kill());
     }
 
+    /// Sends a signal by name to the processes.
+    pub fn signal(&self, name: &str) {
+        self.server.replicas.iter().for_each(|replica| replica.process.signal(name));
+    }
+
     /// Restarts on the same ports and data.
     pub async fn restart(&mut self) {
         self.kill();

@@ -8,7 +8,7 @@ use crate::{
     tools,
 };
 use serde_json::json;
-use std::process::Command;
+use std::{path::PathBuf, process::Command};
 use tempfile::TempDir;
 
 /// A control plane process.
@@ -22,7 +22,9 @@ pub struct ProductionServer {
     pub service: String,
     /// API key of the service, with scope `full`.
     pub key: String,
-    _folder: TempDir,
+    /// HTTP client of the admin port.
+    pub admin: HttpClient,
+    folder: TempDir,
 }
 
 impl ProductionServer {
@@ -59,13 +61,31 @@ impl ProductionServer {
         command.args(&arguments);
         let process = Process::start(command, &folder.path().join("log"));
         wait_until_ready(admin, &process).await;
+        let admin = HttpClient::plain(format!("http://127.0.0.1:{admin}"));
         let human = human.unwrap_or_else(|| mint_admin_token(&arguments));
         let api = HttpClient::trusting(url, pair.cert.pem().as_bytes());
         let created = api.send_as(&human, "POST", "/services", json!({ "name": "first" })).await.expect(201);
         let service = text(&created["serviceId"]);
         let body = json!({ "name": "test", "scope": "full" });
         let created = api.send_as(&human, "POST", &format!("/services/{service}/keys"), body).await.expect(201);
-        Self { process, api, human, key: text(&created["apiKey"]), service, _folder: folder }
+        Self { process, api, human, key: text(&created["apiKey"]), service, admin, folder }
+    }
+
+    /// The file with the TLS certificate.
+    pub fn certificate_file(&self) -> PathBuf {
+        self.folder.path().join("certificate.pem")
+    }
+
+    /// The file with the private key of the TLS certificate.
+    pub fn private_key_file(&self) -> PathBuf {
+        self.folder.path().join("key.pem")
+    }
+
+    /// Value of a counter or gauge, by the prefix of its line in `/metrics`.
+    pub async fn metric(&self, line: &str) -> Option<f64> {
+        let text = self.admin.get("/metrics").await.body;
+        let matching_value = |candidate: &str| candidate.strip_prefix(line)?.split(' ').next_back()?.parse().ok();
+        text.as_str()?.lines().find_map(matching_value)
     }
 
     /// The log so far.

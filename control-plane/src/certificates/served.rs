@@ -53,8 +53,6 @@ impl ResolvesServerCert for ServedCertificate {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
-
     use super::{super::format_time, *};
     use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 

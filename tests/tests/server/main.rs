@@ -5,4 +5,5 @@ mod master_key;
 mod metrics;
 mod metrics_series;
 mod output;
+mod reload;
 mod startup;
