@@ -22,7 +22,7 @@ use std::{
 /// Maximum number of windows of authenticated callers. A window takes about 200 bytes, and 8 more for each call in it.
 const AUTHENTICATED_CAPACITY: usize = 1 << 18;
 
-/// Default of the maximum number of windows of unauthenticated callers. A window takes about 400 bytes if each is of another
+/// Default of the maximum number of windows of unauthenticated callers. A window takes about 600 bytes if each is of another
 /// network, and 8 more for each call in it.
 pub const MAX_UNAUTHENTICATED_WINDOWS: usize = 1 << 17;
 
