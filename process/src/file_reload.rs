@@ -12,10 +12,13 @@ use std::{
     convert::Infallible,
     fs::File,
     io::{self, Read},
+    panic::resume_unwind,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
     time::Duration,
 };
+use tokio::sync::oneshot;
 use zeroize::Zeroizing;
 
 /// The interval at which files are read.
@@ -116,23 +119,29 @@ impl FileReloader {
         reloader
     }
 
-    /// Reads the files at an interval; never returns. The files are read on a thread for blocking work, so that a slow
-    /// file system delays only this task.
-    pub async fn run(mut self, interval: Duration) -> Infallible {
+    /// Reads the files at an interval; never returns. The files are read on a thread of their own, so that a file system
+    /// that does not respond delays neither another task nor the end of the process, which waits for the blocking tasks of
+    /// the runtime.
+    pub async fn run(self, interval: Duration) -> Infallible {
+        let reloader = Arc::new(Mutex::new(self));
         loop {
             tokio::time::sleep(interval).await;
+            let (sender, finished) = oneshot::channel::<Infallible>();
+            let polled = Arc::clone(&reloader);
             let poll = move || {
-                self.poll();
-                self
+                lock(&polled).poll();
+                drop(sender);
             };
-            self = match tokio::task::spawn_blocking(poll).await {
-                Ok(reloader) => reloader,
-                Err(error) => match error.try_into_panic() {
-                    Ok(panic) => std::panic::resume_unwind(panic),
-                    // The runtime cancels blocking tasks only when it stops.
-                    Err(_) => std::future::pending().await,
-                },
-            };
+            match thread::Builder::new().name("file-reload".to_owned()).spawn(poll) {
+                Ok(thread) => {
+                    // The channel closes when the poll has ended.
+                    let _closed = finished.await;
+                    if let Err(panic) = thread.join() {
+                        resume_unwind(panic);
+                    }
+                }
+                Err(error) => lock(&reloader).report_failure(format!("no thread can be started: {error}")),
+            }
         }
     }
 
@@ -182,6 +191,10 @@ impl FileReloader {
     fn set_loaded_at(&self) {
         self.loaded_at.set(self.clock.now().micros() as f64 / 1e6);
     }
+}
+
+fn lock(reloader: &Mutex<FileReloader>) -> MutexGuard<'_, FileReloader> {
+    reloader.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn read_file(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {

@@ -1,11 +1,6 @@
 use super::*;
 use crate::SystemClock;
-use std::{
-    fs,
-    os::unix::fs::symlink,
-    path::Path,
-    sync::{Mutex, PoisonError},
-};
+use std::{fs, os::unix::fs::symlink};
 
 /// A pair of files in a new directory. A pair is valid if both files have the same content.
 struct Pair {
@@ -113,6 +108,21 @@ fn missing_and_too_large_files_keep_the_loaded_content() {
     pair.write("key", "old");
     pair.reloader.poll();
     assert_eq!((pair.reloader.failure.take(), pair.loaded(), pair.count("failed")), (None, vec![], 2));
+}
+
+#[tokio::test]
+async fn run_loads_changed_files() {
+    let pair = Pair::new("old");
+    let Pair { directory, loaded, reloader, .. } = pair;
+    let run = tokio::spawn(reloader.run(Duration::from_millis(1)));
+    for name in ["certificate", "key"] {
+        fs::write(directory.path().join("..data").join(name), "new").unwrap();
+    }
+    while loaded.lock().unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(*loaded.lock().unwrap(), ["new"]);
+    run.abort();
 }
 
 #[test]
