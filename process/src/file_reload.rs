@@ -2,8 +2,10 @@
 //!
 //! The files are read at an interval and compared by content. File-system notifications would miss the usual ways to
 //! replace a file: Kubernetes replaces a symbolic link of a parent directory, and other tools rename a new file over the
-//! old one. Invariants: content that cannot be used replaces nothing, and is tried again at each interval, because the
-//! files of a pair are not replaced at the same time; the log reports each different failure once.
+//! old one. Invariants: content is used only if it was the same at two reads in a row, because a file may be read while it
+//! is written, and the first half of a certificate chain is valid by itself; content that cannot be used replaces nothing,
+//! and is tried again at each interval, because the files of a pair are not replaced at the same time; the log reports each
+//! different failure once.
 
 use crate::{Clock, telemetry::register};
 use aws_lc_rs::digest::{Context, SHA256};
@@ -12,6 +14,7 @@ use std::{
     convert::Infallible,
     fs::File,
     io::{self, Read},
+    mem,
     panic::resume_unwind,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -95,6 +98,8 @@ pub struct FileReloader {
     files: LoadedFiles,
     load: LoadContents,
     clock: Arc<dyn Clock>,
+    /// The content at the last read.
+    last_read: ContentDigest,
     /// The last reported failure; `None` if the used content is that of the files.
     failure: Option<String>,
     succeeded: IntCounter,
@@ -110,6 +115,7 @@ impl FileReloader {
             succeeded: metrics.reloads.with_label_values(&[setting, "ok"]),
             failed: metrics.reloads.with_label_values(&[setting, "failed"]),
             loaded_at: metrics.loaded_at.with_label_values(&[setting]),
+            last_read: files.in_use.clone(),
             files,
             load,
             clock,
@@ -145,7 +151,8 @@ impl FileReloader {
         }
     }
 
-    /// Reads the files once, and loads them if their content has changed.
+    /// Reads the files once, and loads them if their content differs from the content in use and has not changed since the
+    /// last read.
     pub fn poll(&mut self) {
         let contents = match self.read() {
             Ok(contents) => contents,
@@ -156,6 +163,9 @@ impl FileReloader {
             if self.failure.take().is_some() {
                 tracing::info!(setting = self.files.setting, "the files have the content in use again");
             }
+            return;
+        }
+        if mem::replace(&mut self.last_read, digest.clone()) != digest {
             return;
         }
         match (self.load)(&contents) {

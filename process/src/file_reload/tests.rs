@@ -39,6 +39,12 @@ impl Pair {
         fs::write(self.directory.path().join("..data").join(name), content).unwrap();
     }
 
+    /// Reads the files until a change has been read twice.
+    fn poll_twice(&mut self) {
+        self.reloader.poll();
+        self.reloader.poll();
+    }
+
     fn loaded(&self) -> Vec<String> {
         self.loaded.lock().unwrap().clone()
     }
@@ -60,9 +66,9 @@ fn write_version(directory: &Path, version: &str, certificate: &str, key: &str) 
 #[test]
 fn unchanged_files_are_not_loaded() {
     let mut pair = Pair::new("old");
-    pair.reloader.poll();
+    pair.poll_twice();
     pair.write("key", "old");
-    pair.reloader.poll();
+    pair.poll_twice();
     assert_eq!((pair.loaded(), pair.count("ok"), pair.count("failed")), (vec![], 0, 0));
 }
 
@@ -70,18 +76,31 @@ fn unchanged_files_are_not_loaded() {
 fn half_replaced_pair_is_loaded_when_it_is_complete() {
     let mut pair = Pair::new("old");
     pair.write("certificate", "new");
-    pair.reloader.poll();
+    pair.poll_twice();
     let failure = pair.reloader.failure.clone();
     assert_eq!(failure.as_deref(), Some("the key does not match the certificate"));
     pair.reloader.poll();
     assert_eq!(pair.reloader.failure, failure);
     assert_eq!((pair.loaded(), pair.count("ok"), pair.count("failed")), (vec![], 0, 2));
     pair.write("key", "new");
-    pair.reloader.poll();
+    pair.poll_twice();
     assert_eq!((pair.loaded(), pair.count("ok"), pair.count("failed")), (vec!["new".to_owned()], 1, 2));
     assert_eq!(pair.reloader.failure, None);
     pair.reloader.poll();
     assert_eq!(pair.loaded().len(), 1);
+}
+
+#[test]
+fn file_that_is_still_written_is_not_loaded() {
+    let mut pair = Pair::new("old");
+    for content in ["n", "ne", "new"] {
+        pair.write("certificate", content);
+        pair.write("key", content);
+        pair.reloader.poll();
+        assert_eq!((pair.loaded(), pair.count("failed")), (vec![], 0));
+    }
+    pair.reloader.poll();
+    assert_eq!(pair.loaded(), ["new"]);
 }
 
 #[test]
@@ -91,7 +110,7 @@ fn files_behind_a_replaced_symbolic_link_are_loaded() {
     write_version(&path, "2", "new", "new");
     symlink("2", path.join("..data_tmp")).unwrap();
     fs::rename(path.join("..data_tmp"), path.join("..data")).unwrap();
-    pair.reloader.poll();
+    pair.poll_twice();
     assert_eq!(pair.loaded(), ["new"]);
 }
 

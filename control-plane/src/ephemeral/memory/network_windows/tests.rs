@@ -154,7 +154,7 @@ proptest! {
     /// A caller whose block has fewer windows than the capacity divided by the blocks of the attacker is served as if it
     /// were alone.
     #[test]
-    fn honest_caller_is_served_as_if_it_were_alone(capacity in 8_usize..24, calls in calls()) {
+    fn honest_caller_is_served_as_if_it_were_alone(capacity in 10_usize..24, calls in calls()) {
         let (mut table, mut alone) = (Table::new(capacity), Table::new(capacity));
         for (pause, block, network, key) in calls {
             table.now += pause * 1000;
@@ -165,7 +165,7 @@ proptest! {
                 let key = u32::from(network);
                 prop_assert_eq!(table.acquire(address, key), alone.acquire(address, key));
             } else {
-                // With a capacity of eight, one of two blocks has more windows than three whenever the table is full.
+                // With a capacity of ten, one of two blocks has more windows than three whenever the table is full.
                 let address = Ipv6Addr::new(0x2001, block.into(), network.into(), 0, 0, 0, 0, 0);
                 table.acquire(address, key.into());
             }
