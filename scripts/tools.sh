@@ -4,8 +4,10 @@
 #   tools.sh envoy   .tools/bin/envoy             Envoy, or a link to ENVOY_BIN if that variable is set
 #   tools.sh tests   all tools for the tests: Envoy, .tools/bin/node, .tools/venv/bin (Python, PyJWT, Schemathesis,
 #                    openapi-python-client), .tools/npm/node_modules (openapi-typescript),
-#                    .tools/postgresql and .tools/bin/redis-server (Debian packages, installed if run as root),
-#                    .tools/bin/prometheus and promtool (extracted from the Debian package)
+#                    .tools/postgresql, .tools/bin/redis-server and .tools/bin/patroni (Debian packages, installed if run
+#                    as root),
+#                    .tools/bin/prometheus and promtool, .tools/faults (libfaketime and libfiu; extracted from the Debian
+#                    packages)
 #   tools.sh deny    .tools/bin/cargo-deny        checks dependencies (deny.toml)
 #   tools.sh helm    .tools/bin/helm              renders the charts; needs Go
 #   tools.sh docs    .tools/bin/mdbook            builds the documentation (book.toml)
@@ -50,7 +52,9 @@ install_test_tools() {
     install_npm_packages
     install_postgresql
     install_redis
+    install_patroni
     install_prometheus
+    install_fault_libraries
 }
 
 # Installs the packages of tests/clients/typescript. The file package-lock.json in that folder locks the versions and
@@ -86,8 +90,17 @@ install_redis() {
     link "$program" redis-server
 }
 
-# find_or_install NAME FIND PREPARE PACKAGE ADVICE: prints the output of the function FIND. If the output is empty and the user
-# is root, runs the function PREPARE, installs the Debian package and runs FIND again. If the output is still empty, fails with
+# Patroni stores its state in its own Raft cluster (pysyncobj). The package starts no service without a configuration.
+install_patroni() {
+    local program
+    program=$(find_or_install Patroni find_patroni true "patroni python3-pysyncobj" \
+        "apt-get install -y patroni python3-pysyncobj")
+    link "$program" patroni
+    link "${program}_raft_controller" patroni_raft_controller
+}
+
+# find_or_install NAME FIND PREPARE PACKAGES ADVICE: prints the output of the function FIND. If the output is empty and the user
+# is root, runs the function PREPARE, installs the Debian packages and runs FIND again. If the output is still empty, fails with
 # ADVICE.
 find_or_install() {
     local path
@@ -95,7 +108,7 @@ find_or_install() {
     if [ -z "$path" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         echo "installing $1 (only the first time)" >&2
         "$3" && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-            -o Dpkg::Options::=--force-confold "$4" >/dev/null
+            -o Dpkg::Options::=--force-confold $4 >/dev/null
         path=$("$2")
     fi
     [ -n "$path" ] || fail "$1 is missing: $5"
@@ -118,6 +131,12 @@ disable_default_cluster() {
     echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
 }
 
+find_patroni() {
+    if command -v patroni_raft_controller >/dev/null && /usr/bin/python3 -c 'import pysyncobj' 2>/dev/null; then
+        command -v patroni
+    fi
+}
+
 find_redis() {
     command -v redis-server || command -v redis-check-rdb || true
 }
@@ -125,21 +144,38 @@ find_redis() {
 # Extracts Prometheus from its Debian package. The installation of the package would start a server.
 install_prometheus() {
     [ ! -x "$tools/bin/promtool" ] || return 0
-    local promtool package
+    local promtool
     if promtool=$(command -v promtool) && command -v prometheus >/dev/null; then
         link "$(command -v prometheus)" prometheus
         link "$promtool" promtool
         return
     fi
     echo "fetching Prometheus (only the first time)"
-    rm -rf "$tools/prometheus"
-    mkdir -p "$tools/prometheus"
-    (cd "$tools/prometheus" && download prometheus) || fail "Prometheus is missing: put prometheus and promtool on the PATH (apt-get install -y prometheus, or https://prometheus.io/download)"
-    package=("$tools"/prometheus/prometheus_*.deb)
-    dpkg-deb -x "${package[0]}" "$tools/prometheus"
-    rm -f "${package[0]}"
+    extract prometheus prometheus || fail "Prometheus is missing: put prometheus and promtool on the PATH (apt-get install -y prometheus, or https://prometheus.io/download)"
     link "$tools/prometheus/usr/bin/prometheus" prometheus
     link "$tools/prometheus/usr/bin/promtool" promtool
+}
+
+# Extracts the libraries that give a process a wrong clock (libfaketime) and failing system calls (libfiu).
+install_fault_libraries() {
+    [ ! -e "$tools/faults/usr" ] || return 0
+    echo "fetching libfaketime and libfiu (only the first time)"
+    extract faults libfaketime libfiu0 || fail "libfaketime and libfiu are missing: they are extracted from Debian packages, which needs apt-get and dpkg-deb"
+}
+
+# extract FOLDER PACKAGE...: extracts Debian packages into .tools/FOLDER without installing them.
+extract() {
+    local folder="$tools/$1" package
+    shift
+    rm -rf "$folder"
+    mkdir -p "$folder/packages"
+    for package in "$@"; do
+        (cd "$folder/packages" && download "$package") || return 1
+    done
+    for package in "$folder"/packages/*.deb; do
+        dpkg-deb -x "$package" "$folder"
+    done
+    rm -rf "$folder/packages"
 }
 
 # download PACKAGE: downloads a Debian package into the current folder. Updates the package lists if the download fails.

@@ -9,6 +9,7 @@ mod database_commands;
 mod error;
 mod humans;
 mod jobs;
+mod port_limits;
 mod ports;
 mod redis;
 mod reload;
@@ -24,7 +25,7 @@ pub use secrets::{describe_master_keys, rotate_secrets};
 
 use crate::{
     address_guard::{HostResolver, SystemResolver},
-    certificates::{Certificate, ServedCertificate},
+    certificates::ServedCertificate,
     config::{Config, TlsMode},
     ephemeral::{MAX_UNAUTHENTICATED_WINDOWS, RedisClient},
     files::{self, FileLock},
@@ -35,6 +36,7 @@ use crate::{
     webhooks::{DispatcherHealth, HttpSender},
 };
 use countersign_process::{Clock, Readiness, ReadinessGuard, Rng, Shutdown, SystemClock, SystemRng, file_reload};
+use port_limits::PortLimits;
 use ports::Ports;
 use reload::{FileReloads, Reloaders};
 use secrecy::ExposeSecret;
@@ -81,7 +83,6 @@ pub struct App {
     http_sender: Arc<HttpSender>,
     dispatcher_health: Arc<DispatcherHealth>,
     change_poll_interval: Duration,
-    certificate: Certificate,
     served_certificate: Arc<ServedCertificate>,
     file_reloads: FileReloads,
     ports: Ports,
@@ -143,7 +144,6 @@ impl App {
             http_sender,
             dispatcher_health,
             change_poll_interval,
-            certificate,
             served_certificate,
             file_reloads,
             ports,
@@ -179,7 +179,6 @@ impl App {
             http_sender,
             dispatcher_health,
             change_poll_interval,
-            certificate,
             served_certificate,
             file_reloads,
             ports,
@@ -195,14 +194,12 @@ impl App {
         let sync_settings = (settings, agent_hash_secret, change_poll_interval);
         let sync_service =
             servers::sync_service(&mut tasks, &context_parts.store, sync_settings, &state.metrics, &shutdown).await?;
-        servers::serve_sync(&mut tasks, ports.sync, &certificate, sync_service, &shutdown)?;
-        servers::serve_api(
-            &mut tasks,
-            ports.api,
-            (&served_certificate, context_parts.rng.clone()),
-            state.clone(),
-            &shutdown,
-        )?;
+        let limits = PortLimits::new(&config);
+        let sync_port = (limits.sync, state.metrics.ports.of_port("sync"));
+        servers::serve_sync(&mut tasks, ports.sync, &served_certificate, sync_service, sync_port, &shutdown);
+        let (tls, api_port) =
+            ((&served_certificate, context_parts.rng.clone()), (limits.api, state.metrics.ports.of_port("api")));
+        servers::serve_api(&mut tasks, ports.api, tls, state.clone(), api_port, &shutdown);
         jobs::spawn_periodic(&mut tasks, &state, &shutdown);
         jobs::spawn_file_reloads(&mut tasks, file_reloads, &shutdown);
         jobs::spawn_database_check(&mut tasks, context_parts.store.clone(), &shutdown);

@@ -3,6 +3,7 @@
 //! This module depends on no other module. Every key is documented in `config.default.toml`, which is compiled in and defines
 //! the defaults.
 
+mod connections;
 mod database;
 mod humans;
 mod inspection;
@@ -14,6 +15,7 @@ mod redis;
 mod secrets;
 mod webhooks;
 
+pub use connections::ConnectionSettings;
 pub use database::{DatabaseLocation, DatabaseSettings};
 pub use humans::{AcceptedAlgorithm, HumanSettings, IssuerSettings};
 pub use inspection::ConfigInspection;
@@ -58,6 +60,8 @@ pub struct Config {
     pub tls: TlsSettings,
     /// The trusted proxies in front of the API.
     pub proxies: ProxySettings,
+    /// Limits of network connections.
+    pub connections: ConnectionSettings,
     /// Rate limits.
     pub limits: LimitSettings,
     /// How much persons, services and agents may have.
@@ -225,6 +229,7 @@ impl Config {
         let database = self.database.problems(self.dev || has_master_key);
         problems
             .chain(self.quotas.problems())
+            .chain(self.connections.problems())
             .chain(database)
             .chain(self.secrets.problem())
             .chain(self.log.validation_error())

@@ -17,6 +17,7 @@ use connection_pools::ConnectionPools;
 use countersign_identity::Reason;
 use countersign_process::{
     file_reload::FileReloadMetrics,
+    server::PortMetrics,
     telemetry::{register, registry},
 };
 use prometheus::{
@@ -43,6 +44,8 @@ pub struct Metrics {
     pub refusals: IntCounterVec,
     /// Calls of the API by result.
     pub operations: OperationMetrics,
+    /// Network connections to the ports of this process.
+    pub ports: PortMetrics,
     /// Transactions and connections of the database.
     pub store: StoreMetrics,
     /// Requests over a rate limit, by category.
@@ -178,6 +181,7 @@ impl Metrics {
             refusals,
             rate_limited,
             operations: OperationMetrics::new(&factory)?,
+            ports: PortMetrics::register(&registry, "countersign")?,
             store: StoreMetrics::new(&factory)?,
             webhooks: WebhookMetrics::new(&factory, labels.delivery_failures)?,
             redis: RedisMetrics::new(&factory)?,

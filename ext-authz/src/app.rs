@@ -3,6 +3,7 @@
 //! The module `app` depends on all modules, and no module depends on `app`. Invariant: `app` connects the modules and
 //! makes no decisions about requests.
 
+mod check_port;
 mod credentials;
 mod health;
 mod listener;
@@ -22,18 +23,19 @@ use arc_swap::ArcSwap;
 use countersign_process::{
     Clock, Readiness, Shutdown, admin,
     file_reload::{self, FileReloader},
+    server::{self, ConnectionMetrics, PlainText, PortSettings},
     shutdown::DRAIN_TIMEOUT,
 };
 use credentials::Authorization;
 use envoy_types::ext_authz::v3::pb::AuthorizationServer;
-use listener::{CheckListener, Incoming};
+use listener::CheckListener;
 use staleness::StalenessMonitor;
 use std::{convert::Infallible, error::Error, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     net::TcpListener,
     task::{JoinError, JoinSet},
 };
-use tonic::transport::{Endpoint, Server};
+use tonic::{service::Routes, transport::Endpoint};
 
 /// The largest accepted `CheckRequest` in bytes: twice the largest request head that Envoy can be configured to accept.
 /// A larger `CheckRequest` would cause a gRPC error, and Envoy may be configured to allow requests on errors.
@@ -50,9 +52,6 @@ pub enum AuthorizerError {
         /// Why the setting cannot be used.
         error: String,
     },
-    /// The gRPC server failed.
-    #[error("{0}")]
-    Server(#[from] tonic::transport::Error),
     /// An I/O operation failed.
     #[error("{0}")]
     Io(#[from] std::io::Error),
@@ -152,8 +151,20 @@ impl App {
         for reloader in reloaders {
             spawn_until_shutdown(&mut tasks, &shutdown, reloader.run(file_reload::POLL_INTERVAL));
         }
-        let checks = serve_checks(authorizer, check_listener, readiness.clone(), shutdown.clone());
-        let admin = admin::serve(admin_listener, readiness, metrics.registry(), shutdown.clone());
+        let checks = serve_checks(
+            authorizer,
+            check_listener,
+            (check_port::settings(), metrics.ports().of_port("check")),
+            readiness.clone(),
+            shutdown.clone(),
+        );
+        let admin = admin::serve(
+            admin_listener,
+            readiness,
+            metrics.registry(),
+            metrics.ports().of_port("admin"),
+            shutdown.clone(),
+        );
         let servers = async { tokio::try_join!(checks, async { Ok(admin.await?) }) };
         tokio::select! {
             result = servers => result.map(|_| ()),
@@ -171,17 +182,17 @@ impl App {
 async fn serve_checks(
     authorizer: Authorizer,
     listener: CheckListener,
+    port: (PortSettings, ConnectionMetrics),
     readiness: Readiness,
     shutdown: Shutdown,
 ) -> Result<(), AuthorizerError> {
     let (reporter, health) = tonic_health::server::health_reporter();
     tokio::spawn(health::report(reporter, readiness, shutdown.clone()));
     let authorization = AuthorizationServer::new(authorizer).max_decoding_message_size(MAX_CHECK_BYTES);
-    let router = Server::builder().add_service(authorization).add_service(health);
-    let shutdown_requested = shutdown.requested_owned();
-    match listener.incoming() {
-        Incoming::Tcp(incoming) => router.serve_with_incoming_shutdown(incoming, shutdown_requested).await?,
-        Incoming::Unix(incoming, _socket) => router.serve_with_incoming_shutdown(incoming, shutdown_requested).await?,
+    let routes = Routes::new(authorization).add_service(health).prepare().into_axum_router();
+    match listener {
+        CheckListener::Tcp(listener) => server::serve(listener, PlainText, routes, port, shutdown).await?,
+        CheckListener::Unix(listener, _socket) => server::serve(listener, PlainText, routes, port, shutdown).await?,
     }
     Ok(())
 }

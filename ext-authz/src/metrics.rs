@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use countersign_identity::{Reason, Revision, ServiceId, Timestamp};
 use countersign_process::{
     file_reload::FileReloadMetrics,
+    server::PortMetrics,
     telemetry::{register, registry},
 };
 use prometheus::{
@@ -111,6 +112,7 @@ struct CheckSeries {
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    ports: PortMetrics,
     checks: IntCounterVec,
     check_duration: HistogramVec,
     check_series: ArcSwap<HashMap<Option<ServiceId>, Arc<CheckSeries>>>,
@@ -140,6 +142,7 @@ impl Metrics {
             histogram_opts!(format!("{PREFIX}_check_duration_seconds"), "Duration of a check", BUCKETS.into());
         let confirmed = opts("view_confirmed_timestamp_seconds", "When the view was last confirmed, in Unix seconds");
         let metrics = Self {
+            ports: PortMetrics::register(&registry, PREFIX)?,
             checks: counters("checks_total", "Checks by verdict", &["service", "decision", "reason"])?,
             check_duration: register(&registry, HistogramVec::new(duration, &["service"])?)?,
             check_series: ArcSwap::default(),
@@ -254,6 +257,11 @@ impl Metrics {
     /// The counter of tokens that were not cached.
     pub fn cache_misses(&self) -> IntCounter {
         self.cache_misses.clone()
+    }
+
+    /// The metrics of network connections, by port.
+    pub const fn ports(&self) -> &PortMetrics {
+        &self.ports
     }
 
     /// The registry, for the admin port.

@@ -1,22 +1,46 @@
 //! The admin port: an HTTP server without TLS for the routes `/livez`, `/readyz` and `/metrics`.
 
-use crate::{Readiness, Shutdown};
+use crate::{
+    Readiness, Shutdown,
+    server::{self, ConnectionCaps, ConnectionMetrics, LINGER, PlainText, PortSettings, ProtocolLimits},
+};
 use axum::{Router, extract::State, http::StatusCode, http::header, response::IntoResponse, routing::get};
 use prometheus::{Registry, TextEncoder};
+use std::time::Duration;
 use tokio::net::TcpListener;
+
+/// The limits of the admin port. Probes and Prometheus need few connections.
+pub fn port_settings() -> PortSettings {
+    PortSettings {
+        name: "admin",
+        caps: ConnectionCaps { total: 128, per_client: 128, pending: 64 },
+        trusted_proxies: Vec::new(),
+        first_request_timeout: Duration::from_secs(10),
+        // Longer than the usual intervals of Prometheus and of probes, which use a connection again.
+        idle_timeout: Duration::from_secs(90),
+        linger: LINGER,
+        protocol: ProtocolLimits {
+            allows_http1: true,
+            max_head_size: 16 * 1024,
+            max_streams: 16,
+            receive_window: 65_535,
+        },
+    }
+}
 
 /// Serves the admin port until shutdown is requested.
 pub async fn serve(
     listener: TcpListener,
     readiness: Readiness,
     registry: Registry,
+    connections: ConnectionMetrics,
     shutdown: Shutdown,
 ) -> std::io::Result<()> {
     let routes = Router::new()
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz).with_state(readiness))
         .route("/metrics", get(metrics).with_state(registry));
-    axum::serve(listener, routes).with_graceful_shutdown(shutdown.requested_owned()).await
+    server::serve(listener, PlainText, routes, (port_settings(), connections), shutdown).await
 }
 
 async fn readyz(State(readiness): State<Readiness>) -> (StatusCode, String) {

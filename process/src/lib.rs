@@ -1,5 +1,5 @@
 //! Code that the control plane and the sidecar share: layered settings, logs, metrics, clock, random number generator,
-//! readiness, admin port, reloading of files, standard output, graceful shutdown.
+//! readiness, HTTP server, admin port, reloading of files, standard output, graceful shutdown.
 //!
 //! Invariant: no module of this crate depends on agents, services or tokens.
 
@@ -9,6 +9,7 @@ pub mod file_reload;
 pub mod output;
 pub mod readiness;
 pub mod rng;
+pub mod server;
 pub mod settings;
 pub mod shutdown;
 pub mod telemetry;

@@ -39,6 +39,11 @@ impl Shutdown {
         self.0.cancelled().await;
     }
 
+    /// Runs a future to its end, or returns `None` as soon as shutdown is requested.
+    pub async fn run_until_requested<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        self.0.run_until_cancelled(future).await
+    }
+
     /// Like [`Self::requested`], as a `'static` future.
     pub fn requested_owned(&self) -> impl Future<Output = ()> + Send + 'static {
         self.0.clone().cancelled_owned()

@@ -6,7 +6,7 @@
 mod replica;
 mod shared;
 
-use self::replica::Replica;
+use self::replica::{Environment, Replica};
 
 use crate::{
     engines::{self, DatabaseLease},
@@ -67,6 +67,19 @@ impl ControlPlane {
         Self::start_with(&[&shared, settings].concat()).await
     }
 
+    /// Starts one process with SQLite and with these environment variables.
+    pub async fn start_in(environment: &[(&str, String)], settings: &[&str]) -> Self {
+        let settings = [default_limit_settings(), without_limits(settings)].concat();
+        Self::launch(settings, &[environment], None).await
+    }
+
+    /// Starts two replicas with this PostgreSQL database, each with its own environment variables.
+    pub async fn start_pair(database: &str, environments: [&[(&str, String)]; 2]) -> Self {
+        let shared = [format!("database.url={database}"), format!("secrets.master_key={MASTER_KEY}")];
+        let settings = [default_limit_settings(), without_limits(&shared.each_ref().map(String::as_str))].concat();
+        Self::launch(settings, &environments, None).await
+    }
+
     /// Starts a control plane with the defaults of `--dev`, except for the rate limits, which are those of production.
     pub async fn start_with_default_limits() -> Self {
         Self::start_with_default_limits_and(&[]).await
@@ -80,8 +93,7 @@ impl ControlPlane {
     /// Without `database.url` among the settings, `TEST_ENGINES` selects the database, and whether there is a second
     /// replica; an empty `database.url=` selects SQLite.
     async fn start_replicas(settings: Vec<String>, with_second: bool) -> Self {
-        let limits = default_limits().map(|(key, value)| format!("{key}={value}"));
-        let mut settings: Vec<String> = limits.chain(settings).collect();
+        let mut settings = [default_limit_settings(), settings].concat();
         let is_set = |key: &str| settings.iter().any(|setting| setting.starts_with(key));
         let (database, redis) = (is_set("database.url="), is_set("redis.url="));
         let lease = if database { None } else { engines::lease().await };
@@ -89,12 +101,22 @@ impl ControlPlane {
         if !database && !redis {
             settings.extend(engines::redis_url().map(|url| format!("redis.url={url}")));
         }
-        let (first, env) = Replica::start(&settings).await;
+        let count = if lease.is_some() && with_second { 2 } else { 1 };
+        Self::launch(settings, &vec![&[][..]; count], lease).await
+    }
+
+    /// Starts a replica for each set of environment variables.
+    async fn launch(
+        settings: Vec<String>,
+        environments: &[&[(&str, String)]],
+        database: Option<DatabaseLease>,
+    ) -> Self {
+        let (first, env) = Replica::start(&settings, owned(environments[0])).await;
         let mut replicas = vec![first];
-        if lease.is_some() && with_second {
-            replicas.push(replicas[0].start_another(&settings, &env).await);
+        for environment in &environments[1..] {
+            replicas.push(replicas[0].start_another(&settings, &env, owned(environment)).await);
         }
-        Self::of(Arc::new(Server { replicas, _database: lease }), env, settings)
+        Self::of(Arc::new(Server { replicas, _database: database }), env, settings)
     }
 
     /// A control plane with a new HTTP client.
@@ -127,9 +149,17 @@ impl ControlPlane {
         self.replicas_mut().iter_mut().for_each(|replica| replica.process.kill());
     }
 
-    /// Sends a signal by name to the processes.
+    /// Sends a signal by name to all replicas.
     pub fn signal(&self, name: &str) {
         self.server.replicas.iter().for_each(|replica| replica.process.signal(name));
+    }
+
+    /// Kills a replica, starts it again and waits until it is ready.
+    pub async fn kill_replica(&mut self, number: usize) {
+        let replica = &mut self.replicas_mut()[number];
+        replica.process.kill();
+        replica.launch_again();
+        replica.wait_until_ready().await;
     }
 
     /// Restarts on the same ports and data.
@@ -162,6 +192,11 @@ impl ControlPlane {
     /// Resident memory in bytes (`VmRSS`).
     pub fn resident_memory(&self) -> usize {
         self.first().process.resident_memory()
+    }
+
+    /// The id of the process of the first replica.
+    pub fn process_id(&self) -> u32 {
+        self.server.replicas[0].process.id()
     }
 
     /// The log of all processes so far.
@@ -382,6 +417,15 @@ pub fn replica_settings(database: &str) -> [String; 3] {
         format!("secrets.master_key={MASTER_KEY}"),
         "public_url=https://replicas.test".to_owned(),
     ]
+}
+
+/// The default rate limits of production, because those of `--dev` are higher.
+fn default_limit_settings() -> Vec<String> {
+    default_limits().map(|(key, value)| format!("{key}={value}")).collect()
+}
+
+fn owned(environment: &[(&str, String)]) -> Environment {
+    environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
 }
 
 fn without_limits(settings: &[&str]) -> Vec<String> {

@@ -222,13 +222,13 @@ fn ram_folder() -> PathBuf {
     if free.is_some_and(|free| free >= REQUIRED_SHM_KIB) { memory.to_owned() } else { std::env::temp_dir() }
 }
 
-fn signal(process: i32, name: &str) {
+pub(crate) fn signal(process: i32, name: &str) {
     // The error of `kill` is ignored, because the process that gets the signal may have ended.
     let _result = Command::new("kill").args(["-s", name, &process.to_string()]).output();
 }
 
 /// Child processes of a process.
-fn child_processes(parent: u32) -> Vec<i32> {
+pub(crate) fn child_processes(parent: u32) -> Vec<i32> {
     let proc_entries = std::fs::read_dir("/proc").expect("/proc is readable").flatten();
     let numbers = proc_entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let is_child = |process: &i32| {
@@ -243,7 +243,7 @@ fn child_processes(parent: u32) -> Vec<i32> {
 }
 
 /// Makes the server's user the owner of a folder, if the tests run as root.
-fn chown_to_server_user(folder: &Path) {
+pub(crate) fn chown_to_server_user(folder: &Path) {
     if is_root() {
         let owned = Command::new("chown").args(["-R", SERVER_USER]).arg(folder).status();
         assert!(owned.expect("`chown` is installed").success());
@@ -253,12 +253,17 @@ fn chown_to_server_user(folder: &Path) {
 /// A command that runs as the server's user. The started process gets a signal when the thread that started it ends,
 /// even if the test process is killed.
 fn server_command(program: &str) -> Command {
+    command_as_server_user(&tools::postgres(program))
+}
+
+/// A command that runs as the server's user, and gets a signal when the thread that started it ends.
+pub(crate) fn command_as_server_user(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "QUIT"]);
     if is_root() {
         command.args(["--reuid", SERVER_USER, "--regid", SERVER_USER, "--init-groups"]);
     }
-    command.arg(tools::postgres(program)).current_dir("/");
+    command.arg(program).current_dir("/");
     command
 }
 

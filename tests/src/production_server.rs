@@ -22,6 +22,8 @@ pub struct ProductionServer {
     pub service: String,
     /// API key of the service, with scope `full`.
     pub key: String,
+    /// The sync port.
+    pub sync_port: u16,
     /// HTTP client of the admin port.
     pub admin: HttpClient,
     folder: TempDir,
@@ -44,7 +46,7 @@ impl ProductionServer {
         let (certificate, key) = (folder.path().join("certificate.pem"), folder.path().join("key.pem"));
         std::fs::write(&certificate, pair.cert.pem()).expect("the file can be written");
         std::fs::write(&key, pair.signing_key.serialize_pem()).expect("the file can be written");
-        let (port, admin) = (free_port(), free_port());
+        let (port, sync_port, admin) = (free_port(), free_port(), free_port());
         let url = format!("https://localhost:{port}");
         let base = [
             format!("data_dir={}", folder.path().join("data").display()),
@@ -52,7 +54,7 @@ impl ProductionServer {
             format!("tls.certificate={}", certificate.display()),
             format!("tls.private_key={}", key.display()),
             format!("listen.api=127.0.0.1:{port}"),
-            "listen.sync=127.0.0.1:0".to_owned(),
+            format!("listen.sync=127.0.0.1:{sync_port}"),
             format!("listen.admin=127.0.0.1:{admin}"),
         ];
         let settings = base.iter().map(String::as_str).chain(settings.iter().copied());
@@ -68,7 +70,7 @@ impl ProductionServer {
         let service = text(&created["serviceId"]);
         let body = json!({ "name": "test", "scope": "full" });
         let created = api.send_as(&human, "POST", &format!("/services/{service}/keys"), body).await.expect(201);
-        Self { process, api, human, key: text(&created["apiKey"]), service, admin, folder }
+        Self { process, api, human, key: text(&created["apiKey"]), service, sync_port, admin, folder }
     }
 
     /// The file with the TLS certificate.

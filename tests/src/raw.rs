@@ -16,7 +16,7 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use tokio_rustls::TlsConnector;
+use tokio_rustls::{TlsConnector, client::TlsStream};
 
 /// A request that is sent exactly as built.
 #[derive(Debug, Clone)]
@@ -71,15 +71,8 @@ impl RawRequest {
     }
 
     async fn exchange_tls(&self, server: &ControlPlane, body: &[u8], close: bool) -> Option<HttpResponse> {
-        let mut roots = RootCertStore::empty();
-        let authority = CertificateDer::from_pem_slice(&server.authority()).expect("the certificate is valid");
-        roots.add(authority).expect("the certificate is valid");
-        let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
         let address = server.env["URL"].strip_prefix("https://").expect("the URL uses HTTPS");
-        let stream = TcpStream::connect(address).await.expect("the server listens");
-        let name = ServerName::try_from("localhost").expect("the name is valid");
-        let mut stream =
-            TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("the TLS handshake succeeds");
+        let mut stream = connect_tls(server, address, &[]).await.expect("the TLS handshake succeeds");
         let sent = async {
             stream.write_all(&[&self.0, b"\r\n".as_slice(), body].concat()).await?;
             if close { stream.shutdown().await } else { Ok(()) }
@@ -98,6 +91,22 @@ impl RawRequest {
         };
         eventually("the authorizer responds within Envoy's timeout", checked, String::new).await
     }
+}
+
+/// Opens a TLS connection to an address of a control plane, and offers protocols (ALPN).
+pub async fn connect_tls(
+    server: &ControlPlane,
+    address: &str,
+    protocols: &[&[u8]],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    let authority = CertificateDer::from_pem_slice(&server.authority()).expect("the certificate is valid");
+    roots.add(authority).expect("the certificate is valid");
+    let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    let stream = TcpStream::connect(address).await?;
+    let name = ServerName::try_from("localhost").expect("the name is valid");
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
 /// Reads until the response is complete. If the connection closes before the response is complete, returns the received

@@ -56,6 +56,12 @@ impl Sidecar {
 
     /// Starts a sidecar with these API keys and settings, and does not wait until the sidecar has data (a view).
     pub fn start_with(control: &ControlPlane, keys: &[&str], settings: &[&str]) -> Self {
+        Self::start_in(&[], control, keys, settings)
+    }
+
+    /// Like `start_with`, with these environment variables.
+    pub fn start_in(environment: &[(&str, String)], control: &ControlPlane, keys: &[&str], settings: &[&str]) -> Self {
+        let environment: Vec<_> = environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let admin = format!("127.0.0.1:{}", free_port());
         let listen = format!("unix:{}", folder.path().join("authz.sock").display());
@@ -71,6 +77,7 @@ impl Sidecar {
         let command = Box::new(move || {
             let mut command = Command::new(tools::binary("countersign-ext-authz"));
             command.env("COUNTERSIGN_SYNC__KEYS_FILE", &keys_file);
+            command.envs(environment.iter().map(|(name, value)| (name, value)));
             for setting in &arguments {
                 command.args(["--set", setting]);
             }
@@ -92,6 +99,11 @@ impl Sidecar {
     pub fn restart(&mut self) {
         self.process.kill();
         self.process = Process::start((self.command)(), &self.folder.path().join("log"));
+    }
+
+    /// Sends a signal by name.
+    pub fn signal(&self, name: &str) {
+        self.process.signal(name);
     }
 
     /// Kills the process.

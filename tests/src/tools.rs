@@ -40,6 +40,11 @@ pub fn postgres(program: &str) -> PathBuf {
     require_path(root().join(".tools/postgresql").join(program), "scripts/tools.sh tests")
 }
 
+/// A program of Patroni, which fails PostgreSQL over.
+pub fn patroni(program: &str) -> PathBuf {
+    require_path(root().join(".tools/bin").join(program), "scripts/tools.sh tests")
+}
+
 /// The `redis-server` binary.
 pub fn redis() -> PathBuf {
     require_path(root().join(".tools/bin/redis-server"), "scripts/tools.sh tests")
@@ -48,6 +53,15 @@ pub fn redis() -> PathBuf {
 /// An executable of Prometheus: `prometheus` or `promtool`.
 pub fn prometheus(program: &str) -> PathBuf {
     require_path(root().join(".tools/bin").join(program), "scripts/tools.sh tests")
+}
+
+/// A library that makes system calls of a process fail or return wrong results, by the end of its path.
+pub fn fault_library(path: &str) -> PathBuf {
+    let folder = root().join(".tools/faults/usr/lib");
+    let by_architecture = format!("{}-linux-gnu/{path}", std::env::consts::ARCH);
+    let candidates = [folder.join(path), folder.join(by_architecture)];
+    let existing = candidates.iter().find(|candidate| candidate.exists());
+    require_path(existing.unwrap_or(&candidates[0]).clone(), "scripts/tools.sh tests")
 }
 
 fn require_path(path: PathBuf, command: &str) -> PathBuf {

@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 
 /// The bound sockets.
 pub(super) struct Ports {
-    pub(super) api: std::net::TcpListener,
+    pub(super) api: TcpListener,
     pub(super) sync: TcpListener,
     pub(super) admin: TcpListener,
 }
@@ -15,9 +15,8 @@ pub(super) struct Ports {
 impl Ports {
     /// Binds the configured addresses.
     pub(super) async fn bind(config: &Config) -> Result<Self, AppError> {
-        let api = bind("listen.api", config.listen.api).await?;
         Ok(Self {
-            api: api.into_std()?,
+            api: bind("listen.api", config.listen.api).await?,
             sync: bind("listen.sync", config.listen.sync).await?,
             admin: bind("listen.admin", config.listen.admin).await?,
         })

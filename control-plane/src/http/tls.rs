@@ -1,30 +1,26 @@
-//! The connection acceptors of the API port.
+//! The TLS handshakes of the API port and the sync port.
 //!
-//! [`HttpsAcceptor`] accepts TLS and answers plain HTTP on the same port with an error; it never redirects.
-//! [`PlainHttpAcceptor`] serves proxies that terminate TLS; `client_address` then checks the protocol of each request.
+//! [`HttpsAcceptor`] accepts TLS and answers plain HTTP on the same port with an error; it never redirects. Behind proxies that
+//! terminate TLS, the API port has no handshake, and `client_address` checks the protocol of each request. The server ends
+//! handshakes that take too long.
 
 use super::code::ErrorCode;
-use axum_server::accept::Accept;
-use countersign_process::Rng;
+use countersign_process::{Rng, server::Handshake};
 use serde_json::json;
-use std::{io, pin::Pin, sync::Arc, time::Duration};
+use std::{io, sync::Arc};
 use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    time::timeout,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 /// The content type of a TLS handshake record (RFC 8446, section 5.1), which is the first byte of a TLS connection.
 const TLS_HANDSHAKE_RECORD: u8 = 0x16;
 
-/// Timeout for the TLS handshake and the first byte of the first request.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// Maximum number of bytes of a plain HTTP request that are read before it is rejected.
 const MAX_PLAIN_REQUEST: usize = 16 * 1024;
 
-/// Accepts TLS connections only.
+/// Accepts TLS connections, and answers plain HTTP with an error.
 #[derive(Clone)]
 pub struct HttpsAcceptor {
     acceptor: TlsAcceptor,
@@ -38,49 +34,28 @@ impl HttpsAcceptor {
     }
 }
 
-impl<S: Send + 'static> Accept<TcpStream, S> for HttpsAcceptor {
-    type Stream = BufReader<TlsStream<TcpStream>>;
-    type Service = S;
-    type Future = Pin<Box<dyn Future<Output = io::Result<(Self::Stream, S)>> + Send>>;
+impl Handshake<TcpStream> for HttpsAcceptor {
+    type Stream = TlsStream<TcpStream>;
 
-    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        let Self { acceptor, rng } = self.clone();
-        Box::pin(async move {
-            let handshake = async {
-                stream.set_nodelay(true)?;
-                let mut first_byte = [0];
-                if stream.peek(&mut first_byte).await? == 1 && first_byte[0] != TLS_HANDSHAKE_RECORD {
-                    reject_plain_http(stream, rng.as_ref()).await?;
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, "plain HTTP"));
-                }
-                // Wait for the first byte within the timeout, because hyper has no timeout for the first request.
-                let mut stream = BufReader::new(acceptor.accept(stream).await?);
-                stream.fill_buf().await?;
-                Ok(stream)
-            };
-            let stream = timeout(HANDSHAKE_TIMEOUT, handshake).await.map_err(|_| io::ErrorKind::TimedOut)??;
-            Ok((stream, service))
-        })
+    async fn handshake(&self, stream: TcpStream) -> io::Result<Self::Stream> {
+        let mut first_byte = [0];
+        if stream.peek(&mut first_byte).await? == 1 && first_byte[0] != TLS_HANDSHAKE_RECORD {
+            reject_plain_http(stream, self.rng.as_ref()).await?;
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "plain HTTP"));
+        }
+        self.acceptor.accept(stream).await
     }
 }
 
-/// Accepts plain HTTP from proxies that terminate TLS.
+/// Accepts TLS connections only.
 #[derive(Clone)]
-pub struct PlainHttpAcceptor;
+pub struct TlsOnly(pub TlsAcceptor);
 
-impl<S: Send + 'static> Accept<TcpStream, S> for PlainHttpAcceptor {
-    type Stream = BufReader<TcpStream>;
-    type Service = S;
-    type Future = Pin<Box<dyn Future<Output = io::Result<(Self::Stream, S)>> + Send>>;
+impl Handshake<TcpStream> for TlsOnly {
+    type Stream = TlsStream<TcpStream>;
 
-    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        Box::pin(async move {
-            stream.set_nodelay(true)?;
-            // Wait for the first byte within the timeout, because hyper has no timeout for the first request.
-            let mut stream = BufReader::new(stream);
-            timeout(HANDSHAKE_TIMEOUT, stream.fill_buf()).await.map_err(|_| io::ErrorKind::TimedOut)??;
-            Ok((stream, service))
-        })
+    async fn handshake(&self, stream: TcpStream) -> io::Result<Self::Stream> {
+        self.0.accept(stream).await
     }
 }
 

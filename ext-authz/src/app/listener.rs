@@ -8,8 +8,6 @@ use std::{
     path::{Path, PathBuf},
 };
 use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::server::TcpIncoming;
 
 /// The file mode of the Unix socket. The user of Envoy must be in the group of this process; other users have no
 /// access.
@@ -21,14 +19,6 @@ pub enum CheckListener {
     Tcp(TcpListener),
     /// The listener of a Unix socket, and the socket's path.
     Unix(UnixListener, SocketFile),
-}
-
-/// A stream of incoming connections.
-pub enum Incoming {
-    /// Connections to a TCP port.
-    Tcp(TcpIncoming),
-    /// Connections to a Unix socket. The socket is removed when the [`SocketFile`] is dropped.
-    Unix(UnixListenerStream, SocketFile),
 }
 
 /// The path of a Unix socket. The socket is removed on drop.
@@ -61,14 +51,6 @@ impl CheckListener {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
             Self::Unix(..) => None,
-        }
-    }
-
-    /// Converts the listener to a stream of connections.
-    pub fn incoming(self) -> Incoming {
-        match self {
-            Self::Tcp(listener) => Incoming::Tcp(TcpIncoming::from(listener).with_nodelay(Some(true))),
-            Self::Unix(listener, file) => Incoming::Unix(UnixListenerStream::new(listener), file),
         }
     }
 }

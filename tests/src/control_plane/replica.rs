@@ -24,23 +24,32 @@ pub(super) struct Replica {
     admin: String,
     /// The settings of the process, which include its ports.
     pub(super) settings: Vec<String>,
+    environment: Environment,
 }
+
+/// Environment variables of a process, besides those of the test.
+pub(super) type Environment = Vec<(String, String)>;
 
 impl Replica {
     /// Starts the first process. Also returns the variables of its `dev.env`, without the prefix `COUNTERSIGN_`.
-    pub(super) async fn start(settings: &[String]) -> (Self, HashMap<String, String>) {
+    pub(super) async fn start(settings: &[String], environment: Environment) -> (Self, HashMap<String, String>) {
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
         // The settings of the test come last, so that they can name a port.
         let settings: Vec<_> = new_ports().into_iter().chain(settings.iter().cloned()).collect();
-        let process = launch(folder.path(), &settings);
+        let process = launch(folder.path(), &settings, &environment);
         let env = wait_for_env(folder.path(), &process).await;
         let has_public_url = settings.iter().any(|setting| setting.starts_with("public_url="));
         let url = if has_public_url { wait_for_url(&process).await } else { env["URL"].clone() };
-        (Self { process, folder, url, admin: env["ADMIN_URL"].clone(), settings }, env)
+        (Self { process, folder, url, admin: env["ADMIN_URL"].clone(), settings, environment }, env)
     }
 
     /// Starts another replica of the same control plane, which has this `dev.env`.
-    pub(super) async fn start_another(&self, settings: &[String], env: &HashMap<String, String>) -> Self {
+    pub(super) async fn start_another(
+        &self,
+        settings: &[String],
+        env: &HashMap<String, String>,
+        environment: Environment,
+    ) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
         for name in SHARED_FILES.into_iter().filter(|name| self.folder.path().join(name).exists()) {
             std::fs::copy(self.folder.path().join(name), folder.path().join(name)).expect("the file can be copied");
@@ -52,15 +61,15 @@ impl Replica {
         // test names is in use.
         let public_url = format!("public_url={}", env["URL"]);
         let settings: Vec<_> = settings.iter().cloned().chain([public_url]).chain(ports.iter().cloned()).collect();
-        let process = launch(folder.path(), &settings);
-        let replica = Self { process, folder, url, admin, settings };
+        let process = launch(folder.path(), &settings, &environment);
+        let replica = Self { process, folder, url, admin, settings, environment };
         replica.wait_until_ready().await;
         replica
     }
 
     /// Starts the process again, after it has ended.
     pub(super) fn launch_again(&mut self) {
-        self.process = launch(self.folder.path(), &self.settings);
+        self.process = launch(self.folder.path(), &self.settings, &self.environment);
     }
 
     pub(super) async fn wait_until_ready(&self) {
@@ -78,8 +87,9 @@ fn new_ports() -> [String; 3] {
     ["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:{}", free_port()))
 }
 
-fn launch(folder: &Path, settings: &[String]) -> Process {
+fn launch(folder: &Path, settings: &[String], environment: &Environment) -> Process {
     let mut command = Command::new(tools::binary("countersign-control-plane"));
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
     command.args(["--dev", "--set", &format!("data_dir={}", folder.display())]);
     for setting in settings {
         command.args(["--set", setting]);

@@ -1,5 +1,6 @@
-//! Tests of the start and stop, the metrics, the database commands and the rotation of the master key of the control plane.
+//! Tests of the network connections, the start and stop, the metrics, the database commands and the rotation of the master key of the control plane.
 
+mod connections;
 mod database;
 mod master_key;
 mod metrics;

@@ -67,13 +67,14 @@ async fn wait_for_metric(server: &ProductionServer, line: &str, minimum: f64) ->
 #[tokio::test(flavor = "multi_thread")]
 async fn certificate_is_replaced_while_clients_connect() {
     let server = ProductionServer::start(&[]).await;
-    let port = server.api.url.rsplit(':').next().unwrap().parse().unwrap();
+    let api_port = server.api.url.rsplit(':').next().unwrap().parse().unwrap();
+    let ports = [api_port, server.sync_port];
     let old = CertificateDer::from_pem_slice(&fs::read(server.certificate_file()).unwrap()).unwrap();
     let new = Pair::generate();
     let certificates = [old.clone(), new.der()];
     let (stop, handshakes) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-    // One client resumes TLS sessions, and the other makes a full handshake each time.
-    let clients = [true, false].map(|resumes| {
+    // At each port, one client resumes TLS sessions, and the other makes a full handshake each time.
+    let clients = [(ports[0], true), (ports[0], false), (ports[1], true), (ports[1], false)].map(|(port, resumes)| {
         let (stop, handshakes, certificates) = (Arc::clone(&stop), Arc::clone(&handshakes), certificates.clone());
         let shared = trusting(&certificates);
         tokio::spawn(async move {
@@ -85,7 +86,12 @@ async fn certificate_is_replaced_while_clients_connect() {
             io::Result::Ok(())
         })
     });
-    let presented = async || connect(port, &trusting(&certificates)).await.unwrap();
+    let presented = async || {
+        let api = connect(ports[0], &trusting(&certificates)).await.unwrap();
+        let sync = connect(ports[1], &trusting(&certificates)).await.unwrap();
+        assert_eq!(api, sync, "both ports present the same certificate");
+        api
+    };
     assert_eq!(presented().await, old);
     let expiry = wait_for_metric(&server, EXPIRY, 1.0).await;
 

@@ -1,0 +1,79 @@
+//! The limits of the API port and the sync port.
+
+use crate::config::Config;
+use countersign_process::server::{
+    ConnectionCaps, LINGER, PortSettings, ProtocolLimits, RESERVED_DESCRIPTORS, fit_to_descriptors,
+    raise_descriptor_limit,
+};
+use std::time::Duration;
+
+/// How long a client may take to send its first request, TLS handshake included.
+const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Maximum number of connections of a port that have not sent a request yet.
+const MAX_PENDING: usize = 512;
+
+/// Maximum size of a request head in bytes. The maximum exceeds the length of the longest allowed token, so that a token that
+/// is too long still reaches the API, which reports the error.
+const MAX_HEAD_SIZE: u32 = 64 * 1024;
+
+/// Maximum number of concurrent requests of one connection to the API.
+const MAX_API_STREAMS: u32 = 100;
+
+/// Maximum number of streams per connection of a sidecar. A sidecar opens one stream per service.
+const MAX_SYNC_STREAMS: u32 = 64;
+
+/// HTTP/2 flow-control window of a connection to the API: a few requests with the largest body.
+const API_RECEIVE_WINDOW: u32 = 256 * 1024;
+
+/// HTTP/2 flow-control window of a connection of a sidecar, which sends only small messages: the initial window of HTTP/2.
+const SYNC_RECEIVE_WINDOW: u32 = 65_535;
+
+/// The limits of the two ports.
+pub(super) struct PortLimits {
+    pub(super) api: PortSettings,
+    pub(super) sync: PortSettings,
+}
+
+impl PortLimits {
+    /// Raises the limit of open files of the process, and divides it among the ports.
+    pub(super) fn new(config: &Config) -> Self {
+        let settings = config.connections;
+        let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+        let wanted = [count(settings.api), count(settings.sync)];
+        let (webhook_attempts, _per_target) = config.webhooks.concurrency();
+        let reserved = RESERVED_DESCRIPTORS + count(config.database.max_connections) + webhook_attempts;
+        let limit = raise_descriptor_limit();
+        let [api, sync] = fit_to_descriptors(wanted, reserved, limit);
+        if [api, sync] != wanted {
+            tracing::warn!(
+                open_files = limit,
+                api,
+                sync,
+                "the limit of open files of the process reduces connections.api and connections.sync"
+            );
+        }
+        let port = |name, total: usize, protocol| PortSettings {
+            name,
+            caps: ConnectionCaps { total, per_client: count(settings.per_client), pending: MAX_PENDING.min(total) },
+            trusted_proxies: config.proxies.networks(),
+            first_request_timeout: FIRST_REQUEST_TIMEOUT,
+            idle_timeout: settings.idle_timeout(),
+            linger: LINGER,
+            protocol,
+        };
+        let api_protocol = ProtocolLimits {
+            allows_http1: true,
+            max_head_size: MAX_HEAD_SIZE,
+            max_streams: MAX_API_STREAMS,
+            receive_window: API_RECEIVE_WINDOW,
+        };
+        let sync_protocol = ProtocolLimits {
+            allows_http1: false,
+            max_head_size: MAX_HEAD_SIZE,
+            max_streams: MAX_SYNC_STREAMS,
+            receive_window: SYNC_RECEIVE_WINDOW,
+        };
+        Self { api: port("api", api, api_protocol), sync: port("sync", sync, sync_protocol) }
+    }
+}

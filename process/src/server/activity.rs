@@ -1,0 +1,227 @@
+//! What happens on a connection, recorded without locks and without reading a clock.
+//!
+//! A request only changes a few atomic numbers. The task of the connection reads them at intervals of [`WATCH_INTERVAL`]
+//! and computes how long the connection has been idle or stalled.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    time::Duration,
+};
+use tokio::sync::Notify;
+
+/// The interval at which the task of a connection reads the activity of its connection.
+pub const WATCH_INTERVAL: Duration = Duration::from_secs(2);
+
+/// The activity of one connection.
+#[derive(Debug, Default)]
+pub struct Activity {
+    /// Whether a complete request head has arrived on the connection.
+    has_requested: AtomicBool,
+    /// Requests whose responses are not completely handed to the connection.
+    in_flight: AtomicU32,
+    /// Requests whose body has not completely arrived.
+    receiving: AtomicU32,
+    /// Of the requests in flight, those whose response has begun.
+    responding: AtomicU32,
+    /// Of these, responses that wait for more data of this server, such as sync streams without a change.
+    awaiting_data: AtomicU32,
+    /// Whether a request or a response made progress since the last call of [`Activity::observe`].
+    progressed: AtomicBool,
+    /// Whether the last write to the connection is blocked because the client does not read.
+    write_blocked: AtomicBool,
+    /// Whether the server closes the connection after the current responses.
+    closing: AtomicBool,
+    /// Calls of [`Activity::observe`] since the last progress.
+    quiet_intervals: AtomicU32,
+    /// Notified when the server must announce the end of the connection.
+    close: Notify,
+    /// Notified when another connection takes the place of this one.
+    eviction: Notify,
+}
+
+/// What a connection waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waiting {
+    /// The connection waits for the first request of the client.
+    FirstRequest,
+    /// The connection waits for the next request of the client.
+    NextRequest,
+    /// The connection waits until the client sends the rest of a request, or reads a response.
+    Client,
+    /// All responses in progress wait for data of this server.
+    Server,
+}
+
+/// How much is lost if a connection is closed for another one. The first variant loses more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Evictable {
+    /// A request is in progress, but the client does not send its body or does not read the response.
+    WaitsForClient,
+    /// No request is in progress.
+    Idle,
+}
+
+impl Activity {
+    /// Records that a request head arrived. Returns whether it is the first of the connection.
+    pub fn begin_request(&self) -> bool {
+        self.in_flight.fetch_add(1, Relaxed);
+        self.progressed.store(true, Relaxed);
+        // The load avoids a write to memory that other threads read, which is needed only once per connection.
+        !self.has_requested.load(Relaxed) && !self.has_requested.swap(true, Relaxed)
+    }
+
+    /// Records that a request without a response was aborted.
+    pub fn end_request(&self) {
+        self.in_flight.fetch_sub(1, Relaxed);
+        self.progressed.store(true, Relaxed);
+    }
+
+    /// Records that the body of a request begins to arrive.
+    pub fn begin_body(&self) {
+        self.receiving.fetch_add(1, Relaxed);
+    }
+
+    /// Records that the body of a request has arrived, or that it is not read to its end.
+    pub fn end_body(&self) {
+        self.receiving.fetch_sub(1, Relaxed);
+        self.progressed.store(true, Relaxed);
+    }
+
+    /// Records that the response to a request begins.
+    pub fn begin_response(&self) {
+        self.responding.fetch_add(1, Relaxed);
+        self.progressed.store(true, Relaxed);
+    }
+
+    /// Records that a response was completely handed to the connection, or that it was aborted.
+    pub fn end_response(&self) {
+        self.responding.fetch_sub(1, Relaxed);
+        self.end_request();
+    }
+
+    /// Records that a response begins or ends to wait for data of this server.
+    pub fn set_awaiting_data(&self, awaiting: bool) {
+        if awaiting {
+            self.awaiting_data.fetch_add(1, Relaxed);
+        } else {
+            self.awaiting_data.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Records whether the client lets the server write.
+    pub fn set_write_blocked(&self, blocked: bool) {
+        // Other writes are no progress: the answers to HTTP/2 pings would hide that the client takes no response.
+        if self.write_blocked.load(Relaxed) != blocked {
+            self.write_blocked.store(blocked, Relaxed);
+            self.progressed.store(true, Relaxed);
+        }
+    }
+
+    /// Records that the connection took a part of a response.
+    pub fn record_progress(&self) {
+        self.progressed.store(true, Relaxed);
+    }
+
+    /// Records that the server closes the connection after the current responses.
+    pub fn set_closing(&self) {
+        self.closing.store(true, Relaxed);
+    }
+
+    /// Whether the server closes the connection after the current responses.
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Relaxed)
+    }
+
+    /// Returns what the connection waits for, and for how many intervals it has waited without any progress. Must be
+    /// called once per interval.
+    pub fn observe(&self) -> (Waiting, u32) {
+        if self.progressed.swap(false, Relaxed) {
+            self.quiet_intervals.store(0, Relaxed);
+        } else {
+            self.quiet_intervals.fetch_add(1, Relaxed);
+        }
+        (self.waiting(), self.quiet_intervals.load(Relaxed))
+    }
+
+    /// Whether the connection waits only for its client, and for how many intervals: the order in which connections are
+    /// closed when there are too many. `None` if this server works for the client.
+    pub fn eviction_rank(&self) -> Option<(Evictable, u32)> {
+        let quiet = self.quiet_intervals.load(Relaxed);
+        let in_flight = self.in_flight.load(Relaxed);
+        if in_flight == 0 {
+            return Some((Evictable::Idle, quiet));
+        }
+        let before_response = in_flight.saturating_sub(self.responding.load(Relaxed));
+        let waits_for_client = self.awaiting_data.load(Relaxed) == 0 && before_response <= self.receiving.load(Relaxed);
+        waits_for_client.then_some((Evictable::WaitsForClient, quiet))
+    }
+
+    /// Tells the task of the connection to announce its end to the client.
+    pub fn announce_close(&self) {
+        self.close.notify_one();
+    }
+
+    /// Waits until the server must announce the end of the connection.
+    pub async fn close_announced(&self) {
+        self.close.notified().await;
+    }
+
+    /// Tells the task of the connection to close it, because another connection takes its place.
+    pub fn evict(&self) {
+        self.eviction.notify_one();
+    }
+
+    /// Waits until another connection takes the place of this one.
+    pub async fn evicted(&self) {
+        self.eviction.notified().await;
+    }
+
+    fn waiting(&self) -> Waiting {
+        let in_flight = self.in_flight.load(Relaxed);
+        if self.write_blocked.load(Relaxed) {
+            Waiting::Client
+        } else if in_flight == 0 {
+            if self.has_requested.load(Relaxed) { Waiting::NextRequest } else { Waiting::FirstRequest }
+        } else if self.awaiting_data.load(Relaxed) >= in_flight {
+            Waiting::Server
+        } else {
+            Waiting::Client
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_follows_requests_and_responses() {
+        let activity = Activity::default();
+        assert_eq!(activity.observe(), (Waiting::FirstRequest, 1));
+        assert!(activity.begin_request());
+        activity.begin_body();
+        assert_eq!(activity.observe(), (Waiting::Client, 0));
+        assert_eq!(activity.eviction_rank(), Some((Evictable::WaitsForClient, 0)), "the body has not arrived");
+        activity.end_body();
+        assert_eq!(activity.eviction_rank(), None, "the handler runs");
+        assert!(!activity.begin_request(), "only one request is the first");
+        activity.begin_response();
+        activity.set_awaiting_data(true);
+        assert_eq!(activity.observe(), (Waiting::Client, 0), "one of the two requests has no response yet");
+        activity.end_request();
+        assert_eq!(activity.observe(), (Waiting::Server, 0));
+        assert_eq!(activity.observe(), (Waiting::Server, 1));
+        assert_eq!(activity.eviction_rank(), None, "the response waits for data of this server");
+        activity.set_awaiting_data(false);
+        assert_eq!(activity.eviction_rank(), Some((Evictable::WaitsForClient, 1)), "the client must take the data");
+        activity.end_response();
+        assert_eq!(activity.observe(), (Waiting::NextRequest, 0));
+        assert_eq!(activity.observe(), (Waiting::NextRequest, 1));
+        assert_eq!(activity.eviction_rank(), Some((Evictable::Idle, 1)));
+        activity.set_write_blocked(true);
+        assert_eq!(activity.observe(), (Waiting::Client, 0), "the client does not read");
+        assert_eq!(activity.observe(), (Waiting::Client, 1));
+        activity.set_write_blocked(false);
+        assert_eq!(activity.observe(), (Waiting::NextRequest, 0));
+    }
+}

@@ -1,0 +1,42 @@
+//! Groups of client addresses, by which connections are limited.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A network of client addresses, as its first address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Network(IpAddr);
+
+impl Network {
+    /// The addresses that one client can choose freely: an IPv4 address, or the /64 network of an IPv6 address.
+    pub fn of_client(address: IpAddr) -> Self {
+        Self::with_prefix(address, 32, 64)
+    }
+
+    /// The addresses that one site can choose freely: the /24 network of an IPv4 address, or the /48 network of an IPv6
+    /// address.
+    pub fn of_site(address: IpAddr) -> Self {
+        Self::with_prefix(address, 24, 48)
+    }
+
+    fn with_prefix(address: IpAddr, v4_bits: u32, v6_bits: u32) -> Self {
+        Self(match address.to_canonical() {
+            IpAddr::V4(address) => Ipv4Addr::from_bits(address.to_bits() & (u32::MAX << (32 - v4_bits))).into(),
+            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << (128 - v6_bits))).into(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_have_the_stated_sizes() {
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert_eq!(Network::of_client(address("192.0.2.7")), Network(address("192.0.2.7")));
+        assert_eq!(Network::of_site(address("192.0.2.7")), Network(address("192.0.2.0")));
+        assert_eq!(Network::of_client(address("::ffff:192.0.2.7")), Network(address("192.0.2.7")), "mapped addresses");
+        assert_eq!(Network::of_client(address("2001:db8:1:2:3::4")), Network(address("2001:db8:1:2::")));
+        assert_eq!(Network::of_site(address("2001:db8:1:2:3::4")), Network(address("2001:db8:1::")));
+    }
+}

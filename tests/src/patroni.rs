@@ -1,0 +1,210 @@
+//! Starts two PostgreSQL servers with synchronous replication, which Patroni fails over, behind a proxy to the primary.
+
+use crate::{
+    http::{HttpClient, HttpResponse},
+    postgres::{child_processes, chown_to_server_user, command_as_server_user, signal},
+    process::{Process, free_port},
+    tools,
+};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+use tempfile::TempDir;
+
+/// A Patroni cluster. Raft needs a third member for a majority, which has no PostgreSQL.
+pub struct PatroniCluster {
+    nodes: [Node; 2],
+    _raft: Process,
+    _proxy: Process,
+    proxy_port: u16,
+    folder: TempDir,
+}
+
+/// A PostgreSQL server with its Patroni.
+struct Node {
+    patroni: Process,
+    configuration: PathBuf,
+    rest_port: u16,
+}
+
+/// The ports of a node.
+struct Ports {
+    rest: u16,
+    raft: u16,
+    postgres: u16,
+}
+
+impl PatroniCluster {
+    /// Starts the servers, and waits until a primary and a synchronous standby exist.
+    pub async fn start() -> Self {
+        let folder =
+            tempfile::Builder::new().prefix("countersign-patroni-").tempdir().expect("a folder can be created");
+        let ports = [(); 2].map(|()| Ports { rest: free_port(), raft: free_port(), postgres: free_port() });
+        let (raft_port, proxy_port) = (free_port(), free_port());
+        let raft = |own: u16, name: &str| {
+            let members = [ports[0].raft, ports[1].raft, raft_port];
+            let partners = members.iter().filter(|port| **port != own).map(|port| format!("\"127.0.0.1:{port}\""));
+            let (data, partners) = (folder.path().join(name), partners.collect::<Vec<_>>().join(", "));
+            format!(
+                "raft: {{data_dir: {}, self_addr: \"127.0.0.1:{own}\", partner_addrs: [{partners}]}}\n",
+                data.display()
+            )
+        };
+        fs::write(folder.path().join("raft.yml"), raft(raft_port, "raft")).expect("the file can be written");
+        fs::write(folder.path().join("proxy.yml"), proxy_configuration(proxy_port, &ports))
+            .expect("the file can be written");
+        for (number, node) in ports.iter().enumerate() {
+            let text = raft(node.raft, &format!("raft{number}")) + &node_configuration(folder.path(), number, node);
+            fs::write(folder.path().join(format!("node{number}.yml")), text).expect("the file can be written");
+        }
+        chown_to_server_user(folder.path());
+        let mut controller = command_as_server_user(&tools::patroni("patroni_raft_controller"));
+        controller.arg(folder.path().join("raft.yml"));
+        let raft = Process::start(controller, &folder.path().join("raft.log"));
+        let mut proxy = Command::new(tools::envoy());
+        proxy.arg("-c").arg(folder.path().join("proxy.yml"));
+        proxy.args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]);
+        let proxy = Process::start(proxy, &folder.path().join("proxy.log"));
+        let nodes = [0, 1].map(|number: usize| {
+            let configuration = folder.path().join(format!("node{number}.yml"));
+            Node { patroni: launch(&configuration), configuration, rest_port: ports[number].rest }
+        });
+        let cluster = Self { nodes, _raft: raft, _proxy: proxy, proxy_port, folder };
+        cluster.wait_until("sync").await;
+        cluster
+    }
+
+    /// The database URL through the proxy.
+    pub fn url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.proxy_port)
+    }
+
+    /// Kills the primary and its Patroni, as if its machine had failed. Returns its number.
+    pub async fn kill_primary(&mut self) -> usize {
+        let number = self.wait_until("primary").await;
+        let node = &mut self.nodes[number];
+        // Stopped processes cannot start others while they are killed.
+        node.patroni.signal("STOP");
+        let servers = child_processes(node.patroni.id());
+        for server in &servers {
+            signal(*server, "STOP");
+            let backends = child_processes(u32::try_from(*server).expect("a process id is positive"));
+            for backend in backends {
+                signal(backend, "KILL");
+            }
+            signal(*server, "KILL");
+        }
+        node.patroni.kill();
+        number
+    }
+
+    /// Starts a node again after [`Self::kill_primary`], and waits until it is a synchronous standby.
+    pub async fn restart(&mut self, number: usize) {
+        let node = &mut self.nodes[number];
+        node.patroni = launch(&node.configuration);
+        self.wait_until("sync").await;
+    }
+
+    /// Waits until Patroni reports that a node has this role, and returns the number of the node.
+    async fn wait_until(&self, role: &str) -> usize {
+        loop {
+            for (number, node) in self.nodes.iter().enumerate() {
+                let rest = HttpClient::plain(format!("http://127.0.0.1:{}", node.rest_port));
+                let response = HttpResponse::try_send(rest.request("GET", &format!("/{role}"))).await;
+                if response.is_some_and(|response| response.status == 200) {
+                    return number;
+                }
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        }
+    }
+}
+
+impl Drop for PatroniCluster {
+    fn drop(&mut self) {
+        for node in &mut self.nodes {
+            for server in child_processes(node.patroni.id()) {
+                signal(server, "QUIT");
+            }
+            node.patroni.kill();
+        }
+        if std::thread::panicking() {
+            eprintln!("the logs of Patroni were in {}", self.folder.path().display());
+        }
+    }
+}
+
+fn launch(configuration: &Path) -> Process {
+    let mut command = command_as_server_user(&tools::patroni("patroni"));
+    command.arg(configuration);
+    Process::start(command, &configuration.with_extension("log"))
+}
+
+fn node_configuration(folder: &Path, number: usize, ports: &Ports) -> String {
+    let Ports { rest, raft: _, postgres } = ports;
+    let programs = tools::postgres("postgres").canonicalize().expect("the path exists");
+    let programs = programs.parent().expect("a program is in a folder").display();
+    let folder = folder.display();
+    format!(
+        r#"scope: countersign
+name: node{number}
+restapi: {{listen: "127.0.0.1:{rest}", connect_address: "127.0.0.1:{rest}"}}
+bootstrap:
+  dcs:
+    ttl: 20
+    loop_wait: 1
+    retry_timeout: 3
+    synchronous_mode: true
+    postgresql:
+      use_pg_rewind: true
+      parameters: {{max_connections: 200, shared_buffers: 32MB, wal_log_hints: "on", dynamic_shared_memory_type: mmap}}
+  initdb: [{{encoding: UTF8}}, {{auth: trust}}]
+  pg_hba: ["host all all 127.0.0.1/32 trust", "host replication all 127.0.0.1/32 trust", "local all all trust"]
+postgresql:
+  listen: "127.0.0.1:{postgres}"
+  connect_address: "127.0.0.1:{postgres}"
+  data_dir: {folder}/data{number}
+  pgpass: {folder}/pgpass{number}
+  bin_dir: {programs}
+  parameters: {{unix_socket_directories: "{folder}"}}
+  authentication: {{superuser: {{username: postgres}}, replication: {{username: postgres}}, rewind: {{username: postgres}}}}
+"#
+    )
+}
+
+/// A TCP proxy to the node that answers `/primary`. Connections to a node that is no longer the primary are closed.
+fn proxy_configuration(port: u16, nodes: &[Ports; 2]) -> String {
+    let endpoint = |node: &Ports| {
+        let Ports { rest, raft: _, postgres } = node;
+        format!(
+            "{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {postgres}}}}}, health_check_config: \
+             {{port_value: {rest}}}}}}}"
+        )
+    };
+    let (first, second) = (endpoint(&nodes[0]), endpoint(&nodes[1]));
+    format!(
+        r#"static_resources:
+  listeners:
+  - address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}
+    filter_chains:
+    - filters:
+      - name: tcp
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy
+          stat_prefix: postgresql
+          cluster: primary
+  clusters:
+  - name: primary
+    connect_timeout: 1s
+    common_lb_config: {{healthy_panic_threshold: {{value: 0}}}}
+    close_connections_on_host_health_failure: true
+    health_checks:
+    - {{timeout: 1s, interval: 0.5s, unhealthy_threshold: 2, healthy_threshold: 1, http_health_check: {{path: /primary}}}}
+    load_assignment:
+      cluster_name: primary
+      endpoints: [{{lb_endpoints: [{first}, {second}]}}]
+"#
+    )
+}

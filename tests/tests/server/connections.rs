@@ -1,0 +1,276 @@
+//! Tests of clients that keep connections open, or that flood a port.
+
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
+
+use countersign_process::server::raise_descriptor_limit;
+use countersign_tests::{
+    Agent, ControlPlane, Sidecar, eventually,
+    http::HttpClient,
+    process::free_port,
+    raw::{RawRequest, connect_tls},
+};
+use std::{
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpStream,
+    task::JoinSet,
+};
+
+/// Connections per port: more than a port accepts without a request.
+const SILENT_CONNECTIONS: usize = 600;
+
+/// What a flood may add to the resident memory of a process.
+const MAX_ADDED_MEMORY: usize = 64 << 20;
+
+/// Bytes that a flood sends if the server does not close the connection before.
+const FLOOD_BYTES: usize = 16 << 20;
+
+type Stream = Box<dyn ReadWrite>;
+trait ReadWrite: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReadWrite for S {}
+
+fn host_and_port(url: &str) -> String {
+    url.split_once("://").unwrap().1.replace("localhost", "127.0.0.1")
+}
+
+async fn metric(admin: &HttpClient, line: &str) -> Option<f64> {
+    let text = admin.get("/metrics").await.body;
+    text.as_str()?.lines().find_map(|other| other.strip_prefix(line)?.trim().parse().ok())
+}
+
+fn admin_of(control: &ControlPlane) -> HttpClient {
+    HttpClient::plain(control.env["ADMIN_URL"].clone())
+}
+
+/// Reads until the server closes the connection.
+async fn wait_for_close(mut stream: impl AsyncRead + Unpin) {
+    let mut buffer = vec![0; 65_536];
+    while matches!(stream.read(&mut buffer).await, Ok(length) if length > 0) {}
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_clients_keep_no_port_busy() {
+    raise_descriptor_limit();
+    let control = ControlPlane::start_one_with(&[]).await;
+    let listen = format!("listen.grpc=127.0.0.1:{}", free_port());
+    let key = control.create_key(control.service(), "sync").await;
+    let sidecar = Sidecar::start_with(&control, &[&key], &[&listen]);
+    sidecar.wait_until_ready().await;
+    let agent = Agent::register(&control, "agent").await;
+    let role = control.create_role("reader", &[]).await;
+    control.assign(&agent.id, &role).await;
+    let [api, sync, admin] = ["URL", "SYNC_URL", "ADMIN_URL"].map(|name| host_and_port(&control.env[name]));
+    let mut silent: Vec<Stream> = Vec::new();
+    for _ in 0..SILENT_CONNECTIONS {
+        // A connection that the server closes for a newer one may end during its handshake.
+        silent.extend(connect_tls(&control, &api, &[b"h2"]).await.ok().map(|stream| Box::new(stream) as Stream));
+        silent.extend(connect_tls(&control, &sync, &[b"h2"]).await.ok().map(|stream| Box::new(stream) as Stream));
+        for address in [&admin, listen.strip_prefix("listen.grpc=").unwrap(), &host_and_port(&sidecar.admin.url)] {
+            silent.push(Box::new(TcpStream::connect(address).await.unwrap()));
+        }
+    }
+    assert_eq!(control.api.get("/health").await.expect(200)["status"], "healthy");
+    let token = agent.token().await;
+    assert_eq!(control.verify(&token).await.status, 200);
+    assert_eq!(admin_of(&control).get("/readyz").await.status, 200);
+    assert_eq!(sidecar.admin.get("/readyz").await.status, 200);
+    assert_eq!(sidecar.check_token(&token).await.status, 200);
+    let second = Sidecar::start_with(&control, &[&key], &[]);
+    second.wait_until_ready().await;
+    for stream in silent {
+        wait_for_close(stream).await;
+    }
+    let line = r#"countersign_connections_closed_total{port="sync",reason="capacity"}"#;
+    assert!(metric(&admin_of(&control), line).await.unwrap() > 0.0);
+}
+
+/// The first bytes of an HTTP/2 connection: the preface and empty SETTINGS.
+const H2_OPENING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// Header fields of `GET https://x/` (RFC 7541, static table).
+const GET_FIELDS: &[u8] = &[0x82, 0x87, 0x84, 0x41, 1, b'x'];
+
+/// Header fields of `POST https://x/`.
+const POST_FIELDS: &[u8] = &[0x83, 0x87, 0x84, 0x41, 1, b'x'];
+
+/// An HTTP/2 frame (RFC 9113, section 4.1).
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// The bytes of the n-th step of a flood.
+type Flood = fn(u32) -> Vec<u8>;
+
+/// Requests that the client resets at once.
+fn resets(step: u32) -> Vec<u8> {
+    let stream = 2 * step + 1;
+    [frame(1, 0x5, stream, GET_FIELDS), frame(3, 0, stream, &[0, 0, 0, 8])].concat()
+}
+
+/// A request head that never ends.
+fn continuations(step: u32) -> Vec<u8> {
+    if step == 0 { frame(1, 0, 1, GET_FIELDS) } else { frame(9, 0, 1, &[0, 1, b'a', 1, b'b']) }
+}
+
+/// Empty DATA frames, which use no flow-control window.
+fn empty_data(step: u32) -> Vec<u8> {
+    if step == 0 { frame(1, 0x4, 1, POST_FIELDS) } else { frame(0, 0, 1, &[]) }
+}
+
+fn pings(_step: u32) -> Vec<u8> {
+    frame(6, 0, 0, &[7; 8])
+}
+
+fn settings(_step: u32) -> Vec<u8> {
+    frame(4, 0, 0, &[])
+}
+
+/// Sends a flood until the server closes the connection or [`FLOOD_BYTES`] are sent. Returns whether the server closed it.
+async fn send_flood(stream: Stream, flood: Flood) -> bool {
+    let (reader, mut writer) = tokio::io::split(stream);
+    let send = async {
+        let mut batch = H2_OPENING.to_vec();
+        let (mut sent, mut step) = (0, 0);
+        while sent < FLOOD_BYTES {
+            while batch.len() < 65_536 {
+                batch.extend(flood(step));
+                step += 1;
+            }
+            if writer.write_all(&batch).await.is_err() {
+                return true;
+            }
+            sent += batch.len();
+            batch.clear();
+        }
+        false
+    };
+    tokio::select! {
+        closed = send => closed,
+        () = wait_for_close(reader) => true,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn http2_floods_use_no_memory_and_stop_nobody() {
+    let control = ControlPlane::start_one_with(&[]).await;
+    let agent = Agent::register(&control, "agent").await;
+    let before = control.resident_memory();
+    let floods: [(&str, Flood, bool); 5] = [
+        ("resets", resets, true),
+        ("continuations", continuations, true),
+        ("empty data", empty_data, true),
+        ("pings", pings, false),
+        ("settings", settings, false),
+    ];
+    for port in ["URL", "SYNC_URL"] {
+        let address = host_and_port(&control.env[port]);
+        for (name, flood, must_close) in floods {
+            let mut clients = JoinSet::new();
+            for _ in 0..4 {
+                let stream: Stream = Box::new(connect_tls(&control, &address, &[b"h2"]).await.unwrap());
+                clients.spawn(send_flood(stream, flood));
+            }
+            let _token = agent.token().await;
+            let closed = clients.join_all().await;
+            assert!(!must_close || closed.iter().all(|closed| *closed), "{port}, {name}: {closed:?}");
+            let added = control.resident_memory().saturating_sub(before);
+            assert!(added < MAX_ADDED_MEMORY, "{port}, {name}: {added} bytes more");
+        }
+    }
+    assert_eq!(control.api.get("/health").await.expect(200)["status"], "healthy");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unread_responses_and_large_heads_are_cut() {
+    let control = ControlPlane::start_one_with(&[]).await;
+    let large = RawRequest::get("/health").with("x-large", "x".repeat(100 * 1024));
+    assert_eq!(large.send_tls(&control, b"").await.unwrap().status, 431);
+    let mut stream = connect_tls(&control, &host_and_port(&control.env["URL"]), &[b"http/1.1"]).await.unwrap();
+    let request = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    // The server stops to read requests when it cannot write more responses.
+    let pipelined = async { while stream.write_all(request).await.is_ok() {} };
+    let admin = admin_of(&control);
+    let cut = async {
+        let line = r#"countersign_connections_closed_total{port="api",reason="stall_timeout"}"#;
+        while metric(&admin, line).await != Some(1.0) {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+    };
+    tokio::join!(pipelined, cut);
+}
+
+/// Sets the soft limit of open files of a running process.
+fn set_descriptor_limit(process: u32, limit: &str) {
+    let status = Command::new("prlimit").args(["--pid", &process.to_string(), &format!("--nofile={limit}:")]).status();
+    assert!(status.unwrap().success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lack_of_file_descriptors_is_logged_once_and_stops_nobody() {
+    let control = ControlPlane::start_one_with(&[]).await;
+    let address = host_and_port(&control.env["URL"]);
+    let process = control.process_id();
+    let admin = admin_of(&control);
+    let mut silent = Vec::new();
+    let mut connect = async |count: f64| {
+        while metric(&admin, r#"countersign_connections{port="api"}"#).await.unwrap() < count {
+            silent.push(TcpStream::connect(&address).await.unwrap());
+        }
+    };
+    connect(200.0).await;
+    let descriptors = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+    let highest = descriptors.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse::<u32>().unwrap()).max();
+    set_descriptor_limit(process, &(highest.unwrap() + 1).to_string());
+    for _ in 0..100 {
+        silent.push(TcpStream::connect(&address).await.unwrap());
+    }
+    let line = r#"countersign_accept_errors_total{port="api"}"#;
+    eventually(
+        "the control plane lacks file descriptors",
+        async || control.log().contains("cannot accept connections").then_some(()),
+        || control.log(),
+    )
+    .await;
+    assert_eq!(control.api.get("/health").await.expect(200)["status"], "healthy");
+    assert!(metric(&admin, line).await.unwrap() > 0.0);
+    let failures = control.log().matches("cannot accept connections").count();
+    assert!(failures <= 3, "at most once for each port:\n{}", control.log());
+    drop(silent);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_loses_no_request_under_load() {
+    let mut control = ControlPlane::start_one_with(&[]).await;
+    let silent = connect_tls(&control, &host_and_port(&control.env["URL"]), &[b"h2"]).await.unwrap();
+    let (stopped, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let mut clients = JoinSet::new();
+    for http2 in [false, true, false, true] {
+        let (stopped, answered) = (stopped.clone(), answered.clone());
+        let builder = countersign_tests::http::trusting(&control.authority());
+        let client = if http2 { builder } else { builder.http1_only() }.build().unwrap();
+        let url = format!("{}/.well-known/jwks.json", control.env["URL"]);
+        clients.spawn(async move {
+            loop {
+                match client.get(&url).send().await {
+                    Ok(response) => assert_eq!(response.status(), 200),
+                    Err(error) if error.is_connect() => return assert!(stopped.load(Ordering::SeqCst), "{error}"),
+                    Err(error) => panic!("a request was lost: {error:?}"),
+                }
+                answered.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+    }
+    let warm = async || (answered.load(Ordering::SeqCst) > 100).then_some(());
+    eventually("the clients send requests", warm, String::new).await;
+    stopped.store(true, Ordering::SeqCst);
+    assert!(control.terminate().await.success());
+    clients.join_all().await;
+    drop(silent);
+}
