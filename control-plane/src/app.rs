@@ -12,6 +12,7 @@ mod jobs;
 mod port_limits;
 mod ports;
 mod redis;
+mod reload;
 mod secrets;
 mod servers;
 mod wiring;
@@ -24,19 +25,20 @@ pub use secrets::{describe_master_keys, rotate_secrets};
 
 use crate::{
     address_guard::{HostResolver, SystemResolver},
-    certificates::Certificate,
+    certificates::ServedCertificate,
     config::{Config, TlsMode},
-    ephemeral::RedisClient,
+    ephemeral::{MAX_UNAUTHENTICATED_WINDOWS, RedisClient},
     files::{self, FileLock},
     http::{AppState, Limits, TrustedProxies},
-    humans::{HumanTokenVerifier, OperatorKey},
+    humans::OperatorKey,
     operations::{ContextParts, flush_suppressed_bursts},
     sync::{self, SidecarSettings},
     webhooks::{DispatcherHealth, HttpSender},
 };
-use countersign_process::{Clock, Readiness, ReadinessGuard, Rng, Shutdown, SystemClock, SystemRng};
+use countersign_process::{Clock, Readiness, ReadinessGuard, Rng, Shutdown, SystemClock, SystemRng, file_reload};
 use port_limits::PortLimits;
 use ports::Ports;
+use reload::{FileReloads, Reloaders};
 use secrecy::ExposeSecret;
 use servers::Tasks;
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
@@ -52,6 +54,10 @@ pub struct Dependencies {
     pub resolver: Arc<dyn HostResolver>,
     /// The interval at which the database is polled for changes that other control planes committed.
     pub change_poll_interval: Duration,
+    /// The interval at which files are read that are loaded again when they change.
+    pub file_poll_interval: Duration,
+    /// The maximum number of rate-limit windows of unauthenticated callers in memory.
+    pub max_rate_limit_windows: usize,
 }
 
 impl Default for Dependencies {
@@ -62,6 +68,8 @@ impl Default for Dependencies {
             rng: Arc::new(SystemRng),
             resolver: Arc::new(SystemResolver),
             change_poll_interval: sync::POLL_INTERVAL,
+            file_poll_interval: file_reload::POLL_INTERVAL,
+            max_rate_limit_windows: MAX_UNAUTHENTICATED_WINDOWS,
         }
     }
 }
@@ -75,7 +83,8 @@ pub struct App {
     http_sender: Arc<HttpSender>,
     dispatcher_health: Arc<DispatcherHealth>,
     change_poll_interval: Duration,
-    certificate: Certificate,
+    served_certificate: Arc<ServedCertificate>,
+    file_reloads: FileReloads,
     ports: Ports,
     database_lock: Option<FileLock>,
     readiness: Readiness,
@@ -99,26 +108,32 @@ impl App {
         let database_lock = database::lock_shared(&config)?;
         let dispatcher_health = Arc::new(DispatcherHealth::new(dependencies.clock.clone()));
         let health = dispatcher_health.clone();
-        let change_poll_interval = dependencies.change_poll_interval;
+        let Dependencies { change_poll_interval, file_poll_interval, max_rate_limit_windows, .. } = dependencies;
         let queue_health = Arc::new(move || health.current());
         let (context, context_parts) =
             wiring::context(&config, &public_url, dependencies, queue_health, &metrics).await?;
         let store = context_parts.store.clone();
         metrics.expose_connection_pools(move || store.pool_statuses())?;
-        let http_sender = Arc::new(wiring::http_sender(&config.webhooks, &context_parts.address_guard)?);
+        let mut reloaders = Reloaders::new(file_poll_interval, &context_parts.clock, &metrics);
+        let (http_sender, authorities) = wiring::http_sender(&config.webhooks, &context_parts.address_guard)?;
+        let http_sender = reloaders.send_events(http_sender, authorities);
         let operator_key = humans::load_operator_key(&config, context_parts.rng.as_ref())?.map(Arc::new);
         let (certificate, authority) = wiring::certificate(&config, context.now())?;
-        metrics.certificate_expiry.set(certificate.expires_at()?.seconds());
+        let served_certificate = reloaders.serve_certificate(&config, &certificate)?;
         if let (true, Some(operator_key)) = (config.dev, &operator_key) {
             wiring::set_up_development(&config, &context, operator_key, &ports, &public_url, authority.as_deref())
                 .await?;
         }
         let started_at = context.since_boot();
-        let humans = Arc::new(HumanTokenVerifier::new(operator_key, issuers));
+        let humans = reloaders.verify_humans(operator_key, issuers);
         let terminate_tls = config.tls.mode == TlsMode::Terminated;
         let proxies = Arc::new(TrustedProxies { trusted: config.proxies.networks(), terminate_tls });
-        let redis = redis::connect(&config, &context_parts.store, &metrics).await?.map(Arc::new);
-        let limiter = redis::rate_limiter(redis.clone(), context_parts.clock.clone());
+        let redis = redis::connect(&config, &context_parts.store, &metrics).await?.map(|(client, files)| {
+            reloaders.connect_redis(&client, &config.redis, files);
+            client
+        });
+        let file_reloads = reloaders.finish();
+        let limiter = redis::rate_limiter(redis.clone(), max_rate_limit_windows, context_parts.clock.clone());
         let limits = Arc::new(Limits::new(wiring::limits_per_minute(config.limits), limiter));
         let state = AppState { context, humans, metrics, limits, proxies, started_at };
         Ok(Self {
@@ -129,7 +144,8 @@ impl App {
             http_sender,
             dispatcher_health,
             change_poll_interval,
-            certificate,
+            served_certificate,
+            file_reloads,
             ports,
             database_lock,
             readiness,
@@ -163,7 +179,8 @@ impl App {
             http_sender,
             dispatcher_health,
             change_poll_interval,
-            certificate,
+            served_certificate,
+            file_reloads,
             ports,
             database_lock,
             readiness,
@@ -179,16 +196,15 @@ impl App {
             servers::sync_service(&mut tasks, &context_parts.store, sync_settings, &state.metrics, &shutdown).await?;
         let limits = PortLimits::new(&config);
         let sync_port = (limits.sync, state.metrics.ports.of_port("sync"));
-        servers::serve_sync(&mut tasks, ports.sync, &certificate, sync_service, sync_port, &shutdown)?;
+        servers::serve_sync(&mut tasks, ports.sync, &served_certificate, sync_service, sync_port, &shutdown);
         let (tls, api_port) =
-            ((&certificate, context_parts.rng.clone()), (limits.api, state.metrics.ports.of_port("api")));
-        servers::serve_api(&mut tasks, ports.api, tls, state.clone(), api_port, &shutdown)?;
+            ((&served_certificate, context_parts.rng.clone()), (limits.api, state.metrics.ports.of_port("api")));
+        servers::serve_api(&mut tasks, ports.api, tls, state.clone(), api_port, &shutdown);
         jobs::spawn_periodic(&mut tasks, &state, &shutdown);
+        jobs::spawn_file_reloads(&mut tasks, file_reloads, &shutdown);
         jobs::spawn_database_check(&mut tasks, context_parts.store.clone(), &shutdown);
         jobs::spawn_master_key_check(&mut tasks, &context_parts, readiness, &shutdown);
-        if let Some(redis) = redis {
-            jobs::spawn_redis_tasks(&mut tasks, &redis, &context_parts.store, &shutdown);
-        }
+        jobs::spawn_redis_tasks(&mut tasks, redis.as_ref(), &context_parts.store, &shutdown);
         let health = dispatcher_health.clone();
         let dispatcher =
             wiring::webhook_dispatcher(&config.webhooks, &context_parts, &state.metrics, http_sender, health);

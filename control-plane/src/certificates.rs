@@ -1,14 +1,18 @@
-//! The TLS certificate of the API and the sync port: read from files, or generated for development.
+//! The TLS certificate of the API and the sync port: read from files and replaced when they change, or generated for
+//! development.
+
+mod served;
+
+pub use served::ServedCertificate;
 
 use countersign_identity::Timestamp;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
-use rustls::ServerConfig;
+use rustls::sign::CertifiedKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use secrecy::{ExposeSecret, SecretString};
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 /// Subject alternative names of the development certificate.
@@ -31,6 +35,12 @@ pub enum CertificateError {
     /// The certificate is invalid or does not match the key.
     #[error("tls.certificate, tls.private_key: {0}")]
     Unusable(#[from] rustls::Error),
+    /// The certificate has expired. Checked only when a running process loads the certificate.
+    #[error("tls.certificate: expired at {}", format_time(*.0))]
+    Expired(Timestamp),
+    /// The validity of the certificate begins later. Checked only when a running process loads the certificate.
+    #[error("tls.certificate: not valid before {}", format_time(*.0))]
+    NotYetValid(Timestamp),
     /// The development certificate cannot be generated.
     #[error("generating the development certificate failed: {0}")]
     Generation(#[from] rcgen::Error),
@@ -72,30 +82,63 @@ impl Certificate {
         Ok((Self { chain, key: key.serialize_pem().into() }, ca_file))
     }
 
-    /// The earliest expiry in the certificate chain.
-    pub fn expires_at(&self) -> Result<Timestamp, CertificateError> {
-        let malformed = || CertificateError::Malformed("tls.certificate, tls.private_key".into());
-        let chain = CertificateDer::pem_slice_iter(self.chain.as_bytes());
-        let expiries: Option<Vec<_>> = chain.map(|der| not_after(&der.ok()?)).collect();
-        expiries.and_then(|expiries| expiries.into_iter().min()).ok_or_else(malformed)
+    /// The pair in the contents of its two files.
+    pub fn from_contents(chain: &[u8], key: &[u8]) -> Result<Self, CertificateError> {
+        let text = |setting: &str, content: &[u8]| {
+            let text = std::str::from_utf8(content).map_err(|_| CertificateError::Malformed(setting.into()));
+            text.map(str::to_owned)
+        };
+        Ok(Self { chain: text("tls.certificate", chain)?, key: text("tls.private_key", key)?.into() })
     }
 
-    /// The rustls configuration of a port, with its protocols (ALPN).
-    pub fn server_config(&self, protocols: &[&[u8]]) -> Result<Arc<ServerConfig>, CertificateError> {
-        let malformed = |_| CertificateError::Malformed("tls.certificate, tls.private_key".into());
+    /// The earliest expiry in the certificate chain.
+    pub fn expires_at(&self) -> Result<Timestamp, CertificateError> {
+        Ok(self.validity()?.not_after)
+    }
+
+    /// The time in which all certificates of the chain are valid.
+    fn validity(&self) -> Result<Validity, CertificateError> {
+        let malformed = || CertificateError::Malformed("tls.certificate".into());
+        let chain = CertificateDer::pem_slice_iter(self.chain.as_bytes());
+        let times: Option<Vec<_>> = chain.map(|der| validity(&der.ok()?)).collect();
+        let times = times.ok_or_else(malformed)?;
+        let not_before = times.iter().map(|times| times.not_before).max().ok_or_else(malformed)?;
+        let not_after = times.iter().map(|times| times.not_after).min().ok_or_else(malformed)?;
+        Ok(Validity { not_before, not_after })
+    }
+
+    /// The parsed chain and private key. Fails if they do not belong together.
+    fn certified_key(&self) -> Result<CertifiedKey, CertificateError> {
+        let malformed = |setting: &'static str| move |_| CertificateError::Malformed(setting.into());
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(self.chain.as_bytes()).collect();
-        let key = PrivateKeyDer::from_pem_slice(self.key.expose_secret().as_bytes()).map_err(malformed)?;
-        let mut config =
-            ServerConfig::builder().with_no_client_auth().with_single_cert(chain.map_err(malformed)?, key)?;
-        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-        Ok(Arc::new(config))
+        let chain = chain.map_err(malformed("tls.certificate"))?;
+        if chain.is_empty() {
+            return Err(CertificateError::Malformed("tls.certificate".into()));
+        }
+        let key = PrivateKeyDer::from_pem_slice(self.key.expose_secret().as_bytes());
+        let key = key.map_err(malformed("tls.private_key"))?;
+        Ok(CertifiedKey::from_der(chain, key, &rustls::crypto::aws_lc_rs::default_provider())?)
     }
 }
 
-/// The `notAfter` of a certificate (RFC 5280, section 4.1.2.5).
-fn not_after(der: &[u8]) -> Option<Timestamp> {
+/// The times between which a certificate is valid.
+struct Validity {
+    not_before: Timestamp,
+    not_after: Timestamp,
+}
+
+/// The validity of a certificate (RFC 5280, section 4.1.2.5).
+fn validity(der: &[u8]) -> Option<Validity> {
     let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
-    Some(Timestamp::from_seconds(certificate.validity().not_after.timestamp()))
+    let validity = certificate.validity();
+    let time = |time: x509_parser::time::ASN1Time| Timestamp::from_seconds(time.timestamp());
+    Some(Validity { not_before: time(validity.not_before), not_after: time(validity.not_after) })
+}
+
+/// A time in RFC 3339.
+pub fn format_time(time: Timestamp) -> String {
+    let seconds = time.seconds();
+    jiff::Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
 }
 
 fn ca_certificate_params(year: i32) -> CertificateParams {

@@ -16,6 +16,7 @@ pub use webhooks::WebhookMetrics;
 use connection_pools::ConnectionPools;
 use countersign_identity::Reason;
 use countersign_process::{
+    file_reload::FileReloadMetrics,
     server::PortMetrics,
     telemetry::{register, registry},
 };
@@ -63,6 +64,8 @@ pub struct Metrics {
     pub propagation: Histogram,
     /// When the TLS certificate expires, in Unix seconds.
     pub certificate_expiry: IntGauge,
+    /// Files that are loaded again when they change.
+    pub file_reloads: FileReloadMetrics,
     /// Live signing keys by status.
     pub signing_keys: IntGaugeVec,
     /// When the current signing key started to sign, in Unix seconds.
@@ -190,6 +193,7 @@ impl Metrics {
                 .with_label_values::<&str>(&[]),
             certificate_expiry: factory
                 .gauge("certificate_expiry_timestamp_seconds", "When the TLS certificate expires, in Unix seconds")?,
+            file_reloads: FileReloadMetrics::new(&registry, "countersign")?,
             signing_keys: factory.gauge_vec("signing_keys", "Live signing keys by status", &["status"])?,
             signing_key_start: factory.timestamp_gauge("signing_key_signs_from", signs_from)?,
             jwks_fetches: factory.counter_vec("jwks_fetches_total", fetches, &["issuer", "result"])?,

@@ -4,38 +4,38 @@
 //! makes no decisions about requests.
 
 mod check_port;
+mod credentials;
 mod health;
 mod listener;
+mod staleness;
+mod target;
 
 use crate::{
     check::{Authorizer, LogRateLimit},
-    config::{ApiKey, Settings, SyncSettings},
+    config::{Settings, SyncSettings},
     decide::TokenCache,
     metrics::Metrics,
     response::{HeaderNames, ResponseBuilder},
     sync::{StreamClient, SyncTarget},
     view::{ApiKeyIndex, Views},
 };
+use arc_swap::ArcSwap;
 use countersign_process::{
     Clock, Readiness, Shutdown, admin,
+    file_reload::{self, FileReloader},
     server::{self, ConnectionMetrics, PlainText, PortSettings},
     shutdown::DRAIN_TIMEOUT,
 };
+use credentials::Authorization;
 use envoy_types::ext_authz::v3::pb::AuthorizationServer;
 use listener::CheckListener;
-use std::{error::Error, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use staleness::StalenessMonitor;
+use std::{convert::Infallible, error::Error, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     net::TcpListener,
     task::{JoinError, JoinSet},
 };
-use tonic::{
-    metadata::{Ascii, MetadataValue},
-    service::Routes,
-    transport::{Certificate, ClientTlsConfig, Endpoint},
-};
-
-/// The timeout for a connection to the control plane.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+use tonic::{service::Routes, transport::Endpoint};
 
 /// The largest accepted `CheckRequest` in bytes: twice the largest request head that Envoy can be configured to accept.
 /// A larger `CheckRequest` would cause a gRPC error, and Envoy may be configured to allow requests on errors.
@@ -70,6 +70,8 @@ impl AuthorizerError {
 pub struct App {
     authorizer: Authorizer,
     stream_clients: Vec<StreamClient>,
+    staleness_monitor: StalenessMonitor,
+    reloaders: Vec<FileReloader>,
     readiness: Readiness,
     metrics: Arc<Metrics>,
     check_listener: CheckListener,
@@ -86,7 +88,14 @@ impl App {
         let metrics = Arc::new(Metrics::new()?);
         let views = Arc::new(Views::new(sync.keys.len(), routes.default_service));
         let readiness = Readiness::default();
-        let stream_clients = create_stream_clients(&sync, &views, &metrics, &readiness, &clock)?;
+        let (endpoint, ca_file) = target::sync_endpoint(&sync)?;
+        let (endpoint, ca_reloader) = target::follow_ca_file(&sync, endpoint, ca_file, &metrics, &clock);
+        let authorizations = credentials::authorizations(&sync)?;
+        let keys_reloader = credentials::follow_keys_file(&sync, &authorizations, &metrics, &clock);
+        let reloaders = ca_reloader.into_iter().chain(keys_reloader).collect();
+        let stream_clients =
+            create_stream_clients(&sync, (&endpoint, authorizations), &views, &metrics, &readiness, &clock);
+        let staleness_monitor = StalenessMonitor::new(Arc::clone(&views), readiness.clone(), Arc::clone(&clock));
         let authorizer = Authorizer {
             views,
             cache: TokenCache::new(cache.tokens, metrics.cache_hits(), metrics.cache_misses()),
@@ -102,7 +111,16 @@ impl App {
             CheckListener::bind(&listen.grpc).await.map_err(|error| AuthorizerError::setting("listen.grpc", error))?;
         let admin_listener =
             TcpListener::bind(&listen.admin).await.map_err(|error| AuthorizerError::setting("listen.admin", error))?;
-        Ok(Self { authorizer, stream_clients, readiness, metrics, check_listener, admin_listener })
+        Ok(Self {
+            authorizer,
+            stream_clients,
+            staleness_monitor,
+            reloaders,
+            readiness,
+            metrics,
+            check_listener,
+            admin_listener,
+        })
     }
 
     /// The TCP address to which Envoy connects; `None` for a Unix socket.
@@ -117,9 +135,22 @@ impl App {
 
     /// Serves until shutdown is requested, then answers the checks in progress, until the drain timeout at the latest.
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), AuthorizerError> {
-        let Self { authorizer, stream_clients, readiness, metrics, check_listener, admin_listener } = self;
-        let mut stream_client_tasks: JoinSet<()> =
+        let Self {
+            authorizer,
+            stream_clients,
+            staleness_monitor,
+            reloaders,
+            readiness,
+            metrics,
+            check_listener,
+            admin_listener,
+        } = self;
+        let mut tasks: JoinSet<()> =
             stream_clients.into_iter().map(|stream_client| stream_client.run(shutdown.clone())).collect();
+        spawn_until_shutdown(&mut tasks, &shutdown, staleness_monitor.run());
+        for reloader in reloaders {
+            spawn_until_shutdown(&mut tasks, &shutdown, reloader.run(file_reload::POLL_INTERVAL));
+        }
         let checks = serve_checks(
             authorizer,
             check_listener,
@@ -137,9 +168,9 @@ impl App {
         let servers = async { tokio::try_join!(checks, async { Ok(admin.await?) }) };
         tokio::select! {
             result = servers => result.map(|_| ()),
-            // After a panic of the client of a sync stream, the sidecar would receive no more data from that stream.
-            // The process exits instead, so that the orchestrator restarts the sidecar.
-            Err(panic) = join_all(&mut stream_client_tasks) => Err(std::io::Error::other(panic).into()),
+            // After a panic of a task, for example of the client of a sync stream, the sidecar would receive no more data
+            // from that stream. The process exits instead, so that the orchestrator restarts the sidecar.
+            Err(panic) = join_all(&mut tasks) => Err(std::io::Error::other(panic).into()),
             () = wait_for_drain_timeout(&shutdown) => {
                 tracing::warn!("aborted the connections that did not end within the drain timeout");
                 Ok(())
@@ -174,6 +205,20 @@ async fn join_all(tasks: &mut JoinSet<()>) -> Result<(), JoinError> {
     Ok(())
 }
 
+fn spawn_until_shutdown(
+    tasks: &mut JoinSet<()>,
+    shutdown: &Shutdown,
+    work: impl Future<Output = Infallible> + Send + 'static,
+) {
+    let shutdown = shutdown.requested_owned();
+    tasks.spawn(async move {
+        tokio::select! {
+            () = shutdown => {}
+            never = work => match never {},
+        }
+    });
+}
+
 async fn wait_for_drain_timeout(shutdown: &Shutdown) {
     shutdown.requested().await;
     tokio::time::sleep(DRAIN_TIMEOUT).await;
@@ -181,50 +226,23 @@ async fn wait_for_drain_timeout(shutdown: &Shutdown) {
 
 fn create_stream_clients(
     settings: &SyncSettings,
+    (endpoint, authorizations): (&Arc<ArcSwap<Endpoint>>, Vec<Authorization>),
     views: &Arc<Views>,
     metrics: &Arc<Metrics>,
     readiness: &Readiness,
     clock: &Arc<dyn Clock>,
-) -> Result<Vec<StreamClient>, AuthorizerError> {
-    let endpoint = sync_endpoint(settings)?;
+) -> Vec<StreamClient> {
     let max_staleness = Duration::from_secs(settings.max_staleness_seconds.into());
-    let create_stream_client = |(index, key): (usize, &ApiKey)| {
-        Ok(StreamClient {
-            key: ApiKeyIndex(index),
-            target: SyncTarget { endpoint: endpoint.clone(), authorization: authorization_metadata(key)? },
-            ping_interval: Duration::from_secs(settings.ping_seconds.into()),
-            max_staleness: Some(max_staleness).filter(|limit| !limit.is_zero()),
-            views: Arc::clone(views),
-            metrics: Arc::clone(metrics),
-            clock: Arc::clone(clock),
-            readiness_guard: Some(readiness.register(format!("the first view of sync.keys[{index}]"))),
-            connected_service: None,
-        })
+    let create_stream_client = |(index, authorization)| StreamClient {
+        key: ApiKeyIndex(index),
+        target: SyncTarget { endpoint: Arc::clone(endpoint), authorization },
+        ping_interval: Duration::from_secs(settings.ping_seconds.into()),
+        max_staleness: Some(max_staleness).filter(|limit| !limit.is_zero()),
+        views: Arc::clone(views),
+        metrics: Arc::clone(metrics),
+        clock: Arc::clone(clock),
+        readiness_guard: Some(readiness.register(format!("the first view of sync.keys[{index}]"))),
+        connected_service: None,
     };
-    settings.keys.iter().enumerate().map(create_stream_client).collect()
-}
-
-fn sync_endpoint(settings: &SyncSettings) -> Result<Endpoint, AuthorizerError> {
-    let endpoint = Endpoint::from(settings.url.uri().clone()).connect_timeout(CONNECT_TIMEOUT);
-    if !settings.url.is_tls() {
-        return Ok(endpoint);
-    }
-    let tls = match &settings.ca {
-        Some(path) => ClientTlsConfig::new().ca_certificate(read_ca_certificate(path)?),
-        None => ClientTlsConfig::new().with_native_roots(),
-    };
-    endpoint.tls_config(tls).map_err(|error| AuthorizerError::setting("sync.ca", error))
-}
-
-fn read_ca_certificate(path: &Path) -> Result<Certificate, AuthorizerError> {
-    let pem = std::fs::read(path)
-        .map_err(|error| AuthorizerError::setting("sync.ca", format!("{}: {error}", path.display())))?;
-    Ok(Certificate::from_pem(pem))
-}
-
-fn authorization_metadata(key: &ApiKey) -> Result<MetadataValue<Ascii>, AuthorizerError> {
-    let mut value = MetadataValue::try_from(format!("Bearer {}", key.expose()))
-        .map_err(|_| AuthorizerError::setting("sync.keys", "contains a key that is not valid in a header"))?;
-    value.set_sensitive(true);
-    Ok(value)
+    authorizations.into_iter().enumerate().map(create_stream_client).collect()
 }

@@ -18,6 +18,12 @@ pub use values::{ApiKey, HeaderPrefix, ListenAddress, SyncUrl};
 /// The default settings file, which documents every settings key.
 const DEFAULT_SETTINGS: &str = include_str!("../config.default.toml");
 
+/// The environment variable with the API keys.
+const KEYS_VARIABLE: &str = "COUNTERSIGN_SYNC__KEYS";
+
+/// The environment variable that names the file with the API keys.
+const KEYS_FILE_VARIABLE: &str = "COUNTERSIGN_SYNC__KEYS_FILE";
+
 /// All settings of the sidecar.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -59,6 +65,9 @@ pub struct SyncSettings {
     pub ca: Option<PathBuf>,
     /// The API keys, at least one for each protected service.
     pub keys: Vec<ApiKey>,
+    /// The file that contains the API keys, if an environment variable names one.
+    #[serde(skip)]
+    pub keys_file: Option<PathBuf>,
     /// The interval between pings, in seconds.
     pub ping_seconds: u32,
     /// Seconds without a confirmation of the sidecar's data after which requests are denied. If the value is 0, only
@@ -116,15 +125,17 @@ pub fn read(
     environment: Vec<(String, String)>,
     flags: Vec<(String, String)>,
 ) -> Result<Settings, ConfigError> {
+    let keys_file = find_keys_file(&environment, &flags);
     let layers = Layers { defaults: DEFAULT_SETTINGS, file, environment, flags, ..Layers::default() };
-    let settings: Settings = layers.read()?;
+    let mut settings: Settings = layers.read()?;
+    settings.sync.keys_file = keys_file;
     settings.validate()?;
     Ok(settings)
 }
 
 impl Settings {
     fn validate(&self) -> Result<(), ConfigError> {
-        let SyncSettings { keys, ping_seconds, max_staleness_seconds, url: _, ca: _ } = &self.sync;
+        let SyncSettings { keys, ping_seconds, max_staleness_seconds, url: _, ca: _, keys_file: _ } = &self.sync;
         if keys.is_empty() {
             return Err(ConfigError::Invalid(
                 "sync.keys: at least one service API key is required (in the environment: COUNTERSIGN_SYNC__KEYS, \
@@ -141,6 +152,15 @@ impl Settings {
         }
         Ok(())
     }
+}
+
+/// The file with the API keys, unless another layer sets the API keys.
+fn find_keys_file(environment: &[(String, String)], flags: &[(String, String)]) -> Option<PathBuf> {
+    let variable = |wanted: &str| environment.iter().find(|(name, _)| name == wanted);
+    if variable(KEYS_VARIABLE).is_some() || flags.iter().any(|(key, _)| key == "sync.keys") {
+        return None;
+    }
+    variable(KEYS_FILE_VARIABLE).map(|(_, path)| path.into())
 }
 
 fn deserialize_optional_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
@@ -182,6 +202,18 @@ mod tests {
         assert_eq!(read(&[("sync.keys", "svc_sk_a, svc_sk_b")]).unwrap().sync.keys.len(), 2);
         let error = read(&[("log.levle", "info")]).unwrap_err();
         assert_eq!(error, "unknown setting `log.levle` in a flag: did you mean `log.level`?");
+    }
+
+    #[test]
+    fn file_of_the_keys_is_known_unless_another_layer_sets_the_keys() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), API_KEY).unwrap();
+        let named = (KEYS_FILE_VARIABLE.to_owned(), file.path().display().to_string());
+        let settings = super::read(None, vec![named.clone()], vec![]).unwrap();
+        assert_eq!((settings.sync.keys.len(), settings.sync.keys_file.as_deref()), (1, Some(file.path())));
+        let flag = ("sync.keys".to_owned(), "svc_sk_flag".to_owned());
+        assert_eq!(super::read(None, vec![named], vec![flag]).unwrap().sync.keys_file, None);
+        assert_eq!(read(&[]).unwrap().sync.keys_file, None);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use arc_swap::ArcSwap;
 use countersign_identity::{Reason, Revision, ServiceId, Timestamp};
 use countersign_process::{
+    file_reload::FileReloadMetrics,
     server::PortMetrics,
     telemetry::{register, registry},
 };
@@ -123,6 +124,7 @@ pub struct Metrics {
     view_revision: IntGaugeVec,
     view_confirmed: GaugeVec,
     view_agents: IntGaugeVec,
+    file_reloads: FileReloadMetrics,
 }
 
 impl Metrics {
@@ -163,6 +165,7 @@ impl Metrics {
             view_revision: gauges("view_revision", "The view includes all changes up to this revision")?,
             view_confirmed: register(&registry, GaugeVec::new(confirmed, &["service"])?)?,
             view_agents: gauges("view_agents", "Agents in the view: those with recent changes")?,
+            file_reloads: FileReloadMetrics::new(&registry, PREFIX)?,
             registry,
         };
         metrics.add_check_series(None);
@@ -239,6 +242,11 @@ impl Metrics {
     #[expect(clippy::cast_precision_loss, reason = "gauges are floats; microseconds are exact until the year 2255")]
     pub fn view_confirmed(&self, service: ServiceId, ping_sent_at: Timestamp) {
         self.view_confirmed.with_label_values(&[service.to_string()]).set(ping_sent_at.micros() as f64 / 1e6);
+    }
+
+    /// The metrics of files that are loaded again when they change.
+    pub const fn file_reloads(&self) -> &FileReloadMetrics {
+        &self.file_reloads
     }
 
     /// The counter of cached tokens.

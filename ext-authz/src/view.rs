@@ -16,7 +16,7 @@ use countersign_identity::{
 use sharded_map::ShardedMap;
 use std::{sync::Arc, time::Duration};
 
-pub use views::{ApiKeyIndex, Views};
+pub use views::{ApiKeyIndex, ViewConfirmation, Views};
 
 /// The settings of a service that affect decisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -246,4 +246,4 @@ fn has_facet_at_or_below(changes: &AgentChanges, floor: Revision) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

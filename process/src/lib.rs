@@ -1,10 +1,11 @@
 //! Code that the control plane and the sidecar share: layered settings, logs, metrics, clock, random number generator,
-//! readiness, HTTP server, admin port, standard output, graceful shutdown.
+//! readiness, HTTP server, admin port, reloading of files, standard output, graceful shutdown.
 //!
 //! Invariant: no module of this crate depends on agents, services or tokens.
 
 pub mod admin;
 pub mod clock;
+pub mod file_reload;
 pub mod output;
 pub mod readiness;
 pub mod rng;

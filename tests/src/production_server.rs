@@ -8,7 +8,7 @@ use crate::{
     tools,
 };
 use serde_json::json;
-use std::process::Command;
+use std::{path::PathBuf, process::Command};
 use tempfile::TempDir;
 
 /// A control plane process.
@@ -22,7 +22,11 @@ pub struct ProductionServer {
     pub service: String,
     /// API key of the service, with scope `full`.
     pub key: String,
-    _folder: TempDir,
+    /// The sync port.
+    pub sync_port: u16,
+    /// HTTP client of the admin port.
+    pub admin: HttpClient,
+    folder: TempDir,
 }
 
 impl ProductionServer {
@@ -42,7 +46,7 @@ impl ProductionServer {
         let (certificate, key) = (folder.path().join("certificate.pem"), folder.path().join("key.pem"));
         std::fs::write(&certificate, pair.cert.pem()).expect("the file can be written");
         std::fs::write(&key, pair.signing_key.serialize_pem()).expect("the file can be written");
-        let (port, admin) = (free_port(), free_port());
+        let (port, sync_port, admin) = (free_port(), free_port(), free_port());
         let url = format!("https://localhost:{port}");
         let base = [
             format!("data_dir={}", folder.path().join("data").display()),
@@ -50,7 +54,7 @@ impl ProductionServer {
             format!("tls.certificate={}", certificate.display()),
             format!("tls.private_key={}", key.display()),
             format!("listen.api=127.0.0.1:{port}"),
-            "listen.sync=127.0.0.1:0".to_owned(),
+            format!("listen.sync=127.0.0.1:{sync_port}"),
             format!("listen.admin=127.0.0.1:{admin}"),
         ];
         let settings = base.iter().map(String::as_str).chain(settings.iter().copied());
@@ -59,13 +63,31 @@ impl ProductionServer {
         command.args(&arguments);
         let process = Process::start(command, &folder.path().join("log"));
         wait_until_ready(admin, &process).await;
+        let admin = HttpClient::plain(format!("http://127.0.0.1:{admin}"));
         let human = human.unwrap_or_else(|| mint_admin_token(&arguments));
         let api = HttpClient::trusting(url, pair.cert.pem().as_bytes());
         let created = api.send_as(&human, "POST", "/services", json!({ "name": "first" })).await.expect(201);
         let service = text(&created["serviceId"]);
         let body = json!({ "name": "test", "scope": "full" });
         let created = api.send_as(&human, "POST", &format!("/services/{service}/keys"), body).await.expect(201);
-        Self { process, api, human, key: text(&created["apiKey"]), service, _folder: folder }
+        Self { process, api, human, key: text(&created["apiKey"]), service, sync_port, admin, folder }
+    }
+
+    /// The file with the TLS certificate.
+    pub fn certificate_file(&self) -> PathBuf {
+        self.folder.path().join("certificate.pem")
+    }
+
+    /// The file with the private key of the TLS certificate.
+    pub fn private_key_file(&self) -> PathBuf {
+        self.folder.path().join("key.pem")
+    }
+
+    /// Value of a counter or gauge, by the prefix of its line in `/metrics`.
+    pub async fn metric(&self, line: &str) -> Option<f64> {
+        let text = self.admin.get("/metrics").await.body;
+        let matching_value = |candidate: &str| candidate.strip_prefix(line)?.split(' ').next_back()?.parse().ok();
+        text.as_str()?.lines().find_map(matching_value)
     }
 
     /// The log so far.

@@ -121,6 +121,11 @@ impl Sidecar {
         self.process.log()
     }
 
+    /// Path of the file with the API keys.
+    pub fn keys_file(&self) -> PathBuf {
+        self.folder.path().join("keys")
+    }
+
     /// Path of the Unix socket.
     pub fn socket(&self) -> PathBuf {
         self.listen.strip_prefix("unix:").expect("the sidecar listens on a Unix socket").into()
@@ -128,13 +133,17 @@ impl Sidecar {
 
     /// A gRPC client of the authorization service.
     pub async fn client(&self) -> AuthorizationClient<Channel> {
+        AuthorizationClient::new(self.channel().await)
+    }
+
+    /// A connection to the port for Envoy.
+    pub async fn channel(&self) -> Channel {
         let uri = match self.listen.strip_prefix("unix:") {
             Some(path) => format!("unix://{path}"),
             None => format!("http://{}", self.listen),
         };
         let endpoint = Endpoint::from_shared(uri).expect("the server has an address");
-        let channel = eventually("the sidecar listens", async || endpoint.connect().await.ok(), || self.log()).await;
-        AuthorizationClient::new(channel)
+        eventually("the sidecar listens", async || endpoint.connect().await.ok(), || self.log()).await
     }
 
     /// Sends a check with these headers and context extensions.

@@ -6,15 +6,29 @@ use crate::{
     files,
     humans::{
         AdminClaim, CacheLifetimes, Issuer, IssuerRules, JwksClient, JwsAlgorithm, KeyLocation, OperatorKey,
-        OperatorKeyError,
+        OperatorKeyError, read_key_file,
     },
     metrics::Metrics,
 };
-use countersign_process::{Clock, Rng};
+use countersign_process::{Clock, Rng, file_reload::LoadedFiles};
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-/// Minimum time between two reads of a file with keys.
-const FILE_REFRESH_INTERVAL: Duration = Duration::from_mins(1);
+/// The age at which keys from a file are read again or are not used any more: never, because a changed file is loaded by
+/// `reload`, and a file that cannot be used keeps the previous keys.
+const FILE_LIFETIMES: CacheLifetimes = CacheLifetimes { refresh_after: Duration::MAX, max_age: Duration::MAX };
+
+/// An issuer, and the file from which its keys or its certificate authorities were loaded.
+pub(super) struct ConfiguredIssuer {
+    pub(super) issuer: Issuer,
+    pub(super) file: Option<(IssuerFile, LoadedFiles)>,
+}
+
+/// What the file of an issuer contains.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum IssuerFile {
+    Keys,
+    Authorities,
+}
 
 /// Checks that the settings allow the operator key. Everyone with access to the data directory can sign tokens with the
 /// operator key, so the key is disabled when an issuer is configured. With --dev the operator key stays enabled: `dev.env`
@@ -53,7 +67,7 @@ pub(super) async fn build_issuers(
     config: &Config,
     clock: &Arc<dyn Clock>,
     metrics: &Metrics,
-) -> Result<Vec<Issuer>, AppError> {
+) -> Result<Vec<ConfiguredIssuer>, AppError> {
     let mut issuers = Vec::new();
     for (name, settings) in &config.humans.issuers {
         issuers.push(build_issuer(config, name, settings, clock.clone(), metrics).await?);
@@ -67,28 +81,35 @@ async fn build_issuer(
     settings: &IssuerSettings,
     clock: Arc<dyn Clock>,
     metrics: &Metrics,
-) -> Result<Issuer, AppError> {
+) -> Result<ConfiguredIssuer, AppError> {
     let IssuerSettings { iss, audience, jwks_url, jwks_file, ca_file, algorithms, admin_claim, admin_value } = settings;
     let key = |key: &str| format!("humans.issuers.{name}.{key}");
     let mut lifetimes =
         CacheLifetimes { refresh_after: config.humans.keys_refresh_after(), max_age: config.humans.keys_max_age() };
-    let location = if jwks_file.as_os_str().is_empty() {
+    let mut keys = None;
+    let (location, file) = if jwks_file.as_os_str().is_empty() {
         let authorities =
             files::read_if_set(ca_file).map_err(|error| AppError::setting_file(key("ca_file"), ca_file, error))?;
+        let file = authorities
+            .as_deref()
+            .map(|pem| (IssuerFile::Authorities, LoadedFiles::new(key("ca_file"), &[(ca_file, pem)])));
         let client = JwksClient::new(authorities.as_deref(), config.dev)
             .map_err(|error| AppError::setting(key("ca_file"), error))?;
-        match jwks_url.as_str() {
+        let location = match jwks_url.as_str() {
             "" => KeyLocation::Discovery { issuer: iss.clone(), client },
             url => {
                 let url = url.parse().map_err(|_| AppError::setting(key("jwks_url"), "not a URL"))?;
                 KeyLocation::Url { url, client }
             }
-        }
+        };
+        (location, file)
     } else {
-        lifetimes.refresh_after = FILE_REFRESH_INTERVAL;
-        KeyLocation::File(jwks_file.clone())
+        lifetimes = FILE_LIFETIMES;
+        let json = read_key_file(jwks_file).await.map_err(|error| AppError::setting(key("jwks_file"), error))?;
+        let file = LoadedFiles::new(key("jwks_file"), &[(jwks_file, &json)]);
+        keys = Some(json);
+        (KeyLocation::File(jwks_file.clone()), Some((IssuerFile::Keys, file)))
     };
-    location.validate().await.map_err(|error| AppError::setting(key("jwks_file"), error))?;
     let admin = AdminClaim { name: admin_claim.clone(), value: admin_value.clone() };
     let rules = IssuerRules {
         issuer: iss.clone(),
@@ -96,7 +117,11 @@ async fn build_issuer(
         algorithms: algorithms.iter().map(|algorithm| jws_algorithm(*algorithm)).collect(),
         admin: (!admin_claim.is_empty()).then_some(admin),
     };
-    Ok(Issuer::new(rules, location, lifetimes, clock, metrics.jwks_fetches(name)))
+    let issuer = Issuer::new(rules, location, lifetimes, clock, metrics.jwks_fetches(name));
+    if let Some(json) = keys {
+        issuer.replace_keys(&json).map_err(|error| AppError::setting_file(key("jwks_file"), jwks_file, error))?;
+    }
+    Ok(ConfiguredIssuer { issuer, file })
 }
 
 const fn jws_algorithm(algorithm: AcceptedAlgorithm) -> JwsAlgorithm {

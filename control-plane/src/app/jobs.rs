@@ -1,6 +1,6 @@
 //! The background tasks: periodic jobs, and tasks that run until shutdown.
 
-use super::{AppError, database, servers::Tasks};
+use super::{AppError, database, reload::FileReloads, servers::Tasks};
 use crate::{
     domain::signing_key::{KeyStatus, SigningKeyRing},
     ephemeral::RedisClient,
@@ -147,6 +147,13 @@ fn update_signing_key_metrics(metrics: &Metrics, ring: &SigningKeyRing, now: Tim
     metrics.signing_key_start.set(start.map_or(0.0, since_epoch));
 }
 
+/// Starts the tasks that load changed files, one task for each, so that a file system that does not respond delays no other.
+pub(super) fn spawn_file_reloads(tasks: &mut Tasks, reloads: FileReloads, shutdown: &Shutdown) {
+    for reloader in reloads.reloaders {
+        spawn_until_shutdown(tasks, shutdown, reloader.run(reloads.interval));
+    }
+}
+
 /// Stops the server when its database is replaced with another one, in which revoked credentials may be valid.
 pub(super) fn spawn_database_check(tasks: &mut Tasks, store: Store, shutdown: &Shutdown) {
     let shutdown = shutdown.requested_owned();
@@ -205,8 +212,14 @@ async fn find_current_master_key(store: &Store) -> Result<String, StoreError> {
     Ok(master_keys::find(store.read().await?.conn()).await?.current)
 }
 
-/// Starts the tasks that reconnect Redis and exchange notifications of changes with other replicas.
-pub(super) fn spawn_redis_tasks(tasks: &mut Tasks, client: &Arc<RedisClient>, store: &Store, shutdown: &Shutdown) {
+/// If Redis is configured, starts the tasks that reconnect it and exchange notifications of changes with other replicas.
+pub(super) fn spawn_redis_tasks(
+    tasks: &mut Tasks,
+    client: Option<&Arc<RedisClient>>,
+    store: &Store,
+    shutdown: &Shutdown,
+) {
+    let Some(client) = client else { return };
     let (connection, publisher, subscriber) = (client.clone(), client.clone(), client.clone());
     let (committed, notified_store) = (store.committed_revision(), store.clone());
     spawn_until_shutdown(tasks, shutdown, async move { connection.maintain_connection().await });

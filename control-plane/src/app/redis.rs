@@ -4,14 +4,17 @@ mod tls;
 
 use super::AppError;
 use crate::{
-    config::{Config, ConfigInspection, RedisKind, SentinelSettings},
+    config::{Config, ConfigInspection, RedisKind, RedisSettings, SentinelSettings},
     ephemeral::{
         MemoryRateLimiter, RateLimiter, RedisClient, RedisEndpoint, RedisRateLimiter, RedisServers, SentinelTarget,
     },
     metrics::Metrics,
     store::{Store, master_keys},
 };
-use countersign_process::Clock;
+use countersign_process::{
+    Clock,
+    file_reload::{FileContents, LoadedFiles},
+};
 use secrecy::SecretString;
 use std::sync::Arc;
 
@@ -19,21 +22,34 @@ use std::sync::Arc;
 /// the fingerprint of its first master key, so that a rotation of the master key does not change the name.
 const DEPLOYMENT_NAME_LENGTH: usize = 16;
 
-/// Creates the client of the configured Redis, and connects it if Redis is available. `None` if no Redis is configured.
+/// Creates the client of the configured Redis, and connects it if Redis is available. Also returns the files of the
+/// certificates, if any are configured. `None` if no Redis is configured.
 pub(super) async fn connect(
     config: &Config,
     store: &Store,
     metrics: &Metrics,
-) -> Result<Option<RedisClient>, AppError> {
+) -> Result<Option<(Arc<RedisClient>, Option<LoadedFiles>)>, AppError> {
     let Some((kind, urls)) = config.redis.endpoints() else { return Ok(None) };
     let certificates = tls::load_certificates(&config.redis)?;
+    let files = certificates.as_ref().map(|certificates| tls::loaded_files(&config.redis, certificates));
     let endpoint = RedisEndpoint::new(servers(kind, urls, config.redis.sentinel()), certificates);
     endpoint.validate().map_err(|error| AppError::setting("redis.url", error))?;
     let mut deployment = master_keys::find_first(store.read().await?.conn()).await?;
     deployment.truncate(DEPLOYMENT_NAME_LENGTH);
     let client = RedisClient::new(endpoint, &deployment, metrics.redis.clone());
     client.connect_at_startup().await;
-    Ok(Some(client))
+    Ok(Some((Arc::new(client), files)))
+}
+
+/// Uses the new contents of the certificate files for the next connections.
+pub(super) fn replace_certificates(
+    client: &RedisClient,
+    settings: &RedisSettings,
+    contents: &FileContents,
+) -> Result<String, AppError> {
+    let certificates = tls::parse_contents(settings, contents)?;
+    client.replace_certificates(certificates);
+    Ok("certificates for the next connections to Redis".to_owned())
 }
 
 /// Checks the certificate files of `[redis]` for `config check`, and returns why the server would reject them. While Redis is
@@ -43,10 +59,15 @@ pub fn check_files(inspection: &ConfigInspection) -> Option<AppError> {
 }
 
 /// The rate limiter: in Redis if a client is passed, else in memory.
-pub(super) fn rate_limiter(client: Option<Arc<RedisClient>>, clock: Arc<dyn Clock>) -> Arc<dyn RateLimiter> {
+pub(super) fn rate_limiter(
+    client: Option<Arc<RedisClient>>,
+    max_unauthenticated_windows: usize,
+    clock: Arc<dyn Clock>,
+) -> Arc<dyn RateLimiter> {
+    let in_memory = MemoryRateLimiter::new(max_unauthenticated_windows, clock);
     match client {
-        Some(client) => Arc::new(RedisRateLimiter::new(client, clock)),
-        None => Arc::new(MemoryRateLimiter::new(clock)),
+        Some(client) => Arc::new(RedisRateLimiter::new(client, in_memory)),
+        None => Arc::new(in_memory),
     }
 }
 

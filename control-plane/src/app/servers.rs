@@ -2,7 +2,7 @@
 
 use super::AppError;
 use crate::{
-    certificates::Certificate,
+    certificates::ServedCertificate,
     http::{
         AppState, router,
         tls::{HttpsAcceptor, TlsOnly},
@@ -21,6 +21,9 @@ use std::{io, sync::Arc, time::Duration};
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_rustls::TlsAcceptor;
 use tonic::service::Routes;
+
+/// The protocols that the API port offers (ALPN).
+const API_PROTOCOLS: &[&[u8]] = &[b"h2", b"http/1.1"];
 
 /// The servers and background tasks. If one of the tasks ends before shutdown, all tasks are stopped.
 pub(super) type Tasks = JoinSet<io::Result<()>>;
@@ -58,33 +61,31 @@ pub(super) async fn sync_service(
 pub(super) fn serve_sync(
     tasks: &mut Tasks,
     listener: TcpListener,
-    certificate: &Certificate,
+    certificate: &Arc<ServedCertificate>,
     service: SyncService,
     port: (PortSettings, ConnectionMetrics),
     shutdown: &Shutdown,
-) -> Result<(), AppError> {
-    let handshake = TlsOnly(TlsAcceptor::from(certificate.server_config(&[b"h2"])?));
+) {
+    let handshake = TlsOnly(TlsAcceptor::from(certificate.server_config(&[b"h2"])));
     let routes = Routes::new(SyncServer::new(service)).prepare().into_axum_router();
     tasks.spawn(server::serve(listener, handshake, routes, port, shutdown.clone()));
-    Ok(())
 }
 
 pub(super) fn serve_api(
     tasks: &mut Tasks,
     listener: TcpListener,
-    (certificate, rng): (&Certificate, Arc<dyn Rng>),
+    (certificate, rng): (&Arc<ServedCertificate>, Arc<dyn Rng>),
     state: AppState,
     port: (PortSettings, ConnectionMetrics),
     shutdown: &Shutdown,
-) -> Result<(), AppError> {
+) {
     let shutdown = shutdown.clone();
     if state.proxies.terminate_tls {
         tasks.spawn(server::serve(listener, PlainText, router(state), port, shutdown));
     } else {
-        let acceptor = TlsAcceptor::from(certificate.server_config(&[b"h2", b"http/1.1"])?);
+        let acceptor = TlsAcceptor::from(certificate.server_config(API_PROTOCOLS));
         tasks.spawn(server::serve(listener, HttpsAcceptor::new(acceptor, rng), router(state), port, shutdown));
     }
-    Ok(())
 }
 
 /// Waits until shutdown is requested and all tasks have ended. A task that ends before shutdown stops the other tasks, and its

@@ -28,6 +28,7 @@ use crate::{
     webhooks::{ConcurrencyLimits, DispatcherConfig, DispatcherHealth, HttpSender, WebhookDispatcher},
 };
 use countersign_identity::{Timestamp, agent_hash::HASH_KEY_LEN};
+use countersign_process::file_reload::LoadedFiles;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -122,13 +123,17 @@ pub(super) const fn limits_per_minute(settings: LimitSettings) -> LimitsPerMinut
     LimitsPerMinute { auth, auth_address, verification, feedback, management, failures }
 }
 
-/// Builds the HTTP client that sends events.
-pub(super) fn http_sender(settings: &WebhookSettings, guard: &AddressGuard) -> Result<HttpSender, AppError> {
+/// Builds the HTTP client that sends events. Also returns the file of its certificate authorities, if one is configured.
+pub(super) fn http_sender(
+    settings: &WebhookSettings,
+    guard: &AddressGuard,
+) -> Result<(HttpSender, Option<LoadedFiles>), AppError> {
     let path = &settings.ca_file;
     let authorities =
         files::read_if_set(path).map_err(|error| AppError::setting_file("webhooks.ca_file", path, error))?;
-    HttpSender::new(guard.clone(), authorities.as_deref(), settings.attempt_timeout())
-        .map_err(|error| AppError::setting("webhooks.ca_file", error))
+    let sender = HttpSender::new(guard.clone(), authorities.as_deref(), settings.attempt_timeout())
+        .map_err(|error| AppError::setting("webhooks.ca_file", error))?;
+    Ok((sender, authorities.map(|pem| LoadedFiles::new("webhooks.ca_file", &[(path, &pem)]))))
 }
 
 /// Builds Countersign's webhook dispatcher, which delivers events.

@@ -1,21 +1,30 @@
 //! A rate limiter in the memory of this process. For each key, the limiter stores the times of the calls in the last window.
 //!
-//! The number of keys is bounded. A full table first removes expired entries and then refuses *new* keys: a live window is
-//! never evicted. Authenticated callers have a separate table, which unauthenticated callers cannot fill.
+//! The number of windows is bounded, and a live window is never forgotten. Authenticated callers have a separate table, which
+//! unauthenticated callers cannot fill; if it is full, it refuses *new* keys. If the table of unauthenticated callers is full,
+//! the networks with the most windows get common windows ([`network_windows`]).
+
+mod call_log;
+mod network_windows;
 
 use super::rate_limit::{
     CallerKind, DecisionFuture, QuotaStatus, RateLimit, RateLimitBackend, RateLimitDecision, RateLimitKey, RateLimiter,
 };
+use call_log::{CallLog, micros};
 use countersign_process::Clock;
+use network_windows::{NetworkWindows, RemovedWindows};
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-/// Maximum number of keys in each of the two tables (of authenticated and of unauthenticated callers). A key takes about 200
-/// bytes, and 8 more for each call in its window.
-const CAPACITY: usize = 1 << 18;
+/// Maximum number of windows of authenticated callers. A window takes about 200 bytes, and 8 more for each call in it.
+const AUTHENTICATED_CAPACITY: usize = 1 << 18;
+
+/// Default of the maximum number of windows of unauthenticated callers. A window takes about 600 bytes if each is of another
+/// network, and 8 more for each call in it.
+pub const MAX_UNAUTHENTICATED_WINDOWS: usize = 1 << 17;
 
 /// Minimum time between two scans of a full table for expired entries, in microseconds.
 const MIN_SCAN_INTERVAL: u64 = 1_000_000;
@@ -23,16 +32,17 @@ const MIN_SCAN_INTERVAL: u64 = 1_000_000;
 /// Counts calls in memory.
 pub struct MemoryRateLimiter {
     clock: Arc<dyn Clock>,
-    capacity: usize,
     tables: Mutex<Tables>,
 }
 
-#[derive(Default)]
 struct Tables {
     authenticated: RateLimitWindows,
-    unauthenticated: RateLimitWindows,
+    authenticated_capacity: usize,
+    unauthenticated: NetworkWindows,
+    unauthenticated_capacity: usize,
 }
 
+/// The windows of authenticated callers.
 #[derive(Default)]
 struct RateLimitWindows {
     entries: HashMap<RateLimitKey, CallLog>,
@@ -40,35 +50,26 @@ struct RateLimitWindows {
     scanned_at: u64,
 }
 
-/// The calls of one key within its window, in microseconds since boot, oldest first.
-#[derive(Default)]
-struct CallLog {
-    window: u64,
-    calls: VecDeque<u64>,
-}
-
 impl MemoryRateLimiter {
-    /// A rate limiter without counted calls.
-    pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self::with_capacity(CAPACITY, clock)
+    /// A rate limiter without counted calls, and with at most this number of windows of unauthenticated callers.
+    pub fn new(max_unauthenticated_windows: usize, clock: Arc<dyn Clock>) -> Self {
+        Self::with_capacity(AUTHENTICATED_CAPACITY, max_unauthenticated_windows, clock)
     }
 
-    fn with_capacity(capacity: usize, clock: Arc<dyn Clock>) -> Self {
-        Self { clock, capacity, tables: Mutex::default() }
+    fn with_capacity(authenticated_capacity: usize, unauthenticated_capacity: usize, clock: Arc<dyn Clock>) -> Self {
+        let (authenticated, unauthenticated) = (RateLimitWindows::default(), NetworkWindows::default());
+        let tables = Tables { authenticated, authenticated_capacity, unauthenticated, unauthenticated_capacity };
+        Self { clock, tables: Mutex::new(tables) }
     }
 
     fn decide(&self, limits: &[RateLimit], count_call: bool) -> RateLimitDecision {
+        let mut removed = RemovedWindows::new();
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         // The clock is read while the tables are locked, so that the calls in each call log are in order of time.
-        let now = micros(self.clock.since_boot());
-        let statuses: Vec<_> =
-            limits.iter().map(|limit| tables.for_key(limit.key).status(limit, now, self.capacity)).collect();
-        let allowed = statuses.iter().all(|status| status.remaining > 0);
-        if !count_call || !allowed {
-            return RateLimitDecision { allowed, statuses };
-        }
-        let statuses = limits.iter().map(|limit| tables.for_key(limit.key).count(limit, now)).collect();
-        RateLimitDecision { allowed, statuses }
+        let decision = tables.decide(limits, count_call, micros(self.clock.since_boot()), &mut removed);
+        drop(tables);
+        drop(removed);
+        decision
     }
 }
 
@@ -87,12 +88,67 @@ impl RateLimiter for MemoryRateLimiter {
 }
 
 impl Tables {
-    const fn for_key(&mut self, key: RateLimitKey) -> &mut RateLimitWindows {
-        match key.caller {
-            CallerKind::Authenticated => &mut self.authenticated,
-            CallerKind::Unauthenticated => &mut self.unauthenticated,
+    fn decide(
+        &mut self,
+        limits: &[RateLimit],
+        count_call: bool,
+        now: u64,
+        removed: &mut RemovedWindows,
+    ) -> RateLimitDecision {
+        self.unauthenticated.remove_expired(now);
+        let mut decision = self.peek(limits, now);
+        let new_windows = limits.iter().filter(|limit| self.is_new_window(limit)).count();
+        if count_call && decision.allowed && self.unauthenticated.len() + new_windows > self.unauthenticated_capacity {
+            let max_len = (self.unauthenticated_capacity + 1).saturating_sub(new_windows);
+            if !self.unauthenticated.make_room(max_len, now, removed) {
+                return refuse_new_windows(limits, decision, |limit| self.is_new_window(limit));
+            }
+            // A key of the call may have a common window now, which may be exhausted.
+            decision = self.peek(limits, now);
+        }
+        if !count_call || !decision.allowed {
+            return decision;
+        }
+        let count = |limit: &RateLimit| match limit.key.caller {
+            CallerKind::Authenticated => self.authenticated.count(limit, now),
+            CallerKind::Unauthenticated(network) => {
+                self.unauthenticated.count(network, limit.key.digest, limit.quota, now)
+            }
+        };
+        RateLimitDecision { allowed: true, statuses: limits.iter().map(count).collect() }
+    }
+
+    /// The decision before the current call is counted.
+    fn peek(&mut self, limits: &[RateLimit], now: u64) -> RateLimitDecision {
+        let status = |limit: &RateLimit| match limit.key.caller {
+            CallerKind::Authenticated => self.authenticated.status(limit, now, self.authenticated_capacity),
+            CallerKind::Unauthenticated(network) => {
+                self.unauthenticated.status(network, &limit.key.digest, limit.quota, now)
+            }
+        };
+        let statuses: Vec<_> = limits.iter().map(status).collect();
+        RateLimitDecision { allowed: statuses.iter().all(|status| status.remaining > 0), statuses }
+    }
+
+    /// Whether counting a call would add a window of an unauthenticated caller.
+    fn is_new_window(&mut self, limit: &RateLimit) -> bool {
+        match limit.key.caller {
+            CallerKind::Authenticated => false,
+            CallerKind::Unauthenticated(network) => !self.unauthenticated.contains(network, &limit.key.digest),
         }
     }
+}
+
+/// The decision if there is no room for a new window.
+fn refuse_new_windows(
+    limits: &[RateLimit],
+    decision: RateLimitDecision,
+    mut is_new: impl FnMut(&RateLimit) -> bool,
+) -> RateLimitDecision {
+    let status = |(limit, status): (&RateLimit, QuotaStatus)| {
+        if is_new(limit) { QuotaStatus { remaining: 0, reset_after: limit.quota.window } } else { status }
+    };
+    RateLimitDecision { allowed: false, statuses: limits.iter().zip(decision.statuses).map(status).collect() }
 }
 
 impl RateLimitWindows {
@@ -112,8 +168,7 @@ impl RateLimitWindows {
 
     fn count(&mut self, limit: &RateLimit, now: u64) -> QuotaStatus {
         let log = self.entries.entry(limit.key).or_default();
-        log.window = micros(limit.quota.window);
-        log.calls.push_back(now);
+        log.count(limit.quota, now);
         log.status(limit.quota.max_calls, now)
     }
 
@@ -124,36 +179,18 @@ impl RateLimitWindows {
             return;
         }
         self.scanned_at = now;
-        self.entries.retain(|_, log| log.calls.back().is_some_and(|last| now.saturating_sub(*last) < log.window));
+        self.entries.retain(|_, log| !log.is_expired(now));
         if self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to_fit();
         }
     }
 }
 
-impl CallLog {
-    fn remove_expired(&mut self, now: u64) {
-        while self.calls.front().is_some_and(|first| now.saturating_sub(*first) >= self.window) {
-            self.calls.pop_front();
-        }
-    }
-
-    fn status(&self, max_calls: u32, now: u64) -> QuotaStatus {
-        let remaining = max_calls.saturating_sub(u32::try_from(self.calls.len()).unwrap_or(u32::MAX));
-        let oldest_expires_in = self.calls.front().map(|first| first.saturating_add(self.window).saturating_sub(now));
-        QuotaStatus { remaining, reset_after: Duration::from_micros(oldest_expires_in.unwrap_or_default()) }
-    }
-}
-
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ephemeral::{
-        Quota,
+        ClientNetwork, Quota,
         conformance::{assert_conforms, retry_after},
     };
     use countersign_identity::Timestamp;
@@ -182,6 +219,11 @@ mod tests {
         }
     }
 
+    /// A caller in the network 192.0.2.0/24.
+    fn unauthenticated() -> CallerKind {
+        CallerKind::Unauthenticated(ClientNetwork::new(0, [192, 0, 2, 0].into()))
+    }
+
     fn limit(caller: CallerKind, id: u32, max_calls: u32) -> RateLimit {
         let key = RateLimitKey::new(caller, &[&id.to_be_bytes()]);
         RateLimit { key, quota: Quota { max_calls, window: WINDOW } }
@@ -190,44 +232,45 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn memory_rate_limiter_conforms() {
         let clock = Arc::new(ManualClock::default());
-        let limiter = Arc::new(MemoryRateLimiter::new(clock.clone()));
+        let limiter = Arc::new(MemoryRateLimiter::new(MAX_UNAUTHENTICATED_WINDOWS, clock.clone()));
         assert_conforms(limiter, WINDOW, Duration::from_micros(1), async |span| clock.advance(span)).await;
     }
 
     #[test]
-    fn full_table_drops_expired_keys_and_refuses_new_ones() {
-        use CallerKind::{Authenticated, Unauthenticated};
+    fn full_table_of_authenticated_callers_drops_expired_keys_and_refuses_new_ones() {
+        use CallerKind::Authenticated;
         let clock = Arc::new(ManualClock::default());
-        let limiter = MemoryRateLimiter::with_capacity(3, clock.clone());
+        let limiter = MemoryRateLimiter::with_capacity(3, 3, clock.clone());
         let acquire = |limit: RateLimit| limiter.decide(&[limit], true);
         for id in 0..3 {
             clock.advance(Duration::from_secs(1));
-            assert!(acquire(limit(Unauthenticated, id, 2)).allowed);
+            assert!(acquire(limit(Authenticated, id, 2)).allowed);
         }
-        let refused = acquire(limit(Unauthenticated, 3, 2));
+        let refused = acquire(limit(Authenticated, 3, 2));
         assert!(!refused.allowed);
         assert_eq!(retry_after(&refused), WINDOW);
-        assert!(acquire(limit(Unauthenticated, 0, 2)).allowed, "a key in the table keeps its quota");
-        assert!(!acquire(limit(Unauthenticated, 0, 2)).allowed, "the quota of that key is exhausted");
-        assert!(acquire(limit(Authenticated, 3, 2)).allowed, "authenticated callers have another table");
+        assert!(acquire(limit(Authenticated, 0, 2)).allowed, "a key in the table keeps its quota");
+        assert!(!acquire(limit(Authenticated, 0, 2)).allowed, "the quota of that key is exhausted");
+        assert!(acquire(limit(unauthenticated(), 3, 2)).allowed, "unauthenticated callers have another table");
         // After 59 more seconds, key 1 has expired, key 0 is still live because of its second call, and key 2 is still live.
         clock.advance(Duration::from_secs(59));
-        assert!(acquire(limit(Unauthenticated, 3, 2)).allowed);
-        assert!(!acquire(limit(Unauthenticated, 4, 2)).allowed);
-        assert!(!acquire(limit(Unauthenticated, 0, 1)).allowed, "a live window is never evicted");
+        assert!(acquire(limit(Authenticated, 3, 2)).allowed);
+        assert!(!acquire(limit(Authenticated, 4, 2)).allowed);
+        assert!(!acquire(limit(Authenticated, 0, 1)).allowed, "a live window is never evicted");
     }
 
     #[test]
     fn expired_entries_are_removed() {
         let clock = Arc::new(ManualClock::default());
-        let limiter = MemoryRateLimiter::new(clock.clone());
+        let limiter = MemoryRateLimiter::new(MAX_UNAUTHENTICATED_WINDOWS, clock.clone());
         for id in 0..1000 {
-            limiter.decide(&[limit(CallerKind::Unauthenticated, id, 1)], true);
+            limiter.decide(&[limit(CallerKind::Authenticated, id, 1), limit(unauthenticated(), id, 1)], true);
         }
         clock.advance(WINDOW);
-        limiter.decide(&[limit(CallerKind::Unauthenticated, 1, 1)], true);
+        limiter.decide(&[limit(CallerKind::Authenticated, 1, 1), limit(unauthenticated(), 1, 1)], true);
         let tables = limiter.tables.lock().unwrap();
-        assert!(tables.unauthenticated.entries.len() == 1 && tables.unauthenticated.entries.capacity() < 100);
+        assert!(tables.authenticated.entries.len() == 1 && tables.authenticated.entries.capacity() < 100);
+        assert_eq!(tables.unauthenticated.len(), 1);
     }
 
     proptest! {
@@ -240,13 +283,13 @@ mod tests {
             ], 1..60),
         ) {
             let clock = Arc::new(ManualClock::default());
-            let limiter = MemoryRateLimiter::new(clock.clone());
+            let limiter = MemoryRateLimiter::new(MAX_UNAUTHENTICATED_WINDOWS, clock.clone());
             let (mut now, mut allowed_at) = (0_u64, Vec::<u64>::new());
             for pause in pauses {
                 clock.advance(Duration::from_micros(pause));
                 now += pause;
                 let in_last_window = allowed_at.iter().filter(|at| now - **at < 60_000_000).count();
-                let decision = limiter.decide(&[limit(CallerKind::Unauthenticated, 7, max_calls)], true);
+                let decision = limiter.decide(&[limit(unauthenticated(), 7, max_calls)], true);
                 prop_assert_eq!(decision.allowed, in_last_window < max_calls as usize, "at {}", now);
                 if decision.allowed {
                     allowed_at.push(now);

@@ -1,5 +1,6 @@
 //! The interface of rate limiters: keys, quotas and decisions.
 
+use super::client_network::ClientNetwork;
 use sha2::{Digest, Sha256};
 use std::{pin::Pin, time::Duration};
 
@@ -63,8 +64,9 @@ pub enum CallerKind {
     /// The caller is authenticated. The number of keys of authenticated callers is at most the number of services and human
     /// users.
     Authenticated,
-    /// The caller is not authenticated. A client can create any number of keys of unauthenticated callers.
-    Unauthenticated,
+    /// The caller is not authenticated. A client can create any number of keys of unauthenticated callers, but the keys of a
+    /// network can share one window.
+    Unauthenticated(ClientNetwork),
 }
 
 /// The decision about a call, with the status of each limit in the order of the limits.

@@ -2,8 +2,9 @@
 
 use super::{
     claims::verify_claims,
+    jwk_set::{InvalidJwkSet, JwkSet},
     key_cache::{CacheLifetimes, KeyCache},
-    key_source::KeyLocation,
+    key_source::{KeyLocation, KeySourceError},
     rules::IssuerRules,
     token::UnverifiedToken,
 };
@@ -35,6 +36,19 @@ impl Issuer {
     /// The `iss` of the issuer's tokens.
     pub fn iss(&self) -> &str {
         &self.rules.issuer
+    }
+
+    /// Uses the keys in a JWK set. Returns their number.
+    pub fn replace_keys(&self, json: &[u8]) -> Result<usize, InvalidJwkSet> {
+        let keys = JwkSet::parse(json)?;
+        let count = keys.len();
+        self.keys.replace(keys);
+        Ok(count)
+    }
+
+    /// Trusts the certificate authorities in a PEM file when it fetches keys.
+    pub fn replace_authorities(&self, pem: &[u8]) -> Result<(), KeySourceError> {
+        self.keys.source().client().map_or(Ok(()), |client| client.replace_authorities(pem))
     }
 
     /// Verifies a token of the issuer. Returns the human user that the token identifies.

@@ -100,6 +100,16 @@ impl<S: KeySource> KeyCache<S> {
         Self { inner: Arc::new(inner), clock, lifetimes }
     }
 
+    /// Where the keys come from.
+    pub fn source(&self) -> &S {
+        &self.inner.source
+    }
+
+    /// Replaces the cached keys with keys that were read without a fetch.
+    pub fn replace(&self, keys: JwkSet) {
+        self.inner.store(keys, self.clock.since_boot());
+    }
+
     /// Finds the key for a token with the given `kid` and algorithm. Fetches the keys if necessary.
     pub async fn find(&self, kid: Option<&str>, algorithm: JwsAlgorithm) -> Result<Arc<DecodingKey>, Refusal> {
         let request = KeyRequest { kid, algorithm, arrived_at: self.clock.since_boot() };
@@ -159,30 +169,31 @@ impl<S: KeySource> KeyCache<S> {
 impl<S: KeySource> Inner<S> {
     async fn fetch(&self, began_at: Duration, clock: &dyn Clock) {
         let result = self.source.fetch().await;
-        let mut state = self.state();
         match result {
             Ok(keys) => {
                 self.metrics.record_success();
                 tracing::debug!(issuer = self.issuer, keys = keys.len(), "fetched the issuer's keys");
-                if keys.len() == 0 {
-                    tracing::warn!(
-                        issuer = self.issuer,
-                        "the issuer publishes no usable key: all its tokens are rejected"
-                    );
-                }
-                state.keys = Some((keys, began_at));
-                state.failed_at = None;
+                self.store(keys, began_at);
             }
             Err(error) => {
                 self.metrics.record_failure();
                 tracing::warn!(issuer = self.issuer, %error, "fetching the issuer's keys failed");
-                state.failed_at = Some(clock.since_boot());
+                self.state().failed_at = Some(clock.since_boot());
             }
         }
     }
 }
 
 impl<S> Inner<S> {
+    fn store(&self, keys: JwkSet, began_at: Duration) {
+        if keys.len() == 0 {
+            tracing::warn!(issuer = self.issuer, "the issuer publishes no usable key: all its tokens are rejected");
+        }
+        let mut state = self.state();
+        state.keys = Some((keys, began_at));
+        state.failed_at = None;
+    }
+
     fn state(&self) -> MutexGuard<'_, CacheState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -4,9 +4,16 @@
 //! in the discovery document below the issuer's URL. Redirects are not followed.
 
 use super::{jwk_set::JwkSet, key_cache::KeySource};
+use arc_swap::ArcSwap;
 use reqwest::{Certificate, Client, StatusCode, Url, header, redirect::Policy};
 use serde::Deserialize;
-use std::{fmt::Display, net::IpAddr, path::PathBuf, time::Duration};
+use std::{
+    fmt::Display,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::io::AsyncReadExt;
 
 /// Timeout of one fetch, including discovery.
@@ -89,7 +96,7 @@ pub enum KeyLocation {
 
 /// An HTTP client that fetches discovery documents and JWK sets.
 pub struct JwksClient {
-    http: Client,
+    http: ArcSwap<Client>,
     /// Allows `http://` on loopback, for development.
     allow_http_on_loopback: bool,
 }
@@ -119,11 +126,11 @@ impl KeyLocation {
         JwkSet::parse(&json).map_err(|error| KeySourceError::Malformed { location, error: error.to_string() })
     }
 
-    /// Checks at start-up that a file can be read. URLs are not checked, because the issuer may be unavailable at start-up.
-    pub async fn validate(&self) -> Result<(), KeySourceError> {
+    /// The HTTP client; `None` for a file.
+    pub const fn client(&self) -> Option<&JwksClient> {
         match self {
-            Self::File(_) => self.fetch_keys().await.map(drop),
-            Self::Discovery { .. } | Self::Url { .. } => Ok(()),
+            Self::Discovery { client, .. } | Self::Url { client, .. } => Some(client),
+            Self::File(_) => None,
         }
     }
 }
@@ -132,22 +139,13 @@ impl JwksClient {
     /// Creates a client that trusts the certificate authorities in a PEM file. Without a file, the client trusts the
     /// authorities of the operating system.
     pub fn new(authorities: Option<&[u8]>, allow_http_on_loopback: bool) -> Result<Self, KeySourceError> {
-        let mut builder = Client::builder()
-            .redirect(Policy::none())
-            .connect_timeout(CONNECT_TIMEOUT)
-            .timeout(FETCH_TIMEOUT)
-            .pool_idle_timeout(FETCH_TIMEOUT)
-            .user_agent(concat!("countersign-control-plane/", env!("CARGO_PKG_VERSION")));
-        if let Some(pem) = authorities {
-            let no_certificate = || KeySourceError::Certificates("contains no PEM certificate".to_owned());
-            let certificates = Certificate::from_pem_bundle(pem).map_err(|_| no_certificate())?;
-            if certificates.is_empty() {
-                return Err(no_certificate());
-            }
-            builder = builder.tls_certs_only(certificates);
-        }
-        let http = builder.build().map_err(|error| KeySourceError::Certificates(root_cause(&error)))?;
-        Ok(Self { http, allow_http_on_loopback })
+        Ok(Self { http: ArcSwap::from_pointee(build_client(authorities)?), allow_http_on_loopback })
+    }
+
+    /// Trusts other certificate authorities from the next fetch on. An invalid PEM file replaces nothing.
+    pub fn replace_authorities(&self, authorities: &[u8]) -> Result<(), KeySourceError> {
+        self.http.store(Arc::new(build_client(Some(authorities))?));
+        Ok(())
     }
 
     async fn discover_jwks_uri(&self, issuer: &str) -> Result<Url, KeySourceError> {
@@ -171,7 +169,7 @@ impl JwksClient {
     async fn fetch_document(&self, url: &Url) -> Result<Vec<u8>, KeySourceError> {
         let unreachable =
             |error: reqwest::Error| KeySourceError::Unreachable { url: url.clone(), error: root_cause(&error) };
-        let request = self.http.get(url.clone()).header(header::ACCEPT, "application/json");
+        let request = self.http.load().get(url.clone()).header(header::ACCEPT, "application/json");
         let mut response = request.send().await.map_err(unreachable)?;
         if response.status() != StatusCode::OK {
             return Err(KeySourceError::Status { url: url.clone(), status: response.status() });
@@ -187,13 +185,33 @@ impl JwksClient {
     }
 }
 
+/// A client that trusts the authorities in a PEM file, or else those of the operating system.
+fn build_client(authorities: Option<&[u8]>) -> Result<Client, KeySourceError> {
+    let mut builder = Client::builder()
+        .redirect(Policy::none())
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(FETCH_TIMEOUT)
+        .pool_idle_timeout(FETCH_TIMEOUT)
+        .user_agent(concat!("countersign-control-plane/", env!("CARGO_PKG_VERSION")));
+    if let Some(pem) = authorities {
+        let no_certificate = || KeySourceError::Certificates("contains no PEM certificate".to_owned());
+        let certificates = Certificate::from_pem_bundle(pem).map_err(|_| no_certificate())?;
+        if certificates.is_empty() {
+            return Err(no_certificate());
+        }
+        builder = builder.tls_certs_only(certificates);
+    }
+    builder.build().map_err(|error| KeySourceError::Certificates(root_cause(&error)))
+}
+
 fn is_http_on_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     url.scheme() == "http" && (host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback()))
 }
 
-async fn read_file(path: &PathBuf) -> Result<Vec<u8>, KeySourceError> {
-    let file_error = |error| KeySourceError::File { path: path.clone(), error };
+/// Reads a file with keys.
+pub async fn read_file(path: &Path) -> Result<Vec<u8>, KeySourceError> {
+    let file_error = |error| KeySourceError::File { path: path.to_owned(), error };
     let file = tokio::fs::File::open(path).await.map_err(file_error)?;
     let mut json = Vec::new();
     let limit = u64::try_from(MAX_DOCUMENT_SIZE + 1).unwrap_or(u64::MAX);

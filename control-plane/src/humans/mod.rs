@@ -16,9 +16,9 @@ mod rules;
 mod token;
 
 pub use issuer::Issuer;
-pub use jwk_set::JwsAlgorithm;
+pub use jwk_set::{InvalidJwkSet, JwsAlgorithm};
 pub use key_cache::CacheLifetimes;
-pub use key_source::{JwksClient, KeyLocation};
+pub use key_source::{JwksClient, KeyLocation, KeySourceError, read_file as read_key_file};
 pub use operator_key::{OperatorKey, OperatorKeyError};
 pub use rules::{AdminClaim, IssuerRules};
 
@@ -46,6 +46,11 @@ impl HumanTokenVerifier {
         let mut issuers: Vec<_> = self.issuers.keys().map(String::as_str).chain(operator).collect();
         issuers.sort_unstable();
         issuers
+    }
+
+    /// The issuer with this `iss`, if it is configured.
+    pub fn issuer(&self, iss: &str) -> Option<&Issuer> {
+        self.issuers.get(iss)
     }
 
     /// Verifies a token. Returns the human user that the token identifies.

@@ -9,6 +9,7 @@ use crate::{
         url::TargetUrl,
     },
 };
+use arc_swap::ArcSwap;
 use countersign_identity::{EventId, Timestamp};
 use reqwest::{
     Certificate, Client, ClientBuilder, Response, StatusCode,
@@ -16,7 +17,7 @@ use reqwest::{
     header,
     redirect::Policy,
 };
-use std::{error::Error, net::SocketAddr, time::Duration};
+use std::{error::Error, net::SocketAddr, sync::Arc, time::Duration};
 
 /// Timeout of a connection, including its TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -46,9 +47,10 @@ pub enum HttpSenderError {
 
 /// Sends events over HTTP.
 pub struct HttpSender {
-    https: Client,
+    https: ArcSwap<Client>,
     plaintext: Client,
     guard: AddressGuard,
+    timeout: Duration,
 }
 
 /// One request to a target.
@@ -84,18 +86,14 @@ impl HttpSender {
     /// Creates a sender that trusts the certificate authorities of the operating system and those in a PEM file. An attempt
     /// ends within `timeout`.
     pub fn new(guard: AddressGuard, authorities: Option<&[u8]>, timeout: Duration) -> Result<Self, HttpSenderError> {
-        let mut certificates = Vec::new();
-        if let Some(pem) = authorities {
-            certificates = Certificate::from_pem_bundle(pem).map_err(|_| HttpSenderError::Authorities)?;
-            if certificates.is_empty() {
-                return Err(HttpSenderError::Authorities);
-            }
-        }
-        let build = |builder: ClientBuilder| builder.build().map_err(|error| HttpSenderError::Tls(error.to_string()));
-        let client =
-            |plaintext| client_builder(timeout).dns_resolver(GuardedResolver { guard: guard.clone(), plaintext });
-        let https = build(client(false).https_only(true).tls_certs_merge(certificates))?;
-        Ok(Self { https, plaintext: build(client(true))?, guard })
+        let https = ArcSwap::from_pointee(https_client(&guard, authorities, timeout)?);
+        Ok(Self { https, plaintext: build_client(client_builder(&guard, true, timeout))?, guard, timeout })
+    }
+
+    /// Trusts other additional certificate authorities from the next attempt on. An invalid PEM file replaces nothing.
+    pub fn replace_authorities(&self, authorities: &[u8]) -> Result<(), HttpSenderError> {
+        self.https.store(Arc::new(https_client(&self.guard, Some(authorities), self.timeout)?));
+        Ok(())
     }
 
     /// Makes one attempt.
@@ -106,7 +104,7 @@ impl HttpSender {
         }
         let OutgoingRequest { event, now, body, secrets } = request;
         let signatures: Vec<_> = secrets.iter().map(|secret| secret.sign(event, now, body)).collect();
-        let client = if url.is_plaintext() { &self.plaintext } else { &self.https };
+        let client = if url.is_plaintext() { self.plaintext.clone() } else { Client::clone(&self.https.load()) };
         let request = client
             .post(url.as_url().clone())
             .header(header::CONTENT_TYPE, "application/json")
@@ -138,10 +136,31 @@ impl Resolve for GuardedResolver {
     }
 }
 
-fn client_builder(timeout: Duration) -> ClientBuilder {
+/// The client for `https://` targets, which trusts the authorities of the operating system and those in a PEM file.
+fn https_client(
+    guard: &AddressGuard,
+    authorities: Option<&[u8]>,
+    timeout: Duration,
+) -> Result<Client, HttpSenderError> {
+    let mut certificates = Vec::new();
+    if let Some(pem) = authorities {
+        certificates = Certificate::from_pem_bundle(pem).map_err(|_| HttpSenderError::Authorities)?;
+        if certificates.is_empty() {
+            return Err(HttpSenderError::Authorities);
+        }
+    }
+    build_client(client_builder(guard, false, timeout).https_only(true).tls_certs_merge(certificates))
+}
+
+fn build_client(builder: ClientBuilder) -> Result<Client, HttpSenderError> {
+    builder.build().map_err(|error| HttpSenderError::Tls(error.to_string()))
+}
+
+fn client_builder(guard: &AddressGuard, plaintext: bool, timeout: Duration) -> ClientBuilder {
     // An HTTP/1.1 connection carries one request at a time, so a hanging response delays no other request. A proxy would
     // resolve names itself and bypass the address guard.
     Client::builder()
+        .dns_resolver(GuardedResolver { guard: guard.clone(), plaintext })
         .http1_only()
         .no_proxy()
         .referer(false)

@@ -1,5 +1,5 @@
-//! The gRPC health service `grpc.health.v1`. The health status is `SERVING` from the time when the sidecar has
-//! confirmed data (a view) for every API key until shutdown is requested.
+//! The gRPC health service `grpc.health.v1`. The health status is `SERVING` while the sidecar is ready, until shutdown is
+//! requested.
 
 use crate::check::Authorizer;
 use countersign_process::{Readiness, Shutdown};
@@ -17,14 +17,20 @@ const SERVICE_NAMES: [&str; 2] = ["", <AuthorizationServer<Authorizer> as NamedS
 /// Reports the serving status until shutdown is requested.
 pub async fn report(reporter: HealthReporter, readiness: Readiness, shutdown: Shutdown) {
     set_status(&reporter, ServingStatus::NotServing).await;
-    let serve_when_ready = async {
-        while !readiness.pending().is_empty() {
+    let follow_readiness = async {
+        let mut was_ready = false;
+        loop {
+            let is_ready = readiness.pending().is_empty();
+            if is_ready != was_ready {
+                let status = if is_ready { ServingStatus::Serving } else { ServingStatus::NotServing };
+                set_status(&reporter, status).await;
+                was_ready = is_ready;
+            }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
-        set_status(&reporter, ServingStatus::Serving).await;
     };
     tokio::select! {
-        () = async { serve_when_ready.await; std::future::pending().await } => {}
+        () = follow_readiness => {}
         () = shutdown.requested() => {}
     }
     set_status(&reporter, ServingStatus::NotServing).await;

@@ -96,6 +96,12 @@ impl TryFrom<String> for SyncUrl {
 pub struct ApiKey(SecretString);
 
 impl ApiKey {
+    /// Parses the API keys in a file: separated by commas or line ends, as when the settings are read.
+    pub fn parse_list(text: &str) -> Result<Vec<Self>, InvalidValue> {
+        let keys = text.split([',', '\n']).map(str::trim).filter(|key| !key.is_empty());
+        keys.map(|key| key.to_owned().try_into()).collect()
+    }
+
     /// The API key in plain text, for the `authorization` metadata.
     pub fn expose(&self) -> &str {
         self.0.expose_secret()

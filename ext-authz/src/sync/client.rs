@@ -8,6 +8,7 @@ use crate::{
     metrics::Metrics,
     view::{ApiKeyIndex, Views},
 };
+use arc_swap::ArcSwap;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use countersign_identity::ServiceId;
 use countersign_process::{Clock, ReadinessGuard, Shutdown};
@@ -42,10 +43,10 @@ const OPEN_TIMEOUT_PINGS: u32 = 3;
 /// The address of the control plane and the credentials for it.
 #[derive(Debug, Clone)]
 pub struct SyncTarget {
-    /// The sync port of the control plane.
-    pub endpoint: Endpoint,
-    /// The value `Bearer <API key>`, marked as sensitive.
-    pub authorization: MetadataValue<Ascii>,
+    /// The sync port of the control plane. The certificate authorities are replaced when their file changes.
+    pub endpoint: Arc<ArcSwap<Endpoint>>,
+    /// The value `Bearer <API key>`, marked as sensitive. The API key is replaced when its file changes.
+    pub authorization: Arc<ArcSwap<MetadataValue<Ascii>>>,
 }
 
 /// Receives the sync stream of one API key, and publishes views of the received data.
@@ -126,6 +127,7 @@ impl StreamClient {
         let service = last_service.map(|service| service.to_string());
         let key = self.key.0;
         if matches!(error, StreamError::Status(status) if status.code() == Code::Unauthenticated) {
+            self.views.key_refused(self.key);
             tracing::error!(
                 key,
                 service,
@@ -162,10 +164,10 @@ impl StreamClient {
 
     /// Opens a stream on a new connection, so that DNS is resolved again and a dead connection is not reused.
     async fn open(&self, requests: mpsc::Receiver<FollowRequest>) -> Result<Streaming<FollowResponse>, StreamError> {
-        let channel =
-            self.target.endpoint.connect().await.map_err(|error| StreamError::Connect(error_chain(&error)))?;
+        let endpoint = self.target.endpoint.load_full();
+        let channel = endpoint.connect().await.map_err(|error| StreamError::Connect(error_chain(&error)))?;
         let mut request = Request::new(ReceiverStream::new(requests));
-        request.metadata_mut().insert("authorization", self.target.authorization.clone());
+        request.metadata_mut().insert("authorization", MetadataValue::clone(&self.target.authorization.load()));
         let mut client = SyncClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
         Ok(client.follow(request).await?.into_inner())
     }

@@ -3,10 +3,12 @@
 use super::*;
 use countersign_identity::{AgentStatus, StatusWithCutoff, TrustScore, Versioned};
 
+/// The service of the views in tests.
 pub const SERVICE_ID: ServiceId = ServiceId::from_bits(1);
 const AGENT: AgentHash = AgentHash::from_plain_id(AgentId::from_bits(2));
 
 /// A snapshot without agents, keys or roles.
+/// A snapshot at a revision, without agents.
 pub fn snapshot(revision: i64) -> Snapshot {
     Snapshot {
         revision: Revision::new(revision),

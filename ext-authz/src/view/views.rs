@@ -3,7 +3,11 @@
 use super::View;
 use arc_swap::ArcSwap;
 use countersign_identity::{Reason, ServiceId};
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 /// A view of a service's data is current if its confirmation is at most this duration older than the latest
 /// confirmation of the same service.
@@ -23,13 +27,30 @@ pub struct Views {
     key_count: usize,
     default_service: Option<ServiceId>,
     by_service: ArcSwap<ViewsByService>,
+    /// The API keys that the control plane refused when they were last used.
+    refused_keys: Mutex<BTreeSet<ApiKeyIndex>>,
+}
+
+/// The confirmation of the view with which checks for a service are decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ViewConfirmation {
+    /// The service.
+    pub service: ServiceId,
+    /// The API keys of the service.
+    pub keys: Vec<ApiKeyIndex>,
+    /// Whether the control plane refuses all API keys of the service.
+    pub is_refused: bool,
+    /// When the view was last confirmed, since boot.
+    pub confirmed_at: Option<Duration>,
+    /// The age of the confirmation at which checks are denied.
+    pub max_staleness: Duration,
 }
 
 impl Views {
     /// Creates an empty collection for `key_count` API keys. `default_service` is the service for routes that name no
     /// service.
     pub fn new(key_count: usize, default_service: Option<ServiceId>) -> Self {
-        Self { key_count, default_service, by_service: ArcSwap::default() }
+        Self { key_count, default_service, by_service: ArcSwap::default(), refused_keys: Mutex::default() }
     }
 
     /// Replaces the view of an API key.
@@ -41,6 +62,32 @@ impl Views {
             views.push((key, Arc::clone(view)));
             by_service
         });
+        self.refused_keys().remove(&key);
+    }
+
+    /// Records that the control plane refuses an API key.
+    pub fn key_refused(&self, key: ApiKeyIndex) {
+        self.refused_keys().insert(key);
+    }
+
+    /// The confirmations of the views of all services, in the order of the API keys.
+    pub fn confirmations(&self) -> Vec<ViewConfirmation> {
+        let (by_service, refused_keys) = (self.by_service.load(), self.refused_keys());
+        let confirmation = |(service, views): (&ServiceId, &Vec<(ApiKeyIndex, Arc<View>)>)| {
+            let view = newest_current_view(views)?;
+            let mut keys: Vec<_> = views.iter().map(|(key, _)| *key).collect();
+            keys.sort_unstable();
+            let is_refused = keys.iter().all(|key| refused_keys.contains(key));
+            let (confirmed_at, max_staleness) = (view.confirmed_at(), view.settings().max_staleness);
+            Some(ViewConfirmation { service: *service, keys, is_refused, confirmed_at, max_staleness })
+        };
+        let mut confirmations: Vec<_> = by_service.iter().filter_map(confirmation).collect();
+        confirmations.sort_unstable_by(|a, b| a.keys.cmp(&b.keys));
+        confirmations
+    }
+
+    fn refused_keys(&self) -> MutexGuard<'_, BTreeSet<ApiKeyIndex>> {
+        self.refused_keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the view of the service that the route names. If the route names no service, returns the view of the
@@ -103,6 +150,25 @@ mod tests {
         views.publish(ApiKeyIndex(1), &view(other, 10, 1));
         assert_eq!(views.resolve(Some(ServiceId::from_bits(7))).unwrap_err(), Reason::ServiceUnknown);
         assert_eq!(views.resolve(None).unwrap_err(), Reason::ServiceUnknown);
+    }
+
+    #[test]
+    fn confirmations_are_those_of_the_views_that_decide() {
+        let other = ServiceId::from_bits(99);
+        let views = Views::new(3, None);
+        views.publish(ApiKeyIndex(2), &view(other, 10, 3));
+        views.publish(ApiKeyIndex(1), &view(SERVICE_ID, 10, 5));
+        views.publish(ApiKeyIndex(0), &view(SERVICE_ID, 10, 20));
+        views.key_refused(ApiKeyIndex(1));
+        let confirmations = || -> Vec<_> {
+            let all = views.confirmations().into_iter();
+            all.map(|it| (it.service, it.confirmed_at.map(|at| at.as_secs()), it.is_refused)).collect()
+        };
+        assert_eq!(confirmations(), [(SERVICE_ID, Some(20), false), (other, Some(3), false)]);
+        views.key_refused(ApiKeyIndex(0));
+        assert_eq!(confirmations(), [(SERVICE_ID, Some(20), true), (other, Some(3), false)]);
+        views.publish(ApiKeyIndex(1), &view(SERVICE_ID, 10, 21));
+        assert_eq!(confirmations()[0], (SERVICE_ID, Some(21), false));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The default rate limits, tested with a manual clock.
 //!
 //! `auth` tests the limits of agents, `callers` the limits of services and human users, `clients` the command line
-//! and the client library, `spellings` attempts to bypass limits. `fixture` runs the control plane in this process
+//! and the client library, `spellings` attempts to bypass limits, `floods` clients with many
+//! addresses. `fixture` runs the control plane in this process
 //! with real sockets, so that tests can advance its clock.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
@@ -10,4 +11,5 @@ mod auth;
 mod callers;
 mod clients;
 mod fixture;
+mod floods;
 mod spellings;

@@ -9,6 +9,7 @@ mod fuzz;
 mod identity_headers;
 mod largest_identity;
 mod parity;
+mod readiness;
 mod rotation;
 mod sidecar;
 mod sync;

@@ -6,4 +6,5 @@ mod master_key;
 mod metrics;
 mod metrics_series;
 mod output;
+mod reload;
 mod startup;

@@ -245,7 +245,7 @@ async fn dead_receivers_do_not_delay_other_targets() {
 #[tokio::test]
 async fn receiver_certificate_must_be_signed_by_a_configured_authority() {
     let (receiver, authority) = Receiver::start_tls().await;
-    let (untrusted, _) = Receiver::start_tls().await;
+    let (untrusted, its_authority) = Receiver::start_tls().await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("authority.pem");
     std::fs::write(&file, authority).unwrap();
@@ -258,6 +258,13 @@ async fn receiver_certificate_must_be_signed_by_a_configured_authority() {
     let event = target.send_test_event().await;
     let refused = target.wait_for_delivery_status(&event, "dead").await;
     assert_eq!((&refused["failure"], untrusted.count()), (&json!("tls"), 0));
+    // The control plane trusts a changed file without a restart.
+    std::fs::write(&file, its_authority).unwrap();
+    let loaded = || control.log().matches("certificate authorities for the next attempts").count();
+    let is_loaded = async || (loaded() == control.urls().len()).then_some(());
+    countersign_tests::eventually("the changed file is loaded", is_loaded, || control.log()).await;
+    let event = target.send_test_event().await;
+    target.wait_for_delivery_status(&event, "delivered").await;
     // Without the setting of trusted authorities, the control plane does not trust the first receiver either.
     let control = ControlPlane::start().await;
     let target = Target::create(&control, &receiver.url).await;

@@ -1,8 +1,9 @@
-//! Loads the certificates for TLS to Redis. The certificate files are read and checked once, at start-up, so that an error
-//! names the setting: later, invalid certificates would look like an unavailable Redis.
+//! Loads the certificates for TLS to Redis. The certificate files are read and checked at start-up and when they change, so
+//! that an error names the setting: at a connection, invalid certificates would look like an unavailable Redis.
 
 use super::super::{AppError, install_crypto_provider};
 use crate::{config::RedisSettings, files};
+use countersign_process::file_reload::{FileContents, LoadedFiles};
 use redis::{ClientTlsConfig, TlsCertificates};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
@@ -14,6 +15,38 @@ pub(super) fn load_certificates(settings: &RedisSettings) -> Result<Option<TlsCe
     let root_cert = read_setting_file("redis.ca_file", &settings.ca_file)?;
     let certificate = read_setting_file("redis.certificate", &settings.certificate)?;
     let private_key = read_setting_file("redis.private_key", &settings.private_key)?;
+    parse_certificates(root_cert, certificate, private_key)
+}
+
+/// The certificate files, with the contents in use.
+pub(super) fn loaded_files(settings: &RedisSettings, certificates: &TlsCertificates) -> LoadedFiles {
+    let TlsCertificates { client_tls, root_cert } = certificates;
+    let mut files = Vec::new();
+    if let Some(root_cert) = root_cert {
+        files.push((settings.ca_file.as_path(), root_cert.as_slice()));
+    }
+    if let Some(ClientTlsConfig { client_cert, client_key }) = client_tls {
+        files.push((settings.certificate.as_path(), client_cert.as_slice()));
+        files.push((settings.private_key.as_path(), client_key.as_slice()));
+    }
+    LoadedFiles::new(if client_tls.is_some() { "redis.certificate" } else { "redis.ca_file" }, &files)
+}
+
+/// Checks new contents of the files in [`loaded_files`].
+pub(super) fn parse_contents(settings: &RedisSettings, contents: &FileContents) -> Result<TlsCertificates, AppError> {
+    let mut contents = contents.iter().map(|content| content.to_vec());
+    let mut next_if_set = |path: &Path| if path.as_os_str().is_empty() { None } else { contents.next() };
+    let root_cert = next_if_set(&settings.ca_file);
+    let (certificate, private_key) = (next_if_set(&settings.certificate), next_if_set(&settings.private_key));
+    let certificates = parse_certificates(root_cert, certificate, private_key)?;
+    certificates.ok_or_else(|| AppError::setting("redis.ca_file", "contains no PEM certificate"))
+}
+
+fn parse_certificates(
+    root_cert: Option<Vec<u8>>,
+    certificate: Option<Vec<u8>>,
+    private_key: Option<Vec<u8>>,
+) -> Result<Option<TlsCertificates>, AppError> {
     let authorities = root_cert.as_deref().map_or_else(|| Ok(RootCertStore::empty()), parse_authorities)?;
     let client_tls = match (certificate, private_key) {
         (Some(client_cert), Some(client_key)) => {

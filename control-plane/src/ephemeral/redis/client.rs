@@ -2,7 +2,7 @@
 
 use super::{connection::RedisConnection, endpoint::RedisEndpoint, script::RateLimitScript};
 use crate::metrics::{RedisMetrics, RedisOutcome};
-use redis::RedisResult;
+use redis::{RedisResult, TlsCertificates};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -41,6 +41,11 @@ impl RedisClient {
             state: watch::Sender::default(),
             metrics,
         }
+    }
+
+    /// Uses other certificates for the next connections. The current connection continues.
+    pub fn replace_certificates(&self, certificates: TlsCertificates) {
+        self.endpoint.replace_certificates(certificates);
     }
 
     /// Whether the last request or probe succeeded.

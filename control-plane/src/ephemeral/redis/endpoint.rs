@@ -5,18 +5,20 @@ use super::{
     connection::{RedisConnection, tcp_settings, uses_tls},
     subscription::Subscription,
 };
+use arc_swap::ArcSwapOption;
 use redis::{
     Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult, TlsCertificates, TlsMode,
     aio::MultiplexedConnection,
     sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
 };
 use secrecy::{ExposeSecret, SecretString};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A configured Redis.
 pub struct RedisEndpoint {
     servers: RedisServers,
-    certificates: Option<TlsCertificates>,
+    /// The certificates of the next connections.
+    certificates: ArcSwapOption<TlsCertificates>,
     /// The nodes of the cluster, as last discovered.
     discovered_nodes: Mutex<Vec<(String, u16)>>,
 }
@@ -46,7 +48,13 @@ impl RedisEndpoint {
     /// trusted authorities (if there are none, the authorities of the operating system are trusted) and an optional client
     /// certificate.
     pub fn new(servers: RedisServers, certificates: Option<TlsCertificates>) -> Self {
+        let certificates = ArcSwapOption::from_pointee(certificates);
         Self { servers, certificates, discovered_nodes: Mutex::default() }
+    }
+
+    /// Uses other certificates for the next connections.
+    pub(super) fn replace_certificates(&self, certificates: TlsCertificates) {
+        self.certificates.store(Some(Arc::new(certificates)));
     }
 
     /// The value of `redis.kind`.
@@ -63,7 +71,7 @@ impl RedisEndpoint {
         match &self.servers {
             RedisServers::Single(url) => self.client(connection_info(url)?).map(drop),
             RedisServers::Cluster(urls) => {
-                cluster::build_client(self.nodes(urls)?, self.certificates.as_ref()).map(drop)
+                cluster::build_client(self.nodes(urls)?, self.certificates.load().as_deref()).map(drop)
             }
             RedisServers::Sentinel(urls, target) => self.sentinel_client(urls, target).map(drop),
         }
@@ -77,7 +85,7 @@ impl RedisEndpoint {
                 Ok(RedisConnection::Server(client.get_multiplexed_async_connection().await?))
             }
             RedisServers::Cluster(urls) => {
-                let client = cluster::build_client(self.nodes(urls)?, self.certificates.as_ref())?;
+                let client = cluster::build_client(self.nodes(urls)?, self.certificates.load().as_deref())?;
                 Ok(RedisConnection::Cluster(client.get_async_connection().await?))
             }
             RedisServers::Sentinel(urls, target) => {
@@ -161,7 +169,7 @@ impl RedisEndpoint {
     }
 
     fn client(&self, info: ConnectionInfo) -> RedisResult<Client> {
-        match (info.addr(), &self.certificates) {
+        match (info.addr(), self.certificates.load().as_deref()) {
             (ConnectionAddr::TcpTls { .. }, Some(certificates)) => Client::build_with_tls(info, certificates.clone()),
             _ => Client::open(info),
         }
@@ -191,10 +199,10 @@ impl RedisEndpoint {
             return builder.build();
         }
         builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
-        if let Some(certificates) = self.certificates.clone() {
+        if let Some(certificates) = self.certificates.load().as_deref() {
             builder = builder
                 .set_client_to_sentinel_certificates(certificates.clone())
-                .set_client_to_redis_certificates(certificates);
+                .set_client_to_redis_certificates(certificates.clone());
         }
         builder.build()
     }

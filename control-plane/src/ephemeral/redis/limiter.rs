@@ -5,7 +5,6 @@ use crate::ephemeral::{
     memory::MemoryRateLimiter,
     rate_limit::{DecisionFuture, RateLimit, RateLimitBackend, RateLimitDecision, RateLimiter},
 };
-use countersign_process::Clock;
 use std::sync::Arc;
 
 /// Counts calls in Redis together with all replicas.
@@ -15,9 +14,9 @@ pub struct RedisRateLimiter {
 }
 
 impl RedisRateLimiter {
-    /// A rate limiter that uses a Redis client.
-    pub fn new(client: Arc<RedisClient>, clock: Arc<dyn Clock>) -> Self {
-        Self { client, fallback: MemoryRateLimiter::new(clock) }
+    /// A rate limiter that uses a Redis client, and another rate limiter while Redis is unavailable.
+    pub const fn new(client: Arc<RedisClient>, fallback: MemoryRateLimiter) -> Self {
+        Self { client, fallback }
     }
 
     async fn decide(&self, limits: &[RateLimit], count_call: bool) -> RateLimitDecision {

@@ -44,7 +44,7 @@ impl RateLimitScript {
         for RateLimit { key, .. } in limits {
             let kind = match key.caller {
                 CallerKind::Authenticated => "proven",
-                CallerKind::Unauthenticated => "claimed",
+                CallerKind::Unauthenticated(_) => "claimed",
             };
             command.arg(format!("{}:{kind}:{}", self.key_prefix, hex::encode(key.digest)));
         }

@@ -14,7 +14,8 @@ pub use request_limiter::{AuthenticatedCaller, RequestLimiter, enforce_rate_limi
 use crate::{
     domain::caller::Human,
     ephemeral::{
-        CallerKind, Quota, QuotaStatus, RateLimit, RateLimitBackend, RateLimitDecision, RateLimitKey, RateLimiter,
+        CallerKind, ClientNetwork, Quota, QuotaStatus, RateLimit, RateLimitBackend, RateLimitDecision, RateLimitKey,
+        RateLimiter,
     },
 };
 use countersign_identity::ServiceId;
@@ -89,6 +90,11 @@ impl Category {
         }
     }
 
+    /// An unauthenticated caller at an address, whose network may get a common window for the category.
+    fn unauthenticated(self, address: IpAddr) -> CallerKind {
+        CallerKind::Unauthenticated(ClientNetwork::new(self as u8, address))
+    }
+
     fn key(self, caller: CallerKind, parts: &[&[u8]]) -> RateLimitKey {
         RateLimitKey::new(caller, &[&[self.name().as_bytes()], parts].concat())
     }
@@ -145,13 +151,14 @@ impl CategoryKey {
     }
 
     fn for_address(category: Category, address: IpAddr) -> Self {
-        Self { category, key: category.key(CallerKind::Unauthenticated, &[&network_prefix(address)]) }
+        Self { category, key: category.key(category.unauthenticated(address), &[&network_prefix(address)]) }
     }
 
     fn for_auth_subject(address: IpAddr, subject: &RateLimitSubject) -> Self {
         let (kind, id) = subject.key();
-        let key = Category::Auth.key(CallerKind::Unauthenticated, &[&network_prefix(address), kind, &id]);
-        Self { category: Category::Auth, key }
+        let category = Category::Auth;
+        let key = category.key(category.unauthenticated(address), &[&network_prefix(address), kind, &id]);
+        Self { category, key }
     }
 }
 

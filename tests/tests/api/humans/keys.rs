@@ -207,6 +207,42 @@ async fn jwks_file_is_read_again_for_an_unknown_key_id() {
 }
 
 #[tokio::test]
+async fn changed_jwks_file_is_loaded_and_a_bad_one_keeps_the_keys() {
+    let (old, new) = (SigningKey::p256("old"), SigningKey::p256("new"));
+    let issuer = Issuer::start(&[]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("jwks.json");
+    std::fs::write(&file, jwks(&[&old]).to_string()).unwrap();
+    let control = start_with_issuer(&issuer, &[("jwks_file", &file.display().to_string())]).await;
+    let old_token = old.token(&issuer.claims("ann"));
+    std::fs::write(&file, "{").unwrap();
+    let refused = async || control.log().contains("changed files cannot be loaded").then_some(());
+    eventually("the file is refused", refused, || control.log()).await;
+    list_services(&control, &old_token).await.expect(200);
+    std::fs::write(&file, jwks(&[&new]).to_string()).unwrap();
+    // A token with a known key id does not cause a fetch, so the key is withdrawn only because the file is read again.
+    let withdrawn = async || Some(list_services(&control, &old_token).await).filter(|response| response.status == 401);
+    assert_eq!(eventually("the key is withdrawn", withdrawn, || control.log()).await.error(), INVALID);
+    list_services(&control, &new.token(&issuer.claims("ann"))).await.expect(200);
+}
+
+#[tokio::test]
+async fn changed_authority_of_an_issuer_is_trusted() {
+    let key = SigningKey::rsa("r");
+    let (issuer, authority) = Issuer::start_tls(&[&key]).await;
+    let (_, other) = Issuer::start_tls(&[]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ca.pem");
+    std::fs::write(&file, other).unwrap();
+    let control = start_with_issuer(&issuer, &[("ca_file", &file.display().to_string())]).await;
+    let token = key.token(&issuer.claims("ann"));
+    assert_eq!(list_services(&control, &token).await.error(), UNAVAILABLE);
+    std::fs::write(&file, authority).unwrap();
+    let accepted = async || Some(list_services(&control, &token).await).filter(|response| response.status == 200);
+    eventually("the issuer is trusted", accepted, || control.log()).await;
+}
+
+#[tokio::test]
 async fn issuer_certificate_must_be_signed_by_the_configured_authority() {
     let key = SigningKey::rsa("r");
     let (issuer, authority) = Issuer::start_tls(&[&key]).await;

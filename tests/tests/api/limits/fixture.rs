@@ -36,6 +36,11 @@ impl Fixture {
     }
 
     pub async fn with_settings(settings: &[(&str, &str)]) -> Self {
+        Self::with_windows(settings, Dependencies::default().max_rate_limit_windows).await
+    }
+
+    /// With room for this number of windows of unauthenticated callers.
+    pub async fn with_windows(settings: &[(&str, &str)], max_rate_limit_windows: usize) -> Self {
         let (clock, folder) = (ManualClock::new(), tempfile::tempdir().unwrap());
         let data_dir = folder.path().display().to_string();
         let ports_and_folder = [
@@ -49,7 +54,8 @@ impl Fixture {
         let flags = default_limits().chain(flags).collect();
         let config = Config::read(None, Vec::new(), flags, true).unwrap();
         config.check().unwrap();
-        let app = App::bind(config, Dependencies { clock: clock.clone(), ..Dependencies::default() }).await.unwrap();
+        let dependencies = Dependencies { clock: clock.clone(), max_rate_limit_windows, ..Dependencies::default() };
+        let app = App::bind(config, dependencies).await.unwrap();
         let (port, admin) = (app.api_address().unwrap().port(), app.admin_address().unwrap());
         tokio::spawn(app.serve(Shutdown::default()));
         let env = std::fs::read_to_string(folder.path().join("dev.env")).unwrap();

@@ -46,6 +46,28 @@ async fn client_certificate_is_sent_to_a_redis_that_requires_it() {
     assert_serves_without_redis(&[&url, &ca_file, &certificate, &private_key]).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn changed_client_certificate_is_used_for_the_next_connection() {
+    let (tls_files, other_files) = (TlsFiles::create(HOST_NAME), TlsFiles::create(HOST_NAME));
+    let redis = Redis::start_with_tls(&tls_files, &[]).await;
+    let url = format!("redis.url={}", redis.url());
+    let folder = tempfile::tempdir().unwrap();
+    // The settings name copies, which are those of another authority at first.
+    let copy = |files: &TlsFiles| {
+        files.settings().map(|setting| {
+            let (key, path) = setting.split_once('=').unwrap();
+            let path = Path::new(path);
+            let copied = folder.path().join(path.file_name().unwrap());
+            std::fs::copy(path, &copied).unwrap();
+            format!("{key}={}", copied.display())
+        })
+    };
+    let [ca_file, certificate, private_key] = copy(&other_files);
+    let control = assert_serves_without_redis(&[&url, &ca_file, &certificate, &private_key]).await;
+    copy(&tls_files);
+    wait_for_redis_check(&control, "up").await;
+}
+
 /// The certificates of servers that a cluster or a Sentinel announces must match the announced hosts. If a certificate
 /// does not match, the log contains the announced host at startup.
 #[tokio::test(flavor = "multi_thread")]
