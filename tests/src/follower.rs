@@ -106,7 +106,7 @@ impl Follower {
 
 /// The first message of a client of the current version.
 pub const fn hello(revision: i64) -> Hello {
-    Hello { revision, protocol_version: PROTOCOL_VERSION }
+    Hello { revision, protocol_version: PROTOCOL_VERSION, partial_snapshot: None }
 }
 
 /// Wraps a client message in a request of the stream.

@@ -9,12 +9,12 @@ use crate::{
     },
     metrics::Metrics,
     store::Store,
-    sync::{AgentHashSecret, FeedReader, SidecarSettings, SyncService},
+    sync::{AgentHashSecret, FeedReader, SidecarSettings, SyncLimits, SyncService},
 };
 use axum::{Router, extract::ConnectInfo, middleware::AddExtension};
 use axum_server::accept::Accept;
-use countersign_process::{Readiness, Rng, Shutdown, admin, shutdown::DRAIN_TIMEOUT};
-use countersign_proto::v1::sync_server::SyncServer;
+use countersign_process::{Clock, Readiness, Rng, Shutdown, admin, shutdown::DRAIN_TIMEOUT};
+use countersign_proto::encoded::service::SyncServer;
 use hyper_util::rt::TokioTimer;
 use secrecy::ExposeSecret;
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
@@ -57,6 +57,7 @@ pub(super) async fn sync_service(
     tasks: &mut Tasks,
     store: &Store,
     (settings, agent_hash_secret, poll_interval): (SidecarSettings, AgentHashSecret, Duration),
+    (limits, clock): (SyncLimits, Arc<dyn Clock>),
     metrics: &Metrics,
     shutdown: &Shutdown,
 ) -> Result<SyncService, AppError> {
@@ -67,7 +68,8 @@ pub(super) async fn sync_service(
         run.await;
         Ok(())
     });
-    Ok(SyncService::new(store.clone(), feed, (settings, agent_hash_secret), metrics.clone(), shutdown.clone()))
+    let secrets = (settings, agent_hash_secret);
+    Ok(SyncService::new(store.clone(), feed, secrets, (limits, clock), metrics.clone(), shutdown.clone()))
 }
 
 /// Serves sidecars over TLS.
