@@ -175,8 +175,7 @@ impl App {
         let sync_settings = (settings, agent_hash_secret, change_poll_interval);
         let limits = (wiring::sync_limits(&config.sync), context_parts.clock.clone());
         let (store, metrics) = (&context_parts.store, &state.metrics);
-        let sync_service =
-            servers::sync_service(&mut tasks, store, sync_settings, limits, metrics, &shutdown).await?;
+        let sync_service = servers::sync_service(&mut tasks, store, sync_settings, limits, metrics, &shutdown).await?;
         servers::serve_sync(&mut tasks, ports.sync, &certificate, sync_service, &shutdown)?;
         servers::serve_api(&mut tasks, ports.api, (&certificate, context_parts.rng.clone()), state.clone(), &shutdown)?;
         jobs::spawn_periodic(&mut tasks, &state, &shutdown);

@@ -234,7 +234,10 @@ impl Config {
         ];
         let problems = cases.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, text)| text.to_owned());
         let humans = self.humans.problems(&self.public_url, self.dev);
-        let others = [self.webhooks.problem(), self.redis.problem(), self.sync.problem()].into_iter().flatten().map(str::to_owned);
+        let others = [self.webhooks.problem(), self.redis.problem(), self.sync.problem()]
+            .into_iter()
+            .flatten()
+            .map(str::to_owned);
         let has_master_key = !self.secrets.master_key.expose_secret().is_empty();
         let database = self.database.problems(self.dev || has_master_key);
         problems

@@ -17,8 +17,8 @@ use connection_pools::ConnectionPools;
 use countersign_identity::Reason;
 use countersign_process::telemetry::{register, registry};
 use prometheus::{
-    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, core::Collector,
-    exponential_buckets, opts,
+    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
+    core::Collector, exponential_buckets, opts,
 };
 
 /// The value of the label `result` for success.

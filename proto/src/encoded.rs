@@ -84,7 +84,11 @@ impl Encoder for EncodedResponseEncoder {
     type Item = EncodedResponse;
     type Error = Status;
 
-    fn encode(&mut self, EncodedResponse { head, body }: EncodedResponse, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+    fn encode(
+        &mut self,
+        EncodedResponse { head, body }: EncodedResponse,
+        buffer: &mut EncodeBuf<'_>,
+    ) -> Result<(), Status> {
         buffer.put(head);
         buffer.put(body);
         Ok(())

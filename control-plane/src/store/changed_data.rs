@@ -30,7 +30,10 @@ macro_rules! entry_columns {
 macro_rules! entries_of {
     ($recipient:literal) => {
         concat!(
-            "SELECT * FROM (SELECT ", entry_columns!(), " FROM changes WHERE ", $recipient,
+            "SELECT * FROM (SELECT ",
+            entry_columns!(),
+            " FROM changes WHERE ",
+            $recipient,
             " AND revision > $1 AND revision <= $2 ORDER BY revision, position LIMIT $3) selected"
         )
     };

@@ -215,7 +215,10 @@ impl StoreFixture {
                 let limit = ReadLimit::entries(7);
                 let range = RevisionRange { since, until };
                 let changed = changed_data::read(read.conn(), range, None, limit).await.unwrap();
-                assert!(changed.changes.iter().all(|data| seen.insert(data.entry.change)), "a change was returned twice");
+                assert!(
+                    changed.changes.iter().all(|data| seen.insert(data.entry.change)),
+                    "a change was returned twice"
+                );
                 since = changed.until;
             }
         };

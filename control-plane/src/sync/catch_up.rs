@@ -7,11 +7,11 @@
 
 use super::{
     change_batch,
-    context::{database_unavailable, invalid_key, shutting_down},
+    context::{changes_deleted, database_unavailable, invalid_key, shutting_down},
     encode::PageKind,
     feed::Subscription,
     follower::Follower,
-    page_reader::{Page, PageRun, ReadKey, ReadStart},
+    page_reader::{Page, PageRun, ReadKey, StreamGroup},
 };
 use crate::store::{StoreError, feed, services};
 use bytes::Bytes;
@@ -148,23 +148,21 @@ impl Follower {
             let plan = if can_resume { ResumePlan::MissedChanges } else { ResumePlan::NewSnapshot };
             Ok((plan, position, includes_unbound))
         };
-        let (plan, position, includes_unbound) = plan.await.map_err(|error: StoreError| database_unavailable(&error))?;
+        let (plan, position, includes_unbound) =
+            plan.await.map_err(|error: StoreError| database_unavailable(&error))?;
         self.known_revision = position.revision;
         self.includes_unbound = includes_unbound;
         Ok(plan)
     }
 
     async fn send_new_snapshot(&mut self) -> Result<(), Status> {
-        let run = self.context.pages.get(self.read_key(ReadStart::NewSnapshot)).await?;
-        if run.is_deleted {
+        let start = self.context.pages.header(self.group(), self.known_revision).await?;
+        if start.is_deleted {
             return self.send_deletion(self.sidecar_revision.max(self.sent_revision)).await;
         }
-        self.includes_unbound = run.includes_unbound;
-        let cursor = run.pages.first().map_or(run.floor, |page| page.since);
-        let next = run.header.clone().unwrap_or_default();
-        let snapshot = OutgoingSnapshot { revision: run.read_at, floor: run.floor, cursor, next };
-        self.use_run(&run);
-        self.send_snapshot(snapshot).await
+        self.includes_unbound = start.includes_unbound;
+        let (revision, floor, next) = (start.position.revision, start.position.floor, start.body.clone());
+        self.send_snapshot(OutgoingSnapshot { revision, floor, cursor: floor, next }).await
     }
 
     /// Sends a snapshot from its cursor on. Its pages are read at different times, so changes can be deleted meanwhile. These are
@@ -238,12 +236,14 @@ impl Follower {
             self.check_key_or_send_deletion().await?;
         }
         let is_usable = |run: &Arc<PageRun>| {
-            run.kind == kind && run.includes_unbound == self.includes_unbound && run.page_above(since).is_some()
+            let ReadKey { kind: run_kind, includes_unbound, .. } = run.key;
+            run_kind == kind && includes_unbound == self.includes_unbound && run.page_above(since).is_some()
         };
+        let key = ReadKey { group: self.group(), since, kind, includes_unbound: self.includes_unbound };
         let run = match self.run.upgrade().filter(is_usable) {
             Some(run) => run,
             None => {
-                let run = self.context.pages.get(self.key_above(kind, since)).await?;
+                let run = self.context.pages.get(key).await?;
                 self.use_run(&run);
                 run
             }
@@ -256,16 +256,12 @@ impl Follower {
     fn use_run(&mut self, run: &Arc<PageRun>) {
         self.run = Arc::downgrade(run);
         if !run.is_complete() {
-            self.context.pages.prefetch(self.key_above(run.kind, run.until()));
+            self.context.pages.prefetch(ReadKey { since: run.until(), ..run.key });
         }
     }
 
-    fn key_above(&self, kind: PageKind, since: Revision) -> ReadKey {
-        self.read_key(ReadStart::Above { since, kind, includes_unbound: self.includes_unbound })
-    }
-
-    const fn read_key(&self, start: ReadStart) -> ReadKey {
-        ReadKey { service: self.key.service, names_by_hash: self.format.agent_hash_key.is_some(), start }
+    const fn group(&self) -> StreamGroup {
+        StreamGroup { service: self.key.service, names_by_hash: self.format.agent_hash_key.is_some() }
     }
 
     /// Whether the service is deleted.
@@ -273,9 +269,4 @@ impl Follower {
         let is_deleted = change_batch::is_deleted(&self.context.store, self.key.service).await;
         is_deleted.map_err(|error| database_unavailable(&error))
     }
-}
-
-/// The sidecar reconnects, and receives a snapshot if it cannot resume.
-fn changes_deleted() -> Status {
-    Status::unavailable("changes were deleted before they were sent; reconnect to resume")
 }

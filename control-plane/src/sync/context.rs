@@ -66,6 +66,12 @@ pub(super) fn shutting_down() -> Status {
     Status::unavailable("the server is shutting down")
 }
 
+/// The gRPC status for a stream whose changes were deleted before they were sent. The sidecar reconnects, and receives a snapshot
+/// if it cannot resume.
+pub(super) fn changes_deleted() -> Status {
+    Status::unavailable("changes were deleted before they were sent; reconnect to resume")
+}
+
 /// The gRPC status for a failed read of the database. Logs the cause, which is not sent to the sidecar.
 pub(super) fn database_unavailable(error: &StoreError) -> Status {
     tracing::error!(%error, "cannot read the database for a sync stream");

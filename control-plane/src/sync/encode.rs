@@ -4,10 +4,10 @@ use super::{
     change_batch::{Changes, RevokedSubject},
     context::SidecarSettings,
 };
+use bytes::Bytes;
 use countersign_identity::{
     AgentChanges, AgentHashKey, AgentId, AgentStatus, Revision, RoleDefinition, RoleGrant, ServiceId, Timestamp,
 };
-use bytes::Bytes;
 use countersign_proto::v1;
 use prost::Message as _;
 

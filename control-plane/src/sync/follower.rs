@@ -148,11 +148,7 @@ impl Follower {
     }
 
     /// Sends each change after its commit.
-    async fn follow(
-        &mut self,
-        pings: &mut PingReceiver,
-        mut subscription: Subscription,
-    ) -> Result<FollowEnd, Status> {
+    async fn follow(&mut self, pings: &mut PingReceiver, mut subscription: Subscription) -> Result<FollowEnd, Status> {
         let shutdown = self.context.shutdown.clone();
         loop {
             let mut needs_snapshot = false;
@@ -196,6 +192,7 @@ impl Follower {
             subscription.set_receives_unbound(self.includes_unbound);
         }
         if self.includes_unbound && !included_unbound {
+            self.known_revision = batch.range.revision;
             return Ok(true);
         }
         self.send_changes(batch.range.revision, &changes).await?;

@@ -4,12 +4,17 @@
 //! later ones.
 
 use super::{
-    context::{AgentHashSecret, SidecarSettings, database_unavailable, shutting_down},
+    context::{AgentHashSecret, SidecarSettings, changes_deleted, database_unavailable, shutting_down},
     encode::StreamFormat,
-    page_reader::{self, PageRun, ReadKey},
+    page_reader::{self, PageRun, ReadKey, SnapshotHeader, StreamGroup},
     read_turns::ReadTurns,
 };
-use crate::store::{Store, changed_data::ReadLimit};
+use crate::{
+    domain::change::FeedPosition,
+    store::{Store, StoreError, changed_data::ReadLimit},
+};
+use bytes::Bytes;
+use countersign_identity::Revision;
 use moka::future::Cache;
 use prometheus::IntCounter;
 use std::{sync::Arc, time::Duration};
@@ -18,6 +23,13 @@ use tonic::Status;
 /// Maximum size of all encoded pages in bytes.
 const MAX_SIZE: u64 = 64 * 1024 * 1024;
 
+/// Maximum size of all encoded beginnings of snapshots in bytes.
+const MAX_HEADERS_SIZE: u64 = 16 * 1024 * 1024;
+
+/// How often shared data is read again because it is too old. The shared data can be too old, and then a read that another
+/// stream began too early; a third read begins late enough.
+const MAX_READS: usize = 3;
+
 /// How long streams can share pages. Sidecars that restart together request their pages within this time.
 const MAX_AGE: Duration = Duration::from_secs(5);
 
@@ -25,7 +37,20 @@ const MAX_AGE: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(super) struct PageCache {
     runs: Cache<ReadKey, Arc<PageRun>>,
+    headers: Cache<StreamGroup, Arc<EncodedHeader>>,
     source: Arc<PageSource>,
+}
+
+/// The beginning of a snapshot.
+pub(super) struct EncodedHeader {
+    /// The newest revision and the revision floor when the data was read.
+    pub(super) position: FeedPosition,
+    /// Whether the snapshot includes changes that concern unbound tokens.
+    pub(super) includes_unbound: bool,
+    /// Whether the service is deleted.
+    pub(super) is_deleted: bool,
+    /// The encoded settings, role definitions and signing keys.
+    pub(super) body: Bytes,
 }
 
 /// What the reads of pages need.
@@ -42,17 +67,35 @@ impl PageCache {
     pub(super) fn new(source: PageSource) -> Self {
         let weigher = |_: &ReadKey, run: &Arc<PageRun>| u32::try_from(run.size()).unwrap_or(u32::MAX);
         let runs = Cache::builder().max_capacity(MAX_SIZE).weigher(weigher).time_to_live(MAX_AGE).build();
-        Self { runs, source: Arc::new(source) }
+        let weigher = |_: &StreamGroup, header: &Arc<EncodedHeader>| {
+            u32::try_from(size_of::<EncodedHeader>() + header.body.len()).unwrap_or(u32::MAX)
+        };
+        let headers = Cache::builder().max_capacity(MAX_HEADERS_SIZE).weigher(weigher).time_to_live(MAX_AGE).build();
+        Self { runs, headers, source: Arc::new(source) }
     }
 
-    /// Returns shared pages. Reads them if they are not shared yet, or if the shared ones are empty: there may be changes now.
-    pub(super) async fn get(&self, key: ReadKey) -> Result<Arc<PageRun>, Status> {
-        let run = self.runs.try_get_with(key, self.source.load(key)).await.map_err(|status| Status::clone(&status))?;
-        if run.header.is_some() || run.pages.first().is_none_or(|page| page.until > page.since) {
-            return Ok(run);
+    /// Returns the beginning of a snapshot at `revision` or later.
+    pub(super) async fn header(&self, group: StreamGroup, revision: Revision) -> Result<Arc<EncodedHeader>, Status> {
+        for _ in 0..MAX_READS {
+            let header = shared(self.headers.try_get_with(group, self.source.load_header(group)).await)?;
+            if header.position.revision >= revision {
+                return Ok(header);
+            }
+            self.headers.invalidate(&group).await;
         }
-        self.runs.invalidate(&key).await;
-        self.runs.try_get_with(key, self.source.load(key)).await.map_err(|status| Status::clone(&status))
+        Err(changes_deleted())
+    }
+
+    /// Returns shared pages, with at least one change or a later revision. There must be a later revision.
+    pub(super) async fn get(&self, key: ReadKey) -> Result<Arc<PageRun>, Status> {
+        for _ in 0..MAX_READS {
+            let run = shared(self.runs.try_get_with(key, self.source.load(key)).await)?;
+            if run.until() > key.since {
+                return Ok(run);
+            }
+            self.runs.invalidate(&key).await;
+        }
+        Err(changes_deleted())
     }
 
     /// Begins to read pages that a stream needs soon, so that they are read while the stream sends the previous pages.
@@ -67,16 +110,33 @@ impl PageCache {
 
 impl PageSource {
     async fn load(&self, key: ReadKey) -> Result<Arc<PageRun>, Status> {
-        let turn = self.turns.acquire(key.service).await.map_err(|_| shutting_down())?;
-        self.reads.inc();
-        let run = page_reader::read(&self.store, key, self.limit).await;
-        drop(turn);
-        let run = run.map_err(|error| database_unavailable(&error))?;
-        let format = StreamFormat {
-            service: key.service,
-            settings: self.settings.clone(),
-            agent_hash_key: key.names_by_hash.then(|| self.agent_hash_secret.key_of(key.service)),
-        };
-        Ok(Arc::new(run.encode(&format)))
+        let run = self.read(key.group, page_reader::read(&self.store, key, self.limit)).await?;
+        Ok(Arc::new(run.encode(&self.format(key.group))))
     }
+
+    async fn load_header(&self, group: StreamGroup) -> Result<Arc<EncodedHeader>, Status> {
+        let header = self.read(group, page_reader::read_header(&self.store, group)).await?;
+        let SnapshotHeader { position, includes_unbound, is_deleted, changes } = header;
+        let body = self.format(group).snapshot_header(&changes);
+        Ok(Arc::new(EncodedHeader { position, includes_unbound, is_deleted, body }))
+    }
+
+    async fn read<T>(
+        &self,
+        group: StreamGroup,
+        read: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, Status> {
+        let _turn = self.turns.acquire(group.service).await.map_err(|_| shutting_down())?;
+        self.reads.inc();
+        read.await.map_err(|error| database_unavailable(&error))
+    }
+
+    fn format(&self, StreamGroup { service, names_by_hash }: StreamGroup) -> StreamFormat {
+        let agent_hash_key = names_by_hash.then(|| self.agent_hash_secret.key_of(service));
+        StreamFormat { service, settings: self.settings.clone(), agent_hash_key }
+    }
+}
+
+fn shared<T>(result: Result<T, Arc<Status>>) -> Result<T, Status> {
+    result.map_err(|status| Status::clone(&status))
 }

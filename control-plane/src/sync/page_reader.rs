@@ -27,31 +27,39 @@ const AGENT_SIZE: usize = 64;
 /// Estimated encoded size of a role of an agent, in bytes.
 const GRANT_SIZE: usize = 48;
 
-/// What is read for the streams of one service.
+/// Streams that receive the same data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ReadKey {
+pub struct StreamGroup {
     /// The service.
     pub service: ServiceId,
     /// Whether agents are named by hashes. Changes that concern unbound tokens are never sent with plain ids.
     pub names_by_hash: bool,
-    /// Where the read begins.
-    pub start: ReadStart,
 }
 
-/// Where a read begins.
+/// Which pages are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ReadStart {
-    /// A new snapshot, which begins with the settings, role definitions and signing keys.
-    NewSnapshot,
-    /// The changes above a revision.
-    Above {
-        /// The revision.
-        since: Revision,
-        /// What the pages are for.
-        kind: PageKind,
-        /// Whether changes that concern unbound tokens are included.
-        includes_unbound: bool,
-    },
+pub struct ReadKey {
+    /// The streams that receive the pages.
+    pub group: StreamGroup,
+    /// The pages contain changes above this revision.
+    pub since: Revision,
+    /// What the pages are for.
+    pub kind: PageKind,
+    /// Whether changes that concern unbound tokens are included.
+    pub includes_unbound: bool,
+}
+
+/// The data with which a snapshot begins.
+#[derive(Debug)]
+pub struct SnapshotHeader {
+    /// The newest revision and the revision floor when the data was read.
+    pub position: FeedPosition,
+    /// Whether the snapshot includes changes that concern unbound tokens.
+    pub includes_unbound: bool,
+    /// Whether the service is deleted.
+    pub is_deleted: bool,
+    /// The settings, role definitions and signing keys.
+    pub changes: Changes,
 }
 
 /// Consecutive pages from one read.
@@ -61,14 +69,8 @@ pub struct PageRun {
     pub read_at: Revision,
     /// The revision floor when the pages were read: changes up to this revision may be missing.
     pub floor: Revision,
-    /// What the pages are for.
-    pub kind: PageKind,
-    /// Whether changes that concern unbound tokens are included.
-    pub includes_unbound: bool,
-    /// The settings, role definitions and signing keys, at the beginning of a snapshot.
-    pub header: Option<Bytes>,
-    /// Whether the service is deleted. Only known at the beginning of a snapshot.
-    pub is_deleted: bool,
+    /// Which pages these are.
+    pub key: ReadKey,
     /// The pages. The first begins where the read began, and each other begins where the previous one ends.
     pub pages: Vec<Page>,
 }
@@ -108,7 +110,7 @@ impl PageRun {
     /// The memory that the encoded pages use, in bytes.
     pub fn size(&self) -> usize {
         let pages = self.pages.iter().map(|page| size_of::<Page>() + page.bodies.iter().map(Bytes::len).sum::<usize>());
-        size_of::<Self>() + self.header.as_ref().map_or(0, Bytes::len) + pages.sum::<usize>()
+        size_of::<Self>() + pages.sum::<usize>()
     }
 }
 
@@ -116,33 +118,23 @@ impl PageRun {
 #[derive(Debug)]
 pub struct UnencodedRun {
     position: FeedPosition,
-    kind: PageKind,
-    includes_unbound: bool,
-    header: Option<Changes>,
-    is_deleted: bool,
+    key: ReadKey,
     pages: Vec<(RevisionRange, Changes)>,
 }
 
 impl UnencodedRun {
     /// Encodes the pages.
     pub fn encode(self, format: &StreamFormat) -> PageRun {
-        let Self { position, kind, includes_unbound, header, is_deleted, pages } = self;
+        let Self { position, key, pages } = self;
         let page = |(RevisionRange { since, until }, changes): (_, Changes)| Page {
             since,
             until,
-            bodies: format.bodies(kind, &changes),
+            bodies: format.bodies(key.kind, &changes),
             accepts_unbound: changes.accepts_unbound,
             is_deleted: changes.is_deleted,
         };
-        PageRun {
-            read_at: position.revision,
-            floor: position.floor,
-            kind,
-            includes_unbound,
-            header: header.map(|changes| format.snapshot_header(&changes)),
-            is_deleted,
-            pages: pages.into_iter().map(page).collect(),
-        }
+        let pages = pages.into_iter().map(page).collect();
+        PageRun { read_at: position.revision, floor: position.floor, key, pages }
     }
 }
 
@@ -151,28 +143,28 @@ pub async fn read(store: &Store, key: ReadKey, limit: ReadLimit) -> Result<Unenc
     let mut read = store.read().await?;
     let conn = read.conn();
     let position = feed::position(conn).await?;
-    let (header, since, kind, includes_unbound) = match key.start {
-        ReadStart::NewSnapshot => {
-            let header = read_header(conn, key.service).await?;
-            let includes_unbound = key.names_by_hash && header.accepts_unbound == Some(true);
-            (Some(header), position.floor, PageKind::Snapshot, includes_unbound)
-        }
-        ReadStart::Above { since, kind, includes_unbound } => (None, since, kind, includes_unbound),
-    };
-    let is_deleted = header.as_ref().is_some_and(|header| header.is_deleted);
-    let filter = RecipientFilter { service: key.service, includes_unbound };
+    let filter = RecipientFilter { service: key.group.service, includes_unbound: key.includes_unbound };
     // The entries at or below the floor are being deleted.
-    let range = RevisionRange { since: since.max(position.floor), until: position.revision };
+    let range = RevisionRange { since: key.since.max(position.floor), until: position.revision };
     let changed = changed_data::read(conn, range, Some(filter), limit).await?;
     let mut pages = Vec::new();
-    for (range, changes) in split(RevisionRange { since, ..range }, changed) {
-        pages.push((range, read_content(conn, changes, kind).await?));
+    for (range, changes) in split(RevisionRange { since: key.since, ..range }, changed) {
+        pages.push((range, read_content(conn, changes, key.kind).await?));
     }
-    Ok(UnencodedRun { position, kind, includes_unbound, header, is_deleted, pages })
+    Ok(UnencodedRun { position, key, pages })
 }
 
-/// The data of a service that a snapshot begins with.
-async fn read_header(conn: &mut Conn, service: ServiceId) -> Result<Changes, StoreError> {
+/// Reads the data with which a snapshot begins.
+pub async fn read_header(store: &Store, group: StreamGroup) -> Result<SnapshotHeader, StoreError> {
+    let mut read = store.read().await?;
+    let conn = read.conn();
+    let position = feed::position(conn).await?;
+    let changes = read_service(conn, group.service).await?;
+    let includes_unbound = group.names_by_hash && changes.accepts_unbound == Some(true);
+    Ok(SnapshotHeader { position, includes_unbound, is_deleted: changes.is_deleted, changes })
+}
+
+async fn read_service(conn: &mut Conn, service: ServiceId) -> Result<Changes, StoreError> {
     let Some(live) = services::find_live(conn, service).await? else { return Ok(Changes::of_deleted_service()) };
     Ok(Changes {
         accepts_unbound: Some(live.accepts_unbound),

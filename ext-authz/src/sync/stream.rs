@@ -208,8 +208,10 @@ impl StreamState {
         if settings.agent_hash_key != earlier.view.settings().agent_hash_key {
             return Err(MessageError::AgentHashKeyChanged);
         }
-        let mut snapshot =
-            self.earlier_snapshot.take().ok_or(MessageError::OutOfOrder("a snapshot continues that was not offered"))?;
+        let mut snapshot = self
+            .earlier_snapshot
+            .take()
+            .ok_or(MessageError::OutOfOrder("a snapshot continues that was not offered"))?;
         snapshot.view.set_settings(settings);
         Ok(snapshot)
     }

@@ -12,4 +12,5 @@ mod parity;
 mod rotation;
 mod sidecar;
 mod sync;
+mod sync_pages;
 mod sync_recipients;

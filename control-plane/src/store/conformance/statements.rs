@@ -2,8 +2,8 @@
 
 use super::StoreFixture;
 use crate::store::{
-    agents, assignments, audit, changed_data, conn, deliveries, departures, deployment, engine, feed, idempotency, known_agents,
-    master_keys, outbox, pools, postgres, purge, quotas, roles, schema::MIGRATIONS_TABLE, sealed_secrets,
+    agents, assignments, audit, changed_data, conn, deliveries, departures, deployment, engine, feed, idempotency,
+    known_agents, master_keys, outbox, pools, postgres, purge, quotas, roles, schema::MIGRATIONS_TABLE, sealed_secrets,
     service_transfers, services, sessions, signing_keys, sqlite_file, token_audiences, totals, transfer, trust,
     webhook_targets,
 };

@@ -143,7 +143,10 @@ fn only_the_offered_snapshot_continues() {
     assert_eq!(apply_page(&mut stream, page).unwrap_err(), MessageError::AgentHashKeyChanged);
     assert!(apply_page(&mut stream_with_view(5), continued_page(3, true)).is_err());
     stream.ping(seconds(10)).unwrap();
-    assert!(matches!(apply_pong(&mut stream, 1, 9), Ok(ViewUpdate::NoChange)), "the changes after revision 5 are missing");
+    assert!(
+        matches!(apply_pong(&mut stream, 1, 9), Ok(ViewUpdate::NoChange)),
+        "the changes after revision 5 are missing"
+    );
     apply_page(&mut stream, continued_page(3, true)).unwrap();
 }
 

@@ -7,11 +7,7 @@ use crate::{
         credential::Credential,
         session::RefreshToken,
     },
-    store::{
-        conformance::StoreFixture,
-        feed::RecipientFilter,
-        sessions, token_audiences,
-    },
+    store::{conformance::StoreFixture, feed::RecipientFilter, sessions, token_audiences},
 };
 use countersign_identity::{AgentId, RefreshId, Revision, ServiceId, Timestamp};
 use sqlx::AssertSqlSafe;

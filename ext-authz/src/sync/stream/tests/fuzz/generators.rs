@@ -123,7 +123,9 @@ pub fn is_valid(message: &Message) -> bool {
         Message::Pong(_) => true,
         Message::Snapshot(page) => {
             let v1::SnapshotPage { revision, floor: _, info, keys, roles, agents, revocations, last: _, cursor } = page;
-            *revision >= 0 && *cursor >= 0 && are_valid_parts(info.as_ref(), keys.as_ref(), roles.as_ref(), agents, revocations)
+            *revision >= 0
+                && *cursor >= 0
+                && are_valid_parts(info.as_ref(), keys.as_ref(), roles.as_ref(), agents, revocations)
         }
         Message::Delta(v1::Delta { revision, info, keys, roles, agents, revocations }) => {
             *revision >= 0 && are_valid_parts(info.as_ref(), keys.as_ref(), roles.as_ref(), agents, revocations)
