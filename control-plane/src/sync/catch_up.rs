@@ -150,13 +150,13 @@ impl Follower {
         };
         let (plan, position, includes_unbound) =
             plan.await.map_err(|error: StoreError| database_unavailable(&error))?;
-        self.known_revision = position.revision;
+        (self.known_revision, self.known_floor) = (position.revision, position.floor);
         self.includes_unbound = includes_unbound;
         Ok(plan)
     }
 
     async fn send_new_snapshot(&mut self) -> Result<(), Status> {
-        let start = self.context.pages.header(self.group(), self.known_revision).await?;
+        let start = self.context.pages.header(self.group(), (self.known_revision, self.known_floor)).await?;
         if start.is_deleted {
             return self.send_deletion(self.sidecar_revision.max(self.sent_revision)).await;
         }

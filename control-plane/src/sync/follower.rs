@@ -67,6 +67,8 @@ pub(super) struct Follower {
     pub(super) sent_revision: Revision,
     /// The change feed has reached this revision.
     pub(super) known_revision: Revision,
+    /// The floor of the change feed has reached this revision.
+    pub(super) known_floor: Revision,
     /// The pages that are being sent, while they are shared.
     pub(super) run: Weak<PageRun>,
     /// Pongs that wait until all changes up to their revisions are sent.
@@ -97,6 +99,7 @@ impl Follower {
             sidecar_revision: none,
             sent_revision: none,
             known_revision: none,
+            known_floor: none,
             run: Weak::new(),
             pending_pongs: VecDeque::new(),
             _permit: permit,

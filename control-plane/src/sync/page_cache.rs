@@ -74,11 +74,15 @@ impl PageCache {
         Self { runs, headers, source: Arc::new(source) }
     }
 
-    /// Returns the beginning of a snapshot at `revision` or later.
-    pub(super) async fn header(&self, group: StreamGroup, revision: Revision) -> Result<Arc<EncodedHeader>, Status> {
+    /// Returns the beginning of a snapshot at these revisions of the change feed and of its floor, or later ones.
+    pub(super) async fn header(
+        &self,
+        group: StreamGroup,
+        (revision, floor): (Revision, Revision),
+    ) -> Result<Arc<EncodedHeader>, Status> {
         for _ in 0..MAX_READS {
             let header = shared(self.headers.try_get_with(group, self.source.load_header(group)).await)?;
-            if header.position.revision >= revision {
+            if header.position.revision >= revision && header.position.floor >= floor {
                 return Ok(header);
             }
             self.headers.invalidate(&group).await;

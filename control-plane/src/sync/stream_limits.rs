@@ -113,3 +113,48 @@ impl Drop for StreamPermit {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_tests::ManualClock;
+
+    fn key(bits: u128) -> ApiKeyId {
+        ApiKeyId::from_bits(bits)
+    }
+
+    #[test]
+    fn open_streams_and_new_streams_are_limited_per_key() {
+        let clock = ManualClock::new();
+        let limits = StreamLimits::new(StreamsPerKey::new(3), clock.clone());
+        let streams: Vec<_> = (0..3).map(|_| limits.open(key(1)).unwrap()).collect();
+        assert!(limits.open(key(1)).err().unwrap().message().contains("3 open streams"));
+        let other = limits.open(key(2)).unwrap();
+        drop(streams);
+        let refusal = limits.open(key(1)).err().unwrap();
+        assert!(refusal.message().contains("6 per minute"), "{}", refusal.message());
+        clock.advance(Duration::from_secs(10));
+        drop(limits.open(key(1)).unwrap());
+        assert!(limits.open(key(1)).is_err());
+        clock.advance(Duration::from_secs(30));
+        let again: Vec<_> = (0..3).map(|_| limits.open(key(1)).unwrap()).collect();
+        clock.advance(Duration::from_secs(30));
+        drop((again, other));
+        assert!(limits.lock().by_key.is_empty());
+    }
+
+    #[test]
+    fn state_of_keys_without_streams_is_removed() {
+        let clock = ManualClock::new();
+        let limits = StreamLimits::new(StreamsPerKey::new(1), clock.clone());
+        let open = limits.open(key(0)).unwrap();
+        for second in 0..10_000 {
+            drop(limits.open(key(1 + second)).unwrap());
+            clock.advance(Duration::from_secs(1));
+            assert!(limits.lock().by_key.len() <= MIN_SWEEP + 1);
+        }
+        assert!(limits.lock().by_key.contains_key(&key(0)));
+        drop(open);
+        assert!(!limits.lock().by_key.contains_key(&key(0)));
+    }
+}

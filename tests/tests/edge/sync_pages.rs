@@ -148,12 +148,6 @@ async fn snapshot_of_many_agents_is_complete_and_changes_during_it_follow() {
     let hash = follower.agent_hash(&agent.id);
     let status = records.iter().find(|record| record.agent_hash == hash).unwrap().status.as_ref().unwrap();
     assert_eq!(status.status(), AgentStatus::Active);
-    for number in [1, 2, AGENTS] {
-        let path = format!("/agents/{}", Fixture::id(number));
-        let shown = control.api.send_as(control.human(), "GET", &path, serde_json::Value::Null).await;
-        let expected = if number % 2 == 0 { "active" } else { "suspended" };
-        assert_eq!(shown.expect(200)["status"], expected);
-    }
     control.set_status(&agent.id, "suspended").await.expect(200);
     assert_eq!(follower.ping(2).await.unwrap().0.len(), 1, "the stream continues with live changes");
 }
