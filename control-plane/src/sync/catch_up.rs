@@ -240,13 +240,12 @@ impl Follower {
             run_kind == kind && includes_unbound == self.includes_unbound && run.page_above(since).is_some()
         };
         let key = ReadKey { group: self.group(), since, kind, includes_unbound: self.includes_unbound };
-        let run = match self.run.upgrade().filter(is_usable) {
-            Some(run) => run,
-            None => {
-                let run = self.context.pages.get(key).await?;
-                self.use_run(&run);
-                run
-            }
+        let run = if let Some(run) = self.run.upgrade().filter(is_usable) {
+            run
+        } else {
+            let run = self.context.pages.get(key).await?;
+            self.use_run(&run);
+            run
         };
         let page = run.page_above(since).cloned().ok_or_else(changes_deleted)?;
         Ok(ReadPage { page, floor: run.floor, read_at: run.read_at })

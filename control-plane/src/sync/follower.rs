@@ -230,10 +230,8 @@ impl Follower {
     /// of the deletion before the stream ends.
     pub(super) async fn check_key_or_send_deletion(&mut self) -> Result<(), Status> {
         let result = self.check_key().await;
-        if result.is_err() {
-            if self.is_deleted().await? {
-                return self.send_deletion(self.sent_revision.max(self.sidecar_revision)).await;
-            }
+        if result.is_err() && self.is_deleted().await? {
+            return self.send_deletion(self.sent_revision.max(self.sidecar_revision)).await;
         }
         result
     }

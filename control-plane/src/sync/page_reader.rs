@@ -174,9 +174,9 @@ async fn read_service(conn: &mut Conn, service: ServiceId) -> Result<Changes, St
     })
 }
 
-async fn read_content(conn: &mut Conn, changed: Vec<ChangedData>, kind: PageKind) -> Result<Changes, StoreError> {
+async fn read_content(conn: &mut Conn, entries: Vec<ChangedData>, kind: PageKind) -> Result<Changes, StoreError> {
     let mut changes = Changes::default();
-    for data in changed {
+    for data in entries {
         match (kind, data.entry.change) {
             // A snapshot contains these as of its revision. Later changes are sent after the snapshot.
             (PageKind::Snapshot, Change::Definitions(_) | Change::ServiceSettings(_) | Change::Keys) => {}

@@ -12,7 +12,7 @@ use countersign_tests::{
     follower::{channel, follow_request, hello},
 };
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, str::FromStr};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request};
@@ -20,7 +20,7 @@ use tonic::{Code, Request};
 /// Number of changed agents. Their snapshot is much larger than what the queues between server and client hold.
 const AGENTS: usize = 20_000;
 
-async fn metric(control: &ControlPlane, line: &str) -> Option<f64> {
+async fn metric<T: FromStr>(control: &ControlPlane, line: &str) -> Option<T> {
     let metrics = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.body;
     metrics.as_str()?.lines().find_map(|candidate| candidate.strip_prefix(line)?.parse().ok())
 }
@@ -83,9 +83,9 @@ impl Fixture {
 
     /// Waits until the server has read the changes for live streams. Live streams end if changes are deleted before.
     async fn wait_until_distributed(&mut self) {
-        let revision = self.revision().await as f64;
+        let revision = self.revision().await;
         let distributed =
-            async || metric(&self.control, "countersign_feed_revision ").await.filter(|read| *read >= revision);
+            async || metric::<i64>(&self.control, "countersign_feed_revision ").await.filter(|read| *read >= revision);
         eventually("the changes are distributed", distributed, || self.control.log()).await;
     }
 
@@ -257,7 +257,7 @@ async fn missed_changes_are_sent_in_pages_from_which_a_sidecar_can_resume() {
 async fn streams_of_a_service_share_pages() {
     const STREAMS: usize = 30;
     let fixture = Fixture::new(4000, &["sync.changes_per_read=100"]).await;
-    let reads = async || metric(&fixture.control, "countersign_sync_page_reads_total ").await.unwrap();
+    let reads = async || metric::<u64>(&fixture.control, "countersign_sync_page_reads_total ").await.unwrap();
     let follow = async || {
         let (mut follower, mut received) = (fixture.follow(hello(0)).await, Received::default());
         received.receive(&mut follower, usize::MAX).await;
@@ -266,7 +266,7 @@ async fn streams_of_a_service_share_pages() {
     let before = reads().await;
     futures_util::future::join_all((0..STREAMS).map(|_| follow())).await;
     let used = reads().await - before;
-    assert!((40.0..40.0 * 5.0).contains(&used), "{used} reads");
+    assert!((40..200).contains(&used), "{used} reads");
 }
 
 #[tokio::test]

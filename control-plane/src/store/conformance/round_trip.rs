@@ -142,10 +142,10 @@ impl StoreFixture {
             while since < range.until {
                 let range = RevisionRange { since, ..range };
                 let limit = ReadLimit::entries(limit);
-                let changed = changed_data::read(self.read().await.conn(), range, filter, limit).await.unwrap();
-                assert!(changed.until > since && changed.until <= range.until);
-                changes.extend(changed.changes);
-                since = changed.until;
+                let page = changed_data::read(self.read().await.conn(), range, filter, limit).await.unwrap();
+                assert!(page.until > since && page.until <= range.until);
+                changes.extend(page.changes);
+                since = page.until;
             }
             results.push(changes);
         }
