@@ -181,7 +181,15 @@ impl FeedReader {
                 () = tokio::time::sleep(self.poll_interval) => {}
             }
             self.committed.borrow_and_update();
-            while self.distribute_changes(&metrics).await {}
+            loop {
+                let has_more = tokio::select! {
+                    () = shutdown.requested() => return,
+                    has_more = self.distribute_changes(&metrics) => has_more,
+                };
+                if !has_more {
+                    break;
+                }
+            }
         }
     }
 

@@ -253,6 +253,42 @@ async fn missed_changes_are_sent_in_pages_from_which_a_sidecar_can_resume() {
     assert_eq!(follower.ping(1).await.unwrap().1.revision, revision);
 }
 
+/// Each commit of the test changes the roles of one agent, so after a pong, the received roles must have the revision of the pong.
+#[tokio::test]
+async fn no_change_is_missed_between_pages_and_live_changes() {
+    let control = ControlPlane::start_with(&["sync.changes_per_read=2"]).await;
+    let agent = Agent::register(&control, "agent").await;
+    let role = control.create_role("reader", &["read"]).await;
+    let write = async {
+        for _ in 0..150 {
+            control.assign(&agent.id, &role).await;
+            control.revoke(&agent.id, &role).await;
+        }
+    };
+    let follow = async {
+        let (mut revision, mut newest) = (0, 0);
+        for number in 1..=100_u64 {
+            // Every third stream begins with a snapshot, and the others resume.
+            let mut follower =
+                Follower::start(&control, control.key(), if number % 3 == 0 { 0 } else { revision }).await.unwrap();
+            let mut received = if number % 3 == 0 { 0 } else { newest };
+            follower.send_ping(number).await;
+            let pong = loop {
+                let agents = match follower.next().await.unwrap() {
+                    ServerMessage::Snapshot(page) => page.agents,
+                    ServerMessage::Delta(delta) => delta.agents,
+                    ServerMessage::Pong(pong) => break pong,
+                };
+                received =
+                    agents.iter().filter_map(|agent| Some(agent.roles.as_ref()?.revision)).fold(received, i64::max);
+            };
+            assert!(number < 4 || received == pong.revision, "{received} {}", pong.revision);
+            (revision, newest) = (pong.revision, received);
+        }
+    };
+    tokio::join!(write, follow);
+}
+
 #[tokio::test]
 async fn streams_of_a_service_share_pages() {
     const STREAMS: usize = 30;
