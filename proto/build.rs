@@ -1,8 +1,22 @@
 //! Generates code from the .proto file with `protox`, so that `protoc` need not be installed.
 
+use tonic_build::manual;
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     const SYNC_PROTO: &str = "proto/countersign/sync/v1/sync.proto";
     println!("cargo:rerun-if-changed={SYNC_PROTO}");
     tonic_prost_build::configure().compile_fds(protox::compile([SYNC_PROTO], ["proto"])?)?;
+    // The same service for a server whose responses are encoded before they are queued.
+    let follow = manual::Method::builder()
+        .name("follow")
+        .route_name("Follow")
+        .input_type("crate::v1::FollowRequest")
+        .output_type("crate::encoded::EncodedResponse")
+        .codec_path("crate::encoded::EncodedCodec")
+        .client_streaming()
+        .server_streaming()
+        .build();
+    let service = manual::Service::builder().name("Sync").package("countersign.sync.v1").method(follow).build();
+    manual::Builder::new().build_client(false).compile(&[service]);
     Ok(())
 }

@@ -192,13 +192,14 @@ impl App {
         let settings = SidecarSettings { issuer: context.issuer().to_owned(), max_staleness: config.max_staleness() };
         let agent_hash_secret = wiring::agent_hash_secret(&context_parts).await?;
         let sync_settings = (settings, agent_hash_secret, change_poll_interval);
-        let sync_service =
-            servers::sync_service(&mut tasks, &context_parts.store, sync_settings, &state.metrics, &shutdown).await?;
+        let limits = (wiring::sync_limits(&config.sync), context_parts.clock.clone());
+        let (store, metrics) = (&context_parts.store, &state.metrics);
+        let sync_service = servers::sync_service(&mut tasks, store, sync_settings, limits, metrics, &shutdown).await?;
         let limits = PortLimits::new(&config);
-        let sync_port = (limits.sync, state.metrics.ports.of_port("sync"));
+        let sync_port = (limits.sync, metrics.ports.of_port("sync"));
         servers::serve_sync(&mut tasks, ports.sync, &served_certificate, sync_service, sync_port, &shutdown);
         let (tls, api_port) =
-            ((&served_certificate, context_parts.rng.clone()), (limits.api, state.metrics.ports.of_port("api")));
+            ((&served_certificate, context_parts.rng.clone()), (limits.api, metrics.ports.of_port("api")));
         servers::serve_api(&mut tasks, ports.api, tls, state.clone(), api_port, &shutdown);
         jobs::spawn_periodic(&mut tasks, &state, &shutdown);
         jobs::spawn_file_reloads(&mut tasks, file_reloads, &shutdown);

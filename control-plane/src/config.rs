@@ -172,6 +172,20 @@ impl TryFrom<String> for ServiceCreators {
 #[derive(Debug, Clone, Deserialize)]
 pub struct SyncSettings {
     max_staleness_seconds: u32,
+    /// The maximum number of open streams of an API key.
+    pub streams_per_key: u32,
+    /// The maximum number of changes that one read for a sidecar returns.
+    pub changes_per_read: u32,
+}
+
+impl SyncSettings {
+    fn problem(&self) -> Option<&'static str> {
+        let ranges = [
+            (self.streams_per_key, 1..=1_000_000, "sync.streams_per_key: must be from 1 to 1000000"),
+            (self.changes_per_read, 1..=100_000, "sync.changes_per_read: must be from 1 to 100000"),
+        ];
+        ranges.into_iter().find(|(value, range, _)| !range.contains(value)).map(|(_, _, problem)| problem)
+    }
 }
 
 impl Config {
@@ -224,7 +238,10 @@ impl Config {
         ];
         let problems = cases.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, text)| text.to_owned());
         let humans = self.humans.problems(&self.public_url, self.dev);
-        let others = [self.webhooks.problem(), self.redis.problem()].into_iter().flatten().map(str::to_owned);
+        let others = [self.webhooks.problem(), self.redis.problem(), self.sync.problem()]
+            .into_iter()
+            .flatten()
+            .map(str::to_owned);
         let has_master_key = !self.secrets.master_key.expose_secret().is_empty();
         let database = self.database.problems(self.dev || has_master_key);
         problems

@@ -21,8 +21,8 @@ use countersign_process::{
     telemetry::{register, registry},
 };
 use prometheus::{
-    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Registry, core::Collector,
-    exponential_buckets, opts,
+    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
+    core::Collector, exponential_buckets, opts,
 };
 
 /// The value of the label `result` for success.
@@ -56,6 +56,8 @@ pub struct Metrics {
     pub redis: RedisMetrics,
     /// Open sync streams of sidecars.
     pub sync_streams: IntGauge,
+    /// Reads of pages of snapshots and missed changes.
+    pub sync_page_reads: IntCounter,
     /// The newest revision sent to sidecars.
     pub feed_revision: IntGauge,
     /// When the change feed was last read, in Unix seconds.
@@ -131,6 +133,10 @@ impl MetricFactory<'_> {
         register(self.0, IntGauge::new(format!("countersign_{name}"), help)?)
     }
 
+    fn counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
+        register(self.0, IntCounter::new(format!("countersign_{name}"), help)?)
+    }
+
     fn timestamp_gauge(&self, name: &str, help: &str) -> prometheus::Result<Gauge> {
         register(self.0, Gauge::new(format!("countersign_{name}_timestamp_seconds"), help)?)
     }
@@ -163,6 +169,7 @@ impl Metrics {
             rate_limited.with_label_values(&[*category]);
         }
         let propagation = "Seconds from the newest change of a batch until it was sent to a sidecar";
+        let page_reads = "Reads of snapshots and missed changes for sync streams; streams of one service share a read";
         let last_read =
             "When the feed of changes was last read completely; the time since then is the lag of the sidecars";
         let fetches = "Fetches of the keys of issuers of human users, by issuer and result";
@@ -186,6 +193,7 @@ impl Metrics {
             webhooks: WebhookMetrics::new(&factory, labels.delivery_failures)?,
             redis: RedisMetrics::new(&factory)?,
             sync_streams: factory.gauge("sync_streams", "Open sync streams of sidecars")?,
+            sync_page_reads: factory.counter("sync_page_reads_total", page_reads)?,
             feed_revision: factory.gauge("feed_revision", "Newest revision sent to sidecars")?,
             feed_last_read: factory.timestamp_gauge("feed_last_read", last_read)?,
             propagation: factory

@@ -121,6 +121,52 @@ pub struct View {
     revoked_sessions: ShardedMap<SessionId, Revision>,
 }
 
+/// The view of a snapshot whose last page has not arrived. It is not used for decisions.
+#[derive(Debug)]
+pub struct PartialView(View);
+
+impl PartialView {
+    /// Creates the view of the first page of a snapshot.
+    pub fn new(first_page: Snapshot) -> Self {
+        Self(View::from_snapshot(first_page, None))
+    }
+
+    /// Adds a page. The floor of a snapshot is the highest floor of its pages, because changes up to the floor of a page may be
+    /// missing in this page.
+    pub fn add(&mut self, floor: Revision, agents: Vec<(AgentHash, AgentChanges)>, revocations: Vec<Revocation>) {
+        self.0.floor = self.0.floor.max(floor);
+        self.0.insert_changes(agents, revocations);
+    }
+
+    /// Replaces the settings of the service.
+    pub fn set_settings(&mut self, settings: ServiceSettings) {
+        self.0.settings = settings;
+    }
+
+    /// The settings of the service.
+    pub const fn settings(&self) -> &ServiceSettings {
+        self.0.settings()
+    }
+
+    /// The revision of the snapshot.
+    pub const fn revision(&self) -> Revision {
+        self.0.revision
+    }
+
+    /// The number of agents, and the number of revocations.
+    #[cfg(test)]
+    pub fn counts(&self) -> [usize; 2] {
+        [self.0.agents.len(), self.0.revoked_tokens.len() + self.0.revoked_sessions.len()]
+    }
+
+    /// The view after the last page, which replaces the view `previous`.
+    pub fn complete(self, previous: Option<&View>) -> View {
+        let mut view = self.0;
+        view.inherit_confirmation(previous);
+        view
+    }
+}
+
 impl View {
     /// Creates the view of a snapshot that replaces the view `previous`.
     ///
@@ -133,15 +179,20 @@ impl View {
             settings,
             revision,
             floor,
-            confirmed_at: previous.filter(|view| view.revision <= revision).and_then(|view| view.confirmed_at),
+            confirmed_at: None,
             keys: Arc::new(keys),
             roles: Arc::new(roles),
             agents: ShardedMap::default(),
             revoked_tokens: ShardedMap::default(),
             revoked_sessions: ShardedMap::default(),
         };
+        view.inherit_confirmation(previous);
         view.insert_changes(agents, revocations);
         view
+    }
+
+    fn inherit_confirmation(&mut self, previous: Option<&Self>) {
+        self.confirmed_at = previous.filter(|view| view.revision <= self.revision).and_then(|view| view.confirmed_at);
     }
 
     /// Creates the view that results from a delta.
@@ -225,6 +276,11 @@ impl View {
     /// The view of the service's data includes all changes up to this revision.
     pub const fn revision(&self) -> Revision {
         self.revision
+    }
+
+    /// Tokens with a lower `rev` are refused.
+    pub const fn floor(&self) -> Revision {
+        self.floor
     }
 
     /// When the last answered ping was sent, since boot. `None` if no pong has confirmed that the view is current.

@@ -87,12 +87,15 @@ impl Follower {
         }
     }
 
+    /// Sends a ping.
+    pub async fn send_ping(&self, number: u64) {
+        let ping = follow_request(ClientMessage::Ping(Ping { number }));
+        self.requests.send(ping).await.expect("the request can be sent");
+    }
+
     /// Sends a ping. Returns the deltas that arrive before the pong, and the pong.
     pub async fn ping(&mut self, number: u64) -> Result<(Vec<Delta>, Pong), Status> {
-        self.requests
-            .send(follow_request(ClientMessage::Ping(Ping { number })))
-            .await
-            .expect("the request can be sent");
+        self.send_ping(number).await;
         let mut deltas = Vec::new();
         loop {
             match self.next().await? {
@@ -106,7 +109,7 @@ impl Follower {
 
 /// The first message of a client of the current version.
 pub const fn hello(revision: i64) -> Hello {
-    Hello { revision, protocol_version: PROTOCOL_VERSION }
+    Hello { revision, protocol_version: PROTOCOL_VERSION, partial_snapshot: None }
 }
 
 /// Wraps a client message in a request of the stream.

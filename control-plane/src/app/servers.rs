@@ -9,14 +9,14 @@ use crate::{
     },
     metrics::Metrics,
     store::Store,
-    sync::{AgentHashSecret, FeedReader, SidecarSettings, SyncService},
+    sync::{AgentHashSecret, FeedReader, SidecarSettings, SyncLimits, SyncService},
 };
 use countersign_process::{
-    Readiness, Rng, Shutdown, admin,
+    Clock, Readiness, Rng, Shutdown, admin,
     server::{self, ConnectionMetrics, PlainText, PortSettings},
     shutdown::DRAIN_TIMEOUT,
 };
-use countersign_proto::v1::sync_server::SyncServer;
+use countersign_proto::encoded::service::SyncServer;
 use std::{io, sync::Arc, time::Duration};
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_rustls::TlsAcceptor;
@@ -44,6 +44,7 @@ pub(super) async fn sync_service(
     tasks: &mut Tasks,
     store: &Store,
     (settings, agent_hash_secret, poll_interval): (SidecarSettings, AgentHashSecret, Duration),
+    (limits, clock): (SyncLimits, Arc<dyn Clock>),
     metrics: &Metrics,
     shutdown: &Shutdown,
 ) -> Result<SyncService, AppError> {
@@ -54,7 +55,8 @@ pub(super) async fn sync_service(
         run.await;
         Ok(())
     });
-    Ok(SyncService::new(store.clone(), feed, (settings, agent_hash_secret), metrics.clone(), shutdown.clone()))
+    let secrets = (settings, agent_hash_secret);
+    Ok(SyncService::new(store.clone(), feed, secrets, (limits, clock), metrics.clone(), shutdown.clone()))
 }
 
 /// Serves sidecars over TLS.

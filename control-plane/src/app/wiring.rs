@@ -4,7 +4,7 @@ use super::{AppError, Dependencies, database, ports::Ports};
 use crate::{
     address_guard::AddressGuard,
     certificates::{Certificate, CertificateError},
-    config::{self, Config, LimitSettings, QuotaSettings, ServiceCreators, WebhookSettings},
+    config::{self, Config, LimitSettings, QuotaSettings, ServiceCreators, SyncSettings, WebhookSettings},
     development::{self, Endpoints},
     domain::{
         quota::Quotas,
@@ -23,8 +23,8 @@ use crate::{
     operations::{
         Context, ContextParts, OperationConfig, ensure_audit_started, recount_totals, rotate_signing_keys_if_due,
     },
-    store::{OpenMode, WriteTransaction, deployment},
-    sync::AgentHashSecret,
+    store::{OpenMode, WriteTransaction, changed_data::ReadLimit, deployment},
+    sync::{AgentHashSecret, StreamsPerKey, SyncLimits},
     webhooks::{ConcurrencyLimits, DispatcherConfig, DispatcherHealth, HttpSender, WebhookDispatcher},
 };
 use countersign_identity::{Timestamp, agent_hash::HASH_KEY_LEN};
@@ -93,6 +93,14 @@ pub(super) async fn agent_hash_secret(parts: &ContextParts) -> Result<AgentHashS
         tx.commit(secret).await
     };
     Ok(AgentHashSecret::new(parts.store.write("set_agent_hash_secret", work).await?))
+}
+
+/// Converts the configured limits of the sync streams.
+pub(super) fn sync_limits(settings: &SyncSettings) -> SyncLimits {
+    SyncLimits {
+        streams_per_key: StreamsPerKey::new(settings.streams_per_key),
+        read_limit: ReadLimit::entries(settings.changes_per_read),
+    }
 }
 
 /// Converts the configured quotas.

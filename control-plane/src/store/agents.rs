@@ -1,9 +1,8 @@
 //! The table of agents.
 
-use super::{Conn, StoreError, feed::RecipientFilter, row, statements::statements};
+use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
     agent::{Agent, Owner, Registration, parse_status, status_text},
-    change::RevisionRange,
     page::{ListPage, Page},
 };
 use countersign_identity::{
@@ -47,12 +46,6 @@ statements! { STATEMENTS:
         "SELECT ", columns!(), " FROM agents WHERE owner_issuer = $1 AND owner_subject = $2 \
          ORDER BY id DESC LIMIT $3 OFFSET $4"
     );
-    LIST_CHANGED_STATES = "SELECT a.id, a.trust, a.status, a.cutoff FROM \
-         (SELECT DISTINCT subject FROM changes WHERE facet IN ('trust', 'status') AND revision > $1 AND revision <= $2) c \
-         JOIN agents a ON a.id = c.subject";
-    LIST_CHANGED_STATES_FOR = "SELECT a.id, a.trust, a.status, a.cutoff FROM \
-         (SELECT DISTINCT subject FROM changes WHERE facet IN ('trust', 'status') AND revision > $1 AND revision <= $2 \
-          AND (service_id IS NULL OR service_id IN ($3, $4))) c JOIN agents a ON a.id = c.subject";
     LOCK_AGENT = "UPDATE agents SET name = name WHERE id = $1 AND deleted_at IS NULL";
     SET_LAST_SEEN = "UPDATE agents SET last_seen_at = $1 WHERE id = $2";
     SET_LAST_SERVICE = "UPDATE agents SET last_service_id = $1 WHERE id = $2";
@@ -168,21 +161,6 @@ pub struct AgentState {
     pub trust: TrustScore,
     /// Status of the agent, and its cutoff revision (tokens with a lower revision are revoked).
     pub status: StatusWithCutoff,
-}
-
-/// Lists the current state of the agents whose trust or status changed within a range of revisions of the change feed: of all
-/// these agents, or of those whose change is for some recipients.
-pub async fn list_changed_states(
-    conn: &mut Conn,
-    range: RevisionRange,
-    filter: Option<RecipientFilter>,
-) -> Result<Vec<AgentState>, StoreError> {
-    let query = |sql| sqlx::query(sql).bind(range.since.number()).bind(range.until.number());
-    let query = match filter.map(RecipientFilter::recipients) {
-        None => query(LIST_CHANGED_STATES),
-        Some([service, second]) => query(LIST_CHANGED_STATES_FOR).bind(service).bind(second),
-    };
-    query.fetch_all(conn).await?.iter().map(state_from_row).collect()
 }
 
 /// Locks the row of an agent until the transaction ends. Returns false if there is no such agent, or if it is deleted.

@@ -1,7 +1,7 @@
 //! Role assignments: the roles that agents hold, with an optional expiry. Queries treat an expired assignment as absent.
 
 use super::{Conn, StoreError, row, statements::statements};
-use crate::domain::{change::RevisionRange, role::Assignment, webhook::event::RevocationReason};
+use crate::domain::{role::Assignment, webhook::event::RevocationReason};
 use countersign_identity::{AgentId, RoleGrant, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::{AssertSqlSafe, any::AnyRow};
 
@@ -42,10 +42,6 @@ statements! { STATEMENTS:
     /// [`list_active_grants_of_agents_statement`] appends a condition with a list of agents to this statement.
     LIST_ACTIVE_GRANTS_OF_AGENTS = "SELECT agent_id, role_id, expires_at FROM assignments WHERE service_id = $1 \
          AND (expires_at IS NULL OR expires_at > $2)";
-    LIST_CHANGED_GRANTS = "SELECT a.service_id, a.agent_id, a.role_id, a.expires_at FROM \
-         (SELECT DISTINCT subject, service_id FROM changes WHERE facet = 'roles' \
-          AND revision > $1 AND revision <= $2 AND ($3 = '' OR service_id = $3)) c \
-         JOIN assignments a ON a.agent_id = c.subject AND a.service_id = c.service_id";
     /// Two rows show that no service is the only one.
     LIST_SERVICES_WITH_ROLE = concat!(
         "SELECT DISTINCT service_id FROM assignments WHERE agent_id = $1 \
@@ -240,21 +236,6 @@ fn list_active_grants_of_agents_statement(agents: usize) -> String {
 #[cfg(test)]
 pub(super) fn dynamic_statements() -> Vec<String> {
     [1, 2, 200].map(list_active_grants_of_agents_statement).to_vec()
-}
-
-/// Lists the current roles of all agents whose roles changed within a range of revisions of the change feed, at one service or
-/// at all services. Expired roles are included, because the sidecar compares the expiry with its own clock.
-pub async fn list_changed_grants(
-    conn: &mut Conn,
-    range: RevisionRange,
-    service: Option<ServiceId>,
-) -> Result<Vec<(ServiceId, AgentId, RoleGrant)>, StoreError> {
-    let service = service.map_or(String::new(), |service| service.to_string());
-    let query = sqlx::query(LIST_CHANGED_GRANTS).bind(range.since.number()).bind(range.until.number()).bind(service);
-    let rows = query.fetch_all(conn).await?;
-    let service_agent_and_grant =
-        |row| Ok((row::parse(row, "service_id")?, row::parse(row, "agent_id")?, grant_from_row(row)?));
-    rows.iter().map(service_agent_and_grant).collect()
 }
 
 /// Finds the only service at which the agent holds a role; `None` if there is no such service or more than one.

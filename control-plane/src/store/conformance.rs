@@ -7,6 +7,7 @@ mod statements;
 
 use super::{
     OpenMode, ReadTransaction, Store, StoreError, StoreFailure, StoreOptions, WriteTransaction,
+    changed_data::{self, ReadLimit},
     deployment::{self, Deployment},
     feed, row,
 };
@@ -211,9 +212,14 @@ impl StoreFixture {
             while seen.len() < 2 * usize::try_from(CONCURRENCY).unwrap() {
                 let mut read = self.second.read().await.unwrap();
                 let until = feed::position(read.conn()).await.unwrap().revision;
-                let changes = feed::list_changes(read.conn(), RevisionRange { since, until }, None).await.unwrap();
-                assert!(changes.iter().all(|entry| seen.insert(entry.change)), "a change was returned twice");
-                since = until;
+                let limit = ReadLimit::entries(7);
+                let range = RevisionRange { since, until };
+                let changed = changed_data::read(read.conn(), range, None, limit).await.unwrap();
+                assert!(
+                    changed.changes.iter().all(|data| seen.insert(data.entry.change)),
+                    "a change was returned twice"
+                );
+                since = changed.until;
             }
         };
         let mut newest = self.first.committed_revision();

@@ -6,7 +6,7 @@ use super::{
     statements::statements,
     token_audiences::{MAX_SIDECAR_LAG, audience_text},
 };
-use crate::domain::change::{Change, FeedEntry, FeedPosition, Recipients, RevisionRange};
+use crate::domain::change::{Change, FeedEntry, FeedPosition, Recipients};
 use countersign_identity::{AgentId, Revision, ServiceId, SessionId, Timestamp, TokenId};
 use sqlx::any::AnyRow;
 use std::time::Duration;
@@ -31,11 +31,8 @@ statements! { STATEMENTS:
          CAST($4 AS TEXT), audience, CAST($5 AS BIGINT) FROM (SELECT DISTINCT audience FROM refresh_tokens \
          WHERE session_id = $4 AND (access_expires_at IS NULL OR access_expires_at > $6)) audiences";
     HAS_TOKENS_WITHOUT_AUDIENCE = "SELECT 1 AS one FROM refresh_tokens WHERE audience IS NULL AND issued_at > $1 LIMIT 1";
-    LIST_CHANGES = "SELECT revision, facet, subject, service_id FROM changes WHERE revision > $1 AND revision <= $2 \
-         ORDER BY revision, position";
-    LIST_CHANGES_FOR = "SELECT revision, facet, subject, service_id FROM changes WHERE revision > $1 AND revision <= $2 \
-         AND (service_id IS NULL OR service_id IN ($3, $4)) ORDER BY revision, position";
     HAS_CHANGES_AT = "SELECT 1 AS known FROM changes WHERE revision = $1 AND revision > $2 LIMIT 1";
+    SETTINGS_CHANGED = "SELECT 1 AS changed FROM changes WHERE facet = 'terms' AND service_id = $1 AND revision > $2 LIMIT 1";
     TOKEN_IS_REVOKED = "SELECT 1 AS revoked FROM changes WHERE facet = 'token' AND subject = $1 LIMIT 1";
     ROLES_CHANGED = "SELECT 1 AS changed FROM changes WHERE facet = 'roles' AND subject = $1 AND service_id = $2 \
          AND revision > $3 LIMIT 1";
@@ -202,35 +199,22 @@ pub struct RecipientFilter {
     pub includes_unbound: bool,
 }
 
-impl RecipientFilter {
-    /// The two recipients of the filter, as in the database.
-    pub(super) fn recipients(self) -> [String; 2] {
-        let service = self.service.to_string();
-        let second = if self.includes_unbound { String::new() } else { service.clone() };
-        [service, second]
-    }
-}
-
-/// Lists the changes within a range of revisions, in commit order: all changes, or those for some recipients.
-pub async fn list_changes(
-    conn: &mut Conn,
-    range: RevisionRange,
-    filter: Option<RecipientFilter>,
-) -> Result<Vec<FeedEntry>, StoreError> {
-    let query = |sql| sqlx::query(sql).bind(range.since.number()).bind(range.until.number());
-    let query = match filter.map(RecipientFilter::recipients) {
-        None => query(LIST_CHANGES),
-        Some([service, second]) => query(LIST_CHANGES_FOR).bind(service).bind(second),
-    };
-    query.fetch_all(conn).await?.iter().map(entry_from_row).collect()
-}
-
 /// Whether a sidecar can resume at `revision`: the change feed had this revision, and no later change was deleted.
 pub async fn can_resume_at(conn: &mut Conn, position: FeedPosition, revision: Revision) -> Result<bool, StoreError> {
     if revision == position.revision || revision == position.floor {
         return Ok(true);
     }
     let query = sqlx::query(HAS_CHANGES_AT).bind(revision.number()).bind(position.floor.number());
+    Ok(query.fetch_optional(conn).await?.is_some())
+}
+
+/// Whether the settings of a service changed after `revision`, which must not be below the revision floor.
+pub async fn settings_changed_since(
+    conn: &mut Conn,
+    service: ServiceId,
+    revision: Revision,
+) -> Result<bool, StoreError> {
+    let query = sqlx::query(SETTINGS_CHANGED).bind(service.to_string()).bind(revision.number());
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
@@ -281,28 +265,37 @@ const fn facet_text(change: &Change) -> &'static str {
     }
 }
 
-fn entry_from_row(row: &AnyRow) -> Result<FeedEntry, StoreError> {
-    let recipient: Option<String> = row::get(row, "service_id")?;
-    let recipients = match recipient.as_deref() {
+/// Parses an entry of the change feed. A recipient of `None` stands for all services.
+pub(super) fn parse_entry(
+    revision: Revision,
+    facet: &str,
+    subject: &str,
+    recipient: Option<&str>,
+) -> Result<FeedEntry, StoreError> {
+    let recipients = match recipient {
         None => Recipients::AllServices,
         Some("") => Recipients::UnboundTokens,
         Some(NO_SERVICE) => Recipients::NoService,
-        Some(_) => Recipients::Service(row::parse(row, "service_id")?),
+        Some(service) => Recipients::Service(service.parse().map_err(|_| StoreError::Corrupt("service_id"))?),
     };
     let service = || match recipients {
         Recipients::Service(service) => Ok(service),
-        _ => Err(StoreError::Corrupt("service_id")),
+        Recipients::AllServices | Recipients::UnboundTokens | Recipients::NoService => {
+            Err(StoreError::Corrupt("service_id"))
+        }
     };
-    let change = match row::get::<String>(row, "facet")?.as_str() {
-        "roles" => Change::Roles(row::parse(row, "subject")?, service()?),
-        "trust" => Change::Trust(row::parse(row, "subject")?),
-        "status" => Change::Status(row::parse(row, "subject")?),
+    let corrupt_subject = || StoreError::Corrupt("subject");
+    let agent = || subject.parse().map_err(|_| corrupt_subject());
+    let change = match facet {
+        "roles" => Change::Roles(agent()?, service()?),
+        "trust" => Change::Trust(agent()?),
+        "status" => Change::Status(agent()?),
         "definitions" => Change::Definitions(service()?),
         "terms" => Change::ServiceSettings(service()?),
-        "token" => Change::Token(row::parse(row, "subject")?, service().ok()),
-        "session" => Change::Session(row::parse(row, "subject")?),
+        "token" => Change::Token(subject.parse().map_err(|_| corrupt_subject())?, service().ok()),
+        "session" => Change::Session(subject.parse().map_err(|_| corrupt_subject())?),
         "keys" => Change::Keys,
         _ => return Err(StoreError::Corrupt("facet")),
     };
-    Ok(FeedEntry { revision: revision_from_row(row, "revision")?, change, recipients })
+    Ok(FeedEntry { revision, change, recipients })
 }

@@ -11,6 +11,7 @@
 pub mod agents;
 pub mod assignments;
 pub mod audit;
+pub mod changed_data;
 #[cfg(test)]
 mod conformance;
 mod conn;

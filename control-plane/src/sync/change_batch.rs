@@ -5,16 +5,18 @@ use crate::{
     domain::change::{Change, FeedEntry, FeedPosition, Recipients, RevisionRange},
     store::{
         Conn, Store, StoreError,
-        agents::{self, AgentState},
-        assignments,
+        agents::AgentState,
+        changed_data::{self, ChangedData, ChangedRange, ReadLimit},
         feed::{self, RecipientFilter},
         roles, services, signing_keys,
     },
 };
-use countersign_identity::{
-    AgentChanges, AgentId, Revision, RoleDefinition, RoleGrant, ServiceId, SessionId, TokenId, Versioned,
-};
-use std::collections::{BTreeMap, HashMap};
+use countersign_identity::{AgentChanges, AgentId, Revision, RoleDefinition, ServiceId, SessionId, TokenId, Versioned};
+use std::collections::BTreeMap;
+
+/// Maximum number of entries of the change feed in a batch, so that the batch after a long interruption can be read within the
+/// timeout of a transaction.
+const MAX_BATCH: ReadLimit = ReadLimit::entries(4096);
 
 /// A revoked token or session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,6 +62,41 @@ impl Changes {
         }
     }
 
+    /// Adds a change. Changes must be added in commit order, so that the last of several changes of the same data determines
+    /// its revision. A change whose agent does not exist is skipped: one wrong row must not stop the feed.
+    pub(super) async fn add(&mut self, data: ChangedData, conn: &mut Conn) -> Result<(), StoreError> {
+        let ChangedData { entry: FeedEntry { revision, change, recipients: _ }, agent, grants } = data;
+        match change {
+            Change::Roles(agent, _) => {
+                self.agents.entry(agent).or_default().roles = Some(Versioned { revision, value: grants });
+            }
+            Change::Trust(id) => {
+                if let Some(AgentState { trust: value, .. }) = agent {
+                    self.agents.entry(id).or_default().trust = Some(Versioned { revision, value });
+                }
+            }
+            Change::Status(id) => {
+                if let Some(AgentState { status: value, .. }) = agent {
+                    self.agents.entry(id).or_default().status = Some(Versioned { revision, value });
+                }
+            }
+            Change::Definitions(service) if self.definitions.is_none() => {
+                self.definitions = Some(role_definitions(conn, service).await?);
+            }
+            Change::ServiceSettings(service) if self.accepts_unbound.is_none() => {
+                match services::find_live(conn, service).await? {
+                    Some(service) => self.accepts_unbound = Some(service.accepts_unbound),
+                    None => *self = Self::of_deleted_service(),
+                }
+            }
+            Change::Keys if self.keys.is_none() => self.keys = Some(live_public_keys(conn).await?),
+            Change::Definitions(_) | Change::ServiceSettings(_) | Change::Keys => {}
+            Change::Token(token, _) => drop(self.revoked.insert(RevokedSubject::Token(token), revision)),
+            Change::Session(session) => drop(self.revoked.insert(RevokedSubject::Session(session), revision)),
+        }
+        Ok(())
+    }
+
     /// Adds other changes of the same range of revisions; `other` takes precedence.
     pub fn merge(&mut self, other: &Self) {
         let Self { agents, revoked, definitions, accepts_unbound, keys, is_deleted } = other;
@@ -82,10 +119,8 @@ impl Changes {
 pub struct BatchRange {
     /// The batch contains all changes above this revision.
     pub since: Revision,
-    /// The batch contains all changes up to this revision, which was the newest when the batch was read.
+    /// The batch contains all changes up to this revision.
     pub revision: Revision,
-    /// The revision floor: changes up to this revision were deleted from the change feed.
-    pub floor: Revision,
 }
 
 /// Everything that changed in a range of revisions, by recipient.
@@ -93,6 +128,8 @@ pub struct BatchRange {
 pub struct ChangeBatch {
     /// The range of revisions.
     pub range: BatchRange,
+    /// Whether the revision was the newest when the batch was read.
+    pub is_complete: bool,
     /// Changes for all services.
     pub all_services: Changes,
     /// Changes for the services that accept unbound tokens.
@@ -102,9 +139,9 @@ pub struct ChangeBatch {
 }
 
 impl ChangeBatch {
-    fn new(range: BatchRange) -> Self {
+    fn new(range: BatchRange, is_complete: bool) -> Self {
         let (all_services, unbound_tokens) = (Changes::default(), Changes::default());
-        Self { range, all_services, unbound_tokens, by_service: BTreeMap::new() }
+        Self { range, is_complete, all_services, unbound_tokens, by_service: BTreeMap::new() }
     }
 
     /// The changes that one service receives.
@@ -129,54 +166,21 @@ impl ChangeBatch {
     }
 }
 
-/// The sidecar that data is read for.
-#[derive(Debug, Clone, Copy)]
-pub struct ReadScope {
-    /// The service of the sidecar.
-    pub service: ServiceId,
-    /// Whether the sidecar may receive changes that concern unbound tokens, if the service accepts these. A sidecar of the
-    /// previous version may not, because it receives plain ids of agents.
-    pub allows_unbound: bool,
-}
-
-/// The data that one service receives when its sidecar connects.
-#[derive(Debug)]
-pub struct InitialChanges {
-    /// The range of revisions.
-    pub range: BatchRange,
-    /// Whether the service accepts unbound tokens.
-    pub accepts_unbound: bool,
-    /// The changes in the range, always with the settings of the service.
-    pub changes: Changes,
-}
-
-/// Reads the changes above a revision for all services. If changes above the revision were deleted, `since` of the batch is
-/// higher than the revision.
+/// Reads the first changes above a revision for all services. If changes above the revision were deleted, `since` of the batch
+/// is higher than the revision. If there are more changes, the revision of the batch is lower than the newest revision.
 pub async fn read_all(store: &Store, revision: Revision) -> Result<ChangeBatch, StoreError> {
     let mut read = store.read().await?;
     let conn = read.conn();
     let FeedPosition { revision: newest, floor, cutoff: _ } = feed::position(conn).await?;
-    collect_changes(conn, BatchRange { since: revision.max(floor), revision: newest, floor }, None).await
-}
-
-/// Reads the changes above a revision for one service. Returns `None` if a sidecar cannot resume at the revision and needs a
-/// snapshot: the change feed does not contain the revision, or the service has begun to accept unbound tokens since, and the
-/// sidecar did not receive the earlier changes that concern unbound tokens.
-pub async fn read_since(
-    store: &Store,
-    scope: ReadScope,
-    revision: Revision,
-) -> Result<Option<InitialChanges>, StoreError> {
-    let mut read = store.read().await?;
-    let conn = read.conn();
-    let position = feed::position(conn).await?;
-    if !feed::can_resume_at(conn, position, revision).await? {
-        return Ok(None);
+    let range = RevisionRange { since: revision.max(floor), until: newest };
+    let ChangedRange { changes, until } = changed_data::read(conn, range, None, MAX_BATCH).await?;
+    let mut batch = ChangeBatch::new(BatchRange { since: range.since, revision: until }, until == newest);
+    for data in changes {
+        if let Some(changes) = batch.changes_of(data.entry.recipients) {
+            changes.add(data, conn).await?;
+        }
     }
-    let range = BatchRange { since: revision, revision: position.revision, floor: position.floor };
-    let initial = collect_initial(conn, scope, range).await?;
-    let began_to_accept = scope.allows_unbound && initial.changes.accepts_unbound == Some(true);
-    Ok((!began_to_accept).then(|| with_settings(initial)))
+    Ok(batch)
 }
 
 /// Whether a service is deleted.
@@ -184,124 +188,12 @@ pub async fn is_deleted(store: &Store, service: ServiceId) -> Result<bool, Store
     Ok(services::find_live(store.read().await?.conn(), service).await?.is_none())
 }
 
-/// Reads all data that a sidecar of one service needs: the changes above the revision floor (the oldest revision from which a
-/// sidecar can resume), the settings and role definitions of the service, and all signing keys.
-pub async fn read_snapshot(store: &Store, scope: ReadScope) -> Result<InitialChanges, StoreError> {
-    let mut read = store.read().await?;
-    let conn = read.conn();
-    let FeedPosition { revision, floor, cutoff: _ } = feed::position(conn).await?;
-    let mut initial = with_settings(collect_initial(conn, scope, BatchRange { since: floor, revision, floor }).await?);
-    if initial.changes.is_deleted {
-        return Ok(initial);
-    }
-    initial.changes.definitions = Some(role_definitions(conn, scope.service).await?);
-    initial.changes.keys = Some(live_public_keys(conn).await?);
-    Ok(initial)
-}
-
-async fn collect_initial(
-    conn: &mut Conn,
-    ReadScope { service, allows_unbound }: ReadScope,
-    range: BatchRange,
-) -> Result<InitialChanges, StoreError> {
-    let live = services::find_live(conn, service).await?;
-    let accepts_unbound = live.as_ref().is_some_and(|service| service.accepts_unbound);
-    let filter = RecipientFilter { service, includes_unbound: accepts_unbound && allows_unbound };
-    let mut changes = collect_changes(conn, range, Some(filter)).await?.changes_for(filter);
-    if live.is_none() {
-        changes = Changes::of_deleted_service();
-    }
-    Ok(InitialChanges { range, accepts_unbound, changes })
-}
-
-fn with_settings(mut initial: InitialChanges) -> InitialChanges {
-    initial.changes.accepts_unbound = Some(initial.accepts_unbound);
-    initial
-}
-
-async fn collect_changes(
-    conn: &mut Conn,
-    range: BatchRange,
-    filter: Option<RecipientFilter>,
-) -> Result<ChangeBatch, StoreError> {
-    let revisions = RevisionRange { since: range.since, until: range.revision };
-    let entries = feed::list_changes(conn, revisions, filter).await?;
-    let mut batch = ChangeBatch::new(range);
-    if entries.is_empty() {
-        return Ok(batch);
-    }
-    let state = ChangedState::read(conn, revisions, filter).await?;
-    // The entries are in commit order, so the last of several entries about the same data has the highest revision.
-    for entry in entries {
-        if let Some(changes) = batch.changes_of(entry.recipients) {
-            state.add_to(changes, &entry, conn).await?;
-        }
-    }
-    Ok(batch)
-}
-
-/// The current state of all agents that changed: one query reads the roles of all agents, and another query reads the trust
-/// scores and statuses.
-struct ChangedState {
-    agents: HashMap<AgentId, AgentState>,
-    grants: HashMap<(ServiceId, AgentId), Vec<RoleGrant>>,
-}
-
-impl ChangedState {
-    async fn read(
-        conn: &mut Conn,
-        revisions: RevisionRange,
-        filter: Option<RecipientFilter>,
-    ) -> Result<Self, StoreError> {
-        let agents = agents::list_changed_states(conn, revisions, filter).await?;
-        let mut grants: HashMap<_, Vec<RoleGrant>> = HashMap::new();
-        let service = filter.map(|filter| filter.service);
-        for (service, agent, grant) in assignments::list_changed_grants(conn, revisions, service).await? {
-            grants.entry((service, agent)).or_default().push(grant);
-        }
-        Ok(Self { agents: agents.into_iter().map(|state| (state.agent, state)).collect(), grants })
-    }
-
-    /// Adds the change of an entry. A change whose agent does not exist is skipped: one wrong row must not stop the feed.
-    async fn add_to(&self, changes: &mut Changes, entry: &FeedEntry, conn: &mut Conn) -> Result<(), StoreError> {
-        let revision = entry.revision;
-        match entry.change {
-            Change::Roles(agent, service) => {
-                let value = self.grants.get(&(service, agent)).cloned().unwrap_or_default();
-                changes.agents.entry(agent).or_default().roles = Some(Versioned { revision, value });
-            }
-            Change::Trust(agent) => {
-                if let Some(AgentState { trust: value, .. }) = self.agents.get(&agent).copied() {
-                    changes.agents.entry(agent).or_default().trust = Some(Versioned { revision, value });
-                }
-            }
-            Change::Status(agent) => {
-                if let Some(AgentState { status: value, .. }) = self.agents.get(&agent).copied() {
-                    changes.agents.entry(agent).or_default().status = Some(Versioned { revision, value });
-                }
-            }
-            Change::Definitions(service) if changes.definitions.is_none() => {
-                changes.definitions = Some(role_definitions(conn, service).await?);
-            }
-            Change::ServiceSettings(service) if changes.accepts_unbound.is_none() => {
-                match services::find_live(conn, service).await? {
-                    Some(service) => changes.accepts_unbound = Some(service.accepts_unbound),
-                    None => *changes = Changes::of_deleted_service(),
-                }
-            }
-            Change::Keys if changes.keys.is_none() => changes.keys = Some(live_public_keys(conn).await?),
-            Change::Definitions(_) | Change::ServiceSettings(_) | Change::Keys => {}
-            Change::Token(token, _) => drop(changes.revoked.insert(RevokedSubject::Token(token), revision)),
-            Change::Session(session) => drop(changes.revoked.insert(RevokedSubject::Session(session), revision)),
-        }
-        Ok(())
-    }
-}
-
-async fn role_definitions(conn: &mut Conn, service: ServiceId) -> Result<Vec<RoleDefinition>, StoreError> {
+/// The role definitions of a service.
+pub(super) async fn role_definitions(conn: &mut Conn, service: ServiceId) -> Result<Vec<RoleDefinition>, StoreError> {
     Ok(roles::list(conn, service).await?.into_iter().map(|role| role.definition).collect())
 }
 
-async fn live_public_keys(conn: &mut Conn) -> Result<Vec<Vec<u8>>, StoreError> {
+/// The public keys of all live signing keys.
+pub(super) async fn live_public_keys(conn: &mut Conn) -> Result<Vec<Vec<u8>>, StoreError> {
     Ok(signing_keys::load_ring(conn).await?.live_keys().map(|key| key.public.to_sec1().to_vec()).collect())
 }

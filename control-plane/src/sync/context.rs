@@ -1,6 +1,9 @@
 //! The state that all sync streams share, and the gRPC statuses that several modules return.
 
-use super::{feed::ChangeFeed, position_reader::PositionReader};
+use super::{
+    feed::ChangeFeed, page_cache::PageCache, position_reader::PositionReader, read_turns::ReadTurns,
+    stream_limits::StreamLimits,
+};
 use crate::{
     metrics::Metrics,
     store::{Store, StoreError},
@@ -8,7 +11,6 @@ use crate::{
 use countersign_identity::{AgentHashKey, ServiceId, agent_hash::HASH_KEY_LEN};
 use countersign_process::Shutdown;
 use std::time::Duration;
-use tokio::sync::Semaphore;
 use tonic::Status;
 use zeroize::Zeroizing;
 
@@ -47,13 +49,27 @@ pub(super) struct SyncContext {
     pub(super) agent_hash_secret: AgentHashSecret,
     pub(super) metrics: Metrics,
     pub(super) shutdown: Shutdown,
-    /// Limits concurrent database reads for followers (streams to sidecars) that have just connected.
-    pub(super) initial_reads: Semaphore,
+    /// The pages of snapshots and missed changes.
+    pub(super) pages: PageCache,
+    /// Divides database reads for followers (streams to sidecars) that have just connected.
+    pub(super) turns: ReadTurns,
+    pub(super) limits: StreamLimits,
 }
 
 /// The gRPC status for a follower (the stream to one sidecar) without a valid API key.
 pub(super) fn invalid_key() -> Status {
     Status::unauthenticated("service_key_invalid")
+}
+
+/// The gRPC status for a stream that ends because the control plane stops.
+pub(super) fn shutting_down() -> Status {
+    Status::unavailable("the server is shutting down")
+}
+
+/// The gRPC status for a stream whose changes were deleted before they were sent. The sidecar reconnects, and receives a snapshot
+/// if it cannot resume.
+pub(super) fn changes_deleted() -> Status {
+    Status::unavailable("changes were deleted before they were sent; reconnect to resume")
 }
 
 /// The gRPC status for a failed read of the database. Logs the cause, which is not sent to the sidecar.

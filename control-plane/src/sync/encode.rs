@@ -1,17 +1,24 @@
-//! Converts batches of changes to messages of the sync protocol, with pure functions.
+//! Encodes changes as messages of the sync protocol, with pure functions.
 
 use super::{
-    change_batch::{BatchRange, Changes, RevokedSubject},
+    change_batch::{Changes, RevokedSubject},
     context::SidecarSettings,
 };
+use bytes::Bytes;
 use countersign_identity::{
     AgentChanges, AgentHashKey, AgentId, AgentStatus, Revision, RoleDefinition, RoleGrant, ServiceId, Timestamp,
 };
 use countersign_proto::v1;
+use prost::Message as _;
 
-/// Maximum number of agents or revocations in one message. An agent has at most 256 roles, so a full page is far below the
-/// size limit of gRPC messages.
-const PAGE_SIZE: usize = 250;
+/// What a page is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PageKind {
+    /// A part of a snapshot, which the sidecar applies after the last page.
+    Snapshot,
+    /// Changes, which the sidecar applies at once.
+    Changes,
+}
 
 /// What the encoding of a stream depends on.
 #[derive(Debug, Clone)]
@@ -25,51 +32,53 @@ pub struct StreamFormat {
 }
 
 impl StreamFormat {
-    /// The complete data that a sidecar of the service needs, in pages. The last page of a snapshot is marked.
-    pub fn snapshot(&self, range: BatchRange, changes: &Changes) -> Vec<v1::SnapshotPage> {
-        let empty_page = || v1::SnapshotPage {
-            revision: range.revision.number(),
-            floor: range.floor.number(),
-            ..v1::SnapshotPage::default()
-        };
+    /// The size in bytes at which changes are split into several messages. A message exceeds it by at most one agent, which has
+    /// at most 256 roles, so messages are far below the size limit of gRPC. The settings, role definitions and signing keys are
+    /// one message, and not split. The memory that a slow sidecar can occupy is proportional to this size.
+    pub const MAX_BODY: usize = 32 * 1024;
+
+    /// The settings, role definitions and signing keys at the beginning of a snapshot: the fields of a `SnapshotPage`.
+    pub fn snapshot_header(&self, changes: &Changes) -> Bytes {
         let (info, keys, roles) = self.service_parts(changes);
-        let mut pages = vec![v1::SnapshotPage { info, keys, roles, ..empty_page() }];
-        pages.extend(
-            self.agent_messages(changes)
-                .chunks(PAGE_SIZE)
-                .map(|agents| v1::SnapshotPage { agents: agents.to_vec(), ..empty_page() }),
-        );
-        pages.extend(
-            revocations(changes)
-                .chunks(PAGE_SIZE)
-                .map(|revoked| v1::SnapshotPage { revocations: revoked.to_vec(), ..empty_page() }),
-        );
-        if let Some(last) = pages.last_mut() {
-            last.last = true;
-        }
-        pages
+        Body { info, keys, roles, ..Body::default() }.encode(PageKind::Snapshot)
     }
 
-    /// The changes in messages of bounded size; no message if there are no changes. Only the last message of a batch has the
-    /// new revision, so a sidecar that receives only some of the messages resumes from its old revision.
-    pub fn delta(&self, range: BatchRange, changes: &Changes) -> Vec<v1::Delta> {
-        let empty_delta = || v1::Delta { revision: range.since.number(), ..v1::Delta::default() };
+    /// The settings of the service: the fields of a `SnapshotPage` or a `Delta`.
+    pub fn settings(&self, kind: PageKind, accepts_unbound: bool) -> Bytes {
+        Body { info: Some(self.service_info(accepts_unbound)), ..Body::default() }.encode(kind)
+    }
+
+    /// The changes in parts of bounded size, each with fields of a `SnapshotPage` or a `Delta`; no part if there are no changes.
+    pub fn bodies(&self, kind: PageKind, changes: &Changes) -> Vec<Bytes> {
+        let mut bodies = Vec::new();
         let (info, keys, roles) = self.service_parts(changes);
-        let service_delta = v1::Delta { info, keys, roles, ..empty_delta() };
-        let mut messages = Vec::new();
-        if service_delta != empty_delta() {
-            messages.push(service_delta);
+        let service_body = Body { info, keys, roles, ..Body::default() };
+        if service_body != Body::default() {
+            bodies.push(service_body.encode(kind));
         }
-        let agents = self.agent_messages(changes);
-        messages.extend(agents.chunks(PAGE_SIZE).map(|agents| v1::Delta { agents: agents.to_vec(), ..empty_delta() }));
-        let revoked = revocations(changes);
-        messages.extend(
-            revoked.chunks(PAGE_SIZE).map(|revoked| v1::Delta { revocations: revoked.to_vec(), ..empty_delta() }),
-        );
-        if let Some(last) = messages.last_mut() {
-            last.revision = range.revision.number();
+        let (mut body, mut size) = (Body::default(), 0);
+        let mut flush_full = |body: &mut Body, size: &mut usize| {
+            if *size >= Self::MAX_BODY {
+                bodies.push(std::mem::take(body).encode(kind));
+                *size = 0;
+            }
+        };
+        for (agent, changes) in &changes.agents {
+            let message = self.agent_message(*agent, changes.clone());
+            size += message.encoded_len();
+            body.agents.push(message);
+            flush_full(&mut body, &mut size);
         }
-        messages
+        for (subject, revision) in &changes.revoked {
+            let message = revocation_message(*subject, *revision);
+            size += message.encoded_len();
+            body.revocations.push(message);
+            flush_full(&mut body, &mut size);
+        }
+        if size > 0 {
+            bodies.push(body.encode(kind));
+        }
+        bodies
     }
 
     fn service_parts(&self, changes: &Changes) -> (Option<v1::ServiceInfo>, Option<v1::Keys>, Option<v1::Roles>) {
@@ -90,10 +99,6 @@ impl StreamFormat {
             max_staleness_seconds: u32::try_from(max_staleness.as_secs()).unwrap_or(u32::MAX),
             agent_hash_key: self.agent_hash_key.as_ref().map_or_else(Vec::new, |key| key.as_bytes().to_vec()),
         }
-    }
-
-    fn agent_messages(&self, changes: &Changes) -> Vec<v1::AgentChanges> {
-        changes.agents.iter().map(|(agent, changes)| self.agent_message(*agent, changes.clone())).collect()
     }
 
     fn agent_message(&self, agent: AgentId, changes: AgentChanges) -> v1::AgentChanges {
@@ -122,6 +127,32 @@ impl StreamFormat {
     }
 }
 
+/// The fields that a `SnapshotPage` and a `Delta` have in common.
+#[derive(Debug, Default, PartialEq)]
+struct Body {
+    info: Option<v1::ServiceInfo>,
+    keys: Option<v1::Keys>,
+    roles: Option<v1::Roles>,
+    agents: Vec<v1::AgentChanges>,
+    revocations: Vec<v1::Revocation>,
+}
+
+impl Body {
+    fn encode(self, kind: PageKind) -> Bytes {
+        let Self { info, keys, roles, agents, revocations } = self;
+        let bytes = match kind {
+            PageKind::Snapshot => {
+                let page = v1::SnapshotPage { info, keys, roles, agents, revocations, ..v1::SnapshotPage::default() };
+                page.encode_to_vec()
+            }
+            PageKind::Changes => {
+                v1::Delta { info, keys, roles, agents, revocations, ..v1::Delta::default() }.encode_to_vec()
+            }
+        };
+        bytes.into()
+    }
+}
+
 fn keys_message(points: &[Vec<u8>]) -> v1::Keys {
     v1::Keys { points: points.to_vec() }
 }
@@ -146,10 +177,6 @@ const fn status_value(status: AgentStatus) -> v1::AgentStatus {
         AgentStatus::Suspended => v1::AgentStatus::Suspended,
         AgentStatus::Revoked => v1::AgentStatus::Revoked,
     }
-}
-
-fn revocations(changes: &Changes) -> Vec<v1::Revocation> {
-    changes.revoked.iter().map(|(subject, revision)| revocation_message(*subject, *revision)).collect()
 }
 
 fn revocation_message(subject: RevokedSubject, revision: Revision) -> v1::Revocation {

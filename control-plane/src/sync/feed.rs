@@ -35,9 +35,15 @@ const _: () = assert!(POLL_INTERVAL.as_millis() <= 500);
 pub struct ChangeFeed(Arc<FeedState>);
 
 struct FeedState {
-    subscribers: Mutex<HashMap<ServiceId, Vec<Subscriber>>>,
+    subscribers: Mutex<Subscribers>,
     /// All changes up to this revision are in the queues of the subscribers that they concern.
     distributed: watch::Sender<Revision>,
+}
+
+struct Subscribers {
+    by_service: HashMap<ServiceId, Vec<Subscriber>>,
+    /// All batches up to this revision have been put into queues, or are being put into queues under the same lock.
+    queued: Revision,
 }
 
 struct Subscriber {
@@ -49,6 +55,8 @@ struct Subscriber {
 pub(super) struct Subscription {
     feed: ChangeFeed,
     service: ServiceId,
+    /// The queue contains all later changes that concern the service. The follower must read the earlier changes itself.
+    pub(super) start: Revision,
     /// The batches that concern the service. Closed if the follower lags too far behind, or if changes were deleted before
     /// they were read.
     pub(super) batches: mpsc::Receiver<Arc<ChangeBatch>>,
@@ -59,7 +67,7 @@ pub(super) struct Subscription {
 
 impl Subscription {
     /// Sets whether the service receives changes that concern unbound tokens. A service that begins to receive them needs a
-    /// snapshot, which must be read after this call.
+    /// snapshot and a new subscription.
     pub(super) fn set_receives_unbound(&self, receives_unbound: bool) {
         self.receives_unbound.store(receives_unbound, Ordering::SeqCst);
     }
@@ -68,10 +76,10 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         let mut subscribers = self.feed.subscribers();
-        if let Some(of_service) = subscribers.get_mut(&self.service) {
+        if let Some(of_service) = subscribers.by_service.get_mut(&self.service) {
             of_service.retain(|subscriber| !Arc::ptr_eq(&subscriber.receives_unbound, &self.receives_unbound));
             if of_service.is_empty() {
-                subscribers.remove(&self.service);
+                subscribers.by_service.remove(&self.service);
             }
         }
     }
@@ -79,23 +87,31 @@ impl Drop for Subscription {
 
 impl ChangeFeed {
     fn new(revision: Revision) -> Self {
-        Self(Arc::new(FeedState { subscribers: Mutex::default(), distributed: watch::Sender::new(revision) }))
+        let subscribers = Mutex::new(Subscribers { by_service: HashMap::new(), queued: revision });
+        Self(Arc::new(FeedState { subscribers, distributed: watch::Sender::new(revision) }))
     }
 
-    fn subscribers(&self) -> MutexGuard<'_, HashMap<ServiceId, Vec<Subscriber>>> {
+    fn subscribers(&self) -> MutexGuard<'_, Subscribers> {
         self.0.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Receives all batches that concern the service and are read after the subscription, and also those that concern unbound
-    /// tokens.
-    pub(super) fn subscribe(&self, service: ServiceId) -> Subscription {
+    /// Receives all batches with changes above the revision `start` of the subscription that concern the service.
+    ///
+    /// No change is missed and none is skipped: a batch is put into queues under the same lock under which `start` is read.
+    /// So each batch was either distributed before the subscription, and ends at or below `start`, or its changes are above
+    /// `start`, and the batch comes into the queue.
+    pub(super) fn subscribe(&self, service: ServiceId, receives_unbound: bool) -> Subscription {
         let (sender, batches) = mpsc::channel(MAX_LAG);
-        let receives_unbound = Arc::new(AtomicBool::new(true));
+        let receives_unbound = Arc::new(AtomicBool::new(receives_unbound));
         let subscriber = Subscriber { batches: sender, receives_unbound: Arc::clone(&receives_unbound) };
-        self.subscribers().entry(service).or_default().push(subscriber);
+        let mut subscribers = self.subscribers();
+        subscribers.by_service.entry(service).or_default().push(subscriber);
+        let start = subscribers.queued;
+        drop(subscribers);
         Subscription {
             feed: self.clone(),
             service,
+            start,
             batches,
             distributed: self.0.distributed.subscribe(),
             receives_unbound,
@@ -103,9 +119,16 @@ impl ChangeFeed {
     }
 
     /// Puts a batch into the queues of the subscribers that it concerns. A subscriber whose queue is full loses its
-    /// subscription.
-    fn distribute(&self, batch: &Arc<ChangeBatch>) {
+    /// subscription. If changes above `since` were deleted before they were read, all subscribers lose their subscriptions, so
+    /// that the sidecars resume from their revisions.
+    fn distribute(&self, batch: &Arc<ChangeBatch>, since: Revision) {
         let mut subscribers = self.subscribers();
+        subscribers.queued = batch.range.revision;
+        if batch.range.since > since {
+            tracing::warn!("changes were deleted before they were read; all sync streams resume");
+            subscribers.by_service.clear();
+        }
+        let subscribers = &mut subscribers.by_service;
         let enqueue = |of_service: &mut Vec<Subscriber>, is_recipient: &dyn Fn(&Subscriber) -> bool| {
             of_service.retain(|subscriber| {
                 !is_recipient(subscriber) || subscriber.batches.try_send(Arc::clone(batch)).is_ok()
@@ -123,11 +146,6 @@ impl ChangeFeed {
                 enqueue(of_service, &|subscriber| is_named || subscriber.receives_unbound.load(Ordering::SeqCst));
             }
         }
-    }
-
-    /// Ends all subscriptions, so that the sidecars resume from their revisions.
-    fn disconnect_all(&self) {
-        self.subscribers().clear();
     }
 }
 
@@ -163,11 +181,20 @@ impl FeedReader {
                 () = tokio::time::sleep(self.poll_interval) => {}
             }
             self.committed.borrow_and_update();
-            self.distribute_changes(&metrics).await;
+            loop {
+                let has_more = tokio::select! {
+                    () = shutdown.requested() => return,
+                    has_more = self.distribute_changes(&metrics) => has_more,
+                };
+                if !has_more {
+                    break;
+                }
+            }
         }
     }
 
-    async fn distribute_changes(&mut self, metrics: &Metrics) {
+    /// Reads and distributes one batch. Returns whether there may be more changes.
+    async fn distribute_changes(&mut self, metrics: &Metrics) -> bool {
         let result = change_batch::read_all(&self.store, self.sent_revision).await;
         if result.is_ok() {
             let since_epoch = self.store.now().duration_since(Timestamp::from_micros(0));
@@ -175,19 +202,19 @@ impl FeedReader {
         }
         match result {
             Ok(batch) if batch.range.revision > self.sent_revision => {
-                let revision = batch.range.revision;
-                if batch.range.since > self.sent_revision {
-                    tracing::warn!("changes were deleted before they were read; all sync streams resume");
-                    self.feed.disconnect_all();
-                }
-                self.feed.distribute(&Arc::new(batch));
+                let (revision, is_complete) = (batch.range.revision, batch.is_complete);
+                self.feed.distribute(&Arc::new(batch), self.sent_revision);
                 self.sent_revision = revision;
                 metrics.feed_revision.set(revision.number());
                 // The order matters: a follower that sees this revision finds all batches up to it in its queue.
                 self.feed.0.distributed.send_replace(revision);
+                !is_complete
             }
-            Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "cannot read the change feed; retrying"),
+            Ok(_) => false,
+            Err(error) => {
+                tracing::warn!(%error, "cannot read the change feed; retrying");
+                false
+            }
         }
     }
 }

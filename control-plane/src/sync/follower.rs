@@ -1,27 +1,36 @@
-//! A follower (the stream to one sidecar) sends a snapshot or the missed changes first, then every change after its commit.
+//! A follower (the stream to one sidecar) sends a snapshot or the missed changes first (`catch_up`), then every change after its
+//! commit.
 //!
 //! Invariant: a pong (the reply to a ping of the sidecar) confirms a revision, and is sent only after all changes up to that
 //! revision.
 
 use super::{
-    change_batch::{self, BatchRange, ChangeBatch, Changes, InitialChanges, ReadScope},
-    context::{SyncContext, database_unavailable, invalid_key},
-    encode::StreamFormat,
+    catch_up::{SidecarState, Start},
+    change_batch::{ChangeBatch, Changes},
+    context::{SyncContext, database_unavailable, invalid_key, shutting_down},
+    encode::{PageKind, StreamFormat},
     feed::Subscription,
+    page_reader::PageRun,
+    pings::PingReceiver,
+    stream_limits::StreamPermit,
 };
 use crate::{
     domain::service::ServiceKey,
     store::{StoreError, feed::RecipientFilter, services},
 };
 use countersign_identity::Revision;
-use countersign_proto::v1::{
-    self, FollowRequest, FollowResponse, Hello, follow_request::Message as RequestMessage,
-    follow_response::Message as ResponseMessage,
+use countersign_proto::{
+    encoded::EncodedResponse,
+    v1::{self, FollowRequest, Hello, follow_request::Message as RequestMessage},
 };
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 use tokio::{
     sync::mpsc::{self, error::TryRecvError},
-    time::{interval, timeout},
+    time::{Interval, interval, timeout},
 };
 use tonic::{Status, Streaming};
 
@@ -35,32 +44,66 @@ const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// The protocol version since which sidecars understand hashes of agent ids.
 const HASHES_SINCE_VERSION: u32 = 1;
 
-/// Maximum number of unanswered pings. A sidecar with more unanswered pings is disconnected.
-const MAX_PENDING_PINGS: usize = 64;
+/// Maximum number of pongs that wait.
+const MAX_PENDING_PONGS: usize = 16;
+
+/// The queue of messages to a sidecar.
+pub(super) type MessageSender = mpsc::Sender<Result<EncodedResponse, Status>>;
 
 /// The server side of the stream to one sidecar.
 pub(super) struct Follower {
-    context: Arc<SyncContext>,
-    key: ServiceKey,
-    format: StreamFormat,
-    sender: mpsc::Sender<Result<FollowResponse, Status>>,
+    pub(super) context: Arc<SyncContext>,
+    pub(super) key: ServiceKey,
+    pub(super) format: StreamFormat,
+    pub(super) protocol_version: u32,
+    sender: MessageSender,
+    /// When the API key is checked again.
+    pub(super) key_check: Interval,
     /// Whether the stream contains changes that concern unbound tokens.
-    includes_unbound: bool,
+    pub(super) includes_unbound: bool,
+    /// The revision of the data with which the sidecar connected.
+    pub(super) sidecar_revision: Revision,
     /// All changes up to `sent_revision` have been sent.
-    sent_revision: Revision,
+    pub(super) sent_revision: Revision,
+    /// The change feed has reached this revision.
+    pub(super) known_revision: Revision,
+    /// The floor of the change feed has reached this revision.
+    pub(super) known_floor: Revision,
+    /// The pages that are being sent, while they are shared.
+    pub(super) run: Weak<PageRun>,
     /// Pongs that wait until all changes up to their revisions are sent.
     pending_pongs: VecDeque<v1::Pong>,
+    _permit: StreamPermit,
+}
+
+/// Why the live changes are no longer sent.
+enum FollowEnd {
+    /// The sidecar has ended its requests.
+    RequestsEnded,
+    /// The service has begun to accept unbound tokens.
+    NeedsSnapshot,
 }
 
 impl Follower {
-    pub(super) fn new(
-        context: Arc<SyncContext>,
-        key: ServiceKey,
-        sender: mpsc::Sender<Result<FollowResponse, Status>>,
-    ) -> Self {
+    pub(super) fn new(context: Arc<SyncContext>, key: ServiceKey, permit: StreamPermit, sender: MessageSender) -> Self {
         let format = StreamFormat { service: key.service, settings: context.settings.clone(), agent_hash_key: None };
-        let (sent_revision, pending_pongs) = (Revision::default(), VecDeque::new());
-        Self { context, key, format, sender, includes_unbound: false, sent_revision, pending_pongs }
+        let none = Revision::default();
+        Self {
+            context,
+            key,
+            format,
+            protocol_version: 0,
+            sender,
+            key_check: interval(KEY_CHECK_INTERVAL),
+            includes_unbound: false,
+            sidecar_revision: none,
+            sent_revision: none,
+            known_revision: none,
+            known_floor: none,
+            run: Weak::new(),
+            pending_pongs: VecDeque::new(),
+            _permit: permit,
+        }
     }
 
     /// Serves the stream until it ends.
@@ -76,14 +119,12 @@ impl Follower {
     }
 
     async fn serve(&mut self, mut requests: Streaming<FollowRequest>) -> Result<(), Status> {
-        // Subscribe to the change feed before the first read, so that no change between the subscription and the read is
-        // missed.
-        let mut subscription = self.context.feed.subscribe(self.key.service);
         let shutdown = self.context.shutdown.clone();
-        let Hello { revision, protocol_version } = tokio::select! {
+        let Hello { revision, protocol_version, partial_snapshot } = tokio::select! {
             () = shutdown.requested() => return Err(shutting_down()),
             hello = timeout(FOLLOWER_TIMEOUT, receive_hello(&mut requests)) => hello.map_err(|_| Status::deadline_exceeded("timed out waiting for Hello"))??,
         };
+        self.protocol_version = protocol_version;
         if protocol_version >= HASHES_SINCE_VERSION {
             self.format.agent_hash_key = Some(self.context.agent_hash_secret.key_of(self.key.service));
         }
@@ -91,107 +132,85 @@ impl Follower {
         if self.key.revoked_at.is_some() {
             return self.send_deletion(revision).await;
         }
-        self.send_initial(revision, &subscription).await?;
-        let mut key_check = interval(KEY_CHECK_INTERVAL);
+        let mut pings = PingReceiver::new(requests);
+        let mut start = Start::Resume(SidecarState { revision, partial_snapshot });
         loop {
+            let sender = self.sender.clone();
+            let subscription = tokio::select! {
+                () = shutdown.requested() => return Err(shutting_down()),
+                () = sender.closed() => return Err(Status::cancelled("the follower has disconnected")),
+                status = pings.collect() => return Err(status),
+                result = self.catch_up(start) => result?,
+            };
+            drop(sender);
+            match self.follow(&mut pings, subscription).await? {
+                FollowEnd::RequestsEnded => return Ok(()),
+                FollowEnd::NeedsSnapshot => start = Start::NewSnapshot,
+            }
+        }
+    }
+
+    /// Sends each change after its commit.
+    async fn follow(&mut self, pings: &mut PingReceiver, mut subscription: Subscription) -> Result<FollowEnd, Status> {
+        let shutdown = self.context.shutdown.clone();
+        loop {
+            let mut needs_snapshot = false;
             tokio::select! {
                 () = shutdown.requested() => return Err(shutting_down()),
-                request = requests.message() => match request? {
-                    Some(FollowRequest { message: Some(RequestMessage::Ping(ping)) }) => self.record_ping(ping.number).await?,
-                    Some(_) => return Err(Status::invalid_argument("only Ping may follow Hello")),
-                    None => return Ok(()),
+                ping = pings.next() => match ping? {
+                    Some(number) => self.record_ping(number).await?,
+                    None => return Ok(FollowEnd::RequestsEnded),
                 },
                 batch = subscription.batches.recv() => {
                     let batch = batch.ok_or_else(too_slow)?;
-                    self.forward(&batch, &subscription).await?;
+                    needs_snapshot = self.forward(&batch, &subscription).await?;
                 }
                 // Only a follower with pending pongs is woken by changes that do not concern it.
                 _ = subscription.distributed.changed(), if !self.pending_pongs.is_empty() => {}
-                _ = key_check.tick() => self.check_key_or_send_deletion().await?,
+                _ = self.key_check.tick() => self.check_key_or_send_deletion().await?,
             }
-            self.send_pongs(&mut subscription).await?;
-        }
-    }
-
-    /// Sends the changes since the revision of the sidecar, or a snapshot if the sidecar cannot resume at this revision.
-    async fn send_initial(&mut self, revision: Revision, subscription: &Subscription) -> Result<(), Status> {
-        let context = Arc::clone(&self.context);
-        if let Some(initial) = self.read(change_batch::read_since(&context.store, self.read_scope(), revision)).await? {
-            self.set_includes_unbound(initial.accepts_unbound, subscription);
-            for delta in self.format.delta(initial.range, &initial.changes) {
-                self.send(ResponseMessage::Delta(delta)).await?;
+            if needs_snapshot || self.send_pongs(&mut subscription).await? {
+                return Ok(FollowEnd::NeedsSnapshot);
             }
-            self.sent_revision = initial.range.revision;
-            return Ok(());
         }
-        self.send_snapshot(subscription).await
     }
 
-    async fn send_snapshot(&mut self, subscription: &Subscription) -> Result<(), Status> {
-        let context = Arc::clone(&self.context);
-        let snapshot = self.read(change_batch::read_snapshot(&context.store, self.read_scope())).await?;
-        let InitialChanges { range, accepts_unbound, changes } = snapshot;
-        self.set_includes_unbound(accepts_unbound, subscription);
-        for page in self.format.snapshot(range, &changes) {
-            self.send(ResponseMessage::Snapshot(page)).await?;
-        }
-        self.sent_revision = range.revision;
-        Ok(())
-    }
-
-    /// Reads data for one sidecar only. The number of concurrent reads is limited: when many sidecars reconnect at once, the
-    /// reads must not use all database connections.
-    async fn read<T>(&self, read: impl Future<Output = Result<T, StoreError>>) -> Result<T, Status> {
-        let _permit = self.context.initial_reads.acquire().await.map_err(|_| shutting_down())?;
-        if self.sender.is_closed() {
-            return Err(Status::cancelled("the follower has disconnected"));
-        }
-        read.await.map_err(|error| database_unavailable(&error))
-    }
-
-    const fn read_scope(&self) -> ReadScope {
-        ReadScope { service: self.key.service, allows_unbound: self.format.agent_hash_key.is_some() }
-    }
-
-    fn set_includes_unbound(&mut self, accepts_unbound: bool, subscription: &Subscription) {
-        self.includes_unbound = accepts_unbound && self.format.agent_hash_key.is_some();
-        subscription.set_receives_unbound(self.includes_unbound);
-    }
-
-    /// Sends the changes of a batch that concern the service of the sidecar. If the service begins to accept unbound tokens,
-    /// sends a snapshot, because the sidecar did not receive the earlier changes that concern such tokens.
-    async fn forward(&mut self, batch: &ChangeBatch, subscription: &Subscription) -> Result<(), Status> {
+    /// Sends the changes of a batch that concern the service of the sidecar. Returns true if the sidecar needs a snapshot instead:
+    /// if the service begins to accept unbound tokens, because the sidecar did not receive the earlier changes that concern such
+    /// tokens.
+    async fn forward(&mut self, batch: &ChangeBatch, subscription: &Subscription) -> Result<bool, Status> {
         if batch.range.revision <= self.sent_revision {
-            return Ok(());
+            return Ok(false);
         }
         let filter = RecipientFilter { service: self.key.service, includes_unbound: self.includes_unbound };
         let changes = batch.changes_for(filter);
-        let included_unbound = self.includes_unbound;
         // The revocation of an API key changes the settings of the service. The deletion of the service revokes the key as
         // well, but its sidecars must learn of the deletion.
         if changes.accepts_unbound.is_some() && !changes.is_deleted {
             self.check_key().await?;
         }
+        let included_unbound = self.includes_unbound;
         if let Some(accepts_unbound) = changes.accepts_unbound {
-            self.set_includes_unbound(accepts_unbound, subscription);
+            self.includes_unbound = accepts_unbound && self.format.agent_hash_key.is_some();
+            subscription.set_receives_unbound(self.includes_unbound);
         }
         if self.includes_unbound && !included_unbound {
-            self.send_snapshot(subscription).await?;
-        } else {
-            self.send_changes(batch.range, &changes).await?;
-            self.observe_propagation(batch.range.revision);
+            self.known_revision = batch.range.revision;
+            return Ok(true);
         }
-        if changes.is_deleted { Err(invalid_key()) } else { Ok(()) }
+        self.send_changes(batch.range.revision, &changes).await?;
+        self.observe_propagation(batch.range.revision);
+        if changes.is_deleted { Err(invalid_key()) } else { Ok(false) }
     }
 
-    async fn send_changes(&mut self, range: BatchRange, changes: &Changes) -> Result<(), Status> {
-        // All messages except the last repeat the revision that the sidecar has. It may be lower than `range.since`, because
-        // batches that do not concern the service are not sent.
-        let range = BatchRange { since: self.sent_revision, ..range };
-        for delta in self.format.delta(range, changes) {
-            self.send(ResponseMessage::Delta(delta)).await?;
+    /// Sends changes. All messages except the last repeat the revision that the sidecar has.
+    async fn send_changes(&mut self, revision: Revision, changes: &Changes) -> Result<(), Status> {
+        let bodies = self.format.bodies(PageKind::Changes, changes);
+        let last = bodies.len().saturating_sub(1);
+        for (index, body) in bodies.into_iter().enumerate() {
+            self.send_delta(body, if index == last { revision } else { self.sent_revision }).await?;
         }
-        self.sent_revision = range.revision;
+        self.sent_revision = revision;
         Ok(())
     }
 
@@ -209,24 +228,20 @@ impl Follower {
 
     /// Checks the API key as [`Self::check_key`] does. The deletion of the service revokes its keys, and its sidecars must learn
     /// of the deletion before the stream ends.
-    async fn check_key_or_send_deletion(&mut self) -> Result<(), Status> {
+    pub(super) async fn check_key_or_send_deletion(&mut self) -> Result<(), Status> {
         let result = self.check_key().await;
-        if result.is_err() {
-            let is_deleted = change_batch::is_deleted(&self.context.store, self.key.service).await;
-            if is_deleted.map_err(|error| database_unavailable(&error))? {
-                return self.send_deletion(self.sent_revision).await;
-            }
+        if result.is_err() && self.is_deleted().await? {
+            return self.send_deletion(self.sent_revision.max(self.sidecar_revision)).await;
         }
         result
     }
 
     /// Tells a sidecar with the data of a revision that its service is deleted, and ends the stream. A sidecar without data
     /// needs no message, because it refuses all requests.
-    async fn send_deletion(&mut self, revision: Revision) -> Result<(), Status> {
+    pub(super) async fn send_deletion(&mut self, revision: Revision) -> Result<(), Status> {
         if revision > Revision::default() {
             self.sent_revision = revision;
-            let range = BatchRange { since: revision, revision, floor: Revision::default() };
-            self.send_changes(range, &Changes::of_deleted_service()).await?;
+            self.send_changes(revision, &Changes::of_deleted_service()).await?;
         }
         Err(invalid_key())
     }
@@ -235,41 +250,45 @@ impl Follower {
     /// are sent.
     async fn record_ping(&mut self, number: u64) -> Result<(), Status> {
         let position = self.context.positions.read().await?;
+        if self.pending_pongs.len() >= MAX_PENDING_PONGS {
+            // The answer to this ping also answers the earlier ones.
+            self.pending_pongs.pop_back();
+        }
         self.pending_pongs.push_back(v1::Pong {
             number,
             revision: position.revision.number(),
             floor: position.floor.number(),
         });
-        if self.pending_pongs.len() > MAX_PENDING_PINGS {
-            Err(Status::resource_exhausted("too many pings"))
-        } else {
-            Ok(())
-        }
+        Ok(())
     }
 
-    /// Sends the pongs for revisions up to which all changes that concern the service were sent.
-    async fn send_pongs(&mut self, subscription: &mut Subscription) -> Result<(), Status> {
+    /// Sends the pongs for revisions up to which all changes that concern the service were sent. Returns true if the sidecar needs
+    /// a snapshot.
+    async fn send_pongs(&mut self, subscription: &mut Subscription) -> Result<bool, Status> {
         if self.pending_pongs.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         // All batches up to this revision that concern the service are in the queue, because the revision is read first.
         let distributed = *subscription.distributed.borrow_and_update();
         loop {
             match subscription.batches.try_recv() {
-                Ok(batch) => self.forward(&batch, subscription).await?,
+                Ok(batch) => {
+                    if self.forward(&batch, subscription).await? {
+                        return Ok(true);
+                    }
+                }
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return Err(too_slow()),
             }
         }
         self.sent_revision = self.sent_revision.max(distributed);
         while let Some(pong) = self.pending_pongs.pop_front_if(|pong| pong.revision <= self.sent_revision.number()) {
-            self.send(ResponseMessage::Pong(pong)).await?;
+            self.send(EncodedResponse::pong(&pong)).await?;
         }
-        Ok(())
+        Ok(false)
     }
 
-    async fn send(&self, message: ResponseMessage) -> Result<(), Status> {
-        let message = FollowResponse { message: Some(message) };
+    pub(super) async fn send(&self, message: EncodedResponse) -> Result<(), Status> {
         let result = self.sender.send_timeout(Ok(message), FOLLOWER_TIMEOUT).await;
         result.map_err(|_| too_slow())
     }
@@ -280,10 +299,6 @@ async fn receive_hello(requests: &mut Streaming<FollowRequest>) -> Result<Hello,
         Some(FollowRequest { message: Some(RequestMessage::Hello(hello)) }) => Ok(hello),
         _ => Err(Status::invalid_argument("the first message must be Hello")),
     }
-}
-
-fn shutting_down() -> Status {
-    Status::unavailable("the server is shutting down")
 }
 
 fn too_slow() -> Status {

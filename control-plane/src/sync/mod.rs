@@ -1,17 +1,25 @@
 //! The sync service: streams every change to the sidecars, in commit order.
 //!
-//! [`FeedReader`] reads changes from the store once for all streams and distributes each to the streams that it concerns,
-//! `encode` converts changes to messages, and [`SyncService`] runs one `Follower` per stream. This module depends on `store`. Invariant: a revision is read before the state that is sent
-//! with it, so the state is never older than its revision.
+//! [`FeedReader`] reads new changes from the store once for all streams and distributes each to the streams that it concerns,
+//! `page_reader` reads snapshots and missed changes in pages, `page_cache` shares them among the streams of a service, `encode`
+//! converts changes to messages, and [`SyncService`] runs one `Follower` per stream. This module depends on `store`. Invariant:
+//! a revision is read before the state that is sent with it, so the state is never older than its revision.
 
+mod catch_up;
 mod change_batch;
 mod context;
 mod encode;
 mod feed;
 mod follower;
+mod page_cache;
+mod page_reader;
+mod pings;
 mod position_reader;
+mod read_turns;
 mod service;
+mod stream_limits;
 
 pub use context::{AgentHashSecret, SidecarSettings};
 pub use feed::{FeedReader, POLL_INTERVAL};
-pub use service::SyncService;
+pub use service::{SyncLimits, SyncService};
+pub use stream_limits::StreamsPerKey;

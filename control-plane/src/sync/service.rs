@@ -5,26 +5,38 @@ use super::{
     context::{AgentHashSecret, SyncContext, database_unavailable, invalid_key},
     feed::ChangeFeed,
     follower::Follower,
+    page_cache::{PageCache, PageSource},
     position_reader::PositionReader,
+    read_turns::ReadTurns,
+    stream_limits::{StreamLimits, StreamsPerKey},
 };
 use crate::{
     domain::{credential::Credential, service::ServiceKey},
     metrics::Metrics,
-    store::{Store, StoreError, services},
+    store::{Store, StoreError, changed_data::ReadLimit, services},
 };
 use countersign_identity::ApiKeyId;
-use countersign_process::Shutdown;
-use countersign_proto::v1::{FollowRequest, FollowResponse, sync_server::Sync};
+use countersign_process::{Clock, Shutdown};
+use countersign_proto::{
+    encoded::{EncodedResponse, service::Sync},
+    v1::FollowRequest,
+};
 use std::{pin::Pin, sync::Arc};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
-/// Maximum number of queued messages to a slow sidecar.
-const MAX_QUEUED_MESSAGES: usize = 64;
+/// Maximum number of queued messages to a slow sidecar. A message has about 32 KiB.
+const MAX_QUEUED_MESSAGES: usize = 3;
 
-/// Maximum number of sidecars whose snapshots or missed changes are read at the same time.
-const MAX_INITIAL_READS: usize = 2;
+/// Limits of the sync streams.
+#[derive(Debug, Clone, Copy)]
+pub struct SyncLimits {
+    /// The streams of an API key.
+    pub streams_per_key: StreamsPerKey,
+    /// The changes that one read of the database returns.
+    pub read_limit: ReadLimit,
+}
 
 /// The gRPC service `countersign.sync.v1.Sync`.
 pub struct SyncService(Arc<SyncContext>);
@@ -35,12 +47,24 @@ impl SyncService {
         store: Store,
         feed: ChangeFeed,
         (settings, agent_hash_secret): (SidecarSettings, AgentHashSecret),
+        (limits, clock): (SyncLimits, Arc<dyn Clock>),
         metrics: Metrics,
         shutdown: Shutdown,
     ) -> Self {
+        let turns = ReadTurns::new();
+        let pages = PageCache::new(PageSource {
+            store: store.clone(),
+            settings: settings.clone(),
+            agent_hash_secret: agent_hash_secret.clone(),
+            limit: limits.read_limit,
+            turns: turns.clone(),
+            reads: metrics.sync_page_reads.clone(),
+        });
         Self(Arc::new(SyncContext {
             positions: PositionReader::start(store.clone(), shutdown.clone()),
-            initial_reads: Semaphore::new(MAX_INITIAL_READS),
+            pages,
+            turns,
+            limits: StreamLimits::new(limits.streams_per_key, clock),
             store,
             feed,
             settings,
@@ -53,12 +77,13 @@ impl SyncService {
 
 #[tonic::async_trait]
 impl Sync for SyncService {
-    type FollowStream = Pin<Box<dyn Stream<Item = Result<FollowResponse, Status>> + Send>>;
+    type FollowStream = Pin<Box<dyn Stream<Item = Result<EncodedResponse, Status>> + Send>>;
 
     async fn follow(&self, request: Request<Streaming<FollowRequest>>) -> Result<Response<Self::FollowStream>, Status> {
         let key = authenticate(&self.0.store, &request).await?;
+        let permit = self.0.limits.open(key.id)?;
         let (sender, receiver) = mpsc::channel(MAX_QUEUED_MESSAGES);
-        tokio::spawn(Follower::new(self.0.clone(), key, sender).run(request.into_inner()));
+        tokio::spawn(Follower::new(self.0.clone(), key, permit, sender).run(request.into_inner()));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 }

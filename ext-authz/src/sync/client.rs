@@ -93,22 +93,23 @@ impl StreamClient {
     /// Receives the stream, and reopens it when it ends, until shutdown is requested.
     pub async fn run(mut self, shutdown: Shutdown) {
         let mut backoff = new_backoff();
-        let mut view = None;
+        let mut stream_state = StreamState::resume(None, self.max_staleness);
         loop {
-            let mut stream_state = StreamState::resume(view, self.max_staleness);
             let error = tokio::select! {
                 () = shutdown.requested() => return,
                 Err(error) = self.follow(&mut stream_state) => error,
             };
-            view = stream_state.view();
-            self.report(&error, view.as_ref().map(|view| view.service()));
-            // The names of agents in the view are hashes under another key, so the next stream must begin with a snapshot.
-            if matches!(error, StreamError::InvalidMessage(MessageError::AgentHashKeyChanged)) {
-                view = None;
-            }
+            self.report(&error, stream_state.view().map(|view| view.service()));
             if stream_state.was_confirmed() {
                 backoff = new_backoff();
             }
+            // The names of agents in the view or in a part of a snapshot are hashes under another key, so the next stream must
+            // begin with a new snapshot.
+            stream_state = if matches!(error, StreamError::InvalidMessage(MessageError::AgentHashKeyChanged)) {
+                StreamState::resume(None, self.max_staleness)
+            } else {
+                stream_state.into_next_stream()
+            };
             tokio::select! {
                 () = shutdown.requested() => return,
                 () = sleep(backoff.next().unwrap_or(MAX_BACKOFF)) => {}

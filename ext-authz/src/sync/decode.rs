@@ -67,10 +67,12 @@ fn invalid(part: &'static str, value: &impl ToString, error: &(impl ToString + ?
 pub struct ParsedPage {
     /// The revision of the snapshot, which is the same on every page.
     pub revision: Revision,
-    /// The revision floor of the snapshot (changes up to the floor may be missing), which is the same on every page.
+    /// The revision floor when the page was read: changes up to the floor may be missing.
     pub floor: Revision,
-    /// The parts that only the first page contains.
-    pub header: Option<SnapshotHeader>,
+    /// The pages up to this one contain all changes up to this revision, if the control plane sends it.
+    pub cursor: Option<Revision>,
+    /// The parts that only the first page of a stream contains.
+    pub header: Option<PageHeader>,
     /// The changes of agents that have a revision above `floor`.
     pub agents: Vec<(AgentHash, AgentChanges)>,
     /// The revocations that have a revision above `floor`.
@@ -79,7 +81,16 @@ pub struct ParsedPage {
     pub last: bool,
 }
 
-/// The parts of a snapshot that only the first page contains.
+/// The parts that only the first page of a snapshot in a stream contains.
+#[derive(Debug)]
+pub enum PageHeader {
+    /// A snapshot begins.
+    New(SnapshotHeader),
+    /// The snapshot continues that an earlier stream began.
+    Continued(ServiceSettings),
+}
+
+/// The parts of a snapshot that only its first page contains.
 #[derive(Debug)]
 pub struct SnapshotHeader {
     /// The settings of the service.
@@ -92,19 +103,21 @@ pub struct SnapshotHeader {
 
 /// Parses a page of a snapshot.
 pub fn parse_page(message: v1::SnapshotPage, naming: AgentNaming) -> Result<ParsedPage> {
-    let v1::SnapshotPage { revision, floor, info, keys, roles, agents, revocations, last } = message;
-    let header = match info {
-        Some(info) => Some(SnapshotHeader {
+    let v1::SnapshotPage { revision, floor, info, keys, roles, agents, revocations, last, cursor } = message;
+    let header = match (info, keys, roles) {
+        (Some(info), None, None) => Some(PageHeader::Continued(parse_service_settings(info)?)),
+        (Some(info), keys, roles) => Some(PageHeader::New(SnapshotHeader {
             settings: parse_service_settings(info)?,
             keys: parse_key_set(keys.ok_or(MessageError::Missing("keys of a snapshot"))?)?,
             roles: parse_role_table(roles.ok_or(MessageError::Missing("roles of a snapshot"))?)?,
-        }),
-        None if keys.is_some() || roles.is_some() => return Err(MessageError::Missing("info of a snapshot")),
-        None => None,
+        })),
+        (None, None, None) => None,
+        (None, ..) => return Err(MessageError::Missing("info of a snapshot")),
     };
     Ok(ParsedPage {
         revision: parse_revision("revision", revision)?,
         floor: Revision::new(floor),
+        cursor: if cursor == 0 { None } else { Some(parse_revision("cursor", cursor)?) },
         header,
         agents: parse_all_agent_changes(agents, naming)?,
         revocations: parse_revocations(revocations)?,
@@ -372,6 +385,9 @@ mod tests {
         assert!(parse_page(complete.clone()).unwrap().header.is_some());
         assert!(parse_page(v1::SnapshotPage { keys: None, ..complete.clone() }).is_err());
         assert!(parse_page(v1::SnapshotPage { roles: None, ..complete.clone() }).is_err());
-        assert!(parse_page(v1::SnapshotPage { info: None, ..complete }).is_err());
+        assert!(parse_page(v1::SnapshotPage { info: None, ..complete.clone() }).is_err());
+        assert!(parse_page(v1::SnapshotPage { cursor: -1, ..complete.clone() }).is_err());
+        let continued = parse_page(v1::SnapshotPage { keys: None, roles: None, ..complete }).unwrap();
+        assert!(matches!(continued.header, Some(PageHeader::Continued(_))));
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! Invariant: this module does no I/O and does not read the clock. Messages and times are arguments.
 
-use super::decode::{self, AgentNaming, MessageError, ParsedPage, SnapshotHeader};
-use crate::view::{Confirmation, Snapshot, View};
+use super::decode::{self, AgentNaming, MessageError, PageHeader, ParsedPage, SnapshotHeader};
+use crate::view::{Confirmation, PartialView, ServiceSettings, Snapshot, View};
 use countersign_identity::{Revision, ServiceId};
 use countersign_proto::{
     PROTOCOL_VERSION,
@@ -12,9 +12,16 @@ use countersign_proto::{
 };
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-/// The maximum number of unanswered pings: if that number of pings is unanswered when the next ping is due, the stream
-/// has failed.
+/// The maximum number of unanswered pings since the last message: if that number of pings is unanswered when the next ping
+/// is due, the stream has failed. The server answers pings only after it has sent all changes, so while changes arrive, the
+/// stream has not failed, however many there are.
 const MAX_UNANSWERED_PINGS: usize = 3;
+
+/// The same limit while a snapshot is incomplete, because the server may wait for its database before each page.
+const MAX_UNANSWERED_PINGS_IN_SNAPSHOT: usize = 30;
+
+/// The maximum number of unanswered pings, also if other messages arrive meanwhile.
+const MAX_STORED_PINGS: usize = 1024;
 
 /// The state of one sync stream.
 #[derive(Debug)]
@@ -24,11 +31,24 @@ pub struct StreamState {
     service: Option<ServiceId>,
     /// The maximum staleness in the sidecar's settings.
     max_staleness: Option<Duration>,
-    partial_snapshot: Option<Snapshot>,
+    /// The snapshot whose pages this stream receives.
+    partial_snapshot: Option<PartialSnapshot>,
+    /// The incomplete snapshot of an earlier stream, until this stream continues it or receives other data.
+    earlier_snapshot: Option<PartialSnapshot>,
     /// The number of each unanswered ping, and the time since boot at which the ping was sent.
     unanswered_pings: VecDeque<(u64, Duration)>,
     last_ping: u64,
+    /// The number of pings since the last message.
+    pings_since_message: usize,
     confirmed: bool,
+}
+
+/// A snapshot whose last page has not arrived.
+#[derive(Debug)]
+struct PartialSnapshot {
+    view: PartialView,
+    /// The received pages contain all changes up to this revision. `None` if the server does not continue snapshots.
+    cursor: Option<Revision>,
 }
 
 /// The effect of a sync message on the view of the service's data.
@@ -57,28 +77,42 @@ impl StreamState {
             service,
             max_staleness,
             partial_snapshot: None,
+            earlier_snapshot: None,
             unanswered_pings: VecDeque::new(),
             last_ping: 0,
+            pings_since_message: 0,
             confirmed: false,
         }
     }
 
+    /// Creates the state of the next stream, which resumes at the revision of the view, or continues an incomplete snapshot.
+    #[must_use]
+    pub fn into_next_stream(self) -> Self {
+        let Self { view, max_staleness, partial_snapshot, earlier_snapshot, .. } = self;
+        let snapshot = partial_snapshot.or(earlier_snapshot).filter(|snapshot| snapshot.cursor.is_some());
+        Self { earlier_snapshot: snapshot, ..Self::resume(view, max_staleness) }
+    }
+
     /// Creates the first message of the stream, with the revision of the local data (the view), or 0 if there is no
-    /// local data.
+    /// local data, and with the received part of an incomplete snapshot.
     pub fn hello(&self) -> v1::FollowRequest {
         let revision = self.view.as_ref().map_or(0, |view| view.revision().number());
-        let hello = v1::Hello { revision, protocol_version: PROTOCOL_VERSION };
+        let partial_snapshot = self.earlier_snapshot.as_ref().and_then(|snapshot| {
+            let cursor = snapshot.cursor?.number();
+            Some(v1::SnapshotProgress { revision: snapshot.view.revision().number(), cursor })
+        });
+        let hello = v1::Hello { revision, protocol_version: PROTOCOL_VERSION, partial_snapshot };
         v1::FollowRequest { message: Some(v1::follow_request::Message::Hello(hello)) }
     }
 
     /// Creates the next ping. `now` is the current time since boot.
     pub fn ping(&mut self, now: Duration) -> Result<v1::FollowRequest, PingTimeout> {
-        // The server answers pings only after the last page of a snapshot, so more pings may be unanswered until that
-        // page arrives.
-        let limit = if self.partial_snapshot.is_some() { MAX_UNANSWERED_PINGS * 10 } else { MAX_UNANSWERED_PINGS };
-        if self.unanswered_pings.len() >= limit {
+        let is_in_snapshot = self.partial_snapshot.is_some();
+        let limit = if is_in_snapshot { MAX_UNANSWERED_PINGS_IN_SNAPSHOT } else { MAX_UNANSWERED_PINGS };
+        if self.pings_since_message >= limit || self.unanswered_pings.len() >= MAX_STORED_PINGS {
             return Err(PingTimeout);
         }
+        self.pings_since_message += 1;
         self.last_ping += 1;
         self.unanswered_pings.push_back((self.last_ping, now));
         let ping = v1::Ping { number: self.last_ping };
@@ -99,40 +133,50 @@ impl StreamState {
     /// Applies a message. Returns an error and changes nothing if the message is invalid.
     pub fn apply(&mut self, message: v1::FollowResponse) -> Result<ViewUpdate, MessageError> {
         let v1::FollowResponse { message } = message;
-        match message.ok_or(MessageError::Missing("message"))? {
+        let update = match message.ok_or(MessageError::Missing("message"))? {
             Message::Snapshot(page) => {
-                let of_started = self.partial_snapshot.as_ref().map(|partial| AgentNaming::of(&partial.settings));
+                let started = self.partial_snapshot.as_ref();
+                let of_started = started.map(|partial| AgentNaming::of(partial.view.settings()));
                 let naming = page.info.as_ref().map(AgentNaming::of_message).or(of_started);
                 // Without a header and a started snapshot, `apply_page` refuses the page.
-                self.apply_page(decode::parse_page(page, naming.unwrap_or(AgentNaming::Hash))?)
+                self.apply_page(decode::parse_page(page, naming.unwrap_or(AgentNaming::Hash))?)?
             }
-            Message::Delta(delta) => self.apply_delta(delta),
-            Message::Pong(pong) => self.apply_pong(pong),
-        }
+            Message::Delta(delta) => self.apply_delta(delta)?,
+            Message::Pong(pong) => self.apply_pong(pong)?,
+        };
+        self.pings_since_message = 0;
+        Ok(update)
     }
 
     fn apply_page(&mut self, page: ParsedPage) -> Result<ViewUpdate, MessageError> {
-        let ParsedPage { revision, floor, header, agents, revocations, last } = page;
-        let is_same_snapshot = |partial: &mut Snapshot| partial.revision == revision && partial.floor == floor;
-        let partial = if header.is_none() { self.partial_snapshot.take_if(is_same_snapshot) } else { None };
-        let mut snapshot = match (header, partial, &self.partial_snapshot) {
-            (None, Some(partial), _) => partial,
-            (Some(header), None, None) => self.start_snapshot(revision, floor, header)?,
-            (None, None, Some(_)) => return Err(MessageError::OutOfOrder("a page belongs to another snapshot")),
-            (None, None, None) => {
-                return Err(MessageError::OutOfOrder("the first page of a snapshot is missing"));
-            }
-            (Some(_), ..) => {
+        let ParsedPage { revision, floor, cursor, header, agents, revocations, last } = page;
+        let mut snapshot = match header {
+            None => self.take_partial_snapshot(revision)?,
+            Some(_) if self.partial_snapshot.is_some() => {
                 return Err(MessageError::OutOfOrder("a snapshot begins before the previous one is complete"));
             }
+            Some(PageHeader::New(header)) => self.start_snapshot(revision, floor, header)?,
+            Some(PageHeader::Continued(settings)) => self.continue_snapshot(revision, settings)?,
         };
-        snapshot.agents.extend(agents);
-        snapshot.revocations.extend(revocations);
-        if !last {
-            self.partial_snapshot = Some(snapshot);
-            return Ok(ViewUpdate::NoChange);
+        self.earlier_snapshot = None;
+        snapshot.view.add(floor, agents, revocations);
+        snapshot.cursor = cursor.or(snapshot.cursor);
+        if last {
+            let view = snapshot.view.complete(self.view.as_deref());
+            return Ok(ViewUpdate::View(self.set_view(view)));
         }
-        Ok(ViewUpdate::View(self.set_view(View::from_snapshot(snapshot, self.view.as_deref()))))
+        self.partial_snapshot = Some(snapshot);
+        Ok(ViewUpdate::NoChange)
+    }
+
+    fn take_partial_snapshot(&mut self, revision: Revision) -> Result<PartialSnapshot, MessageError> {
+        match self.partial_snapshot.take_if(|partial| partial.view.revision() == revision) {
+            Some(partial) => Ok(partial),
+            None if self.partial_snapshot.is_some() => {
+                Err(MessageError::OutOfOrder("a page belongs to another snapshot"))
+            }
+            None => Err(MessageError::OutOfOrder("the first page of a snapshot is missing")),
+        }
     }
 
     fn start_snapshot(
@@ -140,11 +184,36 @@ impl StreamState {
         revision: Revision,
         floor: Revision,
         header: SnapshotHeader,
-    ) -> Result<Snapshot, MessageError> {
+    ) -> Result<PartialSnapshot, MessageError> {
         let SnapshotHeader { mut settings, keys, roles } = header;
         self.check_service(settings.service)?;
         self.limit_staleness(&mut settings.max_staleness);
-        Ok(Snapshot { revision, floor, settings, keys, roles, agents: vec![], revocations: vec![] })
+        let first_page = Snapshot { revision, floor, settings, keys, roles, agents: vec![], revocations: vec![] };
+        Ok(PartialSnapshot { view: PartialView::new(first_page), cursor: None })
+    }
+
+    /// Continues the snapshot of an earlier stream.
+    fn continue_snapshot(
+        &mut self,
+        revision: Revision,
+        mut settings: ServiceSettings,
+    ) -> Result<PartialSnapshot, MessageError> {
+        self.check_service(settings.service)?;
+        self.limit_staleness(&mut settings.max_staleness);
+        let earlier = self.earlier_snapshot.as_ref().filter(|snapshot| snapshot.view.revision() == revision);
+        let earlier = earlier.ok_or(MessageError::OutOfOrder("a snapshot continues that was not offered"))?;
+        if settings.service != earlier.view.settings().service {
+            return Err(MessageError::OutOfOrder("the message is about a service that does not own the API key"));
+        }
+        if settings.agent_hash_key != earlier.view.settings().agent_hash_key {
+            return Err(MessageError::AgentHashKeyChanged);
+        }
+        let mut snapshot = self
+            .earlier_snapshot
+            .take()
+            .ok_or(MessageError::OutOfOrder("a snapshot continues that was not offered"))?;
+        snapshot.view.set_settings(settings);
+        Ok(snapshot)
     }
 
     fn apply_delta(&mut self, delta: v1::Delta) -> Result<ViewUpdate, MessageError> {
@@ -164,6 +233,7 @@ impl StreamState {
             self.limit_staleness(&mut settings.max_staleness);
         }
         let next = view.apply(delta);
+        self.earlier_snapshot = None;
         Ok(ViewUpdate::View(self.set_view(next)))
     }
 
@@ -174,7 +244,9 @@ impl StreamState {
         let position = self.unanswered_pings.iter().position(|(sent_number, _)| *sent_number == number);
         let position = position.ok_or(MessageError::OutOfOrder("a pong answers a ping that was not sent"))?;
         let ping_sent_at = self.unanswered_pings.drain(..=position).next_back().map(|(_, at)| at);
-        let (Some(ping_sent_at), Some(view), None) = (ping_sent_at, &self.view, &self.partial_snapshot) else {
+        // Before a stream continues an earlier snapshot or sends other data, it has not sent the changes since the view.
+        let is_incomplete = self.partial_snapshot.is_some() || self.earlier_snapshot.is_some();
+        let (Some(ping_sent_at), Some(view), false) = (ping_sent_at, &self.view, is_incomplete) else {
             return Ok(ViewUpdate::NoChange);
         };
         let (revision, floor) = (Revision::new(revision), Revision::new(floor));

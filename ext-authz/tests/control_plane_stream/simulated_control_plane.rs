@@ -73,7 +73,7 @@ async fn handle_requests(
 ) {
     while let Some(Ok(FollowRequest { message: Some(message) })) = inbound.next().await {
         match message {
-            follow_request::Message::Hello(v1::Hello { revision, protocol_version: _ }) => {
+            follow_request::Message::Hello(v1::Hello { revision, protocol_version: _, partial_snapshot: _ }) => {
                 open_streams.send(OpenStream { revision, responses: responses.clone() }).await.unwrap();
             }
             follow_request::Message::Ping(v1::Ping { number }) => {

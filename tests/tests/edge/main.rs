@@ -13,4 +13,5 @@ mod readiness;
 mod rotation;
 mod sidecar;
 mod sync;
+mod sync_pages;
 mod sync_recipients;

@@ -277,6 +277,8 @@ async fn start_control_plane(
         ("public_url", ISSUER.to_owned()),
         ("tokens.access_seconds", token_seconds.to_string()),
         ("sync.max_staleness_seconds", MAX_STALENESS.to_string()),
+        // Snapshots and missed changes consist of many reads.
+        ("sync.changes_per_read", "3".to_owned()),
     ];
     InProcessServer::start(folder.path(), &settings, clock).await
 }

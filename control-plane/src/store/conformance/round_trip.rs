@@ -15,12 +15,17 @@ use super::{StoreFixture, statements::tables};
 use crate::{
     domain::{
         agent::{Agent, Owner, Registration},
+        change::{FeedEntry, RevisionRange},
         page::Page,
         role::{Assignment, Role},
         service::Service,
         text::{Description, DisplayName, Metadata},
     },
-    store::{ReadTransaction, StoreError, WriteTransaction, feed},
+    store::{
+        ReadTransaction, StoreError, WriteTransaction,
+        changed_data::{self, ChangedData, ReadLimit},
+        feed::{self, RecipientFilter},
+    },
 };
 use countersign_identity::{
     AgentId, AgentStatus, P256PublicKey, Permission, Revision, RoleDefinition, RoleId, ServiceId, Timestamp, TrustScore,
@@ -127,6 +132,29 @@ impl StoreFixture {
     /// The current revision of the change feed.
     async fn current_revision(&self) -> Revision {
         feed::position(self.read().await.conn()).await.unwrap().revision
+    }
+
+    /// The changes in a range of revisions, which are the same whatever the number of changes per read is.
+    async fn changed_data(&self, range: RevisionRange, filter: Option<RecipientFilter>) -> Vec<ChangedData> {
+        let mut results = Vec::new();
+        for limit in [1, 2, 3, 1000] {
+            let (mut changes, mut since) = (Vec::new(), range.since);
+            while since < range.until {
+                let range = RevisionRange { since, ..range };
+                let limit = ReadLimit::entries(limit);
+                let page = changed_data::read(self.read().await.conn(), range, filter, limit).await.unwrap();
+                assert!(page.until > since && page.until <= range.until);
+                changes.extend(page.changes);
+                since = page.until;
+            }
+            results.push(changes);
+        }
+        assert!(results.iter().all(|changes| *changes == results[0]), "{results:?}");
+        results.remove(0)
+    }
+
+    async fn changed_entries(&self, range: RevisionRange, filter: Option<RecipientFilter>) -> Vec<FeedEntry> {
+        self.changed_data(range, filter).await.into_iter().map(|data| data.entry).collect()
     }
 
     async fn read(&self) -> ReadTransaction {

@@ -2,8 +2,8 @@
 
 use super::StoreFixture;
 use crate::store::{
-    agents, assignments, audit, conn, deliveries, departures, deployment, engine, feed, idempotency, known_agents,
-    master_keys, outbox, pools, postgres, purge, quotas, roles, schema::MIGRATIONS_TABLE, sealed_secrets,
+    agents, assignments, audit, changed_data, conn, deliveries, departures, deployment, engine, feed, idempotency,
+    known_agents, master_keys, outbox, pools, postgres, purge, quotas, roles, schema::MIGRATIONS_TABLE, sealed_secrets,
     service_transfers, services, sessions, signing_keys, sqlite_file, token_audiences, totals, transfer, trust,
     webhook_targets,
 };
@@ -13,11 +13,12 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row
 pub type StatementList = (&'static str, &'static str, &'static [&'static str]);
 
 /// The statements for both engines.
-const COMMON_LISTS: [StatementList; 25] = [
+const COMMON_LISTS: [StatementList; 26] = [
     ("agents.rs", "STATEMENTS", agents::STATEMENTS),
     ("assignments.rs", "STATEMENTS", assignments::STATEMENTS),
     ("audit.rs", "STATEMENTS", audit::STATEMENTS),
     ("audit/checkpoints.rs", "STATEMENTS", audit::CHECKPOINT_STATEMENTS),
+    ("changed_data.rs", "STATEMENTS", changed_data::STATEMENTS),
     ("conn.rs", "STATEMENTS", conn::STATEMENTS),
     ("deliveries.rs", "STATEMENTS", deliveries::STATEMENTS),
     ("departures.rs", "STATEMENTS", departures::STATEMENTS),

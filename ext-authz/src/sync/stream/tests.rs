@@ -79,6 +79,113 @@ fn snapshot_is_applied_after_its_last_page() {
     assert_eq!(view.agent_count(), 2);
 }
 
+fn page_up_to(cursor: i64, agent: u128) -> v1::SnapshotPage {
+    v1::SnapshotPage { cursor, ..agent_page(9, agent, false) }
+}
+
+fn continued_page(agent: u128, last: bool) -> v1::SnapshotPage {
+    v1::SnapshotPage { info: Some(info(SERVICE_ID)), ..agent_page(9, agent, last) }
+}
+
+/// The state of a stream that follows a stream which ended within the snapshot of revision 9, after revision 5.
+fn stream_after_cut() -> StreamState {
+    let mut stream = stream_with_view(5);
+    apply_page(&mut stream, first_page(9, false)).unwrap();
+    apply_page(&mut stream, page_up_to(6, 1)).unwrap();
+    apply_page(&mut stream, agent_page(9, 2, false)).unwrap();
+    stream.into_next_stream()
+}
+
+fn offered_snapshot(stream: &StreamState) -> Option<v1::SnapshotProgress> {
+    match stream.hello().message {
+        Some(v1::follow_request::Message::Hello(hello)) => hello.partial_snapshot,
+        other => panic!("not a Hello: {other:?}"),
+    }
+}
+
+#[test]
+fn next_stream_continues_the_snapshot() {
+    let mut stream = stream_after_cut();
+    assert_eq!(offered_snapshot(&stream), Some(v1::SnapshotProgress { revision: 9, cursor: 6 }));
+    assert!(matches!(apply_page(&mut stream, continued_page(3, false)), Ok(ViewUpdate::NoChange)));
+    assert_eq!(view_revision(&stream), 5, "an incomplete snapshot is not used");
+    apply_page(&mut stream, agent_page(9, 4, true)).unwrap();
+    assert_eq!((view_revision(&stream), stream.view().unwrap().agent_count()), (9, 4));
+    assert_eq!(offered_snapshot(&stream.into_next_stream()), None);
+}
+
+#[test]
+fn next_stream_can_be_cut_before_the_snapshot_continues() {
+    let mut stream = stream_after_cut().into_next_stream();
+    assert_eq!(offered_snapshot(&stream), Some(v1::SnapshotProgress { revision: 9, cursor: 6 }));
+    apply_page(&mut stream, continued_page(3, true)).unwrap();
+    assert_eq!(view_revision(&stream), 9);
+}
+
+#[test]
+fn other_data_replaces_the_incomplete_snapshot() {
+    let mut stream = stream_after_cut();
+    apply_delta(&mut stream, 8).unwrap();
+    assert!(apply_page(&mut stream, continued_page(3, true)).is_err());
+    assert_eq!((view_revision(&stream), offered_snapshot(&stream)), (8, None));
+    let mut stream = stream_after_cut();
+    apply_page(&mut stream, first_page(9, true)).unwrap();
+    assert_eq!((view_revision(&stream), stream.view().unwrap().agent_count()), (9, 0));
+}
+
+#[test]
+fn only_the_offered_snapshot_continues() {
+    let mut stream = stream_after_cut();
+    assert!(apply_page(&mut stream, agent_page(9, 3, true)).is_err(), "the page has no settings");
+    assert!(apply_page(&mut stream, v1::SnapshotPage { revision: 10, ..continued_page(3, true) }).is_err());
+    let other_key = v1::ServiceInfo { agent_hash_key: vec![8; 32], ..info(SERVICE_ID) };
+    let page = v1::SnapshotPage { info: Some(other_key), ..continued_page(3, true) };
+    assert_eq!(apply_page(&mut stream, page).unwrap_err(), MessageError::AgentHashKeyChanged);
+    assert!(apply_page(&mut stream_with_view(5), continued_page(3, true)).is_err());
+    stream.ping(seconds(10)).unwrap();
+    assert!(
+        matches!(apply_pong(&mut stream, 1, 9), Ok(ViewUpdate::NoChange)),
+        "the changes after revision 5 are missing"
+    );
+    apply_page(&mut stream, continued_page(3, true)).unwrap();
+}
+
+/// A server of the previous version sends no cursors.
+#[test]
+fn snapshot_without_cursors_is_not_continued() {
+    let mut stream = StreamState::resume(None, None);
+    apply_page(&mut stream, first_page(9, false)).unwrap();
+    let stream = stream.into_next_stream();
+    assert_eq!(offered_snapshot(&stream), None);
+}
+
+#[test]
+fn floor_of_a_snapshot_is_the_highest_of_its_pages() {
+    let mut stream = StreamState::resume(None, None);
+    for (floor, last) in [(2, false), (4, false), (3, true)] {
+        let page = if floor == 2 { first_page(9, false) } else { agent_page(9, 1, last) };
+        apply_page(&mut stream, v1::SnapshotPage { floor, ..page }).unwrap();
+    }
+    assert_eq!(stream.view().unwrap().floor(), Revision::new(4));
+}
+
+#[test]
+fn pages_and_deltas_show_that_the_server_is_alive() {
+    let mut stream = stream_with_view(5);
+    for second in 0..100 {
+        stream.ping(seconds(second)).unwrap();
+        apply_delta(&mut stream, 5).unwrap();
+    }
+    apply_page(&mut stream, first_page(9, false)).unwrap();
+    for second in 100..130 {
+        stream.ping(seconds(second)).unwrap();
+    }
+    assert_eq!(stream.ping(seconds(130)), Err(PingTimeout));
+    apply_page(&mut stream, agent_page(9, 1, true)).unwrap();
+    let Ok(ViewUpdate::Confirmed(view, _)) = apply_pong(&mut stream, 130, 9) else { panic!("not confirmed") };
+    assert_eq!(view.confirmed_at(), Some(seconds(129)));
+}
+
 #[test]
 fn out_of_order_messages_are_refused_and_change_nothing() {
     let mut stream = stream_with_view(5);
@@ -111,8 +218,8 @@ fn pong_after_a_refused_page_does_not_confirm_the_old_view() {
 fn resumed_stream_sends_its_revision_and_accepts_a_snapshot_with_a_lower_one() {
     let view = stream_with_view(5).view();
     let mut stream = StreamState::resume(view, None);
-    let hello = v1::follow_request::Message::Hello(v1::Hello { revision: 5, protocol_version: 1 });
-    assert_eq!(stream.hello().message, Some(hello));
+    let hello = v1::Hello { revision: 5, protocol_version: 2, partial_snapshot: None };
+    assert_eq!(stream.hello().message, Some(v1::follow_request::Message::Hello(hello)));
     apply_page(&mut stream, first_page(3, true)).unwrap();
     assert_eq!(view_revision(&stream), 3);
 }

@@ -106,20 +106,24 @@ fn message_sequences() -> BoxedStrategy<Vec<Vec<u8>>> {
     let mutated = prop_oneof![hello(), ping.clone()].prop_flat_map(|valid| mutated_bytes(&valid));
     let any_message = prop_oneof![6 => ping, 1 => hello(), 2 => mutated, 1 => any_bytes()];
     let first = prop_oneof![6 => hello(), 1 => any_message.clone()];
-    // Some message sequences have more pings than the server queues.
-    let count = prop_oneof![8 => 0..5_usize, 1 => 60..80_usize];
+    // Some message sequences have more pings than the server reads at once.
+    let count = prop_oneof![12 => 0..5_usize, 1 => 18..24_usize];
     let rest = count.prop_flat_map(move |count| vec(any_message.clone(), count));
     (first, rest).prop_map(|(first, rest)| [vec![first], rest].concat()).boxed()
 }
 
 /// Requires that the server responds only after Hello, first with something other than a pong, and then sends pongs in
-/// the order of the pings without gaps.
+/// the order of the pings. A pong may answer several pings.
 fn check_responses(messages: &[Vec<u8>], responses: &[ServerMessage]) -> Result<(), TestCaseError> {
     let decode = |bytes: &Vec<u8>| FollowRequest::decode(&bytes[..]).ok().and_then(|request| request.message);
     let starts_with_hello = matches!(messages.first().and_then(decode), Some(ClientMessage::Hello(_)));
-    prop_assert_eq!(!responses.is_empty(), starts_with_hello, "{:?}", responses);
+    let is_ping = |message: &Vec<u8>| matches!(decode(message), Some(ClientMessage::Ping(_)));
+    let is_valid = starts_with_hello && messages.iter().skip(1).all(is_ping);
+    prop_assert!(responses.is_empty() || starts_with_hello, "{:?}", responses);
+    // An invalid message can end the stream before the server has responded to Hello.
+    prop_assert!(!responses.is_empty() || !is_valid, "the server does not respond");
     prop_assert!(responses.first().is_none_or(|first| !matches!(first, ServerMessage::Pong(_))), "{:?}", responses);
-    let pings = messages.iter().skip(1).map_while(decode).map_while(|message| match message {
+    let mut pings = messages.iter().skip(1).map_while(decode).map_while(|message| match message {
         ClientMessage::Ping(ping) => Some(ping.number),
         ClientMessage::Hello(_) => None,
     });
@@ -127,7 +131,8 @@ fn check_responses(messages: &[Vec<u8>], responses: &[ServerMessage]) -> Result<
         .iter()
         .filter_map(|response| if let ServerMessage::Pong(pong) = response { Some(pong.number) } else { None })
         .collect();
-    prop_assert!(pings.take(pong_numbers.len()).eq(pong_numbers.iter().copied()), "{:?}", pong_numbers);
+    let are_in_order = pong_numbers.iter().all(|number| pings.any(|ping| ping == *number));
+    prop_assert!(are_in_order, "{:?}", pong_numbers);
     Ok(())
 }
 

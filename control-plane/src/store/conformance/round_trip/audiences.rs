@@ -7,11 +7,7 @@ use crate::{
         credential::Credential,
         session::RefreshToken,
     },
-    store::{
-        conformance::StoreFixture,
-        feed::{self, RecipientFilter},
-        sessions, token_audiences,
-    },
+    store::{conformance::StoreFixture, feed::RecipientFilter, sessions, token_audiences},
 };
 use countersign_identity::{AgentId, RefreshId, Revision, ServiceId, Timestamp};
 use sqlx::AssertSqlSafe;
@@ -70,7 +66,7 @@ impl StoreFixture {
             })
             .await;
         let range = RevisionRange { since: Revision::new(revision.number() - 1), until: revision };
-        let entries = feed::list_changes(self.read().await.conn(), range, None).await.unwrap();
+        let entries = self.changed_entries(range, None).await;
         assert!(entries.iter().all(|entry| entry.change == change && entry.revision == revision));
         entries.iter().map(|entry| entry.recipients).collect()
     }
@@ -92,7 +88,7 @@ impl StoreFixture {
             (OTHER_SERVICE, false, vec![Change::Keys, Change::Status(OTHER_AGENT)]),
         ] {
             let filter = Some(RecipientFilter { service, includes_unbound });
-            let entries = feed::list_changes(self.read().await.conn(), range, filter).await.unwrap();
+            let entries = self.changed_entries(range, filter).await;
             assert_eq!(entries.iter().map(|entry| entry.change).collect::<Vec<_>>(), expected);
         }
     }

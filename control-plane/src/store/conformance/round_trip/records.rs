@@ -46,8 +46,7 @@ impl StoreFixture {
         let next = self.commit(async |tx| tx.revision().await).await;
         let mut read = self.read().await;
         let conn = read.conn();
-        let changes =
-            feed::list_changes(conn, RevisionRange { since: start.revision, until: next }, None).await.unwrap();
+        let changes = self.changed_entries(RevisionRange { since: start.revision, until: next }, None).await;
         assert!(changes.iter().all(|change| change.revision == revision));
         assert_eq!(changes.iter().map(|entry| (entry.change, entry.recipients)).collect::<Vec<_>>(), CHANGES);
         let position = feed::position(conn).await.unwrap();
@@ -86,7 +85,7 @@ impl StoreFixture {
         let mut read = self.read().await;
         assert_eq!(feed::position(read.conn()).await.unwrap().floor, old);
         let full_range = RevisionRange { since: Revision::default(), until: Revision::new(i64::MAX) };
-        let changes = feed::list_changes(read.conn(), full_range, None).await.unwrap();
+        let changes = self.changed_entries(full_range, None).await;
         assert!(changes.iter().all(|change| change.revision == new) && changes.len() == CHANGES.len());
     }
 

@@ -16,7 +16,9 @@ use crate::{
         agents::{self, AgentState, RoleHolderFilter},
         assignments::{self, ExpiredAssignment, RemovedAssignment, RoleRevocation},
         conformance::StoreFixture,
-        departures, known_agents, roles, services,
+        departures,
+        feed::RecipientFilter,
+        known_agents, roles, services,
     },
 };
 use countersign_identity::{
@@ -89,8 +91,10 @@ impl StoreFixture {
         let own = agents::list_by_owner(read.conn(), &owner("agent"), ALL).await.unwrap();
         assert_eq!(own, single_page(vec![updated]));
         assert_eq!(agents::list_by_owner(read.conn(), &owner("other"), ALL).await.unwrap(), single_page(vec![]));
-        let changed = agents::list_changed_states(read.conn(), RevisionRange { since, until }, None).await.unwrap();
-        assert_eq!(changed, [AgentState { agent: id, trust, status: StatusWithCutoff { status, cutoff } }]);
+        let changed = self.changed_data(RevisionRange { since, until }, None).await;
+        let state = AgentState { agent: id, trust, status: StatusWithCutoff { status, cutoff } };
+        assert!(changed.iter().any(|data| data.agent == Some(state)), "{changed:?}");
+        assert!(changed.iter().all(|data| data.agent.is_none_or(|changed| changed == state)), "{changed:?}");
     }
 
     pub async fn services_return_what_was_written(&self) {
@@ -243,9 +247,10 @@ impl StoreFixture {
                 assert_eq!(assignments::holds_role(conn, agent, service, now).await.unwrap(), holds_role);
             }
         }
-        let changed =
-            assignments::list_changed_grants(conn, RevisionRange { since, until }, Some(service)).await.unwrap();
-        assert_eq!(changed, [(service, agent, grant)]);
+        let filter = RecipientFilter { service, includes_unbound: false };
+        let changed = self.changed_data(RevisionRange { since, until }, Some(filter)).await;
+        let roles: Vec<_> = changed.iter().filter(|data| data.entry.change == Change::Roles(agent, service)).collect();
+        assert!(!roles.is_empty() && roles.iter().all(|data| data.grants == [grant]), "{changed:?}");
         let filter = RoleHolderFilter { service, role: Some(role), status: Some(AgentStatus::Active), now: time(6) };
         let suspended = RoleHolderFilter { status: Some(AgentStatus::Suspended), ..filter };
         for (filter, expected) in [(filter, vec![agent]), (suspended, vec![])] {

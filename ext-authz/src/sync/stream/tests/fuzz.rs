@@ -24,23 +24,41 @@ enum StreamEvent {
 }
 
 /// The state of a stream, for comparison. Views are immutable, so their addresses are compared.
-type StateSnapshot =
-    (Option<*const View>, Option<ServiceId>, Option<(i64, i64, usize, usize)>, Vec<(u64, Duration)>, u64, bool);
+#[derive(Debug, PartialEq)]
+struct StateSnapshot {
+    view: Option<*const View>,
+    service: Option<ServiceId>,
+    snapshots: [Option<PartialState>; 2],
+    unanswered_pings: Vec<(u64, Duration)>,
+    numbers: (u64, usize),
+    confirmed: bool,
+}
+
+/// The state of an incomplete snapshot: its revision, its cursor and its size.
+type PartialState = (Revision, Option<Revision>, [usize; 2]);
 
 fn state_snapshot(stream: &StreamState) -> StateSnapshot {
-    let StreamState { view, service, max_staleness: _, partial_snapshot, unanswered_pings, last_ping, confirmed } =
-        stream;
-    let partial = partial_snapshot.as_ref().map(|Snapshot { revision, floor, agents, revocations, .. }| {
-        (revision.number(), floor.number(), agents.len(), revocations.len())
-    });
-    (
-        view.as_ref().map(Arc::as_ptr),
-        *service,
-        partial,
-        unanswered_pings.iter().copied().collect(),
-        *last_ping,
-        *confirmed,
-    )
+    let StreamState {
+        view,
+        service,
+        max_staleness: _,
+        partial_snapshot,
+        earlier_snapshot,
+        unanswered_pings,
+        last_ping,
+        pings_since_message,
+        confirmed,
+    } = stream;
+    let partial_state =
+        |snapshot: &PartialSnapshot| (snapshot.view.revision(), snapshot.cursor, snapshot.view.counts());
+    StateSnapshot {
+        view: view.as_ref().map(Arc::as_ptr),
+        service: *service,
+        snapshots: [partial_snapshot, earlier_snapshot].map(|snapshot| snapshot.as_ref().map(partial_state)),
+        unanswered_pings: unanswered_pings.iter().copied().collect(),
+        numbers: (*last_ping, *pings_since_message),
+        confirmed: *confirmed,
+    }
 }
 
 /// The expected state of pings and confirmations.
@@ -66,7 +84,15 @@ impl StreamModel {
             }
             StreamEvent::Resume => {
                 self.unanswered.clear();
-                *stream = StreamState::resume(stream.view(), stream.max_staleness);
+                let ended = std::mem::replace(stream, StreamState::resume(None, None));
+                let offered = ended.partial_snapshot.as_ref().or(ended.earlier_snapshot.as_ref());
+                let offered = offered.and_then(|snapshot| Some((snapshot.view.revision(), snapshot.cursor?)));
+                *stream = ended.into_next_stream();
+                let Some(v1::follow_request::Message::Hello(hello)) = stream.hello().message else {
+                    return Err(TestCaseError::fail("the first message is not Hello"));
+                };
+                let hello = hello.partial_snapshot.map(|progress| (progress.revision, progress.cursor));
+                prop_assert_eq!(hello, offered.map(|(revision, cursor)| (revision.number(), cursor.number())));
                 return Ok(());
             }
             StreamEvent::Message(message) => message.clone(),
@@ -85,7 +111,7 @@ impl StreamModel {
             }
             (Ok(_), None) => return Err(TestCaseError::fail("an empty message was accepted")),
             (Ok(ViewUpdate::NoChange), Some(Message::Snapshot(_))) => {
-                prop_assert_eq!(state_snapshot(stream).0, before.0);
+                prop_assert_eq!(state_snapshot(stream).view, before.view);
             }
             (Ok(ViewUpdate::View(_)), Some(Message::Snapshot(page))) => {
                 prop_assert!(page.last && view_revision(stream) == page.revision);
@@ -99,7 +125,7 @@ impl StreamModel {
             (Ok(update), Some(Message::Pong(pong))) => self.apply_pong(stream, &pong, &update, revision)?,
             (update, message) => return Err(TestCaseError::fail(format!("{message:?} caused {update:?}"))),
         }
-        prop_assert!(before.1.is_none() || before.1 == stream.service, "the service of a stream changed");
+        prop_assert!(before.service.is_none() || before.service == stream.service, "the service of a stream changed");
         let confirmed_at = stream.view().and_then(|view| view.confirmed_at());
         prop_assert_eq!(confirmed_at, self.confirmed_at.map(seconds));
         Ok(())
@@ -118,10 +144,14 @@ impl StreamModel {
         match update {
             ViewUpdate::Confirmed(view, ping_sent_at) => {
                 prop_assert_eq!((*ping_sent_at, stream.partial_snapshot.is_some()), (seconds(sent_at), false));
+                prop_assert!(stream.earlier_snapshot.is_none());
                 prop_assert_eq!(view.revision().number(), revision.max(pong.revision));
                 self.confirmed_at = Some(self.confirmed_at.map_or(sent_at, |earlier| earlier.max(sent_at)));
             }
-            ViewUpdate::NoChange => prop_assert!(stream.view.is_none() || stream.partial_snapshot.is_some()),
+            ViewUpdate::NoChange => {
+                let is_incomplete = stream.partial_snapshot.is_some() || stream.earlier_snapshot.is_some();
+                prop_assert!(stream.view.is_none() || is_incomplete);
+            }
             ViewUpdate::View(_) => return Err(TestCaseError::fail("a pong created a view without a confirmation")),
         }
         Ok(())

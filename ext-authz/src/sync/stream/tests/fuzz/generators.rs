@@ -94,10 +94,12 @@ pub fn any_response() -> BoxedStrategy<v1::FollowResponse> {
     let header =
         (service_info(), keys.clone(), roles()).prop_map(|(info, keys, roles)| (Some(info), Some(keys), Some(roles)));
     let partial_header = (option::of(service_info()), option::of(keys.clone()), option::of(roles()));
-    let header = prop_oneof![5 => header, 4 => Just((None, None, None)), 1 => partial_header];
-    let page = (0..12_i64, revision_number(), header, agents(), revocations(), proptest::arbitrary::any::<bool>());
-    let page = page.prop_map(|(revision, floor, (info, keys, roles), agents, revocations, last)| {
-        Message::Snapshot(v1::SnapshotPage { revision, floor, info, keys, roles, agents, revocations, last })
+    let continued = service_info().prop_map(|info| (Some(info), None, None));
+    let header = prop_oneof![5 => header, 4 => Just((None, None, None)), 2 => continued, 1 => partial_header];
+    let (last, cursor) = (proptest::arbitrary::any::<bool>(), prop_oneof![1 => Just(0), 3 => revision_number()]);
+    let page = (0..12_i64, revision_number(), header, agents(), revocations(), last, cursor);
+    let page = page.prop_map(|(revision, floor, (info, keys, roles), agents, revocations, last, cursor)| {
+        Message::Snapshot(v1::SnapshotPage { revision, floor, info, keys, roles, agents, revocations, last, cursor })
     });
     let delta = (
         revision_number(),
@@ -120,8 +122,10 @@ pub fn is_valid(message: &Message) -> bool {
     match message {
         Message::Pong(_) => true,
         Message::Snapshot(page) => {
-            let v1::SnapshotPage { revision, floor: _, info, keys, roles, agents, revocations, last: _ } = page;
-            *revision >= 0 && are_valid_parts(info.as_ref(), keys.as_ref(), roles.as_ref(), agents, revocations)
+            let v1::SnapshotPage { revision, floor: _, info, keys, roles, agents, revocations, last: _, cursor } = page;
+            *revision >= 0
+                && *cursor >= 0
+                && are_valid_parts(info.as_ref(), keys.as_ref(), roles.as_ref(), agents, revocations)
         }
         Message::Delta(v1::Delta { revision, info, keys, roles, agents, revocations }) => {
             *revision >= 0 && are_valid_parts(info.as_ref(), keys.as_ref(), roles.as_ref(), agents, revocations)

@@ -1,0 +1,190 @@
+//! Reads entries of the change feed together with the current content of the changed data.
+//!
+//! One statement reads the entries and their content, and returns them as one text. The database driver converts each column of
+//! each row separately, which takes several times as long as the query itself: a million entries as a million rows would not be
+//! read within the time in which a sidecar must get its view.
+
+use super::{
+    Conn, StoreError,
+    agents::AgentState,
+    feed::{self, RecipientFilter},
+    row,
+    statements::statements,
+};
+use crate::domain::{
+    agent::parse_status,
+    change::{FeedEntry, RevisionRange},
+};
+use countersign_identity::{AgentId, Revision, RoleGrant, StatusWithCutoff, Timestamp, TrustScore};
+use std::str::{FromStr, Split};
+
+/// The columns of an entry that a selection of entries must have.
+macro_rules! entry_columns {
+    () => {
+        "revision, position, facet, subject, service_id"
+    };
+}
+
+/// Selects the entries of one recipient in a range of revisions. Each recipient has a selection of its own, so that the index
+/// `changes_by_recipient` returns the first entries without reading those of other services.
+macro_rules! entries_of {
+    ($recipient:literal) => {
+        concat!(
+            "SELECT * FROM (SELECT ",
+            entry_columns!(),
+            " FROM changes WHERE ",
+            $recipient,
+            " AND revision > $1 AND revision <= $2 ORDER BY revision, position LIMIT $3) selected"
+        )
+    };
+}
+
+/// Reads the content of selected entries, and joins everything to one text: entries end with `;`, and their fields with `|`.
+macro_rules! with_content {
+    ($($entries:expr),+) => {
+        concat!(
+            "SELECT COALESCE(string_agg(line, ''), '') AS entries FROM (\
+             SELECT c.revision || '|' || c.position || '|' || c.facet || '|' || c.subject || '|' || COALESCE(c.service_id, '*') \
+             || '|' || COALESCE(a.trust || '|' || a.status || '|' || a.cutoff, '||') || '|' || \
+             CASE WHEN c.facet = 'roles' THEN COALESCE((SELECT string_agg(g.role_id || ':' || COALESCE(CAST(g.expires_at AS TEXT), ''), ',') \
+             FROM assignments g WHERE g.agent_id = c.subject AND g.service_id = c.service_id), '') ELSE '' END || '|;' AS line FROM (",
+            $($entries,)+
+            ") c LEFT JOIN agents a ON a.id = c.subject AND c.facet IN ('trust', 'status')) lines"
+        )
+    };
+}
+
+statements! { STATEMENTS:
+    READ_ALL = with_content!(
+        "SELECT ", entry_columns!(), " FROM changes WHERE revision > $1 AND revision <= $2 ORDER BY revision, position LIMIT $3"
+    );
+    /// If the entries that concern unbound tokens are not read, the second recipient is NULL.
+    READ_FOR_RECIPIENTS = with_content!(
+        "SELECT * FROM (",
+        entries_of!("service_id = $4"), " UNION ALL ", entries_of!("service_id = $5"), " UNION ALL ",
+        entries_of!("service_id IS NULL"),
+        ") merged ORDER BY revision, position LIMIT $3"
+    );
+}
+
+/// Limits the entries that one read returns.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadLimit(i64);
+
+impl ReadLimit {
+    /// At most this number of entries, except that all entries of one revision are always read together.
+    pub const fn entries(count: u32) -> Self {
+        // An entry of the change feed is always read, so that each read makes progress.
+        Self(if count == 0 { 1 } else { count as i64 })
+    }
+
+    const NONE: Self = Self(i64::MAX);
+}
+
+/// An entry of the change feed with the current content of the changed data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangedData {
+    /// The entry.
+    pub entry: FeedEntry,
+    /// The state of the agent, if its trust score or status changed and the agent exists.
+    pub agent: Option<AgentState>,
+    /// The roles of the agent at the service, if these changed. Expired roles are included, because the sidecar compares the
+    /// expiry with its own clock.
+    pub grants: Vec<RoleGrant>,
+}
+
+/// All changes of some recipients in a range of revisions.
+#[derive(Debug)]
+pub struct ChangedRange {
+    /// The changes, in commit order.
+    pub changes: Vec<ChangedData>,
+    /// The inclusive upper bound of the range: the requested bound, or a lower one if there are too many changes.
+    pub until: Revision,
+}
+
+/// Reads the first changes within a range of revisions, in commit order: those of all recipients, or of some.
+pub async fn read(
+    conn: &mut Conn,
+    range: RevisionRange,
+    filter: Option<RecipientFilter>,
+    limit: ReadLimit,
+) -> Result<ChangedRange, StoreError> {
+    let mut changes = read_entries(conn, range, filter, limit).await?;
+    let until = match changes.last() {
+        Some((last, _)) if i64::try_from(changes.len()).is_ok_and(|count| count >= limit.0) => last.revision,
+        _ => return Ok(ChangedRange { changes: without_positions(changes), until: range.until }),
+    };
+    // The limit may have cut the entries of the last revision, so these belong to the next read.
+    changes.retain(|(position, _)| position.revision < until);
+    if let Some((last, _)) = changes.last() {
+        return Ok(ChangedRange { until: last.revision, changes: without_positions(changes) });
+    }
+    let changes = read_entries(conn, RevisionRange { until, ..range }, filter, ReadLimit::NONE).await?;
+    Ok(ChangedRange { changes: without_positions(changes), until })
+}
+
+/// The place of an entry in the change feed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct EntryPosition {
+    revision: Revision,
+    position: i64,
+}
+
+fn without_positions(entries: Vec<(EntryPosition, ChangedData)>) -> Vec<ChangedData> {
+    entries.into_iter().map(|(_, data)| data).collect()
+}
+
+async fn read_entries(
+    conn: &mut Conn,
+    range: RevisionRange,
+    filter: Option<RecipientFilter>,
+    limit: ReadLimit,
+) -> Result<Vec<(EntryPosition, ChangedData)>, StoreError> {
+    let query = |sql| sqlx::query(sql).bind(range.since.number()).bind(range.until.number()).bind(limit.0);
+    let query = match filter {
+        None => query(READ_ALL),
+        Some(RecipientFilter { service, includes_unbound }) => {
+            query(READ_FOR_RECIPIENTS).bind(service.to_string()).bind(includes_unbound.then(String::new))
+        }
+    };
+    let text: String = row::get(&query.fetch_one(conn).await?, "entries")?;
+    let mut entries: Vec<_> =
+        text.split_terminator(';').map(|line| parse_entry(line.split('|'))).collect::<Result<_, _>>()?;
+    // The databases may join the lines in any order.
+    entries.sort_unstable_by_key(|(position, _)| *position);
+    Ok(entries)
+}
+
+fn parse_entry(mut fields: Split<'_, char>) -> Result<(EntryPosition, ChangedData), StoreError> {
+    let mut next = |column: &'static str| fields.next().ok_or(StoreError::Corrupt(column));
+    let revision = Revision::new(parse("revision", next("revision")?)?);
+    let position = parse("position", next("position")?)?;
+    let (facet, subject, recipient) = (next("facet")?, next("subject")?, next("service_id")?);
+    let recipient = if recipient == "*" { None } else { Some(recipient) };
+    let entry = feed::parse_entry(revision, facet, subject, recipient)?;
+    let (trust, status, cutoff) = (next("trust")?, next("status")?, next("cutoff")?);
+    let agent = if status.is_empty() { None } else { Some(parse_state(subject, [trust, status, cutoff])?) };
+    let grants = next("role_id")?.split_terminator(',').map(parse_grant).collect::<Result<_, _>>()?;
+    Ok((EntryPosition { revision, position }, ChangedData { entry, agent, grants }))
+}
+
+fn parse_state(agent: &str, [trust, status, cutoff]: [&str; 3]) -> Result<AgentState, StoreError> {
+    Ok(AgentState {
+        agent: parse::<AgentId>("subject", agent)?,
+        trust: TrustScore::from_hundredths(parse("trust", trust)?).map_err(|_| StoreError::Corrupt("trust"))?,
+        status: StatusWithCutoff {
+            status: parse_status(status).ok_or(StoreError::Corrupt("status"))?,
+            cutoff: Revision::new(parse("cutoff", cutoff)?),
+        },
+    })
+}
+
+fn parse_grant(text: &str) -> Result<RoleGrant, StoreError> {
+    let (role, until) = text.split_once(':').ok_or(StoreError::Corrupt("role_id"))?;
+    let until = if until.is_empty() { None } else { Some(Timestamp::from_micros(parse("expires_at", until)?)) };
+    Ok(RoleGrant { role: parse("role_id", role)?, until })
+}
+
+fn parse<T: FromStr>(column: &'static str, text: &str) -> Result<T, StoreError> {
+    text.parse().map_err(|_| StoreError::Corrupt(column))
+}

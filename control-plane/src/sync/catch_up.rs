@@ -1,0 +1,271 @@
+//! Sends a snapshot or the missed changes to a sidecar, page by page, until its stream can continue with the live changes.
+//!
+//! Pages are consecutive ranges of the change feed, so the revision up to which a sidecar has everything only grows. A snapshot is
+//! the pages from the floor up to the revision at which its first page was read; the changes since then follow as missed
+//! changes. The stream subscribes to the live changes only when it has sent almost everything, so a long catch-up does not
+//! overflow its queue. It then sends pages up to the revision at which its queue begins, so no change is missed in between.
+
+use super::{
+    change_batch,
+    context::{changes_deleted, database_unavailable, invalid_key, shutting_down},
+    encode::PageKind,
+    feed::Subscription,
+    follower::Follower,
+    page_reader::{Page, PageRun, ReadKey, StreamGroup},
+};
+use crate::store::{StoreError, feed, services};
+use bytes::Bytes;
+use countersign_identity::Revision;
+use countersign_proto::{
+    encoded::EncodedResponse,
+    v1::{Delta, SnapshotPage, SnapshotProgress},
+};
+use futures_util::FutureExt as _;
+use std::sync::Arc;
+use tonic::Status;
+
+/// The protocol version since which the floor may rise from page to page of a snapshot.
+const RISING_FLOOR_SINCE_VERSION: u32 = 2;
+
+/// What a sidecar has when it connects.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SidecarState {
+    /// The revision of its view; 0 if it has none.
+    pub(super) revision: Revision,
+    /// The part of a snapshot that it has received.
+    pub(super) partial_snapshot: Option<SnapshotProgress>,
+}
+
+/// Where a stream begins.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Start {
+    /// With what the sidecar misses.
+    Resume(SidecarState),
+    /// With a snapshot.
+    NewSnapshot,
+}
+
+/// How a sidecar gets the current data.
+enum ResumePlan {
+    /// The service is deleted.
+    Deletion,
+    /// The sidecar needs a new snapshot.
+    NewSnapshot,
+    /// The sidecar has a part of a snapshot, and needs the rest.
+    RestOfSnapshot { revision: Revision, cursor: Revision },
+    /// The sidecar needs the missed changes.
+    MissedChanges,
+}
+
+/// A page, with the position of the change feed when it was read.
+struct ReadPage {
+    page: Page,
+    floor: Revision,
+    read_at: Revision,
+}
+
+/// A snapshot while it is sent.
+struct OutgoingSnapshot {
+    /// The snapshot contains all changes up to this revision.
+    revision: Revision,
+    /// The highest floor of the pages.
+    floor: Revision,
+    /// The pages up to the queued message contain all changes up to this revision.
+    cursor: Revision,
+    /// The next message. It waits until it is known whether it is the last.
+    next: Bytes,
+}
+
+impl Follower {
+    /// Sends everything that the sidecar misses, and subscribes to the later changes.
+    pub(super) async fn catch_up(&mut self, start: Start) -> Result<Subscription, Status> {
+        match start {
+            Start::Resume(state) => self.resume(state).await?,
+            Start::NewSnapshot => self.send_new_snapshot().await?,
+        }
+        loop {
+            while self.sent_revision < self.known_revision {
+                self.send_missed_page().await?;
+            }
+            let includes_unbound = self.includes_unbound;
+            let subscription = self.context.feed.subscribe(self.key.service, includes_unbound);
+            while self.sent_revision < subscription.start {
+                self.send_missed_page().await?;
+            }
+            // The subscription may lack changes that concern unbound tokens, if these were not included before.
+            if self.includes_unbound == includes_unbound {
+                return Ok(subscription);
+            }
+        }
+    }
+
+    async fn resume(&mut self, state: SidecarState) -> Result<(), Status> {
+        self.sidecar_revision = state.revision;
+        match self.plan_resume(state).await? {
+            ResumePlan::Deletion => self.send_deletion(state.revision).await,
+            ResumePlan::NewSnapshot => self.send_new_snapshot().await,
+            ResumePlan::RestOfSnapshot { revision, cursor } => {
+                // The settings of the control plane may have changed since the first page.
+                let next = self.format.settings(PageKind::Snapshot, self.includes_unbound);
+                self.send_snapshot(OutgoingSnapshot { revision, floor: Revision::default(), cursor, next }).await
+            }
+            ResumePlan::MissedChanges => {
+                self.sent_revision = state.revision;
+                let settings = self.format.settings(PageKind::Changes, self.includes_unbound);
+                self.send_delta(settings, state.revision).await
+            }
+        }
+    }
+
+    /// Determines how a sidecar gets the current data. It cannot resume at a revision if the change feed does not contain the
+    /// revision, or if the service has begun to accept unbound tokens since: it did not receive the earlier changes that concern
+    /// unbound tokens.
+    async fn plan_resume(&mut self, state: SidecarState) -> Result<ResumePlan, Status> {
+        let service = self.key.service;
+        let _turn = self.context.turns.acquire(service).await.map_err(|_| shutting_down())?;
+        let SidecarState { revision, partial_snapshot } = state;
+        let plan = async {
+            let mut read = self.context.store.read().await?;
+            let conn = read.conn();
+            let position = feed::position(conn).await?;
+            let Some(live) = services::find_live(conn, service).await? else {
+                return Ok((ResumePlan::Deletion, position, false));
+            };
+            let includes_unbound = live.accepts_unbound && self.format.agent_hash_key.is_some();
+            let mut can_resume_at = async |revision| {
+                Ok::<_, StoreError>(
+                    feed::can_resume_at(conn, position, revision).await?
+                        && !(includes_unbound && feed::settings_changed_since(conn, service, revision).await?),
+                )
+            };
+            if let Some(SnapshotProgress { revision, cursor }) = partial_snapshot {
+                let (revision, cursor) = (Revision::new(revision), Revision::new(cursor));
+                if cursor <= revision && can_resume_at(revision).await? {
+                    return Ok((ResumePlan::RestOfSnapshot { revision, cursor }, position, includes_unbound));
+                }
+            }
+            let can_resume = can_resume_at(revision).await?;
+            let plan = if can_resume { ResumePlan::MissedChanges } else { ResumePlan::NewSnapshot };
+            Ok((plan, position, includes_unbound))
+        };
+        let (plan, position, includes_unbound) =
+            plan.await.map_err(|error: StoreError| database_unavailable(&error))?;
+        (self.known_revision, self.known_floor) = (position.revision, position.floor);
+        self.includes_unbound = includes_unbound;
+        Ok(plan)
+    }
+
+    async fn send_new_snapshot(&mut self) -> Result<(), Status> {
+        let start = self.context.pages.header(self.group(), (self.known_revision, self.known_floor)).await?;
+        if start.is_deleted {
+            return self.send_deletion(self.sidecar_revision.max(self.sent_revision)).await;
+        }
+        self.includes_unbound = start.includes_unbound;
+        let (revision, floor, next) = (start.position.revision, start.position.floor, start.body.clone());
+        self.send_snapshot(OutgoingSnapshot { revision, floor, cursor: floor, next }).await
+    }
+
+    /// Sends a snapshot from its cursor on. Its pages are read at different times, so changes can be deleted meanwhile. These are
+    /// below the floor of a later page, so the floor of the snapshot is the highest of its pages: a token with a `rev` below it
+    /// is refused, and needs no such change.
+    async fn send_snapshot(&mut self, mut snapshot: OutgoingSnapshot) -> Result<(), Status> {
+        while snapshot.cursor < snapshot.revision {
+            let ReadPage { page, floor, read_at } = self.next_page(PageKind::Snapshot, snapshot.cursor).await?;
+            let may_rise = self.protocol_version >= RISING_FLOOR_SINCE_VERSION;
+            let has_risen = snapshot.floor > Revision::default() && floor > snapshot.floor;
+            if floor > snapshot.revision || (has_risen && !may_rise) {
+                return Err(changes_deleted());
+            }
+            snapshot.floor = snapshot.floor.max(floor);
+            self.known_revision = self.known_revision.max(read_at);
+            for body in page.bodies {
+                self.send_snapshot_message(&snapshot, false).await?;
+                snapshot.next = body;
+            }
+            snapshot.cursor = page.until;
+        }
+        self.send_snapshot_message(&snapshot, true).await?;
+        self.known_revision = self.known_revision.max(snapshot.revision);
+        self.sent_revision = snapshot.revision;
+        Ok(())
+    }
+
+    async fn send_snapshot_message(&self, snapshot: &OutgoingSnapshot, last: bool) -> Result<(), Status> {
+        let OutgoingSnapshot { revision, floor, cursor, next } = snapshot;
+        let head = SnapshotPage {
+            revision: revision.number(),
+            floor: floor.number(),
+            cursor: cursor.number(),
+            last,
+            ..SnapshotPage::default()
+        };
+        self.send(EncodedResponse::snapshot(&head, next.clone())).await
+    }
+
+    /// Sends the changes of the next page. If the service begins to accept unbound tokens, sends a snapshot instead, because the
+    /// sidecar did not receive the earlier changes that concern such tokens.
+    async fn send_missed_page(&mut self) -> Result<(), Status> {
+        let ReadPage { page, floor, read_at } = self.next_page(PageKind::Changes, self.sent_revision).await?;
+        if floor > self.sent_revision {
+            return Err(changes_deleted());
+        }
+        self.known_revision = self.known_revision.max(read_at);
+        let accepts_unbound = page.accepts_unbound.map(|accepts| accepts && self.format.agent_hash_key.is_some());
+        if accepts_unbound == Some(true) && !self.includes_unbound {
+            return self.send_new_snapshot().await;
+        }
+        let last = page.bodies.len().saturating_sub(1);
+        for (index, body) in page.bodies.into_iter().enumerate() {
+            let revision = if index == last { page.until } else { self.sent_revision };
+            self.send_delta(body, revision).await?;
+        }
+        self.sent_revision = page.until;
+        self.includes_unbound = accepts_unbound.unwrap_or(self.includes_unbound);
+        if page.is_deleted { Err(invalid_key()) } else { Ok(()) }
+    }
+
+    /// Sends an encoded part of a delta.
+    pub(super) async fn send_delta(&self, body: Bytes, revision: Revision) -> Result<(), Status> {
+        self.send(EncodedResponse::delta(&Delta { revision: revision.number(), ..Delta::default() }, body)).await
+    }
+
+    /// Returns the page above a revision. The follower does not keep the pages that it does not send, so a slow sidecar occupies
+    /// little memory. If they are no longer shared, they are read again.
+    async fn next_page(&mut self, kind: PageKind, since: Revision) -> Result<ReadPage, Status> {
+        if self.key_check.tick().now_or_never().is_some() {
+            self.check_key_or_send_deletion().await?;
+        }
+        let is_usable = |run: &Arc<PageRun>| {
+            let ReadKey { kind: run_kind, includes_unbound, .. } = run.key;
+            run_kind == kind && includes_unbound == self.includes_unbound && run.page_above(since).is_some()
+        };
+        let key = ReadKey { group: self.group(), since, kind, includes_unbound: self.includes_unbound };
+        let run = if let Some(run) = self.run.upgrade().filter(is_usable) {
+            run
+        } else {
+            let run = self.context.pages.get(key).await?;
+            self.use_run(&run);
+            run
+        };
+        let page = run.page_above(since).cloned().ok_or_else(changes_deleted)?;
+        Ok(ReadPage { page, floor: run.floor, read_at: run.read_at })
+    }
+
+    /// Remembers pages for as long as they are shared, and begins to read the next ones.
+    fn use_run(&mut self, run: &Arc<PageRun>) {
+        self.run = Arc::downgrade(run);
+        if !run.is_complete() {
+            self.context.pages.prefetch(ReadKey { since: run.until(), ..run.key });
+        }
+    }
+
+    const fn group(&self) -> StreamGroup {
+        StreamGroup { service: self.key.service, names_by_hash: self.format.agent_hash_key.is_some() }
+    }
+
+    /// Whether the service is deleted.
+    pub(super) async fn is_deleted(&self) -> Result<bool, Status> {
+        let is_deleted = change_batch::is_deleted(&self.context.store, self.key.service).await;
+        is_deleted.map_err(|error| database_unavailable(&error))
+    }
+}

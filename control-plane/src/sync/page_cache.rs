@@ -1,0 +1,146 @@
+//! Encoded pages that the streams of a service share. Concurrent requests for the same pages cause one read.
+//!
+//! A page may be sent for some seconds after it was read: it contains all changes up to its end, and the stream then reads the
+//! later ones.
+
+use super::{
+    context::{AgentHashSecret, SidecarSettings, changes_deleted, database_unavailable, shutting_down},
+    encode::StreamFormat,
+    page_reader::{self, PageRun, ReadKey, SnapshotHeader, StreamGroup},
+    read_turns::ReadTurns,
+};
+use crate::{
+    domain::change::FeedPosition,
+    store::{Store, StoreError, changed_data::ReadLimit},
+};
+use bytes::Bytes;
+use countersign_identity::Revision;
+use moka::future::Cache;
+use prometheus::IntCounter;
+use std::{sync::Arc, time::Duration};
+use tonic::Status;
+
+/// Maximum size of all encoded pages in bytes.
+const MAX_SIZE: u64 = 64 * 1024 * 1024;
+
+/// Maximum size of all encoded beginnings of snapshots in bytes.
+const MAX_HEADERS_SIZE: u64 = 16 * 1024 * 1024;
+
+/// How often shared data is read again because it is too old. The shared data can be too old, and then a read that another
+/// stream began too early; a third read begins late enough.
+const MAX_READS: usize = 3;
+
+/// How long streams can share pages. Sidecars that restart together request their pages within this time.
+const MAX_AGE: Duration = Duration::from_secs(5);
+
+/// Reads pages, and keeps them for a short time.
+#[derive(Clone)]
+pub(super) struct PageCache {
+    runs: Cache<ReadKey, Arc<PageRun>>,
+    headers: Cache<StreamGroup, Arc<EncodedHeader>>,
+    source: Arc<PageSource>,
+}
+
+/// The beginning of a snapshot.
+pub(super) struct EncodedHeader {
+    /// The newest revision and the revision floor when the data was read.
+    pub(super) position: FeedPosition,
+    /// Whether the snapshot includes changes that concern unbound tokens.
+    pub(super) includes_unbound: bool,
+    /// Whether the service is deleted.
+    pub(super) is_deleted: bool,
+    /// The encoded settings, role definitions and signing keys.
+    pub(super) body: Bytes,
+}
+
+/// What the reads of pages need.
+pub(super) struct PageSource {
+    pub(super) store: Store,
+    pub(super) settings: SidecarSettings,
+    pub(super) agent_hash_secret: AgentHashSecret,
+    pub(super) limit: ReadLimit,
+    pub(super) turns: ReadTurns,
+    pub(super) reads: IntCounter,
+}
+
+impl PageCache {
+    pub(super) fn new(source: PageSource) -> Self {
+        let weigher = |_: &ReadKey, run: &Arc<PageRun>| u32::try_from(run.size()).unwrap_or(u32::MAX);
+        let runs = Cache::builder().max_capacity(MAX_SIZE).weigher(weigher).time_to_live(MAX_AGE).build();
+        let weigher = |_: &StreamGroup, header: &Arc<EncodedHeader>| {
+            u32::try_from(size_of::<EncodedHeader>() + header.body.len()).unwrap_or(u32::MAX)
+        };
+        let headers = Cache::builder().max_capacity(MAX_HEADERS_SIZE).weigher(weigher).time_to_live(MAX_AGE).build();
+        Self { runs, headers, source: Arc::new(source) }
+    }
+
+    /// Returns the beginning of a snapshot at these revisions of the change feed and of its floor, or later ones.
+    pub(super) async fn header(
+        &self,
+        group: StreamGroup,
+        (revision, floor): (Revision, Revision),
+    ) -> Result<Arc<EncodedHeader>, Status> {
+        for _ in 0..MAX_READS {
+            let header = shared(self.headers.try_get_with(group, self.source.load_header(group)).await)?;
+            if header.position.revision >= revision && header.position.floor >= floor {
+                return Ok(header);
+            }
+            self.headers.invalidate(&group).await;
+        }
+        Err(changes_deleted())
+    }
+
+    /// Returns shared pages, with at least one change or a later revision. There must be a later revision.
+    pub(super) async fn get(&self, key: ReadKey) -> Result<Arc<PageRun>, Status> {
+        for _ in 0..MAX_READS {
+            let run = shared(self.runs.try_get_with(key, self.source.load(key)).await)?;
+            if run.until() > key.since {
+                return Ok(run);
+            }
+            self.runs.invalidate(&key).await;
+        }
+        Err(changes_deleted())
+    }
+
+    /// Begins to read pages that a stream needs soon, so that they are read while the stream sends the previous pages.
+    pub(super) fn prefetch(&self, key: ReadKey) {
+        let cache = self.clone();
+        tokio::spawn(async move {
+            // The stream reads the pages again if this read fails, and then reports the error.
+            let _ignored = cache.runs.try_get_with(key, cache.source.load(key)).await;
+        });
+    }
+}
+
+impl PageSource {
+    async fn load(&self, key: ReadKey) -> Result<Arc<PageRun>, Status> {
+        let run = self.read(key.group, page_reader::read(&self.store, key, self.limit)).await?;
+        Ok(Arc::new(run.encode(&self.format(key.group))))
+    }
+
+    async fn load_header(&self, group: StreamGroup) -> Result<Arc<EncodedHeader>, Status> {
+        let header = self.read(group, page_reader::read_header(&self.store, group)).await?;
+        let SnapshotHeader { position, includes_unbound, is_deleted, changes } = header;
+        let body = self.format(group).snapshot_header(&changes);
+        Ok(Arc::new(EncodedHeader { position, includes_unbound, is_deleted, body }))
+    }
+
+    async fn read<T>(
+        &self,
+        group: StreamGroup,
+        read: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, Status> {
+        let _turn = self.turns.acquire(group.service).await.map_err(|_| shutting_down())?;
+        self.reads.inc();
+        read.await.map_err(|error| database_unavailable(&error))
+    }
+
+    fn format(&self, StreamGroup { service, names_by_hash }: StreamGroup) -> StreamFormat {
+        let agent_hash_key = names_by_hash.then(|| self.agent_hash_secret.key_of(service));
+        StreamFormat { service, settings: self.settings.clone(), agent_hash_key }
+    }
+}
+
+fn shared<T>(result: Result<T, Arc<Status>>) -> Result<T, Status> {
+    result.map_err(|status| Status::clone(&status))
+}

@@ -1,0 +1,205 @@
+//! Reads pages for the streams of one service: the current state of everything that changed for the service in a range of
+//! revisions. Snapshots and missed changes consist of such pages.
+//!
+//! A page depends on its [`ReadKey`] only, never on the stream that requested it, so all streams of a service can share it.
+//! Invariants: a page contains all changes of its range that were above the floor of its [`PageRun`]; the content of a page is
+//! never older than the revisions in the page, because the content is read in the same statement as the revisions.
+
+use super::{
+    change_batch::{self, Changes},
+    encode::{PageKind, StreamFormat},
+};
+use crate::{
+    domain::change::{Change, FeedPosition, RevisionRange},
+    store::{
+        Conn, Store, StoreError,
+        changed_data::{self, ChangedData, ChangedRange, ReadLimit},
+        feed::{self, RecipientFilter},
+        services,
+    },
+};
+use bytes::Bytes;
+use countersign_identity::{Revision, ServiceId};
+
+/// Estimated encoded size of the change of an agent without roles, in bytes.
+const AGENT_SIZE: usize = 64;
+
+/// Estimated encoded size of a role of an agent, in bytes.
+const GRANT_SIZE: usize = 48;
+
+/// Streams that receive the same data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StreamGroup {
+    /// The service.
+    pub service: ServiceId,
+    /// Whether agents are named by hashes. Changes that concern unbound tokens are never sent with plain ids.
+    pub names_by_hash: bool,
+}
+
+/// Which pages are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ReadKey {
+    /// The streams that receive the pages.
+    pub group: StreamGroup,
+    /// The pages contain changes above this revision.
+    pub since: Revision,
+    /// What the pages are for.
+    pub kind: PageKind,
+    /// Whether changes that concern unbound tokens are included.
+    pub includes_unbound: bool,
+}
+
+/// The data with which a snapshot begins.
+#[derive(Debug)]
+pub struct SnapshotHeader {
+    /// The newest revision and the revision floor when the data was read.
+    pub position: FeedPosition,
+    /// Whether the snapshot includes changes that concern unbound tokens.
+    pub includes_unbound: bool,
+    /// Whether the service is deleted.
+    pub is_deleted: bool,
+    /// The settings, role definitions and signing keys.
+    pub changes: Changes,
+}
+
+/// Consecutive pages from one read.
+#[derive(Debug)]
+pub struct PageRun {
+    /// The newest revision when the pages were read.
+    pub read_at: Revision,
+    /// The revision floor when the pages were read: changes up to this revision may be missing.
+    pub floor: Revision,
+    /// Which pages these are.
+    pub key: ReadKey,
+    /// The pages. The first begins where the read began, and each other begins where the previous one ends.
+    pub pages: Vec<Page>,
+}
+
+/// The changes of a range of revisions.
+#[derive(Debug, Clone)]
+pub struct Page {
+    /// Exclusive lower bound of the range.
+    pub since: Revision,
+    /// Inclusive upper bound of the range.
+    pub until: Revision,
+    /// The encoded changes.
+    pub bodies: Vec<Bytes>,
+    /// Whether the service accepts unbound tokens, if its settings changed.
+    pub accepts_unbound: Option<bool>,
+    /// Whether the service was deleted.
+    pub is_deleted: bool,
+}
+
+impl PageRun {
+    /// The first revision that the pages do not cover is above this revision.
+    pub fn until(&self) -> Revision {
+        self.pages.last().map_or(Revision::default(), |page| page.until)
+    }
+
+    /// Whether the pages contain all changes up to the newest revision when they were read.
+    pub fn is_complete(&self) -> bool {
+        self.until() >= self.read_at
+    }
+
+    /// The page that begins at a revision, if it covers any later revision.
+    pub fn page_above(&self, since: Revision) -> Option<&Page> {
+        let index = self.pages.binary_search_by_key(&since, |page| page.since).ok()?;
+        self.pages.get(index).filter(|page| page.until > since)
+    }
+
+    /// The memory that the encoded pages use, in bytes.
+    pub fn size(&self) -> usize {
+        let pages = self.pages.iter().map(|page| size_of::<Page>() + page.bodies.iter().map(Bytes::len).sum::<usize>());
+        size_of::<Self>() + pages.sum::<usize>()
+    }
+}
+
+/// Pages that are read but not encoded.
+#[derive(Debug)]
+pub struct UnencodedRun {
+    position: FeedPosition,
+    key: ReadKey,
+    pages: Vec<(RevisionRange, Changes)>,
+}
+
+impl UnencodedRun {
+    /// Encodes the pages.
+    pub fn encode(self, format: &StreamFormat) -> PageRun {
+        let Self { position, key, pages } = self;
+        let page = |(RevisionRange { since, until }, changes): (_, Changes)| Page {
+            since,
+            until,
+            bodies: format.bodies(key.kind, &changes),
+            accepts_unbound: changes.accepts_unbound,
+            is_deleted: changes.is_deleted,
+        };
+        let pages = pages.into_iter().map(page).collect();
+        PageRun { read_at: position.revision, floor: position.floor, key, pages }
+    }
+}
+
+/// Reads pages. The number of changes per read is limited, so that each read is short.
+pub async fn read(store: &Store, key: ReadKey, limit: ReadLimit) -> Result<UnencodedRun, StoreError> {
+    let mut read = store.read().await?;
+    let conn = read.conn();
+    let position = feed::position(conn).await?;
+    let filter = RecipientFilter { service: key.group.service, includes_unbound: key.includes_unbound };
+    // The entries at or below the floor are being deleted.
+    let range = RevisionRange { since: key.since.max(position.floor), until: position.revision };
+    let changed = changed_data::read(conn, range, Some(filter), limit).await?;
+    let mut pages = Vec::new();
+    for (range, changes) in split(RevisionRange { since: key.since, ..range }, changed) {
+        pages.push((range, read_content(conn, changes, key.kind).await?));
+    }
+    Ok(UnencodedRun { position, key, pages })
+}
+
+/// Reads the data with which a snapshot begins.
+pub async fn read_header(store: &Store, group: StreamGroup) -> Result<SnapshotHeader, StoreError> {
+    let mut read = store.read().await?;
+    let conn = read.conn();
+    let position = feed::position(conn).await?;
+    let changes = read_service(conn, group.service).await?;
+    let includes_unbound = group.names_by_hash && changes.accepts_unbound == Some(true);
+    Ok(SnapshotHeader { position, includes_unbound, is_deleted: changes.is_deleted, changes })
+}
+
+async fn read_service(conn: &mut Conn, service: ServiceId) -> Result<Changes, StoreError> {
+    let Some(live) = services::find_live(conn, service).await? else { return Ok(Changes::of_deleted_service()) };
+    Ok(Changes {
+        accepts_unbound: Some(live.accepts_unbound),
+        definitions: Some(change_batch::role_definitions(conn, service).await?),
+        keys: Some(change_batch::live_public_keys(conn).await?),
+        ..Changes::default()
+    })
+}
+
+async fn read_content(conn: &mut Conn, entries: Vec<ChangedData>, kind: PageKind) -> Result<Changes, StoreError> {
+    let mut changes = Changes::default();
+    for data in entries {
+        match (kind, data.entry.change) {
+            // A snapshot contains these as of its revision. Later changes are sent after the snapshot.
+            (PageKind::Snapshot, Change::Definitions(_) | Change::ServiceSettings(_) | Change::Keys) => {}
+            _ => changes.add(data, conn).await?,
+        }
+    }
+    Ok(changes)
+}
+
+/// Splits changes into pages of bounded size. All changes of a revision belong to the same page.
+fn split(range: RevisionRange, changed: ChangedRange) -> Vec<(RevisionRange, Vec<ChangedData>)> {
+    let (mut pages, mut page, mut size) = (Vec::new(), Vec::new(), 0);
+    let mut since = range.since;
+    for data in changed.changes {
+        let revision = data.entry.revision;
+        let last = page.last().map(|last: &ChangedData| last.entry.revision);
+        if let Some(until) = last.filter(|last| size >= StreamFormat::MAX_BODY && *last < revision) {
+            pages.push((RevisionRange { since, until }, std::mem::take(&mut page)));
+            (since, size) = (until, 0);
+        }
+        size += AGENT_SIZE + GRANT_SIZE * data.grants.len();
+        page.push(data);
+    }
+    pages.push((RevisionRange { since, until: changed.until }, page));
+    pages
+}

@@ -1,0 +1,374 @@
+//! Tests of snapshots in pages: many changed agents, changes and deletions while a snapshot is sent, streams that end within a
+//! snapshot, and the limits of streams and pings.
+
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
+
+use countersign_proto::v1::{
+    AgentChanges, AgentStatus, FollowRequest, Hello, Ping, SnapshotPage, SnapshotProgress,
+    follow_request::Message as ClientMessage, follow_response::Message as ServerMessage, sync_client::SyncClient,
+};
+use countersign_tests::{
+    Agent, ControlPlane, Follower, HttpClient, Sidecar, eventually,
+    follower::{channel, follow_request, hello},
+};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
+use std::{collections::BTreeMap, str::FromStr};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Request};
+
+/// Number of changed agents. Their snapshot is much larger than what the queues between server and client hold.
+const AGENTS: usize = 20_000;
+
+async fn metric<T: FromStr>(control: &ControlPlane, line: &str) -> Option<T> {
+    let metrics = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.body;
+    metrics.as_str()?.lines().find_map(|candidate| candidate.strip_prefix(line)?.parse().ok())
+}
+
+/// A control plane with many agents that changed.
+struct Fixture {
+    control: ControlPlane,
+    database: AnyConnection,
+    /// An agent that changed first.
+    agent: Agent,
+    /// The revision before the changes.
+    base: i64,
+}
+
+impl Fixture {
+    async fn new(changed: usize, settings: &[&str]) -> Self {
+        let control = ControlPlane::start_with(settings).await;
+        sqlx::any::install_default_drivers();
+        let database = AnyConnection::connect(&control.database_url()).await.unwrap();
+        let agent = Agent::register(&control, "agent").await;
+        agent.token_for(control.service()).await;
+        control.set_status(&agent.id, "suspended").await.expect(200);
+        let mut fixture = Self { control, database, agent, base: 0 };
+        fixture.base = fixture.revision().await;
+        fixture.insert_changed_agents(changed).await;
+        fixture.wait_until_distributed().await;
+        fixture
+    }
+
+    async fn execute(&mut self, sql: String) {
+        self.database.execute(AssertSqlSafe(sql)).await.unwrap();
+    }
+
+    async fn revision(&mut self) -> i64 {
+        self.database.fetch_one("SELECT revision FROM feed").await.unwrap().get(0)
+    }
+
+    /// Writes agents and changes of their status in one transaction, as many transactions would have written them. Every second
+    /// agent is suspended.
+    async fn insert_changed_agents(&mut self, count: usize) {
+        let (base, service, template) = (self.base, self.control.service().to_owned(), self.agent.id.clone());
+        let numbers = format!("WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})");
+        let id = "'agent_000000000000000000' || CAST(10000000 + i AS TEXT)";
+        self.execute("BEGIN".to_owned()).await;
+        self.execute(format!("UPDATE feed SET revision = {base} + {count}")).await;
+        self.execute(format!(
+            "{numbers} INSERT INTO agents (id, owner_issuer, owner_subject, email, name, public_key, public_key_hash, status, \
+             cutoff, trust, metadata, created_at, updated_at) SELECT {id}, owner_issuer, owner_subject, email, \
+             'bulk ' || CAST(i AS TEXT), public_key, public_key_hash, CASE WHEN i % 2 = 0 THEN 'active' ELSE 'suspended' END, \
+             {base} + i, trust, metadata, created_at, updated_at FROM n, agents WHERE agents.id = '{template}'"
+        ))
+        .await;
+        self.execute(format!(
+            "{numbers} INSERT INTO changes (revision, position, facet, subject, service_id, noted_at) \
+             SELECT {base} + i, 0, 'status', {id}, '{service}', {base} FROM n"
+        ))
+        .await;
+        self.execute("COMMIT".to_owned()).await;
+    }
+
+    /// Waits until the server has read the changes for live streams. Live streams end if changes are deleted before.
+    async fn wait_until_distributed(&mut self) {
+        let revision = self.revision().await;
+        let distributed =
+            async || metric::<i64>(&self.control, "countersign_feed_revision ").await.filter(|read| *read >= revision);
+        eventually("the changes are distributed", distributed, || self.control.log()).await;
+    }
+
+    /// Raises the floor and deletes the changes at or below it, as housekeeping does.
+    async fn raise_floor(&mut self, floor: i64) {
+        self.execute(format!("UPDATE feed SET floor = {floor}")).await;
+        self.execute(format!("DELETE FROM changes WHERE revision <= {floor}")).await;
+    }
+
+    async fn follow(&self, hello: Hello) -> Follower {
+        Follower::open_with_hello(channel(&self.control).await, self.control.key(), hello).await.unwrap()
+    }
+
+    fn id(number: usize) -> String {
+        format!("agent_000000000000000000{}", 10_000_000 + number)
+    }
+
+    /// Requires that the received changes of the agents with these numbers are as in the database.
+    fn check_agents(&self, follower: &Follower, received: &Received, numbers: std::ops::RangeInclusive<usize>) {
+        for number in numbers {
+            let status = received.agents[&follower.agent_hash(&Self::id(number))].status.as_ref().unwrap();
+            let expected = if number % 2 == 0 { AgentStatus::Active } else { AgentStatus::Suspended };
+            let revision = self.base + i64::try_from(number).unwrap();
+            assert_eq!((status.status(), status.revision, status.cutoff), (expected, revision, revision));
+        }
+    }
+}
+
+/// The pages of a snapshot.
+#[derive(Default)]
+struct Received {
+    pages: usize,
+    agents: BTreeMap<Vec<u8>, AgentChanges>,
+    revision: i64,
+    floor: i64,
+    cursor: i64,
+    last: bool,
+}
+
+impl Received {
+    fn add(&mut self, page: SnapshotPage) {
+        assert!(!self.last && (self.pages == 0 || page.revision == self.revision));
+        assert!(page.floor >= self.floor && page.cursor >= self.cursor);
+        (self.pages, self.revision, self.floor) = (self.pages + 1, page.revision, page.floor);
+        (self.cursor, self.last) = (page.cursor, page.last);
+        for changes in page.agents {
+            self.agents.insert(changes.agent_hash.clone(), changes);
+        }
+    }
+
+    async fn receive(&mut self, follower: &mut Follower, pages: usize) {
+        while !self.last && self.pages < pages {
+            self.add(follower.snapshot().await);
+        }
+    }
+}
+
+#[tokio::test]
+async fn snapshot_of_many_agents_is_complete_and_changes_during_it_follow() {
+    let fixture = Fixture::new(AGENTS, &["sync.changes_per_read=500"]).await;
+    let (control, agent) = (&fixture.control, &fixture.agent);
+    let (mut follower, mut received) = (fixture.follow(hello(0)).await, Received::default());
+    received.receive(&mut follower, 4).await;
+    control.set_status(&agent.id, "active").await.expect(200);
+    let changed = Fixture::id(7);
+    control.set_status(&changed, "revoked").await.expect(200);
+    received.receive(&mut follower, usize::MAX).await;
+    assert!(received.pages > 20 && received.agents.len() == AGENTS + 1);
+    fixture.check_agents(&follower, &received, 8..=AGENTS);
+
+    let (deltas, pong) = follower.ping(1).await.unwrap();
+    assert!(pong.revision > received.revision && deltas.last().unwrap().revision == pong.revision);
+    let records: Vec<_> = deltas.iter().flat_map(|delta| &delta.agents).collect();
+    let hash = follower.agent_hash(&agent.id);
+    let status = records.iter().find(|record| record.agent_hash == hash).unwrap().status.as_ref().unwrap();
+    assert_eq!(status.status(), AgentStatus::Active);
+    control.set_status(&agent.id, "suspended").await.expect(200);
+    assert_eq!(follower.ping(2).await.unwrap().0.len(), 1, "the stream continues with live changes");
+}
+
+#[tokio::test]
+async fn floor_of_a_snapshot_rises_while_it_is_sent() {
+    let mut fixture = Fixture::new(AGENTS, &["sync.changes_per_read=500"]).await;
+    let previous_version = Hello { protocol_version: 1, ..hello(0) };
+    let (mut follower, mut received) = (fixture.follow(hello(0)).await, Received::default());
+    let mut previous = fixture.follow(previous_version).await;
+    received.receive(&mut follower, 4).await;
+    assert!(!previous.snapshot().await.last);
+    let floor = fixture.base + 19_000;
+    fixture.raise_floor(floor).await;
+    received.receive(&mut follower, usize::MAX).await;
+    assert_eq!(received.floor, floor);
+    fixture.check_agents(&follower, &received, 19_001..=AGENTS);
+    assert!(received.agents.len() < AGENTS, "deleted changes cannot be sent");
+    let (deltas, pong) = follower.ping(1).await.unwrap();
+    assert_eq!((deltas.len(), pong.floor, pong.revision), (0, floor, received.revision));
+
+    // A sidecar of the previous version requires the same floor on all pages.
+    let error = loop {
+        match previous.next().await {
+            Ok(ServerMessage::Snapshot(page)) => assert!(page.floor < floor && !page.last),
+            Ok(other) => panic!("unexpected {other:?}"),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.code(), Code::Unavailable);
+    let (mut previous, mut received) = (fixture.follow(previous_version).await, Received::default());
+    received.receive(&mut previous, usize::MAX).await;
+    assert_eq!((received.floor, received.agents.len()), (floor, 1000));
+}
+
+#[tokio::test]
+async fn snapshot_continues_on_the_next_stream() {
+    let mut fixture = Fixture::new(AGENTS, &["sync.changes_per_read=500"]).await;
+    let (mut follower, mut received) = (fixture.follow(hello(0)).await, Received::default());
+    received.receive(&mut follower, 10).await;
+    drop(follower);
+    let progress = SnapshotProgress { revision: received.revision, cursor: received.cursor };
+    let partial = Hello { partial_snapshot: Some(progress), ..hello(0) };
+    fixture.control.set_status(&fixture.agent.id, "active").await.expect(200);
+
+    let mut follower = fixture.follow(partial).await;
+    let first = follower.snapshot().await;
+    assert!(first.info.is_some() && first.keys.is_none() && first.roles.is_none());
+    let received_before = received.agents.len();
+    received.add(first);
+    received.receive(&mut follower, usize::MAX).await;
+    assert!(received.last && received_before > 1000);
+    fixture.check_agents(&follower, &received, 1..=AGENTS);
+    let (deltas, pong) = follower.ping(1).await.unwrap();
+    assert_eq!((deltas.len(), deltas[0].agents.len(), deltas[0].revision), (1, 1, pong.revision));
+    drop(follower);
+
+    // The server does not continue an unknown snapshot, or one whose changes were deleted.
+    let unknown = SnapshotProgress { revision: progress.revision + 1, ..progress };
+    let mut follower = fixture.follow(Hello { partial_snapshot: Some(unknown), ..hello(0) }).await;
+    assert!(follower.snapshot().await.keys.is_some());
+    let mut follower = fixture.follow(Hello { partial_snapshot: Some(progress), ..hello(pong.revision) }).await;
+    assert!(follower.snapshot().await.keys.is_none(), "the rest of a snapshot is preferred");
+    fixture.raise_floor(pong.revision).await;
+    let mut follower = fixture.follow(partial).await;
+    let page = follower.snapshot().await;
+    assert!(page.keys.is_some() && page.last);
+}
+
+#[tokio::test]
+async fn missed_changes_are_sent_in_pages_from_which_a_sidecar_can_resume() {
+    let fixture = Fixture::new(AGENTS, &["sync.changes_per_read=500"]).await;
+    let (mut revision, mut agents) = (fixture.base, BTreeMap::new());
+    let mut follower = fixture.follow(hello(revision)).await;
+    for message in 1.. {
+        let delta = follower.delta().await;
+        assert!(delta.revision >= revision);
+        revision = delta.revision;
+        agents.extend(delta.agents.into_iter().map(|changes| (changes.agent_hash.clone(), changes)));
+        if agents.len() == AGENTS {
+            break;
+        }
+        if message % 10 == 0 {
+            follower = fixture.follow(hello(revision)).await;
+        }
+    }
+    let received = Received { agents, ..Received::default() };
+    fixture.check_agents(&follower, &received, 1..=AGENTS);
+    assert_eq!(follower.ping(1).await.unwrap().1.revision, revision);
+}
+
+/// Each commit of the test changes the roles of one agent, so after a pong, the received roles must have the revision of the pong.
+#[tokio::test]
+async fn no_change_is_missed_between_pages_and_live_changes() {
+    let control = ControlPlane::start_with(&["sync.changes_per_read=2"]).await;
+    let agent = Agent::register(&control, "agent").await;
+    let role = control.create_role("reader", &["read"]).await;
+    let write = async {
+        for _ in 0..150 {
+            control.assign(&agent.id, &role).await;
+            control.revoke(&agent.id, &role).await;
+        }
+    };
+    let follow = async {
+        let (mut revision, mut newest) = (0, 0);
+        for number in 1..=100_u64 {
+            // Every third stream begins with a snapshot, and the others resume.
+            let mut follower =
+                Follower::start(&control, control.key(), if number % 3 == 0 { 0 } else { revision }).await.unwrap();
+            let mut received = if number % 3 == 0 { 0 } else { newest };
+            follower.send_ping(number).await;
+            let pong = loop {
+                let agents = match follower.next().await.unwrap() {
+                    ServerMessage::Snapshot(page) => page.agents,
+                    ServerMessage::Delta(delta) => delta.agents,
+                    ServerMessage::Pong(pong) => break pong,
+                };
+                received =
+                    agents.iter().filter_map(|agent| Some(agent.roles.as_ref()?.revision)).fold(received, i64::max);
+            };
+            assert!(number < 4 || received == pong.revision, "{received} {}", pong.revision);
+            (revision, newest) = (pong.revision, received);
+        }
+    };
+    tokio::join!(write, follow);
+}
+
+#[tokio::test]
+async fn streams_of_a_service_share_pages() {
+    const STREAMS: usize = 30;
+    let fixture = Fixture::new(4000, &["sync.changes_per_read=100"]).await;
+    let reads = async || metric::<u64>(&fixture.control, "countersign_sync_page_reads_total ").await.unwrap();
+    let follow = async || {
+        let (mut follower, mut received) = (fixture.follow(hello(0)).await, Received::default());
+        received.receive(&mut follower, usize::MAX).await;
+        assert_eq!(received.agents.len(), 4001);
+    };
+    let before = reads().await;
+    futures_util::future::join_all((0..STREAMS).map(|_| follow())).await;
+    let used = reads().await - before;
+    assert!((40..200).contains(&used), "{used} reads");
+}
+
+#[tokio::test]
+async fn sidecar_gets_a_view_of_many_changed_agents() {
+    let fixture = Fixture::new(AGENTS, &[]).await;
+    let control = &fixture.control;
+    let agent = Agent::register(control, "holder").await;
+    let role = control.create_role("reader", &["read"]).await;
+    control.assign(&agent.id, &role).await;
+    let token = agent.token().await;
+    let sidecar = Sidecar::start(control).await;
+    let accepted = async || Some(sidecar.check_token(&token).await).filter(|result| result.status == 200);
+    eventually("the token is accepted", accepted, || sidecar.log()).await;
+    let line = format!("countersign_authz_view_agents{{service=\"{}\"}}", control.service());
+    assert!(sidecar.metric(&line).await.unwrap() >= 20_000.0);
+}
+
+#[tokio::test]
+async fn streams_of_a_key_are_limited() {
+    let control = ControlPlane::start_one_with(&["sync.streams_per_key=3"]).await;
+    let open = async || Follower::start(&control, control.key(), 0).await;
+    let streams = [open().await.unwrap(), open().await.unwrap(), open().await.unwrap()];
+    let refusal = open().await.err().unwrap();
+    assert_eq!(refusal.code(), Code::ResourceExhausted);
+    assert!(refusal.message().contains("3 open streams (sync.streams_per_key)"), "{}", refusal.message());
+    let other = control.create_key(control.service(), "sync").await;
+    Follower::start(&control, &other, 0).await.unwrap();
+    drop(streams);
+    let too_often = async || open().await.err().filter(|status| status.message().contains("too often"));
+    let refusal = eventually("the streams have ended", too_often, || control.log()).await;
+    assert!(refusal.message().contains("6 per minute"), "{}", refusal.message());
+}
+
+#[tokio::test]
+async fn flood_of_pings_does_not_disturb_other_keys() {
+    const PINGS: u64 = 50_000;
+    let control = ControlPlane::start().await;
+    let (requests, receiver) = mpsc::channel::<FollowRequest>(8);
+    requests.send(follow_request(ClientMessage::Hello(hello(0)))).await.unwrap();
+    let mut request = Request::new(ReceiverStream::new(receiver));
+    let flooding = control.create_key(control.service(), "sync").await;
+    request.metadata_mut().insert("authorization", format!("Bearer {flooding}").parse().unwrap());
+    let mut responses = SyncClient::new(channel(&control).await).follow(request).await.unwrap().into_inner();
+    // The server reads the pings slowly, so the connection ends because of too many frames that are not read, or the client
+    // waits.
+    let flood = tokio::spawn(async move {
+        for number in 1..=PINGS {
+            if requests.send(follow_request(ClientMessage::Ping(Ping { number }))).await.is_err() {
+                return number;
+            }
+        }
+        PINGS
+    });
+    let answered = tokio::spawn(async move {
+        let mut answered = 0;
+        while let Ok(Some(response)) = responses.message().await {
+            answered += u64::from(matches!(response.message, Some(ServerMessage::Pong(_))));
+        }
+        answered
+    });
+    let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
+    follower.snapshot().await;
+    for number in 1..=10 {
+        assert_eq!(follower.ping(number).await.unwrap().1.number, number);
+    }
+    drop(control);
+    assert!(flood.await.unwrap() < PINGS, "the server has read all pings");
+    assert!(answered.await.unwrap() < PINGS / 100);
+}
