@@ -103,6 +103,7 @@ impl App {
             wiring::context(&config, &public_url, dependencies, queue_health, &metrics).await?;
         let store = context_parts.store.clone();
         metrics.expose_connection_pools(move || store.pool_statuses())?;
+        wiring::expose_housekeeping(&metrics, context.clone())?;
         let http_sender = Arc::new(wiring::http_sender(&config.webhooks, &context_parts.address_guard)?);
         let operator_key = humans::load_operator_key(&config, context_parts.rng.as_ref())?.map(Arc::new);
         let (certificate, authority) = wiring::certificate(&config, context.now())?;
