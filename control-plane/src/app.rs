@@ -114,6 +114,7 @@ impl App {
             wiring::context(&config, &public_url, dependencies, queue_health, &metrics).await?;
         let store = context_parts.store.clone();
         metrics.expose_connection_pools(move || store.pool_statuses())?;
+        wiring::expose_housekeeping(&metrics, context.clone())?;
         let mut reloaders = Reloaders::new(file_poll_interval, &context_parts.clock, &metrics);
         let (http_sender, authorities) = wiring::http_sender(&config.webhooks, &context_parts.address_guard)?;
         let http_sender = reloaders.send_events(http_sender, authorities);

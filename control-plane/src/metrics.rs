@@ -4,11 +4,13 @@
 //! created with the value 0, so that rates are correct from the first event on; impossible series are not created.
 
 mod connection_pools;
+mod housekeeping;
 mod redis;
 mod store;
 mod webhooks;
 
 pub use connection_pools::PoolStatus;
+pub use housekeeping::HousekeepingStatus;
 pub use redis::{RedisMetrics, RedisOutcome};
 pub use store::{StoreMetrics, TransactionKind, TransactionOutcome};
 pub use webhooks::WebhookMetrics;
@@ -20,6 +22,7 @@ use countersign_process::{
     server::PortMetrics,
     telemetry::{register, registry},
 };
+use housekeeping::HousekeepingMetrics;
 use prometheus::{
     Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
     core::Collector, exponential_buckets, opts,
@@ -223,6 +226,14 @@ impl Metrics {
         read: impl Fn() -> Vec<PoolStatus> + Send + Sync + 'static,
     ) -> prometheus::Result<()> {
         self.registry.register(Box::new(ConnectionPools::new(Box::new(read))?))
+    }
+
+    /// Exposes the state of housekeeping. `read` returns the status of each kind of rows whenever metrics are collected.
+    pub fn expose_housekeeping(
+        &self,
+        read: impl Fn() -> Vec<HousekeepingStatus> + Send + Sync + 'static,
+    ) -> prometheus::Result<()> {
+        self.registry.register(Box::new(HousekeepingMetrics::new(Box::new(read))?))
     }
 
     /// The number of HTTP responses.

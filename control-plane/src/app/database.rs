@@ -73,7 +73,7 @@ pub(super) async fn ensure_deployment(
     dev_since: Option<Timestamp>,
 ) -> Result<(), AppError> {
     let new = Deployment { master_key_fingerprint: master.configured_fingerprint(), dev_since };
-    let stored = store.find_or_create_deployment(&new).await?;
+    let stored = deployment::find_or_create(store, &new).await?;
     check_deployment(&stored, master, dev_since)?;
     refuse_missing_master_keys(store, master).await?;
     if stored.master_key_fingerprint != master.configured_fingerprint() {

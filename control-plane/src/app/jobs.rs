@@ -7,8 +7,8 @@ use crate::{
     http::AppState,
     metrics::Metrics,
     operations::{
-        Context, ContextParts, OperationError, delete_expired_events, emit_role_revoked_events,
-        flush_suppressed_bursts, publish_trust_changes, purge_deleted, rotate_signing_keys_if_due, run_housekeeping,
+        Context, ContextParts, OperationError, correct_totals, emit_role_revoked_events, flush_suppressed_bursts,
+        publish_trust_changes, purge_deleted, rotate_signing_keys_if_due, run_housekeeping,
     },
     store::{Store, StoreError, master_keys},
     webhooks::{DispatcherHealth, EventFanout, WebhookDispatcher},
@@ -57,9 +57,9 @@ const JOBS: [Job; 7] = [
         run: |state| Box::pin(run_housekeeping(&state.context)),
     },
     Job {
-        name: "event retention",
-        schedule: HOUSEKEEPING_SCHEDULE,
-        run: |state| Box::pin(delete_expired_events(&state.context)),
+        name: "totals",
+        schedule: Schedule::Every(Duration::from_hours(6)),
+        run: |state| Box::pin(correct_totals(&state.context)),
     },
     Job {
         name: "signing key maintenance",
@@ -77,7 +77,7 @@ const JOBS: [Job; 7] = [
         run: |state| Box::pin(emit_role_revoked_events(&state.context)),
     },
     Job {
-        name: "removal of rows of deleted services and agents",
+        name: "removal of rows of deleted services, agents and roles",
         schedule: Schedule::Every(Duration::from_secs(1)),
         run: |state| Box::pin(purge_deleted(&state.context)),
     },
@@ -111,10 +111,12 @@ impl Schedule {
         match self {
             Self::Every(pause) => sleep(pause).await,
             Self::SoonerIfReadOnly { pause, read_only_pause } => {
-                let mut remaining = pause;
+                let (began_at, mut remaining) = (context.since_boot(), pause);
                 while !remaining.is_zero() {
                     sleep(read_only_pause).await;
-                    if !context.database_is_writable() {
+                    // A sleep does not include the time in which the machine is suspended.
+                    let elapsed = context.since_boot().saturating_sub(began_at);
+                    if elapsed >= pause || !context.database_is_writable() {
                         return;
                     }
                     remaining = remaining.saturating_sub(read_only_pause);

@@ -19,9 +19,9 @@ use crate::{
     http::{LimitsPerMinute, RATE_CATEGORIES},
     humans::OperatorKey,
     keyring::Keyring,
-    metrics::{LabelValues, Metrics},
+    metrics::{HousekeepingStatus, LabelValues, Metrics},
     operations::{
-        Context, ContextParts, OperationConfig, ensure_audit_started, recount_totals, rotate_signing_keys_if_due,
+        Context, ContextParts, HousekeepingSample, OperationConfig, ensure_audit_started, rotate_signing_keys_if_due,
     },
     store::{OpenMode, WriteTransaction, changed_data::ReadLimit, deployment},
     sync::{AgentHashSecret, StreamsPerKey, SyncLimits},
@@ -76,11 +76,19 @@ pub(super) async fn context(
     let parts = ContextParts { store, keyring, clock, rng, address_guard, dispatcher_wakeup };
     let context = Context::new(parts.clone(), challenge_keys, operation_config, queue_health);
     ensure_audit_started(&parts.store).await?;
-    if let Err(error) = recount_totals(&parts.store).await {
-        tracing::warn!(%error, "the totals of agents and services could not be counted anew; /status may be inexact");
-    }
     rotate_signing_keys_if_due(&context).await?;
     Ok((Arc::new(context), parts))
+}
+
+/// Exposes the state of housekeeping.
+pub(super) fn expose_housekeeping(metrics: &Metrics, context: Arc<Context>) -> Result<(), AppError> {
+    let since_epoch = |at: Timestamp| at.duration_since(Timestamp::from_micros(0)).as_secs_f64();
+    let status = move |sample: HousekeepingSample| HousekeepingStatus {
+        data: sample.data.as_str(),
+        oldest: sample.oldest.map_or(0.0, since_epoch),
+        deleted: sample.deleted,
+    };
+    Ok(metrics.expose_housekeeping(move || context.housekeeping_samples().into_iter().map(status).collect())?)
 }
 
 /// Loads the secret from which the keys of agent hashes are derived. The first start generates it.

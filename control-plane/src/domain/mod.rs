@@ -9,6 +9,7 @@ pub mod caller;
 pub mod challenge;
 pub mod change;
 pub mod credential;
+pub mod housekeeping;
 pub mod idempotency;
 pub mod netstrings;
 pub mod page;

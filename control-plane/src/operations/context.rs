@@ -1,6 +1,9 @@
 //! The dependencies and settings of all operations.
 
-use super::SuppressedBursts;
+use super::{
+    SuppressedBursts,
+    maintenance::{HousekeepingSample, bites::BiteTurns, status::HousekeepingStatus},
+};
 use crate::{
     address_guard::AddressGuard,
     domain::{
@@ -72,6 +75,10 @@ pub struct Context {
     pub(super) queue_health: QueueHealthProbe,
     /// Counts of failed logins for which no events are emitted.
     pub(super) suppressed_bursts: SuppressedBursts,
+    /// The turn of background jobs.
+    pub(super) bites: BiteTurns,
+    /// The state of housekeeping.
+    pub(super) housekeeping: HousekeepingStatus,
 }
 
 impl Context {
@@ -83,6 +90,7 @@ impl Context {
         queue_health: QueueHealthProbe,
     ) -> Self {
         let ContextParts { store, keyring, clock, rng, address_guard, dispatcher_wakeup } = parts;
+        let housekeeping = HousekeepingStatus::new(clock.since_boot());
         Self {
             store,
             keyring,
@@ -95,12 +103,19 @@ impl Context {
             dispatcher_wakeup,
             queue_health,
             suppressed_bursts: SuppressedBursts::default(),
+            bites: BiteTurns::default(),
+            housekeeping,
         }
     }
 
     /// Whether the last write to the database succeeded.
     pub fn database_is_writable(&self) -> bool {
         self.store.is_writable()
+    }
+
+    /// The state of housekeeping, for the metrics.
+    pub fn housekeeping_samples(&self) -> Vec<HousekeepingSample> {
+        self.housekeeping.samples()
     }
 
     /// Waits until this process has changed the trust score of an agent.

@@ -32,10 +32,10 @@ pub use context::{Context, ContextParts, OperationConfig};
 pub use error::{NotFound, OperationError};
 pub use idempotency::IdempotentReply;
 pub use maintenance::{
-    DatabaseHealth, MasterKeyRotation, RestoreReport, count_services_and_active_agents, delete_expired_events,
-    emit_role_revoked_events, ensure_audit_started, invalidate_credentials_after_restore, probe_database, probe_queue,
-    publish_trust_changes, purge_deleted, recount_totals, rotate_master_key, rotate_signing_keys_if_due,
-    run_housekeeping,
+    DatabaseHealth, HousekeepingSample, MasterKeyRotation, RestoreReport, correct_totals,
+    count_services_and_active_agents, emit_role_revoked_events, ensure_audit_started,
+    invalidate_credentials_after_restore, probe_database, probe_housekeeping, probe_queue, publish_trust_changes,
+    purge_deleted, rotate_master_key, rotate_signing_keys_if_due, run_housekeeping,
 };
 pub use roles::{
     AssignmentRequest, RoleChange, RoleRequest, assign_role, change_role, create_role, delete_role, list_roles,

@@ -20,7 +20,8 @@ macro_rules! columns {
 macro_rules! holds_role {
     () => {
         "deleted_at IS NULL AND ($4 = '' OR status = $4) AND id IN (SELECT agent_id FROM assignments WHERE service_id = $1 \
-         AND (expires_at IS NULL OR expires_at > $2) AND ($3 = '' OR role_id = $3))"
+         AND (expires_at IS NULL OR expires_at > $2) AND ($3 = '' OR role_id = $3) \
+         AND role_id NOT IN (SELECT id FROM roles WHERE service_id = $1 AND deleted_at IS NOT NULL))"
     };
 }
 

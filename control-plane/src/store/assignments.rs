@@ -4,12 +4,22 @@ use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{role::Assignment, webhook::event::RevocationReason};
 use countersign_identity::{AgentId, RoleGrant, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::{AssertSqlSafe, any::AnyRow};
+use std::time::Duration;
 
-/// The condition that the service of an assignment is not deleted. Housekeeping removes the assignments of a deleted service
-/// later.
-macro_rules! is_at_live_service {
+/// The condition that the role of an assignment is not deleted. Background work removes the assignments of a deleted role later.
+macro_rules! is_of_live_role {
     () => {
-        "EXISTS (SELECT 1 FROM services s WHERE s.id = assignments.service_id AND s.deleted_at IS NULL)"
+        "NOT EXISTS (SELECT 1 FROM roles r WHERE r.id = assignments.role_id AND r.deleted_at IS NOT NULL)"
+    };
+}
+
+/// The condition that the role of an assignment and its service are not deleted.
+macro_rules! is_live {
+    () => {
+        concat!(
+            "EXISTS (SELECT 1 FROM services s WHERE s.id = assignments.service_id AND s.deleted_at IS NULL) AND ",
+            is_of_live_role!()
+        )
     };
 }
 
@@ -20,11 +30,7 @@ statements! { STATEMENTS:
          CASE WHEN assignments.expires_at <= excluded.assigned_at THEN excluded.assigned_at ELSE assignments.assigned_at END";
     DELETE_ASSIGNMENT = "DELETE FROM assignments WHERE agent_id = $1 AND role_id = $2 AND service_id = $3 \
          RETURNING expires_at, end_told_at";
-    QUEUE_REVOCATIONS_BY_ROLE = "INSERT INTO webhook_losses (agent_id, service_id, role_id, role_name, lost_at, reason) \
-         SELECT agent_id, service_id, role_id, $1, CASE WHEN expires_at <= $2 THEN expires_at ELSE $2 END, \
-         CASE WHEN expires_at <= $2 THEN $3 ELSE $4 END FROM assignments \
-         WHERE role_id = $5 AND service_id = $6 AND end_told_at IS NULL";
-    DELETE_ASSIGNMENTS_BY_ROLE = "DELETE FROM assignments WHERE role_id = $1 AND service_id = $2";
+    /// Only the previous version of Countersign inserts rows into `webhook_losses`.
     ANY_QUEUED_REVOCATION = "SELECT 1 AS one FROM webhook_losses LIMIT 1";
     TAKE_QUEUED_REVOCATIONS = "DELETE FROM webhook_losses WHERE (agent_id, role_id) IN (SELECT agent_id, role_id FROM webhook_losses \
          LIMIT $1) RETURNING agent_id, service_id, role_id, role_name, lost_at, reason";
@@ -37,19 +43,30 @@ statements! { STATEMENTS:
          AND (agent_id, role_id) IN (SELECT agent_id, role_id FROM assignments \
          WHERE expires_at <= $1 AND end_told_at IS NULL ORDER BY expires_at LIMIT $2) \
          RETURNING agent_id, role_id, service_id, expires_at";
-    LIST_ACTIVE_GRANTS = "SELECT role_id, expires_at FROM assignments WHERE agent_id = $1 AND service_id = $2 \
-         AND (expires_at IS NULL OR expires_at > $3) ORDER BY role_id";
+    OLDEST_REPORTED_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM assignments \
+         WHERE end_told_at IS NOT NULL AND expires_at >= $1";
+    /// The DELETE repeats the conditions of its inner SELECT, because another transaction may extend an assignment between the
+    /// two. Without the unary plus, SQLite would use the index for the conditions of the DELETE.
+    DELETE_REPORTED_EXPIRIES = "DELETE FROM assignments WHERE (agent_id, role_id) IN (SELECT agent_id, role_id FROM assignments \
+         WHERE end_told_at IS NOT NULL AND expires_at >= $1 AND expires_at <= $2 ORDER BY expires_at LIMIT $3) \
+         AND +end_told_at IS NOT NULL AND +expires_at <= $2";
+    LIST_ACTIVE_GRANTS = concat!(
+        "SELECT role_id, expires_at FROM assignments WHERE agent_id = $1 AND service_id = $2 \
+         AND (expires_at IS NULL OR expires_at > $3) AND ", is_of_live_role!(), " ORDER BY role_id"
+    );
     /// [`list_active_grants_of_agents_statement`] appends a condition with a list of agents to this statement.
-    LIST_ACTIVE_GRANTS_OF_AGENTS = "SELECT agent_id, role_id, expires_at FROM assignments WHERE service_id = $1 \
-         AND (expires_at IS NULL OR expires_at > $2)";
+    LIST_ACTIVE_GRANTS_OF_AGENTS = concat!(
+        "SELECT agent_id, role_id, expires_at FROM assignments WHERE service_id = $1 \
+         AND (expires_at IS NULL OR expires_at > $2) AND ", is_of_live_role!()
+    );
     /// Two rows show that no service is the only one.
     LIST_SERVICES_WITH_ROLE = concat!(
         "SELECT DISTINCT service_id FROM assignments WHERE agent_id = $1 \
-         AND (expires_at IS NULL OR expires_at > $2) AND ", is_at_live_service!(), " LIMIT 2"
+         AND (expires_at IS NULL OR expires_at > $2) AND ", is_live!(), " LIMIT 2"
     );
     HOLDS_ROLE = concat!(
         "SELECT 1 AS one FROM assignments WHERE agent_id = $1 AND service_id = $2 \
-         AND (expires_at IS NULL OR expires_at > $3) AND ", is_at_live_service!(), " LIMIT 1"
+         AND (expires_at IS NULL OR expires_at > $3) AND ", is_live!(), " LIMIT 1"
     );
 }
 
@@ -102,23 +119,6 @@ pub async fn remove(
         Ok(RemovedAssignment { expires_at, expiry_reported })
     };
     query.fetch_optional(conn).await?.map(removed_from_row).transpose()
-}
-
-/// Removes all assignments of a role. If `event_role_name` is set, queues a [`RoleRevocation`] with that name for each removed
-/// assignment, to emit webhook events later.
-pub async fn remove_by_role(
-    conn: &mut Conn,
-    (service, role): (ServiceId, RoleId),
-    event_role_name: Option<&RoleName>,
-    now: Timestamp,
-) -> Result<(), StoreError> {
-    if let Some(name) = event_role_name {
-        let query = sqlx::query(QUEUE_REVOCATIONS_BY_ROLE).bind(name.as_str()).bind(now.micros());
-        let query = query.bind(RevocationReason::Expired.as_str()).bind(RevocationReason::RoleDeleted.as_str());
-        query.bind(role.to_string()).bind(service.to_string()).execute(&mut *conn).await?;
-    }
-    sqlx::query(DELETE_ASSIGNMENTS_BY_ROLE).bind(role.to_string()).bind(service.to_string()).execute(conn).await?;
-    Ok(())
 }
 
 /// Marks the expiry of an assignment as reported to webhooks. Returns the expiry, or `None` if the assignment has not expired
@@ -196,6 +196,28 @@ pub async fn take_unreported_expiries(
         })
     };
     rows.iter().map(expired_from_row).collect()
+}
+
+/// How long the row of an assignment is kept after the expiry, for sidecars whose clocks are behind.
+pub const KEPT_AFTER_EXPIRY: Duration = Duration::from_hours(24);
+
+/// When the oldest expired assignment whose expiry was reported to webhooks can be deleted, at or after `from`.
+pub async fn oldest_deletable_expiry(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+    let from = from.saturating_sub(KEPT_AFTER_EXPIRY);
+    let oldest = row::find_oldest(OLDEST_REPORTED_EXPIRY, conn, Some(from)).await?;
+    Ok(oldest.map(|expires_at| expires_at.saturating_add(KEPT_AFTER_EXPIRY)))
+}
+
+/// Deletes up to `limit` expired assignments whose expiry was reported to webhooks, and that could be deleted between two times.
+/// Returns their number.
+pub async fn delete_expired(
+    conn: &mut Conn,
+    (from, now): (Timestamp, Timestamp),
+    limit: i64,
+) -> Result<u64, StoreError> {
+    let [from, until] = [from, now].map(|end| end.saturating_sub(KEPT_AFTER_EXPIRY).micros());
+    let query = sqlx::query(DELETE_REPORTED_EXPIRIES).bind(from).bind(until).bind(limit);
+    Ok(query.execute(conn).await?.rows_affected())
 }
 
 /// Lists the roles that an agent holds at a service at `now`.

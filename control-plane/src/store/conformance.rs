@@ -61,6 +61,7 @@ async fn check_conformance(url: String, open: impl AsyncFn(StoreOptions) -> Resu
     let (first, second) = (open(options("ours")).await.unwrap(), open(options("ours")).await.unwrap());
     let fixture = StoreFixture { first, second, url };
     fixture.engine_accepts_every_statement().await;
+    fixture.deletions_in_bites_use_indexes().await;
     fixture.creates_one_deployment().await;
     fixture.keeps_committed_writes_and_drops_others().await;
     fixture.read_sees_one_snapshot_and_cannot_write().await;
@@ -121,8 +122,8 @@ impl StoreFixture {
         let dev_since = Some(Timestamp::from_seconds(1));
         let deployment = |name: &str| Deployment { master_key_fingerprint: name.to_owned(), dev_since };
         let (ours, theirs) = (deployment("ours"), deployment("theirs"));
-        assert_eq!(self.first.find_or_create_deployment(&ours).await.unwrap(), ours);
-        assert_eq!(self.second.find_or_create_deployment(&theirs).await.unwrap(), ours);
+        assert_eq!(deployment::find_or_create(&self.first, &ours).await.unwrap(), ours);
+        assert_eq!(deployment::find_or_create(&self.second, &theirs).await.unwrap(), ours);
         for (store, generated) in [(&self.first, [1; 32]), (&self.second, [2; 32])] {
             let generated = &generated;
             let work = async |mut tx: WriteTransaction| {

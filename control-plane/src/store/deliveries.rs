@@ -90,7 +90,6 @@ statements! { STATEMENTS:
          WHERE target_id = $2 AND event_id = $3";
     COUNT_ALL_PENDING = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM \
          (SELECT 1 AS one FROM webhook_deliveries WHERE due_at IS NOT NULL LIMIT 1000000) pending";
-    ANY_DELIVERY_BEFORE = "SELECT 1 AS one FROM webhook_deliveries WHERE target_id = $1 AND event_id < $2 LIMIT 1";
     DELETE_DELIVERIES_BEFORE = "DELETE FROM webhook_deliveries WHERE target_id = $1 AND event_id IN \
          (SELECT event_id FROM webhook_deliveries WHERE target_id = $1 AND ($2 = '' OR event_id < $2) \
          ORDER BY event_id LIMIT $3)";
@@ -246,23 +245,17 @@ pub async fn count_pending(conn: &mut Conn) -> Result<i64, StoreError> {
     row::total_count(&sqlx::query(COUNT_ALL_PENDING).fetch_one(conn).await?)
 }
 
-/// Whether a target has deliveries of events with a lower id than `before`.
-pub async fn has_deliveries_before(conn: &mut Conn, target: WebhookId, before: EventId) -> Result<bool, StoreError> {
-    let query = sqlx::query(ANY_DELIVERY_BEFORE).bind(target.to_string()).bind(before.to_string());
-    Ok(query.fetch_optional(conn).await?.is_some())
-}
-
 /// Deletes up to `limit` deliveries of a target, only deliveries of events older than `before` if `before` is set. Returns
-/// false if there were no deliveries to delete.
+/// their number.
 pub async fn delete_before(
     conn: &mut Conn,
     target: WebhookId,
     before: Option<EventId>,
     limit: i64,
-) -> Result<bool, StoreError> {
+) -> Result<u64, StoreError> {
     let before = before.map_or(String::new(), |event| event.to_string());
     let query = sqlx::query(DELETE_DELIVERIES_BEFORE).bind(target.to_string()).bind(before).bind(limit);
-    Ok(query.execute(conn).await?.rows_affected() > 0)
+    Ok(query.execute(conn).await?.rows_affected())
 }
 
 fn delivery_from_row(row: &AnyRow) -> Result<Delivery, StoreError> {

@@ -8,11 +8,22 @@ use crate::domain::{
 use countersign_identity::{AgentId, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
 
+/// The condition that the role of an assignment is not deleted.
+macro_rules! is_of_live_role {
+    () => {
+        "NOT EXISTS (SELECT 1 FROM roles d WHERE d.id = role_id AND d.deleted_at IS NOT NULL)"
+    };
+}
+
 /// The condition for services at which an agent (`$1`) holds a role at a time (`$2`), or which its owner has left.
 macro_rules! concerns_agent {
     () => {
-        "s.deleted_at IS NULL AND s.id IN (SELECT service_id FROM assignments WHERE agent_id = $1 AND (expires_at IS NULL OR expires_at > $2) \
-         UNION SELECT service_id FROM agent_departures WHERE agent_id = $1)"
+        concat!(
+            "s.deleted_at IS NULL AND s.id IN (SELECT service_id FROM assignments WHERE agent_id = $1 \
+             AND (expires_at IS NULL OR expires_at > $2) AND ",
+            is_of_live_role!(),
+            " UNION SELECT service_id FROM agent_departures WHERE agent_id = $1)"
+        )
     };
 }
 
@@ -30,7 +41,7 @@ statements! { STATEMENTS:
         " ORDER BY s.id DESC LIMIT $3 OFFSET $4"
     );
     LIST_ROLES_OF_AGENT = "SELECT a.service_id, r.name, a.expires_at FROM assignments a JOIN roles r ON r.id = a.role_id \
-         WHERE a.agent_id = $1 AND (a.expires_at IS NULL OR a.expires_at > $2) \
+         WHERE a.agent_id = $1 AND (a.expires_at IS NULL OR a.expires_at > $2) AND r.deleted_at IS NULL \
          AND a.service_id >= $3 AND a.service_id <= $4 ORDER BY a.service_id, r.name";
 }
 

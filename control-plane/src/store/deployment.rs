@@ -1,6 +1,6 @@
 //! The single row of the table `deployment`: the identity of the Countersign deployment that the database belongs to.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{Conn, Store, StoreError, WriteTransaction, feed, row, statements::statements};
 use countersign_identity::{Timestamp, agent_hash::HASH_KEY_LEN};
 use sqlx::AnyConnection;
 
@@ -27,6 +27,25 @@ pub struct Deployment {
     pub master_key_fingerprint: String,
     /// Time at which `--dev` created the database; `None` for a production database.
     pub dev_since: Option<Timestamp>,
+}
+
+/// Finds the row of the Countersign deployment in the database, or inserts `new` if there is no such row.
+pub async fn find_or_create(store: &Store, new: &Deployment) -> Result<Deployment, StoreError> {
+    let work = async |mut tx: WriteTransaction| {
+        if let Some(existing) = find(tx.conn()).await? {
+            return tx.commit(existing).await;
+        }
+        let now = tx.now();
+        if !insert(tx.conn(), new, now).await? {
+            // Another replica has inserted the row of the Countersign deployment after this transaction searched for the
+            // row.
+            let existing = find(tx.conn()).await?.ok_or(StoreError::UnexpectedRowCount("deployment"))?;
+            return tx.commit(existing).await;
+        }
+        feed::create_position(tx.conn(), now).await?;
+        tx.commit(new.clone()).await
+    };
+    store.write("find_or_create_deployment", work).await
 }
 
 /// Why a database must not be served.

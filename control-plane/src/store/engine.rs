@@ -2,7 +2,7 @@
 
 use super::{
     conn::{Conn, INSPECT_TIMEOUT, TRANSACTION_TIMEOUT, deadline_after},
-    deployment::{self, Deployment},
+    deployment,
     failure::{StoreError, StoreFailure},
     feed, pools, postgres, schema,
     statements::statements,
@@ -177,30 +177,15 @@ impl Store {
         Ok(store)
     }
 
-    /// Finds the row of the Countersign deployment in the database, or inserts `new` if there is no such row.
-    pub async fn find_or_create_deployment(&self, new: &Deployment) -> Result<Deployment, StoreError> {
-        let work = async |mut tx: WriteTransaction| {
-            if let Some(existing) = deployment::find(tx.conn()).await? {
-                return tx.commit(existing).await;
-            }
-            let now = tx.now();
-            if !deployment::insert(tx.conn(), new, now).await? {
-                // Another replica has inserted the row of the Countersign deployment after this transaction searched for the
-                // row.
-                let existing =
-                    deployment::find(tx.conn()).await?.ok_or(StoreError::UnexpectedRowCount("deployment"))?;
-                return tx.commit(existing).await;
-            }
-            feed::create_position(tx.conn(), now).await?;
-            tx.commit(new.clone()).await
-        };
-        self.write("find_or_create_deployment", work).await
-    }
-
     /// Begins a read transaction. All reads in the transaction see the same snapshot.
     pub async fn read(&self) -> Result<ReadTransaction, StoreError> {
+        self.read_for(self.transaction_timeout).await
+    }
+
+    /// Begins a read transaction that may take longer. On PostgreSQL, the usual timeout of a statement applies.
+    pub async fn read_for(&self, timeout: Duration) -> Result<ReadTransaction, StoreError> {
         let mut timer = self.start_timer(TransactionKind::Read);
-        let deadline = deadline_after(self.transaction_timeout);
+        let deadline = deadline_after(timeout);
         let conn = Conn::begin(&self.reader, self.engine.begin_read(), deadline, &timer).await?;
         timer.set_outcome(TransactionOutcome::Read);
         Ok(ReadTransaction::new(conn, timer))
@@ -312,6 +297,14 @@ impl Store {
         match self.engine {
             Engine::Sqlite => Ok(()),
             Engine::Postgres => self.write("wait_for_audit_appends", work).await,
+        }
+    }
+
+    /// Takes the lock of a background job until the transaction ends. Returns false if another replica holds the lock.
+    pub async fn try_lock_job(&self, tx: &mut WriteTransaction, job: &str) -> Result<bool, StoreError> {
+        match self.engine {
+            Engine::Sqlite => Ok(true),
+            Engine::Postgres => postgres::try_lock_job(tx.conn(), job).await,
         }
     }
 

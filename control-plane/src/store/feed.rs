@@ -36,11 +36,15 @@ statements! { STATEMENTS:
     TOKEN_IS_REVOKED = "SELECT 1 AS revoked FROM changes WHERE facet = 'token' AND subject = $1 LIMIT 1";
     ROLES_CHANGED = "SELECT 1 AS changed FROM changes WHERE facet = 'roles' AND subject = $1 AND service_id = $2 \
          AND revision > $3 LIMIT 1";
-    /// The condition `revision > floor` is needed because changes below the revision floor may exist after a restore.
-    RAISE_FLOOR = "UPDATE feed SET floor = COALESCE((SELECT MAX(revision) FROM changes \
-         WHERE noted_at <= $1 AND revision > floor), floor) WHERE id = 1";
+    /// Reads one entry of an index, however many changes there are. The result may be below the revision floor: after a restore,
+    /// while the changes below the floor are not deleted, and after a commit while the clock was far ahead.
+    FIND_NEWEST_CHANGE_UNTIL = "SELECT revision FROM changes WHERE noted_at <= $1 \
+         ORDER BY noted_at DESC, revision DESC LIMIT 1";
+    RAISE_FLOOR = "UPDATE feed SET floor = $1 WHERE id = 1 AND floor < $1";
+    OLDEST_CHANGE = "SELECT MIN(noted_at) AS oldest FROM changes WHERE noted_at >= $1";
     DELETE_BELOW_FLOOR = "DELETE FROM changes WHERE (revision, position) IN (SELECT revision, position FROM changes \
-         WHERE revision <= (SELECT floor FROM feed WHERE id = 1) ORDER BY revision, position LIMIT $1)";
+         WHERE noted_at >= $1 AND noted_at <= $2 AND revision <= (SELECT floor FROM feed WHERE id = 1) \
+         ORDER BY noted_at LIMIT $3)";
 }
 
 const MICROS_PER_SECOND: i64 = 1_000_000;
@@ -239,13 +243,26 @@ pub async fn roles_changed_since(
 /// change depends on the time of writing and not on the revision, because a commit while the clock was far ahead must not stop
 /// the deletion.
 pub async fn raise_floor(conn: &mut Conn, horizon: Timestamp) -> Result<(), StoreError> {
-    sqlx::query(RAISE_FLOOR).bind(horizon.micros()).execute(conn).await?;
+    let newest = sqlx::query(FIND_NEWEST_CHANGE_UNTIL).bind(horizon.micros()).fetch_optional(&mut *conn).await?;
+    if let Some(row) = newest {
+        sqlx::query(RAISE_FLOOR).bind(row::get::<i64>(&row, "revision")?).execute(conn).await?;
+    }
     Ok(())
 }
 
-/// Deletes up to `limit` changes at or below the revision floor. Returns their number.
-pub async fn delete_below_floor(conn: &mut Conn, limit: i64) -> Result<u64, StoreError> {
-    Ok(sqlx::query(DELETE_BELOW_FLOOR).bind(limit).execute(conn).await?.rows_affected())
+/// When the oldest change was written, among those that were written at or after `from`.
+pub async fn oldest_change(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+    row::find_oldest(OLDEST_CHANGE, conn, Some(from)).await
+}
+
+/// Deletes up to `limit` changes at or below the revision floor that were written between two times. Returns their number.
+pub async fn delete_below_floor(
+    conn: &mut Conn,
+    (from, horizon): (Timestamp, Timestamp),
+    limit: i64,
+) -> Result<u64, StoreError> {
+    let query = sqlx::query(DELETE_BELOW_FLOOR).bind(from.micros()).bind(horizon.micros()).bind(limit);
+    Ok(query.execute(conn).await?.rows_affected())
 }
 
 fn revision_from_row(row: &AnyRow, column: &'static str) -> Result<Revision, StoreError> {

@@ -10,7 +10,12 @@ statements! { STATEMENTS:
          WHERE idempotency.done_at <= $4";
     FIND_RESPONSE = "SELECT body_digest, response FROM idempotency WHERE id = $1";
     SET_RESPONSE = "UPDATE idempotency SET response = $1 WHERE id = $2";
-    DELETE_EXPIRED_KEYS = "DELETE FROM idempotency WHERE done_at <= $1";
+    OLDEST_KEY = "SELECT MIN(done_at) AS oldest FROM idempotency WHERE done_at >= $1";
+    /// The DELETE repeats the condition of its inner SELECT, because another transaction may claim a key again between the two.
+    /// Without the unary plus, SQLite would use the index for the condition of the DELETE.
+    DELETE_EXPIRED_KEYS = "DELETE FROM idempotency WHERE id IN \
+         (SELECT id FROM idempotency WHERE done_at >= $1 AND done_at <= $2 ORDER BY done_at LIMIT $3) \
+         AND +done_at <= $2";
 }
 
 /// Claims an idempotency key, or finds the response of the request that claimed the key. Must be the first query of the
@@ -39,8 +44,19 @@ pub async fn set_response(conn: &mut Conn, fingerprint: &RequestFingerprint, res
     }
 }
 
-/// Deletes expired idempotency keys.
-pub async fn delete_expired(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
-    sqlx::query(DELETE_EXPIRED_KEYS).bind(now.saturating_sub(RESPONSE_RETENTION).micros()).execute(conn).await?;
-    Ok(())
+/// When the oldest idempotency key expires, at or after `from`.
+pub async fn oldest_expiry(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+    let done_at = row::find_oldest(OLDEST_KEY, conn, Some(from.saturating_sub(RESPONSE_RETENTION))).await?;
+    Ok(done_at.map(|done_at| done_at.saturating_add(RESPONSE_RETENTION)))
+}
+
+/// Deletes up to `limit` idempotency keys that expired between two times. Returns their number.
+pub async fn delete_expired(
+    conn: &mut Conn,
+    (from, now): (Timestamp, Timestamp),
+    limit: i64,
+) -> Result<u64, StoreError> {
+    let [from, until] = [from, now].map(|expiry| expiry.saturating_sub(RESPONSE_RETENTION).micros());
+    let query = sqlx::query(DELETE_EXPIRED_KEYS).bind(from).bind(until).bind(limit);
+    Ok(query.execute(conn).await?.rows_affected())
 }

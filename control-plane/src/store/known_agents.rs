@@ -21,7 +21,12 @@ statements! { STATEMENTS:
     EXTEND_RELATION = "UPDATE known_agents SET contacted_at = $1 WHERE agent_id = $2 AND service_id = $3 \
          AND contacted_at > $4 AND contacted_at < $1";
     FIND_CONTACT = "SELECT contacted_at FROM known_agents WHERE agent_id = $1 AND service_id = $2";
-    DELETE_FORGOTTEN = "DELETE FROM known_agents WHERE contacted_at <= $1";
+    OLDEST_CONTACT = "SELECT MIN(contacted_at) AS oldest FROM known_agents WHERE contacted_at >= $1";
+    /// The DELETE repeats the condition of its inner SELECT, because another transaction may record a contact between the two.
+    /// Without the unary plus, SQLite would use the index for the condition of the DELETE.
+    DELETE_FORGOTTEN = "DELETE FROM known_agents WHERE (agent_id, service_id) IN (SELECT agent_id, service_id \
+         FROM known_agents WHERE contacted_at >= $1 AND contacted_at <= $2 \
+         ORDER BY contacted_at LIMIT $3) AND +contacted_at <= $2";
 }
 
 /// Records a contact between an agent and a service. From now on, the agent is known to the service for [`KNOWN_FOR`].
@@ -69,8 +74,19 @@ pub fn forgotten_until(now: Timestamp) -> Timestamp {
     now.saturating_sub(KNOWN_FOR)
 }
 
-/// Deletes contacts that no longer make an agent known.
-pub async fn delete_forgotten(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
-    sqlx::query(DELETE_FORGOTTEN).bind(forgotten_until(now).micros()).execute(conn).await?;
-    Ok(())
+/// When the oldest contact is forgotten, at or after `from`.
+pub async fn oldest_forgetting(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+    let contacted_at = row::find_oldest(OLDEST_CONTACT, conn, Some(forgotten_until(from))).await?;
+    Ok(contacted_at.map(|contacted_at| contacted_at.saturating_add(KNOWN_FOR)))
+}
+
+/// Deletes up to `limit` contacts that stopped making an agent known between two times. Returns their number.
+pub async fn delete_forgotten(
+    conn: &mut Conn,
+    (from, now): (Timestamp, Timestamp),
+    limit: i64,
+) -> Result<u64, StoreError> {
+    let [from, until] = [from, now].map(|end| forgotten_until(end).micros());
+    let query = sqlx::query(DELETE_FORGOTTEN).bind(from).bind(until).bind(limit);
+    Ok(query.execute(conn).await?.rows_affected())
 }

@@ -45,6 +45,7 @@ mod transaction;
 mod transaction_timer;
 pub mod transfer;
 pub mod trust;
+pub mod webhook_cleanup;
 pub mod webhook_targets;
 
 pub use conn::Conn;

@@ -32,23 +32,26 @@ statements! { STATEMENTS:
          SELECT $3, t.id, $4, 0 FROM webhook_targets t WHERE ", receives_event!()
     );
     ANY_EVENT = "SELECT 1 AS one FROM webhook_outbox LIMIT 1";
+    IS_BACKLOGGED = "SELECT 1 AS one FROM webhook_outbox LIMIT 1 OFFSET 10000";
     TAKE_EVENTS = "DELETE FROM webhook_outbox WHERE id IN (SELECT id FROM webhook_outbox ORDER BY id LIMIT $1) \
          RETURNING id, kind, body, occurred_at, service_id";
     INSERT_TEST_DELIVERY = "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts, test_asked_at) \
          VALUES ($1, $2, $3, 0, $3)";
     INSERT_EVENT = "INSERT INTO webhook_events (id, kind, body, occurred_at) VALUES ($1, $2, $3, $4)";
     FIND_EVENT_BODY = "SELECT body FROM webhook_events WHERE id = $1";
-    ANY_EVENT_BEFORE = "SELECT 1 AS one FROM webhook_events WHERE id < $1 LIMIT 1";
+    OLDEST_EVENT = "SELECT id FROM webhook_events WHERE id >= $1 ORDER BY id LIMIT 1";
     DELETE_EVENTS_BEFORE =
-        "DELETE FROM webhook_events WHERE id IN (SELECT id FROM webhook_events WHERE id < $1 ORDER BY id LIMIT $2)";
+        "DELETE FROM webhook_events WHERE id IN (SELECT id FROM webhook_events WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3)";
     LOCK_BURST = "INSERT INTO webhook_storms (agent_id, service_id, began_at, told, suppressed) VALUES ($1, $2, $3, 0, 0) \
          ON CONFLICT (agent_id, service_id) DO UPDATE SET told = webhook_storms.told \
          RETURNING began_at, told, suppressed";
     UPDATE_BURST = "UPDATE webhook_storms SET began_at = $1, told = $2, suppressed = $3 \
          WHERE agent_id = $4 AND service_id = $5";
     ANY_BURST_UNTIL = "SELECT 1 AS one FROM webhook_storms WHERE began_at <= $1 LIMIT 1";
-    TAKE_BURSTS =
-        "DELETE FROM webhook_storms WHERE began_at <= $1 RETURNING agent_id, service_id, began_at, told, suppressed";
+    /// The DELETE repeats the condition of its inner SELECT, because another transaction may begin a new burst between the two.
+    TAKE_BURSTS = "DELETE FROM webhook_storms WHERE (agent_id, service_id) IN (SELECT agent_id, service_id FROM webhook_storms \
+         WHERE began_at <= $1 ORDER BY began_at LIMIT $2) AND +began_at <= $1 \
+         RETURNING agent_id, service_id, began_at, told, suppressed";
 }
 
 type BoundQuery<'q> = Query<'q, Any, AnyArguments>;
@@ -71,6 +74,12 @@ pub async fn enqueue(conn: &mut Conn, event: &Event) -> Result<bool, StoreError>
 /// Whether any event waits for its fan-out to webhook targets.
 pub async fn has_events(conn: &mut Conn) -> Result<bool, StoreError> {
     Ok(sqlx::query(ANY_EVENT).fetch_optional(conn).await?.is_some())
+}
+
+/// Whether so many events wait for their fan-out that background work should emit no more: the fan-out reads the whole outbox,
+/// which has no index, for each of its transactions.
+pub async fn is_backlogged(conn: &mut Conn) -> Result<bool, StoreError> {
+    Ok(sqlx::query(IS_BACKLOGGED).fetch_optional(conn).await?.is_some())
 }
 
 /// Removes up to `limit` events from the outbox and inserts a delivery for each of their targets. Returns the number of
@@ -125,16 +134,20 @@ pub async fn find_event_body(conn: &mut Conn, event: EventId) -> Result<Option<S
     query.fetch_optional(conn).await?.map(|row| row::get(&row, "body")).transpose()
 }
 
-/// Whether there is an event with a lower id than `before`.
-pub async fn has_events_before(conn: &mut Conn, before: EventId) -> Result<bool, StoreError> {
-    let query = sqlx::query(ANY_EVENT_BEFORE).bind(before.to_string());
-    Ok(query.fetch_optional(conn).await?.is_some())
+/// The lowest id of an event, at or after `from`.
+pub async fn oldest_event(conn: &mut Conn, from: EventId) -> Result<Option<EventId>, StoreError> {
+    let row = sqlx::query(OLDEST_EVENT).bind(from.to_string()).fetch_optional(conn).await?;
+    row.map(|row| row::parse(&row, "id")).transpose()
 }
 
-/// Deletes up to `limit` events with a lower id than `before`.
-pub async fn delete_events_before(conn: &mut Conn, before: EventId, limit: i64) -> Result<(), StoreError> {
-    sqlx::query(DELETE_EVENTS_BEFORE).bind(before.to_string()).bind(limit).execute(conn).await?;
-    Ok(())
+/// Deletes up to `limit` events with an id from `from` on that is lower than `before`. Returns their number.
+pub async fn delete_events_before(
+    conn: &mut Conn,
+    (from, before): (EventId, EventId),
+    limit: i64,
+) -> Result<u64, StoreError> {
+    let query = sqlx::query(DELETE_EVENTS_BEFORE).bind(from.to_string()).bind(before.to_string()).bind(limit);
+    Ok(query.execute(conn).await?.rows_affected())
 }
 
 /// Returns the burst of failed logins of an agent at a service, and inserts a new burst if there is none. Locks the row of the
@@ -174,12 +187,13 @@ pub async fn has_bursts_until(conn: &mut Conn, horizon: Timestamp) -> Result<boo
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
-/// Deletes and returns the bursts of failed logins that began at or before `horizon`.
+/// Deletes and returns up to `limit` bursts of failed logins that began at or before `horizon`.
 pub async fn take_bursts(
     conn: &mut Conn,
     horizon: Timestamp,
+    limit: i64,
 ) -> Result<Vec<(AgentId, Option<ServiceId>, SuppressedBurst)>, StoreError> {
-    let rows = sqlx::query(TAKE_BURSTS).bind(horizon.micros()).fetch_all(conn).await?;
+    let rows = sqlx::query(TAKE_BURSTS).bind(horizon.micros()).bind(limit).fetch_all(conn).await?;
     let key_and_burst = |row| {
         let service: String = row::get(row, "service_id")?;
         let service = (!service.is_empty()).then(|| row::parse(row, "service_id")).transpose()?;

@@ -20,6 +20,8 @@ statements! { POSTGRES_STATEMENTS:
          AND application_name IN ($1, '')";
     HAS_DEPLOYMENT_TABLE = "SELECT CASE WHEN to_regclass('deployment') IS NULL THEN 0 ELSE 1 END AS is_there";
     HAS_DEPLOYMENT = "SELECT 1 AS found FROM deployment WHERE id = 1";
+    /// Advisory locks with two keys are apart from those with one key, which migrations take.
+    TRY_LOCK_JOB = "SELECT CASE WHEN pg_try_advisory_xact_lock(1668248179, hashtext($1)) THEN 1 ELSE 0 END AS locked";
     LOCK_AUDIT_HEADS = "LOCK TABLE audit_heads IN SHARE MODE";
 }
 
@@ -54,6 +56,12 @@ async fn has_deployment(conn: &mut AnyConnection) -> Result<bool, StoreError> {
 pub(super) async fn lock_audit_heads(conn: &mut Conn) -> Result<(), StoreError> {
     sqlx::query(LOCK_AUDIT_HEADS).execute(conn).await?;
     Ok(())
+}
+
+/// Takes the lock of a background job until the transaction ends. Returns false if another transaction holds it.
+pub(super) async fn try_lock_job(conn: &mut Conn, job: &str) -> Result<bool, StoreError> {
+    let row = sqlx::query(TRY_LOCK_JOB).bind(job).fetch_one(conn).await?;
+    Ok(row::get::<i32>(&row, "locked")? == 1)
 }
 
 /// Returns a text that differs between the database and every copy of the database by `pg_restore`.

@@ -1,7 +1,7 @@
-//! Removes the rows that depend on deleted services and agents.
+//! Removes the rows that depend on deleted services, agents and roles.
 //!
-//! A service or an agent can have any number of assignments, so the transaction that deletes it only marks it. Housekeeping
-//! removes what depends on it in batches, see [`crate::operations`]. Feedback remains, and so do the API keys with which
+//! A service, an agent or a role can have any number of assignments, so the transaction that deletes it only marks it. Background
+//! work removes what depends on it in bites, see [`crate::operations`]. Feedback remains, and so do the API keys with which
 //! sidecars learn of the deletion. The contacts of a deleted service remain until they are forgotten, because the weight of its
 //! feedback depends on them.
 
@@ -10,25 +10,34 @@ use countersign_identity::{AgentId, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
 use std::{fmt, time::Duration};
 
-/// Lists assignments with the names of their roles.
-macro_rules! list_assignments {
+/// Deletes assignments, and returns them with the names of their roles. There is no order, because no index orders the assignments
+/// of a role.
+macro_rules! take_assignments {
     ($column:literal) => {
         concat!(
-            "SELECT a.agent_id, a.service_id, a.role_id, r.name FROM assignments a JOIN roles r ON r.id = a.role_id \
-             WHERE a.",
+            "DELETE FROM assignments WHERE (agent_id, role_id) IN (SELECT agent_id, role_id FROM assignments WHERE ",
             $column,
-            " = $1 ORDER BY a.agent_id, a.role_id LIMIT $2"
+            " = $1 LIMIT $2) RETURNING agent_id, service_id, role_id, expires_at, end_told_at, \
+             (SELECT COALESCE(r.deleted_name, r.name) FROM roles r WHERE r.id = assignments.role_id) AS name, \
+             (SELECT r.deleted_at FROM roles r WHERE r.id = assignments.role_id) AS role_deleted_at"
         )
     };
 }
 
 statements! { STATEMENTS:
+    OLDEST_SERVICE = "SELECT MIN(purge_at) AS oldest FROM services WHERE purge_at IS NOT NULL";
+    OLDEST_AGENT = "SELECT MIN(purge_at) AS oldest FROM agents WHERE purge_at IS NOT NULL";
+    OLDEST_ROLE = "SELECT MIN(deleted_at) AS oldest FROM roles WHERE deleted_at IS NOT NULL";
     LIST_SERVICES_TO_PURGE = "SELECT id FROM services WHERE purge_at <= $1 ORDER BY purge_at LIMIT $2";
     LIST_AGENTS_TO_PURGE = "SELECT id FROM agents WHERE purge_at <= $1 ORDER BY purge_at LIMIT $2";
+    LIST_ROLES_TO_PURGE = "SELECT id FROM roles WHERE deleted_at <= $1 ORDER BY deleted_at LIMIT $2";
     FINISH_SERVICE = "UPDATE services SET purge_at = CASE WHEN deleted_at <= $1 THEN NULL ELSE deleted_at + $2 END WHERE id = $3";
     FINISH_AGENT = "UPDATE agents SET purge_at = CASE WHEN deleted_at <= $1 THEN NULL ELSE deleted_at + $2 END WHERE id = $3";
-    LIST_ASSIGNMENTS_OF_SERVICE = list_assignments!("service_id");
-    LIST_ASSIGNMENTS_OF_AGENT = list_assignments!("agent_id");
+    /// Fails if the role has assignments, because they refer to the role.
+    DELETE_ROLE = "DELETE FROM roles WHERE id = $1 AND deleted_at IS NOT NULL";
+    TAKE_ASSIGNMENTS_OF_SERVICE = take_assignments!("service_id");
+    TAKE_ASSIGNMENTS_OF_AGENT = take_assignments!("agent_id");
+    TAKE_ASSIGNMENTS_OF_ROLE = take_assignments!("role_id");
     DELETE_DEPARTURES_FROM_SERVICE = "DELETE FROM agent_departures WHERE service_id = $1 AND agent_id IN \
          (SELECT agent_id FROM agent_departures WHERE service_id = $1 LIMIT $2)";
     DELETE_DEPARTURES_OF_AGENT = "DELETE FROM agent_departures WHERE agent_id = $1 AND service_id IN \
@@ -42,18 +51,31 @@ statements! { STATEMENTS:
     DELETE_ROLES_OF_SERVICE = "DELETE FROM roles WHERE id IN (SELECT id FROM roles WHERE service_id = $1 LIMIT $2)";
 }
 
-/// A deleted service or agent.
+/// What can be deleted while any number of rows depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeletedKind {
+    /// Services.
+    Services,
+    /// Agents.
+    Agents,
+    /// Roles.
+    Roles,
+}
+
+/// A deleted service, agent or role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deleted {
     /// A service.
     Service(ServiceId),
     /// An agent.
     Agent(AgentId),
+    /// A role.
+    Role(RoleId),
 }
 
-/// An assignment of a deleted service or agent.
+/// An assignment that was removed, because its service, agent or role was deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RemainingAssignment {
+pub struct TakenAssignment {
     /// The agent.
     pub agent: AgentId,
     /// The service of the role.
@@ -62,6 +84,12 @@ pub struct RemainingAssignment {
     pub role: RoleId,
     /// Name of the role.
     pub name: RoleName,
+    /// When the role was deleted; `None` if it is not.
+    pub role_deleted_at: Option<Timestamp>,
+    /// Expiry of the assignment, in the past or the future; `None` if it had no expiry.
+    pub expires_at: Option<Timestamp>,
+    /// Whether a webhook event has reported the expiry.
+    pub expiry_reported: bool,
 }
 
 impl fmt::Display for Deleted {
@@ -69,53 +97,84 @@ impl fmt::Display for Deleted {
         match self {
             Self::Service(service) => service.fmt(f),
             Self::Agent(agent) => agent.fmt(f),
+            Self::Role(role) => role.fmt(f),
         }
     }
 }
 
-/// Lists up to `limit` deleted services, and as many agents, of which rows are to be removed at `now`.
-pub async fn list_due(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<Vec<Deleted>, StoreError> {
-    let services = sqlx::query(LIST_SERVICES_TO_PURGE).bind(now.micros()).bind(limit).fetch_all(&mut *conn).await?;
-    let agents = sqlx::query(LIST_AGENTS_TO_PURGE).bind(now.micros()).bind(limit).fetch_all(conn).await?;
-    let services = services.iter().map(|row| row::parse(row, "id").map(Deleted::Service));
-    services.chain(agents.iter().map(|row| row::parse(row, "id").map(Deleted::Agent))).collect()
+/// The earliest time since which rows of something deleted are to be removed; `None` if there is nothing to remove.
+pub async fn oldest_due(conn: &mut Conn, kind: DeletedKind) -> Result<Option<Timestamp>, StoreError> {
+    let sql = match kind {
+        DeletedKind::Services => OLDEST_SERVICE,
+        DeletedKind::Agents => OLDEST_AGENT,
+        DeletedKind::Roles => OLDEST_ROLE,
+    };
+    row::find_oldest(sql, conn, None).await
 }
 
-/// Lists up to `limit` assignments of a deleted service or agent.
-pub async fn list_assignments(
+/// Lists up to `limit` deleted services, agents or roles of which rows are to be removed at `now`.
+pub async fn list_due(
+    conn: &mut Conn,
+    kind: DeletedKind,
+    now: Timestamp,
+    limit: i64,
+) -> Result<Vec<Deleted>, StoreError> {
+    let sql = match kind {
+        DeletedKind::Services => LIST_SERVICES_TO_PURGE,
+        DeletedKind::Agents => LIST_AGENTS_TO_PURGE,
+        DeletedKind::Roles => LIST_ROLES_TO_PURGE,
+    };
+    let rows = sqlx::query(sql).bind(now.micros()).bind(limit).fetch_all(conn).await?;
+    let deleted_from_row = |row| match kind {
+        DeletedKind::Services => row::parse(row, "id").map(Deleted::Service),
+        DeletedKind::Agents => row::parse(row, "id").map(Deleted::Agent),
+        DeletedKind::Roles => row::parse(row, "id").map(Deleted::Role),
+    };
+    rows.iter().map(deleted_from_row).collect()
+}
+
+/// Removes and returns up to `limit` assignments of a deleted service, agent or role.
+pub async fn take_assignments(
     conn: &mut Conn,
     deleted: Deleted,
     limit: i64,
-) -> Result<Vec<RemainingAssignment>, StoreError> {
+) -> Result<Vec<TakenAssignment>, StoreError> {
     let sql = match deleted {
-        Deleted::Service(_) => LIST_ASSIGNMENTS_OF_SERVICE,
-        Deleted::Agent(_) => LIST_ASSIGNMENTS_OF_AGENT,
+        Deleted::Service(_) => TAKE_ASSIGNMENTS_OF_SERVICE,
+        Deleted::Agent(_) => TAKE_ASSIGNMENTS_OF_AGENT,
+        Deleted::Role(_) => TAKE_ASSIGNMENTS_OF_ROLE,
     };
     let rows = sqlx::query(sql).bind(deleted.to_string()).bind(limit).fetch_all(conn).await?;
     rows.iter().map(assignment_from_row).collect()
 }
 
-/// Removes up to `limit` rows of each other table. Returns the number of removed rows. The assignments must be removed before,
+/// Removes up to `limit` rows of the other tables. Returns the number of removed rows. The assignments must be removed before,
 /// because they refer to the roles.
 pub async fn delete_dependants(conn: &mut Conn, deleted: Deleted, limit: i64) -> Result<u64, StoreError> {
     let statements: &[&'static str] = match deleted {
         Deleted::Service(_) => &[DELETE_DEPARTURES_FROM_SERVICE, DELETE_KEYS_OF_SERVICE, DELETE_ROLES_OF_SERVICE],
         Deleted::Agent(_) => &[DELETE_DEPARTURES_OF_AGENT, DELETE_CONTACTS_OF_AGENT],
+        Deleted::Role(_) => &[],
     };
     let mut removed = 0;
     for sql in statements {
-        let query = sqlx::query(*sql).bind(deleted.to_string()).bind(limit);
+        let query = sqlx::query(*sql).bind(deleted.to_string()).bind(limit.saturating_sub_unsigned(removed));
         removed += query.execute(&mut *conn).await?.rows_affected();
     }
     Ok(removed)
 }
 
 /// Records that all rows are removed. If the deletion is younger than `margin`, a transaction that began before it may still
-/// insert rows, so the rows are removed once more when the margin has passed.
+/// insert rows, so the rows of a service or an agent are removed once more when the margin has passed. The row of a role is
+/// deleted.
 pub async fn finish(conn: &mut Conn, deleted: Deleted, now: Timestamp, margin: Duration) -> Result<(), StoreError> {
     let sql = match deleted {
         Deleted::Service(_) => FINISH_SERVICE,
         Deleted::Agent(_) => FINISH_AGENT,
+        Deleted::Role(role) => {
+            sqlx::query(DELETE_ROLE).bind(role.to_string()).execute(conn).await?;
+            return Ok(());
+        }
     };
     let margin_micros = i64::try_from(margin.as_micros()).unwrap_or(i64::MAX);
     let query = sqlx::query(sql).bind(now.saturating_sub(margin).micros()).bind(margin_micros);
@@ -123,11 +182,14 @@ pub async fn finish(conn: &mut Conn, deleted: Deleted, now: Timestamp, margin: D
     Ok(())
 }
 
-fn assignment_from_row(row: &AnyRow) -> Result<RemainingAssignment, StoreError> {
-    Ok(RemainingAssignment {
+fn assignment_from_row(row: &AnyRow) -> Result<TakenAssignment, StoreError> {
+    Ok(TakenAssignment {
         agent: row::parse(row, "agent_id")?,
         service: row::parse(row, "service_id")?,
         role: row::parse(row, "role_id")?,
         name: row::convert(row, "name")?,
+        role_deleted_at: row::optional_timestamp(row, "role_deleted_at")?,
+        expires_at: row::optional_timestamp(row, "expires_at")?,
+        expiry_reported: row::optional_timestamp(row, "end_told_at")?.is_some(),
     })
 }

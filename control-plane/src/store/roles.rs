@@ -2,7 +2,7 @@
 
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::role::Role;
-use countersign_identity::{Revision, RoleDefinition, RoleId, ServiceId};
+use countersign_identity::{Revision, RoleDefinition, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
 
 macro_rules! columns {
@@ -23,13 +23,18 @@ statements! { STATEMENTS:
         "INSERT INTO roles (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (service_id, name) DO NOTHING"
     );
     LIST_ROLES = concat!(
-        "SELECT ", columns!(), " FROM roles WHERE service_id = $1 AND ", is_live!("$1"), " ORDER BY created_at, id"
+        "SELECT ", columns!(), " FROM roles WHERE service_id = $1 AND deleted_at IS NULL AND ", is_live!("$1"),
+        " ORDER BY created_at, id"
     );
     FIND_ROLE = concat!(
-        "SELECT ", columns!(), " FROM roles WHERE id = $1 AND service_id = $2 AND ", is_live!("$2")
+        "SELECT ", columns!(), " FROM roles WHERE id = $1 AND service_id = $2 AND deleted_at IS NULL AND ", is_live!("$2")
     );
+    FIND_FATE = "SELECT COALESCE(r.deleted_name, r.name) AS name, r.deleted_at, s.deleted_at AS service_deleted_at \
+         FROM roles r JOIN services s ON s.id = r.service_id WHERE r.id = $1";
     UPDATE_ROLE = "UPDATE roles SET permissions = $1, description = $2 WHERE id = $3";
-    DELETE_ROLE = "DELETE FROM roles WHERE id = $1 AND service_id = $2";
+    /// The previous version of Countersign does not know deleted roles. It finds one with another name and without permissions.
+    MARK_DELETED = "UPDATE roles SET deleted_at = $1, deleted_name = name, name = $2, permissions = '[]' \
+         WHERE id = $3 AND service_id = $4 AND deleted_at IS NULL";
 }
 
 /// Inserts a new role. Returns false if the service already has a role with this name.
@@ -71,10 +76,40 @@ pub async fn update(conn: &mut Conn, role: &Role) -> Result<(), StoreError> {
     }
 }
 
-/// Deletes a role that has no assignments. Returns false if the service has no such role.
-pub async fn delete(conn: &mut Conn, service: ServiceId, id: RoleId) -> Result<bool, StoreError> {
-    let query = sqlx::query(DELETE_ROLE).bind(id.to_string()).bind(service.to_string());
-    Ok(query.execute(conn).await?.rows_affected() == 1)
+/// Marks a role as deleted, and gives its row the name `free_name`, so that a new role can have its name. Background work removes
+/// its assignments and then its row, see [`super::purge`]. Returns false if the service has no such role.
+pub async fn mark_deleted(
+    conn: &mut Conn,
+    (service, id): (ServiceId, RoleId),
+    free_name: &str,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let query = sqlx::query(MARK_DELETED).bind(now.micros()).bind(free_name.to_owned());
+    Ok(query.bind(id.to_string()).bind(service.to_string()).execute(conn).await?.rows_affected() == 1)
+}
+
+/// The name of a role, and when the role or its service was deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RoleFate {
+    /// The name, which another role may have after the deletion.
+    pub name: RoleName,
+    /// When the role was deleted; `None` if it is not.
+    pub deleted_at: Option<Timestamp>,
+    /// When the service of the role was deleted; `None` if it is not.
+    pub service_deleted_at: Option<Timestamp>,
+}
+
+/// Finds the name of a role, deleted or not; `None` if no row of the role is left.
+pub async fn find_fate(conn: &mut Conn, id: RoleId) -> Result<Option<RoleFate>, StoreError> {
+    let row = sqlx::query(FIND_FATE).bind(id.to_string()).fetch_optional(conn).await?;
+    let fate_from_row = |row: AnyRow| {
+        Ok(RoleFate {
+            name: row::convert(&row, "name")?,
+            deleted_at: row::optional_timestamp(&row, "deleted_at")?,
+            service_deleted_at: row::optional_timestamp(&row, "service_deleted_at")?,
+        })
+    };
+    row.map(fate_from_row).transpose()
 }
 
 fn permissions_to_json(role: &Role) -> Result<String, StoreError> {

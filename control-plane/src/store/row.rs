@@ -1,6 +1,6 @@
 //! Converts columns of rows to domain types. A value that does not parse causes the error [`StoreError::Corrupt`].
 
-use super::StoreError;
+use super::{Conn, StoreError};
 use crate::domain::text::Metadata;
 use countersign_identity::Timestamp;
 use sqlx::{Any, Decode, Row, Type, any::AnyRow};
@@ -9,6 +9,18 @@ use std::str::FromStr;
 /// Reads the column `total`, which is the result of a counting statement.
 pub fn total_count(row: &AnyRow) -> Result<i64, StoreError> {
     get(row, "total")
+}
+
+/// Runs a statement that reads the earliest time in a column as `oldest`. If the statement has the parameter `$1`, times before
+/// `from` do not count: on PostgreSQL, the entries of deleted rows remain at the start of an index until the next vacuum.
+pub async fn find_oldest(
+    sql: &'static str,
+    conn: &mut Conn,
+    from: Option<Timestamp>,
+) -> Result<Option<Timestamp>, StoreError> {
+    let query = from.iter().fold(sqlx::query(sql), |query, from| query.bind(from.micros()));
+    let row = query.fetch_optional(conn).await?;
+    row.map_or(Ok(None), |row| optional_timestamp(&row, "oldest"))
 }
 
 /// Reads a column without conversion.

@@ -36,7 +36,11 @@ statements! { STATEMENTS:
         "SELECT ", columns!(), " WHERE ", concerns_person!(), " ORDER BY t.service_id DESC LIMIT $4 OFFSET $5"
     );
     DELETE_OFFER = "DELETE FROM service_transfers WHERE service_id = $1";
-    DELETE_EXPIRED_OFFERS = "DELETE FROM service_transfers WHERE expires_at <= $1";
+    OLDEST_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM service_transfers";
+    /// The DELETE repeats the condition of its inner SELECT, because another transaction may replace an offer between the two.
+    /// Without the unary plus, SQLite would use the index for the condition of the DELETE.
+    DELETE_EXPIRED_OFFERS = "DELETE FROM service_transfers WHERE service_id IN (SELECT service_id FROM service_transfers \
+         WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2) AND +expires_at <= $1";
 }
 
 /// Stores an offer, which replaces an earlier offer of the service.
@@ -78,10 +82,15 @@ pub async fn delete(conn: &mut Conn, service: ServiceId) -> Result<(), StoreErro
     Ok(())
 }
 
-/// Deletes offers that can no longer be accepted.
-pub async fn delete_expired(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
-    sqlx::query(DELETE_EXPIRED_OFFERS).bind(now.micros()).execute(conn).await?;
-    Ok(())
+/// The earliest expiry of an offer; `None` if there are no offers.
+pub async fn oldest_expiry(conn: &mut Conn) -> Result<Option<Timestamp>, StoreError> {
+    row::find_oldest(OLDEST_EXPIRY, conn, None).await
+}
+
+/// Deletes up to `limit` offers that can no longer be accepted. Returns their number.
+pub async fn delete_expired(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<u64, StoreError> {
+    let query = sqlx::query(DELETE_EXPIRED_OFFERS).bind(now.micros()).bind(limit);
+    Ok(query.execute(conn).await?.rows_affected())
 }
 
 fn offer_from_row(row: &AnyRow) -> Result<ServiceTransfer, StoreError> {

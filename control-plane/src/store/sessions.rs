@@ -23,9 +23,14 @@ statements! { STATEMENTS:
     FIND_AGENT_BY_TOKEN =
         "SELECT s.agent_id FROM refresh_tokens t JOIN sessions s ON s.id = t.session_id WHERE t.id = $1";
     MARK_TOKEN_USED = "UPDATE refresh_tokens SET used_at = $1 WHERE id = $2 AND used_at IS NULL";
-    DELETE_EXPIRED_TOKENS =
-        "DELETE FROM refresh_tokens WHERE session_id IN (SELECT id FROM sessions WHERE expires_at < $1)";
-    DELETE_EXPIRED_SESSIONS = "DELETE FROM sessions WHERE expires_at < $1";
+    OLDEST_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM sessions WHERE expires_at >= $1";
+    /// Refresh tokens of the `$3` sessions that expired first.
+    DELETE_EXPIRED_TOKENS = "DELETE FROM refresh_tokens WHERE id IN (SELECT t.id FROM refresh_tokens t WHERE t.session_id IN \
+         (SELECT s.id FROM sessions s WHERE s.expires_at >= $1 AND s.expires_at < $2 ORDER BY s.expires_at LIMIT $3) LIMIT $3)";
+    /// Of the `$3` sessions that expired first, those without refresh tokens.
+    DELETE_EXPIRED_SESSIONS = "DELETE FROM sessions WHERE id IN (SELECT e.id FROM \
+         (SELECT s.id FROM sessions s WHERE s.expires_at >= $1 AND s.expires_at < $2 ORDER BY s.expires_at LIMIT $3) e \
+         WHERE NOT EXISTS (SELECT 1 FROM refresh_tokens t WHERE t.session_id = e.id))";
 }
 
 /// Inserts the session of a login with a challenge. Returns false if the challenge was already used.
@@ -116,11 +121,25 @@ pub async fn mark_token_used(conn: &mut Conn, id: RefreshId, now: Timestamp) -> 
     Ok(sqlx::query(MARK_TOKEN_USED).bind(now.micros()).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
 }
 
-/// Deletes sessions that expired before `horizon`, with their refresh tokens.
-pub async fn delete_expired(conn: &mut Conn, horizon: Timestamp) -> Result<(), StoreError> {
-    sqlx::query(DELETE_EXPIRED_TOKENS).bind(horizon.micros()).execute(&mut *conn).await?;
-    sqlx::query(DELETE_EXPIRED_SESSIONS).bind(horizon.micros()).execute(conn).await?;
-    Ok(())
+/// The earliest expiry of a session, at or after `from`.
+pub async fn oldest_expiry(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+    row::find_oldest(OLDEST_EXPIRY, conn, Some(from)).await
+}
+
+/// Deletes sessions that expired at or after `from` and before `horizon`, with their refresh tokens: up to `limit` rows, but at least one refresh token
+/// or session. Returns the number of rows. A session can have any number of refresh tokens, because each refresh adds one, so a
+/// session is deleted only after its last refresh token.
+pub async fn delete_expired(
+    conn: &mut Conn,
+    (from, horizon): (Timestamp, Timestamp),
+    limit: i64,
+) -> Result<u64, StoreError> {
+    let mut deleted = 0;
+    for sql in [DELETE_EXPIRED_TOKENS, DELETE_EXPIRED_SESSIONS] {
+        let query = sqlx::query(sql).bind(from.micros()).bind(horizon.micros()).bind((limit / 2).max(1));
+        deleted += query.execute(&mut *conn).await?.rows_affected();
+    }
+    Ok(deleted)
 }
 
 fn session_from_row(row: &AnyRow) -> Result<Session, StoreError> {

@@ -17,7 +17,12 @@ statements! { STATEMENTS:
          WHERE token_audiences.expires_at < excluded.expires_at";
     COUNT_OTHER_AUDIENCES = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM token_audiences \
          WHERE agent_id = $1 AND service_id <> $2 AND expires_at > $3 LIMIT $4) counted";
-    DELETE_EXPIRED = "DELETE FROM token_audiences WHERE expires_at <= $1";
+    OLDEST_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM token_audiences WHERE expires_at >= $1";
+    /// The DELETE repeats the condition of its inner SELECT, because another transaction may extend an audience between the two.
+    /// Without the unary plus, SQLite would use the index for the condition of the DELETE.
+    DELETE_EXPIRED = "DELETE FROM token_audiences WHERE (agent_id, service_id) IN (SELECT agent_id, service_id \
+         FROM token_audiences WHERE expires_at >= $1 AND expires_at <= $2 \
+         ORDER BY expires_at LIMIT $3) AND +expires_at <= $2";
 }
 
 /// The text that stands for an audience in the database.
@@ -50,9 +55,20 @@ pub async fn quota_is_reached(
     Ok(row::total_count(&query.bind(now.micros()).bind(limit).fetch_one(conn).await?)? >= limit)
 }
 
-/// Deletes the audiences whose tokens have expired even for sidecars whose clocks are behind.
-pub async fn delete_expired(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
-    let horizon = now.saturating_sub(MAX_SIDECAR_LAG);
-    sqlx::query(DELETE_EXPIRED).bind(horizon.micros()).execute(conn).await?;
-    Ok(())
+/// When the tokens of the oldest audience have expired even for sidecars whose clocks are behind, at or after `from`.
+pub async fn oldest_expiry(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+    let expires_at = row::find_oldest(OLDEST_EXPIRY, conn, Some(from.saturating_sub(MAX_SIDECAR_LAG))).await?;
+    Ok(expires_at.map(|expires_at| expires_at.saturating_add(MAX_SIDECAR_LAG)))
+}
+
+/// Deletes up to `limit` audiences whose tokens expired between two times, even for sidecars whose clocks are behind. Returns
+/// their number.
+pub async fn delete_expired(
+    conn: &mut Conn,
+    (from, now): (Timestamp, Timestamp),
+    limit: i64,
+) -> Result<u64, StoreError> {
+    let [from, until] = [from, now].map(|end| end.saturating_sub(MAX_SIDECAR_LAG).micros());
+    let query = sqlx::query(DELETE_EXPIRED).bind(from).bind(until).bind(limit);
+    Ok(query.execute(conn).await?.rows_affected())
 }

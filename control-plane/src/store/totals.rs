@@ -11,11 +11,17 @@ statements! { STATEMENTS:
     ADD_TO_TOTAL = "INSERT INTO totals (name, total) VALUES ($1, $2) \
          ON CONFLICT (name) DO UPDATE SET total = totals.total + excluded.total";
     FIND_TOTAL = "SELECT total FROM totals WHERE name = $1";
-    SET_TOTAL = "UPDATE totals SET total = $1 WHERE name = $2";
-    COUNT_ACTIVE_AGENTS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM agents WHERE status = $1";
-    COUNT_PUBLIC_AGENTS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM agents WHERE owner_issuer IS NULL \
-         AND deleted_at IS NULL";
-    COUNT_SERVICES = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM services WHERE deleted_at IS NULL";
+    /// Of the agents after the id `$1`, in the order of ids, counts the first `$2`.
+    COUNT_PAGE_OF_AGENTS = "SELECT MAX(id) AS last, \
+         CAST(COALESCE(SUM(CASE WHEN status = $3 THEN 1 ELSE 0 END), 0) AS BIGINT) AS active, \
+         CAST(COALESCE(SUM(CASE WHEN owner_issuer IS NULL AND deleted_at IS NULL THEN 1 ELSE 0 END), 0) AS BIGINT) AS public \
+         FROM (SELECT id, status, owner_issuer, deleted_at FROM agents WHERE id > $1 ORDER BY id LIMIT $2) page";
+    COUNT_PAGE_OF_SERVICES = "SELECT MAX(id) AS last, \
+         CAST(COALESCE(SUM(CASE WHEN deleted_at IS NULL THEN 1 ELSE 0 END), 0) AS BIGINT) AS live \
+         FROM (SELECT id, deleted_at FROM services WHERE id > $1 ORDER BY id LIMIT $2) page";
+    /// Counts a correction if there were `$2` before.
+    COUNT_CORRECTION = "INSERT INTO totals (name, total) VALUES ($1, CAST($2 AS BIGINT) + 1) \
+         ON CONFLICT (name) DO UPDATE SET total = totals.total + 1 WHERE totals.total = $2";
 }
 
 /// Adds a number, which may be negative, to a total. Locks the total until the transaction ends.
@@ -26,21 +32,74 @@ pub async fn add(conn: &mut Conn, total: Total, number: i64) -> Result<(), Store
 
 /// Reads a total.
 pub async fn find(conn: &mut Conn, total: Total) -> Result<i64, StoreError> {
-    let row = sqlx::query(FIND_TOTAL).bind(total.as_str()).fetch_optional(conn).await?;
+    find_by_name(conn, total.as_str()).await
+}
+
+async fn find_by_name(conn: &mut Conn, name: &'static str) -> Result<i64, StoreError> {
+    let row = sqlx::query(FIND_TOTAL).bind(name).fetch_optional(conn).await?;
     row.map_or(Ok(0), |row| row::total_count(&row))
 }
 
-/// Counts all totals anew. Locks a total before it counts, so that no concurrent transaction changes the total meanwhile.
-pub async fn recount(conn: &mut Conn) -> Result<(), StoreError> {
-    for total in Total::ALL {
-        add(conn, total, 0).await?;
-        let query = match total {
-            Total::ActiveAgents => sqlx::query(COUNT_ACTIVE_AGENTS).bind(status_text(AgentStatus::Active)),
-            Total::PublicAgents => sqlx::query(COUNT_PUBLIC_AGENTS),
-            Total::Services => sqlx::query(COUNT_SERVICES),
-        };
-        let counted = row::total_count(&query.fetch_one(&mut *conn).await?)?;
-        sqlx::query(SET_TOTAL).bind(counted).bind(total.as_str()).execute(&mut *conn).await?;
+/// The row that counts the corrections of totals.
+const CORRECTIONS: &str = "corrections";
+
+/// Maximum number of rows that one statement counts.
+const PAGE_SIZE: i64 = 5000;
+
+/// The differences between the counted and the kept totals in one snapshot. Because every transaction changes a total together
+/// with what it counts, a difference stays the same until it is corrected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TotalDifferences {
+    /// What to add to each total.
+    pub differences: Vec<(Total, i64)>,
+    corrections: i64,
+}
+
+impl TotalDifferences {
+    /// Whether all totals are correct.
+    pub fn is_empty(&self) -> bool {
+        self.differences.iter().all(|(_, difference)| *difference == 0)
     }
-    Ok(())
+}
+
+/// Counts all agents and services, and compares the result with the totals. Reads the whole tables, in pages.
+pub async fn find_differences(conn: &mut Conn) -> Result<TotalDifferences, StoreError> {
+    let corrections = find_by_name(conn, CORRECTIONS).await?;
+    let [mut active, mut public, mut services] = [0_i64; 3];
+    let mut last = Some(String::new());
+    while let Some(after) = last {
+        let query = sqlx::query(COUNT_PAGE_OF_AGENTS).bind(after).bind(PAGE_SIZE);
+        let row = query.bind(status_text(AgentStatus::Active)).fetch_one(&mut *conn).await?;
+        active += row::get::<i64>(&row, "active")?;
+        public += row::get::<i64>(&row, "public")?;
+        last = row::get(&row, "last")?;
+    }
+    let mut last = Some(String::new());
+    while let Some(after) = last {
+        let row = sqlx::query(COUNT_PAGE_OF_SERVICES).bind(after).bind(PAGE_SIZE).fetch_one(&mut *conn).await?;
+        services += row::get::<i64>(&row, "live")?;
+        last = row::get(&row, "last")?;
+    }
+    let mut differences = Vec::new();
+    for total in Total::ALL {
+        let counted = match total {
+            Total::ActiveAgents => active,
+            Total::PublicAgents => public,
+            Total::Services => services,
+        };
+        differences.push((total, counted - find(conn, total).await?));
+    }
+    Ok(TotalDifferences { differences, corrections })
+}
+
+/// Corrects the totals. Does nothing and returns false if another process has corrected them since the differences were found.
+pub async fn correct(conn: &mut Conn, found: &TotalDifferences) -> Result<bool, StoreError> {
+    let query = sqlx::query(COUNT_CORRECTION).bind(CORRECTIONS).bind(found.corrections);
+    if query.execute(&mut *conn).await?.rows_affected() == 0 {
+        return Ok(false);
+    }
+    for (total, difference) in &found.differences {
+        add(conn, *total, *difference).await?;
+    }
+    Ok(true)
 }

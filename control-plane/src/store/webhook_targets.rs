@@ -75,10 +75,6 @@ statements! { STATEMENTS:
     DISABLE_TARGET = "UPDATE webhook_targets SET disabled_at = $1, disabled_reason = $2 WHERE id = $3 AND disabled_at IS NULL \
          AND deleted_at IS NULL AND url = $5 AND ($2 = 'gone' OR failing_since <= $4) RETURNING service_id";
     MARK_DELETED = "UPDATE webhook_targets SET deleted_at = $1, secret = '', previous_secret = NULL WHERE id = $2";
-    LIST_ALL_TARGETS = "SELECT id, deleted_at FROM webhook_targets ORDER BY id";
-    DELETE_TARGET_ROW = "DELETE FROM webhook_targets WHERE id = $1 AND deleted_at <= $2";
-    DELETE_EXPIRED_SECRETS =
-        "UPDATE webhook_targets SET previous_secret = NULL, previous_until = NULL WHERE previous_until <= $1";
 }
 
 /// The current signing secrets of a target, encrypted with the master key.
@@ -234,31 +230,11 @@ pub async fn disable(
     row.as_ref().map(scope_from_row).transpose()
 }
 
-/// Marks a target as deleted. Housekeeping later deletes the deliveries of the target in batches, and then the row of the
+/// Marks a target as deleted. Housekeeping (see [`super::webhook_cleanup`]) later deletes the deliveries of the target in batches, and then the row of the
 /// target.
 pub async fn mark_deleted(conn: &mut Conn, target: WebhookId, now: Timestamp) -> Result<(), StoreError> {
     // The secrets of a deleted target are erased at once, because they are no longer needed for signatures.
     sqlx::query(MARK_DELETED).bind(now.micros()).bind(target.to_string()).execute(conn).await?;
-    Ok(())
-}
-
-/// Lists all targets, and whether each is marked as deleted.
-pub async fn list_all(conn: &mut Conn) -> Result<Vec<(WebhookId, bool)>, StoreError> {
-    let rows = sqlx::query(LIST_ALL_TARGETS).fetch_all(conn).await?;
-    let id_and_deleted = |row| Ok((row::parse(row, "id")?, row::optional_timestamp(row, "deleted_at")?.is_some()));
-    rows.iter().map(id_and_deleted).collect()
-}
-
-/// Deletes the row of a target that was marked as deleted at or before `before`. No transaction that began before the time
-/// `before` may still run, because such a transaction could insert deliveries to the target.
-pub async fn delete_row(conn: &mut Conn, target: WebhookId, before: Timestamp) -> Result<(), StoreError> {
-    sqlx::query(DELETE_TARGET_ROW).bind(target.to_string()).bind(before.micros()).execute(conn).await?;
-    Ok(())
-}
-
-/// Deletes previous secrets that no longer sign.
-pub async fn delete_expired_secrets(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
-    sqlx::query(DELETE_EXPIRED_SECRETS).bind(now.micros()).execute(conn).await?;
     Ok(())
 }
 

@@ -206,9 +206,11 @@ async fn health_and_jwks_are_public() {
       },
       "checks": {
         "database": "up",
+        "housekeeping": "up",
         "redis": "up",
         "webhook_queue": "up"
       },
+      "reasons": [],
       "status": "healthy",
       "timestamp": "[time]"
     }

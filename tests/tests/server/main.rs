@@ -2,6 +2,7 @@
 
 mod connections;
 mod database;
+mod housekeeping;
 mod master_key;
 mod metrics;
 mod metrics_series;

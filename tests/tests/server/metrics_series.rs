@@ -3,7 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
-use countersign_tests::{ControlPlane, Issuer, SigningKey, engines, eventually, http::HttpClient, prometheus::lint};
+use countersign_tests::{
+    Agent, ControlPlane, Issuer, SigningKey, engines, eventually, http::HttpClient, prometheus::lint,
+};
 
 async fn scrape(control: &ControlPlane) -> String {
     let body = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
@@ -63,6 +65,24 @@ async fn connection_pools_are_exposed() {
             series_value(&metrics, &format!("countersign_store_connection_wait_seconds_count{{pool=\"{pool}\"}}"));
         assert!(waits.unwrap() >= 1.0, "{pool}: {waits:?}");
     }
+}
+
+#[tokio::test]
+async fn housekeeping_is_exposed() {
+    let control = ControlPlane::start_one_with(&[]).await;
+    let metrics = scrape(&control).await;
+    for data in ["changes", "sessions", "webhook_deliveries", "deleted_roles"] {
+        let oldest = format!("countersign_housekeeping_oldest_expired_timestamp_seconds{{data=\"{data}\"}}");
+        assert_eq!(series_value(&metrics, &oldest), Some(0.0), "{data}");
+    }
+    let series = r#"countersign_housekeeping_deleted_rows_total{data="deleted_roles"}"#;
+    assert_eq!(series_value(&metrics, series), Some(0.0));
+    let (role, agent) = (control.create_role("reader", &[]).await, Agent::register(&control, "Agent").await);
+    control.assign(&agent.id, &role).await;
+    control.delete_role(&role).await.expect(200);
+    // The assignment and the row of the role.
+    let deleted = async || (series_value(&scrape(&control).await, series) == Some(2.0)).then_some(());
+    eventually("the deleted rows are counted", deleted, || control.log()).await;
 }
 
 #[tokio::test]

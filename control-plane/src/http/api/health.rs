@@ -1,7 +1,7 @@
 //! `GET /health`: requires no credential, and responds within a second.
 
 use crate::{
-    domain::webhook::health::QueueHealth,
+    domain::{housekeeping::HousekeepingHealth, webhook::health::QueueHealth},
     ephemeral::RateLimitBackend,
     http::{
         openapi::{
@@ -11,7 +11,7 @@ use crate::{
         state::AppState,
         timestamp::Rfc3339,
     },
-    operations::{DatabaseHealth, probe_database, probe_queue},
+    operations::{DatabaseHealth, probe_database, probe_housekeeping, probe_queue},
 };
 use axum::{Json, extract::State, http::StatusCode};
 use countersign_identity::Timestamp;
@@ -30,11 +30,14 @@ pub struct Health {
     #[schema(value_type = schema::TimestampSchema)]
     timestamp: Rfc3339,
     checks: HealthChecks,
+    /// Why checks are not `up`, as far as there is more to say than the name of the check.
+    #[schema(example = json!([]))]
+    reasons: Vec<HealthReason>,
     backends: HealthBackends,
 }
 
-/// `unhealthy`: the database does not respond. `degraded`: the database is read-only, webhook events are not delivered, or
-/// Redis is not reachable. Agents can log in while the server is `degraded`, unless the database is read-only.
+/// `unhealthy`: the database does not respond. `degraded`: the database is read-only, webhook events are not delivered, Redis is
+/// not reachable, or expired rows are not deleted. Agents can log in while the server is `degraded`, unless the database is read-only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum HealthStatus {
@@ -63,6 +66,34 @@ struct HealthChecks {
     /// Delivery of events to webhooks: `degraded` if an event that is due has waited for more than five minutes, `down` if
     /// deliveries have stopped.
     webhook_queue: CheckStatus,
+    /// Deletion of expired rows by this control plane: `degraded` if rows have waited for more than an hour, or if no pass was
+    /// complete for two hours. `reasons` says which.
+    housekeeping: CheckStatus,
+}
+
+/// Why a check is not `up`.
+#[derive(Serialize, ToSchema)]
+struct HealthReason {
+    /// Name of the check.
+    #[schema(example = "housekeeping")]
+    check: &'static str,
+    code: HealthCode,
+    /// For `rows_overdue`: the kind of rows that waits longest, as in the metric
+    /// `countersign_housekeeping_oldest_expired_timestamp_seconds`.
+    #[schema(example = "sessions")]
+    data: Option<&'static str>,
+    /// The reason in words.
+    #[schema(example = "rows that can be deleted have waited for more than an hour: sessions")]
+    message: String,
+}
+
+/// `rows_overdue`: expired rows have waited for their deletion for more than an hour. `pass_overdue`: no pass over all kinds of
+/// rows was complete for two hours.
+#[derive(Clone, Copy, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum HealthCode {
+    RowsOverdue,
+    PassOverdue,
 }
 
 /// The backends that are configured.
@@ -86,10 +117,29 @@ impl Health {
                 database: CheckStatus::Down,
                 redis: CheckStatus::Up,
                 webhook_queue: CheckStatus::Down,
+                housekeeping: CheckStatus::Up,
             },
+            reasons: Vec::new(),
             backends: HealthBackends { database: "postgresql", redis: "redis" },
         }
     }
+}
+
+/// The reason why housekeeping is not `up`; `None` if it is.
+fn housekeeping_reason(health: HousekeepingHealth) -> Option<HealthReason> {
+    let (code, data, message) = match health {
+        HousekeepingHealth::Up => return None,
+        HousekeepingHealth::Overdue(data) => {
+            let data = data.as_str();
+            let message = format!("rows that can be deleted have waited for more than an hour: {data}");
+            (HealthCode::RowsOverdue, Some(data), message)
+        }
+        HousekeepingHealth::Stalled => {
+            let message = "no pass over all expired rows was complete for two hours; see the log".to_owned();
+            (HealthCode::PassOverdue, None, message)
+        }
+    };
+    Some(HealthReason { check: "housekeeping", code, data, message })
 }
 
 /// Read the health of the server
@@ -119,13 +169,17 @@ pub async fn health(State(state): State<AppState>) -> (StatusCode, Json<Health>)
         RateLimitBackend::Redis => (CheckStatus::Up, "redis"),
         RateLimitBackend::MemoryFallback => (CheckStatus::Down, "redis"),
     };
+    let reasons = Vec::from_iter(housekeeping_reason(probe_housekeeping(&state.context)));
+    let housekeeping = if reasons.is_empty() { CheckStatus::Up } else { CheckStatus::Degraded };
     // Agents can log in without Redis and webhooks, so a failure of Redis or of webhooks makes the server degraded and not
     // unhealthy.
-    let status = if webhook_queue.max(redis) == CheckStatus::Up { status } else { status.max(HealthStatus::Degraded) };
+    let worst = webhook_queue.max(redis).max(housekeeping);
+    let status = if worst == CheckStatus::Up { status } else { status.max(HealthStatus::Degraded) };
     let body = Health {
         status,
         timestamp: Rfc3339(state.context.now()),
-        checks: HealthChecks { database, redis, webhook_queue: webhook_queue.max(database) },
+        checks: HealthChecks { database, redis, webhook_queue: webhook_queue.max(database), housekeeping },
+        reasons,
         backends: HealthBackends { database: state.context.database_engine(), redis: backend },
     };
     (code, Json(body))

@@ -9,7 +9,10 @@ use crate::{
         event::{AuthenticationFailedEvent, Event, EventAudience, EventData, EventKind, LoginFailureReason},
         suppressed_burst::{BURST_WINDOW, SuppressedBurst},
     },
-    operations::{Context, OperationError},
+    operations::{
+        Context, OperationError,
+        maintenance::bites::{Bite, take_bite},
+    },
     store::{Conn, WriteTransaction, known_agents, outbox},
 };
 use countersign_identity::{AgentId, EventId, ServiceId, Timestamp};
@@ -22,6 +25,9 @@ use std::{
 
 /// Time between the end of a burst and its summary, in which all processes store their counts.
 const FLUSH_GRACE: Duration = Duration::from_secs(3);
+
+/// Maximum number of bursts whose counts one transaction stores.
+const COUNTS_PER_TRANSACTION: usize = 200;
 
 /// Failures with the same agent and service belong to the same burst.
 type BurstKey = (AgentId, Option<ServiceId>);
@@ -60,14 +66,19 @@ impl SuppressedBursts {
         pending
     }
 
-    /// Subtracts counts that were stored in the database, and removes bursts that have ended.
-    fn subtract(&self, stored: &[(BurstKey, u64)], now: Timestamp) {
+    /// Subtracts counts that were stored in the database.
+    fn subtract(&self, stored: &[(BurstKey, u64)]) {
         let mut bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (key, count) in stored {
             if let Some(pending) = bursts.get_mut(key) {
                 pending.count = pending.count.saturating_sub(*count);
             }
         }
+    }
+
+    /// Removes bursts that have ended and whose counts are stored.
+    fn remove_ended(&self, now: Timestamp) {
+        let mut bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         bursts.retain(|_, pending| pending.count > 0 || now < pending.burst_ends_at);
     }
 }
@@ -151,11 +162,10 @@ async fn burst_key_of_known_service(
 
 /// Stores the counts of this process, and emits a summary for each burst that has ended.
 pub async fn flush_suppressed_bursts(context: &Context) -> Result<(), OperationError> {
-    let pending = &context.suppressed_bursts.pending_counts();
-    if !pending.is_empty() {
+    for counts in context.suppressed_bursts.pending_counts().chunks(COUNTS_PER_TRANSACTION) {
         let work = async |mut tx: WriteTransaction| {
             let now = tx.now();
-            for (key, count) in pending {
+            for (key, count) in counts {
                 // Pending counts of failures belong to the burst in the database, even if that burst has ended.
                 let mut burst = outbox::lock_burst(tx.conn(), key.0, key.1, now).await?;
                 burst.suppressed += count;
@@ -164,19 +174,23 @@ pub async fn flush_suppressed_bursts(context: &Context) -> Result<(), OperationE
             Ok::<_, OperationError>(tx.commit(()).await?)
         };
         context.store.write("count_failed_logins", work).await?;
+        context.suppressed_bursts.subtract(counts);
     }
-    context.suppressed_bursts.subtract(pending, context.now());
+    context.suppressed_bursts.remove_ended(context.now());
     let horizon = context.now().saturating_sub(BURST_WINDOW + FLUSH_GRACE);
-    if !outbox::has_bursts_until(context.store.read().await?.conn(), horizon).await? {
-        return Ok(());
-    }
-    let work = async |mut tx: WriteTransaction| {
-        for (agent, service, burst) in outbox::take_bursts(tx.conn(), horizon).await? {
-            emit_summary(&mut tx, context, (agent, service), &burst);
+    while outbox::has_bursts_until(context.store.read().await?.conn(), horizon).await? {
+        let bite = async |mut tx: WriteTransaction, limit| {
+            let bursts = outbox::take_bursts(tx.conn(), horizon, limit).await?;
+            for (agent, service, burst) in &bursts {
+                emit_summary(&mut tx, context, (*agent, *service), burst);
+            }
+            Ok((tx, bursts.len() as u64))
+        };
+        if !matches!(take_bite(context, "summarize_failed_logins", bite).await?, Bite::Removed(1..)) {
+            break;
         }
-        Ok::<_, OperationError>(tx.commit(()).await?)
-    };
-    context.store.write("summarize_failed_logins", work).await
+    }
+    Ok(())
 }
 
 /// Locks and returns the current burst. If the stored burst has ended, emits its summary and starts a new burst.

@@ -3,8 +3,9 @@
 use crate::{
     domain::total::Total,
     operations::{Context, OperationError},
-    store::{Store, WriteTransaction, totals},
+    store::{WriteTransaction, totals},
 };
+use std::time::Duration;
 
 /// Returns the number of services and the number of active agents.
 pub async fn count_services_and_active_agents(context: &Context) -> Result<(i64, i64), OperationError> {
@@ -12,11 +13,22 @@ pub async fn count_services_and_active_agents(context: &Context) -> Result<(i64,
     Ok((totals::find(read.conn(), Total::Services).await?, totals::find(read.conn(), Total::ActiveAgents).await?))
 }
 
-/// Counts all totals anew, because the previous version of Countersign does not keep them.
-pub async fn recount_totals(store: &Store) -> Result<(), OperationError> {
+/// Time that counting may take, without a lock.
+const MAX_COUNT_TIME: Duration = Duration::from_mins(30);
+
+/// Counts all agents and services, and corrects the totals: a version of Countersign that did not keep them may have used the
+/// database. Blocks no other transaction while it counts.
+pub async fn correct_totals(context: &Context) -> Result<(), OperationError> {
+    let found = &totals::find_differences(context.store.read_for(MAX_COUNT_TIME).await?.conn()).await?;
+    if found.is_empty() {
+        return Ok(());
+    }
+    tracing::info!(differences = ?found.differences, "correcting the totals of agents and services");
     let work = async |mut tx: WriteTransaction| {
-        totals::recount(tx.conn()).await?;
-        Ok::<_, OperationError>(tx.commit(()).await?)
+        let corrected = totals::correct(tx.conn(), found).await?;
+        Ok::<_, OperationError>(tx.commit(corrected).await?)
     };
-    store.write("recount_totals", work).await
+    // If another replica corrects the totals at the same time, its correction is as good.
+    context.store.write("correct_totals", work).await?;
+    Ok(())
 }

@@ -1,31 +1,34 @@
-//! Emits `agent.role_revoked` for assignments that expired or whose role was deleted.
+//! Emits `agent.role_revoked` for assignments that expired.
 
+use super::bites::{Bite, take_bite};
 use crate::{
     domain::webhook::event::{Event, EventData, RevocationReason, RoleRevokedEvent},
     operations::{Context, OperationError},
     store::{
         WriteTransaction,
         assignments::{self, ExpiredAssignment, RoleRevocation},
-        roles,
+        outbox,
+        roles::{self, RoleFate},
     },
 };
-use countersign_identity::EventId;
-
-/// Maximum number of events in one transaction.
-const BATCH_SIZE: i64 = 500;
+use countersign_identity::{EventId, Timestamp};
 
 /// Emits an event for each assignment that ended since the last run of this job.
 pub async fn emit_role_revoked_events(context: &Context) -> Result<(), OperationError> {
-    while assignments::has_unreported_expiries(context.store.read().await?.conn(), context.now()).await? {
-        let work = async |mut tx: WriteTransaction| {
+    loop {
+        let mut read = context.store.read().await?;
+        let has_more = assignments::has_unreported_expiries(read.conn(), context.now()).await?;
+        if !has_more || outbox::is_backlogged(read.conn()).await? {
+            break;
+        }
+        drop(read);
+        let bite = async |mut tx: WriteTransaction, limit| {
             let now = tx.now();
-            for ExpiredAssignment { agent, role, service, at } in
-                assignments::take_unreported_expiries(tx.conn(), now, BATCH_SIZE).await?
-            {
-                // If the role was deleted, the transaction that deleted the role has already queued the event
-                // `agent.role_revoked`.
-                if let Some(existing_role) = roles::find(tx.conn(), service, role).await? {
-                    let (name, reason) = (existing_role.definition.name, RevocationReason::Expired);
+            let expired = assignments::take_unreported_expiries(tx.conn(), now, limit).await?;
+            let count = expired.len() as u64;
+            for ExpiredAssignment { agent, role, service, at } in expired {
+                if let Some(fate) = roles::find_fate(tx.conn(), role).await? {
+                    let (name, (at, reason)) = (fate.name.clone(), end_of_assignment(&fate, at));
                     emit_role_revoked_event(
                         &mut tx,
                         context,
@@ -33,20 +36,46 @@ pub async fn emit_role_revoked_events(context: &Context) -> Result<(), Operation
                     );
                 }
             }
-            Ok::<_, OperationError>(tx.commit(()).await?)
+            Ok((tx, count))
         };
-        context.store.write("emit_expired_roles", work).await?;
+        if !has_removed_rows(take_bite(context, "emit_expired_roles", bite).await?) {
+            break;
+        }
     }
-    while assignments::has_queued_revocations(context.store.read().await?.conn()).await? {
-        let work = async |mut tx: WriteTransaction| {
-            for revocation in assignments::take_queued_revocations(tx.conn(), BATCH_SIZE).await? {
+    loop {
+        let mut read = context.store.read().await?;
+        let has_more = assignments::has_queued_revocations(read.conn()).await?;
+        if !has_more || outbox::is_backlogged(read.conn()).await? {
+            break;
+        }
+        drop(read);
+        let bite = async |mut tx: WriteTransaction, limit| {
+            let revocations = assignments::take_queued_revocations(tx.conn(), limit).await?;
+            let count = revocations.len() as u64;
+            for revocation in revocations {
                 emit_role_revoked_event(&mut tx, context, revocation);
             }
-            Ok::<_, OperationError>(tx.commit(()).await?)
+            Ok((tx, count))
         };
-        context.store.write("emit_deleted_roles", work).await?;
+        if !has_removed_rows(take_bite(context, "emit_deleted_roles", bite).await?) {
+            break;
+        }
     }
     Ok(())
+}
+
+/// Whether the bite has removed rows. If not, another replica does the work.
+const fn has_removed_rows(bite: Bite) -> bool {
+    matches!(bite, Bite::Removed(1..))
+}
+
+/// When and why an assignment with this expiry ended: with the deletion of the role or of the service, if that came first.
+fn end_of_assignment(fate: &RoleFate, expires_at: Timestamp) -> (Timestamp, RevocationReason) {
+    let deletions =
+        [(fate.deleted_at, RevocationReason::RoleDeleted), (fate.service_deleted_at, RevocationReason::ServiceDeleted)];
+    let deletions = deletions.into_iter().filter_map(|(at, reason)| Some((at?, reason)));
+    let first = deletions.min_by_key(|(at, _)| *at);
+    first.filter(|(at, _)| *at < expires_at).unwrap_or((expires_at, RevocationReason::Expired))
 }
 
 /// Emits the event `agent.role_revoked`.

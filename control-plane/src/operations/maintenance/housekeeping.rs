@@ -1,112 +1,170 @@
-//! Deletes expired rows, and probes the database.
+//! Deletes expired rows, in bites.
 
-use crate::{
-    domain::webhook::health::QueueHealth,
-    operations::{Context, OperationError, context::id_lower_bound},
-    store::{
-        WriteTransaction, deliveries, feed, idempotency, known_agents, outbox, service_transfers, sessions,
-        token_audiences, webhook_targets,
-    },
+use super::{
+    bites::{Bite, take_bite},
+    expired_rows,
 };
-use countersign_identity::EventId;
+use crate::{
+    domain::housekeeping::ExpiredData,
+    operations::{Context, OperationError},
+    store::{WriteTransaction, feed},
+};
+use countersign_identity::Timestamp;
 use std::time::Duration;
 
 /// Added to the lifetime of tokens, to allow for clock skew between replicas.
-const CLOCK_SKEW_MARGIN: Duration = Duration::from_mins(5);
-
-/// Raises the revision floor (the oldest revision from which a sidecar can resume) past changes that are older than every live
-/// token. Deletes expired sessions, stored responses, offers of services, and contacts that no longer count.
-pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
-    let horizon = context.now().saturating_sub(context.config.access_token_lifetime + CLOCK_SKEW_MARGIN);
-    let raise_floor = async |mut tx: WriteTransaction| {
-        feed::raise_floor(tx.conn(), horizon).await?;
-        Ok::<_, OperationError>(tx.commit(()).await?)
-    };
-    context.store.write("raise_floor", raise_floor).await?;
-    let delete_changes = async |mut tx: WriteTransaction| {
-        let deleted = feed::delete_below_floor(tx.conn(), BATCH_SIZE).await?;
-        Ok::<_, OperationError>(tx.commit(deleted > 0).await?)
-    };
-    while context.store.write("delete_changes", delete_changes).await? {}
-    let work = async |mut tx: WriteTransaction| {
-        sessions::delete_expired(tx.conn(), horizon).await?;
-        let now = tx.now();
-        idempotency::delete_expired(tx.conn(), now).await?;
-        known_agents::delete_forgotten(tx.conn(), now).await?;
-        token_audiences::delete_expired(tx.conn(), now).await?;
-        service_transfers::delete_expired(tx.conn(), now).await?;
-        Ok::<_, OperationError>(tx.commit(()).await?)
-    };
-    context.store.write("run_housekeeping", work).await
-}
-
-/// Maximum number of rows that one transaction deletes.
-const BATCH_SIZE: i64 = 1000;
+pub(super) const CLOCK_SKEW_MARGIN: Duration = Duration::from_mins(5);
 
 /// Upper bound of the duration of a transaction. One minute after the deletion of a webhook target, no transaction can still
 /// insert deliveries to the target. The same holds for rows of a deleted service or agent.
 pub(super) const MAX_TRANSACTION_TIME: Duration = Duration::from_mins(1);
 
-/// Deletes events older than the retention time, deliveries to deleted targets, and expired webhook secrets. Uses small
-/// transactions, so that other writers do not wait.
-pub async fn delete_expired_events(context: &Context) -> Result<(), OperationError> {
-    let horizon = EventId::from_bits(id_lower_bound(context.now().saturating_sub(context.config.event_retention)));
-    let mut read = context.store.read().await?;
-    let targets = webhook_targets::list_all(read.conn()).await?;
-    drop(read);
-    for (target, deleted) in targets {
-        let before = (!deleted).then_some(horizon);
-        if !deleted && !deliveries::has_deliveries_before(context.store.read().await?.conn(), target, horizon).await? {
-            continue;
+/// Time after which a round begins anew with all kinds of rows, and the revision floor is raised again, although rows are left.
+const MAX_ROUND_TIME: Duration = Duration::from_secs(30);
+
+/// Maximum number of rounds that a kind of rows is skipped after failures, so that its time-outs do not slow down the others.
+const MAX_SKIPPED: u32 = 64;
+
+/// What expires with time.
+const EXPIRING: [ExpiredData; 10] = [
+    ExpiredData::Changes,
+    ExpiredData::Sessions,
+    ExpiredData::IdempotencyKeys,
+    ExpiredData::KnownAgents,
+    ExpiredData::TokenAudiences,
+    ExpiredData::ServiceTransfers,
+    ExpiredData::Assignments,
+    ExpiredData::WebhookDeliveries,
+    ExpiredData::WebhookEvents,
+    ExpiredData::WebhookSecrets,
+];
+
+/// What depends on something that was deleted.
+const DEPENDENT: [ExpiredData; 3] =
+    [ExpiredData::DeletedServices, ExpiredData::DeletedAgents, ExpiredData::DeletedRoles];
+
+/// Whether a kind of rows is left to delete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Complete,
+    RowsRemain,
+}
+
+/// A kind of rows that is not complete in the current round.
+struct Pending {
+    data: ExpiredData,
+    /// No row could be deleted before this time when the last bite began.
+    from: Timestamp,
+    failures: u32,
+    skip: u32,
+}
+
+impl Pending {
+    const fn new(data: ExpiredData) -> Self {
+        Self { data, from: Timestamp::from_micros(0), failures: 0, skip: 0 }
+    }
+}
+
+/// Raises the revision floor (the oldest revision from which a sidecar can resume) past changes that are older than every live
+/// token, and deletes everything that has expired. A failure with one kind of rows does not stop the others.
+pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
+    loop {
+        let raised = raise_floor(context).await;
+        let swept = sweep(context, &EXPIRING).await;
+        raised?;
+        if swept? == Progress::Complete {
+            context.housekeeping.record_complete_pass(context.since_boot());
+            return Ok(());
         }
-        let batch = async |mut tx: WriteTransaction| {
-            webhook_targets::lock_any_scope(tx.conn(), target).await?;
-            let has_more = deliveries::delete_before(tx.conn(), target, before, BATCH_SIZE).await?;
-            if deleted && !has_more {
-                let before = tx.now().saturating_sub(MAX_TRANSACTION_TIME);
-                webhook_targets::delete_row(tx.conn(), target, before).await?;
-            }
-            Ok::<_, OperationError>(tx.commit(has_more).await?)
-        };
-        while context.store.write("delete_deliveries", batch).await? {}
     }
-    while outbox::has_events_before(context.store.read().await?.conn(), horizon).await? {
-        let batch = async |mut tx: WriteTransaction| {
-            outbox::delete_events_before(tx.conn(), horizon, BATCH_SIZE).await?;
-            Ok::<_, OperationError>(tx.commit(()).await?)
-        };
-        context.store.write("delete_expired_events", batch).await?;
-    }
-    let delete_secrets = async |mut tx: WriteTransaction| {
-        let now = tx.now();
-        webhook_targets::delete_expired_secrets(tx.conn(), now).await?;
+}
+
+/// Removes what depends on deleted services, agents and roles. A run that is interrupted is continued by the next run.
+pub async fn purge_deleted(context: &Context) -> Result<(), OperationError> {
+    while sweep(context, &DEPENDENT).await? == Progress::RowsRemain {}
+    Ok(())
+}
+
+/// Raises the revision floor in a transaction of its own, which neither waits for the deletion of rows nor depends on their
+/// number: until the floor is raised, sidecars get all changes of longer than necessary.
+async fn raise_floor(context: &Context) -> Result<(), OperationError> {
+    let horizon = expired_rows::token_horizon(context);
+    let work = async |mut tx: WriteTransaction| {
+        feed::raise_floor(tx.conn(), horizon).await?;
         Ok::<_, OperationError>(tx.commit(()).await?)
     };
-    context.store.write("delete_expired_secrets", delete_secrets).await
+    context.store.write("raise_floor", work).await
 }
 
-/// Returns the health of Countersign's webhook dispatcher.
-pub fn probe_queue(context: &Context) -> QueueHealth {
-    (context.queue_health)()
+/// Deletes rows of each kind in turn, one bite each, until no rows are left or [`MAX_ROUND_TIME`] is over. Returns an error if
+/// only kinds are left that fail.
+async fn sweep(context: &Context, data: &[ExpiredData]) -> Result<Progress, OperationError> {
+    let began_at = context.since_boot();
+    let mut pending: Vec<_> = data.iter().map(|data| Pending::new(*data)).collect();
+    let mut last_error = None;
+    while !pending.is_empty() {
+        let mut has_progress = false;
+        let mut remaining = Vec::with_capacity(pending.len());
+        for mut kind in pending {
+            if kind.skip > 0 {
+                kind.skip -= 1;
+                remaining.push(kind);
+                continue;
+            }
+            match delete_bite(context, kind.data, kind.from).await {
+                Ok(oldest) => {
+                    has_progress = true;
+                    remaining.extend(oldest.map(|from| Pending { from, ..Pending::new(kind.data) }));
+                }
+                Err(error) => {
+                    tracing::debug!(data = kind.data.as_str(), %error, "expired rows could not be deleted");
+                    last_error = Some((kind.data, error));
+                    kind.skip = MAX_SKIPPED.min((1 << kind.failures.min(6)) - 1);
+                    kind.failures += 1;
+                    remaining.push(kind);
+                }
+            }
+        }
+        pending = remaining;
+        let is_late = context.since_boot().saturating_sub(began_at) >= MAX_ROUND_TIME;
+        if !has_progress || is_late {
+            break;
+        }
+    }
+    let failing = last_error.filter(|_| pending.iter().all(|kind| kind.failures > 0));
+    match failing {
+        Some((data, error)) if !pending.is_empty() => {
+            tracing::warn!(
+                data = data.as_str(),
+                "expired rows cannot be deleted; /health reports it if this continues"
+            );
+            Err(error)
+        }
+        _ if pending.is_empty() => Ok(Progress::Complete),
+        _ => Ok(Progress::RowsRemain),
+    }
 }
 
-/// Health of the database.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DatabaseHealth {
-    /// The database responds, and the last write succeeded.
-    Up,
-    /// The database responds, but the last write failed.
-    ReadOnly,
-    /// The database does not respond in time.
-    Down,
-}
-
-/// Runs a small query and reports whether the database responds within `timeout`.
-pub async fn probe_database(context: &Context, timeout: Duration) -> DatabaseHealth {
-    let probe = async { feed::position(context.store.read().await?.conn()).await };
-    match tokio::time::timeout(timeout, probe).await {
-        Ok(Ok(_)) if context.store.is_writable() => DatabaseHealth::Up,
-        Ok(Ok(_)) => DatabaseHealth::ReadOnly,
-        Ok(Err(_)) | Err(_) => DatabaseHealth::Down,
+/// Deletes some rows of a kind, if any can be deleted since `from` or later. Returns since when the oldest of them could be
+/// deleted; `None` if there is nothing left to do.
+async fn delete_bite(
+    context: &Context,
+    data: ExpiredData,
+    from: Timestamp,
+) -> Result<Option<Timestamp>, OperationError> {
+    let oldest = expired_rows::oldest_due(context, data, from).await?;
+    context.housekeeping.set_oldest(data, oldest);
+    let Some(from) = oldest else { return Ok(None) };
+    let bite = async |mut tx: WriteTransaction, limit| {
+        let deleted = expired_rows::delete(context, data, &mut tx, (from, limit)).await?;
+        Ok((tx, deleted))
+    };
+    match take_bite(context, data.as_str(), bite).await? {
+        // Another replica deletes the rows, or a row cannot be deleted yet. The next run looks again.
+        Bite::BusyElsewhere | Bite::Removed(0) => Ok(None),
+        Bite::Removed(rows) => {
+            context.housekeeping.add_deleted(data, rows);
+            Ok(Some(from))
+        }
     }
 }

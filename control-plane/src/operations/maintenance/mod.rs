@@ -1,21 +1,26 @@
 //! Jobs that run at startup or periodically, and health probes.
 
 mod audit_start;
+pub(super) mod bites;
 mod counts;
+mod expired_rows;
 pub(super) mod expiry;
 mod housekeeping;
 mod key_rotation;
 mod master_key_rotation;
+mod probes;
 mod purge;
 mod restore;
+pub(super) mod status;
 mod trust_feed;
 
 pub use audit_start::ensure_audit_started;
-pub use counts::{count_services_and_active_agents, recount_totals};
+pub use counts::{correct_totals, count_services_and_active_agents};
 pub use expiry::emit_role_revoked_events;
-pub use housekeeping::{DatabaseHealth, delete_expired_events, probe_database, probe_queue, run_housekeeping};
+pub use housekeeping::{purge_deleted, run_housekeeping};
 pub use key_rotation::rotate_signing_keys_if_due;
 pub use master_key_rotation::{MasterKeyRotation, rotate_master_key};
-pub use purge::purge_deleted;
+pub use probes::{DatabaseHealth, probe_database, probe_housekeeping, probe_queue};
 pub use restore::{RestoreReport, invalidate_credentials_after_restore};
+pub use status::HousekeepingSample;
 pub use trust_feed::publish_trust_changes;

@@ -4,33 +4,32 @@ use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         change::Change,
-        webhook::event::{EventAudience, EventKind},
+        role::name_of_deleted,
     },
     operations::{Context, NotFound, OperationError, authorize::lock_managed_service},
-    store::{WriteTransaction, assignments, outbox, roles},
+    store::{WriteTransaction, roles},
 };
 use countersign_identity::{RoleId, ServiceId};
 
-/// Deletes a role and all its assignments. When a role is deleted, sidecars receive a single change, the removal of the role
-/// definition. A role without a definition grants nothing, and a later role with the same name is a different role.
+/// Deletes a role. Takes effect at once: its assignments count nowhere, and a new role can have its name. When a role is deleted,
+/// sidecars receive a single change, the removal of the role definition. A role without a definition grants nothing, and a later
+/// role with the same name is a different role.
+///
+/// A role can have any number of assignments, so background work removes them, and emits the event of each.
 pub async fn delete_role(
     context: &Context,
     initiator: &Initiator,
     service: ServiceId,
     role: RoleId,
 ) -> Result<(), OperationError> {
+    // Managers of the service cannot predict the name, so they cannot create a role with it before.
+    let free_name = &name_of_deleted(context.new_id(RoleId::from_bits));
     let work = async |mut tx: WriteTransaction| {
         lock_managed_service(&mut tx, initiator, service).await?;
         let role_before =
             roles::find(tx.conn(), service, role).await?.ok_or(OperationError::NotFound(NotFound::Role))?;
         let now = tx.now();
-        // The webhook events for the agents with the deleted role are emitted later, in batches, to keep the transaction that
-        // deletes the role short.
-        let has_subscribers =
-            outbox::has_recipients(tx.conn(), EventKind::RoleRevoked, EventAudience::Service(service)).await?;
-        let event_role_name = has_subscribers.then_some(&role_before.definition.name);
-        assignments::remove_by_role(tx.conn(), (service, role), event_role_name, now).await?;
-        if !roles::delete(tx.conn(), service, role).await? {
+        if !roles::mark_deleted(tx.conn(), (service, role), free_name, now).await? {
             return Err(OperationError::NotFound(NotFound::Role));
         }
         let entry = NewAuditEntry::for_service(service, AuditAction::RoleDeleted).object(AuditedObject::Role(role));

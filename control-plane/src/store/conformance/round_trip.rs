@@ -5,6 +5,7 @@ mod audiences;
 mod counts;
 mod credentials;
 mod deletions;
+mod ended_roles;
 mod master_keys;
 mod recipients;
 mod records;
@@ -174,6 +175,7 @@ impl StoreFixture {
         self.deleted_agents_keep_only_their_id().await;
         self.offers_of_services_return_what_was_written().await;
         self.sessions_return_what_was_written().await;
+        self.expired_session_is_deleted_in_bites().await;
         self.refresh_tokens_return_what_was_written().await;
         self.changes_go_to_live_audiences().await;
         self.signing_keys_return_what_was_written().await;

@@ -5,7 +5,7 @@ use crate::store::{
     agents, assignments, audit, changed_data, conn, deliveries, departures, deployment, engine, feed, idempotency,
     known_agents, master_keys, outbox, pools, postgres, purge, quotas, roles, schema::MIGRATIONS_TABLE, sealed_secrets,
     service_transfers, services, sessions, signing_keys, sqlite_file, token_audiences, totals, transfer, trust,
-    webhook_targets,
+    webhook_cleanup, webhook_targets,
 };
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row, SqlSafeStr, SqliteConnection};
 
@@ -13,7 +13,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row
 pub type StatementList = (&'static str, &'static str, &'static [&'static str]);
 
 /// The statements for both engines.
-const COMMON_LISTS: [StatementList; 26] = [
+const COMMON_LISTS: [StatementList; 27] = [
     ("agents.rs", "STATEMENTS", agents::STATEMENTS),
     ("assignments.rs", "STATEMENTS", assignments::STATEMENTS),
     ("audit.rs", "STATEMENTS", audit::STATEMENTS),
@@ -39,6 +39,7 @@ const COMMON_LISTS: [StatementList; 26] = [
     ("token_audiences.rs", "STATEMENTS", token_audiences::STATEMENTS),
     ("totals.rs", "STATEMENTS", totals::STATEMENTS),
     ("trust.rs", "STATEMENTS", trust::STATEMENTS),
+    ("webhook_cleanup.rs", "STATEMENTS", webhook_cleanup::STATEMENTS),
     ("webhook_targets.rs", "STATEMENTS", webhook_targets::STATEMENTS),
 ];
 
@@ -98,6 +99,30 @@ pub async fn tables(connection: &mut AnyConnection, is_sqlite: bool) -> Vec<(Str
 impl StoreFixture {
     pub fn is_sqlite(&self) -> bool {
         self.first.engine_name() == "sqlite"
+    }
+
+    /// Transactions of background work delete few rows of large tables. The outbox has no index on purpose.
+    pub async fn deletions_in_bites_use_indexes(&self) {
+        if !self.is_sqlite() {
+            return;
+        }
+        let mut connection = AnyConnection::connect(&self.url).await.unwrap();
+        let is_bite = |sql: &String| sql.starts_with("DELETE FROM") && sql.contains("LIMIT $");
+        let is_oldest = |sql: &String| sql.contains("AS oldest FROM") && sql.starts_with("SELECT MIN(");
+        let mut checked = 0;
+        for sql in statement_texts(COMMON_LISTS).filter(|sql| is_bite(sql) || is_oldest(sql)) {
+            if ["webhook_outbox", "webhook_losses", "webhook_targets"].iter().any(|table| sql.contains(table)) {
+                continue;
+            }
+            // Parameters that are not bound are NULL.
+            let plan = connection.fetch_all(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"))).await.unwrap();
+            for row in plan {
+                let step: String = row.try_get("detail").unwrap();
+                assert!(!step.starts_with("SCAN") || step == "SCAN e", "{step}: {sql}");
+            }
+            checked += 1;
+        }
+        assert!(checked > 20, "only {checked} statements");
     }
 
     pub async fn engine_accepts_every_statement(&self) {

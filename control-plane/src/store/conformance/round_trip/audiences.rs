@@ -1,6 +1,6 @@
 //! Changes of agents and sessions go to the audiences of their live tokens.
 
-use super::{agent, credentials::session, service};
+use super::{agent, credentials::session, service, time};
 use crate::{
     domain::{
         change::{Change, Recipients, RevisionRange},
@@ -115,9 +115,18 @@ impl StoreFixture {
         };
         assert!(reached(None, 1).await, "the agent has a live token for the service");
         assert!(!reached(None, 2).await && !reached(Some(service().id), 1).await);
-        self.commit(async |tx| token_audiences::delete_expired(tx.conn(), now.saturating_add(SECOND * 10)).await).await;
         let later = now.saturating_add(token_audiences::MAX_SIDECAR_LAG);
-        self.commit(async |tx| token_audiences::delete_expired(tx.conn(), later).await).await;
+        self.commit(async |tx| {
+            let conn = tx.conn();
+            let oldest = token_audiences::oldest_expiry(conn, time(0)).await?.unwrap();
+            assert!(oldest <= later, "{oldest:?}");
+            for now in [now.saturating_add(SECOND * 10), later] {
+                while token_audiences::delete_expired(conn, (time(0), now), 1).await? > 0 {}
+            }
+            assert!(token_audiences::oldest_expiry(conn, time(0)).await?.is_none_or(|oldest| oldest > later));
+            Ok(())
+        })
+        .await;
         assert_eq!(self.recipients_of(Change::Trust(OTHER_AGENT)).await, [Recipients::NoService]);
         assert_eq!(self.recipients_of(Change::Trust(agent().id)).await, [Recipients::Service(service().id)]);
     }

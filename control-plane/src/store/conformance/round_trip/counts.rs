@@ -19,7 +19,16 @@ impl StoreFixture {
         })
         .await;
         assert_eq!((counted(Total::Services).await, counted(Total::ActiveAgents).await), (4, 5));
-        self.commit(async |tx| totals::recount(tx.conn()).await).await;
+        let found = totals::find_differences(self.read().await.conn()).await.unwrap();
+        // Agents and services that are created meanwhile change the totals, and not the differences.
+        self.commit(async |tx| totals::add(tx.conn(), Total::Services, 3).await).await;
+        assert!(!found.is_empty());
+        for is_first in [true, false] {
+            let corrected = self.commit(async |tx| totals::correct(tx.conn(), &found).await).await;
+            assert_eq!(corrected, is_first, "the differences are added once");
+        }
+        self.commit(async |tx| totals::add(tx.conn(), Total::Services, -3).await).await;
+        assert!(totals::find_differences(self.read().await.conn()).await.unwrap().is_empty());
         let totals = [Total::ActiveAgents, Total::PublicAgents, Total::Services];
         for (total, expected) in totals.into_iter().zip([1, 1, 2]) {
             assert_eq!(counted(total).await, expected, "{total:?}");

@@ -62,7 +62,11 @@ impl StoreFixture {
         self.commit(async |tx| {
             assert!(sessions::mark_ended(tx.conn(), session().id, time(54)).await?);
             assert!(!sessions::mark_ended(tx.conn(), session().id, time(55)).await?);
-            sessions::delete_expired(tx.conn(), session().expires_at).await
+            assert_eq!(sessions::oldest_expiry(tx.conn(), time(0)).await?, Some(expired.expires_at));
+            assert_eq!(sessions::delete_expired(tx.conn(), (time(0), expired.expires_at), 9).await?, 0);
+            assert_eq!(sessions::delete_expired(tx.conn(), (expired.expires_at, session().expires_at), 9).await?, 1);
+            assert_eq!(sessions::oldest_expiry(tx.conn(), time(0)).await?, Some(session().expires_at));
+            Ok(())
         })
         .await;
         let mut read = self.read().await;
@@ -71,6 +75,37 @@ impl StoreFixture {
         assert_eq!(sessions::find(read.conn(), expired.id).await.unwrap(), None);
         let live = sessions::list_live_beyond(read.conn(), agent().id, time(48), (0, 9)).await.unwrap();
         assert_eq!(live, [], "an ended session is not live");
+    }
+
+    /// A session can have any number of refresh tokens. Must run when all sessions expire after time 40.
+    pub async fn expired_session_is_deleted_in_bites(&self) {
+        const TOKENS: u128 = 25;
+        let [first, second] =
+            [70, 71].map(|id| Session { id: SessionId::from_bits(id), expires_at: time(40), ..session() });
+        self.commit(async |tx| {
+            assert!(sessions::insert(tx.conn(), &first, "challenge of many tokens").await?);
+            assert!(sessions::insert(tx.conn(), &second, "challenge of no token").await?);
+            for number in 0..TOKENS {
+                let secret = Credential::new(RefreshId::from_bits(700 + number), Zeroizing::new([1; 32]));
+                let (id, secret) = (secret.id(), secret.hash());
+                let token = RefreshToken { id, session: first.id, secret, issued_at: time(30), used_at: None };
+                sessions::insert_token(tx.conn(), &token, (None, time(31))).await?;
+            }
+            Ok(())
+        })
+        .await;
+        let mut deleted = Vec::new();
+        while sessions::oldest_expiry(self.read().await.conn(), time(0)).await.unwrap() == Some(time(40)) {
+            deleted.push(
+                self.commit(async |tx| sessions::delete_expired(tx.conn(), (time(40), time(41)), 10).await).await,
+            );
+        }
+        assert!(deleted.iter().all(|rows| (1..=10).contains(rows)), "{deleted:?}");
+        assert_eq!(u128::from(deleted.iter().sum::<u64>()), TOKENS + 2);
+        let mut read = self.read().await;
+        for session in [first, second] {
+            assert_eq!(sessions::find(read.conn(), session.id).await.unwrap(), None);
+        }
     }
 
     pub async fn refresh_tokens_return_what_was_written(&self) {
@@ -138,12 +173,13 @@ impl StoreFixture {
             let conn = tx.conn();
             assert_eq!(idempotency::claim_key(conn, &one, now).await?, StoredResponse::New);
             idempotency::set_response(conn, &one, "a response").await?;
-            idempotency::delete_expired(conn, now).await?;
+            assert_eq!(idempotency::oldest_expiry(conn, expired).await?, Some(expired));
+            assert_eq!(idempotency::delete_expired(conn, (time(0), now), 9).await?, 0);
             let stored = StoredResponse::Completed("a response".to_owned());
             assert_eq!(idempotency::claim_key(conn, &one, now).await?, stored);
             assert_eq!(idempotency::claim_key(conn, &other, now).await?, StoredResponse::BodyDiffers);
             assert_eq!(idempotency::claim_key(conn, &other, expired).await?, StoredResponse::New);
-            idempotency::delete_expired(conn, expired).await?;
+            assert_eq!(idempotency::delete_expired(conn, (time(0), expired), 9).await?, 0);
             let empty = StoredResponse::Completed(String::new());
             assert_eq!(idempotency::claim_key(conn, &other, expired).await?, empty);
             Ok(())

@@ -16,7 +16,7 @@ use crate::{
         assignments,
         conformance::StoreFixture,
         departures, known_agents,
-        purge::{self, Deleted, RemainingAssignment},
+        purge::{self, Deleted, DeletedKind, TakenAssignment},
         quotas, roles, service_transfers, services,
     },
 };
@@ -107,9 +107,10 @@ impl StoreFixture {
         drop(read);
         self.commit(async |tx| {
             service_transfers::upsert(tx.conn(), &second).await?;
-            service_transfers::delete_expired(tx.conn(), time(62)).await?;
+            assert_eq!(service_transfers::oldest_expiry(tx.conn()).await?, Some(time(63)));
+            assert_eq!(service_transfers::delete_expired(tx.conn(), time(62), 9).await?, 0);
             assert_eq!(service_transfers::find(tx.conn(), service().id, time(62)).await?, Some(second.clone()));
-            service_transfers::delete_expired(tx.conn(), time(63)).await?;
+            assert_eq!(service_transfers::delete_expired(tx.conn(), time(63), 9).await?, 1);
             assert_eq!(service_transfers::find(tx.conn(), service().id, time(62)).await?, None);
             service_transfers::upsert(tx.conn(), &second).await?;
             service_transfers::delete(tx.conn(), service().id).await?;
@@ -166,11 +167,10 @@ impl StoreFixture {
         })
         .await;
         self.commit(async |tx| {
-            assert!(purge::list_due(tx.conn(), time(51), 9).await?.contains(&deleted));
-            let remaining = purge::list_assignments(tx.conn(), deleted, 9).await?;
-            assert_eq!(remaining.len(), 1);
-            assert!(assignments::remove(tx.conn(), remaining[0].service, id, remaining[0].role).await?.is_some());
-            assert_eq!(purge::delete_dependants(tx.conn(), deleted, 9).await?, 2);
+            assert!(purge::list_due(tx.conn(), DeletedKind::Agents, time(51), 9).await?.contains(&deleted));
+            assert_eq!(purge::take_assignments(tx.conn(), deleted, 9).await?.len(), 1);
+            assert_eq!(purge::delete_dependants(tx.conn(), deleted, 1).await?, 1);
+            assert_eq!(purge::delete_dependants(tx.conn(), deleted, 9).await?, 1);
             purge::finish(tx.conn(), deleted, time(51), Duration::from_secs(10)).await?;
             assert!(agents::insert(tx.conn(), &same_registration).await?);
             agents::mark_deleted(tx.conn(), same_registration.id, cutoff, time(52)).await
@@ -180,15 +180,25 @@ impl StoreFixture {
 
     async fn rows_of_deleted_services_are_removed(&self, held: &Assignment, role: &Role) {
         let deleted = Deleted::Service(DELETED);
-        let list_due = async |now| purge::list_due(self.read().await.conn(), time(now), 9).await.unwrap();
+        let kind = DeletedKind::Services;
+        let list_due = async |now| purge::list_due(self.read().await.conn(), kind, time(now), 9).await.unwrap();
+        assert_eq!(purge::oldest_due(self.read().await.conn(), kind).await.unwrap(), Some(time(33)));
         assert_eq!((list_due(32).await, list_due(33).await), (vec![], vec![deleted]));
         let Assignment { agent, role: id, service, .. } = *held;
-        let expected = RemainingAssignment { agent, service, role: id, name: role.definition.name.clone() };
-        assert_eq!(purge::list_assignments(self.read().await.conn(), deleted, 9).await.unwrap(), [expected]);
+        let expected = TakenAssignment {
+            agent,
+            service,
+            role: id,
+            name: role.definition.name.clone(),
+            role_deleted_at: None,
+            expires_at: held.expires_at,
+            expiry_reported: false,
+        };
         let margin = Duration::from_secs(10);
         self.commit(async |tx| {
-            assert!(assignments::remove(tx.conn(), service, agent, id).await?.is_some());
-            assert_eq!(purge::list_assignments(tx.conn(), deleted, 9).await?, []);
+            let taken = purge::take_assignments(tx.conn(), deleted, 9).await?;
+            assert!(taken.first() == Some(&expected) && taken.len() == 1, "{taken:?}");
+            assert_eq!(purge::take_assignments(tx.conn(), deleted, 9).await?, []);
             // The departure and the role. The API key was valid until the deletion, so it remains.
             assert_eq!(purge::delete_dependants(tx.conn(), deleted, 9).await?, 2);
             assert_eq!(purge::delete_dependants(tx.conn(), deleted, 9).await?, 0);

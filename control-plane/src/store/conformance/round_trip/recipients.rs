@@ -52,13 +52,7 @@ impl StoreFixture {
         self.commit(async |tx| {
             let conn = tx.conn();
             outbox::fan_out(conn, time(202), 9).await?;
-            for (existing, is_deleted) in webhook_targets::list_all(conn).await? {
-                if !is_deleted {
-                    webhook_targets::mark_deleted(conn, existing, time(202)).await?;
-                }
-                webhook_targets::delete_row(conn, existing, time(202)).await?;
-            }
-            assert_eq!(webhook_targets::list_all(conn).await?, []);
+            sqlx::query("DELETE FROM webhook_targets").execute(&mut *conn).await?;
             webhook_targets::insert(conn, &target(), "a secret").await
         })
         .await;

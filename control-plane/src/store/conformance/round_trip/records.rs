@@ -76,9 +76,12 @@ impl StoreFixture {
         self.commit(async |tx| {
             feed::append_changes(tx.conn(), old, &[Change::Keys], time(1)).await?;
             feed::append_changes(tx.conn(), new, &CHANGES.map(|(change, _)| change), time(2)).await?;
+            feed::raise_floor(tx.conn(), time(0)).await?;
+            assert_eq!(feed::position(tx.conn()).await?.floor, position.floor);
             feed::raise_floor(tx.conn(), time(1)).await?;
-            assert_eq!(feed::delete_below_floor(tx.conn(), 1).await?, 1);
-            while feed::delete_below_floor(tx.conn(), 2).await? > 0 {}
+            assert_eq!(feed::position(tx.conn()).await?.floor, old);
+            assert_eq!(feed::delete_below_floor(tx.conn(), (time(1), time(1)), 9).await?, 1);
+            while feed::delete_below_floor(tx.conn(), (time(-1), now), 2).await? > 0 {}
             Ok(())
         })
         .await;
@@ -87,6 +90,20 @@ impl StoreFixture {
         let full_range = RevisionRange { since: Revision::default(), until: Revision::new(i64::MAX) };
         let changes = self.changed_entries(full_range, None).await;
         assert!(changes.iter().all(|change| change.revision == new) && changes.len() == CHANGES.len());
+        assert_eq!(feed::oldest_change(read.conn(), time(0)).await.unwrap(), Some(time(2)));
+        drop(read);
+        // A commit while the clock was far ahead does not stop the floor, and the floor never falls.
+        let [ahead, after] = [30, 40].map(|step| Revision::new(position.revision.number() + step));
+        self.commit(async |tx| {
+            feed::append_changes(tx.conn(), ahead, &[Change::Keys], time(9_000)).await?;
+            feed::append_changes(tx.conn(), after, &[Change::Keys], time(3)).await?;
+            for (horizon, expected) in [(3, after), (2, after), (9_000, after)] {
+                feed::raise_floor(tx.conn(), time(horizon)).await?;
+                assert_eq!(feed::position(tx.conn()).await?.floor, expected, "{horizon}");
+            }
+            Ok(())
+        })
+        .await;
     }
 
     pub async fn feedback_returns_what_was_written(&self) {

@@ -10,19 +10,20 @@ use crate::{
         role::{Assignment, Role},
         service::{KeyScope, Service, ServiceKey},
         text::DisplayName,
-        webhook::event::RevocationReason,
     },
     store::{
         agents::{self, AgentState, RoleHolderFilter},
-        assignments::{self, ExpiredAssignment, RemovedAssignment, RoleRevocation},
+        assignments,
         conformance::StoreFixture,
         departures,
         feed::RecipientFilter,
-        known_agents, roles, services,
+        known_agents,
+        roles::{self, RoleFate},
+        services,
     },
 };
 use countersign_identity::{
-    AgentId, AgentStatus, ApiKeyId, Permission, Revision, RoleDefinition, RoleGrant, RoleId, ServiceId,
+    AgentId, AgentStatus, ApiKeyId, Permission, Revision, RoleDefinition, RoleGrant, RoleId, RoleName, ServiceId,
     StatusWithCutoff, TrustScore,
 };
 
@@ -155,7 +156,11 @@ impl StoreFixture {
             assert_eq!(known_agents::find_contact(conn, agent, service).await?, Some(time(25)));
             known_agents::extend_relation(conn, agent, service, time(27)).await?;
             assert_eq!(known_agents::find_contact(conn, agent, service).await?, Some(time(27)));
-            known_agents::delete_forgotten(conn, time(27).saturating_add(known_agents::KNOWN_FOR)).await
+            let end = time(27).saturating_add(known_agents::KNOWN_FOR);
+            assert_eq!(known_agents::oldest_forgetting(conn, end).await?, Some(end));
+            assert_eq!(known_agents::delete_forgotten(conn, (time(0), last_moment), 9).await?, 0);
+            assert_eq!(known_agents::delete_forgotten(conn, (end, end), 9).await?, 1);
+            Ok(())
         })
         .await;
         let mut read = self.read().await;
@@ -210,12 +215,26 @@ impl StoreFixture {
         updated.definition.permissions = vec![Permission::try_from("write".to_owned()).unwrap()];
         self.commit(async |tx| {
             roles::update(tx.conn(), &updated).await?;
-            assert!(!roles::delete(tx.conn(), ServiceId::from_bits(2), other.definition.id).await?);
-            assert!(roles::delete(tx.conn(), service().id, other.definition.id).await?);
+            let (other, wrong) = ((service().id, other.definition.id), (ServiceId::from_bits(2), other.definition.id));
+            assert!(!roles::mark_deleted(tx.conn(), wrong, "deleted-1", time(34)).await?);
+            assert!(roles::mark_deleted(tx.conn(), other, "deleted-1", time(34)).await?);
+            assert!(!roles::mark_deleted(tx.conn(), other, "deleted-2", time(35)).await?, "it is deleted");
             Ok(())
         })
         .await;
-        assert_eq!(roles::list(self.read().await.conn(), service().id).await.unwrap(), [updated]);
+        let mut read = self.read().await;
+        assert_eq!(roles::list(read.conn(), service().id).await.unwrap(), [updated]);
+        assert_eq!(roles::find(read.conn(), service().id, other.definition.id).await.unwrap(), None);
+        let fate = |name: &RoleName, deleted_at| RoleFate { name: name.clone(), deleted_at, service_deleted_at: None };
+        for (id, expected) in [
+            (role().definition.id, Some(fate(&role().definition.name, None))),
+            (other.definition.id, Some(fate(&other.definition.name, Some(time(34))))),
+            (RoleId::from_bits(99), None),
+        ] {
+            assert_eq!(roles::find_fate(read.conn(), id).await.unwrap(), expected);
+        }
+        drop(read);
+        self.assignments_of_deleted_roles_count_nowhere(other.definition.id).await;
     }
 
     pub async fn assignments_return_what_was_written(&self) {
@@ -296,58 +315,5 @@ impl StoreFixture {
         })
         .await;
         assert_eq!(list(7, ALL).await, single_page(vec![first(Some(time(29)), vec![])]));
-    }
-
-    async fn expiry_is_reported_once(&self) {
-        let Assignment { agent, role, service, assigned_at: _, expires_at } = assignment();
-        self.commit(async |tx| {
-            let conn = tx.conn();
-            assert!(!assignments::has_unreported_expiries(conn, time(6)).await?);
-            assert!(assignments::has_unreported_expiries(conn, time(7)).await?);
-            let expired = [ExpiredAssignment { agent, role, service, at: time(7) }];
-            assert_eq!(assignments::take_unreported_expiries(conn, time(8), 9).await?, expired);
-            assert_eq!(assignments::take_unreported_expiries(conn, time(8), 9).await?, []);
-            assert_eq!(assignments::mark_expiry_reported(conn, agent, role, time(8)).await?, None);
-            let removed = RemovedAssignment { expires_at, expiry_reported: true };
-            assert_eq!(assignments::remove(conn, service, agent, role).await?, Some(removed));
-            // If a role is assigned again after the expiry was reported, the expiry of the new assignment is also reported.
-            assignments::upsert(conn, &assignment()).await?;
-            assert_eq!(assignments::mark_expiry_reported(conn, agent, role, time(8)).await?, expires_at);
-            let removed = assignments::remove(conn, service, agent, role).await?;
-            assert!(removed.is_some_and(|removed| removed.expiry_reported));
-            Ok(())
-        })
-        .await;
-    }
-
-    async fn role_revocations_return_what_was_written(&self) {
-        let Assignment { agent, role, service, assigned_at: _, expires_at: _ } = assignment();
-        let (other, name) = (AgentId::from_bits(2), super::role().definition.name);
-        let expired =
-            RoleRevocation { agent, service, role, name: name.clone(), at: time(7), reason: RevocationReason::Expired };
-        let deleted =
-            RoleRevocation { agent: other, at: time(40), reason: RevocationReason::RoleDeleted, ..expired.clone() };
-        let remove_assigned_role = async |tx: &mut crate::store::WriteTransaction| {
-            assignments::upsert(tx.conn(), &assignment()).await?;
-            let unlimited = Assignment { agent: other, expires_at: None, ..assignment() };
-            assignments::upsert(tx.conn(), &unlimited).await?;
-            assert!(!assignments::has_queued_revocations(tx.conn()).await?);
-            assignments::remove_by_role(tx.conn(), (service, role), Some(&name), time(40)).await
-        };
-        self.commit(remove_assigned_role).await;
-        let mut revocations = self.commit(async |tx| assignments::take_queued_revocations(tx.conn(), 9).await).await;
-        revocations.sort_by_key(|revocation| revocation.agent);
-        assert_eq!(revocations, [expired, deleted]);
-        assert_eq!(
-            assignments::list_active_grants(self.read().await.conn(), service, other, time(6)).await.unwrap(),
-            []
-        );
-        // Leaves values for the test `every_column_was_written`.
-        self.commit(remove_assigned_role).await;
-        self.commit(async |tx| {
-            assignments::upsert(tx.conn(), &assignment()).await?;
-            assignments::take_unreported_expiries(tx.conn(), time(8), 9).await
-        })
-        .await;
     }
 }

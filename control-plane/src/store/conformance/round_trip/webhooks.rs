@@ -12,7 +12,9 @@ use crate::{
     store::{
         conformance::StoreFixture,
         deliveries::{self, DueDeliveryKind, LeasedDelivery},
-        outbox, webhook_targets,
+        outbox,
+        webhook_cleanup::{self, TargetCleanup},
+        webhook_targets,
     },
 };
 use countersign_identity::{EventId, Timestamp, WebhookId};
@@ -234,19 +236,28 @@ impl StoreFixture {
             assert_eq!([replayed[1].event, replayed[2].event], [new.id, old.id]);
             assert!(replayed[1..].iter().all(|delivery| delivery.state == DeliveryState::Pending(now)));
 
-            assert!(outbox::has_events_before(conn, new.id).await?);
-            assert!(deliveries::has_deliveries_before(conn, target, new.id).await?);
-            assert!(deliveries::delete_before(conn, target, Some(new.id), 9).await?);
-            assert!(!deliveries::delete_before(conn, target, Some(new.id), 9).await?);
-            assert!(!deliveries::has_deliveries_before(conn, target, new.id).await?);
-            outbox::delete_events_before(conn, new.id, 9).await?;
+            let cleanup = TargetCleanup { target, deleted_at: None, oldest: Some(old.id) };
+            assert_eq!(webhook_cleanup::find_cleanup(conn, old.id, now).await?, None);
+            assert_eq!(webhook_cleanup::find_cleanup(conn, new.id, now).await?, Some(cleanup));
+            assert_eq!(deliveries::delete_before(conn, target, Some(new.id), 9).await?, 1);
+            assert_eq!(deliveries::delete_before(conn, target, Some(new.id), 9).await?, 0);
+            let next = TargetCleanup { target: deployment_target, ..cleanup };
+            assert_eq!(webhook_cleanup::find_cleanup(conn, new.id, now).await?, Some(next));
+            assert_eq!(outbox::oldest_event(conn, EventId::from_bits(0)).await?, Some(old.id));
+            assert_eq!(outbox::delete_events_before(conn, (old.id, new.id), 9).await?, 1);
+            assert_eq!(outbox::oldest_event(conn, EventId::from_bits(0)).await?, Some(new.id));
             assert_eq!(outbox::find_event_body(conn, old.id).await?, None);
             assert!(outbox::find_event_body(conn, new.id).await?.is_some());
 
             webhook_targets::mark_deleted(conn, deployment_target, now).await?;
-            assert_eq!(webhook_targets::list_all(conn).await?, [(target, false), (deployment_target, true)]);
-            webhook_targets::delete_row(conn, deployment_target, time(121)).await?;
-            assert_eq!(webhook_targets::list_all(conn).await?.len(), 2);
+            let cleanup = webhook_cleanup::find_cleanup(conn, old.id, time(121)).await?.unwrap();
+            assert_eq!((cleanup.target, cleanup.deleted_at), (deployment_target, Some(now)));
+            assert!(cleanup.oldest.is_some());
+            while deliveries::delete_before(conn, deployment_target, None, 1).await? > 0 {}
+            assert_eq!(webhook_cleanup::find_cleanup(conn, old.id, time(121)).await?, None);
+            let cleanup = TargetCleanup { oldest: None, ..cleanup };
+            assert_eq!(webhook_cleanup::find_cleanup(conn, old.id, now).await?, Some(cleanup));
+            assert_eq!(webhook_cleanup::delete_row(conn, deployment_target, time(121)).await?, 0);
             Ok(())
         })
         .await;
@@ -266,7 +277,10 @@ impl StoreFixture {
             deliveries::record_attempt(tx.conn(), &delivered[0], &failed, DeliveryState::Delivered).await?;
             outbox::insert_test(tx.conn(), &Event { id: EventId::from_bits(5), ..test.clone() }, target.id, now)
                 .await?;
-            webhook_targets::delete_expired_secrets(tx.conn(), time(96)).await?;
+            let oldest = webhook_cleanup::oldest_previous_secret(tx.conn()).await?.unwrap();
+            assert_eq!(webhook_cleanup::delete_expired_secrets(tx.conn(), time(0), 9).await?, 0);
+            assert_eq!(webhook_cleanup::delete_expired_secrets(tx.conn(), oldest, 9).await?, 1);
+            assert_eq!(webhook_cleanup::oldest_previous_secret(tx.conn()).await?, None);
             webhook_targets::rotate_secret(tx.conn(), target.id, "a third secret", now).await?;
             let paused = WebhookTarget {
                 paused_at: Some(now),
@@ -293,7 +307,9 @@ impl StoreFixture {
             assert_eq!(outbox::lock_burst(tx.conn(), agent, Some(service), time(131)).await?, burst);
             assert!(!outbox::has_bursts_until(tx.conn(), time(129)).await?);
             assert!(outbox::has_bursts_until(tx.conn(), began_at).await?);
-            let mut taken = outbox::take_bursts(tx.conn(), began_at).await?;
+            let mut taken = outbox::take_bursts(tx.conn(), began_at, 1).await?;
+            assert_eq!(taken.len(), 1);
+            taken.extend(outbox::take_bursts(tx.conn(), began_at, 9).await?);
             taken.sort_by_key(|(_, service, _)| *service);
             assert_eq!(taken, [(agent, None, burst), (agent, Some(service), burst)]);
             // Leaves values for the test `every_column_was_written`.

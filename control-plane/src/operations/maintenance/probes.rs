@@ -1,0 +1,39 @@
+//! Health probes.
+
+use crate::{
+    domain::{housekeeping::HousekeepingHealth, webhook::health::QueueHealth},
+    operations::Context,
+    store::feed,
+};
+use std::time::Duration;
+
+/// Returns the health of Countersign's webhook dispatcher.
+pub fn probe_queue(context: &Context) -> QueueHealth {
+    (context.queue_health)()
+}
+
+/// Returns the health of housekeeping. Reads memory only.
+pub fn probe_housekeeping(context: &Context) -> HousekeepingHealth {
+    context.housekeeping.health(context.now(), context.since_boot())
+}
+
+/// Health of the database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DatabaseHealth {
+    /// The database responds, and the last write succeeded.
+    Up,
+    /// The database responds, but the last write failed.
+    ReadOnly,
+    /// The database does not respond in time.
+    Down,
+}
+
+/// Runs a small query and reports whether the database responds within `timeout`.
+pub async fn probe_database(context: &Context, timeout: Duration) -> DatabaseHealth {
+    let probe = async { feed::position(context.store.read().await?.conn()).await };
+    match tokio::time::timeout(timeout, probe).await {
+        Ok(Ok(_)) if context.store.is_writable() => DatabaseHealth::Up,
+        Ok(Ok(_)) => DatabaseHealth::ReadOnly,
+        Ok(Err(_)) | Err(_) => DatabaseHealth::Down,
+    }
+}

@@ -1,0 +1,157 @@
+//! Round trips of expired assignments, and of assignments of deleted roles.
+
+use super::{ALL, agent, assignment, role, service, time};
+use crate::{
+    domain::{
+        role::{Assignment, Role},
+        webhook::event::RevocationReason,
+    },
+    store::{
+        StoreError, WriteTransaction,
+        agents::{self, RoleHolderFilter},
+        assignments::{self, ExpiredAssignment, RemovedAssignment, RoleRevocation},
+        conformance::StoreFixture,
+        departures,
+        purge::{self, Deleted, DeletedKind, TakenAssignment},
+        roles,
+    },
+};
+use countersign_identity::{AgentId, RoleDefinition, RoleId};
+use sqlx::AssertSqlSafe;
+use std::time::Duration;
+
+impl StoreFixture {
+    /// The role is deleted and has no assignments. Leaves it for the test `every_column_was_written`.
+    pub async fn assignments_of_deleted_roles_count_nowhere(&self, other: RoleId) {
+        let definition = RoleDefinition { id: RoleId::from_bits(70), ..role().definition };
+        let name = "reused".to_owned().try_into().unwrap();
+        let new = Role { definition: RoleDefinition { name, ..definition }, ..role() };
+        let same_name =
+            Role { definition: RoleDefinition { id: RoleId::from_bits(71), ..new.definition.clone() }, ..new.clone() };
+        let (service, id) = (service().id, new.definition.id);
+        let held = Assignment { role: id, expires_at: None, ..assignment() };
+        let second = Assignment { agent: AgentId::from_bits(2), expires_at: Some(time(9)), ..held };
+        self.commit(async |tx| {
+            assert!(roles::insert(tx.conn(), &new).await?);
+            assignments::upsert(tx.conn(), &held).await?;
+            assignments::upsert(tx.conn(), &second).await?;
+            assert_eq!(self.places_of_assignment(tx).await?, [true; 5]);
+            assert!(roles::mark_deleted(tx.conn(), (service, id), "deleted-70", time(40)).await?);
+            assert_eq!(self.places_of_assignment(tx).await?, [false; 5]);
+            assert!(roles::insert(tx.conn(), &same_name).await?, "the name is free");
+            assert_eq!(self.places_of_assignment(tx).await?, [false; 5]);
+            assert!(roles::mark_deleted(tx.conn(), (service, same_name.definition.id), "deleted-71", time(41)).await?);
+            Ok(())
+        })
+        .await;
+        let kind = DeletedKind::Roles;
+        let due = async |now| purge::list_due(self.read().await.conn(), kind, time(now), 9).await.unwrap();
+        let all = [other, id, same_name.definition.id].map(Deleted::Role);
+        assert_eq!((due(33).await, due(40).await, due(41).await), (vec![], all[..2].to_vec(), all.to_vec()));
+        assert_eq!(purge::oldest_due(self.read().await.conn(), kind).await.unwrap(), Some(time(34)));
+        let taken = |assignment: &Assignment| TakenAssignment {
+            agent: assignment.agent,
+            service,
+            role: id,
+            name: new.definition.name.clone(),
+            role_deleted_at: Some(time(40)),
+            expires_at: assignment.expires_at,
+            expiry_reported: false,
+        };
+        self.commit(async |tx| {
+            let take = async |tx: &mut WriteTransaction| purge::take_assignments(tx.conn(), all[1], 1).await;
+            assert_eq!(take(tx).await?, [taken(&held)]);
+            assert_eq!(take(tx).await?, [taken(&second)]);
+            assert_eq!(take(tx).await?, []);
+            assert_eq!(purge::delete_dependants(tx.conn(), all[1], 9).await?, 0);
+            for deleted in &all[1..] {
+                purge::finish(tx.conn(), *deleted, time(41), Duration::ZERO).await?;
+            }
+            // A role that is not deleted keeps its row.
+            purge::finish(tx.conn(), Deleted::Role(role().definition.id), time(41), Duration::ZERO).await?;
+            assert!(roles::find(tx.conn(), service, role().definition.id).await?.is_some());
+            Ok(())
+        })
+        .await;
+        assert_eq!(due(41).await, all[..1]);
+        assert_eq!(roles::find_fate(self.read().await.conn(), id).await.unwrap(), None);
+    }
+
+    /// Where the agent appears as the holder of a role at the service.
+    async fn places_of_assignment(&self, tx: &mut WriteTransaction) -> Result<[bool; 5], StoreError> {
+        let (agent, service, now) = (agent().id, service().id, time(6));
+        let conn = tx.conn();
+        let filter = RoleHolderFilter { service, role: None, status: None, now };
+        Ok([
+            assignments::holds_role(conn, agent, service, now).await?,
+            assignments::find_only_service_with_role(conn, agent, now).await?.is_some(),
+            !assignments::list_active_grants(conn, service, agent, now).await?.is_empty()
+                && !assignments::list_active_grants_of_agents(conn, service, &[agent], now).await?.is_empty(),
+            agents::list_role_holders(conn, &filter, ALL).await?.total > 0,
+            departures::list_services(conn, agent, now, ALL).await?.total > 0,
+        ])
+    }
+
+    pub async fn expiry_is_reported_once(&self) {
+        let Assignment { agent, role, service, assigned_at: _, expires_at } = assignment();
+        self.commit(async |tx| {
+            let conn = tx.conn();
+            assert!(!assignments::has_unreported_expiries(conn, time(6)).await?);
+            assert!(assignments::has_unreported_expiries(conn, time(7)).await?);
+            let expired = [ExpiredAssignment { agent, role, service, at: time(7) }];
+            assert_eq!(assignments::take_unreported_expiries(conn, time(8), 9).await?, expired);
+            assert_eq!(assignments::take_unreported_expiries(conn, time(8), 9).await?, []);
+            assert_eq!(assignments::mark_expiry_reported(conn, agent, role, time(8)).await?, None);
+            let removed = RemovedAssignment { expires_at, expiry_reported: true };
+            assert_eq!(assignments::remove(conn, service, agent, role).await?, Some(removed));
+            // If a role is assigned again after the expiry was reported, the expiry of the new assignment is also reported.
+            assignments::upsert(conn, &assignment()).await?;
+            assert_eq!(assignments::mark_expiry_reported(conn, agent, role, time(8)).await?, expires_at);
+            let removed = assignments::remove(conn, service, agent, role).await?;
+            assert!(removed.is_some_and(|removed| removed.expiry_reported));
+            self.reported_expiry_is_deleted(tx).await
+        })
+        .await;
+    }
+
+    async fn reported_expiry_is_deleted(&self, tx: &mut WriteTransaction) -> Result<(), StoreError> {
+        let conn = tx.conn();
+        let end = time(7).saturating_add(assignments::KEPT_AFTER_EXPIRY);
+        assignments::upsert(conn, &assignment()).await?;
+        assert_eq!(assignments::oldest_deletable_expiry(conn, end).await?, None);
+        assert_eq!(assignments::delete_expired(conn, (end, end), 9).await?, 0, "the expiry is not reported");
+        assignments::take_unreported_expiries(conn, time(8), 9).await?;
+        assert_eq!(assignments::oldest_deletable_expiry(conn, end).await?, Some(end));
+        let too_early = end.saturating_sub(Duration::from_micros(1));
+        assert_eq!(assignments::delete_expired(conn, (time(0), too_early), 9).await?, 0);
+        assert_eq!(assignments::delete_expired(conn, (end, end), 9).await?, 1);
+        Ok(())
+    }
+
+    /// The previous version of Countersign queues the revocations by the deletion of a role.
+    pub async fn role_revocations_return_what_was_written(&self) {
+        let Assignment { agent, role, service, assigned_at: _, expires_at: _ } = assignment();
+        let name = super::role().definition.name;
+        let at = time(40);
+        let queued = RoleRevocation { agent, service, role, name, at, reason: RevocationReason::RoleDeleted };
+        let insert = format!(
+            "INSERT INTO webhook_losses VALUES ('{agent}', '{service}', '{role}', 'a-role', {}, 'role_deleted')",
+            at.micros()
+        );
+        let queue = async |tx: &mut WriteTransaction| {
+            sqlx::query(AssertSqlSafe(insert.as_str())).execute(tx.conn()).await?;
+            Ok(())
+        };
+        self.commit(queue).await;
+        assert!(assignments::has_queued_revocations(self.read().await.conn()).await.unwrap());
+        let taken = self.commit(async |tx| assignments::take_queued_revocations(tx.conn(), 9).await).await;
+        assert_eq!(taken, [queued]);
+        // Leaves values for the test `every_column_was_written`.
+        self.commit(queue).await;
+        self.commit(async |tx| {
+            assignments::upsert(tx.conn(), &assignment()).await?;
+            assignments::take_unreported_expiries(tx.conn(), time(8), 9).await
+        })
+        .await;
+    }
+}

@@ -1,0 +1,68 @@
+//! What housekeeping deletes of webhook targets: deliveries, rows of deleted targets, and previous secrets.
+
+use super::{Conn, StoreError, row, statements::statements};
+use countersign_identity::{EventId, Timestamp, WebhookId};
+use sqlx::any::AnyRow;
+
+statements! { STATEMENTS:
+    /// The target with the oldest delivery among those that are deleted or have deliveries of events with a lower id than `$1`.
+    /// Of targets without deliveries, only those that were deleted at or before `$2` count.
+    FIND_CLEANUP = "SELECT t.id, t.deleted_at, t.oldest FROM (SELECT w.id, w.deleted_at, (SELECT MIN(d.event_id) \
+         FROM webhook_deliveries d WHERE d.target_id = w.id) AS oldest FROM webhook_targets w) t \
+         WHERE (t.deleted_at IS NULL AND t.oldest < $1) \
+         OR (t.deleted_at IS NOT NULL AND (t.oldest IS NOT NULL OR t.deleted_at <= $2)) \
+         ORDER BY COALESCE(t.oldest, ''), t.id LIMIT 1";
+    DELETE_TARGET_ROW = "DELETE FROM webhook_targets WHERE id = $1 AND deleted_at <= $2";
+    OLDEST_PREVIOUS_SECRET = "SELECT MIN(previous_until) AS oldest FROM webhook_targets WHERE previous_until IS NOT NULL";
+    /// The UPDATE repeats the condition of its inner SELECT, because another transaction may rotate a secret between the two.
+    DELETE_EXPIRED_SECRETS = "UPDATE webhook_targets SET previous_secret = NULL, previous_until = NULL WHERE id IN \
+         (SELECT id FROM webhook_targets WHERE previous_until <= $1 ORDER BY previous_until LIMIT $2) \
+         AND +previous_until <= $1";
+}
+
+/// A target with deliveries to delete, or whose row can be deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TargetCleanup {
+    /// The target.
+    pub target: WebhookId,
+    /// When the target was deleted; `None` if it is not.
+    pub deleted_at: Option<Timestamp>,
+    /// The lowest id of an event with a delivery to the target; `None` if the target has no deliveries.
+    pub oldest: Option<EventId>,
+}
+
+/// Finds the target with the oldest delivery to delete: of an event with a lower id than `horizon`, or to a deleted target. If
+/// there is none, finds a deleted target whose row can be deleted, see [`delete_row`].
+pub async fn find_cleanup(
+    conn: &mut Conn,
+    horizon: EventId,
+    deleted_before: Timestamp,
+) -> Result<Option<TargetCleanup>, StoreError> {
+    let query = sqlx::query(FIND_CLEANUP).bind(horizon.to_string()).bind(deleted_before.micros());
+    let cleanup_from_row = |row: AnyRow| {
+        Ok(TargetCleanup {
+            target: row::parse(&row, "id")?,
+            deleted_at: row::optional_timestamp(&row, "deleted_at")?,
+            oldest: row::parse_optional(&row, "oldest")?,
+        })
+    };
+    query.fetch_optional(conn).await?.map(cleanup_from_row).transpose()
+}
+
+/// Deletes the row of a target that was marked as deleted at or before `before`. No transaction that began before the time
+/// `before` may still run, because such a transaction could insert deliveries to the target. Returns the number of rows.
+pub async fn delete_row(conn: &mut Conn, target: WebhookId, before: Timestamp) -> Result<u64, StoreError> {
+    let query = sqlx::query(DELETE_TARGET_ROW).bind(target.to_string()).bind(before.micros());
+    Ok(query.execute(conn).await?.rows_affected())
+}
+
+/// The earliest time at which a previous secret no longer signs; `None` if there are no previous secrets.
+pub async fn oldest_previous_secret(conn: &mut Conn) -> Result<Option<Timestamp>, StoreError> {
+    row::find_oldest(OLDEST_PREVIOUS_SECRET, conn, None).await
+}
+
+/// Deletes up to `limit` previous secrets that no longer sign. Returns their number.
+pub async fn delete_expired_secrets(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<u64, StoreError> {
+    let query = sqlx::query(DELETE_EXPIRED_SECRETS).bind(now.micros()).bind(limit);
+    Ok(query.execute(conn).await?.rows_affected())
+}

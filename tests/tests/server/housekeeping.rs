@@ -1,0 +1,242 @@
+//! Tests that expired rows, and what depends on deleted roles, are deleted in small transactions, however many there are.
+//!
+//! A foreign key that refers to a row keeps the control plane from deleting it, so the tests see the state while rows are left.
+
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
+
+use countersign_process::{Clock, SystemClock};
+use countersign_tests::{
+    Agent, ControlPlane, InProcessServer, ManualClock, Receiver, Target, engines, eventually, jwt,
+};
+use serde_json::{Value, json};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
+use std::time::Duration;
+
+/// Number of rows that a test inserts into each table. It is larger than the maximum of one transaction.
+const ROWS: i64 = 6000;
+
+/// A table with the numbers from 1 to [`ROWS`].
+const NUMBERS: &str = "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 6000)";
+
+/// The end of an id, different for each number.
+const DIGITS: &str = "substr(CAST(10000000000000000 + n AS TEXT), 2)";
+
+/// A time before everything expires that the tests insert, and the time of the expiry, in microseconds.
+const LONG_AGO: i64 = 1_600_000_000_000_000;
+
+struct Database(AnyConnection);
+
+impl Database {
+    async fn connect(url: &str) -> Self {
+        sqlx::any::install_default_drivers();
+        Self(AnyConnection::connect(url).await.unwrap())
+    }
+
+    async fn execute(&mut self, sql: &str) -> u64 {
+        let result = self.0.execute(AssertSqlSafe(sql)).await;
+        result.unwrap_or_else(|error| panic!("{sql}: {error}")).rows_affected()
+    }
+
+    async fn number(&mut self, sql: &str) -> i64 {
+        let result = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&mut self.0).await;
+        result.unwrap_or_else(|error| panic!("{sql}: {error}"))
+    }
+
+    async fn count(&mut self, rows: &str) -> i64 {
+        self.number(&format!("SELECT CAST(COUNT(*) AS BIGINT) FROM {rows}")).await
+    }
+
+    async fn wait_until_none(&mut self, rows: &str, control: &ControlPlane) {
+        let is_gone = async || (self.count(rows).await == 0).then_some(());
+        eventually(&format!("there is no row in {rows}"), is_gone, || control.log()).await;
+    }
+
+    /// Inserts expired rows of all kinds, with ids that sort before others. The first session has as many refresh tokens as all
+    /// others together.
+    async fn insert_expired(&mut self, agent: &str) {
+        let sessions = format!(
+            "{NUMBERS} INSERT INTO sessions (id, challenge_id, agent_id, begun_at, begun_revision, expires_at) \
+             SELECT 'ses_0000000000' || {DIGITS}, 'challenge ' || n, '{agent}', {LONG_AGO}, 0, {LONG_AGO} + n FROM numbers"
+        );
+        let tokens = format!(
+            "{NUMBERS} INSERT INTO refresh_tokens (id, session_id, secret_hash, issued_at, audience, access_expires_at) \
+             SELECT 'ref_0000000000' || {DIGITS}, 'ses_0000000000' || {DIGITS}, '', {LONG_AGO}, '', {LONG_AGO} FROM numbers"
+        );
+        let tokens_of_first = format!(
+            "INSERT INTO refresh_tokens (id, session_id, secret_hash, issued_at, audience, access_expires_at) \
+             SELECT 'ref_1' || substr(id, 6), (SELECT MIN(id) FROM sessions), '', {LONG_AGO}, '', {LONG_AGO} \
+             FROM refresh_tokens WHERE id LIKE 'ref_0000000000%'"
+        );
+        let changes = format!(
+            "{NUMBERS} INSERT INTO changes (revision, position, facet, subject, noted_at) \
+             SELECT {LONG_AGO} + n, 0, 'keys', '', {LONG_AGO} FROM numbers"
+        );
+        let idempotency =
+            format!("{NUMBERS} INSERT INTO idempotency SELECT 'key ' || n, '', '', {LONG_AGO} FROM numbers");
+        let audiences =
+            format!("{NUMBERS} INSERT INTO token_audiences SELECT '{agent}', 'service ' || n, {LONG_AGO} FROM numbers");
+        let events = format!(
+            "{NUMBERS} INSERT INTO webhook_events SELECT 'evt_0000000000' || {DIGITS}, 'agent.authenticated', '{{}}', \
+             {LONG_AGO} FROM numbers"
+        );
+        for sql in [sessions, tokens, tokens_of_first, changes, idempotency, audiences, events] {
+            assert_eq!(self.execute(&sql).await, ROWS.unsigned_abs(), "{sql}");
+        }
+    }
+}
+
+/// All tables except those of sessions, and the condition for the rows that the test inserted.
+const EXPIRED: [&str; 4] = [
+    "idempotency WHERE id LIKE 'key %'",
+    "token_audiences WHERE service_id LIKE 'service %'",
+    "webhook_events WHERE id LIKE 'evt_0000000000%'",
+    "changes WHERE noted_at = 1600000000000000",
+];
+
+const EXPIRED_SESSIONS: [&str; 2] =
+    ["sessions WHERE challenge_id LIKE 'challenge %'", "refresh_tokens WHERE access_expires_at = 1600000000000000"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn expired_rows_are_deleted_while_agents_log_in() {
+    let mut control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "Agent").await;
+    let kept = agent.login().await;
+    let mut database = Database::connect(&control.database_url()).await;
+    database.insert_expired(&agent.id).await;
+    // The floor may have been raised past the changes that the test inserted.
+    database.execute("UPDATE feed SET floor = 0").await;
+    let blocker = "CREATE TABLE blocker (session_id TEXT REFERENCES sessions (id))";
+    database.execute(blocker).await;
+    database.execute("INSERT INTO blocker SELECT MIN(id) FROM sessions").await;
+
+    // One table whose rows cannot be deleted stops neither the floor nor the other tables. A restart begins a pass.
+    control.restart().await;
+    for rows in EXPIRED {
+        database.wait_until_none(rows, &control).await;
+    }
+    assert_eq!(database.number("SELECT floor FROM feed").await, LONG_AGO + ROWS);
+    assert!(database.count(EXPIRED_SESSIONS[0]).await > 0, "the session that the blocker refers to remains");
+
+    database.execute("DELETE FROM blocker").await;
+    control.restart().await;
+    let mut logins = 0;
+    while database.count(EXPIRED_SESSIONS[0]).await > 0 {
+        agent.token_for(control.service()).await;
+        logins += 1;
+    }
+    database.wait_until_none(EXPIRED_SESSIONS[1], &control).await;
+    assert_eq!(database.count("sessions").await, logins + 1, "sessions that have not expired remain");
+    agent.api().refresh(&kept).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_is_degraded_while_expired_rows_wait() {
+    let (clock, folder) = (ManualClock::new(), tempfile::tempdir().unwrap());
+    let server = InProcessServer::start(folder.path(), &[], &clock).await;
+    let sqlite_url = || format!("sqlite://{}", folder.path().join("countersign.db").display());
+    let url = engines::database_for_folder(folder.path()).await.unwrap_or_else(sqlite_url);
+    let mut database = Database::connect(&url).await;
+    let health = async || {
+        let body = server.api.get("/health").await.expect(200);
+        assert!(body["checks"]["housekeeping"] == "up" || body["status"] == "degraded", "{body}");
+        (body["checks"]["housekeeping"].clone(), body["reasons"].clone())
+    };
+    let wait_for = async |expected: (Value, Value)| {
+        // Housekeeping runs again as soon as its clock has advanced by a minute.
+        let is_expected = async || {
+            clock.advance(Duration::from_secs(1));
+            (health().await == expected).then_some(())
+        };
+        eventually(&format!("health is {expected:?}"), is_expected, String::new).await;
+    };
+    let healthy = || (json!("up"), json!([]));
+    wait_for(healthy()).await;
+
+    let offer = "INSERT INTO service_transfers SELECT id, 'issuer', 'subject', 1, ";
+    // Less than an hour overdue.
+    let recently = SystemClock.now().micros() - 600_000_000;
+    database.execute(&format!("{offer}{recently} FROM services LIMIT 1")).await;
+    database.execute("CREATE TABLE blocker (service_id TEXT REFERENCES service_transfers (service_id))").await;
+    database.execute("INSERT INTO blocker SELECT service_id FROM service_transfers").await;
+    for _ in 0..10 {
+        clock.advance(Duration::from_mins(1));
+        assert_eq!(health().await, healthy());
+    }
+    clock.advance(Duration::from_hours(1));
+    let message = "rows that can be deleted have waited for more than an hour: service_transfers";
+    let reason =
+        json!({ "check": "housekeeping", "code": "rows_overdue", "data": "service_transfers", "message": message });
+    wait_for((json!("degraded"), json!([reason]))).await;
+    database.execute("DELETE FROM blocker").await;
+    wait_for(healthy()).await;
+    assert_eq!(database.count("service_transfers").await, 0);
+}
+
+/// Makes copies of an agent hold the role. Returns their number.
+async fn copy_holder(database: &mut Database, agent: &str, role: &str) -> i64 {
+    let id = format!("substr(id, 1, length(id) - 16) || {DIGITS}");
+    let agents = format!(
+        "{NUMBERS} INSERT INTO agents (id, email, name, public_key, public_key_hash, status, cutoff, trust, metadata, \
+         created_at, updated_at, superseded_at) SELECT {id}, email, name, public_key, public_key_hash, status, cutoff, \
+         trust, metadata, created_at, updated_at, created_at FROM agents, numbers WHERE id = '{agent}'"
+    );
+    let assignments = format!(
+        "INSERT INTO assignments (agent_id, role_id, service_id, assigned_at) SELECT a.id, r.id, r.service_id, 1 \
+         FROM agents a, roles r WHERE a.superseded_at IS NOT NULL AND r.id = '{role}'"
+    );
+    for sql in [agents, assignments] {
+        assert_eq!(database.execute(&sql).await, ROWS.unsigned_abs(), "{sql}");
+    }
+    ROWS
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deletion_of_a_role_with_many_holders_takes_effect_at_once() {
+    let control = ControlPlane::start().await;
+    let receiver = Receiver::start_ok().await;
+    let target = Target::create_for(&control, &receiver.url, &["agent.role_revoked"]).await;
+    target.pause().await;
+    let agent = Agent::register(&control, "Agent").await;
+    let role = control.create_role("reader", &["read"]).await;
+    control.assign(&agent.id, &role).await;
+    let token = agent.token_for(control.service()).await;
+    let roles = async || control.verify(&token).await.expect(200)["agent"]["roles"].clone();
+    assert_eq!(roles().await, json!(["reader"]));
+    let mut database = Database::connect(&control.database_url()).await;
+    let copies = copy_holder(&mut database, &agent.id, &role).await;
+    let holders = async || {
+        let agents = control.api.get_as(control.key(), &control.path("/agents")).await.expect(200);
+        agents["pagination"]["total"].as_i64().unwrap()
+    };
+    assert_eq!(holders().await, copies + 1);
+    let blocker = "CREATE TABLE blocker (agent_id TEXT, role_id TEXT, \
+                   FOREIGN KEY (agent_id, role_id) REFERENCES assignments (agent_id, role_id))";
+    database.execute(blocker).await;
+    database.execute("INSERT INTO blocker SELECT MIN(agent_id), MIN(role_id) FROM assignments").await;
+
+    control.delete_role(&role).await.expect(200);
+    assert_eq!(control.delete_role(&role).await.error().1, "ROLE_NOT_FOUND");
+    assert_eq!(roles().await, json!([]));
+    assert_eq!(holders().await, 0);
+    let renewed = control.create_role("reader", &["read"]).await;
+    assert_ne!(renewed, role);
+    assert_eq!(roles().await, json!([]), "a role with the same name is another role");
+    assert_eq!(holders().await, 0);
+    let listed = control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
+    assert!(listed.to_string().contains(&renewed) && !listed.to_string().contains(&role), "{listed}");
+    let logged_in = agent.token().await;
+    let audience = jwt::claims(&logged_in)["aud"].clone();
+    assert_ne!(audience, json!(control.service()), "the service is no longer the only one with a role");
+    let of_role = format!("assignments WHERE role_id = '{role}'");
+    assert!(database.count(&of_role).await > 0);
+
+    database.execute("DELETE FROM blocker").await;
+    database.wait_until_none(&of_role, &control).await;
+    database.wait_until_none(&format!("roles WHERE id = '{role}'"), &control).await;
+    let all = u64::try_from(copies + 1).unwrap();
+    let are_emitted = async || (target.count_deliveries("pending").await == all).then_some(());
+    eventually("there is an event for each holder", are_emitted, || control.log()).await;
+    let reasons = "webhook_events WHERE kind = 'agent.role_revoked' AND body LIKE '%\"role_deleted\"%' \
+                   AND body LIKE '%\"reader\"%'";
+    assert_eq!(database.count(reasons).await, copies + 1);
+}
