@@ -31,7 +31,7 @@ pub enum PresentedToken<'a> {
 /// The current time of the wall clock and of the boot clock.
 #[derive(Debug, Clone, Copy)]
 pub struct CurrentTime {
-    /// The wall-clock time, to compare with the expiry of the token.
+    /// The wall-clock time of the sidecar, by which it decides if the control plane does not send its time.
     pub now: Timestamp,
     /// The time since boot, to compute the age of the sidecar's data.
     pub since_boot: Duration,
@@ -125,7 +125,8 @@ fn evaluate(
     let token = verify_signature(view, text, cache)?;
     let claims = token.claims();
     let agent = Some(claims.sub);
-    let identity = VerifiedIdentity::evaluate(claims, &view.evaluation_context(claims), time.now)
+    let now = view.server_clock().map_or(time.now, |clock| clock.now(time.since_boot));
+    let identity = VerifiedIdentity::evaluate(claims, &view.evaluation_context(claims), now)
         .map_err(|refusal| Denial { refusal, agent, unmet_requirement: None })?;
     check_policy(&identity, policy).map_err(|(reason, unmet_requirement)| Denial {
         refusal: reason.into(),

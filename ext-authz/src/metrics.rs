@@ -124,6 +124,7 @@ pub struct Metrics {
     view_revision: IntGaugeVec,
     view_confirmed: GaugeVec,
     view_agents: IntGaugeVec,
+    clock_offset: GaugeVec,
     file_reloads: FileReloadMetrics,
 }
 
@@ -141,6 +142,8 @@ impl Metrics {
         let duration =
             histogram_opts!(format!("{PREFIX}_check_duration_seconds"), "Duration of a check", BUCKETS.into());
         let confirmed = opts("view_confirmed_timestamp_seconds", "When the view was last confirmed, in Unix seconds");
+        let offset = "Wall clock of the sidecar minus that of the control plane, in seconds";
+        let offset = opts("clock_offset_seconds", offset);
         let metrics = Self {
             ports: PortMetrics::register(&registry, PREFIX)?,
             checks: counters("checks_total", "Checks by verdict", &["service", "decision", "reason"])?,
@@ -165,6 +168,7 @@ impl Metrics {
             view_revision: gauges("view_revision", "The view includes all changes up to this revision")?,
             view_confirmed: register(&registry, GaugeVec::new(confirmed, &["service"])?)?,
             view_agents: gauges("view_agents", "Agents in the view: those with recent changes")?,
+            clock_offset: register(&registry, GaugeVec::new(offset, &["service"])?)?,
             file_reloads: FileReloadMetrics::new(&registry, PREFIX)?,
             registry,
         };
@@ -242,6 +246,12 @@ impl Metrics {
     #[expect(clippy::cast_precision_loss, reason = "gauges are floats; microseconds are exact until the year 2255")]
     pub fn view_confirmed(&self, service: ServiceId, ping_sent_at: Timestamp) {
         self.view_confirmed.with_label_values(&[service.to_string()]).set(ping_sent_at.micros() as f64 / 1e6);
+    }
+
+    /// The wall clock of the sidecar differs from that of the control plane.
+    #[expect(clippy::cast_precision_loss, reason = "gauges are floats")]
+    pub fn clock_offset(&self, service: ServiceId, micros: i64) {
+        self.clock_offset.with_label_values(&[service.to_string()]).set(micros as f64 / 1e6);
     }
 
     /// The metrics of files that are loaded again when they change.

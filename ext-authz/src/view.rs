@@ -6,6 +6,7 @@
 //! A view contains only agents that changed after the oldest valid token was issued, so the size of a view depends on
 //! the rate of change and not on the number of agents.
 
+mod server_clock;
 mod sharded_map;
 mod views;
 
@@ -16,6 +17,7 @@ use countersign_identity::{
 use sharded_map::ShardedMap;
 use std::{sync::Arc, time::Duration};
 
+pub use server_clock::ServerClock;
 pub use views::{ApiKeyIndex, ViewConfirmation, Views};
 
 /// The settings of a service that affect decisions.
@@ -105,6 +107,8 @@ pub struct Confirmation {
     pub floor: Revision,
     /// The time since boot at which the ping was sent. The sidecar's data was current when the ping was sent.
     pub ping_sent_at: Duration,
+    /// The clock of the control plane, if the pong contains a usable time.
+    pub server_clock: Option<ServerClock>,
 }
 
 /// The authorization data of one service. A clone shares the data of the original, so cloning is cheap.
@@ -114,6 +118,7 @@ pub struct View {
     revision: Revision,
     floor: Revision,
     confirmed_at: Option<Duration>,
+    server_clock: Option<ServerClock>,
     keys: Arc<KeySet>,
     roles: Arc<RoleTable>,
     agents: ShardedMap<AgentHash, AgentChanges>,
@@ -180,6 +185,7 @@ impl View {
             revision,
             floor,
             confirmed_at: None,
+            server_clock: None,
             keys: Arc::new(keys),
             roles: Arc::new(roles),
             agents: ShardedMap::default(),
@@ -192,6 +198,7 @@ impl View {
     }
 
     fn inherit_confirmation(&mut self, previous: Option<&Self>) {
+        self.server_clock = previous.and_then(|view| view.server_clock);
         self.confirmed_at = previous.filter(|view| view.revision <= self.revision).and_then(|view| view.confirmed_at);
     }
 
@@ -218,10 +225,11 @@ impl View {
     /// tokens does not need these changes.
     #[must_use]
     pub fn confirm(&self, confirmation: Confirmation) -> Self {
-        let Confirmation { revision, floor, ping_sent_at } = confirmation;
+        let Confirmation { revision, floor, ping_sent_at, server_clock } = confirmation;
         let mut next = self.clone();
         next.revision = revision.max(self.revision);
         next.confirmed_at = Some(self.confirmed_at.map_or(ping_sent_at, |earlier| earlier.max(ping_sent_at)));
+        next.server_clock = server_clock.or(self.server_clock);
         if floor > self.floor {
             next.floor = floor;
             next.agents.prune(|changes| has_facet_at_or_below(changes, floor), |changes| changes.prune(floor));
@@ -242,6 +250,11 @@ impl View {
             };
             *latest = revision.max(*latest);
         }
+    }
+
+    /// The clock of the control plane; `None` if the control plane does not send its time.
+    pub const fn server_clock(&self) -> Option<ServerClock> {
+        self.server_clock
     }
 
     /// The data that the evaluation of a token with these claims needs.

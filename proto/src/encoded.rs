@@ -129,7 +129,7 @@ mod tests {
             let whole = Delta { agents, revocations, ..head };
             assert_eq!(encode(encoded).message, Some(follow_response::Message::Delta(whole)));
         }
-        let pong = Pong { number: 1, revision: 2, floor: 3 };
+        let pong = Pong { number: 1, revision: 2, floor: 3, time_micros: 4 };
         assert_eq!(encode(EncodedResponse::pong(&pong)).message, Some(follow_response::Message::Pong(pong)));
     }
 }

@@ -258,6 +258,7 @@ impl Follower {
             number,
             revision: position.revision.number(),
             floor: position.floor.number(),
+            time_micros: self.context.store.now().micros(),
         });
         Ok(())
     }

@@ -63,6 +63,7 @@ fn view() -> Arc<View> {
         revision,
         floor,
         ping_sent_at: FixedClock.since_boot(),
+        server_clock: None,
     }))
 }
 

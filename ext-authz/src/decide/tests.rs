@@ -48,7 +48,7 @@ fn unconfirmed_view() -> View {
 
 fn view() -> View {
     let (revision, floor) = (Revision::new(TOKEN_REVISION), Revision::new(10));
-    unconfirmed_view().confirm(Confirmation { revision, floor, ping_sent_at: CONFIRMED_AT })
+    unconfirmed_view().confirm(Confirmation { revision, floor, ping_sent_at: CONFIRMED_AT, server_clock: None })
 }
 
 fn current_time() -> CurrentTime {

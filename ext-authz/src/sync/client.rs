@@ -153,7 +153,7 @@ impl StreamClient {
         loop {
             tokio::select! {
                 message = responses.message() => {
-                    let update = stream_state.apply(message?.ok_or(StreamError::Closed)?)?;
+                    let update = stream_state.apply(message?.ok_or(StreamError::Closed)?, self.clock.since_boot())?;
                     self.publish(update);
                 }
                 _ = ping_timer.tick() => {
@@ -187,8 +187,11 @@ impl StreamClient {
             self.metrics.stream_opened(service);
         }
         if let Some(ping_sent_at) = ping_sent_at {
-            let age = self.clock.since_boot().saturating_sub(ping_sent_at);
-            self.metrics.view_confirmed(service, self.clock.now().saturating_sub(age));
+            let (now, since_boot) = (self.clock.now(), self.clock.since_boot());
+            self.metrics.view_confirmed(service, now.saturating_sub(since_boot.saturating_sub(ping_sent_at)));
+            if let Some(server_clock) = view.server_clock() {
+                self.metrics.clock_offset(service, now.micros() - server_clock.now(since_boot).micros());
+            }
             if self.readiness_guard.take().is_some() {
                 tracing::info!(key = self.key.0, %service, revision = %view.revision(), "the first view is confirmed");
             }

@@ -4,8 +4,8 @@
 //! Invariant: this module does no I/O and does not read the clock. Messages and times are arguments.
 
 use super::decode::{self, AgentNaming, MessageError, PageHeader, ParsedPage, SnapshotHeader};
-use crate::view::{Confirmation, PartialView, ServiceSettings, Snapshot, View};
-use countersign_identity::{Revision, ServiceId};
+use crate::view::{Confirmation, PartialView, ServerClock, ServiceSettings, Snapshot, View};
+use countersign_identity::{Revision, ServiceId, Timestamp};
 use countersign_proto::{
     PROTOCOL_VERSION,
     v1::{self, follow_response::Message},
@@ -22,6 +22,9 @@ const MAX_UNANSWERED_PINGS_IN_SNAPSHOT: usize = 30;
 
 /// The maximum number of unanswered pings, also if other messages arrive meanwhile.
 const MAX_STORED_PINGS: usize = 1024;
+
+/// The longest round trip of a ping whose pong sets the clock of the control plane.
+const MAX_CLOCK_ROUND_TRIP: Duration = Duration::from_secs(1);
 
 /// The state of one sync stream.
 #[derive(Debug)]
@@ -130,8 +133,9 @@ impl StreamState {
         self.confirmed
     }
 
-    /// Applies a message. Returns an error and changes nothing if the message is invalid.
-    pub fn apply(&mut self, message: v1::FollowResponse) -> Result<ViewUpdate, MessageError> {
+    /// Applies a message that arrived at `now`, the time since boot. Returns an error and changes nothing if the message is
+    /// invalid.
+    pub fn apply(&mut self, message: v1::FollowResponse, now: Duration) -> Result<ViewUpdate, MessageError> {
         let v1::FollowResponse { message } = message;
         let update = match message.ok_or(MessageError::Missing("message"))? {
             Message::Snapshot(page) => {
@@ -142,7 +146,7 @@ impl StreamState {
                 self.apply_page(decode::parse_page(page, naming.unwrap_or(AgentNaming::Hash))?)?
             }
             Message::Delta(delta) => self.apply_delta(delta)?,
-            Message::Pong(pong) => self.apply_pong(pong)?,
+            Message::Pong(pong) => self.apply_pong(pong, now)?,
         };
         self.pings_since_message = 0;
         Ok(update)
@@ -239,8 +243,8 @@ impl StreamState {
 
     /// Applies a pong, which confirms that the view is current. If there is no view, or a snapshot is incomplete, the
     /// pong only shows that the server is alive.
-    fn apply_pong(&mut self, pong: v1::Pong) -> Result<ViewUpdate, MessageError> {
-        let v1::Pong { number, revision, floor } = pong;
+    fn apply_pong(&mut self, pong: v1::Pong, now: Duration) -> Result<ViewUpdate, MessageError> {
+        let v1::Pong { number, revision, floor, time_micros } = pong;
         let position = self.unanswered_pings.iter().position(|(sent_number, _)| *sent_number == number);
         let position = position.ok_or(MessageError::OutOfOrder("a pong answers a ping that was not sent"))?;
         let ping_sent_at = self.unanswered_pings.drain(..=position).next_back().map(|(_, at)| at);
@@ -251,7 +255,11 @@ impl StreamState {
         };
         let (revision, floor) = (Revision::new(revision), Revision::new(floor));
         self.confirmed = true;
-        let next = view.confirm(Confirmation { revision, floor, ping_sent_at });
+        // After a long round trip, the clock that the sidecar has already is more precise.
+        let is_precise = now.saturating_sub(ping_sent_at) <= MAX_CLOCK_ROUND_TRIP;
+        let is_usable = time_micros > 0 && (is_precise || view.server_clock().is_none());
+        let server_clock = is_usable.then(|| ServerClock::new(Timestamp::from_micros(time_micros), ping_sent_at));
+        let next = view.confirm(Confirmation { revision, floor, ping_sent_at, server_clock });
         Ok(ViewUpdate::Confirmed(self.set_view(next), ping_sent_at))
     }
 

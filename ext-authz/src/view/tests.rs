@@ -43,7 +43,7 @@ fn delta(revision: i64, changes: AgentChanges) -> Delta {
 
 fn confirmation(revision: i64, floor: i64, ping_sent_at: u64) -> Confirmation {
     let (revision, floor) = (Revision::new(revision), Revision::new(floor));
-    Confirmation { revision, floor, ping_sent_at: Duration::from_secs(ping_sent_at) }
+    Confirmation { revision, floor, ping_sent_at: Duration::from_secs(ping_sent_at), server_clock: None }
 }
 
 #[test]

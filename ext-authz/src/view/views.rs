@@ -134,7 +134,8 @@ mod tests {
         let mut snapshot = snapshot(revision);
         snapshot.settings.service = service;
         let (revision, floor) = (Revision::new(revision), Revision::new(1));
-        let confirmation = Confirmation { revision, floor, ping_sent_at: Duration::from_secs(confirmed_at) };
+        let confirmation =
+            Confirmation { revision, floor, ping_sent_at: Duration::from_secs(confirmed_at), server_clock: None };
         Arc::new(View::from_snapshot(snapshot, None).confirm(confirmation))
     }
 

@@ -78,7 +78,7 @@ async fn handle_requests(
             }
             follow_request::Message::Ping(v1::Ping { number }) => {
                 let revision = state.revision.load(Ordering::SeqCst);
-                let pong = Message::Pong(v1::Pong { number, revision, floor: 1 });
+                let pong = Message::Pong(v1::Pong { number, revision, floor: 1, time_micros: 0 });
                 let _stream_may_be_closed = responses.send(Ok(FollowResponse { message: Some(pong) })).await;
             }
         }

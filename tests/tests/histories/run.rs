@@ -288,7 +288,8 @@ impl Run {
         if may_be_stale && self.expect_unavailable(service_index, "view_stale").await.is_ok() {
             return Ok(());
         }
-        let now = self.environment.sidecar_clock.now().micros();
+        // The sidecar decides by the time of the control plane, whatever its own clock says.
+        let now = self.environment.clock.now().micros();
         self.expect_outcome(
             number,
             service_index,

@@ -48,7 +48,7 @@ impl Sidecar {
         (snapshot.settings.service, snapshot.settings.max_staleness) = (service, MAX_STALENESS);
         let view = View::from_snapshot(snapshot, None);
         let (revision, floor) = (Revision::new(10), Revision::new(1));
-        let confirm = |ping_sent_at| view.confirm(Confirmation { revision, floor, ping_sent_at });
+        let confirm = |ping_sent_at| view.confirm(Confirmation { revision, floor, ping_sent_at, server_clock: None });
         let view = confirmed_at.map_or_else(|| view.clone(), confirm);
         self.views.publish(ApiKeyIndex(key), &Arc::new(view));
     }

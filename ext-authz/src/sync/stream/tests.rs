@@ -46,15 +46,15 @@ fn response(message: Message) -> v1::FollowResponse {
 }
 
 fn apply_page(stream: &mut StreamState, page: v1::SnapshotPage) -> Result<ViewUpdate, MessageError> {
-    stream.apply(response(Message::Snapshot(page)))
+    stream.apply(response(Message::Snapshot(page)), seconds(20))
 }
 
 fn apply_delta(stream: &mut StreamState, revision: i64) -> Result<ViewUpdate, MessageError> {
-    stream.apply(response(Message::Delta(v1::Delta { revision, ..v1::Delta::default() })))
+    stream.apply(response(Message::Delta(v1::Delta { revision, ..v1::Delta::default() })), seconds(20))
 }
 
 fn apply_pong(stream: &mut StreamState, number: u64, revision: i64) -> Result<ViewUpdate, MessageError> {
-    stream.apply(response(Message::Pong(v1::Pong { number, revision, floor: 1 })))
+    stream.apply(response(Message::Pong(v1::Pong { number, revision, floor: 1, time_micros: 0 })), seconds(20))
 }
 
 fn stream_with_view(revision: i64) -> StreamState {
@@ -230,7 +230,7 @@ fn delta_with_another_agent_hash_key_is_refused() {
         let mut stream = stream_with_view(5);
         let info = v1::ServiceInfo { agent_hash_key, ..info(SERVICE_ID) };
         let delta = v1::Delta { revision: 6, info: Some(info), ..v1::Delta::default() };
-        let refusal = stream.apply(response(Message::Delta(delta))).unwrap_err();
+        let refusal = stream.apply(response(Message::Delta(delta)), seconds(20)).unwrap_err();
         assert_eq!((refusal, view_revision(&stream)), (MessageError::AgentHashKeyChanged, 5));
     }
 }
@@ -257,6 +257,24 @@ fn pong_confirms_the_view_as_of_the_time_of_its_ping() {
     };
     assert_eq!((view.revision().number(), view.confirmed_at(), ping_sent_at), (8, Some(seconds(10)), seconds(10)));
     assert!(matches!(apply_delta(&mut stream, 7), Err(OutOfOrder(_))), "the pong confirmed revision 8");
+}
+
+#[test]
+fn pong_sets_the_clock_of_the_control_plane_after_a_short_round_trip() {
+    let mut stream = stream_with_view(5);
+    let mut pong = |sent: u64, received: u64, time: i64| {
+        stream.ping(seconds(sent)).unwrap();
+        let number = stream.last_ping;
+        let time_micros = time * 1_000_000;
+        let pong = Message::Pong(v1::Pong { number, revision: 5, floor: 1, time_micros });
+        stream.apply(response(pong), seconds(received)).unwrap();
+        stream.view().unwrap().server_clock().map(|clock| clock.now(seconds(100)).seconds())
+    };
+    assert_eq!(pong(10, 10, 0), None, "a control plane of a previous version does not send its time");
+    assert_eq!(pong(20, 30, 1000), Some(1080), "an imprecise time is better than none");
+    assert_eq!(pong(40, 40, 1015), Some(1075), "a precise time replaces it");
+    assert_eq!(pong(50, 60, 1035), Some(1075), "an imprecise time replaces no clock");
+    assert_eq!(pong(70, 71, 2000), Some(2030), "the clock of the control plane has jumped");
 }
 
 #[test]

@@ -103,7 +103,7 @@ impl StreamModel {
         };
         let (before, revision, within_snapshot) =
             (state_snapshot(stream), view_revision(stream), stream.partial_snapshot.is_some());
-        let update = stream.apply(message.clone());
+        let update = stream.apply(message.clone(), seconds(20));
         match (update, message.message) {
             (Err(_), _) => prop_assert_eq!(&state_snapshot(stream), &before, "a refused message changed the stream"),
             (Ok(_), Some(message)) if !generators::is_valid(&message) => {
@@ -216,7 +216,7 @@ proptest! {
         let mut stream = stream_with_view(5);
         for bytes in [first, second] {
             if let Ok(message) = v1::FollowResponse::decode(&bytes[..]) {
-                let _result = stream.apply(message);
+                let _result = stream.apply(message, seconds(20));
             }
         }
     }
@@ -227,7 +227,7 @@ proptest! {
         for event in &events {
             for stream in &mut streams {
                 if let StreamEvent::Message(message) = event {
-                    let _result = stream.apply(message.clone());
+                    let _result = stream.apply(message.clone(), seconds(20));
                 }
             }
         }

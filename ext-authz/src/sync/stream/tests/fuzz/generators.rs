@@ -112,8 +112,9 @@ pub fn any_response() -> BoxedStrategy<v1::FollowResponse> {
     let delta = delta.prop_map(|(revision, info, keys, roles, agents, revocations)| {
         Message::Delta(v1::Delta { revision, info, keys, roles, agents, revocations })
     });
-    let pong = (0..5_u64, revision_number(), revision_number())
-        .prop_map(|(number, revision, floor)| Message::Pong(v1::Pong { number, revision, floor }));
+    let pong = (0..5_u64, revision_number(), revision_number()).prop_map(|(number, revision, floor)| {
+        Message::Pong(v1::Pong { number, revision, floor, time_micros: revision })
+    });
     prop_oneof![page, delta, pong].prop_map(response).boxed()
 }
 
