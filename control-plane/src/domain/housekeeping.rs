@@ -112,15 +112,15 @@ const MIN_ROWS_WHEN_SLOW: i64 = 100;
 
 /// The number of rows that the next transaction of a background job removes at most. It follows the duration of the last ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BiteSize(i64);
+pub struct BatchSize(i64);
 
-impl Default for BiteSize {
+impl Default for BatchSize {
     fn default() -> Self {
         Self(200)
     }
 }
 
-impl BiteSize {
+impl BatchSize {
     /// The number of rows.
     pub const fn rows(self) -> i64 {
         self.0
@@ -181,10 +181,10 @@ mod tests {
 
     /// A table whose rows take a constant time each reaches the target time and stays there.
     #[test]
-    fn size_follows_the_duration_of_bites() {
+    fn size_follows_the_duration_of_batches() {
         for micros_per_row in [10, 40, 160] {
-            let mut size = BiteSize::default();
-            let cost = |size: BiteSize| Duration::from_micros(size.rows().unsigned_abs() * micros_per_row);
+            let mut size = BatchSize::default();
+            let cost = |size: BatchSize| Duration::from_micros(size.rows().unsigned_abs() * micros_per_row);
             for _ in 0..40 {
                 size = size.after(size.rows().unsigned_abs(), cost(size));
             }
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn size_stays_within_its_bounds() {
-        let mut size = BiteSize::default();
+        let mut size = BatchSize::default();
         for _ in 0..20 {
             size = size.after(size.rows().unsigned_abs(), Duration::ZERO);
         }
@@ -213,15 +213,15 @@ mod tests {
 
     #[test]
     fn size_grows_only_if_there_are_more_rows() {
-        let size = BiteSize::default();
+        let size = BatchSize::default();
         assert_eq!(size.after(size.rows().unsigned_abs() / 2 - 1, Duration::ZERO), size);
         // The deletion of sessions may remove only half as many rows as it may: refresh tokens, and no session.
         assert!(size.after(size.rows().unsigned_abs() / 2, Duration::ZERO).rows() > size.rows());
-        assert!(size.after(1, TARGET * 3).rows() < size.rows(), "a slow bite counts even if it is not full");
+        assert!(size.after(1, TARGET * 3).rows() < size.rows(), "a slow batch counts even if it is not full");
     }
 
     #[test]
-    fn pause_is_at_least_as_long_as_the_bite() {
+    fn pause_is_at_least_as_long_as_the_batch() {
         for millis in [1, 50, 400, 4000] {
             assert!(pause_after(Duration::from_millis(millis)) >= Duration::from_millis(millis));
         }

@@ -2,7 +2,7 @@
 
 use super::{
     SuppressedBursts,
-    maintenance::{HousekeepingSample, bites::BiteTurns, status::HousekeepingStatus},
+    maintenance::{HousekeepingSample, batches::BatchTurns, status::HousekeepingStatus},
 };
 use crate::{
     address_guard::AddressGuard,
@@ -76,7 +76,7 @@ pub struct Context {
     /// Counts of failed logins for which no events are emitted.
     pub(super) suppressed_bursts: SuppressedBursts,
     /// The turn of background jobs.
-    pub(super) bites: BiteTurns,
+    pub(super) batches: BatchTurns,
     /// The state of housekeeping.
     pub(super) housekeeping: HousekeepingStatus,
 }
@@ -103,7 +103,7 @@ impl Context {
             dispatcher_wakeup,
             queue_health,
             suppressed_bursts: SuppressedBursts::default(),
-            bites: BiteTurns::default(),
+            batches: BatchTurns::default(),
             housekeeping,
         }
     }

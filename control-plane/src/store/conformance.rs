@@ -61,7 +61,7 @@ async fn check_conformance(url: String, open: impl AsyncFn(StoreOptions) -> Resu
     let (first, second) = (open(options("ours")).await.unwrap(), open(options("ours")).await.unwrap());
     let fixture = StoreFixture { first, second, url };
     fixture.engine_accepts_every_statement().await;
-    fixture.deletions_in_bites_use_indexes().await;
+    fixture.deletions_in_batches_use_indexes().await;
     fixture.creates_one_deployment().await;
     fixture.keeps_committed_writes_and_drops_others().await;
     fixture.read_sees_one_snapshot_and_cannot_write().await;

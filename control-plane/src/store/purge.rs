@@ -1,7 +1,7 @@
 //! Removes the rows that depend on deleted services, agents and roles.
 //!
 //! A service, an agent or a role can have any number of assignments, so the transaction that deletes it only marks it. Background
-//! work removes what depends on it in bites, see [`crate::operations`]. Feedback remains, and so do the API keys with which
+//! work removes what depends on it in batches, see [`crate::operations`]. Feedback remains, and so do the API keys with which
 //! sidecars learn of the deletion. The contacts of a deleted service remain until they are forgotten, because the weight of its
 //! feedback depends on them.
 

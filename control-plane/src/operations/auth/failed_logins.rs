@@ -11,7 +11,7 @@ use crate::{
     },
     operations::{
         Context, OperationError,
-        maintenance::bites::{Bite, take_bite},
+        maintenance::batches::{Batch, run_batch},
     },
     store::{Conn, WriteTransaction, known_agents, outbox},
 };
@@ -179,14 +179,14 @@ pub async fn flush_suppressed_bursts(context: &Context) -> Result<(), OperationE
     context.suppressed_bursts.remove_ended(context.now());
     let horizon = context.now().saturating_sub(BURST_WINDOW + FLUSH_GRACE);
     while outbox::has_bursts_until(context.store.read().await?.conn(), horizon).await? {
-        let bite = async |mut tx: WriteTransaction, limit| {
+        let batch = async |mut tx: WriteTransaction, limit| {
             let bursts = outbox::take_bursts(tx.conn(), horizon, limit).await?;
             for (agent, service, burst) in &bursts {
                 emit_summary(&mut tx, context, (*agent, *service), burst);
             }
             Ok((tx, bursts.len() as u64))
         };
-        if !matches!(take_bite(context, "summarize_failed_logins", bite).await?, Bite::Removed(1..)) {
+        if !matches!(run_batch(context, "summarize_failed_logins", batch).await?, Batch::Removed(1..)) {
             break;
         }
     }

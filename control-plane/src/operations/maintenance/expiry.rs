@@ -1,6 +1,6 @@
 //! Emits `agent.role_revoked` for assignments that expired.
 
-use super::bites::{Bite, take_bite};
+use super::batches::{Batch, run_batch};
 use crate::{
     domain::webhook::event::{Event, EventData, RevocationReason, RoleRevokedEvent},
     operations::{Context, OperationError},
@@ -22,7 +22,7 @@ pub async fn emit_role_revoked_events(context: &Context) -> Result<(), Operation
             break;
         }
         drop(read);
-        let bite = async |mut tx: WriteTransaction, limit| {
+        let batch = async |mut tx: WriteTransaction, limit| {
             let now = tx.now();
             let expired = assignments::take_unreported_expiries(tx.conn(), now, limit).await?;
             let count = expired.len() as u64;
@@ -38,7 +38,7 @@ pub async fn emit_role_revoked_events(context: &Context) -> Result<(), Operation
             }
             Ok((tx, count))
         };
-        if !has_removed_rows(take_bite(context, "emit_expired_roles", bite).await?) {
+        if !has_removed_rows(run_batch(context, "emit_expired_roles", batch).await?) {
             break;
         }
     }
@@ -49,7 +49,7 @@ pub async fn emit_role_revoked_events(context: &Context) -> Result<(), Operation
             break;
         }
         drop(read);
-        let bite = async |mut tx: WriteTransaction, limit| {
+        let batch = async |mut tx: WriteTransaction, limit| {
             let revocations = assignments::take_queued_revocations(tx.conn(), limit).await?;
             let count = revocations.len() as u64;
             for revocation in revocations {
@@ -57,16 +57,16 @@ pub async fn emit_role_revoked_events(context: &Context) -> Result<(), Operation
             }
             Ok((tx, count))
         };
-        if !has_removed_rows(take_bite(context, "emit_deleted_roles", bite).await?) {
+        if !has_removed_rows(run_batch(context, "emit_deleted_roles", batch).await?) {
             break;
         }
     }
     Ok(())
 }
 
-/// Whether the bite has removed rows. If not, another replica does the work.
-const fn has_removed_rows(bite: Bite) -> bool {
-    matches!(bite, Bite::Removed(1..))
+/// Whether the batch has removed rows. If not, another replica does the work.
+const fn has_removed_rows(batch: Batch) -> bool {
+    matches!(batch, Batch::Removed(1..))
 }
 
 /// When and why an assignment with this expiry ended: with the deletion of the role or of the service, if that came first.

@@ -1,7 +1,7 @@
-//! Deletes expired rows, in bites.
+//! Deletes expired rows, in batches.
 
 use super::{
-    bites::{Bite, take_bite},
+    batches::{Batch, run_batch},
     expired_rows,
 };
 use crate::{
@@ -53,7 +53,7 @@ enum Progress {
 /// A kind of rows that is not complete in the current round.
 struct Pending {
     data: ExpiredData,
-    /// No row could be deleted before this time when the last bite began.
+    /// No row could be deleted before this time when the last batch began.
     from: Timestamp,
     failures: u32,
     skip: u32,
@@ -96,7 +96,7 @@ async fn raise_floor(context: &Context) -> Result<(), OperationError> {
     context.store.write("raise_floor", work).await
 }
 
-/// Deletes rows of each kind in turn, one bite each, until no rows are left or [`MAX_ROUND_TIME`] is over. Returns an error if
+/// Deletes rows of each kind in turn, one batch each, until no rows are left or [`MAX_ROUND_TIME`] is over. Returns an error if
 /// only kinds are left that fail.
 async fn sweep(context: &Context, data: &[ExpiredData]) -> Result<Progress, OperationError> {
     let began_at = context.since_boot();
@@ -111,7 +111,7 @@ async fn sweep(context: &Context, data: &[ExpiredData]) -> Result<Progress, Oper
                 remaining.push(kind);
                 continue;
             }
-            match delete_bite(context, kind.data, kind.from).await {
+            match delete_batch(context, kind.data, kind.from).await {
                 Ok(oldest) => {
                     has_progress = true;
                     remaining.extend(oldest.map(|from| Pending { from, ..Pending::new(kind.data) }));
@@ -147,7 +147,7 @@ async fn sweep(context: &Context, data: &[ExpiredData]) -> Result<Progress, Oper
 
 /// Deletes some rows of a kind, if any can be deleted since `from` or later. Returns since when the oldest of them could be
 /// deleted; `None` if there is nothing left to do.
-async fn delete_bite(
+async fn delete_batch(
     context: &Context,
     data: ExpiredData,
     from: Timestamp,
@@ -155,14 +155,14 @@ async fn delete_bite(
     let oldest = expired_rows::oldest_due(context, data, from).await?;
     context.housekeeping.set_oldest(data, oldest);
     let Some(from) = oldest else { return Ok(None) };
-    let bite = async |mut tx: WriteTransaction, limit| {
+    let batch = async |mut tx: WriteTransaction, limit| {
         let deleted = expired_rows::delete(context, data, &mut tx, (from, limit)).await?;
         Ok((tx, deleted))
     };
-    match take_bite(context, data.as_str(), bite).await? {
+    match run_batch(context, data.as_str(), batch).await? {
         // Another replica deletes the rows, or a row cannot be deleted yet. The next run looks again.
-        Bite::BusyElsewhere | Bite::Removed(0) => Ok(None),
-        Bite::Removed(rows) => {
+        Batch::BusyElsewhere | Batch::Removed(0) => Ok(None),
+        Batch::Removed(rows) => {
             context.housekeeping.add_deleted(data, rows);
             Ok(Some(from))
         }

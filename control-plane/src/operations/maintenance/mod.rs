@@ -1,7 +1,7 @@
 //! Jobs that run at startup or periodically, and health probes.
 
 mod audit_start;
-pub(super) mod bites;
+pub(super) mod batches;
 mod counts;
 mod expired_rows;
 pub(super) mod expiry;

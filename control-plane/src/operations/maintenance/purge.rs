@@ -1,4 +1,4 @@
-//! Removes the rows that depend on deleted services, agents and roles, in bites, so that other writers do not wait.
+//! Removes the rows that depend on deleted services, agents and roles, in batches, so that other writers do not wait.
 
 use super::{expiry::emit_role_revoked_event, housekeeping::MAX_TRANSACTION_TIME};
 use crate::{

@@ -175,7 +175,7 @@ impl StoreFixture {
         self.deleted_agents_keep_only_their_id().await;
         self.offers_of_services_return_what_was_written().await;
         self.sessions_return_what_was_written().await;
-        self.expired_session_is_deleted_in_bites().await;
+        self.expired_session_is_deleted_in_batches().await;
         self.refresh_tokens_return_what_was_written().await;
         self.changes_go_to_live_audiences().await;
         self.signing_keys_return_what_was_written().await;

@@ -102,15 +102,15 @@ impl StoreFixture {
     }
 
     /// Transactions of background work delete few rows of large tables. The outbox has no index on purpose.
-    pub async fn deletions_in_bites_use_indexes(&self) {
+    pub async fn deletions_in_batches_use_indexes(&self) {
         if !self.is_sqlite() {
             return;
         }
         let mut connection = AnyConnection::connect(&self.url).await.unwrap();
-        let is_bite = |sql: &String| sql.starts_with("DELETE FROM") && sql.contains("LIMIT $");
+        let is_batch = |sql: &String| sql.starts_with("DELETE FROM") && sql.contains("LIMIT $");
         let is_oldest = |sql: &String| sql.contains("AS oldest FROM") && sql.starts_with("SELECT MIN(");
         let mut checked = 0;
-        for sql in statement_texts(COMMON_LISTS).filter(|sql| is_bite(sql) || is_oldest(sql)) {
+        for sql in statement_texts(COMMON_LISTS).filter(|sql| is_batch(sql) || is_oldest(sql)) {
             if ["webhook_outbox", "webhook_losses", "webhook_targets"].iter().any(|table| sql.contains(table)) {
                 continue;
             }

@@ -78,7 +78,7 @@ impl StoreFixture {
     }
 
     /// A session can have any number of refresh tokens. Must run when all sessions expire after time 40.
-    pub async fn expired_session_is_deleted_in_bites(&self) {
+    pub async fn expired_session_is_deleted_in_batches(&self) {
         const TOKENS: u128 = 25;
         let [first, second] =
             [70, 71].map(|id| Session { id: SessionId::from_bits(id), expires_at: time(40), ..session() });

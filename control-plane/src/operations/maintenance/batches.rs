@@ -1,11 +1,11 @@
-//! Runs background work in bites: small transactions with pauses, so that requests are served between them.
+//! Runs background work in batches: small transactions with pauses, so that requests are served between them.
 //!
-//! The number of rows of a bite follows the time that the last ones took. The bites of all background jobs of a process take
+//! The number of rows of a batch follows the time that the last ones took. The batches of all background jobs of a process take
 //! turns, and each is followed by a pause that is at least as long. So background work uses at most half of the time of SQLite's
 //! only writer.
 
 use crate::{
-    domain::housekeeping::{BiteSize, pause_after},
+    domain::housekeeping::{BatchSize, pause_after},
     operations::{Context, OperationError},
     store::WriteTransaction,
 };
@@ -15,45 +15,45 @@ use std::{
     time::Duration,
 };
 
-/// The turn of background jobs, and the sizes of their bites.
+/// The turn of background jobs, and the sizes of their batches.
 #[derive(Default)]
-pub struct BiteTurns {
+pub struct BatchTurns {
     /// Whoever waits for the turn gets it in the order of arrival.
     turn: tokio::sync::Mutex<()>,
-    sizes: Mutex<HashMap<&'static str, BiteSize>>,
+    sizes: Mutex<HashMap<&'static str, BatchSize>>,
 }
 
-/// The result of a bite.
+/// The result of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bite {
+pub enum Batch {
     /// The number of removed rows.
     Removed(u64),
     /// Another replica is doing the same work.
     BusyElsewhere,
 }
 
-impl BiteTurns {
-    fn size(&self, job: &'static str) -> BiteSize {
+impl BatchTurns {
+    fn size(&self, job: &'static str) -> BatchSize {
         let sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
         sizes.get(job).copied().unwrap_or_default()
     }
 
-    fn set_size(&self, job: &'static str, size: BiteSize) {
+    fn set_size(&self, job: &'static str, size: BatchSize) {
         self.sizes.lock().unwrap_or_else(PoisonError::into_inner).insert(job, size);
     }
 }
 
 /// Waits for the turn, runs one transaction of a job, and pauses. `work` gets the maximum number of rows to remove, and returns
 /// the number of rows that it has removed.
-pub async fn take_bite<F>(
+pub async fn run_batch<F>(
     context: &Context,
     job: &'static str,
     work: impl Fn(WriteTransaction, i64) -> F,
-) -> Result<Bite, OperationError>
+) -> Result<Batch, OperationError>
 where
     F: Future<Output = Result<(WriteTransaction, u64), OperationError>>,
 {
-    let turns = &context.bites;
+    let turns = &context.batches;
     let _turn = turns.turn.lock().await;
     let size = turns.size(job);
     let waiting_since = context.since_boot();
@@ -61,15 +61,15 @@ where
         // The time of waiting for the lock of the writer does not count.
         let began_at = context.since_boot();
         if !context.store.try_lock_job(&mut tx, job).await? {
-            return Ok::<_, OperationError>(tx.commit((Bite::BusyElsewhere, began_at)).await?);
+            return Ok::<_, OperationError>(tx.commit((Batch::BusyElsewhere, began_at)).await?);
         }
         let (tx, removed) = work(tx, size.rows()).await?;
-        Ok(tx.commit((Bite::Removed(removed), began_at)).await?)
+        Ok(tx.commit((Batch::Removed(removed), began_at)).await?)
     };
     let result = context.store.write(job, transaction).await;
     let (next, began_at) = match result {
-        Ok((Bite::Removed(removed), began_at)) => (size.after(removed, elapsed(context, began_at)), began_at),
-        Ok((Bite::BusyElsewhere, began_at)) => (size, began_at),
+        Ok((Batch::Removed(removed), began_at)) => (size.after(removed, elapsed(context, began_at)), began_at),
+        Ok((Batch::BusyElsewhere, began_at)) => (size, began_at),
         Err(_) => (size.halved(), waiting_since),
     };
     turns.set_size(job, next);
