@@ -25,6 +25,9 @@ PATHS_CHECKED = {
 }
 # Pages in which the identifiers in backticks must occur in the sources.
 NAMES_CHECKED = ["ARCHITECTURE.md", "docs/work/contributing.md", "docs/understand/decisions.md", "docs/glossary.md"]
+# Pages whose tables name tests: `SUITE`, `SUITE module` or `SUITE module::test`. `…` stands for any part of a name.
+TESTS_CHECKED = ["docs/security.md", "docs/reliability.md"]
+TEST = re.compile(r"^(?P<suite>\w+)(?: (?P<path>[\w…]+(?:::[\w…]+)*))?$")
 # Matches text that looks like a path, but is not a path in the repository.
 NOT_IN_REPOSITORY = re.compile(r"^(/|~|target/|\.tools/|https?://)|[<>*{}$ ]")
 PATH = re.compile(r"^[\w.-]+(/[\w.-]+)*/?$")
@@ -47,6 +50,7 @@ def main() -> int:
         *(problem for page, bases in PATHS_CHECKED.items() for problem in missing_paths(ROOT / page, bases)),
         *unknown_names(),
         *unknown_settings(),
+        *(problem for page in TESTS_CHECKED for problem in missing_tests(ROOT / page)),
         *differing_dependency_rules(),
     ]
     if len(sys.argv) > 1:
@@ -120,6 +124,29 @@ def unknown_settings() -> list[str]:
         missing = (key for key in sorted(known) if key not in named and key.split(".")[0] not in named)
         problems += [f"{name(page)}: the setting `{key}` of {server} is missing" for key in missing]
     return problems
+
+
+def missing_tests(page: Path) -> list[str]:
+    """The tests that do not exist, in the last column of the tables of a page whose last column is `Test`."""
+    tables = re.findall(r"^\|.*\| Test \|\n((?:\|.*\n)*)", prose(page), re.M)
+    rows = [line.rsplit("|", 2)[1] for table in tables for line in table.splitlines()]
+    tests = [span for cell in rows for span in CODE.findall(cell)]
+    return [f"{name(page)}: the test `{test}` does not exist" for test in tests if not test_exists(test)]
+
+
+def test_exists(test: str) -> bool:
+    if not (match := TEST.match(test)):
+        return False
+    folder = ROOT / "tests/tests" / match["suite"]
+    parts = (match["path"] or "main").split("::")
+    # The last part is a module or a test in the module of the parts before it.
+    module = folder.joinpath(*parts)
+    if module.is_dir() or module.with_suffix(".rs").is_file():
+        return True
+    module = folder.joinpath(*parts[:-1])
+    files = [module.with_suffix(".rs"), *module.glob("**/*.rs")]
+    pattern = "[\\w]*".join(re.escape(part) for part in parts[-1].split("…"))
+    return any(re.search(rf"^(async )?fn {pattern}\(", file.read_text(), re.M) for file in files if file.is_file())
 
 
 def differing_dependency_rules() -> list[str]:
