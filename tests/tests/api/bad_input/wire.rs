@@ -148,7 +148,8 @@ fn authorizations(key: &str) -> Vec<(Vec<Vec<u8>>, Outcome)> {
         (vec![value("Bearer {}\0")], Rejected),
         (vec![value("Bearer {}\r")], Rejected),
         (vec![long(30 * 1024)], Refused(401)),
-        (vec![long(200 * 1024)], Refused(401)),
+        (vec![long(60 * 1024)], Refused(401)),
+        (vec![long(200 * 1024)], Rejected),
         (vec![long(1024 * 1024)], Rejected),
     ]
 }
