@@ -155,6 +155,9 @@ impl StreamClient {
                 message = responses.message() => {
                     let update = stream_state.apply(message?.ok_or(StreamError::Closed)?, self.clock.since_boot())?;
                     self.publish(update);
+                    if stream_state.wants_ping() {
+                        ping_timer.reset_immediately();
+                    }
                 }
                 _ = ping_timer.tick() => {
                     requests.try_send(stream_state.ping(self.clock.since_boot())?).map_err(|_| StreamError::Closed)?;

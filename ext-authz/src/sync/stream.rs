@@ -43,6 +43,10 @@ pub struct StreamState {
     last_ping: u64,
     /// The number of pings since the last message.
     pings_since_message: usize,
+    /// Whether the next ping must not wait for its time.
+    wants_ping: bool,
+    /// Whether a pong came too late to know the time of the control plane precisely, and no clock is known.
+    had_late_pong: bool,
     confirmed: bool,
 }
 
@@ -84,6 +88,8 @@ impl StreamState {
             unanswered_pings: VecDeque::new(),
             last_ping: 0,
             pings_since_message: 0,
+            wants_ping: false,
+            had_late_pong: false,
             confirmed: false,
         }
     }
@@ -116,10 +122,16 @@ impl StreamState {
             return Err(PingTimeout);
         }
         self.pings_since_message += 1;
+        self.wants_ping = false;
         self.last_ping += 1;
         self.unanswered_pings.push_back((self.last_ping, now));
         let ping = v1::Ping { number: self.last_ping };
         Ok(v1::FollowRequest { message: Some(v1::follow_request::Message::Ping(ping)) })
+    }
+
+    /// Whether a ping must be sent now: a snapshot is complete, or a pong came too late to know the time of the control plane.
+    pub const fn wants_ping(&self) -> bool {
+        self.wants_ping
     }
 
     /// The current view of the service's data.
@@ -167,6 +179,8 @@ impl StreamState {
         snapshot.cursor = cursor.or(snapshot.cursor);
         if last {
             let view = snapshot.view.complete(self.view.as_deref());
+            // A ping within a snapshot is answered late, and confirms the time of the control plane imprecisely.
+            self.wants_ping = true;
             return Ok(ViewUpdate::View(self.set_view(view)));
         }
         self.partial_snapshot = Some(snapshot);
@@ -255,9 +269,15 @@ impl StreamState {
         };
         let (revision, floor) = (Revision::new(revision), Revision::new(floor));
         self.confirmed = true;
+        let is_late = now.saturating_sub(ping_sent_at) > MAX_CLOCK_ROUND_TRIP;
+        let has_clock = view.server_clock().is_some();
+        if time_micros > 0 && is_late && !has_clock && !self.had_late_pong {
+            // The next pong is usually precise. If it is late as well, its time is better than none.
+            (self.had_late_pong, self.wants_ping) = (true, true);
+            return Ok(ViewUpdate::NoChange);
+        }
         // After a long round trip, the clock that the sidecar has already is more precise.
-        let is_precise = now.saturating_sub(ping_sent_at) <= MAX_CLOCK_ROUND_TRIP;
-        let is_usable = time_micros > 0 && (is_precise || view.server_clock().is_none());
+        let is_usable = time_micros > 0 && !(is_late && has_clock);
         let server_clock = is_usable.then(|| ServerClock::new(Timestamp::from_micros(time_micros), ping_sent_at));
         let next = view.confirm(Confirmation { revision, floor, ping_sent_at, server_clock });
         Ok(ViewUpdate::Confirmed(self.set_view(next), ping_sent_at))
