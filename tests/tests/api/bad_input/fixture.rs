@@ -122,8 +122,8 @@ impl Fixture {
         }
     }
 
-    /// All rows of the database, after the asynchronous work of earlier requests (trust changes, webhook deliveries) has
-    /// finished.
+    /// All rows of the database, after the asynchronous work of earlier requests (trust changes, webhook deliveries, removal of
+    /// deleted roles) has finished.
     pub async fn rows(&self) -> BTreeSet<String> {
         let mut database = self.database.lock().await;
         let all_processed = async || {
@@ -131,9 +131,11 @@ impl Fixture {
             let is_due = |row: &str| row.starts_with("webhook_deliveries ") && row.split(' ').nth(3) != Some("NULL");
             let is_pending =
                 |row: &String| ["trust_marks ", "webhook_outbox "].iter().any(|table| row.starts_with(table));
-            (!rows.iter().any(|row| is_pending(row) || is_due(row))).then_some(rows)
+            // The last columns are `deleted_at` and `deleted_name`.
+            let is_deleted_role = |row: &str| row.starts_with("roles ") && !row.ends_with(" NULL NULL");
+            (!rows.iter().any(|row| is_pending(row) || is_due(row) || is_deleted_role(row))).then_some(rows)
         };
-        eventually("trust changes are published and events are delivered", all_processed, || self.control.log()).await
+        eventually("the work of earlier requests is done", all_processed, || self.control.log()).await
     }
 
     pub async fn challenge(&self) -> Challenge {
