@@ -24,7 +24,6 @@ use countersign_process::{
     Clock, Readiness, Shutdown, admin,
     file_reload::{self, FileReloader},
     server::{self, ConnectionMetrics, PlainText, PortSettings},
-    shutdown::DRAIN_TIMEOUT,
 };
 use credentials::Authorization;
 use envoy_types::ext_authz::v3::pb::AuthorizationServer;
@@ -171,10 +170,6 @@ impl App {
             // After a panic of a task, for example of the client of a sync stream, the sidecar would receive no more data
             // from that stream. The process exits instead, so that the orchestrator restarts the sidecar.
             Err(panic) = join_all(&mut tasks) => Err(std::io::Error::other(panic).into()),
-            () = wait_for_drain_timeout(&shutdown) => {
-                tracing::warn!("aborted the connections that did not end within the drain timeout");
-                Ok(())
-            }
         }
     }
 }
@@ -217,11 +212,6 @@ fn spawn_until_shutdown(
             never = work => match never {},
         }
     });
-}
-
-async fn wait_for_drain_timeout(shutdown: &Shutdown) {
-    shutdown.requested().await;
-    tokio::time::sleep(DRAIN_TIMEOUT).await;
 }
 
 fn create_stream_clients(

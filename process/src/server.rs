@@ -58,7 +58,7 @@ pub const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// The usual [`PortSettings::linger`].
 pub const LINGER: Duration = Duration::from_millis(500);
 
-/// How long an idle connection may take to end after the server announced its end.
+/// How long an idle connection may take to end after the server began to close it gracefully.
 const GRACEFUL_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Prepares accepted connections for HTTP, for example by a TLS handshake.
@@ -200,7 +200,7 @@ impl Port {
         };
         let watch = async {
             let reason = self.wait_for_timeout(&activity).await;
-            connection.connections().count_closed(reason);
+            self.connections.count_closed(reason);
         };
         tokio::select! {
             _ended = serve => {}
@@ -210,8 +210,8 @@ impl Port {
         }
     }
 
-    /// Runs a phase of a connection. Returns `None` when the server must announce the end of the connection: at shutdown, or when
-    /// the connection is idle for too long.
+    /// Runs a phase of a connection. Returns `None` when the server must close the connection gracefully: at shutdown, or when the
+    /// connection is idle for too long.
     async fn run_until_close<T>(&self, phase: impl Future<Output = T>, activity: &Activity) -> Option<T> {
         let shutdown = async {
             self.shutdown.requested().await;
@@ -221,7 +221,7 @@ impl Port {
         tokio::select! {
             ended = phase => Some(ended),
             () = shutdown => None,
-            () = activity.close_announced() => None,
+            () = activity.graceful_close_requested() => None,
         }
     }
 
@@ -243,7 +243,7 @@ impl Port {
                 Waiting::NextRequest if waited >= self.settings.idle_timeout + GRACEFUL_CLOSE_TIMEOUT => {
                     return CloseReason::IdleTimeout;
                 }
-                Waiting::NextRequest if waited >= self.settings.idle_timeout => activity.announce_close(),
+                Waiting::NextRequest if waited >= self.settings.idle_timeout => activity.request_graceful_close(),
                 Waiting::Client if waited >= STALL_TIMEOUT => return CloseReason::StallTimeout,
                 Waiting::FirstRequest | Waiting::NextRequest | Waiting::Client | Waiting::Server => {}
             }

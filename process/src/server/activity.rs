@@ -33,8 +33,8 @@ pub struct Activity {
     closing: AtomicBool,
     /// Calls of [`Activity::observe`] since the last progress.
     quiet_intervals: AtomicU32,
-    /// Notified when the server must announce the end of the connection.
-    close: Notify,
+    /// Notified when the server must close the connection gracefully.
+    graceful_close: Notify,
     /// Notified when another connection takes the place of this one.
     eviction: Notify,
 }
@@ -156,14 +156,15 @@ impl Activity {
         waits_for_client.then_some((Evictable::WaitsForClient, quiet))
     }
 
-    /// Tells the task of the connection to announce its end to the client.
-    pub fn announce_close(&self) {
-        self.close.notify_one();
+    /// Tells the task of the connection to close it gracefully: with `Connection: close` or `GOAWAY`, after the current
+    /// responses.
+    pub fn request_graceful_close(&self) {
+        self.graceful_close.notify_one();
     }
 
-    /// Waits until the server must announce the end of the connection.
-    pub async fn close_announced(&self) {
-        self.close.notified().await;
+    /// Waits until the server must close the connection gracefully.
+    pub async fn graceful_close_requested(&self) {
+        self.graceful_close.notified().await;
     }
 
     /// Tells the task of the connection to close it, because another connection takes its place.

@@ -189,11 +189,6 @@ impl OpenConnection {
             table.established.insert(self.id, entry);
         }
     }
-
-    /// The table of the connection.
-    pub fn connections(&self) -> &Connections {
-        &self.connections
-    }
 }
 
 impl Drop for OpenConnection {

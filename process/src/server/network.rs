@@ -1,4 +1,4 @@
-//! Groups of client addresses, by which connections are limited.
+//! Groups of client addresses, by which connections and requests are limited.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -16,6 +16,14 @@ impl Network {
     /// address.
     pub fn of_site(address: IpAddr) -> Self {
         Self::with_prefix(address, 24, 48)
+    }
+
+    /// The bytes of the first address.
+    pub fn octets(self) -> Vec<u8> {
+        match self.0 {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        }
     }
 
     fn with_prefix(address: IpAddr, v4_bits: u32, v6_bits: u32) -> Self {
