@@ -51,6 +51,23 @@ impl ExpiredData {
         Self::DeletedRoles,
     ];
 
+    /// Whether the rows depend on something that was deleted. All other rows expire with time.
+    pub const fn is_dependent(self) -> bool {
+        match self {
+            Self::DeletedServices | Self::DeletedAgents | Self::DeletedRoles => true,
+            Self::Changes
+            | Self::Sessions
+            | Self::IdempotencyKeys
+            | Self::KnownAgents
+            | Self::TokenAudiences
+            | Self::ServiceTransfers
+            | Self::Assignments
+            | Self::WebhookDeliveries
+            | Self::WebhookEvents
+            | Self::WebhookSecrets => false,
+        }
+    }
+
     /// The stable name, a label of metrics.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -19,11 +19,8 @@ use crate::{
     },
 };
 use countersign_identity::ServiceId;
-use std::{
-    net::{IpAddr, Ipv6Addr},
-    sync::Arc,
-    time::Duration,
-};
+use countersign_process::server::Network;
+use std::{net::IpAddr, sync::Arc, time::Duration};
 use subject::RateLimitSubject;
 
 /// Length of the sliding window. The specification states its limits per minute.
@@ -151,23 +148,17 @@ impl CategoryKey {
     }
 
     fn for_address(category: Category, address: IpAddr) -> Self {
-        Self { category, key: category.key(category.unauthenticated(address), &[&network_prefix(address)]) }
+        Self {
+            category,
+            key: category.key(category.unauthenticated(address), &[&Network::of_client(address).octets()]),
+        }
     }
 
     fn for_auth_subject(address: IpAddr, subject: &RateLimitSubject) -> Self {
         let (kind, id) = subject.key();
         let category = Category::Auth;
-        let key = category.key(category.unauthenticated(address), &[&network_prefix(address), kind, &id]);
+        let key = category.key(category.unauthenticated(address), &[&Network::of_client(address).octets(), kind, &id]);
         Self { category, key }
-    }
-}
-
-/// The part of an address that identifies a client: a whole IPv4 address, or the /64 prefix of an IPv6 address, because a client
-/// with one IPv6 address can usually use the whole /64 network.
-fn network_prefix(address: IpAddr) -> Vec<u8> {
-    match address {
-        IpAddr::V4(address) => address.octets().to_vec(),
-        IpAddr::V6(address) => Ipv6Addr::octets(&address)[..8].to_vec(),
     }
 }
 

@@ -25,24 +25,6 @@ const MAX_ROUND_TIME: Duration = Duration::from_secs(30);
 /// Maximum number of rounds that a kind of rows is skipped after failures, so that its time-outs do not slow down the others.
 const MAX_SKIPPED: u32 = 64;
 
-/// What expires with time.
-const EXPIRING: [ExpiredData; 10] = [
-    ExpiredData::Changes,
-    ExpiredData::Sessions,
-    ExpiredData::IdempotencyKeys,
-    ExpiredData::KnownAgents,
-    ExpiredData::TokenAudiences,
-    ExpiredData::ServiceTransfers,
-    ExpiredData::Assignments,
-    ExpiredData::WebhookDeliveries,
-    ExpiredData::WebhookEvents,
-    ExpiredData::WebhookSecrets,
-];
-
-/// What depends on something that was deleted.
-const DEPENDENT: [ExpiredData; 3] =
-    [ExpiredData::DeletedServices, ExpiredData::DeletedAgents, ExpiredData::DeletedRoles];
-
 /// Whether a kind of rows is left to delete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
@@ -70,7 +52,7 @@ impl Pending {
 pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
     loop {
         let raised = raise_floor(context).await;
-        let swept = sweep(context, &EXPIRING).await;
+        let swept = sweep(context, |data| !data.is_dependent()).await;
         raised?;
         if swept? == Progress::Complete {
             context.housekeeping.record_complete_pass(context.since_boot());
@@ -81,7 +63,7 @@ pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
 
 /// Removes what depends on deleted services, agents and roles. A run that is interrupted is continued by the next run.
 pub async fn purge_deleted(context: &Context) -> Result<(), OperationError> {
-    while sweep(context, &DEPENDENT).await? == Progress::RowsRemain {}
+    while sweep(context, ExpiredData::is_dependent).await? == Progress::RowsRemain {}
     Ok(())
 }
 
@@ -96,11 +78,11 @@ async fn raise_floor(context: &Context) -> Result<(), OperationError> {
     context.store.write("raise_floor", work).await
 }
 
-/// Deletes rows of each kind in turn, one batch each, until no rows are left or [`MAX_ROUND_TIME`] is over. Returns an error if
+/// Deletes rows of each included kind in turn, one batch each, until no rows are left or [`MAX_ROUND_TIME`] is over. Returns an error if
 /// only kinds are left that fail.
-async fn sweep(context: &Context, data: &[ExpiredData]) -> Result<Progress, OperationError> {
+async fn sweep(context: &Context, includes: fn(ExpiredData) -> bool) -> Result<Progress, OperationError> {
     let began_at = context.since_boot();
-    let mut pending: Vec<_> = data.iter().map(|data| Pending::new(*data)).collect();
+    let mut pending: Vec<_> = ExpiredData::ALL.into_iter().filter(|data| includes(*data)).map(Pending::new).collect();
     let mut last_error = None;
     while !pending.is_empty() {
         let mut has_progress = false;
