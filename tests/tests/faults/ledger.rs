@@ -85,7 +85,7 @@ async fn write_all(ledger: Arc<Ledger>) {
 }
 
 impl Ledger {
-    /// Registers an agent, creates a role, assigns it, sends a feedback and logs in.
+    /// Registers an agent, creates a role and assigns it to the agent, sends feedback about the agent, and logs the agent in.
     async fn write(&self, number: usize) -> Writes {
         let key = PrivateKey::generate();
         let name = format!("ledger-{number}");

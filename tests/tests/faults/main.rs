@@ -1,4 +1,4 @@
-//! Faults of each part and between the parts: kills, stops, cut networks, wrong clocks, failed writes to disk.
+//! Tests of faults: killed and stopped processes, wrong clocks, writes that a disk fails to store, a failover of PostgreSQL.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 #![expect(clippy::print_stdout, reason = "prints measurements")]
