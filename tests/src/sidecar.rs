@@ -116,6 +116,11 @@ impl Sidecar {
         self.process.terminate().await
     }
 
+    /// Resident memory in bytes (`VmRSS`).
+    pub fn resident_memory(&self) -> usize {
+        self.process.resident_memory()
+    }
+
     /// The log so far.
     pub fn log(&self) -> String {
         self.process.log()

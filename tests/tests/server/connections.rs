@@ -22,10 +22,12 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Connections per port: more than a port accepts without a request.
-const SILENT_CONNECTIONS: usize = 600;
+/// Silent connections per port, which `SILENT_CONNECTIONS` sets: more than a port accepts without a request.
+fn silent_connections() -> usize {
+    std::env::var("SILENT_CONNECTIONS").map_or(600, |count| count.parse().unwrap())
+}
 
-/// What a flood may add to the resident memory of a process.
+/// What silent clients or a flood may add to the resident memory of a process.
 const MAX_ADDED_MEMORY: usize = 64 << 20;
 
 /// Bytes that a flood sends if the server does not close the connection before.
@@ -66,8 +68,10 @@ async fn silent_clients_keep_no_port_busy() {
     let role = control.create_role("reader", &[]).await;
     control.assign(&agent.id, &role).await;
     let [api, sync, admin] = ["URL", "SYNC_URL", "ADMIN_URL"].map(|name| host_and_port(&control.env[name]));
+    let memory = || [control.resident_memory(), sidecar.resident_memory()];
+    let before = memory();
     let mut silent: Vec<Stream> = Vec::new();
-    for _ in 0..SILENT_CONNECTIONS {
+    for _ in 0..silent_connections() {
         // A connection that the server closes for a newer one may end during its handshake.
         silent.extend(connect_tls(&control, &api, &[b"h2"]).await.ok().map(|stream| Box::new(stream) as Stream));
         silent.extend(connect_tls(&control, &sync, &[b"h2"]).await.ok().map(|stream| Box::new(stream) as Stream));
@@ -83,6 +87,11 @@ async fn silent_clients_keep_no_port_busy() {
     assert_eq!(sidecar.check_token(&token).await.status, 200);
     let second = Sidecar::start_with(&control, &[&key], &[]);
     second.wait_until_ready().await;
+    for (name, before, after) in [("control plane", before[0], memory()[0]), ("sidecar", before[1], memory()[1])] {
+        let added = after.saturating_sub(before);
+        println!("{name}: {} MiB before, {} MiB more with {} connections", before >> 20, added >> 20, silent.len());
+        assert!(added < MAX_ADDED_MEMORY, "{name}: {added} bytes more");
+    }
     for stream in silent {
         wait_for_close(stream).await;
     }

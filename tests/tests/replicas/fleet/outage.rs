@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashSet},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -149,6 +149,13 @@ impl<'a> FleetClient<'a> {
         (response.status, text(&response.body["status"]), text(&response.body["checks"]["database"]))
     }
 
+    /// Waits until `/health` returns 503, and returns how long that took.
+    pub async fn wait_until_unhealthy(&self) -> Duration {
+        let start = now();
+        self.wait_for_health(503, "unhealthy", "down").await;
+        now().saturating_sub(start)
+    }
+
     /// Waits until `/health` returns this status code, overall status and database check.
     pub async fn wait_for_health(&self, status: u16, overall: &str, database: &str) {
         let expected = (status, overall.to_owned(), database.to_owned());
@@ -209,4 +216,47 @@ impl BackgroundChecks {
         self.stop.store(true, Ordering::SeqCst);
         (self.count.load(Ordering::SeqCst), self.task.await.unwrap())
     }
+}
+
+/// Counts the network connections of a control plane to its database repeatedly in the background.
+pub struct ConnectionCount {
+    stop: Arc<AtomicBool>,
+    task: JoinHandle<usize>,
+}
+
+impl ConnectionCount {
+    pub fn start(control: &ControlPlane) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let url = control.database_url();
+        let port = url.rsplit(':').next().and_then(|rest| rest.split('/').next()).unwrap().parse().unwrap();
+        let (stop_requested, process) = (Arc::clone(&stop), control.process_id());
+        let task = tokio::spawn(async move {
+            let mut largest = 0;
+            while !stop_requested.load(Ordering::SeqCst) {
+                largest = largest.max(connections(process, port));
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            largest
+        });
+        Self { stop, task }
+    }
+
+    /// Stops, and returns the largest number of connections.
+    pub async fn stop(self) -> usize {
+        self.stop.store(true, Ordering::SeqCst);
+        self.task.await.unwrap()
+    }
+}
+
+/// The number of connections of a process to a port of this machine that are open or being opened.
+fn connections(process: u32, port: u16) -> usize {
+    let remote = format!(":{port:04X}");
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let rows = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    // The fields are: number, local address, remote address, state (01 and 02: established and SYN sent), ..., inode.
+    let open = rows.filter(|row| row[2].ends_with(&remote) && ["01", "02"].contains(&row[3]));
+    let sockets: HashSet<String> = open.map(|row| format!("socket:[{}]", row[9])).collect();
+    let files = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
+    let links = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+    links.filter(|link| link.to_str().is_some_and(|link| sockets.contains(link))).count()
 }

@@ -2,14 +2,19 @@
 //! unreachable, and that all requests succeed afterwards.
 
 use super::{
-    outage::{BackgroundChecks, FleetClient},
+    now,
+    outage::{BackgroundChecks, ConnectionCount, FleetClient},
     replica,
     tcp_proxy::TcpProxy,
 };
 use countersign_tests::{ControlPlane, Postgres, Sidecar};
+use std::time::Duration;
 
 /// Number of checks to which the sidecar must respond during each outage.
 const CHECKS: u32 = 10;
+
+/// The default of `database.max_connections`.
+const MAX_CONNECTIONS: usize = 16;
 
 /// A failure of the database that a test can begin and end.
 trait Failure {
@@ -26,21 +31,37 @@ async fn assert_outage_is_survived(name: &str, control: &ControlPlane, failure: 
     // Opens database connections and prepares statements.
     let before = warm.send_all().await;
     assert!(before.iter().all(|response| response.status < 500), "{before:?}");
+    let connections = ConnectionCount::start(control);
     for round in 0..2 {
         failure.begin();
-        let first = clients.assert_all_unavailable().await;
-        assert_eq!(clients.health().await.0, 503);
+        let begun = now();
+        let (mut slowest, unhealthy) = tokio::join!(clients.assert_all_unavailable(), clients.wait_until_unhealthy());
         checks.wait_for_more(CHECKS).await;
-        let second = clients.assert_all_unavailable().await;
+        loop {
+            slowest = slowest.max(clients.assert_all_unavailable().await);
+            if now().saturating_sub(begun) >= shortest_outage() {
+                break;
+            }
+        }
+        assert_eq!(clients.health().await.0, 503);
         failure.end().await;
         let recovery = clients.wait_for_recovery().await;
         println!(
-            "{name}, round {round}: requests refused within {first:?} and {second:?}, recovered {recovery:?} after the end"
+            "{name}, round {round}: unhealthy after {unhealthy:.1?}, requests refused within {slowest:.1?}, recovered {recovery:.1?} \
+             after the end"
         );
         clients.wait_for_health(200, "healthy", "up").await;
     }
     let (count, longest) = checks.stop().await;
-    println!("{name}: {count} checks at the sidecar, the longest took {longest:?}");
+    println!("{name}: {count} checks at the sidecar, the longest took {longest:.1?}");
+    let largest = connections.stop().await;
+    println!("{name}: at most {largest} connections to the database");
+    assert!(largest <= MAX_CONNECTIONS, "{largest} connections");
+}
+
+/// The shortest time of an outage, which `OUTAGE_SECONDS` sets.
+fn shortest_outage() -> Duration {
+    Duration::from_secs(std::env::var("OUTAGE_SECONDS").map_or(0, |seconds| seconds.parse().unwrap()))
 }
 
 struct Paused(Postgres);

@@ -1,0 +1,306 @@
+//! Measures a control plane whose database contains a backlog: expired logins, which housekeeping deletes, and changed agents,
+//! which each new sidecar reads.
+//!
+//! `cargo run --release -p countersign-tests --example backlog -- 10000000 1000000` uses an SQLite database. A URL as third
+//! argument selects an empty PostgreSQL database. Build the servers with the same profile before:
+//! `cargo build --release --workspace --bins`.
+//!
+//! First, clients log agents in and verify tokens without a backlog. Then the control plane stops, the rows are inserted, and it
+//! starts again with the same clients. Two sidecars start: one at once, one when the shared pages of the first have expired.
+
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints figures and panics on errors")]
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "the figures are printed with a few digits"
+)]
+
+use countersign_process::{Clock, SystemClock};
+use countersign_tests::{Agent, ControlPlane, Sidecar, http::HttpClient};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::{task::JoinHandle, time::sleep};
+
+/// Number of agents whose logins have expired, and number of clients.
+const AGENTS: i64 = 10_000;
+const CLIENTS: usize = 4;
+
+/// Pause of each client between two requests of the same kind.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Time for which requests are measured without a backlog, and interval of the output afterwards.
+const INTERVAL: Duration = Duration::from_secs(30);
+
+/// The time of the first expired login, in microseconds since 1970: September 2020.
+const LOGGED_IN_AT: i64 = 1_600_000_000_000_000;
+
+/// Number of rows that one statement inserts.
+const BATCH: i64 = 100_000;
+
+/// Latencies of requests in milliseconds, or the errors of failed requests.
+type Latencies = Arc<Mutex<Vec<Result<f64, String>>>>;
+
+/// The requests that all clients have sent since the last report.
+#[derive(Clone, Default)]
+struct Load {
+    logins: Latencies,
+    verifications: Latencies,
+}
+
+impl Load {
+    fn start(&self, control: &ControlPlane, agent: &Arc<Agent>, token: &str) -> [JoinHandle<()>; 2] {
+        let verify = Verification {
+            api: control.api.clone(),
+            path: control.path("/verify"),
+            key: control.key().to_owned(),
+            token: format!("Bearer {token}"),
+        };
+        [
+            tokio::spawn(log_in(agent.clone(), self.logins.clone())),
+            tokio::spawn(verify.repeat(self.verifications.clone())),
+        ]
+    }
+
+    /// Prints the figures since the last call.
+    fn report(&self) -> [Quantiles; 2] {
+        let [logins, verifications] = [&self.logins, &self.verifications].map(Quantiles::take);
+        println!("  logins:        {logins}\n  verifications: {verifications}");
+        [logins, verifications]
+    }
+}
+
+/// What a client needs to verify a token.
+struct Verification {
+    api: HttpClient,
+    path: String,
+    key: String,
+    token: String,
+}
+
+impl Verification {
+    async fn repeat(self, latencies: Latencies) {
+        loop {
+            let request = self.api.request("GET", &self.path).bearer_auth(&self.key);
+            let started = SystemClock.since_boot();
+            let response = request.header("x-agent-token", &self.token).send().await;
+            let result = response.and_then(reqwest::Response::error_for_status);
+            let result = result.map(|_| seconds_since(started) * 1000.0).map_err(|error| error.to_string());
+            latencies.lock().unwrap().push(result);
+            sleep(PAUSE).await;
+        }
+    }
+}
+
+/// Logs an agent in again and again.
+async fn log_in(agent: Arc<Agent>, latencies: Latencies) {
+    loop {
+        let started = SystemClock.since_boot();
+        let result = agent.api().login(&agent.key, &agent.id, None).await;
+        let result = result.map(|_| seconds_since(started) * 1000.0).map_err(|error| error.to_string());
+        latencies.lock().unwrap().push(result);
+        sleep(PAUSE).await;
+    }
+}
+
+/// Figures of one kind of request, in milliseconds.
+struct Quantiles {
+    count: usize,
+    median: f64,
+    p99: f64,
+    max: f64,
+    failed: usize,
+    first_error: String,
+}
+
+impl Quantiles {
+    fn take(latencies: &Latencies) -> Self {
+        let results = std::mem::take(&mut *latencies.lock().unwrap());
+        let first_error = results.iter().find_map(|result| result.clone().err()).unwrap_or_default();
+        let mut millis: Vec<f64> = results.iter().filter_map(|result| result.clone().ok()).collect();
+        millis.sort_by(f64::total_cmp);
+        let quantile =
+            |part: f64| millis.get((millis.len().saturating_sub(1) as f64 * part) as usize).copied().unwrap_or(0.0);
+        let [median, p99, max] = [0.5, 0.99, 1.0].map(quantile);
+        Self { count: millis.len(), median, p99, max, failed: results.len() - millis.len(), first_error }
+    }
+}
+
+impl std::fmt::Display for Quantiles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { count, median, p99, max, failed, first_error } = self;
+        write!(f, "{count}, p50 {median:.1} ms, p99 {p99:.1} ms, max {max:.1} ms, {failed} failed {first_error}")
+    }
+}
+
+#[tokio::main]
+async fn main() {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let number = |position: usize| arguments.get(position).map_or(100_000, |count| count.parse::<i64>().unwrap());
+    let (logins, changed) = (number(0), number(1));
+    let setting = arguments.get(2).map(|url| format!("database.url={url}"));
+    let settings: Vec<_> = setting.iter().map(String::as_str).collect();
+    let mut control = ControlPlane::start_one_with(&settings).await;
+    let mut agents = Vec::new();
+    for _ in 0..CLIENTS {
+        let agent = Arc::new(Agent::register(&control, "Client").await);
+        let token = agent.token_for(control.service()).await;
+        agents.push((agent, token));
+    }
+    let sync_key = control.create_key(control.service(), "sync").await;
+    let load = Load::default();
+    let clients: Vec<_> = agents.iter().flat_map(|(agent, token)| load.start(&control, agent, token)).collect();
+    sleep(Duration::from_secs(5)).await;
+    let _warm_up = load.report();
+    sleep(INTERVAL).await;
+    println!("without a backlog:");
+    let usual = load.report();
+    clients.iter().for_each(JoinHandle::abort);
+    control.kill();
+
+    sqlx::any::install_default_drivers();
+    let mut database = AnyConnection::connect(&control.database_url()).await.unwrap();
+    let started = SystemClock.since_boot();
+    insert_expired_logins(&mut database, &agents[0].0.id, logins).await;
+    insert_changed_agents(&mut database, (&agents[0].0.id, control.service()), changed).await;
+    println!("{logins} logins and {changed} changed agents inserted in {:.0} s", seconds_since(started));
+
+    control.restart().await;
+    let _errors_while_it_was_down = [&load.logins, &load.verifications].map(Quantiles::take);
+    let _clients: Vec<_> = agents.iter().flat_map(|(agent, token)| load.start(&control, agent, token)).collect();
+    let sidecars = start_sidecars(&control, &sync_key);
+    let ((), worst) = tokio::join!(sidecars, wait_until_deleted(&mut database, logins, &load));
+    let [logins, verifications] = [0, 1].map(|kind| worst[kind] / usual[kind].p99);
+    println!("largest p99 divided by the usual p99: {logins:.2} for logins, {verifications:.2} for verifications");
+}
+
+/// Starts two sidecars: one at once, one when the shared pages of the first have expired.
+async fn start_sidecars(control: &ControlPlane, key: &str) {
+    for _ in 0..2 {
+        sleep(Duration::from_secs(10)).await;
+        let started = SystemClock.since_boot();
+        let sidecar = Sidecar::start_with(control, &[key], &[]);
+        sidecar.wait_until_ready().await;
+        println!("a new sidecar has its view after {:.1} s", seconds_since(started));
+    }
+}
+
+/// Waits until no expired session is left. Returns the largest p99 of an interval for each kind of request.
+async fn wait_until_deleted(database: &mut AnyConnection, logins: i64, load: &Load) -> [f64; 2] {
+    let started = SystemClock.since_boot();
+    let (mut left, mut worst) = (logins, [0.0_f64; 2]);
+    while left > 0 {
+        sleep(INTERVAL).await;
+        let before = left;
+        left = count_expired(database, logins).await;
+        let rate = (before - left) as f64 * 2.0 / INTERVAL.as_secs_f64();
+        println!("{:.0} s: {left} expired sessions left, {rate:.0} rows/s", seconds_since(started));
+        let current = load.report();
+        worst = [0, 1].map(|kind| worst[kind].max(current[kind].p99));
+    }
+    let elapsed = seconds_since(started);
+    println!("{} rows in {elapsed:.0} s: {:.0} rows/s", logins * 2, logins as f64 * 2.0 / elapsed);
+    worst
+}
+
+fn seconds_since(started: Duration) -> f64 {
+    SystemClock.since_boot().saturating_sub(started).as_secs_f64()
+}
+
+async fn execute(database: &mut AnyConnection, sql: &str) {
+    let result = database.execute(AssertSqlSafe(sql)).await;
+    result.unwrap_or_else(|error| panic!("{sql}: {error}"));
+}
+
+/// The number of expired logins. They are deleted in the order of their expiry, so the oldest one tells the number.
+async fn count_expired(database: &mut AnyConnection, logins: i64) -> i64 {
+    let sql = "SELECT MIN(expires_at) FROM sessions";
+    let oldest: i64 = sqlx::query_scalar(sql).fetch_one(database).await.unwrap();
+    (LOGGED_IN_AT + logins - oldest + 1).max(0)
+}
+
+/// Inserts logins that expired in 2020, in the order of their ids, of random agents and with random challenges.
+async fn insert_expired_logins(database: &mut AnyConnection, agent: &str, logins: i64) {
+    let is_sqlite = database.backend_name() == "SQLite";
+    let random = if is_sqlite { "lower(hex(randomblob(16)))" } else { "md5(CAST(random() AS TEXT) || n)" };
+    if is_sqlite {
+        execute(database, "PRAGMA synchronous = OFF").await;
+        execute(database, "PRAGMA cache_size = -1000000").await;
+    }
+    insert_agents(database, agent, (1, AGENTS)).await;
+    let suffix = "'0000000000' || substr(CAST(10000000000000000 + n AS TEXT), 2)";
+    for (first, last) in batches(1, logins) {
+        let numbers = numbers(first, last);
+        let holder = agent_id(agent, &format!("(n * 7919 % {AGENTS} + 1)"));
+        let begun = format!("{LOGGED_IN_AT} + n");
+        for sql in [
+            format!(
+                "{numbers} INSERT INTO sessions (id, challenge_id, agent_id, begun_at, begun_revision, expires_at) \
+                 SELECT 'ses_' || {suffix}, {random}, {holder}, {begun}, 0, {begun} FROM numbers"
+            ),
+            format!(
+                "{numbers} INSERT INTO refresh_tokens (id, session_id, secret_hash, issued_at, audience, access_expires_at) \
+                 SELECT 'ref_' || {suffix}, 'ses_' || {suffix}, {random} || {random}, {begun}, '', {begun} FROM numbers"
+            ),
+        ] {
+            execute(database, &sql).await;
+        }
+    }
+    // A database that is in use has statistics.
+    execute(database, if is_sqlite { "PRAGMA optimize" } else { "VACUUM ANALYZE" }).await;
+}
+
+/// Inserts agents that the service knows and that have just been suspended.
+async fn insert_changed_agents(database: &mut AnyConnection, (agent, service): (&str, &str), changed: i64) {
+    let now = SystemClock.now().micros();
+    let first = AGENTS + 1;
+    for (first, last) in batches(first, AGENTS + changed) {
+        insert_agents(database, agent, (first, last)).await;
+        let count = last - first + 1;
+        execute(database, &format!("UPDATE feed SET revision = revision + {count}")).await;
+        execute(
+            database,
+            &format!(
+                "{} INSERT INTO changes (revision, position, facet, subject, service_id, noted_at) SELECT \
+                 (SELECT revision FROM feed) - {last} + n, 0, 'status', {}, '{service}', {now} FROM numbers",
+                numbers(first, last),
+                agent_id(agent, "n")
+            ),
+        )
+        .await;
+    }
+}
+
+/// Inserts copies of an agent with these numbers.
+async fn insert_agents(database: &mut AnyConnection, agent: &str, (first, last): (i64, i64)) {
+    let sql = format!(
+        "{} INSERT INTO agents (id, email, name, public_key, public_key_hash, status, cutoff, trust, metadata, created_at, \
+         updated_at, superseded_at) SELECT {}, email, name, public_key, public_key_hash, \
+         CASE WHEN n > {AGENTS} THEN 'suspended' ELSE status END, cutoff, trust, metadata, created_at, updated_at, created_at \
+         FROM agents, numbers WHERE id = '{agent}'",
+        numbers(first, last),
+        agent_id(agent, "n")
+    );
+    execute(database, &sql).await;
+}
+
+/// SQL of the id of the copy with this number.
+fn agent_id(agent: &str, number: &str) -> String {
+    format!("substr('{agent}', 1, 16) || substr(CAST(10000000000000000 + {number} AS TEXT), 2)")
+}
+
+/// The first and the last number of each batch.
+fn batches(first: i64, last: i64) -> impl Iterator<Item = (i64, i64)> {
+    std::iter::successors(Some(first), |first| Some(first + BATCH))
+        .take_while(move |first| *first <= last)
+        .map(move |first| (first, (first + BATCH - 1).min(last)))
+}
+
+fn numbers(first: i64, last: i64) -> String {
+    format!(
+        "WITH RECURSIVE numbers(n) AS (SELECT CAST({first} AS BIGINT) UNION ALL SELECT n + 1 FROM numbers WHERE n < {last})"
+    )
+}
