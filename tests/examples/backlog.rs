@@ -142,7 +142,8 @@ async fn main() {
     let number = |position: usize| arguments.get(position).map_or(100_000, |count| count.parse::<i64>().unwrap());
     let (logins, changed) = (number(0), number(1));
     let setting = arguments.get(2).map(|url| format!("database.url={url}"));
-    let settings: Vec<_> = setting.iter().map(String::as_str).collect();
+    // A login over the quota would end the session of the token that a client verifies.
+    let settings: Vec<_> = setting.iter().map(String::as_str).chain(["quotas.sessions_per_agent=1000000"]).collect();
     let mut control = ControlPlane::start_one_with(&settings).await;
     let mut agents = Vec::new();
     for _ in 0..CLIENTS {
