@@ -62,6 +62,7 @@ async fn check_conformance(url: String, open: impl AsyncFn(StoreOptions) -> Resu
     let fixture = StoreFixture { first, second, url };
     fixture.engine_accepts_every_statement().await;
     fixture.deletions_in_batches_use_indexes().await;
+    fixture.changes_of_a_recipient_are_read_by_their_index().await;
     fixture.creates_one_deployment().await;
     fixture.keeps_committed_writes_and_drops_others().await;
     fixture.read_sees_one_snapshot_and_cannot_write().await;

@@ -71,6 +71,11 @@ fn dynamic_statements() -> Vec<String> {
     [assignments::dynamic_statements(), audit::dynamic_statements()].concat()
 }
 
+/// Inserts changes of one recipient.
+const INSERT_CHANGES: &str = "WITH RECURSIVE numbers(n) AS (SELECT CAST(1 AS BIGINT) UNION ALL SELECT n + 1 FROM numbers \
+     WHERE n < 100000) INSERT INTO changes (revision, position, facet, subject, service_id, noted_at) \
+     SELECT n, 0, 'status', 'agent', 'svc_x', 0 FROM numbers";
+
 /// The tables of the schema with their columns. The flag of a column is whether the column contains numbers.
 pub async fn tables(connection: &mut AnyConnection, is_sqlite: bool) -> Vec<(String, Vec<(String, bool)>)> {
     let sql = if is_sqlite {
@@ -123,6 +128,29 @@ impl StoreFixture {
             checked += 1;
         }
         assert!(checked > 20, "only {checked} statements");
+    }
+
+    /// The planners choose the index whatever their statistics say: none, or that all changes have the same recipient.
+    pub async fn changes_of_a_recipient_are_read_by_their_index(&self) {
+        let mut connection = AnyConnection::connect(&self.url).await.unwrap();
+        connection.execute("BEGIN").await.unwrap();
+        let statement = changed_data::STATEMENTS.iter().find(|sql| sql.contains("$4")).unwrap();
+        let explain = if self.is_sqlite() { "EXPLAIN QUERY PLAN" } else { "EXPLAIN" };
+        let values = [("$1", "10"), ("$2", "90000"), ("$3", "2000"), ("$4", "'svc_x'"), ("$5", "'svc_y'")];
+        let sql = values.iter().fold((*statement).to_owned(), |sql, (name, value)| sql.replace(name, value));
+        for statistics in [false, true] {
+            if statistics {
+                connection.execute(INSERT_CHANGES).await.unwrap();
+                connection.execute("ANALYZE").await.unwrap();
+            }
+            let plan = connection.fetch_all(AssertSqlSafe(format!("{explain} {sql}"))).await.unwrap();
+            let column = if self.is_sqlite() { "detail" } else { "QUERY PLAN" };
+            let steps: Vec<String> = plan.iter().map(|row| row.try_get(column).unwrap()).collect();
+            let plan = steps.join("\n");
+            assert_eq!(plan.matches("changes_of_recipient").count(), 3, "with statistics: {statistics}\n{plan}");
+            assert!(!plan.contains("Seq Scan on changes") && !plan.contains("changes_pkey"), "{plan}");
+        }
+        connection.execute("ROLLBACK").await.unwrap();
     }
 
     pub async fn engine_accepts_every_statement(&self) {
