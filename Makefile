@@ -26,13 +26,10 @@ test: prerequisites ## run all tests, with a real Envoy; the last line counts pa
 	cargo build --workspace --all-targets
 	scripts/test.sh
 
-# Repeats the tests with random input for SOAK_SECONDS, or until a test fails.
-soak: build ## repeat the tests with random input for SOAK_SECONDS (600)
+soak: build ## repeat the tests with random input for SOAK_SECONDS (600), then run the faults at length
 	scripts/tools.sh tests
-	cargo test --workspace --no-run
-	end=$$((SECONDS + $${SOAK_SECONDS:-600})); while ((SECONDS < end)); do \
-		PROPTEST_CASES=$${SOAK_CASES:-4096} HISTORIES=$${SOAK_HISTORIES:-600} \
-		cargo test --workspace --lib --test edge --test histories -- fuzz match_the_model; done
+	cargo build --workspace --all-targets
+	scripts/soak.sh
 
 demo: build ## run all servers on this machine and show what they do (DEMO_KEEP=1 keeps them running)
 	scripts/tools.sh envoy
