@@ -117,15 +117,15 @@ impl HousekeepingHealth {
 }
 
 /// Time for which one transaction of background work shall hold its locks. A request waits for at most one of them.
-const TARGET: Duration = Duration::from_millis(20);
+const TARGET: Duration = Duration::from_millis(5);
 
 /// Bounds of the number of rows that one transaction of background work removes.
 const MIN_ROWS: i64 = 10;
 const MAX_ROWS: i64 = 5000;
 
 /// Fewer rows than this are removed only after failures: a slow transaction with fewer rows is slow for another reason, such as
-/// a slow disk.
-const MIN_ROWS_WHEN_SLOW: i64 = 100;
+/// a slow disk. Even if each transaction takes 30 ms, several times more rows are removed than logins can create.
+const MIN_ROWS_WHEN_SLOW: i64 = 50;
 
 /// The number of rows that the next transaction of a background job removes at most. It follows the duration of the last ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,7 +199,7 @@ mod tests {
     /// A table whose rows take a constant time each reaches the target time and stays there.
     #[test]
     fn size_follows_the_duration_of_batches() {
-        for micros_per_row in [10, 40, 160] {
+        for micros_per_row in [2, 10, 40] {
             let mut size = BatchSize::default();
             let cost = |size: BatchSize| Duration::from_micros(size.rows().unsigned_abs() * micros_per_row);
             for _ in 0..40 {
