@@ -4,8 +4,6 @@
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
-# Open files of the test process: the silent connections at five ports.
-ulimit -n 40000
 
 end=$((SECONDS + ${SOAK_SECONDS:-600}))
 while ((SECONDS < end)); do

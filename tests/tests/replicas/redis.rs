@@ -5,6 +5,7 @@
 //! messages about changes. `fixture` starts the replicas.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
+#![expect(clippy::print_stdout, reason = "prints measurements")]
 
 mod certificates;
 mod change_messages;

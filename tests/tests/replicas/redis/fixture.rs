@@ -93,6 +93,7 @@ impl Fleet {
             });
         }
         let longest = requests.join_all().await.into_iter().max().unwrap();
+        println!("{MEASURED_CALLS} requests without Redis, the longest took {longest:.1?}");
         assert!(longest < REQUEST_DEADLINE, "{longest:?}");
     }
 
