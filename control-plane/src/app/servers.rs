@@ -59,6 +59,9 @@ pub(super) async fn sync_service(
     Ok(SyncService::new(store.clone(), feed, secrets, (limits, clock), metrics.clone(), shutdown.clone()))
 }
 
+/// Maximum size of a message from a sidecar. A `Hello` has less than 100 bytes.
+const MAX_SYNC_MESSAGE_BYTES: usize = 4096;
+
 /// Serves sidecars over TLS.
 pub(super) fn serve_sync(
     tasks: &mut Tasks,
@@ -69,7 +72,9 @@ pub(super) fn serve_sync(
     shutdown: &Shutdown,
 ) {
     let handshake = TlsOnly(TlsAcceptor::from(certificate.server_config(&[b"h2"])));
-    let routes = Routes::new(SyncServer::new(service)).prepare().into_axum_router();
+    let routes = Routes::new(SyncServer::new(service).max_decoding_message_size(MAX_SYNC_MESSAGE_BYTES))
+        .prepare()
+        .into_axum_router();
     tasks.spawn(server::serve(listener, handshake, routes, port, shutdown.clone()));
 }
 

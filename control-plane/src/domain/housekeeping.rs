@@ -116,7 +116,7 @@ impl HousekeepingHealth {
     }
 }
 
-/// Time for which one transaction of background work shall hold its locks. A request waits for at most one of them.
+/// Time that one transaction of background work shall work before its commit. A request waits for at most one of them.
 const TARGET: Duration = Duration::from_millis(5);
 
 /// Bounds of the number of rows that one transaction of background work removes.
@@ -124,7 +124,7 @@ const MIN_ROWS: i64 = 10;
 const MAX_ROWS: i64 = 5000;
 
 /// Fewer rows than this are removed only after failures: a slow transaction with fewer rows is slow for another reason, such as
-/// a slow disk. Even if each transaction takes 30 ms, several times more rows are removed than logins can create.
+/// a disk that reads slowly. Even if each transaction takes 30 ms, several times more rows are removed than logins can create.
 const MIN_ROWS_WHEN_SLOW: i64 = 50;
 
 /// The number of rows that the next transaction of a background job removes at most. It follows the duration of the last ones.

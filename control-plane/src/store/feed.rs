@@ -41,7 +41,10 @@ statements! { STATEMENTS:
     FIND_NEWEST_CHANGE_UNTIL = "SELECT revision FROM changes WHERE noted_at <= $1 \
          ORDER BY noted_at DESC, revision DESC LIMIT 1";
     RAISE_FLOOR = "UPDATE feed SET floor = $1 WHERE id = 1 AND floor < $1";
-    OLDEST_CHANGE = "SELECT MIN(noted_at) AS oldest FROM changes WHERE noted_at >= $1";
+    /// Transactions may be numbered in another order than they began, so the newest changes may be above the floor for as long as
+    /// no later change is old enough. These cannot be deleted.
+    OLDEST_CHANGE = "SELECT MIN(noted_at) AS oldest FROM changes WHERE noted_at >= $1 AND noted_at <= $2 \
+         AND revision <= (SELECT floor FROM feed WHERE id = 1)";
     DELETE_BELOW_FLOOR = "DELETE FROM changes WHERE (revision, position) IN (SELECT revision, position FROM changes \
          WHERE noted_at >= $1 AND noted_at <= $2 AND revision <= (SELECT floor FROM feed WHERE id = 1) \
          ORDER BY noted_at LIMIT $3)";
@@ -250,9 +253,12 @@ pub async fn raise_floor(conn: &mut Conn, horizon: Timestamp) -> Result<(), Stor
     Ok(())
 }
 
-/// When the oldest change was written, among those that were written at or after `from`.
-pub async fn oldest_change(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    row::find_oldest(OLDEST_CHANGE, conn, Some(from)).await
+/// When the oldest change at or below the revision floor was written, among those that were written between two times.
+pub async fn oldest_change(
+    conn: &mut Conn,
+    (from, until): (Timestamp, Timestamp),
+) -> Result<Option<Timestamp>, StoreError> {
+    row::find_oldest(OLDEST_CHANGE, conn, [from, until]).await
 }
 
 /// Deletes up to `limit` changes at or below the revision floor that were written between two times. Returns their number.

@@ -16,9 +16,9 @@ pub fn total_count(row: &AnyRow) -> Result<i64, StoreError> {
 pub async fn find_oldest(
     sql: &'static str,
     conn: &mut Conn,
-    from: Option<Timestamp>,
+    range: impl IntoIterator<Item = Timestamp>,
 ) -> Result<Option<Timestamp>, StoreError> {
-    let query = from.iter().fold(sqlx::query(sql), |query, from| query.bind(from.micros()));
+    let query = range.into_iter().fold(sqlx::query(sql), |query, from| query.bind(from.micros()));
     let row = query.fetch_optional(conn).await?;
     row.map_or(Ok(None), |row| optional_timestamp(&row, "oldest"))
 }

@@ -276,9 +276,10 @@ impl StreamState {
             (self.had_late_pong, self.wants_ping) = (true, true);
             return Ok(ViewUpdate::NoChange);
         }
-        // After a long round trip, the clock that the sidecar has already is more precise.
-        let is_usable = time_micros > 0 && !(is_late && has_clock);
-        let server_clock = is_usable.then(|| ServerClock::new(Timestamp::from_micros(time_micros), ping_sent_at));
+        let offered = ServerClock::new(Timestamp::from_micros(time_micros), ping_sent_at);
+        // After a long round trip, the clock that the sidecar has already is more precise, if it is possible.
+        let keeps_clock = is_late && view.server_clock().is_some_and(|clock| clock.is_between(offered, now));
+        let server_clock = (time_micros > 0 && !keeps_clock).then_some(offered);
         let next = view.confirm(Confirmation { revision, floor, ping_sent_at, server_clock });
         Ok(ViewUpdate::Confirmed(self.set_view(next), ping_sent_at))
     }

@@ -21,6 +21,12 @@ impl ServerClock {
         Self { time, since_boot: ping_sent_at }
     }
 
+    /// Whether a pong that arrives now permits this clock. `offered` is the clock that the pong would set: the control plane read
+    /// its time before now, and after the ping was sent.
+    pub fn is_between(self, offered: Self, since_boot: Duration) -> bool {
+        (offered.time..=offered.now(since_boot)).contains(&self.now(since_boot))
+    }
+
     /// The time of the control plane now.
     pub fn now(self, since_boot: Duration) -> Timestamp {
         self.time.saturating_add(since_boot.saturating_sub(self.since_boot))

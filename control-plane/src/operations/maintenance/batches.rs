@@ -61,15 +61,16 @@ where
         // The time of waiting for the lock of the writer does not count.
         let began_at = context.since_boot();
         if !context.store.try_lock_job(&mut tx, job).await? {
-            return Ok::<_, OperationError>(tx.commit((Batch::BusyElsewhere, began_at)).await?);
+            return Ok::<_, OperationError>(tx.commit((Batch::BusyElsewhere, size, began_at)).await?);
         }
         let (tx, removed) = work(tx, size.rows()).await?;
-        Ok(tx.commit((Batch::Removed(removed), began_at)).await?)
+        // Fewer rows would not make a slow disk faster, so the time of the commit does not count.
+        let next = size.after(removed, elapsed(context, began_at));
+        Ok(tx.commit((Batch::Removed(removed), next, began_at)).await?)
     };
     let result = context.store.write(job, transaction).await;
     let (next, began_at) = match result {
-        Ok((Batch::Removed(removed), began_at)) => (size.after(removed, elapsed(context, began_at)), began_at),
-        Ok((Batch::BusyElsewhere, began_at)) => (size, began_at),
+        Ok((_, next, began_at)) => (next, began_at),
         Err(_) => (size.halved(), waiting_since),
     };
     turns.set_size(job, next);

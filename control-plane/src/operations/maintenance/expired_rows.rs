@@ -43,7 +43,8 @@ pub(super) async fn oldest_due(
     let retention = token_retention(context);
     let due = match data {
         ExpiredData::Changes => {
-            let oldest = feed::oldest_change(conn, from.saturating_sub(retention)).await?;
+            let range = (from.saturating_sub(retention), token_horizon(context));
+            let oldest = feed::oldest_change(conn, range).await?;
             oldest.map(|at| at.saturating_add(retention))
         }
         ExpiredData::Sessions => {

@@ -78,10 +78,11 @@ async fn raise_floor(context: &Context) -> Result<(), OperationError> {
     context.store.write("raise_floor", work).await
 }
 
-/// Deletes rows of each included kind in turn, one batch each, until no rows are left or [`MAX_ROUND_TIME`] is over. Returns an error if
-/// only kinds are left that fail.
+/// Deletes rows of each included kind in turn, one batch each, until no rows are left that could be deleted at the begin or
+/// [`MAX_ROUND_TIME`] is over. Returns an error if only kinds are left that fail.
 async fn sweep(context: &Context, includes: fn(ExpiredData) -> bool) -> Result<Progress, OperationError> {
-    let began_at = context.since_boot();
+    // Rows that expire meanwhile belong to the next round: with many, there is never a moment without any.
+    let (began_at, until) = (context.since_boot(), context.now());
     let mut pending: Vec<_> = ExpiredData::ALL.into_iter().filter(|data| includes(*data)).map(Pending::new).collect();
     let mut last_error = None;
     while !pending.is_empty() {
@@ -93,7 +94,7 @@ async fn sweep(context: &Context, includes: fn(ExpiredData) -> bool) -> Result<P
                 remaining.push(kind);
                 continue;
             }
-            match delete_batch(context, kind.data, kind.from).await {
+            match delete_batch(context, kind.data, (kind.from, until)).await {
                 Ok(oldest) => {
                     has_progress = true;
                     remaining.extend(oldest.map(|from| Pending { from, ..Pending::new(kind.data) }));
@@ -127,16 +128,16 @@ async fn sweep(context: &Context, includes: fn(ExpiredData) -> bool) -> Result<P
     }
 }
 
-/// Deletes some rows of a kind, if any can be deleted since `from` or later. Returns since when the oldest of them could be
-/// deleted; `None` if there is nothing left to do.
+/// Deletes some rows of a kind, if any can be deleted since a time between `from` and `until`. Returns since when the oldest of
+/// them could be deleted; `None` if there is nothing left to do.
 async fn delete_batch(
     context: &Context,
     data: ExpiredData,
-    from: Timestamp,
+    (from, until): (Timestamp, Timestamp),
 ) -> Result<Option<Timestamp>, OperationError> {
     let oldest = expired_rows::oldest_due(context, data, from).await?;
     context.housekeeping.set_oldest(data, oldest);
-    let Some(from) = oldest else { return Ok(None) };
+    let Some(from) = oldest.filter(|oldest| *oldest <= until) else { return Ok(None) };
     let batch = async |mut tx: WriteTransaction, limit| {
         let deleted = expired_rows::delete(context, data, &mut tx, (from, limit)).await?;
         Ok((tx, deleted))

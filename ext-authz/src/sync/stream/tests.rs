@@ -274,7 +274,9 @@ fn pong_sets_the_clock_of_the_control_plane_after_a_short_round_trip() {
     assert_eq!(pong(15, 20, 1000), None, "the next pong may be precise");
     assert_eq!(pong(20, 30, 1000), Some(1080), "a second imprecise time is better than none");
     assert_eq!(pong(40, 40, 1015), Some(1075), "a precise time replaces it");
-    assert_eq!(pong(50, 60, 1035), Some(1075), "an imprecise time replaces no clock");
+    assert_eq!(pong(50, 60, 1035), Some(1075), "an imprecise time replaces no clock that may be right");
+    assert_eq!(pong(60, 65, 1100), Some(1140), "an imprecise time proves that the clock is slow");
+    assert_eq!(pong(66, 70, 1000), Some(1034), "an imprecise time proves that the clock is fast");
     assert_eq!(pong(70, 71, 2000), Some(2030), "the clock of the control plane has jumped");
 }
 
