@@ -127,8 +127,15 @@ impl StreamClient {
         }
         let service = last_service.map(|service| service.to_string());
         let key = self.key.0;
-        if matches!(error, StreamError::Status(status) if status.code() == Code::Unauthenticated) {
+        let code = if let StreamError::Status(status) = error { Some(status.code()) } else { None };
+        if matches!(code, Some(Code::Unauthenticated | Code::ResourceExhausted)) {
             self.views.key_refused(self.key);
+            // Whoever owns the service of a refused key must not keep the other services of a new sidecar out of the rotation.
+            if self.views.serves_any() && self.readiness_guard.take().is_some() {
+                tracing::warn!(key, "ready without this API key, because the control plane refuses it");
+            }
+        }
+        if code == Some(Code::Unauthenticated) {
             tracing::error!(
                 key,
                 service,

@@ -86,6 +86,11 @@ impl Views {
         confirmations
     }
 
+    /// Whether the view of a service is confirmed and its API key is not refused.
+    pub fn serves_any(&self) -> bool {
+        self.confirmations().iter().any(|it| it.confirmed_at.is_some() && !it.is_refused)
+    }
+
     fn refused_keys(&self) -> MutexGuard<'_, BTreeSet<ApiKeyIndex>> {
         self.refused_keys.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -63,7 +63,7 @@ async fn readiness_falls_while_checks_are_denied_and_returns() {
 async fn deleted_service_does_not_take_the_other_service_out_of_the_rotation() {
     let control = ControlPlane::start_with(&["sync.max_staleness_seconds=3"]).await;
     let (other, other_key) = control.create_service(json!({ "name": "other" })).await;
-    let sidecar = Sidecar::start_with(&control, &[control.key(), &other_key], &[]);
+    let mut sidecar = Sidecar::start_with(&control, &[control.key(), &other_key], &[]);
     sidecar.wait_until_ready().await;
     control.api.send_as(control.human(), "DELETE", &format!("/services/{other}"), json!({})).await.expect(200);
     let reason = async || Some(sidecar.check_with(&[], &[("service_id", &other)]).await.reason);
@@ -74,6 +74,10 @@ async fn deleted_service_does_not_take_the_other_service_out_of_the_rotation() {
     assert_eq!(sidecar.admin.get("/readyz").await.status, 200, "{}", sidecar.log());
     let result = sidecar.check_with(&[], &[("service_id", control.service())]).await;
     assert_eq!(result.reason, "token_missing");
+
+    sidecar.restart();
+    sidecar.wait_until_ready().await;
+    assert!(sidecar.log().contains("ready without this API key"), "{}", sidecar.log());
 }
 
 #[tokio::test]
