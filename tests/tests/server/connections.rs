@@ -183,6 +183,17 @@ async fn http2_floods_use_no_memory_and_stop_nobody() {
     assert_eq!(control.api.get("/health").await.expect(200)["status"], "healthy");
 }
 
+/// HTTP/1.1 connections live as long as the settings say: longer than a client may take for a head.
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_connections_live_as_long_as_configured() {
+    let control = ControlPlane::start_one_with(&["connections.idle_seconds=26"]).await;
+    let mut stream = connect_tls(&control, &host_and_port(&control.env["URL"]), &[b"http/1.1"]).await.unwrap();
+    stream.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    wait_for_close(stream).await;
+    let line = r#"countersign_connections_closed_total{port="api",reason="idle_timeout"}"#;
+    assert_eq!(metric(&admin_of(&control), line).await, Some(1.0));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_responses_and_large_heads_are_cut() {
     let control = ControlPlane::start_one_with(&[]).await;

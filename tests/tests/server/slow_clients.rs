@@ -1,14 +1,18 @@
-//! Tests of clients that do not take responses.
+//! Tests of clients that send large heads, and of clients that do not take responses.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{
-    ControlPlane, eventually,
-    h2::{self, INITIAL_WINDOW_SIZE, request},
-    http::HttpClient,
+    ControlPlane, Sidecar, eventually,
+    h2::{
+        self, END_HEADERS, HEADERS, INITIAL_WINDOW_SIZE, PING, POST_FIELDS, RST_STREAM, frame, request,
+    },
+    http::{HttpClient, trusting},
+    process::free_port,
     raw::connect_tls,
 };
-use tokio::{io::AsyncWriteExt as _, net::TcpStream};
+use std::time::Duration;
+use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 use tokio_rustls::client::TlsStream;
 
 /// A file of the documentation page with more than a megabyte.
@@ -48,4 +52,92 @@ async fn unread_responses_share_the_documentation() {
     let added = control.resident_memory().saturating_sub(before);
     assert!(added < 32 << 20, "{added} bytes more");
     drop(stream);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stalled_response_ends_although_its_connection_is_busy() {
+    let control = ControlPlane::start_one_with(&[]).await;
+    let stream = connect(&control, 100).await;
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    writer.write_all(&request(1, "GET", LARGE_FILE)).await.unwrap();
+    let requests = async {
+        for id in (3..).step_by(2) {
+            writer.write_all(&request(id, "HEAD", "/health")).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    let responses = async {
+        let mut answered = 0;
+        loop {
+            let frame = h2::read_frame(&mut reader).await.unwrap();
+            match frame.kind {
+                HEADERS => answered = frame.stream,
+                RST_STREAM if frame.stream == 1 => {
+                    assert_eq!(frame.payload, [0, 0, 0, 8], "CANCEL");
+                    break;
+                }
+                _ => {}
+            }
+        }
+        assert!(answered > 1, "other requests were answered before");
+        while h2::read_frame(&mut reader).await.unwrap().kind != HEADERS {}
+    };
+    let answered = async {
+        tokio::select! {
+            () = requests => unreachable!("the ids of streams have no end"),
+            () = responses => {}
+        }
+    };
+    timeout(Duration::from_mins(3), answered).await.expect("the stalled stream ends");
+}
+
+/// A request head with this many fields besides the pseudo-fields.
+fn many_fields(count: usize) -> reqwest::header::HeaderMap {
+    let name = |index| format!("x-{index}").parse().unwrap();
+    (0..count).map(|index| -> (reqwest::header::HeaderName, _) { (name(index), "y".parse().unwrap()) }).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn heads_with_many_fields_are_refused_on_all_ports() {
+    let control = ControlPlane::start_one_with(&[]).await;
+    let check = format!("127.0.0.1:{}", free_port());
+    let key = control.create_key(control.service(), "sync").await;
+    let sidecar = Sidecar::start_with(&control, &[&key], &[&format!("listen.grpc={check}")]);
+    sidecar.wait_until_ready().await;
+    let (url, sync, admin) = (&control.env["URL"], &control.env["SYNC_URL"], &control.env["ADMIN_URL"]);
+    let over_tls = || trusting(&control.authority());
+    for (name, url, client) in [
+        ("API, HTTP/2", url.clone(), over_tls()),
+        ("API, HTTP/1.1", url.clone(), over_tls().http1_only()),
+        ("sync", sync.clone(), over_tls()),
+        ("admin, HTTP/1.1", admin.clone(), reqwest::Client::builder()),
+        ("admin, HTTP/2", admin.clone(), reqwest::Client::builder().http2_prior_knowledge()),
+        ("checks", format!("http://{check}"), reqwest::Client::builder().http2_prior_knowledge()),
+    ] {
+        let client = client.build().unwrap();
+        for (count, is_refused) in [(90, false), (101, true)] {
+            let response = client.post(format!("{url}/x")).headers(many_fields(count)).send().await.unwrap();
+            assert_eq!(response.status() == 431, is_refused, "{name}, {count} fields: {response:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn heads_with_many_fields_use_no_memory() {
+    let control = ControlPlane::start_one_with(&[]).await;
+    let before = control.resident_memory();
+    // One field in the dynamic table of HPACK, then references to it of one byte each.
+    let fields = [POST_FIELDS, &[0x40, 1, b'x', 1, b'y'], &[0xbe; 1_700]].concat();
+    let requests: Vec<u8> = stream_ids().flat_map(|id| frame(HEADERS, END_HEADERS, id, &fields)).collect();
+    let mut streams = Vec::new();
+    for _ in 0..20 {
+        let mut stream = connect(&control, 65_535).await;
+        stream.write_all(&[&requests[..], &frame(PING, 0, 0, &[7; 8])].concat()).await.unwrap();
+        while h2::read_frame(&mut stream).await.unwrap().kind != PING {}
+        streams.push(stream);
+    }
+    let added = control.resident_memory().saturating_sub(before);
+    println!("{} MiB more", added >> 20);
+    assert!(added < 128 << 20, "{added} bytes more");
+    drop(streams);
 }
