@@ -5,14 +5,15 @@
 use countersign_tests::{
     ControlPlane, Sidecar, eventually,
     h2::{
-        self, END_HEADERS, HEADERS, INITIAL_WINDOW_SIZE, PING, POST_FIELDS, RST_STREAM, frame, request,
+        self, END_HEADERS, HEADERS, INITIAL_WINDOW_SIZE, PING, POST_FIELDS, RST_STREAM, WINDOW_UPDATE, frame, request,
     },
     http::{HttpClient, trusting},
     process::free_port,
     raw::connect_tls,
 };
-use std::time::Duration;
-use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
+use serde_json::json;
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+use tokio::{io::AsyncWriteExt as _, net::TcpStream, task::JoinSet, time::timeout};
 use tokio_rustls::client::TlsStream;
 
 /// A file of the documentation page with more than a megabyte.
@@ -140,4 +141,50 @@ async fn heads_with_many_fields_use_no_memory() {
     println!("{} MiB more", added >> 20);
     assert!(added < 128 << 20, "{added} bytes more");
     drop(streams);
+}
+
+/// Keeps as many requests open as the server accepts on a connection: each sends no body.
+async fn keep_requests_open(control: Arc<ControlPlane>) {
+    let (mut reader, mut writer) = tokio::io::split(connect(&control, 65_535).await);
+    let open = |id| frame(HEADERS, END_HEADERS, id, POST_FIELDS);
+    let window = frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes());
+    let requests: Vec<u8> = stream_ids().flat_map(open).collect();
+    writer.write_all(&[window, requests].concat()).await.unwrap();
+    for next in (2 * STREAMS + 1..).step_by(2) {
+        let answered = loop {
+            let frame = h2::read_frame(&mut reader).await.unwrap();
+            if frame.kind == HEADERS {
+                break frame.stream;
+            }
+        };
+        // The server refuses requests at once, so a client without this pause would keep the machine busy.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let cancel = frame(RST_STREAM, 0, answered, &[0, 0, 0, 8]);
+        writer.write_all(&[cancel, open(next)].concat()).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn client_with_many_open_requests_leaves_room_for_others() {
+    let control = Arc::new(ControlPlane::start_one_with(&[]).await);
+    let mut clients = JoinSet::new();
+    for _ in 0..12 {
+        clients.spawn(keep_requests_open(control.clone()));
+    }
+    let challenge = async |client: &HttpClient| client.post("/auth/challenge", json!({})).await;
+    let [greedy, other] = [1, 2].map(|last| control.client_at(Ipv4Addr::new(127, 0, 0, last)));
+    let refused = async || Some(challenge(&greedy).await).filter(|response| response.status == 503);
+    let refused = eventually("the client has its share", refused, || control.log()).await;
+    assert_eq!(refused.error(), (503, "SERVICE_UNAVAILABLE", "overloaded"));
+    assert_eq!(refused.header("retry-after"), "1");
+    assert_eq!(challenge(&other).await.error().1, "VALIDATION_ERROR", "another client has a share of its own");
+    assert_eq!(greedy.get("/health").await.expect(200)["status"], "healthy");
+    clients.abort_all();
+    while clients.join_next().await.is_some() {}
+    eventually(
+        "the share is free again",
+        async || (challenge(&greedy).await.status == 400).then_some(()),
+        || control.log(),
+    )
+    .await;
 }
