@@ -53,6 +53,8 @@ pub struct Metrics {
     pub store: StoreMetrics,
     /// Requests over a rate limit, by category.
     pub rate_limited: IntCounterVec,
+    /// Requests that were refused because too many are in progress.
+    pub overloaded: IntCounter,
     /// Delivery of events.
     pub webhooks: WebhookMetrics,
     /// The Redis that replicas share.
@@ -190,6 +192,7 @@ impl Metrics {
             )?,
             refusals,
             rate_limited,
+            overloaded: factory.counter("overloaded_total", "Requests refused because too many are in progress")?,
             operations: OperationMetrics::new(&factory)?,
             ports: PortMetrics::register(&registry, "countersign")?,
             store: StoreMetrics::new(&factory)?,

@@ -23,6 +23,7 @@ pub fn port_settings() -> PortSettings {
             allows_http1: true,
             max_head_size: 16 * 1024,
             max_streams: 16,
+            ends_stalled_streams: true,
             receive_window: 65_535,
         },
     }

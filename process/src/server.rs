@@ -5,17 +5,20 @@
 //! | TLS handshake and the first complete request head | [`PortSettings::first_request_timeout`] |
 //! | the head of a further HTTP/1.1 request | [`CLIENT_TIMEOUT`] |
 //! | the answer to an HTTP/2 keep-alive ping | [`CLIENT_TIMEOUT`] |
-//! | the rest of a request, or space for a response | [`STALL_TIMEOUT`] |
+//! | the rest of a request, or space for a response | [`STALL_TIMEOUT`] per HTTP/2 stream and per connection |
+//! | the end of a request or of a response in HTTP/2 | [`TAKE_TIMEOUT`] |
 //! | the next request | [`PortSettings::idle_timeout`] |
 //!
 //! [`connections`] decides which connection closes when there are too many.
 
 mod activity;
+mod bodies;
 mod connections;
 mod descriptors;
 mod listener;
 mod metrics;
 mod network;
+mod streams;
 mod tracking;
 
 pub use connections::{CloseReason, ConnectionCaps};
@@ -30,7 +33,7 @@ use axum::Router;
 use connections::{Connections, OpenConnection};
 use futures_util::FutureExt as _;
 use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
+    rt::{TokioIo, TokioTimer},
     server::conn::auto::Builder,
 };
 use ipnet::IpNet;
@@ -42,6 +45,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
+use streams::{StreamExecutor, StreamTimeouts};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::{MissedTickBehavior, interval, sleep, timeout},
@@ -54,6 +58,9 @@ pub const CLIENT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long a client may neither send the rest of a request nor take a part of a response.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a client may take to send a request and to take the response in HTTP/2, while the server waits for nothing else.
+pub const TAKE_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The usual [`PortSettings::linger`].
 pub const LINGER: Duration = Duration::from_millis(500);
@@ -110,7 +117,10 @@ pub struct ProtocolLimits {
     pub max_head_size: u32,
     /// The maximum number of concurrent HTTP/2 streams of a connection.
     pub max_streams: u32,
-    /// The HTTP/2 flow-control window of a connection in bytes: what the server buffers for requests that it does not read.
+    /// Whether an HTTP/2 stream ends whose client stalls. Streams that last have limits of their own.
+    pub ends_stalled_streams: bool,
+    /// The HTTP/2 flow-control window of a connection and of each stream in bytes: what the server buffers for requests that it
+    /// does not read. Handlers may hold more, because what they have read opens the window again.
     pub receive_window: u32,
 }
 
@@ -164,7 +174,7 @@ pub async fn serve<L: Listener>(
 /// What all connections of a port share.
 struct Port {
     settings: PortSettings,
-    http: Builder<TokioExecutor>,
+    http: Builder<StreamExecutor>,
     connections: Arc<Connections>,
     shutdown: Shutdown,
     /// Cancelled at the drain timeout.
@@ -199,8 +209,7 @@ impl Port {
             Some(())
         };
         let watch = async {
-            let reason = self.wait_for_timeout(&activity).await;
-            self.connections.count_closed(reason);
+            self.wait_for_timeout(&activity).await;
         };
         tokio::select! {
             _ended = serve => {}
@@ -225,36 +234,50 @@ impl Port {
         }
     }
 
-    /// Waits until the client has exceeded a timeout, and returns which.
-    async fn wait_for_timeout(&self, activity: &Activity) -> CloseReason {
+    /// Waits until the client has exceeded a timeout, and counts which.
+    async fn wait_for_timeout(&self, activity: &Activity) {
         let mut ticks = interval(WATCH_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.tick().await;
-        let mut age = Duration::ZERO;
+        let (mut age, mut is_closing) = (Duration::ZERO, false);
         loop {
             ticks.tick().await;
             age += WATCH_INTERVAL;
             let (waiting, quiet_intervals) = activity.observe();
             let waited = WATCH_INTERVAL * quiet_intervals;
+            let idle_timeout = self.settings.idle_timeout;
             match waiting {
                 Waiting::FirstRequest if age >= self.settings.first_request_timeout => {
-                    return CloseReason::FirstRequestTimeout;
+                    return self.connections.count_closed(CloseReason::FirstRequestTimeout);
                 }
-                Waiting::NextRequest if waited >= self.settings.idle_timeout + GRACEFUL_CLOSE_TIMEOUT => {
-                    return CloseReason::IdleTimeout;
+                Waiting::NextRequest if waited >= idle_timeout + GRACEFUL_CLOSE_TIMEOUT => return,
+                Waiting::NextRequest if waited >= idle_timeout && !is_closing => {
+                    is_closing = true;
+                    self.connections.count_closed(CloseReason::IdleTimeout);
+                    activity.request_graceful_close();
                 }
-                Waiting::NextRequest if waited >= self.settings.idle_timeout => activity.request_graceful_close(),
-                Waiting::Client if waited >= STALL_TIMEOUT => return CloseReason::StallTimeout,
-                Waiting::FirstRequest | Waiting::NextRequest | Waiting::Client | Waiting::Server => {}
+                Waiting::RestOfHead if waited >= CLIENT_TIMEOUT => {
+                    return self.connections.count_closed(CloseReason::StallTimeout);
+                }
+                Waiting::Client if waited >= STALL_TIMEOUT => {
+                    return self.connections.count_closed(CloseReason::StallTimeout);
+                }
+                Waiting::FirstRequest
+                | Waiting::NextRequest
+                | Waiting::RestOfHead
+                | Waiting::Client
+                | Waiting::Server => {}
             }
         }
     }
 }
 
-fn http_builder(limits: ProtocolLimits) -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
+fn http_builder(limits: ProtocolLimits) -> Builder<StreamExecutor> {
+    let timeouts = StreamTimeouts { stall: STALL_TIMEOUT, total: TAKE_TIMEOUT };
+    let mut builder = Builder::new(StreamExecutor { timeouts: limits.ends_stalled_streams.then_some(timeouts) });
     let head_size = usize::try_from(limits.max_head_size).unwrap_or(usize::MAX);
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(CLIENT_TIMEOUT).max_buf_size(head_size);
+    // hyper's timeout for a head would also end connections that are idle.
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(head_size);
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -20,6 +20,7 @@ pub mod environment;
 pub mod envoy;
 pub mod fault_libraries;
 pub mod follower;
+pub mod h2;
 pub mod http;
 pub mod in_process;
 pub mod issuer;

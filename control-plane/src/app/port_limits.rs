@@ -66,12 +66,15 @@ impl PortLimits {
             allows_http1: true,
             max_head_size: MAX_HEAD_SIZE,
             max_streams: MAX_API_STREAMS,
+            ends_stalled_streams: true,
             receive_window: API_RECEIVE_WINDOW,
         };
         let sync_protocol = ProtocolLimits {
             allows_http1: false,
             max_head_size: MAX_HEAD_SIZE,
             max_streams: MAX_SYNC_STREAMS,
+            // A stream to a sidecar has limits of its own; see `sync`.
+            ends_stalled_streams: false,
             receive_window: SYNC_RECEIVE_WINDOW,
         };
         Self { api: port("api", api, api_protocol), sync: port("sync", sync, sync_protocol) }

@@ -194,6 +194,12 @@ impl ApiError {
         Self::new(ErrorCode::ServiceUnavailable, message)
     }
 
+    /// The client, or all clients together, have too many requests in progress.
+    pub fn overloaded() -> Self {
+        let message = "There are too many requests in progress: try again after Retry-After seconds";
+        Self::new(ErrorCode::ServiceUnavailable, message).with_details([("reason", json!("overloaded"))])
+    }
+
     /// The response after a handler panicked.
     pub fn panic_response() -> Response {
         tracing::error!("a handler panicked");

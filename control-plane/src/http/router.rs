@@ -11,7 +11,7 @@ use super::{
         docs,
         document::{self, PublishedDocument},
     },
-    request::{body, client_address},
+    request::{body, client_address, memory::RequestMemory},
     state::AppState,
 };
 use axum::{Extension, Router, middleware};
@@ -85,6 +85,7 @@ pub fn api_description() -> String {
 /// Builds the router of the API. The last layer added runs first.
 pub fn router(state: AppState) -> Router {
     let (routes, document) = routes().split_for_parts();
+    let memory = Arc::new(RequestMemory::new(state.metrics.overloaded.clone()));
     let published = Arc::new(PublishedDocument::new(document, state.context.issuer()));
     routes
         .fallback(async || ApiError::not_found())
@@ -92,7 +93,7 @@ pub fn router(state: AppState) -> Router {
         .layer(Extension(published))
         .layer(middleware::from_fn_with_state(state.clone(), limits::enforce_rate_limits))
         .layer(middleware::from_fn(deadline::enforce_deadline))
-        .layer(middleware::from_fn(body::buffer_body))
+        .layer(middleware::from_fn_with_state(memory, body::buffer_body))
         .layer(middleware::from_fn(client_address::require_https))
         .layer(CatchPanicLayer::custom(|_| ApiError::panic_response()))
         .layer(middleware::from_fn_with_state(state.clone(), telemetry::record_request))

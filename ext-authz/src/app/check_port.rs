@@ -41,6 +41,7 @@ pub fn settings() -> PortSettings {
             allows_http1: false,
             max_head_size: MAX_HEAD_SIZE,
             max_streams: MAX_CONCURRENT_CHECKS,
+            ends_stalled_streams: true,
             receive_window: RECEIVE_WINDOW,
         },
     }

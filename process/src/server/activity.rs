@@ -17,6 +17,10 @@ pub const WATCH_INTERVAL: Duration = Duration::from_secs(2);
 pub struct Activity {
     /// Whether a complete request head has arrived on the connection.
     has_requested: AtomicBool,
+    /// Whether the connection uses HTTP/1.1, as its first request shows.
+    is_http1: AtomicBool,
+    /// Whether a part of the head of a further HTTP/1.1 request has arrived.
+    head_started: AtomicBool,
     /// Requests whose responses are not completely handed to the connection.
     in_flight: AtomicU32,
     /// Requests whose body has not completely arrived.
@@ -46,6 +50,8 @@ pub enum Waiting {
     FirstRequest,
     /// The connection waits for the next request of the client.
     NextRequest,
+    /// The connection waits for the rest of the head of a further HTTP/1.1 request.
+    RestOfHead,
     /// The connection waits until the client sends the rest of a request, or reads a response.
     Client,
     /// All responses in progress wait for data of this server.
@@ -63,11 +69,27 @@ pub enum Evictable {
 
 impl Activity {
     /// Records that a request head arrived. Returns whether it is the first of the connection.
-    pub fn begin_request(&self) -> bool {
+    pub fn begin_request(&self, is_http1: bool) -> bool {
         self.in_flight.fetch_add(1, Relaxed);
         self.progressed.store(true, Relaxed);
+        if is_http1 {
+            self.head_started.store(false, Relaxed);
+        }
         // The load avoids a write to memory that other threads read, which is needed only once per connection.
-        !self.has_requested.load(Relaxed) && !self.has_requested.swap(true, Relaxed)
+        let is_first = !self.has_requested.load(Relaxed) && !self.has_requested.swap(true, Relaxed);
+        if is_first {
+            self.is_http1.store(is_http1, Relaxed);
+        }
+        is_first
+    }
+
+    /// Records that bytes have arrived. Between two requests of HTTP/1.1, they begin a head. In HTTP/2, they can also be the
+    /// answer to a keep-alive ping, and a head that never ends has no such answer after it.
+    pub fn record_read(&self) {
+        // Further bytes of the head are no progress: the whole head has one timeout.
+        if self.is_http1.load(Relaxed) && self.in_flight.load(Relaxed) == 0 && !self.head_started.swap(true, Relaxed) {
+            self.progressed.store(true, Relaxed);
+        }
     }
 
     /// Records that a request without a response was aborted.
@@ -182,7 +204,13 @@ impl Activity {
         if self.write_blocked.load(Relaxed) {
             Waiting::Client
         } else if in_flight == 0 {
-            if self.has_requested.load(Relaxed) { Waiting::NextRequest } else { Waiting::FirstRequest }
+            if !self.has_requested.load(Relaxed) {
+                Waiting::FirstRequest
+            } else if self.head_started.load(Relaxed) {
+                Waiting::RestOfHead
+            } else {
+                Waiting::NextRequest
+            }
         } else if self.awaiting_data.load(Relaxed) >= in_flight {
             Waiting::Server
         } else {
@@ -199,13 +227,13 @@ mod tests {
     fn waiting_follows_requests_and_responses() {
         let activity = Activity::default();
         assert_eq!(activity.observe(), (Waiting::FirstRequest, 1));
-        assert!(activity.begin_request());
+        assert!(activity.begin_request(false));
         activity.begin_body();
         assert_eq!(activity.observe(), (Waiting::Client, 0));
         assert_eq!(activity.eviction_rank(), Some((Evictable::WaitsForClient, 0)), "the body has not arrived");
         activity.end_body();
         assert_eq!(activity.eviction_rank(), None, "the handler runs");
-        assert!(!activity.begin_request(), "only one request is the first");
+        assert!(!activity.begin_request(false), "only one request is the first");
         activity.begin_response();
         activity.set_awaiting_data(true);
         assert_eq!(activity.observe(), (Waiting::Client, 0), "one of the two requests has no response yet");
@@ -224,5 +252,30 @@ mod tests {
         assert_eq!(activity.observe(), (Waiting::Client, 1));
         activity.set_write_blocked(false);
         assert_eq!(activity.observe(), (Waiting::NextRequest, 0));
+    }
+
+    #[test]
+    fn head_of_a_further_request_has_one_timeout() {
+        for is_http1 in [true, false] {
+            let activity = Activity::default();
+            activity.record_read();
+            assert_eq!(activity.observe(), (Waiting::FirstRequest, 1), "the first head has a timeout of its own");
+            activity.begin_request(is_http1);
+            activity.record_read();
+            activity.end_request();
+            assert_eq!(activity.observe(), (Waiting::NextRequest, 0), "the bytes belong to the request in progress");
+            assert_eq!(activity.observe(), (Waiting::NextRequest, 1));
+            activity.record_read();
+            if !is_http1 {
+                assert_eq!(activity.observe(), (Waiting::NextRequest, 2), "an answer to a ping begins no request");
+                continue;
+            }
+            assert_eq!(activity.observe(), (Waiting::RestOfHead, 0));
+            activity.record_read();
+            assert_eq!(activity.observe(), (Waiting::RestOfHead, 1), "a part of a head is no progress");
+            activity.begin_request(is_http1);
+            activity.end_request();
+            assert_eq!(activity.observe(), (Waiting::NextRequest, 0));
+        }
     }
 }

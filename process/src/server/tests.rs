@@ -38,6 +38,7 @@ impl TestServer {
                 allows_http1: true,
                 max_head_size: 16_384,
                 max_streams: 8,
+                ends_stalled_streams: true,
                 receive_window: 65_535,
             },
         };
@@ -114,6 +115,17 @@ async fn idle_connections_are_closed() {
     let mut stream = server.connect().await;
     assert!(String::from_utf8(exchange(&mut stream, GET).await).unwrap().ends_with("hello"));
     assert!(server.has_metric(r#"test_connections{port="test"} 0"#));
+    assert!(server.has_metric(r#"test_connections_closed_total{port="test",reason="idle_timeout"} 1"#));
+}
+
+#[tokio::test]
+async fn head_of_a_further_request_must_arrive_in_time() {
+    let server = TestServer::start(CAPS, hello()).await;
+    let mut stream = server.connect().await;
+    stream.write_all(GET).await.unwrap();
+    assert!(read_some(&mut stream).await.ends_with("hello"));
+    assert_eq!(exchange(&mut stream, b"GET / HTTP/1.1\r\nx: ").await, b"");
+    assert!(server.has_metric(r#"test_connections_closed_total{port="test",reason="stall_timeout"} 1"#));
 }
 
 #[tokio::test]

@@ -1,14 +1,17 @@
-//! Records the activity of a connection: wrappers of its stream, its requests and its responses.
+//! Records the activity of a connection: wrappers of its stream and its requests.
 
-use super::{activity::Activity, connections::OpenConnection};
+use super::{
+    activity::Activity,
+    bodies::{RequestState, TrackedRequestBody, TrackedResponseBody},
+    connections::OpenConnection,
+};
 use axum::{
     Router,
-    body::{Body, Bytes, HttpBody},
+    body::Body,
     extract::{ConnectInfo, Request},
-    http::{HeaderValue, Response, Version, header::CONNECTION},
+    http::{HeaderValue, Response, StatusCode, Version, header::CONNECTION},
     routing::future::RouteFuture,
 };
-use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 use std::{
@@ -21,6 +24,10 @@ use std::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tower_service::Service as _;
+
+/// The largest number of fields of a request head: hyper's limit in HTTP/1.1. In HTTP/2, a field can have one byte, and fields in
+/// memory are many times larger.
+const MAX_FIELDS: usize = 100;
 
 /// The routes of a port for one connection.
 pub(super) struct TrackedService {
@@ -37,29 +44,30 @@ impl hyper::service::Service<hyper::Request<Incoming>> for TrackedService {
 
     fn call(&self, request: hyper::Request<Incoming>) -> Self::Future {
         let activity = Arc::clone(&self.connection.activity);
-        if activity.begin_request() {
+        let is_http1 = request.version() < Version::HTTP_2;
+        if activity.begin_request(is_http1) {
             self.connection.establish();
         }
-        let state = RequestState { activity: Arc::clone(&activity), responding: false };
-        let closes = request.version() < Version::HTTP_2;
+        let state = Some(RequestState { activity: Arc::clone(&activity), responding: false });
+        if request.headers().len() > MAX_FIELDS {
+            return ResponseFuture { response: RoutedResponse::Refused, state, closes: is_http1 };
+        }
         let mut request: Request = request.map(|body| Body::new(TrackedRequestBody::new(body, activity)));
         if let Some(peer) = self.peer {
             request.extensions_mut().insert(ConnectInfo(peer));
         }
-        ResponseFuture { response: self.routes.clone().call(request), state: Some(state), closes }
+        let response = RoutedResponse::Routed { response: self.routes.clone().call(request) };
+        ResponseFuture { response, state, closes: is_http1 }
     }
 }
 
-/// A request in progress. Dropping it records its end.
-struct RequestState {
-    activity: Arc<Activity>,
-    /// Whether the response has begun.
-    responding: bool,
-}
-
-impl Drop for RequestState {
-    fn drop(&mut self) {
-        if self.responding { self.activity.end_response() } else { self.activity.end_request() }
+pin_project! {
+    /// Where the response to a request comes from.
+    #[project = RoutedResponseProjection]
+    enum RoutedResponse {
+        Routed { #[pin] response: RouteFuture<Infallible> },
+        // The head has too many fields.
+        Refused,
     }
 }
 
@@ -67,7 +75,7 @@ pin_project! {
     /// The response to one request.
     pub(super) struct ResponseFuture {
         #[pin]
-        response: RouteFuture<Infallible>,
+        response: RoutedResponse,
         state: Option<RequestState>,
         // Whether the protocol of the request announces the end of the connection in the head of a response.
         closes: bool,
@@ -79,7 +87,10 @@ impl Future for ResponseFuture {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let mut response = ready!(this.response.poll(context))?;
+        let mut response = match this.response.project() {
+            RoutedResponseProjection::Routed { response } => ready!(response.poll(context))?,
+            RoutedResponseProjection::Refused => too_many_fields(),
+        };
         let mut state = this.state.take();
         if let Some(state) = &mut state {
             state.responding = true;
@@ -88,107 +99,14 @@ impl Future for ResponseFuture {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
         }
-        Poll::Ready(Ok(response.map(|body| TrackedResponseBody { body, state, awaiting_data: false })))
+        Poll::Ready(Ok(response.map(|body| TrackedResponseBody::new(body, state))))
     }
 }
 
-/// The body of a request, which records when it has arrived.
-struct TrackedRequestBody {
-    body: Incoming,
-    /// `None` after the end of the body.
-    activity: Option<Arc<Activity>>,
-}
-
-impl TrackedRequestBody {
-    fn new(body: Incoming, activity: Arc<Activity>) -> Self {
-        let activity = (!body.is_end_stream()).then_some(activity);
-        if let Some(activity) = &activity {
-            activity.begin_body();
-        }
-        Self { body, activity }
-    }
-
-    fn end(&mut self) {
-        if let Some(activity) = self.activity.take() {
-            activity.end_body();
-        }
-    }
-}
-
-impl HttpBody for TrackedRequestBody {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        if frame.is_none() || self.body.is_end_stream() {
-            self.end();
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Drop for TrackedRequestBody {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-/// The body of a response, which records whether it waits for the server or for the client.
-pub(super) struct TrackedResponseBody {
-    body: Body,
-    state: Option<RequestState>,
-    awaiting_data: bool,
-}
-
-impl TrackedResponseBody {
-    fn set_awaiting_data(&mut self, awaiting: bool) {
-        if let Some(state) = &self.state
-            && self.awaiting_data != awaiting
-        {
-            self.awaiting_data = awaiting;
-            state.activity.set_awaiting_data(awaiting);
-        }
-    }
-}
-
-impl HttpBody for TrackedResponseBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(context);
-        self.set_awaiting_data(frame.is_pending());
-        if let (true, Some(state)) = (frame.is_ready(), &self.state) {
-            state.activity.record_progress();
-        }
-        frame
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Drop for TrackedResponseBody {
-    fn drop(&mut self) {
-        self.set_awaiting_data(false);
-    }
+fn too_many_fields() -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    response
 }
 
 /// The stream of a connection, which records whether the client lets the server write.
@@ -210,7 +128,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for TrackedStream<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let filled = buffer.filled().len();
+        let result = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > filled {
+            self.activity.record_read();
+        }
+        result
     }
 }
 

@@ -5,6 +5,7 @@
 use countersign_process::server::raise_descriptor_limit;
 use countersign_tests::{
     Agent, ControlPlane, Sidecar, eventually,
+    h2::{self, GET_FIELDS, POST_FIELDS, frame},
     http::HttpClient,
     process::free_port,
     raw::{RawRequest, connect_tls},
@@ -100,21 +101,6 @@ async fn silent_clients_keep_no_port_busy() {
     assert!(metric(&admin_of(&control), line).await.unwrap() > 0.0);
 }
 
-/// The first bytes of an HTTP/2 connection: the preface and empty SETTINGS.
-const H2_OPENING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-
-/// Header fields of `GET https://x/` (RFC 7541, static table).
-const GET_FIELDS: &[u8] = &[0x82, 0x87, 0x84, 0x41, 1, b'x'];
-
-/// Header fields of `POST https://x/`.
-const POST_FIELDS: &[u8] = &[0x83, 0x87, 0x84, 0x41, 1, b'x'];
-
-/// An HTTP/2 frame (RFC 9113, section 4.1).
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-}
-
 /// The bytes of the n-th step of a flood.
 type Flood = fn(u32) -> Vec<u8>;
 
@@ -146,7 +132,7 @@ fn settings(_step: u32) -> Vec<u8> {
 async fn send_flood(stream: Stream, flood: Flood) -> bool {
     let (reader, mut writer) = tokio::io::split(stream);
     let send = async {
-        let mut batch = H2_OPENING.to_vec();
+        let mut batch = h2::opening(&[]);
         let (mut sent, mut step) = (0, 0);
         while sent < FLOOD_BYTES {
             while batch.len() < 65_536 {
@@ -195,6 +181,17 @@ async fn http2_floods_use_no_memory_and_stop_nobody() {
         }
     }
     assert_eq!(control.api.get("/health").await.expect(200)["status"], "healthy");
+}
+
+/// HTTP/1.1 connections live as long as the settings say: longer than a client may take for a head.
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_connections_live_as_long_as_configured() {
+    let control = ControlPlane::start_one_with(&["connections.idle_seconds=26"]).await;
+    let mut stream = connect_tls(&control, &host_and_port(&control.env["URL"]), &[b"http/1.1"]).await.unwrap();
+    stream.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    wait_for_close(stream).await;
+    let line = r#"countersign_connections_closed_total{port="api",reason="idle_timeout"}"#;
+    assert_eq!(metric(&admin_of(&control), line).await, Some(1.0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

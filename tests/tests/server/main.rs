@@ -8,4 +8,5 @@ mod metrics;
 mod metrics_series;
 mod output;
 mod reload;
+mod slow_clients;
 mod startup;

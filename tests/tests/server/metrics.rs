@@ -10,7 +10,7 @@ use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 
 /// Series that must exist before any request.
-const INITIAL_SERIES: [&str; 18] = [
+const INITIAL_SERIES: [&str; 19] = [
     r#"countersign_registrations_total{result="ok"} 0"#,
     r#"countersign_challenges_total{result="AGENT_NOT_FOUND"} 0"#,
     r#"countersign_authentications_total{result="INVALID_SIGNATURE"} 0"#,
@@ -21,6 +21,7 @@ const INITIAL_SERIES: [&str; 18] = [
     r#"countersign_feedback_total{result="VALIDATION_ERROR"} 0"#,
     r#"countersign_refusals_total{reason="challenge_used"} 0"#,
     r#"countersign_rate_limited_total{category="auth_address"} 0"#,
+    "countersign_overloaded_total 0",
     r#"countersign_webhook_attempts_total{result="address_refused"} 0"#,
     r#"countersign_webhook_deliveries_total{result="dead"} 0"#,
     "countersign_webhook_deliveries_pending 0",

@@ -4,7 +4,7 @@
 use crate::{
     http::{
         error::ApiError,
-        middleware::conditional_get,
+        middleware::conditional_get::{CacheableContent, DEFAULT_MAX_AGE},
         openapi::{
             errors::{Errors, InternalOnly, PublicAccess},
             schema,
@@ -62,13 +62,8 @@ pub struct ServerMetadata {
 )]
 pub async fn jwks(State(state): State<AppState>, headers: HeaderMap) -> Result<Response, ApiError> {
     let body = json!({ "keys": published_keys(&state.context).await?.to_jwks() }).to_string();
-    let max_age = state.context.jwks_max_age();
-    Ok(conditional_get::cacheable_response(
-        &headers,
-        HeaderValue::from_static("application/jwk-set+json"),
-        body.into(),
-        max_age,
-    ))
+    let content = CacheableContent::new(HeaderValue::from_static("application/jwk-set+json"), body.into());
+    Ok(content.response(&headers, state.context.jwks_max_age()))
 }
 
 /// Read the server metadata
@@ -98,10 +93,5 @@ pub async fn authorization_server(State(state): State<AppState>, headers: Header
         grant_types_supported: [],
     });
     let content_type = HeaderValue::from_static("application/json");
-    conditional_get::cacheable_response(
-        &headers,
-        content_type,
-        body.to_string().into(),
-        conditional_get::DEFAULT_MAX_AGE,
-    )
+    CacheableContent::new(content_type, body.to_string().into()).response(&headers, DEFAULT_MAX_AGE)
 }

@@ -11,18 +11,32 @@ use std::time::Duration;
 /// `max-age` of content that changes rarely.
 pub const DEFAULT_MAX_AGE: Duration = Duration::from_mins(5);
 
-/// Builds a response that is cacheable for `max_age`. The status is 304 if the client already has the body.
-pub fn cacheable_response(headers: &HeaderMap, content_type: HeaderValue, body: Bytes, max_age: Duration) -> Response {
-    let etag = format!("\"{}\"", &hex::encode(Sha256::digest(&body))[..32]);
-    let value = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
-    let caching_headers = [
-        (header::CACHE_CONTROL, value(&format!("public, max-age={}", max_age.as_secs()))),
-        (header::ETAG, value(&etag)),
-    ];
-    if matches_etag(headers, &etag) {
-        return (StatusCode::NOT_MODIFIED, caching_headers).into_response();
+/// Content with its entity tag. Responses share the bytes of the content.
+pub struct CacheableContent {
+    content_type: HeaderValue,
+    etag: String,
+    body: Bytes,
+}
+
+impl CacheableContent {
+    /// Computes the entity tag.
+    pub fn new(content_type: HeaderValue, body: Bytes) -> Self {
+        let etag = format!("\"{}\"", &hex::encode(Sha256::digest(&body))[..32]);
+        Self { content_type, etag, body }
     }
-    (caching_headers, [(header::CONTENT_TYPE, content_type)], body).into_response()
+
+    /// A response that is cacheable for `max_age`. The status is 304 if the client already has the content.
+    pub fn response(&self, headers: &HeaderMap, max_age: Duration) -> Response {
+        let value = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
+        let caching_headers = [
+            (header::CACHE_CONTROL, value(&format!("public, max-age={}", max_age.as_secs()))),
+            (header::ETAG, value(&self.etag)),
+        ];
+        if matches_etag(headers, &self.etag) {
+            return (StatusCode::NOT_MODIFIED, caching_headers).into_response();
+        }
+        (caching_headers, [(header::CONTENT_TYPE, self.content_type.clone())], self.body.clone()).into_response()
+    }
 }
 
 /// Whether `If-None-Match` contains the entity tag `etag`, by weak comparison (RFC 9110, section 13.1.2).

@@ -1,13 +1,21 @@
 //! `/docs`: the API description in Swagger UI. The page loads nothing from other servers.
 
 use super::errors::{Errors, FileNotFound, InternalOnly};
-use crate::http::{error::ApiError, middleware::conditional_get, request::ids::PathParams};
+use crate::http::{
+    error::ApiError,
+    middleware::conditional_get::{CacheableContent, DEFAULT_MAX_AGE},
+    request::ids::PathParams,
+};
 use axum::{
     body::Bytes,
     http::{HeaderMap, HeaderName, HeaderValue, header},
     response::{IntoResponse, Response},
 };
-use std::sync::Arc;
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    sync::{Arc, LazyLock},
+};
 use utoipa_swagger_ui::{Config, serve};
 
 /// URL of the description, relative to `/docs`.
@@ -40,9 +48,7 @@ const CONTENT_SECURITY_POLICY: &str = "default-src 'self'; style-src 'self' 'uns
     )
 )]
 pub async fn page(headers: HeaderMap) -> Result<Response, ApiError> {
-    let (content_type, bytes) = load_file(PAGE)?;
-    let page = String::from_utf8_lossy(&bytes).replace("=\"./", "=\"").replace("href=\"", "href=\"docs/");
-    Ok(with_security_headers(&headers, &content_type, page.replace("src=\"", "src=\"docs/").into()))
+    response(PAGE, &headers)
 }
 
 /// Read a file of the documentation page
@@ -62,34 +68,43 @@ pub async fn file(PathParams(file): PathParams<String>, headers: HeaderMap) -> R
     if !FILES.contains(&file.as_str()) {
         return Err(ApiError::not_found());
     }
-    let (content_type, bytes) = load_file(&file)?;
-    Ok(with_security_headers(&headers, &content_type, bytes))
+    response(&file, &headers)
 }
 
-/// A file of Swagger UI, with its media type.
-fn load_file(name: &str) -> Result<(String, Bytes), ApiError> {
+/// The content of the page and of all files, by name. All responses share it, because clients may request it without a limit and
+/// take it slowly.
+static CONTENTS: LazyLock<HashMap<&'static str, CacheableContent>> = LazyLock::new(|| {
+    let names = FILES.into_iter().chain([PAGE]);
+    names.filter_map(|name| Some((name, load_file(name)?))).collect()
+});
+
+/// Loads a file of Swagger UI.
+fn load_file(name: &'static str) -> Option<CacheableContent> {
     // "none" disables the badge of an online validator, which would receive the address of this server.
     let config = Config::from(DESCRIPTION_URL).validator_url("none").deep_linking(true).display_request_duration(true);
-    let result = serve(name, Arc::new(config)).map_err(|error| {
-        tracing::error!(%error, name, "cannot serve a documentation file");
-        ApiError::internal()
-    })?;
-    let file = result.ok_or_else(ApiError::not_found)?;
-    Ok((file.content_type, Bytes::from(file.bytes.into_owned())))
+    let result = serve(name, Arc::new(config));
+    let file = result.inspect_err(|error| tracing::error!(%error, name, "cannot load a documentation file")).ok()??;
+    let content_type =
+        HeaderValue::from_str(&file.content_type).unwrap_or(HeaderValue::from_static("application/octet-stream"));
+    let bytes = if name == PAGE {
+        let page = String::from_utf8_lossy(&file.bytes).replace("=\"./", "=\"").replace("href=\"", "href=\"docs/");
+        Bytes::from(page.replace("src=\"", "src=\"docs/"))
+    } else {
+        match file.bytes {
+            Cow::Borrowed(bytes) => Bytes::from_static(bytes),
+            Cow::Owned(bytes) => Bytes::from(bytes),
+        }
+    };
+    Some(CacheableContent::new(content_type, bytes))
 }
 
-fn with_security_headers(headers: &HeaderMap, content_type: &str, bytes: Bytes) -> Response {
-    let content_type =
-        HeaderValue::from_str(content_type).unwrap_or(HeaderValue::from_static("application/octet-stream"));
+fn response(name: &str, headers: &HeaderMap) -> Result<Response, ApiError> {
+    let content = CONTENTS.get(name).ok_or_else(ApiError::internal)?;
     let security_headers = [
         (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(CONTENT_SECURITY_POLICY)),
         (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
         (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
         (HeaderName::from_static("x-frame-options"), HeaderValue::from_static("DENY")),
     ];
-    (
-        security_headers,
-        conditional_get::cacheable_response(headers, content_type, bytes, conditional_get::DEFAULT_MAX_AGE),
-    )
-        .into_response()
+    Ok((security_headers, content.response(headers, DEFAULT_MAX_AGE)).into_response())
 }

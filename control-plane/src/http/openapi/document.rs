@@ -4,9 +4,12 @@
 //! `errors` describes the error responses, `examples` adds examples, `rate_limits` the rate limits.
 
 use super::{errors, events, examples, rate_limits, schema};
-use crate::http::{api::verify::TokenErrorBody, error::ErrorBody, middleware::conditional_get};
+use crate::http::{
+    api::verify::TokenErrorBody,
+    error::ErrorBody,
+    middleware::conditional_get::{CacheableContent, DEFAULT_MAX_AGE},
+};
 use axum::{
-    body::Bytes,
     extract::Extension,
     http::{HeaderMap, HeaderValue},
     response::Response,
@@ -156,12 +159,13 @@ fn operations(path: &mut utoipa::openapi::PathItem) -> impl Iterator<Item = &mut
 }
 
 /// The serialized OpenAPI description of this server.
-pub struct PublishedDocument(Bytes);
+pub struct PublishedDocument(CacheableContent);
 
 impl PublishedDocument {
     /// `url` is the public URL of the server.
     pub fn new(document: OpenApi, url: &str) -> Self {
-        Self(to_json(&finish(document, url)).into())
+        let json = to_json(&finish(document, url));
+        Self(CacheableContent::new(HeaderValue::from_static("application/json"), json.into()))
     }
 }
 
@@ -186,10 +190,5 @@ pub fn to_json(document: &OpenApi) -> String {
     )
 )]
 pub async fn openapi(Extension(published): Extension<Arc<PublishedDocument>>, headers: HeaderMap) -> Response {
-    conditional_get::cacheable_response(
-        &headers,
-        HeaderValue::from_static("application/json"),
-        published.0.clone(),
-        conditional_get::DEFAULT_MAX_AGE,
-    )
+    published.0.response(&headers, DEFAULT_MAX_AGE)
 }

@@ -7,17 +7,22 @@ pub mod typed;
 
 pub use field::FromField;
 
-use super::{idempotency::BodyDigest, json::JsonObject};
+use super::{
+    client_address::ClientAddress,
+    idempotency::BodyDigest,
+    json::JsonObject,
+    memory::{RequestMemory, ReservedMemory},
+};
 use crate::http::error::{ApiError, FieldError};
 use axum::{
-    body::{Body, to_bytes},
-    extract::{FromRequest, Request},
+    body::{Body, HttpBody as _, to_bytes},
+    extract::{FromRequest, Request, State},
     http::{HeaderMap, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 use serde_json::{Map, Value};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 
@@ -41,6 +46,12 @@ const FORM_MEDIA_TYPE: &str = "application/x-www-form-urlencoded";
 /// Maximum number of characters of client input that an error message repeats.
 const MAX_ECHO_CHARS: usize = 160;
 
+/// The path of the health check, which is answered whatever other clients do.
+const HEALTH_PATH: &str = "/health";
+
+/// What a field of a request head needs besides its text, in bytes.
+const FIELD_COST: usize = 32;
+
 /// Time limit for receiving a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -50,11 +61,20 @@ pub fn body_limit(path: &str) -> usize {
 }
 
 /// Reads the whole body before the request is processed. Some clients lose a response that arrives while they are still
-/// sending the body.
-pub async fn buffer_body(request: Request, next: Next) -> Response {
+/// sending the body. The memory of the request stays reserved until its response is ready.
+pub async fn buffer_body(State(memory): State<Arc<RequestMemory>>, request: Request, next: Next) -> Response {
+    if request.uri().path() == HEALTH_PATH && request.body().is_end_stream() {
+        return next.run(request).await;
+    }
+    let Some(client) = request.extensions().get::<ClientAddress>() else {
+        return ApiError::internal().into_response();
+    };
+    let Some(mut reserved) = memory.reserve(client.ip, head_size(&request)) else {
+        return ApiError::overloaded().into_response();
+    };
     let limit = body_limit(request.uri().path());
     let (mut parts, body) = request.into_parts();
-    match timeout(BODY_TIMEOUT, read_body(body, limit)).await {
+    match timeout(BODY_TIMEOUT, read_body(body, limit, &mut reserved)).await {
         Ok(Ok(bytes)) => {
             if let Some(digest) = BodyDigest::from_request(&parts.headers, &bytes) {
                 parts.extensions.insert(digest);
@@ -66,11 +86,20 @@ pub async fn buffer_body(request: Request, next: Next) -> Response {
     }
 }
 
-async fn read_body(body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+fn head_size(request: &Request) -> usize {
+    let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD_COST);
+    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    fields.sum::<usize>() + target
+}
+
+async fn read_body(body: Body, limit: usize, reserved: &mut ReservedMemory) -> Result<Vec<u8>, ApiError> {
     let (mut stream, mut bytes, mut discarded) = (body.into_data_stream(), Vec::new(), 0);
     while let Some(chunk) = stream.next().await {
         let chunk = chunk.map_err(|_| ApiError::malformed_body("The body was not received completely"))?;
         if bytes.len() + chunk.len() <= limit && discarded == 0 {
+            if !reserved.grow(chunk.len()) {
+                return Err(ApiError::overloaded());
+            }
             bytes.extend_from_slice(&chunk);
         } else {
             discarded += chunk.len();

@@ -6,4 +6,5 @@ pub(super) mod client_address;
 pub(super) mod idempotency;
 pub(super) mod ids;
 pub(super) mod json;
+pub(super) mod memory;
 pub(super) mod paging;

@@ -21,7 +21,7 @@ impl Connections {
 
     fn open_and_request(self: &Arc<Self>, from: &str) -> OpenConnection {
         let connection = admit(self, from).unwrap();
-        assert!(connection.activity.begin_request());
+        assert!(connection.activity.begin_request(false));
         connection.establish();
         connection
     }
@@ -35,7 +35,7 @@ fn silent_connections_of_a_client_close_for_its_new_ones() {
     let third = admit(&port, "192.0.2.1").unwrap();
     assert!(!port.is_open(&silent), "the connection without a request closes first");
     assert!(port.is_open(&busy) && port.is_open(&third));
-    third.activity.begin_request();
+    third.activity.begin_request(false);
     third.establish();
     assert!(admit(&port, "192.0.2.1").is_none(), "no connection with a request in progress closes");
     busy.activity.begin_response();
