@@ -308,7 +308,7 @@ pub const DEVELOPMENT_LIMIT: &str = "1000000";
 const DEVELOPMENT_QUOTA: &str = "1000000";
 
 /// Defaults with --dev; the file, the environment and flags override these defaults.
-const DEVELOPMENT_PRESETS: [(&str, &str); 16] = [
+const DEVELOPMENT_PRESETS: [(&str, &str); 20] = [
     ("data_dir", "countersign-dev"),
     ("listen.api", "127.0.0.1:8443"),
     ("listen.sync", "127.0.0.1:8444"),
@@ -319,6 +319,10 @@ const DEVELOPMENT_PRESETS: [(&str, &str); 16] = [
     ("limits.management_per_minute", DEVELOPMENT_LIMIT),
     ("limits.feedback_per_minute", DEVELOPMENT_LIMIT),
     ("limits.failures_per_minute", DEVELOPMENT_LIMIT),
+    ("limits.agent_per_minute", DEVELOPMENT_LIMIT),
+    ("limits.verification_owner_per_minute", DEVELOPMENT_LIMIT),
+    ("limits.management_owner_per_minute", DEVELOPMENT_LIMIT),
+    ("limits.feedback_owner_per_minute", DEVELOPMENT_LIMIT),
     ("quotas.services_per_person", DEVELOPMENT_QUOTA),
     ("quotas.agents_per_person", DEVELOPMENT_QUOTA),
     ("quotas.public_agents", DEVELOPMENT_QUOTA),

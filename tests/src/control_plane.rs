@@ -401,8 +401,7 @@ pub fn default_limits() -> impl Iterator<Item = (String, String)> {
 
 /// Settings that raise the rate limits so far that no test reaches them.
 pub fn unreachable_limits() -> impl Iterator<Item = (String, String)> {
-    let categories = ["auth", "auth_address", "verification", "management", "feedback", "failures"];
-    categories.into_iter().map(|category| (format!("limits.{category}_per_minute"), "1000000".to_owned()))
+    default_limits().map(|(setting, _)| (setting, "1000000".to_owned()))
 }
 
 /// A JSON string as `String`.

@@ -135,8 +135,30 @@ const fn quotas(settings: QuotaSettings) -> Quotas {
 
 /// Converts the configured rate limits.
 pub(super) const fn limits_per_minute(settings: LimitSettings) -> LimitsPerMinute {
-    let LimitSettings { auth, auth_address, verification, management, feedback, failures } = settings;
-    LimitsPerMinute { auth, auth_address, verification, feedback, management, failures }
+    let LimitSettings {
+        auth,
+        auth_address,
+        verification,
+        management,
+        feedback,
+        failures,
+        agent,
+        verification_owner,
+        management_owner,
+        feedback_owner,
+    } = settings;
+    LimitsPerMinute {
+        auth,
+        auth_address,
+        verification,
+        feedback,
+        management,
+        failures,
+        agent,
+        verification_owner,
+        feedback_owner,
+        management_owner,
+    }
 }
 
 /// Builds the HTTP client that sends events. Also returns the file of its certificate authorities, if one is configured.

@@ -26,13 +26,37 @@ pub struct LimitSettings {
     /// Requests with missing or wrong credentials from one address.
     #[serde(rename = "failures_per_minute")]
     pub failures: u32,
+    /// Logins and refreshes of one agent.
+    #[serde(rename = "agent_per_minute")]
+    pub agent: u32,
+    /// Verifications by all services of one owner.
+    #[serde(rename = "verification_owner_per_minute")]
+    pub verification_owner: u32,
+    /// Management calls with the API keys of all services of one owner.
+    #[serde(rename = "management_owner_per_minute")]
+    pub management_owner: u32,
+    /// Feedback by all services of one owner.
+    #[serde(rename = "feedback_owner_per_minute")]
+    pub feedback_owner: u32,
 }
 
 impl LimitSettings {
     /// Whether every limit is from 1 to [`MAX_PER_MINUTE`].
     pub(super) fn are_valid(self) -> bool {
-        let Self { auth, auth_address, verification, management, feedback, failures } = self;
+        let Self {
+            auth,
+            auth_address,
+            verification,
+            management,
+            feedback,
+            failures,
+            agent,
+            verification_owner,
+            management_owner,
+            feedback_owner,
+        } = self;
+        let shared = [agent, verification_owner, management_owner, feedback_owner];
         let all = [auth, auth_address, verification, management, feedback, failures];
-        all.iter().all(|limit| (1..=MAX_PER_MINUTE).contains(limit))
+        all.iter().chain(&shared).all(|limit| (1..=MAX_PER_MINUTE).contains(limit))
     }
 }

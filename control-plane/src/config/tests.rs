@@ -76,12 +76,24 @@ fn development_mode_raises_all_limits_that_are_not_set() {
     let limits = |flags: &[(&str, &str)], dev| {
         let flags = flags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let limits = Config::read(None, Vec::new(), flags, dev).unwrap().limits;
-        let LimitSettings { auth, auth_address, verification, management, feedback, failures } = limits;
-        [auth, auth_address, verification, management, feedback, failures]
+        let LimitSettings {
+            auth,
+            auth_address,
+            verification,
+            management,
+            feedback,
+            failures,
+            agent,
+            verification_owner,
+            management_owner,
+            feedback_owner,
+        } = limits;
+        let owner = [verification_owner, management_owner, feedback_owner];
+        ([auth, auth_address, verification, management, feedback, failures, agent], owner)
     };
-    assert_eq!(limits(&[], false), [10, 300, 1000, 100, 50, 300]);
-    assert_eq!(limits(&[], true), [1_000_000; 6]);
-    assert_eq!(limits(&[("limits.auth_per_minute", "7")], true)[..2], [7, 1_000_000]);
+    assert_eq!(limits(&[], false), ([10, 300, 1000, 100, 50, 300, 120], [20_000, 500, 250]));
+    assert_eq!(limits(&[], true), ([1_000_000; 7], [1_000_000; 3]));
+    assert_eq!(limits(&[("limits.auth_per_minute", "7")], true).0[..2], [7, 1_000_000]);
 }
 
 #[test]

@@ -72,6 +72,8 @@ pub struct ServiceKey {
     pub id: ApiKeyId,
     /// Service that the key belongs to.
     pub service: ServiceId,
+    /// The owner of the service when the key was read.
+    pub owner: Owner,
     /// Display name.
     pub name: DisplayName,
     /// Allowed operations.

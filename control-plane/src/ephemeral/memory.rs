@@ -22,6 +22,9 @@ use std::{
 /// Maximum number of windows of authenticated callers. A window takes about 200 bytes, and 8 more for each call in it.
 const AUTHENTICATED_CAPACITY: usize = 1 << 18;
 
+/// Maximum number of windows of agents: more than the logins and refreshes that a database writes in a minute.
+const AGENT_CAPACITY: usize = 1 << 17;
+
 /// Default of the maximum number of windows of unauthenticated callers. A window takes about 600 bytes if each is of another
 /// network, and 8 more for each call in it.
 pub const MAX_UNAUTHENTICATED_WINDOWS: usize = 1 << 17;
@@ -37,14 +40,14 @@ pub struct MemoryRateLimiter {
 
 struct Tables {
     authenticated: RateLimitWindows,
-    authenticated_capacity: usize,
+    agents: RateLimitWindows,
     unauthenticated: NetworkWindows,
     unauthenticated_capacity: usize,
 }
 
-/// The windows of authenticated callers.
-#[derive(Default)]
+/// The windows of callers of one kind.
 struct RateLimitWindows {
+    capacity: usize,
     entries: HashMap<RateLimitKey, CallLog>,
     /// When the table was last scanned for expired entries, in microseconds since boot.
     scanned_at: u64,
@@ -57,8 +60,12 @@ impl MemoryRateLimiter {
     }
 
     fn with_capacity(authenticated_capacity: usize, unauthenticated_capacity: usize, clock: Arc<dyn Clock>) -> Self {
-        let (authenticated, unauthenticated) = (RateLimitWindows::default(), NetworkWindows::default());
-        let tables = Tables { authenticated, authenticated_capacity, unauthenticated, unauthenticated_capacity };
+        let tables = Tables {
+            authenticated: RateLimitWindows::new(authenticated_capacity),
+            agents: RateLimitWindows::new(AGENT_CAPACITY),
+            unauthenticated: NetworkWindows::default(),
+            unauthenticated_capacity,
+        };
         Self { clock, tables: Mutex::new(tables) }
     }
 
@@ -111,6 +118,7 @@ impl Tables {
         }
         let count = |limit: &RateLimit| match limit.key.caller {
             CallerKind::Authenticated => self.authenticated.count(limit, now),
+            CallerKind::Agent => self.agents.count(limit, now),
             CallerKind::Unauthenticated(network) => {
                 self.unauthenticated.count(network, limit.key.digest, limit.quota, now)
             }
@@ -121,7 +129,8 @@ impl Tables {
     /// The decision before the current call is counted.
     fn peek(&mut self, limits: &[RateLimit], now: u64) -> RateLimitDecision {
         let status = |limit: &RateLimit| match limit.key.caller {
-            CallerKind::Authenticated => self.authenticated.status(limit, now, self.authenticated_capacity),
+            CallerKind::Authenticated => self.authenticated.status(limit, now),
+            CallerKind::Agent => self.agents.status(limit, now),
             CallerKind::Unauthenticated(network) => {
                 self.unauthenticated.status(network, &limit.key.digest, limit.quota, now)
             }
@@ -133,7 +142,7 @@ impl Tables {
     /// Whether counting a call would add a window of an unauthenticated caller.
     fn is_new_window(&mut self, limit: &RateLimit) -> bool {
         match limit.key.caller {
-            CallerKind::Authenticated => false,
+            CallerKind::Authenticated | CallerKind::Agent => false,
             CallerKind::Unauthenticated(network) => !self.unauthenticated.contains(network, &limit.key.digest),
         }
     }
@@ -152,10 +161,14 @@ fn refuse_new_windows(
 }
 
 impl RateLimitWindows {
+    fn new(capacity: usize) -> Self {
+        Self { capacity, entries: HashMap::new(), scanned_at: 0 }
+    }
+
     /// The status of a limit before the current call is counted. A new key has no remaining calls if the table is full.
-    fn status(&mut self, limit: &RateLimit, now: u64, capacity: usize) -> QuotaStatus {
-        self.remove_expired(micros(limit.quota.window), now, capacity);
-        let is_full = self.entries.len() >= capacity;
+    fn status(&mut self, limit: &RateLimit, now: u64) -> QuotaStatus {
+        self.remove_expired(micros(limit.quota.window), now);
+        let is_full = self.entries.len() >= self.capacity;
         match self.entries.get_mut(&limit.key) {
             Some(log) => {
                 log.remove_expired(now);
@@ -173,8 +186,8 @@ impl RateLimitWindows {
     }
 
     /// Removes expired entries. Scans the table at most once per window, or more often while it is full.
-    fn remove_expired(&mut self, window: u64, now: u64, capacity: usize) {
-        let interval = if self.entries.len() >= capacity { MIN_SCAN_INTERVAL.min(window) } else { window };
+    fn remove_expired(&mut self, window: u64, now: u64) {
+        let interval = if self.entries.len() >= self.capacity { MIN_SCAN_INTERVAL.min(window) } else { window };
         if now.saturating_sub(self.scanned_at) < interval {
             return;
         }

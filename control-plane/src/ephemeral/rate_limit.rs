@@ -62,8 +62,11 @@ pub struct RateLimitKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CallerKind {
     /// The caller is authenticated. The number of keys of authenticated callers is at most the number of services and human
-    /// users.
+    /// users, times the number of limits for each of them.
     Authenticated,
+    /// An agent that has proved its identity. Agents are more than services and human users, and where registration is public,
+    /// anyone can create some, so they have a table of their own.
+    Agent,
     /// The caller is not authenticated. A client can create any number of keys of unauthenticated callers, but the keys of a
     /// network can share one window.
     Unauthenticated(ClientNetwork),

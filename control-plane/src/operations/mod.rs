@@ -24,8 +24,8 @@ pub use agents::{
 };
 pub use audit::{AuditFilter, list_audit_entries};
 pub use auth::{
-    LoginRequest, SuppressedBursts, TokenPair, authenticate, find_refresh_token_agent, flush_suppressed_bursts,
-    issue_challenge, refresh_session, revoke_token, verify_token,
+    LoginRequest, SuppressedBursts, TokenPair, begin_session, find_refresh_token_agent, flush_suppressed_bursts,
+    issue_challenge, refresh_session, revoke_token, verify_login, verify_refresh, verify_token,
 };
 pub use authorize::{find_service_key, require_manager, require_owner, require_service_creator};
 pub use context::{Context, ContextParts, OperationConfig};

@@ -19,9 +19,10 @@ macro_rules! columns {
     };
 }
 
-macro_rules! key_columns {
+macro_rules! key_columns_from {
     () => {
-        "id, service_id, name, scope, secret_hash, created_at, revoked_at"
+        "k.id, k.service_id, k.name, k.scope, k.secret_hash, k.created_at, k.revoked_at, s.owner_issuer, s.owner_subject \
+         FROM service_keys k JOIN services s ON s.id = k.service_id"
     };
 }
 
@@ -51,17 +52,15 @@ statements! { STATEMENTS:
          VALUES ($1, $2, $3, $4, $5, $6)";
     /// A control plane of a previous version can create an API key for a deleted service.
     FIND_KEY = concat!(
-        "SELECT ", key_columns!(), " FROM service_keys WHERE id = $1 AND revoked_at IS NULL \
-         AND EXISTS (SELECT 1 FROM services s WHERE s.id = service_keys.service_id AND s.deleted_at IS NULL)"
+        "SELECT ", key_columns_from!(), " WHERE k.id = $1 AND k.revoked_at IS NULL AND s.deleted_at IS NULL"
     );
     /// The deletion of a service revokes its API keys at the time of the deletion.
     FIND_KEY_OF_DELETED_SERVICE = concat!(
-        "SELECT ", key_columns!(), " FROM service_keys WHERE id = $1 \
-         AND revoked_at = (SELECT deleted_at FROM services WHERE services.id = service_keys.service_id)"
+        "SELECT ", key_columns_from!(), " WHERE k.id = $1 AND k.revoked_at = s.deleted_at"
     );
     COUNT_KEYS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM service_keys WHERE service_id = $1";
     LIST_KEYS = concat!(
-        "SELECT ", key_columns!(), " FROM service_keys WHERE service_id = $1 ORDER BY id DESC LIMIT $2 OFFSET $3"
+        "SELECT ", key_columns_from!(), " WHERE k.service_id = $1 ORDER BY k.id DESC LIMIT $2 OFFSET $3"
     );
     REVOKE_KEY = "UPDATE service_keys SET revoked_at = $1 WHERE id = $2 AND service_id = $3 AND revoked_at IS NULL";
     REVOKE_ALL_KEYS = "UPDATE service_keys SET revoked_at = $1 WHERE service_id = $2 AND revoked_at IS NULL";
@@ -224,6 +223,7 @@ fn key_from_row(row: &AnyRow) -> Result<ServiceKey, StoreError> {
     Ok(ServiceKey {
         id: row::parse(row, "id")?,
         service: row::parse(row, "service_id")?,
+        owner: owner_from_row(row)?.ok_or(StoreError::Corrupt("owner_issuer"))?,
         name: row::convert(row, "name")?,
         scope: KeyScope::parse(&scope).ok_or(StoreError::Corrupt("scope"))?,
         secret: SecretHash::from_store(row::get(row, "secret_hash")?),

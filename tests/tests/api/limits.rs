@@ -1,7 +1,7 @@
 //! The default rate limits, tested with a manual clock.
 //!
 //! `auth` tests the limits of agents, `callers` the limits of services and human users, `clients` the command line
-//! and the client library, `spellings` attempts to bypass limits, `floods` clients with many
+//! and the client library, `owners` the limits of owners of services and of agents at many addresses, `spellings` attempts to bypass limits, `floods` clients with many
 //! addresses. `fixture` runs the control plane in this process
 //! with real sockets, so that tests can advance its clock.
 
@@ -12,4 +12,5 @@ mod callers;
 mod clients;
 mod fixture;
 mod floods;
+mod owners;
 mod spellings;

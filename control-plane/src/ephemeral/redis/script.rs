@@ -43,7 +43,7 @@ impl RateLimitScript {
         command.arg(script).arg(limits.len());
         for RateLimit { key, .. } in limits {
             let kind = match key.caller {
-                CallerKind::Authenticated => "proven",
+                CallerKind::Authenticated | CallerKind::Agent => "proven",
                 CallerKind::Unauthenticated(_) => "claimed",
             };
             command.arg(format!("{}:{kind}:{}", self.key_prefix, hex::encode(key.digest)));

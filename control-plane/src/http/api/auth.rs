@@ -8,6 +8,7 @@ use crate::{
     },
     http::{
         error::ApiError,
+        middleware::limits::RequestLimiter,
         openapi::{
             errors::{
                 AgentLimit, AgentNotFound, AudienceLimit, Errors, InactiveAgent, InvalidBody, InvalidChallenge,
@@ -188,12 +189,15 @@ pub async fn challenge(State(state): State<AppState>, body: BodyFields) -> Resul
 pub async fn authenticate(
     State(state): State<AppState>,
     Extension(client): Extension<ClientAddress>,
+    Extension(limiter): Extension<RequestLimiter>,
     body: BodyFields,
 ) -> Result<Json<TokenResponse>, ApiError> {
     let AuthenticationRequest { challenge, signature, service } = body.read()?;
     let service = service.map(|service| service.parse()).transpose()?;
     let login = LoginRequest { challenge, signature, service, client_address: Some(client.ip) };
-    let pair = operations::authenticate(&state.context, &login).await?;
+    let verified = operations::verify_login(&state.context, &login).await?;
+    limiter.count_agent(&state, verified.agent()).await?;
+    let pair = operations::begin_session(&state.context, &verified).await?;
     Ok(Json(token_response(&pair)))
 }
 
@@ -212,11 +216,16 @@ pub async fn authenticate(
 pub async fn refresh(
     State(state): State<AppState>,
     Extension(client): Extension<ClientAddress>,
+    Extension(limiter): Extension<RequestLimiter>,
     body: BodyFields,
 ) -> Result<Json<TokenResponse>, ApiError> {
     let RefreshRequest { token, service } = body.read()?;
     let service = service.map(|service| service.parse()).transpose()?;
-    let pair = operations::refresh_session(&state.context, &token, service, Some(client.ip)).await?;
+    let refresh = operations::verify_refresh(&state.context, &token, service, Some(client.ip)).await?;
+    if let Some(agent) = refresh.proven_agent() {
+        limiter.count_agent(&state, agent).await?;
+    }
+    let pair = operations::refresh_session(&state.context, &refresh).await?;
     Ok(Json(token_response(&pair)))
 }
 

@@ -174,7 +174,7 @@ pub async fn revoke(
 }
 
 fn key_record(key: ServiceKey) -> KeyRecord {
-    let ServiceKey { id, service: _, name, scope, secret: _, created_at, revoked_at } = key;
+    let ServiceKey { id, service: _, owner: _, name, scope, secret: _, created_at, revoked_at } = key;
     KeyRecord {
         key_id: id,
         name: name.to_string(),

@@ -4,129 +4,25 @@
 //! to the [`RequestLimiter`] of the request. Invariant: a route is in at most one category, and the limit of the category is
 //! checked before anything is written.
 
+mod category;
 mod headers;
 mod request_limiter;
 mod subject;
 
+pub use category::{Category, LimitsPerMinute, RATE_CATEGORIES, category};
 pub use headers::ceil_seconds;
 pub use request_limiter::{AuthenticatedCaller, RequestLimiter, enforce_rate_limits};
 
 use crate::{
-    domain::caller::Human,
+    domain::{agent::Owner, caller::Human, service::ServiceKey},
     ephemeral::{
-        CallerKind, ClientNetwork, Quota, QuotaStatus, RateLimit, RateLimitBackend, RateLimitDecision, RateLimitKey,
-        RateLimiter,
+        CallerKind, Quota, QuotaStatus, RateLimit, RateLimitBackend, RateLimitDecision, RateLimitKey, RateLimiter,
     },
 };
-use countersign_identity::ServiceId;
+use countersign_identity::{AgentId, ServiceId};
 use countersign_process::server::Network;
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc};
 use subject::RateLimitSubject;
-
-/// Length of the sliding window. The specification states its limits per minute.
-const WINDOW: Duration = Duration::from_mins(1);
-
-/// A class of requests with its own limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Category {
-    /// Requests under `/auth`, per client address and subject.
-    Auth,
-    /// Requests under `/auth`, per client address.
-    AuthAddress,
-    /// Token verifications, per service.
-    Verification,
-    /// Feedback, per service.
-    Feedback,
-    /// Authenticated requests that no other category contains, per service or human user.
-    Management,
-    /// Missing and invalid credentials, per client address.
-    Failures,
-}
-
-/// The category of a route, by its path in the router; `None` for unlimited routes. Routes that are not listed here are
-/// `Management`, so that a new route is never unlimited by omission.
-pub fn category(route: &str) -> Option<Category> {
-    match route {
-        "/health" | "/openapi.json" | "/docs" => None,
-        route if route.starts_with("/.well-known/") || route.starts_with("/docs/") => None,
-        route if route.starts_with("/auth/") => Some(Category::Auth),
-        "/services/{service}/verify" => Some(Category::Verification),
-        "/trust/feedback" => Some(Category::Feedback),
-        _ => Some(Category::Management),
-    }
-}
-
-/// The names of all categories.
-pub const RATE_CATEGORIES: [&str; 6] = {
-    use Category::{Auth, AuthAddress, Failures, Feedback, Management, Verification};
-    [Auth.name(), AuthAddress.name(), Verification.name(), Feedback.name(), Management.name(), Failures.name()]
-};
-
-impl Category {
-    /// The name of the category in headers, errors and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auth => "auth",
-            Self::AuthAddress => "auth_address",
-            Self::Verification => "verification",
-            Self::Feedback => "feedback",
-            Self::Management => "management",
-            Self::Failures => "failures",
-        }
-    }
-
-    /// The first part of the error message when the limit is exceeded.
-    pub const fn exceeded_message(self) -> &'static str {
-        match self {
-            Self::Auth => "Too many requests under /auth from this address for the same agent, key or token",
-            Self::AuthAddress => "Too many requests under /auth from this address",
-            Self::Verification => "Too many verifications by this service",
-            Self::Feedback => "Too much feedback by this service",
-            Self::Management => "Too many management requests by this service or human user",
-            Self::Failures => "Too many requests from this address with a missing or invalid credential",
-        }
-    }
-
-    /// An unauthenticated caller at an address, whose network may get a common window for the category.
-    fn unauthenticated(self, address: IpAddr) -> CallerKind {
-        CallerKind::Unauthenticated(ClientNetwork::new(self as u8, address))
-    }
-
-    fn key(self, caller: CallerKind, parts: &[&[u8]]) -> RateLimitKey {
-        RateLimitKey::new(caller, &[&[self.name().as_bytes()], parts].concat())
-    }
-}
-
-/// Maximum number of requests per minute, by category.
-#[derive(Debug, Clone, Copy)]
-pub struct LimitsPerMinute {
-    /// Requests under `/auth`, per client address and agent.
-    pub auth: u32,
-    /// Requests under `/auth`, per client address.
-    pub auth_address: u32,
-    /// Verifications, per service.
-    pub verification: u32,
-    /// Feedback, per service.
-    pub feedback: u32,
-    /// Authenticated requests that no other category contains, per service or human user.
-    pub management: u32,
-    /// Missing and invalid credentials, per client address.
-    pub failures: u32,
-}
-
-impl LimitsPerMinute {
-    const fn quota(&self, category: Category) -> Quota {
-        let max_calls = match category {
-            Category::Auth => self.auth,
-            Category::AuthAddress => self.auth_address,
-            Category::Verification => self.verification,
-            Category::Feedback => self.feedback,
-            Category::Management => self.management,
-            Category::Failures => self.failures,
-        };
-        Quota { max_calls, window: WINDOW }
-    }
-}
 
 /// Identifies a counter: a category, and the key of a caller.
 #[derive(Debug, Clone, Copy)]
@@ -142,9 +38,23 @@ impl CategoryKey {
     }
 
     fn for_human(category: Category, human: &Human) -> Self {
-        let owner = &human.identity;
-        let parts: [&[u8]; 3] = [b"person", owner.issuer.as_bytes(), owner.subject.as_bytes()];
+        Self::for_person(category, &human.identity)
+    }
+
+    fn for_person(category: Category, Owner { issuer, subject }: &Owner) -> Self {
+        let parts: [&[u8]; 3] = [b"person", issuer.as_bytes(), subject.as_bytes()];
         Self { category, key: category.key(CallerKind::Authenticated, &parts) }
+    }
+
+    /// The counters of a request with an API key: that of the service, and that of all services of its owner.
+    fn for_service_key(category: Category, key: &ServiceKey) -> Vec<Self> {
+        let of_owner = category.of_owner().map(|category| Self::for_person(category, &key.owner));
+        std::iter::once(Self::for_service(category, key.service)).chain(of_owner).collect()
+    }
+
+    fn for_agent(agent: AgentId) -> Self {
+        let category = Category::Agent;
+        Self { category, key: category.key(CallerKind::Agent, &[&agent.bits().to_be_bytes()]) }
     }
 
     fn for_address(category: Category, address: IpAddr) -> Self {

@@ -35,6 +35,10 @@ fn example(category: Category) -> LimitStatus {
         Category::Management => 100,
         Category::AuthAddress | Category::Failures => 300,
         Category::Verification => 1000,
+        Category::Agent => 120,
+        Category::FeedbackOwner => 250,
+        Category::ManagementOwner => 500,
+        Category::VerificationOwner => 20_000,
     };
     let quota = Quota { max_calls, window: Duration::from_mins(1) };
     LimitStatus { category, quota, quota_status: QuotaStatus { remaining: 0, reset_after: Duration::from_secs(7) } }

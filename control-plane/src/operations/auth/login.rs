@@ -15,7 +15,7 @@ use crate::{
     operations::{Context, NotFound, OperationError, TokenPair},
     store::{WriteTransaction, agents, feed, services, sessions},
 };
-use countersign_identity::{EventId, Reason, ServiceId, SessionId, public_key::EcdsaSignature};
+use countersign_identity::{AgentId, EventId, Reason, ServiceId, SessionId, public_key::EcdsaSignature};
 use std::net::IpAddr;
 
 /// Maximum number of sessions over the quota that one login ends. If the quota was lowered, the next logins end the others.
@@ -34,34 +34,68 @@ pub struct LoginRequest {
     pub client_address: Option<IpAddr>,
 }
 
-/// Verifies the signed challenge and issues a token pair. A failed attempt does not consume the challenge.
-pub async fn authenticate(context: &Context, login: &LoginRequest) -> Result<TokenPair, OperationError> {
+/// A login with a valid signature of the agent.
+#[derive(Debug)]
+pub struct VerifiedLogin {
+    challenge: Challenge,
+    /// The service that the challenge or the login request contains.
+    service: Option<ServiceId>,
+    client_address: Option<IpAddr>,
+}
+
+impl VerifiedLogin {
+    /// The agent that has signed the challenge.
+    pub const fn agent(&self) -> AgentId {
+        self.challenge.agent
+    }
+}
+
+/// Verifies the signed challenge. A failed attempt does not consume the challenge.
+pub async fn verify_login(context: &Context, login: &LoginRequest) -> Result<VerifiedLogin, OperationError> {
     // An invalid challenge id contains no agent, so no failed-login event is emitted.
     let (challenge, nonce) = context.challenge_keys.decode_id(&login.challenge).ok_or(Reason::ChallengeInvalid)?;
-    let result = verify_and_issue_tokens(context, (&challenge, &nonce), login).await;
-    if let Some(failure) = result.as_ref().err().and_then(login_failure_reason) {
-        emit_failed_login(
-            context,
-            (challenge.agent, challenge.service.or(login.service)),
-            failure,
-            login.client_address,
-        )
-        .await;
+    let requested = challenge.service.or(login.service);
+    let verified = async {
+        if context.now() >= challenge.expires_at {
+            return Err(Reason::ChallengeExpired.into());
+        }
+        let service = requested_service(&challenge, login.service)?;
+        verify_signature(context, (&challenge, &nonce), service, &login.signature).await?;
+        Ok(service)
+    };
+    match verified.await {
+        Ok(service) => Ok(VerifiedLogin { challenge, service, client_address: login.client_address }),
+        Err(error) => {
+            report_failure(context, (challenge.agent, requested), &error, login.client_address).await;
+            Err(error)
+        }
+    }
+}
+
+/// Issues a token pair for a verified login. Consumes the challenge.
+pub async fn begin_session(context: &Context, login: &VerifiedLogin) -> Result<TokenPair, OperationError> {
+    let result = issue_session_tokens(context, login).await;
+    if let Err(error) = &result {
+        report_failure(context, (login.challenge.agent, login.service), error, login.client_address).await;
     }
     result
 }
 
-async fn verify_and_issue_tokens(
+/// Emits an event for a failed login, unless the failure is not that of the agent.
+async fn report_failure(
     context: &Context,
-    (challenge, nonce): (&Challenge, &[u8; 32]),
-    login: &LoginRequest,
-) -> Result<TokenPair, OperationError> {
-    if context.now() >= challenge.expires_at {
-        return Err(Reason::ChallengeExpired.into());
+    subject: (AgentId, Option<ServiceId>),
+    error: &OperationError,
+    client_address: Option<IpAddr>,
+) {
+    if let Some(failure) = login_failure_reason(error) {
+        emit_failed_login(context, subject, failure, client_address).await;
     }
-    let service = requested_service(challenge, login.service)?;
-    verify_signature(context, (challenge, nonce), service, &login.signature).await?;
+}
 
+async fn issue_session_tokens(context: &Context, login: &VerifiedLogin) -> Result<TokenPair, OperationError> {
+    let VerifiedLogin { challenge, service, client_address } = login;
+    let (service, client_address) = (*service, *client_address);
     let prepared = PreparedTokens::new(context);
     let (session, event, prepared_ref) =
         (context.new_id(SessionId::from_bits), context.new_id(EventId::from_bits), &prepared);
@@ -103,7 +137,7 @@ async fn verify_and_issue_tokens(
         for oldest in sessions::list_live_beyond(tx.conn(), agent.id, now, (kept, MAX_ENDED_PER_LOGIN)).await? {
             end_session(&mut tx, oldest).await?;
         }
-        let data = AuthenticatedEvent { agent_id: agent.id, service_id: service, ip_address: login.client_address };
+        let data = AuthenticatedEvent { agent_id: agent.id, service_id: service, ip_address: client_address };
         tx.emit(Event { id: event, at: now, data: EventData::Authenticated(data) });
         Ok(tx.commit(unsigned_token).await?)
     };

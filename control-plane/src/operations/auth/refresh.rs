@@ -10,26 +10,50 @@ use crate::{
     operations::{Context, NotFound, OperationError, TokenPair},
     store::{CommittedTransaction, Conn, WriteTransaction, agents, feed, services, sessions},
 };
-use countersign_identity::{AgentId, Reason, RefreshId, ServiceId};
+use countersign_identity::{AgentId, Reason, RefreshId, Revision, ServiceId};
 use std::net::IpAddr;
 
 /// The agent of a session, and the service that the session is bound to.
 type SessionSubject = (AgentId, Option<ServiceId>);
 
-/// Refreshes a session. A refresh token with a wrong secret is refused and changes nothing. The reuse of a used refresh token
-/// ends the session.
-pub async fn refresh_session(
+/// A request for the next tokens with a refresh token whose secret is correct.
+pub struct VerifiedRefresh {
+    credential: Credential<RefreshId>,
+    agent: AgentId,
+    /// The service that the request names.
+    service: Option<ServiceId>,
+    client_address: Option<IpAddr>,
+    is_usable: bool,
+}
+
+impl VerifiedRefresh {
+    /// The agent of the session, if the refresh token was usable when it was read. A used token, or that of an ended session,
+    /// may have been copied, so it proves nothing about its sender.
+    pub fn proven_agent(&self) -> Option<AgentId> {
+        self.is_usable.then_some(self.agent)
+    }
+}
+
+/// Verifies the secret of a refresh token. Changes nothing.
+pub async fn verify_refresh(
     context: &Context,
     token: &str,
     service: Option<ServiceId>,
     client_address: Option<IpAddr>,
-) -> Result<TokenPair, OperationError> {
-    let credential = &Credential::<RefreshId>::parse(token).ok_or(Reason::RefreshInvalid)?;
+) -> Result<VerifiedRefresh, OperationError> {
+    let credential = Credential::<RefreshId>::parse(token).ok_or(Reason::RefreshInvalid)?;
     let mut read = context.store.read().await?;
-    let token = find_refresh_token(read.conn(), credential).await?;
-    let agent = sessions::find(read.conn(), token.session).await?.ok_or(Reason::RefreshInvalid)?.agent;
-    drop(read);
+    let token = find_refresh_token(read.conn(), &credential).await?;
+    let session = sessions::find(read.conn(), token.session).await?.ok_or(Reason::RefreshInvalid)?;
+    // Only the transaction of the refresh knows whether a later revocation of the agent has ended the session.
+    let is_usable = session.check_refresh(&token, Revision::default(), context.now()).is_ok();
+    Ok(VerifiedRefresh { credential, agent: session.agent, service, client_address, is_usable })
+}
 
+/// Refreshes a session. The reuse of a used refresh token ends the session.
+pub async fn refresh_session(context: &Context, refresh: &VerifiedRefresh) -> Result<TokenPair, OperationError> {
+    let VerifiedRefresh { credential, agent, service, client_address, is_usable: _ } = refresh;
+    let (agent, service, client_address) = (*agent, *service, *client_address);
     let prepared = PreparedTokens::new(context);
     let prepared_ref = &prepared;
     let work = async |mut tx: WriteTransaction| {

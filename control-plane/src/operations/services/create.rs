@@ -73,20 +73,29 @@ pub async fn create_service_key(
     let NewServiceKey { name, scope } = request;
     let credential = Credential::new(context.new_id(ApiKeyId::from_bits), context.new_secret());
     let (id, secret, created_at) = (credential.id(), credential.hash(), context.now());
-    let key = &ServiceKey { id, service, name, scope, secret, created_at, revoked_at: None };
+    let new_key = |owner| ServiceKey {
+        id,
+        service,
+        owner,
+        name: name.clone(),
+        scope,
+        secret: secret.clone(),
+        created_at,
+        revoked_at: None,
+    };
     let entry = &NewAuditEntry::for_service(service, AuditAction::ServiceKeyCreated)
         .object(AuditedObject::ServiceKey(id))
-        .with_detail("name", key.name.as_str())
+        .with_detail("name", name.as_str())
         .with_detail("scope", scope.as_str());
     let limit = context.config.quotas.keys_per_service;
     let work = async |mut tx: WriteTransaction| {
-        lock_managed_service(&mut tx, initiator, service).await?;
+        let key = new_key(lock_managed_service(&mut tx, initiator, service).await?.owner);
         if quotas::key_quota_is_reached(tx.conn(), service, limit).await? {
             return Err(OperationError::QuotaExceeded(ExceededQuota::KeysPerService(limit)));
         }
-        services::insert_key(tx.conn(), key).await?;
+        services::insert_key(tx.conn(), &key).await?;
         tx.audit(initiator, entry).await?;
-        Ok(tx.commit(key.clone()).await?)
+        Ok(tx.commit(key).await?)
     };
     Ok((context.store.write("create_service_key", work).await?, credential.reveal()))
 }

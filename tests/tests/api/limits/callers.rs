@@ -36,8 +36,8 @@ async fn management_requests_are_limited_per_service_and_per_human_user() {
     fixture.clock.advance(MINUTE);
     let roles = format!("/services/{}/roles", fixture.service);
     let first = HttpResponse::send(get(&fixture.api, &fixture.key, &roles)).await;
-    assert_eq!(first.header("ratelimit-policy"), "\"management\";q=100;w=60");
-    assert_eq!(first.header("ratelimit"), "\"management\";r=99;t=60");
+    assert_eq!(first.header("ratelimit-policy"), "\"management\";q=100;w=60, \"management_owner\";q=500;w=60");
+    assert_eq!(first.header("ratelimit"), "\"management\";r=99;t=60, \"management_owner\";r=499;t=60");
     assert_eq!(count_passed(110, || get(&fixture.api, &fixture.key, &roles)).await, 99);
     // All management routes share one rate limit, for every key of the service and every address.
     let agents = format!("/services/{}/agents", fixture.service);
@@ -80,7 +80,8 @@ async fn verification_and_feedback_have_separate_limits() {
     let verify = format!("/services/{}/verify", fixture.service);
     let verify_request = || get(&fixture.api, &fixture.key, &verify).header("x-agent-token", &token);
     let first = HttpResponse::send(verify_request()).await;
-    assert_eq!(first.header("ratelimit"), "\"verification\";r=999;t=60");
+    let expected = "\"verification\";r=999;t=60, \"verification_owner\";r=19999;t=60";
+    assert_eq!(first.header("ratelimit"), expected);
     assert_eq!(first.error().0, 200);
     assert_eq!(count_passed(1005, verify_request).await, 999);
     assert_eq!(rate_limit_refusal(&HttpResponse::send(verify_request()).await).0, "verification");

@@ -3,7 +3,11 @@
 use countersign_client::PrivateKey;
 use countersign_control_plane::{App, Config, Dependencies};
 use countersign_process::Shutdown;
-use countersign_tests::{HttpResponse, ManualClock, control_plane::default_limits, http::HttpClient};
+use countersign_tests::{
+    HttpResponse, ManualClock,
+    control_plane::{default_limits, mint_human},
+    http::HttpClient,
+};
 use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
@@ -21,7 +25,7 @@ pub struct Fixture {
     pub key: String,
     pub human: String,
     authority: Vec<u8>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 /// An agent and its key.
@@ -72,7 +76,7 @@ impl Fixture {
             key: env_value("SERVICE_KEY"),
             human: env_value("HUMAN_TOKEN"),
             authority,
-            _folder: folder,
+            folder,
         }
     }
 
@@ -91,6 +95,11 @@ impl Fixture {
     /// The certificate authority of the control plane in PEM.
     pub fn authority(&self) -> &[u8] {
         &self.authority
+    }
+
+    /// A token of another human user.
+    pub fn mint_human(&self, subject: &str) -> String {
+        mint_human(self.folder.path(), subject, 8)
     }
 
     /// Registers an agent, which is one call under `/auth`.

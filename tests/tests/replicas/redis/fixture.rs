@@ -38,6 +38,13 @@ pub struct Caller {
     path: String,
 }
 
+impl Caller {
+    /// Sends one call to a replica.
+    pub async fn list_roles(&self, control: &ControlPlane) -> HttpResponse {
+        control.api.get_as(&self.key, &self.path).await
+    }
+}
+
 /// Numbers of remaining calls in the responses of a burst, in descending order.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RemainingCalls(Vec<usize>);
@@ -241,6 +248,8 @@ pub fn count_in_log(control: &ControlPlane, text: &str) -> usize {
 
 async fn replica(database: &str, redis: &[String]) -> ControlPlane {
     let (base, limit) = (replica_settings(database), format!("limits.management_per_minute={LIMIT}"));
-    let settings: Vec<_> = base.iter().chain([&limit]).chain(redis).map(String::as_str).collect();
+    // All services of the fleet have one owner.
+    let owner_limit = "limits.management_owner_per_minute=1000000".to_owned();
+    let settings: Vec<_> = base.iter().chain([&limit, &owner_limit]).chain(redis).map(String::as_str).collect();
     ControlPlane::start_with_default_limits_and(&settings).await
 }

@@ -11,6 +11,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use countersign_identity::AgentId;
 use std::{
     net::IpAddr,
     sync::{Arc, OnceLock},
@@ -23,6 +24,8 @@ pub struct RequestLimiter {
     category: Option<Category>,
     address: IpAddr,
     statuses: Arc<OnceLock<Vec<LimitStatus>>>,
+    /// The status of the limit of the agent, after it has proved its identity.
+    agent_status: Arc<OnceLock<LimitStatus>>,
 }
 
 /// Counts requests under `/auth`, attaches a [`RequestLimiter`] to all other requests, and adds the limits to the response
@@ -34,7 +37,12 @@ pub async fn enforce_rate_limits(State(state): State<AppState>, mut request: Req
     };
     // Unknown paths are not limited, because their response is constant.
     let Some(route) = route else { return next.run(request).await };
-    let limiter = RequestLimiter { category: category(&route), address: ip, statuses: Arc::default() };
+    let limiter = RequestLimiter {
+        category: category(&route),
+        address: ip,
+        statuses: Arc::default(),
+        agent_status: Arc::default(),
+    };
     request.extensions_mut().insert(limiter.clone());
     let result = if limiter.category == Some(Category::Auth) {
         limiter.count_auth_request(&state, &route, request).await
@@ -46,7 +54,8 @@ pub async fn enforce_rate_limits(State(state): State<AppState>, mut request: Req
         Err(error) => error.into_response(),
     };
     if let Some(statuses) = limiter.statuses.get() {
-        add_headers(statuses, response.headers_mut());
+        let statuses: Vec<_> = statuses.iter().chain(limiter.agent_status.get()).copied().collect();
+        add_headers(&statuses, response.headers_mut());
     }
     response
 }
@@ -70,10 +79,21 @@ impl RequestLimiter {
     /// authenticated caller.
     pub async fn count_caller(&self, state: &AppState, caller: AuthenticatedCaller<'_>) -> Result<(), ApiError> {
         self.count(state, |category| match caller {
-            AuthenticatedCaller::Service(key) => CategoryKey::for_service(category, key.service),
-            AuthenticatedCaller::Human(human) => CategoryKey::for_human(category, human),
+            AuthenticatedCaller::Service(key) => CategoryKey::for_service_key(category, key),
+            AuthenticatedCaller::Human(human) => vec![CategoryKey::for_human(category, human)],
         })
         .await
+    }
+
+    /// Counts a login or refresh for an agent that has proved its identity, whatever its address. Must be called before the
+    /// session or its tokens are written.
+    pub async fn count_agent(&self, state: &AppState, agent: AgentId) -> Result<(), ApiError> {
+        let decision = state.limits.acquire(&[CategoryKey::for_agent(agent)]).await;
+        if let Some(status) = decision.statuses.first() {
+            // `set` fails if the agent was already counted; a request has one agent.
+            let _ignored = self.agent_status.set(*status);
+        }
+        refuse_exhausted(state, &decision)
     }
 
     /// Counts a failed authentication by client address. Returns the error, or a rate limit error if there were too many
@@ -82,15 +102,15 @@ impl RequestLimiter {
         if !error.is_unauthenticated() {
             return error;
         }
-        let result = self.count(state, |_| CategoryKey::for_address(Category::Failures, self.address)).await;
+        let result = self.count(state, |_| vec![CategoryKey::for_address(Category::Failures, self.address)]).await;
         result.err().unwrap_or(error)
     }
 
     /// Counts the request unless it was counted before. Requests under `/auth` are counted before authentication.
-    async fn count(&self, state: &AppState, key: impl FnOnce(Category) -> CategoryKey) -> Result<(), ApiError> {
+    async fn count(&self, state: &AppState, keys: impl FnOnce(Category) -> Vec<CategoryKey>) -> Result<(), ApiError> {
         match self.category {
             Some(category) if self.statuses.get().is_none() => {
-                self.apply(state, state.limits.acquire(&[key(category)]).await)
+                self.apply(state, state.limits.acquire(&keys(category)).await)
             }
             Some(_) | None => Ok(()),
         }
@@ -115,11 +135,16 @@ impl RequestLimiter {
 
     /// Stores the status of the limits for the response, and returns an error if a limit is exceeded.
     fn apply(&self, state: &AppState, decision: LimitDecision) -> Result<(), ApiError> {
-        let exhausted = decision.exhausted();
+        let result = refuse_exhausted(state, &decision);
         // `set` fails if the request was already counted; no caller of `apply` counts a request twice.
         let _ignored = self.statuses.set(decision.statuses);
-        let Some(status) = exhausted else { return Ok(()) };
-        state.metrics.rate_limited.with_label_values(&[status.category.name()]).inc();
-        Err(ApiError::rate_limited(&status))
+        result
     }
+}
+
+/// Returns an error if a limit is exceeded.
+fn refuse_exhausted(state: &AppState, decision: &LimitDecision) -> Result<(), ApiError> {
+    let Some(status) = decision.exhausted() else { return Ok(()) };
+    state.metrics.rate_limited.with_label_values(&[status.category.name()]).inc();
+    Err(ApiError::rate_limited(&status))
 }

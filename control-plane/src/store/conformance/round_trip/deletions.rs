@@ -41,6 +41,7 @@ impl StoreFixture {
         let key = ServiceKey {
             id: ApiKeyId::from_bits(50),
             service: DELETED,
+            owner: service.owner.clone(),
             name: name("a key"),
             scope: KeyScope::Full,
             secret: SecretHash::from_store("hash".to_owned()),

@@ -36,6 +36,7 @@ fn api_key() -> ServiceKey {
     ServiceKey {
         id: ApiKeyId::from_bits(1),
         service: service().id,
+        owner: service().owner,
         name: name("a key"),
         scope: KeyScope::Sync,
         secret: SecretHash::from_store("hash of an API key".to_owned()),

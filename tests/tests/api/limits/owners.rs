@@ -1,0 +1,160 @@
+//! Limits for all services of one owner, and for one agent at many addresses.
+
+use super::fixture::{Agent, Fixture, MINUTE, count_passed, rate_limit_refusal};
+use countersign_tests::{HttpResponse, http::HttpClient};
+use reqwest::RequestBuilder;
+use serde_json::{Value, json};
+
+/// A service of the fixture's human user.
+struct OwnedService {
+    id: String,
+    key: String,
+}
+
+impl OwnedService {
+    async fn create(fixture: &Fixture) -> Self {
+        let send =
+            async |path: &str, body: Value| fixture.api.send_as(&fixture.human, "POST", path, body).await.expect(201);
+        let id = text(&send("/services", json!({ "name": "Other" })).await["serviceId"]);
+        let key = send(&format!("/services/{id}/keys"), json!({ "name": "test", "scope": "full" })).await;
+        Self { id, key: text(&key["apiKey"]) }
+    }
+
+    fn list_roles(&self, client: &HttpClient) -> RequestBuilder {
+        client.request("GET", &format!("/services/{}/roles", self.id)).bearer_auth(&self.key)
+    }
+
+    fn verify(&self, client: &HttpClient) -> RequestBuilder {
+        client.request("GET", &format!("/services/{}/verify", self.id)).bearer_auth(&self.key)
+    }
+
+    fn send_feedback(&self, client: &HttpClient, agent: &Agent) -> RequestBuilder {
+        let body = json!({ "agentId": agent.id, "score": 60 });
+        client.request("POST", "/trust/feedback").bearer_auth(&self.key).json(&body)
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap().to_owned()
+}
+
+const MANAGEMENT: [(&str, &str); 2] =
+    [("limits.management_per_minute", "4"), ("limits.management_owner_per_minute", "6")];
+
+#[tokio::test]
+async fn services_of_one_owner_share_the_management_limit_of_the_owner() {
+    let fixture = Fixture::with_settings(&MANAGEMENT).await;
+    let (first, second) = (OwnedService::create(&fixture).await, OwnedService::create(&fixture).await);
+    fixture.clock.advance(MINUTE);
+    let response = HttpResponse::send(first.list_roles(&fixture.api)).await;
+    assert_eq!(response.header("ratelimit-policy"), "\"management\";q=4;w=60, \"management_owner\";q=6;w=60");
+    assert_eq!(response.header("ratelimit"), "\"management\";r=3;t=60, \"management_owner\";r=5;t=60");
+    assert_eq!(count_passed(5, || first.list_roles(&fixture.api)).await, 3);
+    // A request over the limit of its service does not count for the owner.
+    assert_eq!(count_passed(4, || second.list_roles(&fixture.from(2))).await, 2);
+    let refused = rate_limit_refusal(&HttpResponse::send(second.list_roles(&fixture.api)).await);
+    assert_eq!(refused, ("management_owner".to_owned(), 60));
+    assert_eq!(fixture.rate_limited_total("management_owner").await, Some(3.0));
+    // The owner can still revoke an API key that uses up the limit.
+    let as_owner = fixture.api.request("GET", &format!("/services/{}/keys", first.id)).bearer_auth(&fixture.human);
+    let as_owner = HttpResponse::send(as_owner).await;
+    assert_eq!(as_owner.header("ratelimit"), "\"management\";r=3;t=60");
+    as_owner.expect(200);
+    fixture.clock.advance(MINUTE);
+    HttpResponse::send(second.list_roles(&fixture.api)).await.expect(200);
+}
+
+#[tokio::test]
+async fn service_counts_for_its_new_owner_after_a_transfer() {
+    let fixture = Fixture::with_settings(&MANAGEMENT).await;
+    let (first, second) = (OwnedService::create(&fixture).await, OwnedService::create(&fixture).await);
+    let bob = fixture.mint_human("bob");
+    fixture.clock.advance(MINUTE);
+    assert_eq!(count_passed(4, || first.list_roles(&fixture.api)).await, 4);
+    assert_eq!(count_passed(3, || second.list_roles(&fixture.api)).await, 2);
+    let transfer = format!("/services/{}/transfer", second.id);
+    fixture.api.send_as(&fixture.human, "PUT", &transfer, json!({ "subject": "bob" })).await.expect(200);
+    fixture.api.send_as(&bob, "POST", &format!("{transfer}/accept"), json!({})).await.expect(200);
+    // The limit of the service is the same as before; two of its four requests are left.
+    let response = HttpResponse::send(second.list_roles(&fixture.api)).await;
+    assert_eq!(response.header("ratelimit"), "\"management\";r=1;t=60, \"management_owner\";r=5;t=60");
+    response.expect(200);
+}
+
+#[tokio::test]
+async fn verifications_and_feedback_of_one_owner_are_limited_separately() {
+    let settings = [
+        ("limits.verification_per_minute", "2"),
+        ("limits.verification_owner_per_minute", "3"),
+        ("limits.feedback_per_minute", "2"),
+        ("limits.feedback_owner_per_minute", "3"),
+    ];
+    let fixture = Fixture::with_settings(&settings).await;
+    let agent = fixture.register().await;
+    let (first, second) = (OwnedService::create(&fixture).await, OwnedService::create(&fixture).await);
+    assert_eq!(count_passed(2, || first.verify(&fixture.api)).await, 2);
+    assert_eq!(count_passed(2, || second.verify(&fixture.api)).await, 1);
+    let refused = rate_limit_refusal(&HttpResponse::send(second.verify(&fixture.api)).await);
+    assert_eq!(refused.0, "verification_owner");
+    assert_eq!(count_passed(2, || first.send_feedback(&fixture.api, &agent)).await, 2);
+    assert_eq!(count_passed(2, || second.send_feedback(&fixture.api, &agent)).await, 1);
+    let refused = rate_limit_refusal(&HttpResponse::send(second.send_feedback(&fixture.api, &agent)).await);
+    assert_eq!(refused.0, "feedback_owner");
+}
+
+/// A control plane behind a proxy that forwards requests for any address.
+async fn behind_proxy() -> Fixture {
+    Fixture::with_settings(&[("proxies.trusted", "127.0.0.1/32"), ("limits.agent_per_minute", "3")]).await
+}
+
+/// Sends a request under `/auth` from the /64 network with this number.
+async fn send_from(fixture: &Fixture, subnet: u32, path: &str, body: Value) -> HttpResponse {
+    let request = fixture.api.request("POST", path).json(&body);
+    HttpResponse::send(request.header("x-forwarded-for", format!("2001:db8:1:{subnet:x}::1"))).await
+}
+
+/// Logs in from the /64 network with this number, and signs with this agent's key.
+async fn login_from(fixture: &Fixture, subnet: u32, agent: &Agent, signer: &Agent) -> HttpResponse {
+    let challenge = send_from(fixture, subnet, "/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
+    let signature = signer.key.sign(challenge["nonce"].as_str().unwrap());
+    let body = json!({ "challengeId": challenge["challengeId"], "signature": signature });
+    send_from(fixture, subnet, "/auth/authenticate", body).await
+}
+
+#[tokio::test]
+async fn logins_and_refreshes_of_an_agent_are_limited_over_all_addresses() {
+    let fixture = behind_proxy().await;
+    let (agent, other) = (fixture.register().await, fixture.register().await);
+    // A stranger without the key of the agent does not use up its limit.
+    for subnet in 0..5 {
+        login_from(&fixture, subnet, &agent, &other).await.expect(400);
+    }
+    let first = login_from(&fixture, 10, &agent, &agent).await;
+    assert!(first.header("ratelimit-policy").ends_with("\"agent\";q=3;w=60"), "{:?}", first.headers);
+    assert!(first.header("ratelimit").ends_with("\"agent\";r=2;t=60"), "{:?}", first.headers);
+    let refresh = json!({ "refreshToken": first.expect(200)["refreshToken"] });
+    let next = send_from(&fixture, 11, "/auth/refresh", refresh).await.expect(200);
+    login_from(&fixture, 12, &agent, &agent).await.expect(200);
+    assert_eq!(rate_limit_refusal(&login_from(&fixture, 13, &agent, &agent).await), ("agent".to_owned(), 60));
+    let refresh = json!({ "refreshToken": next["refreshToken"] });
+    let refused = send_from(&fixture, 14, "/auth/refresh", refresh.clone()).await;
+    assert_eq!(rate_limit_refusal(&refused).0, "agent");
+    assert_eq!(fixture.rate_limited_total("agent").await, Some(2.0));
+    login_from(&fixture, 15, &other, &other).await.expect(200);
+    // The refused refresh has no effect, so the refresh token is still unused.
+    fixture.clock.advance(MINUTE);
+    send_from(&fixture, 14, "/auth/refresh", refresh).await.expect(200);
+}
+
+#[tokio::test]
+async fn copied_refresh_token_does_not_use_up_the_limit_of_its_agent() {
+    let fixture = behind_proxy().await;
+    let agent = fixture.register().await;
+    let pair = login_from(&fixture, 1, &agent, &agent).await.expect(200);
+    let used = json!({ "refreshToken": pair["refreshToken"] });
+    send_from(&fixture, 2, "/auth/refresh", used.clone()).await.expect(200);
+    for subnet in 3..7 {
+        send_from(&fixture, subnet, "/auth/refresh", used.clone()).await.expect(401);
+    }
+    login_from(&fixture, 8, &agent, &agent).await.expect(200);
+}
