@@ -172,6 +172,8 @@ impl TryFrom<String> for ServiceCreators {
 #[derive(Debug, Clone, Deserialize)]
 pub struct SyncSettings {
     max_staleness_seconds: u32,
+    /// The maximum number of open streams.
+    pub streams: u32,
     /// The maximum number of open streams of an API key.
     pub streams_per_key: u32,
     /// The maximum number of changes that one read for a sidecar returns.
@@ -181,6 +183,7 @@ pub struct SyncSettings {
 impl SyncSettings {
     fn problem(&self) -> Option<&'static str> {
         let ranges = [
+            (self.streams, 1..=1_000_000, "sync.streams: must be from 1 to 1000000"),
             (self.streams_per_key, 1..=1_000_000, "sync.streams_per_key: must be from 1 to 1000000"),
             (self.changes_per_read, 1..=100_000, "sync.changes_per_read: must be from 1 to 100000"),
         ];

@@ -61,6 +61,8 @@ pub struct Metrics {
     pub redis: RedisMetrics,
     /// Open sync streams of sidecars.
     pub sync_streams: IntGauge,
+    /// Sync streams that were refused, by limit.
+    pub sync_streams_refused: IntCounterVec,
     /// Reads of pages of snapshots and missed changes.
     pub sync_page_reads: IntCounter,
     /// The newest revision sent to sidecars.
@@ -108,6 +110,8 @@ pub struct LabelValues<'a> {
     pub rate_limit_categories: &'a [&'a str],
     /// The reasons for which a delivery attempt fails.
     pub delivery_failures: &'a [&'a str],
+    /// The limits of sync streams.
+    pub stream_limits: &'a [&'a str],
 }
 
 /// Counts the fetches of one issuer's keys.
@@ -173,6 +177,11 @@ impl Metrics {
         for category in labels.rate_limit_categories {
             rate_limited.with_label_values(&[*category]);
         }
+        let refused_streams = "Sync streams that were refused, by limit";
+        let sync_streams_refused = factory.counter_vec("sync_streams_refused_total", refused_streams, &["limit"])?;
+        for limit in labels.stream_limits {
+            sync_streams_refused.with_label_values(&[*limit]);
+        }
         let propagation = "Seconds from the newest change of a batch until it was sent to a sidecar";
         let page_reads = "Reads of snapshots and missed changes for sync streams; streams of one service share a read";
         let last_read =
@@ -199,6 +208,7 @@ impl Metrics {
             webhooks: WebhookMetrics::new(&factory, labels.delivery_failures)?,
             redis: RedisMetrics::new(&factory)?,
             sync_streams: factory.gauge("sync_streams", "Open sync streams of sidecars")?,
+            sync_streams_refused,
             sync_page_reads: factory.counter("sync_page_reads_total", page_reads)?,
             feed_revision: factory.gauge("feed_revision", "Newest revision sent to sidecars")?,
             feed_last_read: factory.timestamp_gauge("feed_last_read", last_read)?,

@@ -24,7 +24,7 @@ use crate::{
         Context, ContextParts, HousekeepingSample, OperationConfig, ensure_audit_started, rotate_signing_keys_if_due,
     },
     store::{OpenMode, WriteTransaction, changed_data::ReadLimit, deployment},
-    sync::{AgentHashSecret, StreamsPerKey, SyncLimits},
+    sync::{AgentHashSecret, STREAM_LIMITS, StreamCaps, StreamsPerKey, SyncLimits},
     webhooks::{ConcurrencyLimits, DispatcherConfig, DispatcherHealth, HttpSender, WebhookDispatcher},
 };
 use countersign_identity::{Timestamp, agent_hash::HASH_KEY_LEN};
@@ -39,7 +39,11 @@ use zeroize::Zeroizing;
 /// Creates the metrics, with the label values that other modules define.
 pub(super) fn metrics() -> Result<Metrics, AppError> {
     let delivery_failures: Vec<_> = AttemptFailure::ALL.iter().map(|failure| failure.as_str()).collect();
-    let labels = LabelValues { rate_limit_categories: &RATE_CATEGORIES, delivery_failures: &delivery_failures };
+    let labels = LabelValues {
+        rate_limit_categories: &RATE_CATEGORIES,
+        delivery_failures: &delivery_failures,
+        stream_limits: &STREAM_LIMITS,
+    };
     let metrics = Metrics::new(&labels)?;
     crate::http::initialize_operation_metrics(&metrics.operations);
     Ok(metrics)
@@ -106,7 +110,7 @@ pub(super) async fn agent_hash_secret(parts: &ContextParts) -> Result<AgentHashS
 /// Converts the configured limits of the sync streams.
 pub(super) fn sync_limits(settings: &SyncSettings) -> SyncLimits {
     SyncLimits {
-        streams_per_key: StreamsPerKey::new(settings.streams_per_key),
+        streams: StreamCaps { total: settings.streams, per_key: StreamsPerKey::new(settings.streams_per_key) },
         read_limit: ReadLimit::entries(settings.changes_per_read),
     }
 }

@@ -6,7 +6,7 @@ use countersign_identity::{
 };
 
 /// A human user who owns resources, identified by token issuer and `sub`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner {
     /// `iss` of the user's token.
     pub issuer: String,

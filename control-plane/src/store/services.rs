@@ -13,6 +13,9 @@ use sqlx::any::AnyRow;
 /// Replaces the name of a deleted service.
 const DELETED_NAME: &str = "deleted";
 
+/// The number of API keys that [`find_valid_keys`] reads at once: the parameters of its statement.
+pub const KEYS_PER_CHECK: usize = 64;
+
 macro_rules! columns {
     () => {
         "id, owner_issuer, owner_subject, name, refuses_unbound_since, created_at, deleted_at"
@@ -54,6 +57,13 @@ statements! { STATEMENTS:
     FIND_KEY = concat!(
         "SELECT ", key_columns_from!(), " WHERE k.id = $1 AND k.revoked_at IS NULL AND s.deleted_at IS NULL"
     );
+    /// The keys with these ids that are valid. Unused parameters are empty.
+    FIND_VALID_KEYS = "SELECT k.id FROM service_keys k JOIN services s ON s.id = k.service_id \
+         WHERE k.revoked_at IS NULL AND s.deleted_at IS NULL AND k.id IN \
+         ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, \
+         $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, \
+         $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43, $44, $45, $46, $47, $48, \
+         $49, $50, $51, $52, $53, $54, $55, $56, $57, $58, $59, $60, $61, $62, $63, $64)";
     /// The deletion of a service revokes its API keys at the time of the deletion.
     FIND_KEY_OF_DELETED_SERVICE = concat!(
         "SELECT ", key_columns_from!(), " WHERE k.id = $1 AND k.revoked_at = s.deleted_at"
@@ -160,6 +170,13 @@ pub async fn insert_key(conn: &mut Conn, key: &ServiceKey) -> Result<(), StoreEr
 /// Finds an API key by id. Returns `None` if the key is revoked or its service is deleted.
 pub async fn find_key(conn: &mut Conn, id: ApiKeyId) -> Result<Option<ServiceKey>, StoreError> {
     sqlx::query(FIND_KEY).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(key_from_row).transpose()
+}
+
+/// Returns which of at most [`KEYS_PER_CHECK`] API keys are valid: they are not revoked, and their services are not deleted.
+pub async fn find_valid_keys(conn: &mut Conn, ids: &[ApiKeyId]) -> Result<Vec<ApiKeyId>, StoreError> {
+    let ids = ids.iter().map(ToString::to_string).chain(std::iter::repeat_with(String::new)).take(KEYS_PER_CHECK);
+    let query = ids.fold(sqlx::query(FIND_VALID_KEYS), sqlx::query::Query::bind);
+    query.fetch_all(conn).await?.iter().map(|row| row::parse(row, "id")).collect()
 }
 
 /// Finds the API key of a credential. Returns `None` for an unknown id, a wrong secret and a revoked key.

@@ -1,8 +1,8 @@
 //! The state that all sync streams share, and the gRPC statuses that several modules return.
 
 use super::{
-    feed::ChangeFeed, page_cache::PageCache, position_reader::PositionReader, read_turns::ReadTurns,
-    stream_limits::StreamLimits,
+    feed::ChangeFeed, key_checks::KeyChecks, page_cache::PageCache, position_reader::PositionReader,
+    read_turns::ReadTurns, stream_limits::StreamLimits,
 };
 use crate::{
     metrics::Metrics,
@@ -44,6 +44,8 @@ pub(super) struct SyncContext {
     pub(super) store: Store,
     pub(super) feed: ChangeFeed,
     pub(super) positions: PositionReader,
+    /// Checks the API keys of open streams.
+    pub(super) key_checks: KeyChecks,
     pub(super) settings: SidecarSettings,
     /// The secret from which the keys of agent hashes are derived.
     pub(super) agent_hash_secret: AgentHashSecret,

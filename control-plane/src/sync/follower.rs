@@ -7,17 +7,14 @@
 use super::{
     catch_up::{SidecarState, Start},
     change_batch::{ChangeBatch, Changes},
-    context::{SyncContext, database_unavailable, invalid_key, shutting_down},
+    context::{SyncContext, invalid_key, shutting_down},
     encode::{PageKind, StreamFormat},
     feed::Subscription,
     page_reader::PageRun,
     pings::PingReceiver,
     stream_limits::StreamPermit,
 };
-use crate::{
-    domain::service::ServiceKey,
-    store::{StoreError, feed::RecipientFilter, services},
-};
+use crate::{domain::service::ServiceKey, store::feed::RecipientFilter};
 use countersign_identity::Revision;
 use countersign_proto::{
     encoded::EncodedResponse,
@@ -73,7 +70,7 @@ pub(super) struct Follower {
     pub(super) run: Weak<PageRun>,
     /// Pongs that wait until all changes up to their revisions are sent.
     pending_pongs: VecDeque<v1::Pong>,
-    _permit: StreamPermit,
+    permit: StreamPermit,
 }
 
 /// Why the live changes are no longer sent.
@@ -102,7 +99,7 @@ impl Follower {
             known_floor: none,
             run: Weak::new(),
             pending_pongs: VecDeque::new(),
-            _permit: permit,
+            permit,
         }
     }
 
@@ -110,7 +107,12 @@ impl Follower {
     pub(super) async fn run(mut self, requests: Streaming<FollowRequest>) {
         let streams = self.context.metrics.sync_streams.clone();
         streams.inc();
-        if let Err(status) = self.serve(requests).await {
+        let displaced = self.permit.displaced();
+        let result = tokio::select! {
+            status = displaced => Err(status),
+            result = self.serve(requests) => result,
+        };
+        if let Err(status) = result {
             tracing::info!(service = %self.key.service, code = ?status.code(), message = status.message(), "sync stream closed");
             // Sending fails if the sidecar has disconnected, which is no problem.
             let _ignored = self.sender.send_timeout(Err(status), FOLLOWER_TIMEOUT).await;
@@ -222,8 +224,7 @@ impl Follower {
 
     /// Fails if the API key of the sidecar was revoked; the failure ends the stream.
     async fn check_key(&self) -> Result<(), Status> {
-        let key = async { services::find_key(self.context.store.read().await?.conn(), self.key.id).await };
-        key.await.map_err(|error: StoreError| database_unavailable(&error))?.map(drop).ok_or_else(invalid_key)
+        if self.context.key_checks.is_valid(self.key.id).await? { Ok(()) } else { Err(invalid_key()) }
     }
 
     /// Checks the API key as [`Self::check_key`] does. The deletion of the service revokes its keys, and its sidecars must learn

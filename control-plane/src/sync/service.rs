@@ -5,10 +5,11 @@ use super::{
     context::{AgentHashSecret, SyncContext, database_unavailable, invalid_key},
     feed::ChangeFeed,
     follower::Follower,
+    key_checks::KeyChecks,
     page_cache::{PageCache, PageSource},
     position_reader::PositionReader,
     read_turns::ReadTurns,
-    stream_limits::{StreamLimits, StreamsPerKey},
+    stream_limits::{StreamCaps, StreamLimits},
 };
 use crate::{
     domain::{credential::Credential, service::ServiceKey},
@@ -32,8 +33,8 @@ const MAX_QUEUED_MESSAGES: usize = 3;
 /// Limits of the sync streams.
 #[derive(Debug, Clone, Copy)]
 pub struct SyncLimits {
-    /// The streams of an API key.
-    pub streams_per_key: StreamsPerKey,
+    /// How many streams may be open.
+    pub streams: StreamCaps,
     /// The changes that one read of the database returns.
     pub read_limit: ReadLimit,
 }
@@ -62,9 +63,10 @@ impl SyncService {
         });
         Self(Arc::new(SyncContext {
             positions: PositionReader::start(store.clone(), shutdown.clone()),
+            key_checks: KeyChecks::start(store.clone(), shutdown.clone()),
             pages,
             turns,
-            limits: StreamLimits::new(limits.streams_per_key, clock),
+            limits: StreamLimits::new(limits.streams, clock, metrics.sync_streams_refused.clone()),
             store,
             feed,
             settings,
@@ -81,7 +83,7 @@ impl Sync for SyncService {
 
     async fn follow(&self, request: Request<Streaming<FollowRequest>>) -> Result<Response<Self::FollowStream>, Status> {
         let key = authenticate(&self.0.store, &request).await?;
-        let permit = self.0.limits.open(key.id)?;
+        let permit = self.0.limits.open(&key)?;
         let (sender, receiver) = mpsc::channel(MAX_QUEUED_MESSAGES);
         tokio::spawn(Follower::new(self.0.clone(), key, permit, sender).run(request.into_inner()));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))

@@ -11,6 +11,7 @@ use countersign_tests::{
     Agent, ControlPlane, Follower, HttpClient, Sidecar, eventually,
     follower::{channel, follow_request, hello},
 };
+use serde_json::json;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
 use std::{collections::BTreeMap, str::FromStr};
 use tokio::sync::mpsc;
@@ -334,6 +335,44 @@ async fn streams_of_a_key_are_limited() {
     let too_often = async || open().await.err().filter(|status| status.message().contains("too often"));
     let refusal = eventually("the streams have ended", too_often, || control.log()).await;
     assert!(refusal.message().contains("6 per minute"), "{}", refusal.message());
+}
+
+#[tokio::test]
+async fn stream_of_another_owner_takes_the_place_of_one_of_the_owner_with_the_most() {
+    let control = ControlPlane::start_one_with(&["sync.streams=3"]).await;
+    let open = async |key: &str| Follower::start(&control, key, 0).await;
+    let mut streams = Vec::new();
+    for _ in 0..3 {
+        streams.push(open(control.key()).await.unwrap());
+    }
+    // Another service of the same owner has no share of its own.
+    let (_, other_key) = control.create_service(json!({ "name": "Other" })).await;
+    let refusal = open(&other_key).await.err().unwrap();
+    assert_eq!(refusal.code(), Code::ResourceExhausted);
+    assert!(refusal.message().contains("3 open streams, 3 of them of this owner"), "{}", refusal.message());
+    let refused = metric(&control, "countersign_sync_streams_refused_total{limit=\"process\"} ").await;
+    assert_eq!(refused, Some(1.0));
+    assert!(control.log().contains("sync stream refused: the control plane has 3 open streams"), "{}", control.log());
+
+    let (_, key) = control.create_service_of(&control.mint_human("bob"), json!({ "name": "Bob's" })).await;
+    let mut of_bob = open(&key).await.unwrap();
+    let newest = streams.pop().unwrap();
+    let ended = end_of(newest).await;
+    assert_eq!(ended.code(), Code::ResourceExhausted);
+    assert!(ended.message().contains("more than their share"), "{}", ended.message());
+    // The first owner has two streams and the other one, so neither can displace the other.
+    assert_eq!(open(control.key()).await.err().unwrap().code(), Code::ResourceExhausted);
+    assert_eq!(open(&key).await.err().unwrap().code(), Code::ResourceExhausted);
+    of_bob.snapshot().await;
+}
+
+/// The status with which a stream ends.
+async fn end_of(mut stream: Follower) -> tonic::Status {
+    loop {
+        if let Err(status) = stream.next().await {
+            return status;
+        }
+    }
 }
 
 #[tokio::test]

@@ -187,6 +187,8 @@ impl StoreFixture {
         let mut read = self.read().await;
         assert_eq!(services::find_key(read.conn(), key.id).await.unwrap(), Some(key.clone()));
         assert_eq!(services::find_key(read.conn(), revoked.id).await.unwrap(), None);
+        let ids = [ApiKeyId::from_bits(99), revoked.id, key.id];
+        assert_eq!(services::find_valid_keys(read.conn(), &ids).await.unwrap(), [key.id]);
         let listed = services::list_keys(read.conn(), service().id, ALL).await.unwrap();
         assert_eq!(listed, single_page(vec![revoked.clone(), key]));
         assert!(services::has_key(read.conn(), service().id, revoked.id).await.unwrap());
