@@ -3,11 +3,15 @@
 use super::{
     SuppressedBursts,
     maintenance::{HousekeepingSample, batches::BatchTurns, status::HousekeepingStatus},
+    shared_read::SharedRead,
 };
 use crate::{
     address_guard::AddressGuard,
     domain::{
-        challenge::ChallengeKeyRing, credential::SECRET_LEN, quota::Quotas, signing_key::RotationPolicy,
+        challenge::ChallengeKeyRing,
+        credential::SECRET_LEN,
+        quota::Quotas,
+        signing_key::{RotationPolicy, SigningKeyRing},
         webhook::health::QueueHealthProbe,
     },
     keyring::Keyring,
@@ -79,6 +83,10 @@ pub struct Context {
     pub(super) batches: BatchTurns,
     /// The state of housekeeping.
     pub(super) housekeeping: HousekeepingStatus,
+    /// The reads of health checks, which anybody may request without limit.
+    pub(super) database_probe: SharedRead<()>,
+    /// The reads of the published keys, which anybody may request without limit.
+    pub(super) published_keys: SharedRead<SigningKeyRing>,
 }
 
 impl Context {
@@ -105,6 +113,8 @@ impl Context {
             suppressed_bursts: SuppressedBursts::default(),
             batches: BatchTurns::default(),
             housekeeping,
+            database_probe: SharedRead::default(),
+            published_keys: SharedRead::default(),
         }
     }
 

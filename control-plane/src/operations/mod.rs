@@ -14,6 +14,7 @@ mod idempotency;
 mod maintenance;
 mod roles;
 mod services;
+mod shared_read;
 mod signing_keys;
 mod trust;
 mod webhooks;

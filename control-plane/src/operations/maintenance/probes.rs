@@ -3,7 +3,7 @@
 use crate::{
     domain::{housekeeping::HousekeepingHealth, webhook::health::QueueHealth},
     operations::Context,
-    store::feed,
+    store::{StoreError, feed},
 };
 use std::time::Duration;
 
@@ -30,10 +30,13 @@ pub enum DatabaseHealth {
 
 /// Runs a small query and reports whether the database responds within `timeout`.
 pub async fn probe_database(context: &Context, timeout: Duration) -> DatabaseHealth {
-    let probe = async { feed::position(context.store.read().await?.conn()).await };
+    let probe = context.database_probe.run(async {
+        feed::position(context.store.read().await?.conn()).await?;
+        Ok::<_, StoreError>(())
+    });
     match tokio::time::timeout(timeout, probe).await {
-        Ok(Ok(_)) if context.store.is_writable() => DatabaseHealth::Up,
-        Ok(Ok(_)) => DatabaseHealth::ReadOnly,
+        Ok(Ok(())) if context.store.is_writable() => DatabaseHealth::Up,
+        Ok(Ok(())) => DatabaseHealth::ReadOnly,
         Ok(Err(_)) | Err(_) => DatabaseHealth::Down,
     }
 }

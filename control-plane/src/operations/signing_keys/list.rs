@@ -16,5 +16,6 @@ pub async fn list_signing_keys(context: &Context, page: Page) -> Result<ListPage
 
 /// Returns the signing keys that verify tokens now, which are published as a JWK set.
 pub async fn published_keys(context: &Context) -> Result<SigningKeyRing, OperationError> {
-    Ok(signing_keys::load_ring(context.store.read().await?.conn()).await?)
+    let read = async { Ok(signing_keys::load_ring(context.store.read().await?.conn()).await?) };
+    context.published_keys.run(read).await
 }
