@@ -29,7 +29,7 @@ use crate::{
     config::{Config, TlsMode},
     ephemeral::{MAX_UNAUTHENTICATED_WINDOWS, RedisClient},
     files::{self, FileLock},
-    http::{AppState, Limits, TrustedProxies},
+    http::{AppState, TrustedProxies},
     humans::OperatorKey,
     operations::{ContextParts, flush_suppressed_bursts},
     sync::{self, SidecarSettings},
@@ -135,7 +135,7 @@ impl App {
         });
         let file_reloads = reloaders.finish();
         let limiter = redis::rate_limiter(redis.clone(), max_rate_limit_windows, context_parts.clock.clone());
-        let limits = Arc::new(Limits::new(wiring::limits_per_minute(config.limits), limiter));
+        let limits = Arc::new(wiring::limits(config.limits, limiter, &context_parts.clock));
         let state = AppState { context, humans, metrics, limits, proxies, started_at };
         Ok(Self {
             config,
@@ -193,7 +193,7 @@ impl App {
         let settings = SidecarSettings { issuer: context.issuer().to_owned(), max_staleness: config.max_staleness() };
         let agent_hash_secret = wiring::agent_hash_secret(&context_parts).await?;
         let sync_settings = (settings, agent_hash_secret, change_poll_interval);
-        let limits = (wiring::sync_limits(&config.sync), context_parts.clock.clone());
+        let limits = (wiring::sync_limits(&config.sync), state.limits.lookups().clone(), context_parts.clock.clone());
         let (store, metrics) = (&context_parts.store, &state.metrics);
         let sync_service = servers::sync_service(&mut tasks, store, sync_settings, limits, metrics, &shutdown).await?;
         let limits = PortLimits::new(&config);

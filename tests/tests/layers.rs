@@ -49,7 +49,7 @@ const MODULES: [(&str, &[ModuleRule]); 2] = [
             ("ephemeral", &["domain", "metrics"]),
             ("humans", &["domain", "files", "metrics"]),
             ("keyring", &["domain", "store", "files"]),
-            ("sync", &["domain", "store", "metrics"]),
+            ("sync", &["domain", "store", "ephemeral", "metrics"]),
             ("webhooks", &["domain", "store", "keyring", "metrics", "address_guard"]),
             ("operations", &["domain", "store", "keyring", "address_guard"]),
             ("http", &["operations", "domain", "ephemeral", "humans", "metrics"]),

@@ -3,6 +3,7 @@
 use super::AppError;
 use crate::{
     certificates::ServedCertificate,
+    ephemeral::KeyLookups,
     http::{
         AppState, router,
         tls::{HttpsAcceptor, TlsOnly},
@@ -44,7 +45,7 @@ pub(super) async fn sync_service(
     tasks: &mut Tasks,
     store: &Store,
     (settings, agent_hash_secret, poll_interval): (SidecarSettings, AgentHashSecret, Duration),
-    (limits, clock): (SyncLimits, Arc<dyn Clock>),
+    limits: (SyncLimits, Arc<KeyLookups>, Arc<dyn Clock>),
     metrics: &Metrics,
     shutdown: &Shutdown,
 ) -> Result<SyncService, AppError> {
@@ -56,7 +57,7 @@ pub(super) async fn sync_service(
         Ok(())
     });
     let secrets = (settings, agent_hash_secret);
-    Ok(SyncService::new(store.clone(), feed, secrets, (limits, clock), metrics.clone(), shutdown.clone()))
+    Ok(SyncService::new(store.clone(), feed, secrets, limits, metrics.clone(), shutdown.clone()))
 }
 
 /// Maximum size of a message from a sidecar. A `Hello` has less than 100 bytes.

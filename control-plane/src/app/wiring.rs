@@ -15,8 +15,9 @@ use crate::{
             health::QueueHealthProbe,
         },
     },
+    ephemeral::RateLimiter,
     files,
-    http::{LimitsPerMinute, RATE_CATEGORIES},
+    http::{Limits, LimitsPerMinute, RATE_CATEGORIES},
     humans::OperatorKey,
     keyring::Keyring,
     metrics::{HousekeepingStatus, LabelValues, Metrics},
@@ -28,7 +29,7 @@ use crate::{
     webhooks::{ConcurrencyLimits, DispatcherConfig, DispatcherHealth, HttpSender, WebhookDispatcher},
 };
 use countersign_identity::{Timestamp, agent_hash::HASH_KEY_LEN};
-use countersign_process::file_reload::LoadedFiles;
+use countersign_process::{Clock, file_reload::LoadedFiles};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -137,8 +138,13 @@ const fn quotas(settings: QuotaSettings) -> Quotas {
     }
 }
 
+/// Creates the rate limits. `limiter` stores the counters.
+pub(super) fn limits(settings: LimitSettings, limiter: Arc<dyn RateLimiter>, clock: &Arc<dyn Clock>) -> Limits {
+    Limits::new(limits_per_minute(settings), limiter, clock.clone())
+}
+
 /// Converts the configured rate limits.
-pub(super) const fn limits_per_minute(settings: LimitSettings) -> LimitsPerMinute {
+const fn limits_per_minute(settings: LimitSettings) -> LimitsPerMinute {
     let LimitSettings {
         auth,
         auth_address,

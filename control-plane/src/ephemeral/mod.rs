@@ -1,6 +1,6 @@
 //! State that may be lost: rate-limit counters, and notifications between replicas that the database has changed.
 //!
-//! `http` limits callers with this module; `app` connects the notifications to the store. If the state is lost, a few more
+//! `http` and `sync` limit callers with this module; `app` connects the notifications to the store. If the state is lost, a few more
 //! calls than the limit are allowed for one minute, or a replica reads a change up to a quarter of a second later; nothing else
 //! depends on this state. Invariants: an entry expires with its window, and a call that cannot be counted is refused.
 //! [`MemoryRateLimiter`] serves one process, [`RedisRateLimiter`] several; both pass the tests in `conformance`.
@@ -8,11 +8,13 @@
 mod client_network;
 #[cfg(test)]
 mod conformance;
+mod lookups;
 mod memory;
 mod rate_limit;
 mod redis;
 
 pub use client_network::ClientNetwork;
+pub use lookups::{KeyLookup, KeyLookups, TooManyLookups};
 pub use memory::{MAX_UNAUTHENTICATED_WINDOWS, MemoryRateLimiter};
 pub use rate_limit::{
     CallerKind, Quota, QuotaStatus, RateLimit, RateLimitBackend, RateLimitDecision, RateLimitKey, RateLimiter,

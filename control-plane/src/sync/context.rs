@@ -5,12 +5,13 @@ use super::{
     read_turns::ReadTurns, stream_limits::StreamLimits,
 };
 use crate::{
+    ephemeral::KeyLookups,
     metrics::Metrics,
     store::{Store, StoreError},
 };
 use countersign_identity::{AgentHashKey, ServiceId, agent_hash::HASH_KEY_LEN};
 use countersign_process::Shutdown;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use tonic::Status;
 use zeroize::Zeroizing;
 
@@ -56,6 +57,8 @@ pub(super) struct SyncContext {
     /// Divides database reads for followers (streams to sidecars) that have just connected.
     pub(super) turns: ReadTurns,
     pub(super) limits: StreamLimits,
+    /// Limits the lookups of API keys of clients that send many invalid ones.
+    pub(super) lookups: Arc<KeyLookups>,
 }
 
 /// The gRPC status for a follower (the stream to one sidecar) without a valid API key.

@@ -13,16 +13,18 @@ use super::{
 };
 use crate::{
     domain::{credential::Credential, service::ServiceKey},
+    ephemeral::{KeyLookups, TooManyLookups},
     metrics::Metrics,
     store::{Store, StoreError, changed_data::ReadLimit, services},
 };
+use axum::extract::ConnectInfo;
 use countersign_identity::ApiKeyId;
 use countersign_process::{Clock, Shutdown};
 use countersign_proto::{
     encoded::{EncodedResponse, service::Sync},
     v1::FollowRequest,
 };
-use std::{pin::Pin, sync::Arc};
+use std::{net::SocketAddr, pin::Pin, sync::Arc};
 use tokio::sync::mpsc;
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
@@ -48,7 +50,7 @@ impl SyncService {
         store: Store,
         feed: ChangeFeed,
         (settings, agent_hash_secret): (SidecarSettings, AgentHashSecret),
-        (limits, clock): (SyncLimits, Arc<dyn Clock>),
+        (limits, lookups, clock): (SyncLimits, Arc<KeyLookups>, Arc<dyn Clock>),
         metrics: Metrics,
         shutdown: Shutdown,
     ) -> Self {
@@ -62,6 +64,7 @@ impl SyncService {
             reads: metrics.sync_page_reads.clone(),
         });
         Self(Arc::new(SyncContext {
+            lookups,
             positions: PositionReader::start(store.clone(), shutdown.clone()),
             key_checks: KeyChecks::start(store.clone(), shutdown.clone()),
             pages,
@@ -82,7 +85,7 @@ impl Sync for SyncService {
     type FollowStream = Pin<Box<dyn Stream<Item = Result<EncodedResponse, Status>> + Send>>;
 
     async fn follow(&self, request: Request<Streaming<FollowRequest>>) -> Result<Response<Self::FollowStream>, Status> {
-        let key = authenticate(&self.0.store, &request).await?;
+        let key = authenticate(&self.0, &request).await?;
         let permit = self.0.limits.open(&key)?;
         let (sender, receiver) = mpsc::channel(MAX_QUEUED_MESSAGES);
         tokio::spawn(Follower::new(self.0.clone(), key, permit, sender).run(request.into_inner()));
@@ -92,7 +95,7 @@ impl Sync for SyncService {
 
 /// Authenticates a request by the API key in its metadata. API keys of all scopes are accepted. The keys of a deleted service
 /// are accepted as well: the stream tells the sidecar to refuse all tokens, and ends.
-async fn authenticate<T: Send>(store: &Store, request: &Request<T>) -> Result<ServiceKey, Status> {
+async fn authenticate<T: Send>(context: &SyncContext, request: &Request<T>) -> Result<ServiceKey, Status> {
     let mut values = request.metadata().get_all("authorization").iter();
     let header = values.next().and_then(|value| value.to_str().ok());
     let text = header
@@ -102,12 +105,29 @@ async fn authenticate<T: Send>(store: &Store, request: &Request<T>) -> Result<Se
         return Err(Status::unauthenticated("credentials_malformed"));
     }
     let credential = Credential::<ApiKeyId>::parse(text).ok_or_else(invalid_key)?;
-    let key = async {
-        let mut read = store.read().await?;
-        match services::find_key_by_credential(read.conn(), &credential).await? {
-            Some(key) => Ok(Some(key)),
-            None => services::find_key_of_deleted_service(read.conn(), &credential).await,
-        }
-    };
-    key.await.map_err(|error: StoreError| database_unavailable(&error))?.ok_or_else(invalid_key)
+    let ConnectInfo(peer) = request.extensions().get::<ConnectInfo<SocketAddr>>().ok_or_else(no_peer)?;
+    let client = peer.ip().to_canonical();
+    let lookup = context.lookups.begin(client, text).await.map_err(|TooManyLookups| {
+        Status::resource_exhausted("too many invalid API keys from this address: try again")
+    })?;
+    let result = find_key(&context.store, &credential).await;
+    lookup.end(matches!(result, Ok(Some(_))));
+    let key = result.map_err(|error| database_unavailable(&error))?;
+    if key.is_none() {
+        context.lookups.count_failure(client).await;
+    }
+    key.ok_or_else(invalid_key)
+}
+
+async fn find_key(store: &Store, credential: &Credential<ApiKeyId>) -> Result<Option<ServiceKey>, StoreError> {
+    let mut read = store.read().await?;
+    match services::find_key_by_credential(read.conn(), credential).await? {
+        Some(key) => Ok(Some(key)),
+        None => services::find_key_of_deleted_service(read.conn(), credential).await,
+    }
+}
+
+/// The server adds the address of the peer to each request.
+fn no_peer() -> Status {
+    Status::internal("the address of the client is unknown")
 }

@@ -366,6 +366,25 @@ async fn stream_of_another_owner_takes_the_place_of_one_of_the_owner_with_the_mo
     of_bob.snapshot().await;
 }
 
+#[tokio::test]
+async fn invalid_keys_of_streams_count_for_the_client_address_as_those_of_the_api_do() {
+    let control = ControlPlane::start_one_with(&["limits.failures_per_minute=3"]).await;
+    let key = control.key();
+    let (start, last) = key.split_at(key.len() - 1);
+    let wrong = format!("{start}{}", if last == "0" { "1" } else { "0" });
+    let open = async |key: &str| Follower::start(&control, key, 0).await;
+    for _ in 0..3 {
+        assert_eq!(open(&wrong).await.err().unwrap().code(), Code::Unauthenticated);
+    }
+    let response = control.api.get_as(&wrong, "/status").await;
+    assert_eq!(response.error(), (429, "RATE_LIMIT_EXCEEDED", ""), "{}", response.body);
+    assert_eq!(response.text("/error/details/category"), "failures");
+    // Beyond the limit, a wrong API key is still reported as such, and a valid one is accepted.
+    assert_eq!(open(&wrong).await.err().unwrap().code(), Code::Unauthenticated);
+    open(key).await.unwrap().snapshot().await;
+    control.api.get_as(key, "/status").await.expect(200);
+}
+
 /// The status with which a stream ends.
 async fn end_of(mut stream: Follower) -> tonic::Status {
     loop {

@@ -16,11 +16,13 @@ pub use request_limiter::{AuthenticatedCaller, RequestLimiter, enforce_rate_limi
 use crate::{
     domain::{agent::Owner, caller::Human, service::ServiceKey},
     ephemeral::{
-        CallerKind, Quota, QuotaStatus, RateLimit, RateLimitBackend, RateLimitDecision, RateLimitKey, RateLimiter,
+        CallerKind, KeyLookups, Quota, QuotaStatus, RateLimit, RateLimitBackend, RateLimitDecision, RateLimitKey,
+        RateLimiter,
     },
 };
+use category::WINDOW;
 use countersign_identity::{AgentId, ServiceId};
-use countersign_process::server::Network;
+use countersign_process::{Clock, server::Network};
 use std::{net::IpAddr, sync::Arc};
 use subject::RateLimitSubject;
 
@@ -93,12 +95,26 @@ struct LimitDecision {
 pub struct Limits {
     per_minute: LimitsPerMinute,
     limiter: Arc<dyn RateLimiter>,
+    lookups: Arc<KeyLookups>,
 }
 
 impl Limits {
     /// Creates the limits. `limiter` stores the counters.
-    pub fn new(per_minute: LimitsPerMinute, limiter: Arc<dyn RateLimiter>) -> Self {
-        Self { per_minute, limiter }
+    pub fn new(per_minute: LimitsPerMinute, limiter: Arc<dyn RateLimiter>, clock: Arc<dyn Clock>) -> Self {
+        let failures = (failure_limit as fn(_, _) -> _, per_minute.failures);
+        let lookups = Arc::new(KeyLookups::new(limiter.clone(), failures, clock));
+        Self { per_minute, limiter, lookups }
+    }
+
+    /// Counts failed authentications, and limits the lookups of API keys of clients with too many.
+    pub const fn lookups(&self) -> &Arc<KeyLookups> {
+        &self.lookups
+    }
+
+    /// Counts a failed authentication.
+    async fn count_failure(&self, address: IpAddr) -> LimitDecision {
+        let key = CategoryKey::for_address(Category::Failures, address);
+        self.decision(&[key], self.lookups.count_failure(address).await)
     }
 
     /// Where the counters are stored.
@@ -132,6 +148,12 @@ impl Limits {
         });
         LimitDecision { allowed, statuses: statuses.collect() }
     }
+}
+
+/// The limit of failed authentications of a client address.
+fn failure_limit(address: IpAddr, per_minute: u32) -> RateLimit {
+    let CategoryKey { category: _, key } = CategoryKey::for_address(Category::Failures, address);
+    RateLimit { key, quota: Quota { max_calls: per_minute, window: WINDOW } }
 }
 
 impl LimitDecision {

@@ -169,7 +169,12 @@ impl Credentials {
 
     async fn service_key(&self, state: &AppState) -> Result<ServiceKey, ApiError> {
         let result = match &self.bearer {
-            Some(credential) => find_service_key(&state.context, credential.expose_secret()).await,
+            Some(credential) => {
+                let lookup = self.limiter.begin_lookup(state, credential.expose_secret()).await?;
+                let result = find_service_key(&state.context, credential.expose_secret()).await;
+                lookup.end(result.is_ok());
+                result
+            }
             None => Err(Reason::ServiceKeyMissing.into()),
         };
         match result {

@@ -4,7 +4,7 @@ use crate::ephemeral::{CallerKind, ClientNetwork, Quota, RateLimitKey};
 use std::{net::IpAddr, time::Duration};
 
 /// Length of the sliding window. The specification states its limits per minute.
-const WINDOW: Duration = Duration::from_mins(1);
+pub(super) const WINDOW: Duration = Duration::from_mins(1);
 
 /// A class of requests with its own limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use super::{Category, CategoryKey, LimitDecision, LimitStatus, RateLimitSubject, category, headers::add_headers};
 use crate::{
     domain::{caller::Human, service::ServiceKey},
+    ephemeral::{KeyLookup, QuotaStatus, TooManyLookups},
     http::{error::ApiError, request::client_address::ClientAddress, state::AppState},
 };
 use axum::{
@@ -15,7 +16,11 @@ use countersign_identity::AgentId;
 use std::{
     net::IpAddr,
     sync::{Arc, OnceLock},
+    time::Duration,
 };
+
+/// After this time, a client with too many lookups may try again.
+const LOOKUP_RETRY: Duration = Duration::from_secs(1);
 
 /// Counts one request at most once, and stores the status of its limits for the response headers. The limiter is an extension
 /// of the request.
@@ -102,8 +107,22 @@ impl RequestLimiter {
         if !error.is_unauthenticated() {
             return error;
         }
-        let result = self.count(state, |_| vec![CategoryKey::for_address(Category::Failures, self.address)]).await;
-        result.err().unwrap_or(error)
+        if self.category.is_none() || self.statuses.get().is_some() {
+            return error;
+        }
+        let decision = state.limits.count_failure(self.address).await;
+        self.apply(state, decision).err().unwrap_or(error)
+    }
+
+    /// Waits until an API key may be looked up. Of a client with too many failures, few API keys are looked up at a time.
+    pub async fn begin_lookup<'a>(&self, state: &'a AppState, key: &str) -> Result<KeyLookup<'a>, ApiError> {
+        state.limits.lookups().begin(self.address, key).await.map_err(|TooManyLookups| {
+            let quota_status = QuotaStatus { remaining: 0, reset_after: LOOKUP_RETRY };
+            let quota = state.limits.per_minute.quota(Category::Failures);
+            let status = LimitStatus { category: Category::Failures, quota, quota_status };
+            let refusal = self.apply(state, LimitDecision { allowed: false, statuses: vec![status] });
+            refusal.err().unwrap_or_else(ApiError::internal)
+        })
     }
 
     /// Counts the request unless it was counted before. Requests under `/auth` are counted before authentication.
