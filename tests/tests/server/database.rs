@@ -78,7 +78,7 @@ const REVERT_MIGRATIONS_FROM_9: &str = "DROP INDEX roles_to_purge; DROP INDEX ch
     DROP INDEX assignments_by_reported_end; DROP INDEX webhook_targets_by_previous_secret; \
     ALTER TABLE roles DROP COLUMN deleted_at; ALTER TABLE roles DROP COLUMN deleted_name; DROP INDEX agents_by_registration; DROP INDEX sessions_by_agent; \
     DROP INDEX settings_changes; DROP INDEX role_changes; DROP INDEX agents_by_owner; DROP TABLE quota_locks; DROP TABLE agent_departures; DROP TABLE service_transfers; DROP TABLE totals; \
-    DROP TABLE known_agents; DROP TABLE token_audiences; DROP INDEX changes_of_recipient; \
+    DROP TABLE known_agents; DROP TABLE token_audiences; DROP INDEX changes_of_recipient; DROP INDEX changes_by_recipient; \
     DROP INDEX refresh_tokens_without_audience; ALTER TABLE refresh_tokens DROP COLUMN audience; \
     ALTER TABLE refresh_tokens DROP COLUMN access_expires_at; ALTER TABLE deployment DROP COLUMN agent_hash_secret; ALTER TABLE agents DROP COLUMN last_service_id; \
     DROP INDEX deleted_services_by_owner; DROP INDEX services_to_purge; \
