@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{ProductionServer, eventually};
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, ServerName, pem::PemObject},
@@ -126,4 +127,21 @@ async fn certificate_is_replaced_while_clients_connect() {
     for client in clients {
         client.await.unwrap().unwrap();
     }
+}
+
+#[tokio::test]
+async fn start_warns_about_an_expired_certificate_and_a_valid_one_replaces_it() {
+    let mut server = ProductionServer::start(&[]).await;
+    let valid = fs::read(server.certificate_file()).unwrap();
+    let key = KeyPair::from_pem(&fs::read_to_string(server.private_key_file()).unwrap()).unwrap();
+    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1));
+    fs::write(server.certificate_file(), params.self_signed(&key).unwrap().pem()).unwrap();
+    server.restart().await;
+    wait_for_log(&server, "expired at 2021-01-01T00:00:00Z").await;
+    let warning = server.log().lines().find(|line| line.contains("expired at 2021-01-01T00:00:00Z")).map(str::to_owned);
+    assert!(warning.is_some_and(|line| line.contains("WARN")), "{}", server.log());
+    fs::write(server.certificate_file(), valid).unwrap();
+    wait_for_metric(&server, SUCCEEDED, 1.0).await;
+    server.api.get("/health").await.expect(200);
 }
