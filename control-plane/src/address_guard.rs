@@ -5,15 +5,24 @@
 //! DNS answer that changes between the check and the connection (DNS rebinding) therefore cannot redirect a request to a
 //! forbidden address. `domain::webhook::address` contains the rules for allowed addresses.
 
+mod lookup_slots;
+
 use crate::domain::webhook::{
+    TargetOwner,
     address::{AllowedNetworks, HostRejection},
     url::TargetUrl,
 };
+use lookup_slots::LookupSlots;
 use std::{io, net::IpAddr, pin::Pin, sync::Arc, time::Duration};
+use tokio::time::timeout;
 use url::Host;
 
 /// How long name resolution may take when a webhook target is saved.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long a lookup waits for its start while others are in progress. Less than each timeout of the callers, so that the
+/// failure names the cause.
+const SLOT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Resolves host names. Tests replace the resolver of the operating system.
 pub trait HostResolver: Send + Sync + 'static {
@@ -38,20 +47,21 @@ impl HostResolver for SystemResolver {
 #[derive(Clone)]
 pub struct AddressGuard {
     resolver: Arc<dyn HostResolver>,
+    lookups: Arc<LookupSlots>,
     allowed: Arc<AllowedNetworks>,
 }
 
 impl AddressGuard {
     /// A guard that allows public addresses and the networks in `allowed`.
     pub fn new(resolver: Arc<dyn HostResolver>, allowed: AllowedNetworks) -> Self {
-        Self { resolver, allowed: Arc::new(allowed) }
+        Self { resolver, lookups: LookupSlots::new(), allowed: Arc::new(allowed) }
     }
 
     /// Resolves the host of a URL, and rejects the URL unless at least one address is allowed.
-    pub async fn check(&self, url: &TargetUrl) -> Result<(), HostRejection> {
+    pub async fn check(&self, url: &TargetUrl, owner: &TargetOwner) -> Result<(), HostRejection> {
         match url.host() {
             Host::Domain(name) => {
-                let resolved = tokio::time::timeout(RESOLVE_TIMEOUT, self.resolve(name, url.is_plaintext())).await;
+                let resolved = timeout(RESOLVE_TIMEOUT, self.resolve(name, owner, url.is_plaintext())).await;
                 resolved.map_err(|_| HostRejection::Unresolved)?.map(drop)
             }
             Host::Ipv4(_) | Host::Ipv6(_) => self.check_literal(url),
@@ -70,8 +80,21 @@ impl AddressGuard {
     }
 
     /// Resolves a host to its allowed addresses. Fails if no address is allowed.
-    pub async fn resolve(&self, host: &str, plaintext: bool) -> Result<Vec<IpAddr>, HostRejection> {
-        let addresses = self.resolver.resolve(host).await.map_err(|_| HostRejection::Unresolved)?;
+    pub async fn resolve(
+        &self,
+        host: &str,
+        owner: &TargetOwner,
+        plaintext: bool,
+    ) -> Result<Vec<IpAddr>, HostRejection> {
+        let slot = timeout(SLOT_TIMEOUT, self.lookups.take(owner)).await.map_err(|_| HostRejection::TooManyLookups)?;
+        let (resolver, host) = (Arc::clone(&self.resolver), host.to_owned());
+        // A lookup of the operating system continues if its caller no longer waits, so it keeps its slot until its own end.
+        let lookup = tokio::spawn(async move {
+            let addresses = resolver.resolve(&host).await;
+            drop(slot);
+            addresses
+        });
+        let addresses = lookup.await.map_err(io::Error::other).flatten().map_err(|_| HostRejection::Unresolved)?;
         self.allowed.filter(&addresses, plaintext)
     }
 }

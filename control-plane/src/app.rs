@@ -31,7 +31,8 @@ use crate::{
     files::{self, FileLock},
     http::{AppState, TrustedProxies},
     humans::OperatorKey,
-    operations::{ContextParts, flush_suppressed_bursts},
+    operations::{Context, ContextParts, flush_suppressed_bursts},
+    store::Store,
     sync::{self, SidecarSettings},
     webhooks::{DispatcherHealth, HttpSender},
 };
@@ -220,18 +221,29 @@ impl App {
         tracing::info!(url = context.issuer(), %api, %sync, %admin, "ready");
         drop(startup_guard);
         let result = servers::wait_until_stopped(tasks, &shutdown).await;
-        if let Err(error) = flush_suppressed_bursts(&context).await {
-            tracing::warn!(%error, "webhook events about suppressed failed logins could not be written");
+        if shutdown.run_until_deadline(write_and_close(&context, &context_parts.store)).await.is_none() {
+            tracing::warn!("the database does not respond in time: the process ends without closing it");
         }
-        context_parts.store.close().await;
         drop(database_lock);
         result
     }
 }
 
-/// Runs the control plane until shutdown is requested.
+/// Writes what is only in memory, and closes the database.
+async fn write_and_close(context: &Context, store: &Store) {
+    if let Err(error) = flush_suppressed_bursts(context).await {
+        tracing::warn!(%error, "webhook events about suppressed failed logins could not be written");
+    }
+    store.close().await;
+}
+
+/// Runs the control plane until shutdown is requested. A start in progress is given up: each of its changes is a transaction or
+/// one atomic change of a file.
 pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), AppError> {
-    App::bind(config, Dependencies::default()).await?.serve(shutdown).await
+    match shutdown.run_until_requested(Box::pin(App::bind(config, Dependencies::default()))).await {
+        Some(app) => app?.serve(shutdown).await,
+        None => Ok(()),
+    }
 }
 
 /// Issues a token for a human user with the operator key of the server that uses the settings in `config`.

@@ -35,10 +35,10 @@ pub enum CertificateError {
     /// The certificate is invalid or does not match the key.
     #[error("tls.certificate, tls.private_key: {0}")]
     Unusable(#[from] rustls::Error),
-    /// The certificate has expired. Checked only when a running process loads the certificate.
+    /// The certificate has expired. The start only warns, because the files may be replaced while the process runs.
     #[error("tls.certificate: expired at {}", format_time(*.0))]
     Expired(Timestamp),
-    /// The validity of the certificate begins later. Checked only when a running process loads the certificate.
+    /// The validity of the certificate begins later. The start only warns.
     #[error("tls.certificate: not valid before {}", format_time(*.0))]
     NotYetValid(Timestamp),
     /// The development certificate cannot be generated.
@@ -94,6 +94,18 @@ impl Certificate {
     /// The earliest expiry in the certificate chain.
     pub fn expires_at(&self) -> Result<Timestamp, CertificateError> {
         Ok(self.validity()?.not_after)
+    }
+
+    /// Fails if clients refuse the certificate at the time `now`. Otherwise returns its expiry.
+    pub fn check_validity(&self, now: Timestamp) -> Result<Timestamp, CertificateError> {
+        let validity = self.validity()?;
+        if now < validity.not_before {
+            return Err(CertificateError::NotYetValid(validity.not_before));
+        }
+        if now >= validity.not_after {
+            return Err(CertificateError::Expired(validity.not_after));
+        }
+        Ok(validity.not_after)
     }
 
     /// The time in which all certificates of the chain are valid.

@@ -32,6 +32,15 @@ pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()
     fs::File::open(parent_directory(path))?.sync_all()
 }
 
+/// Creates a file with mode 0600, atomically; fails if it exists. No other process may use the name of the temporary file.
+pub fn create_secret(path: &Path, temporary: &Path, content: &[u8]) -> io::Result<()> {
+    remove_if_exists(temporary)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(temporary)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    rename_without_replacing(temporary, path).or_else(|error| remove_if_exists(temporary).and(Err(error)))
+}
+
 /// Creates a file with mode 0600. If the file exists, sets the mode and keeps the content.
 pub fn create_private_file(path: &Path) -> io::Result<()> {
     let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;

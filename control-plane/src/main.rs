@@ -7,9 +7,9 @@ use countersign_control_plane::{
     verify_audit,
 };
 use countersign_process::{
-    Shutdown,
+    FlushAtExit, Shutdown,
     output::{write_stderr_line, write_stdout},
-    telemetry,
+    shutdown, telemetry,
 };
 use secrecy::SecretString;
 use std::{
@@ -140,9 +140,14 @@ const USAGE_EXIT_CODE: u8 = 2;
 
 type CommandResult = Result<(), Box<dyn std::error::Error>>;
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    let Arguments { dev, config, set, command } = Arguments::parse();
+fn main() -> ExitCode {
+    let _flush_at_exit = FlushAtExit;
+    let arguments = Arguments::parse();
+    shutdown::block_on(execute(arguments)).unwrap_or_else(|error| fail(1, &error))
+}
+
+async fn execute(arguments: Arguments) -> ExitCode {
+    let Arguments { dev, config, set, command } = arguments;
     if let Some(Command::Config(command)) = command {
         return inspect(&command, ConfigInspection::read(config, environment(), set, dev));
     }

@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use countersign_ext_authz::{AuthorizerError, Settings, config, run};
-use countersign_process::{Shutdown, SystemClock, output::write_stderr_line, telemetry};
+use countersign_process::{FlushAtExit, Shutdown, SystemClock, output::write_stderr_line, shutdown, telemetry};
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 #[global_allocator]
@@ -33,6 +33,7 @@ fn parse_assignment(text: &str) -> Result<(String, String), &'static str> {
 }
 
 fn main() -> ExitCode {
+    let _flush_at_exit = FlushAtExit;
     let Flags { config, set } = Flags::parse();
     let environment =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
@@ -60,8 +61,8 @@ fn usage_error(error: &dyn std::error::Error) -> ExitCode {
 
 fn run_with_settings(settings: Settings) -> Result<(), AuthorizerError> {
     telemetry::init(&settings.log).map_err(|error| AuthorizerError::Setting { key: "log", error })?;
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
+    shutdown::block_on(async {
         let shutdown = Shutdown::on_signals()?;
         run(settings, Arc::new(SystemClock), shutdown).await
-    })
+    })?
 }

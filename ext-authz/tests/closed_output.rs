@@ -5,13 +5,16 @@
 
 use std::{
     fs::OpenOptions,
-    io::Read,
+    io::{PipeReader, Read, Write},
     net::TcpListener,
     process::{Command, Stdio},
 };
 
 /// The exit code of a Rust program that panicked.
 const PANIC_EXIT_CODE: i32 = 101;
+
+/// The size of the buffer of a pipe on Linux.
+const PIPE_SIZE: usize = 65_536;
 
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_countersign-ext-authz"));
@@ -29,6 +32,13 @@ fn closed_pipe() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     writer.into()
+}
+
+/// A pipe that is full and that nobody reads, while the returned end is open.
+fn full_pipe() -> (Stdio, PipeReader) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(&vec![b'\n'; PIPE_SIZE]).unwrap();
+    (writer.into(), reader)
 }
 
 #[test]
@@ -54,7 +64,8 @@ fn help_and_version_do_not_panic_if_stdout_is_full_or_closed() {
 
 #[test]
 fn runs_and_shuts_down_if_the_log_cannot_be_written() {
-    for (name, stderr) in [("full disk", full_disk()), ("closed pipe", closed_pipe())] {
+    let (full_pipe, _reader) = full_pipe();
+    for (name, stderr) in [("full disk", full_disk()), ("closed pipe", closed_pipe()), ("full pipe", full_pipe)] {
         let control_plane = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("sync.url=http://{}", control_plane.local_addr().unwrap());
         let settings = ["sync.keys=svc_sk_test", "listen.grpc=127.0.0.1:0", "listen.admin=127.0.0.1:0", &url];

@@ -6,6 +6,7 @@
 pub mod admin;
 pub mod clock;
 pub mod file_reload;
+mod log_lines;
 pub mod output;
 pub mod readiness;
 pub mod rng;
@@ -15,6 +16,7 @@ pub mod shutdown;
 pub mod telemetry;
 
 pub use clock::{Clock, SystemClock};
+pub use log_lines::FlushAtExit;
 pub use readiness::{Readiness, ReadinessGuard};
 pub use rng::{Rng, SystemRng, generate_p256_key};
 pub use shutdown::Shutdown;

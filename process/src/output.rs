@@ -2,6 +2,7 @@
 //!
 //! The macros `println!` and `eprintln!` panic if the stream is a closed pipe or a file on a full disk.
 
+use crate::log_lines;
 use std::{
     fmt::Display,
     io::{self, Write},
@@ -12,10 +13,13 @@ pub fn write_stdout(text: impl Display) -> io::Result<()> {
     write_to(io::stdout().lock(), text)
 }
 
-/// Writes a line to standard error. Ignores a failure of the write, because there is no other stream to report the
-/// failure on.
+/// Writes a line to standard error, after the lines of the log if the log is initialized. Ignores a failure of the write,
+/// because there is no other stream to report the failure on.
 pub fn write_stderr_line(line: impl Display) {
-    let _unreportable = write_to(io::stderr().lock(), format_args!("{line}\n"));
+    let line = format!("{line}\n");
+    if !log_lines::push_last_line(&line) {
+        let _unreportable = write_to(io::stderr().lock(), line);
+    }
 }
 
 fn write_to(mut stream: impl Write, text: impl Display) -> io::Result<()> {

@@ -1,16 +1,46 @@
 //! Graceful shutdown: after SIGTERM or SIGINT, servers accept no new requests and finish the requests in progress.
 //! After [`DRAIN_TIMEOUT`], requests that are still in progress are aborted.
+//!
+//! Invariant: the process ends within 30 seconds. [`STOP_TIMEOUT`] bounds all asynchronous work, [`block_on`] the wait for
+//! threads that block, and [`crate::FlushAtExit`] that for the reader of the log.
 
-use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
+use std::{
+    io,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+use tokio::{
+    runtime,
+    signal::unix::{SignalKind, signal},
+    time::{Instant, timeout_at},
+};
 use tokio_util::sync::CancellationToken;
 
 /// The time that requests in progress have to finish after shutdown is requested.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
 
+/// The time from the request of shutdown until all work has ended, [`DRAIN_TIMEOUT`] included.
+const STOP_TIMEOUT: Duration = Duration::from_secs(28);
+
+/// How long the end of the process waits for threads that block, for example in a lookup of a host name or on a file system
+/// that hangs.
+const BLOCKED_THREADS_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Runs the future of `main` on a new multi-threaded runtime. Unlike the end of `#[tokio::main]`, the end of this function
+/// does not wait for threads that block.
+pub fn block_on<T>(future: impl Future<Output = T>) -> io::Result<T> {
+    let runtime = runtime::Builder::new_multi_thread().enable_all().build()?;
+    let result = runtime.block_on(future);
+    runtime.shutdown_timeout(BLOCKED_THREADS_TIMEOUT);
+    Ok(result)
+}
+
 /// A shutdown request that all tasks of the process share.
 #[derive(Debug, Clone, Default)]
-pub struct Shutdown(CancellationToken);
+pub struct Shutdown {
+    requested: CancellationToken,
+    deadline: Arc<OnceLock<Instant>>,
+}
 
 impl Shutdown {
     /// Returns a handle that SIGTERM and SIGINT trigger.
@@ -29,23 +59,71 @@ impl Shutdown {
         Ok(shutdown)
     }
 
-    /// Requests shutdown.
+    /// Requests shutdown. The first request begins [`STOP_TIMEOUT`].
     pub fn trigger(&self) {
-        self.0.cancel();
+        let _deadline = self.deadline();
+        self.requested.cancel();
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the deadline is a time of the runtime's timer")]
+    fn deadline(&self) -> Instant {
+        *self.deadline.get_or_init(|| Instant::now() + STOP_TIMEOUT)
+    }
+
+    /// Runs the last work of the process, or returns `None` if it has not ended [`STOP_TIMEOUT`] after the request of shutdown.
+    pub async fn run_until_deadline<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        timeout_at(self.deadline(), future).await.ok()
     }
 
     /// Waits until shutdown is requested.
     pub async fn requested(&self) {
-        self.0.cancelled().await;
+        self.requested.cancelled().await;
     }
 
     /// Runs a future to its end, or returns `None` as soon as shutdown is requested.
     pub async fn run_until_requested<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        self.0.run_until_cancelled(future).await
+        self.requested.run_until_cancelled(future).await
     }
 
     /// Like [`Self::requested`], as a `'static` future.
     pub fn requested_owned(&self) -> impl Future<Output = ()> + Send + 'static {
-        self.0.clone().cancelled_owned()
+        self.requested.clone().cancelled_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{future, sync::mpsc, thread};
+
+    #[tokio::test]
+    #[expect(clippy::disallowed_methods, reason = "the deadline is a time of the runtime's timer")]
+    async fn last_work_ends_at_the_deadline_of_the_first_request() {
+        let shutdown = Shutdown::default();
+        shutdown.deadline.set(Instant::now()).unwrap();
+        shutdown.trigger();
+        assert_eq!(shutdown.run_until_deadline(future::pending::<()>()).await, None);
+        let later = Shutdown::default();
+        later.trigger();
+        assert_eq!(later.run_until_deadline(async { 1 }).await, Some(1));
+    }
+
+    #[test]
+    fn threads_that_block_do_not_delay_the_end() {
+        let (release, released) = mpsc::channel::<()>();
+        let (report, reported) = mpsc::channel();
+        thread::spawn(move || {
+            let result = block_on(async {
+                let (start, started) = tokio::sync::oneshot::channel();
+                tokio::task::spawn_blocking(move || {
+                    start.send(()).unwrap();
+                    released.recv()
+                });
+                started.await
+            });
+            report.send(result.is_ok())
+        });
+        assert_eq!(reported.recv_timeout(Duration::from_secs(20)), Ok(true));
+        drop(release);
     }
 }

@@ -1,7 +1,19 @@
 //! Structured logs on standard error, and the metrics of the process.
 
-use prometheus::{Registry, core::Collector};
+use crate::log_lines::{self, LogWriter};
+use prometheus::{
+    IntCounter, Opts, Registry,
+    core::{Collector, Desc},
+    opts,
+    proto::MetricFamily,
+};
 use serde::Deserialize;
+use std::{
+    backtrace::{Backtrace, BacktraceStatus},
+    panic::{self, PanicHookInfo},
+    thread,
+    time::Duration,
+};
 use tracing_subscriber::{EnvFilter, fmt};
 
 /// The format of a log line.
@@ -37,29 +49,50 @@ impl LogSettings {
     }
 }
 
-/// Installs the global log subscriber. A second call in the same process has no effect.
+/// How long a panic waits until it is written to the log, because the process may abort after it.
+const PANIC_FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Installs the global log subscriber, and logs panics. A second call in the same process has no effect. `main` must keep a
+/// [`crate::FlushAtExit`], so that the last lines are written.
 pub fn init(settings: &LogSettings) -> Result<(), String> {
     let filter = settings.filter()?;
+    log_lines::start().map_err(|error| format!("the thread that writes the log: {error}"))?;
     // A log line that cannot be written is dropped. With internal errors enabled, the log library would report the
     // failed write on standard error, and panic if the report fails too.
-    let subscriber = fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
-    let _already_installed = match settings.format {
+    let subscriber = fmt().with_env_filter(filter).with_writer(|| LogWriter).log_internal_errors(false);
+    let installed = match settings.format {
         LogFormat::Text => subscriber.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
         LogFormat::Json => subscriber.json().flatten_event(true).try_init(),
     };
+    if installed.is_ok() {
+        // The usual hook writes to standard error itself, and would wait for a reader that does not read.
+        panic::set_hook(Box::new(log_panic));
+    }
     Ok(())
 }
 
-/// Creates a registry with the metrics of the process and the gauge `<prefix>_build_info{version}`.
+fn log_panic(panic: &PanicHookInfo<'_>) {
+    let message = panic.payload_as_str().unwrap_or("the panic has no message");
+    let location = panic.location().map(ToString::to_string);
+    // Captured only if RUST_BACKTRACE is set.
+    let backtrace = Backtrace::capture();
+    let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
+    tracing::error!(location, thread = thread::current().name(), backtrace, "panicked: {message}");
+    log_lines::flush(PANIC_FLUSH_TIMEOUT);
+}
+
+/// Creates a registry with the metrics of the process, the gauge `<prefix>_build_info{version}` and the counter
+/// `<prefix>_log_lines_dropped_total`.
 pub fn registry(prefix: &str, version: &str) -> Result<Registry, prometheus::Error> {
     let registry = Registry::new();
     let build = prometheus::IntGaugeVec::new(
-        prometheus::opts!(format!("{prefix}_build_info"), "Always 1; the labels describe the build"),
+        opts!(format!("{prefix}_build_info"), "Always 1; the labels describe the build"),
         &["version"],
     )?;
     build.with_label_values(&[version]).set(1);
     register(&registry, build)?;
     registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
+    registry.register(Box::new(DroppedLogLines::new(prefix)?))?;
     Ok(registry)
 }
 
@@ -67,4 +100,36 @@ pub fn registry(prefix: &str, version: &str) -> Result<Registry, prometheus::Err
 pub fn register<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> Result<C, prometheus::Error> {
     registry.register(Box::new(collector.clone()))?;
     Ok(collector)
+}
+
+/// The number of log lines that were not written, read whenever metrics are collected.
+struct DroppedLogLines {
+    options: Opts,
+    description: Desc,
+}
+
+impl DroppedLogLines {
+    fn new(prefix: &str) -> Result<Self, prometheus::Error> {
+        let help = "Log lines that were not written, because the reader of the log was too slow or a write failed";
+        let options = opts!(format!("{prefix}_log_lines_dropped_total"), help);
+        let description = Desc::new(options.fq_name(), options.help.clone(), Vec::new(), options.const_labels.clone())?;
+        Ok(Self { options, description })
+    }
+}
+
+impl Collector for DroppedLogLines {
+    fn desc(&self) -> Vec<&Desc> {
+        vec![&self.description]
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let counter = IntCounter::with_opts(self.options.clone());
+        counter.map_or_else(
+            |_| Vec::new(),
+            |counter| {
+                counter.inc_by(log_lines::dropped());
+                counter.collect()
+            },
+        )
+    }
 }

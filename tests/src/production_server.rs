@@ -14,6 +14,7 @@ use tempfile::TempDir;
 /// A control plane process.
 pub struct ProductionServer {
     process: Process,
+    arguments: Vec<String>,
     /// HTTP client of the API.
     pub api: HttpClient,
     /// Human token of an administrator.
@@ -58,11 +59,8 @@ impl ProductionServer {
             format!("listen.admin=127.0.0.1:{admin}"),
         ];
         let settings = base.iter().map(String::as_str).chain(settings.iter().copied());
-        let arguments: Vec<_> = settings.flat_map(|setting| ["--set", setting]).collect();
-        let mut command = Command::new(tools::binary("countersign-control-plane"));
-        command.args(&arguments);
-        let process = Process::start(command, &folder.path().join("log"));
-        wait_until_ready(admin, &process).await;
+        let arguments: Vec<_> = settings.flat_map(|setting| ["--set".to_owned(), setting.to_owned()]).collect();
+        let process = launch(&arguments, &folder, admin).await;
         let admin = HttpClient::plain(format!("http://127.0.0.1:{admin}"));
         let human = human.unwrap_or_else(|| mint_admin_token(&arguments));
         let api = HttpClient::trusting(url, pair.cert.pem().as_bytes());
@@ -70,7 +68,14 @@ impl ProductionServer {
         let service = text(&created["serviceId"]);
         let body = json!({ "name": "test", "scope": "full" });
         let created = api.send_as(&human, "POST", &format!("/services/{service}/keys"), body).await.expect(201);
-        Self { process, api, human, key: text(&created["apiKey"]), service, sync_port, admin, folder }
+        Self { process, arguments, api, human, key: text(&created["apiKey"]), service, sync_port, admin, folder }
+    }
+
+    /// Terminates the process and starts it again.
+    pub async fn restart(&mut self) {
+        assert!(self.process.terminate().await.success(), "{}", self.log());
+        let admin = self.admin.url.rsplit(':').next().and_then(|port| port.parse().ok());
+        self.process = launch(&self.arguments, &self.folder, admin.expect("the URL has a port")).await;
     }
 
     /// The file with the TLS certificate.
@@ -96,8 +101,17 @@ impl ProductionServer {
     }
 }
 
+/// Starts the process and waits until it is ready.
+async fn launch(arguments: &[String], folder: &TempDir, admin: u16) -> Process {
+    let mut command = Command::new(tools::binary("countersign-control-plane"));
+    command.args(arguments);
+    let process = Process::start(command, &folder.path().join("log"));
+    wait_until_ready(admin, &process).await;
+    process
+}
+
 /// Mints an administrator's token with the operator key.
-fn mint_admin_token(settings: &[&str]) -> String {
+fn mint_admin_token(settings: &[String]) -> String {
     let mut command = Command::new(tools::binary("countersign-control-plane"));
     let output = command.args(["human-token", "mint", "--subject", "operator", "--admin"]).args(settings).output();
     let output = output.expect("the binary runs");

@@ -14,7 +14,7 @@ use crate::{
     },
 };
 use countersign_identity::Timestamp;
-use countersign_process::{Clock, Rng, SystemClock, SystemRng};
+use countersign_process::{Clock, Rng, SystemClock};
 use secrecy::ExposeSecret;
 use std::{
     path::{Path, PathBuf},
@@ -218,19 +218,46 @@ pub(super) fn lock_exclusive(database: &Path) -> Result<FileLock, AppError> {
 
 /// Loads the master keys. Fails if the file of the master key is missing, because only the server generates a master key.
 pub(super) fn master_keys(config: &Config) -> Result<MasterKeyRing, AppError> {
-    let path = config.data_dir.join("master.key");
-    if config.secrets.master_key.expose_secret().is_empty() && !path.exists() {
-        return Err(MasterKeyError::Missing(path.display().to_string()).into());
-    }
-    load_or_generate_master_keys(config, &SystemRng)
+    let missing = || MasterKeyError::Missing(master_key_file(config).display().to_string());
+    ring(config, configured_master_key(config)?.ok_or_else(missing)?)
 }
 
-/// Loads the master keys. Generates the master key if it is in a file and the file is missing.
-pub(super) fn load_or_generate_master_keys(config: &Config, rng: &dyn Rng) -> Result<MasterKeyRing, AppError> {
-    let configured = match config.secrets.master_key.expose_secret() {
-        "" => MasterKey::from_file(&config.data_dir.join("master.key"), rng)?,
-        hex => MasterKey::from_hex(hex)?,
+/// Loads the master keys, and opens the database to serve it. Generates the master key if it is in a file, the file is missing
+/// and the database is new: another key would be useless for an existing database, and could be mistaken for its key.
+pub(super) async fn open_to_serve(
+    config: &Config,
+    (clock, rng): (&Arc<dyn Clock>, &dyn Rng),
+    metrics: &Metrics,
+) -> Result<(Store, MasterKeyRing), AppError> {
+    let (loaded, file) = (configured_master_key(config)?, master_key_file(config));
+    let is_loaded = loaded.is_some();
+    let master_keys = ring(config, loaded.unwrap_or_else(|| MasterKey::generate(rng)))?;
+    let store = match open(config, OpenMode::Serve, &master_keys, clock.clone(), metrics).await {
+        Err(AppError::Store(StoreError::WrongMasterKey(_))) if !is_loaded => {
+            return Err(MasterKeyError::Missing(file.display().to_string()).into());
+        }
+        opened => opened?,
     };
+    // Nothing in the database is encrypted with the generated key yet.
+    if !is_loaded {
+        master_keys.configured().create_file(&file)?;
+    }
+    Ok((store, master_keys))
+}
+
+/// The configured master key; `None` if it is in a file and the file is missing.
+fn configured_master_key(config: &Config) -> Result<Option<MasterKey>, AppError> {
+    Ok(match config.secrets.master_key.expose_secret() {
+        "" => MasterKey::from_file(&master_key_file(config))?,
+        hex => Some(MasterKey::from_hex(hex)?),
+    })
+}
+
+fn master_key_file(config: &Config) -> PathBuf {
+    config.data_dir.join("master.key")
+}
+
+fn ring(config: &Config, configured: MasterKey) -> Result<MasterKeyRing, AppError> {
     let previous = config.secrets.previous().map(MasterKey::from_previous_hex).collect::<Result<_, _>>()?;
     Ok(MasterKeyRing::new(configured, previous))
 }

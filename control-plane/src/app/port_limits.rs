@@ -1,6 +1,6 @@
 //! The limits of the API port and the sync port.
 
-use crate::config::Config;
+use crate::{config::Config, webhooks::MAX_IDLE_CONNECTIONS};
 use countersign_process::server::{
     ConnectionCaps, LINGER, PortSettings, ProtocolLimits, RESERVED_DESCRIPTORS, fit_to_descriptors,
     raise_descriptor_limit,
@@ -42,7 +42,8 @@ impl PortLimits {
         let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
         let wanted = [count(settings.api), count(settings.sync)];
         let (webhook_attempts, _per_target) = config.webhooks.concurrency();
-        let reserved = RESERVED_DESCRIPTORS + count(config.database.max_connections) + webhook_attempts;
+        let webhook_connections = webhook_attempts + MAX_IDLE_CONNECTIONS;
+        let reserved = RESERVED_DESCRIPTORS + count(config.database.max_connections) + webhook_connections;
         let limit = raise_descriptor_limit();
         let [api, sync] = fit_to_descriptors(wanted, reserved, limit);
         if [api, sync] != wanted {

@@ -63,6 +63,9 @@ impl<'a> Reloaders<'a> {
         let expiry_gauge = self.metrics.certificate_expiry.clone();
         expiry_gauge.set(certificate.expires_at()?.seconds());
         let served = ServedCertificate::new(certificate)?;
+        if let Err(error) = certificate.check_validity(self.clock.now()) {
+            tracing::warn!(%error, "clients refuse this certificate: replace the files; they are loaded while the process runs");
+        }
         let (chain, key) = (config.tls.certificate.as_path(), config.tls.private_key.as_path());
         if !chain.as_os_str().is_empty() {
             let contents = [(chain, certificate.chain.as_bytes()), (key, certificate.key.expose_secret().as_bytes())];

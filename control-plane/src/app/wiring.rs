@@ -24,7 +24,7 @@ use crate::{
     operations::{
         Context, ContextParts, HousekeepingSample, OperationConfig, ensure_audit_started, rotate_signing_keys_if_due,
     },
-    store::{OpenMode, WriteTransaction, changed_data::ReadLimit, deployment},
+    store::{WriteTransaction, changed_data::ReadLimit, deployment},
     sync::{AgentHashSecret, STREAM_LIMITS, StreamCaps, StreamsPerKey, SyncLimits},
     webhooks::{ConcurrencyLimits, DispatcherConfig, DispatcherHealth, HttpSender, WebhookDispatcher},
 };
@@ -60,8 +60,7 @@ pub(super) async fn context(
     metrics: &Metrics,
 ) -> Result<(Arc<Context>, ContextParts), AppError> {
     let Dependencies { clock, rng, resolver, .. } = dependencies;
-    let master_keys = database::load_or_generate_master_keys(config, rng.as_ref())?;
-    let store = database::open(config, OpenMode::Serve, &master_keys, clock.clone(), metrics).await?;
+    let (store, master_keys) = database::open_to_serve(config, (&clock, rng.as_ref()), metrics).await?;
     database::ensure_deployment(&store, &master_keys, config.dev.then(|| clock.now())).await?;
     let access_token_lifetime = config.access_token_lifetime();
     let operation_config = OperationConfig {

@@ -25,15 +25,9 @@ impl ServedCertificate {
     /// would refuse at the time `now`, replaces nothing.
     pub fn replace(&self, certificate: &Certificate, now: Timestamp) -> Result<Timestamp, CertificateError> {
         let key = certificate.certified_key()?;
-        let validity = certificate.validity()?;
-        if now < validity.not_before {
-            return Err(CertificateError::NotYetValid(validity.not_before));
-        }
-        if now >= validity.not_after {
-            return Err(CertificateError::Expired(validity.not_after));
-        }
+        let expires_at = certificate.check_validity(now)?;
         self.0.store(Arc::new(key));
-        Ok(validity.not_after)
+        Ok(expires_at)
     }
 
     /// The configuration of a port, with the protocols that it offers (ALPN). Connections resume TLS sessions that began

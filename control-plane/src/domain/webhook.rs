@@ -7,6 +7,7 @@ pub mod address;
 pub mod delivery;
 pub mod event;
 pub mod health;
+pub mod owner_places;
 pub mod secret;
 pub mod suppressed_burst;
 pub mod url;

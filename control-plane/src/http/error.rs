@@ -297,6 +297,7 @@ impl From<OperationError> for ApiError {
             OperationError::Invalid { field, message } => {
                 Self::invalid(&[FieldError { field: field.to_owned(), message: message.to_owned() }])
             }
+            OperationError::Busy(message) => Self::new(ErrorCode::ServiceUnavailable, message),
             OperationError::Store(error) => {
                 tracing::error!(%error, "the database returned an error");
                 Self::unavailable()

@@ -1,6 +1,9 @@
 //! The master key, which encrypts private keys and secrets at rest, and from which challenge keys and audit keys are derived.
 
-use crate::domain::{audit::keys::AuditKeys, challenge::ChallengeKeys};
+use crate::{
+    domain::{audit::keys::AuditKeys, challenge::ChallengeKeys},
+    files::{create_secret, with_suffix},
+};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use countersign_process::Rng;
 use sha2::{Digest, Sha256};
@@ -52,20 +55,28 @@ impl MasterKey {
         Ok(Self(bytes))
     }
 
-    /// Reads the key from a file. If the file does not exist, generates a key and creates the file with mode 0600.
-    pub fn from_file(path: &Path, rng: &dyn Rng) -> Result<Self, MasterKeyError> {
-        let file_error = |error| MasterKeyError::File { path: path.display().to_string(), error };
+    /// Reads the key from a file; `None` if the file does not exist.
+    pub fn from_file(path: &Path) -> Result<Option<Self>, MasterKeyError> {
         match std::fs::read_to_string(path) {
-            Ok(text) => Self::parse(&Zeroizing::new(text), || path.display().to_string()),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let mut bytes = Zeroizing::new([0; MASTER_KEY_LENGTH]);
-                rng.fill(bytes.as_mut());
-                let text = Zeroizing::new(hex::encode(bytes.as_ref()));
-                crate::files::write_secret(path, text.as_bytes()).map_err(file_error)?;
-                Ok(Self(bytes))
-            }
-            Err(error) => Err(file_error(error)),
+            Ok(text) => Self::parse(&Zeroizing::new(text), || path.display().to_string()).map(Some),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(MasterKeyError::File { path: path.display().to_string(), error }),
         }
+    }
+
+    /// Generates a key.
+    pub fn generate(rng: &dyn Rng) -> Self {
+        let mut bytes = Zeroizing::new([0; MASTER_KEY_LENGTH]);
+        rng.fill(bytes.as_mut());
+        Self(bytes)
+    }
+
+    /// Creates a file with the key, with mode 0600. Fails if the file exists.
+    pub fn create_file(&self, path: &Path) -> Result<(), MasterKeyError> {
+        let text = Zeroizing::new(hex::encode(self.0.as_ref()));
+        let temporary = with_suffix(path, &format!("-{}", self.fingerprint()));
+        let file_error = |error| MasterKeyError::File { path: path.display().to_string(), error };
+        create_secret(path, &temporary, text.as_bytes()).map_err(file_error)
     }
 
     /// A hash that identifies the key and does not reveal it.

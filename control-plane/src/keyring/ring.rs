@@ -44,6 +44,11 @@ impl MasterKeyRing {
         self.configured.fingerprint()
     }
 
+    /// The key of `secrets.master_key`.
+    pub const fn configured(&self) -> &MasterKey {
+        &self.configured
+    }
+
     /// The fingerprints of `secrets.previous_master_keys`.
     pub fn previous_fingerprints(&self) -> Vec<String> {
         self.previous.iter().map(MasterKey::fingerprint).collect()

@@ -60,6 +60,9 @@ pub enum OperationError {
         /// The requirement for the value.
         message: &'static str,
     },
+    /// The request may succeed later.
+    #[error("busy: {0}")]
+    Busy(&'static str),
     /// The database failed.
     #[error(transparent)]
     Store(StoreError),
@@ -80,7 +83,8 @@ impl StoreFailure for OperationError {
             | Self::QuotaExceeded(_)
             | Self::AgentLeft
             | Self::IdempotencyKeyReused
-            | Self::Invalid { .. } => None,
+            | Self::Invalid { .. }
+            | Self::Busy(_) => None,
         }
     }
 }

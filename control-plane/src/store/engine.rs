@@ -16,7 +16,7 @@ use crate::{
 use countersign_identity::{Revision, Timestamp};
 use countersign_process::Clock;
 use secrecy::{ExposeSecret, SecretString};
-use sqlx::{AnyPool, Connection, any::AnyPoolOptions};
+use sqlx::{AnyPool, any::AnyPoolOptions};
 use std::{
     path::Path,
     sync::{
@@ -139,7 +139,7 @@ impl Store {
             Engine::Postgres => pools::connect_to_primary(url).await?,
         };
         let fingerprint = deployment::find_master_key_fingerprint(&mut connection).await;
-        connection.close().await?;
+        pools::close(connection).await?;
         let StoreOptions { clock, audit_keys, metrics } = options;
         if mode == OpenMode::Serve {
             if let Some(fingerprint) = fingerprint.filter(|fingerprint| audit_keys.find(fingerprint).is_none()) {

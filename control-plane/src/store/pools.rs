@@ -25,7 +25,7 @@ statements! { POSTGRES_STATEMENTS:
 /// Number of connections for reading from SQLite, in addition to the single connection for writing.
 const SQLITE_READERS: u32 = 8;
 
-/// Timeout of the first connection.
+/// Timeout of opening the first connection, and of closing it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Idle time within a transaction after which PostgreSQL closes the connection, because the client may have died.
@@ -133,6 +133,13 @@ pub async fn connect(url: &str) -> Result<AnyConnection, StoreError> {
     sqlx::any::install_default_drivers();
     let timed_out = |_| Err(sqlx::Error::PoolTimedOut);
     let result = tokio::time::timeout(CONNECT_TIMEOUT, AnyConnection::connect(url)).await;
+    result.unwrap_or_else(timed_out).map_err(StoreError::Unreachable)
+}
+
+/// Closes the first connection.
+pub async fn close(connection: AnyConnection) -> Result<(), StoreError> {
+    let timed_out = |_| Err(sqlx::Error::PoolTimedOut);
+    let result = tokio::time::timeout(CONNECT_TIMEOUT, connection.close()).await;
     result.unwrap_or_else(timed_out).map_err(StoreError::Unreachable)
 }
 

@@ -2,7 +2,7 @@
 
 use super::http_sender::{HttpSender, OutgoingRequest, SendOutcome};
 use crate::{
-    domain::webhook::{secret::WebhookSecret, url::TargetUrl},
+    domain::webhook::{TargetOwner, secret::WebhookSecret, url::TargetUrl},
     metrics::WebhookMetrics,
     store::deliveries::LeasedDelivery,
 };
@@ -14,9 +14,10 @@ use tokio::task::{JoinError, JoinSet};
 /// Minimum time between the timeout of an attempt and the end of its lease, for storing the outcome.
 const RECORD_MARGIN: Duration = Duration::from_secs(5);
 
-/// The URL and the secrets of a target at the time when its deliveries were leased.
+/// The URL, the owner and the secrets of a target at the time when its deliveries were leased.
 pub(super) struct Endpoint {
     pub url: TargetUrl,
+    pub owner: TargetOwner,
     pub secrets: Vec<WebhookSecret>,
 }
 
@@ -77,8 +78,9 @@ impl Attempts {
         let seconds = self.metrics.seconds.clone();
         self.in_flight.spawn(async move {
             let started_at = clock.since_boot();
-            let Endpoint { url, secrets } = endpoint.as_ref();
-            let request = OutgoingRequest { event: delivery.event, now, body: &delivery.body, secrets };
+            let Endpoint { url, owner, secrets } = endpoint.as_ref();
+            let request =
+                OutgoingRequest { event: delivery.event, now, started_at, owner, body: &delivery.body, secrets };
             let outcome = sender.send(url, request).await;
             seconds.observe(clock.since_boot().saturating_sub(started_at).as_secs_f64());
             AttemptResult { delivery, endpoint, started_at, ended_at: clock.now(), outcome }

@@ -140,7 +140,7 @@ impl DispatchLoop {
             self.released.clear();
             for LeasedBatch { due, secrets, deliveries } in batches {
                 let DueTarget { target, owner } = due;
-                self.attempts.set_endpoint(target.id, Endpoint { url: target.url, secrets });
+                self.attempts.set_endpoint(target.id, Endpoint { url: target.url, owner: owner.clone(), secrets });
                 self.scheduler.push((target.id, owner), deliveries);
             }
         }

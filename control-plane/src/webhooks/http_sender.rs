@@ -1,8 +1,10 @@
 //! Sends a signed request to a target and classifies the outcome of the attempt.
 
+use super::pooled_hosts::{IDLE_TIMEOUT, MAX_IDLE_PER_HOST, PooledHosts};
 use crate::{
     address_guard::AddressGuard,
     domain::webhook::{
+        TargetOwner,
         address::HostRejection,
         delivery::{AttemptFailure, EXCERPT_BYTES, ResponseExcerpt},
         secret::WebhookSecret,
@@ -22,17 +24,17 @@ use std::{error::Error, net::SocketAddr, sync::Arc, time::Duration};
 /// Timeout of a connection, including its TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long an idle connection is kept open.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Maximum number of idle connections for one host.
-const MAX_IDLE_PER_HOST: usize = 16;
-
 /// Maximum number of body bytes to read. A connection can be reused only if the whole body was read.
 const MAX_BODY_READ: usize = 16 * 1024;
 
 /// Timeout for the body of a response, from the arrival of the status.
 const BODY_TIMEOUT: Duration = Duration::from_secs(2);
+
+tokio::task_local! {
+    /// The owner of the target of the attempt that this task makes, for the lookup of its host: the HTTP client calls the
+    /// resolver with the name only.
+    static LOOKUP_OWNER: TargetOwner;
+}
 
 /// Why the sender cannot be created.
 #[derive(Debug, thiserror::Error)]
@@ -47,10 +49,19 @@ pub enum HttpSenderError {
 
 /// Sends events over HTTP.
 pub struct HttpSender {
-    https: ArcSwap<Client>,
-    plaintext: Client,
+    https: ArcSwap<Clients>,
+    plaintext: Clients,
+    pooled_hosts: PooledHosts,
     guard: AddressGuard,
     timeout: Duration,
+}
+
+/// The clients for one scheme.
+struct Clients {
+    /// Keeps idle connections.
+    pooling: Client,
+    /// Closes each connection after its response.
+    closing: Client,
 }
 
 /// One request to a target.
@@ -59,6 +70,10 @@ pub struct OutgoingRequest<'a> {
     pub event: EventId,
     /// Time of the attempt.
     pub now: Timestamp,
+    /// The same time by the clock that never jumps.
+    pub started_at: Duration,
+    /// The owner of the target.
+    pub owner: &'a TargetOwner,
     /// The exact body.
     pub body: &'a str,
     /// The secrets with which the request is signed.
@@ -86,13 +101,14 @@ impl HttpSender {
     /// Creates a sender that trusts the certificate authorities of the operating system and those in a PEM file. An attempt
     /// ends within `timeout`.
     pub fn new(guard: AddressGuard, authorities: Option<&[u8]>, timeout: Duration) -> Result<Self, HttpSenderError> {
-        let https = ArcSwap::from_pointee(https_client(&guard, authorities, timeout)?);
-        Ok(Self { https, plaintext: build_client(client_builder(&guard, true, timeout))?, guard, timeout })
+        let https = ArcSwap::from_pointee(https_clients(&guard, authorities, timeout)?);
+        let plaintext = build_clients(|| client_builder(&guard, true, timeout))?;
+        Ok(Self { https, plaintext, pooled_hosts: PooledHosts::new(), guard, timeout })
     }
 
     /// Trusts other additional certificate authorities from the next attempt on. An invalid PEM file replaces nothing.
     pub fn replace_authorities(&self, authorities: &[u8]) -> Result<(), HttpSenderError> {
-        self.https.store(Arc::new(https_client(&self.guard, Some(authorities), self.timeout)?));
+        self.https.store(Arc::new(https_clients(&self.guard, Some(authorities), self.timeout)?));
         Ok(())
     }
 
@@ -102,9 +118,12 @@ impl HttpSender {
         if self.guard.check_literal(url).is_err() {
             return SendOutcome::without_response(AttemptFailure::AddressRefused);
         }
-        let OutgoingRequest { event, now, body, secrets } = request;
+        let OutgoingRequest { event, now, started_at, owner, body, secrets } = request;
         let signatures: Vec<_> = secrets.iter().map(|secret| secret.sign(event, now, body)).collect();
-        let client = if url.is_plaintext() { self.plaintext.clone() } else { Client::clone(&self.https.load()) };
+        let origin = url.as_url().origin().ascii_serialization();
+        let keep_open = self.pooled_hosts.admit(origin, owner, started_at, started_at + self.timeout);
+        let client = |clients: &Clients| if keep_open { clients.pooling.clone() } else { clients.closing.clone() };
+        let client = if url.is_plaintext() { client(&self.plaintext) } else { client(&self.https.load()) };
         let request = client
             .post(url.as_url().clone())
             .header(header::CONTENT_TYPE, "application/json")
@@ -112,7 +131,7 @@ impl HttpSender {
             .header("webhook-timestamp", now.seconds())
             .header("webhook-signature", signatures.join(" "))
             .body(body.to_owned());
-        match request.send().await {
+        match LOOKUP_OWNER.scope(owner.clone(), request.send()).await {
             Ok(response) => read_response(response, now).await,
             Err(error) => SendOutcome::without_response(failure_from_error(&error)),
         }
@@ -128,20 +147,22 @@ struct GuardedResolver {
 impl Resolve for GuardedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let (guard, plaintext) = (self.guard.clone(), self.plaintext);
+        // Read here, because the client may continue the connection in another task.
+        let owner = LOOKUP_OWNER.try_with(TargetOwner::clone);
         Box::pin(async move {
-            let allowed = guard.resolve(name.as_str(), plaintext).await?;
+            let allowed = guard.resolve(name.as_str(), &owner?, plaintext).await?;
             let addresses: Addrs = Box::new(allowed.into_iter().map(|address| SocketAddr::new(address, 0)));
             Ok(addresses)
         })
     }
 }
 
-/// The client for `https://` targets, which trusts the authorities of the operating system and those in a PEM file.
-fn https_client(
+/// The clients for `https://` targets, which trust the authorities of the operating system and those in a PEM file.
+fn https_clients(
     guard: &AddressGuard,
     authorities: Option<&[u8]>,
     timeout: Duration,
-) -> Result<Client, HttpSenderError> {
+) -> Result<Clients, HttpSenderError> {
     let mut certificates = Vec::new();
     if let Some(pem) = authorities {
         certificates = Certificate::from_pem_bundle(pem).map_err(|_| HttpSenderError::Authorities)?;
@@ -149,11 +170,15 @@ fn https_client(
             return Err(HttpSenderError::Authorities);
         }
     }
-    build_client(client_builder(guard, false, timeout).https_only(true).tls_certs_merge(certificates))
+    build_clients(|| client_builder(guard, false, timeout).https_only(true).tls_certs_merge(certificates.clone()))
 }
 
-fn build_client(builder: ClientBuilder) -> Result<Client, HttpSenderError> {
-    builder.build().map_err(|error| HttpSenderError::Tls(error.to_string()))
+fn build_clients(builder: impl Fn() -> ClientBuilder) -> Result<Clients, HttpSenderError> {
+    let build = |max_idle_per_host| {
+        let builder = builder().pool_max_idle_per_host(max_idle_per_host);
+        builder.build().map_err(|error| HttpSenderError::Tls(error.to_string()))
+    };
+    Ok(Clients { pooling: build(MAX_IDLE_PER_HOST)?, closing: build(0)? })
 }
 
 fn client_builder(guard: &AddressGuard, plaintext: bool, timeout: Duration) -> ClientBuilder {
@@ -168,7 +193,6 @@ fn client_builder(guard: &AddressGuard, plaintext: bool, timeout: Duration) -> C
         .connect_timeout(CONNECT_TIMEOUT)
         .timeout(timeout)
         .pool_idle_timeout(IDLE_TIMEOUT)
-        .pool_max_idle_per_host(MAX_IDLE_PER_HOST)
         .user_agent(concat!("countersign/", env!("CARGO_PKG_VERSION")))
 }
 
@@ -213,7 +237,7 @@ fn failure_from_error(error: &reqwest::Error) -> AttemptFailure {
     let mut cause: &dyn Error = error;
     loop {
         match cause.downcast_ref::<HostRejection>() {
-            Some(HostRejection::Unresolved) => return AttemptFailure::Dns,
+            Some(HostRejection::Unresolved | HostRejection::TooManyLookups) => return AttemptFailure::Dns,
             Some(HostRejection::NotPublic | HostRejection::PlaintextNotAllowed) => {
                 return AttemptFailure::AddressRefused;
             }

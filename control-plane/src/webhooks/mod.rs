@@ -11,6 +11,7 @@ mod dispatcher_health;
 mod event_fanout;
 mod http_sender;
 mod owner_shares;
+mod pooled_hosts;
 mod scheduler;
 mod target_queue;
 
@@ -18,4 +19,5 @@ pub use dispatcher::{DispatcherConfig, WebhookDispatcher};
 pub use dispatcher_health::DispatcherHealth;
 pub use event_fanout::EventFanout;
 pub use http_sender::HttpSender;
+pub use pooled_hosts::MAX_IDLE_CONNECTIONS;
 pub use scheduler::ConcurrencyLimits;

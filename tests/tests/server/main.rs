@@ -1,4 +1,4 @@
-//! Tests of the network connections, the start and stop, the metrics, the database commands and the rotation of the master key of the control plane.
+//! Tests of the network connections, the start and stop, the stop while something hangs, the metrics, the database commands and the rotation of the master key of the control plane.
 
 mod connections;
 mod database;
@@ -10,3 +10,4 @@ mod output;
 mod reload;
 mod slow_clients;
 mod startup;
+mod stopping;

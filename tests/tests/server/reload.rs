@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{ProductionServer, eventually};
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, ServerName, pem::PemObject},
@@ -64,6 +65,11 @@ async fn wait_for_metric(server: &ProductionServer, line: &str, minimum: f64) ->
     eventually(line, reached, || server.log()).await
 }
 
+/// A line is written to the log after the metric has changed.
+async fn wait_for_log(server: &ProductionServer, text: &str) {
+    eventually(text, async || server.log().contains(text).then_some(()), || server.log()).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn certificate_is_replaced_while_clients_connect() {
     let server = ProductionServer::start(&[]).await;
@@ -99,19 +105,20 @@ async fn certificate_is_replaced_while_clients_connect() {
     wait_for_metric(&server, FAILED, 2.0).await;
     assert_eq!(presented().await, old, "a certificate without its key is not served");
     let failures = || server.log().matches("changed files cannot be loaded").count();
+    wait_for_log(&server, "KeyMismatch").await;
     assert_eq!(failures(), 1, "the same failure is logged once: {}", server.log());
-    assert!(server.log().contains("KeyMismatch"), "{}", server.log());
     assert_eq!(server.metric(EXPIRY).await, Some(expiry));
 
     fs::write(server.private_key_file(), &new.key).unwrap();
     wait_for_metric(&server, SUCCEEDED, 1.0).await;
     assert_eq!(presented().await, new.der());
-    assert!(server.log().contains("a certificate that expires at"), "{}", server.log());
+    wait_for_log(&server, "a certificate that expires at").await;
 
     let failed = server.metric(FAILED).await.unwrap();
     fs::write(server.certificate_file(), &new.certificate[..100]).unwrap();
     wait_for_metric(&server, FAILED, failed + 1.0).await;
-    assert_eq!((presented().await, failures()), (new.der(), 2));
+    assert_eq!(presented().await, new.der());
+    eventually("the failure is logged", async || (failures() == 2).then_some(()), || server.log()).await;
     assert_eq!(server.metric(SUCCEEDED).await, Some(1.0));
 
     let before = handshakes.load(SeqCst);
@@ -120,4 +127,21 @@ async fn certificate_is_replaced_while_clients_connect() {
     for client in clients {
         client.await.unwrap().unwrap();
     }
+}
+
+#[tokio::test]
+async fn start_warns_about_an_expired_certificate_and_a_valid_one_replaces_it() {
+    let mut server = ProductionServer::start(&[]).await;
+    let valid = fs::read(server.certificate_file()).unwrap();
+    let key = KeyPair::from_pem(&fs::read_to_string(server.private_key_file()).unwrap()).unwrap();
+    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1));
+    fs::write(server.certificate_file(), params.self_signed(&key).unwrap().pem()).unwrap();
+    server.restart().await;
+    wait_for_log(&server, "expired at 2021-01-01T00:00:00Z").await;
+    let warning = server.log().lines().find(|line| line.contains("expired at 2021-01-01T00:00:00Z")).map(str::to_owned);
+    assert!(warning.is_some_and(|line| line.contains("WARN")), "{}", server.log());
+    fs::write(server.certificate_file(), valid).unwrap();
+    wait_for_metric(&server, SUCCEEDED, 1.0).await;
+    server.api.get("/health").await.expect(200);
 }

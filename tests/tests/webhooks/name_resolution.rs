@@ -1,17 +1,22 @@
-//! Tests against DNS rebinding: each connection uses only addresses that were checked for that connection.
+//! Tests against DNS rebinding: each connection uses only addresses that were checked for that connection. Tests of lookups
+//! that hang: they do not use up the lookups of others.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_control_plane::{Dependencies, HostResolver, ResolveFuture};
-use countersign_tests::{HttpResponse, InProcessServer, Receiver, Reply, eventually};
+use countersign_tests::{HttpResponse, InProcessServer, Receiver, Reply, control_plane::mint_human, eventually};
 use serde_json::{Value, json};
 use std::{
     collections::HashMap,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
 };
 use tempfile::TempDir;
+use tokio::{sync::watch, task::JoinSet};
 
 /// An address to which `--dev` allows webhooks.
 const ALLOWED: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -19,20 +24,38 @@ const ALLOWED: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// An address to which webhooks are never allowed, although connections to the address reach this machine.
 const FORBIDDEN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
+/// Lookups of hosts in this zone hang until the test answers them.
+const HANGING_ZONE: &str = ".hanging.example";
+
+/// More requests than lookups run at a time in total.
+const HANGING_LOOKUPS: usize = 40;
+
 /// A resolver whose addresses the test sets.
 #[derive(Default)]
-struct FakeResolver(Mutex<HashMap<String, Vec<IpAddr>>>);
+struct FakeResolver {
+    addresses: Mutex<HashMap<String, Vec<IpAddr>>>,
+    answers_hanging: watch::Sender<bool>,
+    /// Number of lookups that hang.
+    hanging: AtomicUsize,
+}
 
 impl FakeResolver {
     fn set(&self, host: &str, addresses: &[IpAddr]) {
-        self.0.lock().unwrap().insert(host.to_owned(), addresses.to_vec());
+        self.addresses.lock().unwrap().insert(host.to_owned(), addresses.to_vec());
     }
 }
 
 impl HostResolver for FakeResolver {
     fn resolve<'a>(&'a self, host: &'a str) -> ResolveFuture<'a> {
-        let addresses = self.0.lock().unwrap().get(host).cloned();
-        Box::pin(async move { addresses.ok_or_else(|| io::Error::other("no such name")) })
+        let addresses = self.addresses.lock().unwrap().get(host).cloned();
+        Box::pin(async move {
+            if host.ends_with(HANGING_ZONE) {
+                self.hanging.fetch_add(1, SeqCst);
+                self.answers_hanging.subscribe().wait_for(|answers| *answers).await.unwrap();
+                self.hanging.fetch_sub(1, SeqCst);
+            }
+            addresses.ok_or_else(|| io::Error::other("no such name"))
+        })
     }
 }
 
@@ -130,4 +153,48 @@ async fn host_names_with_forbidden_addresses_are_refused_on_create_and_change() 
     assert_eq!(fixture.send("GET", &webhook, json!({})).await.text("/url"), format!("http://allowed.example:{port}/"));
     fixture.send("PATCH", &webhook, json!({ "url": "https://public.example/" })).await.expect(200);
     assert_eq!(fixture.receiver.connections(), 0, "the check makes no connection");
+}
+
+/// The name server of an owner's zone does not answer. The lookups of this owner end late, also those whose caller no longer
+/// waits, but they do not use up the lookups of others.
+#[tokio::test(flavor = "multi_thread")]
+async fn hanging_lookups_of_one_owner_leave_lookups_for_others() {
+    let fixture = Fixture::new().await;
+    let port = fixture.receiver.port();
+    fixture.resolver.set("allowed.example", &[ALLOWED]);
+    let owner = mint_human(fixture.folder.path(), "owner of the zone", 1);
+    let api = &fixture.server.api;
+    let service = api.send_as(&owner, "POST", "/services", json!({ "name": "service" })).await.expect(201);
+    let path = format!("/services/{}/webhooks", service["serviceId"].as_str().unwrap());
+    let mut requests = JoinSet::new();
+    for number in 0..HANGING_LOOKUPS {
+        let (api, owner, path) = (api.clone(), owner.clone(), path.clone());
+        let body = json!({ "url": format!("https://{number}{HANGING_ZONE}/") });
+        requests.spawn(async move { api.send_as(&owner, "POST", &path, body).await });
+    }
+    let mut refused = 0;
+    for response in requests.join_all().await {
+        match response.status {
+            400 => assert!(response.text("/error/details/fields/url").contains("does not resolve"), "{response:?}"),
+            503 => {
+                assert!(response.text("/error/message").contains("try again"), "{response:?}");
+                assert!(!response.header("retry-after").is_empty(), "{response:?}");
+                refused += 1;
+            }
+            _ => panic!("{response:?}"),
+        }
+    }
+    let hanging = fixture.resolver.hanging.load(SeqCst);
+    assert_eq!(hanging + refused, HANGING_LOOKUPS, "lookups continue although nobody waits for them");
+    assert!((1..10).contains(&hanging), "{hanging} lookups of one owner");
+
+    // The service of another owner.
+    let url = format!("http://allowed.example:{port}/");
+    let created = fixture.create(&url).await.expect(201);
+    assert_eq!(fixture.send_test(created["webhookId"].as_str().unwrap()).await["status"], "delivered");
+
+    fixture.resolver.answers_hanging.send_replace(true);
+    let ended = async || (fixture.resolver.hanging.load(SeqCst) == 0).then_some(());
+    eventually("the lookups end", ended, String::new).await;
+    api.send_as(&owner, "POST", &path, json!({ "url": url })).await.expect(201);
 }

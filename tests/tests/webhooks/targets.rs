@@ -203,3 +203,21 @@ async fn changed_url_and_filter_apply_to_queued_events() {
     assert_eq!((old_receiver.count(), new_receiver.count()), (2, 2));
     assert_eq!(new_receiver.of_kind("agent.role_revoked").len(), 1);
 }
+
+/// Number of hosts of one owner: more than those whose connections stay open.
+const HOSTS: usize = 40;
+
+/// An owner with many hosts cannot occupy a connection of the control plane with each of them.
+#[tokio::test]
+async fn connections_to_only_some_hosts_of_an_owner_stay_open() {
+    let control = ControlPlane::start_one_with(&["quotas.webhooks_per_service=100"]).await;
+    let receiver = Receiver::on_all_addresses().await;
+    for number in 1..=HOSTS {
+        let url = format!("http://127.0.0.{number}:{}/", receiver.port());
+        let target = Target::create(&control, &url).await;
+        let event = target.send_test_event().await;
+        target.wait_for_delivery_status(&event, "delivered").await;
+    }
+    assert_eq!(receiver.connections(), HOSTS);
+    assert!((1..HOSTS).contains(&receiver.max_open_connections()), "{}", receiver.max_open_connections());
+}

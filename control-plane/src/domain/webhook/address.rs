@@ -50,6 +50,8 @@ const fn v6_net(segments: [u16; 2], length: u8) -> Ipv6Net {
 pub enum HostRejection {
     /// The host name does not resolve.
     Unresolved,
+    /// The name was not looked up, because too many lookups are in progress.
+    TooManyLookups,
     /// All addresses of the host are outside the public Internet and the allowed networks.
     NotPublic,
     /// The URL is unencrypted, and the host is not in an allowed network.
@@ -61,6 +63,7 @@ impl HostRejection {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Unresolved => "has a host whose name does not resolve",
+            Self::TooManyLookups => "has a host whose name was not looked up, because too many lookups are in progress",
             Self::NotPublic => {
                 "resolves to an address that is not public; the operator can allow its network with \
                  webhooks.allowed_networks"

@@ -94,6 +94,7 @@ pub(in crate::operations) const fn login_failure_reason(error: &OperationError) 
         | OperationError::AgentLeft
         | OperationError::IdempotencyKeyReused
         | OperationError::Invalid { .. }
+        | OperationError::Busy(_)
         | OperationError::Store(_)
         | OperationError::Keyring(_) => None,
     }

@@ -38,7 +38,7 @@ pub async fn change_webhook(
     change: &WebhookChange,
 ) -> Result<WebhookTarget, OperationError> {
     if let Some(url) = &change.url {
-        check_url(context, url).await?;
+        check_url(context, scope, url).await?;
     }
     let work = async |mut tx: WriteTransaction| {
         let before = lock_webhook(&mut tx, initiator, scope, webhook).await?;

@@ -5,10 +5,13 @@ use crate::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         quota::ExceededQuota,
         text::Description,
-        webhook::{WebhookScope, WebhookTarget, event::EventFilter, secret::WebhookSecret, url::TargetUrl},
+        webhook::{
+            TargetOwner, WebhookScope, WebhookTarget, address::HostRejection, event::EventFilter,
+            secret::WebhookSecret, url::TargetUrl,
+        },
     },
-    operations::{Context, OperationError, authorize::lock_managed_service},
-    store::{WriteTransaction, deployment, webhook_targets},
+    operations::{Context, NotFound, OperationError, authorize::lock_managed_service},
+    store::{WriteTransaction, deployment, services, webhook_targets},
 };
 use countersign_identity::WebhookId;
 use secrecy::SecretString;
@@ -32,7 +35,7 @@ pub async fn create_webhook(
     request: NewWebhook,
 ) -> Result<(WebhookTarget, SecretString), OperationError> {
     let NewWebhook { url, events, description } = request;
-    check_url(context, &url).await?;
+    check_url(context, scope, &url).await?;
     let (id, secret, now) =
         (context.new_id(WebhookId::from_bits), WebhookSecret::new(context.new_secret()), context.now());
     let sealed = &context.keyring.seal_webhook_secret(id, &secret, context.rng.as_ref())?;
@@ -72,9 +75,22 @@ pub async fn create_webhook(
 }
 
 /// Rejects a URL if its host does not resolve to an allowed address.
-pub(super) async fn check_url(context: &Context, url: &TargetUrl) -> Result<(), OperationError> {
-    let result = context.address_guard.check(url).await;
-    result.map_err(|rejection| OperationError::Invalid { field: "url", message: rejection.as_str() })
+pub(super) async fn check_url(context: &Context, scope: WebhookScope, url: &TargetUrl) -> Result<(), OperationError> {
+    let owner = match scope {
+        WebhookScope::Service(service) => {
+            let found = services::find_live(context.store.read().await?.conn(), service).await?;
+            TargetOwner::Person(found.ok_or(OperationError::NotFound(NotFound::Service))?.owner)
+        }
+        WebhookScope::Deployment => TargetOwner::Deployment,
+    };
+    context.address_guard.check(url, &owner).await.map_err(|rejection| match rejection {
+        HostRejection::TooManyLookups => {
+            OperationError::Busy("Too many lookups of the hosts of webhooks are in progress: try again in a minute")
+        }
+        HostRejection::Unresolved | HostRejection::NotPublic | HostRejection::PlaintextNotAllowed => {
+            OperationError::Invalid { field: "url", message: rejection.as_str() }
+        }
+    })
 }
 
 /// Locks the service of a scope until the transaction ends, and requires again that the initiator may manage it.

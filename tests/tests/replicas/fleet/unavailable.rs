@@ -7,11 +7,14 @@ use super::{
     replica,
     tcp_proxy::TcpProxy,
 };
-use countersign_tests::{ControlPlane, Postgres, Sidecar};
+use countersign_tests::{ControlPlane, EventSource, Postgres, Receiver, Sidecar, Target};
 use std::time::Duration;
 
 /// Number of checks to which the sidecar must respond during each outage.
 const CHECKS: u32 = 10;
+
+/// More failed logins than become events of their own.
+const FAILED_LOGINS: usize = 30;
 
 /// The default of `database.max_connections`.
 const MAX_CONNECTIONS: usize = 16;
@@ -145,5 +148,24 @@ async fn requests_recover_when_some_backends_hang() {
         assert!(refused <= 3 * paused, "{refused} requests were refused, but only {paused} backends are paused");
     }
     println!("{paused} backends paused: {refused} requests were refused, then none");
+    postgres.resume();
+}
+
+/// At the stop, the control plane writes the counts of failed logins that are only in memory. A database that hangs does not
+/// delay the end of the process further.
+#[tokio::test(flavor = "multi_thread")]
+async fn control_plane_stops_while_postgresql_hangs() {
+    let postgres = Postgres::start().await;
+    let mut control = replica(&postgres.create_database().await).await;
+    let receiver = Receiver::start_ok().await;
+    Target::create_for_deployment(&control, &receiver.url).await;
+    {
+        let source = EventSource::new(&control).await;
+        for _ in 0..FAILED_LOGINS {
+            assert!(source.fail_login(None).await.status < 500);
+        }
+    }
+    postgres.pause();
+    assert!(control.terminate().await.success());
     postgres.resume();
 }

@@ -37,6 +37,9 @@ async fn missing_master_key_is_reported_with_its_locations() {
         assert_refused(&control, command, &expected);
         assert!(!key.exists(), "no new key is created");
     }
+    assert_start_refused(&control, &[], "there is no master key").await;
+    let created = files_in(control.folder()).into_iter().find(|name| name.starts_with("master.key"));
+    assert_eq!(created, None, "the start leaves no useless key behind");
     std::fs::write(&key, saved).unwrap();
     succeed(&control, &["restore"]);
 }

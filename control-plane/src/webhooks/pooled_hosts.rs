@@ -1,0 +1,93 @@
+//! The receivers whose connections stay open between attempts.
+//!
+//! The connection pool of the HTTP client bounds idle connections per host only, and an owner can have any number of hosts.
+//! Therefore only the hosts in this list are sent to through a client that keeps connections.
+
+use crate::domain::webhook::{TargetOwner, owner_places::OwnerPlaces};
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+/// Maximum number of hosts with idle connections.
+const MAX_HOSTS: usize = 128;
+
+/// Maximum number of idle connections of one host.
+pub(super) const MAX_IDLE_PER_HOST: usize = 4;
+
+/// Maximum number of idle connections to all receivers.
+pub const MAX_IDLE_CONNECTIONS: usize = MAX_HOSTS * MAX_IDLE_PER_HOST;
+
+/// How long an idle connection stays open.
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long after the end of the last attempt a host may have idle connections: the pool looks for idle connections to close at
+/// intervals of [`IDLE_TIMEOUT`].
+const HOST_TIMEOUT: Duration = Duration::from_secs(2 * IDLE_TIMEOUT.as_secs() + 1);
+
+/// The hosts with idle connections.
+pub(super) struct PooledHosts(Mutex<Pooled>);
+
+struct Pooled {
+    places: OwnerPlaces,
+    hosts: HashMap<String, PooledHost>,
+}
+
+struct PooledHost {
+    /// Whose place the host has.
+    owner: TargetOwner,
+    /// When all connections to the host are closed.
+    until: Duration,
+}
+
+impl PooledHosts {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(Pooled { places: OwnerPlaces::new(MAX_HOSTS), hosts: HashMap::new() }))
+    }
+
+    /// Whether the connection of an attempt that ends before `attempt_end` may stay open. `origin` is the scheme, the host and
+    /// the port, as the pool distinguishes connections.
+    pub(super) fn admit(&self, origin: String, owner: &TargetOwner, now: Duration, attempt_end: Duration) -> bool {
+        let mut pooled = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Pooled { places, hosts } = &mut *pooled;
+        let until = attempt_end + HOST_TIMEOUT;
+        if let Some(host) = hosts.get_mut(&origin) {
+            host.until = host.until.max(until);
+            return true;
+        }
+        hosts.retain(|_, host| {
+            let is_open = host.until > now;
+            if !is_open {
+                places.give_back(&host.owner);
+            }
+            is_open
+        });
+        let has_place = places.try_take(owner);
+        if has_place {
+            hosts.insert(origin, PooledHost { owner: owner.clone(), until });
+        }
+        has_place
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_of_one_owner_have_a_share_of_the_places_until_their_connections_are_closed() {
+        let (hosts, owner) = (PooledHosts::new(), TargetOwner::Deployment);
+        let seconds = Duration::from_secs;
+        let admitted = |now: Duration| {
+            let origins = (0..1000).map(|number| format!("https://{number}.example"));
+            origins.filter(|origin| hosts.admit(origin.clone(), &owner, now, now + seconds(1))).count()
+        };
+        let first = admitted(seconds(0));
+        assert!((1..MAX_HOSTS / 4).contains(&first), "{first}");
+        assert_eq!(admitted(seconds(1)), first, "the same hosts keep their places");
+        let other = |now| hosts.admit("https://other.example".to_owned(), &owner, now, now);
+        assert!(!other(seconds(1)));
+        assert!(other(seconds(2) + HOST_TIMEOUT), "the connections of the first hosts are closed");
+    }
+}
