@@ -34,6 +34,11 @@ impl Shutdown {
         self.0.cancel();
     }
 
+    /// Whether shutdown was requested.
+    pub fn is_requested(&self) -> bool {
+        self.0.is_cancelled()
+    }
+
     /// Waits until shutdown is requested.
     pub async fn requested(&self) {
         self.0.cancelled().await;
