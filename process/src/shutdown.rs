@@ -75,6 +75,11 @@ impl Shutdown {
         timeout_at(self.deadline(), future).await.ok()
     }
 
+    /// Whether shutdown was requested.
+    pub fn is_requested(&self) -> bool {
+        self.0.is_cancelled()
+    }
+
     /// Waits until shutdown is requested.
     pub async fn requested(&self) {
         self.requested.cancelled().await;

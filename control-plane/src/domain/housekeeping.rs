@@ -7,7 +7,7 @@ use std::time::Duration;
 pub enum ExpiredData {
     /// Changes below the revision floor.
     Changes,
-    /// Expired sessions with their refresh tokens.
+    /// Expired and ended sessions with their refresh tokens.
     Sessions,
     /// Stored responses to requests with an `Idempotency-Key`.
     IdempotencyKeys,

@@ -16,7 +16,7 @@ pub struct Session {
     pub started_at: Timestamp,
     /// Feed revision at the login.
     pub started_revision: Revision,
-    /// Time from which the session can no longer be refreshed.
+    /// Time from which the session can no longer be refreshed. The end of a session is also its expiry.
     pub expires_at: Timestamp,
     /// Time at which the session was ended; `None` if it was not ended.
     pub ended_at: Option<Timestamp>,

@@ -52,15 +52,31 @@ macro_rules! lease {
     };
 }
 
-macro_rules! replay_batch {
+/// The events of the next finished deliveries after an event.
+macro_rules! finished_page {
+    ($condition:literal) => {
+        concat!(
+            "SELECT d.event_id FROM webhook_deliveries d WHERE d.target_id = $1 AND d.event_id > $2 ",
+            $condition,
+            " ORDER BY d.event_id LIMIT $3"
+        )
+    };
+}
+
+/// The last event of a page, and the number of events.
+macro_rules! end_of_page {
+    ($page:expr) => {
+        concat!("SELECT MAX(event_id) AS last, CAST(COUNT(*) AS BIGINT) AS total FROM (", $page, ") page")
+    };
+}
+
+macro_rules! replay_page {
     ($condition:literal) => {
         concat!(
             "UPDATE webhook_deliveries SET due_at = $1, attempts = 0, delivered_at = NULL, dead_since = NULL \
-             WHERE target_id = $2 AND event_id IN (SELECT d.event_id FROM webhook_deliveries d \
-             JOIN webhook_events e ON e.id = d.event_id WHERE d.target_id = $2 AND d.event_id >= $3 AND d.due_at IS NULL \
-             AND d.test_asked_at IS NULL AND e.occurred_at >= $4 ",
-            $condition,
-            " LIMIT $5)"
+             WHERE target_id = $2 AND event_id > $3 AND event_id <= $4 AND test_asked_at IS NULL \
+             AND (SELECT e.occurred_at FROM webhook_events e WHERE e.id = webhook_deliveries.event_id) >= $5 ",
+            $condition
         )
     };
 }
@@ -77,9 +93,16 @@ statements! { STATEMENTS:
     LIST_PENDING = list!("AND d.due_at IS NOT NULL");
     LIST_DELIVERED = list!("AND d.delivered_at IS NOT NULL");
     LIST_DEAD = list!("AND d.dead_since IS NOT NULL");
-    REPLAY_BATCH = replay_batch!("");
-    REPLAY_BATCH_DELIVERED = replay_batch!("AND d.delivered_at IS NOT NULL");
-    REPLAY_BATCH_DEAD = replay_batch!("AND d.dead_since IS NOT NULL");
+    END_OF_DELIVERED = end_of_page!(finished_page!("AND d.delivered_at IS NOT NULL"));
+    END_OF_DEAD = end_of_page!(finished_page!("AND d.dead_since IS NOT NULL"));
+    /// Two pages instead of a condition for both states, so that no pending deliveries are read.
+    END_OF_FINISHED = end_of_page!(concat!(
+        "SELECT event_id FROM (SELECT event_id FROM (", finished_page!("AND d.delivered_at IS NOT NULL"), ") delivered \
+         UNION ALL SELECT event_id FROM (", finished_page!("AND d.dead_since IS NOT NULL"), ") dead) finished \
+         ORDER BY event_id LIMIT $3"
+    ));
+    REPLAY_DELIVERED = replay_page!("AND delivered_at IS NOT NULL");
+    REPLAY_DEAD = replay_page!("AND dead_since IS NOT NULL");
     FIND_DELIVERY = concat!(select!(), "AND d.event_id = $2");
     RECORD_ATTEMPT = "UPDATE webhook_deliveries SET due_at = $1, delivered_at = $2, dead_since = $3, attempts = $4, \
          attempted_at = $5, response_status = $6, response_excerpt = $7, failure = $8 \
@@ -219,25 +242,43 @@ pub async fn replay(conn: &mut Conn, target: WebhookId, event: EventId, now: Tim
     Ok(query.execute(conn).await?.rows_affected() == 1)
 }
 
-/// Replays up to `limit` finished deliveries of events that happened at `since` or later, and returns their number. `oldest` is
-/// the lowest id that an event at `since` or later can have, so that the query can use the primary key.
+/// The result of one batch of a replay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplayedBatch {
+    /// Number of replayed deliveries.
+    pub replayed: u64,
+    /// The event after which the next batch begins; `None` if there are no more deliveries.
+    pub next: Option<EventId>,
+}
+
+/// Replays the finished deliveries among the next `limit` deliveries of a status, of events with an id above `after` that happened
+/// at `since` or later. The batches of a replay go through the events in the order of their ids, so their work does not grow with
+/// the number of other deliveries, and no delivery that is finished again meanwhile is replayed twice.
 pub async fn replay_batch(
     conn: &mut Conn,
     target: WebhookId,
-    (since, oldest): (Timestamp, EventId),
+    (since, after): (Timestamp, EventId),
     status: Option<DeliveryStatus>,
     (now, limit): (Timestamp, i64),
-) -> Result<u64, StoreError> {
-    let query = match status {
-        None => sqlx::query(REPLAY_BATCH),
+) -> Result<ReplayedBatch, StoreError> {
+    let (sql, replays): (_, &[&'static str]) = match status {
+        None => (END_OF_FINISHED, &[REPLAY_DELIVERED, REPLAY_DEAD]),
         // A pending delivery is not finished.
-        Some(DeliveryStatus::Pending) => return Ok(0),
-        Some(DeliveryStatus::Delivered) => sqlx::query(REPLAY_BATCH_DELIVERED),
-        Some(DeliveryStatus::Dead) => sqlx::query(REPLAY_BATCH_DEAD),
+        Some(DeliveryStatus::Pending) => return Ok(ReplayedBatch { replayed: 0, next: None }),
+        Some(DeliveryStatus::Delivered) => (END_OF_DELIVERED, &[REPLAY_DELIVERED]),
+        Some(DeliveryStatus::Dead) => (END_OF_DEAD, &[REPLAY_DEAD]),
     };
-    let query = query.bind(now.micros()).bind(target.to_string());
-    let query = query.bind(oldest.to_string()).bind(since.micros()).bind(limit);
-    Ok(query.execute(conn).await?.rows_affected())
+    let query = sqlx::query(sql).bind(target.to_string()).bind(after.to_string()).bind(limit);
+    let page = query.fetch_one(&mut *conn).await?;
+    let Some(last) = row::parse_optional::<EventId>(&page, "last")? else {
+        return Ok(ReplayedBatch { replayed: 0, next: None });
+    };
+    let mut replayed = 0;
+    for sql in replays {
+        let query = sqlx::query(*sql).bind(now.micros()).bind(target.to_string()).bind(after.to_string());
+        replayed += query.bind(last.to_string()).bind(since.micros()).execute(&mut *conn).await?.rows_affected();
+    }
+    Ok(ReplayedBatch { replayed, next: (row::total_count(&page)? >= limit).then_some(last) })
 }
 
 /// Counts pending deliveries, up to a million, because counting more would take too long.

@@ -25,11 +25,13 @@ statements! { STATEMENTS:
          SELECT CAST($1 AS BIGINT), CAST($2 AS BIGINT) + ROW_NUMBER() OVER (ORDER BY service_id) - 1, CAST($3 AS TEXT), \
          CAST($4 AS TEXT), service_id, CAST($5 AS BIGINT) FROM token_audiences WHERE agent_id = $4 AND expires_at > $6";
     /// The audiences of the session's live tokens are the recipients. The audience of a token of a previous version is NULL,
-    /// which stands for all services.
+    /// which stands for all services. There are two conditions instead of one with OR, so that both use the index, and a session
+    /// that was refreshed often is not read as a whole.
     INSERT_SESSION_CHANGES = "INSERT INTO changes (revision, position, facet, subject, service_id, noted_at) \
          SELECT CAST($1 AS BIGINT), CAST($2 AS BIGINT) + ROW_NUMBER() OVER (ORDER BY audience) - 1, CAST($3 AS TEXT), \
-         CAST($4 AS TEXT), audience, CAST($5 AS BIGINT) FROM (SELECT DISTINCT audience FROM refresh_tokens \
-         WHERE session_id = $4 AND (access_expires_at IS NULL OR access_expires_at > $6)) audiences";
+         CAST($4 AS TEXT), audience, CAST($5 AS BIGINT) FROM (SELECT audience FROM refresh_tokens \
+         WHERE session_id = $4 AND access_expires_at > $6 UNION SELECT audience FROM (SELECT audience FROM refresh_tokens \
+         WHERE session_id = $4 AND access_expires_at IS NULL LIMIT 1) unrecorded) audiences";
     HAS_TOKENS_WITHOUT_AUDIENCE = "SELECT 1 AS one FROM refresh_tokens WHERE audience IS NULL AND issued_at > $1 LIMIT 1";
     HAS_CHANGES_AT = "SELECT 1 AS known FROM changes WHERE revision = $1 AND revision > $2 LIMIT 1";
     SETTINGS_CHANGED = "SELECT 1 AS changed FROM changes WHERE facet = 'terms' AND service_id = $1 AND revision > $2 LIMIT 1";

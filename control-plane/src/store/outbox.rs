@@ -9,7 +9,11 @@ use crate::domain::webhook::{
     suppressed_burst::SuppressedBurst,
 };
 use countersign_identity::{AgentId, EventId, ServiceId, Timestamp, WebhookId};
-use sqlx::{Any, any::AnyArguments, query::Query};
+use sqlx::{
+    Any,
+    any::{AnyArguments, AnyRow},
+    query::Query,
+};
 
 /// The condition for targets that receive an event. `$1` is the pattern for the kind and `$2` is the service, or empty for an
 /// event of no service, see [`bind_audience`]. Targets of the whole Countersign deployment have an empty `service_id` and
@@ -34,14 +38,22 @@ statements! { STATEMENTS:
     ANY_EVENT = "SELECT 1 AS one FROM webhook_outbox LIMIT 1";
     IS_BACKLOGGED = "SELECT 1 AS one FROM webhook_outbox LIMIT 1 OFFSET 10000";
     TAKE_EVENTS = "DELETE FROM webhook_outbox WHERE id IN (SELECT id FROM webhook_outbox ORDER BY id LIMIT $1) \
-         RETURNING id, kind, body, occurred_at, service_id";
+         RETURNING id, kind, body, occurred_at, service_id, agent_id";
+    SET_ASIDE = "INSERT INTO webhook_set_aside_events (id, kind, body, occurred_at, service_id, agent_id, set_aside_at) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7)";
+    TAKE_SET_ASIDE = "DELETE FROM webhook_set_aside_events WHERE id IN (SELECT id FROM webhook_set_aside_events \
+         WHERE set_aside_at <= $1 ORDER BY id LIMIT $2) RETURNING id, kind, body, occurred_at, service_id, agent_id";
+    RETRY = "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id, agent_id) VALUES ($1, $2, $3, $4, $5, $6)";
     INSERT_TEST_DELIVERY = "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts, test_asked_at) \
          VALUES ($1, $2, $3, 0, $3)";
     INSERT_EVENT = "INSERT INTO webhook_events (id, kind, body, occurred_at) VALUES ($1, $2, $3, $4)";
     FIND_EVENT_BODY = "SELECT body FROM webhook_events WHERE id = $1";
-    OLDEST_EVENT = "SELECT id FROM webhook_events WHERE id >= $1 ORDER BY id LIMIT 1";
+    OLDEST_EVENT = "SELECT MIN(id) AS id FROM (SELECT id FROM (SELECT id FROM webhook_events WHERE id >= $1 ORDER BY id LIMIT 1) e \
+         UNION ALL SELECT id FROM (SELECT id FROM webhook_set_aside_events WHERE id >= $1 ORDER BY id LIMIT 1) s) oldest";
     DELETE_EVENTS_BEFORE =
         "DELETE FROM webhook_events WHERE id IN (SELECT id FROM webhook_events WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3)";
+    DELETE_SET_ASIDE_BEFORE = "DELETE FROM webhook_set_aside_events WHERE id IN (SELECT id FROM webhook_set_aside_events \
+         WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3)";
     LOCK_BURST = "INSERT INTO webhook_storms (agent_id, service_id, began_at, told, suppressed) VALUES ($1, $2, $3, 0, 0) \
          ON CONFLICT (agent_id, service_id) DO UPDATE SET told = webhook_storms.told \
          RETURNING began_at, told, suppressed";
@@ -71,33 +83,74 @@ pub async fn enqueue(conn: &mut Conn, event: &Event) -> Result<bool, StoreError>
     Ok(query.bind(event.at.micros()).bind(agent).execute(conn).await?.rows_affected() > 0)
 }
 
+/// The result of one batch of the fan-out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FanOut {
+    /// Number of events that were removed from the outbox.
+    pub events: usize,
+    /// The ids and kinds of the events that were set aside.
+    pub set_aside: Vec<(String, String)>,
+}
+
 /// Whether any event waits for its fan-out to webhook targets.
 pub async fn has_events(conn: &mut Conn) -> Result<bool, StoreError> {
     Ok(sqlx::query(ANY_EVENT).fetch_optional(conn).await?.is_some())
 }
 
-/// Whether so many events wait for their fan-out that background work should emit no more: the fan-out reads the whole outbox,
-/// which has no index, for each of its transactions.
+/// Whether so many events wait for their fan-out that background work should emit no more, so that the events of requests do not
+/// wait for those of a deletion.
 pub async fn is_backlogged(conn: &mut Conn) -> Result<bool, StoreError> {
     Ok(sqlx::query(IS_BACKLOGGED).fetch_optional(conn).await?.is_some())
 }
 
-/// Removes up to `limit` events from the outbox and inserts a delivery for each of their targets. Returns the number of
-/// events. Concurrent calls get different events.
-pub async fn fan_out(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<usize, StoreError> {
+/// Removes up to `limit` events from the outbox and inserts a delivery for each of their targets. Concurrent calls get different
+/// events. An event that this version cannot read, because a newer version emitted it, is set aside: it must not keep the others
+/// from their fan-out, and must not be lost.
+pub async fn fan_out(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<FanOut, StoreError> {
     let rows = sqlx::query(TAKE_EVENTS).bind(limit).fetch_all(&mut *conn).await?;
+    let mut result = FanOut { events: rows.len(), set_aside: Vec::new() };
     for row in &rows {
         let id: String = row::get(row, "id")?;
-        let kind = EventKind::parse(&row::get::<String>(row, "kind")?).ok_or(StoreError::Corrupt("kind"))?;
-        let audience = match row::get::<String>(row, "service_id")?.as_str() {
-            "" => EventAudience::Deployment,
-            _ => EventAudience::Service(row::parse(row, "service_id")?),
+        let Some((kind, audience)) = kind_and_audience(row)? else {
+            set_aside(&mut *conn, row, now).await?;
+            result.set_aside.push((id, row::get(row, "kind")?));
+            continue;
         };
         let query = bind_audience(sqlx::query(INSERT_DELIVERIES), kind, audience);
         if query.bind(&id).bind(now.micros()).execute(&mut *conn).await?.rows_affected() > 0 {
             let (body, at) = (row::get::<String>(row, "body")?, row::timestamp(row, "occurred_at")?);
             insert_event(&mut *conn, (&id, kind), &body, at).await?;
         }
+    }
+    Ok(result)
+}
+
+/// The kind and the audience of an event in the outbox; `None` if this version does not know them.
+fn kind_and_audience(row: &AnyRow) -> Result<Option<(EventKind, EventAudience)>, StoreError> {
+    let service: String = row::get(row, "service_id")?;
+    let audience = match service.as_str() {
+        "" => Some(EventAudience::Deployment),
+        service => service.parse().ok().map(EventAudience::Service),
+    };
+    Ok(EventKind::parse(&row::get::<String>(row, "kind")?).zip(audience))
+}
+
+async fn set_aside(conn: &mut Conn, row: &AnyRow, now: Timestamp) -> Result<(), StoreError> {
+    bind_outbox_row(sqlx::query(SET_ASIDE), row)?.bind(now.micros()).execute(conn).await?;
+    Ok(())
+}
+
+fn bind_outbox_row<'q>(query: BoundQuery<'q>, row: &AnyRow) -> Result<BoundQuery<'q>, StoreError> {
+    let text = |column| row::get::<String>(row, column);
+    let query = query.bind(text("id")?).bind(text("kind")?).bind(text("body")?);
+    Ok(query.bind(row::get::<i64>(row, "occurred_at")?).bind(text("service_id")?).bind(text("agent_id")?))
+}
+
+/// Moves up to `limit` events back into the outbox that were set aside at or before `until`. Returns their number.
+pub async fn retry_set_aside(conn: &mut Conn, until: Timestamp, limit: i64) -> Result<usize, StoreError> {
+    let rows = sqlx::query(TAKE_SET_ASIDE).bind(until.micros()).bind(limit).fetch_all(&mut *conn).await?;
+    for row in &rows {
+        bind_outbox_row(sqlx::query(RETRY), row)?.execute(&mut *conn).await?;
     }
     Ok(rows.len())
 }
@@ -134,20 +187,24 @@ pub async fn find_event_body(conn: &mut Conn, event: EventId) -> Result<Option<S
     query.fetch_optional(conn).await?.map(|row| row::get(&row, "body")).transpose()
 }
 
-/// The lowest id of an event, at or after `from`.
+/// The lowest id of an event, at or after `from`, among those with deliveries and those that are set aside.
 pub async fn oldest_event(conn: &mut Conn, from: EventId) -> Result<Option<EventId>, StoreError> {
-    let row = sqlx::query(OLDEST_EVENT).bind(from.to_string()).fetch_optional(conn).await?;
-    row.map(|row| row::parse(&row, "id")).transpose()
+    row::parse_optional(&sqlx::query(OLDEST_EVENT).bind(from.to_string()).fetch_one(conn).await?, "id")
 }
 
-/// Deletes up to `limit` events with an id from `from` on that is lower than `before`. Returns their number.
+/// Deletes up to `limit` events with an id from `from` on that is lower than `before`, and up to `limit` such events that are set
+/// aside. Returns their number.
 pub async fn delete_events_before(
     conn: &mut Conn,
     (from, before): (EventId, EventId),
     limit: i64,
 ) -> Result<u64, StoreError> {
-    let query = sqlx::query(DELETE_EVENTS_BEFORE).bind(from.to_string()).bind(before.to_string()).bind(limit);
-    Ok(query.execute(conn).await?.rows_affected())
+    let mut deleted = 0;
+    for sql in [DELETE_EVENTS_BEFORE, DELETE_SET_ASIDE_BEFORE] {
+        let query = sqlx::query(sql).bind(from.to_string()).bind(before.to_string()).bind(limit);
+        deleted += query.execute(&mut *conn).await?.rows_affected();
+    }
+    Ok(deleted)
 }
 
 /// Returns the burst of failed logins of an agent at a service, and inserts a new burst if there is none. Locks the row of the
@@ -206,7 +263,7 @@ fn service_id_column(service: Option<ServiceId>) -> String {
     service.map_or(String::new(), |service| service.to_string())
 }
 
-fn burst_from_row(row: &sqlx::any::AnyRow) -> Result<SuppressedBurst, StoreError> {
+fn burst_from_row(row: &AnyRow) -> Result<SuppressedBurst, StoreError> {
     Ok(SuppressedBurst {
         began_at: row::timestamp(row, "began_at")?,
         emitted: row::number(row, "told")?,

@@ -74,6 +74,9 @@ statements! { STATEMENTS:
     );
     REVOKE_KEY = "UPDATE service_keys SET revoked_at = $1 WHERE id = $2 AND service_id = $3 AND revoked_at IS NULL";
     REVOKE_ALL_KEYS = "UPDATE service_keys SET revoked_at = $1 WHERE service_id = $2 AND revoked_at IS NULL";
+    /// The revoked API keys of a service beyond the `$2` that were revoked last.
+    DELETE_OLDEST_REVOKED_KEYS = "DELETE FROM service_keys WHERE id IN (SELECT id FROM service_keys WHERE service_id = $1 \
+         AND revoked_at IS NOT NULL ORDER BY revoked_at DESC, id DESC LIMIT $3 OFFSET $2) AND revoked_at IS NOT NULL";
     HAS_KEY = "SELECT 1 AS known FROM service_keys WHERE id = $1 AND service_id = $2";
 }
 
@@ -216,6 +219,17 @@ pub async fn revoke_key(conn: &mut Conn, service: ServiceId, id: ApiKeyId, now: 
 pub async fn revoke_all_keys(conn: &mut Conn, service: ServiceId, now: Timestamp) -> Result<u64, StoreError> {
     let query = sqlx::query(REVOKE_ALL_KEYS).bind(now.micros()).bind(service.to_string());
     Ok(query.execute(conn).await?.rows_affected())
+}
+
+/// Deletes up to `limit` revoked API keys of a service, except the `kept` that were revoked last.
+pub async fn delete_oldest_revoked_keys(
+    conn: &mut Conn,
+    service: ServiceId,
+    (kept, limit): (i64, i64),
+) -> Result<(), StoreError> {
+    let query = sqlx::query(DELETE_OLDEST_REVOKED_KEYS).bind(service.to_string()).bind(kept).bind(limit);
+    query.execute(conn).await?;
+    Ok(())
 }
 
 /// Whether a service has an API key with this id, revoked or not.

@@ -16,7 +16,8 @@ statements! { STATEMENTS:
     /// The sessions of an agent that can still be refreshed, newest first, after the first `$3`.
     LIST_OLDEST_LIVE = "SELECT id FROM sessions WHERE agent_id = $1 AND ended_at IS NULL AND expires_at > $2 \
          ORDER BY begun_at DESC, id DESC LIMIT $4 OFFSET $3";
-    MARK_SESSION_ENDED = "UPDATE sessions SET ended_at = $1 WHERE id = $2 AND ended_at IS NULL";
+    MARK_SESSION_ENDED = "UPDATE sessions SET ended_at = $1, expires_at = CASE WHEN expires_at > $1 THEN $1 ELSE expires_at END \
+         WHERE id = $2 AND ended_at IS NULL";
     INSERT_TOKEN = "INSERT INTO refresh_tokens (id, session_id, secret_hash, issued_at, audience, access_expires_at) \
          VALUES ($1, $2, $3, $4, $5, $6)";
     FIND_TOKEN = "SELECT id, session_id, secret_hash, issued_at, used_at FROM refresh_tokens WHERE id = $1";
@@ -24,9 +25,11 @@ statements! { STATEMENTS:
         "SELECT s.agent_id FROM refresh_tokens t JOIN sessions s ON s.id = t.session_id WHERE t.id = $1";
     MARK_TOKEN_USED = "UPDATE refresh_tokens SET used_at = $1 WHERE id = $2 AND used_at IS NULL";
     OLDEST_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM sessions WHERE expires_at >= $1";
-    /// Refresh tokens of the `$3` sessions that expired first.
-    DELETE_EXPIRED_TOKENS = "DELETE FROM refresh_tokens WHERE id IN (SELECT t.id FROM refresh_tokens t WHERE t.session_id IN \
-         (SELECT s.id FROM sessions s WHERE s.expires_at >= $1 AND s.expires_at < $2 ORDER BY s.expires_at LIMIT $3) LIMIT $3)";
+    /// The first `$3` refresh tokens in the order of the expiry of their sessions. Without this order, PostgreSQL may read refresh
+    /// tokens from the beginning of the table until it has found `$3` of expired sessions.
+    DELETE_EXPIRED_TOKENS = "DELETE FROM refresh_tokens WHERE id IN (SELECT t.id FROM sessions s \
+         JOIN refresh_tokens t ON t.session_id = s.id WHERE s.expires_at >= $1 AND s.expires_at < $2 \
+         ORDER BY s.expires_at LIMIT $3)";
     /// Of the `$3` sessions that expired first, those without refresh tokens.
     DELETE_EXPIRED_SESSIONS = "DELETE FROM sessions WHERE id IN (SELECT e.id FROM \
          (SELECT s.id FROM sessions s WHERE s.expires_at >= $1 AND s.expires_at < $2 ORDER BY s.expires_at LIMIT $3) e \
@@ -76,7 +79,8 @@ pub async fn list_live_beyond(
     rows.iter().map(|row| row::parse(row, "id")).collect()
 }
 
-/// Marks a session as ended. Returns false if the session had already ended.
+/// Marks a session as ended. Its end is also its expiry, so that it is deleted like a session that expired then. Returns false if
+/// the session had already ended.
 pub async fn mark_ended(conn: &mut Conn, id: SessionId, now: Timestamp) -> Result<bool, StoreError> {
     Ok(sqlx::query(MARK_SESSION_ENDED).bind(now.micros()).bind(id.to_string()).execute(conn).await?.rows_affected()
         == 1)

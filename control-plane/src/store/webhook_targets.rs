@@ -67,7 +67,8 @@ statements! { STATEMENTS:
         "SELECT MIN(oldest) AS oldest FROM (SELECT (SELECT CASE WHEN MIN(d.due_at) < t.active_since THEN t.active_since \
          ELSE MIN(d.due_at) END FROM webhook_deliveries d WHERE d.target_id = t.id AND d.due_at <= $1) AS oldest \
          FROM webhook_targets t WHERE ", is_active!(), " AND t.failing_since IS NULL \
-         UNION ALL SELECT MIN(o.occurred_at) AS oldest FROM webhook_outbox o) waiting"
+         UNION ALL SELECT occurred_at AS oldest FROM (SELECT o.occurred_at FROM webhook_outbox o \
+         ORDER BY o.id LIMIT 1) first) waiting"
     );
     MARK_HEALTHY = "UPDATE webhook_targets SET failing_since = NULL, failed_at = NULL WHERE id = $1";
     MARK_FAILING = "UPDATE webhook_targets SET failing_since = CASE WHEN failed_at >= $1 THEN COALESCE(failing_since, $2) \

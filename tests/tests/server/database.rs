@@ -74,7 +74,11 @@ async fn execute_on_file(file: &Path, sql: &str) {
 }
 
 /// Reverts the schema to version 8.
-const REVERT_MIGRATIONS_FROM_9: &str = "DROP INDEX roles_to_purge; DROP INDEX changes_by_time; \
+const REVERT_MIGRATIONS_FROM_9: &str = "DROP INDEX webhook_outbox_by_id; DROP TABLE webhook_set_aside_events; \
+    DROP INDEX live_sessions_by_agent; DROP INDEX service_keys_by_age; \
+    DROP INDEX refresh_tokens_by_access_expiry; DROP INDEX live_service_keys; DROP INDEX revoked_service_keys; \
+    DROP INDEX pending_webhook_deliveries; DROP INDEX delivered_webhook_deliveries; DROP INDEX dead_webhook_deliveries; \
+    DROP INDEX roles_to_purge; DROP INDEX changes_by_time; \
     DROP INDEX assignments_by_reported_end; DROP INDEX webhook_targets_by_previous_secret; \
     ALTER TABLE roles DROP COLUMN deleted_at; ALTER TABLE roles DROP COLUMN deleted_name; DROP INDEX agents_by_registration; DROP INDEX sessions_by_agent; \
     DROP INDEX settings_changes; DROP INDEX role_changes; DROP INDEX agents_by_owner; DROP TABLE quota_locks; DROP TABLE agent_departures; DROP TABLE service_transfers; DROP TABLE totals; \

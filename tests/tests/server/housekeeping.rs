@@ -24,15 +24,16 @@ const DIGITS: &str = "substr(CAST(10000000000000000 + n AS TEXT), 2)";
 /// A time before everything expires that the tests insert, and the time of the expiry, in microseconds.
 const LONG_AGO: i64 = 1_600_000_000_000_000;
 
-struct Database(AnyConnection);
+/// A connection to the database of a control plane.
+pub struct Database(AnyConnection);
 
 impl Database {
-    async fn connect(url: &str) -> Self {
+    pub async fn connect(url: &str) -> Self {
         sqlx::any::install_default_drivers();
         Self(AnyConnection::connect(url).await.unwrap())
     }
 
-    async fn execute(&mut self, sql: &str) -> u64 {
+    pub async fn execute(&mut self, sql: &str) -> u64 {
         let result = self.0.execute(AssertSqlSafe(sql)).await;
         result.unwrap_or_else(|error| panic!("{sql}: {error}")).rows_affected()
     }
@@ -42,7 +43,7 @@ impl Database {
         result.unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
 
-    async fn count(&mut self, rows: &str) -> i64 {
+    pub async fn count(&mut self, rows: &str) -> i64 {
         self.number(&format!("SELECT CAST(COUNT(*) AS BIGINT) FROM {rows}")).await
     }
 

@@ -2,6 +2,7 @@
 
 mod connections;
 mod database;
+mod ended_sessions;
 mod housekeeping;
 mod master_key;
 mod metrics;

@@ -3,7 +3,7 @@
 //! `events` tests content and recipients of events, `strangers` what a service is not told, `role_losses` lost roles, `bursts` bursts of failed logins,
 //! `signatures` signatures and secrets, `delivery` attempts and retries, `clocks` behaviour over days, `targets`
 //! pause, replay and deletion, `isolation` that targets do not affect each other, and `address_guard` forbidden
-//! addresses. `crashes` kills the control plane, `backlog` has thousands of pending deliveries, `dead_targets` has
+//! addresses. `outbox` tests the fan-out of events and large replays. `crashes` kills the control plane, `backlog` has thousands of pending deliveries, `dead_targets` has
 //! targets that never respond.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
@@ -20,6 +20,7 @@ mod events;
 mod health;
 mod isolation;
 mod name_resolution;
+mod outbox;
 mod replicas;
 mod role_losses;
 mod signatures;

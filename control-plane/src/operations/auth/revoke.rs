@@ -71,10 +71,12 @@ pub(in crate::operations) async fn end_session(
     Ok(())
 }
 
-/// Whether an access token or its session was revoked. The revocation of an access token is recorded only as a change in the
-/// change feed. When the revision floor (the oldest revision from which a sidecar can resume) passes the change that records
-/// a revocation, the revision of the revoked token is below the floor, and the token is refused because of its revision.
+/// Whether an access token or its session was revoked. A session is deleted only when all its tokens have expired, so a token
+/// whose session does not exist counts as revoked: the clock of a replica may have been behind when the session ended. The
+/// revocation of an access token is recorded only as a change in the change feed. When the revision floor (the oldest revision
+/// from which a sidecar can resume) passes the change that records a revocation, the revision of the revoked token is below the
+/// floor, and the token is refused because of its revision.
 pub(in crate::operations) async fn is_revoked(conn: &mut Conn, claims: &Claims) -> Result<bool, OperationError> {
     let session = sessions::find(conn, claims.sid).await?;
-    Ok(session.is_some_and(|session| session.ended_at.is_some()) || feed::token_is_revoked(conn, claims.jti).await?)
+    Ok(session.is_none_or(|session| session.ended_at.is_some()) || feed::token_is_revoked(conn, claims.jti).await?)
 }

@@ -43,7 +43,8 @@ pub async fn verify_token(
         floor: position.floor,
         roles: &table,
         agent: changes.as_ref(),
-        revoked: is_revoked(read.conn(), claims).await?,
+        // The token of an unknown agent is refused below for that reason: its session is unknown as well.
+        revoked: changes.is_some() && is_revoked(read.conn(), claims).await?,
     };
     let identity = VerifiedIdentity::evaluate(claims, &evaluation, now)?;
     // The signature is valid but the agent is unknown: another database issued the token.

@@ -18,12 +18,18 @@ use crate::{
 use countersign_identity::{EventId, Timestamp};
 use std::time::Duration;
 
-/// Time for which changes and sessions are kept after they were written or have expired: as long as tokens may live.
+/// Time for which changes are kept after they were written: as long as tokens may live.
 fn token_retention(context: &Context) -> Duration {
     context.config.access_token_lifetime + CLOCK_SKEW_MARGIN
 }
 
-/// The time until which written changes, and expired sessions, are no longer needed.
+/// Time for which sessions are kept after they have expired or ended: as long as their tokens may live. The session also records
+/// that its challenge was used, so it is kept until the challenge has expired.
+fn session_retention(context: &Context) -> Duration {
+    context.config.access_token_lifetime.max(context.config.challenge_lifetime) + CLOCK_SKEW_MARGIN
+}
+
+/// The time until which written changes are no longer needed.
 pub(super) fn token_horizon(context: &Context) -> Timestamp {
     context.now().saturating_sub(token_retention(context))
 }
@@ -48,7 +54,7 @@ pub(super) async fn oldest_due(
             oldest.map(|at| at.saturating_add(retention))
         }
         ExpiredData::Sessions => {
-            let after = retention + AFTER_EXPIRY;
+            let after = session_retention(context) + AFTER_EXPIRY;
             let oldest = sessions::oldest_expiry(conn, from.saturating_sub(after)).await?;
             oldest.map(|at| at.saturating_add(after))
         }
@@ -83,8 +89,9 @@ pub(super) async fn delete(
     let deleted = match data {
         ExpiredData::Changes => feed::delete_below_floor(conn, (from.saturating_sub(retention), horizon), limit).await,
         ExpiredData::Sessions => {
-            let from = from.saturating_sub(retention + AFTER_EXPIRY);
-            sessions::delete_expired(conn, (from, horizon), limit).await
+            let retention = session_retention(context);
+            let expired_from = from.saturating_sub(retention + AFTER_EXPIRY);
+            sessions::delete_expired(conn, (expired_from, now.saturating_sub(retention)), limit).await
         }
         ExpiredData::IdempotencyKeys => idempotency::delete_expired(conn, (from, now), limit).await,
         ExpiredData::KnownAgents => known_agents::delete_forgotten(conn, (from, now), limit).await,

@@ -35,6 +35,13 @@ pub struct NewServiceKey {
     pub scope: KeyScope,
 }
 
+/// Number of revoked API keys of a service that are kept. The audit log records all of them.
+const KEPT_REVOKED_KEYS: i64 = 100;
+
+/// Maximum number of older revoked API keys that one revocation deletes. If a previous version kept more, the next ones delete the
+/// others.
+const MAX_DELETED_PER_REVOCATION: i64 = 10;
+
 /// Creates a service that is owned by `owner`.
 pub async fn create_service(
     context: &Context,
@@ -100,7 +107,8 @@ pub async fn create_service_key(
     Ok((context.store.write("create_service_key", work).await?, credential.reveal()))
 }
 
-/// Revokes an API key of a service. Returns false if the key was already revoked.
+/// Revokes an API key of a service, and deletes the oldest revoked ones, so that a service cannot fill the database with revoked
+/// keys. Returns false if the key was already revoked.
 pub async fn revoke_service_key(
     context: &Context,
     initiator: &Initiator,
@@ -114,6 +122,8 @@ pub async fn revoke_service_key(
         let now = tx.now();
         let revoked = services::revoke_key(tx.conn(), service, key, now).await?;
         if revoked {
+            let bounds = (KEPT_REVOKED_KEYS, MAX_DELETED_PER_REVOCATION);
+            services::delete_oldest_revoked_keys(tx.conn(), service, bounds).await?;
             tx.audit(initiator, entry).await?;
             // Streams check their API key when the settings of their service change.
             tx.record_change(Change::ServiceSettings(service));

@@ -4,6 +4,7 @@ use super::change::lock_webhook;
 use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
+        housekeeping::pause_after,
         webhook::{
             WebhookScope,
             delivery::DeliveryStatus,
@@ -11,7 +12,11 @@ use crate::{
         },
     },
     operations::{Context, NotFound, OperationError, context::id_lower_bound},
-    store::{WriteTransaction, deliveries, outbox},
+    store::{
+        WriteTransaction,
+        deliveries::{self, ReplayedBatch},
+        outbox,
+    },
 };
 use countersign_identity::{EventId, Timestamp, WebhookId};
 use std::time::Duration;
@@ -32,8 +37,8 @@ const BATCH_SIZE: i64 = 1000;
 const MAX_ID_AGE: Duration = Duration::from_mins(1);
 
 /// Makes deliveries due again with a new series of attempts, and returns the number of deliveries. Uses a transaction per
-/// batch, to keep transactions short. Replayed deliveries are pending and a batch contains only finished deliveries, so the
-/// next batch contains other deliveries.
+/// batch, to keep transactions short, and pauses after each one, so that other requests get at least half of the time of SQLite's
+/// only writer.
 pub async fn replay_deliveries(
     context: &Context,
     initiator: &Initiator,
@@ -46,23 +51,27 @@ pub async fn replay_deliveries(
         ReplaySelection::One(event) => entry.with_detail("event", event.to_string()),
         ReplaySelection::Since(since, _) => entry.with_detail("since", since.seconds()),
     };
-    let mut total = 0;
+    let (mut total, mut after) = (0, None);
     loop {
         let is_first = total == 0;
         let work = async |mut tx: WriteTransaction| {
+            // The time of waiting for the lock of the writer does not count.
+            let began_at = context.since_boot();
             lock_webhook(&mut tx, initiator, scope, webhook).await?;
-            let count = replay_batch(&mut tx, webhook, replay).await?;
-            if is_first && count > 0 {
+            let batch = replay_batch(&mut tx, webhook, replay, after).await?;
+            if is_first && batch.replayed > 0 {
                 tx.audit(initiator, entry).await?;
             }
-            Ok::<_, OperationError>(tx.commit(count).await?)
+            Ok::<_, OperationError>(tx.commit((batch, began_at)).await?)
         };
-        let count = context.store.write("replay_deliveries", work).await?;
+        let (batch, began_at) = context.store.write("replay_deliveries", work).await?;
         context.dispatcher_wakeup.notify_one();
-        total += count;
-        if count < BATCH_SIZE.unsigned_abs() {
+        total += batch.replayed;
+        if batch.next.is_none() {
             return Ok(total);
         }
+        after = batch.next;
+        tokio::time::sleep(pause_after(context.since_boot().saturating_sub(began_at))).await;
     }
 }
 
@@ -70,14 +79,18 @@ async fn replay_batch(
     tx: &mut WriteTransaction,
     webhook: WebhookId,
     replay: ReplaySelection,
-) -> Result<u64, OperationError> {
+    after: Option<EventId>,
+) -> Result<ReplayedBatch, OperationError> {
     let now = tx.now();
     match replay {
-        ReplaySelection::One(event) if deliveries::replay(tx.conn(), webhook, event, now).await? => Ok(1),
+        ReplaySelection::One(event) if deliveries::replay(tx.conn(), webhook, event, now).await? => {
+            Ok(ReplayedBatch { replayed: 1, next: None })
+        }
         ReplaySelection::One(_) => Err(OperationError::NotFound(NotFound::Delivery)),
         ReplaySelection::Since(since, status) => {
-            let oldest = EventId::from_bits(id_lower_bound(since.saturating_sub(MAX_ID_AGE)));
-            Ok(deliveries::replay_batch(tx.conn(), webhook, (since, oldest), status, (now, BATCH_SIZE)).await?)
+            let oldest = || EventId::from_bits(id_lower_bound(since.saturating_sub(MAX_ID_AGE)));
+            let after = after.unwrap_or_else(oldest);
+            Ok(deliveries::replay_batch(tx.conn(), webhook, (since, after), status, (now, BATCH_SIZE)).await?)
         }
     }
 }

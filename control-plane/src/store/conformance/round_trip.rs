@@ -9,6 +9,7 @@ mod ended_roles;
 mod master_keys;
 mod recipients;
 mod records;
+mod set_aside;
 mod subjects;
 mod webhooks;
 
@@ -169,6 +170,7 @@ impl StoreFixture {
         self.totals_and_quotas_return_what_was_written().await;
         self.api_keys_return_what_was_written().await;
         self.revoked_keys_do_not_count().await;
+        self.oldest_revoked_keys_are_deleted().await;
         self.roles_return_what_was_written().await;
         self.assignments_return_what_was_written().await;
         self.deleted_services_lose_what_depends_on_them().await;
@@ -176,6 +178,7 @@ impl StoreFixture {
         self.offers_of_services_return_what_was_written().await;
         self.sessions_return_what_was_written().await;
         self.expired_session_is_deleted_in_batches().await;
+        self.ended_session_is_deleted_like_one_that_expired_then().await;
         self.refresh_tokens_return_what_was_written().await;
         self.changes_go_to_live_audiences().await;
         self.signing_keys_return_what_was_written().await;
@@ -191,6 +194,7 @@ impl StoreFixture {
         self.deliveries_return_what_was_written().await;
         self.bursts_return_what_was_written().await;
         self.master_keys_return_what_was_written().await;
+        self.unknown_events_are_set_aside_until_they_are_known().await;
         self.every_column_was_written().await;
         self.events_are_delivered_only_to_their_audience().await;
         self.revision_advances_past_the_clock_and_the_last_revision().await;

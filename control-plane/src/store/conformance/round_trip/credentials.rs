@@ -77,6 +77,22 @@ impl StoreFixture {
         assert_eq!(live, [], "an ended session is not live");
     }
 
+    /// Must run when all other sessions expire after time 47.
+    pub async fn ended_session_is_deleted_like_one_that_expired_then(&self) {
+        let session = Session { id: SessionId::from_bits(72), ..session() };
+        self.commit(async |tx| {
+            assert!(sessions::insert(tx.conn(), &session, "challenge of an ended session").await?);
+            assert!(sessions::mark_ended(tx.conn(), session.id, time(46)).await?);
+            let ended = Session { ended_at: Some(time(46)), expires_at: time(46), ..session.clone() };
+            assert_eq!(sessions::find(tx.conn(), session.id).await?, Some(ended));
+            assert_eq!(sessions::oldest_expiry(tx.conn(), time(0)).await?, Some(time(46)));
+            assert_eq!(sessions::delete_expired(tx.conn(), (time(0), time(46)), 9).await?, 0);
+            assert_eq!(sessions::delete_expired(tx.conn(), (time(0), time(47)), 9).await?, 1);
+            Ok(())
+        })
+        .await;
+    }
+
     /// A session can have any number of refresh tokens. Must run when all sessions expire after time 40.
     pub async fn expired_session_is_deleted_in_batches(&self) {
         const TOKENS: u128 = 25;

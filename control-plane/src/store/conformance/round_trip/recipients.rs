@@ -10,8 +10,9 @@ use crate::{
         url::TargetUrl,
     },
     store::{
+        WriteTransaction,
         conformance::StoreFixture,
-        deliveries::{self, DueDeliveryKind},
+        deliveries::{self, DueDeliveryKind, ReplayedBatch},
         feed, outbox, webhook_targets,
     },
 };
@@ -78,7 +79,7 @@ impl StoreFixture {
             assert!(!outbox::enqueue(conn, &event(22, agent, None, time(212))).await?);
             assert!(!outbox::enqueue(conn, &event(23, agent, Some(other_service), time(212))).await?);
             assert!(outbox::enqueue(conn, &second).await?);
-            assert_eq!(outbox::fan_out(conn, time(6), 1).await?, 1);
+            assert_eq!(outbox::fan_out(conn, time(6), 1).await?.events, 1);
             outbox::fan_out(conn, time(213), 9).await?;
             Ok(())
         })
@@ -114,25 +115,34 @@ impl StoreFixture {
             .await
         };
         let replay = async |since, status, limit| {
-            self.commit(async |tx| deliveries::replay_batch(tx.conn(), TARGET, since, status, (time(220), limit)).await)
-                .await
+            let replay = async |tx: &mut WriteTransaction| {
+                deliveries::replay_batch(tx.conn(), TARGET, since, status, (time(220), limit)).await
+            };
+            self.commit(replay).await
         };
-        let all = (first.at, first.id);
+        let replayed = |replayed, next| ReplayedBatch { replayed, next };
+        let before_first = EventId::from_bits(first.id.bits() - 1);
+        let all = (first.at, before_first);
         for (state, status) in [
             (DeliveryState::Delivered, Some(DeliveryStatus::Delivered)),
             (DeliveryState::Dead, Some(DeliveryStatus::Dead)),
             (DeliveryState::Delivered, None),
             (DeliveryState::Dead, None),
         ] {
-            assert_eq!(replay(all, status, 9).await, 0, "a pending delivery was replayed");
+            assert_eq!(replay(all, status, 9).await, replayed(0, None), "a pending delivery was replayed");
             assert_eq!(finish(state).await, 2);
-            assert_eq!(replay(all, Some(DeliveryStatus::Pending), 9).await, 0);
-            assert_eq!(replay((second.at, first.id), status, 9).await, 1, "the time selects one delivery");
+            assert_eq!(replay(all, Some(DeliveryStatus::Pending), 9).await, replayed(0, None));
+            let since_second = (second.at, before_first);
+            assert_eq!(replay(since_second, status, 9).await, replayed(1, None), "the time selects one delivery");
             assert_eq!(finish(state).await, 1);
-            assert_eq!(replay((first.at, second.id), status, 9).await, 1, "the id selects one delivery");
+            assert_eq!(replay((first.at, first.id), status, 9).await, replayed(1, None), "the id selects one delivery");
             assert_eq!(finish(state).await, 1);
-            assert_eq!(replay(all, status, 1).await, 1, "the limit selects one delivery");
-            assert_eq!(replay(all, status, 9).await, 1);
+            let page = replay(all, status, 1).await;
+            assert_eq!(page, replayed(1, Some(first.id)), "the limit selects one delivery");
+            // The first delivery is finished again before the next batch.
+            assert_eq!(finish(state).await, 1);
+            assert_eq!(replay((first.at, first.id), status, 9).await, replayed(1, None));
+            assert_eq!(replay(all, status, 9).await, replayed(1, None), "the next replay begins anew");
         }
     }
 

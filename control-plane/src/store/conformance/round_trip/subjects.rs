@@ -195,6 +195,26 @@ impl StoreFixture {
         assert!(!services::has_key(read.conn(), other_service, revoked.id).await.unwrap());
     }
 
+    /// Must run when the service has one live API key, and one that was revoked at time 21.
+    pub async fn oldest_revoked_keys_are_deleted(&self) {
+        // In the order of the revocation, which is not that of the ids.
+        let keys = [12, 11, 13].map(ApiKeyId::from_bits);
+        self.commit(async |tx| {
+            for (key, at) in keys.into_iter().zip(22..) {
+                services::insert_key(tx.conn(), &ServiceKey { id: key, ..api_key() }).await?;
+                assert!(services::revoke_key(tx.conn(), service().id, key, time(at)).await?);
+            }
+            for (kept, limit, left) in [(9, 9, 5), (2, 1, 4), (2, 9, 3)] {
+                services::delete_oldest_revoked_keys(tx.conn(), service().id, (kept, limit)).await?;
+                assert_eq!(services::list_keys(tx.conn(), service().id, ALL).await?.total, left);
+            }
+            let kept = services::list_keys(tx.conn(), service().id, ALL).await?.items;
+            assert_eq!(kept.iter().map(|key| key.id).collect::<Vec<_>>(), [keys[2], keys[1], api_key().id]);
+            Ok(())
+        })
+        .await;
+    }
+
     pub async fn roles_return_what_was_written(&self) {
         let id = RoleId::from_bits(2);
         let definition = RoleDefinition { id, name: "other-role".to_owned().try_into().unwrap(), ..role().definition };

@@ -11,7 +11,7 @@ use crate::{
     },
     store::{
         conformance::StoreFixture,
-        deliveries::{self, DueDeliveryKind, LeasedDelivery},
+        deliveries::{self, DueDeliveryKind, LeasedDelivery, ReplayedBatch},
         outbox,
         webhook_cleanup::{self, TargetCleanup},
         webhook_targets,
@@ -35,7 +35,7 @@ fn target() -> WebhookTarget {
     }
 }
 
-fn event(number: u128, at: Timestamp) -> Event {
+pub(super) fn event(number: u128, at: Timestamp) -> Event {
     let (agent_id, service_id) = (agent().id, Some(service().id));
     let data = EventData::Authenticated(AuthenticatedEvent { agent_id, service_id, ip_address: None });
     Event { id: EventId::from_bits(number), at, data }
@@ -134,9 +134,9 @@ impl StoreFixture {
             assert!(outbox::enqueue(tx.conn(), &old).await?);
             assert!(outbox::enqueue(tx.conn(), &new).await?);
             assert!(outbox::has_events(tx.conn()).await?);
-            assert_eq!(outbox::fan_out(tx.conn(), time(113), 1).await?, 1);
+            assert_eq!(outbox::fan_out(tx.conn(), time(113), 1).await?.events, 1);
             assert_eq!(webhook_targets::oldest_due_time(tx.conn(), time(120)).await?, Some(new.at));
-            assert_eq!(outbox::fan_out(tx.conn(), time(113), 9).await?, 1);
+            assert_eq!(outbox::fan_out(tx.conn(), time(113), 9).await?.events, 1);
             assert!(!outbox::has_events(tx.conn()).await?);
             outbox::insert_test(tx.conn(), &test, target().id, time(114)).await
         })
@@ -228,8 +228,11 @@ impl StoreFixture {
         self.commit(async |tx| {
             let conn = tx.conn();
             let (dead, all) = (Some(DeliveryStatus::Dead), EventId::from_bits(0));
-            assert_eq!(deliveries::replay_batch(conn, target, (new.at, all), dead, (now, 9)).await?, 0);
-            assert_eq!(deliveries::replay_batch(conn, target, (old.at, all), dead, (now, 9)).await?, 1);
+            let replay = async |conn: &mut _, since, limit| {
+                deliveries::replay_batch(conn, target, (since, all), dead, (now, limit)).await
+            };
+            assert_eq!(replay(conn, new.at, 9).await?, ReplayedBatch { replayed: 0, next: None });
+            assert_eq!(replay(conn, old.at, 1).await?, ReplayedBatch { replayed: 1, next: Some(old.id) });
             assert!(deliveries::replay(conn, target, new.id, now).await?);
             assert!(!deliveries::replay(conn, target, EventId::from_bits(99), now).await?);
             let replayed = deliveries::list(conn, target, Some(DeliveryStatus::Pending), ALL).await?.items;

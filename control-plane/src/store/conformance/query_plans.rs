@@ -1,0 +1,171 @@
+//! Tests that no statement reads all rows of a table that a tenant can make large, with and without statistics of the database.
+
+use super::{
+    options,
+    statements::{COMMON_LISTS, statement_texts},
+};
+use crate::store::{OpenMode, Store};
+use countersign_tests::Postgres;
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row, postgres::PgRow};
+use std::collections::BTreeSet;
+
+/// The tables that are checked.
+const TABLES: [&str; 5] = ["sessions", "refresh_tokens", "service_keys", "webhook_outbox", "webhook_deliveries"];
+
+/// Parts of statements that may read a table without an index, because they stop at a limit.
+const BOUNDED: [&str; 2] = [
+    // Finds the first row.
+    "SELECT 1 AS one FROM webhook_outbox LIMIT 1",
+    // Counts up to a limit, once in several seconds.
+    "FROM webhook_deliveries WHERE due_at IS NOT NULL LIMIT 1000000",
+];
+
+/// Part of a statement of housekeeping that PostgreSQL runs with an index only if it has statistics of the table.
+const NEEDS_STATISTICS: &str = "DELETE FROM refresh_tokens WHERE id IN (SELECT t.id";
+
+/// Statements, and an index that each of them must use: another one would read rows of other states.
+const REQUIRED_INDEXES: [(&str, &str); 11] = [
+    ("SELECT id FROM sessions WHERE agent_id = $1 AND ended_at IS NULL", "live_sessions_by_agent"),
+    ("FROM service_keys WHERE service_id = $1 AND revoked_at IS NULL LIMIT", "live_service_keys"),
+    ("UPDATE service_keys SET revoked_at = $1 WHERE service_id = $2", "live_service_keys"),
+    (
+        "DELETE FROM service_keys WHERE id IN (SELECT id FROM service_keys WHERE service_id = $1 AND revoked_at IS NOT NULL",
+        "revoked_service_keys",
+    ),
+    ("DELETE FROM webhook_outbox", "webhook_outbox_by_id"),
+    ("SELECT audience FROM refresh_tokens", "refresh_tokens_by_access_expiry"),
+    ("WHERE d.target_id = $1 AND d.delivered_at IS NOT NULL", "delivered_webhook_deliveries"),
+    ("WHERE d.target_id = $1 AND d.dead_since IS NOT NULL", "dead_webhook_deliveries"),
+    ("AND d.event_id > $2 AND d.dead_since IS NOT NULL", "dead_webhook_deliveries"),
+    (">= $5 AND delivered_at IS NOT NULL", "delivered_webhook_deliveries"),
+    (">= $5 AND dead_since IS NOT NULL", "dead_webhook_deliveries"),
+];
+
+/// Fills the tables with rows of 60 tenants. Only a few rows are live.
+const FILL: [&str; 7] = [
+    "INSERT INTO agents (id, email, name, public_key, public_key_hash, status, cutoff, trust, metadata, created_at, updated_at) \
+     SELECT 'agt_' || n, '', '', '', n, 'active', 0, 0, '{}', 0, 0 FROM numbers WHERE n <= 60",
+    "INSERT INTO services (id, owner_issuer, owner_subject, name, created_at) SELECT 'svc_' || n, '', '', '', 0 \
+     FROM numbers WHERE n <= 60",
+    "INSERT INTO sessions (id, challenge_id, agent_id, begun_at, begun_revision, expires_at, ended_at) \
+     SELECT 'ses_' || n, n, 'agt_' || (n % 60 + 1), n, 0, n + 9, CASE WHEN n % 100 = 0 THEN NULL ELSE n + 5 END FROM numbers",
+    "INSERT INTO refresh_tokens (id, session_id, secret_hash, issued_at, audience, access_expires_at) \
+     SELECT 'ref_' || n, 'ses_' || (n % 60 + 1), '', n, '', n + 1 FROM numbers",
+    "INSERT INTO service_keys (id, service_id, name, scope, secret_hash, created_at, revoked_at) \
+     SELECT 'key_' || n, 'svc_' || (n % 60 + 1), '', 'full', '', n, CASE WHEN n % 100 = 0 THEN NULL ELSE n END FROM numbers",
+    "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id, agent_id) \
+     SELECT 'evt_' || (n + 100000), 'agent.authenticated', '{}', n, '', '' FROM numbers",
+    "INSERT INTO webhook_deliveries (target_id, event_id, due_at, attempts, delivered_at, dead_since) \
+     SELECT 'wh_' || (n % 60 + 1), 'evt_' || (n + 100000), CASE WHEN n % 3 = 0 THEN n END, 1, CASE WHEN n % 3 = 1 THEN n END, \
+     CASE WHEN n % 3 = 2 THEN n END FROM numbers",
+];
+
+/// The numbers that [`FILL`] selects from.
+const NUMBERS: &str = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 20000) ";
+
+#[tokio::test]
+async fn no_statement_scans_a_table_on_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("countersign.db");
+    drop(Store::open_sqlite(OpenMode::Serve, &file, options("ours")).await.unwrap());
+    let url = format!("sqlite://{}", file.display());
+    let mut connection = AnyConnection::connect(&url).await.unwrap();
+    check_sqlite_plans(&mut connection).await;
+    fill(&mut connection).await;
+    connection.execute("ANALYZE").await.unwrap();
+    // The statistics are read when a connection is opened.
+    check_sqlite_plans(&mut AnyConnection::connect(&url).await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn no_statement_scans_a_table_on_postgresql() {
+    let server = Postgres::start().await;
+    let url = server.create_database().await;
+    drop(Store::open_postgres(OpenMode::Serve, &url.clone().into(), 8, options("ours")).await.unwrap());
+    fill(&mut AnyConnection::connect(&url).await.unwrap()).await;
+    let mut connection = PgConnection::connect(&url).await.unwrap();
+    // `EXPLAIN EXECUTE` is to plan with the values of the parameters, as the first executions of a prepared statement do. Later
+    // executions use a plan without the values only if it costs no more.
+    connection.execute("SET plan_cache_mode = force_custom_plan").await.unwrap();
+    check_postgres_plans(&mut connection, |sql| !sql.contains(NEEDS_STATISTICS)).await;
+    connection.execute("VACUUM ANALYZE").await.unwrap();
+    check_postgres_plans(&mut connection, |_| true).await;
+}
+
+async fn fill(connection: &mut AnyConnection) {
+    for sql in FILL {
+        connection.execute(AssertSqlSafe(format!("{NUMBERS}{sql}"))).await.unwrap();
+    }
+}
+
+/// The statements that read one of [`TABLES`].
+fn checked_statements() -> Vec<String> {
+    let reads = |sql: &str| !sql.starts_with("INSERT INTO") || sql.contains("SELECT");
+    let is_checked = |sql: &String| {
+        reads(sql) && words(sql).any(|word| TABLES.contains(&word)) && !BOUNDED.iter().any(|part| sql.contains(part))
+    };
+    let statements: Vec<_> = statement_texts(COMMON_LISTS).filter(is_checked).collect();
+    assert!(statements.len() > 45, "only {} statements", statements.len());
+    for (part, _) in REQUIRED_INDEXES {
+        assert!(statements.iter().any(|sql| sql.contains(part)), "no statement contains: {part}");
+    }
+    statements
+}
+
+fn words(sql: &str) -> impl Iterator<Item = &str> {
+    sql.split(|c: char| !c.is_alphanumeric() && c != '_')
+}
+
+/// The names in a statement of the checked tables: their own names, and their aliases of one letter.
+fn names_of_tables(sql: &str) -> BTreeSet<&str> {
+    let pairs = words(sql).zip(words(sql).skip(1)).filter(|(table, _)| TABLES.contains(table));
+    pairs.flat_map(|(table, next)| [Some(table), (next.len() == 1).then_some(next)].into_iter().flatten()).collect()
+}
+
+/// The index that a statement must use but does not, if any.
+fn unused_index(sql: &str, plan: &str) -> Option<&'static str> {
+    let required = REQUIRED_INDEXES.iter().filter(|(part, _)| sql.contains(part));
+    required.map(|(_, index)| *index).find(|index| !plan.contains(index))
+}
+
+async fn check_sqlite_plans(connection: &mut AnyConnection) {
+    let mut problems = Vec::new();
+    for sql in checked_statements() {
+        // Parameters that are not bound are NULL.
+        let rows = connection.fetch_all(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"))).await.unwrap();
+        let plan: Vec<String> = rows.iter().map(|row| row.try_get("detail").unwrap()).collect();
+        let scans = plan.iter().enumerate().filter(|(number, step)| {
+            let scanned = step.strip_prefix("SCAN ").and_then(|rest| rest.split(' ').next());
+            // A scan in the order of an index ends at the limit, except the first step of a change, which has no limit.
+            let is_bounded =
+                step.contains("USING") && sql.contains("LIMIT") && (*number > 0 || sql.starts_with("SELECT"));
+            scanned.is_some_and(|name| names_of_tables(&sql).contains(name)) && !is_bounded
+        });
+        if scans.count() > 0 || unused_index(&sql, &plan.join("\n")).is_some() {
+            problems.push(format!("{sql}\n{}", plan.join("\n")));
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n\n"));
+}
+
+async fn check_postgres_plans(connection: &mut PgConnection, includes: fn(&str) -> bool) {
+    let mut problems = Vec::new();
+    for sql in checked_statements().into_iter().filter(|sql| includes(sql)) {
+        connection.execute(AssertSqlSafe(format!("PREPARE checked AS {sql}"))).await.unwrap();
+        let types = "SELECT CAST(unnest(parameter_types) AS TEXT) FROM pg_prepared_statements WHERE name = 'checked'";
+        let types = connection.fetch_all(types).await.unwrap();
+        let is_number = |row: &PgRow| row.get::<String, _>(0) == "bigint";
+        let values = types.iter().map(|row| if is_number(row) { "20" } else { "'wh_1'" });
+        let values = values.collect::<Vec<_>>().join(", ");
+        let execute = if values.is_empty() { "checked".to_owned() } else { format!("checked({values})") };
+        let rows = connection.fetch_all(AssertSqlSafe(format!("EXPLAIN EXECUTE {execute}"))).await.unwrap();
+        let plan: Vec<String> = rows.iter().map(|row| row.try_get(0).unwrap()).collect();
+        let plan = plan.join("\n");
+        let is_scan = TABLES.iter().any(|table| plan.contains(&format!("Seq Scan on {table}")));
+        if is_scan || unused_index(&sql, &plan).is_some() {
+            problems.push(format!("{sql}\n{plan}"));
+        }
+        connection.execute("DEALLOCATE checked").await.unwrap();
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n\n"));
+}

@@ -1,0 +1,123 @@
+//! Tests that ended sessions and old revoked API keys are deleted as soon as nothing depends on them, and that what depends on them
+//! stays refused.
+
+use super::housekeeping::Database;
+use countersign_client::{Api, PrivateKey};
+use countersign_tests::{
+    Agent, ControlPlane, HttpClient, InProcessServer, ManualClock, control_plane::text, engines, eventually,
+};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+const MINUTE: Duration = Duration::from_mins(1);
+
+async fn authenticate(api: &HttpClient, key: &PrivateKey, challenge: &Value) -> countersign_tests::HttpResponse {
+    let signature = key.sign(&text(&challenge["nonce"]));
+    let body = json!({ "challengeId": challenge["challengeId"], "signature": signature });
+    api.post("/auth/authenticate", body).await
+}
+
+/// Waits until housekeeping has deleted everything that can be deleted now: it deletes sessions before offers of services.
+async fn wait_for_housekeeping(database: &mut Database, clock: &ManualClock) {
+    database.execute("INSERT INTO service_transfers SELECT id, 'issuer', 'subject', 1, 1 FROM services LIMIT 1").await;
+    let is_gone = async || {
+        clock.advance(Duration::from_secs(1));
+        (database.count("service_transfers").await == 0).then_some(())
+    };
+    eventually("housekeeping has run", is_gone, String::new).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ended_session_is_deleted_when_its_tokens_and_its_challenge_have_expired() {
+    let (clock, folder) = (ManualClock::new(), tempfile::tempdir().unwrap());
+    // The challenge lives for longer than the access token.
+    let settings = [("tokens.challenge_seconds", "7200".to_owned())];
+    let server = InProcessServer::start(folder.path(), &settings, &clock).await;
+    let sqlite_url = || format!("sqlite://{}", folder.path().join("countersign.db").display());
+    let url = engines::database_for_folder(folder.path()).await.unwrap_or_else(sqlite_url);
+    let mut database = Database::connect(&url).await;
+    let authority = std::fs::read(folder.path().join("ca.pem")).unwrap();
+    let (client, key) = (Api::new(&server.api.url, Some(&authority)).unwrap(), PrivateKey::generate());
+    let agent = client.register(&key, "owner@example.org", "Agent", None).await.unwrap().agent_id;
+    let api = &server.api;
+    let refresh = async |token: &Value| api.post("/auth/refresh", json!({ "refreshToken": token })).await;
+
+    let challenge = api.post("/auth/challenge", json!({ "agentId": agent })).await.expect(200);
+    let tokens = authenticate(api, &key, &challenge).await.expect(200);
+    let other = api.post("/auth/challenge", json!({ "agentId": agent })).await.expect(200);
+    let live = authenticate(api, &key, &other).await.expect(200);
+    let used = &tokens["refreshToken"];
+    let unused = &refresh(used).await.expect(200)["refreshToken"].clone();
+    api.post("/auth/revoke", json!({ "token": unused })).await.expect(200);
+    assert_eq!(refresh(unused).await.error(), (401, "AUTHENTICATION_FAILED", "refresh_revoked"));
+    assert_eq!(refresh(used).await.error(), (401, "AUTHENTICATION_FAILED", "refresh_reused"));
+
+    clock.advance(MINUTE * 66);
+    wait_for_housekeeping(&mut database, &clock).await;
+    let repeated = authenticate(api, &key, &challenge).await;
+    assert_eq!(
+        repeated.error(),
+        (401, "AUTHENTICATION_FAILED", "challenge_used"),
+        "the session is kept for the challenge"
+    );
+    assert_eq!(refresh(used).await.error().2, "refresh_reused");
+
+    clock.advance(MINUTE * 60);
+    wait_for_housekeeping(&mut database, &clock).await;
+    assert_eq!(database.count("sessions").await, 1, "only the live session remains");
+    assert_eq!(database.count("refresh_tokens").await, 1);
+    for token in [used, unused] {
+        assert_eq!(refresh(token).await.error(), (401, "AUTHENTICATION_FAILED", "refresh_invalid"));
+        api.post("/auth/revoke", json!({ "token": token })).await.expect(200);
+    }
+    assert_eq!(authenticate(api, &key, &challenge).await.error().2, "challenge_expired");
+    refresh(&live["refreshToken"]).await.expect(200);
+    server.server.stop().await;
+}
+
+/// A clock that was behind when the session ended lets housekeeping delete the session before its tokens expire.
+#[tokio::test]
+async fn token_without_a_session_is_refused() {
+    let control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "Agent").await;
+    let token = agent.token_for(control.service()).await;
+    control.verify(&token).await.expect(200);
+    let mut database = Database::connect(&control.database_url()).await;
+    database.execute("DELETE FROM refresh_tokens").await;
+    database.execute("DELETE FROM sessions").await;
+    assert_eq!(control.verify(&token).await.error().2, "token_revoked");
+    control.verify(&agent.token_for(control.service()).await).await.expect(200);
+}
+
+/// The audit log remains.
+#[tokio::test]
+async fn service_keeps_its_newest_revoked_keys() {
+    let control = ControlPlane::start_with(&["quotas.keys_per_service=200"]).await;
+    let keys = control.path("/keys");
+    let mut created = Vec::new();
+    for number in 0..103 {
+        let body = json!({ "name": format!("key {number}"), "scope": "sync" });
+        let key = control.api.send_as(control.human(), "POST", &keys, body).await.expect(201);
+        created.push(format!("{keys}/{}", text(&key["keyId"])));
+    }
+    let total = async || {
+        let listed = control.api.get_as(control.human(), &keys).await.expect(200);
+        listed["pagination"]["total"].as_u64().unwrap()
+    };
+    let revoke = async |path: &str| control.api.send_as(control.human(), "DELETE", path, json!({})).await;
+    let live = total().await - 103;
+    // The key that was created first is revoked last.
+    for path in created.iter().skip(1).chain(&created[..1]) {
+        revoke(path).await.expect(200);
+    }
+    assert_eq!(total().await, live + 100);
+    for path in &created[1..4] {
+        assert_eq!(revoke(path).await.error().1, "NOT_FOUND");
+    }
+    for path in [&created[0], &created[4], &created[102]] {
+        revoke(path).await.expect(200);
+    }
+    let entries = format!("/audit?serviceId={}&action=service_key.revoked", control.service());
+    let audited = control.api.get_as(control.human(), &entries).await.expect(200);
+    assert_eq!(audited["pagination"]["total"], 103);
+}

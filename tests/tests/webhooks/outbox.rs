@@ -1,0 +1,125 @@
+//! Tests of the fan-out of events: an event that this version does not know, and a backlog at shutdown. And the replay of more
+//! deliveries than one transaction contains.
+
+use countersign_tests::{ControlPlane, EventSource, Receiver, Target, eventually};
+use serde_json::json;
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
+
+/// The end of an id, different for each number.
+const DIGITS: &str = "substr(CAST(10000000000000000 + n AS TEXT), 2)";
+
+async fn open(control: &ControlPlane) -> AnyConnection {
+    sqlx::any::install_default_drivers();
+    AnyConnection::connect(&control.database_url()).await.unwrap()
+}
+
+async fn execute(database: &mut AnyConnection, sql: &str) -> u64 {
+    let result = database.execute(AssertSqlSafe(sql)).await;
+    result.unwrap_or_else(|error| panic!("{sql}: {error}")).rows_affected()
+}
+
+async fn count(database: &mut AnyConnection, rows: &str) -> i64 {
+    let sql = format!("SELECT CAST(COUNT(*) AS BIGINT) AS total FROM {rows}");
+    database.fetch_one(AssertSqlSafe(sql)).await.unwrap().get("total")
+}
+
+/// Inserts events into the outbox that are copies of the only event in the database, while the control plane is stopped.
+async fn copy_into_outbox(database: &mut AnyConnection, kind: &str, copies: u32) {
+    let numbers =
+        format!("WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {copies})");
+    // The first 14 characters of an id are its prefix and time.
+    let insert = format!(
+        "{numbers} INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id, agent_id) \
+         SELECT substr(e.id, 1, 14) || {DIGITS}, '{kind}', e.body, e.occurred_at, t.service_id, '' \
+         FROM webhook_events e, webhook_targets t, numbers"
+    );
+    assert_eq!(execute(database, &insert).await, u64::from(copies));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn event_of_a_newer_version_is_set_aside_until_that_version_starts() {
+    let mut control = ControlPlane::start().await;
+    let receiver = Receiver::start_ok().await;
+    let _target = Target::create_for(&control, &receiver.url, &["agent.role_assigned"]).await;
+    EventSource::new(&control).await.assign().await;
+    receiver.wait_for_requests(1).await;
+    control.terminate().await;
+    let mut database = open(&control).await;
+    copy_into_outbox(&mut database, "agent.renamed", 2).await;
+
+    control.restart().await;
+    EventSource::with_role(&control, "writer").await.assign().await;
+    let requests = receiver.wait_for_requests(2).await;
+    assert_eq!(requests[1].json()["event"], "agent.role_assigned", "the events after it are delivered");
+    assert_eq!(count(&mut database, "webhook_set_aside_events").await, 2);
+    let log = control.log();
+    assert_eq!(log.matches("sets them aside").count(), 1, "{log}");
+
+    // The newer version knows the kind.
+    control.terminate().await;
+    execute(&mut database, "UPDATE webhook_set_aside_events SET kind = 'agent.role_assigned'").await;
+    control.restart().await;
+    receiver.wait_for_requests(4).await;
+    assert_eq!(count(&mut database, "webhook_set_aside_events").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shutdown_does_not_wait_for_the_outbox() {
+    let mut control = ControlPlane::start().await;
+    let receiver = Receiver::start_ok().await;
+    let target = Target::create(&control, &receiver.url).await;
+    EventSource::new(&control).await.assign().await;
+    receiver.wait_for_requests(1).await;
+    target.pause().await;
+    control.terminate().await;
+    let mut database = open(&control).await;
+    copy_into_outbox(&mut database, "agent.role_assigned", 100_000).await;
+
+    control.restart().await;
+    assert!(control.terminate().await.success());
+    assert!(count(&mut database, "webhook_outbox").await > 0, "the next start continues");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replay_continues_past_its_first_transaction() {
+    let mut control = ControlPlane::start().await;
+    let receiver = Receiver::start_ok().await;
+    let target = Target::create(&control, &receiver.url).await;
+    EventSource::new(&control).await.assign().await;
+    receiver.wait_for_requests(1).await;
+    let is_delivered = async || (target.count_deliveries("delivered").await == 1).then_some(());
+    eventually("the event is delivered", is_delivered, || control.log()).await;
+    target.pause().await;
+    control.terminate().await;
+    let mut database = open(&control).await;
+    // Of each three deliveries, one is delivered, one is dead, and one is a test, which is not replayed.
+    let numbers = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 4500)";
+    let events = format!(
+        "{numbers} INSERT INTO webhook_events SELECT substr(id, 1, 14) || {DIGITS}, kind, body, occurred_at \
+         FROM webhook_events, numbers"
+    );
+    let deliveries = format!(
+        "{numbers} INSERT INTO webhook_deliveries (target_id, event_id, attempts, test_asked_at, delivered_at, dead_since) \
+         SELECT target_id, substr(event_id, 1, 14) || {DIGITS}, 1, CASE WHEN n % 3 = 0 THEN 1 END, \
+         CASE WHEN n % 3 < 2 THEN 1 END, CASE WHEN n % 3 = 2 THEN 1 END FROM webhook_deliveries, numbers"
+    );
+    for sql in [events, deliveries] {
+        assert_eq!(execute(&mut database, &sql).await, 4500, "{sql}");
+    }
+    control.restart().await;
+    let replay = async |status: Option<&str>| {
+        let mut body = json!({ "since": "2020-01-01T00:00:00Z" });
+        if let Some(status) = status {
+            body["status"] = json!(status);
+        }
+        target.replay_since(body).await
+    };
+    assert_eq!(target.count_deliveries("dead").await, 1500);
+    assert_eq!(replay(Some("dead")).await, 1500);
+    assert_eq!((target.count_deliveries("dead").await, target.count_deliveries("pending").await), (0, 1500));
+    execute(&mut database, "UPDATE webhook_deliveries SET due_at = NULL, dead_since = 1 WHERE due_at IS NOT NULL")
+        .await;
+    assert_eq!(replay(None).await, 3001);
+    assert_eq!(replay(None).await, 0);
+    assert_eq!(target.count_deliveries("delivered").await, 1500, "the tests");
+}
