@@ -77,7 +77,7 @@ impl Shutdown {
 
     /// Whether shutdown was requested.
     pub fn is_requested(&self) -> bool {
-        self.0.is_cancelled()
+        self.requested.is_cancelled()
     }
 
     /// Waits until shutdown is requested.
