@@ -19,6 +19,9 @@ use tokio::sync::Notify;
 /// How many descriptors are released at least when the process lacks them, unless half of the connections are fewer.
 const DESCRIPTORS_TO_RELEASE: usize = 64;
 
+/// A lack of descriptors leaves a port at least this number of connections, because it may have another cause.
+const MIN_CONNECTIONS: usize = 64;
+
 /// How many evicted connections may be open until no further connection is accepted.
 const MAX_CLOSING: usize = 32;
 
@@ -66,6 +69,8 @@ pub enum CloseReason {
 }
 
 struct Table {
+    configured: ConnectionCaps,
+    /// The configured numbers, or lower ones after a lack of descriptors.
     caps: ConnectionCaps,
     /// Connections that were evicted and whose descriptors are not closed yet.
     closing: usize,
@@ -105,6 +110,7 @@ impl Connections {
     pub fn new(caps: ConnectionCaps, metrics: ConnectionMetrics) -> Self {
         metrics.set_max(caps.total);
         let table = Table {
+            configured: caps,
             caps,
             closing: 0,
             pending: HashMap::new(),
@@ -141,10 +147,9 @@ impl Connections {
             return table.caps.total;
         }
         let open = table.len();
-        let total = open.saturating_sub(DESCRIPTORS_TO_RELEASE).max(open / 2).max(1).min(table.caps.total);
-        table.caps.total = total;
-        table.caps.pending = table.caps.pending.min(total);
-        self.metrics.set_max(total);
+        let total =
+            open.saturating_sub(DESCRIPTORS_TO_RELEASE).max(open / 2).max(MIN_CONNECTIONS).min(table.caps.total);
+        self.set_total(&mut table, total);
         while table.len() > total
             && let Some(victim) = table.victim_in(None)
         {
@@ -152,6 +157,21 @@ impl Connections {
             self.metrics.closed(CloseReason::Capacity);
         }
         total
+    }
+
+    /// Doubles the largest number of connections, up to the configured number. Returns whether it is lower still.
+    pub fn grow(&self) -> bool {
+        let mut table = self.table();
+        let configured = table.configured.total;
+        let total = table.caps.total.saturating_mul(2).min(configured);
+        self.set_total(&mut table, total);
+        total < configured
+    }
+
+    fn set_total(&self, table: &mut Table, total: usize) {
+        table.caps.total = total;
+        table.caps.pending = table.configured.pending.min(total);
+        self.metrics.set_max(total);
     }
 
     /// Waits until few evicted connections are still open, so that the process has not many more connections than allowed.

@@ -5,6 +5,7 @@ use std::{io, net::SocketAddr, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    time::{Interval, MissedTickBehavior},
 };
 
 /// The pause after a failure to accept a connection.
@@ -13,6 +14,9 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// How many connections are accepted after a failure before the next failure is logged again. Under a flood of connections,
 /// single connections are accepted between failures.
 const ACCEPTS_UNTIL_RECOVERY: u32 = 100;
+
+/// Time after a failure until the port may have more connections again, and between further increases.
+const GROWTH_INTERVAL: Duration = Duration::from_mins(1);
 
 /// A bound socket.
 pub trait Listener: Send + 'static {
@@ -48,18 +52,30 @@ pub(super) struct Acceptor<L> {
     pub(super) port: &'static str,
     /// How many connections must be accepted in a row until a lack of descriptors counts as over. 0: there is none.
     accepts_until_recovery: u32,
+    /// Ticks while the port has fewer connections than configured.
+    growth: Option<Interval>,
 }
 
 impl<L: Listener> Acceptor<L> {
     pub(super) const fn new(listener: L, port: &'static str) -> Self {
-        Self { listener, port, accepts_until_recovery: 0 }
+        Self { listener, port, accepts_until_recovery: 0, growth: None }
     }
 
     /// Accepts the next connection. If that fails because the process lacks file descriptors or memory, lowers the number of
-    /// connections of the port, and tries again after a pause.
+    /// connections of the port, and tries again after a pause. Without further failures, the number doubles each minute.
     pub(super) async fn accept(&mut self, connections: &Connections) -> (L::Stream, Option<SocketAddr>) {
         loop {
-            match self.listener.accept().await {
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                () = tick(&mut self.growth) => {
+                    if !connections.grow() {
+                        self.growth = None;
+                        tracing::info!(port = self.port, "the port has all configured connections again");
+                    }
+                    continue;
+                }
+            };
+            match accepted {
                 Ok(accepted) => {
                     if self.accepts_until_recovery == 1 {
                         tracing::info!(port = self.port, "accepts connections again");
@@ -72,18 +88,36 @@ impl<L: Listener> Acceptor<L> {
                 Err(error) => {
                     connections.count_accept_error();
                     let max_connections = connections.reduce();
+                    self.growth = Some(growth_interval());
                     if std::mem::replace(&mut self.accepts_until_recovery, ACCEPTS_UNTIL_RECOVERY) == 0 {
                         tracing::error!(
                             port = self.port,
                             %error,
                             max_connections,
-                            "cannot accept connections; the port has fewer connections from now on"
+                            "cannot accept connections; the port has fewer connections for some minutes"
                         );
                     }
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }
             }
         }
+    }
+}
+
+fn growth_interval() -> Interval {
+    let mut interval = tokio::time::interval(GROWTH_INTERVAL);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval.reset();
+    interval
+}
+
+/// Waits for the next tick; for ever without an interval.
+async fn tick(interval: &mut Option<Interval>) {
+    match interval {
+        Some(interval) => {
+            interval.tick().await;
+        }
+        None => std::future::pending().await,
     }
 }
 

@@ -10,6 +10,8 @@ pub(super) struct CallLog {
     window: u64,
     max_calls: u32,
     calls: VecDeque<u64>,
+    /// From this time on, the window accepts no call, so that it expires one length later.
+    closes_at: Option<u64>,
 }
 
 impl CallLog {
@@ -29,8 +31,13 @@ impl CallLog {
     }
 
     pub(super) fn status(&self, max_calls: u32, now: u64) -> QuotaStatus {
+        let until_expiry = |call: &u64| call.saturating_add(self.window).saturating_sub(now);
+        if self.closes_at.is_some_and(|closes_at| closes_at <= now) {
+            let expires_in = self.calls.back().map(until_expiry).unwrap_or_default();
+            return QuotaStatus { remaining: 0, reset_after: Duration::from_micros(expires_in) };
+        }
         let remaining = max_calls.saturating_sub(u32::try_from(self.calls.len()).unwrap_or(u32::MAX));
-        let oldest_expires_in = self.calls.front().map(|first| first.saturating_add(self.window).saturating_sub(now));
+        let oldest_expires_in = self.calls.front().map(until_expiry);
         QuotaStatus { remaining, reset_after: Duration::from_micros(oldest_expires_in.unwrap_or_default()) }
     }
 
@@ -50,10 +57,17 @@ impl CallLog {
         merged
     }
 
+    /// Limits the time for which the window accepts calls to its own length. Otherwise callers who repeat their calls would keep a
+    /// common window for ever.
+    #[must_use]
+    pub(super) fn closing(self, now: u64) -> Self {
+        Self { closes_at: Some(now.saturating_add(self.window)), ..self }
+    }
+
     /// A log with the same quota as this one, which is exhausted now.
     pub(super) fn exhausted(&self, now: u64) -> Self {
         let calls = std::iter::repeat_n(now, self.max_calls as usize).collect();
-        Self { window: self.window, max_calls: self.max_calls, calls }
+        Self { window: self.window, max_calls: self.max_calls, calls, closes_at: None }
     }
 }
 

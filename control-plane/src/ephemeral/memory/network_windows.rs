@@ -212,8 +212,12 @@ impl NetworkWindows {
     /// Gives a network one common window. Returns its previous windows.
     fn replace_by_common_window(&mut self, scope: Scope, now: u64) -> Option<Windows> {
         let entry = self.scopes.get_mut(&scope)?;
-        let (common, before) = (Windows::Common(entry.windows.merge(now)), entry.windows.len());
+        let (common, before) = (Windows::Common(entry.windows.merge(now).closing(now)), entry.windows.len());
         let previous = mem::replace(&mut entry.windows, common);
+        // Two lengths from now, the common window is certainly expired.
+        self.cleanups.remove(&(entry.cleanup_at, scope));
+        entry.cleanup_at = now.saturating_add(entry.window.max(1));
+        self.cleanups.insert((entry.cleanup_at, scope));
         self.set_window_count(scope, before, 1);
         Some(previous)
     }
@@ -235,7 +239,7 @@ impl NetworkWindows {
             } else {
                 logs.first().map(|log| log.exhausted(now)).unwrap_or_default()
             };
-            self.insert(common, Windows::Common(merged), window, now);
+            self.insert(common, Windows::Common(merged.closing(now)), window, now);
         }
         let replaced: Vec<_> = self.by_window_count.range(networks).take(NETWORKS_PER_CALL).copied().collect();
         for (_, windows, scope) in replaced {

@@ -106,7 +106,11 @@ fn lack_of_descriptors_reduces_the_connections() {
     assert_eq!(port.table().len(), 136, "the reduced number holds from now on");
     assert_eq!(port.reduce(), 136, "descriptors are about to be free");
     drop((open, newest));
-    assert_eq!(port.reduce(), 1, "one connection is always possible");
+    assert_eq!(port.reduce(), 64, "a quiet port keeps some connections");
+    assert!(port.grow() && port.grow() && port.grow() && !port.grow(), "64, 128, 256, 512, 1000");
+    let open: Vec<_> = (0..1000).map(|_| admit(&port, "192.0.2.1").unwrap()).collect();
+    assert!(open.iter().all(|connection| port.is_open(connection)));
+    assert_eq!(connections(10, 10, 10).reduce(), 10, "never more than configured");
 }
 
 #[test]

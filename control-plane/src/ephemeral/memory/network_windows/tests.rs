@@ -98,6 +98,24 @@ fn flood_of_one_network_refuses_only_that_network_and_resets_no_count() {
 }
 
 #[test]
+fn common_window_ends_although_honest_callers_repeat_their_calls() {
+    let mut table = Table::new(1000);
+    for key in 0..5000 {
+        table.acquire(attacker(1, u16::try_from(key).unwrap()), key);
+    }
+    let client = attacker(1, 9);
+    assert!((0..20).filter(|key| table.acquire(client, 10_000 + key)).count() < 20, "the window is common");
+    for second in 0..121 {
+        table.now += SECOND;
+        for key in 0..20 {
+            table.acquire(client, 10_000 + key);
+        }
+    }
+    assert!(table.windows.len() >= 20, "each key has its own window");
+    assert_consistent(&table.windows);
+}
+
+#[test]
 fn flood_of_all_networks_of_a_block_refuses_only_that_block() {
     let mut table = Table::new(10_000);
     let honest: Vec<_> = (0..20).map(|host| Ipv4Addr::new(192, 0, 2, host)).collect();
