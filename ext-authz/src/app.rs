@@ -27,6 +27,7 @@ use countersign_process::{
 };
 use credentials::Authorization;
 use envoy_types::ext_authz::v3::pb::AuthorizationServer;
+use health::HealthService;
 use listener::CheckListener;
 use staleness::StalenessMonitor;
 use std::{convert::Infallible, error::Error, net::SocketAddr, sync::Arc, time::Duration};
@@ -35,6 +36,7 @@ use tokio::{
     task::{JoinError, JoinSet},
 };
 use tonic::{service::Routes, transport::Endpoint};
+use tonic_health::pb::health_server::HealthServer;
 
 /// The largest accepted `CheckRequest` in bytes: twice the largest request head that Envoy can be configured to accept.
 /// A larger `CheckRequest` would cause a gRPC error, and Envoy may be configured to allow requests on errors.
@@ -181,8 +183,7 @@ async fn serve_checks(
     readiness: Readiness,
     shutdown: Shutdown,
 ) -> Result<(), AuthorizerError> {
-    let (reporter, health) = tonic_health::server::health_reporter();
-    tokio::spawn(health::report(reporter, readiness, shutdown.clone()));
+    let health = HealthServer::new(HealthService::new(readiness, shutdown.clone()));
     let authorization = AuthorizationServer::new(authorizer).max_decoding_message_size(MAX_CHECK_BYTES);
     let routes = Routes::new(authorization).add_service(health).prepare().into_axum_router();
     match listener {

@@ -4,40 +4,43 @@
 use crate::check::Authorizer;
 use countersign_process::{Readiness, Shutdown};
 use envoy_types::ext_authz::v3::pb::AuthorizationServer;
-use std::time::Duration;
-use tonic::server::NamedService;
-use tonic_health::{ServingStatus, server::HealthReporter};
-
-/// The interval at which readiness is polled.
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
+use tokio_stream::Empty;
+use tonic::{Request, Response, Status, server::NamedService};
+use tonic_health::pb::{
+    HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_server::Health,
+};
 
 /// The health-check names of the server as a whole and of the authorization service.
 const SERVICE_NAMES: [&str; 2] = ["", <AuthorizationServer<Authorizer> as NamedService>::NAME];
 
-/// Reports the serving status until shutdown is requested.
-pub async fn report(reporter: HealthReporter, readiness: Readiness, shutdown: Shutdown) {
-    set_status(&reporter, ServingStatus::NotServing).await;
-    let follow_readiness = async {
-        let mut was_ready = false;
-        loop {
-            let is_ready = readiness.pending().is_empty();
-            if is_ready != was_ready {
-                let status = if is_ready { ServingStatus::Serving } else { ServingStatus::NotServing };
-                set_status(&reporter, status).await;
-                was_ready = is_ready;
-            }
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
-    };
-    tokio::select! {
-        () = follow_readiness => {}
-        () = shutdown.requested() => {}
-    }
-    set_status(&reporter, ServingStatus::NotServing).await;
+/// Reports whether the sidecar is ready.
+pub struct HealthService {
+    readiness: Readiness,
+    shutdown: Shutdown,
 }
 
-async fn set_status(reporter: &HealthReporter, status: ServingStatus) {
-    for name in SERVICE_NAMES {
-        reporter.set_service_status(name, status).await;
+impl HealthService {
+    pub const fn new(readiness: Readiness, shutdown: Shutdown) -> Self {
+        Self { readiness, shutdown }
+    }
+}
+
+#[tonic::async_trait]
+impl Health for HealthService {
+    type WatchStream = Empty<Result<HealthCheckResponse, Status>>;
+
+    async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
+        if !SERVICE_NAMES.contains(&request.get_ref().service.as_str()) {
+            return Err(Status::not_found("the service is unknown"));
+        }
+        let is_serving = self.readiness.pending().is_empty() && !self.shutdown.is_requested();
+        let status = if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+        Ok(Response::new(HealthCheckResponse { status: status.into() }))
+    }
+
+    /// Streams have no end, so clients without a credential could occupy all connections of the port with them. Envoy and
+    /// Kubernetes use `Check`.
+    async fn watch(&self, _request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        Err(Status::unimplemented("Watch is not supported: use Check"))
     }
 }

@@ -27,6 +27,18 @@ async fn wait_for_health(sidecar: &Sidecar, expected: ServingStatus) {
     }
 }
 
+/// Streams of clients without a credential would keep their connections open for ever.
+#[tokio::test]
+async fn health_status_cannot_be_watched() {
+    let control = ControlPlane::start().await;
+    let sidecar = Sidecar::start(&control).await;
+    let mut client = HealthClient::new(sidecar.channel().await);
+    let status = client.watch(HealthCheckRequest::default()).await.unwrap_err();
+    assert_eq!(status.code(), tonic::Code::Unimplemented);
+    let unknown = HealthCheckRequest { service: "unknown".to_owned() };
+    assert_eq!(client.check(unknown).await.unwrap_err().code(), tonic::Code::NotFound);
+}
+
 #[tokio::test]
 async fn readiness_falls_while_checks_are_denied_and_returns() {
     let control = ControlPlane::start_with(&["sync.max_staleness_seconds=3"]).await;

@@ -105,7 +105,7 @@ fn common_window_ends_although_honest_callers_repeat_their_calls() {
     }
     let client = attacker(1, 9);
     assert!((0..20).filter(|key| table.acquire(client, 10_000 + key)).count() < 20, "the window is common");
-    for second in 0..121 {
+    for _second in 0..121 {
         table.now += SECOND;
         for key in 0..20 {
             table.acquire(client, 10_000 + key);
