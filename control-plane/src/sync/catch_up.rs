@@ -12,6 +12,7 @@ use super::{
     feed::Subscription,
     follower::Follower,
     page_reader::{Page, PageRun, ReadKey, StreamGroup},
+    read_turns::OwnerHash,
 };
 use crate::store::{StoreError, feed, services};
 use bytes::Bytes;
@@ -122,7 +123,7 @@ impl Follower {
     /// unbound tokens.
     async fn plan_resume(&mut self, state: SidecarState) -> Result<ResumePlan, Status> {
         let service = self.key.service;
-        let _turn = self.context.turns.acquire(service).await.map_err(|_| shutting_down())?;
+        let _turn = self.context.turns.acquire(self.group()).await.map_err(|_| shutting_down())?;
         let SidecarState { revision, partial_snapshot } = state;
         let plan = async {
             let mut read = self.context.store.read().await?;
@@ -259,8 +260,12 @@ impl Follower {
         }
     }
 
-    const fn group(&self) -> StreamGroup {
-        StreamGroup { service: self.key.service, names_by_hash: self.format.agent_hash_key.is_some() }
+    fn group(&self) -> StreamGroup {
+        StreamGroup {
+            service: self.key.service,
+            owner: OwnerHash::of(&self.key.owner),
+            names_by_hash: self.format.agent_hash_key.is_some(),
+        }
     }
 
     /// Whether the service is deleted.

@@ -130,12 +130,12 @@ impl PageSource {
         group: StreamGroup,
         read: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, Status> {
-        let _turn = self.turns.acquire(group.service).await.map_err(|_| shutting_down())?;
+        let _turn = self.turns.acquire(group).await.map_err(|_| shutting_down())?;
         self.reads.inc();
         read.await.map_err(|error| database_unavailable(&error))
     }
 
-    fn format(&self, StreamGroup { service, names_by_hash }: StreamGroup) -> StreamFormat {
+    fn format(&self, StreamGroup { service, names_by_hash, owner: _ }: StreamGroup) -> StreamFormat {
         let agent_hash_key = names_by_hash.then(|| self.agent_hash_secret.key_of(service));
         StreamFormat { service, settings: self.settings.clone(), agent_hash_key }
     }

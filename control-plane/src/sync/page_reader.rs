@@ -8,6 +8,7 @@
 use super::{
     change_batch::{self, Changes},
     encode::{PageKind, StreamFormat},
+    read_turns::OwnerHash,
 };
 use crate::{
     domain::change::{Change, FeedPosition, RevisionRange},
@@ -32,6 +33,8 @@ const GRANT_SIZE: usize = 48;
 pub struct StreamGroup {
     /// The service.
     pub service: ServiceId,
+    /// The owner of the service.
+    pub owner: OwnerHash,
     /// Whether agents are named by hashes. Changes that concern unbound tokens are never sent with plain ids.
     pub names_by_hash: bool,
 }

@@ -1,10 +1,14 @@
-//! Divides database reads fairly among services: at most one read per service runs or waits for a connection, so a service
-//! with hundreds of streams delays another service by one read only.
+//! Divides database reads fairly among services and their owners: at most one read per service and two per owner run or wait for a
+//! connection. So a service with hundreds of streams delays another service by one read only, and a person with hundreds of services
+//! delays those of others by two reads.
 
+use super::page_reader::StreamGroup;
+use crate::domain::agent::Owner;
 use countersign_identity::ServiceId;
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    hash::{BuildHasher as _, Hash, RandomState},
+    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
@@ -12,59 +16,99 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 /// connections.
 const MAX_READS: usize = 2;
 
+/// Names an owner of services. Two owners may have the same hash; they then share their turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OwnerHash(u64);
+
+impl OwnerHash {
+    pub(super) fn of(owner: &Owner) -> Self {
+        static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        Self(HASHER.hash_one(owner))
+    }
+}
+
 /// The reads that run and wait.
 #[derive(Clone)]
 pub(super) struct ReadTurns {
     reads: Arc<Semaphore>,
-    /// The services with a read that runs or waits.
-    by_service: Arc<Mutex<HashMap<ServiceId, Arc<Semaphore>>>>,
+    by_owner: Queues<OwnerHash>,
+    by_service: Queues<ServiceId>,
 }
 
 /// The permission to read. Dropping it ends the turn.
 pub(super) struct ReadTurn {
     _read: OwnedSemaphorePermit,
-    _queue: ServiceQueue,
-}
-
-/// The reads of one service. The last one to leave removes the queue.
-struct ServiceQueue {
-    turns: ReadTurns,
-    service: ServiceId,
-    queue: Arc<Semaphore>,
-    permit: Option<OwnedSemaphorePermit>,
+    _of_owner: Place<OwnerHash>,
+    _of_service: Place<ServiceId>,
 }
 
 impl ReadTurns {
     pub(super) fn new() -> Self {
-        Self { reads: Arc::new(Semaphore::new(MAX_READS)), by_service: Arc::default() }
+        Self {
+            reads: Arc::new(Semaphore::new(MAX_READS)),
+            by_owner: Queues::with_places(MAX_READS),
+            by_service: Queues::with_places(1),
+        }
     }
 
     /// Waits until data of the service may be read.
-    pub(super) async fn acquire(&self, service: ServiceId) -> Result<ReadTurn, AcquireError> {
-        let mut queue = self.queue_of(service);
-        queue.permit = Some(Arc::clone(&queue.queue).acquire_owned().await?);
-        // Semaphores are fair, and each service waits here at most once, so the services take turns.
+    pub(super) async fn acquire(&self, group: StreamGroup) -> Result<ReadTurn, AcquireError> {
+        let of_service = self.by_service.enter(group.service).await?;
+        // Semaphores are fair. Each service waits here at most once, so the services of an owner take turns.
+        let of_owner = self.by_owner.enter(group.owner).await?;
+        // Each owner waits here at most as often as reads run, so the owners take turns.
         let read = Arc::clone(&self.reads).acquire_owned().await?;
-        Ok(ReadTurn { _read: read, _queue: queue })
-    }
-
-    fn queue_of(&self, service: ServiceId) -> ServiceQueue {
-        let queue = Arc::clone(self.lock().entry(service).or_insert_with(|| Arc::new(Semaphore::new(1))));
-        ServiceQueue { turns: self.clone(), service, queue, permit: None }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<ServiceId, Arc<Semaphore>>> {
-        self.by_service.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(ReadTurn { _read: read, _of_owner: of_owner, _of_service: of_service })
     }
 }
 
-impl Drop for ServiceQueue {
+/// A queue with some places for each key, as long as one is occupied or awaited.
+struct Queues<K> {
+    places: usize,
+    by_key: Arc<Mutex<HashMap<K, Arc<Semaphore>>>>,
+}
+
+impl<K> Clone for Queues<K> {
+    fn clone(&self) -> Self {
+        Self { places: self.places, by_key: Arc::clone(&self.by_key) }
+    }
+}
+
+/// An occupied place. The last one to leave removes the queue.
+struct Place<K: Eq + Hash> {
+    queues: Queues<K>,
+    key: K,
+    queue: Arc<Semaphore>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl<K: Copy + Eq + Hash> Queues<K> {
+    fn with_places(places: usize) -> Self {
+        Self { places, by_key: Arc::default() }
+    }
+
+    /// Waits for a place.
+    async fn enter(&self, key: K) -> Result<Place<K>, AcquireError> {
+        let queue = Arc::clone(self.lock().entry(key).or_insert_with(|| Arc::new(Semaphore::new(self.places))));
+        let mut place = Place { queues: self.clone(), key, queue, permit: None };
+        place.permit = Some(Arc::clone(&place.queue).acquire_owned().await?);
+        Ok(place)
+    }
+}
+
+impl<K> Queues<K> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<K, Arc<Semaphore>>> {
+        self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Eq + Hash> Drop for Place<K> {
     fn drop(&mut self) {
         drop(self.permit.take());
-        let mut by_service = self.turns.lock();
-        // One reference in the map and one in this queue; a permit has another one.
+        let mut by_key = self.queues.lock();
+        // One reference in the map and one in this place; a permit has another one.
         if Arc::strong_count(&self.queue) <= 2 {
-            by_service.remove(&self.service);
+            by_key.remove(&self.key);
         }
     }
 }
@@ -75,15 +119,18 @@ mod tests {
     use std::time::Duration;
     use tokio::{sync::mpsc, time::sleep};
 
-    #[tokio::test]
-    async fn services_take_turns_and_leave_nothing_behind() {
+    const fn group(owner: u64, service: u128) -> StreamGroup {
+        StreamGroup { service: ServiceId::from_bits(service), owner: OwnerHash(owner), names_by_hash: true }
+    }
+
+    /// Begins reads of these groups in this order. Returns the order in which they had their turns.
+    async fn turns_of(groups: Vec<StreamGroup>) -> Vec<StreamGroup> {
         let (turns, (sender, mut order)) = (ReadTurns::new(), mpsc::unbounded_channel());
-        let services: Vec<u128> = [vec![1; 50], vec![2, 3]].concat();
-        for service in services {
+        for group in groups {
             let (turns, sender) = (turns.clone(), sender.clone());
             tokio::spawn(async move {
-                let turn = turns.acquire(ServiceId::from_bits(service)).await.unwrap();
-                sender.send(service).unwrap();
+                let turn = turns.acquire(group).await.unwrap();
+                sender.send(group).unwrap();
                 sleep(Duration::from_millis(1)).await;
                 drop(turn);
             });
@@ -91,22 +138,37 @@ mod tests {
         }
         drop(sender);
         let mut finished = Vec::new();
-        while let Some(service) = order.recv().await {
-            finished.push(service);
+        while let Some(group) = order.recv().await {
+            finished.push(group);
         }
+        assert!(turns.by_service.lock().is_empty() && turns.by_owner.lock().is_empty());
+        finished
+    }
+
+    #[tokio::test]
+    async fn services_take_turns_and_leave_nothing_behind() {
+        let finished = turns_of([vec![group(1, 1); 50], vec![group(1, 2), group(1, 3)]].concat()).await;
         assert_eq!(finished.len(), 52);
-        let last_other = finished.iter().rposition(|service| *service != 1).unwrap();
+        let last_other = finished.iter().rposition(|group| group.service != ServiceId::from_bits(1)).unwrap();
         assert!(last_other < 6, "{finished:?}");
-        assert!(turns.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn owners_take_turns() {
+        let of_greedy_owner: Vec<_> = (0..50).map(|service| group(1, service)).collect();
+        let finished = turns_of([of_greedy_owner, vec![group(2, 100), group(3, 101)]].concat()).await;
+        assert_eq!(finished.len(), 52);
+        let last_other = finished.iter().rposition(|group| group.owner != OwnerHash(1)).unwrap();
+        assert!(last_other < 8, "{finished:?}");
     }
 
     #[tokio::test]
     async fn cancelled_reads_leave_nothing_behind() {
-        let (turns, service) = (ReadTurns::new(), ServiceId::from_bits(1));
-        let running = turns.acquire(service).await.unwrap();
-        tokio::time::timeout(Duration::from_millis(1), turns.acquire(service)).await.err().unwrap();
-        assert_eq!(turns.lock().len(), 1);
+        let (turns, group) = (ReadTurns::new(), group(1, 1));
+        let running = turns.acquire(group).await.unwrap();
+        tokio::time::timeout(Duration::from_millis(1), turns.acquire(group)).await.err().unwrap();
+        assert_eq!((turns.by_service.lock().len(), turns.by_owner.lock().len()), (1, 1));
         drop(running);
-        assert!(turns.lock().is_empty());
+        assert!(turns.by_service.lock().is_empty() && turns.by_owner.lock().is_empty());
     }
 }
