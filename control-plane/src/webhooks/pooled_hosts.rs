@@ -11,10 +11,10 @@ use std::{
 };
 
 /// Maximum number of hosts with idle connections.
-const MAX_HOSTS: usize = 128;
+const MAX_HOSTS: usize = 64;
 
 /// Maximum number of idle connections of one host.
-pub(super) const MAX_IDLE_PER_HOST: usize = 4;
+pub(super) const MAX_IDLE_PER_HOST: usize = 16;
 
 /// Maximum number of idle connections to all receivers.
 pub const MAX_IDLE_CONNECTIONS: usize = MAX_HOSTS * MAX_IDLE_PER_HOST;

@@ -53,7 +53,8 @@ async fn event_of_a_newer_version_is_set_aside_until_that_version_starts() {
     assert_eq!(requests[1].json()["event"], "agent.role_assigned", "the events after it are delivered");
     assert_eq!(count(&mut database, "webhook_set_aside_events").await, 2);
     let log = control.log();
-    assert_eq!(log.matches("sets them aside").count(), 1, "{log}");
+    // Each replica logs an unknown kind once.
+    assert!((1..=control.urls().len()).contains(&log.matches("sets them aside").count()), "{log}");
 
     // The newer version knows the kind.
     control.terminate().await;

@@ -26,6 +26,42 @@ impl RateLimitScript {
         limits: &[RateLimit],
         count_call: bool,
     ) -> RedisResult<RateLimitDecision> {
+        match self.run_for_all(connection, limits, count_call).await {
+            // While their slot moves, some keys are at its new node and the others at its previous node.
+            Err(error) if limits.len() > 1 && error.kind() == ErrorKind::Server(ServerErrorKind::TryAgain) => {
+                let decision = self.run_for_each(connection, limits, false).await?;
+                if decision.allowed && count_call {
+                    self.run_for_each(connection, limits, true).await
+                } else {
+                    Ok(decision)
+                }
+            }
+            decision => decision,
+        }
+    }
+
+    /// Decides about the limits one after the other.
+    async fn run_for_each(
+        &self,
+        connection: &mut RedisConnection,
+        limits: &[RateLimit],
+        count_call: bool,
+    ) -> RedisResult<RateLimitDecision> {
+        let mut all = RateLimitDecision { allowed: true, statuses: Vec::with_capacity(limits.len()) };
+        for limit in limits {
+            let decision = self.run_for_all(connection, std::slice::from_ref(limit), count_call).await?;
+            all.allowed &= decision.allowed;
+            all.statuses.extend(decision.statuses);
+        }
+        Ok(all)
+    }
+
+    async fn run_for_all(
+        &self,
+        connection: &mut RedisConnection,
+        limits: &[RateLimit],
+        count_call: bool,
+    ) -> RedisResult<RateLimitDecision> {
         let evalsha = self.command("EVALSHA", self.script.get_hash(), limits, count_call);
         let reply: Vec<i64> = match connection.send(&evalsha).await {
             // Redis has restarted, or its script cache was flushed.
