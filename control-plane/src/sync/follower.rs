@@ -224,7 +224,7 @@ impl Follower {
 
     /// Fails if the API key of the sidecar was revoked; the failure ends the stream.
     async fn check_key(&self) -> Result<(), Status> {
-        if self.context.key_checks.is_valid(self.key.id).await? { Ok(()) } else { Err(invalid_key()) }
+        if self.context.key_checks.read(self.key.id).await? { Ok(()) } else { Err(invalid_key()) }
     }
 
     /// Checks the API key as [`Self::check_key`] does. The deletion of the service revokes its keys, and its sidecars must learn
@@ -250,7 +250,7 @@ impl Follower {
     /// Reads the current position of the change feed, and queues a pong for this position until all changes up to the position
     /// are sent.
     async fn record_ping(&mut self, number: u64) -> Result<(), Status> {
-        let position = self.context.positions.read().await?;
+        let position = self.context.positions.read(()).await?;
         if self.pending_pongs.len() >= MAX_PENDING_PONGS {
             // The answer to this ping also answers the earlier ones.
             self.pending_pongs.pop_back();

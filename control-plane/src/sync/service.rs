@@ -5,9 +5,9 @@ use super::{
     context::{AgentHashSecret, SyncContext, database_unavailable, invalid_key},
     feed::ChangeFeed,
     follower::Follower,
-    key_checks::KeyChecks,
+    key_checks::{KeyChecks, KeySource},
     page_cache::{PageCache, PageSource},
-    position_reader::PositionReader,
+    position_reader::{PositionReader, PositionSource},
     read_turns::ReadTurns,
     stream_limits::{StreamCaps, StreamLimits},
 };
@@ -65,8 +65,8 @@ impl SyncService {
         });
         Self(Arc::new(SyncContext {
             lookups,
-            positions: PositionReader::start(store.clone(), shutdown.clone()),
-            key_checks: KeyChecks::start(store.clone(), shutdown.clone()),
+            positions: PositionReader::start(PositionSource(store.clone()), shutdown.clone()),
+            key_checks: KeyChecks::start(KeySource(store.clone()), shutdown.clone()),
             pages,
             turns,
             limits: StreamLimits::new(limits.streams, clock, metrics.sync_streams_refused.clone()),

@@ -1,0 +1,80 @@
+//! Reads of the database that many streams request, one at a time.
+//!
+//! Requests that arrive while a read runs share the next read, so the number of reads and of connections to the database does not
+//! grow with the number of streams, and each response is read after its request.
+
+use super::context::{database_unavailable, shutting_down};
+use crate::store::StoreError;
+use countersign_process::Shutdown;
+use tokio::sync::{mpsc, oneshot};
+use tonic::Status;
+
+/// Maximum number of waiting requests; further streams wait until there is space.
+const MAX_WAITING: usize = 1024;
+
+/// What is read.
+pub(super) trait Source: Send + Sync + 'static {
+    /// What a stream asks for.
+    type Request: Send + 'static;
+    /// What it gets.
+    type Response: Send + 'static;
+
+    /// Reads the responses to these requests, in their order.
+    fn read(
+        &self,
+        requests: Vec<Self::Request>,
+    ) -> impl Future<Output = Result<Vec<Self::Response>, StoreError>> + Send;
+}
+
+/// A request, and where its response is sent.
+type Waiting<S> = (<S as Source>::Request, oneshot::Sender<Result<<S as Source>::Response, Status>>);
+
+/// Requests reads.
+pub(super) struct CoalescedReads<S: Source>(mpsc::Sender<Waiting<S>>);
+
+impl<S: Source> Clone for CoalescedReads<S> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<S: Source> CoalescedReads<S> {
+    /// Starts the task that reads until shutdown is requested.
+    pub(super) fn start(source: S, shutdown: Shutdown) -> Self {
+        let (sender, requests) = mpsc::channel(MAX_WAITING);
+        tokio::spawn(serve(source, requests, shutdown));
+        Self(sender)
+    }
+
+    /// Returns what is read after this call.
+    pub(super) async fn read(&self, request: S::Request) -> Result<S::Response, Status> {
+        let (reply, response) = oneshot::channel();
+        self.0.send((request, reply)).await.map_err(|_| shutting_down())?;
+        response.await.map_err(|_| shutting_down())?
+    }
+}
+
+async fn serve<S: Source>(source: S, mut requests: mpsc::Receiver<Waiting<S>>, shutdown: Shutdown) {
+    loop {
+        let mut waiting = Vec::new();
+        tokio::select! {
+            () = shutdown.requested() => return,
+            count = requests.recv_many(&mut waiting, MAX_WAITING) => if count == 0 { return },
+        }
+        let (requests, replies): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
+        // Sending fails if the stream has ended, which is no problem.
+        match source.read(requests).await {
+            Ok(responses) => {
+                for (reply, response) in replies.into_iter().zip(responses) {
+                    let _ignored = reply.send(Ok(response));
+                }
+            }
+            Err(error) => {
+                let status = database_unavailable(&error);
+                for reply in replies {
+                    let _ignored = reply.send(Err(status.clone()));
+                }
+            }
+        }
+    }
+}
