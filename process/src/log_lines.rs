@@ -55,8 +55,8 @@ pub(crate) fn dropped() -> u64 {
     STANDARD_ERROR.get().map_or(0, |buffer| buffer.dropped.load(Ordering::Relaxed))
 }
 
-/// Waits when it is dropped until all lines are written, but not for a reader that has stopped to read. `main` of a
-/// server keeps it until its end, so that the last lines appear also if `main` panics.
+/// When it is dropped, waits until all lines are written, or until [`EXIT_TIMEOUT`] if nobody reads them. `main` of a server keeps it
+/// until its end, so that the last lines appear also if `main` panics.
 #[derive(Debug, Default)]
 pub struct FlushAtExit;
 

@@ -38,7 +38,7 @@ impl Health for HealthService {
         Ok(Response::new(HealthCheckResponse { status: status.into() }))
     }
 
-    /// Streams have no end, so clients without a credential could occupy all connections of the port with them. Envoy and
+    /// A stream of `Watch` has no end, so clients without a credential could occupy all connections of the port. Envoy and
     /// Kubernetes use `Check`.
     async fn watch(&self, _request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
         Err(Status::unimplemented("Watch is not supported: use Check"))

@@ -270,15 +270,15 @@ impl StreamState {
         let (revision, floor) = (Revision::new(revision), Revision::new(floor));
         self.confirmed = true;
         let is_late = now.saturating_sub(ping_sent_at) > MAX_CLOCK_ROUND_TRIP;
-        let has_clock = view.server_clock().is_some();
-        if time_micros > 0 && is_late && !has_clock && !self.had_late_pong {
+        let clock = view.server_clock();
+        if time_micros > 0 && is_late && clock.is_none() && !self.had_late_pong {
             // The next pong is usually precise. If it is late as well, its time is better than none.
             (self.had_late_pong, self.wants_ping) = (true, true);
             return Ok(ViewUpdate::NoChange);
         }
         let offered = ServerClock::new(Timestamp::from_micros(time_micros), ping_sent_at);
         // After a long round trip, the clock that the sidecar has already is more precise, if it is possible.
-        let keeps_clock = is_late && view.server_clock().is_some_and(|clock| clock.is_between(offered, now));
+        let keeps_clock = is_late && clock.is_some_and(|clock| clock.is_between(offered, now));
         let server_clock = (time_micros > 0 && !keeps_clock).then_some(offered);
         let next = view.confirm(Confirmation { revision, floor, ping_sent_at, server_clock });
         Ok(ViewUpdate::Confirmed(self.set_view(next), ping_sent_at))

@@ -60,7 +60,7 @@ impl CallLog {
     /// Limits the time for which the window accepts calls to its own length. Otherwise callers who repeat their calls would keep a
     /// common window for ever.
     #[must_use]
-    pub(super) fn closing(self, now: u64) -> Self {
+    pub(super) fn accepting_for_its_length(self, now: u64) -> Self {
         Self { closes_at: Some(now.saturating_add(self.window)), ..self }
     }
 

@@ -212,7 +212,8 @@ impl NetworkWindows {
     /// Gives a network one common window. Returns its previous windows.
     fn replace_by_common_window(&mut self, scope: Scope, now: u64) -> Option<Windows> {
         let entry = self.scopes.get_mut(&scope)?;
-        let (common, before) = (Windows::Common(entry.windows.merge(now).closing(now)), entry.windows.len());
+        let (common, before) =
+            (Windows::Common(entry.windows.merge(now).accepting_for_its_length(now)), entry.windows.len());
         let previous = mem::replace(&mut entry.windows, common);
         // Two lengths from now, the common window is certainly expired.
         self.cleanups.remove(&(entry.cleanup_at, scope));
@@ -239,7 +240,7 @@ impl NetworkWindows {
             } else {
                 logs.first().map(|log| log.exhausted(now)).unwrap_or_default()
             };
-            self.insert(common, Windows::Common(merged.closing(now)), window, now);
+            self.insert(common, Windows::Common(merged.accepting_for_its_length(now)), window, now);
         }
         let replaced: Vec<_> = self.by_window_count.range(networks).take(NETWORKS_PER_CALL).copied().collect();
         for (_, windows, scope) in replaced {

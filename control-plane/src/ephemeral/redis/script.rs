@@ -40,7 +40,7 @@ impl RateLimitScript {
         }
     }
 
-    /// Decides about the limits one after the other.
+    /// Sends one request for each limit, and allows the call if every limit allows it.
     async fn run_for_each(
         &self,
         connection: &mut RedisConnection,

@@ -23,7 +23,7 @@ const BOUNDED: [&str; 2] = [
 /// Part of a statement of housekeeping that PostgreSQL runs with an index only if it has statistics of the table.
 const NEEDS_STATISTICS: &str = "DELETE FROM refresh_tokens WHERE id IN (SELECT t.id";
 
-/// Statements, and an index that each of them must use: another one would read rows of other states.
+/// Statements, and an index that each of them must use: another index would read rows of other states.
 const REQUIRED_INDEXES: [(&str, &str); 11] = [
     ("SELECT id FROM sessions WHERE agent_id = $1 AND ended_at IS NULL", "live_sessions_by_agent"),
     ("FROM service_keys WHERE service_id = $1 AND revoked_at IS NULL LIMIT", "live_service_keys"),
