@@ -4,6 +4,7 @@
 //! ports, [`jobs`] runs the background tasks; the other modules implement the commands that work on the database.
 
 mod audit;
+mod audit_archive;
 mod database;
 mod database_commands;
 mod error;
@@ -18,6 +19,7 @@ mod servers;
 mod wiring;
 
 pub use audit::{AuditError, export_audit, verify_audit};
+pub use audit_archive::archive_audit;
 pub use database_commands::{CommandReport, DatabaseCommandError, backup, migrate, migrate_to_postgres, restore};
 pub use error::AppError;
 pub use redis::check_files;
@@ -136,7 +138,7 @@ impl App {
         });
         let file_reloads = reloaders.finish();
         let limiter = redis::rate_limiter(redis.clone(), max_rate_limit_windows, context_parts.clock.clone());
-        let limits = Arc::new(wiring::limits(config.limits, limiter, &context_parts.clock));
+        let limits = Arc::new(wiring::limits(config.limits, (limiter, &metrics), &context_parts.clock)?);
         let state = AppState { context, humans, metrics, limits, proxies, started_at };
         Ok(Self {
             config,

@@ -91,7 +91,7 @@ impl Certificate {
         Ok(Self { chain: text("tls.certificate", chain)?, key: text("tls.private_key", key)?.into() })
     }
 
-    /// The earliest expiry in the certificate chain.
+    /// The expiry of the server's own certificate.
     pub fn expires_at(&self) -> Result<Timestamp, CertificateError> {
         Ok(self.validity()?.not_after)
     }
@@ -108,15 +108,13 @@ impl Certificate {
         Ok(validity.not_after)
     }
 
-    /// The time in which all certificates of the chain are valid.
+    /// The time in which the server's own certificate is valid, which is the first of the chain. A chain may end with expired
+    /// certificates that older clients needed: clients ignore those that they do not need.
     fn validity(&self) -> Result<Validity, CertificateError> {
         let malformed = || CertificateError::Malformed("tls.certificate".into());
         let chain = CertificateDer::pem_slice_iter(self.chain.as_bytes());
         let times: Option<Vec<_>> = chain.map(|der| validity(&der.ok()?)).collect();
-        let times = times.ok_or_else(malformed)?;
-        let not_before = times.iter().map(|times| times.not_before).max().ok_or_else(malformed)?;
-        let not_after = times.iter().map(|times| times.not_after).min().ok_or_else(malformed)?;
-        Ok(Validity { not_before, not_after })
+        times.and_then(|times| times.into_iter().next()).ok_or_else(malformed)
     }
 
     /// The parsed chain and private key. Fails if they do not belong together.

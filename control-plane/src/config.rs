@@ -3,6 +3,7 @@
 //! This module depends on no other module. Every key is documented in `config.default.toml`, which is compiled in and defines
 //! the defaults.
 
+mod agents;
 mod connections;
 mod database;
 mod humans;
@@ -15,6 +16,7 @@ mod redis;
 mod secrets;
 mod webhooks;
 
+pub use agents::{RegistrationSettings, TrustSettings};
 pub use connections::ConnectionSettings;
 pub use database::{DatabaseLocation, DatabaseSettings};
 pub use humans::{AcceptedAlgorithm, HumanSettings, IssuerSettings};
@@ -80,6 +82,8 @@ pub struct Config {
     pub registration: RegistrationSettings,
     /// Who may create services.
     pub services: ServiceSettings,
+    /// Feedback about agents.
+    pub trust: TrustSettings,
     /// The issuers of human users' tokens.
     pub humans: HumanSettings,
     /// Rules for sidecars.
@@ -130,13 +134,6 @@ pub struct TokenSettings {
 #[derive(Debug, Clone, Deserialize)]
 pub struct SigningKeySettings {
     rotation_days: u16,
-}
-
-/// `[registration]`
-#[derive(Debug, Clone, Deserialize)]
-pub struct RegistrationSettings {
-    /// Whether agents may register without the token of a human user.
-    pub public: bool,
 }
 
 /// `[services]`
@@ -241,8 +238,10 @@ impl Config {
         ];
         let problems = cases.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, text)| text.to_owned());
         let humans = self.humans.problems(&self.public_url, self.dev);
+        let agents = [self.registration.problem(), self.trust.problem()];
         let others = [self.webhooks.problem(), self.redis.problem(), self.sync.problem()]
             .into_iter()
+            .chain(agents)
             .flatten()
             .map(str::to_owned);
         let has_master_key = !self.secrets.master_key.expose_secret().is_empty();

@@ -2,9 +2,9 @@
 
 use clap::{Parser, Subcommand};
 use countersign_control_plane::{
-    Config, ConfigError, ConfigInspection, DatabaseCommandError, api_description, backup, check_redis_files,
-    describe_master_keys, export_audit, migrate, migrate_to_postgres, mint_human_token, restore, rotate_secrets, run,
-    verify_audit,
+    Config, ConfigError, ConfigInspection, DatabaseCommandError, api_description, archive_audit, backup,
+    check_redis_files, describe_master_keys, export_audit, migrate, migrate_to_postgres, mint_human_token, restore,
+    rotate_secrets, run, verify_audit,
 };
 use countersign_process::{
     FlushAtExit, Shutdown,
@@ -106,9 +106,24 @@ enum ConfigCommand {
 #[derive(Subcommand)]
 enum Audit {
     /// Check that no entry of a chain was changed, moved, added or removed; print the first invalid one
-    Verify(ChainFilter),
+    Verify {
+        #[command(flatten)]
+        filter: ChainFilter,
+        /// An archive of older entries, which is verified too; name all archives, the oldest first
+        #[arg(long = "archive", value_name = "FILE")]
+        archives: Vec<PathBuf>,
+    },
     /// Write all entries as JSON lines, up to the first invalid one
     Export(ChainFilter),
+    /// Move entries that are older than a date to a new file of JSON lines, while servers run; if this is interrupted, run it again
+    Archive {
+        /// A date (UTC) or a time in the format of RFC 3339
+        #[arg(long, value_name = "DATE")]
+        before: String,
+        /// The new file; keep it
+        #[arg(long, value_name = "FILE")]
+        output: PathBuf,
+    },
 }
 
 /// The selected audit chains.
@@ -153,6 +168,7 @@ async fn execute(arguments: Arguments) -> ExitCode {
     }
     let config = match Config::read(config, environment(), set, dev) {
         Ok(config) => config,
+        Err(ConfigError::Settings(error)) if error.is_unreadable_value() => return fail(1, &error),
         Err(error) => return fail(USAGE_EXIT_CODE, &error),
     };
     if let Err(error) = telemetry::init(&config.log) {
@@ -186,8 +202,13 @@ fn mint(config: &Config, subject: &str, admin: bool, hours: u32) -> CommandResul
 async fn audit(config: &Config, command: Audit) -> CommandResult {
     let mut out = BufWriter::new(io::stdout());
     let result = match command {
-        Audit::Verify(ChainFilter { service }) => verify_audit(config, service.as_deref(), &mut out).await,
+        Audit::Verify { filter: ChainFilter { service }, archives } => {
+            verify_audit(config, service.as_deref(), &archives, &mut out).await
+        }
         Audit::Export(ChainFilter { service }) => export_audit(config, service.as_deref(), &mut out).await,
+        Audit::Archive { before, output } => {
+            return Ok(archive_audit(config, &before, &output).await?.write_to(io::stdout())?);
+        }
     };
     let flushed = out.flush().map_err(StdoutError);
     result?;

@@ -3,6 +3,7 @@
 //! Label values are closed sets: for example, routes as declared in the router, never request paths. Possible series are
 //! created with the value 0, so that rates are correct from the first event on; impossible series are not created.
 
+mod common_windows;
 mod connection_pools;
 mod housekeeping;
 mod redis;
@@ -15,6 +16,7 @@ pub use redis::{RedisMetrics, RedisOutcome};
 pub use store::{StoreMetrics, TransactionKind, TransactionOutcome};
 pub use webhooks::WebhookMetrics;
 
+use common_windows::CommonWindows;
 use connection_pools::ConnectionPools;
 use countersign_identity::Reason;
 use countersign_process::{
@@ -239,6 +241,11 @@ impl Metrics {
         read: impl Fn() -> Vec<PoolStatus> + Send + Sync + 'static,
     ) -> prometheus::Result<()> {
         self.registry.register(Box::new(ConnectionPools::new(Box::new(read))?))
+    }
+
+    /// Exposes the number of common rate-limit windows. `read` counts them whenever metrics are collected.
+    pub fn expose_common_windows(&self, read: impl Fn() -> usize + Send + Sync + 'static) -> prometheus::Result<()> {
+        self.registry.register(Box::new(CommonWindows::new(Box::new(read))?))
     }
 
     /// Exposes the state of housekeeping. `read` returns the status of each kind of rows whenever metrics are collected.

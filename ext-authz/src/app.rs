@@ -38,10 +38,6 @@ use tokio::{
 use tonic::{service::Routes, transport::Endpoint};
 use tonic_health::pb::health_server::HealthServer;
 
-/// The largest accepted `CheckRequest` in bytes: twice the largest request head that Envoy can be configured to accept.
-/// A larger `CheckRequest` would cause a gRPC error, and Envoy may be configured to allow requests on errors.
-const MAX_CHECK_BYTES: usize = 16 * 1024 * 1024;
-
 /// Why the authorizer cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorizerError {
@@ -51,6 +47,14 @@ pub enum AuthorizerError {
         /// The key of the setting.
         key: &'static str,
         /// Why the setting cannot be used.
+        error: String,
+    },
+    /// A file, socket or port that a setting names cannot be used now. A later start may succeed.
+    #[error("{key}: {error}")]
+    Unavailable {
+        /// The key of the setting.
+        key: &'static str,
+        /// The error of the operating system, and the path of a file.
         error: String,
     },
     /// An I/O operation failed.
@@ -64,6 +68,10 @@ pub enum AuthorizerError {
 impl AuthorizerError {
     fn setting(key: &'static str, error: impl Into<Box<dyn Error>>) -> Self {
         Self::Setting { key, error: error.into().to_string() }
+    }
+
+    fn unavailable(key: &'static str, error: impl Into<Box<dyn Error>>) -> Self {
+        Self::Unavailable { key, error: error.into().to_string() }
     }
 }
 
@@ -108,10 +116,12 @@ impl App {
             clock,
             invalid_rule_log_limit: LogRateLimit::default(),
         };
-        let check_listener =
-            CheckListener::bind(&listen.grpc).await.map_err(|error| AuthorizerError::setting("listen.grpc", error))?;
-        let admin_listener =
-            TcpListener::bind(&listen.admin).await.map_err(|error| AuthorizerError::setting("listen.admin", error))?;
+        let check_listener = CheckListener::bind(&listen.grpc)
+            .await
+            .map_err(|error| AuthorizerError::unavailable("listen.grpc", error))?;
+        let admin_listener = TcpListener::bind(&listen.admin)
+            .await
+            .map_err(|error| AuthorizerError::unavailable("listen.admin", error))?;
         Ok(Self {
             authorizer,
             stream_clients,
@@ -155,7 +165,7 @@ impl App {
         let checks = serve_checks(
             authorizer,
             check_listener,
-            (check_port::settings(), metrics.ports().of_port("check")),
+            (check_port::settings(metrics.overloaded()), metrics.ports().of_port("check")),
             readiness.clone(),
             shutdown.clone(),
         );
@@ -184,7 +194,7 @@ async fn serve_checks(
     shutdown: Shutdown,
 ) -> Result<(), AuthorizerError> {
     let health = HealthServer::new(HealthService::new(readiness, shutdown.clone()));
-    let authorization = AuthorizationServer::new(authorizer).max_decoding_message_size(MAX_CHECK_BYTES);
+    let authorization = AuthorizationServer::new(authorizer).max_decoding_message_size(check_port::MAX_CHECK_BYTES);
     let routes = Routes::new(authorization).add_service(health).prepare().into_axum_router();
     match listener {
         CheckListener::Tcp(listener) => server::serve(listener, PlainText, routes, port, shutdown).await?,

@@ -1,7 +1,11 @@
 //! The program `countersign-ext-authz`: parses flags, runs the sidecar and sets the exit code.
 
 use clap::Parser;
-use countersign_ext_authz::{AuthorizerError, Settings, config, run};
+use countersign_ext_authz::{
+    AuthorizerError, Settings,
+    config::{self, ConfigError},
+    run,
+};
 use countersign_process::{FlushAtExit, Shutdown, SystemClock, output::write_stderr_line, shutdown, telemetry};
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
@@ -39,14 +43,15 @@ fn main() -> ExitCode {
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     match config::read(config, environment.collect(), set) {
         Ok(settings) => exit_code(run_with_settings(settings)),
-        Err(error) => usage_error(&error),
+        Err(ConfigError::Source(error)) if error.is_unreadable_value() => fail(ExitCode::FAILURE, &error),
+        Err(error) => fail(ExitCode::from(USAGE_ERROR), &error),
     }
 }
 
 fn exit_code(result: Result<(), AuthorizerError>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error @ AuthorizerError::Setting { .. }) => usage_error(&error),
+        Err(error @ AuthorizerError::Setting { .. }) => fail(ExitCode::from(USAGE_ERROR), &error),
         Err(error) => {
             tracing::error!(%error, "the sidecar failed");
             ExitCode::FAILURE
@@ -54,9 +59,9 @@ fn exit_code(result: Result<(), AuthorizerError>) -> ExitCode {
     }
 }
 
-fn usage_error(error: &dyn std::error::Error) -> ExitCode {
+fn fail(code: ExitCode, error: &dyn std::error::Error) -> ExitCode {
     write_stderr_line(format_args!("countersign-ext-authz: {error}"));
-    ExitCode::from(USAGE_ERROR)
+    code
 }
 
 fn run_with_settings(settings: Settings) -> Result<(), AuthorizerError> {

@@ -118,6 +118,7 @@ pub struct Metrics {
     check_series: ArcSwap<HashMap<Option<ServiceId>, Arc<CheckSeries>>>,
     cache_hits: IntCounter,
     cache_misses: IntCounter,
+    overloaded: IntCounter,
     stream_connected: IntGaugeVec,
     stream_reconnects: IntCounterVec,
     stream_connect_failures: IntCounterVec,
@@ -151,6 +152,10 @@ impl Metrics {
             check_series: ArcSwap::default(),
             cache_hits: counter("token_cache_hits_total", "Tokens whose signature was already verified")?,
             cache_misses: counter("token_cache_misses_total", "Tokens whose signature had to be verified")?,
+            overloaded: counter(
+                "overloaded_total",
+                "Checks that were refused because unfinished checks need too much memory",
+            )?,
             stream_connected: gauges(
                 "stream_connected",
                 "Connected sync streams, one for each API key of the service",
@@ -269,6 +274,11 @@ impl Metrics {
         self.cache_misses.clone()
     }
 
+    /// The counter of checks for which there is no memory.
+    pub fn overloaded(&self) -> IntCounter {
+        self.overloaded.clone()
+    }
+
     /// The metrics of network connections, by port.
     pub const fn ports(&self) -> &PortMetrics {
         &self.ports
@@ -285,65 +295,4 @@ fn service_label(service: Option<ServiceId>) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeSet;
-
-    const SERVICE: ServiceId = ServiceId::from_bits(1);
-
-    fn exposed(metrics: &Metrics) -> String {
-        prometheus::TextEncoder::new().encode_to_string(&metrics.registry().gather()).unwrap()
-    }
-
-    #[test]
-    fn only_possible_verdicts_have_series() {
-        let metrics = Metrics::new().unwrap();
-        metrics.init_service(SERVICE);
-        let text = exposed(&metrics);
-        let reasons = |service: &str| -> BTreeSet<String> {
-            let of_service = format!(r#"service="{service}""#);
-            let lines = text.lines().filter(|line| line.contains("_checks_total{") && line.contains(&of_service));
-            lines.map(|line| line.split("reason=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()).collect()
-        };
-        let without_service = ["internal", "request_invalid", "rule_invalid", "service_unknown", "view_missing"];
-        assert_eq!(reasons(NO_SERVICE), without_service.map(str::to_owned).into());
-        let with_service = reasons(&SERVICE.to_string());
-        assert_eq!(with_service.len(), 22, "{with_service:?}");
-        let overlap: Vec<_> = without_service.iter().filter(|reason| with_service.contains(**reason)).collect();
-        assert_eq!(overlap, [&"view_missing"]);
-    }
-
-    #[test]
-    fn failed_attempts_and_lost_streams_are_counted_apart_for_each_service() {
-        let metrics = Metrics::new().unwrap();
-        metrics.connect_failed(None);
-        metrics.init_service(SERVICE);
-        metrics.stream_opened(SERVICE);
-        metrics.stream_lost(SERVICE);
-        metrics.connect_failed(Some(SERVICE));
-        metrics.connect_failed(Some(SERVICE));
-        let text = exposed(&metrics);
-        for line in [
-            r#"countersign_authz_stream_connect_failures_total{service="none"} 1"#.to_owned(),
-            format!(r#"countersign_authz_stream_connect_failures_total{{service="{SERVICE}"}} 2"#),
-            format!(r#"countersign_authz_stream_reconnects_total{{service="{SERVICE}"}} 1"#),
-            format!(r#"countersign_authz_stream_connected{{service="{SERVICE}"}} 0"#),
-        ] {
-            assert!(text.contains(&line), "{line}\n{text}");
-        }
-        assert!(!text.contains(r#"stream_reconnects_total{service="none"}"#), "{text}");
-    }
-
-    #[test]
-    fn check_duration_has_the_service_as_label() {
-        let metrics = Metrics::new().unwrap();
-        metrics.init_service(SERVICE);
-        metrics.record_check(Some(SERVICE), Verdict::Verified, Duration::from_micros(20));
-        metrics.record_check(None, Verdict::Denied(Reason::RuleInvalid), Duration::from_micros(20));
-        let text = exposed(&metrics);
-        for service in [NO_SERVICE, &SERVICE.to_string()] {
-            let line = format!(r#"countersign_authz_check_duration_seconds_count{{service="{service}"}} 1"#);
-            assert!(text.contains(&line), "{line}\n{text}");
-        }
-    }
-}
+mod tests;

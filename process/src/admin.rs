@@ -15,6 +15,7 @@ pub fn port_settings() -> PortSettings {
         name: "admin",
         caps: ConnectionCaps { total: 128, per_client: 128, pending: 64 },
         trusted_proxies: Vec::new(),
+        streams_resume: false,
         first_request_timeout: Duration::from_secs(10),
         // Longer than the usual intervals of Prometheus and of probes, which use a connection again.
         idle_timeout: Duration::from_secs(90),
@@ -26,6 +27,7 @@ pub fn port_settings() -> PortSettings {
             ends_stalled_streams: true,
             receive_window: 65_535,
         },
+        messages: None,
     }
 }
 

@@ -21,11 +21,14 @@ use std::{
     thread,
     time::Duration,
 };
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::timeout};
 use zeroize::Zeroizing;
 
 /// The interval at which files are read.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(2);
+
+/// How long a read of the files may take until it is reported, and the interval at which it then counts as failed.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The maximum size of a file in bytes. A bundle of all public certificate authorities is smaller.
 const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
@@ -98,6 +101,8 @@ pub struct FileReloader {
     files: LoadedFiles,
     load: LoadContents,
     clock: Arc<dyn Clock>,
+    /// [`READ_TIMEOUT`], except in tests.
+    read_timeout: Duration,
     /// The content at the last read.
     last_read: ContentDigest,
     /// The last reported failure; `None` if the used content is that of the files.
@@ -119,6 +124,7 @@ impl FileReloader {
             files,
             load,
             clock,
+            read_timeout: READ_TIMEOUT,
             failure: None,
         };
         reloader.set_loaded_at();
@@ -127,12 +133,13 @@ impl FileReloader {
 
     /// Reads the files at an interval; never returns. The files are read on a thread of their own, so that a file system
     /// that does not respond delays neither another task nor the end of the process, which waits for the blocking tasks of
-    /// the runtime.
+    /// the runtime. A read that takes long is reported, and no other one begins before it ends: each would need a thread.
     pub async fn run(self, interval: Duration) -> Infallible {
+        let (setting, failed, read_timeout) = (self.files.setting.clone(), self.failed.clone(), self.read_timeout);
         let reloader = Arc::new(Mutex::new(self));
         loop {
             tokio::time::sleep(interval).await;
-            let (sender, finished) = oneshot::channel::<Infallible>();
+            let (sender, mut finished) = oneshot::channel::<Infallible>();
             let polled = Arc::clone(&reloader);
             let poll = move || {
                 lock(&polled).poll();
@@ -141,7 +148,19 @@ impl FileReloader {
             match thread::Builder::new().name("file-reload".to_owned()).spawn(poll) {
                 Ok(thread) => {
                     // The channel closes when the poll has ended.
-                    let _closed = finished.await;
+                    let mut is_reported = false;
+                    while timeout(read_timeout, &mut finished).await.is_err() {
+                        failed.inc();
+                        if !mem::replace(&mut is_reported, true) {
+                            tracing::error!(
+                                setting,
+                                "the files cannot be read, because the file system does not respond"
+                            );
+                        }
+                    }
+                    if is_reported {
+                        tracing::info!(setting, "the file system responds again");
+                    }
                     if let Err(panic) = thread.join() {
                         resume_unwind(panic);
                     }

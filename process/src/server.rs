@@ -16,6 +16,8 @@ mod bodies;
 mod connections;
 mod descriptors;
 mod listener;
+mod memory;
+mod messages;
 mod metrics;
 mod network;
 mod streams;
@@ -24,6 +26,8 @@ mod tracking;
 pub use connections::{CloseReason, ConnectionCaps};
 pub use descriptors::{RESERVED_DESCRIPTORS, fit_to_descriptors, raise_descriptor_limit};
 pub use listener::Listener;
+pub use memory::{ReservedMemory, SharedMemory, Shares};
+pub use messages::MessageLimits;
 pub use metrics::{ConnectionMetrics, PortMetrics};
 pub use network::Network;
 
@@ -38,6 +42,7 @@ use hyper_util::{
 };
 use ipnet::IpNet;
 use listener::Acceptor;
+use messages::MessageClient;
 use std::{
     io,
     net::{IpAddr, SocketAddr},
@@ -67,6 +72,10 @@ pub const LINGER: Duration = Duration::from_millis(500);
 
 /// How long an idle connection may take to end after the server began to close it gracefully.
 const GRACEFUL_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a connection with a request in progress stays open after its place was given to another one: long enough for
+/// `GOAWAY`.
+const YIELD_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Prepares accepted connections for HTTP, for example by a TLS handshake.
 pub trait Handshake<S>: Clone + Send + Sync + 'static {
@@ -98,6 +107,9 @@ pub struct PortSettings {
     pub caps: ConnectionCaps,
     /// Proxies, whose connections are counted only in total, because many clients share them.
     pub trusted_proxies: Vec<IpNet>,
+    /// Whether clients resume their requests after the end of a connection. If so, and if no connection waits for its client, a
+    /// new connection takes the place of one of a client with more connections.
+    pub streams_resume: bool,
     /// How long a client may take to send its first request.
     pub first_request_timeout: Duration,
     /// How long a connection may wait for the next request.
@@ -106,6 +118,8 @@ pub struct PortSettings {
     pub linger: Duration,
     /// The limits of the HTTP protocols.
     pub protocol: ProtocolLimits,
+    /// The limits of messages, if each request is one gRPC message.
+    pub messages: Option<MessageLimits>,
 }
 
 /// The limits of the HTTP protocols.
@@ -135,7 +149,7 @@ pub async fn serve<L: Listener>(
 ) -> io::Result<()> {
     let port = Arc::new(Port {
         http: http_builder(settings.protocol),
-        connections: Arc::new(Connections::new(settings.caps, metrics)),
+        connections: Arc::new(Connections::new(settings.caps, settings.streams_resume, metrics)),
         settings,
         shutdown,
         abort: CancellationToken::new(),
@@ -199,7 +213,9 @@ impl Port {
         let serve = async {
             let stream = self.run_until_close(handshake.handshake(stream), &activity).await?.ok()?;
             let stream = TokioIo::new(TrackedStream { stream, activity: Arc::clone(&activity) });
-            let service = TrackedService { routes, connection: Arc::clone(&connection), peer };
+            let message_client = |limits| Arc::new(MessageClient { limits, address: peer.map(|peer| peer.ip()) });
+            let message_client = self.settings.messages.clone().map(message_client);
+            let service = TrackedService { routes, connection: Arc::clone(&connection), peer, message_client };
             let mut http = pin!(self.http.serve_connection(stream, service));
             // The results do not matter: an error means that the client has broken the protocol or the connection.
             if self.run_until_close(http.as_mut(), &activity).await.is_none() {
@@ -211,10 +227,16 @@ impl Port {
         let watch = async {
             self.wait_for_timeout(&activity).await;
         };
+        let evicted = async {
+            activity.evicted().await;
+            if activity.is_yielding() {
+                sleep(YIELD_TIMEOUT).await;
+            }
+        };
         tokio::select! {
             _ended = serve => {}
             () = watch => {}
-            () = activity.evicted() => {}
+            () = evicted => {}
             () = self.abort.cancelled() => {}
         }
     }

@@ -79,6 +79,13 @@ pub enum SettingsError {
     Invalid(#[from] config::ConfigError),
 }
 
+impl SettingsError {
+    /// Whether a file with a value cannot be read now. A later start may succeed, for example when a secret is mounted.
+    pub const fn is_unreadable_value(&self) -> bool {
+        matches!(self, Self::UnreadableValue { .. })
+    }
+}
+
 /// The layers of settings, from which [`MergedSettings`] are computed.
 #[derive(Debug, Clone, Default)]
 pub struct Layers {

@@ -5,7 +5,7 @@
 //! threads that block, and [`crate::FlushAtExit`] that for the reader of the log.
 
 use std::{
-    io,
+    io::{self, IsTerminal},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -43,15 +43,21 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Returns a handle that SIGTERM and SIGINT trigger.
+    /// Returns a handle that SIGTERM and SIGINT trigger. SIGHUP triggers it if the process belongs to a terminal, which was closed.
+    /// Otherwise, a script announces new certificates, which need no signal.
     pub fn on_signals() -> std::io::Result<Self> {
         let shutdown = Self::default();
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let mut hang_up = signal(SignalKind::hangup())?;
         let triggered = shutdown.clone();
+        let has_terminal = io::stdin().is_terminal();
         tokio::spawn(async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => break,
+                    _ = interrupt.recv() => break,
+                    _ = hang_up.recv() => if has_terminal { break } else { tracing::info!("SIGHUP is ignored: changed files are loaded without a signal") },
+                }
             }
             triggered.trigger();
             tracing::info!("shutting down");

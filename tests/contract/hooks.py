@@ -155,6 +155,9 @@ DELETABLE = {"/services/{service}": ("service", "svc"), "/agents/{agent}": ("age
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
+    # A cursor cannot be generated from a schema; tests/tests/api/long_lists.rs covers cursors.
+    if isinstance(case.query, dict):
+        case.query.pop("cursor", None)
     if case.method.upper() == "DELETE" and case.operation.path in DELETABLE:
         parameter, kind = DELETABLE[case.operation.path]
         if case.path_parameters.get(parameter) == EXISTING[kind]:

@@ -225,7 +225,8 @@ async fn count_expired(database: &mut AnyConnection, logins: i64) -> i64 {
     (LOGGED_IN_AT + logins - oldest + 1).max(0)
 }
 
-/// Inserts logins that expired in 2020, in the order of their ids, of random agents and with random challenges.
+/// Inserts logins that expired in 2020, of random agents. The ids of sessions, tokens and challenges are in the order of time, as
+/// those that the control plane generates.
 async fn insert_expired_logins(database: &mut AnyConnection, agent: &str, logins: i64) {
     let is_sqlite = database.backend_name() == "SQLite";
     let random = if is_sqlite { "lower(hex(randomblob(16)))" } else { "md5(CAST(random() AS TEXT) || n)" };
@@ -242,7 +243,7 @@ async fn insert_expired_logins(database: &mut AnyConnection, agent: &str, logins
         for sql in [
             format!(
                 "{numbers} INSERT INTO sessions (id, challenge_id, agent_id, begun_at, begun_revision, expires_at) \
-                 SELECT 'ses_' || {suffix}, {random}, {holder}, {begun}, 0, {begun} FROM numbers"
+                 SELECT 'ses_' || {suffix}, {suffix}, {holder}, {begun}, 0, {begun} FROM numbers"
             ),
             format!(
                 "{numbers} INSERT INTO refresh_tokens (id, session_id, secret_hash, issued_at, audience, access_expires_at) \

@@ -20,6 +20,7 @@ use std::{
     path::Path,
     process::{Command, ExitStatus, Output},
     sync::Arc,
+    time::Duration,
 };
 
 /// The master key that replicas share.
@@ -192,6 +193,11 @@ impl ControlPlane {
     /// Resident memory in bytes (`VmRSS`).
     pub fn resident_memory(&self) -> usize {
         self.first().process.resident_memory()
+    }
+
+    /// CPU time of the process of the first replica.
+    pub fn cpu_time(&self) -> Duration {
+        self.first().process.cpu_time()
     }
 
     /// The id of the process of the first replica.

@@ -9,11 +9,12 @@ use countersign_proto::{
         follow_request::Message as ClientMessage, follow_response::Message as Response, sync_client::SyncClient,
     },
 };
+use std::net::Ipv4Addr;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
     Request, Status, Streaming,
-    transport::{Certificate, Channel, ClientTlsConfig, Endpoint},
+    transport::{self, Certificate, Channel, ClientTlsConfig, Endpoint},
 };
 
 /// An open sync stream.
@@ -122,11 +123,20 @@ pub async fn channel(control: &ControlPlane) -> Channel {
     connect(&control.env["SYNC_URL"], &control.authority()).await
 }
 
+/// A TLS channel to the sync port from another loopback address; an error if the port refuses the connection.
+pub async fn channel_from(control: &ControlPlane, address: Ipv4Addr) -> Result<Channel, transport::Error> {
+    // `localhost` may be an IPv6 address, which cannot be reached from an IPv4 address.
+    let url = control.env["SYNC_URL"].replace("//localhost:", "//127.0.0.1:");
+    endpoint(&url, &control.authority()).local_address(Some(address.into())).connect().await
+}
+
 /// Opens a TLS channel to this URL.
 pub async fn connect(url: &str, authority: &[u8]) -> Channel {
+    endpoint(url, authority).connect().await.expect("the sync port accepts connections")
+}
+
+fn endpoint(url: &str, authority: &[u8]) -> Endpoint {
     let authority = Certificate::from_pem(authority);
     let endpoint = Endpoint::from_shared(url.to_owned()).expect("the URL is valid");
-    let endpoint =
-        endpoint.tls_config(ClientTlsConfig::new().ca_certificate(authority)).expect("the TLS configuration is valid");
-    endpoint.connect().await.expect("the sync port accepts connections")
+    endpoint.tls_config(ClientTlsConfig::new().ca_certificate(authority)).expect("the TLS configuration is valid")
 }

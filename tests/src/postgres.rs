@@ -1,7 +1,7 @@
 //! Starts a PostgreSQL server in a temporary folder.
 
 use crate::{
-    process::{Process, eventually, free_port},
+    process::{Process, eventually, free_port, stat_number},
     tools,
 };
 use sqlx::{AnyConnection, Connection, Executor};
@@ -230,16 +230,9 @@ pub(crate) fn signal(process: i32, name: &str) {
 /// Child processes of a process.
 pub(crate) fn child_processes(parent: u32) -> Vec<i32> {
     let proc_entries = std::fs::read_dir("/proc").expect("/proc is readable").flatten();
-    let numbers = proc_entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let is_child = |process: &i32| {
-        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        // In `/proc/PID/stat`, the fields `state` and `parent` follow the process name, which may contain any
-        // character.
-        let actual_parent =
-            stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
-        actual_parent == Some(parent)
-    };
-    numbers.filter(is_child).collect()
+    let numbers = proc_entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let children = numbers.filter(|process| stat_number(*process, 1) == Some(parent));
+    children.map(|process| i32::try_from(process).expect("a process id fits into 32 bits")).collect()
 }
 
 /// Makes the server's user the owner of a folder, if the tests run as root.

@@ -13,6 +13,9 @@ use std::{
 /// How long [`eventually`] waits, with a margin for busy machines.
 const DEADLINE: Duration = Duration::from_secs(20);
 
+/// Unit of CPU times in `/proc/PID/stat` on Linux (`USER_HZ`).
+const TICK: Duration = Duration::from_millis(10);
+
 /// Number of log lines that a failed test prints for each process.
 const LAST_LINES: usize = 40;
 
@@ -84,6 +87,12 @@ impl Process {
         line.trim().trim_end_matches(" kB").parse::<usize>().expect("the value is a number") * 1024
     }
 
+    /// CPU time that the process has used, in user mode and in the kernel.
+    pub fn cpu_time(&self) -> Duration {
+        let [user, kernel] = [11, 12].map(|field| stat_number(self.id(), field).expect("the process runs"));
+        (user + kernel) * TICK
+    }
+
     /// Prints the end of the log, for a failed test.
     pub fn print_last_lines(&self) {
         let log = self.log();
@@ -107,6 +116,12 @@ impl Drop for Process {
             self.print_last_lines();
         }
     }
+}
+
+/// A number in `/proc/PID/stat`, by its place after the process name, which may contain any character. The place of `state` is 0.
+pub(crate) fn stat_number(process: u32, place: usize) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(place)?.parse().ok()
 }
 
 /// Polls `condition` until it returns a value. Panics with the text of `explain` after the deadline.

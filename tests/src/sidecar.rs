@@ -12,7 +12,7 @@ use envoy_types::pb::envoy::service::auth::v3::{
     authorization_client::AuthorizationClient,
     check_response::HttpResponse as EnvoyHttpResponse,
 };
-use std::{collections::HashMap, path::PathBuf, process::Command};
+use std::{collections::HashMap, path::PathBuf, process::Command, time::Duration};
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 
@@ -119,6 +119,11 @@ impl Sidecar {
     /// Resident memory in bytes (`VmRSS`).
     pub fn resident_memory(&self) -> usize {
         self.process.resident_memory()
+    }
+
+    /// CPU time of the process.
+    pub fn cpu_time(&self) -> Duration {
+        self.process.cpu_time()
     }
 
     /// The log so far.

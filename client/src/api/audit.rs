@@ -1,6 +1,6 @@
 //! Requests for the audit log.
 
-use super::{Api, ApiError, Page};
+use super::{Api, ApiError, Page, PageStart};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -73,13 +73,13 @@ pub struct AuditFilter {
 }
 
 impl Api {
-    /// Lists audit entries, newest first. Skips the first `offset` entries and returns at most `limit`.
+    /// Lists audit entries, newest first, and at most `limit`.
     pub async fn list_audit_entries(
         &self,
         human: &SecretString,
         filter: &AuditFilter,
         limit: usize,
-        offset: usize,
+        start: &PageStart,
     ) -> Result<Page<AuditEntry>, ApiError> {
         let AuditFilter { service, agent, action, since, until } = filter;
         let parameters = [
@@ -93,7 +93,8 @@ impl Api {
             ("until", until),
         ];
         let mut url = self.endpoint(&["audit"])?;
-        url.query_pairs_mut().append_pair("limit", &limit.to_string()).append_pair("offset", &offset.to_string());
+        let (parameter, value) = start.parameter();
+        url.query_pairs_mut().append_pair("limit", &limit.to_string()).append_pair(parameter, &value);
         for (name, value) in parameters {
             if let Some(value) = value {
                 url.query_pairs_mut().append_pair(name, value);

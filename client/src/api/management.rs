@@ -1,14 +1,11 @@
 //! Requests of services and human users for services, API keys, roles and agents.
 
-use super::{Api, ApiError, own_agent::ListedAgent, response::id};
+use super::{Api, ApiError, Page, PageStart, own_agent::ListedAgent, response::id};
 use countersign_identity::{ApiKeyId, RoleId, ServiceId};
 use reqwest::Method;
 use secrecy::{ExposeSecret, SecretString};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-
-/// The maximum page size of the API, as a query parameter.
-const MAX_PAGE_SIZE: &str = "200";
 
 /// A service.
 #[derive(Debug, Serialize, Deserialize)]
@@ -69,23 +66,6 @@ pub struct ListedKey {
     pub created_at: String,
     /// When the API key was revoked (RFC 3339).
     pub revoked_at: Option<String>,
-}
-
-/// A page of a listing.
-#[derive(Debug, Deserialize)]
-pub struct Page<T> {
-    /// The items of the page.
-    pub data: Vec<T>,
-    /// The position of the page in the listing.
-    pub pagination: Pagination,
-}
-
-/// The position of a page in its listing.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Pagination {
-    /// Whether another page follows.
-    pub has_more: bool,
 }
 
 /// A role of a service.
@@ -181,8 +161,8 @@ impl Api {
     }
 
     /// Lists a page of the services that the human user owns, newest first. For an administrator, lists all services.
-    pub async fn list_services(&self, human: &SecretString, offset: usize) -> Result<Page<Service>, ApiError> {
-        self.page(human, &["services"], offset).await
+    pub async fn list_services(&self, human: &SecretString, start: &PageStart) -> Result<Page<Service>, ApiError> {
+        self.page(human, &["services"], start).await
     }
 
     /// Lists a page of the API keys of a service, including revoked ones, newest first.
@@ -190,37 +170,9 @@ impl Api {
         &self,
         human: &SecretString,
         service: &str,
-        offset: usize,
+        start: &PageStart,
     ) -> Result<Page<ListedKey>, ApiError> {
-        self.page(human, &["services", service, "keys"], offset).await
-    }
-
-    /// Fetches a page of a listing, from the item `offset`.
-    pub(super) async fn page<T: DeserializeOwned>(
-        &self,
-        credential: &SecretString,
-        path: &[&str],
-        offset: usize,
-    ) -> Result<Page<T>, ApiError> {
-        self.filtered_page(credential, path, offset, &[]).await
-    }
-
-    /// Fetches a page of a filtered listing, from the item `offset`.
-    async fn filtered_page<T: DeserializeOwned>(
-        &self,
-        credential: &SecretString,
-        path: &[&str],
-        offset: usize,
-        filter: &[(&str, &Option<String>)],
-    ) -> Result<Page<T>, ApiError> {
-        let mut url = self.endpoint(path)?;
-        url.query_pairs_mut().append_pair("limit", MAX_PAGE_SIZE).append_pair("offset", &offset.to_string());
-        for (name, value) in filter {
-            if let Some(value) = value {
-                url.query_pairs_mut().append_pair(name, value);
-            }
-        }
-        self.send(self.http.get(url).bearer_auth(credential.expose_secret())).await
+        self.page(human, &["services", service, "keys"], start).await
     }
 
     /// Creates an API key of scope `full` or `sync`.
@@ -306,11 +258,11 @@ impl Api {
         manager: &SecretString,
         service: &str,
         filter: &AgentFilter,
-        offset: usize,
+        start: &PageStart,
     ) -> Result<Page<AgentWithRoles>, ApiError> {
         let AgentFilter { role, status } = filter;
         let path = ["services", service, "agents"];
-        self.filtered_page(manager, &path, offset, &[("role", role), ("status", status)]).await
+        self.filtered_page(manager, &path, start, &[("role", role), ("status", status)]).await
     }
 
     /// Sets the status of an agent: `active`, `suspended` or `revoked`. The status of a revoked agent cannot be

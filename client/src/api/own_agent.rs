@@ -1,6 +1,6 @@
 //! Calls of human users about the agents that they have registered.
 
-use super::{Api, ApiError, management::Page, response::id};
+use super::{Api, ApiError, Page, PageStart, response::id};
 use countersign_identity::{AgentId, ServiceId};
 use reqwest::Method;
 use secrecy::SecretString;
@@ -63,8 +63,12 @@ struct Admission {
 
 impl Api {
     /// Lists a page of the agents that the human user has registered, newest first.
-    pub async fn list_own_agents(&self, human: &SecretString, offset: usize) -> Result<Page<ListedAgent>, ApiError> {
-        self.page(human, &["agents"], offset).await
+    pub async fn list_own_agents(
+        &self,
+        human: &SecretString,
+        start: &PageStart,
+    ) -> Result<Page<ListedAgent>, ApiError> {
+        self.page(human, &["agents"], start).await
     }
 
     /// Deletes an agent. The human user must be the owner of the agent or an administrator.
@@ -77,9 +81,9 @@ impl Api {
         &self,
         human: &SecretString,
         agent: &str,
-        offset: usize,
+        start: &PageStart,
     ) -> Result<Page<ServiceOfAgent>, ApiError> {
-        self.page(human, &["agents", agent, "services"], offset).await
+        self.page(human, &["agents", agent, "services"], start).await
     }
 
     /// Leaves a service (`may_assign_roles` is false), or allows it to assign roles to the agent again. Returns the

@@ -1,7 +1,7 @@
 //! Requests of administrators for the keys that sign access tokens.
 
 use super::{
-    Api, ApiError, Page,
+    Api, ApiError, Page, PageStart,
     management::Revoked,
     response::{id, line},
 };
@@ -46,8 +46,12 @@ pub struct Rotation {
 
 impl Api {
     /// Lists a page of the signing keys, including removed ones, newest first.
-    pub async fn list_signing_keys(&self, human: &SecretString, offset: usize) -> Result<Page<SigningKey>, ApiError> {
-        self.page(human, &["signing-keys"], offset).await
+    pub async fn list_signing_keys(
+        &self,
+        human: &SecretString,
+        start: &PageStart,
+    ) -> Result<Page<SigningKey>, ApiError> {
+        self.page(human, &["signing-keys"], start).await
     }
 
     /// Rotates the signing key. The next key starts to sign when every sidecar whose data is not stale has loaded the

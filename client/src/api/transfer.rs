@@ -1,6 +1,6 @@
 //! Calls of human users that transfer and delete services.
 
-use super::{Api, ApiError, HumanUser, Service, management::Page, response::id};
+use super::{Api, ApiError, HumanUser, Page, PageStart, Service, response::id};
 use countersign_identity::ServiceId;
 use reqwest::Method;
 use secrecy::SecretString;
@@ -64,9 +64,9 @@ impl Api {
     pub async fn list_service_transfers(
         &self,
         human: &SecretString,
-        offset: usize,
+        start: &PageStart,
     ) -> Result<Page<ServiceTransfer>, ApiError> {
-        self.page(human, &["transfers"], offset).await
+        self.page(human, &["transfers"], start).await
     }
 
     /// Withdraws the offer of a service as its owner, or declines it. Returns whether the user has declined it.

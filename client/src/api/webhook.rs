@@ -1,7 +1,7 @@
 //! Requests of services and administrators for webhooks and their deliveries.
 
 use super::{
-    Api, ApiError, Page,
+    Api, ApiError, Page, PageStart,
     response::{id, line, optional_line},
 };
 use countersign_identity::{EventId, WebhookId};
@@ -223,17 +223,18 @@ impl Api {
         self.call(Method::POST, &path, Some(manager), None).await.map(|TestEvent { event_id }| event_id)
     }
 
-    /// Lists deliveries of a webhook, newest first. Skips the first `offset` deliveries and returns at most `limit`.
+    /// Lists deliveries of a webhook, newest first, and at most `limit`.
     pub async fn list_deliveries(
         &self,
         manager: &SecretString,
         scope: &WebhookScope,
         webhook: &str,
         status: Option<&str>,
-        (limit, offset): (usize, usize),
+        (limit, start): (usize, &PageStart),
     ) -> Result<Page<WebhookDelivery>, ApiError> {
         let mut url = self.endpoint(&scope.path(&[webhook, "deliveries"]))?;
-        url.query_pairs_mut().append_pair("limit", &limit.to_string()).append_pair("offset", &offset.to_string());
+        let (parameter, value) = start.parameter();
+        url.query_pairs_mut().append_pair("limit", &limit.to_string()).append_pair(parameter, &value);
         if let Some(status) = status {
             url.query_pairs_mut().append_pair("status", status);
         }

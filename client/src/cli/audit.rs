@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
 use countersign_client::{
     Api,
-    api::{AgentFilter, AuditEntry, AuditFilter, Page},
+    api::{AgentFilter, AuditEntry, AuditFilter, PageStart},
 };
 use jiff::Timestamp;
 use secrecy::SecretString;
@@ -102,15 +102,13 @@ async fn fetch_entries(
     filter: &AuditFilter,
     limit: usize,
 ) -> Result<(Vec<AuditEntry>, bool), CliError> {
-    let mut entries = Vec::new();
-    let mut more = true;
-    while more && entries.len() < limit {
-        let page_size = LARGEST_PAGE.min(limit - entries.len());
-        let Page { data, pagination } = api.list_audit_entries(token, filter, page_size, entries.len()).await?;
-        more = pagination.has_more && !data.is_empty();
-        entries.extend(data);
+    let (mut entries, mut start) = (Vec::new(), Some(PageStart::FIRST));
+    while let Some(from) = start.take_if(|_| entries.len() < limit) {
+        let page = api.list_audit_entries(token, filter, LARGEST_PAGE.min(limit - entries.len()), &from).await?;
+        start = page.next(entries.len());
+        entries.extend(page.data);
     }
-    Ok((entries, more))
+    Ok((entries, start.is_some()))
 }
 
 /// The text of the note: the filter of audit entries and the number of listed entries.
@@ -138,7 +136,7 @@ async fn agent_names(
     // One page of agents is enough for most services. The table of entries is usable without the names of agents, so an
     // error of the request for the agents is ignored.
     if entries.iter().any(is_unknown)
-        && let Ok(page) = api.list_agents(token, service, &AgentFilter::default(), 0).await
+        && let Ok(page) = api.list_agents(token, service, &AgentFilter::default(), &PageStart::FIRST).await
     {
         names.extend(page.data.into_iter().map(|agent| (agent.agent.agent_id, agent.agent.name)));
     }

@@ -32,12 +32,13 @@ const EVENT_KINDS: [&str; 5] = [
     "trust.feedback_received",
 ];
 
-const AUDIT_ACTIONS: [&str; 30] = [
+const AUDIT_ACTIONS: [&str; 31] = [
     "agent.deleted",
     "agent.left",
     "agent.registered",
     "agent.service_readmitted",
     "agent.status_changed",
+    "audit.archived",
     "audit.began",
     "database.restored",
     "master_key.rotated",

@@ -16,7 +16,7 @@ use super::{
 use clap::Args;
 use countersign_client::{
     Api, ApiError,
-    api::{Health, without_control_characters},
+    api::{Health, PageStart, without_control_characters},
     clock,
 };
 use jiff::Timestamp;
@@ -258,7 +258,7 @@ async fn check_human_token(context: &Context, api: &Api, args: &DoctorArgs) -> C
         },
         Err(error) => return error.into(),
     };
-    match api.list_services(&token, 0).await {
+    match api.list_services(&token, &PageStart::FIRST).await {
         Ok(_) => CheckResult::Ok("valid".into()),
         Err(error) => error.into(),
     }

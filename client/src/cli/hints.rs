@@ -61,7 +61,9 @@ fn hint_for_setting(setting: &str) -> Option<String> {
             "`countersign service list` shows your services: transfer one to another user, because a deleted service counts \
              for 30 more days"
         }
-        "quotas.agents_per_person" => "`countersign agent list` shows your agents: delete one that you do not need",
+        "quotas.agents_per_person" => {
+            "`countersign agent list` shows your agents: use one of them, because a deleted agent counts for 30 more days"
+        }
         "quotas.public_agents" => "countersign login, then register the agent as yours",
         "quotas.keys_per_service" => {
             "`countersign key list --service SERVICE` shows the keys: revoke one that is not used"

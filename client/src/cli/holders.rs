@@ -44,7 +44,7 @@ pub async fn list(context: &Context, args: HoldersArgs) -> Result<CommandOutput,
         None => None,
     };
     let filter = AgentFilter { role, status: status.map(value_name) };
-    let agents = all_pages(async |offset| api.list_agents(credential, &service, &filter, offset).await).await?;
+    let agents = all_pages(async |start| api.list_agents(credential, &service, &filter, &start).await).await?;
     let header = [
         ("ID", Column::Fixed),
         ("NAME", Column::Text),

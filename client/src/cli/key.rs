@@ -125,7 +125,7 @@ async fn list(context: &Context, args: ListArgs) -> Result<CommandOutput, CliErr
     let ListArgs { human, service } = args;
     let (api, service) = (context.api(&human.server)?, context.service(&service)?);
     let token = &human.credential(context).await?;
-    let keys = all_pages(async |offset| api.list_keys(token, &service, offset).await).await?;
+    let keys = all_pages(async |start| api.list_keys(token, &service, &start).await).await?;
     let header = [
         ("ID", Column::Fixed),
         ("NAME", Column::Text),

@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
 use countersign_client::{
     ApiError,
-    api::{HumanUser, Page, Service},
+    api::{HumanUser, Page, PageStart, Service},
 };
 use serde_json::json;
 
@@ -139,7 +139,7 @@ async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, Cl
 
 async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliError> {
     let (api, token) = (context.api(&human.server)?, &human.credential(context).await?);
-    let services = all_pages(async |offset| api.list_services(token, offset).await).await?;
+    let services = all_pages(async |start| api.list_services(token, &start).await).await?;
     let header =
         [("ID", Column::Fixed), ("NAME", Column::Text), ("UNBOUND TOKENS", Column::Fixed), ("CREATED", Column::Time)];
     let rows = services.iter().map(|service| {
@@ -207,14 +207,14 @@ const fn unbound_tokens(service: &Service) -> &'static str {
 }
 
 /// The items of all pages.
-pub(super) async fn all_pages<T>(page: impl AsyncFn(usize) -> Result<Page<T>, ApiError>) -> Result<Vec<T>, CliError> {
-    let mut items = Vec::new();
-    loop {
-        let Page { data, pagination } = page(items.len()).await?;
-        let more = pagination.has_more && !data.is_empty();
-        items.extend(data);
-        if !more {
-            return Ok(items);
-        }
+pub(super) async fn all_pages<T>(
+    fetch: impl AsyncFn(PageStart) -> Result<Page<T>, ApiError>,
+) -> Result<Vec<T>, CliError> {
+    let (mut items, mut start) = (Vec::new(), Some(PageStart::FIRST));
+    while let Some(from) = start {
+        let page = fetch(from).await?;
+        start = page.next(items.len());
+        items.extend(page.data);
     }
+    Ok(items)
 }

@@ -61,7 +61,7 @@ pub async fn run(context: &Context, command: SigningKeyCommand) -> Result<Comman
 
 async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliError> {
     let (api, token) = (context.api(&human.server)?, &human.credential(context).await?);
-    let keys = all_pages(async |offset| api.list_signing_keys(token, offset).await).await?;
+    let keys = all_pages(async |start| api.list_signing_keys(token, &start).await).await?;
     let header = [
         ("ID", Column::Fixed),
         ("STATUS", Column::Fixed),

@@ -121,7 +121,7 @@ pub async fn find_offer(
 
 /// Lists the services that are offered to the human user.
 async fn list_offers(api: &Api, credential: &SecretString) -> Result<CommandOutput, CliError> {
-    let offers = all_pages(async |offset| api.list_service_transfers(credential, offset).await).await?;
+    let offers = all_pages(async |start| api.list_service_transfers(credential, &start).await).await?;
     let header = [("ID", Column::Fixed), ("NAME", Column::Text), ("FROM", Column::Text), ("OFFER ENDS", Column::Time)];
     let row = |offer: &ServiceTransfer| {
         let from = offer.offered_by.as_ref().map_or_else(|| "-".to_owned(), |owner| owner.subject.clone());

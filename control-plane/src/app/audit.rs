@@ -1,8 +1,10 @@
 //! `audit verify` and `audit export`: verify and export the audit log, with or without a running server.
 
+mod archives;
+
 use super::{
     AppError,
-    database::{self, master_keys, refuse_missing_master_keys},
+    database::{self, master_keys, refuse_missing_master_keys, wrong_master_key},
 };
 use crate::{
     config::Config,
@@ -15,8 +17,11 @@ use countersign_process::SystemClock;
 use serde_json::json;
 use std::{
     io::{self, Write},
+    path::PathBuf,
     sync::Arc,
 };
+
+use archives::Archives;
 
 /// Why `audit verify` or `audit export` failed.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +35,14 @@ pub enum AuditError {
     /// The output cannot be written.
     #[error("standard output: {0}")]
     Output(#[from] io::Error),
+    /// An archive cannot be read, or was changed.
+    #[error("{path}: {reason}")]
+    Archive {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
     /// The service has no audit chain.
     #[error("there is no audit chain of service `{0}`: omit --service to see all chains")]
     UnknownChain(String),
@@ -43,19 +56,42 @@ pub enum AuditError {
     },
 }
 
-/// Verifies the audit chain of a service, or all audit chains, and writes one line with the result of each chain.
-pub async fn verify_audit(config: &Config, service: Option<&str>, mut out: impl Write) -> Result<(), AuditError> {
+/// Verifies the audit chain of a service, or all audit chains, and writes one line with the result of each chain. If there are
+/// archives, they must be all archives, in their order, and contain all archived entries of each chain.
+pub async fn verify_audit(
+    config: &Config,
+    service: Option<&str>,
+    archives: &[PathBuf],
+    mut out: impl Write,
+) -> Result<(), AuditError> {
+    let archives = (!archives.is_empty()).then(|| Archives::read(archives)).transpose()?;
     let log = AuditLog::open(config, service).await?;
     let mut broken = 0;
     for chain in &log.chains {
         let mut read = log.store.read().await?;
         match store::audit::verify_chain(read.conn(), log.store.audit_keys(), chain, |_| ()).await? {
-            Ok(head) => writeln!(out, "{chain}: ok, {} entries, head {}", head.length, head.hash)?,
+            Ok(head) => {
+                let floor = store::audit::find_floor(read.conn(), chain).await?;
+                if archives.as_ref().is_some_and(|archives| !archives.end_at(chain, floor.as_ref())) {
+                    broken += 1;
+                    let text = "the archives do not end with the last archived entry of this chain";
+                    writeln!(out, "{}: {text}", chain.escape_debug())?;
+                    continue;
+                }
+                let of_them = floor.map_or(String::new(), |floor| format!(", {} of them archived", floor.length));
+                writeln!(out, "{chain}: ok, {} entries{of_them}, head {}", head.length, head.hash)?;
+            }
             Err(error) => {
                 broken += 1;
                 write_broken_chain(&mut out, chain, error)?;
             }
         }
+    }
+    // A chain that was removed with its service is found by its archive only.
+    let expected = archives.as_ref().filter(|_| service.is_none()).map(Archives::chains).unwrap_or_default();
+    for chain in expected.into_iter().filter(|expected| log.chains.iter().all(|chain| chain != expected)) {
+        broken += 1;
+        writeln!(out, "{}: the archives have entries of this chain, and the database has none", chain.escape_debug())?;
     }
     log.finish(broken)
 }
@@ -105,7 +141,7 @@ impl AuditLog {
         let deployment =
             deployment::find(read.conn()).await?.ok_or(AppError::DatabaseRejected("this database is empty"))?;
         if !master.contains(&deployment.master_key_fingerprint) {
-            return Err(AppError::DatabaseRejected("the master key is not the one of this database").into());
+            return Err(wrong_master_key(&deployment, &master).into());
         }
         refuse_missing_master_keys(&store, &master).await?;
         let mut chains = store::audit::list_chains(read.conn()).await?;

@@ -6,7 +6,7 @@ use crate::{
     config::{Config, DatabaseLocation},
     files::{self, FileLock},
     keyring::{MasterKey, MasterKeyError, MasterKeyRing},
-    metrics::Metrics,
+    metrics::{LabelValues, Metrics},
     store::{
         OpenMode, ReadTransaction, Store, StoreError, StoreOptions, WriteTransaction,
         deployment::{self, Deployment, QuarantineReason},
@@ -93,9 +93,15 @@ pub(super) async fn refuse_missing_master_keys(store: &Store, master: &MasterKey
     Ok(())
 }
 
+/// The error for a database whose master key is not configured.
+pub(super) fn wrong_master_key(stored: &Deployment, master: &MasterKeyRing) -> AppError {
+    let (needed, configured) = (stored.master_key_fingerprint.clone(), master.configured_fingerprint());
+    StoreError::WrongMasterKey { needed, configured }.into()
+}
+
 fn check_deployment(stored: &Deployment, master: &MasterKeyRing, dev_since: Option<Timestamp>) -> Result<(), AppError> {
     if !master.contains(&stored.master_key_fingerprint) {
-        return Err(StoreError::WrongMasterKey(stored.master_key_fingerprint.clone()).into());
+        return Err(wrong_master_key(stored, master));
     }
     match (stored.dev_since, dev_since) {
         (Some(_), None) => Err(AppError::DatabaseRejected(
@@ -118,24 +124,46 @@ pub(super) fn check_existing_deployment(
     check_deployment(stored, master, config.dev.then(|| SystemClock.now()))
 }
 
+/// Opens the database of an existing deployment for a command that changes it while control planes serve. Never creates a
+/// database.
+pub(super) async fn open_existing(config: &Config, master: &MasterKeyRing) -> Result<Store, AppError> {
+    let metrics = Metrics::new(&LabelValues::default())?;
+    let inspected = open(config, OpenMode::Inspect, master, Arc::new(SystemClock), &metrics).await?;
+    let stored = deployment::find(inspected.read().await?.conn()).await?;
+    let stored = stored.ok_or(AppError::DatabaseRejected("this database is empty"))?;
+    inspected.close().await;
+    check_existing_deployment(config, master, &stored)?;
+    let store = open(config, OpenMode::Serve, master, Arc::new(SystemClock), &metrics).await?;
+    refuse_missing_master_keys(&store, master).await?;
+    refuse_quarantined(&store).await?;
+    Ok(store)
+}
+
 /// Fails if the database is a backup, was migrated elsewhere, or was restored from a dump.
 pub(super) async fn refuse_quarantined(store: &Store) -> Result<(), AppError> {
     let mut read = store.read().await?;
-    match deployment::find_quarantine(read.conn()).await?.map(|mark| mark.reason) {
+    match deployment::find_quarantine(read.conn()).await? {
         None => refuse_restored_dump(store, read).await,
-        Some(QuarantineReason::Backup) => Err(AppError::DatabaseRejected(
+        Some(mark) => Err(AppError::DatabaseRejected(why_quarantined(mark.reason))),
+    }
+}
+
+/// Why a database is not used, and what to do.
+pub(super) const fn why_quarantined(reason: QuarantineReason) -> &'static str {
+    match reason {
+        QuarantineReason::Backup => {
             "this database is a backup: credentials that were revoked after the backup are valid in it. Run \
-             `countersign-control-plane restore`, which revokes all credentials that may have changed",
-        )),
-        Some(QuarantineReason::Migrating) => Err(AppError::DatabaseRejected(
+             `countersign-control-plane restore`, which revokes all credentials that may have changed"
+        }
+        QuarantineReason::Migrating => {
             "a migration of this database to PostgreSQL was interrupted, and it is unknown whether it completed. Run \
              `countersign-control-plane migrate --to` again, with the same database. To stay with this database instead, make \
-             sure that the other one is not served, and run `countersign-control-plane restore`",
-        )),
-        Some(QuarantineReason::Migrated) => Err(AppError::DatabaseRejected(
+             sure that the other one is not served, and run `countersign-control-plane restore`"
+        }
+        QuarantineReason::Migrated => {
             "this database was migrated to PostgreSQL: set database.url to it. To return to this database, run \
-             `countersign-control-plane restore`",
-        )),
+             `countersign-control-plane restore`"
+        }
     }
 }
 
@@ -233,7 +261,7 @@ pub(super) async fn open_to_serve(
     let is_loaded = loaded.is_some();
     let master_keys = ring(config, loaded.unwrap_or_else(|| MasterKey::generate(rng)))?;
     let store = match open(config, OpenMode::Serve, &master_keys, clock.clone(), metrics).await {
-        Err(AppError::Store(StoreError::WrongMasterKey(_))) if !is_loaded => {
+        Err(AppError::Store(StoreError::WrongMasterKey { needed: _, configured: _ })) if !is_loaded => {
             return Err(MasterKeyError::Missing(file.display().to_string()).into());
         }
         opened => opened?,

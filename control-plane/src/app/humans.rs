@@ -119,7 +119,7 @@ async fn build_issuer(
     };
     let issuer = Issuer::new(rules, location, lifetimes, clock, metrics.jwks_fetches(name));
     if let Some(json) = keys {
-        issuer.replace_keys(&json).map_err(|error| AppError::setting_file(key("jwks_file"), jwks_file, error))?;
+        issuer.set_keys(&json).map_err(|error| AppError::setting_file(key("jwks_file"), jwks_file, error))?;
     }
     Ok(ConfiguredIssuer { issuer, file })
 }

@@ -7,8 +7,8 @@ use crate::{
     http::AppState,
     metrics::Metrics,
     operations::{
-        Context, ContextParts, OperationError, correct_totals, emit_role_revoked_events, flush_suppressed_bursts,
-        publish_trust_changes, purge_deleted, rotate_signing_keys_if_due, run_housekeeping,
+        Context, ContextParts, OperationError, check_database_write, correct_totals, emit_role_revoked_events,
+        flush_suppressed_bursts, publish_trust_changes, purge_deleted, rotate_signing_keys_if_due, run_housekeeping,
     },
     store::{Store, StoreError, master_keys},
     webhooks::{DispatcherHealth, EventFanout, WebhookDispatcher},
@@ -47,13 +47,18 @@ enum Schedule {
     OnTrustChange { pause: Duration },
 }
 
-const HOUSEKEEPING_SCHEDULE: Schedule =
-    Schedule::SoonerIfReadOnly { pause: Duration::from_mins(1), read_only_pause: Duration::from_secs(5) };
-
-const JOBS: [Job; 7] = [
+const JOBS: [Job; 8] = [
+    Job {
+        name: "write check",
+        schedule: Schedule::SoonerIfReadOnly {
+            pause: Duration::from_secs(10),
+            read_only_pause: Duration::from_secs(5),
+        },
+        run: |state| Box::pin(check_database_write(&state.context)),
+    },
     Job {
         name: "housekeeping",
-        schedule: HOUSEKEEPING_SCHEDULE,
+        schedule: Schedule::SoonerIfReadOnly { pause: Duration::from_mins(1), read_only_pause: Duration::from_secs(5) },
         run: |state| Box::pin(run_housekeeping(&state.context)),
     },
     Job {

@@ -54,14 +54,16 @@ impl PortLimits {
                 "the limit of open files of the process reduces connections.api and connections.sync"
             );
         }
-        let port = |name, total: usize, protocol| PortSettings {
+        let port = |name, total: usize, streams_resume, protocol| PortSettings {
             name,
             caps: ConnectionCaps { total, per_client: count(settings.per_client), pending: MAX_PENDING.min(total) },
             trusted_proxies: config.proxies.networks(),
+            streams_resume,
             first_request_timeout: FIRST_REQUEST_TIMEOUT,
             idle_timeout: settings.idle_timeout(),
             linger: LINGER,
             protocol,
+            messages: None,
         };
         let api_protocol = ProtocolLimits {
             allows_http1: true,
@@ -78,6 +80,6 @@ impl PortLimits {
             ends_stalled_streams: false,
             receive_window: SYNC_RECEIVE_WINDOW,
         };
-        Self { api: port("api", api, api_protocol), sync: port("sync", sync, sync_protocol) }
+        Self { api: port("api", api, false, api_protocol), sync: port("sync", sync, true, sync_protocol) }
     }
 }

@@ -2,34 +2,22 @@
 
 use super::{
     AppError, CommandReport, DatabaseCommandError,
-    database::{self, check_existing_deployment, lock_shared, master_keys, refuse_missing_master_keys},
+    database::{lock_shared, master_keys, open_existing},
     install_crypto_provider,
 };
 use crate::{
     config::Config,
     keyring::{Keyring, MasterKeyError},
-    metrics::{LabelValues, Metrics},
     operations::{MasterKeyRotation, rotate_master_key},
-    store::{OpenMode, deployment},
 };
-use countersign_process::{SystemClock, SystemRng};
-use std::sync::Arc;
+use countersign_process::SystemRng;
 
 /// Makes `secrets.master_key` the current master key of the database, and encrypts all secrets in the database with it.
 pub async fn rotate_secrets(config: &Config) -> Result<CommandReport, DatabaseCommandError> {
     install_crypto_provider();
     let master = master_keys(config)?;
     let _lock = lock_shared(config)?;
-    let metrics = Metrics::new(&LabelValues::default()).map_err(AppError::from)?;
-    // Inspecting never creates a database.
-    let inspected = database::open(config, OpenMode::Inspect, &master, Arc::new(SystemClock), &metrics).await?;
-    let stored = deployment::find(inspected.read().await?.conn()).await?;
-    let stored = stored.ok_or(AppError::DatabaseRejected("this database is empty"))?;
-    inspected.close().await;
-    check_existing_deployment(config, &master, &stored)?;
-    let store = database::open(config, OpenMode::Serve, &master, Arc::new(SystemClock), &metrics).await?;
-    refuse_missing_master_keys(&store, &master).await?;
-    database::refuse_quarantined(&store).await?;
+    let store = open_existing(config, &master).await?;
     let fingerprint = master.configured_fingerprint();
     let keyring = Keyring::new(master);
     let rotation = rotate_master_key(&store, &keyring, &SystemRng).await.map_err(AppError::Operation)?;
@@ -57,11 +45,14 @@ fn report(
     rotation: &MasterKeyRotation,
     has_previous: bool,
 ) -> Result<CommandReport, DatabaseCommandError> {
-    let MasterKeyRotation { removed, resealed, unchanged, unreadable, chains, broken_chains } = rotation;
+    let MasterKeyRotation { removed, resealed, unchanged, unreadable, chains, unchanged_chains, broken_chains } =
+        rotation;
     let mut report = CommandReport::default();
     report.line(format!("The current master key is secrets.master_key (fingerprint {fingerprint})."));
     report.line(format!("Secrets encrypted with it now: {resealed}; before: {unchanged}."));
-    report.line(format!("Audit chains verified, and authenticated with it: {chains}."));
+    report.line(format!(
+        "Audit chains verified, and authenticated with it now: {chains}; before, and not verified again: {unchanged_chains}."
+    ));
     for (chain, broken) in broken_chains {
         report.line(format!("Audit chain {}: {broken}. It stays broken.", chain.escape_debug()));
     }

@@ -40,7 +40,8 @@ pub(super) fn serve_admin(
     tasks.spawn(admin::serve(listener, readiness, metrics.registry, connections, shutdown.clone()));
 }
 
-/// Builds the gRPC service to which sidecars connect, and starts the task that reads the change feed for the sidecars.
+/// Builds the gRPC service to which sidecars connect, and starts the tasks that read the change feed, positions and API keys for
+/// the sidecars.
 pub(super) async fn sync_service(
     tasks: &mut Tasks,
     store: &Store,
@@ -57,7 +58,13 @@ pub(super) async fn sync_service(
         Ok(())
     });
     let secrets = (settings, agent_hash_secret);
-    Ok(SyncService::new(store.clone(), feed, secrets, limits, metrics.clone(), shutdown.clone()))
+    let (service, shared_reads) =
+        SyncService::new(store.clone(), feed, secrets, limits, metrics.clone(), shutdown.clone());
+    tasks.spawn(async {
+        shared_reads.await;
+        Ok(())
+    });
+    Ok(service)
 }
 
 /// Maximum size of a message from a sidecar. A `Hello` has less than 100 bytes.

@@ -69,6 +69,8 @@ pub(super) async fn context(
         session_lifetime: config.session_lifetime(),
         challenge_lifetime: config.challenge_lifetime(),
         event_retention: config.webhooks.event_retention(),
+        feedback_retention: config.trust.feedback_retention(),
+        unused_agent_retention: config.registration.unused_retention(),
         key_rotation: RotationPolicy::new(config.max_staleness(), config.rotation_age(), access_token_lifetime),
         public_registration: config.registration.public,
         quotas: quotas(config.quotas),
@@ -137,9 +139,15 @@ const fn quotas(settings: QuotaSettings) -> Quotas {
     }
 }
 
-/// Creates the rate limits. `limiter` stores the counters.
-pub(super) fn limits(settings: LimitSettings, limiter: Arc<dyn RateLimiter>, clock: &Arc<dyn Clock>) -> Limits {
-    Limits::new(limits_per_minute(settings), limiter, clock.clone())
+/// Creates the rate limits, and exposes the number of common windows. `limiter` stores the counters.
+pub(super) fn limits(
+    settings: LimitSettings,
+    (limiter, metrics): (Arc<dyn RateLimiter>, &Metrics),
+    clock: &Arc<dyn Clock>,
+) -> Result<Limits, AppError> {
+    let counted = limiter.clone();
+    metrics.expose_common_windows(move || counted.common_windows())?;
+    Ok(Limits::new(limits_per_minute(settings), limiter, clock.clone()))
 }
 
 /// Converts the configured rate limits.

@@ -78,6 +78,10 @@ mod tests {
         let empty = Certificate { chain: String::new(), key: new.key.clone() };
         assert!(refused(&empty).contains("no PEM certificate"), "{}", refused(&empty));
         assert_eq!(served_chain(&served), before);
+        let expired_last = format!("{}{}", old.chain, certificate((2020, 2021)).chain);
+        let expired_last = Certificate { chain: expired_last, key: old.key.clone() };
+        assert_eq!(format_time(served.replace(&expired_last, NOW).unwrap()), "2040-01-01T00:00:00Z");
+        assert_eq!(served_chain(&served), before, "the same certificate");
         assert_eq!(format_time(served.replace(&new, NOW).unwrap()), "2030-01-01T00:00:00Z");
         assert_ne!(served_chain(&served), before);
     }

@@ -19,6 +19,8 @@ string_enum! {
         AuditBegan = "audit.began";
         /// The database was restored from a backup. Changes between the backup and the restore are lost.
         DatabaseRestored = "database.restored";
+        /// Entries of the audit log were archived, and are deleted from the database.
+        AuditArchived = "audit.archived";
         /// An agent was registered.
         AgentRegistered = "agent.registered";
         /// An agent was suspended, reactivated or revoked.

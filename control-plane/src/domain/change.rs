@@ -4,7 +4,7 @@ use countersign_identity::{AgentId, Revision, ServiceId, SessionId, TokenId};
 
 /// A change that sidecars must receive. The change feed stores a change under the revision of the transaction that made it,
 /// once for each of its recipients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Change {
     /// The roles of an agent at a service. The recipient is the service.
     Roles(AgentId, ServiceId),

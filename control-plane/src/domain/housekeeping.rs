@@ -23,8 +23,18 @@ pub enum ExpiredData {
     WebhookDeliveries,
     /// Old webhook events.
     WebhookEvents,
+    /// Old webhook events that still wait for their fan-out.
+    WebhookOutbox,
     /// Previous secrets of webhooks that no longer sign.
     WebhookSecrets,
+    /// Old feedback about agents.
+    TrustFeedback,
+    /// Agents of public registrations that never logged in.
+    UnusedAgents,
+    /// Counts of deleted agents that no longer count for a quota.
+    AgentDeletions,
+    /// Rows of deleted agents, with the feedback about them.
+    AgentRows,
     /// Rows that depend on deleted services.
     DeletedServices,
     /// Rows that depend on deleted agents.
@@ -35,7 +45,7 @@ pub enum ExpiredData {
 
 impl ExpiredData {
     /// All kinds.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 18] = [
         Self::Changes,
         Self::Sessions,
         Self::IdempotencyKeys,
@@ -45,7 +55,12 @@ impl ExpiredData {
         Self::Assignments,
         Self::WebhookDeliveries,
         Self::WebhookEvents,
+        Self::WebhookOutbox,
         Self::WebhookSecrets,
+        Self::TrustFeedback,
+        Self::UnusedAgents,
+        Self::AgentDeletions,
+        Self::AgentRows,
         Self::DeletedServices,
         Self::DeletedAgents,
         Self::DeletedRoles,
@@ -64,7 +79,12 @@ impl ExpiredData {
             | Self::Assignments
             | Self::WebhookDeliveries
             | Self::WebhookEvents
-            | Self::WebhookSecrets => false,
+            | Self::WebhookOutbox
+            | Self::WebhookSecrets
+            | Self::TrustFeedback
+            | Self::UnusedAgents
+            | Self::AgentDeletions
+            | Self::AgentRows => false,
         }
     }
 
@@ -80,7 +100,12 @@ impl ExpiredData {
             Self::Assignments => "assignments",
             Self::WebhookDeliveries => "webhook_deliveries",
             Self::WebhookEvents => "webhook_events",
+            Self::WebhookOutbox => "webhook_outbox",
             Self::WebhookSecrets => "webhook_secrets",
+            Self::TrustFeedback => "trust_feedback",
+            Self::UnusedAgents => "unused_agents",
+            Self::AgentDeletions => "agent_deletions",
+            Self::AgentRows => "agent_rows",
             Self::DeletedServices => "deleted_services",
             Self::DeletedAgents => "deleted_agents",
             Self::DeletedRoles => "deleted_roles",
@@ -116,8 +141,29 @@ impl HousekeepingHealth {
     }
 }
 
-/// Time that one transaction of background work shall work before its commit. A request waits for at most one of them.
-const TARGET: Duration = Duration::from_millis(5);
+/// How much of the database background work uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Time that one transaction shall work before its commit.
+    target: Duration,
+    /// The pause after a transaction, as a multiple of its time.
+    pauses: u32,
+}
+
+impl Pace {
+    /// For a database with only one writer at a time. A request waits for at most one transaction, and requests get two thirds of
+    /// the time of the writer.
+    pub const ONE_WRITER: Self = Self { target: Duration::from_millis(2), pauses: 2 };
+
+    /// For a database with many writers. Requests do not wait for transactions of background work, so these are longer: each of
+    /// them needs messages to the database and a commit, however few rows it removes.
+    pub const MANY_WRITERS: Self = Self { target: Duration::from_millis(20), pauses: 1 };
+
+    /// The pause after a transaction that took `took`. A clock that jumps must not stop the work.
+    pub fn pause_after(self, took: Duration) -> Duration {
+        took.saturating_mul(self.pauses).clamp(Duration::from_millis(1), Duration::from_secs(5))
+    }
+}
 
 /// Bounds of the number of rows that one transaction of background work removes.
 const MIN_ROWS: i64 = 10;
@@ -143,20 +189,20 @@ impl BatchSize {
         self.0
     }
 
-    /// The size after a transaction that removed `removed` rows and took `took`. A transaction that found much fewer rows than
+    /// The size after a transaction that removed `removed` rows and worked for `took`. A transaction that found much fewer rows than
     /// it may remove does not show that more rows are possible.
     #[must_use]
-    pub fn after(self, removed: u64, took: Duration) -> Self {
+    pub fn after(self, removed: u64, took: Duration, Pace { target, .. }: Pace) -> Self {
         let is_full = removed.saturating_mul(2) >= self.0.unsigned_abs();
         let slower = |rows: i64| Self(rows.max(MIN_ROWS_WHEN_SLOW.min(self.0)));
         let faster = |rows: i64| Self(rows.min(MAX_ROWS));
-        if took > TARGET * 2 {
+        if took > target * 2 {
             slower(self.0 / 2)
-        } else if took > TARGET {
+        } else if took > target {
             slower(self.0 * 3 / 4)
-        } else if is_full && took < TARGET / 2 {
+        } else if is_full && took < target / 2 {
             faster(self.0 * 2)
-        } else if is_full && took < TARGET * 4 / 5 {
+        } else if is_full && took < target * 4 / 5 {
             faster(self.0 * 5 / 4)
         } else {
             self
@@ -170,17 +216,13 @@ impl BatchSize {
     }
 }
 
-/// The pause after a transaction of background work that took `took`: at least as long, so that requests get at least half of the
-/// time. A clock that jumps must not stop the work.
-pub fn pause_after(took: Duration) -> Duration {
-    took.clamp(Duration::from_millis(1), Duration::from_secs(5))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const MILLISECOND: Duration = Duration::from_millis(1);
+    const PACE: Pace = Pace::ONE_WRITER;
+    const TARGET: Duration = PACE.target;
 
     #[test]
     fn health_depends_on_the_longest_wait_and_the_last_pass() {
@@ -199,14 +241,14 @@ mod tests {
     /// A table whose rows take a constant time each reaches the target time and stays there.
     #[test]
     fn size_follows_the_duration_of_batches() {
-        for micros_per_row in [2, 10, 40] {
+        for (pace, micros_per_row) in [(PACE, 2), (PACE, 10), (PACE, 40), (Pace::MANY_WRITERS, 10)] {
             let mut size = BatchSize::default();
             let cost = |size: BatchSize| Duration::from_micros(size.rows().unsigned_abs() * micros_per_row);
             for _ in 0..40 {
-                size = size.after(size.rows().unsigned_abs(), cost(size));
+                size = size.after(size.rows().unsigned_abs(), cost(size), pace);
             }
             let took = cost(size);
-            assert!(took <= TARGET && took * 2 >= TARGET, "{micros_per_row}: {took:?}");
+            assert!(took <= pace.target && took * 2 >= pace.target, "{pace:?}, {micros_per_row}: {took:?}");
         }
     }
 
@@ -214,16 +256,16 @@ mod tests {
     fn size_stays_within_its_bounds() {
         let mut size = BatchSize::default();
         for _ in 0..20 {
-            size = size.after(size.rows().unsigned_abs(), Duration::ZERO);
+            size = size.after(size.rows().unsigned_abs(), Duration::ZERO, PACE);
         }
         assert_eq!(size.rows(), MAX_ROWS);
         for _ in 0..20 {
             size = size.halved();
         }
         assert_eq!(size.rows(), MIN_ROWS);
-        assert_eq!(size.after(10, TARGET * 100).rows(), MIN_ROWS);
+        assert_eq!(size.after(10, TARGET * 100, PACE).rows(), MIN_ROWS);
         for _ in 0..20 {
-            size = size.after(1000, TARGET / 4).after(1000, TARGET * 100);
+            size = size.after(1000, TARGET / 4, PACE).after(1000, TARGET * 100, PACE);
         }
         assert!((MIN_ROWS_WHEN_SLOW..MIN_ROWS_WHEN_SLOW * 3).contains(&size.rows()), "{size:?}");
     }
@@ -231,18 +273,20 @@ mod tests {
     #[test]
     fn size_grows_only_if_there_are_more_rows() {
         let size = BatchSize::default();
-        assert_eq!(size.after(size.rows().unsigned_abs() / 2 - 1, Duration::ZERO), size);
+        assert_eq!(size.after(size.rows().unsigned_abs() / 2 - 1, Duration::ZERO, PACE), size);
         // The deletion of sessions may remove only half as many rows as it may: refresh tokens, and no session.
-        assert!(size.after(size.rows().unsigned_abs() / 2, Duration::ZERO).rows() > size.rows());
-        assert!(size.after(1, TARGET * 3).rows() < size.rows(), "a slow batch counts even if it is not full");
+        assert!(size.after(size.rows().unsigned_abs() / 2, Duration::ZERO, PACE).rows() > size.rows());
+        assert!(size.after(1, TARGET * 3, PACE).rows() < size.rows(), "a slow batch counts even if it is not full");
     }
 
     #[test]
-    fn pause_is_at_least_as_long_as_the_batch() {
-        for millis in [1, 50, 400, 4000] {
-            assert!(pause_after(Duration::from_millis(millis)) >= Duration::from_millis(millis));
+    fn pause_is_a_multiple_of_the_time_of_the_transaction() {
+        for millis in [1, 50, 400] {
+            let took = MILLISECOND * millis;
+            assert_eq!(Pace::ONE_WRITER.pause_after(took), took * 2);
+            assert_eq!(Pace::MANY_WRITERS.pause_after(took), took);
         }
-        assert!(pause_after(Duration::ZERO) > Duration::ZERO);
-        assert!(pause_after(Duration::from_hours(1)) < Duration::from_mins(1), "the machine was suspended");
+        assert!(PACE.pause_after(Duration::ZERO) > Duration::ZERO);
+        assert!(PACE.pause_after(Duration::MAX) < Duration::from_mins(1), "the machine was suspended");
     }
 }

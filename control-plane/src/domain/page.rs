@@ -1,27 +1,163 @@
-//! Pagination of lists by limit and offset.
+//! Pagination of lists. A page begins after a number of items, or after the position at which the previous page ended.
+//!
+//! No request reads a number of rows that grows with the stored data: see [`MAX_COUNTED_ROWS`] and [`MAX_SEARCHED_ROWS`].
 
-/// The requested page.
+use std::{
+    fmt::{self, Display},
+    str::FromStr,
+};
+
+/// Maximum number of rows that a list counts or skips. SQLite counts as many entries of an index in about a millisecond.
+pub const MAX_COUNTED_ROWS: i64 = 10_000;
+
+/// Maximum number of rows that a list searches for items of a page, or counts, if an index alone does not show whether they match.
+/// SQLite needs about 2 microseconds for each.
+pub const MAX_SEARCHED_ROWS: i64 = 5_000;
+
+/// The requested page of a list with positions `P`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Page {
+pub struct Page<P> {
     /// Maximum number of items.
     pub limit: i64,
-    /// Number of items to skip.
+    /// Number of items before the page.
     pub offset: i64,
+    /// The position after which the page begins. If it is not set, the first `offset` items are skipped.
+    pub after: Option<P>,
 }
 
 /// One page of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListPage<T> {
+pub struct ListPage<T, P> {
     /// Items on this page.
     pub items: Vec<T>,
     /// Number of items on all pages.
-    pub total: i64,
+    pub total: ItemCount,
+    /// The position after which the next page begins; `None` on the last page.
+    pub next: Option<P>,
 }
 
-impl Page {
+/// The number of items of a list, which is not counted beyond [`MAX_COUNTED_ROWS`] rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ItemCount {
+    /// The number of items, or of those among the counted rows.
+    pub count: i64,
+    /// Whether there can be more items.
+    pub is_lower_bound: bool,
+}
+
+impl<P> Page<P> {
     /// Default value of `limit`.
     pub const DEFAULT_LIMIT: i64 = 50;
 
     /// Maximum value of `limit`. A larger `limit` in a request is reduced to the maximum.
     pub const MAX_LIMIT: i64 = 200;
+
+    /// Maximum value of `offset`. Pages after more items are read by their position.
+    pub const MAX_OFFSET: i64 = MAX_COUNTED_ROWS;
+
+    /// Number of items to read: one more than those of the page, which shows whether there is a next page.
+    pub const fn items_to_read(&self) -> i64 {
+        self.limit.saturating_add(1)
+    }
+
+    /// Number of items to skip.
+    pub const fn items_to_skip(&self) -> i64 {
+        if self.after.is_some() { 0 } else { self.offset }
+    }
+}
+
+impl<T, P> ListPage<T, P> {
+    /// Makes a page of the items that were read for it. If the items were searched only up to the position `searched_until`, the
+    /// next page continues there.
+    pub fn new(
+        page: &Page<P>,
+        mut items: Vec<T>,
+        total: ItemCount,
+        (position, searched_until): (impl Fn(&T) -> P, Option<P>),
+    ) -> Self {
+        let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
+        let next = if items.len() > limit {
+            items.truncate(limit);
+            items.last().map(position)
+        } else {
+            searched_until
+        };
+        Self { items, total, next }
+    }
+}
+
+impl ItemCount {
+    /// The number of items of a list of which all were counted.
+    pub const fn exact(count: i64) -> Self {
+        Self { count, is_lower_bound: false }
+    }
+
+    /// The number of items of a list of which at most one more than [`MAX_COUNTED_ROWS`] were counted.
+    pub const fn of_counted(counted: i64) -> Self {
+        if counted > MAX_COUNTED_ROWS {
+            Self { count: MAX_COUNTED_ROWS, is_lower_bound: true }
+        } else {
+            Self::exact(counted)
+        }
+    }
+}
+
+/// A position in a list that is ordered by a number, and among equal numbers by `then`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NumberThen<T> {
+    /// The number.
+    pub number: i64,
+    /// The position among items with this number.
+    pub then: T,
+}
+
+impl<T: Display> Display for NumberThen<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.number, self.then)
+    }
+}
+
+impl<T: FromStr> FromStr for NumberThen<T> {
+    type Err = InvalidPosition;
+
+    fn from_str(text: &str) -> Result<Self, InvalidPosition> {
+        let (number, then) = text.split_once('.').ok_or(InvalidPosition)?;
+        let number = number.parse().map_err(|_| InvalidPosition)?;
+        Ok(Self { number, then: then.parse().map_err(|_| InvalidPosition)? })
+    }
+}
+
+/// The error for a text that is no position in a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InvalidPosition;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn next_page_begins_after_the_last_item_or_where_the_search_ended() {
+        let page = Page { limit: 2, offset: 0, after: None };
+        for (read, searched_until, items, next) in [
+            (vec![9, 8, 7], Some(1), vec![9, 8], Some(8)),
+            (vec![9, 8], Some(1), vec![9, 8], Some(1)),
+            (vec![], Some(1), vec![], Some(1)),
+            (vec![9, 8], None, vec![9, 8], None),
+        ] {
+            let total = ItemCount::exact(3);
+            let listed = ListPage::new(&page, read, total, (|item: &i64| *item, searched_until));
+            assert_eq!(listed, ListPage { items, total, next });
+        }
+    }
+
+    #[test]
+    fn positions_are_parsed_from_their_text() {
+        type Position = NumberThen<NumberThen<String>>;
+        let position = NumberThen { number: -7, then: NumberThen { number: 8, then: "a.b".to_owned() } };
+        assert_eq!(position.to_string(), "-7.8.a.b");
+        assert_eq!(position.to_string().parse(), Ok(position));
+        for text in ["", "7", "7.a.b", "7..b"] {
+            assert_eq!(text.parse::<Position>(), Err(InvalidPosition), "{text}");
+        }
+    }
 }

@@ -6,6 +6,10 @@ use std::time::Duration;
 /// this limit a person who creates and deletes services could give feedback as any number of services.
 pub const DELETED_SERVICE_COUNTS_FOR: Duration = Duration::from_hours(30 * 24);
 
+/// Time for which a deleted agent counts towards the quota of its owner. What remains of a deleted agent is kept for as long, so
+/// without this limit a person who registers and deletes agents could fill the database.
+pub const DELETED_AGENT_COUNTS_FOR: Duration = Duration::from_hours(30 * 24);
+
 const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
 
 /// The quotas of a deployment.
@@ -13,7 +17,7 @@ const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
 pub struct Quotas {
     /// Maximum number of services that a person owns, or has deleted within [`DELETED_SERVICE_COUNTS_FOR`].
     pub services_per_person: u32,
-    /// Maximum number of agents that a person has registered.
+    /// Maximum number of agents that a person has registered, or has deleted within [`DELETED_AGENT_COUNTS_FOR`].
     pub agents_per_person: u32,
     /// Maximum number of agents that were registered without the token of a human user.
     pub public_agents: u32,
@@ -58,8 +62,11 @@ impl ExceededQuota {
                 ("services_per_person", limit, reached(limit, "services per person", &next))
             }
             Self::AgentsPerPerson(limit) => {
-                let next = "delete one, or ask the operator to raise the quota";
-                ("agents_per_person", limit, reached(limit, "agents per person", next))
+                let next = format!(
+                    "ask the operator to raise the quota; a deleted agent counts for {} more days",
+                    DELETED_AGENT_COUNTS_FOR.as_secs() / SECONDS_PER_DAY
+                );
+                ("agents_per_person", limit, reached(limit, "agents per person", &next))
             }
             Self::PublicAgents(limit) => {
                 let message = "No more agents can be registered without the token of a human user: log in first \

@@ -94,7 +94,13 @@ pub enum TargetOwner {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DueTarget {
     /// The target.
-    pub target: WebhookTarget,
+    pub id: WebhookId,
+    /// The URL that requests are sent to.
+    pub url: TargetUrl,
+    /// Time of the last change of the target.
+    pub updated_at: Timestamp,
+    /// Start of the current period in which every attempt failed; `None` if the last attempt succeeded.
+    pub failing_since: Option<Timestamp>,
     /// Whose share of the delivery slots the deliveries use.
     pub owner: TargetOwner,
 }

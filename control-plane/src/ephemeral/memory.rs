@@ -92,6 +92,12 @@ impl RateLimiter for MemoryRateLimiter {
     fn backend(&self) -> RateLimitBackend {
         RateLimitBackend::Memory
     }
+
+    fn common_windows(&self) -> usize {
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        tables.unauthenticated.remove_expired(micros(self.clock.since_boot()));
+        tables.unauthenticated.common_windows()
+    }
 }
 
 impl Tables {

@@ -17,6 +17,9 @@ pub trait RateLimiter: Send + Sync + 'static {
 
     /// Where calls are counted now.
     fn backend(&self) -> RateLimitBackend;
+
+    /// The number of networks and blocks of networks whose unauthenticated callers have a common window in this process.
+    fn common_windows(&self) -> usize;
 }
 
 /// Where calls are counted.

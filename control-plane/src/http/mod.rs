@@ -11,7 +11,7 @@ mod openapi;
 mod request;
 mod router;
 mod state;
-mod timestamp;
+pub mod timestamp;
 pub mod tls;
 
 pub use middleware::{

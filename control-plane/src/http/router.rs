@@ -6,7 +6,7 @@ use super::{
         verify, webhooks, well_known,
     },
     error::ApiError,
-    middleware::{deadline, limits, telemetry},
+    middleware::{deadline, limits, request_lines::RequestLines, telemetry},
     openapi::{
         docs,
         document::{self, PublishedDocument},
@@ -86,6 +86,7 @@ pub fn api_description() -> String {
 pub fn router(state: AppState) -> Router {
     let (routes, document) = routes().split_for_parts();
     let memory = Arc::new(RequestMemory::new(state.metrics.overloaded.clone()));
+    let lines = Arc::new(RequestLines::default());
     let published = Arc::new(PublishedDocument::new(document, state.context.issuer()));
     routes
         .fallback(async || ApiError::not_found())
@@ -96,7 +97,7 @@ pub fn router(state: AppState) -> Router {
         .layer(middleware::from_fn_with_state(memory, body::buffer_body))
         .layer(middleware::from_fn(client_address::require_https))
         .layer(CatchPanicLayer::custom(|_| ApiError::panic_response()))
-        .layer(middleware::from_fn_with_state(state.clone(), telemetry::record_request))
+        .layer(middleware::from_fn_with_state((state.clone(), lines), telemetry::record_request))
         .layer(middleware::from_fn_with_state(state.clone(), client_address::resolve_client_address))
         .with_state(state)
 }

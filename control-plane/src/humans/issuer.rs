@@ -38,9 +38,15 @@ impl Issuer {
         &self.rules.issuer
     }
 
-    /// Uses the keys in a JWK set. Returns their number.
+    /// Uses the keys in a JWK set, which may be empty.
+    pub fn set_keys(&self, json: &[u8]) -> Result<(), InvalidJwkSet> {
+        self.keys.replace(JwkSet::parse(json)?);
+        Ok(())
+    }
+
+    /// Uses the keys in a JWK set instead of the previous ones. Returns their number.
     pub fn replace_keys(&self, json: &[u8]) -> Result<usize, InvalidJwkSet> {
-        let keys = JwkSet::parse(json)?;
+        let keys = JwkSet::parse(json)?.require_usable_key()?;
         let count = keys.len();
         self.keys.replace(keys);
         Ok(count)

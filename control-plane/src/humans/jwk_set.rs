@@ -55,10 +55,16 @@ pub enum KeyMatch {
     Unusable,
 }
 
-/// The document is not a JWK set.
+/// Why a document cannot replace the keys of an issuer.
 #[derive(Debug, thiserror::Error)]
-#[error("not a JWK set: must be a JSON object with an array `keys`")]
-pub struct InvalidJwkSet;
+pub enum InvalidJwkSet {
+    /// The document is not a JWK set.
+    #[error("not a JWK set: must be a JSON object with an array `keys`")]
+    Malformed,
+    /// No token could be verified. A program that fails to write the file is more likely than an issuer without keys.
+    #[error("contains no usable key: the keys in use stay in use")]
+    NoUsableKey,
+}
 
 #[derive(Deserialize)]
 struct RawJwkSet {
@@ -123,7 +129,7 @@ impl JwsAlgorithm {
 impl JwkSet {
     /// Parses a JWK set. Unusable keys are ignored, as RFC 7517 requires.
     pub fn parse(json: &[u8]) -> Result<Self, InvalidJwkSet> {
-        let RawJwkSet { keys } = serde_json::from_slice(json).map_err(|_| InvalidJwkSet)?;
+        let RawJwkSet { keys } = serde_json::from_slice(json).map_err(|_| InvalidJwkSet::Malformed)?;
         let mut usable: Vec<VerificationKey> = Vec::new();
         let jwks = keys.into_iter().filter_map(|jwk| serde_json::from_value(jwk).ok());
         for key in jwks.filter_map(VerificationKey::from_jwk) {
@@ -133,6 +139,11 @@ impl JwkSet {
             }
         }
         Ok(Self(usable))
+    }
+
+    /// Fails if the set has no usable key.
+    pub fn require_usable_key(self) -> Result<Self, InvalidJwkSet> {
+        if self.0.is_empty() { Err(InvalidJwkSet::NoUsableKey) } else { Ok(self) }
     }
 
     /// The number of usable keys.

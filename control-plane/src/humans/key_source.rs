@@ -123,7 +123,12 @@ impl KeyLocation {
             Self::Url { url, client } => (url.to_string(), client.fetch_document(url).await?),
             Self::File(path) => (path.display().to_string(), read_file(path).await?),
         };
-        JwkSet::parse(&json).map_err(|error| KeySourceError::Malformed { location, error: error.to_string() })
+        let keys = JwkSet::parse(&json).and_then(|keys| match self {
+            Self::File(_) => keys.require_usable_key(),
+            // The issuer itself publishes these keys, and may withdraw all of them.
+            Self::Discovery { .. } | Self::Url { .. } => Ok(keys),
+        });
+        keys.map_err(|error| KeySourceError::Malformed { location, error: error.to_string() })
     }
 
     /// The HTTP client; `None` for a file.

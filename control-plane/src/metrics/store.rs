@@ -19,8 +19,11 @@ pub enum TransactionOutcome {
     Read,
     /// A write transaction was committed.
     Committed,
-    /// A write transaction was rolled back, intentionally or after an error.
+    /// A write transaction was rolled back, intentionally or after another error.
     RolledBack,
+    /// A write transaction was rolled back because the database cannot be written to: the disk is full or fails, or the database
+    /// is read-only.
+    Unwritable,
     /// A write transaction conflicted with another one and is repeated.
     Rerun,
     /// The transaction could not begin.
@@ -34,6 +37,7 @@ impl TransactionOutcome {
             Self::Read => "read",
             Self::Committed => "committed",
             Self::RolledBack => "rolled_back",
+            Self::Unwritable => "unwritable",
             Self::Rerun => "rerun",
             Self::Failed => "failed",
         }
@@ -43,7 +47,7 @@ impl TransactionOutcome {
     const fn possible_for(kind: TransactionKind) -> &'static [Self] {
         match kind {
             TransactionKind::Read => &[Self::Read, Self::Failed],
-            TransactionKind::Write => &[Self::Committed, Self::RolledBack, Self::Rerun, Self::Failed],
+            TransactionKind::Write => &[Self::Committed, Self::RolledBack, Self::Unwritable, Self::Rerun, Self::Failed],
         }
     }
 }

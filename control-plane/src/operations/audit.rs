@@ -11,7 +11,7 @@ use crate::{
 };
 use countersign_identity::{Reason, ServiceId};
 
-pub use crate::store::audit::AuditFilter;
+pub use crate::store::audit::{AuditFilter, AuditPosition};
 
 /// Lists audit entries, newest first. The owner of a service may read the chain of the service, and administrators may read
 /// all chains, also those of deleted services.
@@ -19,8 +19,8 @@ pub async fn list_audit_entries(
     context: &Context,
     human: &Human,
     filter: &AuditFilter,
-    page: Page,
-) -> Result<ListPage<AuditEntry>, OperationError> {
+    page: &Page<AuditPosition>,
+) -> Result<ListPage<AuditEntry, AuditPosition>, OperationError> {
     match filter.chain {
         Some(AuditChain::Service(service)) => require_reader(context, human, service).await?,
         Some(AuditChain::Deployment) | None if human.is_admin => {}

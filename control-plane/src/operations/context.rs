@@ -38,6 +38,10 @@ pub struct OperationConfig {
     pub key_rotation: RotationPolicy,
     /// How long webhook events are stored.
     pub event_retention: Duration,
+    /// How long feedback about agents is stored.
+    pub feedback_retention: Duration,
+    /// Time after which an agent of a public registration that never logged in is deleted.
+    pub unused_agent_retention: Duration,
     /// Whether agents may register without the token of a human user.
     pub public_registration: bool,
     /// Whether only administrators may create services.

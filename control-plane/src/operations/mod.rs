@@ -23,7 +23,7 @@ pub use agents::{
     AgentFilter, AgentWithRoles, RegistrationRequest, delete_agent, leave_service, list_agents, list_own_agents,
     list_services_of_agent, read_agent, readmit_service, register_agent, set_agent_status,
 };
-pub use audit::{AuditFilter, list_audit_entries};
+pub use audit::{AuditFilter, AuditPosition, list_audit_entries};
 pub use auth::{
     LoginRequest, SuppressedBursts, TokenPair, begin_session, find_refresh_token_agent, flush_suppressed_bursts,
     issue_challenge, refresh_session, revoke_token, verify_login, verify_refresh, verify_token,
@@ -33,10 +33,11 @@ pub use context::{Context, ContextParts, OperationConfig};
 pub use error::{NotFound, OperationError};
 pub use idempotency::IdempotentReply;
 pub use maintenance::{
-    DatabaseHealth, HousekeepingSample, MasterKeyRotation, RestoreReport, correct_totals,
-    count_services_and_active_agents, emit_role_revoked_events, ensure_audit_started,
-    invalidate_credentials_after_restore, probe_database, probe_housekeeping, probe_queue, publish_trust_changes,
-    purge_deleted, rotate_master_key, rotate_signing_keys_if_due, run_housekeeping,
+    ArchiveConflict, ArchivedChain, AuditArchive, DatabaseHealth, HousekeepingSample, MasterKeyRotation, RestoreReport,
+    check_database_write, correct_totals, count_services_and_active_agents, delete_archived_entries,
+    emit_role_revoked_events, ensure_audit_started, invalidate_credentials_after_restore, probe_database,
+    probe_housekeeping, probe_queue, publish_trust_changes, purge_deleted, record_audit_archive, rotate_master_key,
+    rotate_signing_keys_if_due, run_housekeeping,
 };
 pub use roles::{
     AssignmentRequest, RoleChange, RoleRequest, assign_role, change_role, create_role, delete_role, list_roles,
@@ -47,8 +48,8 @@ pub use services::{
     delete_service, list_service_keys, list_service_offers, list_services, offer_service, read_service_offer,
     revoke_service_key, withdraw_service_offer,
 };
-pub use signing_keys::{list_signing_keys, published_keys, revoke_signing_key, rotate_signing_key};
-pub use trust::{FeedbackRequest, list_trust_history, submit_feedback};
+pub use signing_keys::{SigningKeyPosition, list_signing_keys, published_keys, revoke_signing_key, rotate_signing_key};
+pub use trust::{FeedbackPosition, FeedbackRequest, list_trust_history, submit_feedback};
 pub use webhooks::{
     NewWebhook, ReplaySelection, WebhookChange, change_webhook, create_webhook, delete_webhook, list_deliveries,
     list_webhooks, read_delivery, read_webhook, replay_deliveries, rotate_webhook_secret, send_test_event,

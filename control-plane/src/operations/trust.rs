@@ -14,6 +14,8 @@ use crate::{
 use countersign_identity::{AgentId, EventId, FeedbackId, ServiceId, TrustScore};
 use serde::{Serialize, de::DeserializeOwned};
 
+pub use crate::store::trust::FeedbackPosition;
+
 /// The feedback to submit.
 #[derive(Debug)]
 pub struct FeedbackRequest {
@@ -60,6 +62,7 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
         let feedback =
             Feedback { id, agent: *agent, service: *service, score: *score, reason, metadata, created_at: now };
         store::trust::insert_feedback(tx.conn(), &feedback).await?;
+        store::trust::delete_excess_feedback(tx.conn(), *agent, *service).await?;
         // A service whose feedback moves nothing must not cause changes for the sidecars of others.
         if trust != registered.trust {
             agents::set_trust(tx.conn(), *agent, trust, now).await?;
@@ -81,8 +84,8 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
 pub async fn list_trust_history(
     context: &Context,
     agent: AgentId,
-    page: Page,
-) -> Result<ListPage<Feedback>, OperationError> {
+    page: &Page<FeedbackPosition>,
+) -> Result<ListPage<Feedback, FeedbackPosition>, OperationError> {
     let mut read = context.store.read().await?;
     agents::find(read.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
     Ok(store::trust::list_feedback(read.conn(), agent, page).await?)

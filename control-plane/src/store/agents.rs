@@ -3,7 +3,7 @@
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
     agent::{Agent, Owner, Registration, parse_status, status_text},
-    page::{ListPage, Page},
+    page::{ItemCount, ListPage, MAX_SEARCHED_ROWS, Page},
 };
 use countersign_identity::{
     AgentId, AgentStatus, P256PublicKey, Revision, RoleId, ServiceId, StatusWithCutoff, Timestamp, TrustScore,
@@ -17,11 +17,49 @@ macro_rules! columns {
     };
 }
 
-macro_rules! holds_role {
-    () => {
-        "deleted_at IS NULL AND ($4 = '' OR status = $4) AND id IN (SELECT agent_id FROM assignments WHERE service_id = $1 \
-         AND (expires_at IS NULL OR expires_at > $2) AND ($3 = '' OR role_id = $3) \
-         AND role_id NOT IN (SELECT id FROM roles WHERE service_id = $1 AND deleted_at IS NOT NULL))"
+/// The agents in a range of ids (after `$3`, before `$2`) that hold a role at a time (`$4`) and have a status (`$5`), or any status
+/// if it is empty. `$1` is the value of the column, which is `service_id` or `role_id`; the role must not be deleted.
+///
+/// The state of an agent is read by a subquery, because for a join the planner could choose to read all agents.
+macro_rules! holders {
+    ($column:literal) => {
+        concat!(
+            "SELECT DISTINCT a.agent_id FROM assignments a WHERE a.",
+            $column,
+            " = $1 AND a.agent_id < $2 AND a.agent_id > $3 AND (a.expires_at IS NULL OR a.expires_at > $4) \
+             AND (SELECT COUNT(*) FROM roles r WHERE r.id = a.role_id AND r.deleted_at IS NULL) = 1 \
+             AND (SELECT COUNT(*) FROM agents g WHERE g.id = a.agent_id AND g.deleted_at IS NULL \
+             AND ($5 = '' OR g.status = $5)) = 1"
+        )
+    };
+}
+
+macro_rules! count_holders {
+    ($column:literal) => {
+        concat!("SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (", holders!($column), ") holders")
+    };
+}
+
+macro_rules! list_holders {
+    ($column:literal) => {
+        concat!(
+            "SELECT ",
+            columns!(),
+            " FROM (",
+            holders!($column),
+            " ORDER BY a.agent_id DESC LIMIT $6 OFFSET $7) holders JOIN agents ON id = holders.agent_id ORDER BY id DESC"
+        )
+    };
+}
+
+/// The agent of the assignment after the first `$3` assignments before an agent (`$2`), in descending order.
+macro_rules! end_of_holders {
+    ($column:literal) => {
+        concat!(
+            "SELECT agent_id FROM assignments WHERE ",
+            $column,
+            " = $1 AND agent_id < $2 ORDER BY agent_id DESC LIMIT 1 OFFSET $3"
+        )
     };
 }
 
@@ -38,14 +76,17 @@ statements! { STATEMENTS:
          AND COALESCE(owner_issuer, '') = $3 AND COALESCE(owner_subject, '') = $4 \
          AND CASE WHEN owner_issuer IS NULL THEN email ELSE '' END = $5 AND superseded_at IS NULL"
     );
-    COUNT_ROLE_HOLDERS = concat!("SELECT CAST(COUNT(*) AS BIGINT) AS total FROM agents WHERE ", holds_role!());
-    LIST_ROLE_HOLDERS = concat!(
-        "SELECT ", columns!(), " FROM agents WHERE ", holds_role!(), " ORDER BY id DESC LIMIT $5 OFFSET $6"
-    );
-    COUNT_AGENTS_BY_OWNER = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM agents WHERE owner_issuer = $1 AND owner_subject = $2";
+    END_OF_HOLDERS_AT_SERVICE = end_of_holders!("service_id");
+    END_OF_HOLDERS_OF_ROLE = end_of_holders!("role_id");
+    COUNT_HOLDERS_AT_SERVICE = count_holders!("service_id");
+    COUNT_HOLDERS_OF_ROLE = count_holders!("role_id");
+    LIST_HOLDERS_AT_SERVICE = list_holders!("service_id");
+    LIST_HOLDERS_OF_ROLE = list_holders!("role_id");
+    COUNT_AGENTS_BY_OWNER = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM agents \
+         WHERE owner_issuer = $1 AND owner_subject = $2 LIMIT $3) counted";
     LIST_AGENTS_BY_OWNER = concat!(
-        "SELECT ", columns!(), " FROM agents WHERE owner_issuer = $1 AND owner_subject = $2 \
-         ORDER BY id DESC LIMIT $3 OFFSET $4"
+        "SELECT ", columns!(), " FROM agents WHERE owner_issuer = $1 AND owner_subject = $2 AND id < $3 \
+         ORDER BY id DESC LIMIT $4 OFFSET $5"
     );
     LOCK_AGENT = "UPDATE agents SET name = name WHERE id = $1 AND deleted_at IS NULL";
     SET_LAST_SEEN = "UPDATE agents SET last_seen_at = $1 WHERE id = $2";
@@ -130,27 +171,61 @@ pub struct RoleHolderFilter {
     pub now: Timestamp,
 }
 
-/// Lists agents that hold a role at a service, newest first (ids sort by creation time).
+/// Lists agents that hold a role at a service, newest first (ids sort by creation time). A page searches a limited number of
+/// assignments for agents that match the filter.
 pub async fn list_role_holders(
     conn: &mut Conn,
     filter: &RoleHolderFilter,
-    page: Page,
-) -> Result<ListPage<Agent>, StoreError> {
+    page: Page<AgentId>,
+) -> Result<ListPage<Agent, AgentId>, StoreError> {
     let RoleHolderFilter { service, role, status, now } = filter;
-    let role = role.map_or(String::new(), |role| role.to_string());
-    let (service, now, status) = (service.to_string(), now.micros(), status.map_or("", status_text));
-    let query = |sql| sqlx::query(sql).bind(service.clone()).bind(now).bind(role.clone()).bind(status);
-    let total = row::total_count(&query(COUNT_ROLE_HOLDERS).fetch_one(&mut *conn).await?)?;
-    let rows = query(LIST_ROLE_HOLDERS).bind(page.limit).bind(page.offset).fetch_all(conn).await?;
-    Ok(ListPage { items: rows.iter().map(agent_from_row).collect::<Result<_, _>>()?, total })
+    let (holders_of, [end, count, list]) = match role {
+        None => (service.to_string(), [END_OF_HOLDERS_AT_SERVICE, COUNT_HOLDERS_AT_SERVICE, LIST_HOLDERS_AT_SERVICE]),
+        Some(role) => (role.to_string(), [END_OF_HOLDERS_OF_ROLE, COUNT_HOLDERS_OF_ROLE, LIST_HOLDERS_OF_ROLE]),
+    };
+    let query = |sql, (before, end): (AgentId, Option<AgentId>)| {
+        let end = end.map_or(String::new(), |end| end.to_string());
+        let query = sqlx::query(sql).bind(holders_of.clone()).bind(before.to_string()).bind(end);
+        query.bind(now.micros()).bind(status.map_or("", status_text))
+    };
+    let top = AgentId::from_bits(u128::MAX);
+    let counted_until = end_of_holders(conn, end, (&holders_of, top)).await?;
+    let row = query(count, (top, counted_until)).fetch_one(&mut *conn).await?;
+    let total = ItemCount { count: row::total_count(&row)?, is_lower_bound: counted_until.is_some() };
+    let (before, searched_until) = match page.after {
+        None => (top, counted_until),
+        Some(after) => (after, end_of_holders(conn, end, (&holders_of, after)).await?),
+    };
+    let query = query(list, (before, searched_until)).bind(page.items_to_read()).bind(page.items_to_skip());
+    let items = query.fetch_all(conn).await?.iter().map(agent_from_row).collect::<Result<_, _>>()?;
+    // The next page includes the agent at which the search ended.
+    let next = searched_until.map(|end| AgentId::from_bits(end.bits().saturating_add(1)));
+    Ok(ListPage::new(&page, items, total, (|agent: &Agent| agent.id, next)))
+}
+
+/// The agent above which a page that begins before another agent is searched; `None` if all can be searched.
+async fn end_of_holders(
+    conn: &mut Conn,
+    sql: &'static str,
+    (holders_of, before): (&str, AgentId),
+) -> Result<Option<AgentId>, StoreError> {
+    let query = sqlx::query(sql).bind(holders_of.to_owned()).bind(before.to_string()).bind(MAX_SEARCHED_ROWS);
+    query.fetch_optional(conn).await?.map(|row| row::parse(&row, "agent_id")).transpose()
 }
 
 /// Lists the agents of an owner, newest first.
-pub async fn list_by_owner(conn: &mut Conn, owner: &Owner, page: Page) -> Result<ListPage<Agent>, StoreError> {
+pub async fn list_by_owner(
+    conn: &mut Conn,
+    owner: &Owner,
+    page: Page<AgentId>,
+) -> Result<ListPage<Agent, AgentId>, StoreError> {
     let query = |sql| sqlx::query(sql).bind(&owner.issuer).bind(&owner.subject);
-    let total = row::total_count(&query(COUNT_AGENTS_BY_OWNER).fetch_one(&mut *conn).await?)?;
-    let rows = query(LIST_AGENTS_BY_OWNER).bind(page.limit).bind(page.offset).fetch_all(conn).await?;
-    Ok(ListPage { items: rows.iter().map(agent_from_row).collect::<Result<_, _>>()?, total })
+    let total = row::item_count(&query(COUNT_AGENTS_BY_OWNER).bind(row::ROWS_TO_COUNT).fetch_one(&mut *conn).await?)?;
+    let before = page.after.unwrap_or(AgentId::from_bits(u128::MAX));
+    let query = query(LIST_AGENTS_BY_OWNER).bind(before.to_string());
+    let rows = query.bind(page.items_to_read()).bind(page.items_to_skip()).fetch_all(conn).await?;
+    let items = rows.iter().map(agent_from_row).collect::<Result<_, _>>()?;
+    Ok(ListPage::new(&page, items, total, (|agent: &Agent| agent.id, None)))
 }
 
 /// The state of an agent that sidecars need.

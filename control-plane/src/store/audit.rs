@@ -1,10 +1,26 @@
 //! The audit log. An audit entry is appended in the same transaction as the action that it records.
 
+/// All columns of audit entries. The modules below use this macro, so it precedes them.
+macro_rules! columns {
+    () => {
+        "chain, sequence, at, act, actor_kind, actor_issuer, actor_id, address, request_id, agent_id, object_kind, \
+         object_id, details, previous, hash, mac"
+    };
+}
+
 mod checkpoints;
+mod floors;
+mod list;
 
 #[cfg(test)]
 pub(in crate::store) use checkpoints::STATEMENTS as CHECKPOINT_STATEMENTS;
 pub use checkpoints::{ChainCheckpoint, begin_checkpoint, list_chains_with_head, write_checkpoint};
+#[cfg(test)]
+pub(in crate::store) use floors::STATEMENTS as FLOOR_STATEMENTS;
+pub use floors::{delete_archived, find_floor, list_chains_to_shorten, set_floor};
+#[cfg(test)]
+pub(in crate::store) use list::STATEMENTS as LIST_STATEMENTS;
+pub use list::{AuditFilter, AuditPosition, list};
 
 use super::{
     Conn, StoreError,
@@ -12,24 +28,15 @@ use super::{
     row,
     statements::statements,
 };
-use crate::domain::{
-    audit::{
-        AuditAction, AuditChain, Initiator, NewAuditEntry,
-        chain::{AuditEntry, BrokenChain, ChainFault, ChainHead, ChainVerifier},
-        keys::{AcceptedAuditKeys, AuditKeyRing},
-    },
-    page::{ListPage, Page},
+use crate::domain::audit::{
+    AuditAction, AuditChain, Initiator, NewAuditEntry,
+    chain::{AuditEntry, BrokenChain, ChainFault, ChainHead, ChainVerifier},
+    keys::{AcceptedAuditKeys, AuditKeyRing},
 };
 use checkpoints::find_checkpoint;
-use countersign_identity::{AgentId, ServiceId, Timestamp};
-use sqlx::{AssertSqlSafe, any::AnyRow};
-
-macro_rules! columns {
-    () => {
-        "chain, sequence, at, act, actor_kind, actor_issuer, actor_id, address, request_id, agent_id, object_kind, \
-         object_id, details, previous, hash, mac"
-    };
-}
+use countersign_identity::{ServiceId, Timestamp};
+use floors::new_verifier;
+use sqlx::any::AnyRow;
 
 statements! { STATEMENTS:
     INSERT_ENTRY = concat!(
@@ -51,8 +58,6 @@ statements! { STATEMENTS:
     LIST_NEXT_ENTRIES = concat!(
         "SELECT ", columns!(), " FROM audit_links WHERE chain = $1 AND sequence > $2 ORDER BY sequence LIMIT $3"
     );
-    COUNT_ENTRIES = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM audit_links WHERE at >= $1 AND at < $2";
-    LIST_ENTRIES = concat!("SELECT ", columns!(), " FROM audit_links WHERE at >= $1 AND at < $2");
 }
 
 /// Number of audit entries that are read at once to verify an audit chain.
@@ -197,65 +202,6 @@ pub async fn list_chains(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
     rows.iter().map(|row| row::get(row, "chain")).collect()
 }
 
-/// Selects audit entries. A field of the filter that is `None` matches all entries.
-#[derive(Debug, Clone, Default)]
-pub struct AuditFilter {
-    /// If set, only entries of the chain.
-    pub chain: Option<AuditChain>,
-    /// If set, only entries with the action.
-    pub action: Option<AuditAction>,
-    /// If set, only entries that concern the agent.
-    pub agent: Option<AgentId>,
-    /// Earliest time, inclusive.
-    pub since: Option<Timestamp>,
-    /// Latest time, exclusive.
-    pub until: Option<Timestamp>,
-}
-
-/// Lists audit entries that match a filter, newest first.
-pub async fn list(conn: &mut Conn, filter: &AuditFilter, page: Page) -> Result<ListPage<AuditEntry>, StoreError> {
-    let AuditFilter { chain, action, agent, since, until } = filter;
-    let filters = [
-        ("chain", chain.map(|chain| chain.to_string())),
-        ("act", action.map(|action| action.as_str().to_owned())),
-        ("agent_id", agent.map(|agent| agent.to_string())),
-    ];
-    let filters: Vec<_> = filters.into_iter().filter_map(|(column, value)| Some((column, value?))).collect();
-    let columns: Vec<_> = filters.iter().map(|(column, _)| *column).collect();
-    let (count, list) = count_and_list_statements(&columns);
-    let (earliest, latest) = (since.map_or(i64::MIN, Timestamp::micros), until.map_or(i64::MAX, Timestamp::micros));
-    let query = |sql: String| {
-        let query = sqlx::query(AssertSqlSafe(sql)).bind(earliest).bind(latest);
-        filters.iter().fold(query, |query, (_, value)| query.bind(value.clone()))
-    };
-    let total = row::total_count(&query(count).fetch_one(&mut *conn).await?)?;
-    let rows = query(list).bind(page.limit).bind(page.offset).fetch_all(conn).await?;
-    Ok(ListPage { items: rows.iter().map(entry_from_row).collect::<Result<_, _>>()?, total })
-}
-
-/// Builds the statements that count and list audit entries, with a condition for each column in `columns`. A single statement
-/// with conditions such as `$3 = '' OR chain = $3` would prevent the database engines from using the indexes.
-fn count_and_list_statements(columns: &[&str]) -> (String, String) {
-    let conditions: Vec<_> = (3..).zip(columns).map(|(number, column)| format!(" AND {column} = ${number}")).collect();
-    let conditions = conditions.concat();
-    // Clocks can go backwards, so only the sequence number gives the order of entries within an audit chain.
-    let order = if columns.contains(&"chain") { "sequence DESC" } else { "at DESC, chain DESC, sequence DESC" };
-    let (limit, offset) = (columns.len() + 3, columns.len() + 4);
-    let page = format!(" ORDER BY {order} LIMIT ${limit} OFFSET ${offset}");
-    (format!("{COUNT_ENTRIES}{conditions}"), format!("{LIST_ENTRIES}{conditions}{page}"))
-}
-
-/// All results of [`count_and_list_statements`], for the conformance tests.
-#[cfg(test)]
-pub(super) fn dynamic_statements() -> Vec<String> {
-    let columns = ["chain", "act", "agent_id"];
-    let subsets = (0..1 << columns.len()).map(|bits: usize| {
-        let subset = columns.iter().enumerate().filter(|(position, _)| bits & (1 << position) != 0);
-        subset.map(|(_, column)| *column).collect::<Vec<_>>()
-    });
-    subsets.map(|columns| count_and_list_statements(&columns)).flat_map(|(count, list)| [count, list]).collect()
-}
-
 /// Verifies an audit chain from its first entry and calls `visit` with each valid entry. Returns the head of the audit chain,
 /// or the first invalid entry.
 pub async fn verify_chain(
@@ -264,8 +210,8 @@ pub async fn verify_chain(
     chain: &str,
     mut visit: impl FnMut(&AuditEntry),
 ) -> Result<Result<ChainHead, BrokenChain>, StoreError> {
-    let checkpoint = find_checkpoint(conn, chain).await?;
-    let mut verifier = match ChainVerifier::new(accepted_keys(conn, keys).await?, chain, checkpoint) {
+    let keys = accepted_keys(conn, keys).await?;
+    let mut verifier = match new_verifier(conn, keys, chain).await? {
         Ok(verifier) => verifier,
         Err(broken) => return Ok(Err(broken)),
     };
@@ -293,7 +239,7 @@ async fn verify_and_visit_batch(
     verifier: &mut ChainVerifier<'_>,
     visit: &mut impl FnMut(&AuditEntry),
 ) -> Result<Result<usize, BrokenChain>, StoreError> {
-    let rows = read_batch(conn, verifier.chain(), verifier.length()).await?;
+    let rows = read_batch(conn, verifier.chain(), verifier.last_read()).await?;
     for row in &rows {
         let result =
             entry_from_row(row).map_err(|_| verifier.broken_at_next(ChainFault::Unreadable)).and_then(|entry| {
@@ -308,10 +254,8 @@ async fn verify_and_visit_batch(
     Ok(Ok(rows.len()))
 }
 
-/// Reads a batch of the entries that follow the first `verified` entries. The first batch includes entries with an invalid
-/// sequence number below 1.
-async fn read_batch(conn: &mut Conn, chain: &str, verified: i64) -> Result<Vec<AnyRow>, StoreError> {
-    let after = if verified == 0 { i64::MIN } else { verified };
+/// Reads a batch of the entries with a sequence number above `after`.
+async fn read_batch(conn: &mut Conn, chain: &str, after: i64) -> Result<Vec<AnyRow>, StoreError> {
     Ok(sqlx::query(LIST_NEXT_ENTRIES).bind(chain).bind(after).bind(BATCH_SIZE).fetch_all(conn).await?)
 }
 

@@ -1,22 +1,34 @@
 //! Reads entries of the change feed together with the current content of the changed data.
 //!
-//! One statement reads the entries and their content, and returns them as one text. The database driver converts each column of
-//! each row separately, which takes several times as long as the query itself: a million entries as a million rows would not be
-//! read within the time in which a sidecar must get its view.
+//! One statement reads the entries and the state of agents, and returns them as one text. The database driver converts each column
+//! of each row separately, which takes several times as long as the query itself: a million entries as a million rows would not be
+//! read within the time in which a sidecar must get its view. `changed_roles` then reads the roles, once for each role holder
+//! however often these changed. Entries whose roles would be too many are left to the next read.
+//!
+//! Invariant: the content of an entry is read after the entry, so it is never older.
 
 use super::{
     Conn, StoreError,
     agents::AgentState,
+    changed_roles::{self, RoleHolder},
     feed::{self, RecipientFilter},
     row,
     statements::statements,
 };
 use crate::domain::{
     agent::parse_status,
-    change::{FeedEntry, RevisionRange},
+    change::{Change, FeedEntry, RevisionRange},
 };
-use countersign_identity::{AgentId, Revision, RoleGrant, StatusWithCutoff, Timestamp, TrustScore};
-use std::str::{FromStr, Split};
+use countersign_identity::{AgentId, Revision, RoleGrant, StatusWithCutoff, TrustScore};
+use std::{
+    collections::{HashMap, HashSet},
+    str::{FromStr, Split},
+    sync::Arc,
+};
+
+/// The number of roles after which a read stops before the next [`changed_roles::MAX_HOLDERS`] role holders, so that the time and
+/// the memory of a read are bounded.
+const MAX_GRANTS: usize = 16_384;
 
 /// The columns of an entry that a selection of entries must have.
 macro_rules! entry_columns {
@@ -39,15 +51,14 @@ macro_rules! entries_of {
     };
 }
 
-/// Reads the content of selected entries, and joins everything to one text: entries end with `;`, and their fields with `|`.
-macro_rules! with_content {
+/// Reads the state of the agents of selected entries, and joins everything to one text: entries end with `;`, and their fields with
+/// `|`.
+macro_rules! with_states {
     ($($entries:expr),+) => {
         concat!(
             "SELECT COALESCE(string_agg(line, ''), '') AS entries FROM (\
              SELECT c.revision || '|' || c.position || '|' || c.facet || '|' || c.subject || '|' || COALESCE(c.service_id, '*') \
-             || '|' || COALESCE(a.trust || '|' || a.status || '|' || a.cutoff, '||') || '|' || \
-             CASE WHEN c.facet = 'roles' THEN COALESCE((SELECT string_agg(g.role_id || ':' || COALESCE(CAST(g.expires_at AS TEXT), ''), ',') \
-             FROM assignments g WHERE g.agent_id = c.subject AND g.service_id = c.service_id), '') ELSE '' END || '|;' AS line FROM (",
+             || '|' || COALESCE(a.trust || '|' || a.status || '|' || a.cutoff, '||') || '|;' AS line FROM (",
             $($entries,)+
             ") c LEFT JOIN agents a ON a.id = c.subject AND c.facet IN ('trust', 'status')) lines"
         )
@@ -55,11 +66,11 @@ macro_rules! with_content {
 }
 
 statements! { STATEMENTS:
-    READ_ALL = with_content!(
+    READ_ALL = with_states!(
         "SELECT ", entry_columns!(), " FROM changes WHERE revision > $1 AND revision <= $2 ORDER BY revision, position LIMIT $3"
     );
     /// If the entries that concern unbound tokens are not read, the second recipient is NULL.
-    READ_FOR_RECIPIENTS = with_content!(
+    READ_FOR_RECIPIENTS = with_states!(
         "SELECT * FROM (",
         entries_of!("$4"), " UNION ALL ", entries_of!("$5"), " UNION ALL ", entries_of!("'*'"),
         ") merged ORDER BY revision, position LIMIT $3"
@@ -87,9 +98,9 @@ pub struct ChangedData {
     pub entry: FeedEntry,
     /// The state of the agent, if its trust score or status changed and the agent exists.
     pub agent: Option<AgentState>,
-    /// The roles of the agent at the service, if these changed. Expired roles are included, because the sidecar compares the
-    /// expiry with its own clock.
-    pub grants: Vec<RoleGrant>,
+    /// The roles of the agent at the service, if these changed; the same in all entries of a read. Expired roles are included,
+    /// because the sidecar compares the expiry with its own clock.
+    pub grants: Arc<[RoleGrant]>,
 }
 
 /// All changes of some recipients in a range of revisions.
@@ -97,12 +108,22 @@ pub struct ChangedData {
 pub struct ChangedRange {
     /// The changes, in commit order.
     pub changes: Vec<ChangedData>,
-    /// The inclusive upper bound of the range: the requested bound, or a lower one if there are too many changes.
+    /// The inclusive upper bound of the range: the requested bound, or a lower one if there are too many changes or roles.
     pub until: Revision,
 }
 
 /// Reads the first changes within a range of revisions, in commit order: those of all recipients, or of some.
 pub async fn read(
+    conn: &mut Conn,
+    range: RevisionRange,
+    filter: Option<RecipientFilter>,
+    limit: ReadLimit,
+) -> Result<ChangedRange, StoreError> {
+    let changed = read_without_roles(conn, range, filter, limit).await?;
+    add_roles(conn, changed).await
+}
+
+async fn read_without_roles(
     conn: &mut Conn,
     range: RevisionRange,
     filter: Option<RecipientFilter>,
@@ -120,6 +141,59 @@ pub async fn read(
     }
     let changes = read_entries(conn, RevisionRange { until, ..range }, filter, ReadLimit::NONE).await?;
     Ok(ChangedRange { changes: without_positions(changes), until })
+}
+
+/// Reads the roles of the role holders among the changes, and drops the changes from the first one whose roles are not read.
+async fn add_roles(conn: &mut Conn, changed: ChangedRange) -> Result<ChangedRange, StoreError> {
+    let ChangedRange { mut changes, mut until } = changed;
+    let HoldersInOrder { holders, of_first_revision } = HoldersInOrder::of(&changes);
+    let (mut roles, mut count) = (HashMap::new(), 0);
+    for next in holders.chunks(changed_roles::MAX_HOLDERS) {
+        // The first revision is always read, so that each read makes progress.
+        if roles.len() >= of_first_revision && count >= MAX_GRANTS {
+            break;
+        }
+        for (holder, grants) in next.iter().zip(changed_roles::find(conn, next).await?) {
+            count += grants.len();
+            roles.insert(*holder, Arc::<[RoleGrant]>::from(grants));
+        }
+    }
+    let mut first_without_roles = None;
+    for data in &mut changes {
+        let Change::Roles(agent, service) = data.entry.change else { continue };
+        let Some(grants) = roles.get(&(agent, service)) else {
+            first_without_roles = Some(data.entry.revision);
+            break;
+        };
+        data.grants = Arc::clone(grants);
+    }
+    if let Some(revision) = first_without_roles {
+        changes.retain(|data| data.entry.revision < revision);
+        until = changes.last().ok_or(StoreError::Corrupt("revision"))?.entry.revision;
+    }
+    Ok(ChangedRange { changes, until })
+}
+
+/// The distinct role holders whose roles changed, in the order of their first change.
+struct HoldersInOrder {
+    holders: Vec<RoleHolder>,
+    /// The number of those that changed at the first revision.
+    of_first_revision: usize,
+}
+
+impl HoldersInOrder {
+    fn of(changes: &[ChangedData]) -> Self {
+        let (mut known, mut holders, mut of_first_revision) = (HashSet::new(), Vec::new(), 0);
+        let first_revision = changes.first().map(|data| data.entry.revision);
+        for data in changes {
+            let Change::Roles(agent, service) = data.entry.change else { continue };
+            if known.insert((agent, service)) {
+                holders.push((agent, service));
+                of_first_revision += usize::from(first_revision == Some(data.entry.revision));
+            }
+        }
+        Self { holders, of_first_revision }
+    }
 }
 
 /// The place of an entry in the change feed.
@@ -163,8 +237,7 @@ fn parse_entry(mut fields: Split<'_, char>) -> Result<(EntryPosition, ChangedDat
     let entry = feed::parse_entry(revision, facet, subject, recipient)?;
     let (trust, status, cutoff) = (next("trust")?, next("status")?, next("cutoff")?);
     let agent = if status.is_empty() { None } else { Some(parse_state(subject, [trust, status, cutoff])?) };
-    let grants = next("role_id")?.split_terminator(',').map(parse_grant).collect::<Result<_, _>>()?;
-    Ok((EntryPosition { revision, position }, ChangedData { entry, agent, grants }))
+    Ok((EntryPosition { revision, position }, ChangedData { entry, agent, grants: Arc::default() }))
 }
 
 fn parse_state(agent: &str, [trust, status, cutoff]: [&str; 3]) -> Result<AgentState, StoreError> {
@@ -178,12 +251,6 @@ fn parse_state(agent: &str, [trust, status, cutoff]: [&str; 3]) -> Result<AgentS
     })
 }
 
-fn parse_grant(text: &str) -> Result<RoleGrant, StoreError> {
-    let (role, until) = text.split_once(':').ok_or(StoreError::Corrupt("role_id"))?;
-    let until = if until.is_empty() { None } else { Some(Timestamp::from_micros(parse("expires_at", until)?)) };
-    Ok(RoleGrant { role: parse("role_id", role)?, until })
-}
-
-fn parse<T: FromStr>(column: &'static str, text: &str) -> Result<T, StoreError> {
+pub(super) fn parse<T: FromStr>(column: &'static str, text: &str) -> Result<T, StoreError> {
     text.parse().map_err(|_| StoreError::Corrupt(column))
 }

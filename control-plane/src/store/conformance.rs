@@ -75,7 +75,10 @@ async fn check_conformance(url: String, open: impl AsyncFn(StoreOptions) -> Resu
     fixture.texts_and_numbers_are_stored_unchanged().await;
     fixture.every_table_returns_what_was_written().await;
     let error = open(options("another")).await.err().unwrap();
-    assert!(matches!(&error, StoreError::WrongMasterKey(current) if current == "ours"), "{error}");
+    assert!(
+        matches!(&error, StoreError::WrongMasterKey { needed, configured } if needed == "ours" && configured == "another"),
+        "{error}"
+    );
 }
 
 fn options(master_key_fingerprint: &str) -> StoreOptions {

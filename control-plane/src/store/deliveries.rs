@@ -25,15 +25,16 @@ macro_rules! select {
 macro_rules! count {
     ($condition:literal) => {
         concat!(
-            "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM webhook_deliveries d WHERE d.target_id = $1 ",
-            $condition
+            "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM webhook_deliveries d WHERE d.target_id = $1 ",
+            $condition,
+            " LIMIT $2) counted"
         )
     };
 }
 
 macro_rules! list {
     ($condition:literal) => {
-        concat!(select!(), $condition, " ORDER BY d.event_id DESC LIMIT $2 OFFSET $3")
+        concat!(select!(), "AND d.event_id < $2 ", $condition, " ORDER BY d.event_id DESC LIMIT $3 OFFSET $4")
     };
 }
 
@@ -112,7 +113,7 @@ statements! { STATEMENTS:
     REPLAY_DELIVERY = "UPDATE webhook_deliveries SET due_at = $1, attempts = 0, delivered_at = NULL, dead_since = NULL \
          WHERE target_id = $2 AND event_id = $3";
     COUNT_ALL_PENDING = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM \
-         (SELECT 1 AS one FROM webhook_deliveries WHERE due_at IS NOT NULL LIMIT 1000000) pending";
+         (SELECT 1 AS one FROM webhook_deliveries WHERE due_at IS NOT NULL LIMIT 100000) pending";
     DELETE_DELIVERIES_BEFORE = "DELETE FROM webhook_deliveries WHERE target_id = $1 AND event_id IN \
          (SELECT event_id FROM webhook_deliveries WHERE target_id = $1 AND ($2 = '' OR event_id < $2) \
          ORDER BY event_id LIMIT $3)";
@@ -216,18 +217,21 @@ pub async fn list(
     conn: &mut Conn,
     target: WebhookId,
     status: Option<DeliveryStatus>,
-    page: Page,
-) -> Result<ListPage<Delivery>, StoreError> {
+    page: Page<EventId>,
+) -> Result<ListPage<Delivery, EventId>, StoreError> {
     let (count, query) = match status {
         None => (sqlx::query(COUNT_DELIVERIES), sqlx::query(LIST_DELIVERIES)),
         Some(DeliveryStatus::Pending) => (sqlx::query(COUNT_PENDING), sqlx::query(LIST_PENDING)),
         Some(DeliveryStatus::Delivered) => (sqlx::query(COUNT_DELIVERED), sqlx::query(LIST_DELIVERED)),
         Some(DeliveryStatus::Dead) => (sqlx::query(COUNT_DEAD), sqlx::query(LIST_DEAD)),
     };
-    let total = row::total_count(&count.bind(target.to_string()).fetch_one(&mut *conn).await?)?;
-    let query = query.bind(target.to_string()).bind(page.limit).bind(page.offset);
-    let items = query.fetch_all(conn).await?.iter().map(delivery_from_row).collect::<Result<_, _>>()?;
-    Ok(ListPage { items, total })
+    let count = count.bind(target.to_string()).bind(row::ROWS_TO_COUNT);
+    let total = row::item_count(&count.fetch_one(&mut *conn).await?)?;
+    let before = page.after.unwrap_or(EventId::from_bits(u128::MAX));
+    let query = query.bind(target.to_string()).bind(before.to_string());
+    let rows = query.bind(page.items_to_read()).bind(page.items_to_skip()).fetch_all(conn).await?;
+    let items = rows.iter().map(delivery_from_row).collect::<Result<_, _>>()?;
+    Ok(ListPage::new(&page, items, total, (|delivery: &Delivery| delivery.event, None)))
 }
 
 /// Finds the delivery of an event to a target.
@@ -281,7 +285,7 @@ pub async fn replay_batch(
     Ok(ReplayedBatch { replayed, next: (row::total_count(&page)? >= limit).then_some(last) })
 }
 
-/// Counts pending deliveries, up to a million, because counting more would take too long.
+/// Counts pending deliveries, up to 100,000, because counting more would take too long.
 pub async fn count_pending(conn: &mut Conn) -> Result<i64, StoreError> {
     row::total_count(&sqlx::query(COUNT_ALL_PENDING).fetch_one(conn).await?)
 }

@@ -3,7 +3,7 @@
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
     agent::ServiceOfAgent,
-    page::{ListPage, Page},
+    page::{ItemCount, ListPage, MAX_SEARCHED_ROWS, Page},
 };
 use countersign_identity::{AgentId, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
@@ -15,14 +15,27 @@ macro_rules! is_of_live_role {
     };
 }
 
-/// The condition for services at which an agent (`$1`) holds a role at a time (`$2`), or which its owner has left.
-macro_rules! concerns_agent {
+/// The services in a range of ids (after `$4`, before `$3`) at which an agent (`$1`) holds a role at a time (`$2`), or which its
+/// owner has left.
+macro_rules! services_of_agent {
     () => {
         concat!(
-            "s.deleted_at IS NULL AND s.id IN (SELECT service_id FROM assignments WHERE agent_id = $1 \
+            "(SELECT service_id FROM assignments WHERE agent_id = $1 AND service_id < $3 AND service_id > $4 \
              AND (expires_at IS NULL OR expires_at > $2) AND ",
             is_of_live_role!(),
-            " UNION SELECT service_id FROM agent_departures WHERE agent_id = $1)"
+            " UNION SELECT service_id FROM agent_departures WHERE agent_id = $1 AND service_id < $3 AND service_id > $4) c \
+             JOIN services s ON s.id = c.service_id AND s.deleted_at IS NULL"
+        )
+    };
+}
+
+/// The service of the row after the first `$3` rows of an agent (`$1`) before a service (`$2`), in descending order.
+macro_rules! end_of_search {
+    ($table:literal) => {
+        concat!(
+            "SELECT service_id FROM ",
+            $table,
+            " WHERE agent_id = $1 AND service_id < $2 ORDER BY service_id DESC LIMIT 1 OFFSET $3"
         )
     };
 }
@@ -32,13 +45,12 @@ statements! { STATEMENTS:
          ON CONFLICT (agent_id, service_id) DO NOTHING";
     DELETE_DEPARTURE = "DELETE FROM agent_departures WHERE agent_id = $1 AND service_id = $2";
     FIND_DEPARTURE = "SELECT left_at FROM agent_departures WHERE agent_id = $1 AND service_id = $2";
-    COUNT_SERVICES_OF_AGENT = concat!(
-        "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM services s WHERE ", concerns_agent!()
-    );
+    END_OF_ASSIGNMENTS = end_of_search!("assignments");
+    END_OF_DEPARTURES = end_of_search!("agent_departures");
+    COUNT_SERVICES_OF_AGENT = concat!("SELECT CAST(COUNT(*) AS BIGINT) AS total FROM ", services_of_agent!());
     LIST_SERVICES_OF_AGENT = concat!(
-        "SELECT s.id, CASE WHEN d.held_role = 0 THEN NULL ELSE s.name END AS name, d.left_at FROM services s \
-         LEFT JOIN agent_departures d ON d.agent_id = $1 AND d.service_id = s.id WHERE ", concerns_agent!(),
-        " ORDER BY s.id DESC LIMIT $3 OFFSET $4"
+        "SELECT s.id, CASE WHEN d.held_role = 0 THEN NULL ELSE s.name END AS name, d.left_at FROM ", services_of_agent!(),
+        " LEFT JOIN agent_departures d ON d.agent_id = $1 AND d.service_id = s.id ORDER BY s.id DESC LIMIT $5 OFFSET $6"
     );
     LIST_ROLES_OF_AGENT = "SELECT a.service_id, r.name, a.expires_at FROM assignments a JOIN roles r ON r.id = a.role_id \
          WHERE a.agent_id = $1 AND (a.expires_at IS NULL OR a.expires_at > $2) AND r.deleted_at IS NULL \
@@ -70,27 +82,63 @@ pub async fn has_left(conn: &mut Conn, agent: AgentId, service: ServiceId) -> Re
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
-/// Lists the services at which an agent holds a role, and those that its owner has left, newest first.
+/// Lists the services at which an agent holds a role, and those that its owner has left, newest first. Anyone can assign roles to
+/// an agent, so a page searches a limited number of assignments.
 pub async fn list_services(
     conn: &mut Conn,
     agent: AgentId,
     now: Timestamp,
-    page: Page,
-) -> Result<ListPage<ServiceOfAgent>, StoreError> {
-    let query = |sql| sqlx::query(sql).bind(agent.to_string()).bind(now.micros());
-    let total = row::total_count(&query(COUNT_SERVICES_OF_AGENT).fetch_one(&mut *conn).await?)?;
-    let rows = query(LIST_SERVICES_OF_AGENT).bind(page.limit).bind(page.offset).fetch_all(&mut *conn).await?;
-    let mut items = rows.iter().map(service_from_row).collect::<Result<Vec<_>, _>>()?;
-    // The page is a range of ids in descending order.
-    if let (Some(last), Some(first)) = (items.first(), items.last()) {
-        let query = query(LIST_ROLES_OF_AGENT).bind(first.service.to_string()).bind(last.service.to_string());
-        for row in &query.fetch_all(conn).await? {
-            let service: ServiceId = row::parse(row, "service_id")?;
-            let role = (row::convert(row, "name")?, row::optional_timestamp(row, "expires_at")?);
-            items.iter_mut().filter(|item| item.service == service).for_each(|item| item.roles.push(role.clone()));
-        }
+    page: Page<ServiceId>,
+) -> Result<ListPage<ServiceOfAgent, ServiceId>, StoreError> {
+    let query = |sql, (before, end): (ServiceId, Option<ServiceId>)| {
+        let end = end.map_or(String::new(), |end| end.to_string());
+        sqlx::query(sql).bind(agent.to_string()).bind(now.micros()).bind(before.to_string()).bind(end)
+    };
+    let top = ServiceId::from_bits(u128::MAX);
+    let counted_until = end_of_search(conn, agent, top).await?;
+    let row = query(COUNT_SERVICES_OF_AGENT, (top, counted_until)).fetch_one(&mut *conn).await?;
+    let total = ItemCount { count: row::total_count(&row)?, is_lower_bound: counted_until.is_some() };
+    let (before, searched_until) = match page.after {
+        None => (top, counted_until),
+        Some(after) => (after, end_of_search(conn, agent, after).await?),
+    };
+    let list = query(LIST_SERVICES_OF_AGENT, (before, searched_until));
+    let rows = list.bind(page.items_to_read()).bind(page.items_to_skip()).fetch_all(&mut *conn).await?;
+    let items = rows.iter().map(service_from_row).collect::<Result<Vec<_>, _>>()?;
+    // The next page includes the service at which the search ended.
+    let next = searched_until.map(|end| ServiceId::from_bits(end.bits().saturating_add(1)));
+    let mut list = ListPage::new(&page, items, total, (|item: &ServiceOfAgent| item.service, next));
+    add_roles(conn, agent, now, &mut list.items).await?;
+    Ok(list)
+}
+
+/// The service above which a page that begins before another service is searched; `None` if all can be searched.
+async fn end_of_search(conn: &mut Conn, agent: AgentId, before: ServiceId) -> Result<Option<ServiceId>, StoreError> {
+    let mut end = None;
+    for sql in [END_OF_ASSIGNMENTS, END_OF_DEPARTURES] {
+        let query = sqlx::query(sql).bind(agent.to_string()).bind(before.to_string()).bind(MAX_SEARCHED_ROWS);
+        let row = query.fetch_optional(&mut *conn).await?;
+        end = end.max(row.map(|row| row::parse(&row, "service_id")).transpose()?);
     }
-    Ok(ListPage { items, total })
+    Ok(end)
+}
+
+/// Adds the roles of an agent to services, which are all its services in a range of ids in descending order.
+async fn add_roles(
+    conn: &mut Conn,
+    agent: AgentId,
+    now: Timestamp,
+    items: &mut [ServiceOfAgent],
+) -> Result<(), StoreError> {
+    let (Some(last), Some(first)) = (items.first(), items.last()) else { return Ok(()) };
+    let query = sqlx::query(LIST_ROLES_OF_AGENT).bind(agent.to_string()).bind(now.micros());
+    let query = query.bind(first.service.to_string()).bind(last.service.to_string());
+    for row in &query.fetch_all(conn).await? {
+        let service: ServiceId = row::parse(row, "service_id")?;
+        let role = (row::convert(row, "name")?, row::optional_timestamp(row, "expires_at")?);
+        items.iter_mut().filter(|item| item.service == service).for_each(|item| item.roles.push(role.clone()));
+    }
+    Ok(())
 }
 
 fn service_from_row(row: &AnyRow) -> Result<ServiceOfAgent, StoreError> {

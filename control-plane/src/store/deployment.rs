@@ -17,6 +17,8 @@ statements! { STATEMENTS:
     /// The secret never changes, because views of sidecars contain hashes under keys that are derived from it.
     SET_AGENT_HASH_SECRET = "UPDATE deployment SET agent_hash_secret = COALESCE(agent_hash_secret, $1) WHERE id = 1 \
          RETURNING agent_hash_secret";
+    /// Writes a new value, because the databases can skip a change that changes nothing.
+    RECORD_WRITE_CHECK = "UPDATE deployment SET write_checked_at = $1 WHERE id = 1";
     LOCK_DEPLOYMENT = "UPDATE deployment SET made_at = made_at WHERE id = 1";
 }
 
@@ -27,6 +29,12 @@ pub struct Deployment {
     pub master_key_fingerprint: String,
     /// Time at which `--dev` created the database; `None` for a production database.
     pub dev_since: Option<Timestamp>,
+}
+
+/// Writes the time of a check whether the database accepts writes.
+pub async fn record_write_check(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
+    sqlx::query(RECORD_WRITE_CHECK).bind(now.micros()).execute(conn).await?;
+    Ok(())
 }
 
 /// Finds the row of the Countersign deployment in the database, or inserts `new` if there is no such row.

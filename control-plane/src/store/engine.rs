@@ -10,7 +10,7 @@ use super::{
     transaction_timer::TransactionTimer,
 };
 use crate::{
-    domain::audit::keys::AuditKeyRing,
+    domain::{audit::keys::AuditKeyRing, housekeeping::Pace},
     metrics::{PoolStatus, StoreMetrics, TransactionKind, TransactionOutcome},
 };
 use countersign_identity::{Revision, Timestamp};
@@ -143,7 +143,8 @@ impl Store {
         let StoreOptions { clock, audit_keys, metrics } = options;
         if mode == OpenMode::Serve {
             if let Some(fingerprint) = fingerprint.filter(|fingerprint| audit_keys.find(fingerprint).is_none()) {
-                return Err(StoreError::WrongMasterKey(fingerprint));
+                let configured = audit_keys.configured().to_owned();
+                return Err(StoreError::WrongMasterKey { needed: fingerprint, configured });
             }
             let pool = match engine {
                 Engine::Sqlite => pools::sqlite_migration_pool(),
@@ -217,6 +218,7 @@ impl Store {
                 }
                 Err(error) => {
                     if error.is_unwritable() {
+                        timer.set_outcome(TransactionOutcome::Unwritable);
                         self.writable.store(false, Ordering::Relaxed);
                     }
                     return Err(error);
@@ -276,6 +278,14 @@ impl Store {
         match self.engine {
             Engine::Sqlite => "sqlite",
             Engine::Postgres => "postgresql",
+        }
+    }
+
+    /// How much of the database background work uses.
+    pub const fn pace(&self) -> Pace {
+        match self.engine {
+            Engine::Sqlite => Pace::ONE_WRITER,
+            Engine::Postgres => Pace::MANY_WRITERS,
         }
     }
 

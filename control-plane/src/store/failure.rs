@@ -18,10 +18,16 @@ pub enum StoreError {
     Standby,
     /// The current master key of the database is not configured.
     #[error(
-        "the database uses another master key, with the fingerprint {0}: set secrets.master_key to that key, or, to rotate to the \
-         configured key, add that key to secrets.previous_master_keys"
+        "the database uses another master key, with the fingerprint {needed}; that of secrets.master_key is {configured}: set \
+         secrets.master_key to the key of the database, or, to rotate to the configured key, add the key of the database to \
+         secrets.previous_master_keys"
     )]
-    WrongMasterKey(String),
+    WrongMasterKey {
+        /// Fingerprint of the master key of the database.
+        needed: String,
+        /// Fingerprint of the configured master key.
+        configured: String,
+    },
     /// The database needs a master key that is not configured.
     #[error(
         "the database needs the master key with the fingerprint {0}, which is not configured: if it is the new key of a rotation, \

@@ -42,6 +42,7 @@ statements! { STATEMENTS:
     /// while the changes below the floor are not deleted, and after a commit while the clock was far ahead.
     FIND_NEWEST_CHANGE_UNTIL = "SELECT revision FROM changes WHERE noted_at <= $1 \
          ORDER BY noted_at DESC, revision DESC LIMIT 1";
+    NEWEST_CHANGE_TIME = "SELECT MAX(noted_at) AS at FROM changes";
     RAISE_FLOOR = "UPDATE feed SET floor = $1 WHERE id = 1 AND floor < $1";
     /// Transactions may be numbered in another order than they began, so the newest changes may be above the floor for as long as
     /// no later change is old enough. These cannot be deleted.
@@ -93,6 +94,11 @@ pub async fn advance_after_restore(conn: &mut Conn, now: Timestamp) -> Result<()
     sqlx::query(ADVANCE_AFTER_RESTORE).bind(min_revision).bind(step).bind(now.micros()).execute(&mut *conn).await?;
     let result = sqlx::query(RAISE_FLOOR_AFTER_RESTORE).execute(conn).await?;
     if result.rows_affected() == 1 { Ok(()) } else { Err(StoreError::UnexpectedRowCount("feed")) }
+}
+
+/// The time of the newest change that is still in the change feed.
+pub async fn newest_change_time(conn: &mut Conn) -> Result<Option<Timestamp>, StoreError> {
+    row::optional_timestamp(&sqlx::query(NEWEST_CHANGE_TIME).fetch_one(conn).await?, "at")
 }
 
 /// Advances the change feed to the next revision and returns the revision, which is greater than the last revision and not

@@ -12,12 +12,15 @@ pub mod agents;
 pub mod assignments;
 pub mod audit;
 pub mod changed_data;
+mod changed_roles;
 #[cfg(test)]
 mod conformance;
 mod conn;
+pub mod deleted_agents;
 pub mod deliveries;
 pub mod departures;
 pub mod deployment;
+pub mod due_targets;
 mod engine;
 mod failure;
 pub mod feed;
@@ -45,6 +48,7 @@ mod transaction;
 mod transaction_timer;
 pub mod transfer;
 pub mod trust;
+pub mod unused_agents;
 pub mod webhook_cleanup;
 pub mod webhook_targets;
 

@@ -35,8 +35,9 @@ statements! { STATEMENTS:
         "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts) \
          SELECT $3, t.id, $4, 0 FROM webhook_targets t WHERE ", receives_event!()
     );
+    OLDEST_EVENT_TIME = "SELECT occurred_at AS oldest FROM webhook_outbox ORDER BY id LIMIT 1";
     ANY_EVENT = "SELECT 1 AS one FROM webhook_outbox LIMIT 1";
-    IS_BACKLOGGED = "SELECT 1 AS one FROM webhook_outbox LIMIT 1 OFFSET 10000";
+    HAS_MORE_EVENTS = "SELECT 1 AS one FROM webhook_outbox LIMIT 1 OFFSET $1";
     TAKE_EVENTS = "DELETE FROM webhook_outbox WHERE id IN (SELECT id FROM webhook_outbox ORDER BY id LIMIT $1) \
          RETURNING id, kind, body, occurred_at, service_id, agent_id";
     SET_ASIDE = "INSERT INTO webhook_set_aside_events (id, kind, body, occurred_at, service_id, agent_id, set_aside_at) \
@@ -44,6 +45,9 @@ statements! { STATEMENTS:
     TAKE_SET_ASIDE = "DELETE FROM webhook_set_aside_events WHERE id IN (SELECT id FROM webhook_set_aside_events \
          WHERE set_aside_at <= $1 ORDER BY id LIMIT $2) RETURNING id, kind, body, occurred_at, service_id, agent_id";
     RETRY = "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id, agent_id) VALUES ($1, $2, $3, $4, $5, $6)";
+    OLDEST_WAITING = "SELECT MIN(id) AS id FROM webhook_outbox WHERE id >= $1";
+    DELETE_WAITING_BEFORE =
+        "DELETE FROM webhook_outbox WHERE id IN (SELECT id FROM webhook_outbox WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3)";
     INSERT_TEST_DELIVERY = "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts, test_asked_at) \
          VALUES ($1, $2, $3, 0, $3)";
     INSERT_EVENT = "INSERT INTO webhook_events (id, kind, body, occurred_at) VALUES ($1, $2, $3, $4)";
@@ -92,15 +96,21 @@ pub struct FanOut {
     pub set_aside: Vec<(String, String)>,
 }
 
+/// The time of the oldest event that waits for its fan-out.
+pub async fn oldest_event_time(conn: &mut Conn) -> Result<Option<Timestamp>, StoreError> {
+    let row = sqlx::query(OLDEST_EVENT_TIME).fetch_optional(conn).await?;
+    row.map(|row| row::timestamp(&row, "oldest")).transpose()
+}
+
 /// Whether any event waits for its fan-out to webhook targets.
 pub async fn has_events(conn: &mut Conn) -> Result<bool, StoreError> {
     Ok(sqlx::query(ANY_EVENT).fetch_optional(conn).await?.is_some())
 }
 
-/// Whether so many events wait for their fan-out that background work should emit no more, so that the events of requests do not
-/// wait for those of a deletion.
-pub async fn is_backlogged(conn: &mut Conn) -> Result<bool, StoreError> {
-    Ok(sqlx::query(IS_BACKLOGGED).fetch_optional(conn).await?.is_some())
+/// Whether more than this number of events wait for their fan-out. Background work then emits no more, so that the events of
+/// requests do not wait for its events.
+pub async fn has_more_events_than(conn: &mut Conn, count: i64) -> Result<bool, StoreError> {
+    Ok(sqlx::query(HAS_MORE_EVENTS).bind(count).fetch_optional(conn).await?.is_some())
 }
 
 /// Removes up to `limit` events from the outbox and inserts a delivery for each of their targets. Concurrent calls get different
@@ -205,6 +215,22 @@ pub async fn delete_events_before(
         deleted += query.execute(&mut *conn).await?.rows_affected();
     }
     Ok(deleted)
+}
+
+/// The lowest id of an event, at or after `from`, that waits for its fan-out.
+pub async fn oldest_waiting(conn: &mut Conn, from: EventId) -> Result<Option<EventId>, StoreError> {
+    row::parse_optional(&sqlx::query(OLDEST_WAITING).bind(from.to_string()).fetch_one(conn).await?, "id")
+}
+
+/// Deletes up to `limit` events with an id from `from` on that is lower than `before`, and that wait for their fan-out. No target
+/// receives them. Returns their number.
+pub async fn delete_waiting_before(
+    conn: &mut Conn,
+    (from, before): (EventId, EventId),
+    limit: i64,
+) -> Result<u64, StoreError> {
+    let query = sqlx::query(DELETE_WAITING_BEFORE).bind(from.to_string()).bind(before.to_string()).bind(limit);
+    Ok(query.execute(conn).await?.rows_affected())
 }
 
 /// Returns the burst of failed logins of an agent at a service, and inserts a new burst if there is none. Locks the row of the

@@ -1,15 +1,20 @@
 //! Counts for quotas. A count stops at the quota, so its cost does not grow with what a person has.
 
 use super::{Conn, StoreError, row, statements::statements};
-use crate::domain::{agent::Owner, quota::DELETED_SERVICE_COUNTS_FOR};
+use crate::domain::{
+    agent::Owner,
+    quota::{DELETED_AGENT_COUNTS_FOR, DELETED_SERVICE_COUNTS_FOR},
+};
 use countersign_identity::{ServiceId, Timestamp};
 use sqlx::{Any, any::AnyArguments, query::Query};
 
 statements! { STATEMENTS:
     LOCK_OWNER = "INSERT INTO quota_locks (owner_issuer, owner_subject, locked_at) VALUES ($1, $2, $3) \
          ON CONFLICT (owner_issuer, owner_subject) DO UPDATE SET locked_at = excluded.locked_at";
-    COUNT_AGENTS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM agents \
-         WHERE owner_issuer = $1 AND owner_subject = $2 LIMIT $3) counted";
+    COUNT_AGENTS = "SELECT CAST(COALESCE(SUM(agents), 0) AS BIGINT) AS total FROM (SELECT 1 AS agents FROM agents \
+         WHERE owner_issuer = $1 AND owner_subject = $2 \
+         UNION ALL SELECT agents FROM agent_deletions \
+         WHERE owner_issuer = $1 AND owner_subject = $2 AND deleted_at > $3 LIMIT $4) counted";
     COUNT_SERVICES = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM services \
          WHERE owner_issuer = $1 AND owner_subject = $2 AND deleted_at IS NULL \
          UNION ALL SELECT 1 AS one FROM services \
@@ -25,9 +30,16 @@ pub async fn lock_owner(conn: &mut Conn, owner: &Owner, now: Timestamp) -> Resul
     Ok(())
 }
 
-/// Whether a person has registered `limit` agents or more.
-pub async fn agent_quota_is_reached(conn: &mut Conn, owner: &Owner, limit: u32) -> Result<bool, StoreError> {
-    is_reached(conn, sqlx::query(COUNT_AGENTS).bind(&owner.issuer).bind(&owner.subject), limit).await
+/// Whether a person has registered `limit` agents or more, with the agents that count although they are deleted.
+pub async fn agent_quota_is_reached(
+    conn: &mut Conn,
+    owner: &Owner,
+    limit: u32,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let deleted_since = now.saturating_sub(DELETED_AGENT_COUNTS_FOR).micros();
+    let counting = sqlx::query(COUNT_AGENTS).bind(&owner.issuer).bind(&owner.subject).bind(deleted_since);
+    is_reached(conn, counting, limit).await
 }
 
 /// Whether a person owns `limit` services or more, with the services that count although they are deleted.

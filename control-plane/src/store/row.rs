@@ -1,7 +1,10 @@
 //! Converts columns of rows to domain types. A value that does not parse causes the error [`StoreError::Corrupt`].
 
 use super::{Conn, StoreError};
-use crate::domain::text::Metadata;
+use crate::domain::{
+    page::{ItemCount, MAX_COUNTED_ROWS},
+    text::Metadata,
+};
 use countersign_identity::Timestamp;
 use sqlx::{Any, Decode, Row, Type, any::AnyRow};
 use std::str::FromStr;
@@ -9,6 +12,14 @@ use std::str::FromStr;
 /// Reads the column `total`, which is the result of a counting statement.
 pub fn total_count(row: &AnyRow) -> Result<i64, StoreError> {
     get(row, "total")
+}
+
+/// The value of the parameter of a statement that counts the items of a list: one more than a list counts.
+pub const ROWS_TO_COUNT: i64 = MAX_COUNTED_ROWS + 1;
+
+/// Reads the column `total` of a statement that counts up to [`ROWS_TO_COUNT`] items of a list.
+pub fn item_count(row: &AnyRow) -> Result<ItemCount, StoreError> {
+    total_count(row).map(ItemCount::of_counted)
 }
 
 /// Runs a statement that reads the earliest time in a column as `oldest`. If the statement has the parameter `$1`, times before

@@ -29,11 +29,14 @@ statements! { STATEMENTS:
          VALUES ($1, $2, $3, $4, $5) ON CONFLICT (service_id) DO UPDATE SET new_owner_issuer = excluded.new_owner_issuer, \
          new_owner_subject = excluded.new_owner_subject, offered_at = excluded.offered_at, expires_at = excluded.expires_at";
     FIND_OFFER = concat!("SELECT ", columns!(), " WHERE t.service_id = $1 AND t.expires_at > $2");
+    /// Housekeeping deletes expired offers, so an index without the expiry is enough.
     COUNT_OFFERS = concat!(
-        "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM service_transfers t WHERE ", concerns_person!()
+        "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM service_transfers t WHERE ", concerns_person!(),
+        " LIMIT $4) counted"
     );
     LIST_OFFERS = concat!(
-        "SELECT ", columns!(), " WHERE ", concerns_person!(), " ORDER BY t.service_id DESC LIMIT $4 OFFSET $5"
+        "SELECT ", columns!(), " WHERE ", concerns_person!(),
+        " AND t.service_id < $4 ORDER BY t.service_id DESC LIMIT $5 OFFSET $6"
     );
     DELETE_OFFER = "DELETE FROM service_transfers WHERE service_id = $1";
     OLDEST_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM service_transfers";
@@ -68,12 +71,14 @@ pub async fn list(
     conn: &mut Conn,
     person: &Owner,
     now: Timestamp,
-    page: Page,
-) -> Result<ListPage<ServiceTransfer>, StoreError> {
+    page: Page<ServiceId>,
+) -> Result<ListPage<ServiceTransfer, ServiceId>, StoreError> {
     let query = |sql| sqlx::query(sql).bind(&person.issuer).bind(&person.subject).bind(now.micros());
-    let total = row::total_count(&query(COUNT_OFFERS).fetch_one(&mut *conn).await?)?;
-    let rows = query(LIST_OFFERS).bind(page.limit).bind(page.offset).fetch_all(conn).await?;
-    Ok(ListPage { items: rows.iter().map(offer_from_row).collect::<Result<_, _>>()?, total })
+    let total = row::item_count(&query(COUNT_OFFERS).bind(row::ROWS_TO_COUNT).fetch_one(&mut *conn).await?)?;
+    let before = page.after.unwrap_or(ServiceId::from_bits(u128::MAX));
+    let query = query(LIST_OFFERS).bind(before.to_string()).bind(page.items_to_read()).bind(page.items_to_skip());
+    let items = query.fetch_all(conn).await?.iter().map(offer_from_row).collect::<Result<_, _>>()?;
+    Ok(ListPage::new(&page, items, total, (|offer: &ServiceTransfer| offer.service, None)))
 }
 
 /// Deletes the offer of a service, if there is one.

@@ -1,11 +1,12 @@
 //! The tables of services and their API keys.
 
-use super::{Conn, StoreError, agents::owner_from_row, row, statements::statements};
+use super::{Conn, StoreError, agents::owner_from_row, row, statements::statements, totals};
 use crate::domain::{
     agent::Owner,
     credential::{Credential, SecretHash},
-    page::{ListPage, Page},
+    page::{ItemCount, ListPage, Page},
     service::{KeyScope, Service, ServiceKey},
+    total::Total,
 };
 use countersign_identity::{ApiKeyId, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
@@ -40,15 +41,14 @@ statements! { STATEMENTS:
          refuses_unbound_since = COALESCE(refuses_unbound_since, $1) WHERE id = $3 AND deleted_at IS NULL";
     FIND_SERVICE = concat!("SELECT ", columns!(), " FROM services WHERE id = $1");
     FIND_LIVE_SERVICE = concat!("SELECT ", columns!(), " FROM services WHERE id = $1 AND deleted_at IS NULL");
-    COUNT_SERVICES = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM services WHERE deleted_at IS NULL";
     LIST_SERVICES = concat!(
-        "SELECT ", columns!(), " FROM services WHERE deleted_at IS NULL ORDER BY id DESC LIMIT $1 OFFSET $2"
+        "SELECT ", columns!(), " FROM services WHERE deleted_at IS NULL AND id < $1 ORDER BY id DESC LIMIT $2 OFFSET $3"
     );
-    COUNT_SERVICES_BY_OWNER = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM services \
-         WHERE owner_issuer = $1 AND owner_subject = $2 AND deleted_at IS NULL";
+    COUNT_SERVICES_BY_OWNER = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM services \
+         WHERE owner_issuer = $1 AND owner_subject = $2 AND deleted_at IS NULL LIMIT $3) counted";
     LIST_SERVICES_BY_OWNER = concat!(
         "SELECT ", columns!(), " FROM services WHERE owner_issuer = $1 AND owner_subject = $2 \
-         AND deleted_at IS NULL ORDER BY id DESC LIMIT $3 OFFSET $4"
+         AND deleted_at IS NULL AND id < $3 ORDER BY id DESC LIMIT $4 OFFSET $5"
     );
     LOCK_SERVICE = "UPDATE services SET name = name WHERE id = $1 AND deleted_at IS NULL";
     INSERT_KEY = "INSERT INTO service_keys (id, service_id, name, scope, secret_hash, created_at) \
@@ -68,9 +68,10 @@ statements! { STATEMENTS:
     FIND_KEY_OF_DELETED_SERVICE = concat!(
         "SELECT ", key_columns_from!(), " WHERE k.id = $1 AND k.revoked_at = s.deleted_at"
     );
-    COUNT_KEYS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM service_keys WHERE service_id = $1";
+    COUNT_KEYS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM service_keys WHERE service_id = $1 \
+         LIMIT $2) counted";
     LIST_KEYS = concat!(
-        "SELECT ", key_columns_from!(), " WHERE k.service_id = $1 ORDER BY k.id DESC LIMIT $2 OFFSET $3"
+        "SELECT ", key_columns_from!(), " WHERE k.service_id = $1 AND k.id < $2 ORDER BY k.id DESC LIMIT $3 OFFSET $4"
     );
     REVOKE_KEY = "UPDATE service_keys SET revoked_at = $1 WHERE id = $2 AND service_id = $3 AND revoked_at IS NULL";
     REVOKE_ALL_KEYS = "UPDATE service_keys SET revoked_at = $1 WHERE service_id = $2 AND revoked_at IS NULL";
@@ -138,17 +139,23 @@ pub async fn find(conn: &mut Conn, id: ServiceId) -> Result<Option<Service>, Sto
 }
 
 /// Lists all services that are not deleted, or those of an owner, newest first (ids sort by creation time).
-pub async fn list(conn: &mut Conn, owner: Option<&Owner>, page: Page) -> Result<ListPage<Service>, StoreError> {
-    let (count_query, query) = match owner {
-        None => (sqlx::query(COUNT_SERVICES), sqlx::query(LIST_SERVICES)),
-        Some(Owner { issuer, subject }) => (
-            sqlx::query(COUNT_SERVICES_BY_OWNER).bind(issuer).bind(subject),
-            sqlx::query(LIST_SERVICES_BY_OWNER).bind(issuer).bind(subject),
-        ),
+pub async fn list(
+    conn: &mut Conn,
+    owner: Option<&Owner>,
+    page: Page<ServiceId>,
+) -> Result<ListPage<Service, ServiceId>, StoreError> {
+    let (total, query) = match owner {
+        None => (ItemCount::exact(totals::find(conn, Total::Services).await?), sqlx::query(LIST_SERVICES)),
+        Some(Owner { issuer, subject }) => {
+            let count = sqlx::query(COUNT_SERVICES_BY_OWNER).bind(issuer).bind(subject).bind(row::ROWS_TO_COUNT);
+            let total = row::item_count(&count.fetch_one(&mut *conn).await?)?;
+            (total, sqlx::query(LIST_SERVICES_BY_OWNER).bind(issuer).bind(subject))
+        }
     };
-    let total = row::total_count(&count_query.fetch_one(&mut *conn).await?)?;
-    let rows = query.bind(page.limit).bind(page.offset).fetch_all(conn).await?;
-    Ok(ListPage { items: rows.iter().map(service_from_row).collect::<Result<_, _>>()?, total })
+    let before = page.after.unwrap_or(ServiceId::from_bits(u128::MAX));
+    let query = query.bind(before.to_string()).bind(page.items_to_read()).bind(page.items_to_skip());
+    let items = query.fetch_all(conn).await?.iter().map(service_from_row).collect::<Result<_, _>>()?;
+    Ok(ListPage::new(&page, items, total, (|service: &Service| service.id, None)))
 }
 
 /// Locks the row of a service until the transaction ends. Returns false if there is no such service, or if it is deleted.
@@ -202,11 +209,18 @@ pub async fn find_key_of_deleted_service(
 }
 
 /// Lists the API keys of a service, including revoked keys, newest first.
-pub async fn list_keys(conn: &mut Conn, service: ServiceId, page: Page) -> Result<ListPage<ServiceKey>, StoreError> {
-    let total = row::total_count(&sqlx::query(COUNT_KEYS).bind(service.to_string()).fetch_one(&mut *conn).await?)?;
-    let query = sqlx::query(LIST_KEYS).bind(service.to_string()).bind(page.limit).bind(page.offset);
-    let items = query.fetch_all(conn).await?.iter().map(key_from_row).collect::<Result<_, _>>()?;
-    Ok(ListPage { items, total })
+pub async fn list_keys(
+    conn: &mut Conn,
+    service: ServiceId,
+    page: Page<ApiKeyId>,
+) -> Result<ListPage<ServiceKey, ApiKeyId>, StoreError> {
+    let count = sqlx::query(COUNT_KEYS).bind(service.to_string()).bind(row::ROWS_TO_COUNT);
+    let total = row::item_count(&count.fetch_one(&mut *conn).await?)?;
+    let before = page.after.unwrap_or(ApiKeyId::from_bits(u128::MAX));
+    let query = sqlx::query(LIST_KEYS).bind(service.to_string()).bind(before.to_string());
+    let rows = query.bind(page.items_to_read()).bind(page.items_to_skip()).fetch_all(conn).await?;
+    let items = rows.iter().map(key_from_row).collect::<Result<_, _>>()?;
+    Ok(ListPage::new(&page, items, total, (|key: &ServiceKey| key.id, None)))
 }
 
 /// Revokes an API key of a service. Returns false if the key does not exist or is already revoked.

@@ -2,7 +2,7 @@
 
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
-    page::{ListPage, Page},
+    page::{ListPage, NumberThen, Page},
     signing_key::{SigningKey, SigningKeyRing},
 };
 use countersign_identity::{Kid, P256PublicKey, Timestamp};
@@ -20,8 +20,11 @@ macro_rules! select {
 
 statements! { STATEMENTS:
     LIST_LIVE_KEYS = select!("WHERE removed_at IS NULL ORDER BY published_at, COALESCE(signs_from, 9223372036854775807), kid");
-    COUNT_KEYS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM signing_keys";
-    LIST_KEYS = select!("ORDER BY published_at DESC, COALESCE(signs_from, 9223372036854775807) DESC, kid LIMIT $1 OFFSET $2");
+    COUNT_KEYS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM signing_keys LIMIT $1) counted";
+    LIST_KEYS = select!(
+        "WHERE (published_at, COALESCE(signs_from, 9223372036854775807), kid) < ($1, $2, $3) \
+         ORDER BY published_at DESC, COALESCE(signs_from, 9223372036854775807) DESC, kid DESC LIMIT $4 OFFSET $5"
+    );
     KEY_EXISTS = "SELECT 1 AS existed FROM signing_keys WHERE kid = $1";
     FIND_SEALED_PRIVATE = "SELECT sealed_private FROM signing_keys WHERE kid = $1 AND removed_at IS NULL";
     INSERT_KEY = "INSERT INTO signing_keys (kid, public_point, sealed_private, published_at, signs_from, token_life) \
@@ -35,11 +38,31 @@ pub async fn load_ring(conn: &mut Conn) -> Result<SigningKeyRing, StoreError> {
     sqlx::query(LIST_LIVE_KEYS).fetch_all(conn).await?.iter().map(signing_key_from_row).collect()
 }
 
+/// The position of a signing key in a list: the times of its publication and of its first signature in microseconds, then the
+/// key id.
+pub type SigningKeyPosition = NumberThen<NumberThen<String>>;
+
 /// Lists all keys, including removed keys, newest first.
-pub async fn list(conn: &mut Conn, page: Page) -> Result<ListPage<SigningKey>, StoreError> {
-    let total = row::total_count(&sqlx::query(COUNT_KEYS).fetch_one(&mut *conn).await?)?;
-    let rows = sqlx::query(LIST_KEYS).bind(page.limit).bind(page.offset).fetch_all(conn).await?;
-    Ok(ListPage { items: rows.iter().map(signing_key_from_row).collect::<Result<_, _>>()?, total })
+pub async fn list(
+    conn: &mut Conn,
+    page: &Page<SigningKeyPosition>,
+) -> Result<ListPage<SigningKey, SigningKeyPosition>, StoreError> {
+    let count = sqlx::query(COUNT_KEYS).bind(row::ROWS_TO_COUNT);
+    let total = row::item_count(&count.fetch_one(&mut *conn).await?)?;
+    let query = match &page.after {
+        None => sqlx::query(LIST_KEYS).bind(i64::MAX).bind(i64::MAX).bind(""),
+        Some(NumberThen { number, then }) => sqlx::query(LIST_KEYS).bind(*number).bind(then.number).bind(&then.then),
+    };
+    let rows = query.bind(page.items_to_read()).bind(page.items_to_skip()).fetch_all(conn).await?;
+    let items = rows.iter().map(signing_key_from_row).collect::<Result<_, _>>()?;
+    let position = |key: &SigningKey| {
+        let signs_from = key.signs_from.map_or(i64::MAX, Timestamp::micros);
+        NumberThen {
+            number: key.published_at.micros(),
+            then: NumberThen { number: signs_from, then: key.kid.as_str().to_owned() },
+        }
+    };
+    Ok(ListPage::new(page, items, total, (position, None)))
 }
 
 /// Whether a key exists, removed or not.

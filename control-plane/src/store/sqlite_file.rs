@@ -30,6 +30,7 @@ statements! { SQLITE_STATEMENTS:
         "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = 'previous_master_keys'";
     LIST_PREVIOUS_KEYS = "SELECT fingerprint FROM previous_master_keys ORDER BY fingerprint";
     SET_QUARANTINE = "UPDATE deployment SET set_aside_at = $1, set_aside_as = $2 WHERE id = 1";
+    SET_FIRST_QUARANTINE = "UPDATE deployment SET set_aside_at = $1, set_aside_as = $2 WHERE id = 1 AND set_aside_at IS NULL";
     DISABLE_WAL = "PRAGMA journal_mode = DELETE";
 }
 
@@ -176,12 +177,13 @@ async fn list_previous_keys(conn: &mut SqliteConnection) -> Result<Vec<String>, 
     Ok(rows.iter().map(|row| row.try_get("fingerprint")).collect::<Result<_, _>>()?)
 }
 
-/// Sets the quarantine mark of a database that no other process has open. Does nothing if the schema does not have the columns
-/// of the mark.
+/// Sets the quarantine mark of a database that no other process has open. Does nothing if the database has a mark, or if the
+/// schema does not have the columns of the mark.
 pub async fn set_file_quarantine(file: &Path, quarantine: Quarantine) -> Result<(), SqliteFileError> {
     let mut conn = connect(file, false).await?;
     if query_number(&mut conn, COUNT_QUARANTINE_COLUMNS).await? == 1 {
-        set_quarantine(&mut conn, Some(quarantine)).await?;
+        let query = sqlx::query(SET_FIRST_QUARANTINE).bind(quarantine.at.micros()).bind(quarantine.reason.as_str());
+        query.execute(&mut conn).await?;
     }
     Ok(conn.close().await?)
 }

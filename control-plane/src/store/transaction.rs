@@ -1,6 +1,6 @@
 //! Read and write transactions.
 
-use super::{Conn, StoreError, audit, feed, outbox, transaction_timer::TransactionTimer};
+use super::{Conn, StoreError, audit, deployment, feed, outbox, transaction_timer::TransactionTimer};
 use crate::domain::{
     audit::{Initiator, NewAuditEntry, keys::AuditKeyRing},
     change::Change,
@@ -27,6 +27,7 @@ pub struct WriteTransaction {
     events: Vec<Event>,
     revision: Option<Revision>,
     writable: Arc<AtomicBool>,
+    is_write_check: bool,
 }
 
 /// The result of a committed transaction. Only [`WriteTransaction::commit`] creates a `CommittedTransaction`, so this type
@@ -58,12 +59,27 @@ impl WriteTransaction {
         audit_keys: Arc<AuditKeyRing>,
         writable: Arc<AtomicBool>,
     ) -> Self {
-        Self { conn, now, audit_keys, changes: Vec::new(), events: Vec::new(), revision: None, writable }
+        Self {
+            conn,
+            now,
+            audit_keys,
+            changes: Vec::new(),
+            events: Vec::new(),
+            revision: None,
+            writable,
+            is_write_check: false,
+        }
     }
 
     /// The connection for the queries of the transaction.
     pub fn conn(&mut self) -> &mut Conn {
         &mut self.conn
+    }
+
+    /// Writes a row, so that the commit shows whether the database accepts writes.
+    pub async fn check_write(&mut self) -> Result<(), StoreError> {
+        self.is_write_check = true;
+        deployment::record_write_check(&mut self.conn, self.now).await
     }
 
     /// The time at which the transaction began.
@@ -111,7 +127,10 @@ impl WriteTransaction {
             feed::append_changes(&mut self.conn, revision, &self.changes, self.now).await?;
         }
         let result = self.conn.commit().await;
-        self.writable.store(result.is_ok(), Ordering::Relaxed);
+        // The commit of a transaction that has written nothing succeeds on a full disk, too.
+        if result.is_err() || self.revision.is_some() || has_events || self.is_write_check {
+            self.writable.store(result.is_ok(), Ordering::Relaxed);
+        }
         result?;
         Ok(CommittedTransaction { value, revision: self.revision, has_events })
     }

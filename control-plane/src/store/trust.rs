@@ -2,19 +2,27 @@
 
 use super::{Conn, StoreError, agents::owner_from_row, known_agents, row, statements::statements};
 use crate::domain::{
-    page::{ListPage, Page},
+    page::{ListPage, NumberThen, Page},
     text::Description,
     trust::{Feedback, Rating, RatingBySource, Score},
 };
-use countersign_identity::{AgentId, ServiceId, Timestamp};
+use countersign_identity::{AgentId, FeedbackId, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
 
 statements! { STATEMENTS:
     INSERT_FEEDBACK = "INSERT INTO trust_feedback (id, agent_id, service_id, score, reason, metadata, created_at) \
          VALUES ($1, $2, $3, $4, $5, $6, $7)";
-    COUNT_FEEDBACK = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM trust_feedback WHERE agent_id = $1";
+    /// Ids sort by creation time. The innermost SELECT finds the newest feedback that is not kept.
+    DELETE_EXCESS_FEEDBACK = "DELETE FROM trust_feedback WHERE id IN (SELECT id FROM trust_feedback \
+         WHERE agent_id = $1 AND service_id = $2 AND id <= (SELECT id FROM trust_feedback \
+         WHERE agent_id = $1 AND service_id = $2 ORDER BY id DESC LIMIT 1 OFFSET $3) ORDER BY id LIMIT $4)";
+    OLDEST_FEEDBACK = "SELECT MIN(id) AS id FROM trust_feedback WHERE id >= $1";
+    DELETE_FEEDBACK_BEFORE =
+        "DELETE FROM trust_feedback WHERE id IN (SELECT id FROM trust_feedback WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3)";
+    COUNT_FEEDBACK = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM trust_feedback WHERE agent_id = $1 \
+         LIMIT $2) counted";
     LIST_FEEDBACK = "SELECT id, agent_id, service_id, score, reason, metadata, created_at FROM trust_feedback \
-         WHERE agent_id = $1 ORDER BY created_at DESC, id DESC LIMIT $2 OFFSET $3";
+         WHERE agent_id = $1 AND (created_at, id) < ($2, $3) ORDER BY created_at DESC, id DESC LIMIT $4 OFFSET $5";
     FIND_RATING = "SELECT service_id, weight, mean, rated_at FROM trust_opinions WHERE agent_id = $1 AND service_id = $2";
     LIST_RATINGS = "SELECT o.service_id, s.owner_issuer, s.owner_subject, o.weight, o.mean, o.rated_at, \
          CAST(CASE WHEN k.contacted_at > $2 THEN 1 ELSE 0 END AS BIGINT) AS is_known \
@@ -48,12 +56,51 @@ pub async fn insert_feedback(conn: &mut Conn, feedback: &Feedback) -> Result<(),
     Ok(())
 }
 
+/// Maximum number of feedbacks of a service about an agent that are kept. Their effect on the trust score is in the rating.
+pub const MAX_KEPT_FEEDBACK: i64 = 1000;
+
+/// Number of feedbacks that one new feedback deletes at most, if more than [`MAX_KEPT_FEEDBACK`] are stored.
+const MAX_DELETED_FEEDBACK: i64 = 10;
+
+/// Deletes the oldest feedback of a service about an agent, a few rows at most, if more than [`MAX_KEPT_FEEDBACK`] are stored.
+pub async fn delete_excess_feedback(conn: &mut Conn, agent: AgentId, service: ServiceId) -> Result<(), StoreError> {
+    let query = sqlx::query(DELETE_EXCESS_FEEDBACK).bind(agent.to_string()).bind(service.to_string());
+    query.bind(MAX_KEPT_FEEDBACK).bind(MAX_DELETED_FEEDBACK).execute(conn).await?;
+    Ok(())
+}
+
+/// The lowest id of a feedback, at or after `from`.
+pub async fn oldest_feedback(conn: &mut Conn, from: FeedbackId) -> Result<Option<FeedbackId>, StoreError> {
+    row::parse_optional(&sqlx::query(OLDEST_FEEDBACK).bind(from.to_string()).fetch_one(conn).await?, "id")
+}
+
+/// Deletes up to `limit` feedbacks with an id from `from` on that is lower than `before`. Returns their number.
+pub async fn delete_feedback_before(
+    conn: &mut Conn,
+    (from, before): (FeedbackId, FeedbackId),
+    limit: i64,
+) -> Result<u64, StoreError> {
+    let query = sqlx::query(DELETE_FEEDBACK_BEFORE).bind(from.to_string()).bind(before.to_string()).bind(limit);
+    Ok(query.execute(conn).await?.rows_affected())
+}
+/// The position of feedback in a list: the time in microseconds, then the id.
+pub type FeedbackPosition = NumberThen<FeedbackId>;
+
 /// Lists feedback on an agent, newest first.
-pub async fn list_feedback(conn: &mut Conn, agent: AgentId, page: Page) -> Result<ListPage<Feedback>, StoreError> {
-    let total = row::total_count(&sqlx::query(COUNT_FEEDBACK).bind(agent.to_string()).fetch_one(&mut *conn).await?)?;
-    let query = sqlx::query(LIST_FEEDBACK).bind(agent.to_string()).bind(page.limit).bind(page.offset);
-    let items = query.fetch_all(conn).await?.iter().map(feedback_from_row).collect::<Result<_, _>>()?;
-    Ok(ListPage { items, total })
+pub async fn list_feedback(
+    conn: &mut Conn,
+    agent: AgentId,
+    page: &Page<FeedbackPosition>,
+) -> Result<ListPage<Feedback, FeedbackPosition>, StoreError> {
+    let count = sqlx::query(COUNT_FEEDBACK).bind(agent.to_string()).bind(row::ROWS_TO_COUNT);
+    let total = row::item_count(&count.fetch_one(&mut *conn).await?)?;
+    let after = page.after.as_ref();
+    let (time, id) = after.map_or((i64::MAX, FeedbackId::from_bits(u128::MAX)), |after| (after.number, after.then));
+    let query = sqlx::query(LIST_FEEDBACK).bind(agent.to_string()).bind(time).bind(id.to_string());
+    let rows = query.bind(page.items_to_read()).bind(page.items_to_skip()).fetch_all(conn).await?;
+    let items = rows.iter().map(feedback_from_row).collect::<Result<_, _>>()?;
+    let position = |feedback: &Feedback| NumberThen { number: feedback.created_at.micros(), then: feedback.id };
+    Ok(ListPage::new(page, items, total, (position, None)))
 }
 
 /// Finds the rating of an agent by a service.

@@ -5,13 +5,14 @@ use countersign_identity::{EventId, Timestamp, WebhookId};
 use sqlx::any::AnyRow;
 
 statements! { STATEMENTS:
-    /// The target with the oldest delivery among those that are deleted or have deliveries of events with a lower id than `$1`.
-    /// Of targets without deliveries, only those that were deleted at or before `$2` count.
-    FIND_CLEANUP = "SELECT t.id, t.deleted_at, t.oldest FROM (SELECT w.id, w.deleted_at, (SELECT MIN(d.event_id) \
-         FROM webhook_deliveries d WHERE d.target_id = w.id) AS oldest FROM webhook_targets w) t \
-         WHERE (t.deleted_at IS NULL AND t.oldest < $1) \
-         OR (t.deleted_at IS NOT NULL AND (t.oldest IS NOT NULL OR t.deleted_at <= $2)) \
-         ORDER BY COALESCE(t.oldest, ''), t.id LIMIT 1";
+    /// The first deleted target with deliveries. Of those without, only the ones that were deleted at or before `$1` count.
+    FIND_DELETED_TARGET = "SELECT t.id, t.deleted_at, t.oldest FROM (SELECT w.id, w.deleted_at, (SELECT MIN(d.event_id) \
+         FROM webhook_deliveries d WHERE d.target_id = w.id) AS oldest FROM webhook_targets w WHERE w.deleted_at IS NOT NULL) t \
+         WHERE t.oldest IS NOT NULL OR t.deleted_at <= $1 ORDER BY t.deleted_at, t.id LIMIT 1";
+    /// The target of the oldest delivery, if its event has a lower id than `$1`.
+    FIND_OLD_DELIVERY = "SELECT d.target_id AS id, (SELECT t.deleted_at FROM webhook_targets t WHERE t.id = d.target_id) \
+         AS deleted_at, d.event_id AS oldest FROM webhook_deliveries d WHERE d.event_id < $1 \
+         ORDER BY d.event_id LIMIT 1";
     DELETE_TARGET_ROW = "DELETE FROM webhook_targets WHERE id = $1 AND deleted_at <= $2";
     OLDEST_PREVIOUS_SECRET = "SELECT MIN(previous_until) AS oldest FROM webhook_targets WHERE previous_until IS NOT NULL";
     /// The UPDATE repeats the condition of its inner SELECT, because another transaction may rotate a secret between the two.
@@ -31,22 +32,26 @@ pub struct TargetCleanup {
     pub oldest: Option<EventId>,
 }
 
-/// Finds the target with the oldest delivery to delete: of an event with a lower id than `horizon`, or to a deleted target. If
-/// there is none, finds a deleted target whose row can be deleted, see [`delete_row`].
+/// Finds a target with deliveries to delete: the one with the oldest delivery of an event with a lower id than `horizon`, or the
+/// one that was deleted first, whichever has the older delivery. A deleted target without deliveries is found if its row can be
+/// deleted, see [`delete_row`].
 pub async fn find_cleanup(
     conn: &mut Conn,
     horizon: EventId,
     deleted_before: Timestamp,
 ) -> Result<Option<TargetCleanup>, StoreError> {
-    let query = sqlx::query(FIND_CLEANUP).bind(horizon.to_string()).bind(deleted_before.micros());
-    let cleanup_from_row = |row: AnyRow| {
-        Ok(TargetCleanup {
-            target: row::parse(&row, "id")?,
-            deleted_at: row::optional_timestamp(&row, "deleted_at")?,
-            oldest: row::parse_optional(&row, "oldest")?,
-        })
-    };
-    query.fetch_optional(conn).await?.map(cleanup_from_row).transpose()
+    let deleted = sqlx::query(FIND_DELETED_TARGET).bind(deleted_before.micros()).fetch_optional(&mut *conn).await?;
+    let old = sqlx::query(FIND_OLD_DELIVERY).bind(horizon.to_string()).fetch_optional(conn).await?;
+    let found: Vec<_> = [deleted, old].iter().flatten().map(cleanup_from_row).collect::<Result<_, _>>()?;
+    Ok(found.into_iter().min_by_key(|cleanup| cleanup.oldest))
+}
+
+fn cleanup_from_row(row: &AnyRow) -> Result<TargetCleanup, StoreError> {
+    Ok(TargetCleanup {
+        target: row::parse(row, "id")?,
+        deleted_at: row::optional_timestamp(row, "deleted_at")?,
+        oldest: row::parse_optional(row, "oldest")?,
+    })
 }
 
 /// Deletes the row of a target that was marked as deleted at or before `before`. No transaction that began before the time

@@ -1,11 +1,9 @@
 //! The table of webhook targets with their encrypted secrets.
 
-use super::{Conn, StoreError, agents::owner_from_row, row, statements::statements};
+use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
     text::Description,
-    webhook::{
-        DisabledReason, DueTarget, TargetOwner, WebhookScope, WebhookTarget, event::EventFilter, url::TargetUrl,
-    },
+    webhook::{DisabledReason, WebhookScope, WebhookTarget, event::EventFilter, url::TargetUrl},
 };
 use countersign_identity::{Timestamp, WebhookId};
 use sqlx::any::AnyRow;
@@ -17,23 +15,13 @@ macro_rules! columns {
     };
 }
 
-/// The columns of a target and of the owner of its service.
-macro_rules! columns_with_owner {
-    () => {
-        concat!(
-            columns!(),
-            ", (SELECT s.owner_issuer FROM services s WHERE s.id = t.service_id) AS owner_issuer, \
-             (SELECT s.owner_subject FROM services s WHERE s.id = t.service_id) AS owner_subject"
-        )
-    };
-}
-
 /// The condition for active targets.
 macro_rules! is_active {
     () => {
         "t.deleted_at IS NULL AND t.paused_at IS NULL AND t.disabled_at IS NULL"
     };
 }
+pub(super) use is_active;
 
 statements! { STATEMENTS:
     INSERT_TARGET = "INSERT INTO webhook_targets (id, service_id, url, events, description, secret, created_at, updated_at, \
@@ -53,23 +41,7 @@ statements! { STATEMENTS:
     LIST_TARGETS = concat!(
         "SELECT ", columns!(), " FROM webhook_targets WHERE service_id = $1 AND deleted_at IS NULL ORDER BY id"
     );
-    LIST_TARGETS_WITH_DUE_DELIVERIES = concat!(
-        "SELECT ", columns_with_owner!(), " FROM webhook_targets t WHERE ", is_active!(),
-        " AND EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.target_id = t.id AND d.due_at <= $1 \
-         AND d.test_asked_at IS NULL)"
-    );
     UPDATED_AT_IF_ACTIVE = concat!("SELECT t.updated_at FROM webhook_targets t WHERE ", is_active!(), " AND t.id = $1");
-    LIST_TARGETS_WITH_DUE_TESTS = concat!(
-        "SELECT ", columns_with_owner!(), " FROM webhook_targets t WHERE t.deleted_at IS NULL AND t.id IN \
-         (SELECT d.target_id FROM webhook_deliveries d WHERE d.test_asked_at IS NOT NULL AND d.due_at <= $1)"
-    );
-    OLDEST_DUE_TIME = concat!(
-        "SELECT MIN(oldest) AS oldest FROM (SELECT (SELECT CASE WHEN MIN(d.due_at) < t.active_since THEN t.active_since \
-         ELSE MIN(d.due_at) END FROM webhook_deliveries d WHERE d.target_id = t.id AND d.due_at <= $1) AS oldest \
-         FROM webhook_targets t WHERE ", is_active!(), " AND t.failing_since IS NULL \
-         UNION ALL SELECT occurred_at AS oldest FROM (SELECT o.occurred_at FROM webhook_outbox o \
-         ORDER BY o.id LIMIT 1) first) waiting"
-    );
     MARK_HEALTHY = "UPDATE webhook_targets SET failing_since = NULL, failed_at = NULL WHERE id = $1";
     MARK_FAILING = "UPDATE webhook_targets SET failing_since = CASE WHEN failed_at >= $1 THEN COALESCE(failing_since, $2) \
          ELSE $2 END, failed_at = $2 WHERE id = $3 AND url = $4";
@@ -166,30 +138,10 @@ pub async fn list(conn: &mut Conn, scope: WebhookScope) -> Result<Vec<WebhookTar
     rows.iter().map(target_from_row).collect()
 }
 
-/// Lists active targets with due deliveries.
-pub async fn list_with_due_deliveries(conn: &mut Conn, now: Timestamp) -> Result<Vec<DueTarget>, StoreError> {
-    let rows = sqlx::query(LIST_TARGETS_WITH_DUE_DELIVERIES).bind(now.micros()).fetch_all(conn).await?;
-    Ok(rows.iter().filter_map(due_target_from_row_or_skip).collect())
-}
-
 /// Finds the time of the last change of a target; `None` if the target is not active.
 pub async fn updated_at_if_active(conn: &mut Conn, target: WebhookId) -> Result<Option<Timestamp>, StoreError> {
     let row = sqlx::query(UPDATED_AT_IF_ACTIVE).bind(target.to_string()).fetch_optional(conn).await?;
     row.map(|row| row::timestamp(&row, "updated_at")).transpose()
-}
-
-/// Lists targets with a due test delivery, active or not.
-pub async fn list_with_due_tests(conn: &mut Conn, now: Timestamp) -> Result<Vec<DueTarget>, StoreError> {
-    let rows = sqlx::query(LIST_TARGETS_WITH_DUE_TESTS).bind(now.micros()).fetch_all(conn).await?;
-    Ok(rows.iter().filter_map(due_target_from_row_or_skip).collect())
-}
-
-/// Finds the earliest due time of the deliveries to targets that are active and not failing, or the time of the oldest event in
-/// the outbox if the event is earlier. For a delivery to a resumed target, the time of the resumption counts if the resumption
-/// is later than the due time.
-pub async fn oldest_due_time(conn: &mut Conn, now: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    let row = sqlx::query(OLDEST_DUE_TIME).bind(now.micros()).fetch_one(conn).await?;
-    row::optional_timestamp(&row, "oldest")
 }
 
 /// Locks the row of a target in any scope until the transaction ends. A transaction that changes deliveries of several targets
@@ -239,13 +191,6 @@ pub async fn mark_deleted(conn: &mut Conn, target: WebhookId, now: Timestamp) ->
     Ok(())
 }
 
-/// Converts a row to a target, or logs an error and returns `None`, so that an invalid row does not block the other targets.
-fn due_target_from_row_or_skip(row: &AnyRow) -> Option<DueTarget> {
-    due_target_from_row(row)
-        .inspect_err(|error| tracing::error!(%error, "cannot read a webhook from the database; skipping it"))
-        .ok()
-}
-
 fn service_id_column(scope: WebhookScope) -> String {
     scope.service().map_or(String::new(), |service| service.to_string())
 }
@@ -263,22 +208,17 @@ fn event_filter_from_column(text: &str) -> Result<EventFilter, StoreError> {
     EventFilter::parse(names).map_err(|_| StoreError::Corrupt("events"))
 }
 
-fn scope_from_row(row: &AnyRow) -> Result<WebhookScope, StoreError> {
+/// The scope of a target.
+pub(super) fn scope_from_row(row: &AnyRow) -> Result<WebhookScope, StoreError> {
     match row::get::<String>(row, "service_id")?.as_str() {
         "" => Ok(WebhookScope::Deployment),
         _ => Ok(WebhookScope::Service(row::parse(row, "service_id")?)),
     }
 }
 
-fn due_target_from_row(row: &AnyRow) -> Result<DueTarget, StoreError> {
-    let target = target_from_row(row)?;
-    let owner = match target.scope {
-        WebhookScope::Deployment => TargetOwner::Deployment,
-        WebhookScope::Service(_) => {
-            TargetOwner::Person(owner_from_row(row)?.ok_or(StoreError::Corrupt("owner_issuer"))?)
-        }
-    };
-    Ok(DueTarget { target, owner })
+/// The URL of a target.
+pub(super) fn url_from_row(row: &AnyRow) -> Result<TargetUrl, StoreError> {
+    TargetUrl::parse(&row::get::<String>(row, "url")?).map_err(|_| StoreError::Corrupt("url"))
 }
 
 fn target_from_row(row: &AnyRow) -> Result<WebhookTarget, StoreError> {
@@ -287,7 +227,7 @@ fn target_from_row(row: &AnyRow) -> Result<WebhookTarget, StoreError> {
     Ok(WebhookTarget {
         id: row::parse(row, "id")?,
         scope: scope_from_row(row)?,
-        url: TargetUrl::parse(&row::get::<String>(row, "url")?).map_err(|_| StoreError::Corrupt("url"))?,
+        url: url_from_row(row)?,
         events: event_filter_from_column(&row::get::<String>(row, "events")?)?,
         description: row::convert::<Description>(row, "description")?,
         created_at: row::timestamp(row, "created_at")?,

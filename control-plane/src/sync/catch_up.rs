@@ -7,14 +7,17 @@
 
 use super::{
     change_batch,
-    context::{changes_deleted, database_unavailable, invalid_key, shutting_down},
+    context::{changes_deleted, database_unavailable, invalid_key},
     encode::PageKind,
     feed::Subscription,
     follower::Follower,
     page_reader::{Page, PageRun, ReadKey, StreamGroup},
     read_turns::OwnerHash,
 };
-use crate::store::{StoreError, feed, services};
+use crate::{
+    domain::change::FeedPosition,
+    store::{Store, StoreError, feed, services},
+};
 use bytes::Bytes;
 use countersign_identity::Revision;
 use countersign_proto::{
@@ -118,39 +121,11 @@ impl Follower {
         }
     }
 
-    /// Determines how a sidecar gets the current data. It cannot resume at a revision if the change feed does not contain the
-    /// revision, or if the service has begun to accept unbound tokens since: it did not receive the earlier changes that concern
-    /// unbound tokens.
+    /// Determines how a sidecar gets the current data.
     async fn plan_resume(&mut self, state: SidecarState) -> Result<ResumePlan, Status> {
-        let service = self.key.service;
-        let _turn = self.context.turns.acquire(self.group()).await.map_err(|_| shutting_down())?;
-        let SidecarState { revision, partial_snapshot } = state;
-        let plan = async {
-            let mut read = self.context.store.read().await?;
-            let conn = read.conn();
-            let position = feed::position(conn).await?;
-            let Some(live) = services::find_live(conn, service).await? else {
-                return Ok((ResumePlan::Deletion, position, false));
-            };
-            let includes_unbound = live.accepts_unbound && self.format.agent_hash_key.is_some();
-            let mut can_resume_at = async |revision| {
-                Ok::<_, StoreError>(
-                    feed::can_resume_at(conn, position, revision).await?
-                        && !(includes_unbound && feed::settings_changed_since(conn, service, revision).await?),
-                )
-            };
-            if let Some(SnapshotProgress { revision, cursor }) = partial_snapshot {
-                let (revision, cursor) = (Revision::new(revision), Revision::new(cursor));
-                if cursor <= revision && can_resume_at(revision).await? {
-                    return Ok((ResumePlan::RestOfSnapshot { revision, cursor }, position, includes_unbound));
-                }
-            }
-            let can_resume = can_resume_at(revision).await?;
-            let plan = if can_resume { ResumePlan::MissedChanges } else { ResumePlan::NewSnapshot };
-            Ok((plan, position, includes_unbound))
-        };
-        let (plan, position, includes_unbound) =
-            plan.await.map_err(|error: StoreError| database_unavailable(&error))?;
+        let (store, group) = (self.context.store.clone(), self.group());
+        let read = async move { read_plan(&store, group, state).await };
+        let (plan, position, includes_unbound) = self.context.turns.read(group, read).await?;
         (self.known_revision, self.known_floor) = (position.revision, position.floor);
         self.includes_unbound = includes_unbound;
         Ok(plan)
@@ -273,4 +248,36 @@ impl Follower {
         let is_deleted = change_batch::is_deleted(&self.context.store, self.key.service).await;
         is_deleted.map_err(|error| database_unavailable(&error))
     }
+}
+
+/// Reads how a sidecar gets the current data, the position of the change feed, and whether the data includes changes that concern
+/// unbound tokens. A sidecar cannot resume at a revision if the change feed does not contain the revision, or if the service has
+/// begun to accept unbound tokens since: it did not receive the earlier changes that concern unbound tokens.
+async fn read_plan(
+    store: &Store,
+    StreamGroup { service, names_by_hash, owner: _ }: StreamGroup,
+    SidecarState { revision, partial_snapshot }: SidecarState,
+) -> Result<(ResumePlan, FeedPosition, bool), StoreError> {
+    let mut read = store.read().await?;
+    let conn = read.conn();
+    let position = feed::position(conn).await?;
+    let Some(live) = services::find_live(conn, service).await? else {
+        return Ok((ResumePlan::Deletion, position, false));
+    };
+    let includes_unbound = live.accepts_unbound && names_by_hash;
+    let mut can_resume_at = async |revision| {
+        Ok::<_, StoreError>(
+            feed::can_resume_at(conn, position, revision).await?
+                && !(includes_unbound && feed::settings_changed_since(conn, service, revision).await?),
+        )
+    };
+    if let Some(SnapshotProgress { revision, cursor }) = partial_snapshot {
+        let (revision, cursor) = (Revision::new(revision), Revision::new(cursor));
+        if cursor <= revision && can_resume_at(revision).await? {
+            return Ok((ResumePlan::RestOfSnapshot { revision, cursor }, position, includes_unbound));
+        }
+    }
+    let can_resume = can_resume_at(revision).await?;
+    let plan = if can_resume { ResumePlan::MissedChanges } else { ResumePlan::NewSnapshot };
+    Ok((plan, position, includes_unbound))
 }

@@ -7,11 +7,12 @@ use crate::{
         Conn, Store, StoreError,
         agents::AgentState,
         changed_data::{self, ChangedData, ChangedRange, ReadLimit},
-        feed::{self, RecipientFilter},
-        roles, services, signing_keys,
+        feed, roles, services, signing_keys,
     },
 };
-use countersign_identity::{AgentChanges, AgentId, Revision, RoleDefinition, ServiceId, SessionId, TokenId, Versioned};
+use countersign_identity::{
+    AgentChanges, AgentId, Permission, Revision, RoleDefinition, RoleGrant, ServiceId, SessionId, TokenId, Versioned,
+};
 use std::collections::BTreeMap;
 
 /// Maximum number of entries of the change feed in a batch, so that the batch after a long interruption can be read within the
@@ -62,14 +63,16 @@ impl Changes {
         }
     }
 
-    /// Adds a change. Changes must be added in commit order, so that the last of several changes of the same data determines
-    /// its revision. A change whose agent does not exist is skipped: one wrong row must not stop the feed.
+    /// Adds a change. The changes must be of one read and in commit order: the last of several changes of the same data determines
+    /// its revision, and all have the same content. A change whose agent does not exist is skipped: one wrong row must not stop
+    /// the feed.
     pub(super) async fn add(&mut self, data: ChangedData, conn: &mut Conn) -> Result<(), StoreError> {
         let ChangedData { entry: FeedEntry { revision, change, recipients: _ }, agent, grants } = data;
         match change {
-            Change::Roles(agent, _) => {
-                self.agents.entry(agent).or_default().roles = Some(Versioned { revision, value: grants });
-            }
+            Change::Roles(agent, _) => match &mut self.agents.entry(agent).or_default().roles {
+                Some(roles) => roles.revision = revision,
+                roles => *roles = Some(Versioned { revision, value: grants.to_vec() }),
+            },
             Change::Trust(id) => {
                 if let Some(AgentState { trust: value, .. }) = agent {
                     self.agents.entry(id).or_default().trust = Some(Versioned { revision, value });
@@ -95,6 +98,19 @@ impl Changes {
             Change::Session(session) => drop(self.revoked.insert(RevokedSubject::Session(session), revision)),
         }
         Ok(())
+    }
+
+    /// The memory that the changes use, in bytes, roughly.
+    pub fn size(&self) -> usize {
+        let Self { agents, revoked, definitions, accepts_unbound: _, keys, is_deleted: _ } = self;
+        let grants = agents.values().filter_map(|changes| changes.roles.as_ref()).map(|roles| roles.value.len());
+        let permissions = definitions.iter().flatten().flat_map(|role| &role.permissions);
+        agents.len() * size_of::<(AgentId, AgentChanges)>()
+            + grants.sum::<usize>() * size_of::<RoleGrant>()
+            + revoked.len() * size_of::<(RevokedSubject, Revision)>()
+            + definitions.as_ref().map_or(0, Vec::len) * size_of::<RoleDefinition>()
+            + permissions.map(|name| size_of::<Permission>() + name.as_str().len()).sum::<usize>()
+            + keys.iter().flatten().map(Vec::len).sum::<usize>()
     }
 
     /// Adds other changes of the same range of revisions; `other` takes precedence.
@@ -142,18 +158,6 @@ impl ChangeBatch {
     fn new(range: BatchRange, is_complete: bool) -> Self {
         let (all_services, unbound_tokens) = (Changes::default(), Changes::default());
         Self { range, is_complete, all_services, unbound_tokens, by_service: BTreeMap::new() }
-    }
-
-    /// The changes that one service receives.
-    pub fn changes_for(&self, filter: RecipientFilter) -> Changes {
-        let mut changes = self.all_services.clone();
-        if filter.includes_unbound {
-            changes.merge(&self.unbound_tokens);
-        }
-        if let Some(own) = self.by_service.get(&filter.service) {
-            changes.merge(own);
-        }
-        changes
     }
 
     fn changes_of(&mut self, recipients: Recipients) -> Option<&mut Changes> {

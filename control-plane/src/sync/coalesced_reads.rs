@@ -39,11 +39,10 @@ impl<S: Source> Clone for CoalescedReads<S> {
 }
 
 impl<S: Source> CoalescedReads<S> {
-    /// Starts the task that reads until shutdown is requested.
-    pub(super) fn start(source: S, shutdown: Shutdown) -> Self {
+    /// Also returns the task that reads until shutdown is requested.
+    pub(super) fn new(source: S, shutdown: Shutdown) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (sender, requests) = mpsc::channel(MAX_WAITING);
-        tokio::spawn(serve(source, requests, shutdown));
-        Self(sender)
+        (Self(sender), serve(source, requests, shutdown))
     }
 
     /// Returns what is read after this call.
@@ -76,5 +75,34 @@ async fn serve<S: Source>(source: S, mut requests: mpsc::Receiver<Waiting<S>>, s
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::task::JoinSet;
+
+    struct FaultySource;
+
+    impl Source for FaultySource {
+        type Request = u32;
+        type Response = u32;
+
+        async fn read(&self, requests: Vec<u32>) -> Result<Vec<u32>, StoreError> {
+            assert!(!requests.contains(&0), "a fault");
+            Ok(requests.into_iter().map(|request| request + 1).collect())
+        }
+    }
+
+    #[tokio::test]
+    async fn panic_of_a_read_ends_the_task_and_not_only_the_stream() {
+        let (reads, task) = CoalescedReads::new(FaultySource, Shutdown::default());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(task);
+        assert_eq!(reads.read(1).await.unwrap(), 2);
+        reads.read(0).await.unwrap_err();
+        assert!(tasks.join_next().await.unwrap().unwrap_err().is_panic());
+        reads.read(1).await.unwrap_err();
     }
 }

@@ -1,9 +1,9 @@
 //! Reads each new change once, and distributes it to the sync streams of this process that it concerns.
 //!
 //! A stream whose service no change concerns is not woken by changes: 10,000 streams cost a change only as much as its
-//! recipients.
+//! recipients. A stream that does not keep up keeps only changes of its own service in memory, and few of them.
 
-use super::change_batch::{self, ChangeBatch};
+use super::change_batch::{self, ChangeBatch, Changes};
 use crate::{
     metrics::Metrics,
     store::{Store, StoreError, feed},
@@ -18,11 +18,14 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 /// Maximum number of batches by which a follower (the stream to one sidecar) may lag. A slower stream is closed, and the
 /// sidecar resumes with a new stream.
 const MAX_LAG: usize = 1024;
+
+/// Maximum size in bytes of the batches that wait for a follower. A batch that is larger waits only alone.
+const MAX_WAITING_SIZE: u32 = 4 * 1024 * 1024;
 
 /// Default interval at which the change feed is polled for changes that other processes committed.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -47,8 +50,78 @@ struct Subscribers {
 }
 
 struct Subscriber {
-    batches: mpsc::Sender<Arc<ChangeBatch>>,
+    batches: mpsc::Sender<ServiceBatch>,
+    /// The size in bytes of the batches that may still be put into the queue.
+    space: Arc<Semaphore>,
     receives_unbound: Arc<AtomicBool>,
+}
+
+/// The changes of a batch that concern a service. All streams of the service share them.
+pub(super) struct ServiceBatch {
+    /// The batch contains all changes up to this revision.
+    pub(super) revision: Revision,
+    all_services: Arc<Changes>,
+    /// `None` if the service did not receive changes that concern unbound tokens when the batch was distributed.
+    unbound_tokens: Option<Arc<Changes>>,
+    own: Option<Arc<Changes>>,
+    /// The space of the batch among the waiting batches.
+    _space: OwnedSemaphorePermit,
+}
+
+impl ServiceBatch {
+    /// The changes that a follower of the service sends.
+    pub(super) fn changes(&self, includes_unbound: bool) -> Changes {
+        let mut changes = Changes::clone(&self.all_services);
+        for part in self.unbound_tokens.iter().filter(|_| includes_unbound).chain(&self.own) {
+            changes.merge(part);
+        }
+        changes
+    }
+}
+
+/// A part of a batch, and its size in bytes.
+struct BatchPart {
+    changes: Arc<Changes>,
+    size: usize,
+}
+
+impl BatchPart {
+    fn new(changes: Changes) -> Self {
+        Self { size: changes.size(), changes: Arc::new(changes) }
+    }
+}
+
+/// The parts of a batch that concern several services.
+struct SharedParts {
+    revision: Revision,
+    all_services: BatchPart,
+    unbound_tokens: BatchPart,
+}
+
+impl SharedParts {
+    /// Puts a batch into the queues of the subscribers of a service. Those whose queues are full lose their subscriptions.
+    fn enqueue(&self, own: Option<&BatchPart>, of_service: &mut Vec<Subscriber>) {
+        let concerns_service = own.is_some() || !self.all_services.changes.is_empty();
+        of_service.retain(|subscriber| {
+            let receives_unbound = subscriber.receives_unbound.load(Ordering::SeqCst);
+            let unbound_tokens = Some(&self.unbound_tokens).filter(|_| receives_unbound);
+            if !concerns_service && unbound_tokens.is_none_or(|part| part.changes.is_empty()) {
+                return true;
+            }
+            let parts = [Some(&self.all_services), unbound_tokens, own].into_iter().flatten();
+            let size = parts.map(|part| part.size).sum::<usize>();
+            let size = u32::try_from(size).map_or(MAX_WAITING_SIZE, |size| size.min(MAX_WAITING_SIZE));
+            let Ok(space) = Arc::clone(&subscriber.space).try_acquire_many_owned(size) else { return false };
+            let batch = ServiceBatch {
+                revision: self.revision,
+                all_services: Arc::clone(&self.all_services.changes),
+                unbound_tokens: unbound_tokens.map(|part| Arc::clone(&part.changes)),
+                own: own.map(|part| Arc::clone(&part.changes)),
+                _space: space,
+            };
+            subscriber.batches.try_send(batch).is_ok()
+        });
+    }
 }
 
 /// The queue of batches for one follower. Dropping it ends the subscription.
@@ -59,7 +132,7 @@ pub(super) struct Subscription {
     pub(super) start: Revision,
     /// The batches that concern the service. Closed if the follower lags too far behind, or if changes were deleted before
     /// they were read.
-    pub(super) batches: mpsc::Receiver<Arc<ChangeBatch>>,
+    pub(super) batches: mpsc::Receiver<ServiceBatch>,
     /// All changes up to this revision that concern the service are in the queue, or were in the queue.
     pub(super) distributed: watch::Receiver<Revision>,
     receives_unbound: Arc<AtomicBool>,
@@ -103,7 +176,8 @@ impl ChangeFeed {
     pub(super) fn subscribe(&self, service: ServiceId, receives_unbound: bool) -> Subscription {
         let (sender, batches) = mpsc::channel(MAX_LAG);
         let receives_unbound = Arc::new(AtomicBool::new(receives_unbound));
-        let subscriber = Subscriber { batches: sender, receives_unbound: Arc::clone(&receives_unbound) };
+        let space = Arc::new(Semaphore::new(MAX_WAITING_SIZE as usize));
+        let subscriber = Subscriber { batches: sender, space, receives_unbound: Arc::clone(&receives_unbound) };
         let mut subscribers = self.subscribers();
         subscribers.by_service.entry(service).or_default().push(subscriber);
         let start = subscribers.queued;
@@ -121,29 +195,28 @@ impl ChangeFeed {
     /// Puts a batch into the queues of the subscribers that it concerns. A subscriber whose queue is full loses its
     /// subscription. If changes above `since` were deleted before they were read, all subscribers lose their subscriptions, so
     /// that the sidecars resume from their revisions.
-    fn distribute(&self, batch: &Arc<ChangeBatch>, since: Revision) {
+    fn distribute(&self, batch: ChangeBatch, since: Revision) {
+        let ChangeBatch { range, is_complete: _, all_services, unbound_tokens, by_service } = batch;
+        let (all_services, unbound_tokens) = (BatchPart::new(all_services), BatchPart::new(unbound_tokens));
+        let shared = SharedParts { revision: range.revision, all_services, unbound_tokens };
         let mut subscribers = self.subscribers();
-        subscribers.queued = batch.range.revision;
-        if batch.range.since > since {
+        subscribers.queued = range.revision;
+        if range.since > since {
             tracing::warn!("changes were deleted before they were read; all sync streams resume");
             subscribers.by_service.clear();
         }
         let subscribers = &mut subscribers.by_service;
-        let enqueue = |of_service: &mut Vec<Subscriber>, is_recipient: &dyn Fn(&Subscriber) -> bool| {
-            of_service.retain(|subscriber| {
-                !is_recipient(subscriber) || subscriber.batches.try_send(Arc::clone(batch)).is_ok()
-            });
-        };
-        if batch.all_services.is_empty() && batch.unbound_tokens.is_empty() {
-            for service in batch.by_service.keys() {
-                if let Some(of_service) = subscribers.get_mut(service) {
-                    enqueue(of_service, &|_| true);
+        if shared.all_services.changes.is_empty() && shared.unbound_tokens.changes.is_empty() {
+            for (service, own) in by_service {
+                if let Some(of_service) = subscribers.get_mut(&service) {
+                    shared.enqueue(Some(&BatchPart::new(own)), of_service);
                 }
             }
         } else {
+            let mut by_service = by_service;
             for (service, of_service) in subscribers.iter_mut() {
-                let is_named = !batch.all_services.is_empty() || batch.by_service.contains_key(service);
-                enqueue(of_service, &|subscriber| is_named || subscriber.receives_unbound.load(Ordering::SeqCst));
+                let own = by_service.remove(service).map(BatchPart::new);
+                shared.enqueue(own.as_ref(), of_service);
             }
         }
     }
@@ -203,7 +276,7 @@ impl FeedReader {
         match result {
             Ok(batch) if batch.range.revision > self.sent_revision => {
                 let (revision, is_complete) = (batch.range.revision, batch.is_complete);
-                self.feed.distribute(&Arc::new(batch), self.sent_revision);
+                self.feed.distribute(batch, self.sent_revision);
                 self.sent_revision = revision;
                 metrics.feed_revision.set(revision.number());
                 // The order matters: a follower that sees this revision finds all batches up to it in its queue.
@@ -218,3 +291,6 @@ impl FeedReader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

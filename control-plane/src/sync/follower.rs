@@ -6,15 +6,15 @@
 
 use super::{
     catch_up::{SidecarState, Start},
-    change_batch::{ChangeBatch, Changes},
+    change_batch::Changes,
     context::{SyncContext, invalid_key, shutting_down},
     encode::{PageKind, StreamFormat},
-    feed::Subscription,
+    feed::{ServiceBatch, Subscription},
     page_reader::PageRun,
     pings::PingReceiver,
     stream_limits::StreamPermit,
 };
-use crate::{domain::service::ServiceKey, store::feed::RecipientFilter};
+use crate::domain::service::ServiceKey;
 use countersign_identity::Revision;
 use countersign_proto::{
     encoded::EncodedResponse,
@@ -113,7 +113,7 @@ impl Follower {
             result = self.serve(requests) => result,
         };
         if let Err(status) = result {
-            tracing::info!(service = %self.key.service, code = ?status.code(), message = status.message(), "sync stream closed");
+            tracing::info!(service = %self.key.service, code = ?status.code(), status = status.message(), "sync stream closed");
             // Sending fails if the sidecar has disconnected, which is no problem.
             let _ignored = self.sender.send_timeout(Err(status), FOLLOWER_TIMEOUT).await;
         }
@@ -180,12 +180,11 @@ impl Follower {
     /// Sends the changes of a batch that concern the service of the sidecar. Returns true if the sidecar needs a snapshot instead:
     /// if the service begins to accept unbound tokens, because the sidecar did not receive the earlier changes that concern such
     /// tokens.
-    async fn forward(&mut self, batch: &ChangeBatch, subscription: &Subscription) -> Result<bool, Status> {
-        if batch.range.revision <= self.sent_revision {
+    async fn forward(&mut self, batch: &ServiceBatch, subscription: &Subscription) -> Result<bool, Status> {
+        if batch.revision <= self.sent_revision {
             return Ok(false);
         }
-        let filter = RecipientFilter { service: self.key.service, includes_unbound: self.includes_unbound };
-        let changes = batch.changes_for(filter);
+        let changes = batch.changes(self.includes_unbound);
         // The revocation of an API key changes the settings of the service. The deletion of the service revokes the key as
         // well, but its sidecars must learn of the deletion.
         if changes.accepts_unbound.is_some() && !changes.is_deleted {
@@ -197,11 +196,11 @@ impl Follower {
             subscription.set_receives_unbound(self.includes_unbound);
         }
         if self.includes_unbound && !included_unbound {
-            self.known_revision = batch.range.revision;
+            self.known_revision = batch.revision;
             return Ok(true);
         }
-        self.send_changes(batch.range.revision, &changes).await?;
-        self.observe_propagation(batch.range.revision);
+        self.send_changes(batch.revision, &changes).await?;
+        self.observe_propagation(batch.revision);
         if changes.is_deleted { Err(invalid_key()) } else { Ok(false) }
     }
 

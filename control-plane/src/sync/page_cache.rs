@@ -4,14 +4,14 @@
 //! later ones.
 
 use super::{
-    context::{AgentHashSecret, SidecarSettings, changes_deleted, database_unavailable, shutting_down},
+    context::{AgentHashSecret, SidecarSettings, changes_deleted},
     encode::StreamFormat,
     page_reader::{self, PageRun, ReadKey, SnapshotHeader, StreamGroup},
     read_turns::ReadTurns,
 };
 use crate::{
     domain::change::FeedPosition,
-    store::{Store, StoreError, changed_data::ReadLimit},
+    store::{Store, changed_data::ReadLimit},
 };
 use bytes::Bytes;
 use countersign_identity::Revision;
@@ -114,25 +114,25 @@ impl PageCache {
 
 impl PageSource {
     async fn load(&self, key: ReadKey) -> Result<Arc<PageRun>, Status> {
-        let run = self.read(key.group, page_reader::read(&self.store, key, self.limit)).await?;
-        Ok(Arc::new(run.encode(&self.format(key.group))))
+        let (store, limit, reads, format) =
+            (self.store.clone(), self.limit, self.reads.clone(), self.format(key.group));
+        let read = async move {
+            reads.inc();
+            Ok(Arc::new(page_reader::read(&store, key, limit).await?.encode(&format)))
+        };
+        self.turns.read(key.group, read).await
     }
 
     async fn load_header(&self, group: StreamGroup) -> Result<Arc<EncodedHeader>, Status> {
-        let header = self.read(group, page_reader::read_header(&self.store, group)).await?;
-        let SnapshotHeader { position, includes_unbound, is_deleted, changes } = header;
-        let body = self.format(group).snapshot_header(&changes);
-        Ok(Arc::new(EncodedHeader { position, includes_unbound, is_deleted, body }))
-    }
-
-    async fn read<T>(
-        &self,
-        group: StreamGroup,
-        read: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, Status> {
-        let _turn = self.turns.acquire(group).await.map_err(|_| shutting_down())?;
-        self.reads.inc();
-        read.await.map_err(|error| database_unavailable(&error))
+        let (store, reads, format) = (self.store.clone(), self.reads.clone(), self.format(group));
+        let read = async move {
+            reads.inc();
+            let header = page_reader::read_header(&store, group).await?;
+            let SnapshotHeader { position, includes_unbound, is_deleted, changes } = header;
+            let body = format.snapshot_header(&changes);
+            Ok(Arc::new(EncodedHeader { position, includes_unbound, is_deleted, body }))
+        };
+        self.turns.read(group, read).await
     }
 
     fn format(&self, StreamGroup { service, names_by_hash, owner: _ }: StreamGroup) -> StreamFormat {

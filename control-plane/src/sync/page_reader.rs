@@ -3,7 +3,9 @@
 //!
 //! A page depends on its [`ReadKey`] only, never on the stream that requested it, so all streams of a service can share it.
 //! Invariants: a page contains all changes of its range that were above the floor of its [`PageRun`]; the content of a page is
-//! never older than the revisions in the page, because the content is read in the same statement as the revisions.
+//! never older than the revisions in the page, because the content is read after the revisions. A page contains the content of all
+//! data that changed in its range, also if the data changed again in the range of a later page: a sidecar may use its view, or
+//! resume, after any page.
 
 use super::{
     change_batch::{self, Changes},
@@ -21,12 +23,17 @@ use crate::{
 };
 use bytes::Bytes;
 use countersign_identity::{Revision, ServiceId};
+use std::collections::HashSet;
 
 /// Estimated encoded size of the change of an agent without roles, in bytes.
 const AGENT_SIZE: usize = 64;
 
 /// Estimated encoded size of a role of an agent, in bytes.
 const GRANT_SIZE: usize = 48;
+
+/// The estimated encoded size of the pages of a read at which no further page is added. An agent with many roles can be in each
+/// page of a read.
+const MAX_RUN_SIZE: usize = 2 * 1024 * 1024;
 
 /// Streams that receive the same data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -189,18 +196,26 @@ async fn read_content(conn: &mut Conn, entries: Vec<ChangedData>, kind: PageKind
     Ok(changes)
 }
 
-/// Splits changes into pages of bounded size. All changes of a revision belong to the same page.
+/// Splits changes into pages of bounded size. All changes of a revision belong to the same page. Changes of the same data count once
+/// per page, because the page contains the content once.
 fn split(range: RevisionRange, changed: ChangedRange) -> Vec<(RevisionRange, Vec<ChangedData>)> {
-    let (mut pages, mut page, mut size) = (Vec::new(), Vec::new(), 0);
-    let mut since = range.since;
+    let (mut pages, mut page, mut data_of_page, mut size) = (Vec::new(), Vec::new(), HashSet::new(), 0);
+    let (mut since, mut run_size) = (range.since, 0);
     for data in changed.changes {
         let revision = data.entry.revision;
         let last = page.last().map(|last: &ChangedData| last.entry.revision);
         if let Some(until) = last.filter(|last| size >= StreamFormat::MAX_BODY && *last < revision) {
             pages.push((RevisionRange { since, until }, std::mem::take(&mut page)));
+            run_size += size;
+            if run_size >= MAX_RUN_SIZE {
+                return pages;
+            }
             (since, size) = (until, 0);
+            data_of_page.clear();
         }
-        size += AGENT_SIZE + GRANT_SIZE * data.grants.len();
+        if data_of_page.insert(data.entry.change) {
+            size += AGENT_SIZE + GRANT_SIZE * data.grants.len();
+        }
         page.push(data);
     }
     pages.push((RevisionRange { since, until: changed.until }, page));

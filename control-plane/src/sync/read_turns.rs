@@ -2,8 +2,11 @@
 //! connection. So a service with hundreds of streams delays another service by one read only, and a person with hundreds of services
 //! delays those of others by two reads.
 
-use super::page_reader::StreamGroup;
-use crate::domain::agent::Owner;
+use super::{
+    context::{database_unavailable, shutting_down},
+    page_reader::StreamGroup,
+};
+use crate::{domain::agent::Owner, store::StoreError};
 use countersign_identity::ServiceId;
 use std::{
     collections::HashMap,
@@ -11,6 +14,7 @@ use std::{
     sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tonic::Status;
 
 /// Maximum number of reads at the same time. When many sidecars connect at once, their reads must not use all database
 /// connections.
@@ -36,7 +40,7 @@ pub(super) struct ReadTurns {
 }
 
 /// The permission to read. Dropping it ends the turn.
-pub(super) struct ReadTurn {
+struct ReadTurn {
     _read: OwnedSemaphorePermit,
     _of_owner: Place<OwnerHash>,
     _of_service: Place<ServiceId>,
@@ -51,8 +55,26 @@ impl ReadTurns {
         }
     }
 
+    /// Waits until data of the service may be read, and reads it. The turn belongs to the read and not to the caller: a stream that
+    /// ends does not end its read in the database, which still uses a connection.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        group: StreamGroup,
+        read: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, Status> {
+        let turn = self.acquire(group).await.map_err(|_| shutting_down())?;
+        let read = tokio::spawn(async move {
+            let result = read.await;
+            drop(turn);
+            result
+        });
+        // The task fails if the read panics, which is logged, or at the end of the process.
+        let result = read.await.map_err(|_| Status::internal("the read has failed"))?;
+        result.map_err(|error| database_unavailable(&error))
+    }
+
     /// Waits until data of the service may be read.
-    pub(super) async fn acquire(&self, group: StreamGroup) -> Result<ReadTurn, AcquireError> {
+    async fn acquire(&self, group: StreamGroup) -> Result<ReadTurn, AcquireError> {
         let of_service = self.by_service.enter(group.service).await?;
         // Semaphores are fair. Each service waits here at most once, so the services of an owner take turns.
         let of_owner = self.by_owner.enter(group.owner).await?;
@@ -117,7 +139,10 @@ impl<K: Eq + Hash> Drop for Place<K> {
 mod tests {
     use super::*;
     use std::time::Duration;
-    use tokio::{sync::mpsc, time::sleep};
+    use tokio::{
+        sync::{mpsc, oneshot},
+        time::{sleep, timeout},
+    };
 
     const fn group(owner: u64, service: u128) -> StreamGroup {
         StreamGroup { service: ServiceId::from_bits(service), owner: OwnerHash(owner), names_by_hash: true }
@@ -163,10 +188,26 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn turn_lasts_until_the_read_ends_also_without_its_stream() {
+        let (turns, (sender, receiver)) = (ReadTurns::new(), oneshot::channel());
+        let read = async {
+            let _closed: Result<(), _> = receiver.await;
+            Ok(())
+        };
+        timeout(Duration::from_millis(20), turns.read(group(1, 1), read)).await.err().unwrap();
+        timeout(Duration::from_millis(20), turns.acquire(group(1, 1))).await.err().unwrap();
+        drop(sender);
+        turns.read(group(1, 1), async { Ok(()) }).await.unwrap();
+        while !turns.by_service.lock().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
     async fn cancelled_reads_leave_nothing_behind() {
         let (turns, group) = (ReadTurns::new(), group(1, 1));
         let running = turns.acquire(group).await.unwrap();
-        tokio::time::timeout(Duration::from_millis(1), turns.acquire(group)).await.err().unwrap();
+        timeout(Duration::from_millis(1), turns.acquire(group)).await.err().unwrap();
         assert_eq!((turns.by_service.lock().len(), turns.by_owner.lock().len()), (1, 1));
         drop(running);
         assert!(turns.by_service.lock().is_empty() && turns.by_owner.lock().is_empty());

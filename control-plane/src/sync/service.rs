@@ -45,7 +45,8 @@ pub struct SyncLimits {
 pub struct SyncService(Arc<SyncContext>);
 
 impl SyncService {
-    /// Creates a service that streams the changes of the change feed. Must be called within a tokio runtime.
+    /// Creates a service that streams the changes of the change feed, and the task that reads for all its streams. Without the task,
+    /// or after its panic, no ping is answered.
     pub fn new(
         store: Store,
         feed: ChangeFeed,
@@ -53,8 +54,10 @@ impl SyncService {
         (limits, lookups, clock): (SyncLimits, Arc<KeyLookups>, Arc<dyn Clock>),
         metrics: Metrics,
         shutdown: Shutdown,
-    ) -> Self {
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let turns = ReadTurns::new();
+        let (positions, read_positions) = PositionReader::new(PositionSource(store.clone()), shutdown.clone());
+        let (key_checks, check_keys) = KeyChecks::new(KeySource(store.clone()), shutdown.clone());
         let pages = PageCache::new(PageSource {
             store: store.clone(),
             settings: settings.clone(),
@@ -63,10 +66,10 @@ impl SyncService {
             turns: turns.clone(),
             reads: metrics.sync_page_reads.clone(),
         });
-        Self(Arc::new(SyncContext {
+        let service = Self(Arc::new(SyncContext {
             lookups,
-            positions: PositionReader::start(PositionSource(store.clone()), shutdown.clone()),
-            key_checks: KeyChecks::start(KeySource(store.clone()), shutdown.clone()),
+            positions,
+            key_checks,
             pages,
             turns,
             limits: StreamLimits::new(limits.streams, clock, metrics.sync_streams_refused.clone()),
@@ -76,7 +79,11 @@ impl SyncService {
             agent_hash_secret,
             metrics,
             shutdown,
-        }))
+        }));
+        let shared_reads = async {
+            tokio::join!(read_positions, check_keys);
+        };
+        (service, shared_reads)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         webhook::{
-            DISABLED_AFTER, DisabledReason, DueTarget, FAILING_PERIOD_RESET, WebhookScope, WebhookTarget,
+            DISABLED_AFTER, DisabledReason, DueTarget, FAILING_PERIOD_RESET, WebhookScope,
             delivery::{Attempt, AttemptFailure, DeliveryState},
             secret::WebhookSecret,
             url::TargetUrl,
@@ -15,11 +15,15 @@ use crate::{
     store::{
         Store, StoreError, WriteTransaction,
         deliveries::{self, DueDeliveryKind, LeasedDelivery},
+        due_targets::{self, TargetPage},
         webhook_targets,
     },
 };
 use countersign_identity::{Timestamp, WebhookId};
 use std::{collections::BTreeSet, sync::Arc};
+
+/// Maximum number of targets with pending deliveries that one transaction reads.
+pub(super) const TARGETS_PER_PAGE: i64 = 1000;
 
 /// The delivery queue in the database.
 pub(super) struct DeliveryQueue {
@@ -44,8 +48,10 @@ enum LeaseQuota {
 
 /// The work that is due now.
 pub(super) struct DueWork {
-    /// Active targets with due deliveries.
+    /// Active targets with due deliveries, in a page of the targets with pending deliveries.
     pub targets: Vec<DueTarget>,
+    /// The target after which the next page begins; `None` after the last page.
+    pub next: Option<WebhookId>,
     /// Targets with a due test delivery.
     pub tests: Vec<DueTarget>,
     /// For each queried target, the time of its last change; `None` if it is not active.
@@ -86,7 +92,7 @@ impl LeaseRequest {
             LeaseQuota::Deliveries { first_attempts, retries } => first_attempts + retries,
             LeaseQuota::Test => 1,
         };
-        (self.due.target.id, count)
+        (self.due.id, count)
     }
 
     /// Requests first attempts and retries in equal numbers, so that neither delays the other.
@@ -106,16 +112,22 @@ fn to_sql_limit(count: usize) -> i64 {
 }
 
 impl DeliveryQueue {
-    /// Finds due work, and the times at which the targets in `target_ids` were last changed.
-    pub(super) async fn find_due(&self, target_ids: Vec<WebhookId>, now: Timestamp) -> Result<DueWork, StoreError> {
+    /// Finds due work in the page of targets after `after`, and the times at which the targets in `target_ids` were last changed.
+    pub(super) async fn find_due(
+        &self,
+        after: Option<WebhookId>,
+        target_ids: Vec<WebhookId>,
+        now: Timestamp,
+    ) -> Result<DueWork, StoreError> {
         let mut read = self.store.read().await?;
-        let targets = webhook_targets::list_with_due_deliveries(read.conn(), now).await?;
-        let tests = webhook_targets::list_with_due_tests(read.conn(), now).await?;
+        let page = due_targets::list_with_due_deliveries(read.conn(), after, now, TARGETS_PER_PAGE).await?;
+        let TargetPage { content: targets, next } = page;
+        let tests = due_targets::list_with_due_tests(read.conn(), now, TARGETS_PER_PAGE).await?;
         let mut updated_at = Vec::new();
         for target in target_ids {
             updated_at.push((target, webhook_targets::updated_at_if_active(read.conn(), target).await?));
         }
-        Ok(DueWork { targets, tests, updated_at })
+        Ok(DueWork { targets, next, tests, updated_at })
     }
 
     /// Stores the results of attempts, releases leased deliveries, and leases due deliveries from `now` until `until`.
@@ -131,8 +143,8 @@ impl DeliveryQueue {
             release_all(&mut tx, released).await?;
             let mut batches = Vec::new();
             for LeaseRequest { due, quota } in requests {
-                let Some(secrets) = self.open_secrets(&mut tx, &due.target, now).await? else { continue };
-                let deliveries = lease_deliveries(&mut tx, due.target.id, quota, (now, until)).await?;
+                let Some(secrets) = self.open_secrets(&mut tx, due.id, now).await? else { continue };
+                let deliveries = lease_deliveries(&mut tx, due.id, quota, (now, until)).await?;
                 batches.push(LeasedBatch { due: due.clone(), secrets, deliveries });
             }
             audit_disabled(&mut tx, disabled).await?;
@@ -162,15 +174,14 @@ impl DeliveryQueue {
     async fn open_secrets(
         &self,
         tx: &mut WriteTransaction,
-        target: &WebhookTarget,
+        target: WebhookId,
         now: Timestamp,
     ) -> Result<Option<Vec<WebhookSecret>>, StoreError> {
-        let Some(sealed) = webhook_targets::find_secrets(tx.conn(), target.id, now).await? else { return Ok(None) };
+        let Some(sealed) = webhook_targets::find_secrets(tx.conn(), target, now).await? else { return Ok(None) };
         let sealed = [Some(sealed.current), sealed.previous].into_iter().flatten();
-        let secrets: Option<Vec<_>> =
-            sealed.map(|sealed| self.keyring.open_webhook_secret(target.id, &sealed)).collect();
+        let secrets: Option<Vec<_>> = sealed.map(|sealed| self.keyring.open_webhook_secret(target, &sealed)).collect();
         if secrets.is_none() {
-            tracing::error!(webhook = %target.id, "cannot decrypt the secret of a webhook with this master key");
+            tracing::error!(webhook = %target, "cannot decrypt the secret of a webhook with this master key");
         }
         Ok(secrets)
     }
@@ -218,7 +229,7 @@ async fn lock_targets(
     requests: &[LeaseRequest],
 ) -> Result<(), StoreError> {
     let completed = completed.iter().map(|record| record.delivery.target);
-    let targets: BTreeSet<_> = completed.chain(requests.iter().map(|request| request.due.target.id)).collect();
+    let targets: BTreeSet<_> = completed.chain(requests.iter().map(|request| request.due.id)).collect();
     for target in targets {
         webhook_targets::lock_any_scope(tx.conn(), target).await?;
     }

@@ -20,6 +20,7 @@ use crate::{
     metrics::WebhookMetrics,
     store::{Store, StoreError, deliveries::LeasedDelivery},
 };
+use countersign_identity::WebhookId;
 use countersign_process::{Clock, Rng, Shutdown};
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::Notify, task::JoinError};
@@ -29,6 +30,9 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Minimum time between two iterations, so that the results of attempts which end together share a transaction.
 const MIN_PAUSE: Duration = Duration::from_millis(5);
+
+/// Pause before the next page of targets is read.
+const PAGE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Pause after a database error.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
@@ -81,6 +85,8 @@ struct DispatchLoop {
     queue: DeliveryQueue,
     scheduler: Scheduler,
     attempts: Attempts,
+    /// The target after which the next page of targets begins; `None` for the first page.
+    after: Option<WebhookId>,
     /// Results of attempts that are not stored yet.
     unrecorded: Vec<AttemptRecord>,
     /// Leased deliveries that the next transaction releases.
@@ -100,6 +106,7 @@ impl WebhookDispatcher {
             config,
             health,
             metrics,
+            after: None,
             unrecorded: Vec::new(),
             released: Vec::new(),
         };
@@ -108,6 +115,8 @@ impl WebhookDispatcher {
             if let Err(error) = dispatch.run_iteration().await {
                 tracing::warn!(%error, "cannot lease webhook deliveries; retrying in one second");
                 pause = ERROR_PAUSE;
+            } else if dispatch.after.is_some() {
+                pause = pause.min(PAGE_PAUSE);
             }
             tokio::select! {
                 () = shutdown.requested() => break,
@@ -128,7 +137,8 @@ impl DispatchLoop {
     /// Stores the results of attempts, leases due deliveries, and starts attempts.
     async fn run_iteration(&mut self) -> Result<(), StoreError> {
         let (now, since_boot) = (self.clock.now(), self.clock.since_boot());
-        let work = self.queue.find_due(self.scheduler.targets_with_unsent(), now).await?;
+        let work = self.queue.find_due(self.after, self.scheduler.targets_with_unsent(), now).await?;
+        self.after = work.next;
         let LeasePlan { requests, released } = self.scheduler.plan_leases(work, since_boot);
         self.released.extend(released);
         if !requests.is_empty() || !self.unrecorded.is_empty() || !self.released.is_empty() {
@@ -139,9 +149,9 @@ impl DispatchLoop {
             self.unrecorded.clear();
             self.released.clear();
             for LeasedBatch { due, secrets, deliveries } in batches {
-                let DueTarget { target, owner } = due;
-                self.attempts.set_endpoint(target.id, Endpoint { url: target.url, owner: owner.clone(), secrets });
-                self.scheduler.push((target.id, owner), deliveries);
+                let DueTarget { id, url, updated_at: _, failing_since: _, owner } = due;
+                self.attempts.set_endpoint(id, Endpoint { url, owner: owner.clone(), secrets });
+                self.scheduler.push((id, owner), deliveries);
             }
         }
         self.health.mark_polled();

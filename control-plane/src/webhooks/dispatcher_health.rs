@@ -1,9 +1,10 @@
 //! The health of the dispatcher: the time of its last poll, and the age of the oldest due delivery.
 
+use super::delivery_queue::TARGETS_PER_PAGE;
 use crate::{
     domain::webhook::health::QueueHealth,
     metrics::WebhookMetrics,
-    store::{Store, StoreError, deliveries, webhook_targets},
+    store::{Store, StoreError, deliveries, due_targets, outbox},
 };
 use countersign_identity::Timestamp;
 use countersign_process::Clock;
@@ -51,10 +52,18 @@ impl DispatcherHealth {
     /// Reads the backlog from the database, and updates the health of the dispatcher and the metrics.
     pub async fn measure_backlog(&self, store: &Store, metrics: &WebhookMetrics) -> Result<(), StoreError> {
         let now = self.clock.now();
-        let mut read = store.read().await?;
-        let oldest_due = webhook_targets::oldest_due_time(read.conn(), now).await?;
+        let (mut oldest_due, mut after) = (outbox::oldest_event_time(store.read().await?.conn()).await?, None);
+        loop {
+            let mut read = store.read().await?;
+            let page = due_targets::oldest_due_time(read.conn(), after, now, TARGETS_PER_PAGE).await?;
+            oldest_due = oldest_due.into_iter().chain(page.content).min();
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
         self.oldest_due.store(oldest_due.map_or(NO_TIMESTAMP, Timestamp::micros), Ordering::Relaxed);
-        metrics.pending.set(deliveries::count_pending(read.conn()).await?);
+        metrics.pending.set(deliveries::count_pending(store.read().await?.conn()).await?);
         let since_epoch = |at: Timestamp| at.duration_since(Timestamp::from_micros(0)).as_secs_f64();
         metrics.oldest_due.set(oldest_due.map_or(0.0, since_epoch));
         Ok(())

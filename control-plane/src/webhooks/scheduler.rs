@@ -15,7 +15,7 @@ use crate::{
 };
 use countersign_identity::WebhookId;
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     time::Duration,
 };
 
@@ -37,6 +37,8 @@ pub(super) struct Scheduler {
     limits: ConcurrencyLimits,
     queues: HashMap<WebhookId, OwnedQueue>,
     turns: OwnerTurns,
+    /// Targets that had due deliveries in the pages that were read since the last complete pass over all targets.
+    due_in_pass: HashSet<WebhookId>,
     /// Leased test deliveries that are not sent yet.
     unsent_tests: VecDeque<LeasedDelivery>,
     /// Targets with a leased test delivery, in flight or not.
@@ -67,8 +69,14 @@ pub(super) struct LeasePlan {
 
 impl Scheduler {
     pub(super) fn new(limits: ConcurrencyLimits) -> Self {
-        let turns = OwnerTurns::default();
-        Self { limits, queues: HashMap::new(), turns, unsent_tests: VecDeque::new(), tested_targets: HashMap::new() }
+        Self {
+            limits,
+            queues: HashMap::new(),
+            turns: OwnerTurns::default(),
+            due_in_pass: HashSet::new(),
+            unsent_tests: VecDeque::new(),
+            tested_targets: HashMap::new(),
+        }
     }
 
     /// Targets with leased deliveries that are not sent yet.
@@ -83,7 +91,7 @@ impl Scheduler {
 
     /// Plans which deliveries to lease for the targets with due work.
     pub(super) fn plan_leases(&mut self, work: DueWork, now: Duration) -> LeasePlan {
-        let DueWork { targets, tests, updated_at } = work;
+        let DueWork { targets, next, tests, updated_at } = work;
         let mut released = Vec::new();
         for (target, updated_at) in updated_at {
             let Some(OwnedQueue { queue, .. }) = self.queues.get_mut(&target) else { continue };
@@ -91,8 +99,11 @@ impl Scheduler {
                 released.extend(queue.drain_unsent());
             }
         }
-        let is_due = |target| targets.iter().any(|due| due.target.id == target);
-        self.queues.retain(|target, owned| !owned.queue.is_idle(now) || is_due(*target));
+        self.due_in_pass.extend(targets.iter().map(|due| due.id));
+        if next.is_none() {
+            let due = std::mem::take(&mut self.due_in_pass);
+            self.queues.retain(|target, owned| !owned.queue.is_idle(now) || due.contains(target));
+        }
         let mut requests = self.plan_targets(targets, now);
         requests.extend(self.plan_tests(tests));
         LeasePlan { requests, released }
@@ -100,13 +111,13 @@ impl Scheduler {
 
     /// Plans the leases of ordinary deliveries. Owners take turns, and of an owner, targets with the fewest leases come first.
     fn plan_targets(&mut self, due: Vec<DueTarget>, now: Duration) -> Vec<LeaseRequest> {
-        for DueTarget { target, owner } in &due {
-            let owned = self.queues.entry(target.id).or_insert_with(|| OwnedQueue::new(owner.clone()));
+        for DueTarget { id, url: _, updated_at, failing_since, owner } in &due {
+            let owned = self.queues.entry(*id).or_insert_with(|| OwnedQueue::new(owner.clone()));
             owned.owner.clone_from(owner);
-            if target.failing_since.is_some() {
+            if failing_since.is_some() {
                 owned.queue.mark_failing();
             }
-            owned.queue.reset_if_updated(target.updated_at);
+            owned.queue.reset_if_updated(*updated_at);
         }
         self.turns.set_owners(self.queues.values().map(|owned| &owned.owner));
         let mut shares = OwnerShares::default();
@@ -115,12 +126,12 @@ impl Scheduler {
                 shares.add_target(owner, queue.leased(), queue.is_failing());
             }
         }
-        let leased = |due: &DueTarget| self.queues.get(&due.target.id).map_or(0, |owned| owned.queue.leased());
+        let leased = |due: &DueTarget| self.queues.get(&due.id).map_or(0, |owned| owned.queue.leased());
         let mut due: Vec<_> = due.into_iter().map(|due| (leased(&due), due)).collect();
         due.sort_by_key(|(leased, _)| *leased);
         let mut requests = Vec::new();
         for (leased, due) in self.turns.sort(due, &shares, |(_, due)| &due.owner) {
-            let Some(OwnedQueue { queue, .. }) = self.queues.get_mut(&due.target.id) else { continue };
+            let Some(OwnedQueue { queue, .. }) = self.queues.get_mut(&due.id) else { continue };
             let total = self.limits.total * LEASES_PER_SLOT;
             let available = shares.available(total, &due.owner, (leased, queue.is_failing()));
             let count = queue.lease_demand(now).min(available);
@@ -134,7 +145,7 @@ impl Scheduler {
 
     /// Plans the leases of test deliveries. Owners take turns.
     fn plan_tests(&self, due: Vec<DueTarget>) -> Vec<LeaseRequest> {
-        let due: Vec<_> = due.into_iter().filter(|due| !self.tested_targets.contains_key(&due.target.id)).collect();
+        let due: Vec<_> = due.into_iter().filter(|due| !self.tested_targets.contains_key(&due.id)).collect();
         let mut shares = OwnerShares::default();
         for owner in self.tested_targets.values() {
             shares.add_target(owner, 1, false);

@@ -1,10 +1,12 @@
 //! The limits of the port to which Envoy connects.
 
 use countersign_process::server::{
-    ConnectionCaps, LINGER, PortSettings, ProtocolLimits, RESERVED_DESCRIPTORS, fit_to_descriptors,
-    raise_descriptor_limit,
+    ConnectionCaps, LINGER, MessageLimits, PortSettings, ProtocolLimits, RESERVED_DESCRIPTORS, SharedMemory, Shares,
+    fit_to_descriptors, raise_descriptor_limit,
 };
-use std::time::Duration;
+use prometheus::IntCounter;
+use std::{sync::Arc, time::Duration};
+use tonic::Status;
 
 /// The largest number of connections to the port for checks. Each worker thread of an Envoy opens at least one.
 const MAX_CHECK_CONNECTIONS: usize = 4096;
@@ -27,13 +29,26 @@ const MAX_CONCURRENT_CHECKS: u32 = 1024;
 /// The HTTP/2 flow-control window of a connection: several checks of the largest size that Envoy sends by default.
 const RECEIVE_WINDOW: u32 = 1024 * 1024;
 
+/// The largest accepted `CheckRequest` in bytes: twice the largest request head that Envoy can be configured to accept.
+/// A larger `CheckRequest` would cause a gRPC error, and Envoy may be configured to allow requests on errors.
+pub const MAX_CHECK_BYTES: usize = 16 * 1024 * 1024;
+
+/// The memory for checks that have not arrived completely, in bytes.
+const UNFINISHED_CHECKS_CAPACITY: usize = 64 << 20;
+
+/// One client gets at most half of the memory, because often one Envoy is the only client.
+const UNFINISHED_CHECKS_SHARES: Shares = Shares { client: 1, site: 0 };
+
 /// The limits of the port for checks. One client may use all connections, because few clients connect, usually one Envoy.
-pub fn settings() -> PortSettings {
+/// `overloaded` counts the checks that get no memory.
+pub fn settings(overloaded: IntCounter) -> PortSettings {
     let [total] = fit_to_descriptors([MAX_CHECK_CONNECTIONS], RESERVED_DESCRIPTORS, raise_descriptor_limit());
     PortSettings {
         name: "check",
         caps: ConnectionCaps { total, per_client: total, pending: MAX_PENDING_CONNECTIONS.min(total) },
         trusted_proxies: Vec::new(),
+        // A check is in progress only while it is decided, and Envoy would report a lost check as an error.
+        streams_resume: false,
         first_request_timeout: FIRST_REQUEST_TIMEOUT,
         idle_timeout: IDLE_TIMEOUT,
         linger: LINGER,
@@ -44,5 +59,10 @@ pub fn settings() -> PortSettings {
             ends_stalled_streams: true,
             receive_window: RECEIVE_WINDOW,
         },
+        messages: Some(MessageLimits {
+            memory: Arc::new(SharedMemory::new(UNFINISHED_CHECKS_CAPACITY, UNFINISHED_CHECKS_SHARES, overloaded)),
+            max_message: MAX_CHECK_BYTES,
+            refusal: || Status::resource_exhausted("this client has too many unfinished checks").into(),
+        }),
     }
 }

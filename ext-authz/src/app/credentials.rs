@@ -84,9 +84,13 @@ fn authorization_metadata(key: &ApiKey) -> Result<MetadataValue<Ascii>, String> 
 mod tests {
     use super::*;
 
+    /// Each letter stands for an API key.
     fn replace(in_use: &str, in_file: &str) -> Result<String, String> {
-        let keys = |text| ApiKey::parse_list(text).unwrap();
-        replace_keys(&keys(in_use), keys(in_file)).map(|keys| exposed(&keys).join(" "))
+        let keys = |text: &str| {
+            let key = |letter: char| if letter.is_alphabetic() { format!("svc_sk_{letter}") } else { letter.into() };
+            ApiKey::parse_list(&text.chars().map(key).collect::<String>()).unwrap()
+        };
+        replace_keys(&keys(in_use), keys(in_file)).map(|keys| exposed(&keys).join(" ").replace("svc_sk_", ""))
     }
 
     #[test]
@@ -97,5 +101,12 @@ mod tests {
         assert!(replace("a", "a\nb").unwrap_err().contains("2 API keys instead of 1"));
         assert!(replace("a\nb", "").unwrap_err().contains("0 API keys instead of 2"));
         assert!(replace("a\nb", "a\na").unwrap_err().contains("twice"));
+    }
+
+    #[test]
+    fn text_that_is_no_api_key_is_refused() {
+        for text in ["<html>", "garbage", "svc_sk_", "svc_sk_a b", "{\"error\":\"not found\"}"] {
+            assert!(ApiKey::parse_list(text).is_err(), "{text}");
+        }
     }
 }

@@ -18,6 +18,10 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 /// The timeout for a connection to the control plane.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The interval between HTTP/2 pings, and the timeout for their answers. The control plane answers them also while a stream waits
+/// for the database, so they detect a lost connection early.
+const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(10);
+
 /// Creates the endpoint. Also returns the file with the certificate authorities, if one is configured.
 pub fn sync_endpoint(settings: &SyncSettings) -> Result<(Endpoint, Option<LoadedFiles>), AuthorizerError> {
     if !settings.url.is_tls() {
@@ -27,9 +31,11 @@ pub fn sync_endpoint(settings: &SyncSettings) -> Result<(Endpoint, Option<Loaded
         let endpoint = plain_endpoint(settings).tls_config(ClientTlsConfig::new().with_native_roots());
         return Ok((endpoint.map_err(|error| AuthorizerError::setting("sync.ca", error))?, None));
     };
-    let file_error = |error: String| AuthorizerError::setting("sync.ca", format!("{}: {error}", path.display()));
-    let pem = std::fs::read(path).map_err(|error| file_error(error.to_string()))?;
-    let endpoint = endpoint_with_authorities(settings, &pem).map_err(file_error)?;
+    let with_path = |error: String| format!("{}: {error}", path.display());
+    let pem =
+        std::fs::read(path).map_err(|error| AuthorizerError::unavailable("sync.ca", with_path(error.to_string())))?;
+    let endpoint = endpoint_with_authorities(settings, &pem)
+        .map_err(|error| AuthorizerError::setting("sync.ca", with_path(error)))?;
     Ok((endpoint, Some(LoadedFiles::new("sync.ca", &[(path, &pem)]))))
 }
 
@@ -55,7 +61,10 @@ pub fn follow_ca_file(
 }
 
 fn plain_endpoint(settings: &SyncSettings) -> Endpoint {
-    Endpoint::from(settings.url.uri().clone()).connect_timeout(CONNECT_TIMEOUT)
+    Endpoint::from(settings.url.uri().clone())
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(HTTP2_PING_INTERVAL)
+        .keep_alive_timeout(HTTP2_PING_INTERVAL)
 }
 
 fn endpoint_with_authorities(settings: &SyncSettings, pem: &[u8]) -> Result<Endpoint, String> {

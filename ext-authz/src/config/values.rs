@@ -18,8 +18,8 @@ pub enum InvalidValue {
     /// The value is an HTTP URL, so API keys and data would be sent unencrypted.
     #[error("must begin with `https://`: plain `http://` is accepted for loopback only")]
     PlainText,
-    /// The value is not a valid header value.
-    #[error("must be service API keys: visible ASCII without spaces")]
+    /// The value is not an API key, but for example the error page of a secret store.
+    #[error("must be service API keys: `svc_sk_`, then letters, digits and underscores")]
     ApiKey,
     /// The value is not a valid prefix of header names.
     #[error("must be lower-case letters, digits and dashes, and end with a dash, such as `x-agent-`")]
@@ -112,8 +112,9 @@ impl TryFrom<String> for ApiKey {
     type Error = InvalidValue;
 
     fn try_from(text: String) -> Result<Self, InvalidValue> {
-        let is_visible = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
-        if is_visible { Ok(Self(text.into())) } else { Err(InvalidValue::ApiKey) }
+        let is_word = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        let is_key = text.strip_prefix("svc_sk_").is_some_and(|rest| !rest.is_empty() && is_word(rest));
+        if is_key { Ok(Self(text.into())) } else { Err(InvalidValue::ApiKey) }
     }
 }
 

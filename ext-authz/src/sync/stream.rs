@@ -17,8 +17,10 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 /// stream has not failed, however many there are.
 const MAX_UNANSWERED_PINGS: usize = 3;
 
-/// The same limit while a snapshot is incomplete, because the server may wait for its database before each page.
-const MAX_UNANSWERED_PINGS_IN_SNAPSHOT: usize = 30;
+/// The same limit before the first pong and while a snapshot is incomplete, because the server may wait for its database before
+/// each page of a snapshot and of missed changes. Another stream would wait again from the start. HTTP/2 pings show earlier that
+/// there is no server.
+const MAX_UNANSWERED_PINGS_OF_PAGES: usize = 30;
 
 /// The maximum number of unanswered pings, also if other messages arrive meanwhile.
 const MAX_STORED_PINGS: usize = 1024;
@@ -43,6 +45,8 @@ pub struct StreamState {
     last_ping: u64,
     /// The number of pings since the last message.
     pings_since_message: usize,
+    /// The number of the last answered ping; 0 until the first pong, before which the server sends what the sidecar misses.
+    last_answered_ping: u64,
     /// Whether the next ping must not wait for its time.
     wants_ping: bool,
     /// Whether a pong came too late to know the time of the control plane precisely, and no clock is known.
@@ -88,6 +92,7 @@ impl StreamState {
             unanswered_pings: VecDeque::new(),
             last_ping: 0,
             pings_since_message: 0,
+            last_answered_ping: 0,
             wants_ping: false,
             had_late_pong: false,
             confirmed: false,
@@ -116,8 +121,8 @@ impl StreamState {
 
     /// Creates the next ping. `now` is the current time since boot.
     pub fn ping(&mut self, now: Duration) -> Result<v1::FollowRequest, PingTimeout> {
-        let is_in_snapshot = self.partial_snapshot.is_some();
-        let limit = if is_in_snapshot { MAX_UNANSWERED_PINGS_IN_SNAPSHOT } else { MAX_UNANSWERED_PINGS };
+        let awaits_pages = self.last_answered_ping == 0 || self.partial_snapshot.is_some();
+        let limit = if awaits_pages { MAX_UNANSWERED_PINGS_OF_PAGES } else { MAX_UNANSWERED_PINGS };
         if self.pings_since_message >= limit || self.unanswered_pings.len() >= MAX_STORED_PINGS {
             return Err(PingTimeout);
         }
@@ -262,6 +267,7 @@ impl StreamState {
         let position = self.unanswered_pings.iter().position(|(sent_number, _)| *sent_number == number);
         let position = position.ok_or(MessageError::OutOfOrder("a pong answers a ping that was not sent"))?;
         let ping_sent_at = self.unanswered_pings.drain(..=position).next_back().map(|(_, at)| at);
+        self.last_answered_ping = number;
         // Before a stream continues an earlier snapshot or sends other data, it has not sent the changes since the view.
         let is_incomplete = self.partial_snapshot.is_some() || self.earlier_snapshot.is_some();
         let (Some(ping_sent_at), Some(view), false) = (ping_sent_at, &self.view, is_incomplete) else {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::SystemClock;
-use std::{fs, os::unix::fs::symlink};
+use std::{fs, os::unix::fs::symlink, process::Command};
 
 /// A pair of files in a new directory. A pair is valid if both files have the same content.
 struct Pair {
@@ -50,10 +50,15 @@ impl Pair {
     }
 
     fn count(&self, result: &str) -> u64 {
-        let text = prometheus::TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap();
-        let name = format!(r#"test_file_reloads_total{{result="{result}",setting="tls.certificate"}} "#);
-        text.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
+        count(&self.registry, result)
     }
+}
+
+/// The number of loads with this result.
+fn count(registry: &Registry, result: &str) -> u64 {
+    let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+    let name = format!(r#"test_file_reloads_total{{result="{result}",setting="tls.certificate"}} "#);
+    text.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
 }
 
 fn write_version(directory: &Path, version: &str, certificate: &str, key: &str) {
@@ -139,6 +144,33 @@ async fn run_loads_changed_files() {
     }
     while loaded.lock().unwrap().is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(*loaded.lock().unwrap(), ["new"]);
+    run.abort();
+}
+
+#[tokio::test]
+async fn read_that_does_not_end_counts_as_failed() {
+    let pair = Pair::new("old");
+    let key = pair.directory.path().join("..data/key");
+    fs::remove_file(&key).unwrap();
+    // A read of a pipe waits until somebody writes to it.
+    assert!(Command::new("mkfifo").arg(&key).status().unwrap().success());
+    let Pair { directory, registry, loaded, mut reloader } = pair;
+    reloader.read_timeout = Duration::from_millis(20);
+    let run = tokio::spawn(reloader.run(Duration::from_millis(1)));
+    let wait = || tokio::time::sleep(Duration::from_millis(1));
+    while count(&registry, "failed") < 2 {
+        wait().await;
+    }
+    for name in ["certificate", "new"] {
+        fs::write(directory.path().join("..data").join(name), "new").unwrap();
+    }
+    let pipe = fs::OpenOptions::new().write(true).open(&key).unwrap();
+    fs::rename(directory.path().join("..data/new"), &key).unwrap();
+    drop(pipe);
+    while loaded.lock().unwrap().is_empty() {
+        wait().await;
     }
     assert_eq!(*loaded.lock().unwrap(), ["new"]);
     run.abort();

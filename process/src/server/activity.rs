@@ -41,6 +41,8 @@ pub struct Activity {
     graceful_close: Notify,
     /// Notified when another connection takes the place of this one.
     eviction: Notify,
+    /// Whether the connection may end gracefully when another one takes its place.
+    yields: AtomicBool,
 }
 
 /// What a connection waits for.
@@ -194,6 +196,18 @@ impl Activity {
         self.eviction.notify_one();
     }
 
+    /// Tells the task of the connection to close it, as [`Self::evict`] does, but gracefully: a request is in progress.
+    pub fn yield_place(&self) {
+        self.yields.store(true, Relaxed);
+        self.request_graceful_close();
+        self.evict();
+    }
+
+    /// Whether the connection may end gracefully when another one takes its place.
+    pub fn is_yielding(&self) -> bool {
+        self.yields.load(Relaxed)
+    }
+
     /// Waits until another connection takes the place of this one.
     pub async fn evicted(&self) {
         self.eviction.notified().await;
@@ -201,16 +215,13 @@ impl Activity {
 
     fn waiting(&self) -> Waiting {
         let in_flight = self.in_flight.load(Relaxed);
-        if self.write_blocked.load(Relaxed) {
+        if !self.has_requested.load(Relaxed) {
+            // Also while a write is blocked: otherwise a client that reads a little at a time would never have to send a request.
+            Waiting::FirstRequest
+        } else if self.write_blocked.load(Relaxed) {
             Waiting::Client
         } else if in_flight == 0 {
-            if !self.has_requested.load(Relaxed) {
-                Waiting::FirstRequest
-            } else if self.head_started.load(Relaxed) {
-                Waiting::RestOfHead
-            } else {
-                Waiting::NextRequest
-            }
+            if self.head_started.load(Relaxed) { Waiting::RestOfHead } else { Waiting::NextRequest }
         } else if self.awaiting_data.load(Relaxed) >= in_flight {
             Waiting::Server
         } else {
@@ -227,6 +238,9 @@ mod tests {
     fn waiting_follows_requests_and_responses() {
         let activity = Activity::default();
         assert_eq!(activity.observe(), (Waiting::FirstRequest, 1));
+        activity.set_write_blocked(true);
+        assert_eq!(activity.observe(), (Waiting::FirstRequest, 0), "a client that does not read has no more time");
+        activity.set_write_blocked(false);
         assert!(activity.begin_request(false));
         activity.begin_body();
         assert_eq!(activity.observe(), (Waiting::Client, 0));

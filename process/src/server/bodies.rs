@@ -2,9 +2,13 @@
 
 use super::{
     activity::Activity,
+    messages::IncomingMessage,
     streams::{Wait, record_wait},
 };
-use axum::body::{Body, Bytes, HttpBody};
+use axum::{
+    BoxError,
+    body::{Body, Bytes, HttpBody},
+};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use std::{
@@ -35,15 +39,17 @@ pub(super) struct TrackedRequestBody {
     body: Incoming,
     /// `None` after the end of the body.
     activity: Option<Arc<Activity>>,
+    /// `None` if the messages of the port have no limits.
+    message: Option<IncomingMessage>,
 }
 
 impl TrackedRequestBody {
-    pub(super) fn new(body: Incoming, activity: Arc<Activity>) -> Self {
+    pub(super) fn new(body: Incoming, activity: Arc<Activity>, message: Option<IncomingMessage>) -> Self {
         let activity = (!body.is_end_stream()).then_some(activity);
         if let Some(activity) = &activity {
             activity.begin_body();
         }
-        Self { body, activity }
+        Self { body, activity, message }
     }
 
     fn end(&mut self) {
@@ -56,13 +62,19 @@ impl TrackedRequestBody {
 
 impl HttpBody for TrackedRequestBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(context);
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        let frame = Pin::new(&mut this.body).poll_frame(context).map_err(BoxError::from);
+        let is_last = this.body.is_end_stream();
+        let frame = match &mut this.message {
+            Some(message) => message.receive(frame, is_last),
+            None => frame,
+        };
         match &frame {
             Poll::Pending => record_wait(Wait::Client),
-            Poll::Ready(Some(Ok(_))) if !self.body.is_end_stream() => record_wait(Wait::Progress),
+            Poll::Ready(Some(Ok(_))) if !is_last => record_wait(Wait::Progress),
             Poll::Ready(_) => self.end(),
         }
         frame

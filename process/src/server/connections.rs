@@ -1,19 +1,22 @@
 //! The open connections of a port, and which of them closes when there are too many.
 //!
-//! Invariant: a connection is never closed for another one while this server works on a request of it. A connection that
-//! has not sent a request yet is closed first, then an idle one, then one whose client neither sends the rest of its
-//! request nor reads the response. The network with the most connections loses one first.
+//! Invariant: a connection is never closed for another one while this server works on a request of it, except on a port whose
+//! clients resume their streams, and there only if its block or site has more connections than that of the new one. A connection
+//! that has not sent a request yet is closed first, then an idle one, then one whose client neither sends the rest of its
+//! request nor reads the response. The site with the most connections in the block with the most loses one first.
 
-use super::{activity::Activity, metrics::ConnectionMetrics, network::Network};
+mod sites;
+mod table;
+
+use super::{activity::Activity, metrics::ConnectionMetrics};
 use std::{
-    cmp::Reverse,
-    collections::HashMap,
     net::IpAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
+use table::{ConnectionKey, Entry, Table};
 use tokio::sync::Notify;
 
 /// How many descriptors are released at least when the process lacks them, unless half of the connections are fewer.
@@ -48,7 +51,7 @@ pub struct Connections {
 /// A connection in the table. Dropping it frees its place.
 pub struct OpenConnection {
     connections: Arc<Connections>,
-    id: u64,
+    key: ConnectionKey,
     /// What happens on the connection.
     pub activity: Arc<Activity>,
 }
@@ -66,26 +69,6 @@ pub enum CloseReason {
     IdleTimeout,
     /// The client neither sent the rest of a request nor read a response in time.
     StallTimeout,
-}
-
-struct Table {
-    configured: ConnectionCaps,
-    /// The configured numbers, or lower ones after a lack of descriptors.
-    caps: ConnectionCaps,
-    /// Connections that were evicted and whose descriptors are not closed yet.
-    closing: usize,
-    /// Connections that have not sent a request yet.
-    pending: HashMap<u64, Entry>,
-    /// Connections that have sent a request.
-    established: HashMap<u64, Entry>,
-    by_client: HashMap<Network, usize>,
-    by_site: HashMap<Network, usize>,
-}
-
-struct Entry {
-    /// `None` for a trusted proxy and for a Unix socket, whose connections are counted only in total.
-    address: Option<IpAddr>,
-    activity: Arc<Activity>,
 }
 
 impl CloseReason {
@@ -106,19 +89,11 @@ impl CloseReason {
 }
 
 impl Connections {
-    /// An empty table.
-    pub fn new(caps: ConnectionCaps, metrics: ConnectionMetrics) -> Self {
+    /// An empty table. `streams_resume`: see [`super::PortSettings::streams_resume`].
+    pub fn new(caps: ConnectionCaps, streams_resume: bool, metrics: ConnectionMetrics) -> Self {
         metrics.set_max(caps.total);
-        let table = Table {
-            configured: caps,
-            caps,
-            closing: 0,
-            pending: HashMap::new(),
-            established: HashMap::new(),
-            by_client: HashMap::new(),
-            by_site: HashMap::new(),
-        };
-        Self { table: Mutex::new(table), next_id: AtomicU64::new(0), closed: Notify::new(), metrics }
+        let table = Mutex::new(Table::new(caps, streams_resume));
+        Self { table, next_id: AtomicU64::new(0), closed: Notify::new(), metrics }
     }
 
     /// Gives a new connection a place. If there is none, closes another connection for it. Returns `None` if no other
@@ -127,15 +102,16 @@ impl Connections {
         let mut table = self.table();
         if let Some(reason) = table.lacks_place_for(address) {
             self.metrics.closed(reason);
-            let victim = table.victim_for(address, reason);
-            table.evict(victim?);
+            if !table.close_for(address, reason) {
+                return None;
+            }
         }
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let key = ConnectionKey::new(self.next_id.fetch_add(1, Ordering::Relaxed), address);
         let activity = Arc::new(Activity::default());
-        table.insert(id, Entry { address, activity: activity.clone() });
-        self.metrics.open.set(table.len_as_i64());
+        table.insert(key, Entry { address, activity: activity.clone() });
+        self.metrics.set_open(table.len());
         drop(table);
-        Some(OpenConnection { connections: self.clone(), id, activity })
+        Some(OpenConnection { connections: self.clone(), key, activity })
     }
 
     /// Lowers the largest number of connections, because the process lacks file descriptors, and closes connections that wait
@@ -144,16 +120,12 @@ impl Connections {
         let mut table = self.table();
         if table.closing > 0 {
             // Descriptors are about to be free.
-            return table.caps.total;
+            return table.max();
         }
         let open = table.len();
-        let total =
-            open.saturating_sub(DESCRIPTORS_TO_RELEASE).max(open / 2).max(MIN_CONNECTIONS).min(table.caps.total);
-        self.set_total(&mut table, total);
-        while table.len() > total
-            && let Some(victim) = table.victim_in(None)
-        {
-            table.evict(victim);
+        let total = open.saturating_sub(DESCRIPTORS_TO_RELEASE).max(open / 2).max(MIN_CONNECTIONS).min(table.max());
+        self.set_max(&mut table, total);
+        while table.len() > total && table.close_one() {
             self.metrics.closed(CloseReason::Capacity);
         }
         total
@@ -162,15 +134,14 @@ impl Connections {
     /// Doubles the largest number of connections, up to the configured number. Returns whether it is lower still.
     pub fn grow(&self) -> bool {
         let mut table = self.table();
-        let configured = table.configured.total;
-        let total = table.caps.total.saturating_mul(2).min(configured);
-        self.set_total(&mut table, total);
+        let configured = table.configured_max();
+        let total = table.max().saturating_mul(2).min(configured);
+        self.set_max(&mut table, total);
         total < configured
     }
 
-    fn set_total(&self, table: &mut Table, total: usize) {
-        table.caps.total = total;
-        table.caps.pending = table.configured.pending.min(total);
+    fn set_max(&self, table: &mut Table, total: usize) {
+        table.set_max(total);
         self.metrics.set_max(total);
     }
 
@@ -204,111 +175,18 @@ impl Connections {
 impl OpenConnection {
     /// Records the first request of the connection.
     pub fn establish(&self) {
-        let mut table = self.connections.table();
-        if let Some(entry) = table.pending.remove(&self.id) {
-            table.established.insert(self.id, entry);
-        }
+        self.connections.table().establish(self.key);
     }
 }
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
         let mut table = self.connections.table();
-        if table.remove(self.id).is_none() {
+        if table.remove(self.key).is_none() {
             table.closing = table.closing.saturating_sub(1);
             self.connections.closed.notify_waiters();
         }
-        self.connections.metrics.open.set(table.len_as_i64());
-    }
-}
-
-impl Table {
-    fn len(&self) -> usize {
-        self.pending.len() + self.established.len()
-    }
-
-    fn len_as_i64(&self) -> i64 {
-        i64::try_from(self.len()).unwrap_or(i64::MAX)
-    }
-
-    fn lacks_place_for(&self, address: Option<IpAddr>) -> Option<CloseReason> {
-        let of_client = address.and_then(|address| self.by_client.get(&Network::of_client(address)));
-        if of_client.is_some_and(|count| *count >= self.caps.per_client) {
-            return Some(CloseReason::ClientCapacity);
-        }
-        (self.len() >= self.caps.total || self.pending.len() >= self.caps.pending).then_some(CloseReason::Capacity)
-    }
-
-    fn victim_for(&self, address: Option<IpAddr>, reason: CloseReason) -> Option<u64> {
-        match (reason, address) {
-            (CloseReason::ClientCapacity, Some(address)) => {
-                let client = Network::of_client(address);
-                self.victim_in(Some(&|other| Network::of_client(other) == client))
-            }
-            _ if self.pending.len() >= self.caps.pending => self.pending_victim(),
-            _ => {
-                let greediest = self.by_site.iter().max_by_key(|(_, count)| **count).map(|(site, _)| *site);
-                let of_greediest =
-                    greediest.and_then(|site| self.victim_in(Some(&|other| Network::of_site(other) == site)));
-                of_greediest.or_else(|| self.victim_in(None))
-            }
-        }
-    }
-
-    /// The oldest pending connection of the site with the most pending connections.
-    fn pending_victim(&self) -> Option<u64> {
-        let site_of = |entry: &Entry| entry.address.map(Network::of_site);
-        let mut by_site: HashMap<Option<Network>, usize> = HashMap::new();
-        for entry in self.pending.values() {
-            *by_site.entry(site_of(entry)).or_default() += 1;
-        }
-        let greediest = by_site.into_iter().max_by_key(|(_, count)| *count)?.0;
-        self.pending.iter().filter(|(_, entry)| site_of(entry) == greediest).map(|(id, _)| *id).min()
-    }
-
-    /// The connection to close among those of some addresses: the oldest pending one, or else the one that has waited for
-    /// its client for the longest time.
-    fn victim_in(&self, includes: Option<&dyn Fn(IpAddr) -> bool>) -> Option<u64> {
-        let is_candidate = |entry: &Entry| includes.is_none_or(|includes| entry.address.is_some_and(includes));
-        let pending = self.pending.iter().filter(|(_, entry)| is_candidate(entry)).map(|(id, _)| *id).min();
-        pending.or_else(|| {
-            let established = self.established.iter().filter(|(_, entry)| is_candidate(entry));
-            let evictable = established.filter_map(|(id, entry)| Some((entry.activity.eviction_rank()?, *id)));
-            evictable.max_by_key(|(rank, id)| (*rank, Reverse(*id))).map(|(_, id)| id)
-        })
-    }
-
-    fn evict(&mut self, id: u64) {
-        if let Some(evicted) = self.remove(id) {
-            evicted.activity.evict();
-            self.closing += 1;
-        }
-    }
-
-    fn insert(&mut self, id: u64, entry: Entry) {
-        if let Some(address) = entry.address {
-            *self.by_client.entry(Network::of_client(address)).or_default() += 1;
-            *self.by_site.entry(Network::of_site(address)).or_default() += 1;
-        }
-        self.pending.insert(id, entry);
-    }
-
-    fn remove(&mut self, id: u64) -> Option<Entry> {
-        let entry = self.pending.remove(&id).or_else(|| self.established.remove(&id))?;
-        if let Some(address) = entry.address {
-            decrement(&mut self.by_client, Network::of_client(address));
-            decrement(&mut self.by_site, Network::of_site(address));
-        }
-        Some(entry)
-    }
-}
-
-fn decrement(counts: &mut HashMap<Network, usize>, network: Network) {
-    if let Some(count) = counts.get_mut(&network) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(&network);
-        }
+        self.connections.metrics.set_open(table.len());
     }
 }
 

@@ -56,6 +56,11 @@ impl PortMetrics {
 }
 
 impl ConnectionMetrics {
+    /// Sets the number of open connections.
+    pub(super) fn set_open(&self, open: usize) {
+        self.open.set(i64::try_from(open).unwrap_or(i64::MAX));
+    }
+
     /// Sets the largest allowed number of open connections.
     pub(super) fn set_max(&self, max: usize) {
         self.max.set(i64::try_from(max).unwrap_or(i64::MAX));

@@ -7,6 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub struct Network(IpAddr);
 
 impl Network {
+    /// No network is larger.
+    pub(super) const MAX: Self = Self(IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)));
+
     /// The addresses that one client can choose freely: an IPv4 address, or the /64 network of an IPv6 address.
     pub fn of_client(address: IpAddr) -> Self {
         Self::with_prefix(address, 32, 64)
@@ -16,6 +19,12 @@ impl Network {
     /// address.
     pub fn of_site(address: IpAddr) -> Self {
         Self::with_prefix(address, 24, 48)
+    }
+
+    /// The block of a site: the /16 network of an IPv4 address or the /32 network of an IPv6 address, the usual smallest
+    /// allocation of a provider.
+    pub(super) fn block(self) -> Self {
+        Self::with_prefix(self.0, 16, 32)
     }
 
     /// The bytes of the first address.
@@ -46,5 +55,7 @@ mod tests {
         assert_eq!(Network::of_client(address("::ffff:192.0.2.7")), Network(address("192.0.2.7")), "mapped addresses");
         assert_eq!(Network::of_client(address("2001:db8:1:2:3::4")), Network(address("2001:db8:1:2::")));
         assert_eq!(Network::of_site(address("2001:db8:1:2:3::4")), Network(address("2001:db8:1::")));
+        assert_eq!(Network::of_site(address("192.0.2.7")).block(), Network(address("192.0.0.0")));
+        assert_eq!(Network::of_site(address("2001:db8:1:2:3::4")).block(), Network(address("2001:db8::")));
     }
 }

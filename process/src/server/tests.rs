@@ -6,10 +6,17 @@ use axum::{
     routing::{get, post},
 };
 use prometheus::{Registry, TextEncoder};
-use std::{io::ErrorKind, sync::atomic::AtomicUsize, sync::atomic::Ordering};
+use std::{
+    future::pending,
+    io::ErrorKind,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
+    net::{TcpListener, TcpSocket, TcpStream},
     task::JoinHandle,
 };
 
@@ -21,29 +28,47 @@ struct TestServer {
     task: JoinHandle<io::Result<()>>,
 }
 
+/// Settings with short timeouts.
+fn settings(caps: ConnectionCaps) -> PortSettings {
+    PortSettings {
+        name: "test",
+        caps,
+        trusted_proxies: Vec::new(),
+        streams_resume: true,
+        first_request_timeout: Duration::from_secs(2),
+        idle_timeout: Duration::from_secs(4),
+        // Longer than the test, so that only announced ends close connections.
+        linger: Duration::from_mins(10),
+        protocol: ProtocolLimits {
+            allows_http1: true,
+            max_head_size: 16_384,
+            max_streams: 8,
+            ends_stalled_streams: true,
+            receive_window: 65_535,
+        },
+        messages: None,
+    }
+}
+
 impl TestServer {
     async fn start(caps: ConnectionCaps, routes: Router) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (address, registry, shutdown) = (listener.local_addr().unwrap(), Registry::new(), Shutdown::default());
+        let address = listener.local_addr().unwrap();
+        Self::start_on(listener, address, caps, routes)
+    }
+
+    fn start_on(listener: impl Listener, address: SocketAddr, caps: ConnectionCaps, routes: Router) -> Self {
+        let (registry, shutdown) = (Registry::new(), Shutdown::default());
         let metrics = PortMetrics::register(&registry, "test").unwrap().of_port("test");
-        let settings = PortSettings {
-            name: "test",
-            caps,
-            trusted_proxies: Vec::new(),
-            first_request_timeout: Duration::from_secs(2),
-            idle_timeout: Duration::from_secs(4),
-            // Longer than the test, so that only announced ends close connections.
-            linger: Duration::from_mins(10),
-            protocol: ProtocolLimits {
-                allows_http1: true,
-                max_head_size: 16_384,
-                max_streams: 8,
-                ends_stalled_streams: true,
-                receive_window: 65_535,
-            },
-        };
-        let task = tokio::spawn(serve(listener, PlainText, routes, (settings, metrics), shutdown.clone()));
+        let task = tokio::spawn(serve(listener, PlainText, routes, (settings(caps), metrics), shutdown.clone()));
         Self { address, registry, shutdown, task }
+    }
+
+    /// Connects from another loopback address, which is in another block.
+    async fn connect_from(&self, address: &str) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::new(address.parse().unwrap(), 0)).unwrap();
+        socket.connect(self.address).await.unwrap()
     }
 
     async fn connect(&self) -> TcpStream {
@@ -91,6 +116,9 @@ const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: test\r\n\r\n";
 const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const H2_EMPTY_SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
 
+/// An HTTP/2 HEADERS frame of `GET /wait`.
+const H2_GET_WAIT: &[u8] = b"\0\0\x0c\x01\x05\0\0\0\x01\x82\x86\x04\x05/wait\x41\x01x";
+
 /// An HTTP/2 HEADERS frame without `END_HEADERS`, after which only CONTINUATION frames may follow.
 const H2_UNFINISHED_HEAD: &[u8] = &[0, 0, 1, 1, 0, 0, 0, 0, 1, 0x82];
 
@@ -107,6 +135,36 @@ async fn connections_without_a_request_are_closed() {
         assert!(!String::from_utf8_lossy(&response).contains("200 OK"), "{opening:?}");
     }
     assert!(server.has_metric(r#"test_connections_closed_total{port="test",reason="first_request_timeout"} 6"#));
+}
+
+/// A listener with one connection.
+struct OneConnection(Mutex<Option<DuplexStream>>);
+
+impl Listener for OneConnection {
+    type Stream = DuplexStream;
+
+    async fn accept(&self) -> io::Result<(DuplexStream, Option<SocketAddr>)> {
+        let stream = self.0.lock().unwrap().take();
+        match stream {
+            Some(stream) => Ok((stream, None)),
+            None => pending().await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn client_that_does_not_read_must_send_its_first_request_in_time() {
+    // The settings of the server do not fit into the buffer, so its first write is blocked.
+    let (mut client, stream) = duplex(H2_PREFACE.len());
+    let listener = OneConnection(Mutex::new(Some(stream)));
+    let server = TestServer::start_on(listener, "127.0.0.1:0".parse().unwrap(), CAPS, hello());
+    client.write_all(H2_PREFACE).await.unwrap();
+    for open in [1, 0] {
+        while !server.has_metric(&format!(r#"test_connections{{port="test"}} {open}"#)) {
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+    assert!(server.has_metric(r#"test_connections_closed_total{port="test",reason="first_request_timeout"} 1"#));
 }
 
 #[tokio::test]
@@ -164,6 +222,47 @@ async fn client_is_served_while_others_are_silent() {
     for mut evicted in silent.drain(..90) {
         assert_eq!(read_to_end(&mut evicted).await, b"");
     }
+}
+
+/// The types and contents of complete HTTP/2 frames.
+fn h2_frames(mut bytes: &[u8]) -> Vec<(u8, &[u8])> {
+    let mut frames = Vec::new();
+    while let [a, b, c, kind, _flags, _, _, _, _, rest @ ..] = bytes {
+        let length = usize::try_from(u32::from_be_bytes([0, *a, *b, *c])).unwrap();
+        frames.push((*kind, &rest[..length]));
+        bytes = &rest[length..];
+    }
+    frames
+}
+
+#[tokio::test]
+async fn stream_of_the_greediest_client_yields_with_goaway() {
+    let started = Arc::new(AtomicUsize::new(0));
+    let counter = started.clone();
+    let wait = move || {
+        counter.fetch_add(1, Ordering::SeqCst);
+        pending::<()>()
+    };
+    let routes = hello().route("/wait", get(wait));
+    let server = TestServer::start(ConnectionCaps { total: 2, per_client: 2, pending: 2 }, routes).await;
+    let mut streams = Vec::new();
+    for count in 1..=2 {
+        let mut stream = server.connect_from("127.1.0.1").await;
+        let opening = [H2_PREFACE, H2_EMPTY_SETTINGS, H2_GET_WAIT].concat();
+        stream.write_all(&opening).await.unwrap();
+        while started.load(Ordering::SeqCst) < count {
+            tokio::task::yield_now().await;
+        }
+        streams.push(stream);
+    }
+    assert_eq!(read_to_end(&mut server.connect_from("127.1.0.1").await).await, b"", "one of the greediest is refused");
+    let mut newcomer = server.connect_from("127.2.0.1").await;
+    newcomer.write_all(GET).await.unwrap();
+    assert!(read_some(&mut newcomer).await.ends_with("hello"));
+    let received = read_to_end(&mut streams[1]).await;
+    let goaway = h2_frames(&received).into_iter().find(|(kind, _)| *kind == 7);
+    assert_eq!(goaway.map(|(_, content)| &content[4..8]), Some(&[0; 4][..]), "GOAWAY without an error");
+    assert!(server.has_metric(r#"test_connections{port="test"} 2"#), "the older stream continues");
 }
 
 #[tokio::test]

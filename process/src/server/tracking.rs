@@ -4,6 +4,7 @@ use super::{
     activity::Activity,
     bodies::{RequestState, TrackedRequestBody, TrackedResponseBody},
     connections::OpenConnection,
+    messages::{IncomingMessage, MessageClient},
 };
 use axum::{
     Router,
@@ -35,6 +36,8 @@ pub(super) struct TrackedService {
     pub(super) connection: Arc<OpenConnection>,
     /// The address of the peer; `None` for a Unix socket.
     pub(super) peer: Option<SocketAddr>,
+    /// `None` if the messages of the port have no limits.
+    pub(super) message_client: Option<Arc<MessageClient>>,
 }
 
 impl hyper::service::Service<hyper::Request<Incoming>> for TrackedService {
@@ -52,7 +55,9 @@ impl hyper::service::Service<hyper::Request<Incoming>> for TrackedService {
         if request.headers().len() > MAX_FIELDS {
             return ResponseFuture { response: RoutedResponse::Refused, state, closes: is_http1 };
         }
-        let mut request: Request = request.map(|body| Body::new(TrackedRequestBody::new(body, activity)));
+        let message = |client| IncomingMessage::new(client, request.uri(), request.headers());
+        let message = self.message_client.as_ref().map(message);
+        let mut request: Request = request.map(|body| Body::new(TrackedRequestBody::new(body, activity, message)));
         if let Some(peer) = self.peer {
             request.extensions_mut().insert(ConnectInfo(peer));
         }

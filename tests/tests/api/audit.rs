@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests panic on unexpected values")]
 
 mod actions;
+mod archive;
 mod reading;
 mod tampering;
 

@@ -335,12 +335,11 @@ async fn repeated_registration_of_a_deleted_agent_registers_its_key_again() {
 }
 
 #[tokio::test]
-async fn key_and_quota_of_a_deleted_agent_are_free_again() {
-    let mut own = OwnAgent::new(&["quotas.agents_per_person=1"]).await;
+async fn key_of_a_deleted_agent_is_free_again() {
+    let mut own = OwnAgent::new(&[]).await;
     let OwnAgent { control, owner, agent, .. } = &own;
     let active = async || control.api.get_as(control.key(), "/status").await.expect(200)["activeAgents"].clone();
     let before = active().await.as_i64().unwrap();
-    assert_eq!(register(control, owner, agent, "another").await.status, 409, "the quota is reached");
     own.delete(owner).await.expect(200);
     assert_eq!(active().await, json!(before - 1));
     assert_eq!(control.api.get_as(owner, "/agents").await.expect(200)["data"], json!([]));
@@ -349,6 +348,33 @@ async fn key_and_quota_of_a_deleted_agent_are_free_again() {
     assert_eq!(active().await, json!(before));
     own.agent.id = text(&registered["agentId"]);
     login(&own.control, &own.agent, None).await.expect(200);
+}
+
+#[tokio::test]
+async fn deleted_agent_counts_for_the_quota_of_its_owner_for_thirty_days() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), ManualClock::new());
+    let settings = [("quotas.agents_per_person", "2".to_owned())];
+    let server = InProcessServer::start(folder.path(), &settings, &clock).await;
+    let [human, other] = ["developer", "bob"].map(|subject| mint_human(folder.path(), subject, 31 * 24));
+    let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
+    let register = async |human: &str, name: &str| {
+        let body = json!({ "email": "a@example.org", "name": name, "publicKey": key });
+        server.api.send_as(human, "POST", "/auth/register", body).await
+    };
+    for name in ["first", "second"] {
+        let agent = text(&register(&human, name).await.expect(201)["agentId"]);
+        let delete = server.api.request("DELETE", &format!("/agents/{agent}")).bearer_auth(&human);
+        HttpResponse::send(delete).await.expect(200);
+    }
+    let refused = register(&human, "third").await;
+    assert_eq!(refused.error().1, "CONFLICT");
+    assert!(refused.text("/error/message").contains("a deleted agent counts for 30 more days"), "{refused:?}");
+    register(&other, "third").await.expect(201);
+    clock.advance(Duration::from_hours(30 * 24) - Duration::from_mins(1));
+    assert_eq!(register(&human, "third").await.error().1, "CONFLICT");
+    clock.advance(Duration::from_mins(1));
+    register(&human, "third").await.expect(201);
+    server.server.stop().await;
 }
 
 #[tokio::test]

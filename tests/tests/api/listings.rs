@@ -87,19 +87,35 @@ async fn lists_are_paginated() {
             json!({ "limit": 200, "offset": 0, "total": 5, "hasMore": false }),
         ),
     ] {
-        let listed = list(&control, &alice, &format!("/services?{query}")).await;
+        let mut listed = list(&control, &alice, &format!("/services?{query}")).await;
+        let cursor = listed["pagination"].as_object_mut().expect("the value is an object").remove("nextCursor");
+        assert_eq!(cursor.is_some(), pagination["hasMore"] == true, "{query}");
         assert_eq!((names(&listed), &listed["pagination"]), (expected, &pagination), "{query}");
     }
-    let huge = list(&control, &alice, "/services?limit=99999999999999999999&offset=99999999999999999999").await;
+    let huge = list(&control, &alice, "/services?limit=99999999999999999999&offset=10000").await;
     assert_eq!((&huge["pagination"]["limit"], names(&huge).len()), (&json!(200), 0));
-    for (query, field) in [("limit=0", "limit"), ("limit=-1", "limit"), ("offset=-1", "offset"), ("offset=x", "offset")]
-    {
+    let cursor = text(&list(&control, &alice, "/services?limit=2").await["pagination"]["nextCursor"]);
+    create_service(&control, &alice, "later").await;
+    let second = list(&control, &alice, &format!("/services?limit=2&cursor={cursor}")).await;
+    assert_eq!((names(&second), &second["pagination"]["offset"]), (vec!["2", "1"], &json!(2)));
+    let last = format!("/services?limit=2&cursor={}", text(&second["pagination"]["nextCursor"]));
+    let last = list(&control, &alice, &last).await;
+    assert_eq!((names(&last), last["pagination"].get("nextCursor")), (vec!["0"], None));
+    for (query, field, problem) in [
+        ("limit=0", "limit", "must be a whole number"),
+        ("limit=-1", "limit", "must be a whole number"),
+        ("offset=-1", "offset", "must be a whole number"),
+        ("offset=x", "offset", "must be a whole number"),
+        ("offset=10001", "offset", "must be at most 10000; to read further, pass `pagination.nextCursor`"),
+        ("offset=99999999999999999999", "offset", "must be at most 10000"),
+        ("cursor=x", "cursor", "must be `pagination.nextCursor` of the previous page"),
+        (&format!("cursor={cursor}&offset=2"), "cursor", "must not be combined with `offset`"),
+        (&format!("cursor={cursor}&cursor={cursor}"), "cursor", "must not occur twice"),
+    ] {
         let response = control.api.get_as(&alice, &format!("/services?{query}")).await;
         assert_eq!((response.status, response.text("/error/code")), (400, "VALIDATION_ERROR"), "{query}");
-        assert!(
-            response.text(&format!("/error/details/fields/{field}")).starts_with("must be a whole number"),
-            "{query}"
-        );
+        let message = response.text(&format!("/error/details/fields/{field}"));
+        assert!(message.starts_with(problem), "{query}: {message}");
     }
     let unauthenticated = control.api.get("/services?limit=0").await;
     assert_eq!(unauthenticated.error().2, "human_token_missing", "authentication precedes validation");

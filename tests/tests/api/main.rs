@@ -14,6 +14,7 @@ mod idempotency;
 mod known_agents;
 mod limits;
 mod listings;
+mod long_lists;
 mod own_agents;
 mod proxies;
 mod quotas;

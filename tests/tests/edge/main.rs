@@ -14,4 +14,5 @@ mod rotation;
 mod sidecar;
 mod sync;
 mod sync_pages;
+mod sync_reads;
 mod sync_recipients;

@@ -10,8 +10,12 @@ use countersign_tests::{
     sidecar::{CheckResult, check_request},
 };
 use envoy_types::pb::envoy::service::auth::v3::CheckRequest;
+use jiff::SignedDuration;
 use secrecy::ExposeSecret;
 use serde_json::json;
+
+/// A pong that takes longer does not set the clock of a sidecar.
+const MAX_ROUND_TRIP: SignedDuration = SignedDuration::from_secs(1);
 
 /// Starts a control plane and a sidecar of its first service. Also returns an agent with a role at that service, and
 /// the token of the agent.
@@ -152,8 +156,9 @@ async fn assignment_expires_while_the_control_plane_is_down() {
     wait_for_roles("reader,visitor").await;
     control.kill();
     wait_for_roles("reader").await;
+    // The sidecar takes the clock of the control plane to be later than it is, by one round trip at most.
     let delay = now().duration_since(expires_at.parse().unwrap());
-    assert!(!delay.is_negative(), "the assignment expired {delay} too early");
+    assert!(delay > -MAX_ROUND_TRIP, "the assignment expired {delay} too early");
 }
 
 #[tokio::test]

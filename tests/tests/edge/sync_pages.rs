@@ -254,7 +254,8 @@ async fn missed_changes_are_sent_in_pages_from_which_a_sidecar_can_resume() {
     assert_eq!(follower.ping(1).await.unwrap().1.revision, revision);
 }
 
-/// Each commit of the test changes the roles of one agent, so after a pong, the received roles must have the revision of the pong.
+/// Each commit of the test changes the roles of one agent, so after a pong, the received roles must not be older than the revision of
+/// the pong. They may be newer: the server reads the revision of a pong before it sends the last changes.
 #[tokio::test]
 async fn no_change_is_missed_between_pages_and_live_changes() {
     let control = ControlPlane::start_with(&["sync.changes_per_read=2"]).await;
@@ -283,7 +284,7 @@ async fn no_change_is_missed_between_pages_and_live_changes() {
                 received =
                     agents.iter().filter_map(|agent| Some(agent.roles.as_ref()?.revision)).fold(received, i64::max);
             };
-            assert!(number < 4 || received == pong.revision, "{received} {}", pong.revision);
+            assert!(number < 4 || received >= pong.revision, "{received} {}", pong.revision);
             (revision, newest) = (pong.revision, received);
         }
     };

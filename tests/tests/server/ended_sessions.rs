@@ -3,9 +3,7 @@
 
 use super::housekeeping::Database;
 use countersign_client::{Api, PrivateKey};
-use countersign_tests::{
-    Agent, ControlPlane, HttpClient, InProcessServer, ManualClock, control_plane::text, engines, eventually,
-};
+use countersign_tests::{Agent, ControlPlane, HttpClient, InProcessServer, ManualClock, control_plane::text, engines};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -15,16 +13,6 @@ async fn authenticate(api: &HttpClient, key: &PrivateKey, challenge: &Value) -> 
     let signature = key.sign(&text(&challenge["nonce"]));
     let body = json!({ "challengeId": challenge["challengeId"], "signature": signature });
     api.post("/auth/authenticate", body).await
-}
-
-/// Waits until housekeeping has deleted everything that can be deleted now: it deletes sessions before offers of services.
-async fn wait_for_housekeeping(database: &mut Database, clock: &ManualClock) {
-    database.execute("INSERT INTO service_transfers SELECT id, 'issuer', 'subject', 1, 1 FROM services LIMIT 1").await;
-    let is_gone = async || {
-        clock.advance(Duration::from_secs(1));
-        (database.count("service_transfers").await == 0).then_some(())
-    };
-    eventually("housekeeping has run", is_gone, String::new).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -53,7 +41,7 @@ async fn ended_session_is_deleted_when_its_tokens_and_its_challenge_have_expired
     assert_eq!(refresh(used).await.error(), (401, "AUTHENTICATION_FAILED", "refresh_reused"));
 
     clock.advance(MINUTE * 66);
-    wait_for_housekeeping(&mut database, &clock).await;
+    database.wait_for_housekeeping(&clock).await;
     let repeated = authenticate(api, &key, &challenge).await;
     assert_eq!(
         repeated.error(),
@@ -63,7 +51,7 @@ async fn ended_session_is_deleted_when_its_tokens_and_its_challenge_have_expired
     assert_eq!(refresh(used).await.error().2, "refresh_reused");
 
     clock.advance(MINUTE * 60);
-    wait_for_housekeeping(&mut database, &clock).await;
+    database.wait_for_housekeeping(&clock).await;
     assert_eq!(database.count("sessions").await, 1, "only the live session remains");
     assert_eq!(database.count("refresh_tokens").await, 1);
     for token in [used, unused] {

@@ -19,7 +19,7 @@ const ROWS: i64 = 6000;
 const NUMBERS: &str = "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 6000)";
 
 /// The end of an id, different for each number.
-const DIGITS: &str = "substr(CAST(10000000000000000 + n AS TEXT), 2)";
+pub const DIGITS: &str = "substr(CAST(10000000000000000 + n AS TEXT), 2)";
 
 /// A time before everything expires that the tests insert, and the time of the expiry, in microseconds.
 const LONG_AGO: i64 = 1_600_000_000_000_000;
@@ -47,9 +47,35 @@ impl Database {
         self.number(&format!("SELECT CAST(COUNT(*) AS BIGINT) FROM {rows}")).await
     }
 
-    async fn wait_until_none(&mut self, rows: &str, control: &ControlPlane) {
+    pub async fn wait_until_none(&mut self, rows: &str, control: &ControlPlane) {
         let is_gone = async || (self.count(rows).await == 0).then_some(());
         eventually(&format!("there is no row in {rows}"), is_gone, || control.log()).await;
+    }
+
+    /// Waits until housekeeping has deleted everything that can be deleted now, except what has more rows than a transaction
+    /// deletes.
+    pub async fn wait_for_housekeeping(&mut self, clock: &ManualClock) {
+        // A round deletes what could be deleted when it began. A row that can be deleted from now on is deleted by a round that
+        // begins later. The second row is deleted when the whole round of the first is over.
+        for _ in 0..2 {
+            clock.advance(Duration::from_secs(1));
+            let deleted_at = clock.now().saturating_sub(Duration::from_hours(24 * 30)).micros();
+            self.execute(&format!("INSERT INTO agent_deletions VALUES ('', '', {deleted_at}, 1)")).await;
+            let is_gone = async || {
+                clock.advance(Duration::from_secs(1));
+                (self.count("agent_deletions WHERE owner_issuer = ''").await == 0).then_some(())
+            };
+            eventually("housekeeping has run", is_gone, String::new).await;
+        }
+    }
+
+    /// Inserts [`ROWS`] events of a service into the outbox, with ids that sort before others. Returns their number.
+    pub async fn insert_events(&mut self, service: &str) -> u64 {
+        let events = format!(
+            "{NUMBERS} INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id, agent_id) \
+             SELECT 'evt_0000000000' || {DIGITS}, 'agent.role_assigned', '{{}}', {LONG_AGO}, '{service}', '' FROM numbers"
+        );
+        self.execute(&events).await
     }
 
     /// Inserts expired rows of all kinds, with ids that sort before others. The first session has as many refresh tokens as all
@@ -173,6 +199,9 @@ async fn health_is_degraded_while_expired_rows_wait() {
     assert_eq!(database.count("service_transfers").await, 0);
 }
 
+/// The API counts no more holders of a role.
+const MAX_COUNTED_HOLDERS: i64 = 5000;
+
 /// Makes copies of an agent hold the role. Returns their number.
 async fn copy_holder(database: &mut Database, agent: &str, role: &str) -> i64 {
     let id = format!("substr(id, 1, length(id) - 16) || {DIGITS}");
@@ -209,7 +238,7 @@ async fn deletion_of_a_role_with_many_holders_takes_effect_at_once() {
         let agents = control.api.get_as(control.key(), &control.path("/agents")).await.expect(200);
         agents["pagination"]["total"].as_i64().unwrap()
     };
-    assert_eq!(holders().await, copies + 1);
+    assert_eq!(holders().await, (copies + 1).min(MAX_COUNTED_HOLDERS));
     let blocker = "CREATE TABLE blocker (agent_id TEXT, role_id TEXT, \
                    FOREIGN KEY (agent_id, role_id) REFERENCES assignments (agent_id, role_id))";
     database.execute(blocker).await;

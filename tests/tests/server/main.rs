@@ -1,13 +1,16 @@
-//! Tests of the network connections, the start and stop, the stop while something hangs, the metrics, the database commands and the rotation of the master key of the control plane.
+//! Tests of the network connections, the start and stop, the stop while something hangs, the metrics, the database commands, the turns of owners in the removal of what was deleted, and the rotation of the master key of the control plane.
 
+mod bounded_tables;
 mod connections;
 mod database;
 mod ended_sessions;
+mod full_ports;
 mod housekeeping;
 mod master_key;
 mod metrics;
 mod metrics_series;
 mod output;
+mod purge_turns;
 mod reload;
 mod slow_clients;
 mod startup;

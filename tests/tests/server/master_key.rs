@@ -122,10 +122,17 @@ async fn rotation_while_a_server_serves() {
     let stop = Arc::new(AtomicBool::new(false));
     let traffic = spawn_traffic(&control, &agent, &stop);
 
+    // A floor of an audit chain is authenticated with the new key, too.
+    let archive = control.folder().join("archive.jsonl");
+    let archive = ["audit", "archive", "--before", "2100-01-01", "--output", archive.to_str().unwrap()];
+    tokio::task::block_in_place(|| succeed(&control, &archive));
     let report = tokio::task::block_in_place(|| succeed(&control, &["secrets", "rotate"]));
     // The secrets are two signing keys, and the current and the previous secret of the target.
     assert!(report.contains("Secrets encrypted with it now: 4; before: 0."), "{report}");
-    assert!(report.contains("Audit chains verified, and authenticated with it: 2."), "{report}");
+    assert!(
+        report.contains("Audit chains verified, and authenticated with it now: 2; before, and not verified again: 0."),
+        "{report}"
+    );
     authenticate(&control, &agent, &open_challenge).await;
     assert_signed(&target, &receiver).await;
     let later_target = Target::create(&control, &receiver.url).await;
@@ -137,6 +144,8 @@ async fn rotation_while_a_server_serves() {
     let again = String::from_utf8(again.stdout).unwrap();
     assert!(again.contains("remove secrets.previous_master_keys from the settings"), "{again}");
     assert!(again.contains("\nSecrets encrypted with it now: 0; before: 6."), "{again}");
+    let chains = "Audit chains verified, and authenticated with it now: 0; before, and not verified again: 2.";
+    assert!(again.contains(chains), "{again}");
 
     let open_challenge = challenge(&control, &agent).await;
     control.restart_with(&previous("")).await;
@@ -162,6 +171,8 @@ async fn rotation_while_a_server_serves() {
     let fingerprint = fingerprint.strip_prefix("ok\nmaster key: fingerprint ").unwrap().trim_end();
     let expected = ["another master key", fingerprint, "secrets.previous_master_keys"];
     assert_start_refused(&control, &[current(OLD)], &expected).await;
+    let old_key = current(OLD);
+    assert_refused(&control.command(&["--set", &old_key, "audit", "verify"]), &expected);
     let logs = format!("{}{report}{again}", control.log());
     assert!(![OLD, NEW].iter().any(|key| logs.contains(key)), "{logs}");
 }

@@ -6,6 +6,8 @@
 use countersign_tests::{
     Agent, ControlPlane, Issuer, SigningKey, engines, eventually, http::HttpClient, prometheus::lint,
 };
+use futures_util::future::join_all;
+use serde_json::Value;
 
 async fn scrape(control: &ControlPlane) -> String {
     let body = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
@@ -83,6 +85,37 @@ async fn housekeeping_is_exposed() {
     // The assignment and the row of the role.
     let deleted = async || (series_value(&scrape(&control).await, series) == Some(2.0)).then_some(());
     eventually("the deleted rows are counted", deleted, || control.log()).await;
+}
+
+#[tokio::test]
+async fn requests_without_a_rate_limit_are_all_counted_but_not_all_logged() {
+    /// Requests of each class.
+    const REQUESTS: u32 = 200;
+    let control = ControlPlane::start_one_with(&["log.format=json"]).await;
+    for (path, route, status) in [("/nowhere", "unmatched", 404), ("/openapi.json", "/openapi.json", 200)] {
+        for response in join_all((0..REQUESTS).map(|_| control.api.get(path))).await {
+            assert_eq!(response.status, status, "{}", response.body);
+        }
+        let series = format!("countersign_http_requests_total{{method=\"GET\",route=\"{route}\",status=\"{status}\"}}");
+        assert_eq!(series_value(&scrape(&control).await, &series), Some(f64::from(REQUESTS)));
+    }
+    // Every request is logged, or is in the number of those left out.
+    let log = || -> Vec<Value> { control.log().lines().filter_map(|line| serde_json::from_str(line).ok()).collect() };
+    for (route, class) in [("unmatched", "unknown_path"), ("/openapi.json", "unlimited")] {
+        let lines = || log().iter().filter(|line| line["route"] == route).map(|_| 1_u64).sum::<u64>();
+        let left_out = || -> u64 {
+            log().iter().filter(|line| line["class"] == class).map(|line| line["count"].as_u64().unwrap()).sum()
+        };
+        let all_reported = async || (lines() + left_out() == u64::from(REQUESTS)).then_some(());
+        eventually("the number of lines left out is logged", all_reported, || control.log()).await;
+        assert!(lines() >= 10 && left_out() > 0, "{route}: {} lines, {} left out", lines(), left_out());
+    }
+    // Requests that a rate limit accepted are logged.
+    for number in 0..30 {
+        control.create_role(&format!("role-{number}"), &[]).await;
+    }
+    let created = async || (log().iter().filter(|line| line["status"] == 201).count() >= 30).then_some(());
+    eventually("all requests are logged", created, || control.log()).await;
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &
 fn invalid_settings_are_refused_with_the_valid_choices() {
     let folder = tempfile::tempdir().unwrap();
     let data = format!("data_dir={}", folder.path().display());
-    let cases: [Case; 15] = [
+    let cases: [Case; 17] = [
         (&["--set", "public_url=https://id.example"], &[], "no TLS: set tls.certificate and tls.private_key"),
         (&["--set", "tls.certificate=a", "--set", "tls.private_key=b"], &[], "no public_url"),
         (&["--dev", "--set", "listen.api=0.0.0.0:0"], &[], "--dev listens on loopback only"),
@@ -39,6 +39,8 @@ fn invalid_settings_are_refused_with_the_valid_choices() {
         ),
         (&["--dev", "--set", "webhooks.allowed_networks=inside"], &[], "for key `webhooks.allowed_networks"),
         (&["--dev", "--set", "webhooks.retention_days=0"], &[], "webhooks.retention_days: must be at least 1"),
+        (&["--dev", "--set", "trust.feedback_days=0"], &[], "trust.feedback_days: must be at least 1"),
+        (&["--dev", "--set", "registration.public_unused_days=0"], &[], "registration.public_unused_days: must be"),
         (&["--dev", "--set", "webhooks.target_concurrency=300"], &[], "from 1 to webhooks.concurrency"),
         (&["--dev", "--config", "/nowhere.toml"], &[], "/nowhere.toml"),
     ];
@@ -48,6 +50,43 @@ fn invalid_settings_are_refused_with_the_valid_choices() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
         assert!(error.contains(expected), "{arguments:?}: {error}");
     }
+}
+
+/// systemd starts a process with exit code 1 again, and not one with exit code 2.
+#[test]
+fn exit_code_tells_whether_a_later_start_may_succeed() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let used = port.local_addr().unwrap();
+    let (missing, no_certificate) = (folder.path().join("missing"), folder.path().join("ca.pem"));
+    std::fs::write(&no_certificate, "<html>").unwrap();
+    let missing = missing.to_str().unwrap();
+    let ca = |path: &str| [format!("sync.ca={path}"), "sync.url=https://localhost:1".to_owned()];
+    let keys = || ("COUNTERSIGN_SYNC__KEYS", "svc_sk_a");
+    let cases = [
+        (vec![format!("listen.admin={used}")], keys(), 1, "listen.admin: Address already in use"),
+        (vec![format!("listen.grpc={used}")], keys(), 1, "listen.grpc: Address already in use"),
+        (vec![format!("listen.grpc=unix:{missing}/a.sock")], keys(), 1, "listen.grpc: No such file or directory"),
+        (ca(missing).to_vec(), keys(), 1, missing),
+        (ca(no_certificate.to_str().unwrap()).to_vec(), keys(), 2, "contains no PEM certificate"),
+        (vec![], ("COUNTERSIGN_SYNC__KEYS_FILE", missing), 1, "cannot be read"),
+        (vec![], ("COUNTERSIGN_SYNC__KEYS", "<html>"), 2, "sync.keys"),
+    ];
+    for (settings, (variable, value), code, expected) in cases {
+        let defaults =
+            ["listen.grpc=127.0.0.1:0", "listen.admin=127.0.0.1:0", "sync.url=http://127.0.0.1:1", "log.format=text"];
+        let mut command = Command::new(tools::binary("countersign-ext-authz"));
+        for setting in defaults.into_iter().chain(settings.iter().map(String::as_str)) {
+            command.args(["--set", setting]);
+        }
+        let output = command.env(variable, value).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(code) && error.contains(expected), "{settings:?}: {error}");
+    }
+    let variable = ("COUNTERSIGN_SECRETS__MASTER_KEY_FILE", missing);
+    let output = run_control_plane(&["--dev"], &[variable]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && error.contains("cannot be read"), "{error}");
 }
 
 #[test]

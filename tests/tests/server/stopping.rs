@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
-use countersign_tests::{HttpClient, HttpResponse, Issuer, eventually, tools};
+use countersign_tests::{ControlPlane, HttpClient, HttpResponse, Issuer, eventually, tools};
 use std::{
     fs::OpenOptions,
     os::unix::fs::OpenOptionsExt,
@@ -112,6 +112,15 @@ async fn lines_of_a_closed_log_are_counted() {
     };
     eventually("lines are counted", counted, String::new).await;
     assert!(server.terminate().await.success());
+}
+
+#[tokio::test]
+async fn sighup_does_not_stop_a_server_without_a_terminal() {
+    let control = ControlPlane::start_one_with(&[]).await;
+    control.signal("HUP");
+    let ignored = async || control.log().contains("SIGHUP is ignored").then_some(());
+    eventually("the signal is logged", ignored, || control.log()).await;
+    control.api.get("/health").await.expect(200);
 }
 
 /// Makes a named pipe to which nobody writes, and waits until the server reads it.

@@ -1,5 +1,5 @@
 //! Tests of the fan-out of events: an event that this version does not know, and a backlog at shutdown. And the replay of more
-//! deliveries than one transaction contains.
+//! deliveries than one transaction contains, and more targets than one read contains.
 
 use countersign_tests::{ControlPlane, EventSource, Receiver, Target, eventually};
 use serde_json::json;
@@ -36,14 +36,20 @@ async fn copy_into_outbox(database: &mut AnyConnection, kind: &str, copies: u32)
     assert_eq!(execute(database, &insert).await, u64::from(copies));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn event_of_a_newer_version_is_set_aside_until_that_version_starts() {
+/// A stopped control plane that has delivered one event to its only webhook, and the receiver of the webhook.
+async fn stopped_after_a_delivery() -> (ControlPlane, Receiver) {
     let mut control = ControlPlane::start().await;
     let receiver = Receiver::start_ok().await;
-    let _target = Target::create_for(&control, &receiver.url, &["agent.role_assigned"]).await;
+    Target::create_for(&control, &receiver.url, &["agent.role_assigned"]).await;
     EventSource::new(&control).await.assign().await;
     receiver.wait_for_requests(1).await;
     control.terminate().await;
+    (control, receiver)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn event_of_a_newer_version_is_set_aside_until_that_version_starts() {
+    let (mut control, receiver) = stopped_after_a_delivery().await;
     let mut database = open(&control).await;
     copy_into_outbox(&mut database, "agent.renamed", 2).await;
 
@@ -62,6 +68,30 @@ async fn event_of_a_newer_version_is_set_aside_until_that_version_starts() {
     control.restart().await;
     receiver.wait_for_requests(4).await;
     assert_eq!(count(&mut database, "webhook_set_aside_events").await, 0);
+}
+
+/// More targets than the dispatcher reads at once have pending deliveries, and sort before the target of the test.
+#[tokio::test(flavor = "multi_thread")]
+async fn target_behind_many_others_gets_its_events() {
+    const OTHERS: u64 = 2500;
+    let (mut control, receiver) = stopped_after_a_delivery().await;
+    let mut database = open(&control).await;
+    let targets = format!(
+        "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {OTHERS}) \
+         INSERT INTO webhook_targets (id, service_id, url, events, description, secret, created_at, updated_at, \
+         active_since, paused_at) SELECT substr(id, 1, length(id) - 26) || '0000000000' || {DIGITS}, service_id, url, \
+         events, description, secret, created_at, updated_at, active_since, updated_at FROM webhook_targets, numbers"
+    );
+    let deliveries = "INSERT INTO webhook_deliveries (target_id, event_id, due_at, attempts) \
+                      SELECT t.id, e.id, 1, 0 FROM webhook_targets t, webhook_events e WHERE t.paused_at IS NOT NULL";
+    for sql in [targets.as_str(), deliveries] {
+        assert_eq!(execute(&mut database, sql).await, OTHERS, "{sql}");
+    }
+    control.restart().await;
+    EventSource::with_role(&control, "writer").await.assign().await;
+    receiver.wait_for_requests(2).await;
+    let health = control.api.get("/health").await.expect(200);
+    assert_eq!(health["checks"]["webhook_queue"], "up", "{health}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -43,7 +43,7 @@ pub struct AdmissionArgs {
 pub async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliError> {
     let api = context.api(&human.server)?;
     let credential = &human.credential(context).await?;
-    let agents = all_pages(async |offset| api.list_own_agents(credential, offset).await).await?;
+    let agents = all_pages(async |start| api.list_own_agents(credential, &start).await).await?;
     let header = [
         ("ID", Column::Fixed),
         ("NAME", Column::Text),
@@ -60,7 +60,7 @@ pub async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, 
 
 /// The name of an agent of the human user; `None` for an agent of somebody else.
 pub async fn name_of_agent(api: &Api, credential: &SecretString, agent: &str) -> Result<Option<String>, CliError> {
-    let agents = all_pages(async |offset| api.list_own_agents(credential, offset).await).await?;
+    let agents = all_pages(async |start| api.list_own_agents(credential, &start).await).await?;
     Ok(agents.into_iter().find(|listed| listed.agent_id == agent).map(|listed| listed.name))
 }
 
@@ -70,7 +70,7 @@ pub async fn services(context: &Context, args: ServicesArgs) -> Result<CommandOu
     let api = context.api(&human.server)?;
     let agent = checked_agent_id(context, agent)?;
     let credential = &human.credential(context).await?;
-    let services = all_pages(async |offset| api.list_services_of_agent(credential, &agent, offset).await).await?;
+    let services = all_pages(async |start| api.list_services_of_agent(credential, &agent, &start).await).await?;
     let header = [
         ("ID", Column::Fixed),
         ("NAME", Column::Text),

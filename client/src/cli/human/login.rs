@@ -14,6 +14,7 @@ use crate::cli::{
 use clap::{Args, ValueEnum, ValueHint};
 use countersign_client::{
     ApiError, OidcClient,
+    api::PageStart,
     oidc::{DeviceAuthorization, Endpoints, IssuedTokens, LoginSettings, TokenKind},
     profile::HumanLogin,
 };
@@ -91,7 +92,7 @@ pub async fn login(context: &Context, args: LoginArgs) -> Result<CommandOutput, 
     let device = client.authorize_device(&endpoints).await?;
     instruct(context, &device);
     let tokens = client.wait_for_tokens(&endpoints, &device).await?;
-    match api.list_services(&tokens.token, 0).await {
+    match api.list_services(&tokens.token, &PageStart::FIRST).await {
         Ok(_) => {}
         Err(error @ ApiError::Refused { status: 401, .. }) => {
             return Err(refused(error, &client, &endpoints, &tokens).await);

@@ -8,7 +8,7 @@ use crate::cli::{
     table::details,
     time::rfc3339,
 };
-use countersign_client::{ApiError, oidc::HumanClaims, profile::HumanLogin};
+use countersign_client::{ApiError, api::PageStart, oidc::HumanClaims, profile::HumanLogin};
 use countersign_identity::ServiceId;
 use secrecy::SecretString;
 use serde_json::{Map, Value, json};
@@ -140,7 +140,7 @@ async fn is_administrator(
     report: &mut Report,
     token: &SecretString,
 ) -> Option<bool> {
-    let result = async { Ok(context.api(&args.server)?.list_signing_keys(token, 0).await?) };
+    let result = async { Ok(context.api(&args.server)?.list_signing_keys(token, &PageStart::FIRST).await?) };
     match result.await {
         Ok(_) => Some(true),
         Err(CliError::Api(ApiError::Refused { reason: Some(reason), .. })) if reason == "admin_required" => Some(false),

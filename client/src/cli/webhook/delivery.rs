@@ -12,7 +12,7 @@ use crate::cli::{
 use clap::{Args, ValueEnum};
 use countersign_client::{
     ApiError,
-    api::{Page, WebhookDelivery},
+    api::{PageStart, WebhookDelivery},
 };
 use jiff::Timestamp;
 use serde_json::json;
@@ -133,15 +133,14 @@ pub async fn deliveries(context: &Context, args: DeliveriesArgs) -> Result<Comma
     }
     let status = status.map(value_name);
     let limit = if all { usize::MAX } else { limit };
-    let (mut deliveries, mut more) = (Vec::new(), true);
-    while more && deliveries.len() < limit {
-        let page = (LARGEST_PAGE.min(limit - deliveries.len()), offset.saturating_add(deliveries.len()));
+    let (mut deliveries, mut start) = (Vec::new(), Some(PageStart::Offset(offset)));
+    while let Some(from) = start.take_if(|_| deliveries.len() < limit) {
+        let page = (LARGEST_PAGE.min(limit - deliveries.len()), &from);
         let page = scoped.api.list_deliveries(&scoped.credential, &scoped.scope, &id, status.as_deref(), page).await?;
-        let Page { data, pagination } = page;
-        more = pagination.has_more && !data.is_empty();
-        deliveries.extend(data);
+        start = page.next(offset.saturating_add(deliveries.len()));
+        deliveries.extend(page.data);
     }
-    let note = if more { "Next: --all or --limit shows more" } else { "" };
+    let note = if start.is_some() { "Next: --all or --limit shows more" } else { "" };
     Ok(display::deliveries(&deliveries).with_note(note))
 }
 

@@ -2,7 +2,7 @@
 
 use super::{CommandReport, DatabaseCommandError};
 use crate::{
-    app::database::location,
+    app::database::{location, why_quarantined},
     config::{Config, DatabaseLocation},
     domain::timestamp::format_rfc3339,
     files::{self, FileLock},
@@ -39,6 +39,10 @@ pub async fn backup(config: &Config, file: &Path) -> Result<CommandReport, Datab
     let quarantined = sqlite_file::set_file_quarantine(&partial.path, mark).await;
     quarantined.map_err(DatabaseCommandError::invalid_database(&partial.path))?;
     let info = sqlite_file::validate(&partial.path).await.map_err(DatabaseCommandError::invalid_database(&database))?;
+    if let Some(existing) = info.quarantine.filter(|existing| *existing != mark) {
+        // A backup of an old copy would be taken for a backup of the database in use.
+        return DatabaseCommandError::refused(format!("{}: {}", database.display(), why_quarantined(existing.reason)));
+    }
     let bytes = fs::metadata(&partial.path).map_err(DatabaseCommandError::file(&partial.path))?.len();
     partial.finish(file)?;
     Ok(report(config, file, &info, bytes))

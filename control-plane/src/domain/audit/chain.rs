@@ -7,12 +7,15 @@
 //! verified. The head of a chain stores the length of the chain under a second MAC, which detects that entries at the end
 //! are missing.
 //!
+//! The first entries of a chain may be archived and deleted. Then the chain has a floor (`keys`), and verification begins there. As
+//! long as some of these entries are not deleted yet, the hash of the floor authenticates them.
+//!
 //! Verification does not detect a chain that was rolled back together with its head. To detect such a rollback, compare the
 //! chain with a later hash that was saved outside the database.
 
 use super::{
     AuditAction, AuditChain, Initiator, NewAuditEntry,
-    keys::{AcceptedAuditKeys, AuditCheckpoint, AuditKeys, ENTRY_DOMAIN},
+    keys::{AcceptedAuditKeys, AuditCheckpoint, AuditFloor, AuditKeys, ENTRY_DOMAIN},
 };
 use crate::domain::netstrings::encode;
 use countersign_identity::Timestamp;
@@ -149,6 +152,10 @@ pub enum ChainFault {
     InvalidCheckpoint,
     /// The entry is not the one that the checkpoint of the chain contains.
     CheckpointMismatch,
+    /// The floor of the chain has an invalid MAC.
+    InvalidFloor,
+    /// The entry is not the last one that was archived.
+    FloorMismatch,
     /// The first entry has an action that cannot start a chain.
     InvalidFirstAction,
     /// The end of the chain does not match its head, or the head has an invalid MAC.
@@ -168,6 +175,8 @@ impl ChainFault {
             Self::CheckpointMismatch => {
                 "this or an earlier entry was changed: the checkpoint of the last rotation of the master key has another hash"
             }
+            Self::InvalidFloor => "the record of its archived entries was changed",
+            Self::FloorMismatch => "this or an earlier archived entry was changed: the record of them has another hash",
             Self::InvalidFirstAction => "a chain cannot start with this action",
             Self::HeadMismatch => {
                 "the end of the chain does not match its head: entries were added or removed at the end, or the head was changed"
@@ -197,8 +206,10 @@ pub struct ChainVerifier<'a> {
     keys: AcceptedAuditKeys<'a>,
     chain: &'a str,
     checkpoint: Option<AuditCheckpoint>,
+    floor: Option<AuditFloor>,
     length: i64,
     hash: String,
+    has_begun: bool,
 }
 
 impl<'a> ChainVerifier<'a> {
@@ -210,7 +221,27 @@ impl<'a> ChainVerifier<'a> {
     ) -> Result<Self, BrokenChain> {
         let broken = BrokenChain { sequence: 1, fault: ChainFault::InvalidCheckpoint };
         let keys = keys.with_checkpoint(chain, checkpoint.as_ref()).ok_or(broken)?;
-        Ok(Self { keys, chain, checkpoint, length: 0, hash: String::new() })
+        Ok(Self { keys, chain, checkpoint, floor: None, length: 0, hash: String::new(), has_begun: false })
+    }
+
+    /// Begins the verification at the floor of the chain. Fails if the floor was changed.
+    pub fn with_floor(self, floor: Option<AuditFloor>) -> Result<Self, BrokenChain> {
+        let Some(floor) = floor else { return Ok(self) };
+        if !self.keys.all().any(|keys| keys.is_valid_floor(self.chain, &floor)) {
+            return Err(self.broken_at_next(ChainFault::InvalidFloor));
+        }
+        Ok(Self { length: floor.length, hash: floor.hash.clone(), floor: Some(floor), ..self })
+    }
+
+    /// The floor under the keys that authenticate new entries.
+    pub fn renewed_floor(&self) -> Option<AuditFloor> {
+        self.floor.as_ref().map(|floor| self.keys.current.floor(self.chain, (floor.length, &floor.hash)))
+    }
+
+    /// The sequence number of the last entry before those that are to be verified next. The first entries to verify include
+    /// entries with an invalid sequence number, and archived ones.
+    pub const fn last_read(&self) -> i64 {
+        if self.has_begun { self.length } else { i64::MIN }
     }
 
     /// The chain that is verified.
@@ -223,11 +254,6 @@ impl<'a> ChainVerifier<'a> {
         self.keys.current
     }
 
-    /// Number of entries verified so far.
-    pub const fn length(&self) -> i64 {
-        self.length
-    }
-
     /// The error that reports the next entry as invalid.
     pub const fn broken_at_next(&self, fault: ChainFault) -> BrokenChain {
         BrokenChain { sequence: self.length + 1, fault }
@@ -235,6 +261,12 @@ impl<'a> ChainVerifier<'a> {
 
     /// Verifies the next entry.
     pub fn verify_next(&mut self, entry: &AuditEntry) -> Result<(), BrokenChain> {
+        if !self.has_begun && entry.sequence > 0 && self.is_archived(entry) {
+            // The last archived entries are not deleted yet.
+            self.length = entry.sequence - 1;
+            self.hash.clone_from(&entry.previous_hash);
+        }
+        self.has_begun = true;
         let fault = if entry.sequence != self.length + 1 {
             Some(ChainFault::Missing)
         } else if entry.chain != self.chain || entry.digest() != entry.hash {
@@ -256,8 +288,16 @@ impl<'a> ChainVerifier<'a> {
         Ok(())
     }
 
-    /// The checkpoint authenticates the entries before it, and MACs authenticate the entries after it.
+    fn is_archived(&self, entry: &AuditEntry) -> bool {
+        self.floor.as_ref().is_some_and(|floor| entry.sequence <= floor.length)
+    }
+
+    /// The floor and the checkpoint authenticate the entries before them, and MACs authenticate the entries after them.
     fn authentication_fault(&self, entry: &AuditEntry) -> Option<ChainFault> {
+        if let Some(AuditFloor { length, hash, .. }) = self.floor.as_ref().filter(|_| self.is_archived(entry)) {
+            let differs = entry.sequence == *length && entry.hash != *hash;
+            return differs.then_some(ChainFault::FloorMismatch);
+        }
         let checkpoint = self.checkpoint.as_ref().filter(|checkpoint| entry.sequence <= checkpoint.length);
         if let Some(AuditCheckpoint { length, hash, .. }) = checkpoint {
             let differs = entry.sequence == *length && entry.hash != *hash;
@@ -268,12 +308,13 @@ impl<'a> ChainVerifier<'a> {
     }
 
     /// The checkpoint of the current key for a broken chain, so that the entries before the break can be verified without the
-    /// previous keys, and the break stays where it is: the entries verified so far, or the earlier checkpoint if it is later.
-    /// `None` if no entry is authenticated.
+    /// previous keys, and the break stays where it is: the entries verified so far, the earlier checkpoint or the floor, whichever
+    /// is the latest. `None` if no entry is authenticated.
     pub fn checkpoint_before_break(&self) -> Option<AuditCheckpoint> {
-        let earlier = self.checkpoint.as_ref().filter(|checkpoint| checkpoint.length > self.length);
-        let (length, hash) =
-            earlier.map_or((self.length, &self.hash), |checkpoint| (checkpoint.length, &checkpoint.hash));
+        let checkpoint = self.checkpoint.as_ref().map(|checkpoint| (checkpoint.length, &checkpoint.hash));
+        let floor = self.floor.as_ref().map(|floor| (floor.length, &floor.hash));
+        let verified = Some((self.length, &self.hash));
+        let (length, hash) = [verified, floor, checkpoint].into_iter().flatten().max_by_key(|(length, _)| *length)?;
         (length > 0).then(|| self.keys.current.checkpoint(self.chain, (length, hash)).0)
     }
 
@@ -304,3 +345,6 @@ mod tests;
 
 #[cfg(test)]
 mod checkpoint_tests;
+
+#[cfg(test)]
+mod floor_tests;

@@ -4,6 +4,9 @@
 //! keys, and then stores a checkpoint: the length of the chain and the hash of its last entry, under a MAC of the new key. The
 //! hashes authenticate the entries up to the checkpoint, and entries after the checkpoint need a MAC of the new key. So the old
 //! master key is needed neither to verify old entries nor sufficient to forge new ones.
+//!
+//! The floor of a chain says that its first entries are in archives: their number and the hash of the last one, under a MAC. A
+//! rotation of the master key authenticates the floor with the new key.
 
 use super::chain::ChainHead;
 use crate::domain::netstrings::encode;
@@ -18,11 +21,26 @@ const HEAD_DOMAIN: &str = "countersign audit head v1";
 /// Domain separation prefix for the MACs of checkpoints, and for the derivation of their MAC key.
 const CHECKPOINT_DOMAIN: &str = "countersign audit checkpoint v1";
 
+/// Domain separation prefix for the MACs of floors, and for the derivation of their MAC key.
+const FLOOR_DOMAIN: &str = "countersign audit floor v1";
+
 /// The MAC keys that are derived from one master key.
 pub struct AuditKeys {
     entries: hmac::Key,
     heads: hmac::Key,
     checkpoints: hmac::Key,
+    floors: hmac::Key,
+}
+
+/// The part of a chain that was archived.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AuditFloor {
+    /// Number of entries.
+    pub length: i64,
+    /// Hash of the last entry.
+    pub hash: String,
+    /// MAC of length and hash, hex.
+    pub mac: String,
 }
 
 /// The part of a chain that existed when the master key was rotated.
@@ -54,7 +72,12 @@ impl AuditKeys {
         let master = hmac::Key::new(hmac::HMAC_SHA256, master);
         let derive =
             |purpose: &str| hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&master, purpose.as_bytes()).as_ref());
-        Self { entries: derive(ENTRY_DOMAIN), heads: derive(HEAD_DOMAIN), checkpoints: derive(CHECKPOINT_DOMAIN) }
+        Self {
+            entries: derive(ENTRY_DOMAIN),
+            heads: derive(HEAD_DOMAIN),
+            checkpoints: derive(CHECKPOINT_DOMAIN),
+            floors: derive(FLOOR_DOMAIN),
+        }
     }
 
     /// Whether the MAC of a head is valid. The default head, which belongs to an empty chain, is valid without a MAC.
@@ -76,6 +99,18 @@ impl AuditKeys {
         (AuditCheckpoint { length, hash: hash.to_owned(), mac }, head)
     }
 
+    /// Whether the MAC of a floor is valid. A chain has no floor without entries.
+    pub fn is_valid_floor(&self, chain: &str, floor: &AuditFloor) -> bool {
+        let AuditFloor { length, hash, mac } = floor;
+        *length > 0 && is_valid_mac(&self.floors, &mac_input(FLOOR_DOMAIN, chain, *length, hash), mac)
+    }
+
+    /// The floor of a chain whose first `length` entries were verified and archived.
+    pub fn floor(&self, chain: &str, (length, hash): (i64, &str)) -> AuditFloor {
+        let mac = hex::encode(hmac::sign(&self.floors, &mac_input(FLOOR_DOMAIN, chain, length, hash)));
+        AuditFloor { length, hash: hash.to_owned(), mac }
+    }
+
     pub(super) fn head_mac(&self, chain: &str, length: i64, hash: &str) -> String {
         hex::encode(hmac::sign(&self.heads, &mac_input(HEAD_DOMAIN, chain, length, hash)))
     }
@@ -90,9 +125,14 @@ impl AuditKeys {
 }
 
 impl AuditKeyRing {
-    /// A ring of keys, each with the fingerprint of its master key.
+    /// A ring of keys, each with the fingerprint of its master key, that of the configured key first.
     pub const fn new(keys: Vec<(String, AuditKeys)>) -> Self {
         Self(keys)
+    }
+
+    /// The fingerprint of the configured master key; empty if the ring has no keys.
+    pub fn configured(&self) -> &str {
+        self.0.first().map_or("", |(fingerprint, _)| fingerprint)
     }
 
     /// The keys of the master key with a fingerprint; `None` if this master key is not configured.

@@ -135,6 +135,11 @@ impl NetworkWindows {
         self.len
     }
 
+    /// Number of common windows. Looks at all networks.
+    pub(super) fn common_windows(&self) -> usize {
+        self.scopes.values().filter(|entry| matches!(entry.windows, Windows::Common(_))).count()
+    }
+
     /// Whether a call of this key is counted in an existing window: its own, or a common one.
     pub(super) fn contains(&mut self, network: ClientNetwork, key: &KeyDigest) -> bool {
         self.find(network, key).is_some()

@@ -18,7 +18,7 @@ use crate::{
             body::{BodyFields, FromField, typed::body},
             caller::{Credentials, access_error, owner_access_error},
             ids::{PathParams, parse_id},
-            paging::{self, PageResponse},
+            paging::{self, PageParameters, PageResponse},
         },
         state::AppState,
         timestamp::Rfc3339,
@@ -130,7 +130,7 @@ pub async fn read(
 #[utoipa::path(
     get, path = "/services/{service}/agents", operation_id = "listAgents", tag = "Agents",
     params(
-        ServicePathParam, Page,
+        ServicePathParam, PageParameters,
         ("role" = Option<schema::RoleIdSchema>, Query, description = "Only agents with this role"),
         ("status" = Option<schema::AgentStatusSchema>, Query, description = "Only agents with this status"),
     ),
@@ -144,14 +144,14 @@ pub async fn list(
     State(state): State<AppState>,
     credentials: Credentials,
     PathParams(service): PathParams<String>,
-    page: Result<Page, ApiError>,
+    page: Result<Page<AgentId>, ApiError>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<ServiceAgentPage>, ApiError> {
     let service = parse_id(&service)?;
     credentials.require_manager_of(&state, service).await?;
     let (page, filter) = (page?, parse_filter(query.as_deref().unwrap_or_default())?);
     let (agents, roles) = operations::list_agents(&state.context, service, filter, page).await?;
-    Ok(Json(paging::page_response(page, agents, |agent| service_agent_record(agent, &roles))))
+    Ok(Json(paging::page_response(&page, agents, |agent| service_agent_record(agent, &roles))))
 }
 
 /// Reads the optional query parameters `role` and `status`.

@@ -15,12 +15,12 @@ use crate::{
             body::FromField,
             caller::{Credentials, owner_access_error},
             ids::parse_id,
-            paging::{self, PageResponse, parsed_query_parameter},
+            paging::{self, PageParameters, PageResponse, parsed_query_parameter},
         },
         state::AppState,
         timestamp::Rfc3339,
     },
-    operations::{self, AuditFilter},
+    operations::{self, AuditFilter, AuditPosition},
 };
 use axum::{
     Json,
@@ -106,7 +106,7 @@ struct ObjectRecord {
 #[utoipa::path(
     get, path = "/audit", operation_id = "listAuditEntries", tag = "Services",
     params(
-        Page,
+        PageParameters,
         ("serviceId" = Option<schema::ServiceIdSchema>, Query, description = "Only entries of this service"),
         ("agentId" = Option<schema::AgentIdSchema>, Query, description = "Only entries about this agent"),
         ("action" = Option<schema::AuditActionSchema>, Query, description = "Only this action"),
@@ -123,14 +123,14 @@ struct ObjectRecord {
 pub async fn list(
     State(state): State<AppState>,
     credentials: Credentials,
-    page: Result<Page, ApiError>,
+    page: Result<Page<AuditPosition>, ApiError>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<AuditEntryPage>, ApiError> {
     let human = credentials.require_human(&state).await?;
     let (page, filter) = (page?, parse_filter(query.as_deref().unwrap_or_default())?);
-    let result = operations::list_audit_entries(&state.context, &human, &filter, page).await;
+    let result = operations::list_audit_entries(&state.context, &human, &filter, &page).await;
     let list_page = result.map_err(|error| owner_access_error(error, &human))?;
-    Ok(Json(paging::page_response(page, list_page, |entry| audit_entry_record(&entry))))
+    Ok(Json(paging::page_response(&page, list_page, |entry| audit_entry_record(&entry))))
 }
 
 /// Reads `serviceId`, `action`, `agentId`, `since` and `until` from the query; all are optional.

@@ -13,7 +13,7 @@ use crate::{
             body::{BodyFields, typed::body},
             caller::{Credentials, owner_access_error},
             ids::{PathParams, parse_id},
-            paging::{self, PageResponse},
+            paging::{self, PageParameters, PageResponse},
         },
         state::AppState,
         timestamp::Rfc3339,
@@ -21,7 +21,7 @@ use crate::{
     operations,
 };
 use axum::{Json, extract::State};
-use countersign_identity::{RoleName, ServiceId};
+use countersign_identity::{AgentId, RoleName, ServiceId};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -83,18 +83,18 @@ pub struct AdmissionResponse {
 /// The agents that the calling human user has registered, newest first.
 #[utoipa::path(
     get, path = "/agents", operation_id = "listOwnAgents", tag = "Agents",
-    params(Page), security(("humanToken" = [])),
+    params(PageParameters), security(("humanToken" = [])),
     responses((status = 200, description = "A page of agents", body = AgentPage), Errors<(HumanAuth, InvalidPaging)>)
 )]
 pub async fn list(
     State(state): State<AppState>,
     credentials: Credentials,
-    page: Result<Page, ApiError>,
+    page: Result<Page<AgentId>, ApiError>,
 ) -> Result<Json<AgentPage>, ApiError> {
     let human = credentials.require_human(&state).await?;
     let page = page?;
     let agents = operations::list_own_agents(&state.context, &human, page).await?;
-    Ok(Json(paging::page_response(page, agents, agent_record)))
+    Ok(Json(paging::page_response(&page, agents, agent_record)))
 }
 
 /// Result of the deletion of an agent.
@@ -133,7 +133,7 @@ pub async fn remove(
 /// The services at which the agent holds a role, and the services that the owner of the agent has left, newest first.
 #[utoipa::path(
     get, path = "/agents/{agent}/services", operation_id = "listServicesOfAgent", tag = "Agents",
-    params(AgentPathParam, Page), security(("humanToken" = [])),
+    params(AgentPathParam, PageParameters), security(("humanToken" = [])),
     responses(
         (status = 200, description = "A page of services", body = AgentServicePage),
         Errors<(OwnerAuth, InvalidPaging, AgentNotFound)>,
@@ -143,13 +143,13 @@ pub async fn list_services(
     State(state): State<AppState>,
     credentials: Credentials,
     PathParams(agent): PathParams<String>,
-    page: Result<Page, ApiError>,
+    page: Result<Page<ServiceId>, ApiError>,
 ) -> Result<Json<AgentServicePage>, ApiError> {
     let human = credentials.require_human(&state).await?;
     let (agent, page) = (parse_id(&agent)?, page?);
     let result = operations::list_services_of_agent(&state.context, &human, agent, page).await;
     let services = result.map_err(|error| owner_access_error(error, &human))?;
-    Ok(Json(paging::page_response(page, services, service_record)))
+    Ok(Json(paging::page_response(&page, services, service_record)))
 }
 
 /// Leave a service, or allow it again

@@ -17,7 +17,7 @@ use crate::{
             body::{BodyFields, typed::body},
             caller::{Credentials, owner_access_error},
             ids::{PathParams, parse_id},
-            paging::{self, PageResponse},
+            paging::{self, PageParameters, PageResponse},
         },
         state::AppState,
         timestamp::Rfc3339,
@@ -133,7 +133,7 @@ pub async fn create(
 /// The response contains no secrets: the server stores only hashes.
 #[utoipa::path(
     get, path = "/services/{service}/keys", operation_id = "listKeys", tag = "Services",
-    params(ServicePathParam, Page), security(("humanToken" = [])),
+    params(ServicePathParam, PageParameters), security(("humanToken" = [])),
     responses(
         (status = 200, description = "A page of API keys", body = KeyPage),
         Errors<(OwnerAuth, InvalidPaging, ServiceNotFound)>,
@@ -143,12 +143,12 @@ pub async fn list(
     State(state): State<AppState>,
     credentials: Credentials,
     PathParams(service): PathParams<String>,
-    page: Result<Page, ApiError>,
+    page: Result<Page<ApiKeyId>, ApiError>,
 ) -> Result<Json<KeyPage>, ApiError> {
     let (_, service) = credentials.require_owner_of(&state, &service).await?;
     let page = page?;
     let list_page = operations::list_service_keys(&state.context, service.id, page).await?;
-    Ok(Json(paging::page_response(page, list_page, key_record)))
+    Ok(Json(paging::page_response(&page, list_page, key_record)))
 }
 
 /// Revoke an API key

@@ -15,7 +15,7 @@ use crate::{
             body::{BodyFields, typed::body},
             caller::{Credentials, owner_access_error},
             ids::PathParams,
-            paging::{self, PageResponse},
+            paging::{self, PageParameters, PageResponse},
         },
         state::AppState,
         timestamp::Rfc3339,
@@ -107,17 +107,17 @@ pub async fn create(
 /// Lists the services that the caller owns. Administrators get all services.
 #[utoipa::path(
     get, path = "/services", operation_id = "listServices", tag = "Services",
-    params(Page), security(("humanToken" = [])),
+    params(PageParameters), security(("humanToken" = [])),
     responses((status = 200, description = "A page of services", body = ServicePage), Errors<(HumanAuth, InvalidPaging)>)
 )]
 pub async fn list(
     State(state): State<AppState>,
     credentials: Credentials,
-    page: Result<Page, ApiError>,
+    page: Result<Page<ServiceId>, ApiError>,
 ) -> Result<Json<ServicePage>, ApiError> {
     let (human, page) = (credentials.require_human(&state).await?, page?);
     let list_page = operations::list_services(&state.context, &human, page).await?;
-    Ok(Json(paging::page_response(page, list_page, service_record)))
+    Ok(Json(paging::page_response(&page, list_page, service_record)))
 }
 
 /// Read a service

@@ -11,12 +11,12 @@ use crate::{
         request::{
             caller::Credentials,
             ids::{PathParams, parse_id},
-            paging::{self, PageResponse},
+            paging::{self, PageParameters, PageResponse},
         },
         state::AppState,
         timestamp::Rfc3339,
     },
-    operations,
+    operations::{self, SigningKeyPosition},
 };
 use axum::{Json, extract::State, http::StatusCode};
 use countersign_identity::{Kid, Timestamp};
@@ -108,19 +108,19 @@ pub struct SigningKeyRevoked {
 /// Includes removed and revoked keys. Most recently published first.
 #[utoipa::path(
     get, path = "/signing-keys", operation_id = "listSigningKeys", tag = "Server",
-    params(Page), security(("humanToken" = [])),
+    params(PageParameters), security(("humanToken" = [])),
     responses((status = 200, description = "A page of signing keys", body = SigningKeyPage), Errors<(AdminAuth, InvalidPaging)>)
 )]
 pub async fn list(
     State(state): State<AppState>,
     credentials: Credentials,
-    page: Result<Page, ApiError>,
+    page: Result<Page<SigningKeyPosition>, ApiError>,
 ) -> Result<Json<SigningKeyPage>, ApiError> {
     credentials.require_admin(&state).await?;
     let page = page?;
-    let list_page = operations::list_signing_keys(&state.context, page).await?;
+    let list_page = operations::list_signing_keys(&state.context, &page).await?;
     let now = state.context.now();
-    Ok(Json(paging::page_response(page, list_page, |key| signing_key_record(key, now))))
+    Ok(Json(paging::page_response(&page, list_page, |key| signing_key_record(key, now))))
 }
 
 /// Rotate the signing keys

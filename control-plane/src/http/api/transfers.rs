@@ -21,7 +21,7 @@ use crate::{
             body::{BodyFields, typed::body},
             caller::{Credentials, owner_access_error, receiver_access_error, transfer_access_error},
             ids::{PathParams, parse_id},
-            paging::{self, PageResponse},
+            paging::{self, PageParameters, PageResponse},
         },
         state::AppState,
         timestamp::Rfc3339,
@@ -80,17 +80,17 @@ pub struct TransferWithdrawn {
 /// The services whose owners have offered them to the calling human user, newest service first.
 #[utoipa::path(
     get, path = "/transfers", operation_id = "listTransfers", tag = "Services",
-    params(Page), security(("humanToken" = [])),
+    params(PageParameters), security(("humanToken" = [])),
     responses((status = 200, description = "A page of offers", body = TransferPage), Errors<(HumanAuth, InvalidPaging)>)
 )]
 pub async fn list(
     State(state): State<AppState>,
     credentials: Credentials,
-    page: Result<Page, ApiError>,
+    page: Result<Page<ServiceId>, ApiError>,
 ) -> Result<Json<TransferPage>, ApiError> {
     let (human, page) = (credentials.require_human(&state).await?, page?);
     let offers = operations::list_service_offers(&state.context, &human, page).await?;
-    Ok(Json(paging::page_response(page, offers, transfer_record)))
+    Ok(Json(paging::page_response(&page, offers, transfer_record)))
 }
 
 /// Offer a service to another user

@@ -20,12 +20,12 @@ use crate::{
             caller::Credentials,
             idempotency::IdempotencyHeader,
             ids::{PathParams, parse_id},
-            paging::{self, PageResponse},
+            paging::{self, PageParameters, PageResponse},
         },
         state::AppState,
         timestamp::Rfc3339,
     },
-    operations::{self, FeedbackRequest, IdempotentReply},
+    operations::{self, FeedbackPosition, FeedbackRequest, IdempotentReply},
 };
 use axum::{Json, extract::State};
 use countersign_identity::{AgentId, FeedbackId, ServiceId, TrustScore};
@@ -130,7 +130,7 @@ pub async fn submit(
 /// Feedback of all services, newest first. The reason and the metadata of feedback by other services are empty.
 #[utoipa::path(
     get, path = "/trust/agents/{agent}/history", operation_id = "readTrustHistory", tag = "Trust",
-    params(AgentPathParam, Page), security(("serviceKey" = [])),
+    params(AgentPathParam, PageParameters), security(("serviceKey" = [])),
     responses(
         (status = 200, description = "A page of feedback", body = FeedbackPage),
         Errors<(FullKeyAuth, InvalidPaging, AgentNotFound)>,
@@ -140,12 +140,12 @@ pub async fn history(
     State(state): State<AppState>,
     credentials: Credentials,
     PathParams(agent): PathParams<String>,
-    page: Result<Page, ApiError>,
+    page: Result<Page<FeedbackPosition>, ApiError>,
 ) -> Result<Json<FeedbackPage>, ApiError> {
     let service = credentials.require_full_key(&state).await?.service;
     let page = page?;
-    let list_page = operations::list_trust_history(&state.context, parse_id(&agent)?, page).await?;
-    Ok(Json(paging::page_response(page, list_page, |feedback| feedback_record(feedback, service))))
+    let list_page = operations::list_trust_history(&state.context, parse_id(&agent)?, &page).await?;
+    Ok(Json(paging::page_response(&page, list_page, |feedback| feedback_record(feedback, service))))
 }
 
 /// Converts feedback for a reader. Only the service that gave the feedback can read its reason and metadata.

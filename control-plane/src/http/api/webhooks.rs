@@ -19,7 +19,7 @@ use crate::{
             },
             schema::{self, EventPathParam, ServicePathParam, WebhookPathParam},
         },
-        request::{body::BodyFields, ids::PathParams},
+        request::{body::BodyFields, ids::PathParams, paging::PageParameters},
         state::AppState,
     },
 };
@@ -28,6 +28,7 @@ use axum::{
     extract::{RawQuery, State},
     http::StatusCode,
 };
+use countersign_identity::EventId;
 use handlers::{DeliveryPath, ReplayRequest, WebhookChanges, WebhookPath, WebhookRequest};
 use records::{
     DeliveryPage, DeliveryWithPayload, NewSecret, NewWebhookRecord, Replayed, TestSent, WebhookDeleted, WebhookList,
@@ -174,7 +175,7 @@ macro_rules! endpoints {
                 get, path = concat!($base, "/webhooks/{webhook}/deliveries"),
                 operation_id = concat!("list", $infix, "WebhookDeliveries"), tag = "Webhooks",
                 params(
-                    $($parameter,)? WebhookPathParam, Page,
+                    $($parameter,)? WebhookPathParam, PageParameters,
                     ("status" = Option<schema::DeliveryStatusSchema>, Query, description = "Only deliveries with this status"),
                 ),
                 security $security,
@@ -187,7 +188,7 @@ macro_rules! endpoints {
                 State(state): State<AppState>,
                 $manager(manager): $manager,
                 PathParams(path): PathParams<WebhookPath>,
-                page: ApiResult<Page>,
+                page: ApiResult<Page<EventId>>,
                 RawQuery(query): RawQuery,
             ) -> ApiResult<Json<DeliveryPage>> {
                 handlers::list_deliveries(state, manager, path, page, query).await

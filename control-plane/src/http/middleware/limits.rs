@@ -10,7 +10,7 @@ mod request_limiter;
 mod subject;
 
 pub use category::{Category, LimitsPerMinute, RATE_CATEGORIES, category};
-pub use headers::ceil_seconds;
+pub use headers::{ceil_seconds, is_counted};
 pub use request_limiter::{AuthenticatedCaller, RequestLimiter, enforce_rate_limits};
 
 use crate::{

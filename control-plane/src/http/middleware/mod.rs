@@ -4,4 +4,5 @@ pub(super) mod conditional_get;
 pub(super) mod deadline;
 pub(super) mod limits;
 pub(super) mod operation_metrics;
+pub(super) mod request_lines;
 pub(super) mod telemetry;

@@ -1,6 +1,10 @@
 //! Assigns an id to every request, logs the request and counts it.
 
-use super::operation_metrics::operation_counter;
+use super::{
+    limits,
+    operation_metrics::operation_counter,
+    request_lines::{BoundedClass, RequestLines},
+};
 use crate::{
     http::{code::ErrorCode, error::ErrorLabels, request::client_address::ClientAddress, state::AppState},
     metrics,
@@ -11,6 +15,7 @@ use axum::{
     middleware::Next,
     response::Response,
 };
+use std::sync::Arc;
 use tracing::Instrument;
 
 /// The header with the request id.
@@ -23,13 +28,19 @@ const UNMATCHED_ROUTE: &str = "unmatched";
 #[derive(Debug, Clone)]
 pub struct RequestId(pub String);
 
-/// Runs the request in a span with its id, then logs and counts it.
-pub async fn record_request(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
+/// Runs the request in a span with its id, then logs and counts it. Every request is counted, but not every request is logged, see
+/// [`RequestLines`].
+pub async fn record_request(
+    State((state, lines)): State<(AppState, Arc<RequestLines>)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let id = request_id(&state, &request);
     request.extensions_mut().insert(RequestId(id.to_str().unwrap_or_default().to_owned()));
     let method = request.method().clone();
-    let route =
-        request.extensions().get::<MatchedPath>().map_or(UNMATCHED_ROUTE.to_owned(), |path| path.as_str().to_owned());
+    let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let route_is_limited = path.as_deref().map(|path| limits::category(path).is_some());
+    let route = path.unwrap_or_else(|| UNMATCHED_ROUTE.to_owned());
     let client = request.extensions().get::<ClientAddress>().map(|client| client.ip.to_string()).unwrap_or_default();
     let started_at = state.context.since_boot();
     let span = tracing::info_span!("request", request_id = %id.to_str().unwrap_or_default());
@@ -47,17 +58,20 @@ pub async fn record_request(State(state): State<AppState>, mut request: Request,
         state.metrics.refusals.with_label_values(&[reason.as_str()]).inc();
     }
     let reason = reason.map_or("", countersign_identity::Reason::as_str);
-    span.in_scope(|| {
-        tracing::info!(
-            method = method_label(&method),
-            route,
-            client,
-            status = status.as_u16(),
-            seconds,
-            reason,
-            "request completed"
-        );
-    });
+    let class = BoundedClass::of(route_is_limited, limits::is_counted(response.headers()), status);
+    if class.is_none_or(|class| lines.admit(class, state.context.since_boot())) {
+        span.in_scope(|| {
+            tracing::info!(
+                method = method_label(&method),
+                route,
+                client,
+                status = status.as_u16(),
+                seconds,
+                reason,
+                "request completed"
+            );
+        });
+    }
     response.headers_mut().insert(REQUEST_ID_HEADER, id);
     response
 }

@@ -241,7 +241,7 @@ error_cases! {
         let errors = InvalidBody::errors().into_iter().chain(invalid_field("score", &InvalidScore.to_string()));
         errors.map(|error| error.with_validation_details([("minimum", json!(min)), ("maximum", json!(max))])).collect()
     };
-    /// `limit` or `offset` is invalid.
+    /// `limit`, `offset` or `cursor` is invalid.
     InvalidPaging = invalid_field("limit", "must be a whole number, 1 or more");
     /// No such agent.
     AgentNotFound = not_found(NotFound::Agent);

@@ -7,12 +7,7 @@ pub mod typed;
 
 pub use field::FromField;
 
-use super::{
-    client_address::ClientAddress,
-    idempotency::BodyDigest,
-    json::JsonObject,
-    memory::{RequestMemory, ReservedMemory},
-};
+use super::{client_address::ClientAddress, idempotency::BodyDigest, json::JsonObject, memory::RequestMemory};
 use crate::http::error::{ApiError, FieldError};
 use axum::{
     body::{Body, HttpBody as _, to_bytes},
@@ -21,6 +16,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use countersign_process::server::ReservedMemory;
 use serde_json::{Map, Value};
 use std::{sync::Arc, time::Duration};
 use tokio::time::timeout;

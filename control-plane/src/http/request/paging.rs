@@ -1,4 +1,4 @@
-//! The query parameters `limit` and `offset` of lists, and `pagination` in the response.
+//! The query parameters `limit`, `offset` and `cursor` of lists, and `pagination` in the response.
 
 use super::body::FromField;
 use crate::{
@@ -6,8 +6,9 @@ use crate::{
     http::error::{ApiError, FieldError},
 };
 use axum::{extract::FromRequestParts, http::request::Parts};
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde::Serialize;
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt::Display, ops::Not, str::FromStr};
 use utoipa::{
     IntoParams, PartialSchema, ToSchema,
     openapi::{
@@ -64,85 +65,154 @@ struct Pagination {
     /// Number of items on all pages.
     #[schema(minimum = 0, example = 1)]
     total: i64,
-    /// Whether there are items after this page.
+    /// True if only some of the items were counted, because there are many: the number of items is `total` or more. Absent if
+    /// `total` is exact.
+    #[serde(skip_serializing_if = "Not::not")]
+    #[schema(required = false)]
+    total_is_lower_bound: bool,
+    /// Whether a further page follows. A page can have fewer items than `limit`, also none, if only few entries of a large list
+    /// match a filter: read on until this is false.
     #[schema(example = false)]
     has_more: bool,
+    /// Value of `cursor` for the next page. Absent on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false, nullable = false)]
+    next_cursor: Option<String>,
 }
 
-impl<S: Sync> FromRequestParts<S> for Page {
+/// The error for an invalid value of the query parameter `name`.
+fn invalid(name: &str, message: impl Into<String>) -> FieldError {
+    FieldError { field: name.to_owned(), message: message.into() }
+}
+
+impl<S: Sync, P: FromStr> FromRequestParts<S> for Page<P> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let query = parts.uri.query().unwrap_or_default();
-        let (limit, offset) = (integer_parameter(query, "limit", 1), integer_parameter(query, "offset", 0));
-        match (limit, offset) {
-            (Ok(limit), Ok(offset)) => Ok(Self {
-                limit: limit.unwrap_or(Self::DEFAULT_LIMIT).min(Self::MAX_LIMIT),
-                offset: offset.unwrap_or(0),
-            }),
-            (limit, offset) => {
-                let errors: Vec<_> = limit.err().into_iter().chain(offset.err()).collect();
+        let limit = integer_parameter(query, "limit", 1);
+        match (limit, parse_start(query)) {
+            (Ok(limit), Ok((offset, after))) => {
+                Ok(Self { limit: limit.unwrap_or(Self::DEFAULT_LIMIT).min(Self::MAX_LIMIT), offset, after })
+            }
+            (limit, start) => {
+                let errors: Vec<_> = limit.err().into_iter().chain(start.err()).collect();
                 Err(ApiError::invalid(&errors))
             }
         }
     }
 }
 
-impl IntoParams for Page {
+/// Reads where a page begins: the number of items before it, and the position if the query contains a cursor.
+fn parse_start<P: FromStr>(query: &str) -> Result<(i64, Option<P>), FieldError> {
+    let offset = integer_parameter(query, "offset", 0)?;
+    let max = Page::<P>::MAX_OFFSET;
+    match (offset, query_parameter(query, "cursor")?) {
+        (Some(_), Some(_)) => Err(invalid("cursor", "must not be combined with `offset`")),
+        (None, Some(cursor)) => {
+            let error = || invalid("cursor", "must be `pagination.nextCursor` of the previous page of the same list");
+            let (offset, position) = decode_cursor(&cursor).ok_or_else(error)?;
+            Ok((offset, Some(position)))
+        }
+        (Some(offset), None) if offset > max => {
+            let fix = "to read further, pass `pagination.nextCursor` of the previous page as `cursor`";
+            Err(invalid("offset", format!("must be at most {max}; {fix}")))
+        }
+        (offset, None) => Ok((offset.unwrap_or(0), None)),
+    }
+}
+
+/// The cursor of a page with a number of items before it that begins after a position.
+fn encode_cursor(offset: i64, position: &impl Display) -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(format!("{offset}.{position}"))
+}
+
+/// The number of items and the position in a cursor. The position selects entries only within the list of the request, so a
+/// client may also invent it.
+fn decode_cursor<P: FromStr>(cursor: &str) -> Option<(i64, P)> {
+    let text = String::from_utf8(BASE64_URL_SAFE_NO_PAD.decode(cursor).ok()?).ok()?;
+    // PostgreSQL refuses a NUL in a text.
+    let (offset, position) = Some(text.as_str()).filter(|text| !text.contains(char::is_control))?.split_once('.')?;
+    let offset = offset.parse().ok().filter(|offset| *offset >= 0)?;
+    Some((offset, position.parse().ok()?))
+}
+
+/// The query parameters of [`Page`], for the description of the API.
+pub struct PageParameters;
+
+impl IntoParams for PageParameters {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let (default, max) = (Self::DEFAULT_LIMIT, Self::MAX_LIMIT);
+        let (default, max, max_offset) = (Page::<()>::DEFAULT_LIMIT, Page::<()>::MAX_LIMIT, Page::<()>::MAX_OFFSET);
         let limit = format!("Maximum number of items on the page. Values above {max} are treated as {max}.");
+        let offset = "Number of items to skip. `cursor` reaches also later items.";
+        let cursor = "`pagination.nextCursor` of the previous page: the page begins where that page ended. The other \
+                      parameters must be the same, and `offset` must be absent.";
+        let integer = |min: i32, default: i64| {
+            ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(min)).default(Some(default.into()))
+        };
         vec![
-            describe_parameter("limit", &limit, default, 1),
-            describe_parameter("offset", "Number of items to skip.", 0, 0),
+            describe_parameter("limit", &limit, integer(1, default)),
+            describe_parameter("offset", offset, integer(0, 0).maximum(Some(max_offset))),
+            describe_parameter("cursor", cursor, ObjectBuilder::new().schema_type(Type::String)),
         ]
     }
 }
 
-fn describe_parameter(name: &str, description: &str, default: i64, min: i32) -> Parameter {
-    let integer = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(min)).default(Some(default.into()));
+fn describe_parameter(name: &str, description: &str, schema: ObjectBuilder) -> Parameter {
     let parameter = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Query).description(Some(description));
-    parameter.schema(Some(integer)).build()
+    parameter.schema(Some(schema)).build()
 }
 
 /// The value of a query parameter. A repeated parameter is an error.
 pub fn query_parameter<'a>(query: &'a str, name: &str) -> Result<Option<Cow<'a, str>>, FieldError> {
     let mut values = form_urlencoded::parse(query.as_bytes()).filter(|(key, _)| key == name).map(|(_, value)| value);
     let value = values.next();
-    let repeated = || FieldError { field: name.to_owned(), message: "must not occur twice".into() };
-    if values.next().is_some() { Err(repeated()) } else { Ok(value) }
+    if values.next().is_some() { Err(invalid(name, "must not occur twice")) } else { Ok(value) }
 }
 
 /// The value of a query parameter, parsed like a field of a body.
 pub fn parsed_query_parameter<T: FromField>(query: &str, name: &str) -> Result<Option<T>, ApiError> {
-    let invalid = |message| ApiError::invalid(&[FieldError { field: name.to_owned(), message }]);
     let value = query_parameter(query, name).map_err(|error| ApiError::invalid(&[error]))?;
-    value.map(|value| T::from_field(value.into_owned().into())).transpose().map_err(invalid)
+    let parsed = value.map(|value| T::from_field(value.into_owned().into())).transpose();
+    parsed.map_err(|message| ApiError::invalid(&[invalid(name, message)]))
 }
 
 /// The integer value of a query parameter. A value above `i64::MAX` becomes `i64::MAX`.
 fn integer_parameter(query: &str, name: &str, min: i64) -> Result<Option<i64>, FieldError> {
-    let error = |message: String| FieldError { field: name.to_owned(), message };
     let Some(value) = query_parameter(query, name)? else { return Ok(None) };
     let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
     let number = is_number.then(|| value.parse().unwrap_or(i64::MAX)).filter(|number| *number >= min);
-    number.map(Some).ok_or_else(|| error(format!("must be a whole number, {min} or more")))
+    number.map(Some).ok_or_else(|| invalid(name, format!("must be a whole number, {min} or more")))
 }
 
 /// Converts a page to the response format of the specification.
-pub fn page_response<T, U>(page: Page, list_page: ListPage<T>, convert: impl FnMut(T) -> U) -> PageResponse<U> {
-    let ListPage { items, total } = list_page;
-    let end = page.offset.saturating_add(i64::try_from(items.len()).unwrap_or(i64::MAX));
-    let Page { limit, offset } = page;
+pub fn page_response<T, P: Display, U>(
+    page: &Page<P>,
+    list_page: ListPage<T, P>,
+    convert: impl FnMut(T) -> U,
+) -> PageResponse<U> {
+    let ListPage { items, total, next } = list_page;
+    // No item of an empty page shows that there are as many items before it as the request says.
+    let is_past_end = items.is_empty() && page.after.is_none();
+    let before = if is_past_end { page.offset.min(total.count) } else { page.offset };
+    let end = before.saturating_add(i64::try_from(items.len()).unwrap_or(i64::MAX));
     PageResponse {
         data: items.into_iter().map(convert).collect(),
-        pagination: Pagination { limit, offset, total, has_more: end < total },
+        pagination: Pagination {
+            limit: page.limit,
+            offset: page.offset,
+            total: if total.is_lower_bound { total.count.max(end) } else { total.count },
+            total_is_lower_bound: total.is_lower_bound,
+            has_more: next.is_some(),
+            next_cursor: next.map(|position| encode_cursor(end, &position)),
+        },
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::page::ItemCount;
 
     #[test]
     fn accepts_one_integer_per_parameter() {
@@ -162,11 +232,46 @@ mod tests {
     }
 
     #[test]
-    fn has_more_is_true_until_the_last_page() {
-        for (offset, count, has_more) in [(0, 2, true), (1, 2, false), (3, 0, false), (i64::MAX, 0, false)] {
-            let list_page = ListPage { items: vec![0; count], total: 3 };
-            let response = page_response(Page { limit: 2, offset }, list_page, |item| item);
-            assert_eq!(response.pagination.has_more, has_more, "offset {offset}");
+    fn a_page_begins_after_items_or_after_a_position() {
+        let parse = |query: &str| parse_start::<i64>(query).map_err(|error| (error.field, error.message));
+        let cursor = encode_cursor(20_000, &7);
+        assert_eq!(parse(""), Ok((0, None)));
+        assert_eq!(parse("offset=10000"), Ok((10_000, None)));
+        assert_eq!(parse(&format!("cursor={cursor}")), Ok((20_000, Some(7))));
+        let [negative, other, nul] =
+            ["-1.7", "0.x", "0.\0"].map(|text| format!("cursor={}", BASE64_URL_SAFE_NO_PAD.encode(text)));
+        let both = format!("cursor={cursor}&offset=0");
+        for (query, field, message) in [
+            ("offset=10001", "offset", "must be at most 10000; "),
+            (&both, "cursor", "must not be combined with `offset`"),
+            ("cursor=", "cursor", "must be `pagination.nextCursor`"),
+            ("cursor=7", "cursor", "must be `pagination.nextCursor`"),
+            (&negative, "cursor", "must be `pagination.nextCursor`"),
+            (&other, "cursor", "must be `pagination.nextCursor`"),
+            (&nul, "cursor", "must be `pagination.nextCursor`"),
+        ] {
+            let (invalid, text) = parse(query).unwrap_err();
+            assert!(invalid == field && text.starts_with(message), "{query}: {invalid} {text}");
+        }
+        assert_eq!(decode_cursor::<String>(&BASE64_URL_SAFE_NO_PAD.encode("0.\0")), None);
+    }
+
+    #[test]
+    fn the_response_counts_the_items_before_the_next_page() {
+        let [exact, bound] = [ItemCount::exact(3), ItemCount { count: 3, is_lower_bound: true }];
+        for (offset, after, count, total, next, expected) in [
+            (0, None, 2, exact, Some(8), (3, Some((2, 8)))),
+            (2, Some(8), 1, exact, None, (3, None)),
+            (9, None, 0, exact, None, (3, None)),
+            (2, Some(8), 2, bound, Some(6), (4, Some((4, 6)))),
+            (9, None, 0, bound, Some(6), (3, Some((3, 6)))),
+            (9, Some(8), 0, bound, Some(6), (9, Some((9, 6)))),
+        ] {
+            let list_page = ListPage { items: vec![0; count], total, next };
+            let response = page_response(&Page { limit: 2, offset, after }, list_page, |item| item).pagination;
+            assert_eq!((response.has_more, response.total_is_lower_bound), (next.is_some(), total.is_lower_bound));
+            let next = response.next_cursor.map(|cursor| decode_cursor::<i64>(&cursor).unwrap());
+            assert_eq!((response.total, next), expected, "offset {offset}");
         }
     }
 }

@@ -2,19 +2,20 @@
 
 use crate::{
     domain::{
+        agent::Agent,
         audit::{AuditAction, Initiator, NewAuditEntry},
         caller::Human,
         change::Change,
         total::Total,
     },
     operations::{Context, NotFound, OperationError},
-    store::{WriteTransaction, agents, totals},
+    store::{WriteTransaction, agents, deleted_agents, totals, unused_agents},
 };
 use countersign_identity::{AgentId, AgentStatus};
 
 /// Deletes an agent. All tokens and sessions of the agent become invalid, and the data of its registration is erased at once:
-/// owner, e-mail address, name, metadata and public key. The id remains in feedback and in the audit log. The same key can be
-/// registered again, as another agent. Housekeeping removes the assignments of the agent.
+/// owner, e-mail address, name, metadata and public key. The id remains in the audit log. The same key can be registered again, as
+/// another agent. Housekeeping removes the assignments of the agent, and after some time its row with the feedback about it.
 pub async fn delete_agent(
     context: &Context,
     initiator: &Initiator,
@@ -27,17 +28,44 @@ pub async fn delete_agent(
         }
         let current = agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
         human.require_owner(current.registration.owner.as_ref())?;
-        if current.status == AgentStatus::Active {
-            totals::add(tx.conn(), Total::ActiveAgents, -1).await?;
-        }
-        if current.registration.owner.is_none() {
-            totals::add(tx.conn(), Total::PublicAgents, -1).await?;
-        }
-        tx.audit(initiator, &NewAuditEntry::for_deployment(AuditAction::AgentDeleted).agent(agent)).await?;
-        let (cutoff, now) = (tx.revision().await?, tx.now());
-        agents::mark_deleted(tx.conn(), agent, cutoff, now).await?;
-        tx.record_change(Change::Status(agent));
+        delete_locked_agents(&mut tx, initiator, &[current]).await?;
         Ok(tx.commit(()).await?)
     };
     context.store.write("delete_agent", work).await
+}
+
+/// Deletes agents whose rows the transaction has locked.
+pub(in crate::operations) async fn delete_locked_agents(
+    tx: &mut WriteTransaction,
+    initiator: &Initiator,
+    deleted: &[Agent],
+) -> Result<(), OperationError> {
+    if deleted.is_empty() {
+        return Ok(());
+    }
+    let now = tx.now();
+    let (mut active, mut public) = (0, 0);
+    for Agent { id, registration, status, .. } in deleted {
+        active += i64::from(*status == AgentStatus::Active);
+        if let Some(owner) = &registration.owner {
+            deleted_agents::count_deletion(tx.conn(), owner, now).await?;
+        } else {
+            public += 1;
+            unused_agents::remove(tx.conn(), *id).await?;
+        }
+    }
+    for (total, number) in [(Total::ActiveAgents, active), (Total::PublicAgents, public)] {
+        if number > 0 {
+            totals::add(tx.conn(), total, -number).await?;
+        }
+    }
+    for Agent { id, .. } in deleted {
+        tx.audit(initiator, &NewAuditEntry::for_deployment(AuditAction::AgentDeleted).agent(*id)).await?;
+    }
+    let cutoff = tx.revision().await?;
+    for Agent { id, .. } in deleted {
+        agents::mark_deleted(tx.conn(), *id, cutoff, now).await?;
+        tx.record_change(Change::Status(*id));
+    }
+    Ok(())
 }

@@ -8,7 +8,7 @@ use crate::{
     operations::{Context, NotFound, OperationError},
     store::{agents, assignments, roles},
 };
-use countersign_identity::{AgentStatus, RoleGrant, RoleId, RoleTable, ServiceId};
+use countersign_identity::{AgentId, AgentStatus, RoleGrant, RoleId, RoleTable, ServiceId};
 use std::collections::BTreeMap;
 
 /// Filter for [`list_agents`].
@@ -34,15 +34,15 @@ pub async fn list_agents(
     context: &Context,
     service: ServiceId,
     filter: AgentFilter,
-    page: Page,
-) -> Result<(ListPage<AgentWithRoles>, RoleTable), OperationError> {
+    page: Page<AgentId>,
+) -> Result<(ListPage<AgentWithRoles, AgentId>, RoleTable), OperationError> {
     let now = context.now();
     let mut read = context.store.read().await?;
     if let Some(role) = filter.role {
         roles::find(read.conn(), service, role).await?.ok_or(OperationError::NotFound(NotFound::Role))?;
     }
     let filter = agents::RoleHolderFilter { service, role: filter.role, status: filter.status, now };
-    let ListPage { items, total } = agents::list_role_holders(read.conn(), &filter, page).await?;
+    let ListPage { items, total, next } = agents::list_role_holders(read.conn(), &filter, page).await?;
     let ids: Vec<_> = items.iter().map(|agent| agent.id).collect();
     let mut roles_by_agent = BTreeMap::<_, Vec<_>>::new();
     for (agent, grant) in assignments::list_active_grants_of_agents(read.conn(), service, &ids, now).await? {
@@ -52,5 +52,5 @@ pub async fn list_agents(
         |agent: Agent| AgentWithRoles { roles: roles_by_agent.remove(&agent.id).unwrap_or_default(), agent };
     let items = items.into_iter().map(add_roles).collect();
     let table = roles::list(read.conn(), service).await?.into_iter().map(|role| role.definition).collect();
-    Ok((ListPage { items, total }, table))
+    Ok((ListPage { items, total, next }, table))
 }

@@ -23,7 +23,11 @@ use crate::{
 use countersign_identity::{AgentId, ServiceId};
 
 /// Lists the agents that the user has registered, newest first. Administrators also get only their own agents.
-pub async fn list_own_agents(context: &Context, human: &Human, page: Page) -> Result<ListPage<Agent>, OperationError> {
+pub async fn list_own_agents(
+    context: &Context,
+    human: &Human,
+    page: Page<AgentId>,
+) -> Result<ListPage<Agent, AgentId>, OperationError> {
     Ok(agents::list_by_owner(context.store.read().await?.conn(), &human.identity, page).await?)
 }
 
@@ -32,8 +36,8 @@ pub async fn list_services_of_agent(
     context: &Context,
     human: &Human,
     agent: AgentId,
-    page: Page,
-) -> Result<ListPage<ServiceOfAgent>, OperationError> {
+    page: Page<ServiceId>,
+) -> Result<ListPage<ServiceOfAgent, ServiceId>, OperationError> {
     let mut read = context.store.read().await?;
     require_owner_of_agent(read.conn(), human, agent).await?;
     Ok(departures::list_services(read.conn(), agent, context.now(), page).await?)

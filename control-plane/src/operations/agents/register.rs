@@ -10,7 +10,7 @@ use crate::{
         total::Total,
     },
     operations::{Context, IdempotentReply, OperationError},
-    store::{StoreError, WriteTransaction, agents, quotas, totals},
+    store::{StoreError, WriteTransaction, agents, quotas, totals, unused_agents},
 };
 use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Reason, Revision, TrustScore};
 use serde::{Serialize, de::DeserializeOwned};
@@ -88,6 +88,7 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
         totals::add(tx.conn(), Total::ActiveAgents, 1).await?;
         if registration.owner.is_none() {
             totals::add(tx.conn(), Total::PublicAgents, 1).await?;
+            unused_agents::insert(tx.conn(), id, now).await?;
         }
         // The entry must not contain the name or the key: an audit entry cannot be erased with the agent.
         tx.audit(initiator, &NewAuditEntry::for_deployment(AuditAction::AgentRegistered).agent(id)).await?;
@@ -104,7 +105,9 @@ async fn require_quota(tx: &mut WriteTransaction, limits: Quotas, owner: Option<
     let exceeded = if let Some(owner) = owner {
         quotas::lock_owner(tx.conn(), owner, now).await?;
         let limit = limits.agents_per_person;
-        quotas::agent_quota_is_reached(tx.conn(), owner, limit).await?.then_some(ExceededQuota::AgentsPerPerson(limit))
+        quotas::agent_quota_is_reached(tx.conn(), owner, limit, now)
+            .await?
+            .then_some(ExceededQuota::AgentsPerPerson(limit))
     } else {
         let limit = limits.public_agents;
         let total = totals::find(tx.conn(), Total::PublicAgents).await?;

@@ -9,7 +9,9 @@ use crate::{
     },
     keyring::TokenSigner,
     operations::{Context, OperationError},
-    store::{Conn, WriteTransaction, agents, assignments, known_agents, roles, sessions, token_audiences},
+    store::{
+        Conn, WriteTransaction, agents, assignments, known_agents, roles, sessions, token_audiences, unused_agents,
+    },
 };
 use countersign_identity::{
     AgentId, Audience, Claims, Permission, RefreshId, Revision, RoleName, RoleTable, ServiceId, Timestamp, TokenId,
@@ -131,6 +133,9 @@ pub(in crate::operations) async fn issue_tokens(
     sessions::insert_token(tx.conn(), &refresh, (service, expires_at)).await?;
     record_audience(tx, context, agent.id, (service, expires_at)).await?;
     agents::set_last_seen(tx.conn(), agent.id, now).await?;
+    if agent.registration.owner.is_none() && agent.last_seen_at.is_none() {
+        unused_agents::remove(tx.conn(), agent.id).await?;
+    }
     match audience {
         TokenAudience::Named(service) => {
             known_agents::record_contact(tx.conn(), agent.id, service, now).await?;

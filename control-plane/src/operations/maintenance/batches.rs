@@ -1,13 +1,12 @@
 //! Runs background work in batches: small transactions with pauses, so that requests are served between them.
 //!
 //! The number of rows of a batch follows the time that the last ones took. The batches of all background jobs of a process take
-//! turns, and each is followed by a pause that is at least as long. So background work uses at most half of the time of SQLite's
-//! only writer.
+//! turns, and each is followed by a pause. So background work uses at most a third of the time of SQLite's only writer.
 
 use crate::{
-    domain::housekeeping::{BatchSize, pause_after},
+    domain::housekeeping::BatchSize,
     operations::{Context, OperationError},
-    store::WriteTransaction,
+    store::{WriteTransaction, purge::DeletedKind},
 };
 use std::{
     collections::HashMap,
@@ -21,6 +20,8 @@ pub struct BatchTurns {
     /// Whoever waits for the turn gets it in the order of arrival.
     turn: tokio::sync::Mutex<()>,
     sizes: Mutex<HashMap<&'static str, BatchSize>>,
+    /// The turn in which rows of each kind were removed last.
+    purge_turns: Mutex<HashMap<DeletedKind, String>>,
 }
 
 /// The result of a batch.
@@ -36,6 +37,16 @@ impl BatchTurns {
     fn size(&self, job: &'static str) -> BatchSize {
         let sizes = self.sizes.lock().unwrap_or_else(PoisonError::into_inner);
         sizes.get(job).copied().unwrap_or_default()
+    }
+
+    /// The turn in which rows were removed last; empty before the first one.
+    pub(super) fn last_purge_turn(&self, kind: DeletedKind) -> String {
+        let turns = self.purge_turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.get(&kind).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn set_last_purge_turn(&self, kind: DeletedKind, turn: String) {
+        self.purge_turns.lock().unwrap_or_else(PoisonError::into_inner).insert(kind, turn);
     }
 
     fn set_size(&self, job: &'static str, size: BatchSize) {
@@ -65,7 +76,7 @@ where
         }
         let (tx, removed) = work(tx, size.rows()).await?;
         // Fewer rows would not make a slow disk faster, so the time of the commit does not count.
-        let next = size.after(removed, elapsed(context, began_at));
+        let next = size.after(removed, elapsed(context, began_at), context.store.pace());
         Ok(tx.commit((Batch::Removed(removed), next, began_at)).await?)
     };
     let result = context.store.write(job, transaction).await;
@@ -74,7 +85,7 @@ where
         Err(_) => (size.halved(), waiting_since),
     };
     turns.set_size(job, next);
-    tokio::time::sleep(pause_after(elapsed(context, began_at))).await;
+    tokio::time::sleep(context.store.pace().pause_after(elapsed(context, began_at))).await;
     Ok(result?.0)
 }
 

@@ -1,21 +1,26 @@
 //! Since when rows of each kind can be deleted, and their deletion.
 
 use super::{
+    expired_agents,
     housekeeping::{CLOCK_SKEW_MARGIN, MAX_TRANSACTION_TIME},
     purge,
 };
 use crate::{
-    domain::housekeeping::ExpiredData,
+    domain::{
+        housekeeping::{ExpiredData, MAX_OVERDUE},
+        quota::DELETED_AGENT_COUNTS_FOR,
+    },
     operations::{Context, OperationError, context::id_lower_bound},
     store::{
-        Conn, StoreError, WriteTransaction, assignments, deliveries, feed, idempotency, known_agents, outbox,
+        Conn, StoreError, WriteTransaction, assignments, deleted_agents, deliveries, feed, idempotency, known_agents,
+        outbox,
         purge::DeletedKind,
-        service_transfers, sessions, token_audiences,
+        service_transfers, sessions, token_audiences, trust, unused_agents,
         webhook_cleanup::{self, TargetCleanup},
         webhook_targets,
     },
 };
-use countersign_identity::{EventId, Timestamp};
+use countersign_identity::{EventId, FeedbackId, Timestamp};
 use std::time::Duration;
 
 /// Time for which changes are kept after they were written: as long as tokens may live.
@@ -27,6 +32,13 @@ fn token_retention(context: &Context) -> Duration {
 /// that its challenge was used, so it is kept until the challenge has expired.
 fn session_retention(context: &Context) -> Duration {
     context.config.access_token_lifetime.max(context.config.challenge_lifetime) + CLOCK_SKEW_MARGIN
+}
+
+/// Time for which the row of a deleted agent is kept, so that housekeeping has deleted the sessions of the agent before. The count
+/// for the quota is kept for as long at most, so the number of rows has a bound.
+fn agent_row_retention(context: &Context) -> Duration {
+    let sessions = context.config.session_lifetime + session_retention(context) + MAX_OVERDUE;
+    sessions.max(DELETED_AGENT_COUNTS_FOR)
 }
 
 /// The time until which written changes are no longer needed.
@@ -69,7 +81,29 @@ pub(super) async fn oldest_due(
         ExpiredData::WebhookEvents => {
             outbox::oldest_event(conn, first_event(context, from)).await?.map(|event| event_due(context, event))
         }
+        ExpiredData::WebhookOutbox => {
+            outbox::oldest_waiting(conn, first_event(context, from)).await?.map(|event| event_due(context, event))
+        }
         ExpiredData::WebhookSecrets => webhook_cleanup::oldest_previous_secret(conn).await?,
+        ExpiredData::TrustFeedback => {
+            let retention = context.config.feedback_retention;
+            let first = FeedbackId::from_bits(first_id(from, retention));
+            trust::oldest_feedback(conn, first).await?.map(|feedback| id_due(feedback.bits(), retention))
+        }
+        ExpiredData::UnusedAgents => {
+            let retention = context.config.unused_agent_retention;
+            let oldest = unused_agents::oldest_registration(conn, from.saturating_sub(retention)).await?;
+            oldest.map(|at| at.saturating_add(retention))
+        }
+        ExpiredData::AgentDeletions => {
+            let oldest = deleted_agents::oldest_deletion(conn, from.saturating_sub(DELETED_AGENT_COUNTS_FOR)).await?;
+            oldest.map(|at| at.saturating_add(DELETED_AGENT_COUNTS_FOR))
+        }
+        ExpiredData::AgentRows => {
+            let retention = agent_row_retention(context);
+            let oldest = deleted_agents::oldest_row(conn, from.saturating_sub(retention)).await?;
+            oldest.map(|at| at.saturating_add(retention))
+        }
         ExpiredData::DeletedServices => purge::oldest_due(conn, DeletedKind::Services).await?,
         ExpiredData::DeletedAgents => purge::oldest_due(conn, DeletedKind::Agents).await?,
         ExpiredData::DeletedRoles => purge::oldest_due(conn, DeletedKind::Roles).await?,
@@ -103,7 +137,29 @@ pub(super) async fn delete(
             let range = (first_event(context, from), event_horizon(context));
             outbox::delete_events_before(conn, range, limit).await
         }
+        ExpiredData::WebhookOutbox => {
+            let range = (first_event(context, from), event_horizon(context));
+            outbox::delete_waiting_before(conn, range, limit).await
+        }
         ExpiredData::WebhookSecrets => webhook_cleanup::delete_expired_secrets(conn, now, limit).await,
+        ExpiredData::TrustFeedback => {
+            let retention = context.config.feedback_retention;
+            let range = (first_id(from, retention), id_lower_bound(now.saturating_sub(retention)));
+            let (first, horizon) = (FeedbackId::from_bits(range.0), FeedbackId::from_bits(range.1));
+            trust::delete_feedback_before(conn, (first, horizon), limit).await
+        }
+        ExpiredData::UnusedAgents => {
+            let range = expired_between((from, now), context.config.unused_agent_retention);
+            return expired_agents::delete_unused(tx, range, limit).await;
+        }
+        ExpiredData::AgentDeletions => {
+            let range = expired_between((from, now), DELETED_AGENT_COUNTS_FOR);
+            deleted_agents::delete_deletions(conn, range, limit).await
+        }
+        ExpiredData::AgentRows => {
+            let range = expired_between((from, now), agent_row_retention(context));
+            return expired_agents::remove_rows(tx, range, limit).await;
+        }
         ExpiredData::DeletedServices => return purge::purge(context, DeletedKind::Services, tx, limit).await,
         ExpiredData::DeletedAgents => return purge::purge(context, DeletedKind::Agents, tx, limit).await,
         ExpiredData::DeletedRoles => return purge::purge(context, DeletedKind::Roles, tx, limit).await,
@@ -111,8 +167,26 @@ pub(super) async fn delete(
     Ok(deleted?)
 }
 
-/// The resolution of the time in the id of an event.
-const EVENT_ID_RESOLUTION: Duration = Duration::from_millis(1);
+/// The times between which rows were written that can be deleted since a time between `from` and `until`.
+fn expired_between((from, until): (Timestamp, Timestamp), retention: Duration) -> (Timestamp, Timestamp) {
+    (from.saturating_sub(retention), until.saturating_sub(retention))
+}
+
+/// The resolution of the time in an id.
+const ID_RESOLUTION: Duration = Duration::from_millis(1);
+
+/// The lowest id of rows that can be deleted since `from` or later.
+fn first_id(from: Timestamp, retention: Duration) -> u128 {
+    id_lower_bound(from.saturating_sub(retention + ID_RESOLUTION))
+}
+
+/// Since when a row can be deleted. Its id begins with its time in milliseconds; it can be deleted when the whole millisecond is
+/// before the horizon.
+fn id_due(id: u128, retention: Duration) -> Timestamp {
+    let millis = i64::try_from(id >> 80).unwrap_or(i64::MAX);
+    let created_at = Timestamp::from_micros(millis.saturating_mul(1000));
+    created_at.saturating_add(retention + ID_RESOLUTION)
+}
 
 /// Events with a lower id are older than the retention time.
 fn event_horizon(context: &Context) -> EventId {
@@ -121,16 +195,12 @@ fn event_horizon(context: &Context) -> EventId {
 
 /// The lowest id of events that can be deleted since `from` or later.
 fn first_event(context: &Context, from: Timestamp) -> EventId {
-    let after = context.config.event_retention + EVENT_ID_RESOLUTION;
-    EventId::from_bits(id_lower_bound(from.saturating_sub(after)))
+    EventId::from_bits(first_id(from, context.config.event_retention))
 }
 
-/// Since when an event can be deleted. The id of an event begins with its time in milliseconds; it can be deleted when the whole
-/// millisecond is before the horizon.
+/// Since when an event can be deleted.
 fn event_due(context: &Context, event: EventId) -> Timestamp {
-    let millis = i64::try_from(event.bits() >> 80).unwrap_or(i64::MAX);
-    let created_at = Timestamp::from_micros(millis.saturating_mul(1000));
-    created_at.saturating_add(context.config.event_retention + EVENT_ID_RESOLUTION)
+    id_due(event.bits(), context.config.event_retention)
 }
 
 async fn find_cleanup(context: &Context, conn: &mut Conn) -> Result<Option<TargetCleanup>, StoreError> {

@@ -13,12 +13,16 @@ use crate::{
 };
 use countersign_identity::{EventId, Timestamp};
 
+/// Number of waiting events above which no further events of expired roles are emitted, so that the events of requests do not wait
+/// for them.
+const MAX_WAITING_EVENTS: i64 = 10_000;
+
 /// Emits an event for each assignment that ended since the last run of this job.
 pub async fn emit_role_revoked_events(context: &Context) -> Result<(), OperationError> {
     loop {
         let mut read = context.store.read().await?;
         let has_more = assignments::has_unreported_expiries(read.conn(), context.now()).await?;
-        if !has_more || outbox::is_backlogged(read.conn()).await? {
+        if !has_more || outbox::has_more_events_than(read.conn(), MAX_WAITING_EVENTS).await? {
             break;
         }
         drop(read);
@@ -45,7 +49,7 @@ pub async fn emit_role_revoked_events(context: &Context) -> Result<(), Operation
     loop {
         let mut read = context.store.read().await?;
         let has_more = assignments::has_queued_revocations(read.conn()).await?;
-        if !has_more || outbox::is_backlogged(read.conn()).await? {
+        if !has_more || outbox::has_more_events_than(read.conn(), MAX_WAITING_EVENTS).await? {
             break;
         }
         drop(read);

@@ -36,8 +36,10 @@ pub struct MasterKeyRotation {
     pub unchanged: u64,
     /// Secrets that no configured master key decrypts.
     pub unreadable: Vec<SecretOwner>,
-    /// Number of audit chains that have a checkpoint of the new key.
+    /// Number of audit chains that this run verified, and for which it wrote a checkpoint of the new key.
     pub chains: u64,
+    /// Number of audit chains that had a checkpoint of the new key before. This run did not verify them.
+    pub unchanged_chains: u64,
     /// Audit chains that are broken, and stay broken.
     pub broken_chains: Vec<(String, BrokenChain)>,
 }
@@ -172,21 +174,22 @@ async fn write_checkpoints(store: &Store, to: &str, rotation: &mut MasterKeyRota
         after.clone_from(last);
         for chain in chains {
             match write_checkpoint(store, to, &chain).await? {
-                Ok(()) => rotation.chains += 1,
+                Ok(true) => rotation.chains += 1,
+                Ok(false) => rotation.unchanged_chains += 1,
                 Err(broken) => rotation.broken_chains.push((chain, broken)),
             }
         }
     }
 }
 
-/// Verifies a chain and writes its checkpoint, unless the chain has a checkpoint of the new key already. Reads most entries
-/// before the transaction that locks the chain.
-async fn write_checkpoint(store: &Store, to: &str, chain: &str) -> Result<Result<(), BrokenChain>, OperationError> {
+/// Verifies a chain and writes its checkpoint, unless the chain has a checkpoint of the new key already; returns whether it did.
+/// Reads most entries before the transaction that locks the chain.
+async fn write_checkpoint(store: &Store, to: &str, chain: &str) -> Result<Result<bool, BrokenChain>, OperationError> {
     let keys = store.audit_keys();
     let mut verifier = {
         let mut read = store.read().await?;
         match audit::begin_checkpoint(read.conn(), keys, chain).await? {
-            ChainCheckpoint::Current => return Ok(Ok(())),
+            ChainCheckpoint::Current => return Ok(Ok(false)),
             ChainCheckpoint::Broken(broken) => return Ok(Err(broken)),
             ChainCheckpoint::Missing(verifier) => verifier,
         }
@@ -203,7 +206,7 @@ async fn write_checkpoint(store: &Store, to: &str, chain: &str) -> Result<Result
         let written = audit::write_checkpoint(tx.conn(), verifier.clone()).await?;
         // The lock of the chain excludes appends; a concurrent rotation to a third key must not be overwritten.
         require_current(&mut tx, to).await?;
-        Ok::<_, OperationError>(tx.commit(written).await?)
+        Ok::<_, OperationError>(tx.commit(written.map(|()| true)).await?)
     };
     store.write("write_audit_checkpoint", work).await
 }

@@ -1,8 +1,10 @@
 //! Jobs that run at startup or periodically, and health probes.
 
+mod audit_archive;
 mod audit_start;
 pub(super) mod batches;
 mod counts;
+mod expired_agents;
 mod expired_rows;
 pub(super) mod expiry;
 mod housekeeping;
@@ -14,13 +16,14 @@ mod restore;
 pub(super) mod status;
 mod trust_feed;
 
+pub use audit_archive::{ArchiveConflict, ArchivedChain, AuditArchive, delete_archived_entries, record_audit_archive};
 pub use audit_start::ensure_audit_started;
 pub use counts::{correct_totals, count_services_and_active_agents};
 pub use expiry::emit_role_revoked_events;
 pub use housekeeping::{purge_deleted, run_housekeeping};
 pub use key_rotation::rotate_signing_keys_if_due;
 pub use master_key_rotation::{MasterKeyRotation, rotate_master_key};
-pub use probes::{DatabaseHealth, probe_database, probe_housekeeping, probe_queue};
+pub use probes::{DatabaseHealth, check_database_write, probe_database, probe_housekeeping, probe_queue};
 pub use restore::{RestoreReport, invalidate_credentials_after_restore};
 pub use status::HousekeepingSample;
 pub use trust_feed::publish_trust_changes;

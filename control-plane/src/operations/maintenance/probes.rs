@@ -2,8 +2,8 @@
 
 use crate::{
     domain::{housekeeping::HousekeepingHealth, webhook::health::QueueHealth},
-    operations::Context,
-    store::{StoreError, feed},
+    operations::{Context, OperationError},
+    store::{StoreError, WriteTransaction, feed},
 };
 use std::time::Duration;
 
@@ -15,6 +15,16 @@ pub fn probe_queue(context: &Context) -> QueueHealth {
 /// Returns the health of housekeeping. Reads memory only.
 pub fn probe_housekeeping(context: &Context) -> HousekeepingHealth {
     context.housekeeping.health(context.now(), context.since_boot())
+}
+
+/// Writes to the database, so that a database that accepts no writes is noticed without other writes, and so that its recovery
+/// is.
+pub async fn check_database_write(context: &Context) -> Result<(), OperationError> {
+    let work = async |mut tx: WriteTransaction| {
+        tx.check_write().await?;
+        tx.commit(()).await
+    };
+    Ok(context.store.write("check_database_write", work).await?)
 }
 
 /// Health of the database.

@@ -13,24 +13,29 @@ use crate::{
 };
 pub(super) use purge::oldest_due;
 
-/// Of this number of services, agents or roles that were deleted first, any can be next: one whose rows cannot be removed, or
+/// Of this number of services or roles of an owner that were deleted first, any can be next: one whose rows cannot be removed, or
 /// that has very many, does not stop the others.
 const MAX_CANDIDATES: i64 = 100;
 
+/// Number of waiting events above which nothing is removed. It is half of the number above which the events of expired roles
+/// wait, so that deletions do not hold them back.
+const MAX_WAITING_EVENTS: i64 = 5_000;
+
 /// Removes up to `limit` rows that depend on one deleted service, agent or role: assignments, and roles, revoked API keys,
 /// departures and contacts. Returns their number; if none are left, completes the deletion and returns 1. Does nothing while too
-/// many events wait for their fan-out.
+/// many events wait for their fan-out. Owners take turns, so that the deletions of one do not delay those of the others.
 pub(super) async fn purge(
     context: &Context,
     kind: DeletedKind,
     tx: &mut WriteTransaction,
     limit: i64,
 ) -> Result<u64, OperationError> {
-    if outbox::is_backlogged(tx.conn()).await? {
+    if outbox::has_more_events_than(tx.conn(), MAX_WAITING_EVENTS).await? {
         return Ok(0);
     }
     let now = tx.now();
-    let due = purge::list_due(tx.conn(), kind, now, MAX_CANDIDATES).await?;
+    let Some(turn) = take_turn(context, kind, tx).await? else { return Ok(0) };
+    let due = purge::list_due(tx.conn(), (kind, &turn), now, MAX_CANDIDATES).await?;
     let Some(deleted) = choose(context, &due) else { return Ok(0) };
     let taken = purge::take_assignments(tx.conn(), deleted, limit).await?;
     if !taken.is_empty() {
@@ -46,6 +51,21 @@ pub(super) async fn purge(
         return Ok(1);
     }
     Ok(removed)
+}
+
+/// The turn after the last one of this process, and the first one after the last. A transaction that fails has used its turn.
+async fn take_turn(
+    context: &Context,
+    kind: DeletedKind,
+    tx: &mut WriteTransaction,
+) -> Result<Option<String>, OperationError> {
+    let (now, last) = (tx.now(), context.batches.last_purge_turn(kind));
+    let next = match purge::next_turn(tx.conn(), kind, &last, now).await? {
+        None if !last.is_empty() => purge::next_turn(tx.conn(), kind, "", now).await?,
+        next => next,
+    };
+    context.batches.set_last_purge_turn(kind, next.clone().unwrap_or_default());
+    Ok(next)
 }
 
 /// Chooses one of these at random.

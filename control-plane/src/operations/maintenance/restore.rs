@@ -3,16 +3,20 @@
 use crate::{
     domain::{
         audit::{AuditAction, Initiator, NewAuditEntry},
+        change::FeedPosition,
         timestamp::format_rfc3339,
     },
     operations::OperationError,
     store::{
         Store, WriteTransaction, audit,
         deployment::{self, Quarantine},
-        feed,
+        feed, unused_agents,
     },
 };
 use countersign_identity::Timestamp;
+
+/// More changes than can happen while the revision is ahead of the clock after a restore.
+const REVISIONS_AFTER_RESTORE: i64 = 1_000_000;
 
 /// The result of [`invalidate_credentials_after_restore`].
 #[derive(Debug)]
@@ -32,17 +36,27 @@ pub async fn invalidate_credentials_after_restore(store: &Store) -> Result<Resto
     let work = async |mut tx: WriteTransaction| {
         let at = tx.now();
         let previous_quarantine = deployment::find_quarantine(tx.conn()).await?;
-        // The revision of a transaction is its time in microseconds, or more if the previous revision was ahead of the clock.
-        let feed_changed_at = Timestamp::from_micros(feed::position(tx.conn()).await?.revision.number()).min(at);
-        let newest_change_at = audit::newest_entry_time(tx.conn())
-            .await?
-            .map_or(feed_changed_at, |audited_at| audited_at.max(feed_changed_at));
+        let newest_change_at = newest_change_time(&mut tx).await?;
         let entry = NewAuditEntry::for_deployment(AuditAction::DatabaseRestored)
             .with_detail("newestChangeAt", format_rfc3339(newest_change_at));
+        unused_agents::restart_waiting(tx.conn(), at).await?;
         tx.audit(&Initiator::SYSTEM, &entry).await?;
         feed::advance_after_restore(tx.conn(), at).await?;
         deployment::lift_quarantine(tx.conn()).await?;
         Ok::<_, OperationError>(tx.commit(RestoreReport { at, previous_quarantine, newest_change_at }).await?)
     };
     store.write("invalidate_credentials_after_restore", work).await
+}
+
+/// The time of the last change in the database: in the audit log, in the change feed, or by the revision.
+async fn newest_change_time(tx: &mut WriteTransaction) -> Result<Timestamp, OperationError> {
+    let at = tx.now();
+    let known = [audit::newest_entry_time(tx.conn()).await?, feed::newest_change_time(tx.conn()).await?];
+    let FeedPosition { revision, cutoff, floor: _ } = feed::position(tx.conn()).await?;
+    // The revision of a transaction is its time in microseconds, or more if the previous revision was ahead of the clock, as it is
+    // for some minutes after a restore: then revisions only count up.
+    let counts_up = revision.number().saturating_sub(cutoff.number()) < REVISIONS_AFTER_RESTORE;
+    let by_revision = Timestamp::from_micros(revision.number()).min(at);
+    let by_revision = (!counts_up).then_some(by_revision);
+    Ok(known.into_iter().chain([by_revision]).flatten().max().unwrap_or(at))
 }

@@ -9,10 +9,14 @@ use crate::{
     operations::{Context, OperationError},
     store::services,
 };
-use countersign_identity::ServiceId;
+use countersign_identity::{ApiKeyId, ServiceId};
 
 /// Lists the services that the user owns, or all services for an administrator, newest first.
-pub async fn list_services(context: &Context, human: &Human, page: Page) -> Result<ListPage<Service>, OperationError> {
+pub async fn list_services(
+    context: &Context,
+    human: &Human,
+    page: Page<ServiceId>,
+) -> Result<ListPage<Service, ServiceId>, OperationError> {
     let owner = (!human.is_admin).then_some(&human.identity);
     Ok(services::list(context.store.read().await?.conn(), owner, page).await?)
 }
@@ -21,7 +25,7 @@ pub async fn list_services(context: &Context, human: &Human, page: Page) -> Resu
 pub async fn list_service_keys(
     context: &Context,
     service: ServiceId,
-    page: Page,
-) -> Result<ListPage<ServiceKey>, OperationError> {
+    page: Page<ApiKeyId>,
+) -> Result<ListPage<ServiceKey, ApiKeyId>, OperationError> {
     Ok(services::list_keys(context.store.read().await?.conn(), service, page).await?)
 }

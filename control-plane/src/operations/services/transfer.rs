@@ -63,8 +63,8 @@ pub async fn read_service_offer(
 pub async fn list_service_offers(
     context: &Context,
     human: &Human,
-    page: Page,
-) -> Result<ListPage<ServiceTransfer>, OperationError> {
+    page: Page<ServiceId>,
+) -> Result<ListPage<ServiceTransfer, ServiceId>, OperationError> {
     let mut read = context.store.read().await?;
     Ok(service_transfers::list(read.conn(), &human.identity, context.now(), page).await?)
 }

@@ -9,8 +9,13 @@ use crate::{
     store::signing_keys,
 };
 
+pub use crate::store::signing_keys::SigningKeyPosition;
+
 /// Lists all signing keys, including removed keys, newest first.
-pub async fn list_signing_keys(context: &Context, page: Page) -> Result<ListPage<SigningKey>, OperationError> {
+pub async fn list_signing_keys(
+    context: &Context,
+    page: &Page<SigningKeyPosition>,
+) -> Result<ListPage<SigningKey, SigningKeyPosition>, OperationError> {
     Ok(signing_keys::list(context.store.read().await?.conn(), page).await?)
 }
 

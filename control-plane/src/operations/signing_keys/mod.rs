@@ -5,6 +5,6 @@ mod revoke;
 pub(super) mod ring;
 mod rotate;
 
-pub use list::{list_signing_keys, published_keys};
+pub use list::{SigningKeyPosition, list_signing_keys, published_keys};
 pub use revoke::revoke_signing_key;
 pub use rotate::rotate_signing_key;

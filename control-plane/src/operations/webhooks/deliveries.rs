@@ -4,7 +4,6 @@ use super::change::lock_webhook;
 use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
-        housekeeping::pause_after,
         webhook::{
             WebhookScope,
             delivery::DeliveryStatus,
@@ -71,7 +70,8 @@ pub async fn replay_deliveries(
             return Ok(total);
         }
         after = batch.next;
-        tokio::time::sleep(pause_after(context.since_boot().saturating_sub(began_at))).await;
+        let took = context.since_boot().saturating_sub(began_at);
+        tokio::time::sleep(context.store.pace().pause_after(took)).await;
     }
 }
 

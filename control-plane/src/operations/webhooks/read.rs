@@ -38,8 +38,8 @@ pub async fn list_deliveries(
     scope: WebhookScope,
     webhook: WebhookId,
     status: Option<DeliveryStatus>,
-    page: Page,
-) -> Result<ListPage<Delivery>, OperationError> {
+    page: Page<EventId>,
+) -> Result<ListPage<Delivery, EventId>, OperationError> {
     read_webhook(context, scope, webhook).await?;
     Ok(deliveries::list(context.store.read().await?.conn(), webhook, status, page).await?)
 }

@@ -1,6 +1,10 @@
 //! The checkpoints that a rotation of the master key writes for each audit chain.
 
-use super::{accepted_keys, head_from_row, lock_head, update_head, verify_batch};
+use super::{
+    accepted_keys,
+    floors::{new_verifier, upsert_floor},
+    head_from_row, lock_head, update_head, verify_batch,
+};
 use crate::{
     domain::audit::{
         chain::{BrokenChain, ChainHead, ChainVerifier},
@@ -43,7 +47,7 @@ pub async fn begin_checkpoint<'a>(
     if checkpoint.as_ref().is_some_and(|checkpoint| keys.current.is_valid_checkpoint(chain, checkpoint)) {
         return Ok(ChainCheckpoint::Current);
     }
-    let verifier = ChainVerifier::new(keys, chain, checkpoint);
+    let verifier = new_verifier(conn, keys, chain).await?;
     Ok(verifier.map_or_else(ChainCheckpoint::Broken, ChainCheckpoint::Missing))
 }
 
@@ -69,6 +73,7 @@ pub async fn write_checkpoint(
     let ChainHead { length, hash, .. } = head.unwrap_or_default();
     let (checkpoint, head) = keys.checkpoint(chain, (length, &hash));
     upsert_checkpoint(conn, chain, checkpoint).await?;
+    renew_floor(conn, &verifier).await?;
     update_head(conn, chain, &head).await?;
     Ok(Ok(()))
 }
@@ -81,7 +86,16 @@ async fn write_checkpoint_before_break(
     if let Some(checkpoint) = verifier.checkpoint_before_break() {
         upsert_checkpoint(conn, verifier.chain(), checkpoint).await?;
     }
+    renew_floor(conn, verifier).await?;
     Ok(Err(broken))
+}
+
+/// Authenticates the floor of a chain with the current key.
+async fn renew_floor(conn: &mut Conn, verifier: &ChainVerifier<'_>) -> Result<(), StoreError> {
+    if let Some(floor) = verifier.renewed_floor() {
+        upsert_floor(conn, verifier.chain(), &floor).await?;
+    }
+    Ok(())
 }
 
 async fn upsert_checkpoint(conn: &mut Conn, chain: &str, checkpoint: AuditCheckpoint) -> Result<(), StoreError> {

@@ -9,6 +9,7 @@ mod ended_roles;
 mod master_keys;
 mod recipients;
 mod records;
+mod removals;
 mod set_aside;
 mod subjects;
 mod webhooks;
@@ -36,7 +37,9 @@ use serde_json::json;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 
 /// A page with all rows of a list.
-const ALL: Page = Page { limit: 100, offset: 0 };
+const fn whole_list<P>() -> Page<P> {
+    Page { limit: 100, offset: 0, after: None }
+}
 
 /// A time that differs for each number, so that each column has a different time.
 const fn time(number: i64) -> Timestamp {
@@ -175,6 +178,9 @@ impl StoreFixture {
         self.assignments_return_what_was_written().await;
         self.deleted_services_lose_what_depends_on_them().await;
         self.deleted_agents_keep_only_their_id().await;
+        self.rows_of_deleted_agents_are_removed().await;
+        self.deletions_of_agents_count_for_a_quota().await;
+        self.unused_agents_return_what_was_written().await;
         self.offers_of_services_return_what_was_written().await;
         self.sessions_return_what_was_written().await;
         self.expired_session_is_deleted_in_batches().await;
@@ -186,15 +192,18 @@ impl StoreFixture {
         self.deployment_returns_what_was_written().await;
         self.feed_returns_what_was_written().await;
         self.feedback_returns_what_was_written().await;
+        self.old_feedback_is_deleted().await;
         self.audit_log_returns_what_was_written().await;
         self.sealed_audit_chain_accepts_no_entry().await;
         self.checkpoints_return_what_was_written().await;
+        self.floors_return_what_was_written().await;
         self.webhook_targets_return_what_was_written().await;
         self.sealed_secrets_return_what_was_written().await;
         self.deliveries_return_what_was_written().await;
         self.bursts_return_what_was_written().await;
         self.master_keys_return_what_was_written().await;
         self.unknown_events_are_set_aside_until_they_are_known().await;
+        self.waiting_events_are_deleted_by_age().await;
         self.every_column_was_written().await;
         self.events_are_delivered_only_to_their_audience().await;
         self.revision_advances_past_the_clock_and_the_last_revision().await;

@@ -1,10 +1,6 @@
 use super::*;
-use crate::domain::{
-    agent::Owner,
-    text::Description,
-    webhook::{WebhookScope, WebhookTarget, event::EventFilter, url::TargetUrl},
-};
-use countersign_identity::{EventId, ServiceId, Timestamp};
+use crate::domain::{agent::Owner, webhook::url::TargetUrl};
+use countersign_identity::{EventId, Timestamp};
 
 const NOW: Duration = Duration::from_secs(100);
 const LIMITS: ConcurrencyLimits = ConcurrencyLimits { total: 12, per_target: 4 };
@@ -13,26 +9,15 @@ fn person(name: &str) -> TargetOwner {
     TargetOwner::Person(Owner { issuer: "issuer".to_owned(), subject: name.to_owned() })
 }
 
-/// The target `number`, at a service of its own unless the deployment owns it.
+/// The target `number`.
 fn due(number: u128, owner: TargetOwner) -> DueTarget {
-    let scope = match &owner {
-        TargetOwner::Deployment => WebhookScope::Deployment,
-        TargetOwner::Person(_) => WebhookScope::Service(ServiceId::from_bits(number)),
-    };
-    let target = WebhookTarget {
+    DueTarget {
         id: WebhookId::from_bits(number),
-        scope,
         url: TargetUrl::parse("https://receiver.example/").unwrap(),
-        events: EventFilter::parse([EventFilter::ALL]).unwrap(),
-        description: Description::try_from(String::new()).unwrap(),
-        created_at: Timestamp::from_seconds(1),
         updated_at: Timestamp::from_seconds(1),
-        paused_at: None,
-        disabled: None,
         failing_since: None,
-        previous_secret_until: None,
-    };
-    DueTarget { target, owner }
+        owner,
+    }
 }
 
 fn targets(numbers: std::ops::Range<u128>, owner: &TargetOwner) -> Vec<DueTarget> {
@@ -41,7 +26,7 @@ fn targets(numbers: std::ops::Range<u128>, owner: &TargetOwner) -> Vec<DueTarget
 
 fn failing(mut due: Vec<DueTarget>) -> Vec<DueTarget> {
     for due in &mut due {
-        due.target.failing_since = Some(Timestamp::from_seconds(1));
+        due.failing_since = Some(Timestamp::from_seconds(1));
     }
     due
 }
@@ -59,10 +44,15 @@ impl Dispatch {
     }
 
     fn iterate(&mut self, targets: Vec<DueTarget>, tests: Vec<DueTarget>) -> Vec<u128> {
+        self.iterate_page(targets, tests, None)
+    }
+
+    /// As [`Self::iterate`], with the targets of a page.
+    fn iterate_page(&mut self, targets: Vec<DueTarget>, tests: Vec<DueTarget>, next: Option<WebhookId>) -> Vec<u128> {
         let all: Vec<_> = [targets.clone(), tests.clone()].concat();
-        let owner_of = |id| all.iter().find(|due| due.target.id == id).unwrap().owner.clone();
-        let test_ids: Vec<_> = tests.iter().map(|due| due.target.id).collect();
-        let plan = self.scheduler.plan_leases(DueWork { targets, tests, updated_at: Vec::new() }, NOW);
+        let owner_of = |id| all.iter().find(|due| due.id == id).unwrap().owner.clone();
+        let test_ids: Vec<_> = tests.iter().map(|due| due.id).collect();
+        let plan = self.scheduler.plan_leases(DueWork { targets, next, tests, updated_at: Vec::new() }, NOW);
         for request in plan.requests {
             let (target, count) = request.target_and_count();
             let delivery = LeasedDelivery {
@@ -84,12 +74,41 @@ impl Dispatch {
         started.iter().map(|delivery| delivery.target.bits()).collect()
     }
 
+    /// Ends all attempts with success.
+    fn complete_all(&mut self) {
+        while !self.in_flight.is_empty() {
+            self.complete_oldest();
+        }
+    }
+
     /// Ends the oldest attempt with success.
     fn complete_oldest(&mut self) {
         let delivery = self.in_flight.remove(0);
         let attempt = AttemptSummary { started_at: NOW, ended_at: NOW, failure: None, retry_after: None, jitter: 0 };
         self.scheduler.record(&delivery, &attempt);
     }
+}
+
+#[test]
+fn targets_of_other_pages_keep_their_concurrency() {
+    let mut dispatch = Dispatch::new();
+    let (first, second) = (targets(1..2, &person("one")), targets(2..3, &person("two")));
+    let next = Some(WebhookId::from_bits(1));
+    dispatch.iterate_page(first.clone(), Vec::new(), next);
+    for _ in 0..3 {
+        dispatch.complete_all();
+        dispatch.iterate_page(Vec::new(), Vec::new(), next);
+    }
+    dispatch.iterate_page(second, Vec::new(), None);
+    dispatch.complete_all();
+    let started = dispatch.iterate_page(first, Vec::new(), next);
+    assert!(started.iter().filter(|target| **target == 1).count() > 1, "{started:?}");
+    // The queue of a target that is due in no page of a pass is dropped.
+    for _ in 0..5 {
+        dispatch.complete_all();
+        dispatch.iterate_page(Vec::new(), Vec::new(), None);
+    }
+    assert!(dispatch.scheduler.queues.is_empty());
 }
 
 #[test]

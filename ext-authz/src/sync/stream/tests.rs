@@ -292,12 +292,33 @@ fn pong_before_the_last_page_confirms_nothing() {
 #[test]
 fn fourth_ping_fails_if_three_are_unanswered() {
     let mut stream = stream_with_view(5);
-    for second in 0..3 {
+    stream.ping(seconds(0)).unwrap();
+    apply_pong(&mut stream, 1, 5).unwrap();
+    for second in 1..4 {
         stream.ping(seconds(second)).unwrap();
     }
-    assert_eq!(stream.ping(seconds(3)), Err(PingTimeout));
-    apply_pong(&mut stream, 2, 5).unwrap();
-    assert!(stream.ping(seconds(3)).is_ok());
+    assert_eq!(stream.ping(seconds(4)), Err(PingTimeout));
+    apply_pong(&mut stream, 3, 5).unwrap();
+    assert!(stream.ping(seconds(4)).is_ok());
+}
+
+/// The server waits for its turn to read before the first page, and before each page of missed changes.
+#[test]
+fn pings_may_be_unanswered_for_longer_until_the_first_pong() {
+    for view in [None, stream_with_view(5).view()] {
+        let mut stream = StreamState::resume(view.clone(), None);
+        for second in 0..30 {
+            stream.ping(seconds(second)).unwrap();
+        }
+        assert_eq!(stream.ping(seconds(30)), Err(PingTimeout));
+        if view.is_some() {
+            apply_delta(&mut stream, 6).unwrap();
+            for second in 30..60 {
+                stream.ping(seconds(second)).unwrap();
+            }
+            assert_eq!(stream.ping(seconds(60)), Err(PingTimeout));
+        }
+    }
 }
 
 #[test]

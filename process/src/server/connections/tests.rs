@@ -4,9 +4,18 @@ use super::*;
 use crate::server::PortMetrics;
 use prometheus::Registry;
 
-fn connections(total: usize, per_client: usize, pending: usize) -> Arc<Connections> {
+fn port_with(caps: ConnectionCaps, streams_resume: bool) -> Arc<Connections> {
     let metrics = PortMetrics::register(&Registry::new(), "test").unwrap().of_port("api");
-    Arc::new(Connections::new(ConnectionCaps { total, per_client, pending }, metrics))
+    Arc::new(Connections::new(caps, streams_resume, metrics))
+}
+
+fn connections(total: usize, per_client: usize, pending: usize) -> Arc<Connections> {
+    port_with(ConnectionCaps { total, per_client, pending }, false)
+}
+
+/// A port whose clients resume their streams.
+fn resuming(total: usize) -> Arc<Connections> {
+    port_with(ConnectionCaps { total, per_client: total, pending: total }, true)
 }
 
 fn admit(port: &Arc<Connections>, address: &str) -> Option<OpenConnection> {
@@ -16,7 +25,7 @@ fn admit(port: &Arc<Connections>, address: &str) -> Option<OpenConnection> {
 impl Connections {
     fn is_open(&self, connection: &OpenConnection) -> bool {
         let table = self.table();
-        table.pending.contains_key(&connection.id) || table.established.contains_key(&connection.id)
+        table.pending.contains_key(&connection.key) || table.established.contains_key(&connection.key)
     }
 
     fn open_and_request(self: &Arc<Self>, from: &str) -> OpenConnection {
@@ -24,6 +33,25 @@ impl Connections {
         assert!(connection.activity.begin_request(false));
         connection.establish();
         connection
+    }
+
+    /// Opens a connection with a stream that waits for data of the server.
+    fn open_stream(self: &Arc<Self>, from: &str) -> Option<OpenConnection> {
+        let connection = admit(self, from)?;
+        connection.activity.begin_request(false);
+        connection.establish();
+        connection.activity.begin_response();
+        connection.activity.set_awaiting_data(true);
+        Some(connection)
+    }
+
+    /// Opens streams until one is refused.
+    fn open_streams(self: &Arc<Self>, from: &str) -> Vec<OpenConnection> {
+        std::iter::from_fn(|| self.open_stream(from)).collect()
+    }
+
+    fn count_open(&self, connections: &[OpenConnection]) -> usize {
+        connections.iter().filter(|connection| self.is_open(connection)).count()
     }
 }
 
@@ -86,6 +114,67 @@ fn only_clients_that_keep_the_server_waiting_lose_a_request() {
 }
 
 #[test]
+fn stream_of_the_greediest_site_yields_where_clients_resume() {
+    let port = resuming(6);
+    let greedy = port.open_streams("192.0.2.1");
+    assert_eq!(greedy.len(), 6, "a client may have all places that nobody else needs, and displaces none of its own");
+    let other = port.open_streams("198.51.100.1");
+    assert_eq!((port.count_open(&greedy), port.count_open(&other)), (3, 3), "equal shares");
+    assert!(greedy[..3].iter().all(|older| port.is_open(older)), "the newest close");
+    assert!(greedy[3..].iter().all(|evicted| evicted.activity.is_yielding()));
+    assert!(port.open_stream("192.0.2.1").is_none(), "the site is among the greediest");
+    let neighbours = port.open_streams("198.51.101.1");
+    assert_eq!((port.count_open(&other), port.count_open(&neighbours)), (2, 1), "the sites of a block share its part");
+    let third = port.open_streams("203.0.113.1");
+    assert_eq!(third.len(), 2);
+    third[0].activity.set_awaiting_data(false);
+    assert!(port.open_stream("192.0.2.1").is_some(), "a client keeps the server waiting");
+    assert!(!port.is_open(&third[0]) && !third[0].activity.is_yielding());
+}
+
+#[test]
+fn greediest_client_of_a_site_yields() {
+    let port = resuming(4);
+    let honest = port.open_stream("192.0.2.1").unwrap();
+    let greedy: Vec<_> = (0..3).map(|_| port.open_stream("192.0.2.2").unwrap()).collect();
+    let newest = port.open_stream("198.51.100.1").unwrap();
+    assert!(port.is_open(&honest) && port.is_open(&newest) && !port.is_open(&greedy[2]));
+}
+
+#[test]
+fn sites_of_a_block_count_together() {
+    let port = resuming(5);
+    let honest = port.open_stream("2001:db8:1::1").unwrap();
+    let flood: Vec<_> = (0..4).map(|site| port.open_stream(&format!("2001:bad:{site}::1")).unwrap()).collect();
+    assert!(port.open_stream("2001:bad:9::1").is_none(), "the block has the most");
+    let newcomer = port.open_stream("2001:db8:1::2").unwrap();
+    assert!(port.is_open(&honest) && port.is_open(&newcomer));
+    assert_eq!(port.count_open(&flood), 3);
+    for _ in 0..20 {
+        let port = connections(100, 100, 10);
+        let honest: Vec<_> = (0..2).map(|_| admit(&port, "2001:db8:1::1").unwrap()).collect();
+        let flood: Vec<_> = (0..100).map(|site| admit(&port, &format!("2001:bad:{site:x}::1")).unwrap()).collect();
+        assert_eq!((port.count_open(&honest), port.count_open(&flood)), (2, 8), "pending connections");
+    }
+}
+
+#[test]
+fn clients_behind_proxies_count_as_one_site_and_never_yield() {
+    let port = resuming(4);
+    let open_proxied = || {
+        let connection = port.admit(None)?;
+        connection.activity.begin_request(false);
+        connection.establish();
+        Some(connection)
+    };
+    let proxied = [open_proxied().unwrap(), open_proxied().unwrap()];
+    let direct = port.open_streams("192.0.2.1");
+    assert_eq!(direct.len(), 2);
+    assert!(open_proxied().is_none() && port.open_stream("198.51.100.1").is_some());
+    assert_eq!((port.count_open(&proxied), port.count_open(&direct)), (2, 1));
+}
+
+#[test]
 fn trusted_proxies_are_counted_only_in_total() {
     let port = connections(3, 1, 3);
     let open: Vec<_> = (0..3).map(|_| port.admit(None).unwrap()).collect();
@@ -120,6 +209,7 @@ fn closed_connections_leave_nothing_behind() {
     open.truncate(20);
     drop(open);
     let table = port.table();
-    assert!(table.len() == 0 && table.by_client.is_empty() && table.by_site.is_empty());
+    assert!(table.len() == 0 && table.by_client.is_empty());
+    assert!(table.by_site.is_empty() && table.pending_by_site.is_empty());
     assert_eq!(port.metrics.open.get(), 0);
 }

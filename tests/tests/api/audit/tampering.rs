@@ -8,19 +8,19 @@ use futures_util::future::join_all;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 
 /// Opens the database with write access.
-async fn open_database(control: &ControlPlane) -> AnyConnection {
+pub(super) async fn open_database(control: &ControlPlane) -> AnyConnection {
     sqlx::any::install_default_drivers();
     AnyConnection::connect(&control.database_url()).await.expect("the database accepts connections")
 }
 
-async fn run(database: &mut AnyConnection, sql: &str) {
+pub(super) async fn run(database: &mut AnyConnection, sql: &str) {
     let result = database.execute(AssertSqlSafe(sql)).await;
     result.unwrap_or_else(|error| panic!("{sql}: {error}"));
 }
 
 /// Writes entries to the audit chains of two services and of the Countersign deployment. Returns the id of the second
 /// service.
-async fn write_entries(control: &ControlPlane) -> String {
+pub(super) async fn write_entries(control: &ControlPlane) -> String {
     let role = control.create_role("one", &["a"]).await;
     control.create_role("two", &["b"]).await;
     let agent = Agent::register(control, "agent").await;
@@ -100,7 +100,7 @@ fn tampering_cases(service: &str, other: &str) -> Vec<(String, String)> {
 }
 
 /// SQL that copies an entry to another chain or sequence number.
-fn copy_entry_sql(condition: &str, chain: &str, sequence: &str) -> String {
+pub(super) fn copy_entry_sql(condition: &str, chain: &str, sequence: &str) -> String {
     let columns = "at, act, actor_kind, actor_issuer, actor_id, address, request_id, agent_id, object_kind, object_id, \
                 details, previous, hash, mac";
     format!(

@@ -123,7 +123,7 @@ impl Fixture {
     }
 
     /// All rows of the database, after the asynchronous work of earlier requests (trust changes, webhook deliveries, removal of
-    /// deleted roles) has finished.
+    /// deleted roles) has finished. Without the time of the last write check, which is the last column of `deployment`.
     pub async fn rows(&self) -> BTreeSet<String> {
         let mut database = self.database.lock().await;
         let all_processed = async || {
@@ -131,11 +131,16 @@ impl Fixture {
             let is_due = |row: &str| row.starts_with("webhook_deliveries ") && row.split(' ').nth(3) != Some("NULL");
             let is_pending =
                 |row: &String| ["trust_marks ", "webhook_outbox "].iter().any(|table| row.starts_with(table));
-            // The last columns are `deleted_at` and `deleted_name`.
-            let is_deleted_role = |row: &str| row.starts_with("roles ") && !row.ends_with(" NULL NULL");
+            // The last columns are `deleted_at`, `deleted_name` and `purge_turn`.
+            let is_deleted_role = |row: &str| row.starts_with("roles ") && !row.ends_with(" NULL NULL NULL");
             (!rows.iter().any(|row| is_pending(row) || is_due(row) || is_deleted_role(row))).then_some(rows)
         };
-        eventually("the work of earlier requests is done", all_processed, || self.control.log()).await
+        let rows = eventually("the work of earlier requests is done", all_processed, || self.control.log()).await;
+        let without_check_time = |row: String| match row.rsplit_once(' ') {
+            Some((rest, _)) if row.starts_with("deployment ") => rest.to_owned(),
+            _ => row,
+        };
+        rows.into_iter().map(without_check_time).collect()
     }
 
     pub async fn challenge(&self) -> Challenge {

@@ -215,10 +215,15 @@ async fn changed_jwks_file_is_loaded_and_a_bad_one_keeps_the_keys() {
     std::fs::write(&file, jwks(&[&old]).to_string()).unwrap();
     let control = start_with_issuer(&issuer, &[("jwks_file", &file.display().to_string())]).await;
     let old_token = old.token(&issuer.claims("ann"));
-    std::fs::write(&file, "{").unwrap();
-    let refused = async || control.log().contains("changed files cannot be loaded").then_some(());
-    eventually("the file is refused", refused, || control.log()).await;
-    list_services(&control, &old_token).await.expect(200);
+    for (bad, error) in [(r#"{"keys":[]}"#, "contains no usable key"), ("{", "not a JWK set")] {
+        std::fs::write(&file, bad).unwrap();
+        let is_refusal = |line: &str| line.contains("changed files cannot be loaded") && line.contains(error);
+        let refused = async || control.log().lines().any(is_refusal).then_some(());
+        eventually("the file is refused", refused, || control.log()).await;
+        // An unknown key id causes a read of the file, too.
+        assert_ne!(list_services(&control, &new.token(&issuer.claims("ann"))).await.status, 200);
+        list_services(&control, &old_token).await.expect(200);
+    }
     std::fs::write(&file, jwks(&[&new]).to_string()).unwrap();
     // A token with a known key id does not cause a fetch, so the key is withdrawn only because the file is read again.
     let withdrawn = async || Some(list_services(&control, &old_token).await).filter(|response| response.status == 401);

@@ -6,7 +6,7 @@ use super::{
     replica,
     small_disk::SmallDisk,
 };
-use countersign_tests::{ControlPlane, HttpResponse, Postgres, Sidecar, eventually};
+use countersign_tests::{ControlPlane, HttpClient, HttpResponse, Postgres, Sidecar, eventually};
 use futures_util::future::join_all;
 use reqwest::RequestBuilder;
 
@@ -14,6 +14,15 @@ async fn statuses(requests: Vec<(&'static str, RequestBuilder)>) -> Vec<(&'stati
     let responses =
         requests.into_iter().map(|(name, request)| async move { (name, HttpResponse::send(request).await.status) });
     join_all(responses).await
+}
+
+/// The number of transactions that failed because the database cannot be written to, from the metrics.
+async fn unwritable_transactions(control: &ControlPlane) -> f64 {
+    let metrics = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
+    let mut lines = metrics.as_str().unwrap().lines();
+    let series =
+        lines.find(|line| line.starts_with("countersign_store_transactions_total") && line.contains("\"unwritable\""));
+    series.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
 }
 
 /// Tests a database that refuses writes from `begin` to `end`.
@@ -38,6 +47,7 @@ async fn assert_outage_is_survived(control: &ControlPlane, begin: impl AsyncFn()
             assert_eq!(status, 200, "{name}\n{}", control.log());
         }
     }
+    assert!(unwritable_transactions(control).await > 0.0, "the metrics show that writes fail");
     end().await;
     steady.wait_for_recovery().await;
     steady.wait_for_health(200, "healthy", "up").await;
@@ -45,25 +55,54 @@ async fn assert_outage_is_survived(control: &ControlPlane, begin: impl AsyncFn()
     println!("{refused} writes refused; {count} checks at the sidecar, the longest took {longest:?}");
 }
 
+/// Tests that a control plane without requests notices that its database refuses writes, and does not report it as healthy before
+/// a write succeeds.
+async fn assert_outage_is_noticed_without_requests(control: &ControlPlane, begin: impl AsyncFn(), end: impl AsyncFn()) {
+    let health = async || control.api.get("/health").await.text("/status").to_owned();
+    let is = async |status: &str| (health().await == status).then_some(());
+    eventually("health is healthy", async || is("healthy").await, || control.log()).await;
+    begin().await;
+    eventually("health is degraded", async || is("degraded").await, || control.log()).await;
+    let failures = unwritable_transactions(control).await;
+    let more_failures = async || {
+        assert_eq!(health().await, "degraded", "{}", control.log());
+        (unwritable_transactions(control).await >= failures + 3.0).then_some(())
+    };
+    eventually("three more writes fail", more_failures, || control.log()).await;
+    end().await;
+    eventually("health is healthy", async || is("healthy").await, || control.log()).await;
+}
+
+async fn set_read_only(postgres: &Postgres, database: &str, value: &str) {
+    let name = database.rsplit('/').next().unwrap();
+    postgres.execute(format!("ALTER DATABASE {name} SET default_transaction_read_only = {value}")).await;
+    if value == "on" {
+        // Closes the database connections, as a failover does, because the setting applies only to new connections. Those that
+        // are opened while the database is read-only stay open, so the control plane must close them.
+        let close = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname";
+        postgres.execute(format!("{close} = '{name}'")).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn read_only_postgresql_degrades_and_recovers() {
     let postgres = Postgres::start().await;
     let database = postgres.create_database().await;
     let control = replica(&database).await;
-    let name = database.rsplit('/').next().unwrap();
-    let set_read_only = async |value: &str| {
-        postgres.execute(format!("ALTER DATABASE {name} SET default_transaction_read_only = {value}")).await;
-    };
-    let begin = async || {
-        set_read_only("on").await;
-        // Closes the database connections, as a failover does, because the read-only setting applies only to new
-        // connections.
-        postgres
-            .execute(format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"))
-            .await;
-    };
-    // The read-only database connections stay open, so the control plane must close these connections.
-    assert_outage_is_survived(&control, begin, async || set_read_only("off").await).await;
+    let (begin, end) = (
+        async || set_read_only(&postgres, &database, "on").await,
+        async || set_read_only(&postgres, &database, "off").await,
+    );
+    assert_outage_is_noticed_without_requests(&control, begin, end).await;
+    assert_outage_is_survived(&control, begin, end).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn full_disk_is_noticed_without_requests() {
+    let disk = SmallDisk::mount(32);
+    let control = replica(&format!("sqlite://{}", disk.path().join("countersign.db").display())).await;
+    assert_outage_is_noticed_without_requests(&control, async || disk.fill(), async || disk.empty()).await;
+    drop(control);
 }
 
 #[tokio::test(flavor = "multi_thread")]

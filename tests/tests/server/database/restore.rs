@@ -3,6 +3,7 @@
 use super::{
     REVERT_MIGRATIONS_FROM_9, assert_refused, assert_start_refused, execute_on_file, files_in, query_file, succeed,
 };
+use countersign_process::{Clock, SystemClock};
 use countersign_tests::{
     Agent, ControlPlane, HttpResponse, InProcessServer, ManualClock, Postgres, Sidecar, control_plane::text,
     eventually, tools,
@@ -82,7 +83,9 @@ async fn restore_revokes_credentials_that_may_have_changed_since_the_backup() {
     let sidecar = Sidecar::start(&control).await;
     let mut earlier = EarlierCredentials::new(&control).await;
     let file = folder.path().join("backup").to_str().unwrap().to_owned();
+    Agent::register(&control, "unused").await;
     tokio::task::block_in_place(|| succeed(&control, &["backup", &file]));
+    let backed_up_at = SystemClock.now().micros();
     earlier.add(&control).await;
     control.revoke(&earlier.agent.id, &earlier.role).await;
     earlier.add(&control).await;
@@ -111,6 +114,8 @@ async fn restore_revokes_credentials_that_may_have_changed_since_the_backup() {
         "the saved file is the complete replaced database"
     );
     assert_eq!(query_file(&database, roles).await, 1, "the database is the backup");
+    let registered_at = query_file(&database, "SELECT MIN(registered_at) FROM unused_agents").await;
+    assert!(registered_at > backed_up_at, "agents whose first login may be lost have the whole time to log in");
 
     control.restart().await;
     earlier.assert_revoked(&control, &sidecar).await;
@@ -135,6 +140,23 @@ async fn copied_backup_is_not_served_before_restore_runs() {
     control.restart().await;
     earlier.assert_revoked(&control, &sidecar).await;
     assert_restore_is_audited(&control).await;
+}
+
+/// A restore moves the revision ahead of the clock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn newest_change_of_a_backup_is_not_later_than_the_backup() {
+    let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
+    let [first, second] = ["first", "second"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
+    succeed(&control, &["backup", &first]);
+    control.terminate().await;
+    succeed(&control, &["restore", &first, "--replace"]);
+    succeed(&control, &["backup", &second]);
+    let message = succeed(&control, &["restore", &second, "--replace"]);
+    let time_after = |label: &str| -> jiff::Timestamp {
+        let (_, rest) = message.split_once(label).unwrap();
+        rest.split_inclusive('Z').next().unwrap().parse().unwrap()
+    };
+    assert!(time_after("Its newest change was at ") <= time_after("The backup was made at "), "{message}");
 }
 
 /// Challenges are revoked by their content and not by their time, because the clocks of machines differ.

@@ -73,7 +73,9 @@ async fn fill_every_table(control: &mut ControlPlane, receiver: &Receiver) -> (A
     let transient_rows = "INSERT INTO trust_marks VALUES ('agent_x'); \
                    INSERT INTO webhook_outbox VALUES ('evt_x', 'agent.authenticated', '{}', 1, '', ''); \
                    INSERT INTO webhook_set_aside_events VALUES ('evt_y', 'agent.renamed', '{}', 1, '', '', 1); \
+                   INSERT INTO agent_deletions VALUES ('issuer', 'subject', 1, 1); \
                    INSERT INTO webhook_losses VALUES ('agent_x', 'svc_x', 'role_x', 'r', 1, 'revoked'); \
+                   INSERT INTO audit_floors VALUES ('svc_x', 1, '', ''); \
                    INSERT INTO audit_checkpoints VALUES ('svc_x', 1, '', ''); \
                    INSERT INTO previous_master_keys SELECT master_key_fingerprint, 1 FROM deployment; \
                    INSERT INTO webhook_storms VALUES ('agent_x', '', 1, 2, 3) ON CONFLICT DO NOTHING";
@@ -124,6 +126,9 @@ async fn transfer_copies_all_data_and_the_server_continues() {
     file.close().await.unwrap();
     assert_start_refused(&control, &[], "migrated to PostgreSQL").await;
     assert_refused(&control, &["migrate", "--to", &postgres.create_database().await], &["already migrated", "restore"]);
+    let backup = control.folder().join("old.db");
+    assert_refused(&control, &["backup", backup.to_str().unwrap()], &["migrated to PostgreSQL", "set database.url"]);
+    assert!(!backup.exists());
 
     control.restart_with(&format!("database.url={url}")).await;
     control.verify(&text(&pair["accessToken"])).await.expect(200);

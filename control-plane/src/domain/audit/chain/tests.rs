@@ -2,12 +2,12 @@ use super::*;
 use crate::domain::audit::AuditedObject;
 use countersign_identity::{AgentId, RoleId, ServiceId};
 
-fn keys() -> AuditKeys {
+pub(super) fn keys() -> AuditKeys {
     AuditKeys::derive(&[7; 32])
 }
 
 /// The chain of a service with four entries, and its head.
-fn build_chain(keys: &AuditKeys, service: u128) -> (Vec<AuditEntry>, ChainHead) {
+pub(super) fn build_chain(keys: &AuditKeys, service: u128) -> (Vec<AuditEntry>, ChainHead) {
     let service = ServiceId::from_bits(service);
     let actions =
         [AuditAction::ServiceCreated, AuditAction::RoleCreated, AuditAction::RoleAssigned, AuditAction::RoleRevoked];

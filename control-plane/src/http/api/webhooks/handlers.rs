@@ -26,7 +26,7 @@ use crate::{
     operations::{self, NewWebhook, ReplaySelection, WebhookChange},
 };
 use axum::{Json, http::StatusCode};
-use countersign_identity::Timestamp;
+use countersign_identity::{EventId, Timestamp};
 use serde::Deserialize;
 
 body! {
@@ -150,13 +150,13 @@ pub async fn list_deliveries(
     state: AppState,
     manager: WebhookManager,
     path: WebhookPath,
-    page: Result<Page, ApiError>,
+    page: Result<Page<EventId>, ApiError>,
     query: Option<String>,
 ) -> Result<Json<DeliveryPage>, ApiError> {
     let (webhook, page) = (parse_id(&path.webhook)?, page?);
     let status = paging::parsed_query_parameter(query.as_deref().unwrap_or_default(), "status")?;
     let list_page = operations::list_deliveries(&state.context, manager.scope, webhook, status, page).await?;
-    Ok(Json(paging::page_response(page, list_page, |delivery| DeliveryRecord::new(&delivery))))
+    Ok(Json(paging::page_response(&page, list_page, |delivery| DeliveryRecord::new(&delivery))))
 }
 
 pub async fn read_delivery(

@@ -30,6 +30,11 @@ pub fn add_headers(statuses: &[LimitStatus], headers: &mut HeaderMap) {
     }
 }
 
+/// Whether the response is that of a request which was counted for a limit, or refused by one.
+pub fn is_counted(headers: &HeaderMap) -> bool {
+    headers.contains_key(RATELIMIT)
+}
+
 /// The duration in seconds, rounded up.
 pub fn ceil_seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)

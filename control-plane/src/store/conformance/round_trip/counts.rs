@@ -44,8 +44,8 @@ impl StoreFixture {
         let (agent_owner, service_owner) = (agent().registration.owner.unwrap(), service().owner);
         for limit in [1, 2] {
             let has_one = limit == 1;
-            assert_eq!(quotas::agent_quota_is_reached(conn, &agent_owner, limit).await.unwrap(), has_one);
-            assert!(!quotas::agent_quota_is_reached(conn, &service_owner, limit).await.unwrap());
+            assert_eq!(quotas::agent_quota_is_reached(conn, &agent_owner, limit, time(28)).await.unwrap(), has_one);
+            assert!(!quotas::agent_quota_is_reached(conn, &service_owner, limit, time(28)).await.unwrap());
             assert_eq!(quotas::service_quota_is_reached(conn, &service_owner, limit, time(28)).await.unwrap(), has_one);
             assert!(!quotas::service_quota_is_reached(conn, &agent_owner, limit, time(28)).await.unwrap());
         }

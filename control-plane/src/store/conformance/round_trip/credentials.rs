@@ -1,6 +1,6 @@
 //! Round trips of sessions, refresh tokens, signing keys, idempotency keys and the row of the Countersign deployment.
 
-use super::{ALL, agent, public_key, service, time};
+use super::{agent, public_key, service, time, whole_list};
 use crate::{
     domain::{
         credential::Credential,
@@ -158,8 +158,8 @@ impl StoreFixture {
         .await;
         let mut read = self.read().await;
         let conn = read.conn();
-        let listed = signing_keys::list(conn, ALL).await.unwrap();
-        assert_eq!((listed.items, listed.total), (vec![next.clone(), signing.clone()], 2));
+        let listed = signing_keys::list(conn, &whole_list()).await.unwrap();
+        assert_eq!((listed.items, listed.total.count), (vec![next.clone(), signing.clone()], 2));
         assert_eq!(
             signing_keys::find_sealed_private(conn, &signing.kid).await.unwrap().as_deref(),
             Some("a sealed key")
@@ -174,7 +174,7 @@ impl StoreFixture {
         self.commit(async |tx| signing_keys::update(tx.conn(), &signing).await).await;
         let mut read = self.read().await;
         let conn = read.conn();
-        assert_eq!(signing_keys::list(conn, ALL).await.unwrap().items, [next.clone(), signing.clone()]);
+        assert_eq!(signing_keys::list(conn, &whole_list()).await.unwrap().items, [next.clone(), signing.clone()]);
         let ring = signing_keys::load_ring(conn).await.unwrap();
         assert_eq!(ring.keys().to_vec(), [next]);
         assert_eq!(signing_keys::find_sealed_private(conn, &signing.kid).await.unwrap(), None);
@@ -208,6 +208,7 @@ impl StoreFixture {
         let fingerprint = "1 2 3 4";
         let write = async |tx: &mut crate::store::WriteTransaction| {
             deployment::lock(tx.conn()).await?;
+            tx.check_write().await?;
             deployment::set_instance_fingerprint(tx.conn(), fingerprint).await
         };
         self.commit(write).await;

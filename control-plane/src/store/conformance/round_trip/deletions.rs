@@ -1,6 +1,6 @@
 //! Round trips of deleted services and agents, and of the rows that depend on them.
 
-use super::{ALL, Registration, RoleDefinition, agent, assignment, name, owner, role, service, time};
+use super::{Registration, RoleDefinition, agent, assignment, name, owner, role, service, time, whole_list};
 use crate::{
     domain::{
         agent::Agent,
@@ -69,7 +69,7 @@ impl StoreFixture {
         let remaining = Service { name: name("deleted"), deleted_at: Some(time(33)), ..service.clone() };
         assert_eq!(services::find(conn, DELETED).await.unwrap(), Some(remaining));
         assert_eq!(services::find_live(conn, DELETED).await.unwrap(), None);
-        assert_eq!(services::list(conn, Some(&service.owner), ALL).await.unwrap().total, 0);
+        assert_eq!(services::list(conn, Some(&service.owner), whole_list()).await.unwrap().total.count, 0);
         let counted_until = time(33).saturating_add(DELETED_SERVICE_COUNTS_FOR);
         for (now, counts) in [(time(34), true), (counted_until, false)] {
             assert_eq!(quotas::service_quota_is_reached(conn, &service.owner, 1, now).await.unwrap(), counts);
@@ -78,7 +78,7 @@ impl StoreFixture {
         assert_eq!(roles::find(conn, DELETED, role.definition.id).await.unwrap(), None);
         assert!(!assignments::holds_role(conn, agent().id, DELETED, time(33)).await.unwrap());
         assert_eq!(assignments::find_only_service_with_role(conn, agent().id, time(33)).await.unwrap(), None);
-        let listed = departures::list_services(conn, agent().id, time(33), ALL).await.unwrap();
+        let listed = departures::list_services(conn, agent().id, time(33), whole_list()).await.unwrap();
         assert!(listed.items.iter().all(|item| item.service != DELETED), "{listed:?}");
         drop(read);
         self.rows_of_deleted_services_are_removed(&held, &role).await;
@@ -102,9 +102,12 @@ impl StoreFixture {
         assert_eq!(service_transfers::find(conn, service().id, time(60)).await.unwrap(), Some(offer.clone()));
         assert_eq!(service_transfers::find(conn, service().id, time(61)).await.unwrap(), None);
         assert_eq!(service_transfers::find(conn, DELETED, time(60)).await.unwrap(), None);
-        assert_eq!(service_transfers::list(conn, &receiver, time(60), ALL).await.unwrap().items, [offer]);
-        assert_eq!(service_transfers::list(conn, &receiver, time(61), ALL).await.unwrap().total, 0);
-        assert_eq!(service_transfers::list(conn, &owner("second"), time(60), ALL).await.unwrap().total, 0);
+        assert_eq!(service_transfers::list(conn, &receiver, time(60), whole_list()).await.unwrap().items, [offer]);
+        assert_eq!(service_transfers::list(conn, &receiver, time(61), whole_list()).await.unwrap().total.count, 0);
+        assert_eq!(
+            service_transfers::list(conn, &owner("second"), time(60), whole_list()).await.unwrap().total.count,
+            0
+        );
         drop(read);
         self.commit(async |tx| {
             service_transfers::upsert(tx.conn(), &second).await?;
@@ -162,13 +165,19 @@ impl StoreFixture {
             assert_eq!(agents::find_state(tx.conn(), same_registration.id).await?, None);
             assert_eq!(agents::find_by_registration(tx.conn(), &created.registration).await?, None);
             let filter = RoleHolderFilter { service: service().id, role: None, status: None, now: time(51) };
-            let holders = agents::list_role_holders(tx.conn(), &filter, ALL).await?;
+            let holders = agents::list_role_holders(tx.conn(), &filter, whole_list()).await?;
             assert!(holders.items.iter().all(|holder| holder.id != id));
             Ok(())
         })
         .await;
         self.commit(async |tx| {
-            assert!(purge::list_due(tx.conn(), DeletedKind::Agents, time(51), 9).await?.contains(&deleted));
+            let turn = (DeletedKind::Agents, id.to_string());
+            let due = async |tx: &mut WriteTransaction, now| {
+                purge::list_due(tx.conn(), (turn.0, &turn.1), time(now), 9).await
+            };
+            assert_eq!((due(tx, 50).await?, due(tx, 51).await?), (vec![], vec![deleted]));
+            let before = purge::next_turn(tx.conn(), turn.0, &turn.1[..turn.1.len() - 1], time(51)).await?;
+            assert_eq!(before, Some(turn.1.clone()));
             assert_eq!(purge::take_assignments(tx.conn(), deleted, 9).await?.len(), 1);
             assert_eq!(purge::delete_dependants(tx.conn(), deleted, 1).await?, 1);
             assert_eq!(purge::delete_dependants(tx.conn(), deleted, 9).await?, 1);
@@ -179,10 +188,23 @@ impl StoreFixture {
         .await;
     }
 
+    /// What is to be removed in all turns.
+    pub async fn list_all_due(&self, kind: DeletedKind, now: i64) -> Vec<Deleted> {
+        let mut read = self.read().await;
+        let (mut all, mut last) = (Vec::new(), String::new());
+        while let Some(turn) = purge::next_turn(read.conn(), kind, &last, time(now)).await.unwrap() {
+            let due = purge::list_due(read.conn(), (kind, &turn), time(now), 9).await.unwrap();
+            assert!(!due.is_empty(), "{turn}");
+            all.extend(due);
+            last = turn;
+        }
+        all
+    }
+
     async fn rows_of_deleted_services_are_removed(&self, held: &Assignment, role: &Role) {
         let deleted = Deleted::Service(DELETED);
         let kind = DeletedKind::Services;
-        let list_due = async |now| purge::list_due(self.read().await.conn(), kind, time(now), 9).await.unwrap();
+        let list_due = async |now| self.list_all_due(kind, now).await;
         assert_eq!(purge::oldest_due(self.read().await.conn(), kind).await.unwrap(), Some(time(33)));
         assert_eq!((list_due(32).await, list_due(33).await), (vec![], vec![deleted]));
         let Assignment { agent, role: id, service, .. } = *held;
@@ -203,7 +225,7 @@ impl StoreFixture {
             // The departure and the role. The API key was valid until the deletion, so it remains.
             assert_eq!(purge::delete_dependants(tx.conn(), deleted, 9).await?, 2);
             assert_eq!(purge::delete_dependants(tx.conn(), deleted, 9).await?, 0);
-            assert_eq!(services::list_keys(tx.conn(), DELETED, ALL).await?.total, 1);
+            assert_eq!(services::list_keys(tx.conn(), DELETED, whole_list()).await?.total.count, 1);
             purge::finish(tx.conn(), deleted, time(42), margin).await
         })
         .await;

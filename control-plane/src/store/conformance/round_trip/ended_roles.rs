@@ -1,6 +1,6 @@
 //! Round trips of expired assignments, and of assignments of deleted roles.
 
-use super::{ALL, agent, assignment, role, service, time};
+use super::{agent, assignment, role, service, time, whole_list};
 use crate::{
     domain::{
         role::{Assignment, Role},
@@ -45,7 +45,7 @@ impl StoreFixture {
         })
         .await;
         let kind = DeletedKind::Roles;
-        let due = async |now| purge::list_due(self.read().await.conn(), kind, time(now), 9).await.unwrap();
+        let due = async |now| self.list_all_due(kind, now).await;
         let all = [other, id, same_name.definition.id].map(Deleted::Role);
         assert_eq!((due(33).await, due(40).await, due(41).await), (vec![], all[..2].to_vec(), all.to_vec()));
         assert_eq!(purge::oldest_due(self.read().await.conn(), kind).await.unwrap(), Some(time(34)));
@@ -87,8 +87,8 @@ impl StoreFixture {
             assignments::find_only_service_with_role(conn, agent, now).await?.is_some(),
             !assignments::list_active_grants(conn, service, agent, now).await?.is_empty()
                 && !assignments::list_active_grants_of_agents(conn, service, &[agent], now).await?.is_empty(),
-            agents::list_role_holders(conn, &filter, ALL).await?.total > 0,
-            departures::list_services(conn, agent, now, ALL).await?.total > 0,
+            agents::list_role_holders(conn, &filter, whole_list()).await?.total.count > 0,
+            departures::list_services(conn, agent, now, whole_list()).await?.total.count > 0,
         ])
     }
 

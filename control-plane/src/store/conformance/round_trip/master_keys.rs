@@ -69,6 +69,33 @@ impl StoreFixture {
         self.first.wait_for_audit_appends().await.unwrap();
     }
 
+    /// Must run after [`Self::checkpoints_return_what_was_written`]: the chain has two entries.
+    pub async fn floors_return_what_was_written(&self) {
+        let (keys, chain) = (self.first.audit_keys(), service().id.to_string());
+        let mut entries = Vec::new();
+        let mut read = self.read().await;
+        let verified = audit::verify_chain(read.conn(), keys, &chain, |entry| entries.push(entry.clone()));
+        verified.await.unwrap().unwrap();
+        drop(read);
+        let floor = (1, entries[0].hash.as_str());
+        self.commit(async |tx| {
+            assert_eq!(audit::find_floor(tx.conn(), &chain).await?, None);
+            audit::set_floor(tx.conn(), keys.find("ours").unwrap(), &chain, floor).await?;
+            let found = audit::find_floor(tx.conn(), &chain).await?.unwrap();
+            assert_eq!((found.length, found.hash.as_str()), floor);
+            assert_eq!(audit::list_chains_to_shorten(tx.conn(), "", 9).await?, [(chain.clone(), 1)]);
+            assert_eq!(audit::list_chains_to_shorten(tx.conn(), &chain, 9).await?, []);
+            for deleted in [1, 0] {
+                let head = audit::verify_chain(tx.conn(), keys, &chain, |_| ()).await?;
+                assert_eq!(head.unwrap().length, 2);
+                assert_eq!(audit::delete_archived(tx.conn(), &chain, 1, 9).await?, deleted);
+            }
+            assert_eq!(audit::list_chains_to_shorten(tx.conn(), "", 9).await?, []);
+            Ok(())
+        })
+        .await;
+    }
+
     /// Leaves a previous master key, with which no audit entry can be appended.
     pub async fn master_keys_return_what_was_written(&self) {
         let in_use = |current: &str, previous: &[&str]| MasterKeysInUse {

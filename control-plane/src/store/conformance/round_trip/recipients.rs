@@ -1,7 +1,7 @@
 //! The audience of webhook events, the replay of deliveries by status, and other statements that are tested only with several
 //! rows or calls.
 
-use super::{ALL, agent, service, time};
+use super::{agent, service, time, whole_list};
 use crate::{
     domain::webhook::{
         WebhookScope, WebhookTarget,
@@ -93,7 +93,7 @@ impl StoreFixture {
             last_attempt: None,
         };
         let mut read = self.read().await;
-        let listed = deliveries::list(read.conn(), TARGET, None, ALL).await.unwrap().items;
+        let listed = deliveries::list(read.conn(), TARGET, None, whole_list()).await.unwrap().items;
         assert_eq!(listed, [pending(&second, time(213)), pending(&first, time(6))]);
         assert_eq!(outbox::find_event_body(read.conn(), first.id).await.unwrap(), Some(first.body()));
         drop(read);

@@ -1,12 +1,12 @@
 //! Round trips of the change feed, feedback on agents and the audit log.
 
-use super::{ALL, agent, deletions::DELETED, description, metadata, owner, service, time};
+use super::{agent, deletions::DELETED, description, metadata, owner, service, time, whole_list};
 use crate::{
     domain::{
         audit::{Actor, AuditAction, AuditChain, AuditedObject, Initiator, NewAuditEntry, RequestOrigin},
         caller::Human,
         change::{Change, FeedPosition, Recipients, RevisionRange},
-        page::ListPage,
+        page::{ItemCount, ListPage},
         trust::{Feedback, Rating, RatingBySource, Score},
     },
     store::{
@@ -128,8 +128,8 @@ impl StoreFixture {
         })
         .await;
         let mut read = self.read().await;
-        let listed = trust::list_feedback(read.conn(), agent, ALL).await.unwrap();
-        assert_eq!(listed, ListPage { items: vec![feedback], total: 1 });
+        let listed = trust::list_feedback(read.conn(), agent, &whole_list()).await.unwrap();
+        assert_eq!(listed, ListPage { items: vec![feedback], total: ItemCount::exact(1), next: None });
         let rating = |is_known| RatingBySource { rating: updated.clone(), owner: service.owner.clone(), is_known };
         assert_eq!(trust::find_rating(read.conn(), agent, ServiceId::from_bits(2)).await.unwrap(), None);
         assert_eq!(trust::list_ratings(read.conn(), agent, time(83)).await.unwrap(), [rating(false)]);
@@ -210,9 +210,9 @@ impl StoreFixture {
         ];
         let mut read = self.read().await;
         for (filter, expected) in filters {
-            let listed = audit::list(read.conn(), &filter, ALL).await.unwrap();
+            let listed = audit::list(read.conn(), &filter, &whole_list()).await.unwrap();
             assert_eq!(
-                (listed.total, listed.items.len()),
+                (listed.total.count, listed.items.len()),
                 (expected, usize::try_from(expected).unwrap()),
                 "{filter:?}"
             );

@@ -1,12 +1,12 @@
 //! Round trips of agents, services, roles and assignments.
 
-use super::{ALL, Registration, agent, assignment, description, name, owner, role, service, time};
+use super::{Registration, agent, assignment, description, name, owner, role, service, time, whole_list};
 use crate::{
     domain::{
         agent::{Agent, ServiceOfAgent},
         change::{Change, RevisionRange},
         credential::SecretHash,
-        page::{ListPage, Page},
+        page::{ItemCount, ListPage, Page},
         role::{Assignment, Role},
         service::{KeyScope, Service, ServiceKey},
         text::DisplayName,
@@ -27,9 +27,9 @@ use countersign_identity::{
     StatusWithCutoff, TrustScore,
 };
 
-fn single_page<T>(items: Vec<T>) -> ListPage<T> {
-    let total = i64::try_from(items.len()).unwrap();
-    ListPage { items, total }
+fn single_page<T, P>(items: Vec<T>) -> ListPage<T, P> {
+    let total = ItemCount::exact(i64::try_from(items.len()).unwrap());
+    ListPage { items, total, next: None }
 }
 
 fn api_key() -> ServiceKey {
@@ -90,9 +90,12 @@ impl StoreFixture {
         let until = self.current_revision().await;
         let mut read = self.read().await;
         assert_eq!(agents::find(read.conn(), id).await.unwrap(), Some(updated.clone()));
-        let own = agents::list_by_owner(read.conn(), &owner("agent"), ALL).await.unwrap();
+        let own = agents::list_by_owner(read.conn(), &owner("agent"), whole_list()).await.unwrap();
         assert_eq!(own, single_page(vec![updated]));
-        assert_eq!(agents::list_by_owner(read.conn(), &owner("other"), ALL).await.unwrap(), single_page(vec![]));
+        assert_eq!(
+            agents::list_by_owner(read.conn(), &owner("other"), whole_list()).await.unwrap(),
+            single_page(vec![])
+        );
         let changed = self.changed_data(RevisionRange { since, until }, None).await;
         let state = AgentState { agent: id, trust, status: StatusWithCutoff { status, cutoff } };
         assert!(changed.iter().any(|data| data.agent == Some(state)), "{changed:?}");
@@ -112,10 +115,10 @@ impl StoreFixture {
         let mut read = self.read().await;
         for expected in [service(), other.clone()] {
             assert_eq!(services::find(read.conn(), expected.id).await.unwrap(), Some(expected.clone()));
-            let listed = services::list(read.conn(), Some(&expected.owner), ALL).await.unwrap();
+            let listed = services::list(read.conn(), Some(&expected.owner), whole_list()).await.unwrap();
             assert_eq!(listed, single_page(vec![expected]));
         }
-        assert_eq!(services::list(read.conn(), None, ALL).await.unwrap(), single_page(vec![other, service()]));
+        assert_eq!(services::list(read.conn(), None, whole_list()).await.unwrap().items, [other, service()]);
         drop(read);
 
         let updated = Service { name: name("renamed"), accepts_unbound: true, ..service() };
@@ -189,7 +192,7 @@ impl StoreFixture {
         assert_eq!(services::find_key(read.conn(), revoked.id).await.unwrap(), None);
         let ids = [ApiKeyId::from_bits(99), revoked.id, key.id];
         assert_eq!(services::find_valid_keys(read.conn(), &ids).await.unwrap(), [key.id]);
-        let listed = services::list_keys(read.conn(), service().id, ALL).await.unwrap();
+        let listed = services::list_keys(read.conn(), service().id, whole_list()).await.unwrap();
         assert_eq!(listed, single_page(vec![revoked.clone(), key]));
         assert!(services::has_key(read.conn(), service().id, revoked.id).await.unwrap());
         assert!(!services::has_key(read.conn(), other_service, revoked.id).await.unwrap());
@@ -206,9 +209,9 @@ impl StoreFixture {
             }
             for (kept, limit, left) in [(9, 9, 5), (2, 1, 4), (2, 9, 3)] {
                 services::delete_oldest_revoked_keys(tx.conn(), service().id, (kept, limit)).await?;
-                assert_eq!(services::list_keys(tx.conn(), service().id, ALL).await?.total, left);
+                assert_eq!(services::list_keys(tx.conn(), service().id, whole_list()).await?.total.count, left);
             }
-            let kept = services::list_keys(tx.conn(), service().id, ALL).await?.items;
+            let kept = services::list_keys(tx.conn(), service().id, whole_list()).await?.items;
             assert_eq!(kept.iter().map(|key| key.id).collect::<Vec<_>>(), [keys[2], keys[1], api_key().id]);
             Ok(())
         })
@@ -292,13 +295,13 @@ impl StoreFixture {
         let filter = RecipientFilter { service, includes_unbound: false };
         let changed = self.changed_data(RevisionRange { since, until }, Some(filter)).await;
         let roles: Vec<_> = changed.iter().filter(|data| data.entry.change == Change::Roles(agent, service)).collect();
-        assert!(!roles.is_empty() && roles.iter().all(|data| data.grants == [grant]), "{changed:?}");
+        assert!(!roles.is_empty() && roles.iter().all(|data| *data.grants == [grant]), "{changed:?}");
         let filter = RoleHolderFilter { service, role: Some(role), status: Some(AgentStatus::Active), now: time(6) };
         let suspended = RoleHolderFilter { status: Some(AgentStatus::Suspended), ..filter };
         for (filter, expected) in [(filter, vec![agent]), (suspended, vec![])] {
-            let listed = agents::list_role_holders(conn, &filter, ALL).await.unwrap();
+            let listed = agents::list_role_holders(conn, &filter, whole_list()).await.unwrap();
             assert_eq!(listed.items.iter().map(|agent| agent.id).collect::<Vec<_>>(), expected);
-            assert_eq!(listed.total, i64::try_from(expected.len()).unwrap());
+            assert_eq!(listed.total.count, i64::try_from(expected.len()).unwrap());
         }
         drop(read);
         self.departures_return_what_was_written().await;
@@ -316,8 +319,8 @@ impl StoreFixture {
             departures::list_services(self.read().await.conn(), agent, time(now), page).await.unwrap()
         };
         let first = |left_at, roles| entry(service, Some(super::service().name), left_at, roles);
-        assert_eq!(list(6, ALL).await, single_page(vec![first(None, held())]));
-        assert_eq!(list(7, ALL).await, single_page(vec![]));
+        assert_eq!(list(6, whole_list()).await, single_page(vec![first(None, held())]));
+        assert_eq!(list(7, whole_list()).await, single_page(vec![]));
         self.commit(async |tx| {
             assert!(departures::insert(tx.conn(), agent, service, true, time(29)).await?);
             assert!(!departures::insert(tx.conn(), agent, service, false, time(30)).await?);
@@ -328,15 +331,18 @@ impl StoreFixture {
         })
         .await;
         let second = || entry(other, None, Some(time(31)), vec![]);
-        assert_eq!(list(6, ALL).await, single_page(vec![second(), first(Some(time(29)), held())]));
-        let page = list(6, Page { limit: 1, offset: 1 }).await;
-        assert_eq!((page.items, page.total), (vec![first(Some(time(29)), held())], 2));
+        assert_eq!(list(6, whole_list()).await, single_page(vec![second(), first(Some(time(29)), held())]));
+        for (offset, after) in [(1, None), (1, Some(other))] {
+            let page = list(6, Page { limit: 1, offset, after }).await;
+            assert_eq!((page.items, page.total.count, page.next), (vec![first(Some(time(29)), held())], 2, None));
+        }
+        assert_eq!(list(6, Page { limit: 1, offset: 0, after: None }).await.next, Some(other));
         self.commit(async |tx| {
             assert!(departures::delete(tx.conn(), agent, other).await?);
             assert!(!departures::delete(tx.conn(), agent, other).await?);
             Ok(())
         })
         .await;
-        assert_eq!(list(7, ALL).await, single_page(vec![first(Some(time(29)), vec![])]));
+        assert_eq!(list(7, whole_list()).await, single_page(vec![first(Some(time(29)), vec![])]));
     }
 }

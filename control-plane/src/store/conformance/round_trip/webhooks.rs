@@ -1,9 +1,9 @@
 //! Round trips of webhook targets, events, deliveries and suppressed bursts.
 
-use super::{ALL, agent, description, service, time};
+use super::{agent, description, service, time, whole_list};
 use crate::{
     domain::webhook::{
-        DisabledReason, DueTarget, TargetOwner, WebhookScope, WebhookTarget,
+        DisabledReason, TargetOwner, WebhookScope, WebhookTarget,
         delivery::{Attempt, AttemptFailure, Delivery, DeliveryState, DeliveryStatus, ResponseExcerpt},
         event::{AuthenticatedEvent, Event, EventAudience, EventData, EventFilter, EventKind},
         suppressed_burst::SuppressedBurst,
@@ -12,6 +12,7 @@ use crate::{
     store::{
         conformance::StoreFixture,
         deliveries::{self, DueDeliveryKind, LeasedDelivery, ReplayedBatch},
+        due_targets::{self, TargetPage},
         outbox,
         webhook_cleanup::{self, TargetCleanup},
         webhook_targets,
@@ -135,7 +136,7 @@ impl StoreFixture {
             assert!(outbox::enqueue(tx.conn(), &new).await?);
             assert!(outbox::has_events(tx.conn()).await?);
             assert_eq!(outbox::fan_out(tx.conn(), time(113), 1).await?.events, 1);
-            assert_eq!(webhook_targets::oldest_due_time(tx.conn(), time(120)).await?, Some(new.at));
+            assert_eq!(outbox::oldest_event_time(tx.conn()).await?, Some(new.at));
             assert_eq!(outbox::fan_out(tx.conn(), time(113), 9).await?.events, 1);
             assert!(!outbox::has_events(tx.conn()).await?);
             outbox::insert_test(tx.conn(), &test, target().id, time(114)).await
@@ -155,23 +156,49 @@ impl StoreFixture {
             last_attempt: None,
         };
         let expected = [pending(&test, time(114)), pending(&new, time(113)), pending(&old, time(113))];
-        assert_eq!(deliveries::list(conn, target().id, None, ALL).await.unwrap().items, expected);
+        assert_eq!(deliveries::list(conn, target().id, None, whole_list()).await.unwrap().items, expected);
         // The webhook target of the whole Countersign deployment also receives the events `old` and `new`.
         assert_eq!(deliveries::count_pending(conn).await.unwrap(), 5);
-        assert_eq!(webhook_targets::oldest_due_time(conn, time(120)).await.unwrap(), Some(time(113)));
+        assert_eq!(outbox::oldest_event_time(conn).await.unwrap(), None);
+        let oldest = due_targets::oldest_due_time(conn, None, time(120), 9).await.unwrap();
+        assert_eq!(oldest, TargetPage { content: Some(time(113)), next: None });
         for (now, due, due_tests) in [(time(112), 0, 0), (time(113), 2, 0), (time(114), 2, 1)] {
-            assert_eq!(webhook_targets::list_with_due_deliveries(conn, now).await.unwrap().len(), due);
-            assert_eq!(webhook_targets::list_with_due_tests(conn, now).await.unwrap().len(), due_tests);
+            let page = due_targets::list_with_due_deliveries(conn, None, now, 9).await.unwrap();
+            assert_eq!((page.content.len(), page.next), (due, None));
+            assert_eq!(due_targets::list_with_due_tests(conn, now, 9).await.unwrap().len(), due_tests);
         }
-        let due = webhook_targets::list_with_due_deliveries(conn, time(114)).await.unwrap();
-        let owner_of = |due: &DueTarget| (due.target.scope, due.owner.clone());
-        let mut owners: Vec<_> = due.iter().map(owner_of).collect();
-        owners.sort_by(|(_, owner), (_, other)| owner.cmp(other));
-        let of_service = (target().scope, TargetOwner::Person(service().owner));
-        assert_eq!(owners, [(WebhookScope::Deployment, TargetOwner::Deployment), of_service]);
         drop(read);
+        self.due_targets_are_read_in_pages().await;
         self.attempts_return_what_was_written(&old, &new).await;
         self.old_deliveries_are_deleted(&old, &new, &test).await;
+    }
+
+    async fn due_targets_are_read_in_pages(&self) {
+        let mut read = self.read().await;
+        let conn = read.conn();
+        // One target per page. Before anything is due, the pages are the same.
+        for now in [time(112), time(114)] {
+            let (mut due, mut after, mut pages) = (Vec::new(), None, 0);
+            loop {
+                let page = due_targets::list_with_due_deliveries(conn, after, now, 1).await.unwrap();
+                let oldest = due_targets::oldest_due_time(conn, after, now, 1).await.unwrap();
+                assert_eq!((oldest.content.is_some(), oldest.next), (!page.content.is_empty(), page.next));
+                due.extend(page.content);
+                after = page.next;
+                pages += 1;
+                if after.is_none() {
+                    break;
+                }
+            }
+            due.sort_by(|due, other| due.owner.cmp(&other.owner));
+            let expected = [
+                (WebhookId::from_bits(2), TargetOwner::Deployment),
+                (target().id, TargetOwner::Person(service().owner)),
+            ];
+            let expected = if now == time(114) { &expected[..] } else { &[] };
+            let due: Vec<_> = due.into_iter().map(|due| (due.id, due.owner)).collect();
+            assert_eq!((due.as_slice(), pages), (expected, 3));
+        }
     }
 
     async fn lease(&self, kind: DueDeliveryKind, now: Timestamp, until: Timestamp) -> Vec<LeasedDelivery> {
@@ -217,8 +244,9 @@ impl StoreFixture {
         for (status, expected) in
             [(DeliveryStatus::Pending, 1), (DeliveryStatus::Delivered, 1), (DeliveryStatus::Dead, 1)]
         {
-            let listed = deliveries::list(self.read().await.conn(), target().id, Some(status), ALL).await.unwrap();
-            assert_eq!((listed.total, listed.items.len()), (1, expected), "{status:?}");
+            let listed =
+                deliveries::list(self.read().await.conn(), target().id, Some(status), whole_list()).await.unwrap();
+            assert_eq!((listed.total.count, listed.items.len()), (1, expected), "{status:?}");
             assert_eq!(listed.items[0].state.status(), status);
         }
     }
@@ -235,13 +263,17 @@ impl StoreFixture {
             assert_eq!(replay(conn, old.at, 1).await?, ReplayedBatch { replayed: 1, next: Some(old.id) });
             assert!(deliveries::replay(conn, target, new.id, now).await?);
             assert!(!deliveries::replay(conn, target, EventId::from_bits(99), now).await?);
-            let replayed = deliveries::list(conn, target, Some(DeliveryStatus::Pending), ALL).await?.items;
+            let replayed = deliveries::list(conn, target, Some(DeliveryStatus::Pending), whole_list()).await?.items;
             assert_eq!([replayed[1].event, replayed[2].event], [new.id, old.id]);
             assert!(replayed[1..].iter().all(|delivery| delivery.state == DeliveryState::Pending(now)));
 
             let cleanup = TargetCleanup { target, deleted_at: None, oldest: Some(old.id) };
             assert_eq!(webhook_cleanup::find_cleanup(conn, old.id, now).await?, None);
-            assert_eq!(webhook_cleanup::find_cleanup(conn, new.id, now).await?, Some(cleanup));
+            let found = webhook_cleanup::find_cleanup(conn, new.id, now).await?;
+            let is_one_of = |found| {
+                [target, deployment_target].map(|target| Some(TargetCleanup { target, ..cleanup })).contains(&found)
+            };
+            assert!(is_one_of(found), "{found:?}");
             assert_eq!(deliveries::delete_before(conn, target, Some(new.id), 9).await?, 1);
             assert_eq!(deliveries::delete_before(conn, target, Some(new.id), 9).await?, 0);
             let next = TargetCleanup { target: deployment_target, ..cleanup };

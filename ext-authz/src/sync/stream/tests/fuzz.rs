@@ -30,7 +30,7 @@ struct StateSnapshot {
     service: Option<ServiceId>,
     snapshots: [Option<PartialState>; 2],
     unanswered_pings: Vec<(u64, Duration)>,
-    numbers: (u64, usize),
+    numbers: (u64, u64, usize),
     flags: [bool; 3],
 }
 
@@ -47,6 +47,7 @@ fn state_snapshot(stream: &StreamState) -> StateSnapshot {
         unanswered_pings,
         last_ping,
         pings_since_message,
+        last_answered_ping,
         wants_ping,
         had_late_pong,
         confirmed,
@@ -58,7 +59,7 @@ fn state_snapshot(stream: &StreamState) -> StateSnapshot {
         service: *service,
         snapshots: [partial_snapshot, earlier_snapshot].map(|snapshot| snapshot.as_ref().map(partial_state)),
         unanswered_pings: unanswered_pings.iter().copied().collect(),
-        numbers: (*last_ping, *pings_since_message),
+        numbers: (*last_ping, *last_answered_ping, *pings_since_message),
         flags: [*wants_ping, *had_late_pong, *confirmed],
     }
 }

@@ -1,0 +1,201 @@
+//! `audit archive`: writes old entries of the audit log to a file, and deletes them from the database, while control planes serve.
+//!
+//! The file is complete on disk before one transaction records what it contains, and only then the entries are deleted. A run that
+//! is interrupted before the record leaves a file that is not needed; after the record, the next run completes the deletion.
+
+use super::{
+    AppError, CommandReport, DatabaseCommandError,
+    database::{lock_shared, master_keys, open_existing},
+    install_crypto_provider,
+};
+use crate::{
+    config::Config,
+    domain::audit::chain::AuditEntry,
+    files,
+    http::{api::audit::audit_entry_record, timestamp},
+    operations::{
+        ArchiveConflict, ArchivedChain, AuditArchive, OperationError, delete_archived_entries, record_audit_archive,
+    },
+    store::{Store, audit},
+};
+use countersign_identity::Timestamp;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, BufWriter, Write},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// Maximum number of chains that one archive contains entries of, so that one transaction can record them.
+const MAX_CHAINS: usize = 1000;
+
+/// Time for which one chain may be read.
+const MAX_READ_TIME: Duration = Duration::from_hours(24);
+
+/// Writes the entries before a time to a new file, and deletes them from the database. The last entry of each chain remains.
+/// Changes nothing if a chain is broken.
+pub async fn archive_audit(
+    config: &Config,
+    before: &str,
+    output: &Path,
+) -> Result<CommandReport, DatabaseCommandError> {
+    let before = timestamp::parse(before).or_else(|| timestamp::parse(&format!("{before}T00:00:00Z")));
+    let Some(before) = before else {
+        return DatabaseCommandError::refused(
+            "--before: must be a date or a time in the format of RFC 3339, such as 2026-01-31 or 2026-01-31T00:00:00Z",
+        );
+    };
+    install_crypto_provider();
+    let master = master_keys(config)?;
+    let _lock = lock_shared(config)?;
+    let store = open_existing(config, &master).await?;
+    let archive = write_archive(&store, before, output).await?;
+    let mut report = CommandReport::default();
+    if archive.entries > 0 {
+        accept(record_audit_archive(&store, &archive).await)?;
+        let AuditArchive { chains, entries, sha256 } = &archive;
+        report.line(format!("Archived: {entries} entries of {} chains, in {}.", chains.len(), output.display()));
+        report.line(format!(
+            "SHA-256 of the file: {sha256}. Keep the file: `audit verify --archive` needs all archives."
+        ));
+    } else {
+        report.line("No further entries are older; no file is written.");
+    }
+    let deleted = accept(delete_archived_entries(&store).await)?;
+    report.line(format!("Deleted from the database: {deleted} archived entries."));
+    if archive.chains.len() == MAX_CHAINS {
+        report.line("There may be older entries of more chains: run this command again with another file.");
+    }
+    store.close().await;
+    Ok(report)
+}
+
+fn accept<T>(result: Result<Result<T, ArchiveConflict>, OperationError>) -> Result<T, DatabaseCommandError> {
+    match result.map_err(AppError::Operation)? {
+        Ok(value) => Ok(value),
+        Err(conflict) => DatabaseCommandError::refused(conflict.to_string()),
+    }
+}
+
+async fn write_archive(store: &Store, before: Timestamp, output: &Path) -> Result<AuditArchive, DatabaseCommandError> {
+    let file_error = |error| DatabaseCommandError::File { path: output.to_owned(), error };
+    if output.try_exists().map_err(file_error)? {
+        return Err(file_error(io::ErrorKind::AlreadyExists.into()));
+    }
+    let mut writer = ArchiveWriter::create(output).map_err(file_error)?;
+    let written = write_chains(store, before, &mut writer).await;
+    let archive = match written {
+        Ok(chains) if writer.entries > 0 => writer.finish(output, chains).map_err(file_error),
+        Ok(chains) => Ok(AuditArchive { chains, entries: 0, sha256: String::new() }),
+        Err(error) => Err(error),
+    };
+    if !matches!(&archive, Ok(archive) if archive.entries > 0) {
+        files::remove_if_exists(&temporary(output)).map_err(file_error)?;
+    }
+    archive
+}
+
+async fn write_chains(
+    store: &Store,
+    before: Timestamp,
+    writer: &mut ArchiveWriter,
+) -> Result<Vec<ArchivedChain>, DatabaseCommandError> {
+    let mut archived = Vec::new();
+    let mut read = store.read_for(MAX_READ_TIME).await?;
+    let chains = audit::list_chains(read.conn()).await?;
+    drop(read);
+    for chain in chains {
+        let mut read = store.read_for(MAX_READ_TIME).await?;
+        let floor = audit::find_floor(read.conn(), &chain).await?;
+        let may_archive = archived.len() < MAX_CHAINS;
+        let mut prefix = Prefix {
+            before,
+            after: floor.as_ref().map_or(0, |floor| floor.length),
+            pending: None,
+            is_over: !may_archive,
+            last: None,
+        };
+        let verified =
+            audit::verify_chain(read.conn(), store.audit_keys(), &chain, |entry| prefix.visit(entry, writer));
+        if let Err(broken) = verified.await? {
+            return DatabaseCommandError::refused(format!("{}: {broken}. Nothing was archived.", chain.escape_debug()));
+        }
+        if let Some((length, hash)) = prefix.last {
+            archived.push(ArchivedChain { chain, before: floor, length, hash });
+        }
+    }
+    Ok(archived)
+}
+
+/// The first entries of a chain that are not archived yet, up to the first one that is not older. The last entry of the chain
+/// does not belong to them: the next entry is appended to it.
+struct Prefix {
+    before: Timestamp,
+    /// Sequence number of the last entry that was archived before.
+    after: i64,
+    /// An entry that is archived if another one follows.
+    pending: Option<AuditEntry>,
+    is_over: bool,
+    /// Sequence number and hash of the last entry of the prefix.
+    last: Option<(i64, String)>,
+}
+
+impl Prefix {
+    fn visit(&mut self, entry: &AuditEntry, writer: &mut ArchiveWriter) {
+        if self.is_over || entry.sequence <= self.after {
+            return;
+        }
+        if let Some(pending) = self.pending.take() {
+            writer.write(&pending);
+            self.last = Some((pending.sequence, pending.hash));
+        }
+        if entry.at < self.before {
+            self.pending = Some(entry.clone());
+        } else {
+            self.is_over = true;
+        }
+    }
+}
+
+/// Writes the temporary file of an archive.
+struct ArchiveWriter {
+    file: BufWriter<File>,
+    hash: Sha256,
+    entries: u64,
+    failure: Option<io::Error>,
+}
+
+fn temporary(output: &Path) -> PathBuf {
+    let mut name = output.as_os_str().to_owned();
+    name.push(".part");
+    name.into()
+}
+
+impl ArchiveWriter {
+    fn create(output: &Path) -> io::Result<Self> {
+        let path = temporary(output);
+        files::truncate_private_file(&path)?;
+        let file = OpenOptions::new().write(true).open(&path)?;
+        Ok(Self { file: BufWriter::new(file), hash: Sha256::new(), entries: 0, failure: None })
+    }
+
+    fn write(&mut self, entry: &AuditEntry) {
+        let line = format!("{}\n", json!(audit_entry_record(entry)));
+        self.hash.update(&line);
+        self.entries += 1;
+        if self.failure.is_none() {
+            self.failure = self.file.write_all(line.as_bytes()).err();
+        }
+    }
+
+    /// Makes the archive durable under its name.
+    fn finish(self, output: &Path, chains: Vec<ArchivedChain>) -> io::Result<AuditArchive> {
+        let Self { file, hash, entries, failure } = self;
+        failure.map_or(Ok(()), Err)?;
+        file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+        files::rename_without_replacing(&temporary(output), output)?;
+        Ok(AuditArchive { chains, entries, sha256: hex::encode(hash.finalize()) })
+    }
+}

@@ -1,0 +1,127 @@
+//! Bounds the log lines of requests that no rate limit has counted and accepted, because anybody can send any number of them.
+
+use axum::http::StatusCode;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+/// Maximum number of lines of a class within one [`WINDOW`].
+const MAX_LINES: u32 = 10;
+
+/// After this time, a class may have further lines, and the number of lines that were left out is logged.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// A class of requests whose log lines are bounded together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BoundedClass {
+    /// No route has the path.
+    UnknownPath,
+    /// The route has no rate limit.
+    Unlimited,
+    /// The request was refused by a rate limit, or before it was counted for one.
+    Refused,
+}
+
+/// The lines of a class in the current window.
+#[derive(Debug, Clone, Copy, Default)]
+struct ClassLines {
+    began_at: Duration,
+    written: u32,
+    left_out: u64,
+}
+
+/// Counts the lines of each class.
+#[derive(Default)]
+pub struct RequestLines(Mutex<[ClassLines; 3]>);
+
+impl BoundedClass {
+    /// The class of a request; `None` if a rate limit has counted and accepted it, so that its lines are bounded by that limit.
+    /// `route_is_limited` is `None` if no route has the path.
+    pub fn of(route_is_limited: Option<bool>, is_counted: bool, status: StatusCode) -> Option<Self> {
+        match route_is_limited {
+            None => Some(Self::UnknownPath),
+            Some(false) => Some(Self::Unlimited),
+            Some(true) => (!is_counted || status == StatusCode::TOO_MANY_REQUESTS).then_some(Self::Refused),
+        }
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::UnknownPath => "unknown_path",
+            Self::Unlimited => "unlimited",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+impl RequestLines {
+    /// Whether the line of a request is written. If it is the first one that is left out, logs the number of those that are left
+    /// out when the window ends.
+    pub fn admit(self: &Arc<Self>, class: BoundedClass, now: Duration) -> bool {
+        let (is_written, is_first_left_out) = self.count(class, now);
+        if is_first_left_out {
+            let lines = Arc::clone(self);
+            tokio::spawn(async move {
+                tokio::time::sleep(WINDOW).await;
+                let count = lines.take_left_out(class);
+                tracing::info!(class = class.as_str(), count, "request lines left out");
+            });
+        }
+        is_written
+    }
+
+    /// Counts a line. Returns whether it is written, and whether it is the first one that is left out since the number was logged.
+    fn count(&self, class: BoundedClass, now: Duration) -> (bool, bool) {
+        let mut classes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = &mut classes[class as usize];
+        if now.saturating_sub(lines.began_at) >= WINDOW {
+            (lines.began_at, lines.written) = (now, 0);
+        }
+        if lines.written < MAX_LINES {
+            lines.written += 1;
+            return (true, false);
+        }
+        lines.left_out += 1;
+        (false, lines.left_out == 1)
+    }
+
+    fn take_left_out(&self, class: BoundedClass) -> u64 {
+        let mut classes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut classes[class as usize].left_out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_class_has_its_own_lines_in_each_window() {
+        let (lines, start) = (RequestLines::default(), Duration::from_secs(100));
+        for class in [BoundedClass::UnknownPath, BoundedClass::Unlimited, BoundedClass::Refused] {
+            for _ in 0..MAX_LINES {
+                assert_eq!(lines.count(class, start), (true, false));
+            }
+            assert_eq!(lines.count(class, start + WINDOW / 2), (false, true));
+            assert_eq!(lines.count(class, start + WINDOW / 2), (false, false));
+            assert_eq!(lines.count(class, start + WINDOW), (true, false));
+            assert_eq!(lines.take_left_out(class), 2);
+            assert_eq!(lines.take_left_out(class), 0);
+        }
+    }
+
+    #[test]
+    fn requests_that_a_rate_limit_accepted_are_not_bounded() {
+        let (ok, refused) = (StatusCode::OK, StatusCode::TOO_MANY_REQUESTS);
+        for (route_is_limited, is_counted, status, expected) in [
+            (None, false, StatusCode::NOT_FOUND, Some(BoundedClass::UnknownPath)),
+            (Some(false), false, ok, Some(BoundedClass::Unlimited)),
+            (Some(true), true, ok, None),
+            (Some(true), true, refused, Some(BoundedClass::Refused)),
+            (Some(true), false, StatusCode::PAYLOAD_TOO_LARGE, Some(BoundedClass::Refused)),
+        ] {
+            assert_eq!(BoundedClass::of(route_is_limited, is_counted, status), expected);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Lists audit entries, newest first.
+//!
+//! The audit log grows without a limit, and no index serves every filter. So entries are selected by one indexed column (the chain,
+//! else the agent, else none) and by time. If the filter has further conditions, a page searches a limited number of these entries,
+//! and the next page continues there.
+//!
+//! The position at which a search ends can be that of an entry that does not match. So the chain comes first: the owner of a
+//! service must not learn of entries about an agent in other chains.
+
+use super::entry_from_row;
+use crate::{
+    domain::{
+        audit::{AuditAction, AuditChain, chain::AuditEntry},
+        page::{ItemCount, ListPage, MAX_SEARCHED_ROWS, NumberThen, Page},
+    },
+    store::{Conn, StoreError, row, statements::statements},
+};
+use countersign_identity::{AgentId, Timestamp};
+use sqlx::{
+    Any,
+    any::{AnyArguments, AnyRow},
+    query::Query,
+};
+
+/// The entries in a range of times (from `$2` until `$3`, inclusive) that fulfil the condition for `$1`.
+macro_rules! entries_in_range {
+    ($columns:expr, $condition:literal) => {
+        concat!("SELECT ", $columns, " FROM audit_links WHERE at >= $2 AND at <= $3 AND ", $condition)
+    };
+}
+
+/// Clocks can go backwards, so the sequence number decides only between entries of the same time.
+macro_rules! newest_first {
+    () => {
+        " ORDER BY at DESC, chain DESC, sequence DESC"
+    };
+}
+
+/// The entries of [`entries_in_range`] after a position (`$4`, `$5`, `$6`).
+macro_rules! entries_after {
+    ($columns:expr, $condition:literal) => {
+        concat!(entries_in_range!($columns, $condition), " AND (at, chain, sequence) < ($4, $5, $6)", newest_first!())
+    };
+}
+
+macro_rules! count_entries {
+    ($condition:literal) => {
+        concat!(
+            "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (",
+            entries_in_range!("1 AS one", $condition),
+            " LIMIT $4) counted"
+        )
+    };
+}
+
+macro_rules! list_entries {
+    ($condition:literal) => {
+        concat!(entries_after!(columns!(), $condition), " LIMIT $7 OFFSET $8")
+    };
+}
+
+/// The last entry of a search for matching entries, and the entry after it.
+macro_rules! end_of_search {
+    ($condition:literal) => {
+        concat!(entries_after!("at, chain, sequence", $condition), " LIMIT 2 OFFSET $7")
+    };
+}
+
+macro_rules! count_matching {
+    ($condition:literal) => {
+        concat!(
+            "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (",
+            entries_in_range!("agent_id, act", $condition),
+            newest_first!(),
+            " LIMIT $4) searched WHERE ($5 = '' OR agent_id = $5) AND ($6 = '' OR act = $6)"
+        )
+    };
+}
+
+macro_rules! list_matching {
+    ($condition:literal) => {
+        concat!(
+            "SELECT ",
+            columns!(),
+            " FROM (",
+            entries_after!(columns!(), $condition),
+            " LIMIT $7) searched WHERE ($8 = '' OR agent_id = $8) AND ($9 = '' OR act = $9)",
+            newest_first!(),
+            " LIMIT $10 OFFSET $11"
+        )
+    };
+}
+
+statements! { STATEMENTS:
+    COUNT_ALL = count_entries!("$1 = ''");
+    COUNT_OF_CHAIN = count_entries!("chain = $1");
+    COUNT_OF_AGENT = count_entries!("agent_id = $1");
+    LIST_ALL = list_entries!("$1 = ''");
+    LIST_OF_CHAIN = list_entries!("chain = $1");
+    LIST_OF_AGENT = list_entries!("agent_id = $1");
+    END_IN_ALL = end_of_search!("$1 = ''");
+    END_IN_CHAIN = end_of_search!("chain = $1");
+    END_OF_AGENT = end_of_search!("agent_id = $1");
+    COUNT_IN_ALL = count_matching!("$1 = ''");
+    COUNT_IN_CHAIN = count_matching!("chain = $1");
+    COUNT_IN_AGENT = count_matching!("agent_id = $1");
+    MATCHING_IN_ALL = list_matching!("$1 = ''");
+    MATCHING_IN_CHAIN = list_matching!("chain = $1");
+    MATCHING_OF_AGENT = list_matching!("agent_id = $1");
+}
+
+/// The statements for one way to select entries.
+struct Statements {
+    count: &'static str,
+    list: &'static str,
+    end: &'static str,
+    count_matching: &'static str,
+    list_matching: &'static str,
+}
+
+const ALL: Statements = Statements {
+    count: COUNT_ALL,
+    list: LIST_ALL,
+    end: END_IN_ALL,
+    count_matching: COUNT_IN_ALL,
+    list_matching: MATCHING_IN_ALL,
+};
+
+const OF_CHAIN: Statements = Statements {
+    count: COUNT_OF_CHAIN,
+    list: LIST_OF_CHAIN,
+    end: END_IN_CHAIN,
+    count_matching: COUNT_IN_CHAIN,
+    list_matching: MATCHING_IN_CHAIN,
+};
+
+const OF_AGENT: Statements = Statements {
+    count: COUNT_OF_AGENT,
+    list: LIST_OF_AGENT,
+    end: END_OF_AGENT,
+    count_matching: COUNT_IN_AGENT,
+    list_matching: MATCHING_OF_AGENT,
+};
+
+/// Selects audit entries. A field of the filter that is `None` matches all entries.
+#[derive(Debug, Clone, Default)]
+pub struct AuditFilter {
+    /// If set, only entries of the chain.
+    pub chain: Option<AuditChain>,
+    /// If set, only entries with the action.
+    pub action: Option<AuditAction>,
+    /// If set, only entries that concern the agent.
+    pub agent: Option<AgentId>,
+    /// Earliest time, inclusive.
+    pub since: Option<Timestamp>,
+    /// Latest time, exclusive.
+    pub until: Option<Timestamp>,
+}
+
+/// The position of an audit entry in a list: its time in microseconds, then its sequence number, then the name of its chain.
+pub type AuditPosition = NumberThen<NumberThen<String>>;
+
+/// A filter as the parameters of statements.
+struct Selection {
+    statements: &'static Statements,
+    /// The chain or the agent that the statements select, or empty.
+    of: String,
+    /// The agent and the action that the entries must match in addition, or empty.
+    matching: [String; 2],
+    /// Earliest and latest time, inclusive.
+    times: (i64, i64),
+}
+
+type AnyQuery = Query<'static, Any, AnyArguments>;
+
+impl Selection {
+    fn new(filter: &AuditFilter) -> Self {
+        let AuditFilter { chain, action, agent, since, until } = filter;
+        let action = action.map_or(String::new(), |action| action.as_str().to_owned());
+        let agent = agent.map_or(String::new(), |agent| agent.to_string());
+        let (statements, of, agent) = match chain {
+            Some(chain) => (&OF_CHAIN, chain.to_string(), agent),
+            None if agent.is_empty() => (&ALL, String::new(), agent),
+            None => (&OF_AGENT, agent, String::new()),
+        };
+        let latest = until.map_or(i64::MAX, |until| until.micros().saturating_sub(1));
+        let times = (since.map_or(i64::MIN, Timestamp::micros), latest);
+        Self { statements, of, matching: [agent, action], times }
+    }
+
+    /// Whether the statements select exactly the entries of the filter.
+    fn is_complete(&self) -> bool {
+        self.matching.iter().all(String::is_empty)
+    }
+
+    /// A statement with the parameters of [`entries_in_range`].
+    fn query(&self, sql: &'static str) -> AnyQuery {
+        sqlx::query(sql).bind(self.of.clone()).bind(self.times.0).bind(self.times.1)
+    }
+
+    /// A statement with the parameters of [`entries_after`].
+    fn query_after(&self, sql: &'static str, after: Option<&AuditPosition>) -> AnyQuery {
+        let (at, chain, sequence) = match after {
+            None => (i64::MAX, String::new(), 0),
+            Some(NumberThen { number, then }) => (*number, then.then.clone(), then.number),
+        };
+        // The time of the position also bounds the range of times, because a planner may use an index only for that.
+        let query = sqlx::query(sql).bind(self.of.clone()).bind(self.times.0).bind(self.times.1.min(at));
+        query.bind(at).bind(chain).bind(sequence)
+    }
+
+    fn bind_matching(&self, query: AnyQuery) -> AnyQuery {
+        self.matching.iter().fold(query, |query, value| query.bind(value.clone()))
+    }
+
+    /// The position after which the search for matching entries must be continued by another page; `None` if all entries after
+    /// `after` can be searched.
+    async fn end_of_search(
+        &self,
+        conn: &mut Conn,
+        after: Option<&AuditPosition>,
+    ) -> Result<Option<AuditPosition>, StoreError> {
+        let rows = self.query_after(self.statements.end, after).bind(MAX_SEARCHED_ROWS - 1).fetch_all(conn).await?;
+        let [last, _] = rows.as_slice() else { return Ok(None) };
+        let (at, sequence, chain) = (row::get(last, "at")?, row::get(last, "sequence")?, row::get(last, "chain")?);
+        Ok(Some(NumberThen { number: at, then: NumberThen { number: sequence, then: chain } }))
+    }
+
+    async fn count(&self, conn: &mut Conn, counted_until: Option<&AuditPosition>) -> Result<ItemCount, StoreError> {
+        if self.is_complete() {
+            let query = self.query(self.statements.count).bind(row::ROWS_TO_COUNT);
+            return row::item_count(&query.fetch_one(conn).await?);
+        }
+        let query = self.query(self.statements.count_matching).bind(MAX_SEARCHED_ROWS);
+        let count = row::total_count(&self.bind_matching(query).fetch_one(conn).await?)?;
+        Ok(ItemCount { count, is_lower_bound: counted_until.is_some() })
+    }
+
+    async fn rows(&self, conn: &mut Conn, page: &Page<AuditPosition>) -> Result<Vec<AnyRow>, StoreError> {
+        let query = if self.is_complete() {
+            self.query_after(self.statements.list, page.after.as_ref())
+        } else {
+            let query = self.query_after(self.statements.list_matching, page.after.as_ref()).bind(MAX_SEARCHED_ROWS);
+            self.bind_matching(query)
+        };
+        Ok(query.bind(page.items_to_read()).bind(page.items_to_skip()).fetch_all(conn).await?)
+    }
+}
+
+/// Lists audit entries that match a filter, newest first.
+pub async fn list(
+    conn: &mut Conn,
+    filter: &AuditFilter,
+    page: &Page<AuditPosition>,
+) -> Result<ListPage<AuditEntry, AuditPosition>, StoreError> {
+    let selection = Selection::new(filter);
+    let (mut counted_until, mut searched_until) = (None, None);
+    if !selection.is_complete() {
+        counted_until = selection.end_of_search(conn, None).await?;
+        searched_until = match &page.after {
+            None => counted_until.clone(),
+            after => selection.end_of_search(conn, after.as_ref()).await?,
+        };
+    }
+    let total = selection.count(conn, counted_until.as_ref()).await?;
+    let rows = selection.rows(conn, page).await?;
+    let items = rows.iter().map(entry_from_row).collect::<Result<_, _>>()?;
+    let position = |entry: &AuditEntry| NumberThen {
+        number: entry.at.micros(),
+        then: NumberThen { number: entry.sequence, then: entry.chain.clone() },
+    };
+    Ok(ListPage::new(page, items, total, (position, searched_until)))
+}

@@ -1,0 +1,93 @@
+//! What remains of deleted agents: the counts for the quotas of their owners, and their rows in the table of agents.
+//!
+//! The row of a deleted agent is removed when no session and no token of the agent can be valid, and nothing else refers to it. The
+//! feedback about the agent, which nobody can read any more, is removed with it. The audit log has the id as a text.
+
+use super::{Conn, StoreError, row, statements::statements};
+use crate::domain::agent::Owner;
+use countersign_identity::{AgentId, Timestamp};
+
+statements! { STATEMENTS:
+    COUNT_DELETION = "INSERT INTO agent_deletions (owner_issuer, owner_subject, deleted_at, agents) VALUES ($1, $2, $3, 1) \
+         ON CONFLICT (owner_issuer, owner_subject, deleted_at) DO UPDATE SET agents = agent_deletions.agents + 1";
+    OLDEST_DELETION = "SELECT MIN(deleted_at) AS oldest FROM agent_deletions WHERE deleted_at >= $1";
+    DELETE_DELETIONS = "DELETE FROM agent_deletions WHERE (owner_issuer, owner_subject, deleted_at) IN \
+         (SELECT owner_issuer, owner_subject, deleted_at FROM agent_deletions WHERE deleted_at >= $1 AND deleted_at <= $2 \
+         ORDER BY deleted_at LIMIT $3)";
+    OLDEST_ROW = "SELECT COALESCE(referenced_at, deleted_at) AS oldest FROM agents WHERE deleted_at IS NOT NULL \
+         AND COALESCE(referenced_at, deleted_at) >= $1 ORDER BY COALESCE(referenced_at, deleted_at) LIMIT 1";
+    LIST_ROWS = "SELECT id FROM agents WHERE deleted_at IS NOT NULL AND COALESCE(referenced_at, deleted_at) >= $1 \
+         AND COALESCE(referenced_at, deleted_at) <= $2 ORDER BY COALESCE(referenced_at, deleted_at) LIMIT $3";
+    /// Finds the first row of each table, because PostgreSQL reads it by an index even if it has no statistics.
+    POSTPONE = "UPDATE agents SET referenced_at = $1 WHERE id = $2 AND (purge_at IS NOT NULL \
+         OR (SELECT MIN(begun_at) FROM sessions WHERE agent_id = $2) IS NOT NULL \
+         OR (SELECT MIN(service_id) FROM token_audiences WHERE agent_id = $2) IS NOT NULL \
+         OR (SELECT MIN(role_id) FROM assignments WHERE agent_id = $2) IS NOT NULL \
+         OR (SELECT MIN(service_id) FROM agent_departures WHERE agent_id = $2) IS NOT NULL \
+         OR (SELECT MIN(service_id) FROM known_agents WHERE agent_id = $2) IS NOT NULL)";
+    DELETE_FEEDBACK =
+        "DELETE FROM trust_feedback WHERE id IN (SELECT id FROM trust_feedback WHERE agent_id = $1 ORDER BY created_at, id LIMIT $2)";
+    DELETE_RATINGS = "DELETE FROM trust_opinions WHERE agent_id = $1 AND service_id IN \
+         (SELECT service_id FROM trust_opinions WHERE agent_id = $1 ORDER BY service_id LIMIT $2)";
+    DELETE_MARK = "DELETE FROM trust_marks WHERE agent_id = $1";
+    DELETE_ROW = "DELETE FROM agents WHERE id = $1 AND deleted_at IS NOT NULL";
+}
+
+/// Counts a deleted agent for the quota of its owner.
+pub async fn count_deletion(conn: &mut Conn, owner: &Owner, now: Timestamp) -> Result<(), StoreError> {
+    let query = sqlx::query(COUNT_DELETION).bind(&owner.issuer).bind(&owner.subject).bind(now.micros());
+    query.execute(conn).await?;
+    Ok(())
+}
+
+/// The earliest counted deletion at or after `from`.
+pub async fn oldest_deletion(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+    row::find_oldest(OLDEST_DELETION, conn, Some(from)).await
+}
+
+/// Deletes up to `limit` counts of deletions between two times. Returns their number.
+pub async fn delete_deletions(
+    conn: &mut Conn,
+    (from, until): (Timestamp, Timestamp),
+    limit: i64,
+) -> Result<u64, StoreError> {
+    let query = sqlx::query(DELETE_DELETIONS).bind(from.micros()).bind(until.micros()).bind(limit);
+    Ok(query.execute(conn).await?.rows_affected())
+}
+
+/// The earliest time, at or after `from`, at which an agent was deleted, or at which its row was still needed.
+pub async fn oldest_row(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+    row::find_oldest(OLDEST_ROW, conn, Some(from)).await
+}
+
+/// Lists up to `limit` agents that were deleted between two times, or whose rows were last needed then.
+pub async fn list_rows(
+    conn: &mut Conn,
+    (from, until): (Timestamp, Timestamp),
+    limit: i64,
+) -> Result<Vec<AgentId>, StoreError> {
+    let query = sqlx::query(LIST_ROWS).bind(from.micros()).bind(until.micros()).bind(limit);
+    query.fetch_all(conn).await?.iter().map(|row| row::parse(row, "id")).collect()
+}
+
+/// Deletes up to `limit` rows of feedback and ratings about a deleted agent, and at last the row of the agent. Returns the number
+/// of changed rows. If other rows still refer to the agent, only records the time.
+pub async fn remove(conn: &mut Conn, agent: AgentId, now: Timestamp, limit: i64) -> Result<u64, StoreError> {
+    let id = agent.to_string();
+    let postponed = sqlx::query(POSTPONE).bind(now.micros()).bind(&id).execute(&mut *conn).await?.rows_affected();
+    if postponed > 0 {
+        return Ok(postponed);
+    }
+    let mut deleted = 0;
+    for sql in [DELETE_FEEDBACK, DELETE_RATINGS] {
+        let remaining = limit.saturating_sub_unsigned(deleted);
+        deleted += sqlx::query(sql).bind(&id).bind(remaining).execute(&mut *conn).await?.rows_affected();
+        if deleted >= limit.unsigned_abs() {
+            return Ok(deleted);
+        }
+    }
+    for sql in [DELETE_MARK, DELETE_ROW] {
+        deleted += sqlx::query(sql).bind(&id).execute(&mut *conn).await?.rows_affected();
+    }
+    Ok(deleted)
+}

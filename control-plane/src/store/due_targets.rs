@@ -1,0 +1,138 @@
+//! The webhook targets with due deliveries, read in pages.
+//!
+//! A page goes from one target with pending deliveries to the next one by an index, so its work depends neither on the number of
+//! other targets nor on the number of deliveries.
+
+use super::{
+    Conn, StoreError,
+    agents::owner_from_row,
+    row,
+    statements::statements,
+    webhook_targets::{is_active, scope_from_row, url_from_row},
+};
+use crate::domain::webhook::{DueTarget, TargetOwner, WebhookScope};
+use countersign_identity::{Timestamp, WebhookId};
+use sqlx::any::AnyRow;
+
+/// The next `$3` targets with pending deliveries after the target `$2`, each with the time since when its oldest delivery is due,
+/// if one is due at `$1`. Deliveries of tests do not count. The second limit keeps PostgreSQL from moving the search for the oldest
+/// delivery into the condition of the join, and then reading all targets.
+macro_rules! pending_targets {
+    ($select:expr, $conditions:expr) => {
+        concat!(
+            "WITH RECURSIVE pending (target_id, number) AS (SELECT CAST($2 AS TEXT), CAST(0 AS BIGINT) UNION ALL \
+             SELECT (SELECT d.target_id FROM webhook_deliveries d WHERE d.due_at IS NOT NULL AND d.target_id > p.target_id \
+             ORDER BY d.target_id LIMIT 1), p.number + 1 FROM pending p WHERE p.target_id IS NOT NULL AND p.number < $3) SELECT ",
+            $select,
+            " FROM (SELECT n.target_id, n.number, (SELECT d.due_at FROM webhook_deliveries d WHERE d.target_id = n.target_id \
+             AND d.due_at <= $1 AND d.test_asked_at IS NULL ORDER BY d.due_at LIMIT 1) AS oldest FROM pending n \
+             WHERE n.number > 0 AND n.target_id IS NOT NULL LIMIT $3) p \
+             LEFT JOIN webhook_targets t ON t.id = p.target_id AND p.oldest IS NOT NULL AND ",
+            is_active!(),
+            $conditions
+        )
+    };
+}
+
+/// The columns of a due target and of the owner of its service.
+macro_rules! columns {
+    () => {
+        "t.id, t.service_id, t.url, t.updated_at, t.failing_since, \
+         (SELECT s.owner_issuer FROM services s WHERE s.id = t.service_id) AS owner_issuer, \
+         (SELECT s.owner_subject FROM services s WHERE s.id = t.service_id) AS owner_subject"
+    };
+}
+
+statements! { STATEMENTS:
+    LIST_TARGETS_WITH_DUE_DELIVERIES = pending_targets!(concat!("p.number, p.target_id, ", columns!()), "");
+    /// The oldest due time of a page. For a delivery to a resumed target, the time of the resumption counts if it is later.
+    OLDEST_DUE_TIME = pending_targets!(
+        "MAX(p.target_id) AS last, CAST(COUNT(*) AS BIGINT) AS total, MIN(CASE WHEN t.id IS NULL THEN NULL \
+         WHEN p.oldest < t.active_since THEN t.active_since ELSE p.oldest END) AS oldest",
+        " AND t.failing_since IS NULL"
+    );
+    LIST_TARGETS_WITH_DUE_TESTS = concat!(
+        "SELECT ", columns!(), " FROM webhook_targets t WHERE t.deleted_at IS NULL AND t.id IN (SELECT target_id FROM \
+         (SELECT d.target_id FROM webhook_deliveries d WHERE d.test_asked_at IS NOT NULL AND d.due_at <= $1 \
+         ORDER BY d.due_at LIMIT $2) due)"
+    );
+}
+
+/// The result of reading a page of targets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TargetPage<T> {
+    /// What was read.
+    pub content: T,
+    /// The target after which the next page begins; `None` after the last page.
+    pub next: Option<WebhookId>,
+}
+
+/// Reads a page of `limit` targets with pending deliveries after the target `after`. Lists those that are active and have due
+/// deliveries.
+pub async fn list_with_due_deliveries(
+    conn: &mut Conn,
+    after: Option<WebhookId>,
+    now: Timestamp,
+    limit: i64,
+) -> Result<TargetPage<Vec<DueTarget>>, StoreError> {
+    let query = sqlx::query(LIST_TARGETS_WITH_DUE_DELIVERIES).bind(now.micros()).bind(after_column(after));
+    let rows = query.bind(limit).fetch_all(conn).await?;
+    let mut page = TargetPage { content: Vec::new(), next: None };
+    for row in &rows {
+        if row::get::<i64>(row, "number")? == limit {
+            page.next = Some(row::parse(row, "target_id")?);
+        }
+        if row::get::<Option<String>>(row, "id")?.is_some() {
+            page.content.extend(due_target_from_row_or_skip(row));
+        }
+    }
+    Ok(page)
+}
+
+/// Finds the earliest due time of the deliveries to targets that are active and not failing, in a page of `limit` targets with
+/// pending deliveries after the target `after`.
+pub async fn oldest_due_time(
+    conn: &mut Conn,
+    after: Option<WebhookId>,
+    now: Timestamp,
+    limit: i64,
+) -> Result<TargetPage<Option<Timestamp>>, StoreError> {
+    let query = sqlx::query(OLDEST_DUE_TIME).bind(now.micros()).bind(after_column(after));
+    let row = query.bind(limit).fetch_one(conn).await?;
+    let is_full = row::total_count(&row)? >= limit;
+    let last = row::parse_optional(&row, "last")?.filter(|_| is_full);
+    Ok(TargetPage { content: row::optional_timestamp(&row, "oldest")?, next: last })
+}
+
+/// Lists up to `limit` targets with a due test delivery, active or not, the oldest tests first.
+pub async fn list_with_due_tests(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<Vec<DueTarget>, StoreError> {
+    let rows = sqlx::query(LIST_TARGETS_WITH_DUE_TESTS).bind(now.micros()).bind(limit).fetch_all(conn).await?;
+    Ok(rows.iter().filter_map(due_target_from_row_or_skip).collect())
+}
+
+fn after_column(after: Option<WebhookId>) -> String {
+    after.map_or(String::new(), |target| target.to_string())
+}
+
+/// Converts a row to a target, or logs an error and returns `None`, so that an invalid row does not block the other targets.
+fn due_target_from_row_or_skip(row: &AnyRow) -> Option<DueTarget> {
+    due_target_from_row(row)
+        .inspect_err(|error| tracing::error!(%error, "cannot read a webhook from the database; skipping it"))
+        .ok()
+}
+
+fn due_target_from_row(row: &AnyRow) -> Result<DueTarget, StoreError> {
+    let owner = match scope_from_row(row)? {
+        WebhookScope::Deployment => TargetOwner::Deployment,
+        WebhookScope::Service(_) => {
+            TargetOwner::Person(owner_from_row(row)?.ok_or(StoreError::Corrupt("owner_issuer"))?)
+        }
+    };
+    Ok(DueTarget {
+        id: row::parse(row, "id")?,
+        url: url_from_row(row)?,
+        updated_at: row::timestamp(row, "updated_at")?,
+        failing_since: row::optional_timestamp(row, "failing_since")?,
+        owner,
+    })
+}

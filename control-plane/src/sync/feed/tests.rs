@@ -1,0 +1,71 @@
+//! Tests of the queues of followers that do not keep up.
+
+use super::{super::change_batch::BatchRange, *};
+use countersign_identity::{AgentChanges, AgentId, RoleGrant, RoleId, Versioned};
+use std::collections::BTreeMap;
+use tokio::sync::mpsc::error::TryRecvError;
+
+const SERVICE: ServiceId = ServiceId::from_bits(1);
+const OTHER_SERVICE: ServiceId = ServiceId::from_bits(2);
+
+/// Changes of agents with many roles.
+fn changes(revision: Revision, agents: u128) -> Changes {
+    let value = vec![RoleGrant { role: RoleId::from_bits(1), until: None }; 256];
+    let of_agent = AgentChanges { roles: Some(Versioned { revision, value }), ..AgentChanges::default() };
+    let agents = (0..agents).map(|number| (AgentId::from_bits(number), of_agent.clone())).collect();
+    Changes { agents, ..Changes::default() }
+}
+
+/// Distributes a batch with changes of this many agents of some services.
+fn distribute(feed: &ChangeFeed, number: i64, sizes: &[(ServiceId, u128)]) {
+    let (since, revision) = (Revision::new(number - 1), Revision::new(number));
+    let by_service: BTreeMap<_, _> =
+        sizes.iter().map(|(service, agents)| (*service, changes(revision, *agents))).collect();
+    let batch = ChangeBatch {
+        range: BatchRange { since, revision },
+        is_complete: true,
+        all_services: Changes::default(),
+        unbound_tokens: Changes::default(),
+        by_service,
+    };
+    feed.distribute(batch, since);
+}
+
+#[test]
+fn waiting_batches_are_weighed() {
+    let feed = ChangeFeed::new(Revision::default());
+    let (mut slow, mut fast) = (feed.subscribe(SERVICE, false), feed.subscribe(SERVICE, false));
+    let mut of_other = feed.subscribe(OTHER_SERVICE, false);
+    for number in 1..=20 {
+        // The agents of this service have about half a megabyte.
+        distribute(&feed, number, &[(SERVICE, 64), (OTHER_SERVICE, 1)]);
+        let batch = fast.batches.try_recv().unwrap();
+        assert_eq!((batch.revision, batch.changes(false).agents.len()), (Revision::new(number), 64));
+    }
+    let mut received = 0;
+    let end = loop {
+        match slow.batches.try_recv() {
+            Ok(batch) => {
+                received += 1;
+                assert_eq!(batch.revision, Revision::new(received), "no batch is missing before the end");
+            }
+            Err(end) => break end,
+        }
+    };
+    assert_eq!(end, TryRecvError::Disconnected);
+    assert!((2..20).contains(&received), "{received}");
+    for _ in 0..20 {
+        assert_eq!(of_other.batches.try_recv().unwrap().changes(false).agents.len(), 1);
+    }
+    assert_eq!(of_other.batches.try_recv().err(), Some(TryRecvError::Empty));
+}
+
+#[test]
+fn one_large_batch_may_wait() {
+    let feed = ChangeFeed::new(Revision::default());
+    let mut subscription = feed.subscribe(SERVICE, false);
+    for number in 1..=3 {
+        distribute(&feed, number, &[(SERVICE, 1000)]);
+        assert_eq!(subscription.batches.try_recv().unwrap().changes(false).agents.len(), 1000);
+    }
+}

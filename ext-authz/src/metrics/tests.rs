@@ -1,0 +1,62 @@
+//! Tests of the exposed series.
+
+use super::*;
+use std::collections::BTreeSet;
+
+const SERVICE: ServiceId = ServiceId::from_bits(1);
+
+fn exposed(metrics: &Metrics) -> String {
+    prometheus::TextEncoder::new().encode_to_string(&metrics.registry().gather()).unwrap()
+}
+
+#[test]
+fn only_possible_verdicts_have_series() {
+    let metrics = Metrics::new().unwrap();
+    metrics.init_service(SERVICE);
+    let text = exposed(&metrics);
+    let reasons = |service: &str| -> BTreeSet<String> {
+        let of_service = format!(r#"service="{service}""#);
+        let lines = text.lines().filter(|line| line.contains("_checks_total{") && line.contains(&of_service));
+        lines.map(|line| line.split("reason=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()).collect()
+    };
+    let without_service = ["internal", "request_invalid", "rule_invalid", "service_unknown", "view_missing"];
+    assert_eq!(reasons(NO_SERVICE), without_service.map(str::to_owned).into());
+    let with_service = reasons(&SERVICE.to_string());
+    assert_eq!(with_service.len(), 22, "{with_service:?}");
+    let overlap: Vec<_> = without_service.iter().filter(|reason| with_service.contains(**reason)).collect();
+    assert_eq!(overlap, [&"view_missing"]);
+}
+
+#[test]
+fn failed_attempts_and_lost_streams_are_counted_apart_for_each_service() {
+    let metrics = Metrics::new().unwrap();
+    metrics.connect_failed(None);
+    metrics.init_service(SERVICE);
+    metrics.stream_opened(SERVICE);
+    metrics.stream_lost(SERVICE);
+    metrics.connect_failed(Some(SERVICE));
+    metrics.connect_failed(Some(SERVICE));
+    let text = exposed(&metrics);
+    for line in [
+        r#"countersign_authz_stream_connect_failures_total{service="none"} 1"#.to_owned(),
+        format!(r#"countersign_authz_stream_connect_failures_total{{service="{SERVICE}"}} 2"#),
+        format!(r#"countersign_authz_stream_reconnects_total{{service="{SERVICE}"}} 1"#),
+        format!(r#"countersign_authz_stream_connected{{service="{SERVICE}"}} 0"#),
+    ] {
+        assert!(text.contains(&line), "{line}\n{text}");
+    }
+    assert!(!text.contains(r#"stream_reconnects_total{service="none"}"#), "{text}");
+}
+
+#[test]
+fn check_duration_has_the_service_as_label() {
+    let metrics = Metrics::new().unwrap();
+    metrics.init_service(SERVICE);
+    metrics.record_check(Some(SERVICE), Verdict::Verified, Duration::from_micros(20));
+    metrics.record_check(None, Verdict::Denied(Reason::RuleInvalid), Duration::from_micros(20));
+    let text = exposed(&metrics);
+    for service in [NO_SERVICE, &SERVICE.to_string()] {
+        let line = format!(r#"countersign_authz_check_duration_seconds_count{{service="{service}"}} 1"#);
+        assert!(text.contains(&line), "{line}\n{text}");
+    }
+}

@@ -1,0 +1,185 @@
+//! The memory for gRPC requests that have not arrived completely, on ports where a request is one message.
+//!
+//! Invariants: nothing waits for memory; a request that arrives at once reserves nothing; and a request is over when its message
+//! has arrived, whether the client ends the HTTP/2 stream or not. So only unfinished messages keep memory, and all of them have
+//! reserved it: as much as they announce, because the decoder of tonic allocates this much at once.
+
+use super::memory::{ReservedMemory, SharedMemory};
+use axum::{
+    BoxError,
+    body::Bytes,
+    http::{HeaderMap, Uri},
+};
+use http_body::Frame;
+use std::{net::IpAddr, sync::Arc, task::Poll};
+
+/// The length of what precedes a message: a flag and the length of the message.
+const PREFIX: usize = 5;
+
+/// What an unfinished request needs besides its head and its message, in bytes: about the memory of its task, and of the buffer
+/// that the decoder has from the beginning.
+const BASE_COST: usize = 16 << 10;
+
+/// What a field of a request head needs besides its text, in bytes.
+const FIELD_COST: usize = 32;
+
+/// The limits of the messages of a port.
+#[derive(Clone)]
+pub struct MessageLimits {
+    /// The memory that all unfinished requests share.
+    pub memory: Arc<SharedMemory>,
+    /// The length of the largest message. The routes refuse larger ones as soon as these are announced.
+    pub max_message: usize,
+    /// The error that the routes get instead of a message for which there is no memory.
+    pub refusal: fn() -> BoxError,
+}
+
+/// The client of a connection whose messages are limited.
+pub(super) struct MessageClient {
+    pub(super) limits: MessageLimits,
+    /// `None` for a Unix socket.
+    pub(super) address: Option<IpAddr>,
+}
+
+/// The message of a request.
+pub(super) struct IncomingMessage {
+    client: Arc<MessageClient>,
+    /// The size of the request head.
+    head: usize,
+    prefix: [u8; PREFIX],
+    /// The bytes that have arrived, with the prefix.
+    arrived: usize,
+    reserved: Option<ReservedMemory>,
+}
+
+/// What a poll of the body of a request returns.
+type PolledFrame = Poll<Option<Result<Frame<Bytes>, BoxError>>>;
+
+impl IncomingMessage {
+    pub(super) fn new(client: &Arc<MessageClient>, uri: &Uri, headers: &HeaderMap) -> Self {
+        let fields = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD_COST);
+        let head = fields.sum::<usize>() + uri.path().len();
+        Self { client: Arc::clone(client), head, prefix: [0; PREFIX], arrived: 0, reserved: None }
+    }
+
+    /// What the routes see of a polled frame. `is_last`: the client has ended the stream.
+    pub(super) fn receive(&mut self, frame: PolledFrame, is_last: bool) -> PolledFrame {
+        match frame {
+            Poll::Pending | Poll::Ready(Some(Ok(_))) if self.is_complete() => Poll::Ready(None),
+            Poll::Pending if self.reserve() => Poll::Pending,
+            Poll::Ready(Some(Ok(frame))) if is_last || self.fits(&frame) => Poll::Ready(Some(Ok(frame))),
+            Poll::Pending | Poll::Ready(Some(Ok(_))) => Poll::Ready(Some(Err((self.client.limits.refusal)()))),
+            ended @ Poll::Ready(_) => ended,
+        }
+    }
+
+    /// Counts the bytes of a frame. Returns whether there is memory for the rest of the message.
+    fn fits(&mut self, frame: &Frame<Bytes>) -> bool {
+        let Some(data) = frame.data_ref() else { return true };
+        let rest_of_prefix = self.prefix.iter_mut().skip(self.arrived);
+        rest_of_prefix.zip(data).for_each(|(byte, arrived)| *byte = *arrived);
+        self.arrived += data.len();
+        self.is_complete() || self.reserve()
+    }
+
+    /// The announced length of the message, if the prefix has arrived.
+    fn length(&self) -> Option<usize> {
+        let [_flag, length @ ..] = self.prefix;
+        (self.arrived >= PREFIX).then(|| usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX))
+    }
+
+    fn is_complete(&self) -> bool {
+        self.length().is_some_and(|length| self.arrived - PREFIX >= length)
+    }
+
+    /// Reserves what the message needs, if it has not been reserved before.
+    fn reserve(&mut self) -> bool {
+        let MessageClient { limits, address } = &*self.client;
+        let message = self.length().filter(|length| *length <= limits.max_message);
+        let needed = BASE_COST + self.head + message.unwrap_or_default();
+        match &mut self.reserved {
+            Some(reserved) => needed <= reserved.bytes() || reserved.grow(needed - reserved.bytes()),
+            reserved => {
+                *reserved = limits.memory.reserve(*address, needed);
+                reserved.is_some()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::Shares;
+    use prometheus::IntCounter;
+
+    const KIB: usize = 1 << 10;
+
+    fn client(capacity: usize) -> Arc<MessageClient> {
+        let refused = IntCounter::new("refused", "refused").unwrap();
+        let memory = Arc::new(SharedMemory::new(capacity, Shares { client: 0, site: 0 }, refused));
+        let limits = MessageLimits { memory, max_message: 1024 * KIB, refusal: || "refused".into() };
+        Arc::new(MessageClient { limits, address: None })
+    }
+
+    fn message(client: &Arc<MessageClient>) -> IncomingMessage {
+        IncomingMessage::new(client, &Uri::from_static("/service/method"), &HeaderMap::new())
+    }
+
+    fn data(bytes: &[u8]) -> PolledFrame {
+        Poll::Ready(Some(Ok(Frame::data(Bytes::copy_from_slice(bytes)))))
+    }
+
+    /// What the routes see: the length of a frame, the end of the request, or nothing yet.
+    fn seen(frame: PolledFrame) -> Poll<Option<Result<usize, String>>> {
+        frame.map_ok(|frame| frame.into_data().unwrap().len()).map_err(|error| error.to_string())
+    }
+
+    fn prefix(length: usize) -> [u8; PREFIX] {
+        let [a, b, c, d] = u32::try_from(length).unwrap().to_be_bytes();
+        [0, a, b, c, d]
+    }
+
+    fn is_reserved(message: &IncomingMessage) -> bool {
+        message.reserved.is_some()
+    }
+
+    #[test]
+    fn message_that_arrives_at_once_reserves_nothing() {
+        let client = client(0);
+        let mut last = message(&client);
+        assert_eq!(seen(last.receive(data(&[0; 100]), true)), Poll::Ready(Some(Ok(100))));
+        let mut complete = message(&client);
+        let bytes = [&prefix(2)[..], b"xy"].concat();
+        assert_eq!(seen(complete.receive(data(&bytes), false)), Poll::Ready(Some(Ok(7))));
+        assert_eq!(
+            seen(complete.receive(Poll::Pending, false)),
+            Poll::Ready(None),
+            "the client does not end the stream"
+        );
+        assert_eq!(seen(complete.receive(data(&bytes), false)), Poll::Ready(None), "a second message");
+        assert!(!is_reserved(&last) && !is_reserved(&complete));
+        let mut unfinished = message(&client);
+        assert_eq!(seen(unfinished.receive(Poll::Pending, false)), Poll::Ready(Some(Err("refused".to_owned()))));
+    }
+
+    #[test]
+    fn unfinished_messages_reserve_what_they_announce() {
+        let client = client(80 * KIB);
+        let mut first = message(&client);
+        assert!(first.receive(Poll::Pending, false).is_pending());
+        for byte in prefix(32 * KIB) {
+            assert_eq!(seen(first.receive(data(&[byte]), false)), Poll::Ready(Some(Ok(1))));
+        }
+        let reserved = first.reserved.as_ref().unwrap().bytes();
+        assert!((48 * KIB..49 * KIB).contains(&reserved), "{reserved}");
+        let mut second = message(&client);
+        let refused = Poll::Ready(Some(Err("refused".to_owned())));
+        assert_eq!(seen(second.receive(data(&prefix(32 * KIB)), false)), refused);
+        let mut too_large = message(&client);
+        assert_eq!(seen(too_large.receive(data(&prefix(2048 * KIB)), false)), Poll::Ready(Some(Ok(PREFIX))));
+        drop((first, too_large));
+        assert_eq!(seen(message(&client).receive(data(&prefix(32 * KIB)), false)), Poll::Ready(Some(Ok(PREFIX))));
+        assert_eq!(client.limits.memory.reserve(None, 80 * KIB).map(|all| all.bytes()), Some(80 * KIB), "all is free");
+    }
+}

@@ -1,0 +1,157 @@
+//! Tests of clients that fill a port with what the server may not close for others, or with unfinished messages.
+
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
+
+use countersign_tests::{
+    Agent, ControlPlane, Follower, Sidecar, eventually,
+    follower::channel_from,
+    h2::{self, DATA, PING, frame, grpc_call},
+    http::HttpClient,
+    process::free_port,
+    sidecar::check_request,
+};
+use envoy_types::pb::envoy::service::auth::v3::{CheckRequest, authorization_client::AuthorizationClient};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::{TcpSocket, TcpStream},
+    time::timeout,
+};
+use tonic::{Code, transport::Endpoint};
+
+/// Opens a sync stream from a loopback address, and waits for its first page. `None` if the port refuses the connection.
+async fn follow(control: &ControlPlane, address: [u8; 4]) -> Option<Follower> {
+    let channel = channel_from(control, address.into()).await.ok()?;
+    let mut follower = Follower::open(channel, control.key(), 0).await.ok()?;
+    follower.snapshot().await;
+    Some(follower)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sync_port_is_shared_fairly_among_sites_with_open_streams() {
+    let control = ControlPlane::start_one_with(&["connections.sync=6"]).await;
+    // Addresses with different second numbers are of different blocks.
+    let (greedy, other, neighbour) = ([127, 1, 0, 1], [127, 2, 0, 1], [127, 2, 1, 1]);
+    let mut streams = Vec::new();
+    while let Some(stream) = follow(&control, greedy).await {
+        streams.push(stream);
+    }
+    assert_eq!(streams.len(), 6, "a client may have all connections that nobody else needs");
+    let sidecar = Sidecar::start(&control).await;
+    let mut others = Vec::new();
+    while let Some(stream) = follow(&control, other).await {
+        others.push(stream);
+    }
+    assert_eq!(others.len(), 2);
+    for newest in &mut streams[3..] {
+        let ended = timeout(Duration::from_secs(20), newest.next()).await.expect("the stream ends");
+        assert!(ended.is_err());
+    }
+    for oldest in &mut streams[..3] {
+        oldest.ping(1).await.expect("the stream continues");
+    }
+    let _neighbour = follow(&control, neighbour).await.expect("sites of a block share its part");
+    assert!(follow(&control, greedy).await.is_none(), "the greediest site gets nothing back");
+    assert_eq!(sidecar.admin.get("/readyz").await.status, 200);
+    let metrics = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.body;
+    assert!(metrics.as_str().unwrap().contains("countersign_connections{port=\"sync\"} 6"), "{metrics}");
+}
+
+const CHECK_PATH: &str = "/envoy.service.auth.v3.Authorization/Check";
+
+/// What precedes a message of this length.
+fn prefix(length: u32) -> Vec<u8> {
+    [&[0], &length.to_be_bytes()[..]].concat()
+}
+
+/// A sidecar on a TCP port, and a client of a loopback address.
+struct CheckPort {
+    address: SocketAddr,
+    sidecar: Sidecar,
+}
+
+impl CheckPort {
+    async fn start(control: &ControlPlane) -> Self {
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let key = control.create_key(control.service(), "sync").await;
+        let sidecar = Sidecar::start_with(control, &[&key], &[&format!("listen.grpc={address}")]);
+        sidecar.wait_until_ready().await;
+        Self { address, sidecar }
+    }
+
+    async fn connect(&self, from: Ipv4Addr) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((from, 0).into()).unwrap();
+        socket.connect(self.address).await.unwrap()
+    }
+
+    /// Sends parts of checks, and waits until the sidecar has read them.
+    async fn send_unfinished(&self, from: Ipv4Addr, checks: impl Fn(u32) -> Vec<u8>, count: u32) -> TcpStream {
+        let mut stream = self.connect(from).await;
+        let checks: Vec<u8> = (0..count).flat_map(|index| checks(2 * index + 1)).collect();
+        stream.write_all(&[h2::opening(&[]), checks, frame(PING, 0, 0, &[7; 8])].concat()).await.unwrap();
+        while h2::read_frame(&mut stream).await.unwrap().kind != PING {}
+        stream
+    }
+
+    /// Sends a whole check. Returns the gRPC status if it is no response.
+    async fn check(&self, from: Ipv4Addr, request: CheckRequest) -> Result<(), Code> {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).unwrap();
+        let channel = endpoint.local_address(Some(from.into())).connect().await.unwrap();
+        AuthorizationClient::new(channel).check(request).await.map(|_| ()).map_err(|status| status.code())
+    }
+
+    async fn refused(&self) -> f64 {
+        self.sidecar.metric("countersign_authz_overloaded_total").await.unwrap()
+    }
+}
+
+/// A check with a body of a megabyte, which arrives in many parts.
+fn large_check() -> CheckRequest {
+    let mut check = check_request(&[], &[]);
+    let http = check.attributes.as_mut().unwrap().request.as_mut().unwrap().http.as_mut().unwrap();
+    http.body = "x".repeat(1 << 20);
+    check
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unfinished_checks_share_a_bounded_memory() {
+    let control = ControlPlane::start_one_with(&[]).await;
+    let agent = Agent::register(&control, "agent").await;
+    let role = control.create_role("reader", &[]).await;
+    control.assign(&agent.id, &role).await;
+    let token = agent.token().await;
+    let port = CheckPort::start(&control).await;
+    let (greedy, honest) = (Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::LOCALHOST);
+    assert_eq!(port.check(greedy, large_check()).await, Ok(()));
+    let free = async || port.check(greedy, large_check()).await.ok();
+    let is_refused = async |count: f64| (port.refused().await >= count).then_some(());
+    let log = || port.sidecar.log();
+
+    let before = port.sidecar.resident_memory();
+    let no_message = |id| grpc_call(id, CHECK_PATH);
+    let mut streams = Vec::new();
+    for _ in 0..4 {
+        streams.push(port.send_unfinished(greedy, no_message, 1024).await);
+    }
+    eventually("the client has its share", async || is_refused(2000.0).await, log).await;
+    let added = port.sidecar.resident_memory().saturating_sub(before);
+    println!("{} MiB more with all unfinished checks of a client", added >> 20);
+    assert!(added < 64 << 20, "{added} bytes more");
+    assert_eq!(port.check(greedy, large_check()).await, Err(Code::ResourceExhausted));
+    let result = port.sidecar.check_token(&token).await;
+    assert_eq!(result.status, 200, "{result:?}");
+    assert_eq!(port.check(honest, large_check()).await, Ok(()), "another client has a share of its own");
+    drop(streams);
+    eventually("the memory is free again", free, log).await;
+
+    let refused = port.refused().await;
+    let announced = |id| [grpc_call(id, CHECK_PATH), frame(DATA, 0, id, &prefix(15 << 20))].concat();
+    let stream = port.send_unfinished(greedy, announced, 10).await;
+    eventually("two messages have room", async || is_refused(refused + 8.0).await, log).await;
+    assert_eq!(port.check(honest, large_check()).await, Ok(()));
+    drop(stream);
+}
