@@ -22,6 +22,7 @@ pub use audit::{AuditError, export_audit, verify_audit};
 pub use audit_archive::archive_audit;
 pub use database_commands::{CommandReport, DatabaseCommandError, backup, migrate, migrate_to_postgres, restore};
 pub use error::AppError;
+pub use ports::Addresses;
 pub use redis::check_files;
 pub use secrets::{describe_master_keys, rotate_secrets};
 
@@ -33,18 +34,20 @@ use crate::{
     files::{self, FileLock},
     http::{AppState, TrustedProxies},
     humans::OperatorKey,
+    metrics::Metrics,
     operations::{Context, ContextParts, flush_suppressed_bursts},
     store::Store,
     sync::{self, SidecarSettings},
     webhooks::{DispatcherHealth, HttpSender},
 };
-use countersign_process::{Clock, Readiness, ReadinessGuard, Rng, Shutdown, SystemClock, SystemRng, file_reload};
+use countersign_process::{Clock, Readiness, Rng, Shutdown, SystemClock, SystemRng, file_reload};
 use port_limits::PortLimits;
 use ports::Ports;
 use reload::{FileReloads, Reloaders};
 use secrecy::ExposeSecret;
 use servers::Tasks;
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+use wiring::Development;
 
 /// The clock, the random numbers and the name resolution that a control plane uses. Tests replace the clock, the random numbers
 /// and the name resolution.
@@ -77,9 +80,89 @@ impl Default for Dependencies {
     }
 }
 
-/// A control plane with bound ports that does not accept requests yet.
+/// A running control plane.
 pub struct App {
-    config: Config,
+    addresses: Addresses,
+    tasks: Tasks,
+    shutdown: Shutdown,
+    context: Arc<Context>,
+    store: Store,
+    database_lock: Option<FileLock>,
+}
+
+impl App {
+    /// Opens the database and the keys, and begins to serve. Meanwhile, the admin port is served, and the other ports refuse
+    /// connections.
+    pub async fn start(config: Config, dependencies: Dependencies, shutdown: Shutdown) -> Result<Self, AppError> {
+        install_crypto_provider();
+        create_data_dir(&config)?;
+        let Ports { api, sync, admin } = Ports::bind(&config)?;
+        let addresses = Addresses { api: api.address(), sync: sync.address(), admin: admin.address() };
+        let (readiness, metrics) = (Readiness::default(), wiring::metrics()?);
+        let startup_guard = readiness.register("start");
+        let mut tasks = Tasks::new();
+        servers::serve_admin(&mut tasks, admin.listen()?, readiness.clone(), metrics.clone(), &shutdown);
+        let Components {
+            state,
+            context_parts,
+            redis,
+            http_sender,
+            dispatcher_health,
+            change_poll_interval,
+            served_certificate,
+            file_reloads,
+            database_lock,
+            development,
+        } = Components::build(&config, dependencies, metrics, addresses.api).await?;
+        let (context, store, metrics) = (state.context.clone(), context_parts.store.clone(), &state.metrics);
+        let settings = SidecarSettings { issuer: context.issuer().to_owned(), max_staleness: config.max_staleness() };
+        let agent_hash_secret = wiring::agent_hash_secret(&context_parts).await?;
+        let sync_settings = (settings, agent_hash_secret, change_poll_interval);
+        let limits = (wiring::sync_limits(&config.sync), state.limits.lookups().clone(), context_parts.clock.clone());
+        let sync_service = servers::sync_service(&mut tasks, &store, sync_settings, limits, metrics, &shutdown).await?;
+        let limits = PortLimits::new(&config);
+        let sync_port = (limits.sync, metrics.ports.of_port("sync"));
+        servers::serve_sync(&mut tasks, sync.listen()?, &served_certificate, sync_service, sync_port, &shutdown);
+        let tls = (&served_certificate, context_parts.rng.clone());
+        let api_port = (limits.api, metrics.ports.of_port("api"));
+        servers::serve_api(&mut tasks, api.listen()?, tls, state.clone(), api_port, &shutdown);
+        jobs::spawn_periodic(&mut tasks, &state, &shutdown);
+        jobs::spawn_file_reloads(&mut tasks, file_reloads, &shutdown);
+        jobs::spawn_database_check(&mut tasks, store.clone(), &shutdown);
+        jobs::spawn_master_key_check(&mut tasks, &context_parts, readiness, &shutdown);
+        jobs::spawn_redis_tasks(&mut tasks, redis.as_ref(), &store, &shutdown);
+        let health = dispatcher_health.clone();
+        let dispatcher = wiring::webhook_dispatcher(&config.webhooks, &context_parts, metrics, http_sender, health);
+        let dispatcher = (dispatcher, dispatcher_health);
+        jobs::spawn_webhook_delivery(&mut tasks, &context_parts, metrics, dispatcher, &shutdown);
+        if let Some(development) = development {
+            wiring::set_up_development(&config, &context, &development, &addresses).await?;
+        }
+        let Addresses { api, sync, admin } = addresses;
+        tracing::info!(url = context.issuer(), %api, %sync, %admin, "ready");
+        drop(startup_guard);
+        Ok(Self { addresses, tasks, shutdown, context, store, database_lock })
+    }
+
+    /// The addresses of the ports.
+    pub const fn addresses(&self) -> Addresses {
+        self.addresses
+    }
+
+    /// Serves until shutdown is requested and the requests in progress are completed.
+    pub async fn run(self) -> Result<(), AppError> {
+        let Self { addresses: _, tasks, shutdown, context, store, database_lock } = self;
+        let result = servers::wait_until_stopped(tasks, &shutdown).await;
+        if shutdown.run_until_deadline(write_and_close(&context, &store)).await.is_none() {
+            tracing::warn!("the database does not respond in time: the process ends without closing it");
+        }
+        drop(database_lock);
+        result
+    }
+}
+
+/// What the servers and background tasks need.
+struct Components {
     state: AppState,
     context_parts: ContextParts,
     redis: Option<Arc<RedisClient>>,
@@ -88,51 +171,45 @@ pub struct App {
     change_poll_interval: Duration,
     served_certificate: Arc<ServedCertificate>,
     file_reloads: FileReloads,
-    ports: Ports,
     database_lock: Option<FileLock>,
-    readiness: Readiness,
-    startup_guard: ReadinessGuard,
+    development: Option<Development>,
 }
 
-impl App {
-    /// Binds the ports, opens the database and the keys, and builds the application.
-    pub async fn bind(config: Config, dependencies: Dependencies) -> Result<Self, AppError> {
-        install_crypto_provider();
-        create_data_dir(&config)?;
-        let ports = Ports::bind(&config).await?;
+impl Components {
+    async fn build(
+        config: &Config,
+        dependencies: Dependencies,
+        metrics: Metrics,
+        api: SocketAddr,
+    ) -> Result<Self, AppError> {
         let public_url = match config.public_url.as_str() {
-            "" => format!("https://localhost:{}", ports.api.local_addr()?.port()),
+            "" => format!("https://localhost:{}", api.port()),
             configured => configured.trim_end_matches('/').to_owned(),
         };
-        let readiness = Readiness::default();
-        let startup_guard = readiness.register("start");
-        let metrics = wiring::metrics()?;
-        let issuers = humans::build_issuers(&config, &dependencies.clock, &metrics).await?;
-        let database_lock = database::lock_shared(&config)?;
+        let issuers = humans::build_issuers(config, &dependencies.clock, &metrics).await?;
+        let database_lock = database::lock_shared(config)?;
         let dispatcher_health = Arc::new(DispatcherHealth::new(dependencies.clock.clone()));
         let health = dispatcher_health.clone();
         let Dependencies { change_poll_interval, file_poll_interval, max_rate_limit_windows, .. } = dependencies;
         let queue_health = Arc::new(move || health.current());
         let (context, context_parts) =
-            wiring::context(&config, &public_url, dependencies, queue_health, &metrics).await?;
+            wiring::context(config, &public_url, dependencies, queue_health, &metrics).await?;
         let store = context_parts.store.clone();
         metrics.expose_connection_pools(move || store.pool_statuses())?;
         wiring::expose_housekeeping(&metrics, context.clone())?;
         let mut reloaders = Reloaders::new(file_poll_interval, &context_parts.clock, &metrics);
         let (http_sender, authorities) = wiring::http_sender(&config.webhooks, &context_parts.address_guard)?;
         let http_sender = reloaders.send_events(http_sender, authorities);
-        let operator_key = humans::load_operator_key(&config, context_parts.rng.as_ref())?.map(Arc::new);
-        let (certificate, authority) = wiring::certificate(&config, context.now())?;
-        let served_certificate = reloaders.serve_certificate(&config, &certificate)?;
-        if let (true, Some(operator_key)) = (config.dev, &operator_key) {
-            wiring::set_up_development(&config, &context, operator_key, &ports, &public_url, authority.as_deref())
-                .await?;
-        }
+        let operator_key = humans::load_operator_key(config, context_parts.rng.as_ref())?.map(Arc::new);
+        let (certificate, authority) = wiring::certificate(config, context.now())?;
+        let served_certificate = reloaders.serve_certificate(config, &certificate)?;
+        let development =
+            operator_key.clone().filter(|_| config.dev).map(|operator_key| Development { operator_key, authority });
         let started_at = context.since_boot();
         let humans = reloaders.verify_humans(operator_key, issuers);
         let terminate_tls = config.tls.mode == TlsMode::Terminated;
         let proxies = Arc::new(TrustedProxies { trusted: config.proxies.networks(), terminate_tls });
-        let redis = redis::connect(&config, &context_parts.store, &metrics).await?.map(|(client, files)| {
+        let redis = redis::connect(config, &context_parts.store, &metrics).await?.map(|(client, files)| {
             reloaders.connect_redis(&client, &config.redis, files);
             client
         });
@@ -141,7 +218,6 @@ impl App {
         let limits = Arc::new(wiring::limits(config.limits, (limiter, &metrics), &context_parts.clock)?);
         let state = AppState { context, humans, metrics, limits, proxies, started_at };
         Ok(Self {
-            config,
             state,
             context_parts,
             redis,
@@ -150,84 +226,9 @@ impl App {
             change_poll_interval,
             served_certificate,
             file_reloads,
-            ports,
             database_lock,
-            readiness,
-            startup_guard,
+            development,
         })
-    }
-
-    /// The address of the API port.
-    pub fn api_address(&self) -> io::Result<SocketAddr> {
-        self.ports.api.local_addr()
-    }
-
-    /// The address of the sync port.
-    pub fn sync_address(&self) -> io::Result<SocketAddr> {
-        self.ports.sync.local_addr()
-    }
-
-    /// The address of the admin port.
-    pub fn admin_address(&self) -> io::Result<SocketAddr> {
-        self.ports.admin.local_addr()
-    }
-
-    /// Serves until shutdown is requested and the requests in progress are completed.
-    pub async fn serve(self, shutdown: Shutdown) -> Result<(), AppError> {
-        let (api, sync, admin) = (self.api_address()?, self.sync_address()?, self.admin_address()?);
-        let Self {
-            config,
-            state,
-            context_parts,
-            redis,
-            http_sender,
-            dispatcher_health,
-            change_poll_interval,
-            served_certificate,
-            file_reloads,
-            ports,
-            database_lock,
-            readiness,
-            startup_guard,
-        } = self;
-        let context = state.context.clone();
-        let mut tasks = Tasks::new();
-        servers::serve_admin(&mut tasks, ports.admin, readiness.clone(), state.metrics.clone(), &shutdown);
-        let settings = SidecarSettings { issuer: context.issuer().to_owned(), max_staleness: config.max_staleness() };
-        let agent_hash_secret = wiring::agent_hash_secret(&context_parts).await?;
-        let sync_settings = (settings, agent_hash_secret, change_poll_interval);
-        let limits = (wiring::sync_limits(&config.sync), state.limits.lookups().clone(), context_parts.clock.clone());
-        let (store, metrics) = (&context_parts.store, &state.metrics);
-        let sync_service = servers::sync_service(&mut tasks, store, sync_settings, limits, metrics, &shutdown).await?;
-        let limits = PortLimits::new(&config);
-        let sync_port = (limits.sync, metrics.ports.of_port("sync"));
-        servers::serve_sync(&mut tasks, ports.sync, &served_certificate, sync_service, sync_port, &shutdown);
-        let (tls, api_port) =
-            ((&served_certificate, context_parts.rng.clone()), (limits.api, metrics.ports.of_port("api")));
-        servers::serve_api(&mut tasks, ports.api, tls, state.clone(), api_port, &shutdown);
-        jobs::spawn_periodic(&mut tasks, &state, &shutdown);
-        jobs::spawn_file_reloads(&mut tasks, file_reloads, &shutdown);
-        jobs::spawn_database_check(&mut tasks, context_parts.store.clone(), &shutdown);
-        jobs::spawn_master_key_check(&mut tasks, &context_parts, readiness, &shutdown);
-        jobs::spawn_redis_tasks(&mut tasks, redis.as_ref(), &context_parts.store, &shutdown);
-        let health = dispatcher_health.clone();
-        let dispatcher =
-            wiring::webhook_dispatcher(&config.webhooks, &context_parts, &state.metrics, http_sender, health);
-        jobs::spawn_webhook_delivery(
-            &mut tasks,
-            &context_parts,
-            &state.metrics,
-            (dispatcher, dispatcher_health),
-            &shutdown,
-        );
-        tracing::info!(url = context.issuer(), %api, %sync, %admin, "ready");
-        drop(startup_guard);
-        let result = servers::wait_until_stopped(tasks, &shutdown).await;
-        if shutdown.run_until_deadline(write_and_close(&context, &context_parts.store)).await.is_none() {
-            tracing::warn!("the database does not respond in time: the process ends without closing it");
-        }
-        drop(database_lock);
-        result
     }
 }
 
@@ -242,8 +243,9 @@ async fn write_and_close(context: &Context, store: &Store) {
 /// Runs the control plane until shutdown is requested. A start in progress is given up: each of its changes is a transaction or
 /// one atomic change of a file.
 pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), AppError> {
-    match shutdown.run_until_requested(Box::pin(App::bind(config, Dependencies::default()))).await {
-        Some(app) => app?.serve(shutdown).await,
+    let start = Box::pin(App::start(config, Dependencies::default(), shutdown.clone()));
+    match shutdown.run_until_requested(start).await {
+        Some(app) => app?.run().await,
         None => Ok(()),
     }
 }

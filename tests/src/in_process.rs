@@ -23,8 +23,8 @@ impl Server {
         Self { runtime: None, shutdown: Shutdown::default(), task: tokio::spawn(async {}) }
     }
 
-    /// Binds the server in a new runtime and starts to serve.
-    pub async fn start<A, B, S>(bind: B, serve: impl FnOnce(A, Shutdown) -> S) -> Self
+    /// Starts the server in a new runtime.
+    pub async fn start<A, B, S>(bind: impl FnOnce(Shutdown) -> B, serve: impl FnOnce(A, Shutdown) -> S) -> Self
     where
         A: Send + 'static,
         B: Future<Output = A> + Send + 'static,
@@ -32,8 +32,8 @@ impl Server {
     {
         let runtime =
             Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("the runtime can be built");
-        let app = runtime.spawn(bind).await.expect("the server binds its ports");
         let shutdown = Shutdown::default();
+        let app = runtime.spawn(bind(shutdown.clone())).await.expect("the server starts");
         let task = runtime.spawn(serve(app, shutdown.clone()));
         Self { runtime: Some(runtime), shutdown, task }
     }
@@ -81,18 +81,14 @@ impl InProcessServer {
         let config = plane::Config::read(None, Vec::new(), flags, true).expect("the settings can be parsed");
         config.check().expect("the settings are valid");
         let (sender, addresses) = oneshot::channel();
-        let bind = async move {
-            let app = plane::App::bind(config, dependencies).await.expect("the server binds its ports");
-            let bound = (
-                app.api_address().expect("the server has an address"),
-                app.sync_address().expect("the server has an address"),
-            );
-            sender.send(bound).expect("the receiver waits");
+        let start = async |shutdown| {
+            let app = plane::App::start(config, dependencies, shutdown).await.expect("the server starts");
+            sender.send(app.addresses()).expect("the receiver waits");
             app
         };
-        let serve = |app: plane::App, shutdown| async move { app.serve(shutdown).await.expect("the server runs") };
-        let server = Server::start(bind, serve).await;
-        let (api, sync) = addresses.await.expect("the server is bound");
+        let run = |app: plane::App, _| async move { app.run().await.expect("the server runs") };
+        let server = Server::start(start, run).await;
+        let plane::Addresses { api, sync, .. } = addresses.await.expect("the server is bound");
         let authority = std::fs::read(folder.join("ca.pem")).expect("the CA file exists");
         Self { server, api: HttpClient::trusting(format!("https://localhost:{}", api.port()), &authority), sync }
     }

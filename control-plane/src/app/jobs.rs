@@ -196,7 +196,7 @@ pub(super) fn spawn_master_key_check(
         loop {
             // While the database is unavailable, the last result remains.
             if let Ok(current) = find_current_master_key(&store).await {
-                if keyring.master_keys().contains(&current) {
+                if keyring.check_current_master_key(&current) {
                     missing = None;
                 } else if missing.as_ref().is_none_or(|(reported, _)| *reported != current) {
                     tracing::error!(

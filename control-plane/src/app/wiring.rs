@@ -1,6 +1,6 @@
 //! Builds the components of the control plane from the settings.
 
-use super::{AppError, Dependencies, database, ports::Ports};
+use super::{Addresses, AppError, Dependencies, database};
 use crate::{
     address_guard::AddressGuard,
     certificates::{Certificate, CertificateError},
@@ -30,10 +30,7 @@ use crate::{
 };
 use countersign_identity::{Timestamp, agent_hash::HASH_KEY_LEN};
 use countersign_process::{Clock, file_reload::LoadedFiles};
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::PathBuf, sync::Arc};
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
@@ -233,17 +230,24 @@ pub(super) fn certificate(config: &Config, now: Timestamp) -> Result<(Certificat
     Ok((certificate, None))
 }
 
-/// Writes `dev.env` and logs how --dev differs from production.
+/// What `--dev` writes to `dev.env`, beside the addresses.
+pub(super) struct Development {
+    pub(super) operator_key: Arc<OperatorKey>,
+    /// The file of the development certificate authority.
+    pub(super) authority: Option<PathBuf>,
+}
+
+/// Writes `dev.env` and logs how --dev differs from production. The ports listen already: the file tells clients that they can
+/// connect.
 pub(super) async fn set_up_development(
     config: &Config,
     context: &Context,
-    operator_key: &OperatorKey,
-    ports: &Ports,
-    url: &str,
-    authority: Option<&Path>,
+    development: &Development,
+    addresses: &Addresses,
 ) -> Result<(), AppError> {
-    let (sync, admin) = (ports.sync.local_addr()?, ports.admin.local_addr()?);
-    let endpoints = Endpoints { url, sync, admin, authority };
+    let Development { operator_key, authority } = development;
+    let Addresses { sync, admin, .. } = *addresses;
+    let endpoints = Endpoints { url: context.issuer(), sync, admin, authority: authority.as_deref() };
     let file = development::write_dev_env(context, operator_key, &config.data_dir, &endpoints).await?;
     tracing::info!("development: `set -a; . {}` sets the environment of clients", file.display());
     tracing::info!(

@@ -274,12 +274,11 @@ async fn start_with_clock(
     flags.extend(engines::database_for_folder(folder).await.map(|url| ("database.url".to_owned(), url)));
     let config = Config::read(None, Vec::new(), flags, true).unwrap();
     let clock: Arc<ManualClock> = Arc::clone(clock);
-    let app = App::bind(config, Dependencies { clock, ..Dependencies::default() }).await.unwrap();
-    let url = format!("https://localhost:{}", app.api_address().unwrap().port());
+    let (dependencies, shutdown) = (Dependencies { clock, ..Dependencies::default() }, Shutdown::default());
+    let app = App::start(config, dependencies, shutdown.clone()).await.unwrap();
+    let url = format!("https://localhost:{}", app.addresses().api.port());
     let client = HttpClient::trusting(url, &std::fs::read(folder.join("ca.pem")).unwrap());
-    let shutdown = Shutdown::default();
-    let shutdown_signal = shutdown.clone();
-    (client, shutdown, tokio::spawn(async move { app.serve(shutdown_signal).await.unwrap() }))
+    (client, shutdown, tokio::spawn(async move { app.run().await.unwrap() }))
 }
 
 #[tokio::test(flavor = "multi_thread")]

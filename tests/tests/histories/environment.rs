@@ -133,7 +133,7 @@ impl Environment {
         let settings = authz::config::read(None, environment, flags).unwrap();
         let clock = Arc::clone(&self.sidecar_clock);
         let (sender, addresses) = tokio::sync::oneshot::channel();
-        let bind = async move {
+        let bind = |_| async move {
             let app = authz::App::bind(settings, clock).await.unwrap();
             sender.send((app.grpc_address().unwrap(), app.admin_address().unwrap())).unwrap();
             app

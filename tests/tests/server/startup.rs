@@ -2,7 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
-use countersign_tests::{Agent, ControlPlane, eventually, http::HttpClient, tools};
+use countersign_tests::{
+    Agent, ControlPlane, eventually,
+    http::{HttpClient, HttpResponse},
+    process::free_port,
+    tools,
+};
 use std::{
     os::unix::fs::PermissionsExt,
     process::{Command, Output, Stdio},
@@ -104,6 +109,34 @@ fn unreachable_database_is_reported_without_its_password() {
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(message.contains("database.url") && message.contains("refused"), "{message}");
     assert!(!message.contains("hunter2"), "{message}");
+}
+
+#[tokio::test]
+async fn during_the_start_the_admin_port_answers_and_the_others_refuse_connections() {
+    let folder = tempfile::tempdir().unwrap();
+    // The operating system completes connections, and nobody answers.
+    let silent_database = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let database = format!("database.url=postgres://user@{}/x?sslmode=disable", silent_database.local_addr().unwrap());
+    let data = format!("data_dir={}", folder.path().display());
+    let ports = [free_port(), free_port(), free_port()];
+    let [api, sync, admin] = ports;
+    let listen = [("api", api), ("sync", sync), ("admin", admin)];
+    let listen = listen.map(|(name, port)| format!("listen.{name}=127.0.0.1:{port}"));
+    let settings = [&data, &database].into_iter().chain(&listen).flat_map(|setting| ["--set", setting]);
+    let mut command = Command::new(tools::binary("countersign-control-plane"));
+    let mut server = command.arg("--dev").args(settings).stderr(Stdio::null()).spawn().unwrap();
+    let probes = HttpClient::plain(format!("http://127.0.0.1:{admin}"));
+    let is_starting = async || HttpResponse::try_send(probes.request("GET", "/readyz")).await;
+    let ready = eventually("the admin port answers", is_starting, String::new).await;
+    assert_eq!((ready.status, ready.text("")), (503, "waiting for start\n"));
+    assert_eq!(probes.get("/livez").await.status, 200);
+    for port in [api, sync] {
+        let refused = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    }
+    assert_eq!(server.try_wait().unwrap(), None, "the server was starting");
+    server.kill().unwrap();
+    server.wait().unwrap();
 }
 
 #[tokio::test]

@@ -59,9 +59,9 @@ impl Fixture {
         let config = Config::read(None, Vec::new(), flags, true).unwrap();
         config.check().unwrap();
         let dependencies = Dependencies { clock: clock.clone(), max_rate_limit_windows, ..Dependencies::default() };
-        let app = App::bind(config, dependencies).await.unwrap();
-        let (port, admin) = (app.api_address().unwrap().port(), app.admin_address().unwrap());
-        tokio::spawn(app.serve(Shutdown::default()));
+        let app = App::start(config, dependencies, Shutdown::default()).await.unwrap();
+        let (port, admin) = (app.addresses().api.port(), app.addresses().admin);
+        tokio::spawn(app.run());
         let env = std::fs::read_to_string(folder.path().join("dev.env")).unwrap();
         let env_value = |name: &str| {
             let mut lines = env.lines().filter_map(|line| line.strip_prefix("COUNTERSIGN_")?.split_once('='));
