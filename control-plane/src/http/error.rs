@@ -194,6 +194,12 @@ impl ApiError {
         Self::new(ErrorCode::ServiceUnavailable, message)
     }
 
+    /// The database uses a master key that this control plane does not have.
+    fn master_key_missing() -> Self {
+        let message = "This control plane does not have the current master key of the database: its operator must configure it, or another control plane must answer";
+        Self::new(ErrorCode::ServiceUnavailable, message).with_details([("reason", json!("master_key_missing"))])
+    }
+
     /// The client, or all clients together, have too many requests in progress.
     pub fn overloaded() -> Self {
         let message = "There are too many requests in progress: try again after Retry-After seconds";
@@ -300,7 +306,7 @@ impl From<OperationError> for ApiError {
             OperationError::Busy(message) => Self::new(ErrorCode::ServiceUnavailable, message),
             OperationError::Store(error) => {
                 tracing::error!(%error, "the database returned an error");
-                Self::unavailable()
+                if error.is_missing_master_key() { Self::master_key_missing() } else { Self::unavailable() }
             }
             OperationError::Keyring(error) => {
                 tracing::error!(%error, "a signing key or secret cannot be used");

@@ -13,7 +13,10 @@ use countersign_identity::{Claims, Kid, P256PublicKey, Timestamp, WebhookId};
 use countersign_process::{Rng, generate_p256_key};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use p256::pkcs8::EncodePrivateKey;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
 use zeroize::Zeroizing;
 
 /// Maximum number of new keys in one transaction: the first transaction of a new Countersign deployment needs a signing key and
@@ -55,6 +58,7 @@ pub struct Keyring {
     master: MasterKeyRing,
     /// The most recently used key, so that it is not decrypted for each token.
     cached: Mutex<Option<Arc<TokenSigner>>>,
+    lacks_current_master_key: AtomicBool,
 }
 
 /// A decrypted signing key.
@@ -75,12 +79,24 @@ struct GeneratedKey {
 impl Keyring {
     /// A keyring that encrypts with the master keys `master`.
     pub fn new(master: MasterKeyRing) -> Self {
-        Self { master, cached: Mutex::default() }
+        Self { master, cached: Mutex::default(), lacks_current_master_key: AtomicBool::new(false) }
     }
 
     /// The configured master keys.
     pub const fn master_keys(&self) -> &MasterKeyRing {
         &self.master
+    }
+
+    /// Records the fingerprint of the current master key of the database. Returns whether that key is configured.
+    pub fn check_current_master_key(&self, fingerprint: &str) -> bool {
+        let is_configured = self.master.contains(fingerprint);
+        self.lacks_current_master_key.store(!is_configured, Ordering::Relaxed);
+        is_configured
+    }
+
+    /// Whether the current master key of the database was not among the configured ones at the last check.
+    pub fn lacks_current_master_key(&self) -> bool {
+        self.lacks_current_master_key.load(Ordering::Relaxed)
     }
 
     /// Encrypts a stored secret with the master key of the settings.

@@ -82,6 +82,11 @@ impl StoreError {
         error.code().is_some_and(|code| codes.contains(&primary_code(&code).as_ref()))
     }
 
+    /// Whether the database needs a master key that is not configured.
+    pub const fn is_missing_master_key(&self) -> bool {
+        matches!(self, Self::MissingMasterKey(_))
+    }
+
     /// Whether a migration timed out waiting for a lock.
     pub(super) fn is_lock_timeout(&self) -> bool {
         if let Self::Engine(error) = self {

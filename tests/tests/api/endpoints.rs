@@ -207,6 +207,7 @@ async fn health_and_jwks_are_public() {
       "checks": {
         "database": "up",
         "housekeeping": "up",
+        "master_key": "up",
         "redis": "up",
         "webhook_queue": "up"
       },

@@ -355,7 +355,13 @@ async fn server_without_the_new_key_is_not_ready_until_it_has_the_key() {
         format!("the master key with the fingerprint {new_fingerprint}: set secrets.master_key to it and restart");
     assert!(unready.text("").contains(&expected), "{unready:?}");
     let refused = control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await;
-    assert_eq!((refused.status, refused.error().1), (503, "SERVICE_UNAVAILABLE"), "{refused:?}");
+    assert_eq!(refused.error(), (503, "SERVICE_UNAVAILABLE", "master_key_missing"), "{refused:?}");
+    let health = control.api.get("/health").await;
+    let reason = &health.body["reasons"][0];
+    assert_eq!(health.status, 503, "{health:?}");
+    assert_eq!([&health.body["status"], &health.body["checks"]["master_key"]], ["unhealthy", "down"]);
+    assert_eq!([&reason["check"], &reason["code"]], ["master_key", "master_key_missing"], "{health:?}");
+    assert!(!health.body.to_string().contains(new_fingerprint), "anybody may read it");
     let log = control.log();
     for text in
         ["which is not configured: set secrets.master_key to it and secrets.previous_master_keys", new_fingerprint]
@@ -366,6 +372,7 @@ async fn server_without_the_new_key_is_not_ready_until_it_has_the_key() {
     control.restart_with(&current(NEW)).await;
     agent.token().await;
     assert_eq!(admin.get("/readyz").await.status, 200);
+    assert_eq!(control.api.get("/health").await.expect(200)["checks"]["master_key"], "up");
 }
 
 /// The replicas are restarted one after the other, and always share challenges and audit chains.

@@ -11,7 +11,7 @@ use crate::{
         state::AppState,
         timestamp::Rfc3339,
     },
-    operations::{DatabaseHealth, probe_database, probe_housekeeping, probe_queue},
+    operations::{DatabaseHealth, lacks_current_master_key, probe_database, probe_housekeeping, probe_queue},
 };
 use axum::{Json, extract::State, http::StatusCode};
 use countersign_identity::Timestamp;
@@ -36,7 +36,7 @@ pub struct Health {
     backends: HealthBackends,
 }
 
-/// `unhealthy`: the database does not respond. `degraded`: the database is read-only, webhook events are not delivered, Redis is
+/// `unhealthy`: the database does not respond, or it uses a master key that this control plane does not have. `degraded`: the database is read-only, webhook events are not delivered, Redis is
 /// not reachable, or expired rows are not deleted. Agents can log in while the server is `degraded`, unless the database is read-only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -69,6 +69,9 @@ struct HealthChecks {
     /// Deletion of expired rows by this control plane: `degraded` if rows have waited for more than an hour, or if no pass was
     /// complete for two hours. `reasons` says which.
     housekeeping: CheckStatus,
+    /// `down` if the database uses a new master key that this control plane does not have: agents cannot log in here, and most
+    /// changes are refused.
+    master_key: CheckStatus,
 }
 
 /// Why a check is not `up`.
@@ -88,12 +91,13 @@ struct HealthReason {
 }
 
 /// `rows_overdue`: expired rows have waited for their deletion for more than an hour. `pass_overdue`: no pass over all kinds of
-/// rows was complete for two hours.
+/// rows was complete for two hours. `master_key_missing`: the current master key is not configured.
 #[derive(Clone, Copy, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum HealthCode {
     RowsOverdue,
     PassOverdue,
+    MasterKeyMissing,
 }
 
 /// The backends that are configured.
@@ -118,6 +122,7 @@ impl Health {
                 redis: CheckStatus::Up,
                 webhook_queue: CheckStatus::Down,
                 housekeeping: CheckStatus::Up,
+                master_key: CheckStatus::Up,
             },
             reasons: Vec::new(),
             backends: HealthBackends { database: "postgresql", redis: "redis" },
@@ -142,6 +147,12 @@ fn housekeeping_reason(health: HousekeepingHealth) -> Option<HealthReason> {
     Some(HealthReason { check: "housekeeping", code, data, message })
 }
 
+/// The reason while the database uses a master key that is not configured.
+fn master_key_reason(is_missing: bool) -> Option<HealthReason> {
+    let message = "the database uses a new master key that this control plane does not have; see the log".to_owned();
+    is_missing.then_some(HealthReason { check: "master_key", code: HealthCode::MasterKeyMissing, data: None, message })
+}
+
 /// Read the health of the server
 ///
 /// Responds within a second, even if the database does not respond. The status is 503 only if the server is `unhealthy`.
@@ -154,10 +165,10 @@ fn housekeeping_reason(health: HousekeepingHealth) -> Option<HealthReason> {
     )
 )]
 pub async fn health(State(state): State<AppState>) -> (StatusCode, Json<Health>) {
-    let (code, status, database) = match probe_database(&state.context, DATABASE_TIMEOUT).await {
-        DatabaseHealth::Up => (StatusCode::OK, HealthStatus::Healthy, CheckStatus::Up),
-        DatabaseHealth::ReadOnly => (StatusCode::OK, HealthStatus::Degraded, CheckStatus::Degraded),
-        DatabaseHealth::Down => (StatusCode::SERVICE_UNAVAILABLE, HealthStatus::Unhealthy, CheckStatus::Down),
+    let database = match probe_database(&state.context, DATABASE_TIMEOUT).await {
+        DatabaseHealth::Up => CheckStatus::Up,
+        DatabaseHealth::ReadOnly => CheckStatus::Degraded,
+        DatabaseHealth::Down => CheckStatus::Down,
     };
     let webhook_queue = match probe_queue(&state.context) {
         QueueHealth::Up => CheckStatus::Up,
@@ -169,17 +180,26 @@ pub async fn health(State(state): State<AppState>) -> (StatusCode, Json<Health>)
         RateLimitBackend::Redis => (CheckStatus::Up, "redis"),
         RateLimitBackend::MemoryFallback => (CheckStatus::Down, "redis"),
     };
-    let reasons = Vec::from_iter(housekeeping_reason(probe_housekeeping(&state.context)));
-    let housekeeping = if reasons.is_empty() { CheckStatus::Up } else { CheckStatus::Degraded };
+    let overdue = housekeeping_reason(probe_housekeeping(&state.context));
+    let housekeeping = if overdue.is_none() { CheckStatus::Up } else { CheckStatus::Degraded };
+    let missing_key = master_key_reason(lacks_current_master_key(&state.context));
+    let master_key = if missing_key.is_none() { CheckStatus::Up } else { CheckStatus::Down };
     // Agents can log in without Redis and webhooks, so a failure of Redis or of webhooks makes the server degraded and not
     // unhealthy.
-    let worst = webhook_queue.max(redis).max(housekeeping);
-    let status = if worst == CheckStatus::Up { status } else { status.max(HealthStatus::Degraded) };
+    let status = match database.max(master_key) {
+        CheckStatus::Down => HealthStatus::Unhealthy,
+        worst if worst.max(webhook_queue).max(redis).max(housekeeping) == CheckStatus::Up => HealthStatus::Healthy,
+        _ => HealthStatus::Degraded,
+    };
+    let code = match status {
+        HealthStatus::Unhealthy => StatusCode::SERVICE_UNAVAILABLE,
+        HealthStatus::Healthy | HealthStatus::Degraded => StatusCode::OK,
+    };
     let body = Health {
         status,
         timestamp: Rfc3339(state.context.now()),
-        checks: HealthChecks { database, redis, webhook_queue: webhook_queue.max(database), housekeeping },
-        reasons,
+        checks: HealthChecks { database, redis, webhook_queue: webhook_queue.max(database), housekeeping, master_key },
+        reasons: missing_key.into_iter().chain(overdue).collect(),
         backends: HealthBackends { database: state.context.database_engine(), redis: backend },
     };
     (code, Json(body))

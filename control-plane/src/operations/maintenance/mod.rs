@@ -23,7 +23,9 @@ pub use expiry::emit_role_revoked_events;
 pub use housekeeping::{purge_deleted, run_housekeeping};
 pub use key_rotation::rotate_signing_keys_if_due;
 pub use master_key_rotation::{MasterKeyRotation, rotate_master_key};
-pub use probes::{DatabaseHealth, check_database_write, probe_database, probe_housekeeping, probe_queue};
+pub use probes::{
+    DatabaseHealth, check_database_write, lacks_current_master_key, probe_database, probe_housekeeping, probe_queue,
+};
 pub use restore::{RestoreReport, invalidate_credentials_after_restore};
 pub use status::HousekeepingSample;
 pub use trust_feed::publish_trust_changes;

@@ -12,6 +12,11 @@ pub fn probe_queue(context: &Context) -> QueueHealth {
     (context.queue_health)()
 }
 
+/// Whether the database uses a master key that this control plane does not have. Reads memory only.
+pub fn lacks_current_master_key(context: &Context) -> bool {
+    context.keyring.lacks_current_master_key()
+}
+
 /// Returns the health of housekeeping. Reads memory only.
 pub fn probe_housekeeping(context: &Context) -> HousekeepingHealth {
     context.housekeeping.health(context.now(), context.since_boot())
