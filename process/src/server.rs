@@ -70,7 +70,8 @@ pub const TAKE_TIMEOUT: Duration = Duration::from_mins(2);
 /// The usual [`PortSettings::linger`].
 pub const LINGER: Duration = Duration::from_millis(500);
 
-/// How long an idle connection may take to end after the server began to close it gracefully.
+/// How long a connection without a request may take to end after the server began to close it gracefully: in HTTP/2, the client
+/// must answer a ping.
 const GRACEFUL_CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a connection with a request in progress stays open after its place was given to another one: long enough for
@@ -261,14 +262,18 @@ impl Port {
         let mut ticks = interval(WATCH_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.tick().await;
-        let (mut age, mut is_closing) = (Duration::ZERO, false);
+        let (mut age, mut is_closing, mut stopping_for) = (Duration::ZERO, false, Duration::ZERO);
         loop {
             ticks.tick().await;
             age += WATCH_INTERVAL;
+            if self.shutdown.is_requested() {
+                stopping_for += WATCH_INTERVAL;
+            }
             let (waiting, quiet_intervals) = activity.observe();
             let waited = WATCH_INTERVAL * quiet_intervals;
             let idle_timeout = self.settings.idle_timeout;
             match waiting {
+                Waiting::FirstRequest | Waiting::NextRequest if stopping_for > GRACEFUL_CLOSE_TIMEOUT => return,
                 Waiting::FirstRequest if age >= self.settings.first_request_timeout => {
                     return self.connections.count_closed(CloseReason::FirstRequestTimeout);
                 }

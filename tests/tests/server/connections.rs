@@ -5,7 +5,7 @@
 use countersign_process::{Clock, SystemClock, server::raise_descriptor_limit};
 use countersign_tests::{
     Agent, ControlPlane, Sidecar, eventually,
-    h2::{self, GET_FIELDS, POST_FIELDS, frame},
+    h2::{self, DATA, GET_FIELDS, POST_FIELDS, frame},
     http::HttpClient,
     process::free_port,
     raw::{RawRequest, connect_tls},
@@ -256,6 +256,10 @@ async fn lack_of_file_descriptors_is_logged_once_and_stops_nobody() {
 async fn sigterm_loses_no_request_under_load() {
     let mut control = ControlPlane::start_one_with(&[]).await;
     let silent = connect_tls(&control, &host_and_port(&control.env["URL"]), &[b"h2"]).await.unwrap();
+    // An idle client that does not answer the ping of a graceful close.
+    let mut idle = connect_tls(&control, &host_and_port(&control.env["URL"]), &[b"h2"]).await.unwrap();
+    idle.write_all(&[h2::opening(&[]), h2::request(1, "GET", "/health")].concat()).await.unwrap();
+    while h2::read_frame(&mut idle).await.unwrap().kind != DATA {}
     let (stopped, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let mut clients = JoinSet::new();
     for http2 in [false, true, false, true] {
@@ -282,5 +286,6 @@ async fn sigterm_loses_no_request_under_load() {
     let took = SystemClock.since_boot().saturating_sub(terminated);
     clients.join_all().await;
     println!("{} requests answered; exit {:.1} s after SIGTERM", answered.load(Ordering::SeqCst), took.as_secs_f64());
-    drop(silent);
+    assert!(!control.log().contains("aborts connections"), "{}", control.log());
+    drop((silent, idle));
 }
