@@ -221,6 +221,7 @@ mod tests {
         for (key, value) in [
             ("sync.url", "http://control.example.com:8444"),
             ("sync.url", "control:8444"),
+            ("sync.url", "https://user:password@control.example.com"),
             ("sync.ping_seconds", "0"),
             ("sync.max_staleness_seconds", "2"),
             ("routes.default_service", "billing"),

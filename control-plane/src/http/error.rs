@@ -20,6 +20,7 @@ use axum::{
 use countersign_identity::{Reason, Refusal};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use tonic::Status;
 use utoipa::ToSchema;
 
 /// An error response in the format of the specification.
@@ -133,6 +134,16 @@ impl ApiError {
     pub fn unsupported_media_type() -> Self {
         let message = "The body must be uncompressed JSON in UTF-8: send exactly one `Content-Type: application/json`";
         Self::new(ErrorCode::UnsupportedMediaType, message)
+    }
+
+    /// The response to a gRPC client, such as a sidecar whose `sync.url` is that of the API. gRPC libraries read the error from
+    /// the header.
+    pub fn grpc_on_the_api_port() -> Response {
+        const MESSAGE: &str = "this is the API; sidecars connect to the sync port (listen.sync)";
+        let mut response = Self::new(ErrorCode::UnsupportedMediaType, MESSAGE).into_response();
+        Status::unimplemented(MESSAGE)
+            .add_header(response.headers_mut())
+            .map_or_else(|_| Self::internal().into_response(), |()| response)
     }
 
     /// The request reached the proxy over plain HTTP, or did not come through a trusted proxy.

@@ -13,7 +13,7 @@ pub enum InvalidValue {
     #[error("must be an address such as `127.0.0.1:9191`, or `unix:` and a path")]
     ListenAddress,
     /// The value is not an HTTPS URL.
-    #[error("must be `https://` and a host, such as `https://control-plane:8444`")]
+    #[error("must be `https://` and a host without user and password, such as `https://control-plane:8444`")]
     SyncUrl,
     /// The value is an HTTP URL, so API keys and data would be sent unencrypted.
     #[error("must begin with `https://`: plain `http://` is accepted for loopback only")]
@@ -81,6 +81,10 @@ impl TryFrom<String> for SyncUrl {
         let uri: Uri = text.parse().map_err(|_| InvalidValue::SyncUrl)?;
         let host = uri.host().ok_or(InvalidValue::SyncUrl)?.trim_start_matches('[').trim_end_matches(']');
         let is_loopback = host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+        // The log contains the URL.
+        if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+            return Err(InvalidValue::SyncUrl);
+        }
         match uri.scheme_str() {
             Some("https") => Ok(Self(uri)),
             Some("http") if is_loopback => Ok(Self(uri)),

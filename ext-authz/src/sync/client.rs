@@ -126,7 +126,8 @@ impl StreamClient {
             None => self.metrics.connect_failed(last_service),
         }
         let service = last_service.map(|service| service.to_string());
-        let key = self.key.0;
+        let (key, endpoint) = (self.key.0, self.target.endpoint.load());
+        let url = endpoint.uri();
         let code = if let StreamError::Status(status) = error { Some(status.code()) } else { None };
         if matches!(code, Some(Code::Unauthenticated | Code::ResourceExhausted)) {
             self.views.key_refused(self.key);
@@ -142,9 +143,9 @@ impl StreamClient {
                 "the control plane refuses the API key: the key is unknown or revoked, or its service is deleted"
             );
         } else if disconnected.is_some() {
-            tracing::warn!(key, service, %error, "lost the sync stream; reconnecting");
+            tracing::warn!(key, service, %url, %error, "lost the sync stream; reconnecting");
         } else {
-            tracing::warn!(key, service, %error, "cannot open the sync stream; retrying");
+            tracing::warn!(key, service, %url, %error, "cannot open the sync stream; retrying");
         }
     }
 

@@ -123,6 +123,17 @@ async fn replaced_certificate_authority_is_used_for_the_next_connection() {
 }
 
 #[tokio::test]
+async fn sidecar_with_the_url_of_the_api_is_told_about_the_sync_port() {
+    let control = ControlPlane::start_one_with(&[]).await;
+    let url = &control.env["URL"];
+    let sidecar = Sidecar::start_with(&control, &[control.key()], &[&format!("sync.url={url}")]);
+    let told = async || sidecar.log().contains("sidecars connect to the sync port (listen.sync)").then_some(());
+    eventually("the control plane answers", told, || sidecar.log()).await;
+    assert!(sidecar.log().contains(url), "{}", sidecar.log());
+    assert_eq!(sidecar.admin.get("/readyz").await.status, 503);
+}
+
+#[tokio::test]
 async fn replaced_api_key_is_used_for_the_next_stream() {
     const RELOADS: &str = "countersign_authz_file_reloads_total";
     let control = ControlPlane::start_with(&["sync.max_staleness_seconds=10"]).await;

@@ -39,6 +39,9 @@ const MAX_DISCARDED: usize = 2 * 1024 * 1024;
 /// Media type of a form, which OAuth clients send.
 const FORM_MEDIA_TYPE: &str = "application/x-www-form-urlencoded";
 
+/// The begin of the media types of gRPC.
+const GRPC_MEDIA_TYPE: &[u8] = b"application/grpc";
+
 /// Maximum number of characters of client input that an error message repeats.
 const MAX_ECHO_CHARS: usize = 160;
 
@@ -61,6 +64,10 @@ pub fn body_limit(path: &str) -> usize {
 pub async fn buffer_body(State(memory): State<Arc<RequestMemory>>, request: Request, next: Next) -> Response {
     if request.uri().path() == HEALTH_PATH && request.body().is_end_stream() {
         return next.run(request).await;
+    }
+    // A gRPC client may wait for the response before it ends its body.
+    if request.headers().get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(GRPC_MEDIA_TYPE)) {
+        return ApiError::grpc_on_the_api_port();
     }
     let Some(client) = request.extensions().get::<ClientAddress>() else {
         return ApiError::internal().into_response();
