@@ -27,6 +27,13 @@ const HALF_LIFE_DAYS: f64 = 90.0;
 /// Maximum weight of all services together that the agent is not known to.
 const MAX_UNKNOWN_WEIGHT: f64 = 1.0;
 
+/// Maximum number of ratings of an agent that are kept of services that the agent is not known to.
+const MAX_UNKNOWN_RATINGS: usize = 1000;
+
+/// Maximum number of ratings that one feedback removes, so that a feedback is fast also after an upgrade from a version that kept
+/// all ratings.
+const MAX_REMOVED_RATINGS: usize = 10;
+
 const SECONDS_PER_DAY: f64 = 86_400.0;
 
 /// The score in a feedback: 0 to 100 points, stored in millionths of a point.
@@ -129,6 +136,18 @@ impl Rating {
         let mean = (decayed * self.mean + score.points()) / (decayed + 1.0);
         Self { weight: MAX_WEIGHT.min(decayed + 1.0), mean, rated_at: now.max(self.rated_at), ..self }
     }
+}
+
+/// Removes the oldest ratings by services that the agent is not known to, if there are too many. Returns their services. Anyone
+/// can create services, and each feedback reads all ratings of its agent.
+pub fn remove_excess_ratings(ratings: &mut Vec<RatingBySource>) -> Vec<ServiceId> {
+    let unknown = ratings.iter().filter(|source| !source.is_known);
+    let mut unknown: Vec<_> = unknown.map(|source| (source.rating.rated_at, source.rating.service)).collect();
+    unknown.sort_unstable();
+    unknown.truncate(unknown.len().saturating_sub(MAX_UNKNOWN_RATINGS).min(MAX_REMOVED_RATINGS));
+    let excess: Vec<_> = unknown.into_iter().map(|(_, service)| service).collect();
+    ratings.retain(|source| !excess.contains(&source.rating.service));
+    excess
 }
 
 /// Computes the trust score of an agent from all its ratings. `agent_owner` is the user who registered the agent.

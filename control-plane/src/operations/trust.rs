@@ -6,7 +6,7 @@ use crate::{
         audit::Initiator,
         page::{ListPage, Page},
         text::{Description, Metadata},
-        trust::{Feedback, Rating, Score, trust_score},
+        trust::{Feedback, Rating, Score, remove_excess_ratings, trust_score},
         webhook::event::{Event, EventData, FeedbackReceivedEvent},
     },
     store::{self, WriteTransaction, agents, services},
@@ -56,7 +56,10 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
         let before = store::trust::find_rating(tx.conn(), *agent, *service).await?;
         let rating = before.unwrap_or_else(|| Rating::new(*service, now)).with_feedback(*score, now);
         store::trust::upsert_rating(tx.conn(), *agent, &rating).await?;
-        let ratings = store::trust::list_ratings(tx.conn(), *agent, now).await?;
+        let mut ratings = store::trust::list_ratings(tx.conn(), *agent, now).await?;
+        for service in remove_excess_ratings(&mut ratings) {
+            store::trust::delete_rating(tx.conn(), *agent, service).await?;
+        }
         let trust = trust_score(&ratings, registered.registration.owner.as_ref());
         let (reason, metadata) = (reason.clone(), metadata.clone());
         let feedback =

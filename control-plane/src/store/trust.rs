@@ -32,6 +32,7 @@ statements! { STATEMENTS:
     UPSERT_RATING = "INSERT INTO trust_opinions (agent_id, service_id, weight, mean, rated_at) VALUES ($1, $2, $3, $4, $5) \
          ON CONFLICT (agent_id, service_id) DO UPDATE SET weight = excluded.weight, mean = excluded.mean, \
          rated_at = excluded.rated_at";
+    DELETE_RATING = "DELETE FROM trust_opinions WHERE agent_id = $1 AND service_id = $2";
     MARK_CHANGED_AGENT = "INSERT INTO trust_marks (agent_id) VALUES ($1) ON CONFLICT (agent_id) DO UPDATE SET agent_id = excluded.agent_id";
     ANY_CHANGED_AGENT = "SELECT 1 AS marked FROM trust_marks LIMIT 1";
     TAKE_CHANGED_AGENTS = "DELETE FROM trust_marks WHERE agent_id IN (SELECT agent_id FROM trust_marks \
@@ -125,6 +126,12 @@ pub async fn upsert_rating(conn: &mut Conn, agent: AgentId, rating: &Rating) -> 
         .bind(rating.rated_at.micros())
         .execute(conn)
         .await?;
+    Ok(())
+}
+
+/// Deletes the rating of an agent by a service.
+pub async fn delete_rating(conn: &mut Conn, agent: AgentId, service: ServiceId) -> Result<(), StoreError> {
+    sqlx::query(DELETE_RATING).bind(agent.to_string()).bind(service.to_string()).execute(conn).await?;
     Ok(())
 }
 

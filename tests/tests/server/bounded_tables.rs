@@ -118,6 +118,41 @@ async fn history_has_the_newest_feedback_of_each_service() {
     assert_eq!(database.count("trust_feedback").await, 1001 + 1004 + 1 - 10);
 }
 
+#[tokio::test]
+async fn newest_ratings_of_services_that_the_agent_is_not_known_to_are_kept() {
+    let control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "Agent").await;
+    let (known, known_key) = control.create_service(json!({ "name": "known" })).await;
+    agent.token_for(&known).await;
+    let rate = async |key: &str| {
+        let body = json!({ "agentId": agent.id, "score": 80 });
+        control.api.send_as(key, "POST", "/trust/feedback", body).await.expect(200);
+    };
+    rate(&known_key).await;
+    let mut database = Database::connect(&control.database_url()).await;
+    let numbers = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 1001)";
+    let services = format!(
+        "{numbers} INSERT INTO services (id, owner_issuer, owner_subject, name, created_at) SELECT substr(id, 1, 14) || {DIGITS}, \
+         'issuer', 'stranger', 'copy', created_at FROM services, numbers WHERE id = '{known}'"
+    );
+    let ratings = format!(
+        "{numbers} INSERT INTO trust_opinions SELECT agent_id, substr(service_id, 1, 14) || {DIGITS}, weight, mean, rated_at + n \
+         FROM trust_opinions, numbers"
+    );
+    for copies in [services, ratings] {
+        assert_eq!(database.execute(&copies).await, 1001);
+    }
+    // One rating by the service that the agent is known to, and 1002 by others, of which the oldest two are removed.
+    rate(control.key()).await;
+    assert_eq!(database.count("trust_opinions").await, 1001);
+    assert_eq!(
+        database.count(&format!("trust_opinions WHERE service_id IN ('{known}', '{}')", control.service())).await,
+        2
+    );
+    let oldest = "trust_opinions WHERE service_id LIKE '%0000000000000001' OR service_id LIKE '%0000000000000002'";
+    assert_eq!(database.count(oldest).await, 0);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn feedback_is_deleted_after_its_retention_and_its_effect_remains() {
     let mut server = Fixture::start(&[("trust.feedback_days", "2".to_owned())]).await;

@@ -49,6 +49,26 @@ fn points(ratings: &[RatingBySource]) -> f64 {
     trust_score(ratings, None).points()
 }
 
+#[test]
+fn oldest_ratings_by_services_that_the_agent_is_not_known_to_are_removed() {
+    let rating = |number: u16, is_known| {
+        let rated_at = Timestamp::from_seconds(i64::from(u16::MAX - number));
+        let service = ServiceId::from_bits(number.into());
+        rating_by(Rating { service, weight: 1.0, mean: 1.0, rated_at }, 0, is_known)
+    };
+    let known = (5000..6000).map(|number| rating(number, true));
+    let mut ratings: Vec<_> = known.chain((0..1000).map(|number| rating(number, false))).collect();
+    assert!(remove_excess_ratings(&mut ratings).is_empty());
+    ratings.push(rating(1000, false));
+    assert_eq!(remove_excess_ratings(&mut ratings), [ServiceId::from_bits(1000)]);
+    assert_eq!(ratings.len(), 2000);
+    ratings.extend((1001..1021).map(|number| rating(number, false)));
+    assert_eq!(
+        remove_excess_ratings(&mut ratings),
+        std::array::from_fn::<_, 10, _>(|n| ServiceId::from_bits(1020 - n as u128))
+    );
+}
+
 proptest! {
     #[test]
     fn trust_is_bounded_and_starts_at_the_initial_score(history in feedback_histories()) {

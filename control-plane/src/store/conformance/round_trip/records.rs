@@ -141,6 +141,14 @@ impl StoreFixture {
         assert_eq!(trust::list_ratings(read.conn(), agent, forgotten).await.unwrap(), [rating(false)]);
         drop(read);
         self.commit(async |tx| {
+            trust::delete_rating(tx.conn(), agent, ServiceId::from_bits(2)).await?;
+            assert_eq!(trust::find_rating(tx.conn(), agent, service.id).await?, Some(updated.clone()));
+            trust::delete_rating(tx.conn(), agent, service.id).await?;
+            assert_eq!(trust::find_rating(tx.conn(), agent, service.id).await?, None);
+            trust::upsert_rating(tx.conn(), agent, &updated).await
+        })
+        .await;
+        self.commit(async |tx| {
             trust::mark_changed(tx.conn(), agent).await?;
             trust::mark_changed(tx.conn(), agent).await?;
             assert!(trust::has_changed_agents(tx.conn()).await?);
