@@ -102,46 +102,35 @@ impl App {
         let startup_guard = readiness.register("start");
         let mut tasks = Tasks::new();
         servers::serve_admin(&mut tasks, admin.listen()?, readiness.clone(), metrics.clone(), &shutdown);
-        let Components {
-            state,
-            context_parts,
-            redis,
-            http_sender,
-            dispatcher_health,
-            change_poll_interval,
-            served_certificate,
-            file_reloads,
-            database_lock,
-            development,
-        } = Components::build(&config, dependencies, metrics, addresses.api).await?;
+        let parts = Components::build(&config, dependencies, metrics, addresses.api).await?;
+        let (state, context_parts) = (parts.state, &parts.context_parts);
         let (context, store, metrics) = (state.context.clone(), context_parts.store.clone(), &state.metrics);
         let settings = SidecarSettings { issuer: context.issuer().to_owned(), max_staleness: config.max_staleness() };
-        let agent_hash_secret = wiring::agent_hash_secret(&context_parts).await?;
-        let sync_settings = (settings, agent_hash_secret, change_poll_interval);
+        let agent_hash_secret = wiring::agent_hash_secret(context_parts).await?;
+        let sync_settings = (settings, agent_hash_secret, parts.change_poll_interval);
         let limits = (wiring::sync_limits(&config.sync), state.limits.lookups().clone(), context_parts.clock.clone());
         let sync_service = servers::sync_service(&mut tasks, &store, sync_settings, limits, metrics, &shutdown).await?;
         let limits = PortLimits::new(&config);
-        let sync_port = (limits.sync, metrics.ports.of_port("sync"));
-        servers::serve_sync(&mut tasks, sync.listen()?, &served_certificate, sync_service, sync_port, &shutdown);
-        let tls = (&served_certificate, context_parts.rng.clone());
+        let (certificate, sync_port) = (&parts.served_certificate, (limits.sync, metrics.ports.of_port("sync")));
+        servers::serve_sync(&mut tasks, sync.listen()?, certificate, sync_service, sync_port, &shutdown);
+        let tls = (certificate, context_parts.rng.clone());
         let api_port = (limits.api, metrics.ports.of_port("api"));
         servers::serve_api(&mut tasks, api.listen()?, tls, state.clone(), api_port, &shutdown);
         jobs::spawn_periodic(&mut tasks, &state, &shutdown);
-        jobs::spawn_file_reloads(&mut tasks, file_reloads, &shutdown);
+        jobs::spawn_file_reloads(&mut tasks, parts.file_reloads, &shutdown);
         jobs::spawn_database_check(&mut tasks, store.clone(), &shutdown);
-        jobs::spawn_master_key_check(&mut tasks, &context_parts, readiness, &shutdown);
-        jobs::spawn_redis_tasks(&mut tasks, redis.as_ref(), &store, &shutdown);
-        let health = dispatcher_health.clone();
-        let dispatcher = wiring::webhook_dispatcher(&config.webhooks, &context_parts, metrics, http_sender, health);
-        let dispatcher = (dispatcher, dispatcher_health);
-        jobs::spawn_webhook_delivery(&mut tasks, &context_parts, metrics, dispatcher, &shutdown);
-        if let Some(development) = development {
-            wiring::set_up_development(&config, &context, &development, &addresses).await?;
+        jobs::spawn_master_key_check(&mut tasks, context_parts, readiness, &shutdown);
+        jobs::spawn_redis_tasks(&mut tasks, parts.redis.as_ref(), &store, &shutdown);
+        let (sender, health) = (parts.http_sender, parts.dispatcher_health);
+        let dispatcher = wiring::webhook_dispatcher(&config.webhooks, context_parts, metrics, sender, health.clone());
+        jobs::spawn_webhook_delivery(&mut tasks, context_parts, metrics, (dispatcher, health), &shutdown);
+        if let Some(development) = &parts.development {
+            wiring::set_up_development(&config, &context, development, &addresses).await?;
         }
         let Addresses { api, sync, admin } = addresses;
         tracing::info!(url = context.issuer(), %api, %sync, %admin, "ready");
         drop(startup_guard);
-        Ok(Self { addresses, tasks, shutdown, context, store, database_lock })
+        Ok(Self { addresses, tasks, shutdown, context, store, database_lock: parts.database_lock })
     }
 
     /// The addresses of the ports.
