@@ -30,7 +30,7 @@ use crate::{
     certificates::ServedCertificate,
     config::{Config, TlsMode},
     ephemeral::{MAX_UNAUTHENTICATED_WINDOWS, RedisClient},
-    files::{self, FileLock},
+    files,
     http::{AppState, TrustedProxies},
     humans::OperatorKey,
     operations::{Context, ContextParts, flush_suppressed_bursts},
@@ -89,7 +89,7 @@ pub struct App {
     served_certificate: Arc<ServedCertificate>,
     file_reloads: FileReloads,
     ports: Ports,
-    database_lock: Option<FileLock>,
+    database_lock: Option<database::ServerLock>,
     readiness: Readiness,
     startup_guard: ReadinessGuard,
 }
@@ -108,7 +108,7 @@ impl App {
         let startup_guard = readiness.register("start");
         let metrics = wiring::metrics()?;
         let issuers = humans::build_issuers(&config, &dependencies.clock, &metrics).await?;
-        let database_lock = database::lock_shared(&config)?;
+        let database_lock = database::lock_to_serve(&config)?;
         let dispatcher_health = Arc::new(DispatcherHealth::new(dependencies.clock.clone()));
         let health = dispatcher_health.clone();
         let Dependencies { change_poll_interval, file_poll_interval, max_rate_limit_windows, .. } = dependencies;

@@ -214,7 +214,29 @@ fn lock_path(database: &Path) -> PathBuf {
     files::with_suffix(database, ".lock")
 }
 
-/// Locks the embedded database for serving, so that no command replaces it. `None` on PostgreSQL, which needs no lock.
+/// The file that the only server of an embedded database locks. Commands that work beside a server do not lock it.
+fn server_lock_path(database: &Path) -> PathBuf {
+    files::with_suffix(database, ".server-lock")
+}
+
+/// The locks of the server of an embedded database: no command replaces the database, and no other server uses it.
+pub(super) struct ServerLock {
+    _database: FileLock,
+    _server: FileLock,
+}
+
+/// Locks the embedded database for its server. Fails if another server uses it. `None` on PostgreSQL, which needs no lock.
+pub(super) fn lock_to_serve(config: &Config) -> Result<Option<ServerLock>, AppError> {
+    let DatabaseLocation::File(database) = location(config)? else { return Ok(None) };
+    let Some(database_lock) = lock_shared(config)? else { return Ok(None) };
+    let path = server_lock_path(&database);
+    let server_lock = FileLock::exclusive(&path).map_err(AppError::file(&path))?;
+    files::chown_to_directory_owner(&path).map_err(AppError::file(&path))?;
+    let server_lock = server_lock.ok_or(AppError::DatabaseInUse(database))?;
+    Ok(Some(ServerLock { _database: database_lock, _server: server_lock }))
+}
+
+/// Locks the embedded database, so that no command replaces it. `None` on PostgreSQL, which needs no lock.
 pub(super) fn lock_shared(config: &Config) -> Result<Option<FileLock>, AppError> {
     let DatabaseLocation::File(database) = location(config)? else { return Ok(None) };
     let path = lock_path(&database);
