@@ -168,8 +168,8 @@ async fn execute(arguments: Arguments) -> ExitCode {
     }
     let config = match Config::read(config, environment(), set, dev) {
         Ok(config) => config,
-        Err(ConfigError::Settings(error)) if error.is_unreadable_value() => return fail(1, &error),
-        Err(error) => return fail(USAGE_EXIT_CODE, &error),
+        Err(ConfigError::Settings(error)) if error.is_unreadable_value() => return fail_with_each_line(1, &error),
+        Err(error) => return fail_with_each_line(USAGE_EXIT_CODE, &error),
     };
     if let Err(error) = telemetry::init(&config.log) {
         return fail(USAGE_EXIT_CODE, &error);
@@ -177,7 +177,7 @@ async fn execute(arguments: Arguments) -> ExitCode {
     let result = match command.unwrap_or(Command::Serve) {
         Command::Serve => match config.check() {
             Ok(()) => serve(config).await,
-            Err(error) => return fail(USAGE_EXIT_CODE, &error),
+            Err(error) => return fail_with_each_line(USAGE_EXIT_CODE, &error),
         },
         Command::Config(_) => return ExitCode::SUCCESS, // handled above
         Command::HumanToken(HumanToken::Mint { subject, admin, hours }) => mint(&config, &subject, admin, hours),
@@ -269,6 +269,11 @@ fn print_ignoring_closed_pipe(text: impl Display) -> Result<(), StdoutError> {
         Err(StdoutError(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
+}
+
+/// Prints errors that are each on a line of their own.
+fn fail_with_each_line(code: u8, errors: &dyn Display) -> ExitCode {
+    errors.to_string().lines().fold(code.into(), |_, error| fail(code, &error))
 }
 
 /// Prints an error. If standard error is closed or full, only the exit code reports the error.
