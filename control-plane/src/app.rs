@@ -8,6 +8,7 @@ mod audit_archive;
 mod database;
 mod database_commands;
 mod error;
+mod file_check;
 mod humans;
 mod jobs;
 mod port_limits;
@@ -22,7 +23,7 @@ pub use audit::{AuditError, export_audit, verify_audit};
 pub use audit_archive::archive_audit;
 pub use database_commands::{CommandReport, DatabaseCommandError, backup, migrate, migrate_to_postgres, restore};
 pub use error::AppError;
-pub use redis::check_files;
+pub use file_check::check_files;
 pub use secrets::{describe_master_keys, rotate_secrets};
 
 use crate::{

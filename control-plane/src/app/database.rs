@@ -280,6 +280,9 @@ pub(super) async fn open_to_serve(
     metrics: &Metrics,
 ) -> Result<(Store, MasterKeyRing), AppError> {
     let (loaded, file) = (configured_master_key(config)?, master_key_file(config));
+    if config.secrets.master_key.expose_secret().is_empty() {
+        warn_if_others_have_access("the master key", &file);
+    }
     let is_loaded = loaded.is_some();
     let master_keys = ring(config, loaded.unwrap_or_else(|| MasterKey::generate(rng)))?;
     let store = match open(config, OpenMode::Serve, &master_keys, clock.clone(), metrics).await {
@@ -301,6 +304,14 @@ fn configured_master_key(config: &Config) -> Result<Option<MasterKey>, AppError>
         "" => MasterKey::from_file(&master_key_file(config))?,
         hex => Some(MasterKey::from_hex(hex)?),
     })
+}
+
+/// Warns if other users of the machine can use a secret file of the data directory. Their group may need access: in
+/// Kubernetes, `fsGroup` gives it.
+pub(super) fn warn_if_others_have_access(secret: &str, file: &Path) {
+    let Some(mode) = files::mode(file).filter(|mode| mode & 0o007 != 0) else { return };
+    let (file, mode) = (file.display(), format!("{mode:04o}"));
+    tracing::warn!(%file, mode, "other users of this machine have access to {secret}: run `chmod 600 {file}`");
 }
 
 fn master_key_file(config: &Config) -> PathBuf {

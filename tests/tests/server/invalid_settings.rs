@@ -3,8 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
-use countersign_tests::tools;
+use countersign_tests::{ControlPlane, tools};
 use std::{
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::{Command, Output},
 };
@@ -134,6 +135,75 @@ fn all_invalid_values_of_a_file_are_reported_at_once() {
             assert!(error.lines().all(|line| line.starts_with("countersign-control-plane: ")), "{error}");
             assert!(expected.iter().all(|text| error.contains(text)), "{error}");
         }
+    }
+}
+
+#[test]
+fn config_check_refuses_the_files_that_a_start_refuses() {
+    let folder = tempfile::tempdir().unwrap();
+    let valid = valid_settings(folder.path());
+    let data = folder.path().join("data");
+    assert_eq!(check(&with(&valid, &[])), "ok\n");
+    assert!(!data.exists(), "config check creates nothing");
+    let other = folder.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    valid_settings(&other);
+    let text = folder.path().join("text");
+    std::fs::write(&text, "text").unwrap();
+    let setting = |key: &str, path: &Path| format!("{key}={}", path.display());
+    let issuer = ["humans.issuers.corp.issuer=https://login.example", "humans.issuers.corp.audience=a"];
+    let mut cases = vec![
+        (vec![setting("tls.private_key", &other.join("key.pem"))], "tls.certificate, tls.private_key: "),
+        (vec![setting("data_dir", &text)], "data_dir: "),
+    ];
+    for key in ["tls.certificate", "tls.private_key", "webhooks.ca_file"] {
+        cases.push((vec![setting(key, &folder.path().join("missing"))], key));
+        cases.push((vec![setting(key, &text)], key));
+    }
+    for key in ["humans.issuers.corp.jwks_file", "humans.issuers.corp.ca_file"] {
+        for file in [&text, &folder.path().join("missing")] {
+            cases.push((vec![setting(key, file), issuer[0].to_owned(), issuer[1].to_owned()], key));
+        }
+    }
+    for (changed, expected) in cases {
+        let changed: Vec<_> = changed.iter().map(String::as_str).collect();
+        let [(started, start_error), (checked, check_error)] = start_and_check(&[], &with(&valid, &changed));
+        assert!(started == Some(1) && start_error.contains(expected), "{changed:?}: {start_error}");
+        assert!(checked == Some(2) && check_error.contains(expected), "{changed:?}: {check_error}");
+    }
+    std::fs::create_dir_all(&data).unwrap();
+    for (name, content, expected) in [
+        ("operator.key", &b"text"[..], "delete it and start the server, which creates a new key"),
+        ("operator.key", b"\xff", "delete it and start the server, which creates a new key"),
+        ("master.key", b"abcd", "only a new deployment can use a new one"),
+        ("master.key", b"\xff", "only a new deployment can use a new one"),
+    ] {
+        let file = data.join(name);
+        std::fs::write(&file, content).unwrap();
+        for (code, error) in start_and_check(&[], &with(&valid, &[])) {
+            assert!(code.is_some_and(|code| code > 0) && error.contains(file.to_str().unwrap()), "{name}: {error}");
+            assert!(error.contains(expected), "{name}: {error}");
+        }
+        std::fs::remove_file(file).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn secret_files_that_other_users_can_read_are_reported() {
+    let mut control = ControlPlane::start_one_with(&["database.url="]).await;
+    assert!(!control.log().contains("other users of this machine"), "{}", control.log());
+    for name in ["master.key", "operator.key"] {
+        let file = control.folder().join(name);
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    control.restart().await;
+    let log = control.log();
+    for (secret, name) in [("master key", "master.key"), ("operator key", "operator.key")] {
+        let file = control.folder().join(name);
+        let file = file.display();
+        let expected = format!("other users of this machine have access to the {secret}: run `chmod 600 {file}`");
+        let line = log.lines().find(|line| line.contains(&expected)).unwrap_or_else(|| panic!("{log}"));
+        assert!(line.contains("WARN") && line.contains("0644"), "{line}");
     }
 }
 
