@@ -8,6 +8,7 @@ mod audit_archive;
 mod database;
 mod database_commands;
 mod error;
+mod file_check;
 mod humans;
 mod jobs;
 mod port_limits;
@@ -22,8 +23,8 @@ pub use audit::{AuditError, export_audit, verify_audit};
 pub use audit_archive::archive_audit;
 pub use database_commands::{CommandReport, DatabaseCommandError, backup, migrate, migrate_to_postgres, restore};
 pub use error::AppError;
+pub use file_check::check_files;
 pub use ports::Addresses;
-pub use redis::check_files;
 pub use secrets::{describe_master_keys, rotate_secrets};
 
 use crate::{
@@ -31,7 +32,7 @@ use crate::{
     certificates::ServedCertificate,
     config::{Config, TlsMode},
     ephemeral::{MAX_UNAUTHENTICATED_WINDOWS, RedisClient},
-    files::{self, FileLock},
+    files,
     http::{AppState, TrustedProxies},
     humans::OperatorKey,
     metrics::Metrics,
@@ -87,7 +88,7 @@ pub struct App {
     shutdown: Shutdown,
     context: Arc<Context>,
     store: Store,
-    database_lock: Option<FileLock>,
+    database_lock: Option<database::ServerLock>,
 }
 
 impl App {
@@ -160,7 +161,7 @@ struct Components {
     change_poll_interval: Duration,
     served_certificate: Arc<ServedCertificate>,
     file_reloads: FileReloads,
-    database_lock: Option<FileLock>,
+    database_lock: Option<database::ServerLock>,
     development: Option<Development>,
 }
 
@@ -176,7 +177,7 @@ impl Components {
             configured => configured.trim_end_matches('/').to_owned(),
         };
         let issuers = humans::build_issuers(config, &dependencies.clock, &metrics).await?;
-        let database_lock = database::lock_shared(config)?;
+        let database_lock = database::lock_to_serve(config)?;
         let dispatcher_health = Arc::new(DispatcherHealth::new(dependencies.clock.clone()));
         let health = dispatcher_health.clone();
         let Dependencies { change_poll_interval, file_poll_interval, max_rate_limit_windows, .. } = dependencies;

@@ -9,8 +9,10 @@ mod database;
 mod humans;
 mod inspection;
 mod limits;
+mod listen;
 mod networks;
 mod proxies;
+mod public_url;
 mod quotas;
 mod redis;
 mod secrets;
@@ -22,6 +24,7 @@ pub use database::{DatabaseLocation, DatabaseSettings};
 pub use humans::{AcceptedAlgorithm, HumanSettings, IssuerSettings};
 pub use inspection::ConfigInspection;
 pub use limits::LimitSettings;
+pub use listen::ListenSettings;
 pub use proxies::{ProxySettings, TlsMode};
 pub use quotas::QuotaSettings;
 pub use redis::{RedisKind, RedisSettings, SentinelSettings};
@@ -34,7 +37,7 @@ use countersign_process::{
 };
 use secrecy::ExposeSecret;
 use serde::Deserialize;
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 const DEFAULTS: &str = include_str!("../config.default.toml");
 
@@ -44,9 +47,10 @@ pub enum ConfigError {
     /// The settings cannot be parsed.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// Settings contradict each other or are missing. The error text names the setting and the possible corrections.
-    #[error("{0}")]
-    Rejected(String),
+    /// Settings contradict each other, are out of range or are missing. Each text, on a line of its own, names the setting and
+    /// the possible corrections.
+    #[error("{}", .0.join("\n"))]
+    Rejected(Vec<String>),
 }
 
 /// The settings of the control plane.
@@ -97,17 +101,6 @@ pub struct Config {
     pub dev: bool,
 }
 
-/// `[listen]`
-#[derive(Debug, Clone, Deserialize)]
-pub struct ListenSettings {
-    /// The API: HTTPS.
-    pub api: SocketAddr,
-    /// The sync port for sidecars: gRPC over TLS.
-    pub sync: SocketAddr,
-    /// Health checks and metrics: plain HTTP.
-    pub admin: SocketAddr,
-}
-
 /// `[tls]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct TlsSettings {
@@ -128,6 +121,23 @@ pub struct TokenSettings {
     refresh: u32,
     #[serde(rename = "challenge_seconds")]
     challenge: u32,
+}
+
+impl TokenSettings {
+    /// A message for each lifetime that is out of range.
+    fn problems(&self) -> impl Iterator<Item = String> {
+        let Self { access, refresh, challenge } = *self;
+        let all = [("access", access), ("refresh", refresh), ("challenge", challenge)];
+        let zero = all.into_iter().filter(|(_, seconds)| *seconds == 0);
+        let zero = zero.map(|(name, _)| format!("tokens.{name}_seconds: 0 must be at least 1"));
+        let too_long = (challenge > refresh && refresh > 0).then(|| {
+            format!(
+                "tokens.challenge_seconds: {challenge} must not exceed tokens.refresh_seconds ({refresh}), because used \
+                 challenges are recorded with the session: reduce the one or increase the other"
+            )
+        });
+        zero.chain(too_long)
+    }
 }
 
 /// `[signing_keys]`
@@ -178,13 +188,14 @@ pub struct SyncSettings {
 }
 
 impl SyncSettings {
-    fn problem(&self) -> Option<&'static str> {
+    fn problems(&self) -> impl Iterator<Item = String> {
         let ranges = [
-            (self.streams, 1..=1_000_000, "sync.streams: must be from 1 to 1000000"),
-            (self.streams_per_key, 1..=1_000_000, "sync.streams_per_key: must be from 1 to 1000000"),
-            (self.changes_per_read, 1..=100_000, "sync.changes_per_read: must be from 1 to 100000"),
+            ("streams", self.streams, 1_000_000),
+            ("streams_per_key", self.streams_per_key, 1_000_000),
+            ("changes_per_read", self.changes_per_read, 100_000),
         ];
-        ranges.into_iter().find(|(value, range, _)| !range.contains(value)).map(|(_, _, problem)| problem)
+        let invalid = ranges.into_iter().filter(|(_, value, max)| !(1..=*max).contains(value));
+        invalid.map(|(name, value, max)| format!("sync.{name}: {value} must be from 1 to {max}"))
     }
 }
 
@@ -199,16 +210,16 @@ impl Config {
         Ok(Self { dev, ..layers(file, environment, flags, dev).read()? })
     }
 
-    /// Rejects settings with which the server cannot start. The error names the possible corrections.
+    /// Rejects settings with which the server cannot start. The error names all problems and their possible corrections.
     pub fn check(&self) -> Result<(), ConfigError> {
-        self.problems().into_iter().next().map_or(Ok(()), |problem| Err(ConfigError::Rejected(problem)))
+        let problems = self.problems();
+        if problems.is_empty() { Ok(()) } else { Err(ConfigError::Rejected(problems)) }
     }
 
     /// All reasons for which the server cannot start, each with the possible corrections.
     fn problems(&self) -> Vec<String> {
         let has_tls = !self.tls.certificate.as_os_str().is_empty() && !self.tls.private_key.as_os_str().is_empty();
         let ports = [self.listen.api, self.listen.sync, self.listen.admin];
-        let lifetimes = [self.tokens.access, self.tokens.refresh, self.tokens.challenge];
         let cases = [
             (
                 self.dev && ports.iter().any(|address| !address.ip().is_loopback()),
@@ -222,38 +233,27 @@ impl Config {
                 self.tls.mode == TlsMode::Terminated && self.proxies.networks().is_empty(),
                 "tls.mode = terminated: set proxies.trusted to the networks of the proxies that terminate TLS, or tls.mode to serve",
             ),
-            (
-                !self.dev && !self.public_url.starts_with("https://"),
-                "no public_url: set it to the https:// URL under which agents reach the API; it is the issuer of every token",
-            ),
-            (lifetimes.contains(&0), "tokens: every lifetime must be at least one second"),
-            (
-                !self.limits.are_valid(),
-                "limits: each must be from 1 to 1000000 calls per minute; 0 would reject every call",
-            ),
-            (
-                self.tokens.challenge > self.tokens.refresh,
-                "tokens.challenge_seconds: must not exceed tokens.refresh_seconds: used challenges are recorded with the session",
-            ),
         ];
         let problems = cases.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, text)| text.to_owned());
         let humans = self.humans.problems(&self.public_url, self.dev);
         let agents = [self.registration.problem(), self.trust.problem()];
-        let others = [self.webhooks.problem(), self.redis.problem(), self.sync.problem()]
-            .into_iter()
-            .chain(agents)
-            .flatten()
-            .map(str::to_owned);
+        let others =
+            self.webhooks.problems().into_iter().chain(self.redis.problem()).chain(agents.into_iter().flatten());
         let has_master_key = !self.secrets.master_key.expose_secret().is_empty();
         let database = self.database.problems(self.dev || has_master_key);
         problems
+            .chain(public_url::problem(&self.public_url, self.dev))
+            .chain(self.listen.problems())
+            .chain(self.limits.problems())
+            .chain(self.tokens.problems())
             .chain(self.quotas.problems())
             .chain(self.connections.problems())
             .chain(database)
             .chain(self.secrets.problem())
             .chain(self.log.validation_error())
             .chain(humans)
-            .chain(others)
+            .chain(self.sync.problems())
+            .chain(others.map(str::to_owned))
             .collect()
     }
 

@@ -137,6 +137,11 @@ pub fn chown_to_directory_owner(path: &Path) -> io::Result<()> {
     }
 }
 
+/// The permissions of a file; `None` if it does not exist.
+pub fn mode(path: &Path) -> Option<u32> {
+    Some(fs::metadata(path).ok()?.permissions().mode() & 0o7777)
+}
+
 /// Syncs a file and its directory entry to disk.
 pub fn sync(path: &Path) -> io::Result<()> {
     fs::File::open(path)?.sync_all()?;

@@ -2,9 +2,9 @@
 
 use clap::{Parser, Subcommand};
 use countersign_control_plane::{
-    Config, ConfigError, ConfigInspection, DatabaseCommandError, api_description, archive_audit, backup,
-    check_redis_files, describe_master_keys, export_audit, migrate, migrate_to_postgres, mint_human_token, restore,
-    rotate_secrets, run, verify_audit,
+    Config, ConfigError, ConfigInspection, DatabaseCommandError, api_description, archive_audit, backup, check_files,
+    describe_master_keys, export_audit, migrate, migrate_to_postgres, mint_human_token, restore, rotate_secrets, run,
+    verify_audit,
 };
 use countersign_process::{
     FlushAtExit, Shutdown,
@@ -164,12 +164,12 @@ fn main() -> ExitCode {
 async fn execute(arguments: Arguments) -> ExitCode {
     let Arguments { dev, config, set, command } = arguments;
     if let Some(Command::Config(command)) = command {
-        return inspect(&command, ConfigInspection::read(config, environment(), set, dev));
+        return inspect(&command, ConfigInspection::read(config, environment(), set, dev)).await;
     }
     let config = match Config::read(config, environment(), set, dev) {
         Ok(config) => config,
-        Err(ConfigError::Settings(error)) if error.is_unreadable_value() => return fail(1, &error),
-        Err(error) => return fail(USAGE_EXIT_CODE, &error),
+        Err(ConfigError::Settings(error)) if error.is_unreadable_value() => return fail_with_each_line(1, &error),
+        Err(error) => return fail_with_each_line(USAGE_EXIT_CODE, &error),
     };
     if let Err(error) = telemetry::init(&config.log) {
         return fail(USAGE_EXIT_CODE, &error);
@@ -177,7 +177,7 @@ async fn execute(arguments: Arguments) -> ExitCode {
     let result = match command.unwrap_or(Command::Serve) {
         Command::Serve => match config.check() {
             Ok(()) => serve(config).await,
-            Err(error) => return fail(USAGE_EXIT_CODE, &error),
+            Err(error) => return fail_with_each_line(USAGE_EXIT_CODE, &error),
         },
         Command::Config(_) => return ExitCode::SUCCESS, // handled above
         Command::HumanToken(HumanToken::Mint { subject, admin, hours }) => mint(&config, &subject, admin, hours),
@@ -229,17 +229,15 @@ async fn rotate(config: &Config) -> Result<(), DatabaseCommandError> {
     rotate_secrets(config).await?.write_to(io::stdout())
 }
 
-fn inspect(command: &ConfigCommand, inspection: Result<ConfigInspection, ConfigError>) -> ExitCode {
+async fn inspect(command: &ConfigCommand, inspection: Result<ConfigInspection, ConfigError>) -> ExitCode {
     let inspection = match inspection {
         Ok(inspection) => inspection,
         Err(error) => return fail(USAGE_EXIT_CODE, &error),
     };
     let mut problems = inspection.problems();
-    if let (ConfigCommand::Check, true) = (command, problems.is_empty()) {
-        problems.extend(check_redis_files(&inspection).map(|error| error.to_string()));
-    }
     let mut master_keys = String::new();
     if let (ConfigCommand::Check, true, Some(config)) = (command, problems.is_empty(), inspection.config()) {
+        problems.extend(check_files(&config).await.iter().map(ToString::to_string));
         match describe_master_keys(&config) {
             Ok(description) => master_keys = description,
             Err(error) => problems.push(error.to_string()),
@@ -269,6 +267,11 @@ fn print_ignoring_closed_pipe(text: impl Display) -> Result<(), StdoutError> {
         Err(StdoutError(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
+}
+
+/// Prints errors that are each on a line of their own.
+fn fail_with_each_line(code: u8, errors: &dyn Display) -> ExitCode {
+    errors.to_string().lines().fold(code.into(), |_, error| fail(code, &error))
 }
 
 /// Prints an error. If standard error is closed or full, only the exit code reports the error.

@@ -30,7 +30,7 @@ use envoy_types::ext_authz::v3::pb::AuthorizationServer;
 use health::HealthService;
 use listener::CheckListener;
 use staleness::StalenessMonitor;
-use std::{convert::Infallible, error::Error, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, error::Error, fmt::Display, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     net::TcpListener,
     task::{JoinError, JoinSet},
@@ -68,6 +68,10 @@ pub enum AuthorizerError {
 impl AuthorizerError {
     fn setting(key: &'static str, error: impl Into<Box<dyn Error>>) -> Self {
         Self::Setting { key, error: error.into().to_string() }
+    }
+
+    fn not_listening(key: &'static str, address: impl Display, error: &std::io::Error) -> Self {
+        Self::unavailable(key, format!("cannot listen on {address}: {error}"))
     }
 
     fn unavailable(key: &'static str, error: impl Into<Box<dyn Error>>) -> Self {
@@ -118,10 +122,11 @@ impl App {
         };
         let check_listener = CheckListener::bind(&listen.grpc)
             .await
-            .map_err(|error| AuthorizerError::unavailable("listen.grpc", error))?;
-        let admin_listener = TcpListener::bind(&listen.admin)
+            .map_err(|error| AuthorizerError::not_listening("listen.grpc", &listen.grpc, &error))?;
+        let admin = listen.admin.as_str();
+        let admin_listener = TcpListener::bind(admin)
             .await
-            .map_err(|error| AuthorizerError::unavailable("listen.admin", error))?;
+            .map_err(|error| AuthorizerError::not_listening("listen.admin", admin, &error))?;
         Ok(Self {
             authorizer,
             stream_clients,

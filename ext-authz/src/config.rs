@@ -13,7 +13,7 @@ use countersign_process::{
 use serde::{Deserialize, Deserializer};
 use std::path::PathBuf;
 
-pub use values::{ApiKey, HeaderPrefix, ListenAddress, SyncUrl};
+pub use values::{ApiKey, HeaderPrefix, HostAndPort, ListenAddress, SyncUrl};
 
 /// The default settings file, which documents every settings key.
 const DEFAULT_SETTINGS: &str = include_str!("../config.default.toml");
@@ -51,7 +51,7 @@ pub struct ListenSettings {
     /// The address to which Envoy connects.
     pub grpc: ListenAddress,
     /// The address on which the admin server listens.
-    pub admin: String,
+    pub admin: HostAndPort,
 }
 
 /// The settings of `[sync]`.
@@ -114,9 +114,9 @@ pub enum ConfigError {
     /// A key or value is invalid.
     #[error(transparent)]
     Source(#[from] SettingsError),
-    /// A required value is missing, a value is out of range, or two values contradict each other.
-    #[error("{0}")]
-    Invalid(&'static str),
+    /// Required values are missing, values are out of range, or values contradict each other. Each text is on a line of its own.
+    #[error("{}", .0.join("\n"))]
+    Invalid(Vec<String>),
 }
 
 /// Reads the settings. Flags (dotted keys with values) override the environment, which overrides the settings file.
@@ -136,21 +136,29 @@ pub fn read(
 impl Settings {
     fn validate(&self) -> Result<(), ConfigError> {
         let SyncSettings { keys, ping_seconds, max_staleness_seconds, url: _, ca: _, keys_file: _ } = &self.sync;
-        if keys.is_empty() {
-            return Err(ConfigError::Invalid(
-                "sync.keys: at least one service API key is required (in the environment: COUNTERSIGN_SYNC__KEYS, \
-                 or COUNTERSIGN_SYNC__KEYS_FILE for a file with one key per line)",
-            ));
-        }
-        if !(1..=60).contains(ping_seconds) {
-            return Err(ConfigError::Invalid("sync.ping_seconds: must be 1 to 60"));
-        }
-        if *max_staleness_seconds > 0 && max_staleness_seconds <= ping_seconds {
-            return Err(ConfigError::Invalid(
-                "sync.max_staleness_seconds: must be larger than sync.ping_seconds, or 0",
-            ));
-        }
-        Ok(())
+        let ListenSettings { grpc, admin } = &self.listen;
+        let has_same_address =
+            matches!(grpc, ListenAddress::Tcp(grpc) if grpc == admin.as_str() && !grpc.ends_with(":0"));
+        let cases = [
+            (
+                keys.is_empty(),
+                "sync.keys: at least one service API key is required (in the environment: COUNTERSIGN_SYNC__KEYS, or \
+                 COUNTERSIGN_SYNC__KEYS_FILE for a file with one key per line)"
+                    .to_owned(),
+            ),
+            (has_same_address, format!("listen.grpc, listen.admin: both are {grpc}: set different ports")),
+            (!(1..=60).contains(ping_seconds), format!("sync.ping_seconds: {ping_seconds} must be from 1 to 60")),
+            (
+                *max_staleness_seconds > 0 && max_staleness_seconds <= ping_seconds,
+                format!(
+                    "sync.max_staleness_seconds: {max_staleness_seconds} must be larger than sync.ping_seconds \
+                     ({ping_seconds}), or 0"
+                ),
+            ),
+        ];
+        let problems = cases.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, text)| text);
+        let problems: Vec<_> = problems.chain(self.log.validation_error()).collect();
+        if problems.is_empty() { Ok(()) } else { Err(ConfigError::Invalid(problems)) }
     }
 }
 

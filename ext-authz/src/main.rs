@@ -60,7 +60,9 @@ fn exit_code(result: Result<(), AuthorizerError>) -> ExitCode {
 }
 
 fn fail(code: ExitCode, error: &dyn std::error::Error) -> ExitCode {
-    write_stderr_line(format_args!("countersign-ext-authz: {error}"));
+    for line in error.to_string().lines() {
+        write_stderr_line(format_args!("countersign-ext-authz: {line}"));
+    }
     code
 }
 

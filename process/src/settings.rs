@@ -74,15 +74,36 @@ pub enum SettingsError {
         /// The error of the TOML parser.
         error: String,
     },
-    /// The value has the wrong type.
+    /// The value cannot be parsed.
+    #[error("`{key}` in {source_name}: {error}")]
+    InvalidValue {
+        /// The key.
+        key: String,
+        /// Where the key was set.
+        source_name: String,
+        /// Why the value cannot be parsed.
+        error: String,
+    },
+    /// The merged settings cannot be parsed.
     #[error("{0}")]
     Invalid(#[from] config::ConfigError),
+    /// Several settings are invalid. Each is on a line of its own.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Several(Vec<SettingsError>),
 }
 
 impl SettingsError {
-    /// Whether a file with a value cannot be read now. A later start may succeed, for example when a secret is mounted.
-    pub const fn is_unreadable_value(&self) -> bool {
-        matches!(self, Self::UnreadableValue { .. })
+    /// Whether files with values cannot be read now. A later start may succeed, for example when a secret is mounted.
+    pub fn is_unreadable_value(&self) -> bool {
+        match self {
+            Self::UnreadableValue { .. } => true,
+            Self::Several(errors) => errors.iter().all(Self::is_unreadable_value),
+            Self::Unknown { .. }
+            | Self::Unreadable { .. }
+            | Self::InvalidToml { .. }
+            | Self::InvalidValue { .. }
+            | Self::Invalid(_) => false,
+        }
     }
 }
 

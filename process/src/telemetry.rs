@@ -14,16 +14,28 @@ use std::{
     thread,
     time::Duration,
 };
-use tracing_subscriber::{EnvFilter, fmt};
+use tracing_subscriber::{EnvFilter, filter::LevelFilter, fmt};
 
 /// The format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(try_from = "String")]
 pub enum LogFormat {
     /// Lines of plain text.
     Text,
     /// Lines that each contain a JSON object.
     Json,
+}
+
+impl TryFrom<String> for LogFormat {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.as_str() {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err(format!("`{}` must be `json` or `text`", text.escape_debug())),
+        }
+    }
 }
 
 /// The settings of the table `[log]`.
@@ -42,10 +54,24 @@ impl LogSettings {
     }
 
     fn filter(&self) -> Result<EnvFilter, String> {
+        if let Some(word) = self.unknown_level() {
+            let word = word.escape_debug();
+            return Err(format!(
+                "log.level: `{word}` must be off, error, warn, info, debug or trace; for one module, write `{word}=debug`"
+            ));
+        }
         // While Redis is down, the Redis client logs every attempt to connect. The control plane itself logs the loss
         // of Redis, once. Later filter directives override earlier directives, so the setting `level` can enable the
         // log of the Redis client. The directive `error` applies to log targets for which `level` has no directive.
-        EnvFilter::try_new(format!("error,redis=off,{}", self.level)).map_err(|error| format!("log.level: {error}"))
+        let filter = EnvFilter::try_new(format!("error,redis=off,{}", self.level));
+        filter.map_err(|error| format!("log.level: `{}`: {error}", self.level.escape_debug()))
+    }
+
+    /// The first directive that is a single word and no level. The log library takes it for the name of a module, so a misspelt
+    /// level would disable the log. A directive with brackets, for spans, can contain commas.
+    fn unknown_level(&self) -> Option<&str> {
+        let words = self.level.split(',').map(str::trim).filter(|word| !word.is_empty() && !word.contains('='));
+        words.filter(|_| !self.level.contains('[')).find(|word| word.parse::<LevelFilter>().is_err())
     }
 }
 

@@ -214,7 +214,29 @@ fn lock_path(database: &Path) -> PathBuf {
     files::with_suffix(database, ".lock")
 }
 
-/// Locks the embedded database for serving, so that no command replaces it. `None` on PostgreSQL, which needs no lock.
+/// The file that the only server of an embedded database locks. Commands that work beside a server do not lock it.
+fn server_lock_path(database: &Path) -> PathBuf {
+    files::with_suffix(database, ".server-lock")
+}
+
+/// The locks of the server of an embedded database: no command replaces the database, and no other server uses it.
+pub(super) struct ServerLock {
+    _database: FileLock,
+    _server: FileLock,
+}
+
+/// Locks the embedded database for its server. Fails if another server uses it. `None` on PostgreSQL, which needs no lock.
+pub(super) fn lock_to_serve(config: &Config) -> Result<Option<ServerLock>, AppError> {
+    let DatabaseLocation::File(database) = location(config)? else { return Ok(None) };
+    let Some(database_lock) = lock_shared(config)? else { return Ok(None) };
+    let path = server_lock_path(&database);
+    let server_lock = FileLock::exclusive(&path).map_err(AppError::file(&path))?;
+    files::chown_to_directory_owner(&path).map_err(AppError::file(&path))?;
+    let server_lock = server_lock.ok_or(AppError::DatabaseInUse(database))?;
+    Ok(Some(ServerLock { _database: database_lock, _server: server_lock }))
+}
+
+/// Locks the embedded database, so that no command replaces it. `None` on PostgreSQL, which needs no lock.
 pub(super) fn lock_shared(config: &Config) -> Result<Option<FileLock>, AppError> {
     let DatabaseLocation::File(database) = location(config)? else { return Ok(None) };
     let path = lock_path(&database);
@@ -258,6 +280,9 @@ pub(super) async fn open_to_serve(
     metrics: &Metrics,
 ) -> Result<(Store, MasterKeyRing), AppError> {
     let (loaded, file) = (configured_master_key(config)?, master_key_file(config));
+    if config.secrets.master_key.expose_secret().is_empty() {
+        warn_if_others_have_access("the master key", &file);
+    }
     let is_loaded = loaded.is_some();
     let master_keys = ring(config, loaded.unwrap_or_else(|| MasterKey::generate(rng)))?;
     let store = match open(config, OpenMode::Serve, &master_keys, clock.clone(), metrics).await {
@@ -279,6 +304,14 @@ fn configured_master_key(config: &Config) -> Result<Option<MasterKey>, AppError>
         "" => MasterKey::from_file(&master_key_file(config))?,
         hex => Some(MasterKey::from_hex(hex)?),
     })
+}
+
+/// Warns if other users of the machine can use a secret file of the data directory. Their group may need access: in
+/// Kubernetes, `fsGroup` gives it.
+pub(super) fn warn_if_others_have_access(secret: &str, file: &Path) {
+    let Some(mode) = files::mode(file).filter(|mode| mode & 0o007 != 0) else { return };
+    let (file, mode) = (file.display(), format!("{mode:04o}"));
+    tracing::warn!(%file, mode, "other users of this machine have access to {secret}: run `chmod 600 {file}`");
 }
 
 fn master_key_file(config: &Config) -> PathBuf {

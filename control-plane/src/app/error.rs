@@ -31,6 +31,13 @@ pub enum AppError {
     /// The database must not be used; for example, it was created with --dev and --dev is not set.
     #[error("{0}")]
     DatabaseRejected(&'static str),
+    /// Another server uses the embedded database.
+    #[error(
+        "{0}: another control plane uses this database, and SQLite supports only one. Stop the other one; if it is stopping \
+         already, start again when it has ended, after at most 30 seconds. Several control planes need PostgreSQL: set \
+         database.url"
+    )]
+    DatabaseInUse(PathBuf),
     /// The database returned an error.
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -1,6 +1,6 @@
 //! Builds the verifiers of human users' tokens: the configured issuers, and the operator key while no issuer is configured.
 
-use super::AppError;
+use super::{AppError, database::warn_if_others_have_access};
 use crate::{
     config::{AcceptedAlgorithm, Config, DatabaseLocation, IssuerSettings},
     files,
@@ -59,7 +59,20 @@ pub(super) fn load_operator_key(config: &Config, rng: &dyn Rng) -> Result<Option
     if check_operator_key_enabled(config).is_err() {
         return Ok(None);
     }
-    Ok(Some(OperatorKey::read_or_create(&operator_key_file(config), rng)?))
+    let file = operator_key_file(config);
+    warn_if_others_have_access("the operator key", &file);
+    Ok(Some(OperatorKey::read_or_create(&file, rng)?))
+}
+
+/// Fails if the server would reject the file of the operator key. The server creates a missing file.
+pub(super) fn check_operator_key(config: &Config) -> Result<(), AppError> {
+    if check_operator_key_enabled(config).is_err() {
+        return Ok(());
+    }
+    match OperatorKey::read(&operator_key_file(config)) {
+        Ok(_) | Err(OperatorKeyError::Missing(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Builds the configured issuers.
@@ -75,7 +88,8 @@ pub(super) async fn build_issuers(
     Ok(issuers)
 }
 
-async fn build_issuer(
+/// Builds a configured issuer.
+pub(super) async fn build_issuer(
     config: &Config,
     name: &str,
     settings: &IssuerSettings,

@@ -4,7 +4,7 @@ mod tls;
 
 use super::AppError;
 use crate::{
-    config::{Config, ConfigInspection, RedisKind, RedisSettings, SentinelSettings},
+    config::{Config, RedisKind, RedisSettings, SentinelSettings},
     ephemeral::{
         MemoryRateLimiter, RateLimiter, RedisClient, RedisEndpoint, RedisRateLimiter, RedisServers, SentinelTarget,
     },
@@ -29,11 +29,7 @@ pub(super) async fn connect(
     store: &Store,
     metrics: &Metrics,
 ) -> Result<Option<(Arc<RedisClient>, Option<LoadedFiles>)>, AppError> {
-    let Some((kind, urls)) = config.redis.endpoints() else { return Ok(None) };
-    let certificates = tls::load_certificates(&config.redis)?;
-    let files = certificates.as_ref().map(|certificates| tls::loaded_files(&config.redis, certificates));
-    let endpoint = RedisEndpoint::new(servers(kind, urls, config.redis.sentinel()), certificates);
-    endpoint.validate().map_err(|error| AppError::setting("redis.url", error))?;
+    let Some((endpoint, files)) = endpoint(config)? else { return Ok(None) };
     let mut deployment = master_keys::find_first(store.read().await?.conn()).await?;
     deployment.truncate(DEPLOYMENT_NAME_LENGTH);
     let client = RedisClient::new(endpoint, &deployment, metrics.redis.clone());
@@ -52,10 +48,14 @@ pub(super) fn replace_certificates(
     Ok("certificates for the next connections to Redis".to_owned())
 }
 
-/// Checks the certificate files of `[redis]` for `config check`, and returns why the server would reject them. While Redis is
-/// unavailable, `config check` reports invalid certificate files only through this function.
-pub fn check_files(inspection: &ConfigInspection) -> Option<AppError> {
-    tls::load_certificates(&inspection.config()?.redis).err()
+/// The configured Redis, and the files of its certificates. `None` if no Redis is configured.
+pub(super) fn endpoint(config: &Config) -> Result<Option<(RedisEndpoint, Option<LoadedFiles>)>, AppError> {
+    let Some((kind, urls)) = config.redis.endpoints() else { return Ok(None) };
+    let certificates = tls::load_certificates(&config.redis)?;
+    let files = certificates.as_ref().map(|certificates| tls::loaded_files(&config.redis, certificates));
+    let endpoint = RedisEndpoint::new(servers(kind, urls, config.redis.sentinel()), certificates);
+    endpoint.validate().map_err(|error| AppError::setting("redis.url", error))?;
+    Ok(Some((endpoint, files)))
 }
 
 /// The rate limiter: in Redis if a client is passed, else in memory.

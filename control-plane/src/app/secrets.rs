@@ -25,8 +25,7 @@ pub async fn rotate_secrets(config: &Config) -> Result<CommandReport, DatabaseCo
     report(&fingerprint, &rotation, config.secrets.previous().next().is_some())
 }
 
-/// The fingerprints of the configured master keys, a line for each. Empty if the file of the master key does not exist yet, or
-/// cannot be read.
+/// The fingerprints of the configured master keys, a line for each. Empty if the file of the master key does not exist yet.
 pub fn describe_master_keys(config: &Config) -> Result<String, AppError> {
     match master_keys(config) {
         Ok(keys) => {
@@ -34,8 +33,7 @@ pub fn describe_master_keys(config: &Config) -> Result<String, AppError> {
             let previous = previous.map(|key| format!("previous master key: fingerprint {key}\n"));
             Ok(format!("master key: fingerprint {}\n{}", keys.configured_fingerprint(), previous.collect::<String>()))
         }
-        // `config check` can be run by a user who may not read the file.
-        Err(AppError::MasterKey(MasterKeyError::Missing(_) | MasterKeyError::File { .. })) => Ok(String::new()),
+        Err(AppError::MasterKey(MasterKeyError::Missing(_))) => Ok(String::new()),
         Err(error) => Err(error),
     }
 }

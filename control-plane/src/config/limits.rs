@@ -41,8 +41,8 @@ pub struct LimitSettings {
 }
 
 impl LimitSettings {
-    /// Whether every limit is from 1 to [`MAX_PER_MINUTE`].
-    pub(super) fn are_valid(self) -> bool {
+    /// A message for each limit that is not from 1 to [`MAX_PER_MINUTE`].
+    pub(super) fn problems(self) -> impl Iterator<Item = String> {
         let Self {
             auth,
             auth_address,
@@ -55,8 +55,23 @@ impl LimitSettings {
             management_owner,
             feedback_owner,
         } = self;
-        let shared = [agent, verification_owner, management_owner, feedback_owner];
-        let all = [auth, auth_address, verification, management, feedback, failures];
-        all.iter().chain(&shared).all(|limit| (1..=MAX_PER_MINUTE).contains(limit))
+        let all = [
+            ("auth", auth),
+            ("auth_address", auth_address),
+            ("verification", verification),
+            ("management", management),
+            ("feedback", feedback),
+            ("failures", failures),
+            ("agent", agent),
+            ("verification_owner", verification_owner),
+            ("management_owner", management_owner),
+            ("feedback_owner", feedback_owner),
+        ];
+        let invalid = all.into_iter().filter(|(_, limit)| !(1..=MAX_PER_MINUTE).contains(limit));
+        invalid.map(|(name, limit)| {
+            format!(
+                "limits.{name}_per_minute: {limit} must be from 1 to {MAX_PER_MINUTE} calls; 0 would reject every call"
+            )
+        })
     }
 }

@@ -29,8 +29,8 @@ pub struct WebhookSettings {
 }
 
 impl WebhookSettings {
-    /// Describes the first problem of these settings; `None` if they are valid.
-    pub(super) fn problem(&self) -> Option<&'static str> {
+    /// Describes the problems of these settings.
+    pub(super) fn problems(&self) -> Vec<&'static str> {
         let Self {
             allowed_networks: _,
             ca_file: _,
@@ -53,7 +53,7 @@ impl WebhookSettings {
             ),
             (*retention_days == 0, "webhooks.retention_days: must be at least 1"),
         ];
-        cases.into_iter().find(|(is_wrong, _)| *is_wrong).map(|(_, text)| text)
+        cases.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, text)| text).collect()
     }
 
     /// Networks that may receive events although they are not public. With --dev, loopback is included.

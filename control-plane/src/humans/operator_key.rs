@@ -40,7 +40,10 @@ pub enum OperatorKeyError {
         error: io::Error,
     },
     /// The file contains no P-256 private key.
-    #[error("{0}: not a P-256 private key in PKCS #8 PEM")]
+    #[error(
+        "{0}: not a P-256 private key in PKCS #8 PEM. Restore the file, or delete it and start the server, which creates a new \
+         key: the tokens that the old key signed are then refused"
+    )]
     Malformed(String),
     /// The settings disable the operator key; the text says why.
     #[error("{0}")]
@@ -85,6 +88,7 @@ impl OperatorKey {
         let path_text = || std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
         let pem = std::fs::read_to_string(path).map(Zeroizing::new).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => OperatorKeyError::Missing(path_text()),
+            io::ErrorKind::InvalidData => OperatorKeyError::Malformed(path_text()),
             _ => OperatorKeyError::File { path: path_text(), error },
         })?;
         let secret = SecretKey::from_pkcs8_pem(&pem).map_err(|_| OperatorKeyError::Malformed(path_text()))?;

@@ -17,7 +17,10 @@ const MASTER_KEY_LENGTH: usize = 32;
 #[derive(Debug, thiserror::Error)]
 pub enum MasterKeyError {
     /// The setting or file does not contain 64 hex characters.
-    #[error("{0}: the master key must be 32 bytes as 64 hex characters (`openssl rand -hex 32`)")]
+    #[error(
+        "{0}: the master key must be 32 bytes as 64 hex characters. Copy it again from where you keep it; only a new deployment \
+         can use a new one (`openssl rand -hex 32`)"
+    )]
     Malformed(String),
     /// The command needs an existing master key, and the file of the master key does not exist.
     #[error(
@@ -60,6 +63,10 @@ impl MasterKey {
         match std::fs::read_to_string(path) {
             Ok(text) => Self::parse(&Zeroizing::new(text), || path.display().to_string()).map(Some),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            // The file is not text.
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                Err(MasterKeyError::Malformed(path.display().to_string()))
+            }
             Err(error) => Err(MasterKeyError::File { path: path.display().to_string(), error }),
         }
     }

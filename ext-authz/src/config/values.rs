@@ -5,13 +5,16 @@ use serde::Deserialize;
 use std::{fmt, net::IpAddr, path::PathBuf};
 use tonic::transport::Uri;
 
-/// Why the value of a setting is invalid. The error message states the rule for the value, and does not contain the
-/// value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+/// Why the value of a setting is invalid. The error message states the rule for the value. It does not contain a value that
+/// may be secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidValue {
     /// The value is not an address to listen on.
-    #[error("must be an address such as `127.0.0.1:9191`, or `unix:` and a path")]
-    ListenAddress,
+    #[error("`{}` must be an address such as `127.0.0.1:9191`, or `unix:` and a path", .0.escape_debug())]
+    ListenAddress(String),
+    /// The value is not a host and a port.
+    #[error("`{}` must be an address such as `127.0.0.1:9092`", .0.escape_debug())]
+    HostAndPort(String),
     /// The value is not an HTTPS URL.
     #[error("must be `https://` and a host without user and password, such as `https://control-plane:8444`")]
     SyncUrl,
@@ -22,8 +25,8 @@ pub enum InvalidValue {
     #[error("must be service API keys: `svc_sk_`, then letters, digits and underscores")]
     ApiKey,
     /// The value is not a valid prefix of header names.
-    #[error("must be lower-case letters, digits and dashes, and end with a dash, such as `x-agent-`")]
-    HeaderPrefix,
+    #[error("`{}` must be lower-case letters, digits and dashes, and end with a dash, such as `x-agent-`", .0.escape_debug())]
+    HeaderPrefix(String),
 }
 
 /// The address to which Envoy connects.
@@ -42,10 +45,34 @@ impl TryFrom<String> for ListenAddress {
     fn try_from(text: String) -> Result<Self, InvalidValue> {
         match text.strip_prefix("unix:") {
             Some(path) if !path.is_empty() => Ok(Self::Unix(path.into())),
-            None if text.contains(':') => Ok(Self::Tcp(text)),
-            _ => Err(InvalidValue::ListenAddress),
+            None if is_host_and_port(&text) => Ok(Self::Tcp(text)),
+            _ => Err(InvalidValue::ListenAddress(text)),
         }
     }
+}
+
+/// A host and a port.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct HostAndPort(String);
+
+impl HostAndPort {
+    /// The host and the port, separated by a colon.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for HostAndPort {
+    type Error = InvalidValue;
+
+    fn try_from(text: String) -> Result<Self, InvalidValue> {
+        if is_host_and_port(&text) { Ok(Self(text)) } else { Err(InvalidValue::HostAndPort(text)) }
+    }
+}
+
+fn is_host_and_port(text: &str) -> bool {
+    text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
 }
 
 impl fmt::Display for ListenAddress {
@@ -143,7 +170,7 @@ impl TryFrom<String> for HeaderPrefix {
         if is_header_name && text.len() > 1 && text.ends_with('-') {
             Ok(Self(text))
         } else {
-            Err(InvalidValue::HeaderPrefix)
+            Err(InvalidValue::HeaderPrefix(text))
         }
     }
 }

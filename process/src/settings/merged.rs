@@ -98,15 +98,20 @@ impl MergedSettings {
         self.settings.insert(key.to_owned(), Setting { value, source });
     }
 
-    /// Deserializes the settings. Returns the first error.
+    /// Deserializes the settings. Returns all errors.
     pub fn read<T: DeserializeOwned>(mut self) -> Result<T, SettingsError> {
-        if self.problems.is_empty() { deserialize(&self.settings) } else { Err(self.problems.remove(0)) }
+        let type_errors = self.type_errors::<T>();
+        self.problems.extend(type_errors);
+        match self.problems.len() {
+            0 => deserialize(&self.settings),
+            1 => Err(self.problems.remove(0)),
+            _ => Err(SettingsError::Several(self.problems)),
+        }
     }
 
     /// Deserializes the settings. Returns the messages of all errors.
     pub fn read_or_list_errors<T: DeserializeOwned>(&self) -> Result<T, Vec<String>> {
-        let type_errors = self.settings.iter().filter_map(|(key, setting)| self.type_error::<T>(key, setting));
-        let problems: Vec<_> = self.problems.iter().map(ToString::to_string).chain(type_errors).collect();
+        let problems: Vec<_> = self.problems.iter().chain(&self.type_errors::<T>()).map(ToString::to_string).collect();
         if problems.is_empty() {
             deserialize(&self.settings).map_err(|error| vec![error.to_string()])
         } else {
@@ -114,16 +119,21 @@ impl MergedSettings {
         }
     }
 
+    fn type_errors<T: DeserializeOwned>(&self) -> Vec<SettingsError> {
+        self.settings.iter().filter_map(|(key, setting)| self.type_error::<T>(key, setting)).collect()
+    }
+
     /// Returns the type error of a setting. Deserializes the value together with the default values of all other keys.
-    fn type_error<T: DeserializeOwned>(&self, key: &str, setting: &Setting) -> Option<String> {
+    fn type_error<T: DeserializeOwned>(&self, key: &str, setting: &Setting) -> Option<SettingsError> {
         if setting.source == Source::Default {
             return None;
         }
         let settings = self.defaults.iter().map(|(key, value)| (key.clone(), Setting::from_default(value.clone())));
         let mut settings: BTreeMap<_, _> = settings.collect();
         settings.insert(key.to_owned(), setting.clone());
-        let error = deserialize::<T>(&settings).err()?;
-        Some(format!("`{key}` in {}: {error}", setting.source))
+        let error = deserialize::<T>(&settings).err()?.to_string();
+        let error = error.strip_suffix(&format!(" for key `{key}`")).unwrap_or(&error).to_owned();
+        Some(SettingsError::InvalidValue { key: key.to_owned(), source_name: setting.source.to_string(), error })
     }
 
     /// Prints the settings as TOML, each with its source in a comment. Hides the values of the keys in `secrets` unless

@@ -6,6 +6,7 @@ mod database;
 mod ended_sessions;
 mod full_ports;
 mod housekeeping;
+mod invalid_settings;
 mod master_key;
 mod metrics;
 mod metrics_series;

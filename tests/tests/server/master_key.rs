@@ -170,6 +170,7 @@ async fn rotation_while_a_server_serves() {
     let fingerprint = succeed(&control, &["config", "check"]);
     let fingerprint = fingerprint.strip_prefix("ok\nmaster key: fingerprint ").unwrap().trim_end();
     let expected = ["another master key", fingerprint, "secrets.previous_master_keys"];
+    control.kill();
     assert_start_refused(&control, &[current(OLD)], &expected).await;
     let old_key = current(OLD);
     assert_refused(&control.command(&["--set", &old_key, "audit", "verify"]), &expected);
@@ -202,7 +203,9 @@ async fn incomplete_rotation_needs_the_previous_key() {
         assert!(backup.contains(&format!("(fingerprints {current}, {fingerprint})")), "{backup}");
     }
     let expected = [fingerprint.as_str(), "secrets.previous_master_keys", "secrets rotate"];
+    control.kill();
     assert_start_refused(&control, &[previous("")], &expected).await;
+    control.restart().await;
     for arguments in [&["secrets", "rotate"][..], &["audit", "verify"]] {
         let setting = previous("");
         let without = [&["--set", setting.as_str()], arguments].concat();
@@ -265,7 +268,9 @@ async fn secret_that_no_key_decrypts_prevents_the_removal_of_the_previous_key() 
     let mut database = open(&control).await;
     execute(&mut database, &format!("UPDATE webhook_targets SET secret = 'damaged' WHERE id = '{}'", damaged.id)).await;
     assert_refused(&control.command(&["secrets", "rotate"]), &[&damaged.id, "secrets.previous_master_keys"]);
+    control.kill();
     assert_start_refused(&control, &[previous("")], &["secrets.previous_master_keys"]).await;
+    control.restart().await;
     // Some audit chains are authenticated by the new key already, so the old key cannot become current again.
     let (to_old, from_new) = (current(OLD), previous(NEW));
     let rotate_back = ["--set", to_old.as_str(), "--set", from_new.as_str(), "secrets", "rotate"];

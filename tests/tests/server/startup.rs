@@ -69,9 +69,9 @@ fn exit_code_tells_whether_a_later_start_may_succeed() {
     let ca = |path: &str| [format!("sync.ca={path}"), "sync.url=https://localhost:1".to_owned()];
     let keys = || ("COUNTERSIGN_SYNC__KEYS", "svc_sk_a");
     let cases = [
-        (vec![format!("listen.admin={used}")], keys(), 1, "listen.admin: Address already in use"),
-        (vec![format!("listen.grpc={used}")], keys(), 1, "listen.grpc: Address already in use"),
-        (vec![format!("listen.grpc=unix:{missing}/a.sock")], keys(), 1, "listen.grpc: No such file or directory"),
+        (vec![format!("listen.admin={used}")], keys(), 1, "listen.admin: cannot listen on 127.0.0.1:"),
+        (vec![format!("listen.grpc={used}")], keys(), 1, "listen.grpc: cannot listen on 127.0.0.1:"),
+        (vec![format!("listen.grpc=unix:{missing}/a.sock")], keys(), 1, ".sock: No such file or directory"),
         (ca(missing).to_vec(), keys(), 1, missing),
         (ca(no_certificate.to_str().unwrap()).to_vec(), keys(), 2, "contains no PEM certificate"),
         (vec![], ("COUNTERSIGN_SYNC__KEYS_FILE", missing), 1, "cannot be read"),

@@ -1,7 +1,10 @@
 //! Invalid issuer settings, the operator key, and the output of `config`.
 
 use countersign_tests::{Issuer, SigningKey, tools};
-use std::process::{Command, Output};
+use std::{
+    path::Path,
+    process::{Command, Output},
+};
 
 pub fn run_control_plane(arguments: &[&str], settings: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new(tools::binary("countersign-control-plane"));
@@ -18,12 +21,26 @@ fn exit_and_output(output: &Output) -> (Option<i32>, String, String) {
 }
 
 const PRODUCTION: [&str; 3] = ["public_url=https://id.example", "tls.certificate=c.pem", "tls.private_key=k.pem"];
+
+/// Settings like [`PRODUCTION`], with the files of a certificate, which `config check` reads.
+fn production_with_files(folder: &Path) -> Vec<String> {
+    let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (certificate, key) = (folder.join("c.pem"), folder.join("k.pem"));
+    std::fs::write(&certificate, pair.cert.pem()).unwrap();
+    std::fs::write(&key, pair.signing_key.serialize_pem()).unwrap();
+    let files = [("tls.certificate", certificate), ("tls.private_key", key), ("data_dir", folder.join("data"))];
+    let files = files.map(|(key, path)| format!("{key}={}", path.display()));
+    files.into_iter().chain(["public_url=https://id.example".to_owned()]).collect()
+}
+
 const ISSUER: &str = "humans.issuers.corp.issuer=https://login.example";
 const AUDIENCE: &str = "humans.issuers.corp.audience=countersign";
 
 #[test]
 fn config_check_prints_ok_or_every_error() {
-    let valid = [&PRODUCTION[..], &[ISSUER, AUDIENCE]].concat();
+    let folder = tempfile::tempdir().unwrap();
+    let production = production_with_files(folder.path());
+    let valid: Vec<_> = production.iter().map(String::as_str).chain([ISSUER, AUDIENCE]).collect();
     assert_eq!(
         exit_and_output(&run_control_plane(&["config", "check"], &valid, &[])),
         (Some(0), "ok\n".into(), String::new())
@@ -125,7 +142,9 @@ fn config_print_shows_values_and_sources_without_secrets() {
         ("COUNTERSIGN_TOKENS__ACCESS_SECONDS", "600"),
     ];
     let arguments = ["config", "print", "--config", file.to_str().unwrap()];
-    let settings = [&PRODUCTION[..], &["database.url=postgres://me:hunter2@db/x"]].concat();
+    let production = production_with_files(folder.path());
+    let settings: Vec<_> =
+        production.iter().map(String::as_str).chain(["database.url=postgres://me:hunter2@db/x"]).collect();
     let (_, printed, error) = exit_and_output(&run_control_plane(&arguments, &settings, &environment));
     assert!(!printed.contains("hunter2") && !error.contains("hunter2"), "{printed}{error}");
     let lines = [

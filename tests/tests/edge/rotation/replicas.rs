@@ -21,8 +21,11 @@ async fn check(sidecar: &Sidecar, token: &str) -> u16 {
     sidecar.check_with(&[("authorization", &bearer)], &[("allow_unassigned", "true")]).await.status
 }
 
-async fn assert_replicas_share_keys(database: &str) {
-    let (first, second) = (replica(database).await, replica(database).await);
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_use_the_same_keys() {
+    let postgres = Postgres::start().await;
+    let database = postgres.create_database().await;
+    let (first, second) = (replica(&database).await, replica(&database).await);
     let (first_sidecar, second_sidecar) = tokio::join!(Sidecar::start(&first), Sidecar::start(&second));
     let agent = Agent::register(&first, "Agent").await;
     assert_eq!(first.signing_keys().await, second.signing_keys().await);
@@ -63,18 +66,6 @@ async fn assert_replicas_share_keys(database: &str) {
     eventually("both sidecars refuse the token", refused, || second_sidecar.log()).await;
     assert!(!second.revoke_signing_key(&signing).await);
     assert_eq!(first.signing_keys().await, second.signing_keys().await);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn replicas_on_postgresql_use_the_same_keys() {
-    let postgres = Postgres::start().await;
-    Box::pin(assert_replicas_share_keys(&postgres.create_database().await)).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn control_planes_on_one_sqlite_use_the_same_keys() {
-    let directory = tempfile::tempdir().unwrap();
-    Box::pin(assert_replicas_share_keys(&format!("sqlite://{}", directory.path().join("shared.db").display()))).await;
 }
 
 /// Concurrent requests cause one rotation and one revocation.

@@ -46,21 +46,7 @@ async fn use_changed_tables(first: &ControlPlane, second: &ControlPlane, role: &
     first.set_status(&agent.id, "suspended").await.expect(200);
 }
 
-async fn upgrade_while_replicas_run(database: &str, postgres: bool) {
-    let (first, mut second) = (replica(database).await, replica(database).await);
-    let role = first.create_role("reader", &["read"]).await;
-    // Repeats the calls, so that statements are prepared on every connection.
-    for _ in 0..5 {
-        use_changed_tables(&first, &second, &role).await;
-    }
-    upgrade(database, postgres).await;
-    for _ in 0..5 {
-        use_changed_tables(&first, &second, &role).await;
-    }
-    // A replica of the old version must also start with the newer schema.
-    second.restart().await;
-    use_changed_tables(&first, &second, &role).await;
-    use_changed_tables(&first, &replica(database).await, &role).await;
+async fn assert_newer_version_is_applied(database: &str) {
     let versions =
         Database::connect(database).await.text_column("SELECT CAST(MAX(version) AS TEXT) FROM _sqlx_migrations").await;
     assert_eq!(versions, ["9000"], "the newer version stays applied");
@@ -69,11 +55,38 @@ async fn upgrade_while_replicas_run(database: &str, postgres: bool) {
 #[tokio::test(flavor = "multi_thread")]
 async fn replica_runs_with_a_newer_schema_on_postgresql() {
     let postgres = Postgres::start().await;
-    upgrade_while_replicas_run(&postgres.create_database().await, true).await;
+    let database = postgres.create_database().await;
+    let (first, mut second) = (replica(&database).await, replica(&database).await);
+    let role = first.create_role("reader", &["read"]).await;
+    // Repeats the calls, so that statements are prepared on every connection.
+    for _ in 0..5 {
+        use_changed_tables(&first, &second, &role).await;
+    }
+    upgrade(&database, true).await;
+    for _ in 0..5 {
+        use_changed_tables(&first, &second, &role).await;
+    }
+    // A replica of the old version must also start with the newer schema.
+    second.restart().await;
+    use_changed_tables(&first, &second, &role).await;
+    use_changed_tables(&first, &replica(&database).await, &role).await;
+    assert_newer_version_is_applied(&database).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replica_runs_with_a_newer_schema_on_sqlite() {
+async fn control_plane_runs_with_a_newer_schema_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
-    upgrade_while_replicas_run(&format!("sqlite://{}", folder.path().join("shared.db").display()), false).await;
+    let database = format!("sqlite://{}", folder.path().join("other.db").display());
+    let mut control = replica(&database).await;
+    let role = control.create_role("reader", &["read"]).await;
+    for _ in 0..5 {
+        use_changed_tables(&control, &control, &role).await;
+    }
+    upgrade(&database, false).await;
+    for _ in 0..5 {
+        use_changed_tables(&control, &control, &role).await;
+    }
+    control.restart().await;
+    use_changed_tables(&control, &control, &role).await;
+    assert_newer_version_is_applied(&database).await;
 }

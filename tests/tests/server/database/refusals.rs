@@ -26,6 +26,24 @@ async fn backup_that_is_not_a_regular_file_is_refused() {
 }
 
 #[tokio::test]
+async fn second_server_on_one_sqlite_file_is_refused() {
+    let mut control = ControlPlane::start_with(&["database.url="]).await;
+    let agent = Agent::register(&control, "agent").await;
+    let before = files_in(control.folder());
+    let file = control.folder().join("countersign.db");
+    for expected in [file.to_str().unwrap(), "SQLite supports only one", "PostgreSQL"] {
+        assert_start_refused(&control, &[], expected).await;
+    }
+    assert_eq!(files_in(control.folder()), before);
+    agent.token().await;
+    succeed(&control, &["secrets", "rotate"]);
+    assert!(control.terminate().await.success());
+    control.restart().await;
+    control.kill();
+    control.restart().await;
+}
+
+#[tokio::test]
 async fn missing_master_key_is_reported_with_its_locations() {
     let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
     control.terminate().await;
