@@ -42,10 +42,12 @@ impl LogSettings {
     }
 
     fn filter(&self) -> Result<EnvFilter, String> {
-        // While Redis is down, the Redis client logs every attempt to connect. The control plane itself logs the loss
-        // of Redis, once. Later filter directives override earlier directives, so the setting `level` can enable the
-        // log of the Redis client. The directive `error` applies to log targets for which `level` has no directive.
-        EnvFilter::try_new(format!("error,redis=off,{}", self.level)).map_err(|error| format!("log.level: {error}"))
+        // While Redis is down, the Redis client logs every attempt to connect, and while a new connection to PostgreSQL
+        // cannot be set up, its pool logs every attempt. The control plane itself logs the loss of both, at most once a minute.
+        // Later filter directives override earlier directives, so the setting `level` can enable these logs. The directive
+        // `error` applies to log targets for which `level` has no directive.
+        EnvFilter::try_new(format!("error,redis=off,sqlx_core::pool=off,{}", self.level))
+            .map_err(|error| format!("log.level: {error}"))
     }
 }
 
