@@ -10,6 +10,13 @@ const OUTAGE: &str = "transactions get no connection to the database";
 /// The message of the line at the end of an outage.
 const END: &str = "transactions get connections to the database again";
 
+/// Starts a control plane, and waits until its start needs the database no more.
+async fn start(settings: &[&str]) -> ControlPlane {
+    let control = ControlPlane::start_one_with(settings).await;
+    wait_for_line(&control, &["INFO", "ready url="]).await;
+    control
+}
+
 async fn wait_for_line(control: &ControlPlane, texts: &[&str]) {
     let is_logged = || control.log().lines().any(|line| texts.iter().all(|text| line.contains(text)));
     eventually("the line is logged", async || is_logged().then_some(()), || control.log()).await;
@@ -31,7 +38,7 @@ async fn in_use(control: &ControlPlane) -> u32 {
 async fn stopped_postgresql_is_logged_with_the_cause_and_uses_no_connections() {
     let mut postgres = Postgres::start().await;
     let setting = format!("database.url={}", postgres.create_database().await);
-    let control = ControlPlane::start_one_with(&[&setting]).await;
+    let control = start(&[&setting]).await;
     postgres.kill();
     wait_for_line(&control, &["WARN", OUTAGE, "database.url", "Connection refused"]).await;
     let path = control.path("/roles");
@@ -54,7 +61,7 @@ async fn refused_connections_are_logged_with_the_cause_and_without_the_password(
     postgres.execute("CREATE ROLE app LOGIN".to_owned()).await;
     let url = postgres.create_database_with("OWNER app").await;
     let setting = format!("database.url={}", url.replace("postgres@", "app:correct-horse@"));
-    let control = ControlPlane::start_one_with(&[&setting]).await;
+    let control = start(&[&setting]).await;
     let mut database = open(&url).await;
     let end_connections = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = 'app'";
     for statement in ["ALTER ROLE app CONNECTION LIMIT 0", end_connections] {
@@ -70,7 +77,7 @@ async fn refused_connections_are_logged_with_the_cause_and_without_the_password(
 async fn standby_is_logged_once_and_not_at_every_attempt_to_connect() {
     let mut postgres = Postgres::start().await;
     let setting = format!("database.url={}", postgres.create_database().await);
-    let control = ControlPlane::start_one_with(&[&setting]).await;
+    let control = start(&[&setting]).await;
     postgres.become_standby().await;
     wait_for_line(&control, &["WARN", OUTAGE, "the server is a standby"]).await;
     assert!(!control.log().contains("after_connect"), "{}", control.log());
@@ -80,7 +87,7 @@ async fn standby_is_logged_once_and_not_at_every_attempt_to_connect() {
 async fn transactions_that_wait_for_a_lock_are_in_use() {
     let postgres = Postgres::start().await;
     let url = postgres.create_database().await;
-    let control = ControlPlane::start_one_with(&[&format!("database.url={url}"), "database.max_connections=4"]).await;
+    let control = start(&[&format!("database.url={url}"), "database.max_connections=4"]).await;
     let mut database = open(&url).await;
     database.execute(AssertSqlSafe("BEGIN; LOCK TABLE roles IN ACCESS EXCLUSIVE MODE")).await.unwrap();
     let path = control.path("/roles");
