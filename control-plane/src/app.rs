@@ -7,6 +7,7 @@ mod audit;
 mod audit_archive;
 mod database;
 mod database_commands;
+mod database_outage;
 mod error;
 mod file_check;
 mod humans;

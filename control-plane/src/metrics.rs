@@ -45,7 +45,7 @@ pub struct Metrics {
     pub http_requests: IntCounterVec,
     /// Seconds until the response, by method and route.
     pub http_seconds: HistogramVec,
-    /// Rejected credentials and tokens, by reason.
+    /// Refused requests, by reason.
     pub refusals: IntCounterVec,
     /// Calls of the API by result.
     pub operations: OperationMetrics,
@@ -108,6 +108,8 @@ pub struct OperationMetrics {
 /// Label values that are defined in other modules.
 #[derive(Default)]
 pub struct LabelValues<'a> {
+    /// The reasons of refused requests that are not about credentials.
+    pub other_reasons: &'a [&'a str],
     /// The categories of rate limits.
     pub rate_limit_categories: &'a [&'a str],
     /// The reasons for which a delivery attempt fails.
@@ -169,10 +171,10 @@ impl Metrics {
     pub fn new(labels: &LabelValues) -> prometheus::Result<Self> {
         let registry = registry("countersign", env!("CARGO_PKG_VERSION"))?;
         let factory = MetricFactory(&registry);
-        let refusals =
-            factory.counter_vec("refusals_total", "Rejected credentials and tokens by reason", &["reason"])?;
-        for reason in Reason::ALL.iter().filter(|reason| occurs_in_control_plane(**reason)) {
-            refusals.with_label_values(&[reason.as_str()]);
+        let refusals = factory.counter_vec("refusals_total", "Refused requests by reason", &["reason"])?;
+        let reasons = Reason::ALL.iter().filter(|reason| occurs_in_control_plane(**reason));
+        for reason in reasons.map(|reason| reason.as_str()).chain(labels.other_reasons.iter().copied()) {
+            refusals.with_label_values(&[reason]);
         }
         let rate_limited =
             factory.counter_vec("rate_limited_total", "Requests over a rate limit, by category", &["category"])?;

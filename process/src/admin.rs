@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 pub fn port_settings() -> PortSettings {
     PortSettings {
         name: "admin",
+        connections_setting: None,
         caps: ConnectionCaps { total: 128, per_client: 128, pending: 64 },
         trusted_proxies: Vec::new(),
         streams_resume: false,

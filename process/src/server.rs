@@ -34,7 +34,7 @@ pub use network::Network;
 use crate::{Shutdown, shutdown::DRAIN_TIMEOUT};
 use activity::{Activity, WATCH_INTERVAL, Waiting};
 use axum::Router;
-use connections::{Connections, OpenConnection};
+use connections::{Connections, OpenConnection, PortNames};
 use futures_util::FutureExt as _;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -104,6 +104,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Handshake<S> for PlainT
 pub struct PortSettings {
     /// The name of the port in logs and metrics.
     pub name: &'static str,
+    /// The setting with the largest number of connections; `None` if that number is fixed.
+    pub connections_setting: Option<&'static str>,
     /// The numbers of connections.
     pub caps: ConnectionCaps,
     /// Proxies, whose connections are counted only in total, because many clients share them.
@@ -148,9 +150,10 @@ pub async fn serve<L: Listener>(
     (settings, metrics): (PortSettings, ConnectionMetrics),
     shutdown: Shutdown,
 ) -> io::Result<()> {
+    let names = PortNames { port: settings.name, setting: settings.connections_setting };
     let port = Arc::new(Port {
         http: http_builder(settings.protocol),
-        connections: Arc::new(Connections::new(settings.caps, settings.streams_resume, metrics)),
+        connections: Arc::new(Connections::new(settings.caps, settings.streams_resume, names, metrics)),
         settings,
         shutdown,
         abort: CancellationToken::new(),

@@ -60,10 +60,11 @@ impl LogSettings {
                 "log.level: `{word}` must be off, error, warn, info, debug or trace; for one module, write `{word}=debug`"
             ));
         }
-        // While Redis is down, the Redis client logs every attempt to connect. The control plane itself logs the loss
-        // of Redis, once. Later filter directives override earlier directives, so the setting `level` can enable the
-        // log of the Redis client. The directive `error` applies to log targets for which `level` has no directive.
-        let filter = EnvFilter::try_new(format!("error,redis=off,{}", self.level));
+        // While Redis is down, the Redis client logs every attempt to connect, and while a new connection to PostgreSQL
+        // cannot be set up, its pool logs every attempt. The control plane itself logs the loss of both, at most once a minute.
+        // Later filter directives override earlier directives, so the setting `level` can enable these logs. The directive
+        // `error` applies to log targets for which `level` has no directive.
+        let filter = EnvFilter::try_new(format!("error,redis=off,sqlx_core::pool=off,{}", self.level));
         filter.map_err(|error| format!("log.level: `{}`: {error}", self.level.escape_debug()))
     }
 

@@ -1,6 +1,6 @@
 //! The background tasks: periodic jobs, and tasks that run until shutdown.
 
-use super::{AppError, database, reload::FileReloads, servers::Tasks};
+use super::{AppError, database, database_outage, reload::FileReloads, servers::Tasks};
 use crate::{
     domain::signing_key::{KeyStatus, SigningKeyRing},
     ephemeral::RedisClient,
@@ -161,14 +161,16 @@ pub(super) fn spawn_file_reloads(tasks: &mut Tasks, reloads: FileReloads, shutdo
     }
 }
 
-/// Stops the server when its database is replaced with another one, in which revoked credentials may be valid.
+/// Stops the server when its database is replaced with another one, in which revoked credentials may be valid. Logs why there is
+/// no connection to the database.
 pub(super) fn spawn_database_check(tasks: &mut Tasks, store: Store, shutdown: &Shutdown) {
+    spawn_until_shutdown(tasks, shutdown, database_outage::log_outages(store.clone()));
     let shutdown = shutdown.requested_owned();
     let check = async move {
         loop {
             sleep(DATABASE_CHECK_INTERVAL).await;
-            // Only a database that must not be used stops the server: an error of the database check itself, such as an
-            // unavailable database, is reported by the requests that the error affects.
+            // Only a database that must not be used stops the server: an unavailable database is reported by `database_outage`,
+            // and by the requests that it affects.
             if let Err(AppError::DatabaseRejected(reason)) = database::refuse_quarantined(&store).await {
                 return reason;
             }

@@ -54,8 +54,9 @@ impl PortLimits {
                 "the limit of open files of the process reduces connections.api and connections.sync"
             );
         }
-        let port = |name, total: usize, streams_resume, protocol| PortSettings {
+        let port = |(name, setting), total: usize, streams_resume, protocol| PortSettings {
             name,
+            connections_setting: Some(setting),
             caps: ConnectionCaps { total, per_client: count(settings.per_client), pending: MAX_PENDING.min(total) },
             trusted_proxies: config.proxies.networks(),
             streams_resume,
@@ -80,6 +81,9 @@ impl PortLimits {
             ends_stalled_streams: false,
             receive_window: SYNC_RECEIVE_WINDOW,
         };
-        Self { api: port("api", api, false, api_protocol), sync: port("sync", sync, true, sync_protocol) }
+        Self {
+            api: port(("api", "connections.api"), api, false, api_protocol),
+            sync: port(("sync", "connections.sync"), sync, true, sync_protocol),
+        }
     }
 }

@@ -17,7 +17,7 @@ use crate::{
     },
     ephemeral::RateLimiter,
     files,
-    http::{Limits, LimitsPerMinute, RATE_CATEGORIES},
+    http::{Limits, LimitsPerMinute, OTHER_REASONS, RATE_CATEGORIES},
     humans::OperatorKey,
     keyring::Keyring,
     metrics::{HousekeepingStatus, LabelValues, Metrics},
@@ -38,6 +38,7 @@ use zeroize::Zeroizing;
 pub(super) fn metrics() -> Result<Metrics, AppError> {
     let delivery_failures: Vec<_> = AttemptFailure::ALL.iter().map(|failure| failure.as_str()).collect();
     let labels = LabelValues {
+        other_reasons: &OTHER_REASONS,
         rate_limit_categories: &RATE_CATEGORIES,
         delivery_failures: &delivery_failures,
         stream_limits: &STREAM_LIMITS,

@@ -30,6 +30,8 @@ pub struct ApiError {
     message: String,
     details: Map<String, Value>,
     reason: Option<Reason>,
+    /// The reason if it is one of [`OTHER_REASONS`].
+    other_reason: Option<&'static str>,
     /// Value of `Retry-After`, in seconds.
     retry_after: Option<u64>,
 }
@@ -67,9 +69,19 @@ struct ErrorObject {
 pub struct ErrorLabels {
     /// Code of the error.
     pub code: ErrorCode,
-    /// Reason of the refusal, if the error is a refusal.
-    pub reason: Option<Reason>,
+    /// Value of `details.reason`, if the error has one.
+    pub reason: Option<&'static str>,
 }
+
+/// The values of `details.reason` that are no [`Reason`], because they are not about credentials.
+pub const OTHER_REASONS: [&str; 5] =
+    [OVERLOADED, MASTER_KEY_MISSING, QUOTA_EXCEEDED, AGENT_LEFT, IDEMPOTENCY_KEY_REUSED];
+
+const OVERLOADED: &str = "overloaded";
+const MASTER_KEY_MISSING: &str = "master_key_missing";
+const QUOTA_EXCEEDED: &str = "quota_exceeded";
+const AGENT_LEFT: &str = "agent_left";
+const IDEMPOTENCY_KEY_REUSED: &str = "idempotency_key_reused";
 
 /// An invalid field of a request.
 #[derive(Debug, Clone)]
@@ -82,7 +94,7 @@ pub struct FieldError {
 
 impl ApiError {
     fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), details: Map::new(), reason: None, retry_after: None }
+        Self { code, message: message.into(), details: Map::new(), reason: None, other_reason: None, retry_after: None }
     }
 
     /// No route has the path of the request.
@@ -109,6 +121,12 @@ impl ApiError {
     pub fn with_details(mut self, details: impl IntoIterator<Item = (&'static str, Value)>) -> Self {
         self.details.extend(details.into_iter().map(|(name, value)| (name.to_owned(), value)));
         self
+    }
+
+    /// Sets one of [`OTHER_REASONS`].
+    fn with_other_reason(mut self, reason: &'static str) -> Self {
+        self.other_reason = Some(reason);
+        self.with_details([("reason", json!(reason))])
     }
 
     /// Adds entries to `details` if the error is a validation error.
@@ -208,13 +226,13 @@ impl ApiError {
     /// The database uses a master key that this control plane does not have.
     fn master_key_missing() -> Self {
         let message = "This control plane does not have the current master key of the database: its operator must configure it, or another control plane must answer";
-        Self::new(ErrorCode::ServiceUnavailable, message).with_details([("reason", json!("master_key_missing"))])
+        Self::new(ErrorCode::ServiceUnavailable, message).with_other_reason(MASTER_KEY_MISSING)
     }
 
     /// The client, or all clients together, have too many requests in progress.
     pub fn overloaded() -> Self {
         let message = "There are too many requests in progress: try again after Retry-After seconds";
-        Self::new(ErrorCode::ServiceUnavailable, message).with_details([("reason", json!("overloaded"))])
+        Self::new(ErrorCode::ServiceUnavailable, message).with_other_reason(OVERLOADED)
     }
 
     /// The response after a handler panicked.
@@ -250,7 +268,8 @@ impl ApiError {
         if let Some(seconds) = self.retry_after.or(default_retry_after) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        response.extensions_mut().insert(ErrorLabels { code: self.code, reason: self.reason });
+        let reason = self.reason.map(Reason::as_str).or(self.other_reason);
+        response.extensions_mut().insert(ErrorLabels { code: self.code, reason });
         response
     }
 }
@@ -293,23 +312,17 @@ impl From<OperationError> for ApiError {
             OperationError::Conflict(message) => Self::new(ErrorCode::Conflict, message),
             OperationError::QuotaExceeded(quota) => {
                 let (setting, limit, message) = quota.describe();
-                let error = Self::new(ErrorCode::Conflict, message);
-                let setting = format!("quotas.{setting}");
-                error.with_details([
-                    ("reason", json!("quota_exceeded")),
-                    ("setting", json!(setting)),
-                    ("limit", json!(limit)),
-                ])
+                let error = Self::new(ErrorCode::Conflict, message).with_other_reason(QUOTA_EXCEEDED);
+                error.with_details([("setting", json!(format!("quotas.{setting}"))), ("limit", json!(limit))])
             }
             OperationError::AgentLeft => {
                 let message = "The agent has left this service. Its owner must readmit the service first";
-                Self::new(ErrorCode::Conflict, message).with_details([("reason", json!("agent_left"))])
+                Self::new(ErrorCode::Conflict, message).with_other_reason(AGENT_LEFT)
             }
             OperationError::IdempotencyKeyReused => {
                 let message =
                     "This Idempotency-Key was used for a request with another body: a new request needs a new key";
-                let error = Self::new(ErrorCode::Conflict, message);
-                error.with_details([("reason", json!("idempotency_key_reused"))])
+                Self::new(ErrorCode::Conflict, message).with_other_reason(IDEMPOTENCY_KEY_REUSED)
             }
             OperationError::Invalid { field, message } => {
                 Self::invalid(&[FieldError { field: field.to_owned(), message: message.to_owned() }])

@@ -14,6 +14,7 @@ mod state;
 pub mod timestamp;
 pub mod tls;
 
+pub use error::OTHER_REASONS;
 pub use middleware::{
     limits::{Limits, LimitsPerMinute, RATE_CATEGORIES},
     operation_metrics::initialize_operation_metrics,

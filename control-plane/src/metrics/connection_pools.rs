@@ -13,7 +13,7 @@ use prometheus::{
 pub struct PoolStatus {
     /// The transactions that use the pool.
     pub kind: TransactionKind,
-    /// Open connections in use.
+    /// Connections that a transaction has.
     pub in_use: u32,
     /// Open connections not in use.
     pub idle: u32,
@@ -30,7 +30,7 @@ pub(super) struct ConnectionPools {
 
 impl ConnectionPools {
     pub(super) fn new(read: Box<dyn Fn() -> Vec<PoolStatus> + Send + Sync>) -> prometheus::Result<Self> {
-        let connections = "Open database connections by pool and state";
+        let connections = "Database connections by pool and state: of a transaction, or idle";
         let max = "Maximum number of database connections by pool";
         Ok(Self {
             connections: IntGaugeVec::new(opts!("countersign_store_connections", connections), &["pool", "state"])?,

@@ -3,16 +3,20 @@
 //! Every statement fails at the deadline of its transaction, because a database may stop responding. A connection in an unknown
 //! state is closed, not reused, because an unfinished statement would block the next user of the connection.
 
-use super::{failure::StoreError, statements::statements, transaction_timer::TransactionTimer};
+use super::{
+    connection_pool::{ConnectionPool, PooledConnection},
+    failure::StoreError,
+    statements::statements,
+    transaction_timer::TransactionTimer,
+};
 use futures_util::{
     StreamExt, TryStreamExt,
     future::BoxFuture,
     stream::{self, BoxStream},
 };
 use sqlx::{
-    Any, AnyConnection, AnyPool, Describe, Either, Execute, Executor, SqlStr,
+    Any, AnyConnection, Describe, Either, Execute, Executor, SqlStr,
     any::{AnyQueryResult, AnyRow, AnyStatement, AnyTypeInfo},
-    pool::PoolConnection,
 };
 use std::{io, time::Duration};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -35,7 +39,7 @@ const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Conn {
     /// `None` only while the connection is dropped.
-    connection: Option<PoolConnection<Any>>,
+    connection: Option<PooledConnection>,
     deadline: Instant,
     state: ConnState,
 }
@@ -76,15 +80,14 @@ impl Conn {
     /// Acquires a connection and begins a transaction with the statement `begin`. `timer` records the wait for the
     /// connection.
     pub async fn begin(
-        pool: &AnyPool,
+        pool: &ConnectionPool,
         begin: &'static str,
         deadline: Instant,
         timer: &TransactionTimer,
     ) -> Result<Self, StoreError> {
-        let acquired = timeout_at(deadline, pool.acquire()).await;
+        let acquired = pool.acquire(deadline).await;
         timer.record_connection_wait();
-        let connection = acquired.map_err(|_| timeout_error())??;
-        let mut conn = Self { connection: Some(connection), deadline, state: ConnState::Open };
+        let mut conn = Self { connection: Some(acquired?), deadline, state: ConnState::Open };
         (&mut conn).execute(begin).await?;
         Ok(conn)
     }
@@ -117,7 +120,8 @@ impl Conn {
     }
 }
 
-fn timeout_error() -> sqlx::Error {
+/// The error of a database that does not respond in time.
+pub fn timeout_error() -> sqlx::Error {
     sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, "the database did not respond in time"))
 }
 
@@ -133,7 +137,7 @@ impl Drop for Conn {
 }
 
 /// Rolls back a transaction. Runs in a separate task, so that the code that drops the transaction does not wait.
-async fn roll_back(mut connection: PoolConnection<Any>) {
+async fn roll_back(mut connection: PooledConnection) {
     // If a cancelled statement failed, its error may be returned for the rollback. After any error of a rollback, the state of
     // the connection is unknown.
     if !matches!(timeout(ROLLBACK_TIMEOUT, connection.execute(ROLLBACK)).await, Ok(Ok(_))) {

@@ -2,6 +2,7 @@
 
 use super::{
     conn::{Conn, INSPECT_TIMEOUT, TRANSACTION_TIMEOUT, deadline_after},
+    connection_pool::{ConnectionFailures, ConnectionPool},
     deployment,
     failure::{StoreError, StoreFailure},
     feed, pools, postgres, schema,
@@ -16,7 +17,7 @@ use crate::{
 use countersign_identity::{Revision, Timestamp};
 use countersign_process::Clock;
 use secrecy::{ExposeSecret, SecretString};
-use sqlx::{AnyPool, any::AnyPoolOptions};
+use sqlx::any::AnyPoolOptions;
 use std::{
     path::Path,
     sync::{
@@ -96,8 +97,8 @@ pub struct StoreOptions {
 #[derive(Clone)]
 pub struct Store {
     engine: Engine,
-    writer: AnyPool,
-    reader: AnyPool,
+    writer: ConnectionPool,
+    reader: ConnectionPool,
     clock: Arc<dyn Clock>,
     audit_keys: Arc<AuditKeyRing>,
     committed_revision: watch::Sender<Revision>,
@@ -152,9 +153,9 @@ impl Store {
             };
             schema::migrate(url, pool).await?;
         }
-        let reader = reader.connect(url).await?;
+        let reader = ConnectionPool::new(reader.connect(url).await?);
         let writer = match mode {
-            OpenMode::Serve => writer.connect(url).await?,
+            OpenMode::Serve => ConnectionPool::new(writer.connect(url).await?),
             // A store in the mode `Inspect` does not write, and a read-only file cannot be opened for writing.
             OpenMode::Inspect => reader.clone(),
         };
@@ -233,13 +234,24 @@ impl Store {
 
     /// The numbers of connections in the pools for reading and for writing.
     pub fn pool_statuses(&self) -> Vec<PoolStatus> {
-        let pools = [(TransactionKind::Read, &self.reader), (TransactionKind::Write, &self.writer)];
-        let status = |(kind, pool): (TransactionKind, &AnyPool)| {
-            let (size, idle) = (pool.size(), u32::try_from(pool.num_idle()).unwrap_or(u32::MAX));
-            let max = pool.options().get_max_connections();
-            PoolStatus { kind, in_use: size.saturating_sub(idle), idle, max }
-        };
-        pools.map(status).into()
+        vec![self.reader.status(TransactionKind::Read), self.writer.status(TransactionKind::Write)]
+    }
+
+    /// The failures of transactions to get a connection.
+    pub fn connection_failures(&self) -> ConnectionFailures {
+        let (reads, writes) = (self.reader.failures(), self.writer.failures());
+        ConnectionFailures { count: reads.count + writes.count, is_failing: reads.is_failing || writes.is_failing }
+    }
+
+    /// Opens a connection outside of the pools, as the pools do, and closes it. The pools retry some errors until a timeout, and
+    /// do not return them.
+    pub async fn try_connection(&self) -> Result<(), StoreError> {
+        let options = self.reader.connect_options();
+        pools::close(match self.engine {
+            Engine::Sqlite => pools::connect_with(&options).await?,
+            Engine::Postgres => pools::connect_as_pool(&options).await?,
+        })
+        .await
     }
 
     /// The newest revision that this process has committed. The receivers of this revision are also woken by

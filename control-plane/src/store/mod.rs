@@ -16,6 +16,7 @@ mod changed_roles;
 #[cfg(test)]
 mod conformance;
 mod conn;
+mod connection_pool;
 pub mod deleted_agents;
 pub mod deliveries;
 pub mod departures;
@@ -53,6 +54,7 @@ pub mod webhook_cleanup;
 pub mod webhook_targets;
 
 pub use conn::Conn;
+pub use connection_pool::ConnectionFailures;
 pub use engine::{OpenMode, Store, StoreOptions};
 pub use failure::{StoreError, StoreFailure};
 pub use transaction::{CommittedTransaction, ReadTransaction, WriteTransaction};

@@ -1,8 +1,16 @@
 //! Connection pools: sizes, and settings of each new connection.
 
-use super::{OpenMode, StoreError, conn::TRANSACTION_TIMEOUT, statements::statements};
-use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row, any::AnyPoolOptions};
+use super::{
+    OpenMode, StoreError,
+    conn::{TRANSACTION_TIMEOUT, timeout_error},
+    statements::statements,
+};
+use sqlx::{
+    AnyConnection, AssertSqlSafe, Connection, Executor, Row,
+    any::{AnyConnectOptions, AnyPoolOptions},
+};
 use std::time::Duration;
+use tokio::time::timeout;
 
 statements! { SQLITE_STATEMENTS:
     SET_BUSY_TIMEOUT = "PRAGMA busy_timeout = 3000";
@@ -28,7 +36,7 @@ statements! { POSTGRES_STATEMENTS:
 /// Number of connections for reading from SQLite, in addition to the single connection for writing.
 const SQLITE_READERS: u32 = 8;
 
-/// Timeout of opening the first connection, and of closing it.
+/// Timeout of opening a connection outside of a pool, and of closing it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Idle time within a transaction after which PostgreSQL closes the connection, because the client may have died.
@@ -135,22 +143,38 @@ async fn configure(connection: &mut AnyConnection, settings: &[String]) -> Resul
 /// of an error.
 pub async fn connect(url: &str) -> Result<AnyConnection, StoreError> {
     sqlx::any::install_default_drivers();
-    let timed_out = |_| Err(sqlx::Error::PoolTimedOut);
-    let result = tokio::time::timeout(CONNECT_TIMEOUT, AnyConnection::connect(url)).await;
-    result.unwrap_or_else(timed_out).map_err(StoreError::Unreachable)
+    connect_with(&url.parse().map_err(StoreError::Unreachable)?).await
 }
 
-/// Closes the first connection.
+/// Like [`connect`], with the options of a pool.
+pub async fn connect_with(options: &AnyConnectOptions) -> Result<AnyConnection, StoreError> {
+    let result = timeout(CONNECT_TIMEOUT, AnyConnection::connect_with(options)).await;
+    result.unwrap_or_else(|_| Err(timeout_error())).map_err(StoreError::Unreachable)
+}
+
+/// Closes a connection that belongs to no pool.
 pub async fn close(connection: AnyConnection) -> Result<(), StoreError> {
-    let timed_out = |_| Err(sqlx::Error::PoolTimedOut);
-    let result = tokio::time::timeout(CONNECT_TIMEOUT, connection.close()).await;
-    result.unwrap_or_else(timed_out).map_err(StoreError::Unreachable)
+    let result = timeout(CONNECT_TIMEOUT, connection.close()).await;
+    result.unwrap_or_else(|_| Err(timeout_error())).map_err(StoreError::Unreachable)
 }
 
 /// Opens the first connection to PostgreSQL. Refuses a standby.
 pub async fn connect_to_primary(url: &str) -> Result<AnyConnection, StoreError> {
     let mut connection = connect(url).await?;
     if is_standby(&mut connection).await? { Err(StoreError::Standby) } else { Ok(connection) }
+}
+
+/// Opens a connection to PostgreSQL as [`postgres_pool`] does, with its checks and settings.
+pub async fn connect_as_pool(options: &AnyConnectOptions) -> Result<AnyConnection, StoreError> {
+    let mut connection = connect_with(options).await?;
+    let prepare = async {
+        if is_standby(&mut connection).await? {
+            return Err(StoreError::Standby);
+        }
+        configure(&mut connection, &pool_settings(OpenMode::Serve)).await.map_err(StoreError::Unreachable)
+    };
+    timeout(CONNECT_TIMEOUT, prepare).await.unwrap_or_else(|_| Err(StoreError::Unreachable(timeout_error())))?;
+    Ok(connection)
 }
 
 /// Whether the server is a standby, whose data may be stale.

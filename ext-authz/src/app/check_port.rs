@@ -45,6 +45,7 @@ pub fn settings(overloaded: IntCounter) -> PortSettings {
     let [total] = fit_to_descriptors([MAX_CHECK_CONNECTIONS], RESERVED_DESCRIPTORS, raise_descriptor_limit());
     PortSettings {
         name: "check",
+        connections_setting: None,
         caps: ConnectionCaps { total, per_client: total, pending: MAX_PENDING_CONNECTIONS.min(total) },
         trusted_proxies: Vec::new(),
         // A check is in progress only while it is decided, and Envoy would report a lost check as an error.

@@ -5,8 +5,11 @@
 //! that has not sent a request yet is closed first, then an idle one, then one whose client neither sends the rest of its
 //! request nor reads the response. The site with the most connections in the block with the most loses one first.
 
+mod full_port;
 mod sites;
 mod table;
+
+pub use full_port::PortNames;
 
 use super::{activity::Activity, metrics::ConnectionMetrics};
 use std::{
@@ -45,6 +48,7 @@ pub struct Connections {
     next_id: AtomicU64,
     /// Notified when an evicted connection is closed.
     closed: Notify,
+    names: PortNames,
     metrics: ConnectionMetrics,
 }
 
@@ -90,28 +94,36 @@ impl CloseReason {
 
 impl Connections {
     /// An empty table. `streams_resume`: see [`super::PortSettings::streams_resume`].
-    pub fn new(caps: ConnectionCaps, streams_resume: bool, metrics: ConnectionMetrics) -> Self {
+    pub fn new(caps: ConnectionCaps, streams_resume: bool, names: PortNames, metrics: ConnectionMetrics) -> Self {
         metrics.set_max(caps.total);
         let table = Mutex::new(Table::new(caps, streams_resume));
-        Self { table, next_id: AtomicU64::new(0), closed: Notify::new(), metrics }
+        Self { table, next_id: AtomicU64::new(0), closed: Notify::new(), names, metrics }
     }
 
     /// Gives a new connection a place. If there is none, closes another connection for it. Returns `None` if no other
     /// connection may be closed for this one.
     pub fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Option<OpenConnection> {
         let mut table = self.table();
+        let (mut has_place, mut line) = (true, None);
         if let Some(reason) = table.lacks_place_for(address) {
             self.metrics.closed(reason);
-            if !table.close_for(address, reason) {
-                return None;
-            }
+            line = table.full_port_line(reason, self.names);
+            has_place = table.close_for(address, reason);
         }
+        let admitted = has_place.then(|| self.insert(&mut table, address));
+        drop(table);
+        if let Some(line) = line {
+            line.log();
+        }
+        admitted
+    }
+
+    fn insert(self: &Arc<Self>, table: &mut Table, address: Option<IpAddr>) -> OpenConnection {
         let key = ConnectionKey::new(self.next_id.fetch_add(1, Ordering::Relaxed), address);
         let activity = Arc::new(Activity::default());
         table.insert(key, Entry { address, activity: activity.clone() });
         self.metrics.set_open(table.len());
-        drop(table);
-        Some(OpenConnection { connections: self.clone(), key, activity })
+        OpenConnection { connections: self.clone(), key, activity }
     }
 
     /// Lowers the largest number of connections, because the process lacks file descriptors, and closes connections that wait

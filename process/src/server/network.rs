@@ -27,6 +27,11 @@ impl Network {
         Self::with_prefix(self.0, 16, 32)
     }
 
+    /// A site in the usual notation, such as `192.0.2.0/24`.
+    pub(super) fn site_text(self) -> String {
+        format!("{}/{}", self.0, if self.0.is_ipv4() { 24 } else { 48 })
+    }
+
     /// The bytes of the first address.
     pub fn octets(self) -> Vec<u8> {
         match self.0 {

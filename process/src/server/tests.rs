@@ -32,6 +32,7 @@ struct TestServer {
 fn settings(caps: ConnectionCaps) -> PortSettings {
     PortSettings {
         name: "test",
+        connections_setting: None,
         caps,
         trusted_proxies: Vec::new(),
         streams_resume: true,

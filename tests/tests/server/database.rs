@@ -1,10 +1,11 @@
-//! The database commands for operators: migrate, back up, restore, transfer to PostgreSQL.
+//! The database commands for operators: migrate, back up, restore, transfer to PostgreSQL. What operators see in an outage.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests panic on unexpected values")]
 
 mod backup;
 mod full_output;
 mod killed_transfer;
+mod outage;
 mod refusals;
 mod restore;
 mod schema;

@@ -22,6 +22,47 @@ use tokio::{
 };
 use tonic::{Code, transport::Endpoint};
 
+/// The message of the line about a full port.
+const FULL: &str = "the port is full";
+
+async fn connect_from(from: [u8; 4], address: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from((from, 0))).unwrap();
+    socket.connect(address).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn full_api_port_is_logged() {
+    let control = ControlPlane::start_one_with(&["connections.api=4"]).await;
+    let address = control.env["URL"].split_once("://").unwrap().1.replace("localhost", "127.0.0.1").parse().unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..50 {
+        silent.push(connect_from([127, 3, 0, 1], address).await);
+    }
+    let line = r#"port="api" limit=4 setting="connections.api" network="127.3.0.0/24" connections="#;
+    let is_logged = async || control.log().contains(line).then_some(());
+    eventually("the full port is logged", is_logged, || control.log()).await;
+    assert_eq!(control.api.get("/health").await.expect(200)["status"], "healthy");
+    assert!(control.log().matches(FULL).count() <= 2, "at most one line per minute:\n{}", control.log());
+    drop(silent);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_silent_connections_to_the_check_port_are_logged() {
+    let control = ControlPlane::start_one_with(&[]).await;
+    let port = CheckPort::start(&control).await;
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(connect_from([127, 3, 0, 1], port.address).await);
+    }
+    let line = r#"port="check" limit=256 network="127.3.0.0/24" connections=256"#;
+    let is_logged = async || port.sidecar.log().contains(line).then_some(());
+    eventually("the silent connections are logged", is_logged, || port.sidecar.log()).await;
+    let count = port.sidecar.log().matches("have not sent a request yet").count();
+    assert!(count <= 2, "at most one line per minute:\n{}", port.sidecar.log());
+    drop(silent);
+}
+
 /// Opens a sync stream from a loopback address, and waits for its first page. `None` if the port refuses the connection.
 async fn follow(control: &ControlPlane, address: [u8; 4]) -> Option<Follower> {
     let channel = channel_from(control, address.into()).await.ok()?;
@@ -58,6 +99,10 @@ async fn sync_port_is_shared_fairly_among_sites_with_open_streams() {
     assert_eq!(sidecar.admin.get("/readyz").await.status, 200);
     let metrics = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.body;
     assert!(metrics.as_str().unwrap().contains("countersign_connections{port=\"sync\"} 6"), "{metrics}");
+    let (log, line) =
+        (control.log(), r#"port="sync" limit=6 setting="connections.sync" network="127.1.0.0/24" connections=6"#);
+    assert!(log.contains(line), "the line names the network with the most connections:\n{log}");
+    assert!(log.matches(FULL).count() <= 2, "at most one line per minute:\n{log}");
 }
 
 const CHECK_PATH: &str = "/envoy.service.auth.v3.Authorization/Check";
@@ -83,9 +128,7 @@ impl CheckPort {
     }
 
     async fn connect(&self, from: Ipv4Addr) -> TcpStream {
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.bind((from, 0).into()).unwrap();
-        socket.connect(self.address).await.unwrap()
+        connect_from(from.octets(), self.address).await
     }
 
     /// Sends parts of checks, and waits until the sidecar has read them.

@@ -10,7 +10,7 @@ use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 
 /// Series that must exist before any request.
-const INITIAL_SERIES: [&str; 20] = [
+const INITIAL_SERIES: [&str; 26] = [
     r#"countersign_registrations_total{result="ok"} 0"#,
     r#"countersign_challenges_total{result="AGENT_NOT_FOUND"} 0"#,
     r#"countersign_authentications_total{result="INVALID_SIGNATURE"} 0"#,
@@ -19,7 +19,13 @@ const INITIAL_SERIES: [&str; 20] = [
     r#"countersign_verifications_total{result="INSUFFICIENT_PERMISSIONS"} 0"#,
     r#"countersign_role_changes_total{result="CONFLICT"} 0"#,
     r#"countersign_feedback_total{result="VALIDATION_ERROR"} 0"#,
+    r#"countersign_registrations_total{result="HTTPS_REQUIRED"} 0"#,
+    r#"countersign_verifications_total{result="PAYLOAD_TOO_LARGE"} 0"#,
     r#"countersign_refusals_total{reason="challenge_used"} 0"#,
+    r#"countersign_refusals_total{reason="overloaded"} 0"#,
+    r#"countersign_refusals_total{reason="master_key_missing"} 0"#,
+    r#"countersign_refusals_total{reason="quota_exceeded"} 0"#,
+    r#"countersign_refusals_total{reason="idempotency_key_reused"} 0"#,
     r#"countersign_rate_limited_total{category="auth_address"} 0"#,
     "countersign_overloaded_total 0",
     r#"countersign_webhook_attempts_total{result="address_refused"} 0"#,

@@ -1,4 +1,4 @@
-//! Tests of clients that send large heads, and of clients that do not take responses.
+//! Tests of clients that send large heads, of clients that do not take responses, and of what an operator sees of them.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
@@ -10,9 +10,10 @@ use countersign_tests::{
     http::{HttpClient, trusting},
     process::free_port,
     raw::connect_tls,
+    tools,
 };
 use serde_json::json;
-use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{net::Ipv4Addr, process::Command, sync::Arc, time::Duration};
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, task::JoinSet, time::timeout};
 use tokio_rustls::client::TlsStream;
 
@@ -187,4 +188,49 @@ async fn client_with_many_open_requests_leaves_room_for_others() {
         || control.log(),
     )
     .await;
+}
+
+/// The commands of the operations page that list refused clients, for the lines in a file instead of those of the journal.
+fn list_refused_clients(log: &std::path::Path) -> String {
+    let page = std::fs::read_to_string(tools::root().join("docs/operations.md")).unwrap();
+    let mut blocks = page.split("```sh\n").map(|block| block.split("```").next().unwrap());
+    let commands = blocks.find(|block| block.starts_with("journalctl") && block.contains("429")).unwrap();
+    let journal = "journalctl -u countersign-control-plane -o cat --since -10min";
+    assert_eq!(commands.matches(journal).count(), 2, "{commands}");
+    let commands = commands.replace(journal, &format!("cat {}", log.display()));
+    let output = Command::new("bash").args(["-euo", "pipefail", "-c", &commands]).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_clients_are_listed_by_the_documented_commands() {
+    for format in ["text", "json"] {
+        let settings = [format!("log.format={format}"), "limits.auth_address_per_minute=1".to_owned()];
+        let control = Arc::new(ControlPlane::start_one_with(&settings.each_ref().map(String::as_str)).await);
+        let [greedy, limited] = [1, 3].map(|last| control.client_at(Ipv4Addr::new(127, 0, 0, last)));
+        let challenge = async |client: &HttpClient| client.post("/auth/challenge", json!({})).await;
+        let exceeded = async || (challenge(&limited).await.status == 429).then_some(());
+        eventually("the client is over its limit", exceeded, || control.log()).await;
+        let mut clients = JoinSet::new();
+        for _ in 0..12 {
+            clients.spawn(keep_requests_open(control.clone()));
+        }
+        let refused = async || (challenge(&greedy).await.status == 503).then_some(());
+        eventually("the other client has its share", refused, || control.log()).await;
+        clients.abort_all();
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let listed = async || {
+            std::fs::write(&log, control.log()).unwrap();
+            let lines = list_refused_clients(&log);
+            let has = |end: &str| lines.lines().any(|line| line.trim_start().split_once(' ').unwrap().1 == end);
+            (has("503 overloaded 127.0.0.1") && has("429  127.0.0.3")).then_some(())
+        };
+        eventually("the commands list both clients", listed, || control.log()).await;
+        let metrics = metrics(&control).await;
+        let count =
+            metrics.lines().find_map(|line| line.strip_prefix(r#"countersign_refusals_total{reason="overloaded"} "#));
+        assert!(count.unwrap().parse::<u64>().unwrap() > 0, "{metrics}");
+    }
 }

@@ -1,6 +1,9 @@
 //! Maps routes to the metric of the operation that they run.
 
-use crate::{http::api_description, metrics::OperationMetrics};
+use crate::{
+    http::{api_description, code::ErrorCode},
+    metrics::OperationMetrics,
+};
 use prometheus::IntCounterVec;
 use serde_json::Value;
 
@@ -21,7 +24,17 @@ pub fn operation_counter<'a>(operations: &'a OperationMetrics, method: &str, rou
     }
 }
 
-/// Creates the series of every documented error at 0, for each counted route. Undocumented errors, which should not occur, get
+/// The errors that a request to any route can get before its handler runs.
+const COMMON_CODES: [ErrorCode; 6] = [
+    ErrorCode::HttpsRequired,
+    ErrorCode::ValidationError,
+    ErrorCode::PayloadTooLarge,
+    ErrorCode::RateLimitExceeded,
+    ErrorCode::ServiceUnavailable,
+    ErrorCode::Internal,
+];
+
+/// Creates the series of every documented error at 0, for each counted route. Other errors, which should not occur, get
 /// a series when they occur.
 pub fn initialize_operation_metrics(operations: &OperationMetrics) {
     let description: Value = serde_json::from_str(&api_description()).unwrap_or_default();
@@ -29,7 +42,7 @@ pub fn initialize_operation_metrics(operations: &OperationMetrics) {
     for (route, methods) in paths {
         for (method, operation) in methods.as_object().into_iter().flatten() {
             let Some(counter) = operation_counter(operations, &method.to_uppercase(), route) else { continue };
-            for code in error_codes(operation) {
+            for code in error_codes(operation).chain(COMMON_CODES.map(ErrorCode::as_str)) {
                 counter.with_label_values(&[code]);
             }
         }

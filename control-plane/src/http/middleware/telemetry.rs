@@ -55,9 +55,9 @@ pub async fn record_request(
         counter.with_label_values(&[code.map_or(metrics::OK, ErrorCode::as_str)]).inc();
     }
     if let Some(reason) = reason {
-        state.metrics.refusals.with_label_values(&[reason.as_str()]).inc();
+        state.metrics.refusals.with_label_values(&[reason]).inc();
     }
-    let reason = reason.map_or("", countersign_identity::Reason::as_str);
+    let reason = reason.unwrap_or_default();
     let class = BoundedClass::of(route_is_limited, limits::is_counted(response.headers()), status);
     if class.is_none_or(|class| lines.admit(class, state.context.since_boot())) {
         span.in_scope(|| {

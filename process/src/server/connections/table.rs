@@ -1,7 +1,8 @@
 //! Which connections are open, and which of them closes for a new one.
 
 use super::{
-    CloseReason, ConnectionCaps,
+    CloseReason, ConnectionCaps, PortNames,
+    full_port::FullPortLine,
     sites::{Site, SiteCounts},
 };
 use crate::server::{activity::Activity, network::Network};
@@ -11,6 +12,7 @@ use std::{
     net::IpAddr,
     ops::RangeInclusive,
     sync::Arc,
+    time::Duration,
 };
 
 /// How many connections more than the site of a new connection a site must have, so that one of them yields. With one more, the
@@ -66,6 +68,8 @@ pub(super) struct Table {
     /// All connections with an address.
     pub(super) by_site: SiteCounts,
     pub(super) pending_by_site: SiteCounts,
+    /// When the log said last that the port is full.
+    full_logged_at: Option<Duration>,
 }
 
 impl Table {
@@ -80,6 +84,7 @@ impl Table {
             by_client: HashMap::new(),
             by_site: SiteCounts::default(),
             pending_by_site: SiteCounts::default(),
+            full_logged_at: None,
         }
     }
 
@@ -90,6 +95,11 @@ impl Table {
     /// The largest number of connections.
     pub(super) const fn max(&self) -> usize {
         self.caps.total
+    }
+
+    /// The largest number of connections that have not sent a request yet.
+    pub(super) const fn max_pending(&self) -> usize {
+        self.caps.pending
     }
 
     pub(super) const fn configured_max(&self) -> usize {
@@ -108,6 +118,14 @@ impl Table {
             return Some(CloseReason::ClientCapacity);
         }
         (self.len() >= self.caps.total || self.pending.len() >= self.caps.pending).then_some(CloseReason::Capacity)
+    }
+
+    /// The line for the log about a new connection that lacks a place, if one is due.
+    pub(super) fn full_port_line(&mut self, reason: CloseReason, names: PortNames) -> Option<FullPortLine> {
+        let mut logged_at = self.full_logged_at;
+        let line = FullPortLine::if_due(reason, names, self, &mut logged_at);
+        self.full_logged_at = logged_at;
+        line
     }
 
     /// Closes a connection for a new one. Returns whether one could be closed.

@@ -6,7 +6,7 @@ use prometheus::Registry;
 
 fn port_with(caps: ConnectionCaps, streams_resume: bool) -> Arc<Connections> {
     let metrics = PortMetrics::register(&Registry::new(), "test").unwrap().of_port("api");
-    Arc::new(Connections::new(caps, streams_resume, metrics))
+    Arc::new(Connections::new(caps, streams_resume, PortNames { port: "api", setting: None }, metrics))
 }
 
 fn connections(total: usize, per_client: usize, pending: usize) -> Arc<Connections> {
