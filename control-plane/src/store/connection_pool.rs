@@ -7,7 +7,7 @@ use super::conn::timeout_error;
 use crate::metrics::{PoolStatus, TransactionKind};
 use sqlx::{Any, AnyConnection, AnyPool, any::AnyConnectOptions, pool::PoolConnection};
 use std::{
-    ops::{Deref, DerefMut},
+    ops::{Add, Deref, DerefMut},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
@@ -37,6 +37,14 @@ pub struct ConnectionFailures {
     pub count: u64,
     /// Whether the last attempt failed.
     pub is_failing: bool,
+}
+
+impl Add for ConnectionFailures {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { count: self.count + other.count, is_failing: self.is_failing || other.is_failing }
+    }
 }
 
 /// A connection of a pool, counted as in use until it is dropped.

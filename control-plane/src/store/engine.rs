@@ -239,23 +239,15 @@ impl Store {
 
     /// The failures of transactions to get a connection.
     pub fn connection_failures(&self) -> ConnectionFailures {
-        let (reads, writes) = (self.reader.failures(), self.writer.failures());
-        ConnectionFailures { count: reads.count + writes.count, is_failing: reads.is_failing || writes.is_failing }
+        self.reader.failures() + self.writer.failures()
     }
 
-    /// Opens a connection outside of the pools, as the pools do, and closes it. The pools retry some errors until a timeout, and
-    /// do not return them.
+    /// Opens and closes a connection as the pools do. The pools retry after some errors until a timeout, and do not return them.
     pub async fn try_connection(&self) -> Result<(), StoreError> {
-        let options = self.reader.connect_options();
-        pools::close(match self.engine {
-            Engine::Sqlite => pools::connect_with(&options).await?,
-            Engine::Postgres => pools::connect_as_pool(&options).await?,
-        })
-        .await
+        pools::try_connection(&self.reader.connect_options(), matches!(self.engine, Engine::Postgres)).await
     }
 
-    /// The newest revision that this process has committed. The receivers of this revision are also woken by
-    /// [`Self::wake_followers`].
+    /// The newest revision that this process has committed. [`Self::wake_followers`] also wakes its receivers.
     pub fn committed_revision(&self) -> watch::Receiver<Revision> {
         self.committed_revision.subscribe()
     }

@@ -147,7 +147,7 @@ pub async fn connect(url: &str) -> Result<AnyConnection, StoreError> {
 }
 
 /// Like [`connect`], with the options of a pool.
-pub async fn connect_with(options: &AnyConnectOptions) -> Result<AnyConnection, StoreError> {
+async fn connect_with(options: &AnyConnectOptions) -> Result<AnyConnection, StoreError> {
     let result = timeout(CONNECT_TIMEOUT, AnyConnection::connect_with(options)).await;
     result.unwrap_or_else(|_| Err(timeout_error())).map_err(StoreError::Unreachable)
 }
@@ -165,7 +165,7 @@ pub async fn connect_to_primary(url: &str) -> Result<AnyConnection, StoreError> 
 }
 
 /// Opens a connection to PostgreSQL as [`postgres_pool`] does, with its checks and settings.
-pub async fn connect_as_pool(options: &AnyConnectOptions) -> Result<AnyConnection, StoreError> {
+async fn connect_as_pool(options: &AnyConnectOptions) -> Result<AnyConnection, StoreError> {
     let mut connection = connect_with(options).await?;
     let prepare = async {
         if is_standby(&mut connection).await? {
@@ -175,6 +175,11 @@ pub async fn connect_as_pool(options: &AnyConnectOptions) -> Result<AnyConnectio
     };
     timeout(CONNECT_TIMEOUT, prepare).await.unwrap_or_else(|_| Err(StoreError::Unreachable(timeout_error())))?;
     Ok(connection)
+}
+
+/// Opens and closes a connection outside of the pools.
+pub async fn try_connection(options: &AnyConnectOptions, is_postgres: bool) -> Result<(), StoreError> {
+    close(if is_postgres { connect_as_pool(options).await? } else { connect_with(options).await? }).await
 }
 
 /// Whether the server is a standby, whose data may be stale.
