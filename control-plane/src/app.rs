@@ -120,6 +120,7 @@ impl App {
         servers::serve_api(&mut tasks, api.listen()?, tls, state.clone(), api_port, &shutdown);
         jobs::spawn_periodic(&mut tasks, &state, &shutdown);
         jobs::spawn_file_reloads(&mut tasks, parts.file_reloads, &shutdown);
+        jobs::spawn_outage_log(&mut tasks, store.clone(), &shutdown);
         jobs::spawn_database_check(&mut tasks, store.clone(), &shutdown);
         jobs::spawn_master_key_check(&mut tasks, context_parts, readiness, &shutdown);
         jobs::spawn_redis_tasks(&mut tasks, parts.redis.as_ref(), &store, &shutdown);

@@ -1,6 +1,6 @@
 //! `--dev`: creates a first service, and writes `dev.env` with the URLs and credentials that clients need.
 //!
-//! `app` calls this module when all ports are bound. The command-line client reads `dev.env`.
+//! `app` calls this module when all ports listen. The command-line client reads `dev.env`.
 
 use crate::{
     domain::{audit::Initiator, credential::expose, service::KeyScope, text::DisplayName},

@@ -181,10 +181,11 @@ impl FileLock {
 }
 
 fn open_lock_file(path: &Path) -> io::Result<fs::File> {
-    // Read access suffices for a lock, so a process without write access can use the existing file.
-    match fs::File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)
+    // An exclusive lock on NFS needs write access. Elsewhere, read access suffices, so a process without write access can use the
+    // existing file.
+    match OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
+            fs::File::open(path)
         }
         opened => opened,
     }

@@ -265,18 +265,24 @@ impl Port {
         let mut ticks = interval(WATCH_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.tick().await;
-        let (mut age, mut is_closing, mut stopping_for) = (Duration::ZERO, false, Duration::ZERO);
+        let (mut age, mut is_closing, mut stopping_intervals) = (Duration::ZERO, false, 0);
+        // The first of these intervals began before the shutdown.
+        let stopping_timeout = self.settings.linger + GRACEFUL_CLOSE_TIMEOUT + WATCH_INTERVAL;
         loop {
             ticks.tick().await;
             age += WATCH_INTERVAL;
             if self.shutdown.is_requested() {
-                stopping_for += WATCH_INTERVAL;
+                stopping_intervals += 1;
             }
             let (waiting, quiet_intervals) = activity.observe();
             let waited = WATCH_INTERVAL * quiet_intervals;
             let idle_timeout = self.settings.idle_timeout;
             match waiting {
-                Waiting::FirstRequest | Waiting::NextRequest if stopping_for > GRACEFUL_CLOSE_TIMEOUT => return,
+                Waiting::FirstRequest | Waiting::NextRequest
+                    if WATCH_INTERVAL * stopping_intervals >= stopping_timeout =>
+                {
+                    return;
+                }
                 Waiting::FirstRequest if age >= self.settings.first_request_timeout => {
                     return self.connections.count_closed(CloseReason::FirstRequestTimeout);
                 }

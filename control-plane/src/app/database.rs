@@ -214,9 +214,10 @@ fn lock_path(database: &Path) -> PathBuf {
     files::with_suffix(database, ".lock")
 }
 
-/// The file that the only server of an embedded database locks. Commands that work beside a server do not lock it.
+/// The file that the only server of an embedded database locks. Commands that work beside a server do not lock it. Links to the
+/// database lead to the same lock.
 fn server_lock_path(database: &Path) -> PathBuf {
-    files::with_suffix(database, ".server-lock")
+    files::with_suffix(&database.canonicalize().unwrap_or_else(|_| database.to_owned()), ".server-lock")
 }
 
 /// The locks of the server of an embedded database: no command replaces the database, and no other server uses it.

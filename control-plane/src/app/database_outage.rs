@@ -14,23 +14,28 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Minimum time between two log lines with a cause.
 const MIN_LINE_INTERVAL: Duration = Duration::from_mins(1);
 
+/// How long no transaction may have failed until an outage is over: longer than a transaction waits for a connection.
+const RECOVERY_TIME: Duration = Duration::from_secs(6);
+
 /// Logs outages until the task is dropped. The background jobs begin transactions without requests too, so that the end of an
 /// outage is noticed.
 pub(super) async fn log_outages(store: Store) -> Infallible {
-    let (mut known, mut logged_at, mut is_reported) = (store.connection_failures().count, None, false);
+    let mut known = store.connection_failures().count;
+    let (mut failed_at, mut logged_at, mut is_reported) = (None, None, false);
     loop {
         sleep(CHECK_INTERVAL).await;
         let ConnectionFailures { count, is_failing } = store.connection_failures();
-        let has_failed = count > known || is_failing;
-        known = count;
-        if !has_failed {
+        let now = SystemClock.since_boot();
+        let is_over = |since: Option<Duration>, time| since.is_none_or(|since| now.saturating_sub(since) >= time);
+        if count > known || is_failing {
+            (known, failed_at) = (count, Some(now));
+        }
+        if is_over(failed_at, RECOVERY_TIME) {
+            failed_at = None;
             if std::mem::take(&mut is_reported) {
                 tracing::info!("transactions get connections to the database again");
             }
-            continue;
-        }
-        let now = SystemClock.since_boot();
-        if logged_at.is_none_or(|logged_at| now.saturating_sub(logged_at) >= MIN_LINE_INTERVAL) {
+        } else if is_over(logged_at, MIN_LINE_INTERVAL) {
             (logged_at, is_reported) = (Some(now), true);
             log_cause(&store).await;
         }
@@ -38,12 +43,11 @@ pub(super) async fn log_outages(store: Store) -> Infallible {
 }
 
 async fn log_cause(store: &Store) {
-    if let Err(error) = store.try_connection().await {
-        tracing::warn!(%error, "transactions get no connection to the database");
-    } else {
-        tracing::warn!(
-            "transactions wait too long for a connection to the database, although it accepts connections: probably all \
-             connections of the pool are in use (countersign_store_connections)"
-        );
+    match store.try_connection().await {
+        Err(error) => tracing::warn!(%error, "transactions get no connection to the database"),
+        Ok(()) => tracing::warn!(
+            "transactions wait too long for a connection to the database, although it accepts connections: either all connections \
+             of a pool are in use (countersign_store_connections), or the database was away for a short time"
+        ),
     }
 }

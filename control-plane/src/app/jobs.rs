@@ -161,10 +161,13 @@ pub(super) fn spawn_file_reloads(tasks: &mut Tasks, reloads: FileReloads, shutdo
     }
 }
 
-/// Stops the server when its database is replaced with another one, in which revoked credentials may be valid. Logs why there is
-/// no connection to the database.
+/// Logs why there is no connection to the database.
+pub(super) fn spawn_outage_log(tasks: &mut Tasks, store: Store, shutdown: &Shutdown) {
+    spawn_until_shutdown(tasks, shutdown, database_outage::log_outages(store));
+}
+
+/// Stops the server when its database is replaced with another one, in which revoked credentials may be valid.
 pub(super) fn spawn_database_check(tasks: &mut Tasks, store: Store, shutdown: &Shutdown) {
-    spawn_until_shutdown(tasks, shutdown, database_outage::log_outages(store.clone()));
     let shutdown = shutdown.requested_owned();
     let check = async move {
         loop {

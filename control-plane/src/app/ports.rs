@@ -8,7 +8,8 @@ use tokio::net::{TcpListener, TcpSocket};
 /// Number of connections that wait for the server to accept them.
 const BACKLOG: u32 = 1024;
 
-/// A socket with an address that refuses connections, so that no client waits for the end of the start.
+/// A socket with an address that refuses connections, so that no client waits for the end of the start. Another process can listen
+/// on the address before [`BoundPort::listen`], which then fails.
 pub(super) struct BoundPort {
     setting: &'static str,
     socket: TcpSocket,

@@ -35,7 +35,7 @@ impl ConfigInspection {
 
     /// The effective settings, if they can be parsed.
     pub fn config(&self) -> Option<Config> {
-        self.merged.read_or_list_errors().ok()
+        self.merged.read_or_list_errors().ok().map(|config: Config| Config { dev: self.dev, ..config })
     }
 
     /// The effective settings as TOML, without secrets.

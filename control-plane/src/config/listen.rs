@@ -31,8 +31,9 @@ impl ListenSettings {
 
 /// Whether only one of the addresses can be bound. Port 0 is any free port.
 fn conflict(first: SocketAddr, second: SocketAddr) -> bool {
-    let overlap = first.ip() == second.ip()
-        || (first.is_ipv4() == second.is_ipv4() && (first.ip().is_unspecified() || second.ip().is_unspecified()));
+    // `[::]` includes all IPv4 addresses.
+    let includes = |all: SocketAddr, other: SocketAddr| all.ip().is_unspecified() && (all.is_ipv6() || other.is_ipv4());
+    let overlap = first.ip() == second.ip() || includes(first, second) || includes(second, first);
     first.port() != 0 && first.port() == second.port() && overlap
 }
 

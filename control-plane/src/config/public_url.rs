@@ -16,7 +16,7 @@ pub(super) fn problem(text: &str, dev: bool) -> Option<String> {
     let reason = match url {
         _ if has_no_host => "has no host",
         None => "is not a valid URL",
-        Some(url) if !url.username().is_empty() || url.password().is_some() => {
+        Some(_) if rest.split(['/', '?', '#']).next().is_some_and(|authority| authority.contains('@')) => {
             return Some(format!("public_url: contains a user or a password: leave both out; {FIX}"));
         }
         Some(_) if text.contains(['?', '#']) => "has a query or a fragment, which an issuer must not have",

@@ -43,7 +43,7 @@ impl TryFrom<String> for RedisKind {
             "single" => Ok(Self::Single),
             "sentinel" => Ok(Self::Sentinel),
             "cluster" => Ok(Self::Cluster),
-            _ => Err(format!("redis.kind: `{text}` must be `single`, `sentinel` or `cluster`")),
+            _ => Err(format!("`{}` must be `single`, `sentinel` or `cluster`", text.escape_debug())),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::{
     text::{Description, Metadata},
 };
 use countersign_identity::{AgentId, FeedbackId, ServiceId, Timestamp, TrustScore};
-use std::collections::BTreeMap;
+use std::{cmp::Reverse, collections::BTreeMap};
 
 /// Weight of the initial score. One new feedback has the weight 1.
 const PRIOR_WEIGHT: f64 = 4.0;
@@ -138,14 +138,20 @@ impl Rating {
     }
 }
 
-/// Removes the oldest ratings by services that the agent is not known to, if there are too many. Returns their services. Anyone
-/// can create services, and each feedback reads all ratings of its agent.
+/// Removes ratings by services that the agent is not known to, if there are too many. Returns their services. Anyone can create
+/// services, and each feedback reads all ratings of its agent. The oldest rating of the owner with the most is removed first, so
+/// nobody removes the ratings of others by rating with many services.
 pub fn remove_excess_ratings(ratings: &mut Vec<RatingBySource>) -> Vec<ServiceId> {
-    let unknown = ratings.iter().filter(|source| !source.is_known);
-    let mut unknown: Vec<_> = unknown.map(|source| (source.rating.rated_at, source.rating.service)).collect();
-    unknown.sort_unstable();
-    unknown.truncate(unknown.len().saturating_sub(MAX_UNKNOWN_RATINGS).min(MAX_REMOVED_RATINGS));
-    let excess: Vec<_> = unknown.into_iter().map(|(_, service)| service).collect();
+    let mut by_owner = BTreeMap::<&Owner, Vec<(Reverse<Timestamp>, ServiceId)>>::new();
+    for RatingBySource { rating, owner, .. } in ratings.iter().filter(|source| !source.is_known) {
+        by_owner.entry(owner).or_default().push((Reverse(rating.rated_at), rating.service));
+    }
+    let total: usize = by_owner.values().map(Vec::len).sum();
+    let mut by_owner: Vec<_> = by_owner.into_values().collect();
+    by_owner.iter_mut().for_each(|ratings| ratings.sort_unstable());
+    let remove_one = |_| Some(by_owner.iter_mut().max_by_key(|ratings| ratings.len())?.pop()?.1);
+    let excess = total.saturating_sub(MAX_UNKNOWN_RATINGS).min(MAX_REMOVED_RATINGS);
+    let excess: Vec<_> = (0..excess).filter_map(remove_one).collect();
     ratings.retain(|source| !excess.contains(&source.rating.service));
     excess
 }

@@ -154,8 +154,8 @@ impl ApiError {
         Self::new(ErrorCode::UnsupportedMediaType, message)
     }
 
-    /// The response to a gRPC client, such as a sidecar whose `sync.url` is that of the API. gRPC libraries read the error from
-    /// the header.
+    /// The response to a gRPC client, such as a sidecar whose `sync.url` is that of the API. tonic, which
+    /// the sidecar uses, reads the error from the header.
     pub fn grpc_on_the_api_port() -> Response {
         const MESSAGE: &str = "this is the API; sidecars connect to the sync port (listen.sync)";
         let mut response = Self::new(ErrorCode::UnsupportedMediaType, MESSAGE).into_response();
@@ -328,9 +328,13 @@ impl From<OperationError> for ApiError {
                 Self::invalid(&[FieldError { field: field.to_owned(), message: message.to_owned() }])
             }
             OperationError::Busy(message) => Self::new(ErrorCode::ServiceUnavailable, message),
+            OperationError::Store(error) if error.is_missing_master_key() => {
+                tracing::error!(%error, "a request needs a master key that is not configured");
+                Self::master_key_missing()
+            }
             OperationError::Store(error) => {
                 tracing::error!(%error, "the database returned an error");
-                if error.is_missing_master_key() { Self::master_key_missing() } else { Self::unavailable() }
+                Self::unavailable()
             }
             OperationError::Keyring(error) => {
                 tracing::error!(%error, "a signing key or secret cannot be used");

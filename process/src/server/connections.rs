@@ -22,7 +22,7 @@ use std::{
 use table::{ConnectionKey, Entry, Table};
 use tokio::sync::Notify;
 
-/// How many descriptors are released at least when the process lacks them, unless half of the connections are fewer.
+/// How many descriptors are released when the process lacks them.
 const DESCRIPTORS_TO_RELEASE: usize = 64;
 
 /// A lack of descriptors leaves a port at least this number of connections, because it may have another cause.
@@ -135,7 +135,7 @@ impl Connections {
             return table.max();
         }
         let open = table.len();
-        let total = open.saturating_sub(DESCRIPTORS_TO_RELEASE).max(open / 2).max(MIN_CONNECTIONS).min(table.max());
+        let total = open.saturating_sub(DESCRIPTORS_TO_RELEASE).max(MIN_CONNECTIONS).min(table.max());
         self.set_max(&mut table, total);
         while table.len() > total && table.close_one() {
             self.metrics.closed(CloseReason::Capacity);

@@ -38,7 +38,7 @@ fn settings(caps: ConnectionCaps) -> PortSettings {
         streams_resume: true,
         first_request_timeout: Duration::from_secs(2),
         idle_timeout: Duration::from_secs(4),
-        // Longer than the test, so that only announced ends close connections.
+        // Longer than the tests.
         linger: Duration::from_mins(10),
         protocol: ProtocolLimits {
             allows_http1: true,

@@ -119,7 +119,7 @@ async fn history_has_the_newest_feedback_of_each_service() {
 }
 
 #[tokio::test]
-async fn newest_ratings_of_services_that_the_agent_is_not_known_to_are_kept() {
+async fn number_of_ratings_of_services_that_the_agent_is_not_known_to_is_limited() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "Agent").await;
     let (known, known_key) = control.create_service(json!({ "name": "known" })).await;

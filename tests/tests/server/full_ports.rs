@@ -99,10 +99,10 @@ async fn sync_port_is_shared_fairly_among_sites_with_open_streams() {
     assert_eq!(sidecar.admin.get("/readyz").await.status, 200);
     let metrics = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.body;
     assert!(metrics.as_str().unwrap().contains("countersign_connections{port=\"sync\"} 6"), "{metrics}");
-    let (log, line) =
-        (control.log(), r#"port="sync" limit=6 setting="connections.sync" network="127.1.0.0/24" connections=6"#);
-    assert!(log.contains(line), "the line names the network with the most connections:\n{log}");
-    assert!(log.matches(FULL).count() <= 2, "at most one line per minute:\n{log}");
+    let line = r#"port="sync" limit=6 setting="connections.sync" network="127.1.0.0/24" connections=6"#;
+    let logged = async || control.log().contains(line).then_some(());
+    eventually("the line names the network with the most connections", logged, || control.log()).await;
+    assert!(control.log().matches(FULL).count() <= 2, "at most one line per minute:\n{}", control.log());
 }
 
 const CHECK_PATH: &str = "/envoy.service.auth.v3.Authorization/Check";

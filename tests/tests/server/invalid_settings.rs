@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
-use countersign_tests::{ControlPlane, tools};
+use countersign_tests::{ControlPlane, eventually, tools};
 use std::{
     os::unix::fs::PermissionsExt,
     path::Path,
@@ -11,8 +11,14 @@ use std::{
 };
 
 fn run(program: &str, arguments: &[&str], settings: &[&str]) -> (Option<i32>, String) {
-    let mut command = Command::new(tools::binary(program));
-    command.args(arguments).env("COUNTERSIGN_SYNC__KEYS", "svc_sk_a").current_dir(std::env::temp_dir());
+    // A server that starts, because a setting is accepted, ends with the status of `timeout`.
+    let mut command = Command::new("timeout");
+    command
+        .arg("60")
+        .arg(tools::binary(program))
+        .args(arguments)
+        .env("COUNTERSIGN_SYNC__KEYS", "svc_sk_a")
+        .current_dir(std::env::temp_dir());
     if program == "countersign-control-plane" {
         command.env_remove("COUNTERSIGN_SYNC__KEYS");
     }
@@ -58,7 +64,7 @@ fn with<'a>(valid: &'a [String], changed: &[&'a str]) -> Vec<&'a str> {
 fn invalid_value_is_refused_with_the_setting_the_value_and_the_correction() {
     let folder = tempfile::tempdir().unwrap();
     let valid = valid_settings(folder.path());
-    let cases: [(&[&str], &str); 24] = [
+    let cases: [(&[&str], &str); 25] = [
         (&["public_url="], "no public_url: set it to the https:// URL"),
         (&["public_url=id.example"], "public_url: `id.example` does not begin with `https://`: set it"),
         (&["public_url=http://id.example"], "public_url: `http://id.example` does not begin with `https://`: set it"),
@@ -89,6 +95,7 @@ fn invalid_value_is_refused_with_the_setting_the_value_and_the_correction() {
             &["listen.sync=0.0.0.0:7", "listen.admin=127.0.0.1:7"],
             "listen.sync, listen.admin: 0.0.0.0:7 and 127.0.0.1:7",
         ),
+        (&["listen.api=127.0.0.1:7", "listen.sync=[::]:7"], "listen.api, listen.sync: 127.0.0.1:7 and [::]:7"),
         (&["tokenz.access_seconds=5"], "unknown setting `tokenz.access_seconds` in a flag: did you mean"),
         (&["secrets.master_key=hunter2"], "secrets.master_key: must be 32 bytes as 64 hex characters"),
         (&["webhooks.retention_days=0"], "webhooks.retention_days: must be at least 1"),
@@ -99,7 +106,11 @@ fn invalid_value_is_refused_with_the_setting_the_value_and_the_correction() {
             assert!(!error.contains("hunter2"), "{error}");
         }
     }
-    for url in ["public_url=https://user:hunter2@id.example", "public_url=user:hunter2@id.example"] {
+    for url in [
+        "public_url=https://user:hunter2@id.example",
+        "public_url=user:hunter2@id.example",
+        "public_url=https://@id.example",
+    ] {
         for (code, error) in start_and_check(&[], &with(&valid, &[url])) {
             assert!(code == Some(2) && error.contains("public_url: ") && !error.contains("hunter2"), "{error}");
         }
@@ -180,7 +191,8 @@ fn config_check_refuses_the_files_that_a_start_refuses() {
     ] {
         let file = data.join(name);
         std::fs::write(&file, content).unwrap();
-        for (code, error) in start_and_check(&[], &with(&valid, &[])) {
+        let in_development = start_and_check(&["--dev"], &with(&valid, &[]));
+        for (code, error) in start_and_check(&[], &with(&valid, &[])).into_iter().chain(in_development) {
             assert!(code.is_some_and(|code| code > 0) && error.contains(file.to_str().unwrap()), "{name}: {error}");
             assert!(error.contains(expected), "{name}: {error}");
         }
@@ -197,12 +209,12 @@ async fn secret_files_that_other_users_can_read_are_reported() {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
     }
     control.restart().await;
-    let log = control.log();
     for (secret, name) in [("master key", "master.key"), ("operator key", "operator.key")] {
         let file = control.folder().join(name);
         let file = file.display();
         let expected = format!("other users of this machine have access to the {secret}: run `chmod 600 {file}`");
-        let line = log.lines().find(|line| line.contains(&expected)).unwrap_or_else(|| panic!("{log}"));
+        let line = async || control.log().lines().find(|line| line.contains(&expected)).map(str::to_owned);
+        let line = eventually("the start warns", line, || control.log()).await;
         assert!(line.contains("WARN") && line.contains("0644"), "{line}");
     }
 }

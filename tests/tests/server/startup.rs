@@ -123,8 +123,8 @@ async fn during_the_start_the_admin_port_answers_and_the_others_refuse_connectio
     let listen = [("api", api), ("sync", sync), ("admin", admin)];
     let listen = listen.map(|(name, port)| format!("listen.{name}=127.0.0.1:{port}"));
     let settings = [&data, &database].into_iter().chain(&listen).flat_map(|setting| ["--set", setting]);
-    let mut command = Command::new(tools::binary("countersign-control-plane"));
-    let mut server = command.arg("--dev").args(settings).stderr(Stdio::null()).spawn().unwrap();
+    let mut command = tokio::process::Command::new(tools::binary("countersign-control-plane"));
+    let mut server = command.arg("--dev").args(settings).stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap();
     let probes = HttpClient::plain(format!("http://127.0.0.1:{admin}"));
     let is_starting = async || HttpResponse::try_send(probes.request("GET", "/readyz")).await;
     let ready = eventually("the admin port answers", is_starting, String::new).await;
@@ -135,8 +135,7 @@ async fn during_the_start_the_admin_port_answers_and_the_others_refuse_connectio
         assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     }
     assert_eq!(server.try_wait().unwrap(), None, "the server was starting");
-    server.kill().unwrap();
-    server.wait().unwrap();
+    server.kill().await.unwrap();
 }
 
 #[tokio::test]

@@ -50,23 +50,23 @@ fn points(ratings: &[RatingBySource]) -> f64 {
 }
 
 #[test]
-fn oldest_ratings_by_services_that_the_agent_is_not_known_to_are_removed() {
-    let rating = |number: u16, is_known| {
+fn oldest_rating_of_the_owner_with_the_most_is_removed() {
+    // A service with a higher number rated earlier.
+    let rating = |number: u16, owner, is_known| {
         let rated_at = Timestamp::from_seconds(i64::from(u16::MAX - number));
         let service = ServiceId::from_bits(number.into());
-        rating_by(Rating { service, weight: 1.0, mean: 1.0, rated_at }, 0, is_known)
+        rating_by(Rating { service, weight: 1.0, mean: 1.0, rated_at }, owner, is_known)
     };
-    let known = (5000..6000).map(|number| rating(number, true));
-    let mut ratings: Vec<_> = known.chain((0..1000).map(|number| rating(number, false))).collect();
+    let id = |number: u16| ServiceId::from_bits(number.into());
+    let mut ratings: Vec<_> = (5000..6000).map(|number| rating(number, 1, true)).collect();
+    ratings.extend((0..600).map(|number| rating(number, 1, false)));
+    ratings.extend((1000..1400).map(|number| rating(number, 2, false)));
     assert!(remove_excess_ratings(&mut ratings).is_empty());
-    ratings.push(rating(1000, false));
-    assert_eq!(remove_excess_ratings(&mut ratings), [ServiceId::from_bits(1000)]);
+    ratings.push(rating(2000, 3, false));
+    assert_eq!(remove_excess_ratings(&mut ratings), [id(599)], "the ratings of the other owners are older");
     assert_eq!(ratings.len(), 2000);
-    ratings.extend((1001..1021).map(|number| rating(number, false)));
-    assert_eq!(
-        remove_excess_ratings(&mut ratings),
-        std::array::from_fn::<_, 10, _>(|n| ServiceId::from_bits(1020 - n as u128))
-    );
+    ratings.extend((3000..3020).map(|number| rating(number, 1, false)));
+    assert_eq!(remove_excess_ratings(&mut ratings), std::array::from_fn::<_, 10, _>(|index| id(3019 - index as u16)));
 }
 
 proptest! {

@@ -11,8 +11,8 @@ use super::{client_address::ClientAddress, idempotency::BodyDigest, json::JsonOb
 use crate::http::error::{ApiError, FieldError};
 use axum::{
     body::{Body, HttpBody as _, to_bytes},
-    extract::{FromRequest, Request, State},
-    http::{HeaderMap, header},
+    extract::{FromRequest, MatchedPath, Request, State},
+    http::{HeaderMap, HeaderValue, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -60,13 +60,16 @@ pub fn body_limit(path: &str) -> usize {
 }
 
 /// Reads the whole body before the request is processed. Some clients lose a response that arrives while they are still
-/// sending the body. The memory of the request stays reserved until its response is ready.
+/// sending the body. A gRPC client waits for the response before it ends its body, so gRPC calls are answered at once. The memory
+/// of the request stays reserved until its response is ready.
 pub async fn buffer_body(State(memory): State<Arc<RequestMemory>>, request: Request, next: Next) -> Response {
     if request.uri().path() == HEALTH_PATH && request.body().is_end_stream() {
         return next.run(request).await;
     }
-    // A gRPC client may wait for the response before it ends its body.
-    if request.headers().get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(GRPC_MEDIA_TYPE)) {
+    let is_grpc = |value: &HeaderValue| value.as_bytes().starts_with(GRPC_MEDIA_TYPE);
+    if request.extensions().get::<MatchedPath>().is_none()
+        && request.headers().get(header::CONTENT_TYPE).is_some_and(is_grpc)
+    {
         return ApiError::grpc_on_the_api_port();
     }
     let Some(client) = request.extensions().get::<ClientAddress>() else {

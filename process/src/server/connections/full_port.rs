@@ -1,10 +1,6 @@
 //! Says in the log that a port is full, at most once a minute.
 
-use super::{
-    CloseReason,
-    sites::{Site, SiteCounts},
-    table::Table,
-};
+use super::{CloseReason, sites::Site, table::Table};
 use crate::{Clock, SystemClock, server::network::Network};
 use std::time::Duration;
 
@@ -20,6 +16,13 @@ pub struct PortNames {
     pub setting: Option<&'static str>,
 }
 
+/// When the lines about a port were logged last.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LoggedLines {
+    full_at: Option<Duration>,
+    pending_at: Option<Duration>,
+}
+
 /// A line that is due. It is logged after the lock of the table is released.
 pub(super) struct FullPortLine {
     names: PortNames,
@@ -31,30 +34,29 @@ pub(super) struct FullPortLine {
 }
 
 impl FullPortLine {
-    /// The line about a connection that has no place, if one is due. `logged_at` is the time of the last one.
+    /// The line about a connection that has no place, if one is due.
     pub(super) fn if_due(
         reason: CloseReason,
         names: PortNames,
         table: &Table,
-        logged_at: &mut Option<Duration>,
+        logged: &mut LoggedLines,
     ) -> Option<Self> {
         if reason != CloseReason::Capacity {
             return None;
         }
-        let now = SystemClock.since_boot();
+        let (now, is_pending) = (SystemClock.since_boot(), table.len() < table.max());
+        let logged_at = if is_pending { &mut logged.pending_at } else { &mut logged.full_at };
         if logged_at.is_some_and(|logged_at| now.saturating_sub(logged_at) < MIN_LINE_INTERVAL) {
             return None;
         }
         *logged_at = Some(now);
-        let is_pending = table.len() < table.max();
-        let counts = if is_pending { &table.pending_by_site } else { &table.by_site };
         // A higher setting does not help while the process lacks descriptors.
         let setting = names.setting.filter(|_| !is_pending && table.max() == table.configured_max());
         Some(Self {
             names: PortNames { setting, ..names },
             is_pending,
             limit: if is_pending { table.max_pending() } else { table.max() },
-            greediest: greediest(counts),
+            greediest: if is_pending { greediest_pending(table) } else { greediest(table) },
         })
     }
 
@@ -69,8 +71,8 @@ impl FullPortLine {
                 limit,
                 network,
                 connections,
-                "too many connections of this port have not sent a request yet, and the oldest close for new ones: this network has the \
-                 most"
+                "too many connections of this port have not sent a request yet, and the oldest close for new ones; the network has the \
+                 most of them in the block with the most"
             );
         } else {
             tracing::warn!(
@@ -79,12 +81,21 @@ impl FullPortLine {
                 setting,
                 network,
                 connections,
-                "the port is full, so connections close for new ones, or new ones are refused: this network has the most"
+                "the port is full, so connections close for new ones, or new ones are refused; the network has the most of them in the \
+                 block with the most"
             );
         }
     }
 }
 
-fn greediest(counts: &SiteCounts) -> Option<(Site, usize)> {
+/// The site with the most connections in the block with the most, or the clients without an address if they have more.
+pub(super) fn greediest(table: &Table) -> Option<(Site, usize)> {
+    let without_address = table.len() - table.by_site.total();
+    let of_site = table.by_site.greediest().map(|site| (site, table.by_site.of_site(site)));
+    of_site.filter(|(_, count)| *count >= without_address).or((without_address > 0).then_some((None, without_address)))
+}
+
+fn greediest_pending(table: &Table) -> Option<(Site, usize)> {
+    let counts = &table.pending_by_site;
     counts.greediest().map(|site| (site, counts.of_site(site)))
 }

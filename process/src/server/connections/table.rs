@@ -2,7 +2,7 @@
 
 use super::{
     CloseReason, ConnectionCaps, PortNames,
-    full_port::FullPortLine,
+    full_port::{FullPortLine, LoggedLines},
     sites::{Site, SiteCounts},
 };
 use crate::server::{activity::Activity, network::Network};
@@ -12,7 +12,6 @@ use std::{
     net::IpAddr,
     ops::RangeInclusive,
     sync::Arc,
-    time::Duration,
 };
 
 /// How many connections more than the site of a new connection a site must have, so that one of them yields. With one more, the
@@ -68,8 +67,7 @@ pub(super) struct Table {
     /// All connections with an address.
     pub(super) by_site: SiteCounts,
     pub(super) pending_by_site: SiteCounts,
-    /// When the log said last that the port is full.
-    full_logged_at: Option<Duration>,
+    logged: LoggedLines,
 }
 
 impl Table {
@@ -84,7 +82,7 @@ impl Table {
             by_client: HashMap::new(),
             by_site: SiteCounts::default(),
             pending_by_site: SiteCounts::default(),
-            full_logged_at: None,
+            logged: LoggedLines::default(),
         }
     }
 
@@ -122,9 +120,9 @@ impl Table {
 
     /// The line for the log about a new connection that lacks a place, if one is due.
     pub(super) fn full_port_line(&mut self, reason: CloseReason, names: PortNames) -> Option<FullPortLine> {
-        let mut logged_at = self.full_logged_at;
-        let line = FullPortLine::if_due(reason, names, self, &mut logged_at);
-        self.full_logged_at = logged_at;
+        let mut logged = self.logged;
+        let line = FullPortLine::if_due(reason, names, self, &mut logged);
+        self.logged = logged;
         line
     }
 

@@ -1,7 +1,7 @@
 //! Tests of the table of connections.
 
 use super::*;
-use crate::server::PortMetrics;
+use crate::server::{PortMetrics, network::Network};
 use prometheus::Registry;
 
 fn port_with(caps: ConnectionCaps, streams_resume: bool) -> Arc<Connections> {
@@ -181,6 +181,17 @@ fn trusted_proxies_are_counted_only_in_total() {
     assert!(open.iter().all(|connection| port.is_open(connection)));
     let fourth = port.admit(None).unwrap();
     assert!(!port.is_open(&open[0]) && port.is_open(&fourth));
+}
+
+#[test]
+fn line_of_a_full_port_names_whoever_has_the_most_connections() {
+    let port = connections(6, 6, 6);
+    let _proxied = [port.admit(None), port.admit(None)];
+    let _direct = admit(&port, "192.0.2.1");
+    assert_eq!(full_port::greediest(&port.table()), Some((None, 2)));
+    let _neighbour = admit(&port, "192.0.2.2");
+    let site = Network::of_site("192.0.2.9".parse().unwrap());
+    assert_eq!(full_port::greediest(&port.table()), Some((Some(site), 2)));
 }
 
 #[test]
