@@ -43,11 +43,12 @@ pub(super) async fn log_outages(store: Store) -> Infallible {
 }
 
 async fn log_cause(store: &Store) {
-    match store.try_connection().await {
-        Err(error) => tracing::warn!(%error, "transactions get no connection to the database"),
-        Ok(()) => tracing::warn!(
+    if let Err(error) = store.try_connection().await {
+        tracing::warn!(%error, "transactions get no connection to the database");
+    } else {
+        tracing::warn!(
             "transactions wait too long for a connection to the database, although it accepts connections: either all connections \
              of a pool are in use (countersign_store_connections), or the database was away for a short time"
-        ),
+        );
     }
 }

@@ -73,8 +73,8 @@ impl DatabaseSettings {
                 "secrets.master_key: PostgreSQL requires it, with the same value on all replicas: if a key in the data_dir of one machine were lost, no signing key in the database could be decrypted",
             ),
             (
-                !(2..=1000).contains(&self.max_connections),
-                "database.max_connections: must be from 2 to 1000. It applies to this process; the sum over all replicas must fit into max_connections of PostgreSQL",
+                !(3..=1000).contains(&self.max_connections),
+                "database.max_connections: must be from 3 to 1000. It applies to this process; the sum over all replicas must fit into max_connections of PostgreSQL",
             ),
         ];
         let problems = cases.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, text)| text.to_owned());
@@ -135,7 +135,7 @@ mod tests {
         assert!(read(&with_postgres, false).unwrap_err().contains("secrets.master_key"));
         let master = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
         assert!(read(&[&with_postgres[..], &[("secrets.master_key", master)]].concat(), false).is_ok());
-        for invalid in ["1", "1001"] {
+        for invalid in ["2", "1001"] {
             let error = read(&[("database.max_connections", invalid)], true).unwrap_err();
             assert!(error.contains("database.max_connections"), "{error}");
         }

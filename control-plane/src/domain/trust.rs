@@ -148,7 +148,9 @@ pub fn remove_excess_ratings(ratings: &mut Vec<RatingBySource>) -> Vec<ServiceId
     }
     let total: usize = by_owner.values().map(Vec::len).sum();
     let mut by_owner: Vec<_> = by_owner.into_values().collect();
-    by_owner.iter_mut().for_each(|ratings| ratings.sort_unstable());
+    for ratings in &mut by_owner {
+        ratings.sort_unstable();
+    }
     let remove_one = |_| Some(by_owner.iter_mut().max_by_key(|ratings| ratings.len())?.pop()?.1);
     let excess = total.saturating_sub(MAX_UNKNOWN_RATINGS).min(MAX_REMOVED_RATINGS);
     let excess: Vec<_> = (0..excess).filter_map(remove_one).collect();

@@ -124,8 +124,10 @@ impl Store {
         connections: u32,
         options: StoreOptions,
     ) -> Result<Self, StoreError> {
-        let writers = connections / 2;
-        let pools = (pools::postgres_pool(writers, mode), pools::postgres_pool(connections - writers, mode));
+        // One connection stays free for `try_connection`.
+        let pooled = connections.saturating_sub(1);
+        let writers = pooled / 2;
+        let pools = (pools::postgres_pool(writers, mode), pools::postgres_pool(pooled - writers, mode));
         Self::open((Engine::Postgres, mode), url.expose_secret(), pools, options).await
     }
 

@@ -191,8 +191,8 @@ fn config_check_refuses_the_files_that_a_start_refuses() {
     ] {
         let file = data.join(name);
         std::fs::write(&file, content).unwrap();
-        let in_development = start_and_check(&["--dev"], &with(&valid, &[]));
-        for (code, error) in start_and_check(&[], &with(&valid, &[])).into_iter().chain(in_development) {
+        let in_development = run("countersign-control-plane", &["config", "check", "--dev"], &with(&valid, &[]));
+        for (code, error) in start_and_check(&[], &with(&valid, &[])).into_iter().chain([in_development]) {
             assert!(code.is_some_and(|code| code > 0) && error.contains(file.to_str().unwrap()), "{name}: {error}");
             assert!(error.contains(expected), "{name}: {error}");
         }

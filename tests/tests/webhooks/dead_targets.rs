@@ -13,7 +13,7 @@ const REQUESTS: usize = 20;
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_succeed_while_every_attempt_to_a_dead_target_is_open() {
     // If an attempt used a database connection or a lock while it waits, the requests would block.
-    let control = ControlPlane::start_with(&["database.max_connections=2", "webhooks.attempt_seconds=300"]).await;
+    let control = ControlPlane::start_with(&["database.max_connections=3", "webhooks.attempt_seconds=300"]).await;
     let (hanging, refusal) = (Receiver::start(Reply::Never).await, RefusingPort::new());
     let mut targets = Vec::new();
     for _ in 0..TARGETS {

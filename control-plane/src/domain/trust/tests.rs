@@ -66,7 +66,7 @@ fn oldest_rating_of_the_owner_with_the_most_is_removed() {
     assert_eq!(remove_excess_ratings(&mut ratings), [id(599)], "the ratings of the other owners are older");
     assert_eq!(ratings.len(), 2000);
     ratings.extend((3000..3020).map(|number| rating(number, 1, false)));
-    assert_eq!(remove_excess_ratings(&mut ratings), std::array::from_fn::<_, 10, _>(|index| id(3019 - index as u16)));
+    assert_eq!(remove_excess_ratings(&mut ratings), (3010..3020).rev().map(id).collect::<Vec<_>>());
 }
 
 proptest! {
