@@ -12,6 +12,7 @@ mod table;
 pub use full_port::PortNames;
 
 use super::{activity::Activity, metrics::ConnectionMetrics};
+use full_port::FullPortLine;
 use std::{
     net::IpAddr,
     sync::{
@@ -107,7 +108,7 @@ impl Connections {
         let (mut has_place, mut line) = (true, None);
         if let Some(reason) = table.lacks_place_for(address) {
             self.metrics.closed(reason);
-            line = table.full_port_line(reason, self.names);
+            line = FullPortLine::if_due(reason, self.names, &mut table);
             has_place = table.close_for(address, reason);
         }
         let admitted = has_place.then(|| self.insert(&mut table, address));

@@ -36,8 +36,9 @@ pub struct Health {
     backends: HealthBackends,
 }
 
-/// `unhealthy`: the database does not respond, or it uses a master key that this control plane does not have. `degraded`: the database is read-only, webhook events are not delivered, Redis is
-/// not reachable, or expired rows are not deleted. Agents can log in while the server is `degraded`, unless the database is read-only.
+/// `unhealthy`: the database does not respond, or it uses a master key that this control plane does not have. `degraded`: the
+/// database is read-only, webhook events are not delivered, Redis is not reachable, or expired rows are not deleted. Agents can
+/// log in while the server is `degraded`, unless the database is read-only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum HealthStatus {

@@ -35,17 +35,13 @@ pub(super) struct FullPortLine {
 
 impl FullPortLine {
     /// The line about a connection that has no place, if one is due.
-    pub(super) fn if_due(
-        reason: CloseReason,
-        names: PortNames,
-        table: &Table,
-        logged: &mut LoggedLines,
-    ) -> Option<Self> {
+    pub(super) fn if_due(reason: CloseReason, names: PortNames, table: &mut Table) -> Option<Self> {
         if reason != CloseReason::Capacity {
             return None;
         }
         let (now, is_pending) = (SystemClock.since_boot(), table.len() < table.max());
-        let logged_at = if is_pending { &mut logged.pending_at } else { &mut logged.full_at };
+        let LoggedLines { full_at, pending_at } = &mut table.logged;
+        let logged_at = if is_pending { pending_at } else { full_at };
         if logged_at.is_some_and(|logged_at| now.saturating_sub(logged_at) < MIN_LINE_INTERVAL) {
             return None;
         }

@@ -1,8 +1,8 @@
 //! Which connections are open, and which of them closes for a new one.
 
 use super::{
-    CloseReason, ConnectionCaps, PortNames,
-    full_port::{FullPortLine, LoggedLines},
+    CloseReason, ConnectionCaps,
+    full_port::LoggedLines,
     sites::{Site, SiteCounts},
 };
 use crate::server::{activity::Activity, network::Network};
@@ -67,7 +67,7 @@ pub(super) struct Table {
     /// All connections with an address.
     pub(super) by_site: SiteCounts,
     pub(super) pending_by_site: SiteCounts,
-    logged: LoggedLines,
+    pub(super) logged: LoggedLines,
 }
 
 impl Table {
@@ -116,14 +116,6 @@ impl Table {
             return Some(CloseReason::ClientCapacity);
         }
         (self.len() >= self.caps.total || self.pending.len() >= self.caps.pending).then_some(CloseReason::Capacity)
-    }
-
-    /// The line for the log about a new connection that lacks a place, if one is due.
-    pub(super) fn full_port_line(&mut self, reason: CloseReason, names: PortNames) -> Option<FullPortLine> {
-        let mut logged = self.logged;
-        let line = FullPortLine::if_due(reason, names, self, &mut logged);
-        self.logged = logged;
-        line
     }
 
     /// Closes a connection for a new one. Returns whether one could be closed.

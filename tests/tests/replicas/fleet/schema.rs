@@ -46,6 +46,13 @@ async fn use_changed_tables(first: &ControlPlane, second: &ControlPlane, role: &
     first.set_status(&agent.id, "suspended").await.expect(200);
 }
 
+/// Repeats the calls, so that statements are prepared on every connection.
+async fn use_on_every_connection(first: &ControlPlane, second: &ControlPlane, role: &str) {
+    for _ in 0..5 {
+        use_changed_tables(first, second, role).await;
+    }
+}
+
 async fn assert_newer_version_is_applied(database: &str) {
     let versions =
         Database::connect(database).await.text_column("SELECT CAST(MAX(version) AS TEXT) FROM _sqlx_migrations").await;
@@ -58,14 +65,9 @@ async fn replica_runs_with_a_newer_schema_on_postgresql() {
     let database = postgres.create_database().await;
     let (first, mut second) = (replica(&database).await, replica(&database).await);
     let role = first.create_role("reader", &["read"]).await;
-    // Repeats the calls, so that statements are prepared on every connection.
-    for _ in 0..5 {
-        use_changed_tables(&first, &second, &role).await;
-    }
+    use_on_every_connection(&first, &second, &role).await;
     upgrade(&database, true).await;
-    for _ in 0..5 {
-        use_changed_tables(&first, &second, &role).await;
-    }
+    use_on_every_connection(&first, &second, &role).await;
     // A replica of the old version must also start with the newer schema.
     second.restart().await;
     use_changed_tables(&first, &second, &role).await;
@@ -79,13 +81,9 @@ async fn control_plane_runs_with_a_newer_schema_on_sqlite() {
     let database = format!("sqlite://{}", folder.path().join("other.db").display());
     let mut control = replica(&database).await;
     let role = control.create_role("reader", &["read"]).await;
-    for _ in 0..5 {
-        use_changed_tables(&control, &control, &role).await;
-    }
+    use_on_every_connection(&control, &control, &role).await;
     upgrade(&database, false).await;
-    for _ in 0..5 {
-        use_changed_tables(&control, &control, &role).await;
-    }
+    use_on_every_connection(&control, &control, &role).await;
     control.restart().await;
     use_changed_tables(&control, &control, &role).await;
     assert_newer_version_is_applied(&database).await;
