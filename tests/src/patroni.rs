@@ -2,8 +2,8 @@
 
 use crate::{
     http::{HttpClient, HttpResponse},
-    postgres::{child_processes, chown_to_server_user, command_as_server_user, signal},
-    process::{Process, eventually, free_port},
+    postgres::{child_processes, chown_to_server_user, command_as_server_user},
+    process::{Process, eventually, free_port, signal},
     tools,
 };
 use sqlx::{AnyConnection, Connection};
@@ -95,7 +95,7 @@ impl PatroniCluster {
         node.patroni.signal("STOP");
         let server = node.postmaster().expect("the primary runs");
         signal(server, "STOP");
-        for backend in child_processes(u32::try_from(server).expect("a process id is positive")) {
+        for backend in child_processes(server) {
             signal(backend, "KILL");
         }
         signal(server, "KILL");
@@ -142,7 +142,7 @@ impl Drop for PatroniCluster {
 
 impl Node {
     /// The process of the PostgreSQL server, which is not a child of Patroni.
-    fn postmaster(&self) -> Option<i32> {
+    fn postmaster(&self) -> Option<u32> {
         let text = fs::read_to_string(self.data.join("postmaster.pid")).ok()?;
         text.lines().next()?.trim().parse().ok()
     }

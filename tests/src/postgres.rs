@@ -1,7 +1,7 @@
 //! Starts a PostgreSQL server in a temporary folder.
 
 use crate::{
-    process::{Process, eventually, free_port, stat_number},
+    process::{Process, eventually, free_port, signal, stat_number},
     tools,
 };
 use sqlx::{AnyConnection, Connection, Executor};
@@ -144,7 +144,7 @@ impl Postgres {
         let idle = sqlx::query_scalar::<_, i32>(sqlx::AssertSqlSafe(sql)).fetch_all(&mut connection).await;
         let idle = idle.expect("pg_stat_activity is readable");
         for process in &idle {
-            signal(*process, "STOP");
+            signal(u32::try_from(*process).expect("a process id is positive"), "STOP");
         }
         idle.len()
     }
@@ -222,17 +222,11 @@ fn ram_folder() -> PathBuf {
     if free.is_some_and(|free| free >= REQUIRED_SHM_KIB) { memory.to_owned() } else { std::env::temp_dir() }
 }
 
-pub(crate) fn signal(process: i32, name: &str) {
-    // The error of `kill` is ignored, because the process that gets the signal may have ended.
-    let _result = Command::new("kill").args(["-s", name, &process.to_string()]).output();
-}
-
 /// Child processes of a process.
-pub(crate) fn child_processes(parent: u32) -> Vec<i32> {
+pub(crate) fn child_processes(parent: u32) -> Vec<u32> {
     let proc_entries = std::fs::read_dir("/proc").expect("/proc is readable").flatten();
     let numbers = proc_entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let children = numbers.filter(|process| stat_number(*process, 1) == Some(parent));
-    children.map(|process| i32::try_from(process).expect("a process id fits into 32 bits")).collect()
+    numbers.filter(|process| stat_number(*process, 1) == Some(parent)).collect()
 }
 
 /// Makes the server's user the owner of a folder, if the tests run as root.

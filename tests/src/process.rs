@@ -51,9 +51,9 @@ impl Process {
         self.child.id()
     }
 
-    /// Sends a signal by name.
+    /// Sends a signal by name. After `STOP`, no thread of the process runs any more.
     pub fn signal(&self, name: &str) {
-        Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().expect("`kill` is installed");
+        signal(self.id(), name);
     }
 
     /// Waits for the exit, without a deadline.
@@ -118,10 +118,42 @@ impl Drop for Process {
     }
 }
 
-/// A number in `/proc/PID/stat`, by its place after the process name, which may contain any character. The place of `state` is 0.
+/// Sends a signal by name to a process, which may have ended. After `STOP`, no thread of the process runs any more.
+pub(crate) fn signal(process: u32, name: &str) {
+    // The error of `kill` is ignored, because the process may have ended.
+    let _result = Command::new("kill").args(["-s", name, &process.to_string()]).output().expect("`kill` is installed");
+    if name == "STOP" {
+        wait_until_stopped(process);
+    }
+}
+
+/// Waits until each thread of a process is stopped or has ended. `kill` returns before threads on other processors have stopped.
+#[expect(clippy::disallowed_methods, reason = "the deadline of a test needs real time")]
+fn wait_until_stopped(process: u32) {
+    let start = Instant::now();
+    while threads_run(process) {
+        assert!(start.elapsed() < DEADLINE, "process {process} does not stop");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn threads_run(process: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else { return false };
+    let stats = threads.flatten().filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
+    // Threads in the other states are stopped, zombies or dead.
+    stats.into_iter().any(|stat| stat_field(&stat, 0).is_some_and(|state| !["T", "Z", "X"].contains(&state)))
+}
+
+/// A number in `/proc/PID/stat`, by its place (see [`stat_field`]).
 pub(crate) fn stat_number(process: u32, place: usize) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(place)?.parse().ok()
+    stat_field(&stat, place)?.parse().ok()
+}
+
+/// A field of a `stat` file in `/proc`, by its place after the process name, which may contain any character. The place of
+/// `state` is 0.
+fn stat_field(stat: &str, place: usize) -> Option<&str> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(place)
 }
 
 /// Polls `condition` until it returns a value. Panics with the text of `explain` after the deadline.
