@@ -20,7 +20,7 @@ statements! { STATEMENTS:
          AND COALESCE(referenced_at, deleted_at) <= $2 ORDER BY COALESCE(referenced_at, deleted_at) LIMIT $3";
     /// Finds the first row of each table, because PostgreSQL reads it by an index even if it has no statistics.
     POSTPONE = "UPDATE agents SET referenced_at = $1 WHERE id = $2 AND (purge_at IS NOT NULL \
-         OR (SELECT MIN(begun_at) FROM sessions WHERE agent_id = $2) IS NOT NULL \
+         OR (SELECT id FROM sessions WHERE agent_id = $2 ORDER BY ended_at LIMIT 1) IS NOT NULL \
          OR (SELECT MIN(service_id) FROM token_audiences WHERE agent_id = $2) IS NOT NULL \
          OR (SELECT MIN(role_id) FROM assignments WHERE agent_id = $2) IS NOT NULL \
          OR (SELECT MIN(service_id) FROM agent_departures WHERE agent_id = $2) IS NOT NULL \

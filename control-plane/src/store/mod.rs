@@ -89,23 +89,48 @@ mod tests {
 
     #[test]
     fn migrations_remove_nothing_that_the_previous_version_needs() {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            let name = path.file_name().unwrap().to_str().unwrap();
-            if name[..4].parse::<u32>().unwrap() <= LAST_UNCHECKED_MIGRATION {
+        let statements = migration_statements();
+        for (version, statement) in statements.iter().filter(|(version, _)| *version > LAST_UNCHECKED_MIGRATION) {
+            if let Some(index) = statement.strip_prefix("DROP INDEX ") {
+                assert!(is_replaced(index, &statements), "{version}: {statement}");
                 continue;
             }
-            let sql = std::fs::read_to_string(&path).unwrap();
-            let lines: Vec<_> = sql.lines().map(str::trim).filter(|line| !line.starts_with("--")).collect();
-            for statement in lines.join(" ").split(';').map(str::trim).filter(|statement| !statement.is_empty()) {
-                assert!(ALLOWED_STATEMENTS.iter().any(|prefix| statement.starts_with(prefix)), "{name}: {statement}");
-                if let Some((_, change)) = statement.strip_prefix("ALTER TABLE ").and_then(|rest| rest.split_once(' '))
-                {
-                    let optional = !change.contains("NOT NULL") || change.contains("DEFAULT");
-                    assert!(change.starts_with("ADD COLUMN ") && optional, "{name}: {statement}");
-                }
+            assert!(ALLOWED_STATEMENTS.iter().any(|prefix| statement.starts_with(prefix)), "{version}: {statement}");
+            if let Some((_, change)) = statement.strip_prefix("ALTER TABLE ").and_then(|rest| rest.split_once(' ')) {
+                let optional = !change.contains("NOT NULL") || change.contains("DEFAULT");
+                assert!(change.starts_with("ADD COLUMN ") && optional, "{version}: {statement}");
             }
         }
+    }
+
+    /// All statements of the migrations, each with the schema version.
+    fn migration_statements() -> Vec<(u32, String)> {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
+        let mut statements = Vec::new();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let version = path.file_name().unwrap().to_str().unwrap()[..4].parse().unwrap();
+            let sql = std::fs::read_to_string(&path).unwrap();
+            let lines: Vec<_> = sql.lines().map(str::trim).filter(|line| !line.starts_with("--")).collect();
+            let of_file = lines.join(" ");
+            let of_file = of_file.split(';').map(str::trim).filter(|statement| !statement.is_empty());
+            statements.extend(of_file.map(|statement| (version, statement.to_owned())));
+        }
+        statements
+    }
+
+    /// Whether a remaining index begins with the first column of a dropped index, which is not unique.
+    fn is_replaced(dropped: &str, statements: &[(u32, String)]) -> bool {
+        let indexes = statements.iter().filter_map(|(_, statement)| {
+            let (name, rest) = statement.strip_prefix("CREATE INDEX ")?.split_once(" ON ")?;
+            let (table, columns) = rest.split_once(" (")?;
+            let is_partial = columns.contains(" WHERE ");
+            Some((name, (table, columns.split([',', ')']).next()?), is_partial))
+        });
+        let remains = |name: &str| !statements.iter().any(|(_, statement)| *statement == format!("DROP INDEX {name}"));
+        let mut of_dropped = indexes.clone().filter(|(name, ..)| *name == dropped).map(|(_, columns, _)| columns);
+        of_dropped.next().is_some_and(|first_column| {
+            indexes.clone().any(|(name, columns, is_partial)| remains(name) && columns == first_column && !is_partial)
+        })
     }
 }

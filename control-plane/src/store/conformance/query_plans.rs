@@ -4,7 +4,8 @@ use super::{
     options,
     statements::{COMMON_LISTS, statement_texts},
 };
-use crate::store::{OpenMode, Store};
+use crate::store::{OpenMode, Store, WriteTransaction, postgres::POSTGRES_STATEMENTS, row, sessions};
+use countersign_identity::Timestamp;
 use countersign_tests::Postgres;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row, postgres::PgRow};
 use std::collections::BTreeSet;
@@ -61,7 +62,7 @@ const REQUIRED_INDEXES: [(&str, &str); 26] = [
     // Each of the two indexes begins with the agent.
     ("FROM trust_feedback WHERE agent_id = $1 LIMIT", "trust_feedback_by_"),
     ("FROM trust_feedback WHERE agent_id = $1 AND (created_at", "trust_feedback_by_agent"),
-    ("SELECT id FROM sessions WHERE agent_id = $1 AND ended_at IS NULL", "live_sessions_by_agent"),
+    ("SELECT id FROM sessions WHERE agent_id = $1 AND ended_at IS NULL", "sessions_of_agent"),
     ("FROM service_keys WHERE service_id = $1 AND revoked_at IS NULL LIMIT", "live_service_keys"),
     ("UPDATE service_keys SET revoked_at = $1 WHERE service_id = $2", "live_service_keys"),
     (
@@ -142,6 +143,32 @@ async fn no_statement_scans_a_table_on_postgresql() {
     check_postgres_plans(&mut connection, |sql| !NEED_STATISTICS.iter().any(|part| sql.contains(part))).await;
     connection.execute("VACUUM ANALYZE").await.unwrap();
     check_postgres_plans(&mut connection, |_| true).await;
+    connection.execute("BEGIN").await.unwrap();
+    let settings = POSTGRES_STATEMENTS.iter().find(|sql| sql.contains("plan_cache_mode")).unwrap();
+    connection.execute(*settings).await.unwrap();
+    check_postgres_plans(&mut connection, |sql| sql.starts_with("DELETE FROM") && sql.contains("LIMIT $")).await;
+}
+
+#[tokio::test]
+async fn statements_of_background_jobs_are_planned_once_on_postgresql() {
+    let server = Postgres::start().await;
+    let url = server.create_database().await;
+    let store = Store::open_postgres(OpenMode::Serve, &url.clone().into(), 8, options("ours")).await.unwrap();
+    fill(&mut AnyConnection::connect(&url).await.unwrap()).await;
+    let work = async |mut tx: WriteTransaction| {
+        assert!(store.try_lock_job(&mut tx, "a job").await?);
+        for _ in 0..10 {
+            let times = (Timestamp::from_micros(0), Timestamp::from_micros(20_000));
+            assert!(sessions::delete_expired(tx.conn(), times, 10).await? > 0);
+        }
+        let sql = "SELECT CAST(SUM(generic_plans) AS BIGINT) AS generic, CAST(SUM(custom_plans) AS BIGINT) AS custom \
+             FROM pg_prepared_statements WHERE statement LIKE 'DELETE FROM %'";
+        let row = sqlx::query(sql).fetch_one(tx.conn()).await?;
+        let [generic, custom] = ["generic", "custom"].map(|name| row::get::<i64>(&row, name).unwrap());
+        assert_eq!((generic, custom), (20, 0));
+        tx.commit(()).await
+    };
+    store.write("delete_sessions", work).await.unwrap();
 }
 
 async fn fill(connection: &mut AnyConnection) {
