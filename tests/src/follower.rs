@@ -88,10 +88,10 @@ impl Follower {
         }
     }
 
-    /// Sends a ping.
+    /// Sends a ping. If the stream has ended, the next message tells its status.
     pub async fn send_ping(&self, number: u64) {
         let ping = follow_request(ClientMessage::Ping(Ping { number }));
-        self.requests.send(ping).await.expect("the request can be sent");
+        let _stream_has_ended = self.requests.send(ping).await;
     }
 
     /// Sends a ping. Returns the deltas that arrive before the pong, and the pong.
