@@ -6,8 +6,8 @@
 //! `cargo build --release --workspace --bins`.
 //!
 //! First, clients log agents in and verify tokens without a backlog. Then the control plane stops, the rows are inserted, and it
-//! starts again with the same clients. Two sidecars start: one soon, one when the shared pages of the first have expired. The
-//! first seconds after a start do not count.
+//! starts again with the same clients. Two sidecars start: one after ten seconds, one when the shared pages of the first have
+//! expired. Requests in the first seconds after a start of the control plane do not count.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints figures and panics on errors")]
 #![expect(
@@ -33,7 +33,7 @@ const CLIENTS: usize = 4;
 /// Pause of each client between two requests of the same kind.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Time after a start until requests are measured.
+/// Time after a start of the control plane until requests are measured.
 const WARM_UP: Duration = Duration::from_secs(5);
 
 /// Time for which requests are measured without a backlog, and interval of the output afterwards.
@@ -69,7 +69,7 @@ impl Load {
         ]
     }
 
-    /// Waits, and drops the figures until then.
+    /// Waits until the first seconds after a start are over, and drops the latencies of their requests.
     async fn warm_up(&self) {
         sleep(WARM_UP).await;
         for latencies in [&self.logins, &self.verifications] {
@@ -144,7 +144,7 @@ fn sorted(mut millis: Vec<f64>) -> Vec<f64> {
     millis
 }
 
-/// The value below which this part of the sorted latencies is.
+/// The latency that this part of the requests does not exceed, such as 0.99. `millis` is in ascending order.
 fn quantile(millis: &[f64], part: f64) -> f64 {
     millis.get((millis.len().saturating_sub(1) as f64 * part) as usize).copied().unwrap_or(0.0)
 }
@@ -202,7 +202,7 @@ async fn main() {
     }
 }
 
-/// Starts two sidecars: one at once, one when the shared pages of the first have expired.
+/// Starts two sidecars: one after ten seconds, one when the shared pages of the first have expired.
 async fn start_sidecars(control: &ControlPlane, key: &str) {
     for _ in 0..2 {
         sleep(Duration::from_secs(10)).await;
@@ -219,8 +219,8 @@ async fn start_sidecars(control: &ControlPlane, key: &str) {
 /// an interval.
 async fn wait_until_deleted(database: &mut AnyConnection, logins: i64, load: &Load) -> [[f64; 2]; 2] {
     let started = SystemClock.since_boot();
-    let first = count_expired(database, logins).await;
-    let (mut left, mut all, mut worst) = (first, [vec![], vec![]], [0.0_f64; 2]);
+    let expired = count_expired(database, logins).await;
+    let (mut left, mut all, mut worst) = (expired, [vec![], vec![]], [0.0_f64; 2]);
     while left > 0 {
         sleep(INTERVAL).await;
         let before = left;
@@ -233,8 +233,9 @@ async fn wait_until_deleted(database: &mut AnyConnection, logins: i64, load: &Lo
         }
     }
     let elapsed = seconds_since(started);
-    println!("{} rows in {elapsed:.0} s: {:.0} rows/s", first * 2, first as f64 * 2.0 / elapsed);
-    [0, 1].map(|kind| [quantile(&sorted(std::mem::take(&mut all[kind])), 0.99), worst[kind]])
+    println!("{} rows in {elapsed:.0} s: {:.0} rows/s", expired * 2, expired as f64 * 2.0 / elapsed);
+    let [logins, verifications] = all.map(|millis| quantile(&sorted(millis), 0.99));
+    [[logins, worst[0]], [verifications, worst[1]]]
 }
 
 fn seconds_since(started: Duration) -> f64 {
@@ -285,7 +286,7 @@ async fn insert_expired_logins(database: &mut AnyConnection, agent: &str, logins
     execute(database, if is_sqlite { "PRAGMA optimize" } else { "VACUUM ANALYZE" }).await;
 }
 
-/// Copies the inserted rows from the write-ahead log into the database, so that no request of the control plane has to.
+/// Writes the inserted rows into the files of the tables: otherwise, the first commits of the control plane would do it.
 async fn checkpoint(database: &mut AnyConnection) {
     let is_sqlite = database.backend_name() == "SQLite";
     execute(database, if is_sqlite { "PRAGMA wal_checkpoint(TRUNCATE)" } else { "CHECKPOINT" }).await;

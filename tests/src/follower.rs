@@ -91,7 +91,7 @@ impl Follower {
     /// Sends a ping. If the stream has ended, the next message tells its status.
     pub async fn send_ping(&self, number: u64) {
         let ping = follow_request(ClientMessage::Ping(Ping { number }));
-        let _stream_has_ended = self.requests.send(ping).await;
+        let _fails_if_the_stream_has_ended = self.requests.send(ping).await;
     }
 
     /// Sends a ping. Returns the deltas that arrive before the pong, and the pong.

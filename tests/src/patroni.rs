@@ -141,7 +141,7 @@ impl Drop for PatroniCluster {
 }
 
 impl Node {
-    /// The process of the PostgreSQL server, which is not a child of Patroni.
+    /// The id of the main process of the PostgreSQL server. It is not a child of Patroni.
     fn postmaster(&self) -> Option<u32> {
         let text = fs::read_to_string(self.data.join("postmaster.pid")).ok()?;
         text.lines().next()?.trim().parse().ok()

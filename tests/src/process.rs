@@ -51,7 +51,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Sends a signal by name. After `STOP`, no thread of the process runs any more.
+    /// Sends a signal by name. With `STOP`, returns when all threads of the process have stopped.
     pub fn signal(&self, name: &str) {
         signal(self.id(), name);
     }
@@ -63,8 +63,7 @@ impl Process {
 
     /// Sends SIGTERM and waits for the exit.
     pub async fn terminate(&mut self) -> ExitStatus {
-        let pid = self.child.id().to_string();
-        Command::new("kill").arg(pid).status().expect("`kill` is installed");
+        self.signal("TERM");
         self.wait_for_exit().await
     }
 
@@ -118,40 +117,40 @@ impl Drop for Process {
     }
 }
 
-/// Sends a signal by name to a process, which may have ended. After `STOP`, no thread of the process runs any more.
+/// Sends a signal by name to a process. With `STOP`, returns when all threads of the process have stopped.
 pub(crate) fn signal(process: u32, name: &str) {
-    // The error of `kill` is ignored, because the process may have ended.
-    let _result = Command::new("kill").args(["-s", name, &process.to_string()]).output().expect("`kill` is installed");
+    // The exit code of `kill` is ignored, because the process may have ended.
+    Command::new("kill").args(["-s", name, &process.to_string()]).output().expect("`kill` is installed");
     if name == "STOP" {
         wait_until_stopped(process);
     }
 }
 
-/// Waits until each thread of a process is stopped or has ended. `kill` returns before threads on other processors have stopped.
+/// Waits until no thread of a process runs: `kill` returns before the threads on other processors have stopped.
 #[expect(clippy::disallowed_methods, reason = "the deadline of a test needs real time")]
 fn wait_until_stopped(process: u32) {
     let start = Instant::now();
-    while threads_run(process) {
+    while has_running_threads(process) {
         assert!(start.elapsed() < DEADLINE, "process {process} does not stop");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-fn threads_run(process: u32) -> bool {
+fn has_running_threads(process: u32) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else { return false };
-    let stats = threads.flatten().filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
-    // Threads in the other states are stopped, zombies or dead.
-    stats.into_iter().any(|stat| stat_field(&stat, 0).is_some_and(|state| !["T", "Z", "X"].contains(&state)))
+    let mut stats = threads.flatten().filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
+    // T: stopped, Z: zombie, X: dead.
+    stats.any(|stat| stat_field(&stat, 0).is_some_and(|state| !["T", "Z", "X"].contains(&state)))
 }
 
-/// A number in `/proc/PID/stat`, by its place (see [`stat_field`]).
+/// The number in a field of `/proc/PID/stat`, by the place of the field (see [`stat_field`]).
 pub(crate) fn stat_number(process: u32, place: usize) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     stat_field(&stat, place)?.parse().ok()
 }
 
-/// A field of a `stat` file in `/proc`, by its place after the process name, which may contain any character. The place of
-/// `state` is 0.
+/// A field of the content of `/proc/PID/stat` or `/proc/PID/task/TID/stat`, by its place after the process name. The place of the
+/// field `state` is 0. The process name may contain spaces and parentheses.
 fn stat_field(stat: &str, place: usize) -> Option<&str> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(place)
 }

@@ -66,18 +66,28 @@ mod tests {
 
     #[test]
     fn every_column_is_text_or_bigint() {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
         let mut columns = 0;
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let sql = std::fs::read_to_string(entry.unwrap().path()).unwrap();
-            let lines = sql.lines().map(str::trim).filter(|line| !line.starts_with("--"));
-            for line in lines.filter(|line| line.starts_with(|first: char| first.is_ascii_lowercase())) {
+        for (_, lines) in migrations() {
+            for line in lines.iter().filter(|line| line.starts_with(|first: char| first.is_ascii_lowercase())) {
                 let column_type = line.split([' ', ',']).nth(1).unwrap_or_default();
                 assert!(COLUMN_TYPES.contains(&column_type), "{line}");
                 columns += 1;
             }
         }
         assert!(columns > 50, "only {columns} columns were read");
+    }
+
+    /// The schema version and the lines of each migration, without comments.
+    fn migrations() -> Vec<(u32, Vec<String>)> {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
+        let read = |entry: std::io::Result<std::fs::DirEntry>| {
+            let path = entry.unwrap().path();
+            let version = path.file_name().unwrap().to_str().unwrap()[..4].parse().unwrap();
+            let sql = std::fs::read_to_string(&path).unwrap();
+            let lines = sql.lines().map(str::trim).filter(|line| !line.starts_with("--"));
+            (version, lines.map(str::to_owned).collect())
+        };
+        std::fs::read_dir(folder).unwrap().map(read).collect()
     }
 
     /// The last migration that was written before rolling upgrades were supported.
@@ -105,32 +115,44 @@ mod tests {
 
     /// All statements of the migrations, each with the schema version.
     fn migration_statements() -> Vec<(u32, String)> {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
-        let mut statements = Vec::new();
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            let version = path.file_name().unwrap().to_str().unwrap()[..4].parse().unwrap();
-            let sql = std::fs::read_to_string(&path).unwrap();
-            let lines: Vec<_> = sql.lines().map(str::trim).filter(|line| !line.starts_with("--")).collect();
-            let of_file = lines.join(" ");
-            let of_file = of_file.split(';').map(str::trim).filter(|statement| !statement.is_empty());
-            statements.extend(of_file.map(|statement| (version, statement.to_owned())));
-        }
-        statements
+        let statements_of = |(version, lines): (u32, Vec<String>)| {
+            let sql = lines.join(" ");
+            let statements = sql.split(';').map(str::trim).filter(|statement| !statement.is_empty());
+            statements.map(|statement| (version, statement.to_owned())).collect::<Vec<_>>()
+        };
+        migrations().into_iter().flat_map(statements_of).collect()
     }
 
-    /// Whether a remaining index begins with the first column of a dropped index, which is not unique.
-    fn is_replaced(dropped: &str, statements: &[(u32, String)]) -> bool {
-        let indexes = statements.iter().filter_map(|(_, statement)| {
+    /// An index that is not unique.
+    struct Index<'a> {
+        name: &'a str,
+        table: &'a str,
+        first_column: &'a str,
+        is_partial: bool,
+    }
+
+    impl<'a> Index<'a> {
+        fn parse(statement: &'a str) -> Option<Self> {
             let (name, rest) = statement.strip_prefix("CREATE INDEX ")?.split_once(" ON ")?;
             let (table, columns) = rest.split_once(" (")?;
-            let is_partial = columns.contains(" WHERE ");
-            Some((name, (table, columns.split([',', ')']).next()?), is_partial))
-        });
-        let remains = |name: &str| !statements.iter().any(|(_, statement)| *statement == format!("DROP INDEX {name}"));
-        let mut of_dropped = indexes.clone().filter(|(name, ..)| *name == dropped).map(|(_, columns, _)| columns);
-        of_dropped.next().is_some_and(|first_column| {
-            indexes.clone().any(|(name, columns, is_partial)| remains(name) && columns == first_column && !is_partial)
+            let first_column = columns.split([',', ')']).next()?;
+            Some(Self { name, table, first_column, is_partial: columns.contains(" WHERE ") })
+        }
+    }
+
+    /// Whether the previous version can use another index instead of a dropped one, which enforces nothing: an index that is never
+    /// dropped, contains all rows of the table, and begins with the same column.
+    fn is_replaced(dropped: &str, statements: &[(u32, String)]) -> bool {
+        let indexes: Vec<_> = statements.iter().filter_map(|(_, statement)| Index::parse(statement)).collect();
+        let is_dropped =
+            |name: &str| statements.iter().any(|(_, other)| other.strip_prefix("DROP INDEX ") == Some(name));
+        let dropped = indexes.iter().find(|index| index.name == dropped);
+        dropped.is_some_and(|dropped| {
+            let replaces = |index: &Index<'_>| {
+                let is_same = (index.table, index.first_column) == (dropped.table, dropped.first_column);
+                is_same && !index.is_partial && !is_dropped(index.name)
+            };
+            indexes.iter().any(replaces)
         })
     }
 }
