@@ -156,7 +156,8 @@ impl Pace {
     pub const ONE_WRITER: Self = Self { target: Duration::from_micros(1250), pauses: 2 };
 
     /// For a database with many writers. Requests do not wait for transactions of background work, so these are longer: each of
-    /// them needs messages to the database and a commit, however few rows it removes. Requests share the processors with them.
+    /// them needs messages to the database and a commit, however few rows it removes. The pauses are longer too, because the
+    /// database may use the same processors for requests.
     pub const MANY_WRITERS: Self = Self { target: Duration::from_millis(10), pauses: 6 };
 
     /// The pause after a transaction that took `took`. A clock that jumps must not stop the work.
@@ -170,7 +171,8 @@ const MIN_ROWS: i64 = 10;
 const MAX_ROWS: i64 = 5000;
 
 /// Fewer rows than this are removed only after failures: a slow transaction with fewer rows is slow for another reason, such as
-/// a disk that reads slowly. Even if each transaction takes 30 ms, several times more rows are removed than logins can create.
+/// a disk that reads slowly. Even if each transaction on SQLite takes 30 ms, several times more rows are removed than logins can
+/// create.
 const MIN_ROWS_WHEN_SLOW: i64 = 50;
 
 /// The number of rows that the next transaction of a background job removes at most. It follows the duration of the last ones.

@@ -316,11 +316,12 @@ impl Store {
         }
     }
 
-    /// Takes the lock of a background job until the transaction ends. Returns false if another replica holds the lock.
-    pub async fn try_lock_job(&self, tx: &mut WriteTransaction, job: &str) -> Result<bool, StoreError> {
+    /// Begins a transaction of a background job, which holds the lock of the job until it ends. Returns false if another replica
+    /// holds the lock.
+    pub async fn try_begin_job(&self, tx: &mut WriteTransaction, job: &str) -> Result<bool, StoreError> {
         match self.engine {
             Engine::Sqlite => Ok(true),
-            Engine::Postgres => postgres::try_lock_job(tx.conn(), job).await,
+            Engine::Postgres => postgres::try_begin_job(tx.conn(), job).await,
         }
     }
 

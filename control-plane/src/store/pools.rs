@@ -16,8 +16,8 @@ statements! { SQLITE_STATEMENTS:
     SET_BUSY_TIMEOUT = "PRAGMA busy_timeout = 3000";
     SET_JOURNAL_MODE = "PRAGMA journal_mode = WAL";
     SET_SYNCHRONOUS = "PRAGMA synchronous = FULL";
-    /// Copies the write-ahead log into the file after each 500 KiB, an eighth of SQLite's default. The commit that does it takes
-    /// longer, and so do the requests that wait for it.
+    /// Copies the write-ahead log into the file after each 125 pages (500 KiB), an eighth of SQLite's default. The commit that does
+    /// it takes longer, and so do the requests that wait for it.
     SET_WAL_AUTOCHECKPOINT = "PRAGMA wal_autocheckpoint = 125";
     SET_FOREIGN_KEYS = "PRAGMA foreign_keys = ON";
     /// Overwrites deleted content with zeros, so that the file does not contain what the deletion of an agent erases.

@@ -13,8 +13,8 @@ statements! { STATEMENTS:
          VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (challenge_id) DO NOTHING";
     CHALLENGE_IS_USED = "SELECT 1 AS used FROM sessions WHERE challenge_id = $1";
     FIND_SESSION = "SELECT id, agent_id, service_id, begun_at, begun_revision, expires_at, ended_at FROM sessions WHERE id = $1";
-    /// The sessions of an agent that can still be refreshed, newest first, after the first `$3`. All have the same `ended_at`; with
-    /// it, the order is that of the index.
+    /// The sessions of an agent that can still be refreshed, newest first, after the first `$3`. Their `ended_at` is NULL. The order
+    /// contains it so that it is the order of the index, and nothing is sorted.
     LIST_OLDEST_LIVE = "SELECT id FROM sessions WHERE agent_id = $1 AND ended_at IS NULL AND expires_at > $2 \
          ORDER BY ended_at DESC, begun_at DESC, id DESC LIMIT $4 OFFSET $3";
     MARK_SESSION_ENDED = "UPDATE sessions SET ended_at = $1, expires_at = CASE WHEN expires_at > $1 THEN $1 ELSE expires_at END \

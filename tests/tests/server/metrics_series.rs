@@ -55,7 +55,7 @@ async fn connection_pools_are_exposed() {
     assert_eq!(lint(&scrape(&control).await), "");
     let (reads, writes) = if engines::database_backend() == "sqlite" { (8.0, 1.0) } else { (8.0, 7.0) };
     for (pool, max) in [("read", reads), ("write", writes)] {
-        // A connection that returns to its pool is in no state for a moment.
+        // While a connection returns to its pool, it counts neither as in use nor as idle.
         let open = async || {
             let metrics = scrape(&control).await;
             let max_series = format!("countersign_store_connections_max{{pool=\"{pool}\"}}");

@@ -71,7 +71,7 @@ where
     let transaction = async |mut tx: WriteTransaction| {
         // The time of waiting for the lock of the writer does not count.
         let began_at = context.since_boot();
-        if !context.store.try_lock_job(&mut tx, job).await? {
+        if !context.store.try_begin_job(&mut tx, job).await? {
             return Ok::<_, OperationError>(tx.commit((Batch::BusyElsewhere, size, began_at)).await?);
         }
         let (tx, removed) = work(tx, size.rows()).await?;

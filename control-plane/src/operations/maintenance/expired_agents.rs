@@ -22,7 +22,7 @@ pub(super) async fn delete_unused(
     limit: i64,
 ) -> Result<u64, OperationError> {
     let mut listed = unused_agents::list(tx.conn(), registered, max_agents(limit)).await?;
-    // Every transaction that locks several agents locks them in the order of their ids, so that none waits for another in a circle.
+    // Every transaction that locks several agents locks them in the order of their ids, so that no deadlock occurs.
     listed.sort_unstable();
     let mut unused = Vec::new();
     for agent in &listed {

@@ -156,7 +156,7 @@ async fn statements_of_background_jobs_are_planned_once_on_postgresql() {
     let store = Store::open_postgres(OpenMode::Serve, &url.clone().into(), 8, options("ours")).await.unwrap();
     fill(&mut AnyConnection::connect(&url).await.unwrap()).await;
     let work = async |mut tx: WriteTransaction| {
-        assert!(store.try_lock_job(&mut tx, "a job").await?);
+        assert!(store.try_begin_job(&mut tx, "a job").await?);
         for _ in 0..10 {
             let times = (Timestamp::from_micros(0), Timestamp::from_micros(20_000));
             assert!(sessions::delete_expired(tx.conn(), times, 10).await? > 0);

@@ -34,7 +34,7 @@ pub(super) struct FullPortLine {
 }
 
 impl FullPortLine {
-    /// The line about a connection that has no place, if one is due.
+    /// The line about a connection for which the port has no place; `None` if the last such line is less than a minute old.
     pub(super) fn if_due(reason: CloseReason, names: PortNames, table: &mut Table) -> Option<Self> {
         if reason != CloseReason::Capacity {
             return None;
