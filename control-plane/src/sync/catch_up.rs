@@ -11,7 +11,7 @@ use super::{
     encode::PageKind,
     feed::Subscription,
     follower::Follower,
-    page_reader::{Page, PageRun, ReadKey, StreamGroup},
+    page_reader::{EncodedPage, PageRun, ReadKey, StreamGroup},
     read_turns::OwnerHash,
 };
 use crate::{
@@ -63,7 +63,8 @@ enum ResumePlan {
 
 /// A page, with the position of the change feed when it was read.
 struct ReadPage {
-    page: Page,
+    page: EncodedPage,
+    until: Revision,
     floor: Revision,
     read_at: Revision,
 }
@@ -146,7 +147,7 @@ impl Follower {
     /// is refused, and needs no such change.
     async fn send_snapshot(&mut self, mut snapshot: OutgoingSnapshot) -> Result<(), Status> {
         while snapshot.cursor < snapshot.revision {
-            let ReadPage { page, floor, read_at } = self.next_page(PageKind::Snapshot, snapshot.cursor).await?;
+            let ReadPage { page, until, floor, read_at } = self.next_page(PageKind::Snapshot, snapshot.cursor).await?;
             let may_rise = self.protocol_version >= RISING_FLOOR_SINCE_VERSION;
             let has_risen = snapshot.floor > Revision::default() && floor > snapshot.floor;
             if floor > snapshot.revision || (has_risen && !may_rise) {
@@ -158,7 +159,7 @@ impl Follower {
                 self.send_snapshot_message(&snapshot, false).await?;
                 snapshot.next = body;
             }
-            snapshot.cursor = page.until;
+            snapshot.cursor = until;
         }
         self.send_snapshot_message(&snapshot, true).await?;
         self.known_revision = self.known_revision.max(snapshot.revision);
@@ -181,7 +182,7 @@ impl Follower {
     /// Sends the changes of the next page. If the service begins to accept unbound tokens, sends a snapshot instead, because the
     /// sidecar did not receive the earlier changes that concern such tokens.
     async fn send_missed_page(&mut self) -> Result<(), Status> {
-        let ReadPage { page, floor, read_at } = self.next_page(PageKind::Changes, self.sent_revision).await?;
+        let ReadPage { page, until, floor, read_at } = self.next_page(PageKind::Changes, self.sent_revision).await?;
         if floor > self.sent_revision {
             return Err(changes_deleted());
         }
@@ -192,10 +193,10 @@ impl Follower {
         }
         let last = page.bodies.len().saturating_sub(1);
         for (index, body) in page.bodies.into_iter().enumerate() {
-            let revision = if index == last { page.until } else { self.sent_revision };
+            let revision = if index == last { until } else { self.sent_revision };
             self.send_delta(body, revision).await?;
         }
-        self.sent_revision = page.until;
+        self.sent_revision = until;
         self.includes_unbound = accepts_unbound.unwrap_or(self.includes_unbound);
         if page.is_deleted { Err(invalid_key()) } else { Ok(()) }
     }
@@ -223,8 +224,9 @@ impl Follower {
             self.use_run(&run);
             run
         };
-        let page = run.page_above(since).cloned().ok_or_else(changes_deleted)?;
-        Ok(ReadPage { page, floor: run.floor, read_at: run.read_at })
+        let page = run.page_above(since).ok_or_else(changes_deleted)?;
+        let encoded = page.encoded(kind, &self.format);
+        Ok(ReadPage { page: encoded, until: page.until, floor: run.floor, read_at: run.read_at })
     }
 
     /// Remembers pages for as long as they are shared, and begins to read the next ones.

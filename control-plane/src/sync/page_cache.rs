@@ -114,11 +114,10 @@ impl PageCache {
 
 impl PageSource {
     async fn load(&self, key: ReadKey) -> Result<Arc<PageRun>, Status> {
-        let (store, limit, reads, format) =
-            (self.store.clone(), self.limit, self.reads.clone(), self.format(key.group));
+        let (store, limit, reads) = (self.store.clone(), self.limit, self.reads.clone());
         let read = async move {
             reads.inc();
-            Ok(Arc::new(page_reader::read(&store, key, limit).await?.encode(&format)))
+            Ok(Arc::new(page_reader::read(&store, key, limit).await?))
         };
         self.turns.read(key.group, read).await
     }

@@ -1,11 +1,10 @@
-//! Reads pages for the streams of one service: the current state of everything that changed for the service in a range of
+//! Reads pages for the streams of one service: the state of everything that changed for the service in a range of
 //! revisions. Snapshots and missed changes consist of such pages.
 //!
 //! A page depends on its [`ReadKey`] only, never on the stream that requested it, so all streams of a service can share it.
 //! Invariants: a page contains all changes of its range that were above the floor of its [`PageRun`]; the content of a page is
-//! never older than the revisions in the page, because the content is read after the revisions. A page contains the content of all
-//! data that changed in its range, also if the data changed again in the range of a later page: a sidecar may use its view, or
-//! resume, after any page.
+//! never older than the revisions in the page. A page contains the content of all data that changed in its range, also if the data
+//! changed again in the range of a later page: a sidecar may use its view, or resume, after any page.
 
 use super::{
     change_batch::{self, Changes},
@@ -23,7 +22,10 @@ use crate::{
 };
 use bytes::Bytes;
 use countersign_identity::{Revision, ServiceId};
-use std::collections::HashSet;
+use std::{
+    collections::HashSet,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 /// Estimated encoded size of the change of an agent without roles, in bytes.
 const AGENT_SIZE: usize = 64;
@@ -82,17 +84,29 @@ pub struct PageRun {
     /// Which pages these are.
     pub key: ReadKey,
     /// The pages. The first begins where the read began, and each other begins where the previous one ends.
-    pub pages: Vec<Page>,
+    pages: Vec<Page>,
 }
 
-/// The changes of a range of revisions.
-#[derive(Debug, Clone)]
+/// The changes of a range of revisions. They are encoded when the first stream sends them, so that the next pages are read meanwhile.
+#[derive(Debug)]
 pub struct Page {
     /// Exclusive lower bound of the range.
     pub since: Revision,
     /// Inclusive upper bound of the range.
     pub until: Revision,
-    /// The encoded changes.
+    content: Mutex<PageContent>,
+}
+
+#[derive(Debug)]
+enum PageContent {
+    Read(Changes),
+    Encoded(EncodedPage),
+}
+
+/// The encoded changes of a page.
+#[derive(Debug, Clone)]
+pub struct EncodedPage {
+    /// The changes, in parts of bounded size.
     pub bodies: Vec<Bytes>,
     /// Whether the service accepts unbound tokens, if its settings changed.
     pub accepts_unbound: Option<bool>,
@@ -117,39 +131,49 @@ impl PageRun {
         self.pages.get(index).filter(|page| page.until > since)
     }
 
-    /// The memory that the encoded pages use, in bytes.
+    /// The memory that the pages use at most, in bytes.
     pub fn size(&self) -> usize {
-        let pages = self.pages.iter().map(|page| size_of::<Page>() + page.bodies.iter().map(Bytes::len).sum::<usize>());
-        size_of::<Self>() + pages.sum::<usize>()
+        size_of::<Self>() + self.pages.iter().map(Page::size).sum::<usize>()
     }
 }
 
-/// Pages that are read but not encoded.
-#[derive(Debug)]
-pub struct UnencodedRun {
-    position: FeedPosition,
-    key: ReadKey,
-    pages: Vec<(RevisionRange, Changes)>,
-}
+impl Page {
+    fn new(RevisionRange { since, until }: RevisionRange, changes: Changes) -> Self {
+        Self { since, until, content: Mutex::new(PageContent::Read(changes)) }
+    }
 
-impl UnencodedRun {
-    /// Encodes the pages.
-    pub fn encode(self, format: &StreamFormat) -> PageRun {
-        let Self { position, key, pages } = self;
-        let page = |(RevisionRange { since, until }, changes): (_, Changes)| Page {
-            since,
-            until,
-            bodies: format.bodies(key.kind, &changes),
-            accepts_unbound: changes.accepts_unbound,
-            is_deleted: changes.is_deleted,
+    /// The encoded changes. The format must be that of the streams for which the page was read. Other streams wait while one encodes
+    /// the page, which has a bounded size.
+    pub fn encoded(&self, kind: PageKind, format: &StreamFormat) -> EncodedPage {
+        let mut content = self.content();
+        let page = match &*content {
+            PageContent::Encoded(page) => return page.clone(),
+            PageContent::Read(changes) => EncodedPage {
+                bodies: format.bodies(kind, changes),
+                accepts_unbound: changes.accepts_unbound,
+                is_deleted: changes.is_deleted,
+            },
         };
-        let pages = pages.into_iter().map(page).collect();
-        PageRun { read_at: position.revision, floor: position.floor, key, pages }
+        *content = PageContent::Encoded(page.clone());
+        page
+    }
+
+    fn size(&self) -> usize {
+        let content = match &*self.content() {
+            // Encoded changes have at most twice the size.
+            PageContent::Read(changes) => 2 * changes.size(),
+            PageContent::Encoded(page) => page.bodies.iter().map(Bytes::len).sum(),
+        };
+        size_of::<Self>() + content
+    }
+
+    fn content(&self) -> MutexGuard<'_, PageContent> {
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Reads pages. The number of changes per read is limited, so that each read is short.
-pub async fn read(store: &Store, key: ReadKey, limit: ReadLimit) -> Result<UnencodedRun, StoreError> {
+pub async fn read(store: &Store, key: ReadKey, limit: ReadLimit) -> Result<PageRun, StoreError> {
     let mut read = store.read().await?;
     let conn = read.conn();
     let position = feed::position(conn).await?;
@@ -159,9 +183,9 @@ pub async fn read(store: &Store, key: ReadKey, limit: ReadLimit) -> Result<Unenc
     let changed = changed_data::read(conn, range, Some(filter), limit).await?;
     let mut pages = Vec::new();
     for (range, changes) in split(RevisionRange { since: key.since, ..range }, changed) {
-        pages.push((range, read_content(conn, changes, key.kind).await?));
+        pages.push(Page::new(range, read_content(conn, changes, key.kind).await?));
     }
-    Ok(UnencodedRun { position, key, pages })
+    Ok(PageRun { read_at: position.revision, floor: position.floor, key, pages })
 }
 
 /// Reads the data with which a snapshot begins.
