@@ -1,9 +1,9 @@
 //! Measures a control plane whose database contains a backlog: expired logins, which housekeeping deletes, and changed agents,
 //! which each new sidecar reads.
 //!
-//! `cargo run --release -p countersign-tests --example backlog -- 10000000 1000000` uses an SQLite database. A URL as third
-//! argument selects an empty PostgreSQL database. Build the servers with the same profile before:
-//! `cargo build --release --workspace --bins`.
+//! `cargo run --release -p countersign-tests --example backlog -- 10000000 1000000` uses an SQLite database. Further arguments are
+//! settings of the control plane: `database.url=URL` selects an empty PostgreSQL database. Build the servers with the same profile
+//! before: `cargo build --release --workspace --bins`.
 //!
 //! First, clients log agents in and verify tokens without a backlog. Then the control plane stops, the rows are inserted, and it
 //! starts again with the same clients. Two sidecars start: one after ten seconds, one when the shared pages of the first have
@@ -162,9 +162,9 @@ async fn main() {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let number = |position: usize| arguments.get(position).map_or(100_000, |count| count.parse::<i64>().unwrap());
     let (logins, changed) = (number(0), number(1));
-    let setting = arguments.get(2).map(|url| format!("database.url={url}"));
     // A login over the quota would end the session of the token that a client verifies.
-    let settings: Vec<_> = setting.iter().map(String::as_str).chain(["quotas.sessions_per_agent=1000000"]).collect();
+    let settings = arguments.iter().skip(2).map(String::as_str).chain(["quotas.sessions_per_agent=1000000"]);
+    let settings: Vec<_> = settings.collect();
     let mut control = ControlPlane::start_one_with(&settings).await;
     let mut agents = Vec::new();
     for _ in 0..CLIENTS {
@@ -303,8 +303,9 @@ async fn insert_changed_agents(database: &mut AnyConnection, (agent, service): (
         execute(
             database,
             &format!(
-                "{} INSERT INTO changes (revision, position, facet, subject, service_id, noted_at) SELECT \
-                 (SELECT revision FROM feed) - {last} + n, 0, 'status', {}, '{service}', {now} FROM numbers",
+                "{} INSERT INTO changes (revision, position, facet, subject, service_id, noted_at, agent_state) SELECT \
+                 (SELECT revision FROM feed) - {last} + n, 0, 'status', id, '{service}', {now}, \
+                 trust || '|' || status || '|' || cutoff FROM numbers JOIN agents ON id = {}",
                 numbers(first, last),
                 agent_id(agent, "n")
             ),

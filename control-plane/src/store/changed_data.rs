@@ -1,17 +1,18 @@
-//! Reads entries of the change feed together with the current content of the changed data.
+//! Reads entries of the change feed together with the content of the changed data.
 //!
-//! One statement reads the entries and the state of agents, and returns them as one text. The database driver converts each column
+//! One statement reads the entries with the state of agents, and returns them as one text. The database driver converts each column
 //! of each row separately, which takes several times as long as the query itself: a million entries as a million rows would not be
-//! read within the time in which a sidecar must get its view. `changed_roles` then reads the roles, once for each role holder
-//! however often these changed. Entries whose roles would be too many are left to the next read.
+//! read within the time in which a sidecar must get its view. For the same reason, an entry contains the state of its agent.
+//! `changed_roles` then reads the roles, once for each role holder however often these changed. Entries whose roles would be too many
+//! are left to the next read.
 //!
-//! Invariant: the content of an entry is read after the entry, so it is never older.
+//! Invariant: the content of an entry is never older than the revision of the entry.
 
 use super::{
     Conn, StoreError,
     agents::AgentState,
     changed_roles::{self, RoleHolder},
-    feed::{self, RecipientFilter},
+    feed::{self, RecipientFilter, agent_state},
     row,
     statements::statements,
 };
@@ -33,7 +34,7 @@ const MAX_GRANTS: usize = 16_384;
 /// The columns of an entry that a selection of entries must have.
 macro_rules! entry_columns {
     () => {
-        "revision, position, facet, subject, service_id"
+        "revision, position, facet, subject, service_id, agent_state"
     };
 }
 
@@ -51,16 +52,15 @@ macro_rules! entries_of {
     };
 }
 
-/// Reads the state of the agents of selected entries, and joins everything to one text: entries end with `;`, and their fields with
-/// `|`.
+/// Joins selected entries to one text: entries end with `;`, and their fields with `|`. The state of an agent is read only if its
+/// entry does not contain it, with a subquery of each entry: for a join, planners may read all agents.
 macro_rules! with_states {
     ($($entries:expr),+) => {
         concat!(
             "SELECT COALESCE(string_agg(line, ''), '') AS entries FROM (\
              SELECT c.revision || '|' || c.position || '|' || c.facet || '|' || c.subject || '|' || COALESCE(c.service_id, '*') \
-             || '|' || COALESCE(a.trust || '|' || a.status || '|' || a.cutoff, '||') || '|;' AS line FROM (",
-            $($entries,)+
-            ") c LEFT JOIN agents a ON a.id = c.subject AND c.facet IN ('trust', 'status')) lines"
+             || '|' || COALESCE(c.agent_state, CASE WHEN c.facet IN ('trust', 'status') THEN ", agent_state!("c.subject"),
+            " END, '||') || '|;' AS line FROM (", $($entries,)+ ") c) lines"
         )
     };
 }
@@ -91,12 +91,13 @@ impl ReadLimit {
     const NONE: Self = Self(i64::MAX);
 }
 
-/// An entry of the change feed with the current content of the changed data.
+/// An entry of the change feed with the content of the changed data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangedData {
     /// The entry.
     pub entry: FeedEntry,
-    /// The state of the agent, if its trust score or status changed and the agent exists.
+    /// The state of the agent under the revision of the entry or a later one, if its trust score or status changed and the agent
+    /// exists.
     pub agent: Option<AgentState>,
     /// The roles of the agent at the service, if these changed; the same in all entries of a read. Expired roles are included,
     /// because the sidecar compares the expiry with its own clock.

@@ -11,6 +11,14 @@ use countersign_identity::{AgentId, Revision, ServiceId, SessionId, Timestamp, T
 use sqlx::any::AnyRow;
 use std::time::Duration;
 
+/// The state of an agent as one text: the trust score, the status and the cutoff, joined with `|`.
+macro_rules! agent_state {
+    ($agent:literal) => {
+        concat!("(SELECT trust || '|' || status || '|' || cutoff FROM agents WHERE id = ", $agent, ")")
+    };
+}
+pub(super) use agent_state;
+
 statements! { STATEMENTS:
     INSERT_POSITION = "INSERT INTO feed (id, revision, floor) VALUES (1, $1, $1)";
     FIND_POSITION = "SELECT revision, floor, COALESCE(restored_revision, 0) AS cutoff FROM feed WHERE id = 1";
@@ -20,10 +28,14 @@ statements! { STATEMENTS:
     NEXT_REVISION = "UPDATE feed SET revision = CASE WHEN revision >= $1 THEN revision + 1 ELSE $1 END WHERE id = 1 \
          RETURNING revision";
     INSERT_CHANGE = "INSERT INTO changes (revision, position, facet, subject, service_id, noted_at) VALUES ($1, $2, $3, $4, $5, $6)";
-    /// The audiences of the agent's live tokens are the recipients.
-    INSERT_AGENT_CHANGES = "INSERT INTO changes (revision, position, facet, subject, service_id, noted_at) \
+    /// The audiences of the agent's live tokens are the recipients. The transaction has its revision already, so the state contains
+    /// everything that transactions with lower revisions changed.
+    INSERT_AGENT_CHANGES = concat!(
+        "INSERT INTO changes (revision, position, facet, subject, service_id, noted_at, agent_state) \
          SELECT CAST($1 AS BIGINT), CAST($2 AS BIGINT) + ROW_NUMBER() OVER (ORDER BY service_id) - 1, CAST($3 AS TEXT), \
-         CAST($4 AS TEXT), service_id, CAST($5 AS BIGINT) FROM token_audiences WHERE agent_id = $4 AND expires_at > $6";
+         CAST($4 AS TEXT), service_id, CAST($5 AS BIGINT), ", agent_state!("$4"),
+        " FROM token_audiences WHERE agent_id = $4 AND expires_at > $6"
+    );
     /// The audiences of the session's live tokens are the recipients. The audience of a token of a previous version is NULL,
     /// which stands for all services. There are two conditions instead of one with OR, so that both use the index, and a session
     /// that was refreshed often is not read as a whole.

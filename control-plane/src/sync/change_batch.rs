@@ -1,4 +1,4 @@
-//! Reads the current state of everything that changed in a range of revisions, by recipient. The roles, the trust score and the
+//! Reads the state of everything that changed in a range of revisions, by recipient. The roles, the trust score and the
 //! status of an agent each appear once per recipient, with the revision of their last change.
 
 use crate::{
@@ -64,7 +64,7 @@ impl Changes {
     }
 
     /// Adds a change. The changes must be of one read and in commit order: the last of several changes of the same data determines
-    /// its revision, and all have the same content. A change whose agent does not exist is skipped: one wrong row must not stop
+    /// its revision and its content. A change whose agent does not exist is skipped: one wrong row must not stop
     /// the feed.
     pub(super) async fn add(&mut self, data: ChangedData, conn: &mut Conn) -> Result<(), StoreError> {
         let ChangedData { entry: FeedEntry { revision, change, recipients: _ }, agent, grants } = data;

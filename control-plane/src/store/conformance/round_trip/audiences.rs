@@ -1,15 +1,16 @@
 //! Changes of agents and sessions go to the audiences of their live tokens.
 
-use super::{agent, credentials::session, service, time};
+use super::{Registration, agent, credentials::session, service, time};
 use crate::{
     domain::{
+        agent::Agent,
         change::{Change, Recipients, RevisionRange},
         credential::Credential,
         session::RefreshToken,
     },
-    store::{conformance::StoreFixture, feed::RecipientFilter, sessions, token_audiences},
+    store::{agents, conformance::StoreFixture, feed::RecipientFilter, sessions, token_audiences},
 };
-use countersign_identity::{AgentId, RefreshId, Revision, ServiceId, Timestamp};
+use countersign_identity::{AgentId, AgentStatus, RefreshId, Revision, ServiceId, Timestamp};
 use sqlx::AssertSqlSafe;
 use std::time::Duration;
 use zeroize::Zeroizing;
@@ -106,6 +107,38 @@ impl StoreFixture {
         assert!(of_session.contains(&Recipients::AllServices) && of_session.contains(&Recipients::UnboundTokens));
         set_audience("''").await;
         assert_ne!(self.recipients_of(Change::Status(OTHER_AGENT)).await, all);
+    }
+
+    /// The state of an agent is that under the revision of the change, and the current one if the change does not contain it.
+    pub async fn changes_contain_the_state_under_their_revision(&self) {
+        let id = AgentId::from_bits(70);
+        let key_hash = "hash of another key".to_owned();
+        let changed = Agent { id, registration: Registration { key_hash, ..agent().registration }, ..agent() };
+        let range = RevisionRange { since: self.current_revision().await, until: Revision::new(i64::MAX) };
+        self.commit(async |tx| {
+            assert!(agents::insert(tx.conn(), &changed).await?);
+            token_audiences::record(tx.conn(), id, Some(OTHER_SERVICE), time(i64::MAX / 2)).await
+        })
+        .await;
+        for status in [AgentStatus::Suspended, AgentStatus::Active] {
+            self.commit(async |tx| {
+                tx.record_change(Change::Status(id));
+                let cutoff = tx.revision().await?;
+                agents::set_status(tx.conn(), id, status, cutoff, time(1)).await
+            })
+            .await;
+        }
+        assert_eq!(self.statuses_of(id, range).await, [AgentStatus::Suspended, AgentStatus::Active]);
+        let sql = "UPDATE changes SET agent_state = NULL WHERE revision = (SELECT MIN(revision) FROM changes WHERE subject = $1)";
+        self.commit(async |tx| Ok(sqlx::query(sql).bind(id.to_string()).execute(tx.conn()).await?)).await;
+        assert_eq!(self.statuses_of(id, range).await, [AgentStatus::Active, AgentStatus::Active]);
+    }
+
+    async fn statuses_of(&self, agent: AgentId, range: RevisionRange) -> Vec<AgentStatus> {
+        let until = self.current_revision().await;
+        let changes = self.changed_data(RevisionRange { until, ..range }, None).await;
+        let states = changes.into_iter().filter(|data| data.entry.change == Change::Status(agent));
+        states.map(|data| data.agent.unwrap().status.status).collect()
     }
 
     async fn audiences_are_counted_and_deleted(&self, now: Timestamp) {
