@@ -153,7 +153,7 @@ pub struct Pace {
 impl Pace {
     /// For a database with only one writer at a time. A request waits for at most one transaction, and requests get two thirds of
     /// the time of the writer.
-    pub const ONE_WRITER: Self = Self { target: Duration::from_micros(1250), pauses: 2 };
+    pub const ONE_WRITER: Self = Self { target: Duration::from_micros(1500), pauses: 2 };
 
     /// For a database with many writers. Requests do not wait for transactions of background work, so these are longer: each of
     /// them needs messages to the database and a commit, however few rows it removes. The pauses are longer too, because the

@@ -19,6 +19,9 @@ statements! { SQLITE_STATEMENTS:
     /// Copies the write-ahead log into the file after each 125 pages (500 KiB), an eighth of SQLite's default. The commit that does
     /// it takes longer, and so do the requests that wait for it.
     SET_WAL_AUTOCHECKPOINT = "PRAGMA wal_autocheckpoint = 125";
+    /// Keeps 32 MiB of pages in memory, which are the inner pages of the indexes of many gigabytes. They stay valid, because only this
+    /// connection writes. With SQLite's default of 2 MB, each write reads them from the file again.
+    SET_CACHE_SIZE = "PRAGMA cache_size = -32768";
     SET_FOREIGN_KEYS = "PRAGMA foreign_keys = ON";
     /// Overwrites deleted content with zeros, so that the file does not contain what the deletion of an agent erases.
     SET_SECURE_DELETE = "PRAGMA secure_delete = ON";
@@ -55,6 +58,7 @@ pub fn sqlite_writer_pool() -> AnyPoolOptions {
             connection.execute(SET_SYNCHRONOUS).await?;
             connection.execute(SET_WAL_AUTOCHECKPOINT).await?;
             connection.execute(SET_SECURE_DELETE).await?;
+            connection.execute(SET_CACHE_SIZE).await?;
             connection.execute(SET_FOREIGN_KEYS).await.map(drop)
         })
     })
