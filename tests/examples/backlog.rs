@@ -43,7 +43,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Time after a start of the control plane until requests are measured.
 const WARM_UP: Duration = Duration::from_secs(5);
 
-/// Time for which requests are measured without a backlog. The p99 of a shorter time differs by a quarter from run to run.
+/// Time for which requests are measured without a backlog. Over 30 seconds, the p99 differed by a quarter between runs.
 const USUAL_TIME: Duration = Duration::from_mins(3);
 
 /// Interval of the output.
@@ -306,7 +306,8 @@ async fn insert_expired_logins(database: &mut AnyConnection, agent: &str, logins
     execute(database, if is_sqlite { "PRAGMA optimize" } else { "VACUUM ANALYZE" }).await;
 }
 
-/// Writes the inserted rows into the files of the tables: otherwise, the first commits of the control plane would do it.
+/// Copies the inserted rows from the write-ahead log to the files of the tables. Otherwise, the first commits of the control plane
+/// would copy them.
 async fn checkpoint(database: &mut AnyConnection) {
     let is_sqlite = database.backend_name() == "SQLite";
     execute(database, if is_sqlite { "PRAGMA wal_checkpoint(TRUNCATE)" } else { "CHECKPOINT" }).await;

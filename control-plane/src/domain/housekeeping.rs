@@ -147,22 +147,22 @@ pub struct Pace {
     /// Time that one transaction shall work before its commit.
     target: Duration,
     /// The pause after a transaction, as a multiple of its time.
-    pauses: u32,
+    pause_factor: u32,
 }
 
 impl Pace {
     /// For a database with only one writer at a time. A request waits for at most one transaction, and requests get two thirds of
     /// the time of the writer.
-    pub const ONE_WRITER: Self = Self { target: Duration::from_micros(1500), pauses: 2 };
+    pub const ONE_WRITER: Self = Self { target: Duration::from_micros(1500), pause_factor: 2 };
 
     /// For a database with many writers. Requests do not wait for transactions of background work, so these are longer: each of
     /// them needs messages to the database and a commit, however few rows it removes. The pauses are longer too, because the
     /// database may use the same processors for requests.
-    pub const MANY_WRITERS: Self = Self { target: Duration::from_millis(10), pauses: 6 };
+    pub const MANY_WRITERS: Self = Self { target: Duration::from_millis(10), pause_factor: 6 };
 
     /// The pause after a transaction that took `took`. A clock that jumps must not stop the work.
     pub fn pause_after(self, took: Duration) -> Duration {
-        took.saturating_mul(self.pauses).clamp(Duration::from_millis(1), Duration::from_secs(5))
+        took.saturating_mul(self.pause_factor).clamp(Duration::from_millis(1), Duration::from_secs(5))
     }
 }
 

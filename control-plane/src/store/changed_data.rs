@@ -96,7 +96,7 @@ impl ReadLimit {
 pub struct ChangedData {
     /// The entry.
     pub entry: FeedEntry,
-    /// The state of the agent under the revision of the entry or a later one, if its trust score or status changed and the agent
+    /// The state of the agent as of the revision of the entry or a later one, if its trust score or status changed and the agent
     /// exists.
     pub agent: Option<AgentState>,
     /// The roles of the agent at the service, if these changed; the same in all entries of a read. Expired roles are included,

@@ -11,7 +11,7 @@ use countersign_identity::{AgentId, Revision, ServiceId, SessionId, Timestamp, T
 use sqlx::any::AnyRow;
 use std::time::Duration;
 
-/// The state of an agent as one text: the trust score, the status and the cutoff, joined with `|`.
+/// The state of an agent as one text, which `changed_data` parses: the trust score, the status and the cutoff, joined with `|`.
 macro_rules! agent_state {
     ($agent:literal) => {
         concat!("(SELECT trust || '|' || status || '|' || cutoff FROM agents WHERE id = ", $agent, ")")

@@ -16,8 +16,8 @@ statements! { SQLITE_STATEMENTS:
     SET_BUSY_TIMEOUT = "PRAGMA busy_timeout = 3000";
     SET_JOURNAL_MODE = "PRAGMA journal_mode = WAL";
     SET_SYNCHRONOUS = "PRAGMA synchronous = FULL";
-    /// Copies the write-ahead log into the file after each 125 pages (500 KiB), an eighth of SQLite's default. The commit that does
-    /// it takes longer, and so do the requests that wait for it.
+    /// Copies the write-ahead log into the file after every 125 pages (500 KiB), an eighth of SQLite's default. The commit that copies
+    /// the log takes longer, and requests wait for it.
     SET_WAL_AUTOCHECKPOINT = "PRAGMA wal_autocheckpoint = 125";
     /// Keeps 32 MiB of pages in memory, which are the inner pages of the indexes of many gigabytes. They stay valid, because only this
     /// connection writes. With SQLite's default of 2 MB, each write reads them from the file again.

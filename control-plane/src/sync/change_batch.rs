@@ -1,5 +1,5 @@
-//! Reads the state of everything that changed in a range of revisions, by recipient. The roles, the trust score and the
-//! status of an agent each appear once per recipient, with the revision of their last change.
+//! Reads the state of everything that changed in a range of revisions, by recipient. The roles, the trust score and the status of an
+//! agent each appear once per recipient, with the revision of their last change.
 
 use crate::{
     domain::change::{Change, FeedEntry, FeedPosition, Recipients, RevisionRange},
@@ -64,8 +64,7 @@ impl Changes {
     }
 
     /// Adds a change. The changes must be of one read and in commit order: the last of several changes of the same data determines
-    /// its revision and its content. A change whose agent does not exist is skipped: one wrong row must not stop
-    /// the feed.
+    /// its revision and its content. A change whose agent does not exist is skipped: one wrong row must not stop the feed.
     pub(super) async fn add(&mut self, data: ChangedData, conn: &mut Conn) -> Result<(), StoreError> {
         let ChangedData { entry: FeedEntry { revision, change, recipients: _ }, agent, grants } = data;
         match change {

@@ -1,5 +1,4 @@
-//! Reads pages for the streams of one service: the state of everything that changed for the service in a range of
-//! revisions. Snapshots and missed changes consist of such pages.
+//! Reads pages for the streams of one service: the state of everything that changed for the service in a range of revisions. Snapshots and missed changes consist of such pages.
 //!
 //! A page depends on its [`ReadKey`] only, never on the stream that requested it, so all streams of a service can share it.
 //! Invariants: a page contains all changes of its range that were above the floor of its [`PageRun`]; the content of a page is
@@ -24,7 +23,7 @@ use bytes::Bytes;
 use countersign_identity::{Revision, ServiceId};
 use std::{
     collections::HashSet,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, PoisonError},
 };
 
 /// Estimated encoded size of the change of an agent without roles, in bytes.
@@ -94,6 +93,8 @@ pub struct Page {
     pub since: Revision,
     /// Inclusive upper bound of the range.
     pub until: Revision,
+    /// An upper bound of the memory that the page uses, in bytes, before and after it is encoded.
+    size: usize,
     content: Mutex<PageContent>,
 }
 
@@ -131,21 +132,23 @@ impl PageRun {
         self.pages.get(index).filter(|page| page.until > since)
     }
 
-    /// The memory that the pages use at most, in bytes.
+    /// An upper bound of the memory that the pages use, in bytes.
     pub fn size(&self) -> usize {
-        size_of::<Self>() + self.pages.iter().map(Page::size).sum::<usize>()
+        size_of::<Self>() + self.pages.iter().map(|page| page.size).sum::<usize>()
     }
 }
 
 impl Page {
     fn new(RevisionRange { since, until }: RevisionRange, changes: Changes) -> Self {
-        Self { since, until, content: Mutex::new(PageContent::Read(changes)) }
+        // Encoded changes have at most twice the size.
+        let size = size_of::<Self>() + 2 * changes.size();
+        Self { since, until, size, content: Mutex::new(PageContent::Read(changes)) }
     }
 
     /// The encoded changes. The format must be that of the streams for which the page was read. Other streams wait while one encodes
     /// the page, which has a bounded size.
     pub fn encoded(&self, kind: PageKind, format: &StreamFormat) -> EncodedPage {
-        let mut content = self.content();
+        let mut content = self.content.lock().unwrap_or_else(PoisonError::into_inner);
         let page = match &*content {
             PageContent::Encoded(page) => return page.clone(),
             PageContent::Read(changes) => EncodedPage {
@@ -156,19 +159,6 @@ impl Page {
         };
         *content = PageContent::Encoded(page.clone());
         page
-    }
-
-    fn size(&self) -> usize {
-        let content = match &*self.content() {
-            // Encoded changes have at most twice the size.
-            PageContent::Read(changes) => 2 * changes.size(),
-            PageContent::Encoded(page) => page.bodies.iter().map(Bytes::len).sum(),
-        };
-        size_of::<Self>() + content
-    }
-
-    fn content(&self) -> MutexGuard<'_, PageContent> {
-        self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

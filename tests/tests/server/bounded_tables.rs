@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use super::housekeeping::{DIGITS, Database};
+use crate::metrics_series::{scrape, series_value};
 use countersign_client::{Api, PrivateKey};
 use countersign_tests::{
     Agent, ControlPlane, EventSource, HttpClient, HttpResponse, InProcessServer, ManualClock, Receiver, Target,
@@ -269,12 +270,8 @@ async fn event_that_cannot_be_fanned_out_expires() {
     database.wait_until_none("webhook_outbox WHERE id LIKE 'evt_0000000000%'", &control).await;
     assert_eq!(database.count("webhook_outbox").await, 1, "the newer event waits");
     // The row is counted after the commit that deletes it.
-    let admin = HttpClient::plain(control.env["ADMIN_URL"].clone());
-    let counted = async || {
-        let metrics = text(&admin.get("/metrics").await.expect(200));
-        let line = "countersign_housekeeping_deleted_rows_total{data=\"webhook_outbox\"} 1";
-        metrics.lines().any(|counted| counted == line).then_some(())
-    };
+    let series = r#"countersign_housekeeping_deleted_rows_total{data="webhook_outbox"}"#;
+    let counted = async || (series_value(&scrape(&control).await, series) == Some(1.0)).then_some(());
     eventually("the deleted event is counted", counted, || control.log()).await;
 
     database.execute("DROP INDEX blocker").await;

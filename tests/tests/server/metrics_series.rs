@@ -9,13 +9,13 @@ use countersign_tests::{
 use futures_util::future::join_all;
 use serde_json::Value;
 
-async fn scrape(control: &ControlPlane) -> String {
+pub(crate) async fn scrape(control: &ControlPlane) -> String {
     let body = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
     body.as_str().unwrap().to_owned()
 }
 
 /// The value of a series, by its name and labels.
-fn series_value(metrics: &str, series: &str) -> Option<f64> {
+pub(crate) fn series_value(metrics: &str, series: &str) -> Option<f64> {
     metrics.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
 }
 

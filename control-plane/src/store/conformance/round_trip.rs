@@ -191,7 +191,7 @@ impl StoreFixture {
         self.idempotency_keys_return_what_was_written().await;
         self.deployment_returns_what_was_written().await;
         self.feed_returns_what_was_written().await;
-        self.changes_contain_the_state_under_their_revision().await;
+        self.changes_contain_the_state_as_of_their_revision().await;
         self.feedback_returns_what_was_written().await;
         self.old_feedback_is_deleted().await;
         self.audit_log_returns_what_was_written().await;

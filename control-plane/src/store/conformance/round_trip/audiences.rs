@@ -109,8 +109,8 @@ impl StoreFixture {
         assert_ne!(self.recipients_of(Change::Status(OTHER_AGENT)).await, all);
     }
 
-    /// The state of an agent is that under the revision of the change, and the current one if the change does not contain it.
-    pub async fn changes_contain_the_state_under_their_revision(&self) {
+    /// The state of an agent is that as of the revision of the change, and the current one if the change does not contain it.
+    pub async fn changes_contain_the_state_as_of_their_revision(&self) {
         let id = AgentId::from_bits(70);
         let key_hash = "hash of another key".to_owned();
         let changed = Agent { id, registration: Registration { key_hash, ..agent().registration }, ..agent() };
