@@ -6,10 +6,10 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build check test soak demo docs charts clean prerequisites
+.PHONY: help build check test soak bench-propagation demo docs charts clean prerequisites
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
 
 build: prerequisites ## build the servers and the CLI into target/debug
 	cargo build --workspace --bins
@@ -30,6 +30,10 @@ soak: build ## repeat the tests with random input for SOAK_SECONDS (600), then r
 	scripts/tools.sh tests
 	cargo build --workspace --all-targets
 	scripts/soak.sh
+
+bench-propagation: prerequisites ## measure the time from a revocation until sidecars refuse, at up to 10,000 sync streams
+	cargo build --release --workspace --bins --examples
+	ulimit -n "$$(ulimit -Hn)" && target/release/examples/propagation
 
 demo: build ## run all servers on this machine and show what they do (DEMO_KEEP=1 keeps them running)
 	scripts/tools.sh envoy

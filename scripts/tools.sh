@@ -6,8 +6,8 @@
 #                    openapi-python-client), .tools/npm/node_modules (openapi-typescript),
 #                    .tools/postgresql, .tools/bin/redis-server and .tools/bin/patroni (Debian packages, installed if run
 #                    as root),
-#                    .tools/bin/prometheus and promtool, .tools/faults (libfaketime and libfiu; extracted from the Debian
-#                    packages)
+#                    .tools/bin/prometheus and promtool, .tools/bin/nginx, .tools/faults (libfaketime and libfiu; extracted
+#                    from the Debian packages)
 #   tools.sh deny    .tools/bin/cargo-deny        checks dependencies (deny.toml)
 #   tools.sh helm    .tools/bin/helm              renders the charts; needs Go
 #   tools.sh docs    .tools/bin/mdbook            builds the documentation (book.toml)
@@ -54,6 +54,7 @@ install_test_tools() {
     install_redis
     install_patroni
     install_prometheus
+    install_nginx
     install_fault_libraries
 }
 
@@ -154,6 +155,21 @@ install_prometheus() {
     extract prometheus prometheus || fail "Prometheus is missing: put prometheus and promtool on the PATH (apt-get install -y prometheus, or https://prometheus.io/download)"
     link "$tools/prometheus/usr/bin/prometheus" prometheus
     link "$tools/prometheus/usr/bin/promtool" promtool
+}
+
+# Extracts nginx from its Debian package. The installation of the package would start a server.
+install_nginx() {
+    [ ! -x "$tools/bin/nginx" ] || return 0
+    local nginx
+    if nginx=$(command -v nginx); then
+        link "$nginx" nginx
+        return
+    fi
+    echo "fetching nginx (only the first time)"
+    # Until Debian 11 and Ubuntu 22.04, the program is in the package nginx-core.
+    { extract nginx nginx && [ -x "$tools/nginx/usr/sbin/nginx" ]; } || extract nginx nginx-core ||
+        fail "nginx is missing: put nginx on the PATH (apt-get install -y nginx)"
+    link "$tools/nginx/usr/sbin/nginx" nginx
 }
 
 # Extracts the libraries that give a process a wrong clock (libfaketime) and failing system calls (libfiu).

@@ -282,6 +282,8 @@ const fn occurs_in_control_plane(reason: Reason) -> bool {
             | Reason::RuleInvalid
             | Reason::RequestInvalid
             | Reason::Internal
+            | Reason::PathAmbiguous
+            | Reason::HostInvalid
     )
 }
 

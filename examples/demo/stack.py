@@ -1,7 +1,6 @@
 """Starts and connects the four servers of the demo."""
 
 import os
-import re
 import socket
 import subprocess
 from pathlib import Path
@@ -85,8 +84,13 @@ class Stack:
     def start_envoy(self) -> None:
         """Starts Envoy on a free port. Envoy reports the port on its admin port."""
         config, address = self.folder / "envoy.yaml", self.folder / "envoy.address"
-        values = {"authz_socket": self.socket, "service_port": self.service_port, "admin_port": 0, "listen_port": 0}
-        config.write_text(fill_template((ROOT / "examples/envoy/envoy.yaml").read_text(), values))
+        values = {
+            "port_value: 9901": 0,
+            "port_value: 10000": 0,
+            "path: /run/countersign/authz.sock": self.socket,
+            "port_value: 8080": self.service_port,
+        }
+        config.write_text(replace_addresses((ROOT / "examples/envoy/envoy.yaml").read_text(), values))
         options = ["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]
         self.processes.start("envoy", [ENVOY, "-c", str(config), "--admin-address-path", str(address), *options], {})
         self._wait("envoy", "the admin address", lambda: address.exists() and address.read_text())
@@ -180,10 +184,10 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def fill_template(template: str, values: dict[str, object]) -> str:
-    """Replaces the values in lines that end with a comment `# demo:NAME`."""
-    for name, value in values.items():
-        template, count = re.subn(rf": [^\s:]+ \}}(\s+# demo:{name})$", f": {value} }}\\1", template, flags=re.M)
-        if count != 1:
-            raise DemoFailed(f"envoy.yaml must contain `# demo:{name}` once, but contains it {count} times")
-    return template
+def replace_addresses(config: str, values: dict[str, object]) -> str:
+    """Replaces addresses of the example configuration."""
+    for address, value in values.items():
+        if config.count(address) != 1:
+            raise DemoFailed(f"envoy.yaml must contain `{address}` once")
+        config = config.replace(address, f"{address.split(' ')[0]} {value}")
+    return config

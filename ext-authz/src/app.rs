@@ -4,9 +4,12 @@
 //! makes no decisions about requests.
 
 mod check_port;
+mod copies;
 mod credentials;
+mod explain_port;
 mod health;
 mod listener;
+mod rules_file;
 mod staleness;
 mod target;
 
@@ -16,12 +19,13 @@ use crate::{
     decide::TokenCache,
     metrics::Metrics,
     response::{HeaderNames, ResponseBuilder},
-    sync::{StreamClient, SyncTarget},
+    sync::{AddressPlan, StreamClient, SyncTarget},
     view::{ApiKeyIndex, Views},
 };
 use arc_swap::ArcSwap;
+use copies::{Copies, CopyContext};
 use countersign_process::{
-    Clock, Readiness, Shutdown, admin,
+    Clock, Readiness, Rng, Shutdown, admin,
     file_reload::{self, FileReloader},
     server::{self, ConnectionMetrics, PlainText, PortSettings},
 };
@@ -83,6 +87,7 @@ impl AuthorizerError {
 pub struct App {
     authorizer: Authorizer,
     stream_clients: Vec<StreamClient>,
+    copies: Copies,
     staleness_monitor: StalenessMonitor,
     reloaders: Vec<FileReloader>,
     readiness: Readiness,
@@ -93,24 +98,27 @@ pub struct App {
 
 impl App {
     /// Creates all modules from the settings and binds the ports.
-    pub async fn bind(settings: Settings, clock: Arc<dyn Clock>) -> Result<Self, AuthorizerError> {
+    pub async fn bind(settings: Settings, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Result<Self, AuthorizerError> {
         // The cryptographic provider of rustls can be installed once per process. Later attempts to install the
         // provider fail, which is harmless.
         let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let Settings { listen, sync, routes, headers, denials, cache, log: _ } = settings;
+        let Settings { listen, sync, copy, routes, rules, headers, denials, cache, log: _ } = settings;
         let metrics = Arc::new(Metrics::new()?);
         let views = Arc::new(Views::new(sync.keys.len(), routes.default_service));
         let readiness = Readiness::default();
-        let (endpoint, ca_file) = target::sync_endpoint(&sync)?;
-        let (endpoint, ca_reloader) = target::follow_ca_file(&sync, endpoint, ca_file, &metrics, &clock);
+        let (endpoints, ca_file) = target::sync_endpoints(&sync)?;
+        let (endpoints, ca_reloader) = target::follow_ca_file(&sync, endpoints, ca_file, &metrics, &clock);
         let authorizations = credentials::authorizations(&sync)?;
         let keys_reloader = credentials::follow_keys_file(&sync, &authorizations, &metrics, &clock);
-        let reloaders = ca_reloader.into_iter().chain(keys_reloader).collect();
-        let stream_clients =
-            create_stream_clients(&sync, (&endpoint, authorizations), &views, &metrics, &readiness, &clock);
+        let (rules, rules_reloader) = rules_file::load(&rules, &metrics, &clock)?;
+        let reloaders = ca_reloader.into_iter().chain(keys_reloader).chain(rules_reloader).collect();
+        let context = CopyContext { views: &views, metrics: &metrics, readiness: &readiness, clock: &clock };
+        let copies = Copies::new(&copy, &sync, &authorizations, &context);
+        let stream_clients = create_stream_clients(&sync, (&endpoints, authorizations), &context, &rng);
         let staleness_monitor = StalenessMonitor::new(Arc::clone(&views), readiness.clone(), Arc::clone(&clock));
         let authorizer = Authorizer {
             views,
+            rules,
             cache: TokenCache::new(cache.tokens, metrics.cache_hits(), metrics.cache_misses()),
             responses: ResponseBuilder {
                 names: HeaderNames::new(headers.prefix.as_str()),
@@ -130,6 +138,7 @@ impl App {
         Ok(Self {
             authorizer,
             stream_clients,
+            copies,
             staleness_monitor,
             reloaders,
             readiness,
@@ -154,6 +163,7 @@ impl App {
         let Self {
             authorizer,
             stream_clients,
+            copies,
             staleness_monitor,
             reloaders,
             readiness,
@@ -161,12 +171,17 @@ impl App {
             check_listener,
             admin_listener,
         } = self;
+        let Copies { at_start, writers } = copies;
+        let mut writers: JoinSet<()> = writers.into_iter().map(|writer| writer.run(shutdown.clone())).collect();
+        let at_start = at_start.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
         let mut tasks: JoinSet<()> =
-            stream_clients.into_iter().map(|stream_client| stream_client.run(shutdown.clone())).collect();
+            stream_clients.into_iter().zip(at_start).map(|(client, copy)| client.run(copy, shutdown.clone())).collect();
         spawn_until_shutdown(&mut tasks, &shutdown, staleness_monitor.run());
         for reloader in reloaders {
             spawn_until_shutdown(&mut tasks, &shutdown, reloader.run(file_reload::POLL_INTERVAL));
         }
+        let authorizer = Arc::new(authorizer);
+        let explain = explain_port::routes(Arc::clone(&authorizer));
         let checks = serve_checks(
             authorizer,
             check_listener,
@@ -176,6 +191,7 @@ impl App {
         );
         let admin = admin::serve(
             admin_listener,
+            explain,
             readiness,
             metrics.registry(),
             metrics.ports().of_port("admin"),
@@ -183,7 +199,11 @@ impl App {
         );
         let servers = async { tokio::try_join!(checks, async { Ok(admin.await?) }) };
         tokio::select! {
-            result = servers => result.map(|_| ()),
+            result = servers => {
+                result?;
+                // The last copies are written after shutdown is requested.
+                join_all(&mut writers).await.map_err(|panic| std::io::Error::other(panic).into())
+            }
             // After a panic of a task, for example of the client of a sync stream, the sidecar would receive no more data
             // from that stream. The process exits instead, so that the orchestrator restarts the sidecar.
             Err(panic) = join_all(&mut tasks) => Err(std::io::Error::other(panic).into()),
@@ -192,14 +212,15 @@ impl App {
 }
 
 async fn serve_checks(
-    authorizer: Authorizer,
+    authorizer: Arc<Authorizer>,
     listener: CheckListener,
     port: (PortSettings, ConnectionMetrics),
     readiness: Readiness,
     shutdown: Shutdown,
 ) -> Result<(), AuthorizerError> {
     let health = HealthServer::new(HealthService::new(readiness, shutdown.clone()));
-    let authorization = AuthorizationServer::new(authorizer).max_decoding_message_size(check_port::MAX_CHECK_BYTES);
+    let authorization =
+        AuthorizationServer::from_arc(authorizer).max_decoding_message_size(check_port::MAX_CHECK_BYTES);
     let routes = Routes::new(authorization).add_service(health).prepare().into_axum_router();
     match listener {
         CheckListener::Tcp(listener) => server::serve(listener, PlainText, routes, port, shutdown).await?,
@@ -232,21 +253,25 @@ fn spawn_until_shutdown(
 
 fn create_stream_clients(
     settings: &SyncSettings,
-    (endpoint, authorizations): (&Arc<ArcSwap<Endpoint>>, Vec<Authorization>),
-    views: &Arc<Views>,
-    metrics: &Arc<Metrics>,
-    readiness: &Readiness,
-    clock: &Arc<dyn Clock>,
+    (endpoints, authorizations): (&Arc<ArcSwap<Vec<Endpoint>>>, Vec<Authorization>),
+    context: &CopyContext<'_>,
+    rng: &Arc<dyn Rng>,
 ) -> Vec<StreamClient> {
-    let max_staleness = Duration::from_secs(settings.max_staleness_seconds.into());
+    let CopyContext { views, metrics, readiness, clock } = context;
+    let return_wait = Duration::from_secs(settings.return_seconds.into());
     let create_stream_client = |(index, authorization)| StreamClient {
         key: ApiKeyIndex(index),
-        target: SyncTarget { endpoint: Arc::clone(endpoint), authorization },
-        ping_interval: Duration::from_secs(settings.ping_seconds.into()),
-        max_staleness: Some(max_staleness).filter(|limit| !limit.is_zero()),
+        target: SyncTarget {
+            endpoints: Arc::clone(endpoints),
+            authorization,
+            ping_interval: Duration::from_secs(settings.ping_seconds.into()),
+            clock: Arc::clone(clock),
+        },
+        addresses: AddressPlan::new(endpoints.load().len(), return_wait, Arc::clone(rng)),
+        view_address: None,
+        max_staleness: settings.staleness_limit(),
         views: Arc::clone(views),
         metrics: Arc::clone(metrics),
-        clock: Arc::clone(clock),
         readiness_guard: Some(readiness.register(format!("the first view of sync.keys[{index}]"))),
         connected_service: None,
     };

@@ -1,17 +1,20 @@
 //! Implements Envoy's external authorization API: answers each `CheckRequest` with a `CheckResponse`.
 //!
-//! Depends on `view`, `policy`, `decide` and `response`. Invariant: every decision is an `Ok` response with an explicit
+//! Depends on `view`, `policy`, `rules`, `decide` and `response`. Invariant: every decision is an `Ok` response with an explicit
 //! status. Only transport failures are gRPC errors, because Envoy may be configured to allow requests on gRPC errors.
 
+mod explain;
 mod token_header;
 
 use crate::{
     decide::{CurrentTime, Decision, TokenCache, decide},
     metrics::{Metrics, Verdict},
     policy::Policy,
-    response::{RequestHeaders, ResponseBuilder},
+    response::{DecidedRoute, RequestHeaders, ResponseBuilder},
+    rules::{RequestTarget, Rule, RuleSet},
     view::{View, Views},
 };
+use arc_swap::ArcSwap;
 use countersign_identity::{Reason, ServiceId};
 use countersign_process::Clock;
 use envoy_types::{
@@ -19,6 +22,7 @@ use envoy_types::{
     pb::envoy::service::auth::v3::{AttributeContext, attribute_context::HttpRequest},
 };
 use std::{
+    borrow::Cow,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -29,10 +33,14 @@ use std::{
 use token_header::TokenHeader;
 use tonic::{Request, Response, Status};
 
+pub use explain::{Answer, Explanation};
+
 /// The gRPC service that Envoy calls for each request.
 pub struct Authorizer {
     /// The latest view (local copy) of each service's data.
     pub views: Arc<Views>,
+    /// The rules for requests without context extensions.
+    pub rules: Arc<ArcSwap<RuleSet>>,
     /// The cache of tokens whose signature was verified.
     pub cache: TokenCache,
     /// The builder of responses.
@@ -45,25 +53,55 @@ pub struct Authorizer {
     pub invalid_rule_log_limit: LogRateLimit,
 }
 
-/// A decision about a check, and the service of the route if the service is known.
-struct CheckOutcome {
-    service: Option<ServiceId>,
+/// The policy of a request, and the rule of the rules file that contains it.
+struct Route<'r> {
+    policy: Cow<'r, Policy>,
+    rule: Option<&'r Rule>,
+}
+
+/// Why no policy can be selected for a request.
+struct NoRoute {
+    reason: Reason,
+    /// Whether the request is allowed without an identity, because every rule that could apply is a dry run.
+    dry_run: bool,
+}
+
+/// A decision about a check, and the view, the rule and the policy of the route if they are known.
+struct CheckOutcome<'r> {
+    view: Option<Arc<View>>,
+    rule: Option<&'r Rule>,
+    policy: Option<Cow<'r, Policy>>,
     decision: Decision,
 }
 
-impl From<Reason> for CheckOutcome {
+impl From<Reason> for CheckOutcome<'_> {
     fn from(reason: Reason) -> Self {
-        Self { service: None, decision: Decision::Denied(reason.into()) }
+        Self { view: None, rule: None, policy: None, decision: Decision::Denied(reason.into()) }
     }
 }
 
-impl CheckOutcome {
+impl From<NoRoute> for CheckOutcome<'_> {
+    fn from(NoRoute { reason, dry_run }: NoRoute) -> Self {
+        let denied = Self::from(reason);
+        if dry_run { Self { decision: denied.decision.into_dry_run(), ..denied } } else { denied }
+    }
+}
+
+impl CheckOutcome<'_> {
     const fn verdict(&self) -> Verdict {
         match &self.decision {
-            Decision::Verified(_) => Verdict::Verified,
+            Decision::Verified(..) => Verdict::Verified,
             Decision::Anonymous => Verdict::Anonymous,
+            Decision::DryRun(denial) => Verdict::DryRun(denial.refusal.reason),
             Decision::Denied(denial) => Verdict::Denied(denial.refusal.reason),
         }
+    }
+
+    /// Whether Envoy removes the token. A token that a dry run would refuse is always removed, because the service may
+    /// trust the tokens that it receives.
+    fn removes_token(&self) -> bool {
+        let forwards_token = self.policy.as_ref().is_some_and(|policy| policy.forward_token);
+        !forwards_token || matches!(self.decision, Decision::DryRun(_))
     }
 }
 
@@ -88,49 +126,72 @@ impl Authorizer {
         };
         let headers = token_header::all_headers(http);
         let token_header = token_header::extract(&headers);
-        let (outcome, forward_token) = match self.resolve_route(attributes, since_boot) {
-            Ok((policy, view)) => (self.decide(&view, &policy, &token_header, since_boot), policy.forward_token),
-            Err(reason) => (reason.into(), false),
-        };
+        let rules = self.rules.load();
+        let outcome = self.judge((attributes, http), &token_header, &rules, since_boot);
         let names: Vec<&str> = headers.iter().map(|(name, _)| *name).collect();
-        let header_to_remove = token_header.name.filter(|_| !forward_token);
+        let header_to_remove = token_header.name.filter(|_| outcome.removes_token());
         self.respond(&outcome, RequestHeaders { names: &names, token_header: header_to_remove })
     }
 
-    fn resolve_route(
+    /// Selects the policy and makes the decision.
+    fn judge<'r>(
         &self,
-        attributes: &AttributeContext,
+        (attributes, http): (&AttributeContext, &HttpRequest),
+        token_header: &TokenHeader<'_>,
+        rules: &'r RuleSet,
         since_boot: Duration,
-    ) -> Result<(Policy, Arc<View>), Reason> {
-        let policy = Policy::from_extensions(&attributes.context_extensions).map_err(|error| {
-            if self.invalid_rule_log_limit.allows(since_boot) {
-                tracing::warn!(%error, "invalid rule on a route; its requests are denied");
-            }
-            Reason::RuleInvalid
-        })?;
-        let view = self.views.resolve(policy.service)?;
-        Ok((policy, view))
+    ) -> CheckOutcome<'r> {
+        match self.select_route(attributes, http, rules, since_boot) {
+            Ok(route) => self.decide(route, token_header, since_boot),
+            Err(no_route) => no_route.into(),
+        }
     }
 
-    fn decide(
+    /// The policy of the request: from its context extensions if it has any, otherwise from the rules file.
+    fn select_route<'r>(
         &self,
-        view: &View,
-        policy: &Policy,
-        token_header: &TokenHeader<'_>,
+        attributes: &AttributeContext,
+        http: &HttpRequest,
+        rules: &'r RuleSet,
         since_boot: Duration,
-    ) -> CheckOutcome {
-        let time = CurrentTime { now: self.clock.now(), since_boot };
-        let decision = decide(view, policy, token_header.token, time, &self.cache);
-        CheckOutcome { service: Some(view.service()), decision }
+    ) -> Result<Route<'r>, NoRoute> {
+        if !attributes.context_extensions.is_empty() {
+            let policy = Policy::from_extensions(&attributes.context_extensions).map_err(|error| {
+                if self.invalid_rule_log_limit.allows(since_boot) {
+                    tracing::warn!(%error, "invalid context extensions of a route; its requests are denied");
+                }
+                NoRoute { reason: Reason::RuleInvalid, dry_run: false }
+            })?;
+            return Ok(Route { policy: Cow::Owned(policy), rule: None });
+        }
+        let rule = rules.select(RequestTarget { method: &http.method, host: &http.host, path: &http.path });
+        let rule = rule.map_err(|it| NoRoute { reason: it.reason, dry_run: it.dry_run })?;
+        Ok(Route { policy: rule.map_or_else(Cow::default, |rule| Cow::Borrowed(&rule.policy)), rule })
+    }
+
+    fn decide<'r>(&self, route: Route<'r>, token_header: &TokenHeader<'_>, since_boot: Duration) -> CheckOutcome<'r> {
+        let Route { policy, rule } = route;
+        let (view, decision) = match self.views.resolve(policy.service) {
+            Ok(view) => {
+                let time = CurrentTime { now: self.clock.now(), since_boot };
+                let decision = decide(&view, &policy, token_header.token, time, &self.cache);
+                (Some(view), decision)
+            }
+            Err(reason) => (None, Decision::Denied(reason.into())),
+        };
+        let is_dry_run = rule.is_some_and(|rule| rule.dry_run);
+        let decision = if is_dry_run { decision.into_dry_run() } else { decision };
+        CheckOutcome { view, rule, policy: Some(policy), decision }
     }
 
     fn respond(
         &self,
-        outcome: &CheckOutcome,
+        outcome: &CheckOutcome<'_>,
         headers: RequestHeaders<'_>,
     ) -> (Option<ServiceId>, Verdict, CheckResponse) {
-        let CheckOutcome { service, decision } = outcome;
-        (*service, outcome.verdict(), self.responses.build(*service, decision, headers))
+        let service = outcome.view.as_ref().map(|view| view.service());
+        let route = DecidedRoute { service, rule: outcome.rule.map(|rule| rule.name.as_str()) };
+        (service, outcome.verdict(), self.responses.build(route, &outcome.decision, headers))
     }
 }
 

@@ -11,12 +11,20 @@ use countersign_process::{
     telemetry::LogSettings,
 };
 use serde::{Deserialize, Deserializer};
-use std::path::PathBuf;
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 pub use values::{ApiKey, HeaderPrefix, HostAndPort, ListenAddress, SyncUrl};
 
 /// The default settings file, which documents every settings key.
 const DEFAULT_SETTINGS: &str = include_str!("../config.default.toml");
+
+/// The most addresses of the control plane.
+const MAX_URLS: usize = 16;
 
 /// The environment variable with the API keys.
 const KEYS_VARIABLE: &str = "COUNTERSIGN_SYNC__KEYS";
@@ -32,8 +40,12 @@ pub struct Settings {
     pub listen: ListenSettings,
     /// The connection to the control plane.
     pub sync: SyncSettings,
+    /// The copies of views on disk.
+    pub copy: CopySettings,
     /// Default values for routes.
     pub routes: RouteSettings,
+    /// The rules of routes without context extensions.
+    pub rules: RulesSettings,
     /// The names of identity headers.
     pub headers: HeaderSettings,
     /// The responses to denied requests.
@@ -58,8 +70,13 @@ pub struct ListenSettings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SyncSettings {
-    /// The URL of the sync port of the control plane.
-    pub url: SyncUrl,
+    /// The URL of the sync port of the control plane, if there is one.
+    #[serde(deserialize_with = "deserialize_optional_url")]
+    pub url: Option<SyncUrl>,
+    /// The URLs of the sync ports of several replicas of the control plane, in the order of preference.
+    pub urls: Vec<SyncUrl>,
+    /// Seconds after which the sidecar tries to return to the first of `urls`.
+    pub return_seconds: u32,
     /// A PEM file with the trusted CA certificates. If `None`, the CA certificates of the system are trusted.
     #[serde(deserialize_with = "deserialize_optional_path")]
     pub ca: Option<PathBuf>,
@@ -75,6 +92,50 @@ pub struct SyncSettings {
     pub max_staleness_seconds: u32,
 }
 
+impl SyncSettings {
+    /// The URLs of the sync ports of the control plane, in the order of preference.
+    pub fn addresses(&self) -> Vec<SyncUrl> {
+        match &self.url {
+            Some(url) => vec![url.clone()],
+            None if self.urls.is_empty() => vec![SyncUrl::default()],
+            None => self.urls.clone(),
+        }
+    }
+
+    /// What is wrong with the addresses of the control plane.
+    fn address_problems(&self) -> impl Iterator<Item = String> {
+        let Self { url, urls, return_seconds, .. } = self;
+        let repeated = urls.iter().enumerate().find(|(index, url)| urls[..*index].contains(url)).map(|(_, url)| url);
+        [
+            (url.is_some() && !urls.is_empty())
+                .then(|| "sync.url, sync.urls: both are set: put all addresses into sync.urls".to_owned()),
+            (urls.len() > MAX_URLS)
+                .then(|| format!("sync.urls: {} addresses are too many: at most {MAX_URLS} are possible", urls.len())),
+            repeated.map(|url| format!("sync.urls: {} is listed twice", url.uri())),
+            (!(1..=3600).contains(return_seconds))
+                .then(|| format!("sync.return_seconds: {return_seconds} must be from 1 to 3600")),
+        ]
+        .into_iter()
+        .flatten()
+    }
+
+    /// The maximum staleness, if it is set.
+    pub fn staleness_limit(&self) -> Option<Duration> {
+        Some(Duration::from_secs(self.max_staleness_seconds.into())).filter(|limit| !limit.is_zero())
+    }
+}
+
+/// The settings of `[copy]`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CopySettings {
+    /// The directory with the copies of this sidecar. If `None`, there are no copies.
+    #[serde(deserialize_with = "deserialize_optional_path")]
+    pub directory: Option<PathBuf>,
+    /// The shortest time between two writes of a copy, in seconds.
+    pub interval_seconds: u32,
+}
+
 /// The settings of `[routes]`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -82,6 +143,15 @@ pub struct RouteSettings {
     /// The service for routes without the context extension `service_id`.
     #[serde(deserialize_with = "deserialize_optional_service")]
     pub default_service: Option<ServiceId>,
+}
+
+/// The settings of `[rules]`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RulesSettings {
+    /// The rules file. If `None`, there are no rules.
+    #[serde(deserialize_with = "deserialize_optional_path")]
+    pub file: Option<PathBuf>,
 }
 
 /// The settings of `[headers]`.
@@ -135,8 +205,10 @@ pub fn read(
 
 impl Settings {
     fn validate(&self) -> Result<(), ConfigError> {
-        let SyncSettings { keys, ping_seconds, max_staleness_seconds, url: _, ca: _, keys_file: _ } = &self.sync;
+        let SyncSettings { keys, ping_seconds, max_staleness_seconds, .. } = &self.sync;
         let ListenSettings { grpc, admin } = &self.listen;
+        let CopySettings { directory, interval_seconds } = &self.copy;
+        let is_relative = directory.as_ref().is_some_and(|path| path.is_relative());
         let has_same_address =
             matches!(grpc, ListenAddress::Tcp(grpc) if grpc == admin.as_str() && !grpc.ends_with(":0"));
         let cases = [
@@ -147,6 +219,14 @@ impl Settings {
                     .to_owned(),
             ),
             (has_same_address, format!("listen.grpc, listen.admin: both are {grpc}: set different ports")),
+            (
+                is_relative,
+                "copy.directory: must be an absolute path, such as /var/lib/countersign-ext-authz".to_owned(),
+            ),
+            (
+                !(1..=3600).contains(interval_seconds),
+                format!("copy.interval_seconds: {interval_seconds} must be from 1 to 3600"),
+            ),
             (!(1..=60).contains(ping_seconds), format!("sync.ping_seconds: {ping_seconds} must be from 1 to 60")),
             (
                 *max_staleness_seconds > 0 && max_staleness_seconds <= ping_seconds,
@@ -157,7 +237,8 @@ impl Settings {
             ),
         ];
         let problems = cases.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, text)| text);
-        let problems: Vec<_> = problems.chain(self.log.validation_error()).collect();
+        let problems: Vec<_> =
+            problems.chain(self.sync.address_problems()).chain(self.log.validation_error()).collect();
         if problems.is_empty() { Ok(()) } else { Err(ConfigError::Invalid(problems)) }
     }
 }
@@ -171,9 +252,21 @@ fn find_keys_file(environment: &[(String, String)], flags: &[(String, String)]) 
     variable(KEYS_FILE_VARIABLE).map(|(_, path)| path.into())
 }
 
+/// Reads a file, at most one byte more than `bytes`.
+pub fn read_at_most(path: &Path, bytes: usize) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    File::open(path)?.take(bytes as u64 + 1).read_to_end(&mut content)?;
+    Ok(content)
+}
+
 fn deserialize_optional_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
     let text = String::deserialize(deserializer)?;
     Ok(Some(text).filter(|text| !text.is_empty()).map(PathBuf::from))
+}
+
+fn deserialize_optional_url<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SyncUrl>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    if text.is_empty() { Ok(None) } else { text.try_into().map(Some).map_err(serde::de::Error::custom) }
 }
 
 fn deserialize_optional_service<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ServiceId>, D::Error> {
@@ -198,7 +291,7 @@ mod tests {
         let settings = read(&[]).unwrap();
         assert_eq!(settings.listen.grpc, ListenAddress::Tcp("127.0.0.1:9191".into()));
         assert_eq!((settings.sync.ca, settings.routes.default_service), (None, None));
-        assert!(!settings.denials.explain);
+        assert!(!settings.denials.explain && settings.rules.file.is_none());
         let error = super::read(None, vec![], vec![]).unwrap_err().to_string();
         assert!(error.starts_with("sync.keys: "), "{error}");
     }
@@ -230,8 +323,15 @@ mod tests {
             ("sync.url", "http://control.example.com:8444"),
             ("sync.url", "control:8444"),
             ("sync.url", "https://user:password@control.example.com"),
+            ("sync.urls", "https://a.example.com, http://b.example.com"),
+            ("sync.urls", "https://a.example.com, https://a.example.com"),
+            ("sync.return_seconds", "0"),
+            ("sync.return_seconds", "3601"),
             ("sync.ping_seconds", "0"),
             ("sync.max_staleness_seconds", "2"),
+            ("copy.directory", "copies"),
+            ("copy.interval_seconds", "0"),
+            ("copy.interval_seconds", "3601"),
             ("routes.default_service", "billing"),
             ("headers.prefix", "X-Agent-"),
             ("headers.prefix", ""),
@@ -245,6 +345,26 @@ mod tests {
         for url in ["http://localhost:8444", "http://[::1]:8444", "http://127.0.0.2:1", "https://control.example.com"] {
             assert!(read(&[("sync.url", url)]).is_ok(), "{url}");
         }
+    }
+
+    #[test]
+    fn addresses_are_those_of_one_setting_in_its_order() {
+        let urls = |flags: &[(&str, &str)]| {
+            read(flags).map(|settings| {
+                let addresses = settings.sync.addresses();
+                addresses.iter().map(|url| url.uri().to_string()).collect::<Vec<_>>()
+            })
+        };
+        assert_eq!(urls(&[]).unwrap(), ["https://127.0.0.1:8444/"]);
+        assert_eq!(urls(&[("sync.url", "https://a:1")]).unwrap(), ["https://a:1/"]);
+        let two = ("sync.urls", "https://b:1, https://a:1");
+        assert_eq!(urls(&[two]).unwrap(), ["https://b:1/", "https://a:1/"]);
+        let error = urls(&[two, ("sync.url", "https://a:1")]).unwrap_err();
+        assert!(error.contains("sync.url, sync.urls: both are set"), "{error}");
+        let many = |count: usize| (0..count).map(|port| format!("https://a:{port}")).collect::<Vec<_>>().join(",");
+        assert_eq!(urls(&[("sync.urls", &many(16))]).unwrap().len(), 16);
+        let error = urls(&[("sync.urls", &many(17))]).unwrap_err();
+        assert!(error.contains("sync.urls: 17 addresses are too many"), "{error}");
     }
 
     #[test]

@@ -40,12 +40,35 @@ pub struct CurrentTime {
 /// The decision about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// The request is allowed, with this identity.
-    Verified(VerifiedIdentity),
+    /// The request is allowed, with this identity, for this time.
+    Verified(VerifiedIdentity, Validity),
     /// The request is allowed without an identity.
     Anonymous,
+    /// The request is allowed without an identity, because the rule that refuses it is a dry run.
+    DryRun(Denial),
     /// The request is denied.
     Denied(Denial),
+}
+
+/// How long an allowed request stays allowed if the sidecar receives no change: until the identity ends, or until the view
+/// would be too old for decisions. So whoever ends a stream at this time relies on no older data than the sidecar itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    /// The end, by the clock of the control plane.
+    pub until: Timestamp,
+    /// The time that remains; never zero.
+    pub remaining: Duration,
+}
+
+impl Decision {
+    /// The decision of a rule that is a dry run: a denial becomes an allowed request without an identity.
+    #[must_use]
+    pub fn into_dry_run(self) -> Self {
+        match self {
+            Self::Denied(denial) => Self::DryRun(denial),
+            Self::Verified(..) | Self::Anonymous | Self::DryRun(_) => self,
+        }
+    }
 }
 
 /// Why a request is denied.
@@ -69,9 +92,23 @@ pub enum UnmetRequirement {
         /// The roles of the agent at the service.
         actual: Vec<RoleName>,
     },
+    /// The agent needs at least one of these roles.
+    AnyRole {
+        /// The roles of which the route requires one.
+        required: Vec<RoleName>,
+        /// The roles of the agent at the service.
+        actual: Vec<RoleName>,
+    },
     /// The agent needs all required permissions.
     Permissions {
         /// The permissions that the route requires.
+        required: Vec<Permission>,
+        /// The permissions of the agent at the service.
+        actual: Vec<Permission>,
+    },
+    /// The agent needs at least one of these permissions.
+    AnyPermission {
+        /// The permissions of which the route requires one.
         required: Vec<Permission>,
         /// The permissions of the agent at the service.
         actual: Vec<Permission>,
@@ -115,7 +152,7 @@ fn evaluate(
     time: CurrentTime,
     cache: &TokenCache,
 ) -> Result<Decision, Denial> {
-    check_staleness(view, time.since_boot)?;
+    let usable_for = remaining_staleness(view, time.since_boot)?;
     let text = match token {
         PresentedToken::Unverified(text) => text,
         PresentedToken::Absent if policy.allow_anonymous => return Ok(Decision::Anonymous),
@@ -133,20 +170,22 @@ fn evaluate(
         agent,
         unmet_requirement: Some(unmet_requirement),
     })?;
-    Ok(Decision::Verified(identity))
+    let remaining = identity.valid_until.duration_since(now).min(usable_for);
+    Ok(Decision::Verified(identity, Validity { until: now.saturating_add(remaining), remaining }))
 }
 
 /// Denies the request if the control plane never confirmed that the sidecar's view of the service is current, or if the
-/// latest confirmation is too old.
-fn check_staleness(view: &View, since_boot: Duration) -> Result<(), Reason> {
+/// latest confirmation is too old. Otherwise returns for how long the view can be used without a further confirmation.
+fn remaining_staleness(view: &View, since_boot: Duration) -> Result<Duration, Reason> {
     let confirmed_at = view.confirmed_at().ok_or(Reason::ViewMissing)?;
     let age = since_boot.saturating_sub(confirmed_at);
-    if age < view.settings().max_staleness { Ok(()) } else { Err(Reason::ViewStale) }
+    let remaining = view.max_staleness().saturating_sub(age);
+    if remaining.is_zero() { Err(Reason::ViewStale) } else { Ok(remaining) }
 }
 
 /// Verifies the signature of the token, unless the token is in the cache. The signing key of a cached token may have
 /// been removed, so the key set must still contain the key.
-fn verify_signature(view: &View, text: &str, cache: &TokenCache) -> Result<Arc<SignedToken>, Refusal> {
+pub fn verify_signature(view: &View, text: &str, cache: &TokenCache) -> Result<Arc<SignedToken>, Refusal> {
     let key = CacheKey::new(view.service(), text);
     if let Some(token) = cache.get(&key) {
         return if view.keys().get(token.kid()).is_some() { Ok(token) } else { Err(Reason::TokenKeyUnknown.into()) };
@@ -158,23 +197,37 @@ fn verify_signature(view: &View, text: &str, cache: &TokenCache) -> Result<Arc<S
 
 fn check_policy(identity: &VerifiedIdentity, policy: &Policy) -> Result<(), (Reason, UnmetRequirement)> {
     let VerifiedIdentity { roles, permissions, trust_score, .. } = identity;
-    let Policy { service: _, require_roles, require_permissions, min_trust_score, allow_unassigned, .. } = policy;
+    let Policy { require_roles, any_role, require_permissions, any_permission, min_trust_score, .. } = policy;
     let unmet_roles = || UnmetRequirement::Roles { required: require_roles.clone(), actual: roles.clone() };
-    if roles.is_empty() && !allow_unassigned {
+    if roles.is_empty() && !policy.allow_unassigned {
         return Err((Reason::NoRole, unmet_roles()));
     }
     if !require_roles.iter().all(|role| roles.binary_search(role).is_ok()) {
         return Err((Reason::RoleMissing, unmet_roles()));
+    }
+    if has_none_of(roles, any_role) {
+        let unmet_requirement = UnmetRequirement::AnyRole { required: any_role.clone(), actual: roles.clone() };
+        return Err((Reason::RoleMissing, unmet_requirement));
     }
     if !require_permissions.iter().all(|permission| permissions.binary_search(permission).is_ok()) {
         let unmet_requirement =
             UnmetRequirement::Permissions { required: require_permissions.clone(), actual: permissions.clone() };
         return Err((Reason::PermissionMissing, unmet_requirement));
     }
+    if has_none_of(permissions, any_permission) {
+        let unmet_requirement =
+            UnmetRequirement::AnyPermission { required: any_permission.clone(), actual: permissions.clone() };
+        return Err((Reason::PermissionMissing, unmet_requirement));
+    }
     if let Some(required) = min_trust_score.filter(|minimum| trust_score < minimum) {
         return Err((Reason::TrustTooLow, UnmetRequirement::TrustScore { required, actual: *trust_score }));
     }
     Ok(())
+}
+
+/// Whether at least one name is required, and the sorted list of the agent contains none of them.
+fn has_none_of<T: Ord>(actual: &[T], required: &[T]) -> bool {
+    !required.is_empty() && !required.iter().any(|name| actual.binary_search(name).is_ok())
 }
 
 #[cfg(test)]

@@ -10,31 +10,34 @@
 //! with a reason.
 //!
 //! Reading order: [`view`] is the local data of a service, and [`sync`] receives that data; [`policy`] contains the
-//! requirements of a route; [`mod@decide`] makes the decision; [`response`] builds the response; [`check`] is the API
+//! requirements of a route, and [`rules`] selects the policy of a request; [`commands`] are the subcommands of the program; [`mod@decide`] makes the decision; [`response`] builds the response; [`check`] is the API
 //! that Envoy calls; [`app`] connects the modules according to the settings in [`config`].
 
 pub mod app;
 pub mod check;
+pub mod commands;
 pub mod config;
+pub mod copy;
 pub mod decide;
 #[cfg(test)]
 mod fixtures;
 pub mod metrics;
 pub mod policy;
 pub mod response;
+pub mod rules;
 pub mod sync;
 pub mod view;
 
 pub use app::{App, AuthorizerError};
 pub use config::Settings;
 
-use countersign_process::{Clock, Shutdown};
+use countersign_process::{Clock, Shutdown, SystemRng};
 use std::sync::Arc;
 
 /// Runs the authorizer until shutdown is requested.
 pub async fn run(settings: Settings, clock: Arc<dyn Clock>, shutdown: Shutdown) -> Result<(), AuthorizerError> {
     let configured_address = settings.listen.grpc.clone();
-    let app = App::bind(settings, clock).await?;
+    let app = App::bind(settings, clock, Arc::new(SystemRng)).await?;
     let grpc = app.grpc_address().map_or_else(|| configured_address.to_string(), |address| address.to_string());
     tracing::info!(grpc, admin = %app.admin_address()?, "listening");
     app.serve(shutdown).await

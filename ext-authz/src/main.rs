@@ -1,8 +1,8 @@
-//! The program `countersign-ext-authz`: parses flags, runs the sidecar and sets the exit code.
+//! The program `countersign-ext-authz`: parses flags, runs the sidecar or a command, and sets the exit code.
 
 use clap::Parser;
 use countersign_ext_authz::{
-    AuthorizerError, Settings,
+    AuthorizerError, Settings, commands,
     config::{self, ConfigError},
     run,
 };
@@ -17,7 +17,7 @@ const USAGE_ERROR: u8 = 2;
 
 /// External authorization server for Envoy that verifies Countersign agents.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, args_conflicts_with_subcommands = true)]
 struct Flags {
     /// Path of a TOML file with settings.
     #[arg(long, value_name = "FILE")]
@@ -27,6 +27,10 @@ struct Flags {
     /// environment.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_assignment)]
     set: Vec<(String, String)>,
+
+    /// Without a command, the sidecar runs.
+    #[command(subcommand)]
+    command: Option<commands::Command>,
 }
 
 fn parse_assignment(text: &str) -> Result<(String, String), &'static str> {
@@ -38,7 +42,10 @@ fn parse_assignment(text: &str) -> Result<(String, String), &'static str> {
 
 fn main() -> ExitCode {
     let _flush_at_exit = FlushAtExit;
-    let Flags { config, set } = Flags::parse();
+    let Flags { config, set, command } = Flags::parse();
+    if let Some(command) = command {
+        return commands::run(command).into();
+    }
     let environment =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     match config::read(config, environment.collect(), set) {

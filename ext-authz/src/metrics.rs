@@ -4,6 +4,9 @@
 //! closed lists, and no label contains an agent. The time series that each check updates are looked up once, when the
 //! service becomes known.
 
+mod addresses;
+mod copies;
+
 use arc_swap::ArcSwap;
 use countersign_identity::{Reason, Revision, ServiceId, Timestamp};
 use countersign_process::{
@@ -12,9 +15,12 @@ use countersign_process::{
     telemetry::{register, registry},
 };
 use prometheus::{
-    GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Registry, histogram_opts, opts,
+    GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, histogram_opts, opts,
 };
 use std::{collections::HashMap, sync::Arc, time::Duration};
+
+pub use addresses::{AddressMetrics, FailoverReason};
+pub use copies::{CopyMetrics, CopyRejection};
 
 const PREFIX: &str = "countersign_authz";
 
@@ -32,6 +38,8 @@ pub enum Verdict {
     Verified,
     /// The request is allowed without an identity.
     Anonymous,
+    /// The request is allowed without an identity, although a rule that is a dry run refuses it.
+    DryRun(Reason),
     /// The request is denied.
     Denied(Reason),
 }
@@ -61,7 +69,12 @@ const fn occurs(reason: Reason, service_is_known: bool) -> bool {
         | Reason::PermissionMissing
         | Reason::TrustTooLow
         | Reason::ViewStale => service_is_known,
-        Reason::ServiceUnknown | Reason::RuleInvalid | Reason::RequestInvalid | Reason::Internal => !service_is_known,
+        Reason::ServiceUnknown
+        | Reason::PathAmbiguous
+        | Reason::HostInvalid
+        | Reason::RuleInvalid
+        | Reason::RequestInvalid
+        | Reason::Internal => !service_is_known,
         // Only the API of the control plane, and not the sidecar, refuses requests for the reasons of this match arm.
         Reason::ServiceKeyMissing
         | Reason::ServiceKeyInvalid
@@ -83,11 +96,17 @@ const fn occurs(reason: Reason, service_is_known: bool) -> bool {
     }
 }
 
+/// Whether a rule that is a dry run can refuse a request for this reason. The other reasons occur before a rule is selected.
+const fn occurs_in_dry_run(reason: Reason) -> bool {
+    !matches!(reason, Reason::RuleInvalid | Reason::RequestInvalid | Reason::Internal)
+}
+
 impl Verdict {
     const fn labels(self) -> [&'static str; 2] {
         match self {
             Self::Verified => ["allow", "verified"],
             Self::Anonymous => ["allow", "anonymous"],
+            Self::DryRun(_) => ["allow", "dry_run"],
             Self::Denied(reason) => ["deny", reason.as_str()],
         }
     }
@@ -96,15 +115,17 @@ impl Verdict {
     fn possible(service: Option<ServiceId>) -> impl Iterator<Item = Self> {
         let service_is_known = service.is_some();
         let allowed = service_is_known.then_some([Self::Verified, Self::Anonymous]);
-        let denied = Reason::ALL.iter().copied().filter(move |reason| occurs(*reason, service_is_known));
-        allowed.into_iter().flatten().chain(denied.map(Self::Denied))
+        let reasons = Reason::ALL.iter().copied().filter(move |reason| occurs(*reason, service_is_known));
+        let dry_runs = reasons.clone().filter(|reason| occurs_in_dry_run(*reason)).map(Self::DryRun);
+        allowed.into_iter().flatten().chain(dry_runs).chain(reasons.map(Self::Denied))
     }
 }
 
 /// The time series that every check updates.
 #[derive(Debug)]
 struct CheckSeries {
-    verdicts: HashMap<Verdict, IntCounter>,
+    /// A verdict of a dry run has two counters.
+    verdicts: HashMap<Verdict, Vec<IntCounter>>,
     duration: Histogram,
 }
 
@@ -114,6 +135,8 @@ pub struct Metrics {
     registry: Registry,
     ports: PortMetrics,
     checks: IntCounterVec,
+    dry_run_denials: IntCounterVec,
+    rules: IntGauge,
     check_duration: HistogramVec,
     check_series: ArcSwap<HashMap<Option<ServiceId>, Arc<CheckSeries>>>,
     cache_hits: IntCounter,
@@ -122,10 +145,12 @@ pub struct Metrics {
     stream_connected: IntGaugeVec,
     stream_reconnects: IntCounterVec,
     stream_connect_failures: IntCounterVec,
+    addresses: AddressMetrics,
     view_revision: IntGaugeVec,
     view_confirmed: GaugeVec,
     view_agents: IntGaugeVec,
     clock_offset: GaugeVec,
+    copies: CopyMetrics,
     file_reloads: FileReloadMetrics,
 }
 
@@ -148,6 +173,13 @@ impl Metrics {
         let metrics = Self {
             ports: PortMetrics::register(&registry, PREFIX)?,
             checks: counters("checks_total", "Checks by verdict", &["service", "decision", "reason"])?,
+            dry_run_denials: counters(
+                "dry_run_denials_total",
+                "Checks that were allowed although a rule that is a dry run refuses them",
+                &["service", "reason"],
+            )?,
+            rules: IntGauge::with_opts(opts("rules", "Rules of the rules file in use"))
+                .and_then(|it| register(&registry, it))?,
             check_duration: register(&registry, HistogramVec::new(duration, &["service"])?)?,
             check_series: ArcSwap::default(),
             cache_hits: counter("token_cache_hits_total", "Tokens whose signature was already verified")?,
@@ -170,31 +202,39 @@ impl Metrics {
                 "Attempts to open a sync stream that failed",
                 &["service"],
             )?,
+            addresses: AddressMetrics::register(&registry)?,
             view_revision: gauges("view_revision", "The view includes all changes up to this revision")?,
             view_confirmed: register(&registry, GaugeVec::new(confirmed, &["service"])?)?,
             view_agents: gauges("view_agents", "Agents in the view: those with recent changes")?,
             clock_offset: register(&registry, GaugeVec::new(offset, &["service"])?)?,
+            copies: CopyMetrics::new(&registry)?,
             file_reloads: FileReloadMetrics::new(&registry, PREFIX)?,
             registry,
         };
         metrics.add_check_series(None);
+        metrics.addresses.init_failovers(NO_SERVICE);
         let _created_at_zero = metrics.stream_connect_failures.with_label_values(&[NO_SERVICE]);
         Ok(metrics)
     }
 
     fn add_check_series(&self, service: Option<ServiceId>) {
         let label = service_label(service);
-        let counter = |verdict: Verdict| {
-            let [decision, reason] = verdict.labels();
-            (verdict, self.checks.with_label_values(&[label.as_str(), decision, reason]))
-        };
-        let verdicts = Verdict::possible(service).map(counter).collect();
+        let verdicts = Verdict::possible(service).map(|verdict| (verdict, self.counters(&label, verdict))).collect();
         let series = Arc::new(CheckSeries { verdicts, duration: self.check_duration.with_label_values(&[&label]) });
         self.check_series.rcu(|all| {
             let mut all = HashMap::clone(all);
             all.insert(service, Arc::clone(&series));
             all
         });
+    }
+
+    fn counters(&self, service: &str, verdict: Verdict) -> Vec<IntCounter> {
+        let [decision, reason] = verdict.labels();
+        let mut counters = vec![self.checks.with_label_values(&[service, decision, reason])];
+        if let Verdict::DryRun(reason) = verdict {
+            counters.push(self.dry_run_denials.with_label_values(&[service, reason.as_str()]));
+        }
+        counters
     }
 
     /// Creates all counters of a service at zero, so that rates are right from the first event.
@@ -204,6 +244,7 @@ impl Metrics {
             let label = [service.to_string()];
             let _created_at_zero = self.stream_reconnects.with_label_values(&label);
             let _created_at_zero = self.stream_connect_failures.with_label_values(&label);
+            self.addresses.init_service(&label[0]);
         }
     }
 
@@ -211,11 +252,10 @@ impl Metrics {
     pub fn record_check(&self, service: Option<ServiceId>, verdict: Verdict, duration: Duration) {
         let all = self.check_series.load();
         let series = all.get(&service);
-        if let Some(counter) = series.and_then(|series| series.verdicts.get(&verdict)) {
-            counter.inc();
+        if let Some(counters) = series.and_then(|series| series.verdicts.get(&verdict)) {
+            counters.iter().for_each(IntCounter::inc);
         } else {
-            let [decision, reason] = verdict.labels();
-            self.checks.with_label_values(&[&*service_label(service), decision, reason]).inc();
+            self.counters(&service_label(service), verdict).iter().for_each(IntCounter::inc);
         }
         if let Some(series) = series {
             series.duration.observe(duration.as_secs_f64());
@@ -257,6 +297,21 @@ impl Metrics {
     #[expect(clippy::cast_precision_loss, reason = "gauges are floats")]
     pub fn clock_offset(&self, service: ServiceId, micros: i64) {
         self.clock_offset.with_label_values(&[service.to_string()]).set(micros as f64 / 1e6);
+    }
+
+    /// The rules of the rules file were replaced.
+    pub fn rules_loaded(&self, count: usize) {
+        self.rules.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// The metrics of the addresses of the control plane.
+    pub const fn addresses(&self) -> &AddressMetrics {
+        &self.addresses
+    }
+
+    /// The metrics of copies of views on disk.
+    pub const fn copies(&self) -> &CopyMetrics {
+        &self.copies
     }
 
     /// The metrics of files that are loaded again when they change.

@@ -1,27 +1,28 @@
 //! The requirements of a route.
 //!
-//! `check` parses a policy from the context extensions of the route, and `decide` checks it. Invariant: a policy with
-//! an unknown rule or an invalid value is refused, because a policy without the refused rule could allow more requests
-//! than the operator intends.
-//!
-//! Envoy's context extensions are the only source of rules. A second source of rules would be a module next to
-//! `extensions`.
+//! `check` parses a policy from the context extensions of the route, `rules` parses policies from the rules file, and
+//! `decide` checks the policy. Invariant: a policy with an unknown word or an invalid value is refused, because a policy
+//! without the refused word could allow more requests than the operator intends.
 
 mod extensions;
 
 use countersign_identity::{Permission, RoleName, ServiceId, TrustScore};
 
-pub use extensions::RuleError;
+pub use extensions::{RuleError, WORDS, WordValue};
 
 /// The requirements of a route.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// The service of the route, if the route has the context extension `service_id`.
+    /// The service of the route, if the route has the word `service_id`.
     pub service: Option<ServiceId>,
     /// The agent must have all of these roles.
     pub require_roles: Vec<RoleName>,
+    /// The agent must have at least one of these roles, unless the list is empty.
+    pub any_role: Vec<RoleName>,
     /// The agent must have all of these permissions.
     pub require_permissions: Vec<Permission>,
+    /// The agent must have at least one of these permissions, unless the list is empty.
+    pub any_permission: Vec<Permission>,
     /// The agent must have at least this trust score.
     pub min_trust_score: Option<TrustScore>,
     /// Whether agents without a role at the service are allowed.
@@ -30,4 +31,31 @@ pub struct Policy {
     pub allow_anonymous: bool,
     /// Whether Envoy forwards the token to the service.
     pub forward_token: bool,
+}
+
+impl Policy {
+    /// The words of the policy that differ from the default, with their values.
+    pub fn words(&self) -> Vec<(&'static str, String)> {
+        let Self { service, require_roles, any_role, require_permissions, any_permission, min_trust_score, .. } = self;
+        let lists = [
+            ("require_roles", join(require_roles)),
+            ("any_role", join(any_role)),
+            ("require_permissions", join(require_permissions)),
+            ("any_permission", join(any_permission)),
+        ];
+        let flags = [
+            ("allow_unassigned", self.allow_unassigned),
+            ("allow_anonymous", self.allow_anonymous),
+            ("forward_token", self.forward_token),
+        ];
+        let service = service.map(|service| ("service_id", service.to_string()));
+        let trust = min_trust_score.map(|score| ("min_trust_score", score.to_string()));
+        let flags = flags.into_iter().filter(|(_, is_set)| *is_set).map(|(word, _)| (word, "true".to_owned()));
+        let lists = lists.into_iter().filter(|(_, items)| !items.is_empty());
+        service.into_iter().chain(lists).chain(trust).chain(flags).collect()
+    }
+}
+
+fn join(items: &[impl ToString]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

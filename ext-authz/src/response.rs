@@ -11,12 +11,12 @@ mod header_names;
 mod metadata;
 
 use crate::decide::{Decision, Denial};
-use countersign_identity::{Permission, Reason, RoleName, ServiceId, VerifiedIdentity};
+use countersign_identity::{Reason, ServiceId, VerifiedIdentity, identity_headers};
 use envoy_types::{
     ext_authz::v3::pb::{CheckResponse, HeaderValueOption, HttpResponse, OkHttpResponse},
     pb::google::rpc::Status,
 };
-use header::{join_encoded, overwriting_header};
+use header::overwriting_header;
 
 pub use header_names::HeaderNames;
 
@@ -27,6 +27,15 @@ pub struct RequestHeaders<'a> {
     pub names: &'a [&'a str],
     /// The name of the header that contains the token, if Envoy must remove it.
     pub token_header: Option<&'a str>,
+}
+
+/// What a response says about the route: the service, and the rule of the rules file, as far as they are known.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DecidedRoute<'a> {
+    /// The service of the route.
+    pub service: Option<ServiceId>,
+    /// The name of the rule of the rules file that decided.
+    pub rule: Option<&'a str>,
 }
 
 /// Builds `CheckResponse`s from decisions.
@@ -40,22 +49,23 @@ pub struct ResponseBuilder {
 
 impl ResponseBuilder {
     /// Builds the response for a decision.
-    pub fn build(&self, service: Option<ServiceId>, decision: &Decision, headers: RequestHeaders<'_>) -> CheckResponse {
+    pub fn build(&self, route: DecidedRoute<'_>, decision: &Decision, headers: RequestHeaders<'_>) -> CheckResponse {
+        let DecidedRoute { service, rule } = route;
         let (code, response) = match decision {
-            Decision::Verified(identity) => (0, self.allow(service, Some(identity), headers)),
-            Decision::Anonymous => (0, self.allow(service, None, headers)),
+            Decision::Verified(identity, _) => (0, self.allow(service, Some(identity), headers)),
+            Decision::Anonymous | Decision::DryRun(_) => (0, self.allow(service, None, headers)),
             Decision::Denied(denial) => (denial::grpc_status(denial.refusal.reason), self.deny(service, denial)),
         };
         CheckResponse {
             status: Some(Status { code, ..Status::default() }),
-            dynamic_metadata: Some(metadata::build(service, decision)),
+            dynamic_metadata: Some(metadata::build(service, rule, decision)),
             http_response: Some(response),
         }
     }
 
     /// Builds the response after a panic, without the data that may have caused the panic.
     pub fn internal_error(&self) -> CheckResponse {
-        self.build(None, &Decision::Denied(Reason::Internal.into()), RequestHeaders::default())
+        self.build(DecidedRoute::default(), &Decision::Denied(Reason::Internal.into()), RequestHeaders::default())
     }
 
     fn deny(&self, service: Option<ServiceId>, denial: &Denial) -> HttpResponse {
@@ -69,7 +79,8 @@ impl ResponseBuilder {
         identity: Option<&VerifiedIdentity>,
         RequestHeaders { names, token_header }: RequestHeaders<'_>,
     ) -> HttpResponse {
-        let headers = identity.map_or_else(Vec::new, |identity| identity_headers(&self.names, service, identity));
+        let headers =
+            identity.map_or_else(Vec::new, |identity| overwriting_identity_headers(&self.names, service, identity));
         let forged_names = names.iter().copied().filter(|name| self.names.must_remove(name, identity.is_some()));
         let mut headers_to_remove: Vec<String> = forged_names.chain(token_header).map(str::to_owned).collect();
         headers_to_remove.sort_unstable();
@@ -79,21 +90,13 @@ impl ResponseBuilder {
 }
 
 /// Sets all seven identity headers, because the client could have sent any header that is left out.
-fn identity_headers(
+fn overwriting_identity_headers(
     names: &HeaderNames,
     service: Option<ServiceId>,
     identity: &VerifiedIdentity,
 ) -> Vec<HeaderValueOption> {
-    let VerifiedIdentity { agent, name, roles, permissions, trust_score, token } = identity;
-    vec![
-        overwriting_header(&names.id, agent.to_string()),
-        overwriting_header(&names.name, join_encoded([name.as_str()])),
-        overwriting_header(&names.trust_score, trust_score.to_string()),
-        overwriting_header(&names.roles, join_encoded(roles.iter().map(RoleName::as_str))),
-        overwriting_header(&names.permissions, join_encoded(permissions.iter().map(Permission::as_str))),
-        overwriting_header(&names.service, service.map(|service| service.to_string()).unwrap_or_default()),
-        overwriting_header(&names.token_id, token.to_string()),
-    ]
+    let values = identity_headers::values(identity, service);
+    names.identity_names().into_iter().zip(values).map(|(name, value)| overwriting_header(name, value)).collect()
 }
 
 #[cfg(test)]

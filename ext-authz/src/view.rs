@@ -6,6 +6,8 @@
 //! A view contains only agents that changed after the oldest valid token was issued, so the size of a view depends on
 //! the rate of change and not on the number of agents.
 
+mod content;
+mod restored;
 mod server_clock;
 mod sharded_map;
 mod views;
@@ -17,6 +19,7 @@ use countersign_identity::{
 use sharded_map::ShardedMap;
 use std::{sync::Arc, time::Duration};
 
+pub use restored::RestoredContact;
 pub use server_clock::ServerClock;
 pub use views::{ApiKeyIndex, ViewConfirmation, Views};
 
@@ -118,6 +121,12 @@ pub struct View {
     revision: Revision,
     floor: Revision,
     confirmed_at: Option<Duration>,
+    /// How long before the boot of the system the view was confirmed, if that was before the boot.
+    age_before_boot: Duration,
+    /// Whether the data comes from a copy on disk, and no pong has confirmed it since.
+    is_restored: bool,
+    /// The maximum staleness in the sidecar's settings.
+    staleness_limit: Option<Duration>,
     server_clock: Option<ServerClock>,
     keys: Arc<KeySet>,
     roles: Arc<RoleTable>,
@@ -185,6 +194,9 @@ impl View {
             revision,
             floor,
             confirmed_at: None,
+            age_before_boot: Duration::ZERO,
+            is_restored: false,
+            staleness_limit: None,
             server_clock: None,
             keys: Arc::new(keys),
             roles: Arc::new(roles),
@@ -199,7 +211,11 @@ impl View {
 
     fn inherit_confirmation(&mut self, previous: Option<&Self>) {
         self.server_clock = previous.and_then(|view| view.server_clock);
-        self.confirmed_at = previous.filter(|view| view.revision <= self.revision).and_then(|view| view.confirmed_at);
+        if let Some(previous) = previous.filter(|view| view.revision <= self.revision) {
+            self.confirmed_at = previous.confirmed_at;
+            self.age_before_boot = previous.age_before_boot;
+            self.is_restored = previous.is_restored;
+        }
     }
 
     /// Creates the view that results from a delta.
@@ -229,6 +245,8 @@ impl View {
         let mut next = self.clone();
         next.revision = revision.max(self.revision);
         next.confirmed_at = Some(self.confirmed_at.map_or(ping_sent_at, |earlier| earlier.max(ping_sent_at)));
+        next.age_before_boot = Duration::ZERO;
+        next.is_restored = false;
         next.server_clock = server_clock.or(self.server_clock);
         if floor > self.floor {
             next.floor = floor;
@@ -299,6 +317,13 @@ impl View {
     /// When the last answered ping was sent, since boot. `None` if no pong has confirmed that the view is current.
     pub const fn confirmed_at(&self) -> Option<Duration> {
         self.confirmed_at
+    }
+
+    /// The age of the confirmation at which checks are denied: the smaller one of the limits of the control plane and of the
+    /// sidecar, without the time between the confirmation and the boot of the system.
+    pub fn max_staleness(&self) -> Duration {
+        let limit = self.settings.max_staleness.min(self.staleness_limit.unwrap_or(Duration::MAX));
+        limit.saturating_sub(self.age_before_boot)
     }
 
     /// The number of agents with changes in the view.

@@ -127,6 +127,11 @@ impl RoleTable {
         self.by_id.get(&id)
     }
 
+    /// All roles, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &RoleDefinition> {
+        self.by_id.values()
+    }
+
     /// The names and permissions of the granted roles. Undefined roles grant nothing.
     pub fn resolve<'a>(&self, grants: impl Iterator<Item = &'a RoleGrant>) -> (Vec<RoleName>, Vec<Permission>) {
         collect_sorted(grants.filter_map(|grant| self.get(grant.role)))
@@ -174,6 +179,17 @@ pub struct VerifiedIdentity {
     pub trust_score: TrustScore,
     /// The id of the presented token.
     pub token: TokenId,
+    /// When the identity ends without a further change: the earliest of the expiry of the token and the ends of the role
+    /// assignments in `roles`.
+    pub valid_until: Timestamp,
+}
+
+/// The current roles of an agent at a service.
+struct CurrentRoles {
+    names: Vec<RoleName>,
+    permissions: Vec<Permission>,
+    /// The earliest end of an assignment of these roles.
+    until: Option<Timestamp>,
 }
 
 impl VerifiedIdentity {
@@ -184,17 +200,18 @@ impl VerifiedIdentity {
         check_issuer_and_times(claims, context.issuer, now)?;
         check_audience(claims, context)?;
         check_not_revoked(claims, context)?;
-        let (roles, permissions) = current_roles(claims, context, now);
+        let CurrentRoles { names, permissions, until } = current_roles(claims, context, now);
         let trust = context.agent.and_then(|changes| changes.trust.as_ref());
         Ok(Self {
             agent: claims.sub,
             name: claims.name.clone(),
-            roles,
+            roles: names,
             permissions,
             trust_score: trust
                 .filter(|facet| facet.revision > claims.rev)
                 .map_or(claims.trust_score, |facet| facet.value),
             token: claims.jti,
+            valid_until: until.map_or(claims.expires_at(), |until| until.min(claims.expires_at())),
         })
     }
 }
@@ -246,17 +263,25 @@ fn check_not_revoked(claims: &Claims, context: &EvaluationContext<'_>) -> Result
 /// If the agent's roles changed after the token was issued, the changed roles apply. If the agent's roles did not
 /// change, the roles in the token's claims apply, with the permissions of their current definitions. The permissions in
 /// the claims apply only if the token is newer than the local data.
-fn current_roles(claims: &Claims, context: &EvaluationContext<'_>, now: Timestamp) -> (Vec<RoleName>, Vec<Permission>) {
-    let is_active = |role: &&RoleName| claims.until.get(*role).is_none_or(|end| now < Timestamp::from_seconds(*end));
+fn current_roles(claims: &Claims, context: &EvaluationContext<'_>, now: Timestamp) -> CurrentRoles {
+    let claimed_end = |role: &RoleName| claims.until.get(role).copied().map(Timestamp::from_seconds);
+    let is_active = |role: &&RoleName| claimed_end(role).is_none_or(|end| now < end);
     let change = context.agent.and_then(|changes| changes.roles.as_ref());
     if let Some(facet) = change.filter(|facet| facet.revision > claims.rev) {
-        return context.roles.resolve(facet.value.iter().filter(|grant| grant.until.is_none_or(|end| now < end)));
+        let is_granted =
+            |grant: &&RoleGrant| grant.until.is_none_or(|end| now < end) && context.roles.get(grant.role).is_some();
+        let granted = facet.value.iter().filter(is_granted);
+        let (names, permissions) = context.roles.resolve(granted.clone());
+        return CurrentRoles { names, permissions, until: granted.filter_map(|grant| grant.until).min() };
     }
     let claimed_roles = claims.roles.iter().filter(is_active);
-    if claims.rev > context.revision && claims.roles.iter().all(|role| is_active(&role)) {
-        return (sorted(claimed_roles.cloned()), sorted(claims.permissions.iter().cloned()));
-    }
-    collect_sorted(claimed_roles.filter_map(|name| context.roles.get_by_name(name, claims.rev)))
+    let (names, permissions) = if claims.rev > context.revision && claims.roles.iter().all(|role| is_active(&role)) {
+        (sorted(claimed_roles.cloned()), sorted(claims.permissions.iter().cloned()))
+    } else {
+        collect_sorted(claimed_roles.filter_map(|name| context.roles.get_by_name(name, claims.rev)))
+    };
+    let until = names.iter().filter_map(claimed_end).min();
+    CurrentRoles { names, permissions, until }
 }
 
 fn collect_sorted<'a>(definitions: impl Iterator<Item = &'a RoleDefinition>) -> (Vec<RoleName>, Vec<Permission>) {

@@ -185,6 +185,7 @@ proptest! {
             prop_assert!(accepts_unbound && claims.aud == claims.iss && !revoked);
             prop_assert!(now < Timestamp::from_seconds(claims.exp) && claims.rev >= context.floor);
             prop_assert_eq!(identity.agent, claims.sub);
+            prop_assert!(now < identity.valid_until && identity.valid_until <= claims.expires_at());
         }
     }
 

@@ -85,7 +85,14 @@ impl JsonWebKey {
 
 /// The public keys that verify access tokens, by `kid`.
 #[derive(Debug, Clone, Default)]
-pub struct KeySet(HashMap<Kid, DecodingKey>);
+pub struct KeySet(HashMap<Kid, VerificationKey>);
+
+/// A key, and the form of it that verifies signatures.
+#[derive(Debug, Clone)]
+struct VerificationKey {
+    decoding: DecodingKey,
+    public: P256PublicKey,
+}
 
 impl KeySet {
     /// Creates a set from uncompressed points. Fails if any point is invalid.
@@ -95,7 +102,12 @@ impl KeySet {
 
     /// The key with this `kid`.
     pub fn get(&self, kid: &Kid) -> Option<&DecodingKey> {
-        self.0.get(kid)
+        self.0.get(kid).map(|key| &key.decoding)
+    }
+
+    /// The keys, in no order.
+    pub fn public_keys(&self) -> impl Iterator<Item = P256PublicKey> {
+        self.0.values().map(|key| key.public)
     }
 
     /// The number of keys.
@@ -111,6 +123,8 @@ impl KeySet {
 
 impl FromIterator<P256PublicKey> for KeySet {
     fn from_iter<I: IntoIterator<Item = P256PublicKey>>(keys: I) -> Self {
-        Self(keys.into_iter().map(|key| (Kid::from_key(key), DecodingKey::from_ec_der(&key.to_sec1()))).collect())
+        let verification_key =
+            |public: P256PublicKey| VerificationKey { decoding: DecodingKey::from_ec_der(&public.to_sec1()), public };
+        Self(keys.into_iter().map(|key| (Kid::from_key(key), verification_key(key))).collect())
     }
 }

@@ -9,7 +9,7 @@
 //! Reading order: [`ids`] and [`time`] are the vocabulary; [`public_key`] is the key that an agent registers;
 //! [`claims`] are the contents of a token; [`bearer`] extracts the token from a header; [`token`] verifies its
 //! signature; [`evaluation`] decides what the claims grant at a service now; [`agent_hash`] names agents in the sync
-//! stream; [`refusal`] lists the reasons for a denial.
+//! stream; [`identity_headers`] are the headers for the service; [`refusal`] lists the reasons for a denial.
 
 pub mod agent_hash;
 pub mod bearer;
@@ -17,6 +17,7 @@ pub mod claims;
 pub mod evaluation;
 #[cfg(test)]
 mod fuzz;
+pub mod identity_headers;
 pub mod ids;
 pub mod key_set;
 pub mod names;

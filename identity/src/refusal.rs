@@ -137,6 +137,10 @@ reasons! {
         NotYours = "not_yours", "This credential does not give access to this resource";
         /// The API key's scope does not cover the request.
         ScopeInsufficient = "scope_insufficient", "The scope of the service API key does not cover this request";
+        /// The path of the request has several readings, and rules of the sidecar depend on the path.
+        PathAmbiguous = "path_ambiguous", "The path of the request is not in the only form that the authorizer accepts: send it without encoded slashes, `;`, `.`, `..` and empty segments";
+        /// The host of the request is not a host name, and rules of the sidecar depend on the host.
+        HostInvalid = "host_invalid", "The host of the request is not a host name";
         /// Only an administrator may make the request.
         AdminRequired = "admin_required", "Only an administrator may do this";
     }

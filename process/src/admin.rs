@@ -1,4 +1,5 @@
-//! The admin port: an HTTP server without TLS for the routes `/livez`, `/readyz` and `/metrics`.
+//! The admin port: an HTTP server without TLS for the routes `/livez`, `/readyz` and `/metrics`, and for those that a
+//! server adds.
 
 use crate::{
     Readiness, Shutdown,
@@ -32,9 +33,10 @@ pub fn port_settings() -> PortSettings {
     }
 }
 
-/// Serves the admin port until shutdown is requested.
+/// Serves the admin port, with the further routes of a server, until shutdown is requested.
 pub async fn serve(
     listener: TcpListener,
+    further_routes: Router,
     readiness: Readiness,
     registry: Registry,
     connections: ConnectionMetrics,
@@ -43,7 +45,8 @@ pub async fn serve(
     let routes = Router::new()
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz).with_state(readiness))
-        .route("/metrics", get(metrics).with_state(registry));
+        .route("/metrics", get(metrics).with_state(registry))
+        .merge(further_routes);
     server::serve(listener, PlainText, routes, (port_settings(), connections), shutdown).await
 }
 

@@ -11,6 +11,28 @@ pub trait Clock: Send + Sync + 'static {
     /// The time since boot, suspend included, to measure ages and timeouts. Adjustments of the wall clock do not change
     /// the time since boot.
     fn since_boot(&self) -> Duration;
+
+    /// The boot since which [`Clock::since_boot`] counts; `None` if it is unknown. Times since boot of different processes can
+    /// be compared only within one boot.
+    fn boot_id(&self) -> Option<BootId> {
+        None
+    }
+}
+
+/// The random id of one boot of the operating system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BootId(pub u128);
+
+/// The file in which Linux shows the boot id.
+const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
+
+impl BootId {
+    /// Parses 32 hexadecimal digits, with or without dashes.
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.trim().replace('-', "");
+        let is_id = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if is_id { u128::from_str_radix(&digits, 16).ok().map(Self) } else { None }
+    }
 }
 
 /// The clock of the operating system.
@@ -27,5 +49,24 @@ impl Clock for SystemClock {
     fn since_boot(&self) -> Duration {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+    }
+
+    fn boot_id(&self) -> Option<BootId> {
+        BootId::parse(&std::fs::read_to_string(BOOT_ID_FILE).ok()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boot_id_is_that_of_the_running_system() {
+        assert!(SystemClock.boot_id().is_some());
+        assert_eq!(SystemClock.boot_id(), SystemClock.boot_id());
+        assert_eq!(BootId::parse("00000000-0000-0000-0000-00000000000a\n"), Some(BootId(10)));
+        for text in ["", "a", "0000000000000000000000000000000g", "+000000000000000000000000000000a"] {
+            assert_eq!(BootId::parse(text), None, "{text}");
+        }
     }
 }

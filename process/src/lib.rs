@@ -15,7 +15,7 @@ pub mod settings;
 pub mod shutdown;
 pub mod telemetry;
 
-pub use clock::{Clock, SystemClock};
+pub use clock::{BootId, Clock, SystemClock};
 pub use log_lines::FlushAtExit;
 pub use readiness::{Readiness, ReadinessGuard};
 pub use rng::{Rng, SystemRng, generate_p256_key};

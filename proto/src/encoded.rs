@@ -12,7 +12,7 @@ use prost::{
 };
 use tonic::{
     Status,
-    codec::{Codec, EncodeBuf, Encoder},
+    codec::{BufferSettings, Codec, EncodeBuf, Encoder},
 };
 use tonic_prost::{ProstCodec, ProstDecoder};
 
@@ -23,6 +23,13 @@ const PONG_FIELD: u32 = 3;
 
 /// The longest encoding of a key and a length.
 const MAX_PREFIX: usize = 20;
+
+/// The initial buffers of a stream, in bytes. Pings and most deltas fit into them. A server has thousands of streams, and keeps both
+/// buffers of each.
+const BUFFER_SIZE: usize = 512;
+
+/// The encoded bytes after which a stream passes on what it has.
+const YIELD_THRESHOLD: usize = 32 * 1024;
 
 /// An encoded `FollowResponse`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,8 +79,12 @@ impl Codec for EncodedCodec {
     }
 
     fn decoder(&mut self) -> Self::Decoder {
-        ProstCodec::<FollowRequest, FollowRequest>::default().decoder()
+        ProstCodec::<FollowRequest, FollowRequest>::raw_decoder(buffer_settings())
     }
+}
+
+fn buffer_settings() -> BufferSettings {
+    BufferSettings::new(BUFFER_SIZE, YIELD_THRESHOLD)
 }
 
 /// Copies encoded responses to the stream.
@@ -92,6 +103,10 @@ impl Encoder for EncodedResponseEncoder {
         buffer.put(head);
         buffer.put(body);
         Ok(())
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        buffer_settings()
     }
 }
 

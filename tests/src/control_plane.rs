@@ -137,6 +137,11 @@ impl ControlPlane {
         self.server.urls()
     }
 
+    /// The URL of the sync port of each replica.
+    pub fn sync_urls(&self) -> Vec<String> {
+        self.server.replicas.iter().map(Replica::sync_url).collect()
+    }
+
     /// An HTTP client of the API that sends from another loopback address.
     pub fn client_at(&self, address: Ipv4Addr) -> HttpClient {
         let client = http::trusting(&self.authority()).local_address(IpAddr::from(address)).build();
@@ -153,6 +158,11 @@ impl ControlPlane {
     /// Sends a signal by name to all replicas.
     pub fn signal(&self, name: &str) {
         self.server.replicas.iter().for_each(|replica| replica.process.signal(name));
+    }
+
+    /// Sends a signal by name to a replica.
+    pub fn signal_replica(&self, number: usize, name: &str) {
+        self.server.replicas[number].process.signal(name);
     }
 
     /// Kills a replica, starts it again and waits until it is ready.

@@ -33,19 +33,18 @@ impl Envoy {
         Self::start(&edit(text), socket, upstream).await
     }
 
-    /// Starts Envoy with a configuration text. Comments such as `# demo:admin_port` mark the values that this
-    /// function sets.
+    /// Starts Envoy with a configuration text that has the addresses of the example. This function replaces the addresses.
     pub async fn start(text: &str, socket: &Path, upstream: u16) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let (admin, listen) = (free_port(), free_port());
         let config = [
-            ("admin_port", admin.to_string()),
-            ("listen_port", listen.to_string()),
-            ("authz_socket", socket.display().to_string()),
-            ("service_port", upstream.to_string()),
+            ("port_value: 9901", format!("port_value: {admin}")),
+            ("port_value: 10000", format!("port_value: {listen}")),
+            ("path: /run/countersign/authz.sock", format!("path: {}", socket.display())),
+            ("port_value: 8080", format!("port_value: {upstream}")),
         ]
         .iter()
-        .fold(text.to_owned(), |text, (marker, value)| set_marked_value(&text, marker, value));
+        .fold(text.to_owned(), |text, (from, to)| replaced(&text, from, to));
         let file = folder.path().join("envoy.yaml");
         std::fs::write(&file, config).expect("the configuration can be written");
         let mut command = Command::new(tools::envoy());
@@ -78,18 +77,4 @@ impl Envoy {
 pub fn replaced(text: &str, from: &str, to: &str) -> String {
     assert!(text.contains(from), "the configuration does not contain `{from}`");
     text.replace(from, to)
-}
-
-/// Replaces the value before each marker, as in `port_value: 9901 } # demo:admin_port`.
-fn set_marked_value(text: &str, marker: &str, value: &str) -> String {
-    let marker = format!("# demo:{marker}");
-    let line = |line: &str| match line.split_once(&marker) {
-        None => line.to_owned(),
-        Some((before, _)) => {
-            let (head, tail) = before.rsplit_once(": ").expect("a value precedes the marker");
-            let closing: String = tail.chars().filter(|character| *character == '}').collect();
-            format!("{head}: {value} {closing}")
-        }
-    };
-    text.lines().map(line).collect::<Vec<_>>().join("\n")
 }

@@ -70,7 +70,9 @@ impl Sidecar {
         let keys_file = folder.path().join("keys");
         std::fs::write(&keys_file, keys.join("\n")).expect("the keys can be written");
         let mut arguments = vec![format!("listen.grpc={listen}"), format!("listen.admin={admin}")];
-        arguments.push(format!("sync.url={}", control.env["SYNC_URL"]));
+        if !settings.iter().any(|setting| setting.starts_with("sync.urls=")) {
+            arguments.push(format!("sync.url={}", control.env["SYNC_URL"]));
+        }
         arguments.push(format!("sync.ca={}", control.env["CA"]));
         arguments.extend(["log.format=text".to_owned(), "sync.ping_seconds=1".to_owned()]);
         arguments.extend(settings.iter().map(ToString::to_string));

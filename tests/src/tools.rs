@@ -55,6 +55,11 @@ pub fn prometheus(program: &str) -> PathBuf {
     require_path(root().join(".tools/bin").join(program), "scripts/tools.sh tests")
 }
 
+/// The nginx binary.
+pub fn nginx() -> PathBuf {
+    require_path(root().join(".tools/bin/nginx"), "scripts/tools.sh tests")
+}
+
 /// A library that makes system calls of a process fail or return wrong results, by the end of its path.
 pub fn fault_library(path: &str) -> PathBuf {
     let folder = root().join(".tools/faults/usr/lib");

@@ -64,10 +64,13 @@ const MODULES: [(&str, &[ModuleRule]); 2] = [
             ("metrics", &[]),
             ("view", &[]),
             ("policy", &[]),
+            ("rules", &["policy"]),
             ("decide", &["view", "policy", "fixtures"]),
             ("sync", &["view", "metrics"]),
+            ("copy", &["view", "sync", "metrics"]),
             ("response", &["decide", "fixtures"]),
-            ("check", &["view", "policy", "decide", "response", "metrics", "fixtures"]),
+            ("check", &["view", "policy", "rules", "decide", "response", "metrics", "fixtures"]),
+            ("commands", &["config", "rules", "check"]),
             ("fixtures", &["view", "policy", "decide", "response"]),
         ],
     ),
@@ -75,7 +78,7 @@ const MODULES: [(&str, &[ModuleRule]); 2] = [
 
 /// Modules without I/O and without async code.
 const PURE_MODULES: [(&str, &[&str]); 2] =
-    [("control-plane", &["domain"]), ("ext-authz", &["view", "policy", "decide"])];
+    [("control-plane", &["domain"]), ("ext-authz", &["view", "policy", "rules", "decide"])];
 
 /// Path prefixes that a pure module must not contain.
 const IMPURE_PATHS: [&str; 8] =
@@ -83,7 +86,7 @@ const IMPURE_PATHS: [&str; 8] =
 
 /// External crates that a pure module may import: data formats, cryptography, collections and counters. `utoipa` is
 /// allowed because the types of webhook event data derive their schema.
-const PURE_DEPENDENCIES: [&str; 20] = [
+const PURE_DEPENDENCIES: [&str; 21] = [
     "arc_swap",
     "aws_lc_rs",
     "base64",
@@ -101,6 +104,7 @@ const PURE_DEPENDENCIES: [&str; 20] = [
     "serde_json",
     "sha2",
     "subtle",
+    "toml",
     "url",
     "utoipa",
     "zeroize",

@@ -11,6 +11,7 @@ mod complete;
 mod confirm;
 mod context;
 mod doctor;
+mod envoy;
 mod error;
 mod help;
 mod hints;
@@ -144,6 +145,9 @@ enum Command {
     /// Delete the login of the human user, and revoke its refresh token
     #[command(after_help = human::LOGOUT_HELP)]
     Logout,
+    /// Print configurations of Envoy, gateways and nginx for a service
+    #[command(subcommand)]
+    Envoy(envoy::EnvoyCommand),
     /// Check the profile, the connection, the clock, keys and credentials
     #[command(after_help = doctor::HELP)]
     Doctor(doctor::DoctorArgs),
@@ -182,6 +186,7 @@ pub async fn run(arguments: Arguments, messages: &Messages) -> Result<CommandOut
         Command::Login(args) => human::login(&context, *args).await,
         Command::Whoami(args) => human::whoami(&context, args).await,
         Command::Logout => human::logout(&context).await,
+        Command::Envoy(command) => envoy::run(&context, command),
         Command::Doctor(args) => doctor::run(&context, args).await,
         Command::Completions { .. } => Ok(CommandOutput::default()),
     };

@@ -37,7 +37,14 @@ pub(super) fn serve_admin(
     shutdown: &Shutdown,
 ) {
     let connections = metrics.ports.of_port("admin");
-    tasks.spawn(admin::serve(listener, readiness, metrics.registry, connections, shutdown.clone()));
+    tasks.spawn(admin::serve(
+        listener,
+        axum::Router::new(),
+        readiness,
+        metrics.registry,
+        connections,
+        shutdown.clone(),
+    ));
 }
 
 /// Builds the gRPC service to which sidecars connect, and starts the tasks that read the change feed, positions and API keys for

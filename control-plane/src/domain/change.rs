@@ -48,6 +48,17 @@ pub struct FeedEntry {
     pub recipients: Recipients,
 }
 
+/// The result of an operation that sidecars must learn, and the revision from which on a sidecar knows the result: the revision
+/// of the transaction. If the transaction changed nothing that sidecars know, it is the newest revision, so an earlier change with
+/// the same result has this revision or a lower one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Changed<T> {
+    /// The result.
+    pub value: T,
+    /// A sidecar whose view has reached this revision knows the result.
+    pub revision: Revision,
+}
+
 /// A range of revisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RevisionRange {

@@ -3,7 +3,7 @@
 use super::{Conn, StoreError, audit, deployment, feed, outbox, transaction_timer::TransactionTimer};
 use crate::domain::{
     audit::{Initiator, NewAuditEntry, keys::AuditKeyRing},
-    change::Change,
+    change::{Change, Changed},
     webhook::event::Event,
 };
 use countersign_identity::{Revision, Timestamp};
@@ -118,6 +118,23 @@ impl WriteTransaction {
 
     /// Writes the events to the outbox and the changes to the change feed, and commits.
     pub async fn commit<T>(mut self, value: T) -> Result<CommittedTransaction<T>, StoreError> {
+        let has_events = self.write_events_and_changes().await?;
+        self.finish(value, has_events).await
+    }
+
+    /// Commits like [`Self::commit`], and returns the revision with the value. The transaction must have locked what it reads, so
+    /// that the newest revision is not below the change that led to an unchanged value.
+    pub async fn commit_change<T>(mut self, value: T) -> Result<CommittedTransaction<Changed<T>>, StoreError> {
+        let has_events = self.write_events_and_changes().await?;
+        let revision = match self.revision {
+            Some(revision) => revision,
+            None => feed::position(&mut self.conn).await?.revision,
+        };
+        self.finish(Changed { value, revision }, has_events).await
+    }
+
+    /// Returns whether there is an event for a webhook target.
+    async fn write_events_and_changes(&mut self) -> Result<bool, StoreError> {
         let mut has_events = false;
         for event in &self.events {
             has_events |= outbox::enqueue(&mut self.conn, event).await?;
@@ -126,6 +143,10 @@ impl WriteTransaction {
             let revision = self.revision().await?;
             feed::append_changes(&mut self.conn, revision, &self.changes, self.now).await?;
         }
+        Ok(has_events)
+    }
+
+    async fn finish<T>(self, value: T, has_events: bool) -> Result<CommittedTransaction<T>, StoreError> {
         let result = self.conn.commit().await;
         // The commit of a transaction that has written nothing succeeds on a full disk, too.
         if result.is_err() || self.revision.is_some() || has_events || self.is_write_check {

@@ -142,7 +142,8 @@ impl Follower {
                 () = shutdown.requested() => return Err(shutting_down()),
                 () = sender.closed() => return Err(Status::cancelled("the follower has disconnected")),
                 status = pings.collect() => return Err(status),
-                result = self.catch_up(start) => result?,
+                // The state of `catch_up` is large. It is freed before the stream sends live changes.
+                result = Box::pin(self.catch_up(start)) => result?,
             };
             drop(sender);
             match self.follow(&mut pings, subscription).await? {
@@ -169,7 +170,8 @@ impl Follower {
                 }
                 // Only a follower with pending pongs is woken by changes that do not concern it.
                 _ = subscription.distributed.changed(), if !self.pending_pongs.is_empty() => {}
-                _ = self.key_check.tick() => self.check_key_or_send_deletion().await?,
+                // The box keeps the state of rare work out of the memory of each stream.
+                _ = self.key_check.tick() => Box::pin(self.check_key_or_send_deletion()).await?,
             }
             if needs_snapshot || self.send_pongs(&mut subscription).await? {
                 return Ok(FollowEnd::NeedsSnapshot);
@@ -188,7 +190,7 @@ impl Follower {
         // The revocation of an API key changes the settings of the service. The deletion of the service revokes the key as
         // well, but its sidecars must learn of the deletion.
         if changes.accepts_unbound.is_some() && !changes.is_deleted {
-            self.check_key().await?;
+            Box::pin(self.check_key()).await?;
         }
         let included_unbound = self.includes_unbound;
         if let Some(accepts_unbound) = changes.accepts_unbound {

@@ -1,8 +1,11 @@
-//! The endpoint of the control plane. Its certificate authorities follow the file `sync.ca`: the next connection trusts the
+//! The endpoints of the control plane. Their certificate authorities follow the file `sync.ca`: the next connection trusts the
 //! new ones, and a connected stream continues.
 
 use super::AuthorizerError;
-use crate::{config::SyncSettings, metrics::Metrics};
+use crate::{
+    config::{SyncSettings, SyncUrl},
+    metrics::Metrics,
+};
 use arc_swap::ArcSwap;
 use countersign_process::{
     Clock,
@@ -22,57 +25,62 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// for the database, so they detect a lost connection early.
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Creates the endpoint. Also returns the file with the certificate authorities, if one is configured.
-pub fn sync_endpoint(settings: &SyncSettings) -> Result<(Endpoint, Option<LoadedFiles>), AuthorizerError> {
-    if !settings.url.is_tls() {
-        return Ok((plain_endpoint(settings), None));
-    }
-    let Some(path) = &settings.ca else {
-        let endpoint = plain_endpoint(settings).tls_config(ClientTlsConfig::new().with_native_roots());
-        return Ok((endpoint.map_err(|error| AuthorizerError::setting("sync.ca", error))?, None));
+/// The interval between TCP keepalive packets, which keep the state of firewalls and find a dead peer below HTTP/2.
+const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// Creates the endpoints, in the order of preference. Also returns the file with the certificate authorities, if one is configured
+/// and an address uses TLS.
+pub fn sync_endpoints(settings: &SyncSettings) -> Result<(Vec<Endpoint>, Option<LoadedFiles>), AuthorizerError> {
+    let Some(path) = settings.ca.as_ref().filter(|_| settings.addresses().iter().any(SyncUrl::is_tls)) else {
+        let endpoints = endpoints(settings, &ClientTlsConfig::new().with_native_roots());
+        return Ok((endpoints.map_err(|error| AuthorizerError::setting("sync.ca", error))?, None));
     };
     let with_path = |error: String| format!("{}: {error}", path.display());
     let pem =
         std::fs::read(path).map_err(|error| AuthorizerError::unavailable("sync.ca", with_path(error.to_string())))?;
-    let endpoint = endpoint_with_authorities(settings, &pem)
+    let endpoints = endpoints_with_authorities(settings, &pem)
         .map_err(|error| AuthorizerError::setting("sync.ca", with_path(error)))?;
-    Ok((endpoint, Some(LoadedFiles::new("sync.ca", &[(path, &pem)]))))
+    Ok((endpoints, Some(LoadedFiles::new("sync.ca", &[(path, &pem)]))))
 }
 
-/// Replaces the endpoint when the file with the certificate authorities changes.
+/// Replaces the endpoints when the file with the certificate authorities changes.
 pub fn follow_ca_file(
     settings: &SyncSettings,
-    endpoint: Endpoint,
+    endpoints: Vec<Endpoint>,
     file: Option<LoadedFiles>,
     metrics: &Metrics,
     clock: &Arc<dyn Clock>,
-) -> (Arc<ArcSwap<Endpoint>>, Option<FileReloader>) {
-    let endpoint = Arc::new(ArcSwap::from_pointee(endpoint));
+) -> (Arc<ArcSwap<Vec<Endpoint>>>, Option<FileReloader>) {
+    let endpoints = Arc::new(ArcSwap::from_pointee(endpoints));
     let reloader = file.map(|file| {
-        let (settings, endpoint) = (settings.clone(), Arc::clone(&endpoint));
+        let (settings, endpoints) = (settings.clone(), Arc::clone(&endpoints));
         let load = move |contents: &FileContents| {
             let pem = contents.first().ok_or("no file")?;
-            endpoint.store(Arc::new(endpoint_with_authorities(&settings, pem)?));
+            endpoints.store(Arc::new(endpoints_with_authorities(&settings, pem)?));
             Ok("certificate authorities for the next connection to the control plane".to_owned())
         };
         FileReloader::new(file, Box::new(load), metrics.file_reloads(), Arc::clone(clock))
     });
-    (endpoint, reloader)
+    (endpoints, reloader)
 }
 
-fn plain_endpoint(settings: &SyncSettings) -> Endpoint {
-    Endpoint::from(settings.url.uri().clone())
-        .connect_timeout(CONNECT_TIMEOUT)
-        .http2_keep_alive_interval(HTTP2_PING_INTERVAL)
-        .keep_alive_timeout(HTTP2_PING_INTERVAL)
+fn endpoints(settings: &SyncSettings, tls: &ClientTlsConfig) -> Result<Vec<Endpoint>, String> {
+    let endpoint = |url: &SyncUrl| {
+        let endpoint = Endpoint::from(url.uri().clone())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_keepalive(Some(TCP_KEEPALIVE))
+            .http2_keep_alive_interval(HTTP2_PING_INTERVAL)
+            .keep_alive_timeout(HTTP2_PING_INTERVAL);
+        if url.is_tls() { endpoint.tls_config(tls.clone()).map_err(|error| error.to_string()) } else { Ok(endpoint) }
+    };
+    settings.addresses().iter().map(endpoint).collect()
 }
 
-fn endpoint_with_authorities(settings: &SyncSettings, pem: &[u8]) -> Result<Endpoint, String> {
+fn endpoints_with_authorities(settings: &SyncSettings, pem: &[u8]) -> Result<Vec<Endpoint>, String> {
     // tonic ignores what it cannot parse, and would then trust no authority.
     let certificates = CertificateDer::pem_slice_iter(pem).filter_map(Result::ok);
     if RootCertStore::empty().add_parsable_certificates(certificates).0 == 0 {
         return Err("contains no PEM certificate".to_owned());
     }
-    let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem));
-    plain_endpoint(settings).tls_config(tls).map_err(|error| error.to_string())
+    endpoints(settings, &ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)))
 }

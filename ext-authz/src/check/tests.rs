@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     fixtures::{ISSUED_AT, ISSUER, SERVICE_ID, TOKEN_REVISION, TestIssuer, claims, reader_role},
     response::HeaderNames,
-    view::{ApiKeyIndex, Confirmation, ServiceSettings, Snapshot},
+    view::{ApiKeyIndex, Confirmation, ServiceSettings, Snapshot, View},
 };
 use countersign_identity::{KeySet, Revision, Timestamp};
 use envoy_types::{
@@ -74,6 +74,7 @@ fn authorizer(clock: impl Clock) -> Authorizer {
     views.publish(ApiKeyIndex(0), &view());
     Authorizer {
         views,
+        rules: Arc::default(),
         cache: TokenCache::new(10, metrics.cache_hits(), metrics.cache_misses()),
         responses: ResponseBuilder { names: HeaderNames::new("x-agent-"), explain_denials: false },
         metrics,

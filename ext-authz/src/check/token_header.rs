@@ -14,7 +14,7 @@ const AUTHORIZATION_HEADER: &str = "authorization";
 pub struct TokenHeader<'a> {
     /// The token.
     pub token: PresentedToken<'a>,
-    /// The name of the header that contains the token, as the client spelled it.
+    /// The name of the header that contains the token, or something that is not one token, as the client spelled it.
     pub name: Option<&'a str>,
 }
 
@@ -44,12 +44,11 @@ pub fn extract<'a>(headers: &[(&'a str, &'a [u8])]) -> TokenHeader<'a> {
         (token_headers, from_token_header)
     };
     let values: Vec<&'a [u8]> = headers.iter().map(|(_, value)| *value).collect();
+    let name = headers.first().map(|(name, _)| *name);
     match extract_token(&values) {
-        Ok(Some(token)) => {
-            TokenHeader { token: PresentedToken::Unverified(token), name: headers.first().map(|(name, _)| *name) }
-        }
+        Ok(Some(token)) => TokenHeader { token: PresentedToken::Unverified(token), name },
         Ok(None) => TokenHeader { token: PresentedToken::Absent, name: None },
-        Err(reason) => TokenHeader { token: PresentedToken::Invalid(reason), name: None },
+        Err(reason) => TokenHeader { token: PresentedToken::Invalid(reason), name },
     }
 }
 
@@ -79,7 +78,7 @@ mod tests {
         let repeated = PresentedToken::Invalid(Reason::TokenRepeated);
         assert_eq!(
             extract_from(&[("x-agent-token", "a"), ("X-Agent-Token", "a")]),
-            TokenHeader { token: repeated, name: None }
+            TokenHeader { token: repeated, name: Some("x-agent-token") }
         );
     }
 }

@@ -61,8 +61,8 @@ fn decide_with_token(view: &View, policy: &Policy, token: &str) -> Decision {
 
 fn reason(decision: &Decision) -> Option<Reason> {
     match decision {
-        Decision::Denied(denial) => Some(denial.refusal.reason),
-        Decision::Verified(_) | Decision::Anonymous => None,
+        Decision::Denied(denial) | Decision::DryRun(denial) => Some(denial.refusal.reason),
+        Decision::Verified(..) | Decision::Anonymous => None,
     }
 }
 
@@ -90,7 +90,7 @@ fn view_with_status(status: AgentStatus, cutoff: i64) -> View {
 
 #[test]
 fn allows_valid_token_with_current_roles_and_trust() {
-    let Decision::Verified(identity) = decide_with_token(&view(), &Policy::default(), &token_with_claims(|_| ()))
+    let Decision::Verified(identity, _) = decide_with_token(&view(), &Policy::default(), &token_with_claims(|_| ()))
     else {
         panic!("the request is denied")
     };
@@ -100,12 +100,33 @@ fn allows_valid_token_with_current_roles_and_trust() {
         trust: Some(Versioned { revision: Revision::new(TOKEN_REVISION + 1), value }),
         ..AgentChanges::default()
     };
-    let Decision::Verified(identity) =
+    let Decision::Verified(identity, _) =
         decide_with_token(&view_with_changes(trust_change), &Policy::default(), &token_with_claims(|_| ()))
     else {
         panic!("the request is denied")
     };
     assert_eq!(identity.trust_score, value);
+}
+
+#[test]
+fn validity_ends_with_the_token_the_role_or_the_view() {
+    let until = |until: &[(&str, i64)], max_staleness: u64| {
+        let token = token_with_claims(|claims| {
+            claims.until = until.iter().map(|(role, end)| (role_name(role), *end)).collect();
+        });
+        let settings =
+            ServiceSettings { max_staleness: Duration::from_secs(max_staleness), ..view().settings().clone() };
+        let view = view().apply(Delta { settings: Some(settings), ..Delta::default() });
+        let Decision::Verified(_, Validity { until, remaining }) = decide_with_token(&view, &Policy::default(), &token)
+        else {
+            panic!("the request is denied")
+        };
+        assert_eq!(until, current_time().now.saturating_add(remaining));
+        until.seconds() - ISSUED_AT
+    };
+    assert_eq!(until(&[], 10_000), 3600, "the token expires");
+    assert_eq!(until(&[("reader", ISSUED_AT + 600)], 10_000), 600, "the role ends");
+    assert_eq!(until(&[("reader", ISSUED_AT + 600)], 60), 60 + 59, "the view was confirmed a second ago");
 }
 
 #[test]
@@ -231,7 +252,7 @@ fn denial_contains_the_agent_only_if_the_signature_is_valid() {
         token,
     ) {
         Decision::Denied(denial) => denial.agent,
-        Decision::Verified(_) | Decision::Anonymous => panic!("the request is allowed"),
+        Decision::Verified(..) | Decision::Anonymous | Decision::DryRun(_) => panic!("the request is allowed"),
     };
     assert_eq!(denied_agent(&token_with_claims(|_| ())), Some(AGENT_ID));
     assert_eq!(denied_agent(&TestIssuer::new(2).sign(&claims())), None);
@@ -242,7 +263,7 @@ fn denial_contains_the_unmet_requirement() {
     let token = token_with_claims(|_| ());
     let unmet_requirement = |policy: &Policy, token: &str| match decide_with_token(&view(), policy, token) {
         Decision::Denied(denial) => denial.unmet_requirement,
-        Decision::Verified(_) | Decision::Anonymous => panic!("the request is allowed"),
+        Decision::Verified(..) | Decision::Anonymous | Decision::DryRun(_) => panic!("the request is allowed"),
     };
     let required = vec![role_name("reader"), role_name("writer")];
     let roles = Policy { require_roles: required.clone(), ..Policy::default() };
@@ -258,4 +279,38 @@ fn denial_contains_the_unmet_requirement() {
     let trust = Policy { min_trust_score: Some(required), ..Policy::default() };
     assert_eq!(unmet_requirement(&trust, &token), Some(UnmetRequirement::TrustScore { required, actual }));
     assert_eq!(unmet_requirement(&Policy::default(), "not.a.token"), None);
+}
+
+#[test]
+fn one_of_the_roles_and_permissions_of_an_alternative_is_enough() {
+    let token = token_with_claims(|_| ());
+    let roles = |names: &[&str]| names.iter().map(|name| role_name(name)).collect::<Vec<_>>();
+    let permissions =
+        |names: &[&str]| names.iter().map(|name| Permission::try_from(*name).unwrap()).collect::<Vec<_>>();
+    let any_role = |names: &[&str]| Policy { any_role: roles(names), ..Policy::default() };
+    let any_permission = |names: &[&str]| Policy { any_permission: permissions(names), ..Policy::default() };
+    for policy in [any_role(&["writer", "reader"]), any_permission(&["write", "read"])] {
+        assert!(matches!(decide_with_token(&view(), &policy, &token), Decision::Verified(..)), "{policy:?}");
+    }
+    let Decision::Denied(denial) = decide_with_token(&view(), &any_role(&["writer", "admin"]), &token) else {
+        panic!("the request is allowed")
+    };
+    let expected = UnmetRequirement::AnyRole { required: roles(&["writer", "admin"]), actual: roles(&["reader"]) };
+    assert_eq!((denial.refusal.reason, denial.unmet_requirement), (Reason::RoleMissing, Some(expected)));
+    let Decision::Denied(denial) = decide_with_token(&view(), &any_permission(&["write"]), &token) else {
+        panic!("the request is allowed")
+    };
+    let expected =
+        UnmetRequirement::AnyPermission { required: permissions(&["write"]), actual: permissions(&["read"]) };
+    assert_eq!((denial.refusal.reason, denial.unmet_requirement), (Reason::PermissionMissing, Some(expected)));
+}
+
+#[test]
+fn dry_run_changes_denials_only() {
+    let allowed = decide_with_token(&view(), &Policy::default(), &token_with_claims(|_| ()));
+    assert_eq!(allowed.clone().into_dry_run(), allowed);
+    assert_eq!(Decision::Anonymous.into_dry_run(), Decision::Anonymous);
+    let denied = decide_with_token(&view(), &Policy::default(), "not.a.token");
+    let Decision::DryRun(denial) = denied.into_dry_run() else { panic!("the decision is no dry run") };
+    assert_eq!(denial.refusal.reason, Reason::TokenMalformed);
 }

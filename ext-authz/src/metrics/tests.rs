@@ -19,12 +19,39 @@ fn only_possible_verdicts_have_series() {
         let lines = text.lines().filter(|line| line.contains("_checks_total{") && line.contains(&of_service));
         lines.map(|line| line.split("reason=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()).collect()
     };
-    let without_service = ["internal", "request_invalid", "rule_invalid", "service_unknown", "view_missing"];
+    let without_service = [
+        "dry_run",
+        "host_invalid",
+        "internal",
+        "path_ambiguous",
+        "request_invalid",
+        "rule_invalid",
+        "service_unknown",
+        "view_missing",
+    ];
     assert_eq!(reasons(NO_SERVICE), without_service.map(str::to_owned).into());
     let with_service = reasons(&SERVICE.to_string());
-    assert_eq!(with_service.len(), 22, "{with_service:?}");
+    assert_eq!(with_service.len(), 23, "{with_service:?}");
     let overlap: Vec<_> = without_service.iter().filter(|reason| with_service.contains(**reason)).collect();
-    assert_eq!(overlap, [&"view_missing"]);
+    assert_eq!(overlap, [&"dry_run", &"view_missing"]);
+}
+
+#[test]
+fn dry_runs_are_counted_as_allowed_and_by_reason() {
+    let metrics = Metrics::new().unwrap();
+    metrics.init_service(SERVICE);
+    metrics.record_check(Some(SERVICE), Verdict::DryRun(Reason::RoleMissing), Duration::ZERO);
+    metrics.record_check(None, Verdict::DryRun(Reason::PathAmbiguous), Duration::ZERO);
+    let text = exposed(&metrics);
+    for line in [
+        format!(r#"countersign_authz_checks_total{{decision="allow",reason="dry_run",service="{SERVICE}"}} 1"#),
+        format!(r#"countersign_authz_dry_run_denials_total{{reason="role_missing",service="{SERVICE}"}} 1"#),
+        format!(r#"countersign_authz_dry_run_denials_total{{reason="trust_too_low",service="{SERVICE}"}} 0"#),
+        r#"countersign_authz_dry_run_denials_total{reason="path_ambiguous",service="none"} 1"#.to_owned(),
+    ] {
+        assert!(text.contains(&line), "{line}\n{text}");
+    }
+    assert!(!text.contains(r#"dry_run_denials_total{reason="internal""#), "{text}");
 }
 
 #[test]

@@ -1,66 +1,113 @@
-//! Parses a policy from Envoy's context extensions, a map from strings to strings.
+//! Parses the words of a policy, from Envoy's context extensions and from the rules file.
 //!
-//! A list has the format of the identity headers: its items are separated by commas, and percent-encoded if they
-//! contain special characters.
+//! In the context extensions, a list has the format of the identity headers: its items are separated by commas, and
+//! percent-encoded if they contain special characters. In the rules file, a list can also be an array of texts.
 
 use super::Policy;
 use countersign_identity::TrustScore;
 use percent_encoding::percent_decode_str;
 use std::collections::HashMap;
 
-/// Why a rule is invalid. The error message is logged.
+/// The words of a policy, for error messages.
+pub const WORDS: [&str; 9] = [
+    "service_id",
+    "require_roles",
+    "any_role",
+    "require_permissions",
+    "any_permission",
+    "min_trust_score",
+    "allow_unassigned",
+    "allow_anonymous",
+    "forward_token",
+];
+
+/// Why a word is invalid. The error message is logged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
-    /// The name of the rule is unknown.
-    #[error("unknown context extension `{0}`")]
+    /// The word is unknown.
+    #[error("unknown word `{}`", .0.escape_debug())]
     Unknown(String),
-    /// The value of the rule is invalid.
-    #[error("context extension `{name}`: `{value}` {problem}")]
+    /// The value of the word is invalid.
+    #[error("`{name}`: `{}` {problem}", .value.escape_debug())]
     Value {
-        /// The name of the rule.
+        /// The word.
         name: String,
-        /// The value of the rule.
+        /// The value of the word.
         value: String,
         /// Why the value is invalid.
         problem: &'static str,
     },
-    /// The rules allow anonymous requests, which would bypass the requirements of the other rules.
-    #[error("`allow_anonymous` contradicts `require_roles`, `require_permissions` and `min_trust_score`")]
+    /// The policy allows anonymous requests, which would bypass the other requirements.
+    #[error(
+        "`allow_anonymous` contradicts `require_roles`, `any_role`, `require_permissions`, `any_permission` and \
+         `min_trust_score`: remove one of them"
+    )]
     Contradiction,
 }
 
+/// The value of a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WordValue<'a> {
+    /// A text, as in the context extensions.
+    Text(&'a str),
+    /// The items of a list, which need no encoding.
+    Items(&'a [&'a str]),
+}
+
+impl WordValue<'_> {
+    fn describe(self) -> String {
+        match self {
+            Self::Text(text) => text.to_owned(),
+            Self::Items(items) => items.join(", "),
+        }
+    }
+}
+
 impl Policy {
-    /// Parses the rules of a route.
+    /// Parses the context extensions of a route.
     pub fn from_extensions(extensions: &HashMap<String, String>) -> Result<Self, RuleError> {
         let mut policy = Self::default();
         for (name, value) in extensions {
-            policy.set(name, value)?;
+            policy.set(name, WordValue::Text(value))?;
         }
-        let Self { require_roles, require_permissions, min_trust_score, allow_anonymous, .. } = &policy;
-        let has_requirements =
-            !require_roles.is_empty() || !require_permissions.is_empty() || min_trust_score.is_some();
-        if *allow_anonymous && has_requirements { Err(RuleError::Contradiction) } else { Ok(policy) }
+        policy.check_contradiction()?;
+        Ok(policy)
     }
 
-    fn set(&mut self, name: &str, value: &str) -> Result<(), RuleError> {
-        let invalid = |problem| RuleError::Value { name: name.to_owned(), value: value.to_owned(), problem };
+    /// Refuses a policy that allows anonymous requests and requires something of the agent.
+    pub fn check_contradiction(&self) -> Result<(), RuleError> {
+        let Self { require_roles, any_role, require_permissions, any_permission, min_trust_score, .. } = self;
+        let has_requirements = !require_roles.is_empty()
+            || !any_role.is_empty()
+            || !require_permissions.is_empty()
+            || !any_permission.is_empty()
+            || min_trust_score.is_some();
+        if self.allow_anonymous && has_requirements { Err(RuleError::Contradiction) } else { Ok(()) }
+    }
+
+    /// Sets the value of a word.
+    pub fn set(&mut self, name: &str, value: WordValue<'_>) -> Result<(), RuleError> {
+        let invalid = |problem| RuleError::Value { name: name.to_owned(), value: value.describe(), problem };
+        let (roles, permissions) = ("is not a list of role names", "is not a list of permissions");
         match name {
-            "service_id" => self.service = Some(value.parse().map_err(|_| invalid("is not a service id"))?),
-            "require_roles" => {
-                self.require_roles = parse_list(value).ok_or_else(|| invalid("is not a list of role names"))?;
+            "service_id" => {
+                self.service = Some(parse_text(value).ok_or_else(|| invalid("is not a service id"))?);
             }
+            "require_roles" => self.require_roles = parse_list(value).ok_or_else(|| invalid(roles))?,
+            "any_role" => self.any_role = parse_list(value).ok_or_else(|| invalid(roles))?,
             "require_permissions" => {
-                self.require_permissions = parse_list(value).ok_or_else(|| invalid("is not a list of permissions"))?;
+                self.require_permissions = parse_list(value).ok_or_else(|| invalid(permissions))?;
             }
+            "any_permission" => self.any_permission = parse_list(value).ok_or_else(|| invalid(permissions))?,
             "min_trust_score" => {
                 self.min_trust_score = Some(
                     parse_trust_score(value)
                         .ok_or_else(|| invalid("is not a number from 0 to 100 with at most two decimals"))?,
                 );
             }
-            "allow_unassigned" => self.allow_unassigned = parse_boolean(value).ok_or_else(|| invalid(NOT_BOOLEAN))?,
-            "allow_anonymous" => self.allow_anonymous = parse_boolean(value).ok_or_else(|| invalid(NOT_BOOLEAN))?,
-            "forward_token" => self.forward_token = parse_boolean(value).ok_or_else(|| invalid(NOT_BOOLEAN))?,
+            "allow_unassigned" => self.allow_unassigned = parse_text(value).ok_or_else(|| invalid(NOT_BOOLEAN))?,
+            "allow_anonymous" => self.allow_anonymous = parse_text(value).ok_or_else(|| invalid(NOT_BOOLEAN))?,
+            "forward_token" => self.forward_token = parse_text(value).ok_or_else(|| invalid(NOT_BOOLEAN))?,
             _ => return Err(RuleError::Unknown(name.to_owned())),
         }
         Ok(())
@@ -69,23 +116,26 @@ impl Policy {
 
 const NOT_BOOLEAN: &str = "is neither `true` nor `false`";
 
-fn parse_boolean(value: &str) -> Option<bool> {
+fn parse_text<T: std::str::FromStr>(value: WordValue<'_>) -> Option<T> {
     match value {
-        "true" => Some(true),
-        "false" => Some(false),
-        _ => None,
+        WordValue::Text(text) => text.parse().ok(),
+        WordValue::Items(_) => None,
     }
 }
 
 /// Parses a trust score. Refuses more than two decimals, because rounding could lower the required score.
-fn parse_trust_score(value: &str) -> Option<TrustScore> {
-    let points: f64 = value.parse().ok()?;
+fn parse_trust_score(value: WordValue<'_>) -> Option<TrustScore> {
+    let points: f64 = parse_text(value)?;
     TrustScore::from_points(points).ok().filter(|score| score.points().total_cmp(&points).is_eq())
 }
 
-/// Parses a comma-separated list. Refuses an empty list, which is probably an unfinished rule.
-fn parse_list<T: TryFrom<String>>(value: &str) -> Option<Vec<T>> {
-    value.split(',').map(|item| T::try_from(percent_decode(item.trim())?).ok()).collect()
+/// Parses a list. Refuses an empty list, which is probably an unfinished rule.
+fn parse_list<T: TryFrom<String>>(value: WordValue<'_>) -> Option<Vec<T>> {
+    match value {
+        WordValue::Text(text) => text.split(',').map(|item| T::try_from(percent_decode(item.trim())?).ok()).collect(),
+        WordValue::Items([]) => None,
+        WordValue::Items(items) => items.iter().map(|item| T::try_from((*item).to_owned()).ok()).collect(),
+    }
 }
 
 fn percent_decode(item: &str) -> Option<String> {
@@ -110,6 +160,8 @@ mod tests {
             ("service_id", &service.to_string()),
             ("require_roles", "reader, billing%2C eu"),
             ("require_permissions", "read:a,write:a"),
+            ("any_role", "a,b"),
+            ("any_permission", "c,d,e"),
             ("min_trust_score", "62.5"),
             ("allow_unassigned", "true"),
             ("allow_anonymous", "false"),
@@ -118,7 +170,7 @@ mod tests {
         .unwrap();
         assert_eq!(policy.service, Some(service));
         assert_eq!(policy.require_roles.iter().map(ToString::to_string).collect::<Vec<_>>(), ["reader", "billing, eu"]);
-        assert_eq!(policy.require_permissions.len(), 2);
+        assert_eq!((policy.require_permissions.len(), policy.any_role.len(), policy.any_permission.len()), (2, 2, 3));
         assert_eq!(policy.min_trust_score, TrustScore::from_points(62.5).ok());
         assert!(policy.allow_unassigned && !policy.allow_anonymous && policy.forward_token);
         assert_eq!(parse(&[]), Ok(Policy::default()));
@@ -151,6 +203,24 @@ mod tests {
     }
 
     #[test]
+    fn items_of_a_list_need_no_encoding() {
+        let mut policy = Policy::default();
+        policy.set("any_role", WordValue::Items(&["billing, eu", "100%"])).unwrap();
+        assert_eq!(policy.any_role.iter().map(ToString::to_string).collect::<Vec<_>>(), ["billing, eu", "100%"]);
+        for (name, items) in [("any_role", [].as_slice()), ("any_permission", &["re ad"]), ("service_id", &["x"])] {
+            assert!(policy.set(name, WordValue::Items(items)).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_listed_word_is_known() {
+        for word in WORDS {
+            let error = Policy::default().set(word, WordValue::Items(&[])).unwrap_err();
+            assert!(matches!(error, RuleError::Value { .. }), "{word}");
+        }
+    }
+
+    #[test]
     fn min_trust_score_accepts_every_valid_score() {
         for hundredths in 0..=10_000 {
             let score = TrustScore::from_hundredths(hundredths).unwrap();
@@ -162,5 +232,7 @@ mod tests {
     fn from_extensions_refuses_allow_anonymous_with_requirements() {
         let rules = [("allow_anonymous", "true"), ("require_roles", "reader")];
         assert_eq!(parse(&rules), Err(RuleError::Contradiction));
+        assert_eq!(parse(&[("allow_anonymous", "true"), ("any_role", "reader")]), Err(RuleError::Contradiction));
+        assert_eq!(parse(&[("allow_anonymous", "true"), ("any_permission", "read")]), Err(RuleError::Contradiction));
     }
 }

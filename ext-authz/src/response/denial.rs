@@ -39,6 +39,8 @@ struct RequirementDetails<'a> {
 #[serde(rename_all = "camelCase")]
 enum Requirement<'a> {
     Roles(&'a [RoleName]),
+    AnyRole(&'a [RoleName]),
+    AnyPermission(&'a [Permission]),
     Permissions(&'a [Permission]),
     TrustScore(TrustScore),
     ServiceId(ServiceId),
@@ -49,6 +51,12 @@ impl<'a> From<&'a UnmetRequirement> for RequirementDetails<'a> {
         match unmet_requirement {
             UnmetRequirement::Roles { required, actual } => {
                 Self { required: Requirement::Roles(required), actual: Some(Requirement::Roles(actual)) }
+            }
+            UnmetRequirement::AnyRole { required, actual } => {
+                Self { required: Requirement::AnyRole(required), actual: Some(Requirement::Roles(actual)) }
+            }
+            UnmetRequirement::AnyPermission { required, actual } => {
+                Self { required: Requirement::AnyPermission(required), actual: Some(Requirement::Permissions(actual)) }
             }
             UnmetRequirement::Permissions { required, actual } => {
                 Self { required: Requirement::Permissions(required), actual: Some(Requirement::Permissions(actual)) }
@@ -99,6 +107,8 @@ pub fn build(
 fn www_authenticate(reason: Reason) -> Option<String> {
     let error = match reason.code() {
         Code::AuthenticationFailed if reason == Reason::TokenMissing => return Some("Bearer".to_owned()),
+        // No other token would be accepted.
+        Code::InsufficientPermissions if matches!(reason, Reason::PathAmbiguous | Reason::HostInvalid) => return None,
         Code::AuthenticationFailed => "invalid_token",
         Code::InsufficientPermissions => "insufficient_scope",
         Code::ServiceUnavailable => return None,

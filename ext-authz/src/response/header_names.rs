@@ -4,7 +4,10 @@
 //! `X-Agent.Id` as an identity header. Header names are folded before they are compared: ASCII letters become
 //! lower-case, and every byte that is neither a letter nor a digit becomes a dash.
 
-use countersign_identity::bearer::TOKEN_HEADER;
+use countersign_identity::{
+    bearer::TOKEN_HEADER,
+    identity_headers::{REASON_SUFFIX, SUFFIXES},
+};
 
 /// The names of the identity headers, with the configured prefix.
 #[derive(Debug, Clone)]
@@ -31,19 +34,12 @@ impl HeaderNames {
     /// Creates the header names with this prefix.
     pub fn new(prefix: &str) -> Self {
         let with_prefix = |suffix: &str| format!("{prefix}{suffix}");
-        Self {
-            id: with_prefix("id"),
-            name: with_prefix("name"),
-            trust_score: with_prefix("trust-score"),
-            roles: with_prefix("roles"),
-            permissions: with_prefix("permissions"),
-            service: with_prefix("service"),
-            token_id: with_prefix("token-id"),
-            reason: with_prefix("reason"),
-        }
+        let [id, name, trust_score, roles, permissions, service, token_id] = SUFFIXES.map(with_prefix);
+        Self { id, name, trust_score, roles, permissions, service, token_id, reason: with_prefix(REASON_SUFFIX) }
     }
 
-    fn identity_names(&self) -> [&str; 7] {
+    /// The names of the identity headers, in the order of [`countersign_identity::identity_headers::SUFFIXES`].
+    pub fn identity_names(&self) -> [&str; 7] {
         let Self { id, name, trust_score, roles, permissions, service, token_id, reason: _ } = self;
         [id, name, trust_score, roles, permissions, service, token_id].map(String::as_str)
     }

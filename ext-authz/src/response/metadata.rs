@@ -1,54 +1,66 @@
 //! The dynamic metadata of a check, in Envoy's namespace `envoy.filters.http.ext_authz`. Envoy's access logs and RBAC
 //! filter can read the dynamic metadata.
 
-use crate::decide::{Decision, Denial, UnmetRequirement};
+use crate::decide::{Decision, UnmetRequirement, Validity};
 use countersign_identity::{Permission, RoleName, ServiceId};
 use envoy_types::pb::google::protobuf::{ListValue, Struct, Value, value::Kind};
 
 /// Builds the metadata of a decision. The metadata always contains the requirement that the agent does not meet,
-/// because the client does not see the metadata.
-pub fn build(service: Option<ServiceId>, decision: &Decision) -> Struct {
+/// because the client does not see the metadata. `rule` is the name of the rule of the rules file that decided.
+pub fn build(service: Option<ServiceId>, rule: Option<&str>, decision: &Decision) -> Struct {
     let (agent, roles, reason) = match decision {
-        Decision::Verified(identity) => (Some(identity.agent), identity.roles.as_slice(), "verified"),
+        Decision::Verified(identity, _) => (Some(identity.agent), identity.roles.as_slice(), "verified"),
         Decision::Anonymous => (None, [].as_slice(), "anonymous"),
-        Decision::Denied(Denial { refusal, agent, unmet_requirement: _ }) => {
-            (*agent, [].as_slice(), refusal.reason.as_str())
-        }
+        Decision::DryRun(denial) => (denial.agent, [].as_slice(), "dry_run"),
+        Decision::Denied(denial) => (denial.agent, [].as_slice(), denial.refusal.reason.as_str()),
     };
     let verdict = if matches!(decision, Decision::Denied(_)) { "deny" } else { "allow" };
-    let fields = [
+    let mut fields = vec![
         ("agent_id", string_value(agent.map(|agent| agent.to_string()).unwrap_or_default())),
         ("service", string_value(service.map(|service| service.to_string()).unwrap_or_default())),
         ("roles", list_value(roles.iter().map(RoleName::as_str))),
         ("decision", string_value(verdict)),
         ("reason", string_value(reason)),
     ];
-    let unmet_requirement = match decision {
-        Decision::Denied(Denial { unmet_requirement: Some(unmet_requirement), .. }) => {
-            Vec::from(unmet_fields(unmet_requirement))
-        }
-        _ => Vec::new(),
-    };
-    to_struct([("countersign", struct_value(fields.into_iter().chain(unmet_requirement)))])
+    fields.extend(rule.map(|rule| ("rule", string_value(rule))));
+    if let Decision::DryRun(denial) = decision {
+        fields.push(("dry_run_reason", string_value(denial.refusal.reason.as_str())));
+    }
+    if let Decision::Denied(denial) | Decision::DryRun(denial) = decision {
+        fields.extend(denial.unmet_requirement.iter().flat_map(unmet_fields));
+    }
+    if let Decision::Verified(_, validity) = decision {
+        fields.extend(validity_fields(*validity));
+    }
+    to_struct([("countersign", struct_value(fields))])
+}
+
+/// The end in Unix seconds, and the remaining time in milliseconds, which Envoy's router accepts as the maximum duration of a
+/// stream. Both are rounded down. But for Envoy, 0 means no maximum duration, so the remaining time is at least 1.
+fn validity_fields(Validity { until, remaining }: Validity) -> [(&'static str, Value); 2] {
+    let milliseconds = u32::try_from(remaining.as_millis()).unwrap_or(u32::MAX).max(1);
+    #[expect(clippy::cast_precision_loss, reason = "a double represents all seconds of the next 285 million years")]
+    let seconds = until.seconds() as f64;
+    [("valid_until", number_value(seconds)), ("valid_milliseconds", number_value(milliseconds.into()))]
 }
 
 fn unmet_fields(unmet_requirement: &UnmetRequirement) -> [(&'static str, Value); 2] {
-    let (name, required, actual) = match unmet_requirement {
-        UnmetRequirement::Roles { required, actual } => (
-            "roles",
-            list_value(required.iter().map(RoleName::as_str)),
-            list_value(actual.iter().map(RoleName::as_str)),
-        ),
-        UnmetRequirement::Permissions { required, actual } => (
-            "permissions",
-            list_value(required.iter().map(Permission::as_str)),
-            list_value(actual.iter().map(Permission::as_str)),
-        ),
+    let roles = |names: &[RoleName]| list_value(names.iter().map(RoleName::as_str));
+    let permissions = |names: &[Permission]| list_value(names.iter().map(Permission::as_str));
+    let (required, actual) = match unmet_requirement {
+        UnmetRequirement::Roles { required, actual } => (("roles", roles(required)), ("roles", roles(actual))),
+        UnmetRequirement::AnyRole { required, actual } => (("any_role", roles(required)), ("roles", roles(actual))),
+        UnmetRequirement::Permissions { required, actual } => {
+            (("permissions", permissions(required)), ("permissions", permissions(actual)))
+        }
+        UnmetRequirement::AnyPermission { required, actual } => {
+            (("any_permission", permissions(required)), ("permissions", permissions(actual)))
+        }
         UnmetRequirement::TrustScore { required, actual } => {
-            ("trust_score", number_value(required.points()), number_value(actual.points()))
+            (("trust_score", number_value(required.points())), ("trust_score", number_value(actual.points())))
         }
     };
-    [("required", struct_value([(name, required)])), ("actual", struct_value([(name, actual)]))]
+    [("required", struct_value([required])), ("actual", struct_value([actual]))]
 }
 
 fn to_struct<'a>(fields: impl IntoIterator<Item = (&'a str, Value)>) -> Struct {
@@ -74,12 +86,14 @@ fn number_value(number: f64) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use countersign_identity::{AgentId, Reason, TrustScore};
+    use crate::decide::Denial;
+    use countersign_identity::{AgentId, Reason, Timestamp, TokenId, TrustScore, VerifiedIdentity};
+    use std::time::Duration;
 
     const SERVICE_ID: ServiceId = ServiceId::from_bits(1);
 
     fn countersign_fields(decision: &Decision) -> Struct {
-        match build(Some(SERVICE_ID), decision).fields["countersign"].kind.clone() {
+        match build(Some(SERVICE_ID), Some("admin"), decision).fields["countersign"].kind.clone() {
             Some(Kind::StructValue(fields)) => fields,
             other => panic!("{other:?}"),
         }
@@ -89,6 +103,18 @@ mod tests {
         Decision::Denied(Denial { refusal: reason.into(), agent: Some(AgentId::from_bits(2)), unmet_requirement })
     }
 
+    fn identity() -> VerifiedIdentity {
+        VerifiedIdentity {
+            agent: AgentId::from_bits(2),
+            name: "Agent".into(),
+            roles: Vec::new(),
+            permissions: Vec::new(),
+            trust_score: TrustScore::INITIAL,
+            token: TokenId::from_bits(3),
+            valid_until: Timestamp::from_seconds(0),
+        }
+    }
+
     #[test]
     fn metadata_contains_agent_service_decision_and_reason() {
         let metadata = countersign_fields(&denial(Reason::TokenRevoked, None));
@@ -96,7 +122,37 @@ mod tests {
         assert_eq!(metadata.fields["decision"], string_value("deny"));
         assert_eq!(metadata.fields["reason"], string_value("token_revoked"));
         assert_eq!(metadata.fields["service"], string_value(SERVICE_ID.to_string()));
+        assert_eq!(metadata.fields["rule"], string_value("admin"));
+        assert!(!metadata.fields.contains_key("dry_run_reason"));
         assert!(!metadata.fields.contains_key("required") && !metadata.fields.contains_key("actual"));
+    }
+
+    #[test]
+    fn metadata_of_an_allowed_agent_contains_the_end_and_the_remaining_milliseconds() {
+        let fields = |micros: i64, remaining| {
+            let validity =
+                Validity { until: Timestamp::from_micros(micros), remaining: Duration::from_micros(remaining) };
+            let metadata = countersign_fields(&Decision::Verified(identity(), validity));
+            ["valid_until", "valid_milliseconds"].map(|name| metadata.fields[name].clone())
+        };
+        assert_eq!(fields(1_700_000_000_999_999, 5_000_999), [1_700_000_000.0, 5000.0].map(number_value));
+        assert_eq!(fields(5_000_000_000_000_000, 1), [5_000_000_000.0, 1.0].map(number_value), "never 0");
+        let longest = fields(0, u64::MAX)[1].clone();
+        assert_eq!(longest, number_value(4_294_967_295.0));
+        for decision in [Decision::Anonymous, denial(Reason::NoRole, None)] {
+            let metadata = countersign_fields(&decision);
+            assert!(
+                !metadata.fields.contains_key("valid_until") && !metadata.fields.contains_key("valid_milliseconds")
+            );
+        }
+    }
+
+    #[test]
+    fn metadata_of_a_dry_run_says_allow_and_contains_the_reason() {
+        let metadata = countersign_fields(&denial(Reason::TrustTooLow, None).into_dry_run());
+        for (name, value) in [("decision", "allow"), ("reason", "dry_run"), ("dry_run_reason", "trust_too_low")] {
+            assert_eq!(metadata.fields[name], string_value(value));
+        }
     }
 
     #[test]

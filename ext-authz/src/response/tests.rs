@@ -1,9 +1,10 @@
 //! Tests of `ResponseBuilder::build`: complete responses to decisions.
 
 use super::*;
-use crate::decide::UnmetRequirement;
-use countersign_identity::{AgentId, Refusal, Timestamp, TokenId, TrustScore};
+use crate::decide::{UnmetRequirement, Validity};
+use countersign_identity::{AgentId, Permission, Refusal, RoleName, Timestamp, TokenId, TrustScore};
 use envoy_types::ext_authz::v3::pb::{DeniedHttpResponse, HeaderAppendAction};
+use std::time::Duration;
 
 const SERVICE_ID: ServiceId = ServiceId::from_bits(1);
 
@@ -19,11 +20,21 @@ fn verified_identity() -> VerifiedIdentity {
         permissions: ["a:read", "b:write"].map(|name| Permission::try_from(name).unwrap()).to_vec(),
         trust_score: TrustScore::from_points(62.5).unwrap(),
         token: TokenId::from_bits(3),
+        valid_until: Timestamp::from_seconds(60),
     }
 }
 
+fn verified() -> Decision {
+    let remaining = Duration::from_mins(1);
+    Decision::Verified(verified_identity(), Validity { until: Timestamp::from_seconds(60), remaining })
+}
+
 fn build_allowed(decision: &Decision, names: &[&str], token_header: Option<&str>) -> OkHttpResponse {
-    let response = builder().build(Some(SERVICE_ID), decision, RequestHeaders { names, token_header });
+    let response = builder().build(
+        DecidedRoute { service: Some(SERVICE_ID), rule: None },
+        decision,
+        RequestHeaders { names, token_header },
+    );
     assert_eq!(response.status.unwrap().code, 0);
     match response.http_response {
         Some(HttpResponse::OkResponse(ok)) => ok,
@@ -36,7 +47,11 @@ fn build_denied(refusal: Refusal) -> (i32, DeniedHttpResponse) {
 }
 
 fn build_denied_with(builder: &ResponseBuilder, denial: Denial) -> (i32, DeniedHttpResponse) {
-    let response = builder.build(Some(SERVICE_ID), &Decision::Denied(denial), RequestHeaders::default());
+    let response = builder.build(
+        DecidedRoute { service: Some(SERVICE_ID), rule: None },
+        &Decision::Denied(denial),
+        RequestHeaders::default(),
+    );
     match response.http_response {
         Some(HttpResponse::DeniedResponse(denied)) => (response.status.unwrap().code, denied),
         other => panic!("{other:?}"),
@@ -53,7 +68,7 @@ fn names_and_values(headers: &[HeaderValueOption]) -> Vec<(&str, &str)> {
 
 #[test]
 fn response_for_a_verified_agent_sets_seven_identity_headers() {
-    let ok = build_allowed(&Decision::Verified(verified_identity()), &[], None);
+    let ok = build_allowed(&verified(), &[], None);
     let (agent, service, token) =
         (verified_identity().agent.to_string(), SERVICE_ID.to_string(), verified_identity().token.to_string());
     assert_eq!(
@@ -93,7 +108,7 @@ fn removes_other_spellings_of_identity_headers_but_not_headers_that_it_sets() {
         "x-agent",
         "authorization",
     ];
-    let ok = build_allowed(&Decision::Verified(verified_identity()), &sent, Some("authorization"));
+    let ok = build_allowed(&verified(), &sent, Some("authorization"));
     let removed = [
         "X.AGENT.REASON",
         "authorization",

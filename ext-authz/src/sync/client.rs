@@ -1,52 +1,34 @@
-//! The client of the sync stream of one API key: connects, receives messages, and reconnects with exponential backoff.
+//! The client of the sync stream of one API key: connects, publishes the received views, moves on to the next address when the
+//! stream ends, and returns to the first address after a successful probe.
 
 use super::{
+    addresses::AddressPlan,
+    connection::{StreamError, SyncConnection, SyncTarget, is_refusal, probe_first_address},
     decode::MessageError,
-    stream::{PingTimeout, StreamState, ViewUpdate},
+    stream::{StreamState, ViewUpdate},
 };
 use crate::{
-    metrics::Metrics,
-    view::{ApiKeyIndex, Views},
+    metrics::{CopyRejection, Metrics},
+    view::{ApiKeyIndex, View, Views},
 };
-use arc_swap::ArcSwap;
-use backon::{BackoffBuilder, ExponentialBuilder};
 use countersign_identity::ServiceId;
-use countersign_process::{Clock, ReadinessGuard, Shutdown};
-use countersign_proto::v1::{FollowRequest, FollowResponse, sync_client::SyncClient};
-use std::{convert::Infallible, error::Error, sync::Arc, time::Duration};
-use tokio::{
-    sync::mpsc,
-    time::{MissedTickBehavior, interval, sleep, timeout},
-};
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{
-    Code, Request, Status, Streaming,
-    metadata::{Ascii, MetadataValue},
-    transport::Endpoint,
-};
+use countersign_process::{Readiness, ReadinessGuard, Shutdown};
+use std::{convert::Infallible, future, pin::Pin, sync::Arc, time::Duration};
+use tokio::{sync::watch, time::sleep};
+use tonic::Code;
 
-/// The delay before the first attempt to reconnect, without jitter, which at most doubles the delay.
-const MIN_BACKOFF: Duration = Duration::from_millis(200);
+/// A probe of the first address before the return to it; it never ends while the first address is in use.
+type Probe = Pin<Box<dyn Future<Output = Result<(SyncConnection, StreamState), StreamError>> + Send>>;
 
-/// The longest delay before an attempt to reconnect, without jitter.
-const MAX_BACKOFF: Duration = Duration::from_secs(5);
+/// The view of a copy, once it is known whether the copy is used.
+pub type FutureView = Pin<Box<dyn Future<Output = Option<Arc<View>>> + Send>>;
 
-/// The largest accepted sync message in bytes, which is much larger than a page of a snapshot.
-const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
-
-/// The capacity of the queue of outgoing messages: the Hello (the first message of a stream) and the unanswered pings.
-const REQUEST_QUEUE_LEN: usize = 8;
-
-/// The timeout for opening a stream, in ping intervals.
-const OPEN_TIMEOUT_PINGS: u32 = 3;
-
-/// The address of the control plane and the credentials for it.
-#[derive(Debug, Clone)]
-pub struct SyncTarget {
-    /// The sync port of the control plane. The certificate authorities are replaced when their file changes.
-    pub endpoint: Arc<ArcSwap<Endpoint>>,
-    /// The value `Bearer <API key>`, marked as sensitive. The API key is replaced when its file changes.
-    pub authorization: Arc<ArcSwap<MetadataValue<Ascii>>>,
+/// The view of the copy on disk, which is used if there is no contact with the control plane.
+pub struct StartFromCopy {
+    /// Waits for contact. The result is `None` if there is contact, or if no copy can be used.
+    pub view: FutureView,
+    /// Makes the sidecar not ready when the view is withdrawn.
+    pub readiness: Readiness,
 }
 
 /// Receives the sync stream of one API key, and publishes views of the received data.
@@ -55,8 +37,10 @@ pub struct StreamClient {
     pub key: ApiKeyIndex,
     /// The control plane.
     pub target: SyncTarget,
-    /// The interval between pings.
-    pub ping_interval: Duration,
+    /// Which address is tried next, and when.
+    pub addresses: AddressPlan,
+    /// The address that last confirmed the view.
+    pub view_address: Option<usize>,
     /// The maximum staleness in the sidecar's settings. The effective limit is the smaller of the sidecar's and the
     /// control plane's maximum staleness.
     pub max_staleness: Option<Duration>,
@@ -64,57 +48,78 @@ pub struct StreamClient {
     pub views: Arc<Views>,
     /// The metrics of sync streams and of the views of the services' data.
     pub metrics: Arc<Metrics>,
-    /// The source of the current time.
-    pub clock: Arc<dyn Clock>,
     /// The readiness guard, which is dropped when the first view of the service's data is confirmed.
     pub readiness_guard: Option<ReadinessGuard>,
     /// The service of the current stream; `None` until the stream has delivered a view of the service's data.
     pub connected_service: Option<ServiceId>,
 }
 
-/// Why a stream ended or could not be opened.
-#[derive(Debug, thiserror::Error)]
-enum StreamError {
-    #[error("cannot connect: {0}")]
-    Connect(String),
-    #[error("{:?}: {}", .0.code(), .0.message())]
-    Status(#[from] Status),
-    #[error("invalid message: {0}")]
-    InvalidMessage(#[from] MessageError),
-    #[error("{0}")]
-    PingTimeout(#[from] PingTimeout),
-    #[error("opening the stream timed out")]
-    OpenTimeout,
-    #[error("the control plane closed the stream")]
-    Closed,
-}
-
 impl StreamClient {
-    /// Receives the stream, and reopens it when it ends, until shutdown is requested.
-    pub async fn run(mut self, shutdown: Shutdown) {
-        let mut backoff = new_backoff();
+    /// Receives the stream, and reopens it when it ends, until shutdown is requested. `copy` is `None` if no directory for copies
+    /// is configured.
+    pub async fn run(mut self, copy: Option<StartFromCopy>, shutdown: Shutdown) {
         let mut stream_state = StreamState::resume(None, self.max_staleness);
+        let (mut copied, readiness) = copy.map(|StartFromCopy { view, readiness }| (view, readiness)).unzip();
         loop {
             let error = tokio::select! {
                 () = shutdown.requested() => return,
+                view = copied_view(&mut copied) => {
+                    stream_state = self.start_from_copy(view);
+                    continue;
+                }
                 Err(error) = self.follow(&mut stream_state) => error,
             };
             self.report(&error, stream_state.view().map(|view| view.service()));
-            if stream_state.was_confirmed() {
-                backoff = new_backoff();
-            }
+            let wait = self.move_on(&error, &stream_state);
             // The names of agents in the view or in a part of a snapshot are hashes under another key, so the next stream must
             // begin with a new snapshot.
-            stream_state = if matches!(error, StreamError::InvalidMessage(MessageError::AgentHashKeyChanged)) {
+            let is_rehashed = matches!(error, StreamError::InvalidMessage(MessageError::AgentHashKeyChanged));
+            stream_state = if self.withdraw_copy(&error, readiness.as_ref()) || is_rehashed {
                 StreamState::resume(None, self.max_staleness)
             } else {
                 stream_state.into_next_stream()
             };
             tokio::select! {
                 () = shutdown.requested() => return,
-                () = sleep(backoff.next().unwrap_or(MAX_BACKOFF)) => {}
+                view = copied_view(&mut copied) => stream_state = self.start_from_copy(view),
+                () = sleep(wait) => {}
             }
         }
+    }
+
+    /// Publishes the view of the copy on disk. Returns the state of a stream that resumes at its revision.
+    fn start_from_copy(&mut self, view: Arc<View>) -> StreamState {
+        let (service, revision) = (view.service(), view.revision());
+        self.metrics.init_service(service);
+        self.views.publish(self.key, &view);
+        self.metrics.view_published(service, revision, view.agent_count());
+        if let Some(age) = view.age(self.target.clock.since_boot()) {
+            self.metrics.view_confirmed(service, self.target.clock.now().saturating_sub(age));
+        }
+        self.record_use_of_copy(service);
+        self.readiness_guard = None;
+        let (key, limit_seconds) = (self.key.0, view.max_staleness().as_secs());
+        tracing::warn!(key, %service, %revision, limit_seconds, "no contact with the control plane: the copy of the view is used");
+        StreamState::resume(Some(view), self.max_staleness)
+    }
+
+    /// Withdraws the view of a copy if the control plane refuses the API key. Returns whether there was one.
+    fn withdraw_copy(&mut self, error: &StreamError, readiness: Option<&Readiness>) -> bool {
+        let is_unknown = error.code() == Some(Code::Unauthenticated);
+        let withdrawn = is_unknown.then(|| self.views.key_unknown(self.key)).flatten();
+        let (Some(view), Some(readiness)) = (withdrawn, readiness) else { return false };
+        let (key, service) = (self.key.0, view.service());
+        tracing::error!(key, %service, "the copy of the view is not used any more: the control plane refuses the API key");
+        self.metrics.copies().rejected(CopyRejection::KeyRefused);
+        self.metrics.copies().in_use(service, false);
+        self.readiness_guard = Some(readiness.register(format!("the first view of sync.keys[{key}]")));
+        true
+    }
+
+    /// Records whether the checks of a service are decided with a copy.
+    fn record_use_of_copy(&self, service: ServiceId) {
+        let view = self.views.resolve(Some(service));
+        self.metrics.copies().in_use(service, view.is_ok_and(|view| view.is_restored()));
     }
 
     /// Counts and logs the loss of a stream, or the failure to open one. `last_service` is the service whose data was
@@ -126,10 +131,8 @@ impl StreamClient {
             None => self.metrics.connect_failed(last_service),
         }
         let service = last_service.map(|service| service.to_string());
-        let (key, endpoint) = (self.key.0, self.target.endpoint.load());
-        let url = endpoint.uri();
-        let code = if let StreamError::Status(status) = error { Some(status.code()) } else { None };
-        if matches!(code, Some(Code::Unauthenticated | Code::ResourceExhausted)) {
+        let (key, url, code) = (self.key.0, self.url(), error.code());
+        if code.is_some_and(is_refusal) {
             self.views.key_refused(self.key);
             // Whoever owns the service of a refused key must not keep the other services of a new sidecar out of the rotation.
             if self.views.serves_any() && self.readiness_guard.take().is_some() {
@@ -142,46 +145,97 @@ impl StreamClient {
                 service,
                 "the control plane refuses the API key: the key is unknown or revoked, or its service is deleted"
             );
+        } else if error.is_other_data() || code == Some(Code::FailedPrecondition) {
+            tracing::error!(key, service, url, %error, "the stream at this address cannot be used");
         } else if disconnected.is_some() {
-            tracing::warn!(key, service, %url, %error, "lost the sync stream; reconnecting");
+            tracing::warn!(key, service, url, %error, "lost the sync stream; reconnecting");
         } else {
-            tracing::warn!(key, service, %url, %error, "cannot open the sync stream; retrying");
+            tracing::warn!(key, service, url, %error, "cannot open the sync stream; retrying");
         }
     }
 
+    /// Moves on to the next address after the end of a stream. Returns the wait before the next attempt.
+    fn move_on(&mut self, error: &StreamError, stream_state: &StreamState) -> Duration {
+        let now = self.target.clock.since_boot();
+        let wait = self.addresses.lost(stream_state.was_confirmed(), now);
+        if self.addresses.has_alternatives() {
+            self.metrics.addresses().failed_over(stream_state.view().map(|view| view.service()), error.reason());
+            tracing::info!(key = self.key.0, url = self.url(), ?wait, "the next address of the control plane is tried");
+        }
+        wait
+    }
+
+    /// Receives a stream at the current address, and returns to the first address meanwhile.
     async fn follow(&mut self, stream_state: &mut StreamState) -> Result<Infallible, StreamError> {
-        let (requests, request_stream) = mpsc::channel(REQUEST_QUEUE_LEN);
-        requests.try_send(stream_state.hello()).map_err(|_| StreamError::Closed)?;
-        requests.try_send(stream_state.ping(self.clock.since_boot())?).map_err(|_| StreamError::Closed)?;
-        let open_result = timeout(self.ping_interval * OPEN_TIMEOUT_PINGS, self.open(request_stream)).await;
-        let mut responses = open_result.map_err(|_| StreamError::OpenTimeout)??;
-        let mut ping_timer = interval(self.ping_interval);
-        ping_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        ping_timer.reset();
+        if self.must_keep_view(stream_state) {
+            stream_state.keep_view_of_other_address();
+        }
+        let mut connection = SyncConnection::open(&self.target, self.addresses.current(), stream_state).await?;
+        let (in_use, in_use_receiver) = watch::channel(stream_state.view());
+        let mut probe = self.probe_first_address(&in_use_receiver);
         loop {
             tokio::select! {
-                message = responses.message() => {
-                    let update = stream_state.apply(message?.ok_or(StreamError::Closed)?, self.clock.since_boot())?;
-                    self.publish(update);
-                    if stream_state.wants_ping() {
-                        ping_timer.reset_immediately();
-                    }
+                update = connection.next(stream_state) => {
+                    self.publish(update?);
+                    in_use.send_replace(stream_state.view());
                 }
-                _ = ping_timer.tick() => {
-                    requests.try_send(stream_state.ping(self.clock.since_boot())?).map_err(|_| StreamError::Closed)?;
+                result = &mut probe => {
+                    match result {
+                        Ok(probed) => {
+                            (connection, *stream_state) = probed;
+                            self.returned(stream_state);
+                        }
+                        Err(error) => self.return_failed(&error),
+                    }
+                    probe = self.probe_first_address(&in_use_receiver);
                 }
             }
         }
     }
 
-    /// Opens a stream on a new connection, so that DNS is resolved again and a dead connection is not reused.
-    async fn open(&self, requests: mpsc::Receiver<FollowRequest>) -> Result<Streaming<FollowResponse>, StreamError> {
-        let endpoint = self.target.endpoint.load_full();
-        let channel = endpoint.connect().await.map_err(|error| StreamError::Connect(error_chain(&error)))?;
-        let mut request = Request::new(ReceiverStream::new(requests));
-        request.metadata_mut().insert("authorization", MetadataValue::clone(&self.target.authorization.load()));
-        let mut client = SyncClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        Ok(client.follow(request).await?.into_inner())
+    /// Whether the stream at the current address must not replace the view by older data: another address confirmed the view, and
+    /// the view is still used for decisions. A view that is too old is not used, so any data is better.
+    fn must_keep_view(&self, stream_state: &StreamState) -> bool {
+        let is_other = self.view_address.is_some_and(|address| address != self.addresses.current());
+        let now = self.target.clock.since_boot();
+        let is_used =
+            |view: Arc<View>| view.confirmed_at().is_some_and(|at| now.saturating_sub(at) < view.max_staleness());
+        is_other && stream_state.view().is_some_and(is_used)
+    }
+
+    fn probe_first_address(&self, in_use: &watch::Receiver<Option<Arc<View>>>) -> Probe {
+        match self.addresses.return_wait() {
+            Some(wait) => Box::pin(probe_first_address(self.target.clone(), wait, self.max_staleness, in_use.clone())),
+            None => Box::pin(future::pending()),
+        }
+    }
+
+    /// The stream at the first address has replaced the stream in use.
+    fn returned(&mut self, stream_state: &StreamState) {
+        self.addresses.returned(self.target.clock.since_boot());
+        if let Some(view) = stream_state.view() {
+            self.metrics.addresses().returned(Some(view.service()), true);
+            self.metrics.addresses().in_use(view.service(), 0);
+            tracing::info!(key = self.key.0, service = %view.service(), url = self.url(), "returned to the first address");
+            self.publish(ViewUpdate::View(view));
+        }
+        self.view_address = Some(0);
+    }
+
+    fn return_failed(&mut self, error: &StreamError) {
+        self.addresses.return_failed();
+        self.metrics.addresses().returned(self.connected_service, false);
+        if error.is_other_data() {
+            tracing::error!(key = self.key.0, %error, "the first address of the control plane serves other data");
+        } else {
+            tracing::info!(key = self.key.0, %error, "the first address of the control plane is not back");
+        }
+    }
+
+    /// The URL of the current address.
+    fn url(&self) -> String {
+        let endpoints = self.target.endpoints.load();
+        endpoints.get(self.addresses.current()).map(|endpoint| endpoint.uri().to_string()).unwrap_or_default()
     }
 
     fn publish(&mut self, update: ViewUpdate) {
@@ -196,9 +250,12 @@ impl StreamClient {
         self.metrics.view_published(service, view.revision(), view.agent_count());
         if self.connected_service.replace(service).is_none() {
             self.metrics.stream_opened(service);
+            self.metrics.addresses().in_use(service, self.addresses.current());
         }
+        self.record_use_of_copy(service);
         if let Some(ping_sent_at) = ping_sent_at {
-            let (now, since_boot) = (self.clock.now(), self.clock.since_boot());
+            self.view_address = Some(self.addresses.current());
+            let (now, since_boot) = (self.target.clock.now(), self.target.clock.since_boot());
             self.metrics.view_confirmed(service, now.saturating_sub(since_boot.saturating_sub(ping_sent_at)));
             if let Some(server_clock) = view.server_clock() {
                 self.metrics.clock_offset(service, now.micros() - server_clock.now(since_boot).micros());
@@ -210,22 +267,14 @@ impl StreamClient {
     }
 }
 
-fn new_backoff() -> impl Iterator<Item = Duration> {
-    ExponentialBuilder::new()
-        .with_jitter()
-        .with_min_delay(MIN_BACKOFF)
-        .with_max_delay(MAX_BACKOFF)
-        .without_max_times()
-        .build()
-}
-
-/// Joins the messages of an error and its sources. In tonic's transport errors, only the sources contain the cause.
-fn error_chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
+/// Waits for the view of the copy; never returns if there is none.
+async fn copied_view(copied: &mut Option<FutureView>) -> Arc<View> {
+    if let Some(waiting) = copied {
+        let view = waiting.await;
+        *copied = None;
+        if let Some(view) = view {
+            return view;
+        }
     }
-    text
+    future::pending().await
 }

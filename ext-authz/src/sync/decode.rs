@@ -33,6 +33,14 @@ pub enum MessageError {
     /// The control plane hashes agent ids under another key than that of the view, so a delta cannot be applied.
     #[error("the agent hash key is not that of the view; a snapshot is needed")]
     AgentHashKeyChanged,
+    /// Another address of the control plane than that of the view offers older data.
+    #[error(
+        "the data at this address is older than the view, which another address sent: both must be replicas of one deployment"
+    )]
+    OlderThanView,
+    /// Another address of the control plane than that of the view offers the data of another deployment.
+    #[error("this address belongs to another deployment than the view: the issuer or the agent hash key differs")]
+    OtherDeployment,
 }
 
 /// How the messages of a stream name agents.

@@ -52,6 +52,17 @@ pub struct StreamState {
     /// Whether a pong came too late to know the time of the control plane precisely, and no clock is known.
     had_late_pong: bool,
     confirmed: bool,
+    /// Which data can replace the view.
+    origin: Origin,
+}
+
+/// The address of a stream, compared with the address that sent the view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// The stream can replace the view by any data.
+    SameAddress,
+    /// Older data, and the data of another deployment, must not replace the view.
+    OtherAddress,
 }
 
 /// A snapshot whose last page has not arrived.
@@ -96,7 +107,14 @@ impl StreamState {
             wants_ping: false,
             had_late_pong: false,
             confirmed: false,
+            origin: Origin::SameAddress,
         }
+    }
+
+    /// The stream is at another address than the one that sent the view: older data, and the data of another deployment, must not
+    /// replace the view.
+    pub const fn keep_view_of_other_address(&mut self) {
+        self.origin = Origin::OtherAddress;
     }
 
     /// Creates the state of the next stream, which resumes at the revision of the view, or continues an incomplete snapshot.
@@ -208,9 +226,9 @@ impl StreamState {
         floor: Revision,
         header: SnapshotHeader,
     ) -> Result<PartialSnapshot, MessageError> {
-        let SnapshotHeader { mut settings, keys, roles } = header;
+        let SnapshotHeader { settings, keys, roles } = header;
         self.check_service(settings.service)?;
-        self.limit_staleness(&mut settings.max_staleness);
+        self.check_origin(revision, &settings)?;
         let first_page = Snapshot { revision, floor, settings, keys, roles, agents: vec![], revocations: vec![] };
         Ok(PartialSnapshot { view: PartialView::new(first_page), cursor: None })
     }
@@ -219,10 +237,10 @@ impl StreamState {
     fn continue_snapshot(
         &mut self,
         revision: Revision,
-        mut settings: ServiceSettings,
+        settings: ServiceSettings,
     ) -> Result<PartialSnapshot, MessageError> {
         self.check_service(settings.service)?;
-        self.limit_staleness(&mut settings.max_staleness);
+        self.check_origin(revision, &settings)?;
         let earlier = self.earlier_snapshot.as_ref().filter(|snapshot| snapshot.view.revision() == revision);
         let earlier = earlier.ok_or(MessageError::OutOfOrder("a snapshot continues that was not offered"))?;
         if settings.service != earlier.view.settings().service {
@@ -244,16 +262,16 @@ impl StreamState {
             return Err(MessageError::OutOfOrder("a delta arrived before the snapshot is complete"));
         }
         let view = self.view.as_ref().ok_or(MessageError::OutOfOrder("a delta arrived before the first snapshot"))?;
-        let mut delta = decode::parse_delta(delta, AgentNaming::of(view.settings()))?;
+        let delta = decode::parse_delta(delta, AgentNaming::of(view.settings()))?;
         if delta.revision < view.revision() {
             return Err(MessageError::OutOfOrder("the revision of a delta is lower than that of the view"));
         }
-        if let Some(settings) = &mut delta.settings {
+        if let Some(settings) = &delta.settings {
             self.check_service(settings.service)?;
+            self.check_origin(delta.revision, settings)?;
             if settings.agent_hash_key != view.settings().agent_hash_key {
                 return Err(MessageError::AgentHashKeyChanged);
             }
-            self.limit_staleness(&mut settings.max_staleness);
         }
         let next = view.apply(delta);
         self.earlier_snapshot = None;
@@ -291,7 +309,7 @@ impl StreamState {
     }
 
     fn set_view(&mut self, next: View) -> Arc<View> {
-        let next = Arc::new(next);
+        let next = Arc::new(next.with_staleness_limit(self.max_staleness));
         self.service = Some(next.service());
         self.view = Some(Arc::clone(&next));
         next
@@ -306,10 +324,13 @@ impl StreamState {
         }
     }
 
-    fn limit_staleness(&self, max_staleness: &mut Duration) {
-        if let Some(limit) = self.max_staleness {
-            *max_staleness = limit.min(*max_staleness);
+    /// Checks the revision and the deployment of data from another address than that of the view.
+    fn check_origin(&self, revision: Revision, settings: &ServiceSettings) -> Result<(), MessageError> {
+        let Some(view) = self.view.as_ref().filter(|_| self.origin == Origin::OtherAddress) else { return Ok(()) };
+        if settings.issuer != view.settings().issuer || settings.agent_hash_key != view.settings().agent_hash_key {
+            return Err(MessageError::OtherDeployment);
         }
+        if revision < view.revision() { Err(MessageError::OlderThanView) } else { Ok(()) }
     }
 }
 

@@ -70,6 +70,11 @@ impl<K: ShardKey, V: Clone> ShardedMap<K, V> {
         }
     }
 
+    /// All entries, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (K, &V)> {
+        self.0.iter().flat_map(|shard| shard.iter().map(|(key, value)| (*key, value)))
+    }
+
     /// The number of entries.
     pub fn len(&self) -> usize {
         self.0.iter().map(|shard| shard.len()).sum()

@@ -29,6 +29,8 @@ pub struct Views {
     by_service: ArcSwap<ViewsByService>,
     /// The API keys that the control plane refused when they were last used.
     refused_keys: Mutex<BTreeSet<ApiKeyIndex>>,
+    /// The API keys that were unknown to the control plane when they were last used.
+    unknown_keys: Mutex<BTreeSet<ApiKeyIndex>>,
 }
 
 /// The confirmation of the view with which checks for a service are decided.
@@ -50,7 +52,13 @@ impl Views {
     /// Creates an empty collection for `key_count` API keys. `default_service` is the service for routes that name no
     /// service.
     pub fn new(key_count: usize, default_service: Option<ServiceId>) -> Self {
-        Self { key_count, default_service, by_service: ArcSwap::default(), refused_keys: Mutex::default() }
+        Self {
+            key_count,
+            default_service,
+            by_service: ArcSwap::default(),
+            refused_keys: Mutex::default(),
+            unknown_keys: Mutex::default(),
+        }
     }
 
     /// Replaces the view of an API key.
@@ -63,6 +71,35 @@ impl Views {
             by_service
         });
         self.refused_keys().remove(&key);
+        self.unknown_keys().remove(&key);
+    }
+
+    /// Records that the control plane does not know an API key. Withdraws and returns the view of the key if it comes from a
+    /// copy.
+    pub fn key_unknown(&self, key: ApiKeyIndex) -> Option<Arc<View>> {
+        self.unknown_keys().insert(key);
+        let restored = self.of_key(key).filter(|view| view.is_restored())?;
+        self.by_service.rcu(|by_service| {
+            let mut by_service = HashMap::clone(by_service);
+            for views in by_service.values_mut() {
+                views.retain(|(other, view)| *other != key || !view.is_restored());
+            }
+            by_service.retain(|_, views| !views.is_empty());
+            by_service
+        });
+        Some(restored)
+    }
+
+    /// Whether the control plane did not know an API key when it was last used.
+    pub fn is_key_unknown(&self, key: ApiKeyIndex) -> bool {
+        self.unknown_keys().contains(&key)
+    }
+
+    /// The view of an API key.
+    pub fn of_key(&self, key: ApiKeyIndex) -> Option<Arc<View>> {
+        let by_service = self.by_service.load();
+        let view = by_service.values().flatten().find(|(other, _)| *other == key);
+        view.map(|(_, view)| Arc::clone(view))
     }
 
     /// Records that the control plane refuses an API key.
@@ -78,7 +115,7 @@ impl Views {
             let mut keys: Vec<_> = views.iter().map(|(key, _)| *key).collect();
             keys.sort_unstable();
             let is_refused = keys.iter().all(|key| refused_keys.contains(key));
-            let (confirmed_at, max_staleness) = (view.confirmed_at(), view.settings().max_staleness);
+            let (confirmed_at, max_staleness) = (view.confirmed_at(), view.max_staleness());
             Some(ViewConfirmation { service: *service, keys, is_refused, confirmed_at, max_staleness })
         };
         let mut confirmations: Vec<_> = by_service.iter().filter_map(confirmation).collect();
@@ -89,6 +126,10 @@ impl Views {
     /// Whether the view of a service is confirmed and its API key is not refused.
     pub fn serves_any(&self) -> bool {
         self.confirmations().iter().any(|it| it.confirmed_at.is_some() && !it.is_refused)
+    }
+
+    fn unknown_keys(&self) -> MutexGuard<'_, BTreeSet<ApiKeyIndex>> {
+        self.unknown_keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn refused_keys(&self) -> MutexGuard<'_, BTreeSet<ApiKeyIndex>> {

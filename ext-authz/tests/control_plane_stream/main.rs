@@ -8,7 +8,7 @@ mod simulated_control_plane;
 
 use countersign_ext_authz::{App, config};
 use countersign_identity::{AgentHashKey, Claims, Timestamp, TokenId};
-use countersign_process::{Clock, Shutdown, SystemClock};
+use countersign_process::{Clock, Shutdown, SystemClock, SystemRng};
 use countersign_proto::v1::{self, follow_response::Message};
 use envoy_types::{
     ext_authz::v3::pb::{CheckRequest, CheckResponse, HttpResponse},
@@ -113,7 +113,7 @@ async fn start_sidecar_with(url: String, ca: &str, settings: &[(&str, &str)]) ->
     let flags = flags.into_iter().map(|(key, value)| (key.to_owned(), value));
     let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
     let flags = flags.chain(settings).collect();
-    App::bind(config::read(None, vec![], flags).unwrap(), Arc::new(FixedWallClock)).await.unwrap()
+    App::bind(config::read(None, vec![], flags).unwrap(), Arc::new(FixedWallClock), Arc::new(SystemRng)).await.unwrap()
 }
 
 #[tokio::test]

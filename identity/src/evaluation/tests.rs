@@ -220,6 +220,37 @@ fn role_assignments_end_at_the_exact_second() {
 }
 
 #[test]
+fn valid_until_is_the_first_time_at_which_the_identity_differs() {
+    let (reader, writer) = (role_name("reader"), role_name("writer"));
+    let claimed = Claims {
+        roles: vec![reader.clone(), writer.clone()],
+        until: BTreeMap::from([(reader, ISSUED_AT + 5), (writer, ISSUED_AT + 9), (role_name("other"), ISSUED_AT + 1)]),
+        ..token()
+    };
+    let outdated = EvaluationSetup { revision: 9, ..EvaluationSetup::default() };
+    let mut changed = EvaluationSetup::default();
+    // Role 4 is undefined, so it grants nothing.
+    let grants = vec![grant(1, Some(ISSUED_AT + 7)), grant(2, Some(ISSUED_AT + 8)), grant(4, Some(ISSUED_AT + 2))];
+    changed.agent.roles = Some(versioned(11, grants));
+    let current = EvaluationSetup::default();
+    for (case, setup, claims, ends) in [
+        ("a token without ends", &current, &token(), [3600].as_slice()),
+        ("roles of the token", &current, &claimed, &[5, 9, 3600]),
+        ("a token newer than the data", &outdated, &claimed, &[5, 9, 3600]),
+        ("roles that changed", &changed, &claimed, &[7, 8, 3600]),
+    ] {
+        let mut start = ISSUED_AT;
+        for end in ends.iter().map(|end| ISSUED_AT + end) {
+            let identity = setup.evaluate(claims, start).unwrap();
+            assert_eq!(identity.valid_until, Timestamp::from_seconds(end), "{case}");
+            assert_eq!(setup.evaluate(claims, end - 1), Ok(identity.clone()), "{case}");
+            assert_ne!(setup.evaluate(claims, end), Ok(identity), "{case}");
+            start = end;
+        }
+    }
+}
+
+#[test]
 fn prune_drops_facets_up_to_the_floor() {
     let mut changes =
         AgentChanges { roles: Some(versioned(11, vec![])), trust: Some(versioned(12, TrustScore::MAX)), status: None };

@@ -67,6 +67,12 @@ impl Replica {
         replica
     }
 
+    /// The URL of the sync port.
+    pub(super) fn sync_url(&self) -> String {
+        let port = self.settings.iter().rev().find_map(|setting| setting.strip_prefix("listen.sync=127.0.0.1:"));
+        format!("https://localhost:{}", port.expect("the sync port is set"))
+    }
+
     /// Starts the process again, after it has ended.
     pub(super) fn launch_again(&mut self) {
         self.process = launch(self.folder.path(), &self.settings, &self.environment);

@@ -18,6 +18,7 @@ mod long_lists;
 mod own_agents;
 mod proxies;
 mod quotas;
+mod revisions;
 mod revocation;
 mod roles_and_agents;
 mod signatures;

@@ -71,10 +71,10 @@ async fn left_service_loses_its_roles_everywhere_and_assigns_none_until_readmitt
     assert_eq!((&before[0]["mayAssignRoles"], &before[0]["leftAt"]), (&json!(true), &Value::Null));
 
     let left = own.set_admission(&own.owner, false).await.expect(200);
-    assert_eq!(left, json!({ "mayAssignRoles": false, "revokedRoles": 1 }));
+    assert_eq!((&left["mayAssignRoles"], &left["revokedRoles"]), (&json!(false), &json!(1)));
     verifiers.wait_until_equal("the agent has no role", &token, has_none).await;
     let again = own.set_admission(&own.owner, false).await.expect(200);
-    assert_eq!(again, json!({ "mayAssignRoles": false, "revokedRoles": 0 }));
+    assert_eq!((&again["mayAssignRoles"], &again["revokedRoles"]), (&json!(false), &json!(0)));
     let refused = own.assign().await;
     assert_eq!(refused.error(), (409, "CONFLICT", "agent_left"), "{refused:?}");
     assert!(refused.text("/error/message").contains("has left this service"), "{refused:?}");

@@ -27,9 +27,10 @@ async fn changed_permissions_apply_to_issued_tokens() {
     );
     verifiers.wait_until_equal("the token has the changed permissions", &token, permits(&["list", "write"])).await;
 
-    let changed = change(json!({ "description": "reads" })).await.expect(200);
+    let mut changed = change(json!({ "description": "reads" })).await.expect(200);
     assert_eq!((&changed["description"], &changed["permissions"]), (&json!("reads"), &json!(["list", "write"])));
     let listed = control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
+    assert!(changed.as_object_mut().expect("the value is an object").remove("revision").is_some(), "{changed}");
     assert_eq!(listed["data"], json!([changed]));
     assert_eq!(change(json!({ "name": "writer" })).await.error().1, "VALIDATION_ERROR", "the name cannot be changed");
 }

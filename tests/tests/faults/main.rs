@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 #![expect(clippy::print_stdout, reason = "prints measurements")]
 
+mod addresses;
 mod clocks;
 mod crashes;
 mod disk;

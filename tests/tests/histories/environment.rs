@@ -8,6 +8,7 @@ use crate::{
     proxy::TcpProxy,
 };
 use countersign_ext_authz as authz;
+use countersign_process::Rng;
 use countersign_tests::{
     HttpClient, HttpResponse, InProcessServer, ManualClock, Server, VerifyOutcome, eventually,
     sidecar::{CheckResult, check_request},
@@ -21,6 +22,15 @@ use sqlx::{
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
+
+/// Sidecars reconnect without a random wait, so that a history is short.
+struct NoChance;
+
+impl Rng for NoChance {
+    fn fill(&self, buffer: &mut [u8]) {
+        buffer.fill(0);
+    }
+}
 
 /// The issuer of all tokens, independent of the port.
 const ISSUER: &str = "https://history.test";
@@ -134,7 +144,7 @@ impl Environment {
         let clock = Arc::clone(&self.sidecar_clock);
         let (sender, addresses) = tokio::sync::oneshot::channel();
         let bind = |_| async move {
-            let app = authz::App::bind(settings, clock).await.unwrap();
+            let app = authz::App::bind(settings, clock, Arc::new(NoChance)).await.unwrap();
             sender.send((app.grpc_address().unwrap(), app.admin_address().unwrap())).unwrap();
             app
         };

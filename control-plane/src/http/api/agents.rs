@@ -3,6 +3,7 @@
 use crate::{
     domain::{
         agent::{Agent, status_text},
+        change::Changed,
         page::Page,
     },
     http::{
@@ -29,7 +30,7 @@ use axum::{
     Json,
     extract::{RawQuery, State},
 };
-use countersign_identity::{AgentId, AgentStatus, RoleId, RoleName, RoleTable, TrustScore};
+use countersign_identity::{AgentId, AgentStatus, Revision, RoleId, RoleName, RoleTable, TrustScore};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -70,6 +71,15 @@ pub struct AgentRecord {
 }
 
 type ServiceAgentPage = PageResponse<ServiceAgentRecord>;
+
+/// A changed agent.
+#[derive(Serialize, ToSchema)]
+pub struct ChangedAgent {
+    #[serde(flatten)]
+    agent: AgentRecord,
+    #[schema(value_type = schema::RevisionSchema)]
+    revision: Revision,
+}
 
 /// An agent with its roles at the service.
 #[derive(Serialize, ToSchema)]
@@ -171,7 +181,7 @@ fn parse_filter(query: &str) -> Result<AgentFilter, ApiError> {
     put, path = "/agents/{agent}/status", operation_id = "setAgentStatus", tag = "Agents",
     params(AgentPathParam), request_body = AgentStatusUpdate, security(("humanToken" = [])),
     responses(
-        (status = 200, description = "The changed agent", body = AgentRecord),
+        (status = 200, description = "The changed agent", body = ChangedAgent),
         Errors<(OwnerAuth, InvalidBody, AgentNotFound, RevokedIsFinal)>,
     )
 )]
@@ -180,14 +190,14 @@ pub async fn set_status(
     credentials: Credentials,
     PathParams(agent): PathParams<String>,
     body: BodyFields,
-) -> Result<Json<AgentRecord>, ApiError> {
+) -> Result<Json<ChangedAgent>, ApiError> {
     let human = credentials.require_human(&state).await?;
     let agent = parse_id(&agent)?;
     let AgentStatusUpdate { status } = body.read()?;
     let initiator = credentials.initiator_for_human(Some(&human));
     let result = operations::set_agent_status(&state.context, &initiator, &human, agent, status).await;
-    let agent = result.map_err(|error| owner_access_error(error, &human))?;
-    Ok(Json(agent_record(agent)))
+    let Changed { value: agent, revision } = result.map_err(|error| owner_access_error(error, &human))?;
+    Ok(Json(ChangedAgent { agent: agent_record(agent), revision }))
 }
 
 pub(super) fn agent_record(agent: Agent) -> AgentRecord {

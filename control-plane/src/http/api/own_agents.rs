@@ -2,7 +2,7 @@
 
 use super::agents::{AgentRecord, agent_record};
 use crate::{
-    domain::{agent::ServiceOfAgent, page::Page},
+    domain::{agent::ServiceOfAgent, change::Changed, page::Page},
     http::{
         error::ApiError,
         openapi::{
@@ -21,7 +21,7 @@ use crate::{
     operations,
 };
 use axum::{Json, extract::State};
-use countersign_identity::{AgentId, RoleName, ServiceId};
+use countersign_identity::{AgentId, Revision, RoleName, ServiceId};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -76,6 +76,8 @@ pub struct AdmissionResponse {
     /// Number of role assignments that this request ended.
     #[schema(minimum = 0, example = 2)]
     revoked_roles: usize,
+    #[schema(value_type = schema::RevisionSchema)]
+    revision: Revision,
 }
 
 /// List your agents
@@ -103,6 +105,8 @@ pub struct AgentDeleted {
     /// Always true.
     #[schema(example = true)]
     deleted: bool,
+    #[schema(value_type = schema::RevisionSchema)]
+    revision: Revision,
 }
 
 /// Delete an agent
@@ -124,8 +128,8 @@ pub async fn remove(
     let agent = parse_id(&agent)?;
     let initiator = credentials.initiator_for_human(Some(&human));
     let result = operations::delete_agent(&state.context, &initiator, &human, agent).await;
-    result.map_err(|error| owner_access_error(error, &human))?;
-    Ok(Json(AgentDeleted { deleted: true }))
+    let Changed { value: (), revision } = result.map_err(|error| owner_access_error(error, &human))?;
+    Ok(Json(AgentDeleted { deleted: true, revision }))
 }
 
 /// List the services of an agent
@@ -174,12 +178,13 @@ pub async fn set_admission(
     let ServiceAdmission { may_assign_roles } = body.read()?;
     let initiator = credentials.initiator_for_human(Some(&human));
     let result = if may_assign_roles {
-        operations::readmit_service(&state.context, &initiator, &human, agent, service).await.map(|()| 0)
+        let readmitted = operations::readmit_service(&state.context, &initiator, &human, agent, service).await;
+        readmitted.map(|Changed { value: (), revision }| Changed { value: 0, revision })
     } else {
         operations::leave_service(&state.context, &initiator, &human, agent, service).await
     };
-    let revoked_roles = result.map_err(|error| owner_access_error(error, &human))?;
-    Ok(Json(AdmissionResponse { may_assign_roles, revoked_roles }))
+    let Changed { value: revoked_roles, revision } = result.map_err(|error| owner_access_error(error, &human))?;
+    Ok(Json(AdmissionResponse { may_assign_roles, revoked_roles, revision }))
 }
 
 fn service_record(service: ServiceOfAgent) -> AgentServiceRecord {

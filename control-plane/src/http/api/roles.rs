@@ -1,7 +1,7 @@
 //! `/services/{service}/roles`: the roles of a service, and their assignment to agents.
 
 use crate::{
-    domain::{role::Role, text::Description},
+    domain::{change::Changed, role::Role, text::Description},
     http::{
         error::ApiError,
         openapi::{
@@ -26,7 +26,7 @@ use crate::{
     operations::{self, AssignmentRequest, IdempotentReply, RoleChange, RoleRequest},
 };
 use axum::{Json, extract::State, http::StatusCode};
-use countersign_identity::{Permission, RoleDefinition, RoleId, RoleName, Timestamp};
+use countersign_identity::{Permission, Revision, RoleDefinition, RoleId, RoleName, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -66,6 +66,10 @@ pub struct CreatedRole {
     name: RoleName,
     #[schema(value_type = schema::PermissionsSchema)]
     permissions: Vec<Permission>,
+    /// Absent only in a stored response of a version that did not know the field.
+    #[serde(default)]
+    #[schema(value_type = schema::RevisionSchema, required)]
+    revision: Option<Revision>,
 }
 
 /// A role.
@@ -85,6 +89,15 @@ pub struct RoleRecord {
     created_at: Rfc3339,
 }
 
+/// A changed role.
+#[derive(Serialize, ToSchema)]
+pub struct ChangedRole {
+    #[serde(flatten)]
+    role: RoleRecord,
+    #[schema(value_type = schema::RevisionSchema)]
+    revision: Revision,
+}
+
 /// All roles of a service.
 #[derive(Serialize, ToSchema)]
 pub struct RoleList {
@@ -98,6 +111,8 @@ pub struct RoleDeleted {
     /// Always true.
     #[schema(example = true)]
     deleted: bool,
+    #[schema(value_type = schema::RevisionSchema)]
+    revision: Revision,
 }
 
 /// Result of an assignment.
@@ -106,6 +121,8 @@ pub struct RoleAssignmentResponse {
     /// Always true.
     #[schema(example = true)]
     assigned: bool,
+    #[schema(value_type = schema::RevisionSchema)]
+    revision: Revision,
 }
 
 /// Result of a revocation.
@@ -114,6 +131,8 @@ pub struct RoleRevocationResponse {
     /// False if the agent did not have the role.
     #[schema(example = true)]
     revoked: bool,
+    #[schema(value_type = schema::RevisionSchema)]
+    revision: Revision,
 }
 
 /// Create a role
@@ -139,13 +158,15 @@ pub async fn create(
     let NewRole { name, description, permissions } = body.read()?;
     let request = RoleRequest { name, description: description.unwrap_or_default(), permissions };
     let reply = IdempotentReply { request: idempotency?.0, present: created_role };
-    let body = operations::create_role(&state.context, &initiator, service, &request, &reply).await?;
+    let created = operations::create_role(&state.context, &initiator, service, &request, &reply).await?;
+    let mut body = created.value;
+    body.revision.get_or_insert(created.revision);
     Ok((StatusCode::CREATED, Json(body)))
 }
 
 fn created_role(role: &Role) -> CreatedRole {
-    let RoleDefinition { id, name, permissions, created_revision: _ } = role.definition.clone();
-    CreatedRole { role_id: id, name, permissions }
+    let RoleDefinition { id, name, permissions, created_revision } = role.definition.clone();
+    CreatedRole { role_id: id, name, permissions, revision: Some(created_revision) }
 }
 
 /// List the roles of a service
@@ -180,8 +201,9 @@ pub async fn remove(
 ) -> Result<Json<RoleDeleted>, ApiError> {
     let service = parse_id(&service)?;
     let initiator = credentials.require_manager_of(&state, service).await?;
-    operations::delete_role(&state.context, &initiator, service, parse_id(&role)?).await?;
-    Ok(Json(RoleDeleted { deleted: true }))
+    let Changed { value: (), revision } =
+        operations::delete_role(&state.context, &initiator, service, parse_id(&role)?).await?;
+    Ok(Json(RoleDeleted { deleted: true, revision }))
 }
 
 /// Change a role
@@ -192,7 +214,7 @@ pub async fn remove(
     patch, path = "/services/{service}/roles/{role}", operation_id = "changeRole", tag = "Roles",
     params(ServicePathParam, RolePathParam), request_body = RoleChanges, security(("serviceKey" = []), ("humanToken" = [])),
     responses(
-        (status = 200, description = "The changed role", body = RoleRecord),
+        (status = 200, description = "The changed role", body = ChangedRole),
         Errors<(ManagerAuth, InvalidBody, ServiceNotFound, RoleNotFound, PermissionLimit)>,
     )
 )]
@@ -201,13 +223,14 @@ pub async fn change(
     credentials: Credentials,
     PathParams((service, role)): PathParams<(String, String)>,
     body: BodyFields,
-) -> Result<Json<RoleRecord>, ApiError> {
+) -> Result<Json<ChangedRole>, ApiError> {
     let service = parse_id(&service)?;
     let initiator = credentials.require_manager_of(&state, service).await?;
     let RoleChanges { permissions, description } = body.read()?;
     let change = RoleChange { permissions, description };
-    let role = operations::change_role(&state.context, &initiator, service, parse_id(&role)?, &change).await?;
-    Ok(Json(role_record(role)))
+    let Changed { value: role, revision } =
+        operations::change_role(&state.context, &initiator, service, parse_id(&role)?, &change).await?;
+    Ok(Json(ChangedRole { role: role_record(role), revision }))
 }
 
 /// Assign a role
@@ -234,8 +257,8 @@ pub async fn assign(
     let agent = parse_id(&agent)?;
     let RoleAssignmentRequest { role, expires_at } = body.read()?;
     let request = AssignmentRequest { service, agent, role: role.parse()?, expires_at };
-    operations::assign_role(&state.context, &initiator, request).await?;
-    Ok(Json(RoleAssignmentResponse { assigned: true }))
+    let Changed { value: (), revision } = operations::assign_role(&state.context, &initiator, request).await?;
+    Ok(Json(RoleAssignmentResponse { assigned: true, revision }))
 }
 
 /// Revoke a role
@@ -256,9 +279,9 @@ pub async fn revoke(
 ) -> Result<Json<RoleRevocationResponse>, ApiError> {
     let service = parse_id(&service)?;
     let initiator = credentials.require_manager_of(&state, service).await?;
-    let revoked =
+    let Changed { value: revoked, revision } =
         operations::revoke_role(&state.context, &initiator, service, parse_id(&agent)?, parse_id(&role)?).await?;
-    Ok(Json(RoleRevocationResponse { revoked }))
+    Ok(Json(RoleRevocationResponse { revoked, revision }))
 }
 
 fn role_record(role: Role) -> RoleRecord {

@@ -2,6 +2,7 @@
 
 use crate::{
     domain::{
+        change::Changed,
         credential::expose,
         page::Page,
         service::{KeyScope, ServiceKey},
@@ -25,7 +26,7 @@ use crate::{
     operations::{self, NewServiceKey},
 };
 use axum::{Json, extract::State, http::StatusCode};
-use countersign_identity::ApiKeyId;
+use countersign_identity::{ApiKeyId, Revision};
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -95,6 +96,8 @@ pub struct KeyRevoked {
     /// False if the key was already revoked.
     #[schema(example = true)]
     revoked: bool,
+    #[schema(value_type = schema::RevisionSchema)]
+    revision: Revision,
 }
 
 /// Create an API key
@@ -170,7 +173,8 @@ pub async fn revoke(
     let (human, service) = credentials.require_owner_of(&state, &service).await?;
     let initiator = credentials.initiator_for_human(Some(&human));
     let revoked = operations::revoke_service_key(&state.context, &initiator, service.id, parse_id(&key)?).await;
-    Ok(Json(KeyRevoked { revoked: revoked.map_err(|error| owner_access_error(error, &human))? }))
+    let Changed { value: revoked, revision } = revoked.map_err(|error| owner_access_error(error, &human))?;
+    Ok(Json(KeyRevoked { revoked, revision }))
 }
 
 fn key_record(key: ServiceKey) -> KeyRecord {

@@ -1,7 +1,7 @@
 //! `/services`: services.
 
 use crate::{
-    domain::{agent::Owner, page::Page, service::Service, text::DisplayName},
+    domain::{agent::Owner, change::Changed, page::Page, service::Service, text::DisplayName},
     http::{
         error::ApiError,
         openapi::{
@@ -23,7 +23,7 @@ use crate::{
     operations::{self, NewService, ServiceChange},
 };
 use axum::{Json, extract::State, http::StatusCode};
-use countersign_identity::ServiceId;
+use countersign_identity::{Revision, ServiceId};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -63,6 +63,15 @@ pub struct ServiceRecord {
     created_at: Rfc3339,
 }
 
+/// A changed service.
+#[derive(Serialize, ToSchema)]
+pub struct ChangedService {
+    #[serde(flatten)]
+    service: ServiceRecord,
+    #[schema(value_type = schema::RevisionSchema)]
+    revision: Revision,
+}
+
 /// A human user.
 #[derive(Serialize, ToSchema)]
 pub struct UserRecord {
@@ -78,6 +87,8 @@ pub struct ServiceDeleted {
     /// Always true.
     #[schema(example = true)]
     deleted: bool,
+    #[schema(value_type = schema::RevisionSchema)]
+    revision: Revision,
 }
 
 /// Create a service
@@ -142,7 +153,7 @@ pub async fn read(
     patch, path = "/services/{service}", operation_id = "changeService", tag = "Services",
     params(ServicePathParam), request_body = ServiceChanges, security(("humanToken" = [])),
     responses(
-        (status = 200, description = "The changed service", body = ServiceRecord),
+        (status = 200, description = "The changed service", body = ChangedService),
         Errors<(OwnerAuth, InvalidBody, ServiceNotFound)>,
     )
 )]
@@ -151,12 +162,13 @@ pub async fn change(
     credentials: Credentials,
     PathParams(service): PathParams<String>,
     body: BodyFields,
-) -> Result<Json<ServiceRecord>, ApiError> {
+) -> Result<Json<ChangedService>, ApiError> {
     let (human, service) = credentials.require_owner_of(&state, &service).await?;
     let ServiceChanges { name, accepts_unbound } = body.read()?;
     let (initiator, change) = (credentials.initiator_for_human(Some(&human)), ServiceChange { name, accepts_unbound });
     let changed = operations::change_service(&state.context, &initiator, service.id, &change).await;
-    Ok(Json(service_record(changed.map_err(|error| owner_access_error(error, &human))?)))
+    let Changed { value: service, revision } = changed.map_err(|error| owner_access_error(error, &human))?;
+    Ok(Json(ChangedService { service: service_record(service), revision }))
 }
 
 /// Delete a service
@@ -177,8 +189,8 @@ pub async fn remove(
     let (human, service) = credentials.require_owner_of(&state, &service).await?;
     let initiator = credentials.initiator_for_human(Some(&human));
     let deleted = operations::delete_service(&state.context, &initiator, service.id).await;
-    deleted.map_err(|error| owner_access_error(error, &human))?;
-    Ok(Json(ServiceDeleted { deleted: true }))
+    let Changed { value: (), revision } = deleted.map_err(|error| owner_access_error(error, &human))?;
+    Ok(Json(ServiceDeleted { deleted: true, revision }))
 }
 
 pub(super) fn service_record(service: Service) -> ServiceRecord {

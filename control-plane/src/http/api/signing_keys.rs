@@ -1,7 +1,7 @@
 //! `/signing-keys`: the keys that sign access tokens. Only administrators may use the endpoints of signing keys.
 
 use crate::{
-    domain::{page::Page, signing_key::SigningKey},
+    domain::{change::Changed, page::Page, signing_key::SigningKey},
     http::{
         error::ApiError,
         openapi::{
@@ -19,7 +19,7 @@ use crate::{
     operations::{self, SigningKeyPosition},
 };
 use axum::{Json, extract::State, http::StatusCode};
-use countersign_identity::{Kid, Timestamp};
+use countersign_identity::{Kid, Revision, Timestamp};
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -67,6 +67,8 @@ pub struct RotationRecord {
     /// Time from which the key signs.
     #[schema(value_type = schema::TimestampSchema)]
     signs_from: Rfc3339,
+    #[schema(value_type = schema::RevisionSchema)]
+    revision: Revision,
 }
 
 impl SigningKeyRecord {
@@ -91,6 +93,7 @@ impl RotationRecord {
             "kid": "oKIywvGUpTVTyxMQ3bwIIeQUudfr_CkLMjCE19ECD-U",
             "status": status,
             "signsFrom": "2027-03-14T15:09:26.535897Z",
+            "revision": 1_804_950_866_535_897_i64,
         })
     }
 }
@@ -101,6 +104,8 @@ pub struct SigningKeyRevoked {
     /// False if the key was already removed or revoked.
     #[schema(example = true)]
     revoked: bool,
+    #[schema(value_type = schema::RevisionSchema)]
+    revision: Revision,
 }
 
 /// List the signing keys
@@ -144,9 +149,10 @@ pub async fn rotate(
 ) -> Result<(StatusCode, Json<RotationRecord>), ApiError> {
     let human = credentials.require_admin(&state).await?;
     let initiator = credentials.initiator_for_human(Some(&human));
-    let (rotation, signs_now) = operations::rotate_signing_key(&state.context, &initiator).await?;
+    let Changed { value: (rotation, signs_now), revision } =
+        operations::rotate_signing_key(&state.context, &initiator).await?;
     let (code, status) = if signs_now { (StatusCode::OK, "signing") } else { (StatusCode::ACCEPTED, "next") };
-    Ok((code, Json(RotationRecord { kid: rotation.kid, status, signs_from: Rfc3339(rotation.signs_from) })))
+    Ok((code, Json(RotationRecord { kid: rotation.kid, status, signs_from: Rfc3339(rotation.signs_from), revision })))
 }
 
 /// Revoke a signing key
@@ -168,8 +174,9 @@ pub async fn revoke(
 ) -> Result<Json<SigningKeyRevoked>, ApiError> {
     let human = credentials.require_admin(&state).await?;
     let initiator = credentials.initiator_for_human(Some(&human));
-    let revoked = operations::revoke_signing_key(&state.context, &initiator, &parse_id::<Kid>(&kid)?).await?;
-    Ok(Json(SigningKeyRevoked { revoked }))
+    let Changed { value: revoked, revision } =
+        operations::revoke_signing_key(&state.context, &initiator, &parse_id::<Kid>(&kid)?).await?;
+    Ok(Json(SigningKeyRevoked { revoked, revision }))
 }
 
 fn signing_key_record(key: SigningKey, now: Timestamp) -> SigningKeyRecord {

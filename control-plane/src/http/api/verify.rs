@@ -18,15 +18,22 @@ use crate::{
 use axum::{
     Json,
     extract::State,
-    http::{HeaderMap, HeaderValue},
+    http::{HeaderMap, HeaderName, HeaderValue},
     response::{IntoResponse, Response},
 };
 use countersign_identity::{
     AgentId, Permission, Reason, RoleName, ServiceId, TrustScore, VerifiedIdentity,
     bearer::{TOKEN_HEADER, from_token_header},
+    identity_headers::{self, DEFAULT_PREFIX, REASON_SUFFIX, SUFFIXES},
 };
 use serde::Serialize;
 use utoipa::ToSchema;
+
+/// The header with preferences of the client (RFC 7240).
+const PREFER: &str = "prefer";
+
+/// The preference for identity headers in the response.
+const IDENTITY_HEADERS: &str = "identity-headers";
 
 /// Result of a successful verification.
 #[derive(Serialize, ToSchema)]
@@ -83,6 +90,14 @@ impl TokenErrorBody {
             "X-Agent-Token" = schema::BearerAccessTokenSchema, Header,
             description = "The access token to verify, as `Bearer <token>`. The API key of the service goes into `Authorization`.",
         ),
+        (
+            "Prefer" = Option<String>, Header, example = "identity-headers",
+            description = "With `identity-headers`, the response has `Preference-Applied: identity-headers` and the headers that a \
+                           sidecar sets: `x-agent-id`, `x-agent-name`, `x-agent-trust-score`, `x-agent-roles`, \
+                           `x-agent-permissions`, `x-agent-service` and `x-agent-token-id`. The response to a refused token has \
+                           `x-agent-reason`. For proxies that cannot read the body, such as nginx with `auth_request`. Other \
+                           preferences are ignored (RFC 7240).",
+        ),
     ),
     security(("serviceKey" = [])),
     responses(
@@ -98,13 +113,45 @@ pub async fn verify(
 ) -> Result<Response, ApiError> {
     let service: ServiceId = parse_id(&service)?;
     credentials.require_service_key(&state, service).await?;
-    Ok(match verify_token(&state, service, &headers).await {
-        Ok(identity) => Json(verification_response(identity)).into_response(),
-        Err(error) => {
-            let body = TokenErrorBody::new(&error);
-            error.into_response_with_body(body)
+    let wants_headers = prefers_identity_headers(&headers);
+    let (response, identity_headers) = match verify_token(&state, service, &headers).await {
+        Ok(identity) => {
+            let identity_headers = identity_headers(&identity, service);
+            (Json(verification_response(identity)).into_response(), identity_headers)
         }
-    })
+        Err(error) => {
+            let (body, reason) = (TokenErrorBody::new(&error), reason_header(&error));
+            (error.into_response_with_body(body), reason)
+        }
+    };
+    Ok(if wants_headers { with_headers(response, identity_headers) } else { response })
+}
+
+/// Whether the client wants the data of the agent as headers (RFC 7240): a proxy such as nginx cannot read the body.
+fn prefers_identity_headers(headers: &HeaderMap) -> bool {
+    let preferences = headers.get_all(PREFER).iter().filter_map(|value| value.to_str().ok());
+    preferences.flat_map(|value| value.split(',')).any(|item| item.trim().eq_ignore_ascii_case(IDENTITY_HEADERS))
+}
+
+fn identity_headers(identity: &VerifiedIdentity, service: ServiceId) -> Vec<(String, String)> {
+    let names = SUFFIXES.map(|suffix| format!("{DEFAULT_PREFIX}{suffix}"));
+    names.into_iter().zip(identity_headers::values(identity, Some(service))).collect()
+}
+
+fn reason_header(error: &ApiError) -> Vec<(String, String)> {
+    let header = |reason: Reason| (format!("{DEFAULT_PREFIX}{REASON_SUFFIX}"), reason.as_str().to_owned());
+    error.reason().map(header).into_iter().collect()
+}
+
+fn with_headers(mut response: Response, headers: Vec<(String, String)>) -> Response {
+    let applied = ("preference-applied".to_owned(), IDENTITY_HEADERS.to_owned());
+    for (name, value) in headers.into_iter().chain([applied]) {
+        // The values are encoded, so they are valid.
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    response
 }
 
 async fn verify_token(state: &AppState, service: ServiceId, headers: &HeaderMap) -> Result<VerifiedIdentity, ApiError> {
@@ -119,6 +166,6 @@ fn agent_token(headers: &HeaderMap) -> Result<&str, Reason> {
 }
 
 fn verification_response(identity: VerifiedIdentity) -> VerificationResponse {
-    let VerifiedIdentity { agent, name, roles, permissions, trust_score, token: _ } = identity;
+    let VerifiedIdentity { agent, name, roles, permissions, trust_score, token: _, valid_until: _ } = identity;
     VerificationResponse { valid: true, agent: VerifiedAgent { id: agent, name, trust_score, roles, permissions } }
 }

@@ -5,7 +5,7 @@ use crate::{
         agent::Agent,
         audit::{AuditAction, Initiator, NewAuditEntry},
         caller::Human,
-        change::Change,
+        change::{Change, Changed},
         total::Total,
     },
     operations::{Context, NotFound, OperationError},
@@ -21,7 +21,7 @@ pub async fn delete_agent(
     initiator: &Initiator,
     human: &Human,
     agent: AgentId,
-) -> Result<(), OperationError> {
+) -> Result<Changed<()>, OperationError> {
     let work = async |mut tx: WriteTransaction| {
         if !agents::lock(tx.conn(), agent).await? {
             return Err(OperationError::NotFound(NotFound::Agent));
@@ -29,7 +29,7 @@ pub async fn delete_agent(
         let current = agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
         human.require_owner(current.registration.owner.as_ref())?;
         delete_locked_agents(&mut tx, initiator, &[current]).await?;
-        Ok(tx.commit(()).await?)
+        Ok(tx.commit_change(()).await?)
     };
     context.store.write("delete_agent", work).await
 }

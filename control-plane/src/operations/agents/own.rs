@@ -6,7 +6,7 @@ use crate::{
         agent::{Agent, ServiceOfAgent},
         audit::{AuditAction, Initiator, NewAuditEntry},
         caller::Human,
-        change::Change,
+        change::{Change, Changed},
         page::{ListPage, Page},
         webhook::event::RevocationReason,
     },
@@ -51,14 +51,14 @@ pub async fn leave_service(
     human: &Human,
     agent: AgentId,
     service: ServiceId,
-) -> Result<usize, OperationError> {
+) -> Result<Changed<usize>, OperationError> {
     let work = async |mut tx: WriteTransaction| {
         lock_service_for_owner(&mut tx, human, agent, service).await?;
         let now = tx.now();
         let held = assignments::list_active_grants(tx.conn(), service, agent, now).await?;
         let is_first = departures::insert(tx.conn(), agent, service, !held.is_empty(), now).await?;
         if !is_first && held.is_empty() {
-            return Ok(tx.commit(0).await?);
+            return Ok(tx.commit_change(0).await?);
         }
         let definitions = roles::list(tx.conn(), service).await?;
         for grant in &held {
@@ -77,7 +77,7 @@ pub async fn leave_service(
         if !held.is_empty() {
             tx.record_change(Change::Roles(agent, service));
         }
-        Ok(tx.commit(held.len()).await?)
+        Ok(tx.commit_change(held.len()).await?)
     };
     context.store.write("leave_service", work).await
 }
@@ -89,13 +89,13 @@ pub async fn readmit_service(
     human: &Human,
     agent: AgentId,
     service: ServiceId,
-) -> Result<(), OperationError> {
+) -> Result<Changed<()>, OperationError> {
     let work = async |mut tx: WriteTransaction| {
         lock_service_for_owner(&mut tx, human, agent, service).await?;
         if departures::delete(tx.conn(), agent, service).await? {
             tx.audit(initiator, &audit_entry(AuditAction::ServiceReadmitted, agent, service)).await?;
         }
-        Ok(tx.commit(()).await?)
+        Ok(tx.commit_change(()).await?)
     };
     context.store.write("readmit_service", work).await
 }

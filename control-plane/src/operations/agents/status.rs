@@ -5,7 +5,7 @@ use crate::{
         agent::{Agent, StatusChange, check_status_transition, status_text},
         audit::{AuditAction, Initiator, NewAuditEntry},
         caller::Human,
-        change::Change,
+        change::{Change, Changed},
         total::Total,
     },
     operations::{Context, NotFound, OperationError},
@@ -20,7 +20,7 @@ pub async fn set_agent_status(
     human: &Human,
     agent: AgentId,
     status: AgentStatus,
-) -> Result<Agent, OperationError> {
+) -> Result<Changed<Agent>, OperationError> {
     let work = async |mut tx: WriteTransaction| {
         agents::lock(tx.conn(), agent).await?;
         let current = agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
@@ -31,7 +31,7 @@ pub async fn set_agent_status(
             )
         })?;
         if change == StatusChange::Unchanged {
-            return Ok(tx.commit(current).await?);
+            return Ok(tx.commit_change(current).await?);
         }
         let count = |status| i64::from(status == AgentStatus::Active);
         let change_of_total = count(status) - count(current.status);
@@ -46,7 +46,7 @@ pub async fn set_agent_status(
         let now = tx.now();
         agents::set_status(tx.conn(), agent, status, cutoff, now).await?;
         tx.record_change(Change::Status(agent));
-        Ok(tx.commit(Agent { status, cutoff, updated_at: now, ..current }).await?)
+        Ok(tx.commit_change(Agent { status, cutoff, updated_at: now, ..current }).await?)
     };
     context.store.write("set_agent_status", work).await
 }

@@ -3,7 +3,7 @@
 use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
-        change::Change,
+        change::{Change, Changed},
         role::{Assignment, check_agent_limits},
         webhook::event::{Event, EventData, RevocationReason, RoleAssignedEvent},
     },
@@ -38,7 +38,7 @@ pub async fn assign_role(
     context: &Context,
     initiator: &Initiator,
     request: AssignmentRequest,
-) -> Result<(), OperationError> {
+) -> Result<Changed<()>, OperationError> {
     let AssignmentRequest { service, agent, role, expires_at } = request;
     let expires_at = expires_at.map(Timestamp::truncated_to_second);
     let event = context.new_id(EventId::from_bits);
@@ -91,7 +91,7 @@ pub async fn assign_role(
             tx.emit(Event { id: event, at: now, data: EventData::RoleAssigned(data) });
         }
         tx.record_change(Change::Roles(agent, service));
-        Ok(tx.commit(()).await?)
+        Ok(tx.commit_change(()).await?)
     };
     context.store.write("assign_role", work).await
 }

@@ -4,7 +4,7 @@ use super::define::permission_names;
 use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
-        change::Change,
+        change::{Change, Changed},
         role::{Role, check_service_limits},
         text::Description,
     },
@@ -30,7 +30,7 @@ pub async fn change_role(
     service: ServiceId,
     role: RoleId,
     change: &RoleChange,
-) -> Result<Role, OperationError> {
+) -> Result<Changed<Role>, OperationError> {
     let work = async |mut tx: WriteTransaction| {
         lock_managed_service(&mut tx, initiator, service).await?;
         let mut existing = roles::list(tx.conn(), service).await?;
@@ -50,7 +50,7 @@ pub async fn change_role(
         if !entry.details.is_empty() {
             tx.audit(initiator, &entry).await?;
         }
-        Ok(tx.commit(changed).await?)
+        Ok(tx.commit_change(changed).await?)
     };
     context.store.write("change_role", work).await
 }

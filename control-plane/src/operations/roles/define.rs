@@ -3,7 +3,7 @@
 use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
-        change::Change,
+        change::{Change, Changed},
         role::{Role, check_service_limits},
         text::Description,
     },
@@ -24,14 +24,15 @@ pub struct RoleRequest {
     pub permissions: Vec<Permission>,
 }
 
-/// Creates a role. The name of a role is unique at its service and never changes.
+/// Creates a role. The name of a role is unique at its service and never changes. The revision is that of the creation, or the
+/// newest one for a stored response.
 pub async fn create_role<R: Serialize + DeserializeOwned>(
     context: &Context,
     initiator: &Initiator,
     service: ServiceId,
     request: &RoleRequest,
     reply: &IdempotentReply<Role, R>,
-) -> Result<R, OperationError> {
+) -> Result<Changed<R>, OperationError> {
     let idempotency = &reply.guard(initiator, &["create_role", &service.to_string()]);
     let id = context.new_id(RoleId::from_bits);
     let RoleRequest { name, description, permissions } = request;
@@ -42,7 +43,7 @@ pub async fn create_role<R: Serialize + DeserializeOwned>(
         .with_detail("permissions", permission_names(permissions));
     let work = async |mut tx: WriteTransaction| {
         if let Some(response) = idempotency.stored_response(&mut tx).await? {
-            return Ok(tx.commit(response).await?);
+            return Ok(tx.commit_change(response).await?);
         }
         lock_managed_service(&mut tx, initiator, service).await?;
         let existing = roles::list(tx.conn(), service).await?;
@@ -56,7 +57,7 @@ pub async fn create_role<R: Serialize + DeserializeOwned>(
         }
         tx.record_change(Change::Definitions(service));
         let response = idempotency.store_response(&mut tx, &role).await?;
-        Ok(tx.commit(response).await?)
+        Ok(tx.commit_change(response).await?)
     };
     context.store.write("create_role", work).await
 }

@@ -3,7 +3,7 @@
 use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
-        change::Change,
+        change::{Change, Changed},
         role::name_of_deleted,
     },
     operations::{Context, NotFound, OperationError, authorize::lock_managed_service},
@@ -21,7 +21,7 @@ pub async fn delete_role(
     initiator: &Initiator,
     service: ServiceId,
     role: RoleId,
-) -> Result<(), OperationError> {
+) -> Result<Changed<()>, OperationError> {
     // Managers of the service cannot predict the name, so they cannot create a role with it before.
     let free_name = &name_of_deleted(context.new_id(RoleId::from_bits));
     let work = async |mut tx: WriteTransaction| {
@@ -35,7 +35,7 @@ pub async fn delete_role(
         let entry = NewAuditEntry::for_service(service, AuditAction::RoleDeleted).object(AuditedObject::Role(role));
         tx.audit(initiator, &entry.with_detail("name", role_before.definition.name.as_str())).await?;
         tx.record_change(Change::Definitions(service));
-        Ok(tx.commit(()).await?)
+        Ok(tx.commit_change(()).await?)
     };
     context.store.write("delete_role", work).await
 }

@@ -3,7 +3,7 @@
 use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
-        change::Change,
+        change::{Change, Changed},
         webhook::event::RevocationReason,
     },
     operations::{
@@ -25,7 +25,7 @@ pub async fn revoke_role(
     service: ServiceId,
     agent: AgentId,
     role: RoleId,
-) -> Result<bool, OperationError> {
+) -> Result<Changed<bool>, OperationError> {
     let work = async |mut tx: WriteTransaction| {
         let now = tx.now();
         lock_managed_service(&mut tx, initiator, service).await?;
@@ -50,7 +50,7 @@ pub async fn revoke_role(
             };
             emit_role_revoked_event(&mut tx, context, RoleRevocation { agent, service, role, name, at, reason });
         }
-        Ok(tx.commit(was_live).await?)
+        Ok(tx.commit_change(was_live).await?)
     };
     context.store.write("revoke_role", work).await
 }

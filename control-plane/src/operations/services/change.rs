@@ -3,7 +3,7 @@
 use crate::{
     domain::{
         audit::{AuditAction, Initiator, NewAuditEntry},
-        change::Change,
+        change::{Change, Changed},
         service::Service,
         text::DisplayName,
     },
@@ -27,7 +27,7 @@ pub async fn change_service(
     initiator: &Initiator,
     service: ServiceId,
     change: &ServiceChange,
-) -> Result<Service, OperationError> {
+) -> Result<Changed<Service>, OperationError> {
     let work = async |mut tx: WriteTransaction| {
         let before = lock_managed_service(&mut tx, initiator, service).await?;
         let ServiceChange { name, accepts_unbound } = change.clone();
@@ -47,7 +47,7 @@ pub async fn change_service(
         if after.accepts_unbound != before.accepts_unbound {
             tx.record_change(Change::ServiceSettings(service));
         }
-        Ok(tx.commit(after).await?)
+        Ok(tx.commit_change(after).await?)
     };
     context.store.write("change_service", work).await
 }

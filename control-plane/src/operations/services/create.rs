@@ -4,7 +4,7 @@ use crate::{
     domain::{
         agent::Owner,
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
-        change::Change,
+        change::{Change, Changed},
         credential::Credential,
         quota::ExceededQuota,
         service::{KeyScope, Service, ServiceKey},
@@ -114,7 +114,7 @@ pub async fn revoke_service_key(
     initiator: &Initiator,
     service: ServiceId,
     key: ApiKeyId,
-) -> Result<bool, OperationError> {
+) -> Result<Changed<bool>, OperationError> {
     let entry =
         &NewAuditEntry::for_service(service, AuditAction::ServiceKeyRevoked).object(AuditedObject::ServiceKey(key));
     let work = async |mut tx: WriteTransaction| {
@@ -131,7 +131,7 @@ pub async fn revoke_service_key(
             // The API key does not exist, or belongs to another service.
             return Err(OperationError::NotFound(NotFound::Key));
         }
-        Ok::<_, OperationError>(tx.commit(revoked).await?)
+        Ok::<_, OperationError>(tx.commit_change(revoked).await?)
     };
     context.store.write("revoke_service_key", work).await
 }

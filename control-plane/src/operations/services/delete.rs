@@ -3,7 +3,7 @@
 use crate::{
     domain::{
         audit::{AuditAction, Initiator, NewAuditEntry},
-        change::Change,
+        change::{Change, Changed},
         total::Total,
         webhook::WebhookScope,
     },
@@ -22,7 +22,7 @@ pub async fn delete_service(
     context: &Context,
     initiator: &Initiator,
     service: ServiceId,
-) -> Result<(), OperationError> {
+) -> Result<Changed<()>, OperationError> {
     let work = async |mut tx: WriteTransaction| {
         let now = tx.now();
         lock_managed_service(&mut tx, initiator, service).await?;
@@ -41,7 +41,7 @@ pub async fn delete_service(
         tx.audit(initiator, &entry).await?;
         tx.record_change(Change::ServiceSettings(service));
         tx.record_change(Change::Definitions(service));
-        Ok(tx.commit(()).await?)
+        Ok(tx.commit_change(()).await?)
     };
     context.store.write("delete_service", work).await
 }

@@ -2,7 +2,10 @@
 
 use super::ring::change_ring;
 use crate::{
-    domain::audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
+    domain::{
+        audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
+        change::Changed,
+    },
     operations::{Context, NotFound, OperationError},
     store::signing_keys,
 };
@@ -10,7 +13,11 @@ use countersign_identity::Kid;
 
 /// Revokes a signing key. All tokens that the revoked key signed become invalid. If the revoked key was the current key, the
 /// next key signs at once. Returns false if the key was already removed or revoked.
-pub async fn revoke_signing_key(context: &Context, initiator: &Initiator, kid: &Kid) -> Result<bool, OperationError> {
+pub async fn revoke_signing_key(
+    context: &Context,
+    initiator: &Initiator,
+    kid: &Kid,
+) -> Result<Changed<bool>, OperationError> {
     if !signing_keys::exists(context.store.read().await?.conn(), kid).await? {
         return Err(OperationError::NotFound(NotFound::SigningKey));
     }

@@ -3,7 +3,7 @@
 use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
-        change::Change,
+        change::{Change, Changed},
         signing_key::{Rotation, SigningKeyRing},
     },
     keyring::{GeneratedKeys, KeyringError},
@@ -18,7 +18,7 @@ pub(in crate::operations) async fn change_ring<T>(
     context: &Context,
     (name, initiator): (&'static str, &Initiator),
     change: impl Fn(&mut SigningKeyRing, Timestamp, &mut dyn Iterator<Item = P256PublicKey>) -> (T, Option<NewAuditEntry>),
-) -> Result<T, OperationError> {
+) -> Result<Changed<T>, OperationError> {
     let new_keys = &context.keyring.generate_keys(context.rng.as_ref())?;
     let change = &change;
     let work = async |mut tx: WriteTransaction| {
@@ -32,7 +32,7 @@ pub(in crate::operations) async fn change_ring<T>(
                 tx.audit(initiator, &entry).await?;
             }
         }
-        Ok::<_, OperationError>(tx.commit(outcome).await?)
+        Ok::<_, OperationError>(tx.commit_change(outcome).await?)
     };
     context.store.write(name, work).await
 }

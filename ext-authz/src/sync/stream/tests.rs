@@ -225,6 +225,30 @@ fn resumed_stream_sends_its_revision_and_accepts_a_snapshot_with_a_lower_one() {
 }
 
 #[test]
+fn another_address_does_not_replace_the_view_by_older_or_other_data() {
+    let other_address = || {
+        let mut stream = StreamState::resume(stream_with_view(5).view(), None);
+        stream.keep_view_of_other_address();
+        stream
+    };
+    let mut stream = other_address();
+    assert_eq!(apply_page(&mut stream, first_page(4, true)).unwrap_err(), MessageError::OlderThanView);
+    assert_eq!(view_revision(&stream), 5);
+    apply_page(&mut stream, first_page(6, true)).unwrap();
+    assert_eq!(view_revision(&stream), 6, "a snapshot that is not older is used");
+    let of_other_key = v1::ServiceInfo { agent_hash_key: vec![8; 32], ..info(SERVICE_ID) };
+    let of_other_issuer = v1::ServiceInfo { issuer: "https://other.example".into(), ..info(SERVICE_ID) };
+    for info in [of_other_key, of_other_issuer] {
+        let mut stream = other_address();
+        let page = v1::SnapshotPage { info: Some(info.clone()), ..first_page(9, true) };
+        assert_eq!(apply_page(&mut stream, page).unwrap_err(), MessageError::OtherDeployment);
+        let delta = v1::Delta { revision: 9, info: Some(info), ..v1::Delta::default() };
+        let refusal = stream.apply(response(Message::Delta(delta)), seconds(20)).unwrap_err();
+        assert_eq!((refusal, view_revision(&stream)), (MessageError::OtherDeployment, 5));
+    }
+}
+
+#[test]
 fn delta_with_another_agent_hash_key_is_refused() {
     for agent_hash_key in [vec![8; 32], vec![]] {
         let mut stream = stream_with_view(5);
@@ -326,6 +350,6 @@ fn max_staleness_is_the_smaller_of_both_limits() {
     for (limit, effective) in [(10, 10), (3600, 60)] {
         let mut stream = StreamState::resume(None, Some(seconds(limit)));
         apply_page(&mut stream, first_page(5, true)).unwrap();
-        assert_eq!(stream.view().unwrap().settings().max_staleness, seconds(effective));
+        assert_eq!(stream.view().unwrap().max_staleness(), seconds(effective));
     }
 }

@@ -100,7 +100,9 @@ async fn next_key_signs_only_after_every_live_sidecar_has_it() {
     fixture.clock.advance(SECOND);
     let rotation = fixture.send_as_human("POST", "/signing-keys/rotate").await.expect(202);
     fixture.advance_except(PUBLICATION_LEAD, SECOND);
-    assert_eq!(rotation, json!({ "kid": next, "status": "next", "signsFrom": fixture.now() }));
+    let revision = rotation["revision"].as_i64().unwrap();
+    let expected = json!({ "kid": next, "status": "next", "signsFrom": fixture.now(), "revision": revision });
+    assert_eq!(rotation, expected);
     fixture.restart("tokens.access_seconds", "600").await;
     let (keys, etag) = fixture.published_keys().await;
     assert_eq!(

@@ -108,6 +108,13 @@ schemas! {
     FeedbackScoreSchema = score().examples([serde_json::json!(87.5)]);
     /// Trust score of an agent: 0 to 100, in steps of 0.01. The trust score of a new agent is 50.
     TrustScoreSchema = score().examples([serde_json::json!(62.35)]);
+    /// A number of a change in the change feed. A sidecar whose view has reached this revision knows the result of the request. If the
+    /// request changed nothing that sidecars know, this is the newest revision.
+    RevisionSchema = ObjectBuilder::new()
+        .schema_type(Type::Integer)
+        .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64)))
+        .minimum(Some(0.0))
+        .examples([serde_json::json!(1_804_950_866_535_897_i64)]);
     /// Id of a challenge, which agents must treat as opaque text.
     ChallengeIdSchema = text().examples(["chal_AQGXmjxdHntCn2AcLT5PWmsBl5o8XR57Qp9gHC0-T1prAAZpl980eIBLQ7Cu41YkzZW5EBibPcIxNIpin1zu0DLD6HBuxH2b-vsA-0JQsBjdllQ1ylDLg24"]);
     /// 256 random bits as 64 lower-case hex digits. The agent signs the 64 digits as UTF-8 text.

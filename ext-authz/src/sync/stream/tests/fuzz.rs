@@ -51,6 +51,7 @@ fn state_snapshot(stream: &StreamState) -> StateSnapshot {
         wants_ping,
         had_late_pong,
         confirmed,
+        origin: _,
     } = stream;
     let partial_state =
         |snapshot: &PartialSnapshot| (snapshot.view.revision(), snapshot.cursor, snapshot.view.counts());

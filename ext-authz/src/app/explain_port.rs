@@ -1,0 +1,79 @@
+//! `POST /explain` of the admin port: explains the decision about a request. Only clients on the same host or in the same pod
+//! may use it, because the answer discloses the rules and the roles of agents.
+
+use crate::check::{Authorizer, Explanation};
+use axum::{
+    Json, Router,
+    body::Bytes,
+    extract::{ConnectInfo, DefaultBodyLimit, State},
+    http::{HeaderMap, StatusCode, header},
+    routing::post,
+};
+use envoy_types::pb::envoy::service::auth::v3::{
+    AttributeContext, CheckRequest,
+    attribute_context::{HttpRequest, Request},
+};
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+use std::{collections::HashMap, net::SocketAddr, sync::Arc};
+
+/// The largest accepted body: a token of the largest size, and the request.
+const MAX_BODY_BYTES: usize = 64 * 1024;
+
+/// The request to explain, and its token.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ExplainRequest {
+    method: String,
+    host: String,
+    path: String,
+    #[serde(default)]
+    context_extensions: HashMap<String, String>,
+    #[serde(default)]
+    token: Option<SecretString>,
+}
+
+impl From<ExplainRequest> for CheckRequest {
+    fn from(request: ExplainRequest) -> Self {
+        let ExplainRequest { method, host, path, context_extensions, token } = request;
+        let authorization =
+            |token: SecretString| ("authorization".to_owned(), format!("Bearer {}", token.expose_secret()));
+        let headers = token.into_iter().map(authorization).collect();
+        let http = HttpRequest { method, host, path, headers, ..HttpRequest::default() };
+        Self {
+            attributes: Some(AttributeContext {
+                request: Some(Request { http: Some(http), ..Request::default() }),
+                context_extensions,
+                ..AttributeContext::default()
+            }),
+        }
+    }
+}
+
+/// The routes of the admin port that need the authorizer.
+pub fn routes(authorizer: Arc<Authorizer>) -> Router {
+    let explain = post(explain).layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
+    Router::new().route("/explain", explain).with_state(authorizer)
+}
+
+async fn explain(
+    State(authorizer): State<Arc<Authorizer>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Json<Explanation>, (StatusCode, String)> {
+    if !peer.ip().to_canonical().is_loopback() {
+        return Err((StatusCode::FORBIDDEN, "/explain is available on loopback only\n".to_owned()));
+    }
+    // A web page in a browser on this host cannot send this type to another origin.
+    if headers.get(header::CONTENT_TYPE).is_none_or(|value| value != "application/json") {
+        return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, "send Content-Type: application/json\n".to_owned()));
+    }
+    // The error of the parser may contain the token.
+    let request: ExplainRequest = serde_json::from_slice(&body).map_err(|_| {
+        let fields = "the body must be a JSON object with method, host, path, contextExtensions and token\n";
+        (StatusCode::BAD_REQUEST, fields.to_owned())
+    })?;
+    let explanation = authorizer.explain(&request.into());
+    explanation.map(Json).ok_or((StatusCode::INTERNAL_SERVER_ERROR, "no explanation\n".to_owned()))
+}

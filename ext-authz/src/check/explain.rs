@@ -1,0 +1,315 @@
+//! Explains a check: each question in its order, and its answer.
+//!
+//! Invariant: the decision comes from [`Authorizer::judge`], as for a check. This module only describes it. The order of the
+//! questions is fixed, so the reason of a refusal tells which questions were answered before.
+
+use super::{Authorizer, CheckOutcome, http_attributes, token_header};
+use crate::{
+    decide::{Decision, PresentedToken, verify_signature},
+    rules::DEFAULT_NAME,
+    view::View,
+};
+use countersign_identity::{AgentStatus, Claims, Reason, SignedToken, Timestamp, VerifiedIdentity};
+use envoy_types::ext_authz::v3::pb::CheckRequest;
+use serde::{Deserialize, Serialize};
+use std::{sync::Arc, time::Duration};
+
+/// The decision about a request, and the answers that led to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Explanation {
+    /// `allow` or `deny`.
+    pub decision: String,
+    /// The reason, as in the dynamic metadata of a check.
+    pub reason: String,
+    /// Why the request would be denied without the dry run.
+    pub dry_run_reason: Option<String>,
+    /// The rule of the rules file.
+    pub rule: Option<String>,
+    /// The service of the route.
+    pub service: Option<String>,
+    /// The revision of the view.
+    pub revision: Option<i64>,
+    /// The time since the ping that confirmed the view.
+    pub view_age_milliseconds: Option<u64>,
+    /// All questions in their order.
+    pub questions: Vec<Answer>,
+}
+
+/// The answer to a question.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// The name of the question.
+    pub question: String,
+    /// `ok`, `refused` or `not asked`.
+    pub answer: String,
+    /// What the answer depends on.
+    pub detail: String,
+}
+
+/// A question of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Question {
+    Rule,
+    View,
+    Token,
+    Form,
+    Key,
+    Signature,
+    Claims,
+    Time,
+    Audience,
+    Floor,
+    Status,
+    Cutoff,
+    Revocation,
+    Roles,
+    Permissions,
+    Trust,
+}
+
+impl Question {
+    const ALL: [(Self, &str); 16] = [
+        (Self::Rule, "rule"),
+        (Self::View, "view"),
+        (Self::Token, "token"),
+        (Self::Form, "form"),
+        (Self::Key, "key"),
+        (Self::Signature, "signature"),
+        (Self::Claims, "claims"),
+        (Self::Time, "time"),
+        (Self::Audience, "audience"),
+        (Self::Floor, "floor"),
+        (Self::Status, "status"),
+        (Self::Cutoff, "cutoff"),
+        (Self::Revocation, "jti and sid"),
+        (Self::Roles, "roles"),
+        (Self::Permissions, "permissions"),
+        (Self::Trust, "trust"),
+    ];
+
+    /// The question that a refusal answers. `None` for reasons that are not an answer of the sidecar.
+    const fn of(reason: Reason, is_cut_off: bool) -> Option<Self> {
+        Some(match reason {
+            Reason::RuleInvalid | Reason::PathAmbiguous | Reason::HostInvalid | Reason::RequestInvalid => Self::Rule,
+            Reason::ServiceUnknown | Reason::ViewMissing | Reason::ViewStale => Self::View,
+            Reason::TokenMissing | Reason::TokenRepeated => Self::Token,
+            Reason::TokenMalformed => Self::Form,
+            Reason::TokenKeyUnknown => Self::Key,
+            Reason::TokenSignatureInvalid => Self::Signature,
+            Reason::TokenClaimsInvalid => Self::Claims,
+            Reason::TokenNotYetValid | Reason::TokenExpired => Self::Time,
+            Reason::TokenAudienceMismatch | Reason::TokenUnbound => Self::Audience,
+            Reason::TokenSuperseded => Self::Floor,
+            Reason::AgentSuspended | Reason::AgentRevoked => Self::Status,
+            Reason::TokenRevoked if is_cut_off => Self::Cutoff,
+            Reason::TokenRevoked => Self::Revocation,
+            Reason::NoRole | Reason::RoleMissing => Self::Roles,
+            Reason::PermissionMissing => Self::Permissions,
+            Reason::TrustTooLow => Self::Trust,
+            _ => return None,
+        })
+    }
+}
+
+impl Authorizer {
+    /// Explains the decision about a request. `None` if the request has no HTTP attributes. The metrics do not count it.
+    pub fn explain(&self, request: &CheckRequest) -> Option<Explanation> {
+        let since_boot = self.clock.since_boot();
+        let (attributes, http) = http_attributes(request)?;
+        let headers = token_header::all_headers(http);
+        let token_header = token_header::extract(&headers);
+        let rules = self.rules.load();
+        let outcome = self.judge((attributes, http), &token_header, &rules, since_boot);
+        let token = match (token_header.token, &outcome.view) {
+            (PresentedToken::Unverified(text), Some(view)) => verify_signature(view, text, &self.cache).ok(),
+            _ => None,
+        };
+        let clock = outcome.view.as_ref().and_then(|view| view.server_clock());
+        let now = clock.map_or_else(|| self.clock.now(), |clock| clock.now(since_boot));
+        let facts = Facts {
+            has_extensions: !attributes.context_extensions.is_empty(),
+            token_header: token_header.name,
+            token,
+            now,
+            since_boot,
+            outcome,
+        };
+        Some(facts.explain())
+    }
+}
+
+/// The facts on which the answers depend.
+struct Facts<'a> {
+    outcome: CheckOutcome<'a>,
+    has_extensions: bool,
+    token_header: Option<&'a str>,
+    token: Option<Arc<SignedToken>>,
+    now: Timestamp,
+    since_boot: Duration,
+}
+
+impl Facts<'_> {
+    fn explain(&self) -> Explanation {
+        let (decision, reason, refused) = match &self.outcome.decision {
+            Decision::Verified(..) => ("allow", "verified", None),
+            Decision::Anonymous => ("allow", "anonymous", None),
+            Decision::DryRun(denial) => ("allow", "dry_run", Some(denial.refusal.reason)),
+            Decision::Denied(denial) => ("deny", denial.refusal.reason.as_str(), Some(denial.refusal.reason)),
+        };
+        let dry_run_reason = refused.filter(|_| decision == "allow").map(|reason| reason.as_str().to_owned());
+        let view = self.outcome.view.as_ref();
+        let age = view.and_then(|view| self.age(view));
+        Explanation {
+            decision: decision.to_owned(),
+            reason: reason.to_owned(),
+            dry_run_reason,
+            rule: self.outcome.rule.map(|rule| rule.name.clone()),
+            service: view.map(|view| view.service().to_string()),
+            revision: view.map(|view| view.revision().number()),
+            view_age_milliseconds: age.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
+            questions: self.answers(refused),
+        }
+    }
+
+    fn age(&self, view: &View) -> Option<Duration> {
+        view.confirmed_at().map(|confirmed_at| self.since_boot.saturating_sub(confirmed_at))
+    }
+
+    fn answers(&self, refused: Option<Reason>) -> Vec<Answer> {
+        let last = match refused {
+            Some(reason) => Question::of(reason, self.is_cut_off()),
+            None if matches!(self.outcome.decision, Decision::Anonymous) => Some(Question::Token),
+            None => Some(Question::Trust),
+        };
+        let identity = self.identity();
+        let answer = |(question, name): (Question, &str)| {
+            let (answer, detail) = match (last, refused) {
+                (Some(last), Some(reason)) if question == last => {
+                    let detail = self.detail(question, identity.as_ref());
+                    let separator = if detail.is_empty() { "" } else { ": " };
+                    ("refused", format!("{}{separator}{detail}", reason.message()))
+                }
+                (Some(last), _) if question <= last => ("ok", self.detail(question, identity.as_ref())),
+                _ => ("not asked", String::new()),
+            };
+            Answer { question: name.to_owned(), answer: answer.to_owned(), detail }
+        };
+        Question::ALL.into_iter().map(answer).collect()
+    }
+
+    fn claims(&self) -> Option<(&View, &Claims)> {
+        Some((self.outcome.view.as_deref()?, self.token.as_ref()?.claims()))
+    }
+
+    /// Whether the cutoff of the agent revokes the token, and not only a revocation of the token or its session.
+    fn is_cut_off(&self) -> bool {
+        self.claims().is_some_and(|(view, claims)| {
+            let status = view.evaluation_context(claims).agent.and_then(|changes| changes.status.as_ref());
+            status.is_some_and(|facet| claims.rev < facet.value.cutoff)
+        })
+    }
+
+    fn identity(&self) -> Option<VerifiedIdentity> {
+        let (view, claims) = self.claims()?;
+        VerifiedIdentity::evaluate(claims, &view.evaluation_context(claims), self.now).ok()
+    }
+
+    /// What the answer to a question depends on; empty if it is not known.
+    fn detail(&self, question: Question, identity: Option<&VerifiedIdentity>) -> String {
+        match question {
+            Question::Rule => self.rule_detail(),
+            Question::View => self.outcome.view.as_ref().map_or_else(String::new, |view| self.view_detail(view)),
+            Question::Token => match (self.token_header, &self.outcome.decision) {
+                (Some(name), _) => format!("in the header `{name}`"),
+                (None, Decision::Anonymous) => "none: the rule allows anonymous requests".to_owned(),
+                (None, _) => String::new(),
+            },
+            Question::Key => self.token.as_ref().map_or_else(String::new, |token| token.kid().as_str().to_owned()),
+            Question::Form | Question::Signature => String::new(),
+            Question::Roles | Question::Permissions | Question::Trust => {
+                identity.map_or_else(String::new, |identity| self.requirement_detail(question, identity))
+            }
+            _ => self.claims().map_or_else(String::new, |(view, claims)| self.claim_detail(question, view, claims)),
+        }
+    }
+
+    fn rule_detail(&self) -> String {
+        let source = match self.outcome.rule {
+            Some(rule) if rule.name == DEFAULT_NAME => "[default] of the rules file".to_owned(),
+            Some(rule) => format!("`{}`, line {} of the rules file", rule.name, rule.line),
+            None if self.has_extensions => "context extensions".to_owned(),
+            None => "none: the default of the sidecar applies".to_owned(),
+        };
+        let Some(policy) = &self.outcome.policy else { return String::new() };
+        let words = list_words(policy.words().into_iter());
+        let dry_run = if self.outcome.rule.is_some_and(|rule| rule.dry_run) { "; dry run" } else { "" };
+        format!("{source}{words}{dry_run}")
+    }
+
+    fn view_detail(&self, view: &View) -> String {
+        let age = self.age(view).map_or_else(
+            || "never confirmed".to_owned(),
+            |age| format!("confirmed {} ms ago, stale after {} s", age.as_millis(), view.max_staleness().as_secs()),
+        );
+        format!("service {}, revision {}, {age}", view.service(), view.revision().number())
+    }
+
+    fn claim_detail(&self, question: Question, view: &View, claims: &Claims) -> String {
+        let status = view.evaluation_context(claims).agent.and_then(|changes| changes.status.as_ref());
+        match question {
+            Question::Claims => format!("agent {}, issuer {}", claims.sub, claims.iss.escape_debug()),
+            Question::Time => format!(
+                "issued {}, expires {}, now {}",
+                rfc3339(Timestamp::from_seconds(claims.iat)),
+                rfc3339(Timestamp::from_seconds(claims.exp)),
+                rfc3339(self.now)
+            ),
+            Question::Audience => format!("aud {}", claims.aud.escape_debug()),
+            Question::Floor => format!("rev {}, floor {}", claims.rev.number(), view.floor().number()),
+            Question::Status => match status {
+                Some(facet) if facet.revision > claims.rev => {
+                    let status = match facet.value.status {
+                        AgentStatus::Active => "active",
+                        AgentStatus::Suspended => "suspended",
+                        AgentStatus::Revoked => "revoked",
+                    };
+                    format!("{status} since revision {}", facet.revision.number())
+                }
+                _ => "no change since the token was issued".to_owned(),
+            },
+            Question::Cutoff => match status {
+                Some(facet) => format!("rev {}, cutoff {}", claims.rev.number(), facet.value.cutoff.number()),
+                None => "none".to_owned(),
+            },
+            _ => format!("{}, {}", claims.jti, claims.sid),
+        }
+    }
+
+    fn requirement_detail(&self, question: Question, identity: &VerifiedIdentity) -> String {
+        let join = |names: Vec<String>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let (actual, words): (_, &[&str]) = match question {
+            Question::Roles => {
+                let roles = identity.roles.iter().map(ToString::to_string).collect();
+                (join(roles), &["require_roles", "any_role", "allow_unassigned"])
+            }
+            Question::Permissions => {
+                let permissions = identity.permissions.iter().map(ToString::to_string).collect();
+                (join(permissions), &["require_permissions", "any_permission"])
+            }
+            _ => (identity.trust_score.to_string(), &["min_trust_score"]),
+        };
+        let required = self.outcome.policy.as_ref().map_or_else(Vec::new, |policy| policy.words());
+        let required = required.into_iter().filter(|(word, _)| words.contains(word));
+        format!("{actual}{}", list_words(required))
+    }
+}
+
+fn list_words<'a>(words: impl Iterator<Item = (&'a str, String)>) -> String {
+    words.map(|(word, value)| format!("; {word} = {value}")).collect::<Vec<_>>().concat()
+}
+
+fn rfc3339(time: Timestamp) -> String {
+    jiff::Timestamp::from_microsecond(time.micros())
+        .map_or_else(|_| time.seconds().to_string(), |time| time.to_string())
+}

@@ -1,0 +1,131 @@
+//! The subcommands of the program. They print to standard output, and errors to standard error.
+
+mod explain;
+
+use crate::{
+    config::read_at_most,
+    rules::{MAX_FILE_BYTES, RequestTarget, RuleSet},
+};
+use clap::{Args, Subcommand};
+use countersign_process::output::{write_stderr_line, write_stdout};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+/// A subcommand.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Checks a rules file, or explains which of its rules applies to a request.
+    #[command(subcommand)]
+    Rules(RulesCommand),
+    /// Explains the decision of the running sidecar about a request. Reads the token from standard input; an empty input
+    /// stands for no token.
+    Explain(explain::ExplainArguments),
+}
+
+/// A command about a rules file.
+#[derive(Debug, Subcommand)]
+pub enum RulesCommand {
+    /// Checks a rules file, and prints all errors with their lines.
+    Check {
+        /// The rules file.
+        file: PathBuf,
+    },
+    /// Prints which rule applies to a request, and why the other matching rules do not apply.
+    Explain {
+        /// The rules file.
+        #[arg(long)]
+        file: PathBuf,
+        /// The request.
+        #[command(flatten)]
+        request: RequestArguments,
+    },
+}
+
+/// The request of a command.
+#[derive(Debug, Args)]
+pub struct RequestArguments {
+    /// The method of the request.
+    #[arg(long, default_value = "GET")]
+    pub method: String,
+    /// The host of the request, with or without port.
+    #[arg(long)]
+    pub host: String,
+    /// The path of the request, with or without query.
+    #[arg(long)]
+    pub path: String,
+}
+
+impl RequestArguments {
+    fn target(&self) -> RequestTarget<'_> {
+        RequestTarget { method: &self.method, host: &self.host, path: &self.path }
+    }
+}
+
+/// The exit code of a command, as in the command-line client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommandExit {
+    /// The command succeeded.
+    Succeeded,
+    /// The command failed, or the file has errors.
+    Failed,
+    /// The request is refused.
+    Denied,
+    /// The sidecar does not answer.
+    Unreachable,
+}
+
+impl From<CommandExit> for ExitCode {
+    fn from(exit: CommandExit) -> Self {
+        match exit {
+            CommandExit::Succeeded => Self::SUCCESS,
+            CommandExit::Failed => Self::FAILURE,
+            CommandExit::Denied => Self::from(3),
+            CommandExit::Unreachable => Self::from(4),
+        }
+    }
+}
+
+/// Runs a command.
+pub fn run(command: Command) -> CommandExit {
+    let result = match command {
+        Command::Rules(command) => run_rules(command).map_err(|errors| (errors, CommandExit::Failed)),
+        Command::Explain(arguments) => explain::run(arguments),
+    };
+    let (text, exit) = match result {
+        Ok(result) => result,
+        Err((errors, exit)) => {
+            for line in errors.lines() {
+                write_stderr_line(line);
+            }
+            return exit;
+        }
+    };
+    // The reader of a closed pipe needs no more output.
+    if write_stdout(text).is_ok() { exit } else { CommandExit::Failed }
+}
+
+fn run_rules(command: RulesCommand) -> Result<(String, CommandExit), String> {
+    match command {
+        RulesCommand::Check { file } => {
+            let count = load(&file)?.len();
+            Ok((format!("{}: {count} rules, no errors\n", file.display()), CommandExit::Succeeded))
+        }
+        RulesCommand::Explain { file, request } => {
+            let rules = load(&file)?;
+            let explanation = rules.explain(request.target());
+            let exit = if explanation.is_refused() { CommandExit::Denied } else { CommandExit::Succeeded };
+            Ok((explanation.to_string(), exit))
+        }
+    }
+}
+
+/// Loads a rules file. Each error is on a line of its own, with the path of the file.
+fn load(file: &Path) -> Result<RuleSet, String> {
+    let in_file = |errors: String| {
+        errors.lines().map(|error| format!("{}: {error}", file.display())).collect::<Vec<_>>().join("\n")
+    };
+    let content = read_at_most(file, MAX_FILE_BYTES).map_err(|error| in_file(error.to_string()))?;
+    RuleSet::parse(&content).map_err(|errors| in_file(errors.to_string()))
+}

@@ -1,0 +1,126 @@
+//! `explain`: asks the running sidecar about a token and a request. The token is read from standard input, so that it is not in
+//! the list of processes or in the history of the shell.
+
+use super::{CommandExit, RequestArguments};
+use crate::check::Explanation;
+use clap::Args;
+use countersign_process::shutdown;
+use std::{
+    io::{self, Read},
+    net::IpAddr,
+    time::Duration,
+};
+
+/// The most bytes that are read from standard input.
+const MAX_INPUT_BYTES: u64 = 48 * 1024;
+
+/// How long the sidecar may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The arguments of `explain`.
+#[derive(Debug, Args)]
+pub struct ExplainArguments {
+    /// The admin port of the running sidecar: a loopback address and a port.
+    #[arg(long, default_value = "127.0.0.1:9092", value_parser = parse_loopback)]
+    admin: String,
+    /// The request.
+    #[command(flatten)]
+    request: RequestArguments,
+    /// A context extension of the route, such as `require_roles=reader`. Can be repeated.
+    #[arg(long = "context-extension", value_name = "KEY=VALUE", value_parser = parse_extension)]
+    context_extensions: Vec<(String, String)>,
+    /// Prints JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_loopback(text: &str) -> Result<String, &'static str> {
+    let host = text.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()).map(|(host, _)| host);
+    let is_loopback = |host: &str| {
+        let address = host.trim_start_matches('[').trim_end_matches(']');
+        host == "localhost" || address.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+    };
+    host.filter(|host| is_loopback(host))
+        .map(|_| text.to_owned())
+        .ok_or("must be a loopback address and a port, such as 127.0.0.1:9092")
+}
+
+fn parse_extension(text: &str) -> Result<(String, String), &'static str> {
+    text.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or("must have the form KEY=VALUE")
+}
+
+/// Asks the sidecar, and returns the text to print.
+pub fn run(arguments: ExplainArguments) -> Result<(String, CommandExit), (String, CommandExit)> {
+    let failed = |error: String| (error, CommandExit::Failed);
+    let token = read_token().map_err(|error| failed(format!("cannot read the token from standard input: {error}")))?;
+    let ExplainArguments { admin, request: RequestArguments { method, host, path }, context_extensions, json } =
+        arguments;
+    let context_extensions: std::collections::HashMap<_, _> = context_extensions.into_iter().collect();
+    let body = serde_json::json!({
+        "method": method, "host": host, "path": path, "contextExtensions": context_extensions, "token": token,
+    });
+    let answer = shutdown::block_on(send(&admin, body.to_string())).map_err(|error| failed(error.to_string()))??;
+    let explanation: Explanation =
+        serde_json::from_str(&answer).map_err(|_| failed(format!("{admin} is not the admin port of a sidecar")))?;
+    let exit = if explanation.decision == "allow" { CommandExit::Succeeded } else { CommandExit::Denied };
+    let text = if json {
+        serde_json::to_string_pretty(&explanation).map_err(|error| failed(error.to_string()))? + "\n"
+    } else {
+        describe(&explanation)
+    };
+    Ok((text, exit))
+}
+
+/// The token; `None` if the input is empty.
+fn read_token() -> io::Result<Option<String>> {
+    let mut text = String::new();
+    io::stdin().take(MAX_INPUT_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_INPUT_BYTES {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the input is too long for a token"));
+    }
+    Ok(Some(text.trim().to_owned()).filter(|token| !token.is_empty()))
+}
+
+async fn send(admin: &str, body: String) -> Result<String, (String, CommandExit)> {
+    // Already installed if another part of the program was first, which is harmless.
+    let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let unreachable = |error: &reqwest::Error| {
+        (format!("{admin}: {error}: is the sidecar running, and is this its admin port?"), CommandExit::Unreachable)
+    };
+    let client = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build().map_err(|error| unreachable(&error))?;
+    let request = client.post(format!("http://{admin}/explain")).header("content-type", "application/json").body(body);
+    let response = request.send().await.map_err(|error| unreachable(&error))?;
+    let status = response.status();
+    let text = response.text().await.map_err(|error| unreachable(&error))?;
+    if status.is_success() {
+        Ok(text)
+    } else {
+        Err((format!("{admin} answered {status}: {}", text.trim().escape_debug()), CommandExit::Failed))
+    }
+}
+
+fn describe(explanation: &Explanation) -> String {
+    let Explanation { decision, reason, dry_run_reason, questions, .. } = explanation;
+    let dry_run = dry_run_reason.as_ref().map(|reason| format!(" (would be denied: {reason})")).unwrap_or_default();
+    let answer = |it: &crate::check::Answer| {
+        format!("{:<12} {:<10} {}", it.question, it.answer, it.detail).trim_end().to_owned() + "\n"
+    };
+    questions.iter().map(answer).collect::<String>() + &format!("{:<12} {decision:<10} {reason}{dry_run}\n", "verdict")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_is_sent_to_loopback_only() {
+        for address in ["127.0.0.1:9092", "localhost:1", "[::1]:9092", "127.8.8.8:1"] {
+            assert_eq!(parse_loopback(address).as_deref(), Ok(address));
+        }
+        for address in
+            ["0.0.0.0:9092", "10.0.0.1:9092", "localhost", "localhost:x", "localhost.example.com:1", "::1", ""]
+        {
+            assert!(parse_loopback(address).is_err(), "{address}");
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! The file of a copy: a header that anyone can read, and the sealed view.
+//!
+//! A file is replaced atomically. The header has a checksum, so that a damaged header is not taken for that of another key or
+//! of another version. The first 12 bytes and the checksum at the end of the header are the same in all versions.
+
+use super::{
+    contact::{CONTACT_LEN, Contact},
+    seal::{CopyKey, ID_LEN, OpeningReader, SALT_LEN, SealingWriter},
+};
+use crate::{
+    metrics::CopyRejection,
+    sync::pages::{ViewOfPages, pages_of},
+    view::View,
+};
+use countersign_process::{Clock, Rng};
+use countersign_proto::v1;
+use prost::Message;
+use sha2::{Digest, Sha256};
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Seek, SeekFrom, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+const MAGIC: &[u8; 8] = b"CSGNVIEW";
+
+/// The version of the format.
+const VERSION: u32 = 1;
+
+const CHECKSUM_LEN: usize = 32;
+
+/// The part of the header that is additional data of the sealed chunks: all except the length and the checksum.
+const SEALED_HEADER_LEN: usize = 8 + 4 + ID_LEN + SALT_LEN;
+
+const HEADER_LEN: usize = SEALED_HEADER_LEN + 8 + CHECKSUM_LEN;
+
+/// The largest copy that is written or read, in bytes: several million changed agents.
+pub const MAX_COPY_BYTES: u64 = 512 << 20;
+
+/// The largest page of a copy. The pages of agents are much smaller; the first one contains all roles.
+const MAX_PAGE_BYTES: u32 = 64 << 20;
+
+/// The directory with the copies of a sidecar.
+#[derive(Debug, Clone)]
+pub struct CopyDirectory(Arc<Path>);
+
+/// A copy that was opened. Whether it can be used depends on the time.
+#[derive(Debug, Clone)]
+pub struct StoredView {
+    /// The data, without a confirmation.
+    pub view: Arc<View>,
+    /// The last confirmation of the data.
+    pub contact: Contact,
+}
+
+impl StoredView {
+    /// The view with the confirmation of the copy, if it can be used now.
+    pub fn restore(&self, clock: &dyn Clock) -> Result<View, CopyRejection> {
+        let contact = self.contact.restore(self.view.max_staleness(), clock)?;
+        Ok(self.view.restored(contact))
+    }
+}
+
+impl CopyDirectory {
+    /// The directory at a path.
+    pub fn new(path: &Path) -> Self {
+        Self(path.into())
+    }
+
+    /// Creates the directory with mode 0700 if it does not exist, and removes the temporary files of an earlier process, and the
+    /// copies of other API keys than `keys`.
+    pub fn prepare(&self, keys: &[CopyKey]) -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
+        let kept: Vec<_> = keys.iter().map(|key| self.path_of(key)).collect();
+        for entry in fs::read_dir(&self.0)? {
+            let path = entry?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let is_ours = name.starts_with("view-") && (has_extension(name, "tmp") || has_extension(name, "copy"));
+            if is_ours && !kept.contains(&path) {
+                fs::remove_file(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The file of an API key.
+    pub fn path_of(&self, key: &CopyKey) -> PathBuf {
+        self.0.join(format!("view-{}.copy", hex(&key.id())))
+    }
+
+    /// Replaces the copy of an API key. Returns its length in bytes.
+    pub fn write(&self, key: &CopyKey, view: &View, contact: Contact, rng: &dyn Rng) -> io::Result<u64> {
+        let (mut suffix, path) = ([0; 8], self.path_of(key));
+        rng.fill(&mut suffix);
+        let temporary = path.with_extension(format!("{}.tmp", hex(&suffix)));
+        let written = write_file(&temporary, key, (view, contact), rng).and_then(|len| {
+            fs::rename(&temporary, &path)?;
+            File::open(&self.0)?.sync_all()?;
+            Ok(len)
+        });
+        if written.is_err() {
+            // The file may not exist, and the error of the write is the one to report.
+            let _ignored = fs::remove_file(&temporary);
+        }
+        written
+    }
+
+    /// Removes a copy, if it exists.
+    pub fn remove(&self, path: &Path) -> io::Result<()> {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => File::open(&self.0)?.sync_all(),
+        }
+    }
+
+    /// Opens the copy of an API key without changing it; `None` if there is none. `staleness_limit` is the maximum staleness in
+    /// the sidecar's settings.
+    pub fn open(&self, key: &CopyKey, staleness_limit: Option<Duration>) -> Result<Option<StoredView>, CopyRejection> {
+        let path = self.path_of(key);
+        let metadata = match fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(_) => return Err(CopyRejection::Unreadable),
+            Ok(metadata) => metadata,
+        };
+        if !metadata.is_file() {
+            return Err(CopyRejection::Unreadable);
+        }
+        if metadata.len() > MAX_COPY_BYTES + HEADER_LEN as u64 {
+            return Err(CopyRejection::TooLarge);
+        }
+        let file = File::open(&path).map_err(|_| CopyRejection::Unreadable)?;
+        let body_len = metadata.len().checked_sub(HEADER_LEN as u64).ok_or(CopyRejection::Truncated)?;
+        read_file(file, body_len, key, staleness_limit).map(Some)
+    }
+}
+
+fn has_extension(name: &str, extension: &str) -> bool {
+    Path::new(name).extension().is_some_and(|it| it == extension)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+}
+
+fn write_file(path: &Path, key: &CopyKey, (view, contact): (&View, Contact), rng: &dyn Rng) -> io::Result<u64> {
+    let mut salt = [0; SALT_LEN];
+    rng.fill(&mut salt);
+    let header = [&MAGIC[..], &VERSION.to_be_bytes(), &key.id(), &salt].concat();
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(&[0; HEADER_LEN])?;
+    let mut writer = SealingWriter::new(file, (key, &salt), &header, MAX_COPY_BYTES)?;
+    writer.write_all(&contact.to_bytes())?;
+    for page in pages_of(view) {
+        let page = page.encode_to_vec();
+        let len = u32::try_from(page.len()).ok().filter(|len| *len <= MAX_PAGE_BYTES);
+        writer.write_all(&len.ok_or(io::ErrorKind::FileTooLarge)?.to_be_bytes())?;
+        writer.write_all(&page)?;
+    }
+    let (mut file, sealed_len) = writer.finish()?;
+    let header = [&header[..], &sealed_len.to_be_bytes()].concat();
+    file.seek(SeekFrom::Start(0))?;
+    file.write_all(&header)?;
+    file.write_all(&Sha256::digest(&header))?;
+    file.sync_all()?;
+    Ok(sealed_len + HEADER_LEN as u64)
+}
+
+fn read_file(
+    mut file: impl Read,
+    body_len: u64,
+    key: &CopyKey,
+    staleness_limit: Option<Duration>,
+) -> Result<StoredView, CopyRejection> {
+    let mut header = [0; HEADER_LEN];
+    file.read_exact(&mut header).map_err(|error| rejection_of(&error))?;
+    let (salt, sealed_len) = parse_header(&header, key)?;
+    if body_len != sealed_len {
+        return Err(if body_len < sealed_len { CopyRejection::Truncated } else { CopyRejection::Corrupt });
+    }
+    let mut reader = OpeningReader::new(file, (key, &salt), &header[..SEALED_HEADER_LEN], sealed_len)
+        .map_err(|_| CopyRejection::Corrupt)?;
+    let mut contact = [0; CONTACT_LEN];
+    reader.read_exact(&mut contact).map_err(|error| rejection_of(&error))?;
+    let contact = Contact::from_bytes(&contact).ok_or(CopyRejection::Corrupt)?;
+    let mut view = ViewOfPages::new(staleness_limit);
+    while let Some(page) = read_page(&mut reader).map_err(|error| rejection_of(&error))? {
+        view.add(page).map_err(|_| CopyRejection::Corrupt)?;
+    }
+    Ok(StoredView { view: view.finish().map_err(|_| CopyRejection::Corrupt)?, contact })
+}
+
+/// The salt and the length of the sealed part.
+fn parse_header(header: &[u8; HEADER_LEN], key: &CopyKey) -> Result<([u8; SALT_LEN], u64), CopyRejection> {
+    let (content, checksum) = header.split_at(HEADER_LEN - CHECKSUM_LEN);
+    let (start, rest) = content.split_at(12);
+    if Sha256::digest(content)[..] != *checksum || start[..8] != MAGIC[..] {
+        return Err(CopyRejection::Corrupt);
+    }
+    if start[8..] != VERSION.to_be_bytes() {
+        return Err(CopyRejection::UnknownVersion);
+    }
+    let (id, rest) = rest.split_at(ID_LEN);
+    if id != key.id() {
+        return Err(CopyRejection::Foreign);
+    }
+    let (salt, len) = rest.split_at(SALT_LEN);
+    let salt = salt.try_into().map_err(|_| CopyRejection::Corrupt)?;
+    let len = len.try_into().map_err(|_| CopyRejection::Corrupt)?;
+    Ok((salt, u64::from_be_bytes(len)))
+}
+
+/// The next page; `None` at the end.
+fn read_page(reader: &mut impl Read) -> io::Result<Option<v1::SnapshotPage>> {
+    let mut len = [0; 4];
+    if reader.read(&mut len[..1])? == 0 {
+        return Ok(None);
+    }
+    reader.read_exact(&mut len[1..])?;
+    let len = u32::from_be_bytes(len);
+    if len > MAX_PAGE_BYTES {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut page = Vec::new();
+    reader.take(len.into()).read_to_end(&mut page)?;
+    if page.len() != len as usize {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    v1::SnapshotPage::decode(&page[..]).map(Some).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+fn rejection_of(error: &io::Error) -> CopyRejection {
+    match error.kind() {
+        io::ErrorKind::InvalidData => CopyRejection::Corrupt,
+        io::ErrorKind::UnexpectedEof => CopyRejection::Truncated,
+        _ => CopyRejection::Unreadable,
+    }
+}

@@ -1,0 +1,344 @@
+//! Tests of copies: what is written is read, and each reason why a copy is not used.
+
+use super::*;
+use crate::{
+    sync::pages::ViewOfPages,
+    view::{Confirmation, ServerClock, View},
+};
+use countersign_identity::{AgentId, Revision, ServiceId, SessionId, Timestamp, TokenId};
+use countersign_process::{BootId, Clock, SystemRng};
+use countersign_proto::v1;
+use std::{fs, path::PathBuf, time::Duration};
+use tempfile::TempDir;
+
+const KEY: &[u8] = b"svc_sk_first";
+
+/// A clock with fixed times: boot id, seconds since boot, wall-clock seconds.
+#[derive(Debug, Clone, Copy)]
+struct FixedClock(Option<BootId>, u64, i64);
+
+impl Clock for FixedClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_seconds(self.2)
+    }
+
+    fn since_boot(&self) -> Duration {
+        Duration::from_secs(self.1)
+    }
+
+    fn boot_id(&self) -> Option<BootId> {
+        self.0
+    }
+}
+
+/// The clock at the time of the confirmation.
+const CLOCK: FixedClock = FixedClock(Some(BootId(1)), 1000, 500_000);
+
+fn key(api_key: &[u8]) -> CopyKey {
+    CopyKey::derive(api_key).unwrap()
+}
+
+fn agent(number: u32, agent_hash_key: &[u8]) -> v1::AgentChanges {
+    let id = u128::from(number);
+    let (agent_hash, agent_id) = match agent_hash_key {
+        [] => (vec![], AgentId::from_bits(id).to_string()),
+        _ => (id.to_be_bytes().to_vec(), String::new()),
+    };
+    let role_id = countersign_identity::RoleId::from_bits(3).to_string();
+    v1::AgentChanges {
+        agent_hash,
+        agent_id,
+        roles: Some(v1::RolesFacet { revision: 20, grants: vec![v1::RoleGrant { role_id, until: Some(-7) }] }),
+        trust: number.is_multiple_of(2).then_some(v1::TrustFacet { revision: 21, hundredths: 6250 }),
+        status: number.is_multiple_of(3).then_some(v1::StatusFacet {
+            revision: 22,
+            status: 1 + i32::from(number > 0),
+            cutoff: 5,
+        }),
+    }
+}
+
+/// The page of a snapshot with all kinds of data.
+fn snapshot(agents: u32, agent_hash_key: &[u8]) -> v1::SnapshotPage {
+    use v1::revocation::Subject;
+    let subjects =
+        [Subject::TokenId(TokenId::from_bits(8).to_string()), Subject::SessionId(SessionId::from_bits(9).to_string())];
+    let point = p256::SecretKey::from_slice(&[1; 32]).unwrap().public_key().to_sec1_bytes().to_vec();
+    v1::SnapshotPage {
+        revision: 30,
+        floor: 10,
+        info: Some(v1::ServiceInfo {
+            service_id: ServiceId::from_bits(1).to_string(),
+            issuer: "https://issuer.test".into(),
+            accepts_unbound_tokens: true,
+            max_staleness_seconds: 60,
+            agent_hash_key: agent_hash_key.to_vec(),
+        }),
+        keys: Some(v1::Keys { points: vec![point] }),
+        roles: Some(v1::Roles {
+            roles: vec![v1::Role {
+                id: countersign_identity::RoleId::from_bits(3).to_string(),
+                name: "reader".into(),
+                permissions: vec!["read".into()],
+                created_revision: 4,
+            }],
+        }),
+        agents: (0..agents).map(|number| agent(number, agent_hash_key)).collect(),
+        revocations: subjects.map(|subject| v1::Revocation { revision: 23, subject: Some(subject) }).into(),
+        last: true,
+        cursor: 0,
+    }
+}
+
+fn confirmed_view(agents: u32, agent_hash_key: &[u8]) -> View {
+    let mut view = ViewOfPages::new(None);
+    view.add(snapshot(agents, agent_hash_key)).unwrap();
+    let since_boot = CLOCK.since_boot();
+    view.finish().unwrap().confirm(Confirmation {
+        revision: Revision::new(31),
+        floor: Revision::new(11),
+        ping_sent_at: since_boot,
+        server_clock: Some(ServerClock::new(Timestamp::from_seconds(600_000), since_boot)),
+    })
+}
+
+/// All data of a view, in an order that does not depend on maps.
+fn content(view: &View) -> Vec<v1::SnapshotPage> {
+    let mut pages: Vec<_> = crate::sync::pages::pages_of(view).collect();
+    let mut all = pages.remove(0);
+    for page in pages {
+        all.agents.extend(page.agents);
+        all.revocations.extend(page.revocations);
+        all.last = page.last;
+    }
+    all.agents.sort_by_key(|agent| (agent.agent_hash.clone(), agent.agent_id.clone()));
+    all.revocations.sort_by_key(|revocation| format!("{revocation:?}"));
+    vec![all]
+}
+
+struct Fixture {
+    folder: TempDir,
+    directory: CopyDirectory,
+    path: PathBuf,
+}
+
+impl Fixture {
+    fn new(agents: u32) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = CopyDirectory::new(&folder.path().join("copies"));
+        directory.prepare(&[]).unwrap();
+        let view = confirmed_view(agents, &[7; 32]);
+        let contact = Contact::of(&view, &CLOCK).unwrap();
+        directory.write(&key(KEY), &view, contact, &SystemRng).unwrap();
+        let path = directory.path_of(&key(KEY));
+        Self { folder, directory, path }
+    }
+
+    fn open(&self) -> Result<StoredView, CopyRejection> {
+        self.directory.open(&key(KEY), None).map(Option::unwrap)
+    }
+
+    fn restore(&self, clock: FixedClock) -> Result<View, CopyRejection> {
+        self.open()?.restore(&clock)
+    }
+}
+
+#[test]
+fn copy_contains_the_whole_view() {
+    for (agents, agent_hash_key) in [(0, vec![7; 32]), (7, vec![7; 32]), (7, vec![]), (2500, vec![7; 32])] {
+        let fixture = Fixture::new(0);
+        let view = confirmed_view(agents, &agent_hash_key);
+        let contact = Contact::of(&view, &CLOCK).unwrap();
+        fixture.directory.write(&key(KEY), &view, contact, &SystemRng).unwrap();
+        let restored = fixture.restore(CLOCK).unwrap();
+        assert_eq!(content(&restored), content(&view));
+        assert_eq!((restored.revision(), restored.floor()), (Revision::new(31), Revision::new(11)));
+        assert_eq!((restored.confirmed_at(), restored.is_restored()), (Some(CLOCK.since_boot()), true));
+        assert_eq!(restored.settings(), view.settings());
+        assert_eq!(Contact::of(&restored, &CLOCK), None, "a restored view is not written again");
+        assert_eq!(fs::read_dir(fixture.folder.path().join("copies")).unwrap().count(), 1);
+    }
+}
+
+#[test]
+fn file_is_private_and_discloses_nothing() {
+    use std::os::unix::fs::PermissionsExt;
+    let fixture = Fixture::new(10);
+    assert_eq!(fs::metadata(&fixture.path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(fixture.path.parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o700);
+    let bytes = fs::read(&fixture.path).unwrap();
+    let contains = |needle: &[u8]| bytes.windows(needle.len()).any(|window| window == needle);
+    let hash = 5_u128.to_be_bytes();
+    assert!(!contains(KEY) && !contains(b"reader") && !contains(b"issuer") && !contains(&hash));
+    assert_eq!(format!("{:?}", key(KEY)), "CopyKey");
+}
+
+#[test]
+fn changed_bit_anywhere_is_detected() {
+    let fixture = Fixture::new(3);
+    let bytes = fs::read(&fixture.path).unwrap();
+    for position in 0..bytes.len() {
+        let mut changed = bytes.clone();
+        changed[position] ^= 1 << (position % 8);
+        fs::write(&fixture.path, changed).unwrap();
+        assert_eq!(fixture.open().unwrap_err(), CopyRejection::Corrupt, "byte {position}");
+    }
+    fs::write(&fixture.path, [&bytes[..], &[0]].concat()).unwrap();
+    assert_eq!(fixture.open().unwrap_err(), CopyRejection::Corrupt, "a byte is appended");
+    fs::write(&fixture.path, bytes).unwrap();
+    fixture.open().unwrap();
+}
+
+#[test]
+fn truncation_at_every_length_is_detected() {
+    let fixture = Fixture::new(3);
+    let bytes = fs::read(&fixture.path).unwrap();
+    for len in 0..bytes.len() {
+        fs::write(&fixture.path, &bytes[..len]).unwrap();
+        assert_eq!(fixture.open().unwrap_err(), CopyRejection::Truncated, "{len} bytes");
+    }
+}
+
+/// Replaces parts of the header, and its checksum.
+fn forge_header(bytes: &[u8], forge: impl Fn(&mut [u8])) -> Vec<u8> {
+    use sha2::{Digest, Sha256};
+    let mut forged = bytes.to_vec();
+    forge(&mut forged);
+    let checksum = Sha256::digest(&forged[..68]);
+    forged[68..100].copy_from_slice(&checksum);
+    forged
+}
+
+#[test]
+fn removed_exchanged_and_shortened_chunks_are_detected() {
+    const CHUNK: usize = 64 * 1024 + 16;
+    let fixture = Fixture::new(3000);
+    let bytes = fs::read(&fixture.path).unwrap();
+    assert!(bytes.len() > 100 + 3 * CHUNK, "the copy has {} bytes", bytes.len());
+    let with_len = |bytes: &[u8]| {
+        let len = (bytes.len() as u64 - 100).to_be_bytes();
+        forge_header(bytes, |bytes| bytes[60..68].copy_from_slice(&len))
+    };
+    let mut exchanged = bytes.clone();
+    exchanged[100..100 + 2 * CHUNK].rotate_left(CHUNK);
+    let without_first = [&bytes[..100], &bytes[100 + CHUNK..]].concat();
+    let cut_at_chunk = bytes[..100 + 2 * CHUNK].to_vec();
+    for forged in [exchanged, without_first, cut_at_chunk, bytes[..200].to_vec(), bytes[..100].to_vec()] {
+        fs::write(&fixture.path, with_len(&forged)).unwrap();
+        assert_eq!(fixture.open().unwrap_err(), CopyRejection::Corrupt);
+    }
+    fs::write(&fixture.path, with_len(&bytes)).unwrap();
+    fixture.open().unwrap();
+}
+
+#[test]
+fn copy_of_another_key_or_version_is_rejected() {
+    let fixture = Fixture::new(3);
+    let bytes = fs::read(&fixture.path).unwrap();
+    let other = key(b"svc_sk_second");
+    assert!(fixture.directory.open(&other, None).unwrap().is_none());
+    fs::copy(&fixture.path, fixture.directory.path_of(&other)).unwrap();
+    assert_eq!(fixture.directory.open(&other, None).unwrap_err(), CopyRejection::Foreign);
+    // Also if the header names the other key.
+    let forged = forge_header(&bytes, |bytes| bytes[12..28].copy_from_slice(&other.id()));
+    fs::write(fixture.directory.path_of(&other), forged).unwrap();
+    assert_eq!(fixture.directory.open(&other, None).unwrap_err(), CopyRejection::Corrupt);
+    fs::write(&fixture.path, forge_header(&bytes, |bytes| bytes[11] = 2)).unwrap();
+    assert_eq!(fixture.open().unwrap_err(), CopyRejection::UnknownVersion);
+}
+
+#[test]
+fn only_regular_files_of_limited_size_are_read() {
+    let fixture = Fixture::new(3);
+    let moved = fixture.path.with_extension("moved");
+    fs::rename(&fixture.path, &moved).unwrap();
+    std::os::unix::fs::symlink(&moved, &fixture.path).unwrap();
+    assert_eq!(fixture.open().unwrap_err(), CopyRejection::Unreadable);
+    fs::remove_file(&fixture.path).unwrap();
+    fs::create_dir(&fixture.path).unwrap();
+    assert_eq!(fixture.open().unwrap_err(), CopyRejection::Unreadable);
+    fs::remove_dir(&fixture.path).unwrap();
+    fs::File::create(&fixture.path).unwrap().set_len(super::file::MAX_COPY_BYTES + 101).unwrap();
+    assert_eq!(fixture.open().unwrap_err(), CopyRejection::TooLarge);
+}
+
+#[test]
+fn age_counts_on_the_boot_clock_within_a_boot_and_on_the_wall_clock_after_it() {
+    let fixture = Fixture::new(3);
+    let rejection = |clock| fixture.restore(clock).unwrap_err();
+    let age = |clock: FixedClock| fixture.restore(clock).unwrap().age(clock.since_boot()).unwrap().as_secs();
+    let same = CLOCK.0;
+    // The wall clock does not matter within a boot.
+    assert_eq!(age(FixedClock(same, 1059, 0)), 59);
+    assert_eq!(age(FixedClock(same, 1059, 900_000)), 59);
+    assert_eq!(rejection(FixedClock(same, 1060, 500_000)), CopyRejection::TooOld);
+    assert_eq!(rejection(FixedClock(same, 999, 500_000)), CopyRejection::Future);
+    for other in [None, Some(BootId(2))] {
+        assert_eq!(age(FixedClock(other, 5, 500_059)), 59);
+        assert_eq!(age(FixedClock(other, 5000, 500_059)), 59);
+        assert_eq!(rejection(FixedClock(other, 5, 500_060)), CopyRejection::TooOld);
+        assert_eq!(rejection(FixedClock(other, 5, 499_999)), CopyRejection::Future);
+    }
+}
+
+#[test]
+fn view_from_before_the_boot_is_stale_at_its_own_limit() {
+    let fixture = Fixture::new(3);
+    let clock = FixedClock(Some(BootId(2)), 5, 500_040);
+    let view = fixture.restore(clock).unwrap();
+    // 40 of 60 seconds have passed, 5 of them since boot.
+    assert_eq!((view.confirmed_at(), view.max_staleness()), (Some(Duration::ZERO), Duration::from_secs(25)));
+    assert_eq!(view.server_clock().unwrap().now(clock.since_boot()), Timestamp::from_seconds(600_040));
+    let confirmed = view.confirm(Confirmation {
+        revision: Revision::new(32),
+        floor: Revision::new(11),
+        ping_sent_at: Duration::from_secs(6),
+        server_clock: None,
+    });
+    assert_eq!((confirmed.max_staleness(), confirmed.is_restored()), (Duration::from_mins(1), false));
+}
+
+#[test]
+fn own_staleness_limit_applies_to_a_copy_and_is_not_stored_in_it() {
+    let fixture = Fixture::new(3);
+    let open = |limit: Option<u64>| fixture.directory.open(&key(KEY), limit.map(Duration::from_secs)).unwrap().unwrap();
+    let clock = FixedClock(CLOCK.0, 1020, 500_020);
+    assert_eq!(open(Some(20)).restore(&clock).unwrap_err(), CopyRejection::TooOld);
+    let view = open(Some(21)).restore(&clock).unwrap();
+    assert_eq!(view.max_staleness(), Duration::from_secs(21));
+    let contact = Contact { since_boot: clock.since_boot(), ..open(None).contact };
+    fixture.directory.write(&key(KEY), &view, contact, &SystemRng).unwrap();
+    assert_eq!(open(None).view.max_staleness(), Duration::from_mins(1));
+}
+
+#[test]
+fn leftovers_are_removed_at_the_start() {
+    let fixture = Fixture::new(3);
+    let folder = fixture.path.parent().unwrap();
+    let temporary = fixture.path.with_extension("0011.tmp");
+    let of_removed_key = fixture.directory.path_of(&key(b"svc_sk_removed"));
+    let foreign = folder.join("notes.tmp");
+    for path in [&temporary, &of_removed_key, &foreign] {
+        fs::write(path, "").unwrap();
+    }
+    fixture.directory.prepare(&[key(KEY)]).unwrap();
+    assert!(!temporary.exists() && !of_removed_key.exists() && foreign.exists() && fixture.path.exists());
+    let path = fixture.directory.path_of(&key(KEY));
+    fixture.directory.remove(&path).unwrap();
+    fixture.directory.remove(&path).unwrap();
+    assert!(!fixture.path.exists());
+}
+
+#[test]
+fn contact_is_decoded_as_it_was_encoded() {
+    let contact = Contact {
+        boot: Some(BootId(u128::MAX)),
+        since_boot: Duration::new(7, 999_999_999),
+        wall: Timestamp::from_micros(-3),
+        server: Some(Timestamp::from_micros(9)),
+    };
+    assert_eq!(Contact::from_bytes(&contact.to_bytes()), Some(contact));
+    let without = Contact { boot: None, server: None, ..contact };
+    assert_eq!(Contact::from_bytes(&without.to_bytes()), Some(without));
+    assert_eq!(Contact::from_bytes(&[255; contact::CONTACT_LEN]), None);
+}

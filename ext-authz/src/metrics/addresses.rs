@@ -1,0 +1,99 @@
+//! The metrics of the addresses of the control plane that sync streams use.
+
+use super::{PREFIX, service_label};
+use countersign_identity::ServiceId;
+use countersign_process::telemetry::register;
+use prometheus::{IntCounterVec, IntGaugeVec, Registry, opts};
+
+/// The results of an attempt to return to the first address.
+const RETURN_RESULTS: [&str; 2] = ["ok", "failed"];
+
+/// Why a sync stream moved on to the next address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailoverReason {
+    /// The address cannot be connected to.
+    Connect,
+    /// The address does not answer pings.
+    Pings,
+    /// The control plane ended the stream.
+    Ended,
+    /// The control plane refuses the API key, or the protocol version, or has too many streams.
+    Refused,
+    /// The address serves older data than the view, or the data of another deployment.
+    Data,
+    /// A message was invalid.
+    Invalid,
+}
+
+impl FailoverReason {
+    const ALL: [Self; 6] = [Self::Connect, Self::Pings, Self::Ended, Self::Refused, Self::Data, Self::Invalid];
+
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Pings => "pings",
+            Self::Ended => "ended",
+            Self::Refused => "refused",
+            Self::Data => "data",
+            Self::Invalid => "invalid",
+        }
+    }
+}
+
+/// The metrics of addresses.
+#[derive(Debug)]
+pub struct AddressMetrics {
+    address: IntGaugeVec,
+    failovers: IntCounterVec,
+    returns: IntCounterVec,
+}
+
+impl AddressMetrics {
+    pub(super) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let opts = |name: &str, help: &str| opts!(format!("{PREFIX}_{name}"), help);
+        let address = "Index in sync.urls of the address that the last opened sync stream uses";
+        let failovers = "Sync streams that moved on to the next address of sync.urls, by the reason";
+        let returns = "Attempts to return to the first address of sync.urls, by the result";
+        let (address, failovers, returns) = (
+            IntGaugeVec::new(opts("stream_address", address), &["service"])?,
+            IntCounterVec::new(opts("stream_failovers_total", failovers), &["service", "reason"])?,
+            IntCounterVec::new(opts("stream_returns_total", returns), &["service", "result"])?,
+        );
+        Ok(Self {
+            address: register(registry, address)?,
+            failovers: register(registry, failovers)?,
+            returns: register(registry, returns)?,
+        })
+    }
+
+    /// Creates the counters of a service at zero.
+    pub(super) fn init_service(&self, service: &str) {
+        self.init_failovers(service);
+        for result in RETURN_RESULTS {
+            let _created_at_zero = self.returns.with_label_values(&[service, result]);
+        }
+    }
+
+    pub(super) fn init_failovers(&self, service: &str) {
+        for reason in FailoverReason::ALL {
+            let _created_at_zero = self.failovers.with_label_values(&[service, reason.label()]);
+        }
+    }
+
+    /// A sync stream of the service uses this address.
+    pub fn in_use(&self, service: ServiceId, index: usize) {
+        let index = i64::try_from(index).unwrap_or(i64::MAX);
+        self.address.with_label_values(&[service.to_string()]).set(index);
+    }
+
+    /// A sync stream moves on to the next address.
+    pub fn failed_over(&self, service: Option<ServiceId>, reason: FailoverReason) {
+        self.failovers.with_label_values(&[&*service_label(service), reason.label()]).inc();
+    }
+
+    /// A sync stream returned to the first address, or the probe of the first address failed.
+    pub fn returned(&self, service: Option<ServiceId>, succeeded: bool) {
+        let result = RETURN_RESULTS[usize::from(!succeeded)];
+        self.returns.with_label_values(&[&*service_label(service), result]).inc();
+    }
+}

@@ -1,0 +1,133 @@
+//! The metrics of copies of views on disk.
+
+use super::PREFIX;
+use countersign_identity::{ServiceId, Timestamp};
+use countersign_process::telemetry::register;
+use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Registry, opts};
+
+/// Why a copy of a view is not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum CopyRejection {
+    /// The file is damaged or was changed.
+    #[error("the file is damaged or was changed")]
+    Corrupt,
+    /// The end of the file is missing.
+    #[error("the end of the file is missing")]
+    Truncated,
+    /// The file was written with another API key.
+    #[error("the file was written with another API key")]
+    Foreign,
+    /// The last confirmation is in the future.
+    #[error("its last confirmation is in the future: the clock of this system was set back")]
+    Future,
+    /// The last confirmation is older than `max_staleness`.
+    #[error("its last confirmation is older than max_staleness")]
+    TooOld,
+    /// The file has a format that this version does not read.
+    #[error("another version of the sidecar wrote the file")]
+    UnknownVersion,
+    /// The file cannot be read, or is not a regular file.
+    #[error("the file cannot be read, or is not a regular file")]
+    Unreadable,
+    /// The file is larger than a copy can be.
+    #[error("the file is larger than a copy can be")]
+    TooLarge,
+    /// The control plane refuses the API key.
+    #[error("the control plane refuses the API key")]
+    KeyRefused,
+}
+
+impl CopyRejection {
+    /// All reasons.
+    pub const ALL: [Self; 9] = [
+        Self::Corrupt,
+        Self::Truncated,
+        Self::Foreign,
+        Self::Future,
+        Self::TooOld,
+        Self::UnknownVersion,
+        Self::Unreadable,
+        Self::TooLarge,
+        Self::KeyRefused,
+    ];
+
+    /// The reason in metrics and logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Corrupt => "corrupt",
+            Self::Truncated => "truncated",
+            Self::Foreign => "foreign",
+            Self::Future => "future",
+            Self::TooOld => "too_old",
+            Self::UnknownVersion => "unknown_version",
+            Self::Unreadable => "unreadable",
+            Self::TooLarge => "too_large",
+            Self::KeyRefused => "key_refused",
+        }
+    }
+}
+
+/// The metrics of copies of views.
+#[derive(Debug)]
+pub struct CopyMetrics {
+    rejected: IntCounterVec,
+    writes: IntCounterVec,
+    bytes: IntGaugeVec,
+    confirmed: GaugeVec,
+    in_use: IntGaugeVec,
+}
+
+impl CopyMetrics {
+    /// Registers the metrics.
+    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let opts = |name: &str, help: &str| opts!(format!("{PREFIX}_view_copy_{name}"), help);
+        let counters = |name, help, label: &str| {
+            IntCounterVec::new(opts(name, help), &[label]).and_then(|it| register(registry, it))
+        };
+        let gauges =
+            |name, help| IntGaugeVec::new(opts(name, help), &["service"]).and_then(|it| register(registry, it));
+        let confirmed = "Last confirmation of the view in the copy on disk, in Unix seconds";
+        let confirmed = GaugeVec::new(opts("confirmed_timestamp_seconds", confirmed), &["service"])?;
+        let metrics = Self {
+            rejected: counters("rejected_total", "Copies of views on disk that were not used, by reason", "reason")?,
+            writes: counters("writes_total", "Writes of copies of views to disk, by result", "result")?,
+            bytes: gauges("bytes", "Size of the copy on disk")?,
+            confirmed: register(registry, confirmed)?,
+            in_use: gauges(
+                "in_use",
+                "Whether checks are decided with the copy of the view, not confirmed since the start",
+            )?,
+        };
+        for reason in CopyRejection::ALL {
+            let _created_at_zero = metrics.rejected.with_label_values(&[reason.as_str()]);
+        }
+        for result in ["ok", "failed"] {
+            let _created_at_zero = metrics.writes.with_label_values(&[result]);
+        }
+        Ok(metrics)
+    }
+
+    /// A copy was not used.
+    pub fn rejected(&self, reason: CopyRejection) {
+        self.rejected.with_label_values(&[reason.as_str()]).inc();
+    }
+
+    /// A copy was written, whose view was confirmed at this time.
+    #[expect(clippy::cast_precision_loss, reason = "gauges are floats; microseconds are exact until the year 2255")]
+    pub fn written(&self, service: ServiceId, bytes: u64, confirmed: Timestamp) {
+        self.writes.with_label_values(&["ok"]).inc();
+        let label = [service.to_string()];
+        self.bytes.with_label_values(&label).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        self.confirmed.with_label_values(&label).set(confirmed.micros() as f64 / 1e6);
+    }
+
+    /// A copy could not be written.
+    pub fn write_failed(&self) {
+        self.writes.with_label_values(&["failed"]).inc();
+    }
+
+    /// Sets whether the checks of a service are decided with a copy.
+    pub fn in_use(&self, service: ServiceId, is_in_use: bool) {
+        self.in_use.with_label_values(&[service.to_string()]).set(is_in_use.into());
+    }
+}

@@ -1,0 +1,140 @@
+//! The rules of the rules file: which policy applies to a request without context extensions.
+//!
+//! `app` loads the file, `check` selects the rule of each request, and `commands` checks files and explains selections.
+//! Invariants: exactly one rule is the most specific one for each request; a file in which two rules could be equally
+//! specific is refused; a request whose path or host has no normal form is refused if a rule depends on it.
+
+mod explain;
+mod file;
+mod host;
+mod index;
+mod path;
+mod pattern;
+
+use crate::policy::Policy;
+use countersign_identity::Reason;
+use host::{HostPattern, normalize_host};
+use index::Index;
+use path::{AmbiguousPath, NormalPath};
+use pattern::{Methods, PathPattern, Specificity};
+
+pub use explain::Explanation;
+pub use file::{MAX_FILE_BYTES, RuleFileErrors};
+
+/// The name of the table `[default]` where the name of a rule is expected. No rule can have this name.
+pub const DEFAULT_NAME: &str = "default";
+
+/// A rule.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    /// The name, which is unique in the file.
+    pub name: String,
+    /// The line of the file at which the rule begins, from 1.
+    pub line: usize,
+    /// The requirements.
+    pub policy: Policy,
+    /// Whether requests that do not meet the requirements are allowed without an identity.
+    pub dry_run: bool,
+    host: HostPattern,
+    path: PathPattern,
+    methods: Methods,
+}
+
+/// The parts of a request on which rules depend, as the client sent them.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestTarget<'a> {
+    /// The method.
+    pub method: &'a str,
+    /// The host, with or without port.
+    pub host: &'a str,
+    /// The path, with or without query.
+    pub path: &'a str,
+}
+
+/// The rules of a file.
+#[derive(Debug, Default)]
+pub struct RuleSet {
+    /// In the order of the file.
+    rules: Vec<Rule>,
+    /// The rule for requests that no other rule matches.
+    default: Option<Rule>,
+    index: Index,
+}
+
+/// A request for which no rule can be selected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unselectable {
+    /// Why the request is refused.
+    pub reason: Reason,
+    /// Whether every rule that could apply is a dry run, so that the request is allowed without an identity.
+    pub dry_run: bool,
+    /// What is wrong with the path.
+    problem: Option<AmbiguousPath>,
+}
+
+impl Rule {
+    fn specificity(&self) -> Specificity {
+        Specificity::of(&self.host, &self.path, &self.methods)
+    }
+
+    fn matches(&self, host: Option<&str>, path: Option<&NormalPath<'_>>, method: &str) -> bool {
+        let matches_path = match path {
+            Some(path) => self.path.matches(path),
+            None => self.path == PathPattern::Any,
+        };
+        self.host.matches(host) && matches_path && self.methods.matches(method)
+    }
+
+    /// Whether both rules match a request, and neither is more specific.
+    fn conflicts_with(&self, other: &Self) -> bool {
+        self.specificity() == other.specificity()
+            && self.host == other.host
+            && self.path.intersects(&other.path)
+            && self.methods.intersects(&other.methods)
+    }
+}
+
+impl RuleSet {
+    fn new(rules: Vec<Rule>, default: Option<Rule>) -> Self {
+        let index = Index::new(&rules);
+        Self { rules, default, index }
+    }
+
+    /// The number of rules, without `[default]`.
+    pub const fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Whether there are no rules and no `[default]`.
+    pub const fn is_empty(&self) -> bool {
+        self.rules.is_empty() && self.default.is_none()
+    }
+
+    /// The most specific rule that matches a request, or else `[default]`.
+    pub fn select(&self, target: RequestTarget<'_>) -> Result<Option<&Rule>, Unselectable> {
+        if self.rules.is_empty() {
+            return Ok(self.default.as_ref());
+        }
+        let host = normalize_host(target.host);
+        if host.is_none() && self.index.depends_on_host() {
+            return Err(self.unselectable(Reason::HostInvalid, None, self.rules.iter().all(|rule| rule.dry_run)));
+        }
+        let candidates = self.index.candidates(host.as_deref());
+        let depends_on_path = candidates.clone().any(index::HostRules::depend_on_path);
+        let path = depends_on_path.then(|| NormalPath::parse(target.path)).transpose().map_err(|problem| {
+            let are_dry_runs = candidates.clone().all(index::HostRules::are_dry_runs);
+            self.unselectable(Reason::PathAmbiguous, Some(problem), are_dry_runs)
+        })?;
+        let selected = candidates.clone().find_map(|rules| rules.find(&self.rules, path.as_ref(), target.method));
+        Ok(selected.and_then(|index| self.rules.get(index)).or(self.default.as_ref()))
+    }
+
+    fn unselectable(&self, reason: Reason, problem: Option<AmbiguousPath>, rules_are_dry_runs: bool) -> Unselectable {
+        // Without `[default]`, the default of the sidecar could apply, which is not a dry run.
+        let dry_run = rules_are_dry_runs && self.default.as_ref().is_some_and(|default| default.dry_run);
+        Unselectable { reason, dry_run, problem }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! Explains which rule applies to a request.
+
+use super::{
+    AmbiguousPath, HostPattern, Methods, NormalPath, PathPattern, RequestTarget, Rule, RuleSet, normalize_host,
+};
+use std::fmt;
+
+/// Which rule applies to a request, and why the other matching rules do not apply.
+#[derive(Debug)]
+pub struct Explanation<'a> {
+    host: Option<String>,
+    path: Result<String, AmbiguousPath>,
+    method: &'a str,
+    selected: Result<Option<&'a Rule>, super::Unselectable>,
+    /// The other rules that match the request, the most specific one first.
+    others: Vec<&'a Rule>,
+}
+
+impl RuleSet {
+    /// Explains which rule applies to a request.
+    pub fn explain<'a>(&'a self, target: RequestTarget<'a>) -> Explanation<'a> {
+        let (host, path) = (normalize_host(target.host), NormalPath::parse(target.path));
+        let selected = self.select(target);
+        let is_selected = |rule: &Rule| matches!(selected, Ok(Some(selected)) if std::ptr::eq(selected, rule));
+        let mut others: Vec<_> = self.matching(target).into_iter().filter(|rule| !is_selected(rule)).collect();
+        if selected.is_err() {
+            others.clear();
+        }
+        let path = path.map(|path| path.as_str().to_owned());
+        Explanation { host: host.map(std::borrow::Cow::into_owned), path, method: target.method, selected, others }
+    }
+
+    /// All rules that match a request, the most specific one first. The tests compare them with [`RuleSet::select`].
+    pub(super) fn matching(&self, target: RequestTarget<'_>) -> Vec<&Rule> {
+        let (host, path) = (normalize_host(target.host), NormalPath::parse(target.path).ok());
+        let matches = |rule: &&Rule| rule.matches(host.as_deref(), path.as_ref(), target.method);
+        let mut matching: Vec<_> = self.rules.iter().filter(matches).collect();
+        matching.sort_by_key(|rule| std::cmp::Reverse(rule.specificity()));
+        matching
+    }
+}
+
+impl Explanation<'_> {
+    /// Whether the request is refused because its host or path is ambiguous.
+    pub fn is_refused(&self) -> bool {
+        matches!(self.selected, Err(unselectable) if !unselectable.dry_run)
+    }
+}
+
+impl fmt::Display for Explanation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "method   {}", self.method.escape_debug())?;
+        writeln!(f, "host     {}", self.host.as_deref().unwrap_or("is not a host name"))?;
+        match &self.path {
+            Ok(path) => writeln!(f, "path     {}", path.escape_debug())?,
+            Err(error) => writeln!(f, "path     has no normal form: {error}")?,
+        }
+        match self.selected {
+            Ok(None) => {
+                writeln!(f, "rule     none: the default service and the default requirements of the sidecar apply")
+            }
+            Ok(Some(rule)) => write_selected(f, rule),
+            Err(unselectable) => {
+                let (verdict, reason) = (if unselectable.dry_run { "allowed" } else { "refused" }, unselectable.reason);
+                writeln!(f, "rule     cannot be selected: the request is {verdict} with the reason {}", reason.as_str())
+            }
+        }?;
+        for rule in &self.others {
+            let why = match self.selected {
+                Ok(Some(selected)) => selected.specificity().reason_to_precede(rule.specificity()),
+                _ => "",
+            };
+            writeln!(f, "         {} (line {}) also matches, but {why}: {}", rule.name, rule.line, Conditions(rule))?;
+        }
+        Ok(())
+    }
+}
+
+fn write_selected(f: &mut fmt::Formatter<'_>, rule: &Rule) -> fmt::Result {
+    let dry_run = if rule.dry_run { ", dry run" } else { "" };
+    writeln!(f, "rule     {} (line {}{dry_run}): {}", rule.name, rule.line, Conditions(rule))?;
+    for (word, value) in rule.policy.words() {
+        writeln!(f, "requires {word} = {value}")?;
+    }
+    Ok(())
+}
+
+/// Writes the conditions of a rule.
+struct Conditions<'a>(&'a Rule);
+
+impl fmt::Display for Conditions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Rule { host, path, methods, .. } = self.0;
+        match host {
+            HostPattern::Any => f.write_str("any host")?,
+            HostPattern::Wildcard(suffix) => write!(f, "host *{suffix}")?,
+            HostPattern::Exact(host) => write!(f, "host {host}")?,
+        }
+        match path {
+            PathPattern::Any => f.write_str(", any path"),
+            PathPattern::Prefix(segments) => write!(f, ", path_prefix /{}", segments.join("/").escape_debug()),
+            PathPattern::Exact(segments) => write!(f, ", path /{}", segments.join("/").escape_debug()),
+            PathPattern::Template(segments) => {
+                f.write_str(", path_template ")?;
+                segments.iter().try_for_each(|it| write!(f, "/{}", it.as_deref().unwrap_or("{}").escape_debug()))
+            }
+        }?;
+        if *methods == Methods::default() { f.write_str(", any method") } else { write!(f, ", {methods}") }
+    }
+}

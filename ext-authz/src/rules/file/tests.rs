@@ -1,0 +1,182 @@
+//! Tests of the rules file: values, errors with their lines, and bounds.
+
+use super::*;
+
+fn errors(text: &str) -> Vec<String> {
+    match RuleSet::parse(text.as_bytes()) {
+        Ok(_) => Vec::new(),
+        Err(errors) => errors.to_string().lines().map(str::to_owned).collect(),
+    }
+}
+
+/// The only error of a rule named `a` with this key, without the line.
+fn error_of(key: &str) -> String {
+    let errors = errors(&format!("[[rules]]\nname = \"a\"\n{key}\n"));
+    let [error] = errors.as_slice() else { panic!("{key}: {errors:?}") };
+    error.strip_prefix("line 3: rule `a`: ").unwrap_or_else(|| panic!("{error}")).to_owned()
+}
+
+#[test]
+fn every_key_and_every_word_is_read() {
+    let file = r#"
+[default]
+allow_unassigned = true
+dry_run = true
+
+[[rules]]
+name = "keys"
+host = "*.example.com"
+path_template = "/users/{id}/keys"
+methods = ["GET", "HEAD"]
+service_id = "svc_0000000000000000000000000a"
+require_roles = ["reader, eu", "writer"]
+any_role = "a,b"
+require_permissions = "read"
+any_permission = ["x"]
+min_trust_score = 62.5
+allow_unassigned = true
+forward_token = "true"
+dry_run = false
+"#;
+    let service = countersign_identity::ServiceId::from_bits(10);
+    let file = file.replace("svc_0000000000000000000000000a", &service.to_string());
+    let rules = RuleSet::parse(file.as_bytes()).unwrap();
+    let rule = &rules.rules[0];
+    assert_eq!((rule.name.as_str(), rule.line, rule.dry_run), ("keys", 6, false));
+    let words: Vec<_> = rule.policy.words().into_iter().map(|(word, value)| format!("{word}={value}")).collect();
+    let expected = [
+        &format!("service_id={service}"),
+        "require_roles=reader, eu, writer",
+        "any_role=a, b",
+        "require_permissions=read",
+        "any_permission=x",
+        "min_trust_score=62.5",
+        "allow_unassigned=true",
+        "forward_token=true",
+    ];
+    assert_eq!(words, expected);
+    let default = rules.default.unwrap();
+    assert!(default.dry_run && default.policy.allow_unassigned && default.name == DEFAULT_NAME);
+}
+
+#[test]
+fn all_errors_are_reported_with_their_lines() {
+    let file = r#"[[rules]]
+name = "a"
+require_role = "x"
+min_trust_score = 101
+
+[[rules]]
+name = "b"
+path = "/a/../b"
+path_prefix = "/b"
+
+[[rules]]
+path = "/c"
+
+[defaults]
+"#;
+    let errors = errors(file);
+    for (error, expected) in errors.iter().zip([
+        "line 3: rule `a`: unknown key `require_role`: the keys are `name`, `host`",
+        "line 4: rule `a`: `min_trust_score`: `101` is not a number from 0 to 100",
+        "line 8: rule `b`: `path`: `/a/../b`: the path contains the segment `.` or `..`",
+        "line 11: the rule has no `name`",
+        "line 14: unknown key `defaults`: a rules file has `[[rules]]` and `[default]`",
+    ]) {
+        assert!(error.starts_with(expected), "{error}\n{expected}");
+    }
+    assert_eq!(errors.len(), 5, "{errors:?}");
+    assert!(self::errors("\na = 1 2\n")[0].starts_with("line 2: invalid TOML: "));
+    assert_eq!(self::errors("rules = 1"), ["line 1: `rules` must be tables: write `[[rules]]`"]);
+}
+
+#[test]
+fn invalid_values_are_refused_with_the_fix() {
+    for (key, expected) in [
+        ("host = 'A.com'", "write `a.com`"),
+        ("host = '*'", "is not a host"),
+        ("path = 'admin'", "does not begin with `/`"),
+        ("path = '/admin/'", "ends with `/`"),
+        ("path = '/a?b'", "rules do not depend on the query"),
+        ("path = '/a;b'", "path parameter"),
+        ("path = '/users/{id}'", "use `path_prefix`, or `path_template`"),
+        ("path_prefix = '/admin/*'", "use `path_prefix`"),
+        ("path_template = '/users/me'", "use `path`"),
+        ("path_template = '/users/{id'", "no wildcards here"),
+        ("path_template = '/users/x{id}'", "no wildcards here"),
+        ("methods = ['get']", "upper case"),
+        ("methods = []", "1 to 16 methods"),
+        ("methods = 'GET'", "list of texts"),
+        ("methods = ['GET', 'GET']", "twice"),
+        ("dry_run = 'yes'", "`true` or `false`"),
+        ("service_id = 'billing'", "is not a service id"),
+        ("require_roles = []", "is not a list of role names"),
+        ("any_role = [1]", "must be a list of texts"),
+        ("allow_anonymous = 1", "neither `true` nor `false`"),
+        ("any_permission = {}", "wrong type"),
+    ] {
+        let error = error_of(key);
+        assert!(error.contains(expected), "{key}: {error}");
+    }
+    let long = "a".repeat(1025);
+    assert!(error_of(&format!("path = '/{long}'")).contains("at most 1024"));
+    assert!(error_of(&format!("path = '{}'", "/a".repeat(33))).contains("at most 32"));
+    for name in ["", "a b", "default", "é", &"a".repeat(65)] {
+        assert_eq!(errors(&format!("[[rules]]\nname = '{name}'")).len(), 1, "{name}");
+    }
+    assert_eq!(errors("[default]\npath = '/a'").len(), 1);
+    assert_eq!(errors("[[rules]]\nname='a'\nallow_anonymous=true\nany_role='x'").len(), 1);
+}
+
+#[test]
+fn names_are_unique_and_equally_specific_rules_are_refused() {
+    let rules = |conditions: &[&str]| {
+        let rule = |(number, condition)| format!("[[rules]]\nname = 'r{number}'\n{condition}\n");
+        errors(&conditions.iter().enumerate().map(rule).collect::<String>())
+    };
+    for (a, b) in [
+        ("", ""),
+        ("path = '/a'", "path = '/%61'"),
+        ("path_prefix = '/a'", "path_prefix = '/a'\nrequire_roles = 'x'"),
+        ("path_template = '/{a}/b'", "path_template = '/{x}/b'"),
+        ("path_template = '/{a}/b'", "path_template = '/a/{x}'"),
+        ("methods = ['GET', 'PUT']", "methods = ['PUT']"),
+        ("host = '*.a.com'", "host = '*.a.com'"),
+    ] {
+        let errors = rules(&[a, b]);
+        assert_eq!(errors.len(), 1, "{a} {b}: {errors:?}");
+        assert!(errors[0].contains("rule `r1` and rule `r0` at line 1 can both match"), "{errors:?}");
+    }
+    for (a, b) in [
+        ("path = '/a'", "path = '/b'"),
+        ("path = '/a'", "path_prefix = '/a'"),
+        ("path_prefix = '/a'", "path_prefix = '/a/b'"),
+        ("path_template = '/{a}/b'", "path_template = '/{a}/c'"),
+        ("path_template = '/{a}/{b}'", "path_template = '/{a}/b'"),
+        ("path_template = '/{a}'", "path_template = '/{a}/{b}'"),
+        ("methods = ['GET']", "methods = ['PUT']"),
+        ("methods = ['GET']", ""),
+        ("host = 'a.com'", "host = 'b.com'"),
+        ("host = '*.com'", "host = '*.a.com'"),
+        ("host = 'a.com'", ""),
+    ] {
+        assert_eq!(rules(&[a, b]), [] as [&str; 0], "{a} {b}");
+    }
+    assert!(errors("[[rules]]\nname='a'\npath='/a'\n[[rules]]\nname='a'\npath='/b'")[0].contains("at line 1"));
+}
+
+#[test]
+fn file_is_bounded() {
+    let rules = |count: usize| {
+        (0..count).map(|n| format!("[[rules]]\nname='r{n}'\npath='/{n}'\n")).collect::<Vec<_>>().concat()
+    };
+    assert_eq!(errors(&rules(1000)), [] as [&str; 0]);
+    assert_eq!(errors(&rules(1001)), ["line 1: the file has 1001 rules: at most 1000 are allowed"]);
+    let large = format!("# {}", "a".repeat(MAX_FILE_BYTES));
+    assert!(errors(&large)[0].contains("larger than 1048576 bytes"));
+    assert_eq!(RuleSet::parse(b"\xff").unwrap_err().to_string(), "line 1: the file is not UTF-8");
+    let many = (0..60).map(|n| format!("[[rules]]\nname='r{n}'\npath='x'\n")).collect::<Vec<_>>().concat();
+    assert_eq!(errors(&many).len(), 51);
+    assert_eq!(errors(&many).last().map(String::as_str), Some("and 10 more errors"));
+}

@@ -1,0 +1,221 @@
+//! Path patterns and methods of rules, and the order of specificity.
+
+use super::{host::HostPattern, path::NormalPath};
+
+/// The maximum length of a path pattern in bytes.
+const MAX_PATH: usize = 1024;
+
+/// The maximum number of segments of a path pattern.
+const MAX_SEGMENTS: usize = 32;
+
+/// The maximum number of methods of a rule.
+const MAX_METHODS: usize = 16;
+
+/// The paths to which a rule applies. Segments are in normal form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PathPattern {
+    /// Every path, also one without a normal form.
+    Any,
+    /// Every path that begins with these segments.
+    Prefix(Vec<Box<str>>),
+    /// Every path with these segments. `None` stands for any one segment.
+    Template(Vec<Option<Box<str>>>),
+    /// This path.
+    Exact(Vec<Box<str>>),
+}
+
+/// The methods to which a rule applies, in upper case. An empty list stands for every method.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Methods(Vec<Box<str>>);
+
+/// How specific a rule is. The host is compared first, then the path, then the methods. The greater value wins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Specificity {
+    host: HostRank,
+    path: PathRank,
+    methods: MethodRank,
+}
+
+/// How specific the host pattern of a rule is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum HostRank {
+    Any,
+    /// The length of the domain.
+    Wildcard(usize),
+    Exact,
+}
+
+/// How specific the path pattern of a rule is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum PathRank {
+    Any,
+    /// The number of segments.
+    Prefix(usize),
+    /// The number of fixed segments.
+    Template(usize),
+    Exact,
+}
+
+/// Whether a rule names its methods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum MethodRank {
+    Any,
+    Named,
+}
+
+impl Specificity {
+    /// The specificity of a rule with these conditions.
+    pub fn of(host: &HostPattern, path: &PathPattern, methods: &Methods) -> Self {
+        let host = match host {
+            HostPattern::Any => HostRank::Any,
+            HostPattern::Wildcard(suffix) => HostRank::Wildcard(suffix.len()),
+            HostPattern::Exact(_) => HostRank::Exact,
+        };
+        let path = match path {
+            PathPattern::Any => PathRank::Any,
+            PathPattern::Prefix(segments) => PathRank::Prefix(segments.len()),
+            PathPattern::Template(segments) => PathRank::Template(segments.iter().flatten().count()),
+            PathPattern::Exact(_) => PathRank::Exact,
+        };
+        Self { host, path, methods: if methods.0.is_empty() { MethodRank::Any } else { MethodRank::Named } }
+    }
+
+    /// Why a rule with this specificity precedes another one that also matches.
+    pub fn reason_to_precede(self, other: Self) -> &'static str {
+        if self.host != other.host {
+            "its host is less specific"
+        } else if self.path != other.path {
+            "its path is less specific"
+        } else {
+            "it names no method"
+        }
+    }
+}
+
+impl PathPattern {
+    /// Parses the value of `path`.
+    pub fn parse_exact(text: &str) -> Result<Self, String> {
+        parse_fixed("path", text).map(Self::Exact)
+    }
+
+    /// Parses the value of `path_prefix`.
+    pub fn parse_prefix(text: &str) -> Result<Self, String> {
+        parse_fixed("path_prefix", text).map(Self::Prefix)
+    }
+
+    /// Parses the value of `path_template`: a path in which segments such as `{id}` stand for any one segment.
+    pub fn parse_template(text: &str) -> Result<Self, String> {
+        let variable = |segment: &str| {
+            let name = segment.strip_prefix('{')?.strip_suffix('}')?;
+            let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+            (!name.is_empty() && name.bytes().all(is_name)).then_some(())
+        };
+        check_text("path_template", text)?;
+        let segments: Vec<_> = text.split('/').map(|segment| (segment, variable(segment).is_some())).collect();
+        let fixed: Vec<_> =
+            segments.iter().map(|(segment, is_variable)| if *is_variable { "x" } else { segment }).collect();
+        let fixed = parse_fixed("path_template", &fixed.join("/"))?;
+        let is_variable = segments.into_iter().skip(1).map(|(_, is_variable)| is_variable);
+        let segments: Vec<_> =
+            fixed.into_iter().zip(is_variable).map(|(segment, variable)| (!variable).then_some(segment)).collect();
+        if segments.iter().all(Option::is_some) {
+            return Err("`path_template` has no segment such as `{id}`: use `path`".to_owned());
+        }
+        Ok(Self::Template(segments))
+    }
+
+    /// Whether a path matches.
+    pub fn matches(&self, path: &NormalPath<'_>) -> bool {
+        let mut actual = path.segments();
+        match self {
+            Self::Any => true,
+            Self::Prefix(segments) => segments.iter().all(|segment| actual.next() == Some(&**segment)),
+            Self::Exact(segments) => {
+                segments.iter().all(|segment| actual.next() == Some(&**segment)) && actual.next().is_none()
+            }
+            Self::Template(segments) => {
+                let is_match = |segment: &Option<Box<str>>| {
+                    actual.next().is_some_and(|actual| segment.as_deref().is_none_or(|fixed| fixed == actual))
+                };
+                segments.iter().all(is_match) && actual.next().is_none()
+            }
+        }
+    }
+
+    /// Whether some path matches both patterns, which have the same specificity.
+    pub fn intersects(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Template(a), Self::Template(b)) => {
+                let agree = |(a, b): (&Option<Box<str>>, &Option<Box<str>>)| a.is_none() || b.is_none() || a == b;
+                a.len() == b.len() && a.iter().zip(b).all(agree)
+            }
+            _ => self == other,
+        }
+    }
+}
+
+impl std::fmt::Display for Methods {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0.join(", "))
+    }
+}
+
+/// Parses a path without variables.
+fn parse_fixed(key: &str, text: &str) -> Result<Vec<Box<str>>, String> {
+    check_text(key, text)?;
+    if text.contains(['{', '}', '*']) {
+        return Err(format!(
+            "`{key}`: `{}` contains `{{`, `}}` or `*`, which are no wildcards here: use `path_prefix`, or \
+             `path_template` with segments such as `{{id}}`; write `%7B`, `%7D` or `%2A` for the character itself",
+            text.escape_debug()
+        ));
+    }
+    let path = NormalPath::parse(text).map_err(|error| format!("`{key}`: `{}`: {error}", text.escape_debug()))?;
+    let segments: Vec<_> = path.segments().map(Into::into).collect();
+    if segments.len() > MAX_SEGMENTS {
+        return Err(format!("`{key}` has {} segments: at most {MAX_SEGMENTS} are allowed", segments.len()));
+    }
+    Ok(segments)
+}
+
+fn check_text(key: &str, text: &str) -> Result<(), String> {
+    if text.len() > MAX_PATH {
+        Err(format!("`{key}` has {} bytes: at most {MAX_PATH} are allowed", text.len()))
+    } else if text.contains('?') {
+        Err(format!("`{key}` contains `?`: rules do not depend on the query"))
+    } else if text.len() > 1 && text.ends_with('/') {
+        Err(format!("`{key}` ends with `/`: write it without, because a slash at the end of a path does not count"))
+    } else {
+        Ok(())
+    }
+}
+
+impl Methods {
+    /// Parses the names of methods.
+    pub fn parse(names: &[&str]) -> Result<Self, String> {
+        if names.is_empty() || names.len() > MAX_METHODS {
+            return Err(format!("`methods` must contain 1 to {MAX_METHODS} methods: delete it for every method"));
+        }
+        let is_method = |name: &str| {
+            (1..=32).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-')
+        };
+        if let Some(name) = names.iter().find(|name| !is_method(name)) {
+            return Err(format!("`methods`: `{}` is not a method in upper case, such as `GET`", name.escape_debug()));
+        }
+        let mut methods: Vec<Box<str>> = names.iter().map(|name| (*name).into()).collect();
+        methods.sort_unstable();
+        let count = methods.len();
+        methods.dedup();
+        if methods.len() == count { Ok(Self(methods)) } else { Err("`methods` contains a method twice".to_owned()) }
+    }
+
+    /// Whether the rule applies to this method. Lower case counts as upper case, because some services ignore the case.
+    pub fn matches(&self, method: &str) -> bool {
+        self.0.is_empty() || self.0.iter().any(|name| name.eq_ignore_ascii_case(method))
+    }
+
+    /// Whether there is a method that both match.
+    pub fn intersects(&self, other: &Self) -> bool {
+        self.0.is_empty() || other.0.is_empty() || self.0.iter().any(|name| other.0.contains(name))
+    }
+}

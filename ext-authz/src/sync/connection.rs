@@ -1,0 +1,192 @@
+//! A sync stream at one address of the control plane, and the probe of the first address before the return to it.
+
+use super::{
+    decode::MessageError,
+    stream::{PingTimeout, StreamState, ViewUpdate},
+};
+use crate::{metrics::FailoverReason, view::View};
+use arc_swap::ArcSwap;
+use countersign_process::Clock;
+use countersign_proto::v1::{FollowRequest, FollowResponse, sync_client::SyncClient};
+use std::{error::Error, sync::Arc, time::Duration};
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Interval, MissedTickBehavior, interval, sleep, timeout},
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{
+    Code, Request, Status, Streaming,
+    metadata::{Ascii, MetadataValue},
+    transport::Endpoint,
+};
+
+/// The largest accepted sync message in bytes, which is much larger than a page of a snapshot.
+const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
+
+/// The capacity of the queue of outgoing messages: the Hello (the first message of a stream) and the unanswered pings.
+const REQUEST_QUEUE_LEN: usize = 8;
+
+/// The timeout for opening a stream, in ping intervals.
+const OPEN_TIMEOUT_PINGS: u32 = 3;
+
+/// How long the first address must answer pings before the client returns to it, in ping intervals.
+const PROBE_PINGS: u32 = 3;
+
+/// The timeout of a probe of the first address, in ping intervals. A probe that fails is repeated later.
+const PROBE_TIMEOUT_PINGS: u32 = 20;
+
+/// The addresses of the control plane and the credentials for it.
+#[derive(Clone)]
+pub struct SyncTarget {
+    /// The sync ports of the control plane, in the order of preference. The certificate authorities are replaced when their file
+    /// changes.
+    pub endpoints: Arc<ArcSwap<Vec<Endpoint>>>,
+    /// The value `Bearer <API key>`, marked as sensitive. The API key is replaced when its file changes.
+    pub authorization: Arc<ArcSwap<MetadataValue<Ascii>>>,
+    /// The interval between pings.
+    pub ping_interval: Duration,
+    /// The source of the current time.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// Why a stream ended or could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamError {
+    #[error("cannot connect: {0}")]
+    Connect(String),
+    #[error("{:?}: {}", .0.code(), .0.message())]
+    Status(#[from] Status),
+    #[error("invalid message: {0}")]
+    InvalidMessage(#[from] MessageError),
+    #[error("{0}")]
+    PingTimeout(#[from] PingTimeout),
+    #[error("opening the stream timed out")]
+    OpenTimeout,
+    #[error("the control plane closed the stream")]
+    Closed,
+    #[error("the address did not confirm the data in use in time")]
+    ProbeTimeout,
+}
+
+impl StreamError {
+    /// The reason under which a failover is counted.
+    pub fn reason(&self) -> FailoverReason {
+        match self {
+            Self::Connect(_) | Self::OpenTimeout => FailoverReason::Connect,
+            Self::PingTimeout(_) | Self::ProbeTimeout => FailoverReason::Pings,
+            _ if self.is_other_data() => FailoverReason::Data,
+            Self::InvalidMessage(_) => FailoverReason::Invalid,
+            Self::Status(status) if is_refusal(status.code()) => FailoverReason::Refused,
+            Self::Status(_) | Self::Closed => FailoverReason::Ended,
+        }
+    }
+
+    /// Whether the address serves older data than the view, or the data of another deployment.
+    pub const fn is_other_data(&self) -> bool {
+        matches!(self, Self::InvalidMessage(MessageError::OlderThanView | MessageError::OtherDeployment))
+    }
+
+    /// The gRPC code with which the control plane ended the stream.
+    pub fn code(&self) -> Option<Code> {
+        if let Self::Status(status) = self { Some(status.code()) } else { None }
+    }
+}
+
+/// Whether the control plane refuses the client, and not only this stream.
+pub const fn is_refusal(code: Code) -> bool {
+    matches!(code, Code::Unauthenticated | Code::ResourceExhausted | Code::FailedPrecondition)
+}
+
+/// An open stream.
+pub struct SyncConnection {
+    requests: mpsc::Sender<FollowRequest>,
+    responses: Streaming<FollowResponse>,
+    ping_timer: Interval,
+    clock: Arc<dyn Clock>,
+}
+
+impl SyncConnection {
+    /// Opens a stream with the Hello of its state, on a new connection, so that DNS is resolved again and a dead connection is not
+    /// reused.
+    pub async fn open(target: &SyncTarget, address: usize, state: &mut StreamState) -> Result<Self, StreamError> {
+        let (requests, request_stream) = mpsc::channel(REQUEST_QUEUE_LEN);
+        requests.try_send(state.hello()).map_err(|_| StreamError::Closed)?;
+        requests.try_send(state.ping(target.clock.since_boot())?).map_err(|_| StreamError::Closed)?;
+        let opened = timeout(target.ping_interval * OPEN_TIMEOUT_PINGS, connect(target, address, request_stream)).await;
+        let responses = opened.map_err(|_| StreamError::OpenTimeout)??;
+        let mut ping_timer = interval(target.ping_interval);
+        ping_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ping_timer.reset();
+        Ok(Self { requests, responses, ping_timer, clock: Arc::clone(&target.clock) })
+    }
+
+    /// Receives the next message, and sends the pings that are due. Nothing is lost if the future is dropped.
+    pub async fn next(&mut self, state: &mut StreamState) -> Result<ViewUpdate, StreamError> {
+        loop {
+            tokio::select! {
+                message = self.responses.message() => {
+                    let update = state.apply(message?.ok_or(StreamError::Closed)?, self.clock.since_boot())?;
+                    if state.wants_ping() {
+                        self.ping_timer.reset_immediately();
+                    }
+                    return Ok(update);
+                }
+                _ = self.ping_timer.tick() => {
+                    let ping = state.ping(self.clock.since_boot())?;
+                    self.requests.try_send(ping).map_err(|_| StreamError::Closed)?;
+                }
+            }
+        }
+    }
+}
+
+async fn connect(
+    target: &SyncTarget,
+    address: usize,
+    requests: mpsc::Receiver<FollowRequest>,
+) -> Result<Streaming<FollowResponse>, StreamError> {
+    let endpoint = target.endpoints.load().get(address).cloned();
+    let endpoint = endpoint.ok_or_else(|| StreamError::Connect("the address does not exist".to_owned()))?;
+    let channel = endpoint.connect().await.map_err(|error| StreamError::Connect(error_chain(&error)))?;
+    let mut request = Request::new(ReceiverStream::new(requests));
+    request.metadata_mut().insert("authorization", MetadataValue::clone(&target.authorization.load()));
+    let mut client = SyncClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
+    Ok(client.follow(request).await?.into_inner())
+}
+
+/// Waits, then probes whether the first address serves the data in use: a second stream answers pings for a while, and its view
+/// contains at least the changes of the view in use, which `in_use` tells. Returns the stream, which can replace the one in use.
+pub async fn probe_first_address(
+    target: SyncTarget,
+    wait: Duration,
+    max_staleness: Option<Duration>,
+    in_use: watch::Receiver<Option<Arc<View>>>,
+) -> Result<(SyncConnection, StreamState), StreamError> {
+    sleep(wait).await;
+    let probe = async {
+        let mut state = StreamState::resume(in_use.borrow().clone(), max_staleness);
+        state.keep_view_of_other_address();
+        let mut stream = SyncConnection::open(&target, 0, &mut state).await?;
+        let probed_until = target.clock.since_boot() + target.ping_interval * PROBE_PINGS;
+        loop {
+            stream.next(&mut state).await?;
+            let revision = |view: Option<&Arc<View>>| view.map(|view| view.revision());
+            let is_newest = revision(state.view().as_ref()) >= revision(in_use.borrow().as_ref());
+            if state.was_confirmed() && is_newest && target.clock.since_boot() >= probed_until {
+                return Ok((stream, state));
+            }
+        }
+    };
+    timeout(target.ping_interval * PROBE_TIMEOUT_PINGS, probe).await.map_err(|_| StreamError::ProbeTimeout)?
+}
+
+/// Joins the messages of an error and its sources. In tonic's transport errors, only the sources contain the cause.
+fn error_chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,134 @@
+//! Encodes a view as the pages of a snapshot, and builds a view from such pages. The pages of a copy on disk are those of the
+//! sync protocol, and [`StreamState`] reads both.
+
+use super::{decode::MessageError, stream::StreamState};
+use crate::view::{Revocation, RevokedSubject, ServiceSettings, View};
+use countersign_identity::{AgentChanges, AgentHash, AgentId, AgentStatus, RoleDefinition, RoleGrant, Timestamp};
+use countersign_proto::v1::{self, follow_response::Message};
+use std::{sync::Arc, time::Duration};
+
+/// The number of agents, or of revocations, on a page.
+const PAGE_LEN: usize = 1000;
+
+/// The pages of a view, one after the other, so that a large view is never encoded as a whole.
+pub fn pages_of(view: &View) -> impl Iterator<Item = v1::SnapshotPage> + '_ {
+    let names_are_hashes = view.settings().agent_hash_key.is_some();
+    let agents = in_pages(view.agents().map(move |(agent, changes)| encode_agent(agent, changes, names_are_hashes)));
+    let revocations = in_pages(view.revocations().map(encode_revocation));
+    let page = page_header(view);
+    let first = v1::SnapshotPage {
+        info: Some(encode_settings(view.settings())),
+        keys: Some(v1::Keys { points: view.keys().public_keys().map(|key| key.to_sec1().to_vec()).collect() }),
+        roles: Some(v1::Roles { roles: view.roles().iter().map(encode_role).collect() }),
+        ..page.clone()
+    };
+    let of_agents = page.clone();
+    let of_revocations = page.clone();
+    std::iter::once(first)
+        .chain(agents.map(move |agents| v1::SnapshotPage { agents, ..of_agents.clone() }))
+        .chain(revocations.map(move |revocations| v1::SnapshotPage { revocations, ..of_revocations.clone() }))
+        .chain(std::iter::once(v1::SnapshotPage { last: true, ..page }))
+}
+
+/// Builds the view of pages.
+#[derive(Debug)]
+pub struct ViewOfPages(StreamState);
+
+impl ViewOfPages {
+    /// A view without pages. `staleness_limit` is the maximum staleness in the sidecar's settings.
+    pub fn new(staleness_limit: Option<Duration>) -> Self {
+        Self(StreamState::resume(None, staleness_limit))
+    }
+
+    /// Adds a page.
+    pub fn add(&mut self, page: v1::SnapshotPage) -> Result<(), MessageError> {
+        let message = v1::FollowResponse { message: Some(Message::Snapshot(page)) };
+        self.0.apply(message, Duration::ZERO).map(|_| ())
+    }
+
+    /// The view, if the last page was added.
+    pub fn finish(self) -> Result<Arc<View>, MessageError> {
+        self.0.view().ok_or(MessageError::Missing("the last page"))
+    }
+}
+
+fn in_pages<T>(mut items: impl Iterator<Item = T>) -> impl Iterator<Item = Vec<T>> {
+    std::iter::from_fn(move || {
+        let page: Vec<T> = items.by_ref().take(PAGE_LEN).collect();
+        (!page.is_empty()).then_some(page)
+    })
+}
+
+fn page_header(view: &View) -> v1::SnapshotPage {
+    let (revision, floor) = (view.revision().number(), view.floor().number());
+    v1::SnapshotPage { revision, floor, ..v1::SnapshotPage::default() }
+}
+
+fn encode_settings(settings: &ServiceSettings) -> v1::ServiceInfo {
+    let ServiceSettings { service, issuer, accepts_unbound, max_staleness, agent_hash_key } = settings;
+    v1::ServiceInfo {
+        service_id: service.to_string(),
+        issuer: issuer.to_string(),
+        accepts_unbound_tokens: *accepts_unbound,
+        max_staleness_seconds: u32::try_from(max_staleness.as_secs()).unwrap_or(u32::MAX),
+        agent_hash_key: agent_hash_key.as_ref().map_or_else(Vec::new, |key| key.as_bytes().to_vec()),
+    }
+}
+
+fn encode_role(role: &RoleDefinition) -> v1::Role {
+    let RoleDefinition { id, name, permissions, created_revision } = role;
+    v1::Role {
+        id: id.to_string(),
+        name: name.to_string(),
+        permissions: permissions.iter().map(ToString::to_string).collect(),
+        created_revision: created_revision.number(),
+    }
+}
+
+fn encode_agent(agent: AgentHash, changes: &AgentChanges, names_are_hashes: bool) -> v1::AgentChanges {
+    let AgentChanges { roles, trust, status } = changes;
+    let (agent_id, agent_hash) = if names_are_hashes {
+        (String::new(), agent.to_bytes().to_vec())
+    } else {
+        (AgentId::from_bits(agent.bits()).to_string(), Vec::new())
+    };
+    let grant = |RoleGrant { role, until }: &RoleGrant| v1::RoleGrant {
+        role_id: role.to_string(),
+        until: until.map(Timestamp::micros),
+    };
+    v1::AgentChanges {
+        agent_id,
+        roles: roles.as_ref().map(|facet| v1::RolesFacet {
+            revision: facet.revision.number(),
+            grants: facet.value.iter().map(grant).collect(),
+        }),
+        trust: trust.as_ref().map(|facet| v1::TrustFacet {
+            revision: facet.revision.number(),
+            // A score has at most 10,000 hundredths.
+            hundredths: i32::try_from(facet.value.hundredths()).unwrap_or(i32::MAX),
+        }),
+        status: status.as_ref().map(|facet| v1::StatusFacet {
+            revision: facet.revision.number(),
+            status: encode_status(facet.value.status).into(),
+            cutoff: facet.value.cutoff.number(),
+        }),
+        agent_hash,
+    }
+}
+
+const fn encode_status(status: AgentStatus) -> v1::AgentStatus {
+    match status {
+        AgentStatus::Active => v1::AgentStatus::Active,
+        AgentStatus::Suspended => v1::AgentStatus::Suspended,
+        AgentStatus::Revoked => v1::AgentStatus::Revoked,
+    }
+}
+
+fn encode_revocation(Revocation { revision, subject }: Revocation) -> v1::Revocation {
+    use v1::revocation::Subject;
+    let subject = match subject {
+        RevokedSubject::Token(token) => Subject::TokenId(token.to_string()),
+        RevokedSubject::Session(session) => Subject::SessionId(session.to_string()),
+    };
+    v1::Revocation { revision: revision.number(), subject: Some(subject) }
+}

@@ -1,0 +1,42 @@
+//! The headers that tell a service who the agent is. The sidecar sets them on requests, and `verify` on its responses.
+
+use crate::{Permission, RoleName, ServiceId, VerifiedIdentity};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
+/// The names of the identity headers after their prefix, in the order of [`values`].
+pub const SUFFIXES: [&str; 7] = ["id", "name", "trust-score", "roles", "permissions", "service", "token-id"];
+
+/// The name of the header with the reason of a refusal, after its prefix.
+pub const REASON_SUFFIX: &str = "reason";
+
+/// The prefix of the names, unless a setting replaces it.
+pub const DEFAULT_PREFIX: &str = "x-agent-";
+
+/// Characters that are percent-encoded: control characters, the escape character `%` and the list separator `,`.
+const ENCODED_CHARACTERS: &AsciiSet = &CONTROLS.add(b'%').add(b',');
+
+/// The values of all identity headers, also of those without content.
+pub fn values(identity: &VerifiedIdentity, service: Option<ServiceId>) -> [String; 7] {
+    let VerifiedIdentity { agent, name, roles, permissions, trust_score, token, valid_until: _ } = identity;
+    [
+        agent.to_string(),
+        join_encoded([name.as_str()]),
+        trust_score.to_string(),
+        join_encoded(roles.iter().map(RoleName::as_str)),
+        join_encoded(permissions.iter().map(Permission::as_str)),
+        service.map(|service| service.to_string()).unwrap_or_default(),
+        token.to_string(),
+    ]
+}
+
+/// Joins items with commas. Percent-encodes special and non-ASCII characters.
+fn join_encoded<'a>(items: impl IntoIterator<Item = &'a str>) -> String {
+    let mut value = String::new();
+    for (position, item) in items.into_iter().enumerate() {
+        if position > 0 {
+            value.push(',');
+        }
+        value.extend(utf8_percent_encode(item, ENCODED_CHARACTERS));
+    }
+    value
+}

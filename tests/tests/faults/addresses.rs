@@ -1,0 +1,98 @@
+//! Sidecars with several addresses of the control plane: two replicas with one PostgreSQL database, of which one is killed or
+//! frozen.
+
+use countersign_tests::{Agent, ControlPlane, Postgres, Sidecar, eventually};
+
+/// Two replicas, a sidecar that prefers the first, and an agent with a role and a token.
+struct Pair {
+    control: ControlPlane,
+    sidecar: Sidecar,
+    agent: String,
+    role: String,
+    token: String,
+    // Declared last, so that the database ends after its clients.
+    _postgres: Postgres,
+}
+
+impl Pair {
+    async fn start() -> Self {
+        let postgres = Postgres::start().await;
+        let database = postgres.create_database().await;
+        let control = ControlPlane::start_pair(&database, [&[], &[]]).await;
+        let urls = format!("sync.urls={}", control.sync_urls().join(","));
+        let sidecar = Sidecar::start_with(&control, &[control.key()], &[&urls, "sync.return_seconds=1"]);
+        sidecar.wait_until_ready().await;
+        let agent = Agent::register(&control, "agent").await;
+        let role = control.create_role("reader", &[]).await;
+        control.assign(&agent.id, &role).await;
+        let (token, agent) = (agent.token().await, agent.id.clone());
+        let pair = Self { control, sidecar, agent, role, token, _postgres: postgres };
+        pair.wait_for_status(200).await;
+        pair
+    }
+
+    /// Asserts that the request is allowed; used while there is no reason to deny it.
+    async fn assert_allowed(&self) {
+        let result = self.sidecar.check_token(&self.token).await;
+        assert_eq!(result.status, 200, "{}\n{}", result.reason, self.sidecar.log());
+    }
+
+    async fn wait_for_status(&self, status: u16) {
+        let decided = async || (self.sidecar.check_token(&self.token).await.status == status).then_some(());
+        eventually("the sidecar decides", decided, || self.sidecar.log()).await;
+    }
+
+    /// A series of the sidecar. `label` is a label before `service`, with a comma, or empty.
+    fn series(&self, name: &str, label: &str) -> String {
+        format!("countersign_authz_{name}{{{label}service=\"{}\"}}", self.control.service())
+    }
+
+    /// Waits until the stream is at this address, and requests are allowed all the time.
+    async fn wait_for_address(&self, index: f64) {
+        let (address, connected) = (self.series("stream_address", ""), self.series("stream_connected", ""));
+        let moved = async || {
+            self.assert_allowed().await;
+            let is_connected = self.sidecar.metric(&connected).await == Some(1.0);
+            (is_connected && self.sidecar.metric(&address).await == Some(index)).then_some(())
+        };
+        eventually("the stream is at the address", moved, || self.sidecar.log()).await;
+    }
+
+    /// How often the sidecar has said this in its log.
+    fn logged(&self, text: &str) -> usize {
+        self.sidecar.log().matches(text).count()
+    }
+}
+
+const NEXT: &str = "the next address of the control plane is tried";
+const RETURNED: &str = "returned to the first address";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sidecar_moves_on_from_a_frozen_replica_and_returns_once() {
+    let pair = Pair::start().await;
+    pair.wait_for_address(0.0).await;
+    pair.control.signal_replica(0, "STOP");
+    pair.wait_for_address(1.0).await;
+    assert_eq!(pair.logged(RETURNED), 0);
+    pair.control.signal_replica(0, "CONT");
+    pair.wait_for_address(0.0).await;
+    assert_eq!((pair.logged(NEXT), pair.logged(RETURNED)), (1, 1), "{}", pair.sidecar.log());
+    let returns = pair.series("stream_returns_total", "result=\"ok\",");
+    assert_eq!(pair.sidecar.metric(&returns).await, Some(1.0));
+    let failovers = pair.series("stream_failovers_total", "reason=\"pings\",");
+    assert_eq!(pair.sidecar.metric(&failovers).await, Some(1.0), "{}", pair.sidecar.log());
+    assert!(pair.control.revoke(&pair.agent, &pair.role).await);
+    pair.wait_for_status(403).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sidecar_moves_on_from_a_killed_replica_and_learns_changes_from_the_other() {
+    let mut pair = Pair::start().await;
+    pair.wait_for_address(0.0).await;
+    pair.control.signal_replica(0, "KILL");
+    pair.wait_for_address(1.0).await;
+    // Requests of the test alternate between the replicas, so the first runs again before the role is revoked.
+    pair.control.kill_replica(0).await;
+    assert!(pair.control.revoke(&pair.agent, &pair.role).await);
+    pair.wait_for_status(403).await;
+}
