@@ -13,6 +13,7 @@ done
 
 export KILLS=200 FAILOVERS=5 OUTAGE_SECONDS=30 SILENT_CONNECTIONS=5000 FLEET_SECONDS=60 BACKLOG=100000
 cargo test --workspace --test faults -- --nocapture
-cargo test --workspace --test replicas -- --nocapture fleet
-cargo test --workspace --test server -- --nocapture connections
-cargo test --workspace --test webhooks -- --nocapture crashes backlog
+cargo test --workspace --test replicas -- --nocapture fleet:: redis::
+cargo test --workspace --test server -- --nocapture connections:: reload:: stopping::
+cargo test --workspace --test webhooks -- --nocapture crashes:: backlog:: dead_targets:: isolation:: name_resolution::
+cargo test --workspace --test edge -- --nocapture sidecar:: view_copy::
