@@ -12,6 +12,7 @@ mod own_agent;
 mod page;
 mod redact;
 pub(crate) mod response;
+mod sidecar;
 mod signing_key;
 mod transfer;
 mod webhook;
@@ -21,10 +22,13 @@ pub use audit::{AuditActor, AuditEntry, AuditFilter, AuditObject};
 pub use error::{ApiError, ErrorDetails, escape_unprintable, innermost, requirement, without_control_characters};
 pub use exchange::{Exchange, Observer};
 pub use health::{Health, Status};
-pub use management::{AgentFilter, AgentWithRoles, AssignedRole, HumanUser, ListedKey, NewApiKey, Role, Service};
+pub use management::{
+    AgentFilter, AgentWithRoles, AssignedRole, HumanUser, ListedKey, NewApiKey, Revocation, Role, Service,
+};
 pub use own_agent::{HeldRole, ListedAgent, ServiceOfAgent};
 pub use page::{Page, PageStart, Pagination};
 pub use redact::{begins_like_secret, redacted_url, url_with_port};
+pub use sidecar::{Enforcement, LONGEST_ENFORCEMENT_WAIT, Sidecar};
 pub use signing_key::{Rotation, SigningKey};
 pub use transfer::ServiceTransfer;
 pub use webhook::{NewSecret, NewWebhook, Webhook, WebhookChange, WebhookDelivery, WebhookScope};

@@ -1,6 +1,6 @@
 //! Requests of agents: registration, login, refresh and revocation of tokens.
 
-use super::{Api, ApiError, response::id};
+use super::{Api, ApiError, management::Changed, response::id};
 use crate::{PrivateKey, Sign};
 use countersign_identity::AgentId;
 use reqwest::Method;
@@ -88,10 +88,10 @@ impl Api {
     }
 
     /// Revokes an access token, or the session of a refresh token. According to RFC 7009, the response does not reveal
-    /// whether the token was valid.
-    pub async fn revoke_token(&self, token: &SecretString) -> Result<(), ApiError> {
+    /// whether the token was valid. Returns the revision of the change; `None` if the control plane does not state it.
+    pub async fn revoke_token(&self, token: &SecretString) -> Result<Option<u64>, ApiError> {
         let body = json!({ "token": token.expose_secret() });
-        self.call::<Value>(Method::POST, &["auth", "revoke"], None, Some(&body)).await.map(drop)
+        self.call(Method::POST, &["auth", "revoke"], None, Some(&body)).await.map(|Changed { revision }| revision)
     }
 
     /// Fetches the public keys that verify access tokens, as a JWK Set (RFC 7517).

@@ -125,9 +125,22 @@ struct List<T> {
     data: Vec<T>,
 }
 
+/// The result of a revocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct Revocation {
+    /// Whether the request revoked something; `false` if there was nothing to revoke.
+    pub revoked: bool,
+    /// A sidecar whose data contains all changes up to this revision knows the result. Older control planes do not state
+    /// the revision.
+    #[serde(default)]
+    pub revision: Option<u64>,
+}
+
+/// The revision of a response about a change. Older control planes do not state the revision.
 #[derive(Deserialize)]
-pub(super) struct Revoked {
-    pub(super) revoked: bool,
+pub(super) struct Changed {
+    #[serde(default)]
+    pub(super) revision: Option<u64>,
 }
 
 impl Api {
@@ -187,10 +200,9 @@ impl Api {
         self.call(Method::POST, &["services", service, "keys"], Some(human), Some(&body)).await
     }
 
-    /// Revokes an API key. Returns `false` if the API key was already revoked.
-    pub async fn revoke_key(&self, human: &SecretString, service: &str, key: &str) -> Result<bool, ApiError> {
-        let path = ["services", service, "keys", key];
-        self.call(Method::DELETE, &path, Some(human), None).await.map(|Revoked { revoked }| revoked)
+    /// Revokes an API key, unless it was already revoked.
+    pub async fn revoke_key(&self, human: &SecretString, service: &str, key: &str) -> Result<Revocation, ApiError> {
+        self.call(Method::DELETE, &["services", service, "keys", key], Some(human), None).await
     }
 
     /// Creates a role. `manager` is an API key of scope `full`, or the token of the service's owner.
@@ -213,14 +225,19 @@ impl Api {
         self.call(Method::GET, &path, Some(manager), None).await.map(|List { data }| data)
     }
 
-    /// Deletes a role and all its assignments.
-    pub async fn delete_role(&self, manager: &SecretString, service: &str, role: &str) -> Result<(), ApiError> {
+    /// Deletes a role and all its assignments. Returns the revision of the change; `None` from an older control plane.
+    pub async fn delete_role(
+        &self,
+        manager: &SecretString,
+        service: &str,
+        role: &str,
+    ) -> Result<Option<u64>, ApiError> {
         let path = ["services", service, "roles", role];
-        self.call::<Value>(Method::DELETE, &path, Some(manager), None).await.map(drop)
+        self.call(Method::DELETE, &path, Some(manager), None).await.map(|Changed { revision }| revision)
     }
 
     /// Assigns a role to an agent until `expires_at` (RFC 3339), or permanently. If the role is already assigned,
-    /// replaces the expiry of the assignment.
+    /// replaces the expiry of the assignment. Returns the revision of the change; `None` from an older control plane.
     pub async fn assign_role(
         &self,
         manager: &SecretString,
@@ -228,22 +245,21 @@ impl Api {
         agent: &str,
         role: &str,
         expires_at: Option<&str>,
-    ) -> Result<(), ApiError> {
+    ) -> Result<Option<u64>, ApiError> {
         let path = ["services", service, "agents", agent, "roles"];
         let body = json!({ "roleId": role, "expiresAt": expires_at });
-        self.call::<Value>(Method::POST, &path, Some(manager), Some(&body)).await.map(drop)
+        self.call(Method::POST, &path, Some(manager), Some(&body)).await.map(|Changed { revision }| revision)
     }
 
-    /// Revokes a role of an agent. Returns `false` if the role was not assigned.
+    /// Revokes a role of an agent, if the role is assigned.
     pub async fn revoke_role(
         &self,
         manager: &SecretString,
         service: &str,
         agent: &str,
         role: &str,
-    ) -> Result<bool, ApiError> {
-        let path = ["services", service, "agents", agent, "roles", role];
-        self.call(Method::DELETE, &path, Some(manager), None).await.map(|Revoked { revoked }| revoked)
+    ) -> Result<Revocation, ApiError> {
+        self.call(Method::DELETE, &["services", service, "agents", agent, "roles", role], Some(manager), None).await
     }
 
     /// Reads an agent. `manager` is an API key of the service with scope `full`.
@@ -266,7 +282,7 @@ impl Api {
     }
 
     /// Sets the status of an agent: `active`, `suspended` or `revoked`. The status of a revoked agent cannot be
-    /// changed.
+    /// changed. Returns the agent, with the `revision` of the change unless the control plane is older.
     pub async fn set_agent_status(&self, human: &SecretString, agent: &str, status: &str) -> Result<Value, ApiError> {
         self.call(Method::PUT, &["agents", agent, "status"], Some(human), Some(&json!({ "status": status }))).await
     }

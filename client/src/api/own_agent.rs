@@ -1,6 +1,6 @@
 //! Calls of human users about the agents that they have registered.
 
-use super::{Api, ApiError, Page, PageStart, response::id};
+use super::{Api, ApiError, Page, PageStart, management::Changed, response::id};
 use countersign_identity::{AgentId, ServiceId};
 use reqwest::Method;
 use secrecy::SecretString;
@@ -71,9 +71,11 @@ impl Api {
         self.page(human, &["agents"], start).await
     }
 
-    /// Deletes an agent. The human user must be the owner of the agent or an administrator.
-    pub async fn delete_agent(&self, human: &SecretString, agent: &str) -> Result<(), ApiError> {
-        self.call::<Value>(Method::DELETE, &["agents", agent], Some(human), None).await.map(drop)
+    /// Deletes an agent. The human user must be the owner of the agent or an administrator. Returns the revision of the
+    /// change; `None` from an older control plane.
+    pub async fn delete_agent(&self, human: &SecretString, agent: &str) -> Result<Option<u64>, ApiError> {
+        let path = ["agents", agent];
+        self.call(Method::DELETE, &path, Some(human), None).await.map(|Changed { revision }| revision)
     }
 
     /// Lists a page of the services at which an agent holds a role, and of those that its owner has left.

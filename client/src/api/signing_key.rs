@@ -2,7 +2,7 @@
 
 use super::{
     Api, ApiError, Page, PageStart,
-    management::Revoked,
+    management::Revocation,
     response::{id, line},
 };
 use countersign_identity::Kid;
@@ -63,6 +63,6 @@ impl Api {
     /// Revokes a signing key and every token that it signed. Returns `false` if the key was already removed or revoked.
     pub async fn revoke_signing_key(&self, human: &SecretString, kid: &str) -> Result<bool, ApiError> {
         let path = ["signing-keys", kid];
-        self.call(Method::DELETE, &path, Some(human), None).await.map(|Revoked { revoked }| revoked)
+        self.call(Method::DELETE, &path, Some(human), None).await.map(|Revocation { revoked, revision: _ }| revoked)
     }
 }

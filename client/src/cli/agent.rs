@@ -13,6 +13,7 @@ use super::{
     complete,
     confirm::ConfirmArgs,
     context::{Context, missing},
+    enforcement::{ALLOWS, REFUSES, Receipt, ReceiptArgs},
     login::{LoginArgs, LoginResult, TokenPolicy, login},
     output::{quoted, value_text},
     table::details,
@@ -102,25 +103,34 @@ pub enum AgentCommand {
     )]
     Call(Box<CallArgs>),
     /// Suspend an agent everywhere, until it is reactivated
-    #[command(after_help = "The sessions of the agent end, and its tokens become invalid.\n\n\
-        Examples:\n  $ countersign agent suspend AGENT\n\n\
-        Next: countersign agent reactivate AGENT")]
+    #[command(
+        after_help = "The sessions of the agent end, and its tokens become invalid. With --wait, the result is a receipt \
+        of the sidecars of one service: --service, COUNTERSIGN_SERVICE_ID or the service of the profile.\n\n\
+        Examples:\n  $ countersign agent suspend AGENT\n  $ countersign agent suspend AGENT --wait --service SERVICE\n\n\
+        Next: countersign agent reactivate AGENT"
+    )]
     Suspend(StatusArgs),
     /// Allow a suspended agent to log in again
-    #[command(after_help = "Tokens from before the suspension stay invalid.\n\n\
+    #[command(
+        after_help = "Tokens from before the suspension stay invalid. With --wait, the result is a receipt of the \
+        sidecars of one service.\n\n\
         Examples:\n  $ countersign agent reactivate AGENT\n\n\
-        Next: as the agent, countersign agent login")]
+        Next: as the agent, countersign agent login"
+    )]
     Reactivate(StatusArgs),
     /// Revoke an agent everywhere; this cannot be undone
     #[command(after_help = "The agent can never log in again, and its key cannot be registered again under the same \
-        name. `countersign agent suspend` can be undone.\n\n\
-        Examples:\n  $ countersign agent revoke AGENT\n  $ countersign agent revoke AGENT --yes\n\n\
+        name. `countersign agent suspend` can be undone. With --wait, the result is a receipt of the sidecars of one \
+        service: --service, COUNTERSIGN_SERVICE_ID or the service of the profile.\n\n\
+        Examples:\n  $ countersign agent revoke AGENT\n  $ countersign agent revoke AGENT --yes\n  \
+        $ countersign agent revoke AGENT --yes --wait --service SERVICE\n\n\
         Next: for a new agent, countersign agent keygen")]
     Revoke(RevokeArgs),
     /// Delete an agent: revoke it everywhere and erase its data; this cannot be undone
     #[command(
         after_help = "The control plane erases the owner, e-mail address, name, metadata and public key of the agent. Its id \
-        remains in the feedback of services and in the audit log. The key can be registered again, as another agent.\n\n\
+        remains in the feedback of services and in the audit log. The key can be registered again, as another agent. With \
+        --wait, the result is a receipt of the sidecars of one service.\n\n\
         Examples:\n  $ countersign agent delete AGENT\n  $ countersign agent delete AGENT --yes\n\n\
         Next: countersign agent list"
     )]
@@ -140,6 +150,8 @@ pub struct ExecArgs {
 pub struct StatusArgs {
     #[command(flatten)]
     human: HumanArgs,
+    #[command(flatten)]
+    receipt: ReceiptArgs,
     /// The id of the agent
     #[arg(add = ArgValueCandidates::new(complete::agent_ids))]
     agent: String,
@@ -238,26 +250,31 @@ async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, CliErr
 }
 
 async fn delete(context: &Context, args: RevokeArgs) -> Result<CommandOutput, CliError> {
-    let RevokeArgs { status: StatusArgs { human, agent }, confirm } = args;
+    let RevokeArgs { status: StatusArgs { human, receipt, agent }, confirm } = args;
     let (api, agent) = (context.api(&human.server)?, checked_agent_id(context, agent)?);
     let credential = &human.credential(context).await?;
+    let wait = receipt.wait(context, &human.server, &human.token).await?;
     if !confirm.is_given() {
         let name = own::name_of_agent(&api, credential, &agent).await?;
         let name = name.map(|name| format!(" ({})", quoted(&name))).unwrap_or_default();
         let consequence = "It can never log in again, and its data is erased. This cannot be undone.";
         confirm.confirm(&context.messages, &format!("Delete the agent {agent}{name}"), consequence)?;
     }
-    api.delete_agent(credential, &agent).await?;
-    let text = details([("agentId", agent.clone()), ("deleted", "true".into())]);
-    Ok(CommandOutput::new(text, json!({ "deleted": true, "agentId": agent })))
+    let revision = api.delete_agent(credential, &agent).await?;
+    let receipt = Receipt::of(context, &api, wait, revision).await;
+    let text =
+        details([("agentId", agent.clone()), ("deleted", "true".into())].into_iter().chain(receipt.row(REFUSES)));
+    Ok(receipt.output(text, json!({ "deleted": true, "agentId": agent }), ""))
 }
 
 async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result<CommandOutput, CliError> {
-    let StatusArgs { human, agent } = args;
+    let StatusArgs { human, receipt, agent } = args;
     let api = context.api(&human.server)?;
     let agent = checked_agent_id(context, agent)?;
-    let result = api.set_agent_status(&human.credential(context).await?, &agent, status).await;
-    let mut record = result.map_err(with_conflict_reason)?;
+    let credential = human.credential(context).await?;
+    let wait = receipt.wait(context, &human.server, &human.token).await?;
+    let mut record = api.set_agent_status(&credential, &agent, status).await.map_err(with_conflict_reason)?;
+    let receipt = Receipt::of(context, &api, wait, record["revision"].as_u64()).await;
     // The response of the control plane names the agent's id `id`; all output of the command line names it `agentId`.
     if let Some(fields) = record.as_object_mut()
         && let Some(id) = fields.remove("id")
@@ -265,12 +282,13 @@ async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result
         fields.insert("agentId".into(), id);
     }
     let rows = ["agentId", "name", "status"].map(|name| (name, value_text(&record[name])));
-    let next = match status {
-        "suspended" => "Next: countersign agent reactivate AGENT",
-        "revoked" => "Next: for a new agent, countersign agent keygen --profile NAME",
-        _ => "Next: as the agent, countersign agent login",
+    let (without_sidecars, next) = match status {
+        "suspended" => (REFUSES, "Next: countersign agent reactivate AGENT"),
+        "revoked" => (REFUSES, "Next: for a new agent, countersign agent keygen --profile NAME"),
+        _ => (ALLOWS, "Next: as the agent, countersign agent login"),
     };
-    Ok(CommandOutput::new(details(rows), record).with_note(next))
+    let text = details(rows.into_iter().chain(receipt.row(without_sidecars)));
+    Ok(receipt.output(text, record, next))
 }
 
 /// Adds the reason to a conflict: a change of an agent's status is a conflict only if the agent is revoked.

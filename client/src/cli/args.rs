@@ -16,7 +16,7 @@ use std::path::PathBuf;
 const API_KEY_PREFIX: &str = "svc_sk_";
 
 /// The heading of the options for connection and credentials in the help.
-const CONNECTION: &str = "Connection and credentials";
+pub const CONNECTION: &str = "Connection and credentials";
 
 /// The next step for a missing token of a human user.
 const HUMAN_TOKEN: &str = "countersign login, or set COUNTERSIGN_HUMAN_TOKEN; without an identity provider, the operator \
@@ -212,18 +212,28 @@ impl ServiceKeyArg {
                     with svc_sk_";
         Err(CliError::Usage(format!("{text}\nNext: `countersign key create --scope full` creates one")))
     }
+
+    /// The API key of the service, or else the token of the human user; an error if there is neither.
+    pub async fn or_human(
+        &self,
+        context: &Context,
+        server: &ServerArgs,
+        human: &HumanTokenArg,
+    ) -> Result<SecretString, CliError> {
+        if let Some(key) = self.optional()? {
+            return Ok(key.clone());
+        }
+        let next = "set COUNTERSIGN_SERVICE_KEY (`countersign key create --scope full` creates one), or log in as a human \
+                    user: countersign login, or set COUNTERSIGN_HUMAN_TOKEN";
+        let token = human.available(context, server).await?;
+        token.ok_or_else(|| missing("an API key or the token of a human user", next))
+    }
 }
 
 impl ManagerArgs {
     /// The API key of the service, or else the token of the human user.
     pub async fn credential(&self, context: &Context) -> Result<SecretString, CliError> {
-        if let Some(key) = self.key.optional()? {
-            return Ok(key.clone());
-        }
-        let next = "set COUNTERSIGN_SERVICE_KEY (`countersign key create --scope full` creates one), or log in as a human \
-                    user: countersign login, or set COUNTERSIGN_HUMAN_TOKEN";
-        let token = self.human.available(context, &self.server).await?;
-        token.ok_or_else(|| missing("an API key or the token of a human user", next))
+        self.key.or_human(context, &self.server, &self.human).await
     }
 }
 

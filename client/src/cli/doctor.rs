@@ -216,7 +216,8 @@ async fn agent_status(context: &Context, api: &Api, args: &DoctorArgs, agent: &s
 async fn log_in_and_out(context: &Context, api: &Api, agent: &str) -> Result<(), CliError> {
     let signer = SignerArgs { key: None, signer: None }.open(context)?;
     let tokens = api.login(&signer, agent, None).await?;
-    Ok(api.revoke_token(&tokens.refresh_token).await?)
+    api.revoke_token(&tokens.refresh_token).await?;
+    Ok(())
 }
 
 async fn check_service_key(context: &Context, api: &Api, args: &DoctorArgs) -> CheckResult {

@@ -88,6 +88,14 @@ pub enum CliError {
     /// A profile cannot be used.
     #[error(transparent)]
     Profile(#[from] ProfileError),
+    /// The change is done, but it is not in force at every sidecar, or that is unknown.
+    #[error("{message}")]
+    NotEnforced {
+        /// The error code: `NOT_ENFORCED` or `ENFORCEMENT_UNKNOWN`.
+        code: &'static str,
+        /// The message.
+        message: String,
+    },
     /// The action succeeded, but the profile was not saved.
     #[error("done, but not saved in the profile: {0}")]
     NotSaved(ProfileError),
@@ -142,6 +150,7 @@ impl CliError {
             | Self::ApiWithHint { .. }
             | Self::Key(_)
             | Self::Profile(_)
+            | Self::NotEnforced { .. }
             | Self::NotSaved(_) => FAILED,
         }
     }
@@ -193,7 +202,7 @@ impl CliError {
             {
                 code
             }
-            Self::NotFound { code, .. } => code,
+            Self::NotFound { code, .. } | Self::NotEnforced { code, .. } => code,
             _ => match self.exit_code() {
                 USAGE => "USAGE",
                 DENIED => "DENIED",

@@ -8,7 +8,7 @@ use std::fmt::Write;
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Agent commands", &["agent", "token"]),
     ("Commands of human users", &["login", "whoami", "logout"]),
-    ("Service commands", &["service", "key", "role", "webhook", "envoy"]),
+    ("Service commands", &["service", "key", "role", "sidecar", "webhook", "envoy"]),
     ("Administration commands", &["audit", "signing-key"]),
     ("Other commands", &["doctor", "completions"]),
 ];

@@ -116,6 +116,7 @@ fn fixed_hint(error: &CliError) -> Option<&'static str> {
         | CliError::Usage(_)
         | CliError::Failed(_)
         | CliError::NotFound { .. }
+        | CliError::NotEnforced { .. }
         | CliError::Unreachable(_) => None,
     }
 }

@@ -5,6 +5,7 @@ use super::{
     args::{HumanArgs, ServiceArg},
     confirm::ConfirmArgs,
     context::Context,
+    enforcement::{REFUSES, Receipt, WaitArgs},
     ids::api_key_id,
     output::value_name,
     secret_file::SecretFile,
@@ -12,6 +13,7 @@ use super::{
     table::{Column, Table, details},
 };
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use countersign_client::api::Revocation;
 use secrecy::ExposeSecret;
 use serde_json::json;
 use std::path::PathBuf;
@@ -33,7 +35,9 @@ pub enum KeyCommand {
         Next: countersign key create, for a new key")]
     List(ListArgs),
     /// Revoke an API key; this cannot be undone
-    #[command(after_help = "Examples:\n  $ countersign key revoke KEY_ID\n  $ countersign key revoke KEY_ID --yes\n\n\
+    #[command(after_help = "With --wait, the result is a receipt of the sidecars of the service.\n\n\
+        Examples:\n  $ countersign key revoke KEY_ID\n  $ countersign key revoke KEY_ID --yes\n  \
+        $ countersign key revoke KEY_ID --yes --wait\n\n\
         Next: countersign key create, for a new key")]
     Revoke(RevokeArgs),
 }
@@ -80,6 +84,8 @@ pub struct RevokeArgs {
     service: ServiceArg,
     #[command(flatten)]
     confirm: ConfirmArgs,
+    #[command(flatten)]
+    wait: WaitArgs,
     /// The id of the key, as `countersign key list` shows it; not the key itself
     key_id: String,
 }
@@ -141,16 +147,17 @@ async fn list(context: &Context, args: ListArgs) -> Result<CommandOutput, CliErr
 }
 
 async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, CliError> {
-    let RevokeArgs { human, service, confirm, key_id } = args;
+    let RevokeArgs { human, service, confirm, wait, key_id } = args;
     // The id is checked before any request, because an API key in place of its id must not become part of a URL.
     let key_id = api_key_id(key_id)?;
     let (api, service) = (context.api(&human.server)?, context.service(&service)?);
     let token = &human.credential(context).await?;
     let consequence = "Requests with this key are refused at once. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Revoke the API key {key_id} of {service}"), consequence)?;
-    let revoked = api.revoke_key(token, &service, &key_id).await?;
+    let Revocation { revoked, revision } = api.revoke_key(token, &service, &key_id).await?;
+    let receipt = Receipt::of(context, &api, wait.of(&service, token), revision).await;
     let result = if revoked { "true" } else { "it was already" };
     let json = json!({ "revoked": revoked, "keyId": key_id, "serviceId": service });
-    let text = details([("key", key_id), ("revoked", result.into())]);
-    Ok(CommandOutput::new(text, json).with_note("Next: countersign key list"))
+    let text = details([("key", key_id), ("revoked", result.into())].into_iter().chain(receipt.row(REFUSES)));
+    Ok(receipt.output(text, json, "Next: countersign key list"))
 }

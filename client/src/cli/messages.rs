@@ -23,7 +23,7 @@ const USAGE_LINE: &str = "Usage: ";
 const COMMANDS: [&str; 3] = ["login", "logout", "whoami"];
 
 /// The commands with a verb that hints mention.
-const NOUNS: [&str; 8] = ["agent", "service", "key", "role", "webhook", "token", "audit", "signing-key"];
+const NOUNS: [&str; 9] = ["agent", "service", "key", "role", "sidecar", "webhook", "token", "audit", "signing-key"];
 
 /// Texts after which a hint names a command for another person, who has other profiles.
 const OTHER_PERSONS: [&str; 2] = ["as the new owner, ", "can run: "];

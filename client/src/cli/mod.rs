@@ -11,6 +11,7 @@ mod complete;
 mod confirm;
 mod context;
 mod doctor;
+mod enforcement;
 mod envoy;
 mod error;
 mod help;
@@ -27,6 +28,7 @@ mod placeholders;
 mod role;
 mod secret_file;
 mod service;
+mod sidecar;
 mod signing_key;
 mod table;
 mod time;
@@ -127,6 +129,9 @@ enum Command {
     /// Manage the roles of a service and assign them to agents
     #[command(subcommand)]
     Role(role::RoleCommand),
+    /// Show the sidecars of a service, and with which data they decide
+    #[command(subcommand)]
+    Sidecar(sidecar::SidecarCommand),
     /// Deliver the events of a service to a URL
     #[command(subcommand)]
     Webhook(webhook::WebhookCommand),
@@ -180,6 +185,7 @@ pub async fn run(arguments: Arguments, messages: &Messages) -> Result<CommandOut
         Command::Service(command) => service::run(&context, command).await,
         Command::Key(command) => key::run(&context, command).await,
         Command::Role(command) => role::run(&context, command).await,
+        Command::Sidecar(command) => sidecar::run(&context, command).await,
         Command::Webhook(command) => webhook::run(&context, command).await,
         Command::Audit(command) => audit::run(&context, command).await,
         Command::SigningKey(command) => signing_key::run(&context, command).await,

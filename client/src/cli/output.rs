@@ -91,6 +91,12 @@ impl CommandOutput {
         self.with_error(saved.err().map(CliError::NotSaved))
     }
 
+    /// The data that `-o json` prints.
+    #[cfg(test)]
+    pub const fn json(&self) -> Option<&Value> {
+        self.json.as_ref()
+    }
+
     /// Prints the data. A closed pipe is an error only if the data contains a secret, because the secret would be lost.
     pub fn print(&self, format: OutputFormat) -> Result<(), CliError> {
         let printed = print(&self.bytes(format));

@@ -2,9 +2,10 @@
 
 use super::{
     CliError, CommandOutput,
-    args::ServerArgs,
+    args::{HumanTokenArg, ServerArgs},
     complete,
     context::{Context, missing},
+    enforcement::{REFUSES, Receipt, ReceiptArgs},
     ids::service_id,
     output::value_text,
     parse::variable,
@@ -15,7 +16,7 @@ use super::{
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
-use countersign_client::{SessionTokens, clock, profile::TokenSubject};
+use countersign_client::{Api, ProfileError, SessionTokens, clock, profile::TokenSubject};
 use countersign_identity::{Claims, KeySet, Reason, Refusal, Timestamp, UnverifiedToken};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
@@ -58,17 +59,26 @@ pub enum TokenCommand {
     #[command(
         after_help = "Anyone with a token can revoke it. As RFC 7009 requires, the result does not show whether the \
         token was valid. Every proxy applies the revocation when it receives it. An access token is revoked alone; with a \
-        refresh token, all tokens of its session are revoked.\n\n\
-        Examples:\n  $ countersign token revoke\n  $ countersign token revoke - < token.txt\n\n\
+        refresh token, all tokens of its session are revoked. With --wait, the result is a receipt of the sidecars of one \
+        service: --service, COUNTERSIGN_SERVICE_ID or the service of the profile.\n\n\
+        Examples:\n  $ countersign token revoke\n  $ countersign token revoke - < token.txt\n  \
+        $ countersign token revoke --wait --service SERVICE\n\n\
         Next: for a new session, countersign agent login"
     )]
-    Revoke {
-        #[command(flatten)]
-        server: ServerArgs,
-        /// The token; `-` reads it from standard input, since other users can see command lines [default:
-        /// `COUNTERSIGN_TOKEN`, or the session of the profile]
-        token: Option<SecretString>,
-    },
+    Revoke(RevokeArgs),
+}
+
+#[derive(Args)]
+pub struct RevokeArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    human: HumanTokenArg,
+    #[command(flatten)]
+    receipt: ReceiptArgs,
+    /// The token; `-` reads it from standard input, since other users can see command lines [default:
+    /// `COUNTERSIGN_TOKEN`, or the session of the profile]
+    token: Option<SecretString>,
 }
 
 #[derive(Args)]
@@ -99,16 +109,48 @@ pub async fn run(context: &Context, command: TokenCommand) -> Result<CommandOutp
             let text = format!("The signature and the times are valid.\n{}", claims_text(&claims));
             Ok(CommandOutput::new(text, json!({ "verified": true, "claims": claims })))
         }
-        TokenCommand::Revoke { server, token } => revoke(context, &server, token).await,
+        TokenCommand::Revoke(args) => revoke(context, args).await,
     }
 }
 
-async fn revoke(
+async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, CliError> {
+    let RevokeArgs { server, human, receipt, token } = args;
+    let api = context.api(&server)?;
+    let wait = receipt.wait(context, &server, &human).await?;
+    let Revoked { kind, revision, saved } = revoke_and_forget(context, &api, &server, token).await?;
+    let receipt = Receipt::of(context, &api, wait, revision).await;
+    let text = match kind {
+        "session" => "The session is revoked: its refresh token and all its access tokens.",
+        _ => "The access token is revoked.",
+    };
+    let text = format!("{text}\n{}", details(receipt.row(REFUSES)));
+    let output = receipt.output(text, json!({ "revoked": true, "kind": kind }), "");
+    match (&output.error, saved) {
+        (Some(_), Err(error)) => {
+            context.messages.warning(&CliError::NotSaved(error).to_string());
+            Ok(output)
+        }
+        (Some(_), Ok(())) => Ok(output),
+        (None, saved) => Ok(output.with_profile_result(saved)),
+    }
+}
+
+/// A token that is revoked.
+struct Revoked {
+    /// `session` or `token`.
+    kind: &'static str,
+    revision: Option<u64>,
+    /// Whether the profile no longer contains the token.
+    saved: Result<(), ProfileError>,
+}
+
+/// Revokes a token, and removes it from the profile.
+async fn revoke_and_forget(
     context: &Context,
+    api: &Api,
     server: &ServerArgs,
     token: Option<SecretString>,
-) -> Result<CommandOutput, CliError> {
-    let api = context.api(server)?;
+) -> Result<Revoked, CliError> {
     // The lock of the profile's tokens keeps other processes from using a token that is about to be revoked. Without
     // the lock, for example on a read-only file system, the token is revoked nevertheless.
     let _lock = context.profile.agent.is_some().then(|| context.profiles.lock(&context.name).ok());
@@ -123,7 +165,7 @@ async fn revoke(
                     with rf_";
         return Err(CliError::Usage(format!("{text}\nNext: `countersign key --help` is about API keys")));
     }
-    api.revoke_token(&token).await?;
+    let revision = api.revoke_token(&token).await?;
     let is_revoked = |stored: &SecretString| stored.expose_secret() == token.expose_secret();
     let saved = match stored {
         Some((_, tokens)) if is_revoked(&tokens.refresh_token) => context.profiles.delete_tokens(&context.name),
@@ -134,12 +176,8 @@ async fn revoke(
         }
         Some(_) | None => Ok(()),
     };
-    let (kind, text) = if token.expose_secret().starts_with(REFRESH_TOKEN_PREFIX) {
-        ("session", "The session is revoked: its refresh token and all its access tokens.")
-    } else {
-        ("token", "The access token is revoked.")
-    };
-    Ok(CommandOutput::new(text, json!({ "revoked": true, "kind": kind })).with_profile_result(saved))
+    let kind = if token.expose_secret().starts_with(REFRESH_TOKEN_PREFIX) { "session" } else { "token" };
+    Ok(Revoked { kind, revision, saved })
 }
 
 /// Whether the text has the form of a token. The API reports success for a request to revoke text that is not a token.

@@ -244,8 +244,11 @@ async fn json_output_has_the_field_names_and_errors_of_the_api() {
     assert_eq!(assigned["serviceId"], control.service());
     let key = shell.json(&["key", "create", "--scope", "sync"]);
     let revoked = shell.json(&["key", "revoke", key["keyId"].as_str().unwrap(), "--yes"]);
-    let expected = json!({ "revoked": true, "keyId": key["keyId"], "serviceId": control.service() });
+    let expected = json!({
+        "revoked": true, "keyId": key["keyId"], "serviceId": control.service(), "revision": revoked["revision"],
+    });
     assert_eq!(revoked, expected);
+    assert!(revoked["revision"].is_u64(), "{revoked}");
     assert_eq!(shell.json(&["agent", "suspend", &agent])["agentId"], agent);
 
     let error = |arguments: &[&str]| {

@@ -246,10 +246,12 @@ async fn human_user_manages_a_service_its_keys_and_roles() {
     assert_eq!(shell.failure(&["role", "create", "a,b", "--permission", "a,b"]).0, 2, "the name is invalid");
 
     assert_eq!(shell.failure(&["role", "delete", "unknown", "--yes"]).0, 3);
-    assert_eq!(
-        shell.json(&["role", "delete", "clerk", "--yes"]),
-        json!({ "deleted": true, "roleId": role["roleId"], "serviceId": service })
-    );
+    let deleted = shell.json(&["role", "delete", "clerk", "--yes"]);
+    assert!(deleted["revision"].is_u64(), "{deleted}");
+    let expected = json!({
+        "deleted": true, "roleId": role["roleId"], "serviceId": service, "revision": deleted["revision"],
+    });
+    assert_eq!(deleted, expected);
     assert_eq!(shell.json(&["role", "list"]), json!([]));
     let (code, error) = shell.failure(&["role", "delete", role["roleId"].as_str().unwrap(), "--yes"]);
     assert!(code == 3 && error.contains("Next: `countersign role list`"), "{error}");
@@ -316,7 +318,9 @@ async fn token_revoke_revokes_a_token_or_the_session() {
     assert_eq!(shell.failure(&["token", "revoke"]).0, 2, "there is no token yet");
     let is_revoked = async |token: &str| control.verify(token).await.error().2 == "token_revoked";
     let (first, second) = (shell.stdout(&["agent", "login"]), shell.stdout(&["agent", "refresh"]));
-    assert_eq!(shell.json(&["token", "revoke", &first]), json!({ "revoked": true, "kind": "token" }));
+    let revoked = shell.json(&["token", "revoke", &first]);
+    assert_eq!(revoked, json!({ "revoked": true, "kind": "token", "revision": revoked["revision"] }));
+    assert!(revoked["revision"].is_u64(), "{revoked}");
     assert!(is_revoked(&first).await && !is_revoked(&second).await, "another token of the session stays valid");
 
     shell.export("COUNTERSIGN_TOKEN", &second);
@@ -329,7 +333,8 @@ async fn token_revoke_revokes_a_token_or_the_session() {
         "the refresh stays in the session"
     );
 
-    assert_eq!(shell.json(&["token", "revoke"]), json!({ "revoked": true, "kind": "session" }));
+    let revoked = shell.json(&["token", "revoke"]);
+    assert_eq!(revoked, json!({ "revoked": true, "kind": "session", "revision": revoked["revision"] }));
     assert!(is_revoked(&third).await);
     assert!(!shell.profile_path("default.tokens.json").exists(), "revoked tokens are deleted");
     assert_eq!(shell.failure(&["token", "revoke"]).0, 2);

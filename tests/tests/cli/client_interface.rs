@@ -440,7 +440,8 @@ async fn owner_transfers_and_deletes_services_and_deletes_agents() {
     assert_eq!(shell.json(&["service", "delete", &service, "--yes"]), json!({ "deleted": true, "serviceId": service }));
     assert_eq!(shell.json(&["service", "list"]), json!([]));
     become_user(&mut shell, "alice");
-    assert_eq!(shell.json(&["agent", "delete", &agent, "--yes"]), json!({ "deleted": true, "agentId": agent }));
+    let deleted = shell.json(&["agent", "delete", &agent, "--yes"]);
+    assert_eq!(deleted, json!({ "deleted": true, "agentId": agent, "revision": deleted["revision"] }));
     assert_eq!(shell.json(&["agent", "list"]), json!([]));
     assert_eq!(shell.failure(&["agent", "delete", &agent, "--yes"]).0, 3);
 }

@@ -1,0 +1,183 @@
+//! The sidecars of a service, and whether a change is in force at them.
+
+use super::{
+    Api, ApiError, Page, PageStart,
+    response::{id, line, optional_line},
+};
+use countersign_identity::ApiKeyId;
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
+use std::{str::FromStr, time::Duration};
+
+/// The longest wait of one request for the enforcement of a change.
+pub const LONGEST_ENFORCEMENT_WAIT: Duration = Duration::from_secs(3);
+
+/// The length of the id of an instance, in characters.
+const INSTANCE_LENGTH: usize = 32;
+
+/// A sidecar that decides about requests to a service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Sidecar {
+    /// Identifies the process of the sidecar: 32 hex digits.
+    #[serde(deserialize_with = "id::<_, InstanceId>")]
+    pub instance: String,
+    /// The id of the API key of its stream.
+    #[serde(deserialize_with = "id::<_, ApiKeyId>")]
+    pub key_id: String,
+    /// The address and port of its stream.
+    #[serde(deserialize_with = "line")]
+    pub address: String,
+    /// The release of its program; `None` if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_line")]
+    pub release: Option<String>,
+    /// The version of the sync protocol of its stream.
+    pub protocol_version: u32,
+    /// The status: `connected`, or `silent` if its stream has ended or its control plane is gone. A silent sidecar may
+    /// still decide.
+    #[serde(deserialize_with = "line")]
+    pub status: String,
+    /// The sidecar decides with data that contains all changes up to this revision; `None` if it is too old to report
+    /// the revision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
+    /// When its stream began (RFC 3339).
+    #[serde(deserialize_with = "line")]
+    pub connected_at: String,
+    /// When it last confirmed that its data is current (RFC 3339); `None` if it never did.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_line")]
+    pub last_confirmed_at: Option<String>,
+    /// The latest time at which a silent sidecar refuses all requests by itself (RFC 3339).
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_line")]
+    pub refuses_by: Option<String>,
+}
+
+/// Whether a change is in force at the sidecars of a service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Enforcement {
+    /// The revision of the change.
+    pub revision: u64,
+    /// Whether every sidecar that may decide decides with the change.
+    pub enforced: bool,
+    /// The number of sidecars of the service that may decide.
+    pub sidecars: u64,
+    /// The number of those that decide with the change.
+    pub enforced_sidecars: u64,
+    /// The time from the change until the last sidecar decided with it, in milliseconds. `None` if the change is not
+    /// enforced, or if there are no sidecars.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub milliseconds: Option<u64>,
+    /// Sidecars that have not confirmed the change, at most 100.
+    #[serde(default)]
+    pub silent: Vec<Sidecar>,
+    /// The latest time at which all sidecars that have not confirmed the change refuse all requests by themselves
+    /// (RFC 3339); `None` if the change is enforced.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_line")]
+    pub refuses_by: Option<String>,
+}
+
+/// The id of the process of a sidecar.
+struct InstanceId;
+
+impl FromStr for InstanceId {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        if text.len() == INSTANCE_LENGTH && text.bytes().all(is_digit) { Ok(Self) } else { Err(()) }
+    }
+}
+
+impl Api {
+    /// Lists a page of the sidecars of a service. `manager` is an API key of scope `full`, or the token of the service's
+    /// owner.
+    pub async fn sidecars(
+        &self,
+        manager: &SecretString,
+        service: &str,
+        start: &PageStart,
+    ) -> Result<Page<Sidecar>, ApiError> {
+        self.page(manager, &["services", service, "sidecars"], start).await
+    }
+
+    /// Reads whether all changes up to a revision are in force at the sidecars of a service. The control plane answers as
+    /// soon as they are, or after `wait`: whole seconds, at most [`LONGEST_ENFORCEMENT_WAIT`]. `manager` is an API key of
+    /// scope `full`, or the token of the service's owner.
+    pub async fn enforcement(
+        &self,
+        manager: &SecretString,
+        service: &str,
+        revision: u64,
+        wait: Duration,
+    ) -> Result<Enforcement, ApiError> {
+        let mut url = self.endpoint(&["services", service, "enforcement"])?;
+        let seconds = wait.min(LONGEST_ENFORCEMENT_WAIT).as_secs();
+        let parameters = [("revision", revision), ("wait", seconds)];
+        url.query_pairs_mut().extend_pairs(parameters.map(|(name, value)| (name, value.to_string())));
+        // The wait of the control plane is not part of the time that the caller allows for a request.
+        let patient = self.clone().with_timeout(self.timeout.saturating_add(wait));
+        patient.send(self.http.get(url).bearer_auth(manager.expose_secret())).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn sidecar() -> Value {
+        json!({
+            "instance": "9f86d081884c7d659a2feaa0c55ad015",
+            "keyId": ApiKeyId::from_bits(1).to_string(),
+            "address": "10.0.3.7:41822",
+            "protocolVersion": 3,
+            "status": "silent",
+            "connectedAt": "2026-11-24T08:00:00Z",
+            "refusesBy": "2026-11-24T09:10:00Z",
+        })
+    }
+
+    #[test]
+    fn sidecar_keeps_absent_fields_absent() {
+        let parsed: Sidecar = serde_json::from_value(sidecar()).unwrap();
+        assert_eq!((&parsed.release, parsed.revision, &parsed.last_confirmed_at), (&None, None, &None));
+        assert_eq!(json!(parsed), sidecar());
+        let mut full = sidecar();
+        full["release"] = json!("0.1.0");
+        full["revision"] = json!(1_769_245_201_123_456_u64);
+        full["lastConfirmedAt"] = json!("2026-11-24T08:10:00Z");
+        assert_eq!(json!(serde_json::from_value::<Sidecar>(full.clone()).unwrap()), full);
+    }
+
+    #[test]
+    fn sidecar_with_a_malformed_id_or_text_is_refused() {
+        for (field, wrong) in [
+            ("instance", ""),
+            ("instance", "9F86D081884C7D659A2FEAA0C55AD015"),
+            ("instance", "9f86d081884c7d659a2feaa0c55ad01; tr"),
+            ("keyId", "svc_00000000000000000000000001"),
+            ("address", "10.0.3.7:41822\nNext: x"),
+            ("status", "silent\nNext: x"),
+            ("refusesBy", "soon\nNext: x"),
+        ] {
+            let mut record = sidecar();
+            record[field] = json!(wrong);
+            assert!(serde_json::from_value::<Sidecar>(record).is_err(), "{field} {wrong}");
+        }
+    }
+
+    #[test]
+    fn enforcement_is_parsed_with_and_without_silent_sidecars() {
+        let enforced =
+            json!({ "revision": 7, "enforced": true, "sidecars": 2, "enforcedSidecars": 2, "milliseconds": 38 });
+        let parsed: Enforcement = serde_json::from_value(enforced).unwrap();
+        assert_eq!((parsed.milliseconds, parsed.silent.len(), parsed.refuses_by), (Some(38), 0, None));
+        let missing = json!({
+            "revision": 7, "enforced": false, "sidecars": 2, "enforcedSidecars": 1, "silent": [sidecar()],
+            "refusesBy": "2026-11-24T09:10:00Z",
+        });
+        let parsed: Enforcement = serde_json::from_value(missing.clone()).unwrap();
+        assert_eq!(json!(parsed), missing);
+    }
+}

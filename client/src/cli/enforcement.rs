@@ -1,0 +1,342 @@
+//! The option `--wait`: waits until the sidecars of a service decide with a change, and reports the result.
+//!
+//! Invariant: a wait begins after its change and sends only requests that read, so the change is never repeated.
+
+mod text;
+
+use super::{
+    CliError, CommandOutput, OutputFormat,
+    args::{CONNECTION, HumanTokenArg, ServerArgs, ServiceArg, ServiceKeyArg},
+    complete,
+    context::Context,
+    output::Text,
+    time::positive_duration,
+};
+use clap::Args;
+use clap_complete::ArgValueCandidates;
+use countersign_client::{
+    Api, ApiError,
+    api::{Enforcement, LONGEST_ENFORCEMENT_WAIT},
+};
+use secrecy::SecretString;
+use serde_json::{Value, json};
+use std::time::Duration;
+use text::{NEXT, enforcement_text, not_enforced, unknown, unknown_because};
+
+/// The longest wait.
+const LONGEST_WAIT: Duration = Duration::from_hours(1);
+
+/// The time after the end of a wait in which the last answer of the control plane may arrive.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The shortest pause before the next request after an outage of the control plane.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// What happens without a sidecar after a change that ends access.
+pub const REFUSES: &str = "the API refuses at once";
+
+/// What happens without a sidecar after a change that gives access.
+pub const ALLOWS: &str = "the API allows at once";
+
+/// Whether and how long a command waits for the sidecars of its service.
+#[derive(Args)]
+pub struct WaitArgs {
+    /// Wait until every sidecar of the service decides with the change, at most this long: 1s to 1h, 30s without a
+    /// value. Exit code 1 if the time is over; the change is done nevertheless
+    #[arg(
+        long,
+        value_name = "DURATION",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "30s",
+        value_parser = parse_wait
+    )]
+    wait: Option<Duration>,
+}
+
+/// A wait of a command whose change can concern several services.
+#[derive(Args)]
+pub struct ReceiptArgs {
+    #[command(flatten)]
+    wait: WaitArgs,
+    /// The service whose sidecars --wait waits for; the change is not limited to it [default: the service that this
+    /// profile created last]
+    #[arg(
+        long,
+        env = "COUNTERSIGN_SERVICE_ID",
+        help_heading = CONNECTION,
+        add = ArgValueCandidates::new(complete::service_ids)
+    )]
+    service: Option<String>,
+    #[command(flatten)]
+    key: ServiceKeyArg,
+}
+
+/// A wait for the sidecars of a service.
+pub struct Wait {
+    service: String,
+    credential: SecretString,
+    at_most: Duration,
+}
+
+/// What a command reports about its change.
+pub struct Receipt {
+    revision: Option<u64>,
+    /// The result of the wait; `None` without `--wait`.
+    result: Option<WaitResult>,
+}
+
+/// The result of a wait.
+enum WaitResult {
+    /// The last answer of the control plane.
+    Known(Box<Enforcement>, Duration),
+    /// The control plane did not state whether the change is in force.
+    Unknown(CliError),
+}
+
+impl WaitArgs {
+    /// The wait for the service of the command.
+    pub fn of(&self, service: &str, credential: &SecretString) -> Option<Wait> {
+        let wait = |at_most| Wait { service: service.to_owned(), credential: credential.clone(), at_most };
+        self.wait.map(wait)
+    }
+}
+
+impl ReceiptArgs {
+    /// The wait. Commands call this function before their change: without a service or a credential that may read its
+    /// sidecars, nothing is changed.
+    pub async fn wait(
+        &self,
+        context: &Context,
+        server: &ServerArgs,
+        human: &HumanTokenArg,
+    ) -> Result<Option<Wait>, CliError> {
+        let Self { wait, service, key } = self;
+        if wait.wait.is_none() {
+            return Ok(None);
+        }
+        let service = context.service(&ServiceArg { service: service.clone() })?;
+        Ok(wait.of(&service, &key.or_human(context, server, human).await?))
+    }
+}
+
+impl Receipt {
+    /// Waits for a change that is done, if the user requests a wait.
+    pub async fn of(context: &Context, api: &Api, wait: Option<Wait>, revision: Option<u64>) -> Self {
+        let result = match (wait, revision) {
+            (None, _) => None,
+            (Some(_), None) => Some(WaitResult::Unknown(unknown(
+                "the control plane does not state the revision of the change",
+                "upgrade the control plane; countersign sidecar list shows whether sidecars are silent",
+            ))),
+            (Some(wait), Some(revision)) => Some(match wait_for_enforcement(context, api, &wait, revision).await {
+                Ok(enforcement) => WaitResult::Known(Box::new(enforcement), wait.at_most),
+                Err(error) => WaitResult::Unknown(error),
+            }),
+        };
+        Self { revision, result }
+    }
+
+    /// The row about the sidecars, for the text of the command. `without_sidecars` states what happens without a
+    /// sidecar: [`REFUSES`] or [`ALLOWS`].
+    pub fn row(&self, without_sidecars: &str) -> Option<(&'static str, String)> {
+        let text = match self.result.as_ref()? {
+            WaitResult::Known(enforcement, _) => enforcement_text(enforcement, without_sidecars),
+            WaitResult::Unknown(_) => "unknown".to_owned(),
+        };
+        Some(("enforced", text))
+    }
+
+    /// The output of the command: its text and JSON with the revision and the result of the wait, and `note`, or else
+    /// the error of the wait.
+    pub fn output(self, text: impl Into<Text>, mut json: Value, note: impl Into<String>) -> CommandOutput {
+        let Self { revision, result } = self;
+        if let Some(fields) = json.as_object_mut() {
+            fields.extend(revision.map(|revision| ("revision".to_owned(), json!(revision))));
+            fields.extend(result.as_ref().map(|result| ("enforcement".to_owned(), result.json())));
+        }
+        let error = result.and_then(WaitResult::error);
+        let note = if error.is_none() { note.into() } else { String::new() };
+        CommandOutput::new(text, json).with_note(note).with_error(error)
+    }
+}
+
+impl WaitResult {
+    fn json(&self) -> Value {
+        match self {
+            Self::Known(enforcement, _) => json!(enforcement),
+            Self::Unknown(_) => Value::Null,
+        }
+    }
+
+    fn error(self) -> Option<CliError> {
+        match self {
+            Self::Known(enforcement, _) if enforcement.enforced => None,
+            Self::Known(enforcement, waited) => Some(not_enforced(&enforcement, waited)),
+            Self::Unknown(error) => Some(error),
+        }
+    }
+}
+
+/// A duration of `--wait`, in whole seconds.
+fn parse_wait(text: &str) -> Result<Duration, String> {
+    let wait = positive_duration(text)?;
+    let seconds = Duration::from_secs(wait.as_secs() + u64::from(wait.subsec_nanos() > 0));
+    let is_allowed = wait >= Duration::from_secs(1) && wait <= LONGEST_WAIT;
+    if is_allowed { Ok(seconds) } else { Err("write a duration of 1s to 1h, such as 30s or 5m".to_owned()) }
+}
+
+/// Waits until the change is in force everywhere, or the time is over. Returns the last answer of the control plane.
+async fn wait_for_enforcement(
+    context: &Context,
+    api: &Api,
+    wait: &Wait,
+    revision: u64,
+) -> Result<Enforcement, CliError> {
+    let mut last = None;
+    // A control plane that accepts connections and never answers must not extend the wait.
+    let time_over = tokio::time::timeout(wait.at_most + GRACE, ask(context, api, wait, revision, &mut last)).await;
+    match last {
+        Some(Ok(enforcement)) => Ok(enforcement),
+        Some(Err(error)) => Err(unknown_because(context, error)),
+        None if time_over.is_err() => Err(unknown("the control plane does not answer", NEXT)),
+        None => Err(unknown("the time is over", NEXT)),
+    }
+}
+
+/// Asks the control plane until it answers that the change is in force, refuses to answer, or the time is over. `last` is
+/// the last answer; an error because of an outage replaces no answer.
+async fn ask(
+    context: &Context,
+    api: &Api,
+    wait: &Wait,
+    revision: u64,
+    last: &mut Option<Result<Enforcement, ApiError>>,
+) {
+    let Wait { service, credential, at_most } = wait;
+    let mut remaining = *at_most;
+    while !remaining.is_zero() {
+        let step = remaining.min(LONGEST_ENFORCEMENT_WAIT);
+        // If the control plane answers early although the change is not in force, the next request waits nevertheless.
+        let end_of_step = tokio::time::sleep(step);
+        match api.enforcement(credential, service, revision, step).await {
+            Ok(answer) => {
+                remaining -= step;
+                let (is_first, enforced) = (!matches!(last, Some(Ok(_))), answer.enforced);
+                if is_first && !enforced && !remaining.is_zero() {
+                    report_wait(context, &answer, remaining);
+                }
+                *last = Some(Ok(answer));
+                if enforced {
+                    return;
+                }
+                end_of_step.await;
+            }
+            Err(error) if error.is_outage() => {
+                let pause = error.retry_after().unwrap_or(RETRY_PAUSE).max(RETRY_PAUSE).min(remaining);
+                remaining = remaining.saturating_sub(pause);
+                if !matches!(last, Some(Ok(_))) {
+                    *last = Some(Err(error));
+                }
+                tokio::time::sleep(pause).await;
+            }
+            Err(error) => {
+                *last = Some(Err(error));
+                return;
+            }
+        }
+    }
+}
+
+/// Tells a person that the command still waits.
+fn report_wait(context: &Context, answer: &Enforcement, remaining: Duration) {
+    if context.format() == OutputFormat::Text {
+        let missing = answer.sidecars.saturating_sub(answer.enforced_sidecars);
+        let (sidecars, seconds) = (answer.sidecars, remaining.as_secs());
+        let text =
+            format!("The change is done. Waiting for {missing} of {sidecars} sidecars, for {seconds} s more at most.");
+        context.messages.note(&text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use countersign_client::api::Sidecar;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        wait: WaitArgs,
+        agent: Option<String>,
+    }
+
+    fn receipt(revision: Option<u64>, result: Option<WaitResult>) -> CommandOutput {
+        let receipt = Receipt { revision, result };
+        receipt.output("revoked", json!({ "revoked": true }), "Next: x")
+    }
+
+    fn answer(enforced: bool, silent: Vec<Sidecar>) -> WaitResult {
+        let (sidecars, milliseconds) = (1, enforced.then_some(38));
+        let enforced_sidecars = u64::from(enforced);
+        let enforcement =
+            Enforcement { revision: 7, enforced, sidecars, enforced_sidecars, milliseconds, silent, refuses_by: None };
+        WaitResult::Known(Box::new(enforcement), Duration::from_secs(30))
+    }
+
+    #[test]
+    fn wait_takes_a_duration_only_after_an_equals_sign() {
+        for (arguments, seconds, agent) in [
+            (&["x"][..], None, None),
+            (&["x", "--wait"], Some(30), None),
+            (&["x", "--wait", "agent_1"], Some(30), Some("agent_1")),
+            (&["x", "--wait=5m", "agent_1"], Some(300), Some("agent_1")),
+            (&["x", "--wait=1h"], Some(3600), None),
+            (&["x", "--wait=1500ms"], Some(2), None),
+        ] {
+            let line = Line::try_parse_from(arguments).unwrap();
+            let actual = (line.wait.wait.map(|wait| wait.as_secs()), line.agent.as_deref());
+            assert_eq!(actual, (seconds, agent), "{arguments:?}");
+        }
+        for wrong in ["--wait=", "--wait=5", "--wait=0s", "--wait=999ms", "--wait=3601s", "--wait=soon"] {
+            assert!(Line::try_parse_from(["x", wrong]).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn output_has_the_revision_and_the_result_of_the_wait() {
+        let unknown = WaitResult::Unknown(unknown("x", NEXT));
+        for (output, expected, note, fails) in [
+            (receipt(None, None), json!({ "revoked": true }), "Next: x", false),
+            (receipt(Some(7), None), json!({ "revoked": true, "revision": 7 }), "Next: x", false),
+            (
+                receipt(Some(7), Some(answer(true, Vec::new()))),
+                json!({
+                    "revoked": true, "revision": 7,
+                    "enforcement": {
+                        "revision": 7, "enforced": true, "sidecars": 1, "enforcedSidecars": 1, "milliseconds": 38,
+                        "silent": [],
+                    },
+                }),
+                "Next: x",
+                false,
+            ),
+            (
+                receipt(Some(7), Some(answer(false, Vec::new()))),
+                json!({
+                    "revoked": true, "revision": 7,
+                    "enforcement": {
+                        "revision": 7, "enforced": false, "sidecars": 1, "enforcedSidecars": 0, "silent": [],
+                    },
+                }),
+                "",
+                true,
+            ),
+            (receipt(None, Some(unknown)), json!({ "revoked": true, "enforcement": null }), "", true),
+        ] {
+            let actual = (output.json(), output.note.as_str(), output.error.is_some());
+            assert_eq!(actual, (Some(&expected), note, fails));
+        }
+    }
+}

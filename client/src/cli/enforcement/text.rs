@@ -1,0 +1,153 @@
+//! The texts of receipts: where a change is in force, and the errors if it is not in force everywhere or not known.
+
+use crate::cli::{CliError, context::Context};
+use countersign_client::{
+    ApiError,
+    api::{Enforcement, Sidecar},
+};
+use std::time::Duration;
+
+/// The number of silent sidecars that an error names.
+const NAMED_SIDECARS: usize = 10;
+
+/// The next step if a change is not in force everywhere, or if that is not known.
+pub const NEXT: &str = "countersign sidecar list";
+
+/// Where the change is in force. `without_sidecars` states what happens without a sidecar.
+pub fn enforcement_text(enforcement: &Enforcement, without_sidecars: &str) -> String {
+    let Enforcement { enforced, sidecars, enforced_sidecars, milliseconds, revision: _, silent: _, refuses_by: _ } =
+        enforcement;
+    match (enforced, sidecars, milliseconds) {
+        (true, 0, _) => format!("no sidecar is connected; {without_sidecars}"),
+        (true, _, Some(milliseconds)) => {
+            format!("at {enforced_sidecars} of {sidecars} sidecars after {milliseconds} ms")
+        }
+        (true, _, None) => format!("at {enforced_sidecars} of {sidecars} sidecars"),
+        (false, _, _) => format!("not yet: at {enforced_sidecars} of {sidecars} sidecars"),
+    }
+}
+
+/// The error for a change that is not in force everywhere after the wait.
+pub fn not_enforced(enforcement: &Enforcement, waited: Duration) -> CliError {
+    let Enforcement { sidecars, enforced_sidecars, silent, refuses_by, revision: _, enforced: _, milliseconds: _ } =
+        enforcement;
+    let sidecar_texts: Vec<_> = silent.iter().take(NAMED_SIDECARS).map(sidecar_text).collect();
+    let missing = sidecars.saturating_sub(*enforced_sidecars);
+    let unnamed = missing.saturating_sub(u64::try_from(sidecar_texts.len()).unwrap_or(u64::MAX));
+    let names = (!sidecar_texts.is_empty()).then(|| format!("silent: {}", sidecar_texts.join("; ")));
+    let others = (!sidecar_texts.is_empty() && unnamed > 0).then(|| format!("and {unnamed} more"));
+    let end = refuses_by.as_ref().filter(|_| missing > 1);
+    let end = end.map(|time| format!("all of these refuse all requests from {time} at the latest"));
+    let result = format!(
+        "the change is done and committed, but not in force everywhere after {} s: in force at {enforced_sidecars} of \
+         {sidecars} sidecars",
+        waited.as_secs()
+    );
+    let text = [Some(result), names, others, end].into_iter().flatten().collect::<Vec<_>>().join("; ");
+    CliError::NotEnforced { code: "NOT_ENFORCED", message: format!("{text}\nNext: {NEXT}") }
+}
+
+fn sidecar_text(sidecar: &Sidecar) -> String {
+    let Sidecar {
+        instance,
+        address,
+        refuses_by,
+        key_id: _,
+        release: _,
+        protocol_version: _,
+        status: _,
+        revision: _,
+        connected_at: _,
+        last_confirmed_at: _,
+    } = sidecar;
+    let end = refuses_by.as_ref().map(|time| format!(", refuses all requests from {time} at the latest"));
+    format!("{instance} at {address}{}", end.unwrap_or_default())
+}
+
+/// The error for a change of which the control plane does not state whether it is in force.
+pub fn unknown(problem: &str, next: &str) -> CliError {
+    let text = format!("the change is done and committed, but it is unknown whether it is in force: {problem}");
+    CliError::NotEnforced { code: "ENFORCEMENT_UNKNOWN", message: format!("{text}\nNext: {next}") }
+}
+
+/// The error for a change after which a request for its enforcement failed.
+pub fn unknown_because(context: &Context, error: ApiError) -> CliError {
+    // The next step after an outage would be the same command again, but the change needs no repetition.
+    let is_outage = error.is_outage();
+    if matches!(&error, ApiError::Refused { status: 404, code, .. } if code == "NOT_FOUND") {
+        return unknown("the control plane is too old to state it", "upgrade the control plane");
+    }
+    let (problem, next) = context.with_context_hint(error.into()).message_and_next();
+    let next = next.filter(|_| !is_outage).unwrap_or_else(|| NEXT.to_owned());
+    unknown(&problem, &next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::enforcement::{ALLOWS, REFUSES};
+    use serde_json::json;
+
+    fn enforcement(sidecars: u64, enforced_sidecars: u64) -> Enforcement {
+        let enforced = sidecars == enforced_sidecars;
+        let silent = (enforced_sidecars..sidecars).map(|number| {
+            json!({
+                "instance": format!("{number:032x}"), "keyId": "key_00000000000000000000000001",
+                "address": format!("10.0.3.{number}:41822"), "protocolVersion": 3, "status": "silent",
+                "connectedAt": "2026-11-24T08:00:00Z", "refusesBy": "2026-11-24T09:10:00Z",
+            })
+        });
+        let mut answer = json!({
+            "revision": 7, "enforced": enforced, "sidecars": sidecars, "enforcedSidecars": enforced_sidecars,
+            "silent": silent.collect::<Vec<_>>(),
+        });
+        if enforced && sidecars > 0 {
+            answer["milliseconds"] = json!(38);
+        }
+        if !enforced {
+            answer["refusesBy"] = json!("2026-11-24T09:10:07Z");
+        }
+        serde_json::from_value(answer).unwrap()
+    }
+
+    #[test]
+    fn receipt_states_where_the_change_is_in_force() {
+        for (answer, without_sidecars, expected) in [
+            (enforcement(214, 214), REFUSES, "at 214 of 214 sidecars after 38 ms"),
+            (Enforcement { milliseconds: None, ..enforcement(2, 2) }, REFUSES, "at 2 of 2 sidecars"),
+            (enforcement(0, 0), REFUSES, "no sidecar is connected; the API refuses at once"),
+            (enforcement(0, 0), ALLOWS, "no sidecar is connected; the API allows at once"),
+            (enforcement(214, 213), REFUSES, "not yet: at 213 of 214 sidecars"),
+        ] {
+            assert_eq!(enforcement_text(&answer, without_sidecars), expected);
+        }
+    }
+
+    #[test]
+    fn error_begins_with_what_is_done_and_names_silent_sidecars() {
+        let error = not_enforced(&enforcement(214, 213), Duration::from_secs(30));
+        let (message, next) = error.message_and_next();
+        let expected = "the change is done and committed, but not in force everywhere after 30 s: in force at 213 of 214 \
+                        sidecars; silent: 000000000000000000000000000000d5 at 10.0.3.213:41822, refuses all requests \
+                        from 2026-11-24T09:10:00Z at the latest";
+        assert_eq!((message.as_str(), next.as_deref()), (expected, Some(NEXT)));
+        assert_eq!((error.exit_code(), &error.json(None, None)["error"]["code"]), (1, &json!("NOT_ENFORCED")));
+    }
+
+    #[test]
+    fn error_names_ten_sidecars_and_counts_the_others() {
+        let (message, _) = not_enforced(&enforcement(150, 0), Duration::from_secs(30)).message_and_next();
+        assert_eq!(message.matches(" at 10.0.3.").count(), NAMED_SIDECARS);
+        let end = "; and 140 more; all of these refuse all requests from 2026-11-24T09:10:07Z at the latest";
+        assert!(message.ends_with(end), "{message}");
+        let (message, _) = not_enforced(&enforcement(10, 0), Duration::from_secs(30)).message_and_next();
+        assert!(!message.contains(" more"), "{message}");
+    }
+
+    #[test]
+    fn unknown_enforcement_has_its_own_code() {
+        let error = unknown("the control plane does not answer", NEXT);
+        assert!(error.to_string().starts_with("the change is done and committed, but it is unknown"), "{error}");
+        assert_eq!((error.exit_code(), &error.json(None, None)["error"]["code"]), (1, &json!("ENFORCEMENT_UNKNOWN")));
+    }
+}
