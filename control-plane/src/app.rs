@@ -111,7 +111,8 @@ impl App {
         let agent_hash_secret = wiring::agent_hash_secret(context_parts).await?;
         let sync_settings = (settings, agent_hash_secret, parts.change_poll_interval);
         let limits = (wiring::sync_limits(&config.sync), state.limits.lookups().clone(), context_parts.clock.clone());
-        let sync_service = servers::sync_service(&mut tasks, &store, sync_settings, limits, metrics, &shutdown).await?;
+        let sync_service =
+            servers::sync_service(&mut tasks, context_parts, sync_settings, limits, metrics, &shutdown).await?;
         let limits = PortLimits::new(&config);
         let (certificate, sync_port) = (&parts.served_certificate, (limits.sync, metrics.ports.of_port("sync")));
         servers::serve_sync(&mut tasks, sync.listen()?, certificate, sync_service, sync_port, &shutdown);

@@ -17,6 +17,7 @@ mod humans;
 mod keyring;
 mod metrics;
 mod operations;
+mod sidecars;
 mod store;
 mod sync;
 mod webhooks;

@@ -16,14 +16,15 @@ mod target;
 use crate::{
     check::{Authorizer, LogRateLimit},
     config::{Settings, SyncSettings},
+    copy::CopyWriter,
     decide::TokenCache,
     metrics::Metrics,
     response::{HeaderNames, ResponseBuilder},
-    sync::{AddressPlan, StreamClient, SyncTarget},
+    sync::{AddressPlan, Instance, ProcessIdentity, StartFromCopy, StreamClient, SyncTarget},
     view::{ApiKeyIndex, Views},
 };
 use arc_swap::ArcSwap;
-use copies::{Copies, CopyContext};
+use copies::{CopyContext, CopyOfKey, create_copies};
 use countersign_process::{
     Clock, Readiness, Rng, Shutdown, admin,
     file_reload::{self, FileReloader},
@@ -35,10 +36,7 @@ use health::HealthService;
 use listener::CheckListener;
 use staleness::StalenessMonitor;
 use std::{convert::Infallible, error::Error, fmt::Display, net::SocketAddr, sync::Arc, time::Duration};
-use tokio::{
-    net::TcpListener,
-    task::{JoinError, JoinSet},
-};
+use tokio::{net::TcpListener, task::JoinSet};
 use tonic::{service::Routes, transport::Endpoint};
 use tonic_health::pb::health_server::HealthServer;
 
@@ -86,8 +84,9 @@ impl AuthorizerError {
 /// An authorizer that has bound its ports and does not serve yet.
 pub struct App {
     authorizer: Authorizer,
-    stream_clients: Vec<StreamClient>,
-    copies: Copies,
+    /// The clients of the sync streams, and the copies with which they start.
+    stream_clients: Vec<(StreamClient, Option<StartFromCopy>)>,
+    copy_writers: Vec<CopyWriter>,
     staleness_monitor: StalenessMonitor,
     reloaders: Vec<FileReloader>,
     readiness: Readiness,
@@ -112,9 +111,12 @@ impl App {
         let keys_reloader = credentials::follow_keys_file(&sync, &authorizations, &metrics, &clock);
         let (rules, rules_reloader) = rules_file::load(&rules, &metrics, &clock)?;
         let reloaders = ca_reloader.into_iter().chain(keys_reloader).chain(rules_reloader).collect();
-        let context = CopyContext { views: &views, metrics: &metrics, readiness: &readiness, clock: &clock };
-        let copies = Copies::new(&copy, &sync, &authorizations, &context);
-        let stream_clients = create_stream_clients(&sync, (&endpoints, authorizations), &context, &rng);
+        let instance = Instance::draw(&*rng);
+        let context = CopyContext { views: &views, metrics: &metrics, readiness: &readiness, clock: &clock, instance };
+        let copies = create_copies(&copy, &sync, &authorizations, &context);
+        let of_keys = authorizations.into_iter().zip(copies);
+        let (stream_clients, copy_writers): (Vec<_>, Vec<_>) =
+            create_stream_clients(&sync, &endpoints, of_keys, &context, &rng).unzip();
         let staleness_monitor = StalenessMonitor::new(Arc::clone(&views), readiness.clone(), Arc::clone(&clock));
         let authorizer = Authorizer {
             views,
@@ -138,7 +140,7 @@ impl App {
         Ok(Self {
             authorizer,
             stream_clients,
-            copies,
+            copy_writers: copy_writers.into_iter().flatten().collect(),
             staleness_monitor,
             reloaders,
             readiness,
@@ -158,12 +160,13 @@ impl App {
         self.admin_listener.local_addr()
     }
 
-    /// Serves until shutdown is requested, then answers the checks in progress, until the drain timeout at the latest.
+    /// Serves until shutdown is requested, then answers the checks in progress, until the drain timeout at the latest. After the
+    /// last check, it writes the last copies and tells the control plane that it decides no more.
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), AuthorizerError> {
         let Self {
             authorizer,
             stream_clients,
-            copies,
+            copy_writers,
             staleness_monitor,
             reloaders,
             readiness,
@@ -171,11 +174,11 @@ impl App {
             check_listener,
             admin_listener,
         } = self;
-        let Copies { at_start, writers } = copies;
-        let mut writers: JoinSet<()> = writers.into_iter().map(|writer| writer.run(shutdown.clone())).collect();
-        let at_start = at_start.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
+        // Until the last check is answered, views must be followed and reported.
+        let (stop_writers, stop_clients) = (Shutdown::default(), Shutdown::default());
+        let mut writers: JoinSet<()> = copy_writers.into_iter().map(|it| it.run(stop_writers.clone())).collect();
         let mut tasks: JoinSet<()> =
-            stream_clients.into_iter().zip(at_start).map(|(client, copy)| client.run(copy, shutdown.clone())).collect();
+            stream_clients.into_iter().map(|(client, copy)| client.run(copy, stop_clients.clone())).collect();
         spawn_until_shutdown(&mut tasks, &shutdown, staleness_monitor.run());
         for reloader in reloaders {
             spawn_until_shutdown(&mut tasks, &shutdown, reloader.run(file_reload::POLL_INTERVAL));
@@ -189,6 +192,14 @@ impl App {
             readiness.clone(),
             shutdown.clone(),
         );
+        let checks_and_copies = async {
+            checks.await?;
+            stop_writers.trigger();
+            join_all(&mut writers).await?;
+            // A client says that it leaves only if there is no copy, so no copy may be written afterwards.
+            stop_clients.trigger();
+            Ok::<(), AuthorizerError>(())
+        };
         let admin = admin::serve(
             admin_listener,
             explain,
@@ -197,16 +208,15 @@ impl App {
             metrics.ports().of_port("admin"),
             shutdown.clone(),
         );
-        let servers = async { tokio::try_join!(checks, async { Ok(admin.await?) }) };
+        let servers = async { tokio::try_join!(checks_and_copies, async { Ok(admin.await?) }) };
         tokio::select! {
             result = servers => {
                 result?;
-                // The last copies are written after shutdown is requested.
-                join_all(&mut writers).await.map_err(|panic| std::io::Error::other(panic).into())
+                join_all(&mut tasks).await
             }
             // After a panic of a task, for example of the client of a sync stream, the sidecar would receive no more data
             // from that stream. The process exits instead, so that the orchestrator restarts the sidecar.
-            Err(panic) = join_all(&mut tasks) => Err(std::io::Error::other(panic).into()),
+            Err(panic) = join_all(&mut tasks) => Err(panic),
         }
     }
 }
@@ -230,9 +240,9 @@ async fn serve_checks(
 }
 
 /// Waits for all tasks, and returns an error as soon as one of the tasks panics.
-async fn join_all(tasks: &mut JoinSet<()>) -> Result<(), JoinError> {
+async fn join_all(tasks: &mut JoinSet<()>) -> Result<(), AuthorizerError> {
     while let Some(result) = tasks.join_next().await {
-        result?;
+        result.map_err(std::io::Error::other)?;
     }
     Ok(())
 }
@@ -251,29 +261,36 @@ fn spawn_until_shutdown(
     });
 }
 
-fn create_stream_clients(
-    settings: &SyncSettings,
-    (endpoints, authorizations): (&Arc<ArcSwap<Vec<Endpoint>>>, Vec<Authorization>),
-    context: &CopyContext<'_>,
-    rng: &Arc<dyn Rng>,
-) -> Vec<StreamClient> {
-    let CopyContext { views, metrics, readiness, clock } = context;
+/// Creates the client of each API key with the copy with which it starts, and the writer of its copy.
+fn create_stream_clients<'a>(
+    settings: &'a SyncSettings,
+    endpoints: &'a Arc<ArcSwap<Vec<Endpoint>>>,
+    of_keys: impl Iterator<Item = (Authorization, CopyOfKey)> + 'a,
+    context: &'a CopyContext<'_>,
+    rng: &'a Arc<dyn Rng>,
+) -> impl Iterator<Item = ((StreamClient, Option<StartFromCopy>), Option<CopyWriter>)> + 'a {
+    let CopyContext { views, metrics, readiness, clock, instance } = context;
     let return_wait = Duration::from_secs(settings.return_seconds.into());
-    let create_stream_client = |(index, authorization)| StreamClient {
-        key: ApiKeyIndex(index),
-        target: SyncTarget {
-            endpoints: Arc::clone(endpoints),
-            authorization,
-            ping_interval: Duration::from_secs(settings.ping_seconds.into()),
-            clock: Arc::clone(clock),
-        },
-        addresses: AddressPlan::new(endpoints.load().len(), return_wait, Arc::clone(rng)),
-        view_address: None,
-        max_staleness: settings.staleness_limit(),
-        views: Arc::clone(views),
-        metrics: Arc::clone(metrics),
-        readiness_guard: Some(readiness.register(format!("the first view of sync.keys[{index}]"))),
-        connected_service: None,
-    };
-    authorizations.into_iter().enumerate().map(create_stream_client).collect()
+    of_keys.enumerate().map(move |(index, (authorization, copy))| {
+        let CopyOfKey { at_start, writer, progress, previous } = copy;
+        let client = StreamClient {
+            key: ApiKeyIndex(index),
+            target: SyncTarget {
+                endpoints: Arc::clone(endpoints),
+                authorization,
+                identity: ProcessIdentity { instance: *instance, previous },
+                copy: progress,
+                ping_interval: Duration::from_secs(settings.ping_seconds.into()),
+                clock: Arc::clone(clock),
+            },
+            addresses: AddressPlan::new(endpoints.load().len(), return_wait, Arc::clone(rng)),
+            view_address: None,
+            max_staleness: settings.staleness_limit(),
+            views: Arc::clone(views),
+            metrics: Arc::clone(metrics),
+            readiness_guard: Some(readiness.register(format!("the first view of sync.keys[{index}]"))),
+            connected_service: None,
+        };
+        ((client, at_start), writer)
+    })
 }

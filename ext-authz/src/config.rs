@@ -132,7 +132,7 @@ pub struct CopySettings {
     /// The directory with the copies of this sidecar. If `None`, there are no copies.
     #[serde(deserialize_with = "deserialize_optional_path")]
     pub directory: Option<PathBuf>,
-    /// The shortest time between two writes of a copy, in seconds.
+    /// The shortest time between two writes of a copy without a change, in seconds.
     pub interval_seconds: u32,
 }
 

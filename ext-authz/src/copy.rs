@@ -1,12 +1,14 @@
 //! The copy of a view on disk: a sidecar that starts while the control plane is away decides with it.
 //!
-//! Each API key has one file. [`seal`] encrypts it under a key that is derived from the API key, [`file`] writes and opens it,
+//! Each API key has one file, in a directory that the process has locked ([`lock`]). [`seal`] encrypts it under a key that is
+//! derived from the API key, [`file`] writes and opens it,
 //! [`contact`] says how old it is, [`writer`] writes it while views are confirmed, and [`startup`] opens it at the start.
 //! Invariants: a copy contains the instant of its last confirmation, and is not used after `max_staleness` since that instant;
 //! a copy that cannot be used is rejected with a reason, and never changed.
 
 mod contact;
 mod file;
+mod lock;
 mod seal;
 mod startup;
 mod writer;
@@ -14,6 +16,7 @@ mod writer;
 pub use crate::metrics::CopyRejection;
 pub use contact::Contact;
 pub use file::{CopyDirectory, StoredView};
+pub use lock::LockError;
 pub use seal::CopyKey;
 pub use startup::CopyAtStart;
 pub use writer::{CopyWriter, WriterState};

@@ -40,5 +40,5 @@ pub async fn run(settings: Settings, clock: Arc<dyn Clock>, shutdown: Shutdown) 
     let app = App::bind(settings, clock, Arc::new(SystemRng)).await?;
     let grpc = app.grpc_address().map_or_else(|| configured_address.to_string(), |address| address.to_string());
     tracing::info!(grpc, admin = %app.admin_address()?, "listening");
-    app.serve(shutdown).await
+    Box::pin(app.serve(shutdown)).await
 }

@@ -6,9 +6,9 @@
 
 pub mod encoded;
 
-/// The version of the protocol that this code implements, for `Hello.protocol_version`. The package name `v1` changes only if
+/// The version of the protocol that this code implements, for `Hello.protocol_version` and `ServiceInfo.protocol_version`. The package name `v1` changes only if
 /// messages become incompatible.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// The messages of the sync protocol.
 pub mod v1 {

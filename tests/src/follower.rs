@@ -5,7 +5,7 @@ use countersign_identity::AgentHashKey;
 use countersign_proto::{
     PROTOCOL_VERSION,
     v1::{
-        Delta, FollowRequest, FollowResponse, Hello, Ping, Pong, SnapshotPage,
+        Applied, Delta, FollowRequest, FollowResponse, Hello, Leaving, Ping, Pong, SnapshotPage,
         follow_request::Message as ClientMessage, follow_response::Message as Response, sync_client::SyncClient,
     },
 };
@@ -94,6 +94,18 @@ impl Follower {
         let _fails_if_the_stream_has_ended = self.requests.send(ping).await;
     }
 
+    /// Reports that the client decides with all changes up to a revision.
+    pub async fn report(&self, revision: i64) {
+        let applied = follow_request(ClientMessage::Applied(Applied { revision }));
+        let _fails_if_the_stream_has_ended = self.requests.send(applied).await;
+    }
+
+    /// Says that the client decides no more.
+    pub async fn leave(&self) {
+        let _fails_if_the_stream_has_ended =
+            self.requests.send(follow_request(ClientMessage::Leaving(Leaving {}))).await;
+    }
+
     /// Sends a ping. Returns the deltas that arrive before the pong, and the pong.
     pub async fn ping(&mut self, number: u64) -> Result<(Vec<Delta>, Pong), Status> {
         self.send_ping(number).await;
@@ -110,7 +122,15 @@ impl Follower {
 
 /// The first message of a client of the current version.
 pub const fn hello(revision: i64) -> Hello {
-    Hello { revision, protocol_version: PROTOCOL_VERSION, partial_snapshot: None }
+    Hello {
+        revision,
+        protocol_version: PROTOCOL_VERSION,
+        partial_snapshot: None,
+        instance: Vec::new(),
+        release: String::new(),
+        standby: false,
+        previous_instance: Vec::new(),
+    }
 }
 
 /// Wraps a client message in a request of the stream.

@@ -7,8 +7,9 @@ use crate::{
     http::AppState,
     metrics::Metrics,
     operations::{
-        Context, ContextParts, OperationError, check_database_write, correct_totals, emit_role_revoked_events,
-        flush_suppressed_bursts, publish_trust_changes, purge_deleted, rotate_signing_keys_if_due, run_housekeeping,
+        Context, ContextParts, OperationError, check_database_write, confirm_changes, correct_totals,
+        emit_role_revoked_events, flush_suppressed_bursts, publish_trust_changes, purge_deleted,
+        rotate_signing_keys_if_due, run_housekeeping,
     },
     store::{Store, StoreError, master_keys},
     webhooks::{DispatcherHealth, EventFanout, WebhookDispatcher},
@@ -47,7 +48,7 @@ enum Schedule {
     OnTrustChange { pause: Duration },
 }
 
-const JOBS: [Job; 8] = [
+const JOBS: [Job; 9] = [
     Job {
         name: "write check",
         schedule: Schedule::SoonerIfReadOnly {
@@ -60,6 +61,11 @@ const JOBS: [Job; 8] = [
         name: "housekeeping",
         schedule: Schedule::SoonerIfReadOnly { pause: Duration::from_mins(1), read_only_pause: Duration::from_secs(5) },
         run: |state| Box::pin(run_housekeeping(&state.context)),
+    },
+    Job {
+        name: "confirmation of changes",
+        schedule: Schedule::Every(Duration::from_secs(1)),
+        run: |state| Box::pin(confirm_changes(&state.context)),
     },
     Job {
         name: "totals",

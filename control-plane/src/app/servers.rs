@@ -9,7 +9,8 @@ use crate::{
         tls::{HttpsAcceptor, TlsOnly},
     },
     metrics::Metrics,
-    store::Store,
+    operations::ContextParts,
+    sidecars::Journal,
     sync::{AgentHashSecret, FeedReader, SidecarSettings, SyncLimits, SyncService},
 };
 use countersign_process::{
@@ -48,25 +49,31 @@ pub(super) fn serve_admin(
 }
 
 /// Builds the gRPC service to which sidecars connect, and starts the tasks that read the change feed, positions and API keys for
-/// the sidecars.
+/// the sidecars, and that record their streams.
 pub(super) async fn sync_service(
     tasks: &mut Tasks,
-    store: &Store,
+    parts: &ContextParts,
     (settings, agent_hash_secret, poll_interval): (SidecarSettings, AgentHashSecret, Duration),
     limits: (SyncLimits, Arc<KeyLookups>, Arc<dyn Clock>),
     metrics: &Metrics,
     shutdown: &Shutdown,
 ) -> Result<SyncService, AppError> {
-    let reader = FeedReader::open(store.clone(), poll_interval).await?;
+    let (store, sidecars) = (parts.store.clone(), parts.sidecars.clone());
+    let reader = FeedReader::open(store.clone(), poll_interval, sidecars.clone()).await?;
     let feed = reader.feed();
     let run = reader.run(metrics.clone(), shutdown.clone());
     tasks.spawn(async {
         run.await;
         Ok(())
     });
+    let journal = Journal::new(sidecars.clone()).run(shutdown.clone());
+    tasks.spawn(async {
+        journal.await;
+        Ok(())
+    });
     let secrets = (settings, agent_hash_secret);
     let (service, shared_reads) =
-        SyncService::new(store.clone(), feed, secrets, limits, metrics.clone(), shutdown.clone());
+        SyncService::new((store, sidecars), feed, secrets, limits, metrics.clone(), shutdown.clone());
     tasks.spawn(async {
         shared_reads.await;
         Ok(())

@@ -24,6 +24,7 @@ use crate::{
     operations::{
         Context, ContextParts, HousekeepingSample, OperationConfig, ensure_audit_started, rotate_signing_keys_if_due,
     },
+    sidecars::Sidecars,
     store::{WriteTransaction, changed_data::ReadLimit, deployment},
     sync::{AgentHashSecret, STREAM_LIMITS, StreamCaps, StreamsPerKey, SyncLimits},
     webhooks::{ConcurrencyLimits, DispatcherConfig, DispatcherHealth, HttpSender, WebhookDispatcher},
@@ -77,7 +78,8 @@ pub(super) async fn context(
     let (challenge_keys, keyring) = (master_keys.challenge_keys(), Arc::new(Keyring::new(master_keys)));
     let networks = AllowedNetworks::new(config.webhooks.networks(config.dev));
     let (address_guard, dispatcher_wakeup) = (AddressGuard::new(resolver, networks), Arc::new(Notify::new()));
-    let parts = ContextParts { store, keyring, clock, rng, address_guard, dispatcher_wakeup };
+    let sidecars = Sidecars::new(store.clone(), clock.clone(), rng.clone());
+    let parts = ContextParts { store, keyring, clock, rng, address_guard, dispatcher_wakeup, sidecars };
     let context = Context::new(parts.clone(), challenge_keys, operation_config, queue_health);
     ensure_audit_started(&parts.store).await?;
     rotate_signing_keys_if_due(&context).await?;

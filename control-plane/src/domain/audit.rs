@@ -19,6 +19,8 @@ string_enum! {
         AuditBegan = "audit.began";
         /// The database was restored from a backup. Changes between the backup and the restore are lost.
         DatabaseRestored = "database.restored";
+        /// Changes that earlier entries of the chain record are in force at all sidecars.
+        ChangesEnforced = "changes.enforced";
         /// Entries of the audit log were archived, and are deleted from the database.
         AuditArchived = "audit.archived";
         /// An agent was registered.
@@ -141,6 +143,13 @@ pub enum AuditChain {
 
 /// Stored name of the chain of the whole Countersign deployment.
 const DEPLOYMENT_CHAIN: &str = "deployment";
+
+impl AuditChain {
+    /// The chain with a stored name.
+    pub fn parse(text: &str) -> Option<Self> {
+        if text == DEPLOYMENT_CHAIN { Some(Self::Deployment) } else { text.parse().ok().map(Self::Service) }
+    }
+}
 
 impl fmt::Display for AuditChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -15,6 +15,8 @@ pub enum ExpiredData {
     KnownAgents,
     /// Audiences whose tokens have expired.
     TokenAudiences,
+    /// Sidecars without a stream that refuse all requests by themselves.
+    Sidecars,
     /// Offers of services that can no longer be accepted.
     ServiceTransfers,
     /// Assignments of roles that have expired.
@@ -45,12 +47,13 @@ pub enum ExpiredData {
 
 impl ExpiredData {
     /// All kinds.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Changes,
         Self::Sessions,
         Self::IdempotencyKeys,
         Self::KnownAgents,
         Self::TokenAudiences,
+        Self::Sidecars,
         Self::ServiceTransfers,
         Self::Assignments,
         Self::WebhookDeliveries,
@@ -75,6 +78,7 @@ impl ExpiredData {
             | Self::IdempotencyKeys
             | Self::KnownAgents
             | Self::TokenAudiences
+            | Self::Sidecars
             | Self::ServiceTransfers
             | Self::Assignments
             | Self::WebhookDeliveries
@@ -96,6 +100,7 @@ impl ExpiredData {
             Self::IdempotencyKeys => "idempotency_keys",
             Self::KnownAgents => "known_agents",
             Self::TokenAudiences => "token_audiences",
+            Self::Sidecars => "sidecars",
             Self::ServiceTransfers => "service_transfers",
             Self::Assignments => "assignments",
             Self::WebhookDeliveries => "webhook_deliveries",

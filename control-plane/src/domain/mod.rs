@@ -17,6 +17,7 @@ pub mod quota;
 pub mod role;
 pub mod service;
 pub mod session;
+pub mod sidecar;
 pub mod signing_key;
 mod string_enum;
 pub mod text;

@@ -2,8 +2,8 @@
 
 use super::{
     api::{
-        agents, audit, auth, health, own_agents, roles, service_keys, services, signing_keys, status, transfers, trust,
-        verify, webhooks, well_known,
+        agents, audit, auth, health, own_agents, roles, service_keys, services, sidecars, signing_keys, status,
+        transfers, trust, verify, webhooks, well_known,
     },
     error::ApiError,
     middleware::{deadline, limits, request_lines::RequestLines, telemetry},
@@ -34,6 +34,8 @@ fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(transfers::accept))
         .routes(routes!(service_keys::create, service_keys::list))
         .routes(routes!(service_keys::revoke))
+        .routes(routes!(sidecars::list))
+        .routes(routes!(sidecars::enforcement))
         .routes(routes!(verify::verify))
         .routes(routes!(roles::create, roles::list))
         .routes(routes!(roles::change, roles::remove))

@@ -2,7 +2,7 @@
 
 use super::{
     SuppressedBursts,
-    maintenance::{HousekeepingSample, batches::BatchTurns, status::HousekeepingStatus},
+    maintenance::{HousekeepingSample, batches::BatchTurns, enforcement::ConfirmationTurn, status::HousekeepingStatus},
     shared_read::SharedRead,
 };
 use crate::{
@@ -15,6 +15,7 @@ use crate::{
         webhook::health::QueueHealthProbe,
     },
     keyring::Keyring,
+    sidecars::Sidecars,
     store::Store,
 };
 use countersign_identity::{AgentId, Timestamp};
@@ -65,6 +66,8 @@ pub struct ContextParts {
     pub address_guard: AddressGuard,
     /// Wakes the webhook dispatcher when a delivery becomes due.
     pub dispatcher_wakeup: Arc<Notify>,
+    /// The sidecars that follow this deployment.
+    pub sidecars: Sidecars,
 }
 
 /// Dependencies of the operations. The fields are private to `operations`, so that handlers can use the database only through
@@ -80,11 +83,14 @@ pub struct Context {
     pub(super) trust_changed: Notify,
     pub(super) address_guard: AddressGuard,
     pub(super) dispatcher_wakeup: Arc<Notify>,
+    pub(super) sidecars: Sidecars,
     pub(super) queue_health: QueueHealthProbe,
     /// Counts of failed logins for which no events are emitted.
     pub(super) suppressed_bursts: SuppressedBursts,
     /// The turn of background jobs.
     pub(super) batches: BatchTurns,
+    /// The turn of the audit chains with changes that are not confirmed.
+    pub(super) confirmation_turn: ConfirmationTurn,
     /// The state of housekeeping.
     pub(super) housekeeping: HousekeepingStatus,
     /// The reads of health checks, which anybody may request without limit.
@@ -101,7 +107,7 @@ impl Context {
         config: OperationConfig,
         queue_health: QueueHealthProbe,
     ) -> Self {
-        let ContextParts { store, keyring, clock, rng, address_guard, dispatcher_wakeup } = parts;
+        let ContextParts { store, keyring, clock, rng, address_guard, dispatcher_wakeup, sidecars } = parts;
         let housekeeping = HousekeepingStatus::new(clock.since_boot());
         Self {
             store,
@@ -113,9 +119,11 @@ impl Context {
             trust_changed: Notify::new(),
             address_guard,
             dispatcher_wakeup,
+            sidecars,
             queue_health,
             suppressed_bursts: SuppressedBursts::default(),
             batches: BatchTurns::default(),
+            confirmation_turn: ConfirmationTurn::default(),
             housekeeping,
             database_probe: SharedRead::default(),
             published_keys: SharedRead::default(),

@@ -1,7 +1,7 @@
 //! The operations of the control plane, grouped by subject.
 //!
 //! `http` parses requests into the inputs of operations and presents their results. Operations depend on `store`, `keyring`,
-//! `address_guard` and `domain`. Each operation has a [`Context`] and typed input as parameters, and returns a result or an
+//! `sidecars`, `address_guard` and `domain`. Each operation has a [`Context`] and typed input as parameters, and returns a result or an
 //! [`OperationError`].
 
 mod agents;
@@ -15,6 +15,7 @@ mod maintenance;
 mod roles;
 mod services;
 mod shared_read;
+mod sidecars;
 mod signing_keys;
 mod trust;
 mod webhooks;
@@ -34,7 +35,7 @@ pub use error::{NotFound, OperationError};
 pub use idempotency::IdempotentReply;
 pub use maintenance::{
     ArchiveConflict, ArchivedChain, AuditArchive, DatabaseHealth, HousekeepingSample, MasterKeyRotation, RestoreReport,
-    check_database_write, correct_totals, count_services_and_active_agents, delete_archived_entries,
+    check_database_write, confirm_changes, correct_totals, count_services_and_active_agents, delete_archived_entries,
     emit_role_revoked_events, ensure_audit_started, invalidate_credentials_after_restore, lacks_current_master_key,
     probe_database, probe_housekeeping, probe_queue, publish_trust_changes, purge_deleted, record_audit_archive,
     rotate_master_key, rotate_signing_keys_if_due, run_housekeeping,
@@ -48,6 +49,7 @@ pub use services::{
     delete_service, list_service_keys, list_service_offers, list_services, offer_service, read_service_offer,
     revoke_service_key, withdraw_service_offer,
 };
+pub use sidecars::{UNKNOWN_REVISION, list_sidecars, read_enforcement};
 pub use signing_keys::{SigningKeyPosition, list_signing_keys, published_keys, revoke_signing_key, rotate_signing_key};
 pub use trust::{FeedbackPosition, FeedbackRequest, list_trust_history, submit_feedback};
 pub use webhooks::{

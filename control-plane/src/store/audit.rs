@@ -67,7 +67,7 @@ const BATCH_SIZE: i64 = 500;
 /// chain with this MAC fails.
 const INVALID_MAC: &str = "lost";
 
-/// Appends an entry to its audit chain. Locks the head of the audit chain until the transaction ends, which serializes the
+/// Appends an entry to its audit chain, and returns its position. Locks the head of the audit chain until the transaction ends, which serializes the
 /// writers of one audit chain. The chain of a deleted service is sealed: no entry follows the deletion.
 pub async fn append(
     conn: &mut Conn,
@@ -75,7 +75,7 @@ pub async fn append(
     entry: &NewAuditEntry,
     initiator: &Initiator,
     now: Timestamp,
-) -> Result<(), StoreError> {
+) -> Result<i64, StoreError> {
     let chain = entry.chain.to_string();
     let (head, (last, is_sealed)) = (lock_head(conn, &chain).await?, rebuild_head(conn, &chain).await?);
     if is_sealed {
@@ -96,7 +96,8 @@ pub async fn append(
     let before = valid.unwrap_or(last);
     let (entry, head) = keys.current.build_entry((&before, is_valid), entry, initiator, now);
     insert_entry(conn, &entry).await?;
-    update_head(conn, &chain, &head).await
+    update_head(conn, &chain, &head).await?;
+    Ok(entry.sequence)
 }
 
 /// The keys of the current master key, and of those that the database still needs.

@@ -1,6 +1,10 @@
 //! Read and write transactions.
 
-use super::{Conn, StoreError, audit, deployment, feed, outbox, transaction_timer::TransactionTimer};
+use super::{
+    Conn, StoreError, audit, deployment, feed, outbox,
+    transaction_timer::TransactionTimer,
+    unconfirmed_changes::{self, UnconfirmedChanges},
+};
 use crate::domain::{
     audit::{Initiator, NewAuditEntry, keys::AuditKeyRing},
     change::{Change, Changed},
@@ -24,6 +28,8 @@ pub struct WriteTransaction {
     now: Timestamp,
     audit_keys: Arc<AuditKeyRing>,
     changes: Vec<Change>,
+    /// The entries of audit chains that this transaction has appended: one item for each chain.
+    audited: Vec<UnconfirmedChanges>,
     events: Vec<Event>,
     revision: Option<Revision>,
     writable: Arc<AtomicBool>,
@@ -64,6 +70,7 @@ impl WriteTransaction {
             now,
             audit_keys,
             changes: Vec::new(),
+            audited: Vec::new(),
             events: Vec::new(),
             revision: None,
             writable,
@@ -93,7 +100,18 @@ impl WriteTransaction {
         if self.revision.is_some() {
             return Err(StoreError::AuditAfterRevision);
         }
-        audit::append(&mut self.conn, &self.audit_keys, entry, initiator, self.now).await
+        let sequence = audit::append(&mut self.conn, &self.audit_keys, entry, initiator, self.now).await?;
+        let chain = entry.chain.to_string();
+        match self.audited.iter_mut().find(|audited| audited.chain == chain) {
+            Some(audited) => audited.last_sequence = sequence,
+            None => self.audited.push(UnconfirmedChanges {
+                chain,
+                first_sequence: sequence,
+                last_sequence: sequence,
+                changed_at: self.now,
+            }),
+        }
+        Ok(())
     }
 
     /// Records a change for the sidecars. [`Self::commit`] writes the change to the change feed.
@@ -140,6 +158,9 @@ impl WriteTransaction {
             has_events |= outbox::enqueue(&mut self.conn, event).await?;
         }
         if !self.changes.is_empty() {
+            for audited in &self.audited {
+                unconfirmed_changes::add(&mut self.conn, audited).await?;
+            }
             let revision = self.revision().await?;
             feed::append_changes(&mut self.conn, revision, &self.changes, self.now).await?;
         }

@@ -93,12 +93,14 @@ impl Follower {
                 self.send_missed_page().await?;
             }
             let includes_unbound = self.includes_unbound;
-            let subscription = self.context.feed.subscribe(self.key.service, includes_unbound);
+            let feed = &self.context.feed;
+            let subscription = feed.subscribe(self.key.service, includes_unbound, self.stream.status());
             while self.sent_revision < subscription.start {
                 self.send_missed_page().await?;
             }
             // The subscription may lack changes that concern unbound tokens, if these were not included before.
             if self.includes_unbound == includes_unbound {
+                self.stream.status().catches_up();
                 return Ok(subscription);
             }
         }
@@ -116,6 +118,7 @@ impl Follower {
             }
             ResumePlan::MissedChanges => {
                 self.sent_revision = state.revision;
+                self.stream.status().resumes_at(state.revision);
                 let settings = self.format.settings(PageKind::Changes, self.includes_unbound);
                 self.send_delta(settings, state.revision).await
             }
@@ -146,6 +149,7 @@ impl Follower {
     /// below the floor of a later page, so the floor of the snapshot is the highest of its pages: a token with a `rev` below it
     /// is refused, and needs no such change.
     async fn send_snapshot(&mut self, mut snapshot: OutgoingSnapshot) -> Result<(), Status> {
+        self.stream.status().sends(snapshot.revision);
         while snapshot.cursor < snapshot.revision {
             let ReadPage { page, until, floor, read_at } = self.next_page(PageKind::Snapshot, snapshot.cursor).await?;
             let may_rise = self.protocol_version >= RISING_FLOOR_SINCE_VERSION;
@@ -163,7 +167,7 @@ impl Follower {
         }
         self.send_snapshot_message(&snapshot, true).await?;
         self.known_revision = self.known_revision.max(snapshot.revision);
-        self.sent_revision = snapshot.revision;
+        self.set_sent_revision(snapshot.revision);
         Ok(())
     }
 
@@ -196,13 +200,14 @@ impl Follower {
             let revision = if index == last { until } else { self.sent_revision };
             self.send_delta(body, revision).await?;
         }
-        self.sent_revision = until;
+        self.set_sent_revision(until);
         self.includes_unbound = accepts_unbound.unwrap_or(self.includes_unbound);
         if page.is_deleted { Err(invalid_key()) } else { Ok(()) }
     }
 
     /// Sends an encoded part of a delta.
     pub(super) async fn send_delta(&self, body: Bytes, revision: Revision) -> Result<(), Status> {
+        self.stream.status().sends(revision);
         self.send(EncodedResponse::delta(&Delta { revision: revision.number(), ..Delta::default() }, body)).await
     }
 

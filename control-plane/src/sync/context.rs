@@ -7,6 +7,7 @@ use super::{
 use crate::{
     ephemeral::KeyLookups,
     metrics::Metrics,
+    sidecars::Sidecars,
     store::{Store, StoreError},
 };
 use countersign_identity::{AgentHashKey, ServiceId, agent_hash::HASH_KEY_LEN};
@@ -43,6 +44,7 @@ impl AgentHashSecret {
 /// The state that all sync streams share.
 pub(super) struct SyncContext {
     pub(super) store: Store,
+    pub(super) sidecars: Sidecars,
     pub(super) feed: ChangeFeed,
     pub(super) positions: PositionReader,
     /// Checks the API keys of open streams.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use countersign_identity::{
     AgentChanges, AgentHashKey, AgentId, AgentStatus, Revision, RoleDefinition, RoleGrant, ServiceId, Timestamp,
 };
-use countersign_proto::v1;
+use countersign_proto::{PROTOCOL_VERSION, v1};
 use prost::Message as _;
 
 /// What a page is for.
@@ -98,6 +98,7 @@ impl StreamFormat {
             accepts_unbound_tokens: accepts_unbound && self.agent_hash_key.is_some(),
             max_staleness_seconds: u32::try_from(max_staleness.as_secs()).unwrap_or(u32::MAX),
             agent_hash_key: self.agent_hash_key.as_ref().map_or_else(Vec::new, |key| key.as_bytes().to_vec()),
+            protocol_version: PROTOCOL_VERSION,
         }
     }
 

@@ -6,6 +6,7 @@
 use super::change_batch::{self, ChangeBatch, Changes};
 use crate::{
     metrics::Metrics,
+    sidecars::{Sidecars, StreamStatus},
     store::{Store, StoreError, feed},
 };
 use countersign_identity::{Revision, ServiceId, Timestamp};
@@ -54,6 +55,7 @@ struct Subscriber {
     /// The size in bytes of the batches that may still be put into the queue.
     space: Arc<Semaphore>,
     receives_unbound: Arc<AtomicBool>,
+    status: Arc<StreamStatus>,
 }
 
 /// The changes of a batch that concern a service. All streams of the service share them.
@@ -108,6 +110,7 @@ impl SharedParts {
             if !concerns_service && unbound_tokens.is_none_or(|part| part.changes.is_empty()) {
                 return true;
             }
+            subscriber.status.queues(self.revision);
             let parts = [Some(&self.all_services), unbound_tokens, own].into_iter().flatten();
             let size = parts.map(|part| part.size).sum::<usize>();
             let size = u32::try_from(size).map_or(MAX_WAITING_SIZE, |size| size.min(MAX_WAITING_SIZE));
@@ -136,6 +139,7 @@ pub(super) struct Subscription {
     /// All changes up to this revision that concern the service are in the queue, or were in the queue.
     pub(super) distributed: watch::Receiver<Revision>,
     receives_unbound: Arc<AtomicBool>,
+    status: Arc<StreamStatus>,
 }
 
 impl Subscription {
@@ -148,6 +152,7 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
+        self.status.falls_behind();
         let mut subscribers = self.feed.subscribers();
         if let Some(of_service) = subscribers.by_service.get_mut(&self.service) {
             of_service.retain(|subscriber| !Arc::ptr_eq(&subscriber.receives_unbound, &self.receives_unbound));
@@ -173,11 +178,21 @@ impl ChangeFeed {
     /// No change is missed and none is skipped: a batch is put into queues under the same lock under which `start` is read.
     /// So each batch was either distributed before the subscription, and ends at or below `start`, or its changes are above
     /// `start`, and the batch comes into the queue.
-    pub(super) fn subscribe(&self, service: ServiceId, receives_unbound: bool) -> Subscription {
+    pub(super) fn subscribe(
+        &self,
+        service: ServiceId,
+        receives_unbound: bool,
+        status: Arc<StreamStatus>,
+    ) -> Subscription {
         let (sender, batches) = mpsc::channel(MAX_LAG);
         let receives_unbound = Arc::new(AtomicBool::new(receives_unbound));
         let space = Arc::new(Semaphore::new(MAX_WAITING_SIZE as usize));
-        let subscriber = Subscriber { batches: sender, space, receives_unbound: Arc::clone(&receives_unbound) };
+        let subscriber = Subscriber {
+            batches: sender,
+            space,
+            receives_unbound: Arc::clone(&receives_unbound),
+            status: Arc::clone(&status),
+        };
         let mut subscribers = self.subscribers();
         subscribers.by_service.entry(service).or_default().push(subscriber);
         let start = subscribers.queued;
@@ -189,6 +204,7 @@ impl ChangeFeed {
             batches,
             distributed: self.0.distributed.subscribe(),
             receives_unbound,
+            status,
         }
     }
 
@@ -203,6 +219,9 @@ impl ChangeFeed {
         subscribers.queued = range.revision;
         if range.since > since {
             tracing::warn!("changes were deleted before they were read; all sync streams resume");
+            for subscriber in subscribers.by_service.values().flatten() {
+                subscriber.status.falls_behind();
+            }
             subscribers.by_service.clear();
         }
         let subscribers = &mut subscribers.by_service;
@@ -228,16 +247,18 @@ pub struct FeedReader {
     store: Store,
     committed: watch::Receiver<Revision>,
     poll_interval: Duration,
+    sidecars: Sidecars,
     /// Changes up to this revision have been distributed, or were made before the first follower subscribed.
     sent_revision: Revision,
 }
 
 impl FeedReader {
     /// A reader that starts at the newest revision in the database. Subscribers receive all later changes.
-    pub async fn open(store: Store, poll_interval: Duration) -> Result<Self, StoreError> {
+    pub async fn open(store: Store, poll_interval: Duration, sidecars: Sidecars) -> Result<Self, StoreError> {
         let committed = store.committed_revision();
         let sent_revision = feed::position(store.read().await?.conn()).await?.revision;
-        Ok(Self { feed: ChangeFeed::new(sent_revision), store, committed, poll_interval, sent_revision })
+        sidecars.set_distributed(sent_revision);
+        Ok(Self { feed: ChangeFeed::new(sent_revision), store, committed, poll_interval, sidecars, sent_revision })
     }
 
     /// The change feed that this reader distributes to.
@@ -280,6 +301,7 @@ impl FeedReader {
                 self.sent_revision = revision;
                 metrics.feed_revision.set(revision.number());
                 // The order matters: a follower that sees this revision finds all batches up to it in its queue.
+                self.sidecars.set_distributed(revision);
                 self.feed.0.distributed.send_replace(revision);
                 !is_complete
             }

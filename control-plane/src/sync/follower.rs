@@ -14,14 +14,18 @@ use super::{
     pings::PingReceiver,
     stream_limits::StreamPermit,
 };
-use crate::domain::service::ServiceKey;
-use countersign_identity::Revision;
+use crate::{
+    domain::{service::ServiceKey, sidecar::SidecarInstance},
+    sidecars::{NewStream, NotRecorded, OpenStream},
+};
+use countersign_identity::{Revision, Timestamp};
 use countersign_proto::{
     encoded::EncodedResponse,
     v1::{self, FollowRequest, Hello, follow_request::Message as RequestMessage},
 };
 use std::{
     collections::VecDeque,
+    net::SocketAddr,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -60,6 +64,8 @@ pub(super) struct Follower {
     pub(super) includes_unbound: bool,
     /// The revision of the data with which the sidecar connected.
     pub(super) sidecar_revision: Revision,
+    /// What the sidecar has received and reported.
+    pub(super) stream: OpenStream,
     /// All changes up to `sent_revision` have been sent.
     pub(super) sent_revision: Revision,
     /// The change feed has reached this revision.
@@ -70,7 +76,7 @@ pub(super) struct Follower {
     pub(super) run: Weak<PageRun>,
     /// Pongs that wait until all changes up to their revisions are sent.
     pending_pongs: VecDeque<v1::Pong>,
-    permit: StreamPermit,
+    _permit: StreamPermit,
 }
 
 /// Why the live changes are no longer sent.
@@ -81,31 +87,20 @@ enum FollowEnd {
     NeedsSnapshot,
 }
 
-impl Follower {
-    pub(super) fn new(context: Arc<SyncContext>, key: ServiceKey, permit: StreamPermit, sender: MessageSender) -> Self {
-        let format = StreamFormat { service: key.service, settings: context.settings.clone(), agent_hash_key: None };
-        let none = Revision::default();
-        Self {
-            context,
-            key,
-            format,
-            protocol_version: 0,
-            sender,
-            key_check: interval(KEY_CHECK_INTERVAL),
-            includes_unbound: false,
-            sidecar_revision: none,
-            sent_revision: none,
-            known_revision: none,
-            known_floor: none,
-            run: Weak::new(),
-            pending_pongs: VecDeque::new(),
-            permit,
-        }
-    }
+/// A stream whose API key is valid, before its Hello.
+pub(super) struct AcceptedStream {
+    pub(super) context: Arc<SyncContext>,
+    pub(super) key: ServiceKey,
+    pub(super) permit: StreamPermit,
+    pub(super) peer: SocketAddr,
+    pub(super) sender: MessageSender,
+}
 
+impl AcceptedStream {
     /// Serves the stream until it ends.
-    pub(super) async fn run(mut self, requests: Streaming<FollowRequest>) {
-        let streams = self.context.metrics.sync_streams.clone();
+    pub(super) async fn run(self, requests: Streaming<FollowRequest>) {
+        let (streams, service, sender) =
+            (self.context.metrics.sync_streams.clone(), self.key.service, self.sender.clone());
         streams.inc();
         let displaced = self.permit.displaced();
         let result = tokio::select! {
@@ -113,29 +108,59 @@ impl Follower {
             result = self.serve(requests) => result,
         };
         if let Err(status) = result {
-            tracing::info!(service = %self.key.service, code = ?status.code(), status = status.message(), "sync stream closed");
+            tracing::info!(%service, code = ?status.code(), status = status.message(), "sync stream closed");
             // Sending fails if the sidecar has disconnected, which is no problem.
-            let _ignored = self.sender.send_timeout(Err(status), FOLLOWER_TIMEOUT).await;
+            let _ignored = sender.send_timeout(Err(status), FOLLOWER_TIMEOUT).await;
         }
         streams.dec();
     }
 
-    async fn serve(&mut self, mut requests: Streaming<FollowRequest>) -> Result<(), Status> {
-        let shutdown = self.context.shutdown.clone();
-        let Hello { revision, protocol_version, partial_snapshot } = tokio::select! {
-            () = shutdown.requested() => return Err(shutting_down()),
+    async fn serve(self, mut requests: Streaming<FollowRequest>) -> Result<(), Status> {
+        let hello = tokio::select! {
+            () = self.context.shutdown.requested() => return Err(shutting_down()),
             hello = timeout(FOLLOWER_TIMEOUT, receive_hello(&mut requests)) => hello.map_err(|_| Status::deadline_exceeded("timed out waiting for Hello"))??,
         };
-        self.protocol_version = protocol_version;
-        if protocol_version >= HASHES_SINCE_VERSION {
-            self.format.agent_hash_key = Some(self.context.agent_hash_secret.key_of(self.key.service));
-        }
-        let revision = Revision::new(revision);
+        let Self { context, key, permit, peer, sender } = self;
+        let (state, new) = parse_hello(hello, &key, peer, context.settings.max_staleness)?;
+        let (protocol_version, stream) = (new.protocol_version, context.sidecars.open(new));
+        let agent_hash_key =
+            (protocol_version >= HASHES_SINCE_VERSION).then(|| context.agent_hash_secret.key_of(key.service));
+        let format = StreamFormat { service: key.service, settings: context.settings.clone(), agent_hash_key };
+        let none = Revision::default();
+        let mut follower = Follower {
+            context,
+            key,
+            format,
+            protocol_version,
+            sender,
+            key_check: interval(KEY_CHECK_INTERVAL),
+            includes_unbound: false,
+            sidecar_revision: none,
+            stream,
+            sent_revision: none,
+            known_revision: none,
+            known_floor: none,
+            run: Weak::new(),
+            pending_pongs: VecDeque::new(),
+            _permit: permit,
+        };
+        // The state of a follower is large, and is not part of the state of this future.
+        Box::pin(follower.serve(requests, state)).await
+    }
+}
+
+impl Follower {
+    async fn serve(&mut self, requests: Streaming<FollowRequest>, state: SidecarState) -> Result<(), Status> {
+        let shutdown = self.context.shutdown.clone();
         if self.key.revoked_at.is_some() {
-            return self.send_deletion(revision).await;
+            return self.send_deletion(state.revision).await;
         }
-        let mut pings = PingReceiver::new(requests);
-        let mut start = Start::Resume(SidecarState { revision, partial_snapshot });
+        tokio::select! {
+            () = shutdown.requested() => return Err(shutting_down()),
+            recorded = self.stream.record() => recorded.map_err(|NotRecorded| not_recorded())?,
+        }
+        let mut pings = PingReceiver::new(requests, self.stream.handle());
+        let mut start = Start::Resume(state);
         loop {
             let sender = self.sender.clone();
             let subscription = tokio::select! {
@@ -213,8 +238,14 @@ impl Follower {
         for (index, body) in bodies.into_iter().enumerate() {
             self.send_delta(body, if index == last { revision } else { self.sent_revision }).await?;
         }
-        self.sent_revision = revision;
+        self.set_sent_revision(revision);
         Ok(())
+    }
+
+    /// All changes up to a revision have been sent.
+    pub(super) fn set_sent_revision(&mut self, revision: Revision) {
+        self.sent_revision = revision;
+        self.stream.status().covers(revision);
     }
 
     /// Records the time since the commit of a change. A revision is the commit time in microseconds, or slightly more.
@@ -268,7 +299,7 @@ impl Follower {
     /// Sends the pongs for revisions up to which all changes that concern the service were sent. Returns true if the sidecar needs
     /// a snapshot.
     async fn send_pongs(&mut self, subscription: &mut Subscription) -> Result<bool, Status> {
-        if self.pending_pongs.is_empty() {
+        if self.pending_pongs.is_empty() || !self.stream.may_be_confirmed() {
             return Ok(false);
         }
         // All batches up to this revision that concern the service are in the queue, because the revision is read first.
@@ -284,8 +315,9 @@ impl Follower {
                 Err(TryRecvError::Disconnected) => return Err(too_slow()),
             }
         }
-        self.sent_revision = self.sent_revision.max(distributed);
+        self.set_sent_revision(self.sent_revision.max(distributed));
         while let Some(pong) = self.pending_pongs.pop_front_if(|pong| pong.revision <= self.sent_revision.number()) {
+            self.stream.status().confirm(Timestamp::from_micros(pong.time_micros));
             self.send(EncodedResponse::pong(&pong)).await?;
         }
         Ok(false)
@@ -302,6 +334,41 @@ async fn receive_hello(requests: &mut Streaming<FollowRequest>) -> Result<Hello,
         Some(FollowRequest { message: Some(RequestMessage::Hello(hello)) }) => Ok(hello),
         _ => Err(Status::invalid_argument("the first message must be Hello")),
     }
+}
+
+/// What a Hello says of the sidecar and its data.
+fn parse_hello(
+    hello: Hello,
+    key: &ServiceKey,
+    peer: SocketAddr,
+    max_staleness: Duration,
+) -> Result<(SidecarState, NewStream), Status> {
+    let Hello { revision, protocol_version, partial_snapshot, instance, release, standby, previous_instance } = hello;
+    let state = SidecarState { revision: Revision::new(revision), partial_snapshot };
+    let new = NewStream {
+        instance: parse_instance(&instance)?,
+        key: key.id,
+        service: key.service,
+        address: SocketAddr::new(peer.ip().to_canonical(), peer.port()).to_string(),
+        release,
+        protocol_version,
+        revision: state.revision,
+        is_standby: standby,
+        previous: parse_instance(&previous_instance)?,
+        max_staleness,
+    };
+    Ok((state, new))
+}
+
+fn parse_instance(bytes: &[u8]) -> Result<Option<SidecarInstance>, Status> {
+    let invalid = || Status::invalid_argument("an instance must have 16 bytes");
+    let instance = |bytes| SidecarInstance::from_bytes(bytes);
+    if bytes.is_empty() { Ok(None) } else { bytes.try_into().map(instance).map(Some).map_err(|_| invalid()) }
+}
+
+/// The gRPC status for a sidecar that cannot be recorded: receipts would not count it, so it gets no data.
+fn not_recorded() -> Status {
+    Status::unavailable("the stream cannot be recorded, because the database accepts no writes")
 }
 
 fn too_slow() -> Status {

@@ -1,6 +1,8 @@
-//! Receives the pings of a sidecar, at a limited rate.
+//! Receives the pings of a sidecar, at a limited rate, and its reports.
 
-use countersign_proto::v1::{FollowRequest, follow_request::Message};
+use crate::sidecars::{NotSent, StreamHandle};
+use countersign_identity::Revision;
+use countersign_proto::v1::{Applied, FollowRequest, Leaving, follow_request::Message};
 use std::{future, time::Duration};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tonic::{Status, Streaming};
@@ -15,6 +17,8 @@ const PING_INTERVAL: Duration = Duration::from_millis(500);
 /// The requests of a sidecar after its Hello.
 pub(super) struct PingReceiver {
     requests: Streaming<FollowRequest>,
+    /// Receives the reports of the sidecar.
+    stream: StreamHandle,
     /// How many pings may be read at once.
     allowance: u32,
     refill: Interval,
@@ -24,10 +28,10 @@ pub(super) struct PingReceiver {
 }
 
 impl PingReceiver {
-    pub(super) fn new(requests: Streaming<FollowRequest>) -> Self {
+    pub(super) fn new(requests: Streaming<FollowRequest>, stream: StreamHandle) -> Self {
         let mut refill = interval(PING_INTERVAL);
         refill.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { requests, allowance: MAX_BURST, refill, unanswered: None, has_ended: false }
+        Self { requests, stream, allowance: MAX_BURST, refill, unanswered: None, has_ended: false }
     }
 
     /// The number of the next ping; `None` if the sidecar has ended its requests. No ping is lost if the future is dropped.
@@ -53,17 +57,28 @@ impl PingReceiver {
     async fn receive(&mut self) -> Result<Option<u64>, Status> {
         while !self.has_ended {
             tokio::select! {
-                request = self.requests.message(), if self.allowance > 0 => {
-                    self.allowance -= 1;
-                    match request? {
-                        Some(FollowRequest { message: Some(Message::Ping(ping)) }) => return Ok(Some(ping.number)),
-                        Some(_) => return Err(Status::invalid_argument("only Ping may follow Hello")),
-                        None => self.has_ended = true,
+                request = self.requests.message(), if self.allowance > 0 => match request? {
+                    Some(FollowRequest { message: Some(Message::Ping(ping)) }) => {
+                        self.allowance -= 1;
+                        return Ok(Some(ping.number));
                     }
-                }
+                    // The number of reports has a limit of its own.
+                    Some(FollowRequest { message: Some(Message::Applied(Applied { revision })) }) => {
+                        self.stream.report(Revision::new(revision)).map_err(|NotSent| not_sent())?;
+                    }
+                    Some(FollowRequest { message: Some(Message::Leaving(Leaving {})) }) => self.stream.leave(),
+                    Some(FollowRequest { message: Some(Message::Hello(_)) | None }) => {
+                        return Err(Status::invalid_argument("only Ping, Applied and Leaving may follow Hello"));
+                    }
+                    None => self.has_ended = true,
+                },
                 _ = self.refill.tick(), if self.allowance < MAX_BURST => self.allowance += 1,
             }
         }
         Ok(None)
     }
+}
+
+fn not_sent() -> Status {
+    Status::invalid_argument("Applied must follow a message of the server, and its revision must not be higher")
 }

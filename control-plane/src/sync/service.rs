@@ -4,7 +4,7 @@ use super::{
     SidecarSettings,
     context::{AgentHashSecret, SyncContext, database_unavailable, invalid_key},
     feed::ChangeFeed,
-    follower::Follower,
+    follower::AcceptedStream,
     key_checks::{KeyChecks, KeySource},
     page_cache::{PageCache, PageSource},
     position_reader::{PositionReader, PositionSource},
@@ -15,6 +15,7 @@ use crate::{
     domain::{credential::Credential, service::ServiceKey},
     ephemeral::{KeyLookups, TooManyLookups},
     metrics::Metrics,
+    sidecars::Sidecars,
     store::{Store, StoreError, changed_data::ReadLimit, services},
 };
 use axum::extract::ConnectInfo;
@@ -48,7 +49,7 @@ impl SyncService {
     /// Creates a service that streams the changes of the change feed, and the task that reads for all its streams. Without the task,
     /// or after its panic, no ping is answered.
     pub fn new(
-        store: Store,
+        (store, sidecars): (Store, Sidecars),
         feed: ChangeFeed,
         (settings, agent_hash_secret): (SidecarSettings, AgentHashSecret),
         (limits, lookups, clock): (SyncLimits, Arc<KeyLookups>, Arc<dyn Clock>),
@@ -74,6 +75,7 @@ impl SyncService {
             turns,
             limits: StreamLimits::new(limits.streams, clock, metrics.sync_streams_refused.clone()),
             store,
+            sidecars,
             feed,
             settings,
             agent_hash_secret,
@@ -92,17 +94,23 @@ impl Sync for SyncService {
     type FollowStream = Pin<Box<dyn Stream<Item = Result<EncodedResponse, Status>> + Send>>;
 
     async fn follow(&self, request: Request<Streaming<FollowRequest>>) -> Result<Response<Self::FollowStream>, Status> {
-        let key = authenticate(&self.0, &request).await?;
+        let ConnectInfo(peer) = *request.extensions().get::<ConnectInfo<SocketAddr>>().ok_or_else(no_peer)?;
+        let key = authenticate(&self.0, &request, peer).await?;
         let permit = self.0.limits.open(&key)?;
         let (sender, receiver) = mpsc::channel(MAX_QUEUED_MESSAGES);
-        tokio::spawn(Follower::new(self.0.clone(), key, permit, sender).run(request.into_inner()));
+        let stream = AcceptedStream { context: self.0.clone(), key, permit, peer, sender };
+        tokio::spawn(stream.run(request.into_inner()));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 }
 
 /// Authenticates a request by the API key in its metadata. API keys of all scopes are accepted. The keys of a deleted service
 /// are accepted as well: the stream tells the sidecar to refuse all tokens, and ends.
-async fn authenticate<T: Send>(context: &SyncContext, request: &Request<T>) -> Result<ServiceKey, Status> {
+async fn authenticate<T: Send>(
+    context: &SyncContext,
+    request: &Request<T>,
+    peer: SocketAddr,
+) -> Result<ServiceKey, Status> {
     let mut values = request.metadata().get_all("authorization").iter();
     let header = values.next().and_then(|value| value.to_str().ok());
     let text = header
@@ -112,7 +120,6 @@ async fn authenticate<T: Send>(context: &SyncContext, request: &Request<T>) -> R
         return Err(Status::unauthenticated("credentials_malformed"));
     }
     let credential = Credential::<ApiKeyId>::parse(text).ok_or_else(invalid_key)?;
-    let ConnectInfo(peer) = request.extensions().get::<ConnectInfo<SocketAddr>>().ok_or_else(no_peer)?;
     let client = peer.ip().to_canonical();
     let lookup = context.lookups.begin(client, text).await.map_err(|TooManyLookups| {
         Status::resource_exhausted("too many invalid API keys from this address: try again")

@@ -3,21 +3,25 @@
 use super::credentials::Authorization;
 use crate::{
     config::{CopySettings, SyncSettings},
-    copy::{CopyAtStart, CopyDirectory, CopyKey, CopyWriter, WriterState},
+    copy::{CopyAtStart, CopyDirectory, CopyKey, CopyWriter, LockError, WriterState},
     metrics::Metrics,
-    sync::StartFromCopy,
+    sync::{CopyProgress, Instance, StartFromCopy},
     view::{ApiKeyIndex, Views},
 };
 use countersign_process::{Clock, Readiness, SystemRng};
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
-/// The copies of all API keys.
+/// The copy of one API key. Without a directory for copies, all parts are missing.
 #[derive(Default)]
-pub struct Copies {
-    /// The copies with which the sync streams start, in the order of the API keys.
-    pub at_start: Vec<StartFromCopy>,
-    /// The tasks that write copies.
-    pub writers: Vec<CopyWriter>,
+pub struct CopyOfKey {
+    /// The copy with which the sync stream starts.
+    pub at_start: Option<StartFromCopy>,
+    /// The task that writes the copy.
+    pub writer: Option<CopyWriter>,
+    /// How far the copy reaches, which limits what the client of the sync stream reports.
+    pub progress: Option<Arc<CopyProgress>>,
+    /// The earlier process that wrote the copy.
+    pub previous: Option<Instance>,
 }
 
 /// What copies need from the other modules.
@@ -26,61 +30,100 @@ pub struct CopyContext<'a> {
     pub metrics: &'a Arc<Metrics>,
     pub readiness: &'a Readiness,
     pub clock: &'a Arc<dyn Clock>,
+    pub instance: Instance,
 }
 
-impl Copies {
-    /// Prepares the directory of copies. Without a directory in the settings, there are no copies.
-    pub fn new(
-        settings: &CopySettings,
-        sync: &SyncSettings,
-        authorizations: &[Authorization],
-        context: &CopyContext<'_>,
-    ) -> Self {
-        let Some(path) = &settings.directory else { return Self::default() };
-        let directory = CopyDirectory::new(path);
-        let keys: Option<Vec<_>> = authorizations.iter().map(copy_key).collect();
-        let Some(keys) = keys else {
-            tracing::error!("no copies of views: their keys cannot be derived");
-            return Self::default();
-        };
-        if let Err(error) = directory.prepare(&keys) {
+/// Prepares the directory of copies. Returns the copies of all API keys, in their order.
+pub fn create_copies(
+    settings: &CopySettings,
+    sync: &SyncSettings,
+    authorizations: &[Authorization],
+    context: &CopyContext<'_>,
+) -> Vec<CopyOfKey> {
+    let without_copies = || authorizations.iter().map(|_| CopyOfKey::default()).collect();
+    let Some(path) = &settings.directory else { return without_copies() };
+    let keys: Option<Vec<_>> = authorizations.iter().map(copy_key).collect();
+    let Some(keys) = keys else {
+        tracing::error!("no copies of views: their keys cannot be derived");
+        return without_copies();
+    };
+    let directory = match CopyDirectory::lock(path) {
+        Ok(directory) => directory,
+        Err(error) => {
             context.metrics.copies().write_failed();
-            let path = path.display();
-            tracing::error!(%path, %error, "copy.directory: cannot prepare the directory for copies of views");
-        }
-        let staleness_limit = sync.staleness_limit();
-        let CopyContext { views, metrics, readiness, clock } = context;
-        let at_start = |(index, key): (usize, CopyKey)| {
-            let copy = CopyAtStart {
-                index: ApiKeyIndex(index),
-                key,
-                directory: directory.clone(),
-                staleness_limit,
-                views: Arc::clone(views),
-                metrics: Arc::clone(metrics),
-                clock: Arc::clone(clock),
+            tracing::error!(path = %path.display(), %error, "copy.directory: no copies of views are read or written");
+            return match error {
+                LockError::Held => without_copies(),
+                LockError::Io(_) => keys.iter().map(|key| without_lock(path, key)).collect(),
             };
-            let readiness = Readiness::clone(readiness);
-            StartFromCopy { view: Box::pin(copy.view_without_contact()), readiness }
-        };
-        let writer = |(index, authorization): (usize, &Authorization)| {
-            let authorization = Arc::clone(authorization);
-            CopyWriter {
-                index: ApiKeyIndex(index),
-                key: Box::new(move || copy_key(&authorization)),
-                directory: directory.clone(),
-                interval: Duration::from_secs(settings.interval_seconds.into()),
-                views: Arc::clone(views),
-                metrics: Arc::clone(metrics),
-                clock: Arc::clone(clock),
-                rng: Arc::new(SystemRng),
-                state: WriterState::default(),
-            }
-        };
-        Self {
-            at_start: keys.into_iter().enumerate().map(at_start).collect(),
-            writers: authorizations.iter().enumerate().map(writer).collect(),
         }
+    };
+    if let Err(error) = directory.prepare(&keys) {
+        context.metrics.copies().write_failed();
+        let path = path.display();
+        tracing::error!(%path, %error, "copy.directory: cannot prepare the directory for copies of views");
+    }
+    let interval = Duration::from_secs(settings.interval_seconds.into());
+    let of_key = |(index, (key, authorization)): (usize, (CopyKey, &Authorization))| {
+        let (index, previous) = (ApiKeyIndex(index), directory.writer_of(&key));
+        let progress = Arc::new(CopyProgress::new(directory.has_file(&key)));
+        CopyOfKey {
+            writer: Some(create_writer((index, authorization), &directory, interval, &progress, context)),
+            at_start: Some(create_start((index, key), &directory, sync.staleness_limit(), context)),
+            progress: Some(progress),
+            previous,
+        }
+    };
+    keys.into_iter().zip(authorizations).enumerate().map(of_key).collect()
+}
+
+/// The copy of a key in a directory that cannot be locked. If there is a file, a later process may start from it, and this process
+/// cannot replace it.
+fn without_lock(directory: &Path, key: &CopyKey) -> CopyOfKey {
+    let has_file = CopyDirectory::may_have_file(directory, key);
+    CopyOfKey { progress: has_file.then(|| Arc::new(CopyProgress::new(true))), ..CopyOfKey::default() }
+}
+
+fn create_start(
+    (index, key): (ApiKeyIndex, CopyKey),
+    directory: &CopyDirectory,
+    staleness_limit: Option<Duration>,
+    context: &CopyContext<'_>,
+) -> StartFromCopy {
+    let CopyContext { views, metrics, readiness, clock, instance: _ } = context;
+    let copy = CopyAtStart {
+        index,
+        key,
+        directory: directory.clone(),
+        staleness_limit,
+        views: Arc::clone(views),
+        metrics: Arc::clone(metrics),
+        clock: Arc::clone(clock),
+    };
+    StartFromCopy { view: Box::pin(copy.view_without_contact()), readiness: Readiness::clone(readiness) }
+}
+
+fn create_writer(
+    (index, authorization): (ApiKeyIndex, &Authorization),
+    directory: &CopyDirectory,
+    interval: Duration,
+    progress: &Arc<CopyProgress>,
+    context: &CopyContext<'_>,
+) -> CopyWriter {
+    let CopyContext { views, metrics, readiness: _, clock, instance } = context;
+    let authorization = Arc::clone(authorization);
+    CopyWriter {
+        index,
+        key: Box::new(move || copy_key(&authorization)),
+        directory: directory.clone(),
+        interval,
+        instance: *instance,
+        progress: Arc::clone(progress),
+        views: Arc::clone(views),
+        metrics: Arc::clone(metrics),
+        clock: Arc::clone(clock),
+        rng: Arc::new(SystemRng),
+        state: WriterState::default(),
     }
 }
 

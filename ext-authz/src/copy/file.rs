@@ -5,11 +5,15 @@
 
 use super::{
     contact::{CONTACT_LEN, Contact},
+    lock::{self, LockError},
     seal::{CopyKey, ID_LEN, OpeningReader, SALT_LEN, SealingWriter},
 };
 use crate::{
     metrics::CopyRejection,
-    sync::pages::{ViewOfPages, pages_of},
+    sync::{
+        INSTANCE_LEN, Instance,
+        pages::{ViewOfPages, pages_of},
+    },
     view::View,
 };
 use countersign_process::{Clock, Rng};
@@ -19,7 +23,7 @@ use sha2::{Digest, Sha256};
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read, Seek, SeekFrom, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -28,7 +32,7 @@ use std::{
 const MAGIC: &[u8; 8] = b"CSGNVIEW";
 
 /// The version of the format.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 const CHECKSUM_LEN: usize = 32;
 
@@ -43,9 +47,13 @@ pub const MAX_COPY_BYTES: u64 = 512 << 20;
 /// The largest page of a copy. The pages of agents are much smaller; the first one contains all roles.
 const MAX_PAGE_BYTES: u32 = 64 << 20;
 
-/// The directory with the copies of a sidecar.
+/// The directory with the copies of a sidecar, which no other process uses.
 #[derive(Debug, Clone)]
-pub struct CopyDirectory(Arc<Path>);
+pub struct CopyDirectory {
+    path: Arc<Path>,
+    /// The directory is locked until the last clone of this value is dropped.
+    _lock: Arc<File>,
+}
 
 /// A copy that was opened. Whether it can be used depends on the time.
 #[derive(Debug, Clone)]
@@ -65,17 +73,16 @@ impl StoredView {
 }
 
 impl CopyDirectory {
-    /// The directory at a path.
-    pub fn new(path: &Path) -> Self {
-        Self(path.into())
+    /// Locks the directory at a path. Creates it with mode 0700 if it does not exist.
+    pub fn lock(path: &Path) -> Result<Self, LockError> {
+        let lock = Arc::new(lock::lock(path)?);
+        Ok(Self { path: path.into(), _lock: lock })
     }
 
-    /// Creates the directory with mode 0700 if it does not exist, and removes the temporary files of an earlier process, and the
-    /// copies of other API keys than `keys`.
+    /// Removes the temporary files of an earlier process, and the copies of other API keys than `keys`.
     pub fn prepare(&self, keys: &[CopyKey]) -> io::Result<()> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
         let kept: Vec<_> = keys.iter().map(|key| self.path_of(key)).collect();
-        for entry in fs::read_dir(&self.0)? {
+        for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             let is_ours = name.starts_with("view-") && (has_extension(name, "tmp") || has_extension(name, "copy"));
@@ -88,17 +95,29 @@ impl CopyDirectory {
 
     /// The file of an API key.
     pub fn path_of(&self, key: &CopyKey) -> PathBuf {
-        self.0.join(format!("view-{}.copy", hex(&key.id())))
+        path_in(&self.path, key)
     }
 
-    /// Replaces the copy of an API key. Returns its length in bytes.
-    pub fn write(&self, key: &CopyKey, view: &View, contact: Contact, rng: &dyn Rng) -> io::Result<u64> {
+    /// Whether a directory, which need not be locked, has a file of an API key, or may have one.
+    pub fn may_have_file(directory: &Path, key: &CopyKey) -> bool {
+        let is_missing = |kind| matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
+        fs::symlink_metadata(path_in(directory, key)).err().is_none_or(|error| !is_missing(error.kind()))
+    }
+
+    /// Whether there is a file of an API key, or may be one.
+    pub fn has_file(&self, key: &CopyKey) -> bool {
+        Self::may_have_file(&self.path, key)
+    }
+
+    /// Replaces the copy of an API key. `origin` is the last confirmation of the view, and this process. Returns the length of the
+    /// copy in bytes.
+    pub fn write(&self, key: &CopyKey, view: &View, origin: (Contact, Instance), rng: &dyn Rng) -> io::Result<u64> {
         let (mut suffix, path) = ([0; 8], self.path_of(key));
         rng.fill(&mut suffix);
         let temporary = path.with_extension(format!("{}.tmp", hex(&suffix)));
-        let written = write_file(&temporary, key, (view, contact), rng).and_then(|len| {
+        let written = write_file(&temporary, key, (view, origin), rng).and_then(|len| {
             fs::rename(&temporary, &path)?;
-            File::open(&self.0)?.sync_all()?;
+            File::open(&self.path)?.sync_all()?;
             Ok(len)
         });
         if written.is_err() {
@@ -112,13 +131,27 @@ impl CopyDirectory {
     pub fn remove(&self, path: &Path) -> io::Result<()> {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => File::open(&self.0)?.sync_all(),
+            _ => File::open(&self.path)?.sync_all(),
         }
     }
 
     /// Opens the copy of an API key without changing it; `None` if there is none. `staleness_limit` is the maximum staleness in
     /// the sidecar's settings.
     pub fn open(&self, key: &CopyKey, staleness_limit: Option<Duration>) -> Result<Option<StoredView>, CopyRejection> {
+        let Some((file, body_len)) = self.open_file(key)? else { return Ok(None) };
+        read_file(file, body_len, key, staleness_limit).map(Some)
+    }
+
+    /// The process that wrote the copy of an API key, also if the copy is too old or its end is damaged; `None` if there is no
+    /// authentic copy. Only the first chunk of the copy is read.
+    pub fn writer_of(&self, key: &CopyKey) -> Option<Instance> {
+        let (file, _) = self.open_file(key).ok()??;
+        let (mut reader, _) = open_body(file, key).ok()?;
+        read_origin(&mut reader).ok().map(|(_, instance)| instance)
+    }
+
+    /// The file of an API key, and its length without the header.
+    fn open_file(&self, key: &CopyKey) -> Result<Option<(File, u64)>, CopyRejection> {
         let path = self.path_of(key);
         let metadata = match fs::symlink_metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -133,8 +166,12 @@ impl CopyDirectory {
         }
         let file = File::open(&path).map_err(|_| CopyRejection::Unreadable)?;
         let body_len = metadata.len().checked_sub(HEADER_LEN as u64).ok_or(CopyRejection::Truncated)?;
-        read_file(file, body_len, key, staleness_limit).map(Some)
+        Ok(Some((file, body_len)))
     }
+}
+
+fn path_in(directory: &Path, key: &CopyKey) -> PathBuf {
+    directory.join(format!("view-{}.copy", hex(&key.id())))
 }
 
 fn has_extension(name: &str, extension: &str) -> bool {
@@ -145,7 +182,12 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-fn write_file(path: &Path, key: &CopyKey, (view, contact): (&View, Contact), rng: &dyn Rng) -> io::Result<u64> {
+fn write_file(
+    path: &Path,
+    key: &CopyKey,
+    (view, (contact, instance)): (&View, (Contact, Instance)),
+    rng: &dyn Rng,
+) -> io::Result<u64> {
     let mut salt = [0; SALT_LEN];
     rng.fill(&mut salt);
     let header = [&MAGIC[..], &VERSION.to_be_bytes(), &key.id(), &salt].concat();
@@ -153,6 +195,7 @@ fn write_file(path: &Path, key: &CopyKey, (view, contact): (&View, Contact), rng
     file.write_all(&[0; HEADER_LEN])?;
     let mut writer = SealingWriter::new(file, (key, &salt), &header, MAX_COPY_BYTES)?;
     writer.write_all(&contact.to_bytes())?;
+    writer.write_all(&instance.to_bytes())?;
     for page in pages_of(view) {
         let page = page.encode_to_vec();
         let len = u32::try_from(page.len()).ok().filter(|len| *len <= MAX_PAGE_BYTES);
@@ -168,23 +211,35 @@ fn write_file(path: &Path, key: &CopyKey, (view, contact): (&View, Contact), rng
     Ok(sealed_len + HEADER_LEN as u64)
 }
 
+/// Reads the header. Returns the reader of the sealed part, and the length of that part.
+fn open_body<R: Read>(mut file: R, key: &CopyKey) -> Result<(OpeningReader<R>, u64), CopyRejection> {
+    let mut header = [0; HEADER_LEN];
+    file.read_exact(&mut header).map_err(|error| rejection_of(&error))?;
+    let (salt, sealed_len) = parse_header(&header, key)?;
+    let reader = OpeningReader::new(file, (key, &salt), &header[..SEALED_HEADER_LEN], sealed_len);
+    Ok((reader.map_err(|_| CopyRejection::Corrupt)?, sealed_len))
+}
+
+/// Reads the begin of the sealed part.
+fn read_origin(reader: &mut impl Read) -> Result<(Contact, Instance), CopyRejection> {
+    let (mut contact, mut instance) = ([0; CONTACT_LEN], [0; INSTANCE_LEN]);
+    reader.read_exact(&mut contact).map_err(|error| rejection_of(&error))?;
+    reader.read_exact(&mut instance).map_err(|error| rejection_of(&error))?;
+    let contact = Contact::from_bytes(&contact).ok_or(CopyRejection::Corrupt)?;
+    Ok((contact, Instance::from_bytes(instance)))
+}
+
 fn read_file(
-    mut file: impl Read,
+    file: impl Read,
     body_len: u64,
     key: &CopyKey,
     staleness_limit: Option<Duration>,
 ) -> Result<StoredView, CopyRejection> {
-    let mut header = [0; HEADER_LEN];
-    file.read_exact(&mut header).map_err(|error| rejection_of(&error))?;
-    let (salt, sealed_len) = parse_header(&header, key)?;
+    let (mut reader, sealed_len) = open_body(file, key)?;
     if body_len != sealed_len {
         return Err(if body_len < sealed_len { CopyRejection::Truncated } else { CopyRejection::Corrupt });
     }
-    let mut reader = OpeningReader::new(file, (key, &salt), &header[..SEALED_HEADER_LEN], sealed_len)
-        .map_err(|_| CopyRejection::Corrupt)?;
-    let mut contact = [0; CONTACT_LEN];
-    reader.read_exact(&mut contact).map_err(|error| rejection_of(&error))?;
-    let contact = Contact::from_bytes(&contact).ok_or(CopyRejection::Corrupt)?;
+    let (contact, _) = read_origin(&mut reader)?;
     let mut view = ViewOfPages::new(staleness_limit);
     while let Some(page) = read_page(&mut reader).map_err(|error| rejection_of(&error))? {
         view.add(page).map_err(|_| CopyRejection::Corrupt)?;

@@ -1,8 +1,11 @@
 //! Tests of copies: what is written is read, and each reason why a copy is not used.
 
+mod owner;
+mod writer;
+
 use super::*;
 use crate::{
-    sync::pages::ViewOfPages,
+    sync::{Instance, pages::ViewOfPages},
     view::{Confirmation, ServerClock, View},
 };
 use countersign_identity::{AgentId, Revision, ServiceId, SessionId, Timestamp, TokenId};
@@ -12,6 +15,7 @@ use std::{fs, path::PathBuf, time::Duration};
 use tempfile::TempDir;
 
 const KEY: &[u8] = b"svc_sk_first";
+const INSTANCE: Instance = Instance::from_bytes([9; 16]);
 
 /// A clock with fixed times: boot id, seconds since boot, wall-clock seconds.
 #[derive(Debug, Clone, Copy)]
@@ -73,6 +77,7 @@ fn snapshot(agents: u32, agent_hash_key: &[u8]) -> v1::SnapshotPage {
             accepts_unbound_tokens: true,
             max_staleness_seconds: 60,
             agent_hash_key: agent_hash_key.to_vec(),
+            protocol_version: 0,
         }),
         keys: Some(v1::Keys { points: vec![point] }),
         roles: Some(v1::Roles {
@@ -125,11 +130,11 @@ struct Fixture {
 impl Fixture {
     fn new(agents: u32) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let directory = CopyDirectory::new(&folder.path().join("copies"));
+        let directory = CopyDirectory::lock(&folder.path().join("copies")).unwrap();
         directory.prepare(&[]).unwrap();
         let view = confirmed_view(agents, &[7; 32]);
         let contact = Contact::of(&view, &CLOCK).unwrap();
-        directory.write(&key(KEY), &view, contact, &SystemRng).unwrap();
+        directory.write(&key(KEY), &view, (contact, INSTANCE), &SystemRng).unwrap();
         let path = directory.path_of(&key(KEY));
         Self { folder, directory, path }
     }
@@ -149,14 +154,14 @@ fn copy_contains_the_whole_view() {
         let fixture = Fixture::new(0);
         let view = confirmed_view(agents, &agent_hash_key);
         let contact = Contact::of(&view, &CLOCK).unwrap();
-        fixture.directory.write(&key(KEY), &view, contact, &SystemRng).unwrap();
+        fixture.directory.write(&key(KEY), &view, (contact, INSTANCE), &SystemRng).unwrap();
         let restored = fixture.restore(CLOCK).unwrap();
         assert_eq!(content(&restored), content(&view));
         assert_eq!((restored.revision(), restored.floor()), (Revision::new(31), Revision::new(11)));
         assert_eq!((restored.confirmed_at(), restored.is_restored()), (Some(CLOCK.since_boot()), true));
         assert_eq!(restored.settings(), view.settings());
         assert_eq!(Contact::of(&restored, &CLOCK), None, "a restored view is not written again");
-        assert_eq!(fs::read_dir(fixture.folder.path().join("copies")).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(fixture.folder.path().join("copies")).unwrap().count(), 2, "the copy and the lock");
     }
 }
 
@@ -243,8 +248,9 @@ fn copy_of_another_key_or_version_is_rejected() {
     let forged = forge_header(&bytes, |bytes| bytes[12..28].copy_from_slice(&other.id()));
     fs::write(fixture.directory.path_of(&other), forged).unwrap();
     assert_eq!(fixture.directory.open(&other, None).unwrap_err(), CopyRejection::Corrupt);
-    fs::write(&fixture.path, forge_header(&bytes, |bytes| bytes[11] = 2)).unwrap();
+    fs::write(&fixture.path, forge_header(&bytes, |bytes| bytes[11] = 1)).unwrap();
     assert_eq!(fixture.open().unwrap_err(), CopyRejection::UnknownVersion);
+    assert_eq!(fixture.directory.writer_of(&key(KEY)), None);
 }
 
 #[test]
@@ -307,7 +313,7 @@ fn own_staleness_limit_applies_to_a_copy_and_is_not_stored_in_it() {
     let view = open(Some(21)).restore(&clock).unwrap();
     assert_eq!(view.max_staleness(), Duration::from_secs(21));
     let contact = Contact { since_boot: clock.since_boot(), ..open(None).contact };
-    fixture.directory.write(&key(KEY), &view, contact, &SystemRng).unwrap();
+    fixture.directory.write(&key(KEY), &view, (contact, INSTANCE), &SystemRng).unwrap();
     assert_eq!(open(None).view.max_staleness(), Duration::from_mins(1));
 }
 

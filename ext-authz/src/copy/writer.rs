@@ -1,8 +1,12 @@
 //! Writes the copy of one API key, while its view is confirmed.
+//!
+//! A newer confirmation is written after the interval of the settings. What the client of the sync stream has to report is written
+//! sooner, because the report waits for the copy. Invariant: writing takes at most 5 % of the time.
 
 use super::{Contact, CopyDirectory, CopyKey};
 use crate::{
     metrics::Metrics,
+    sync::{CopyProgress, Instance},
     view::{ApiKeyIndex, View, Views},
 };
 use countersign_process::{Clock, Rng, Shutdown};
@@ -14,6 +18,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// After a write, the writer waits at least this number of times as long as the write took.
 const PAUSE_FACTOR: u32 = 20;
 
+/// The shortest pause before a write for which a report waits. A view is confirmed a little later than it is published.
+const MIN_PAUSE: Duration = Duration::from_millis(10);
+
 /// Writes the copy of one API key.
 pub struct CopyWriter {
     /// The API key, by its index in the settings.
@@ -22,8 +29,12 @@ pub struct CopyWriter {
     pub key: Box<dyn Fn() -> Option<CopyKey> + Send + Sync>,
     /// The directory with the copies.
     pub directory: CopyDirectory,
-    /// The shortest time between two writes.
+    /// The shortest time between two writes for which no report waits.
     pub interval: Duration,
+    /// This process, which the copy names.
+    pub instance: Instance,
+    /// What the client of the stream has to report, and what is on disk.
+    pub progress: Arc<CopyProgress>,
     /// The views.
     pub views: Arc<Views>,
     /// The metrics of copies.
@@ -43,6 +54,8 @@ pub struct WriterState {
     confirmed_at: Option<Duration>,
     /// The earliest time of the next write, since boot.
     next_write: Duration,
+    /// The earliest time of the next write for which a report waits, since boot.
+    next_awaited_write: Duration,
     /// The file of the last write.
     path: Option<PathBuf>,
     has_failed: bool,
@@ -50,17 +63,30 @@ pub struct WriterState {
 }
 
 impl CopyWriter {
-    /// Writes copies until shutdown is requested, and then the last one.
+    /// Writes copies until shutdown is requested, and then the last one. No more requests are decided by then.
     pub async fn run(mut self, shutdown: Shutdown) {
         loop {
             let stops = tokio::select! {
                 () = shutdown.requested() => true,
-                () = tokio::time::sleep(POLL_INTERVAL) => false,
+                () = self.pause() => false,
             };
             self.update(stops).await;
             if stops {
                 return;
             }
+        }
+    }
+
+    /// Waits until a write may be due.
+    async fn pause(&self) {
+        let pause = self.state.next_awaited_write.saturating_sub(self.clock.since_boot()).max(MIN_PAUSE);
+        let awaited = async {
+            self.progress.behind().await;
+            tokio::time::sleep(pause).await;
+        };
+        tokio::select! {
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
+            () = awaited => {}
         }
     }
 
@@ -75,43 +101,62 @@ impl CopyWriter {
             return;
         }
         self.state.was_refused = false;
-        let Some(view) = self.views.of_key(self.index) else { return };
-        let Some(contact) = Contact::of(&view, &*self.clock) else { return };
-        let is_due = is_last || self.clock.since_boot() >= self.state.next_write;
-        if is_due && self.state.confirmed_at < Some(contact.since_boot) {
-            self.write(view, contact).await;
+        let Some((_, contact)) = self.confirmed_view() else { return };
+        let (now, is_awaited) = (self.clock.since_boot(), self.progress.is_behind());
+        let is_due = is_last || now >= self.state.next_write || (is_awaited && now >= self.state.next_awaited_write);
+        if is_due && (is_awaited || self.state.confirmed_at < Some(contact.since_boot)) {
+            self.write().await;
         }
     }
 
-    async fn write(&mut self, view: Arc<View>, contact: Contact) {
+    /// The view of the API key, and its last confirmation by this process.
+    fn confirmed_view(&self) -> Option<(Arc<View>, Contact)> {
+        let view = self.views.of_key(self.index)?;
+        let contact = Contact::of(&view, &*self.clock)?;
+        Some((view, contact))
+    }
+
+    async fn write(&mut self) {
         let Some(key) = (self.key)() else { return };
-        let started_at = self.clock.since_boot();
-        let (path, service, agents) = (self.directory.path_of(&key), view.service(), view.agent_count());
-        let (directory, rng) = (self.directory.clone(), Arc::clone(&self.rng));
-        let previous = self.state.path.replace(path.clone()).filter(|previous| *previous != path);
-        let write = move || {
-            let len = directory.write(&key, &view, contact, &*rng)?;
-            // The API key was replaced: the copy of the previous key is not written any more.
-            if let Some(previous) = previous {
-                directory.remove(&previous)?;
-            }
-            Ok(len)
+        let begun = self.progress.begin_write();
+        let Some((view, contact)) = self.confirmed_view() else {
+            return self.progress.write_failed(self.directory.has_file(&key));
         };
-        let result = tokio::task::spawn_blocking(write).await.unwrap_or_else(|panic| Err(io::Error::other(panic)));
+        let started_at = self.clock.since_boot();
+        let (service, revision, agents) = (view.service(), view.revision(), view.agent_count());
+        let path = self.directory.path_of(&key);
+        let (directory, rng, instance) = (self.directory.clone(), Arc::clone(&self.rng), self.instance);
+        let previous = self.state.path.clone().filter(|previous| *previous != path);
+        let write = move || {
+            let result = directory.write(&key, &view, (contact, instance), &*rng).and_then(|len| {
+                // The API key was replaced: the copy of the previous key is not written any more.
+                previous.as_ref().map_or(Ok(()), |previous| directory.remove(previous))?;
+                Ok(len)
+            });
+            result.map_err(|error| (error, directory.has_file(&key) || previous.is_some()))
+        };
+        let result = tokio::task::spawn_blocking(write).await;
+        let result = result.unwrap_or_else(|panic| Err((io::Error::other(panic), true)));
         let now = self.clock.since_boot();
-        self.state.next_write = now + self.interval.max(now.saturating_sub(started_at) * PAUSE_FACTOR);
-        let path = path.display();
+        let pause = now.saturating_sub(started_at) * PAUSE_FACTOR;
+        self.state.next_write = now + self.interval.max(pause);
+        self.state.next_awaited_write = if result.is_ok() { now + pause } else { self.state.next_write };
         match result {
             Ok(bytes) => {
+                self.progress.written(begun, revision);
                 self.metrics.copies().written(service, bytes, contact.wall);
+                self.state.path = Some(path.clone());
+                let path = path.display();
                 if self.state.confirmed_at.is_none() || self.state.has_failed {
                     tracing::info!(key = self.index.0, %path, bytes, agents, "the copy of the view is on disk");
                 }
                 self.state.confirmed_at = Some(contact.since_boot);
                 self.state.has_failed = false;
             }
-            Err(error) => {
+            Err((error, has_file)) => {
+                self.progress.write_failed(has_file);
                 self.metrics.copies().write_failed();
+                let path = path.display();
                 if !self.state.has_failed {
                     tracing::warn!(key = self.index.0, %path, %error, "cannot write the copy of the view; trying again");
                 }
@@ -127,7 +172,10 @@ impl CopyWriter {
         let result = tokio::task::spawn_blocking(move || directory.remove(&removed)).await;
         let path = path.display();
         match result.unwrap_or_else(|panic| Err(io::Error::other(panic))) {
-            Ok(()) => tracing::warn!(key = self.index.0, %path, "removed the copy of the view: the API key is refused"),
+            Ok(()) => {
+                self.progress.removed();
+                tracing::warn!(key = self.index.0, %path, "removed the copy of the view: the API key is refused");
+            }
             Err(error) => tracing::error!(key = self.index.0, %path, %error, "cannot remove the copy of the view"),
         }
     }

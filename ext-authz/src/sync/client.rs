@@ -5,6 +5,7 @@ use super::{
     addresses::AddressPlan,
     connection::{StreamError, SyncConnection, SyncTarget, is_refusal, probe_first_address},
     decode::MessageError,
+    instance::StreamRole,
     stream::{StreamState, ViewUpdate},
 };
 use crate::{
@@ -13,7 +14,7 @@ use crate::{
 };
 use countersign_identity::ServiceId;
 use countersign_process::{Readiness, ReadinessGuard, Shutdown};
-use std::{convert::Infallible, future, pin::Pin, sync::Arc, time::Duration};
+use std::{future, pin::Pin, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::sleep};
 use tonic::Code;
 
@@ -55,19 +56,21 @@ pub struct StreamClient {
 }
 
 impl StreamClient {
-    /// Receives the stream, and reopens it when it ends, until shutdown is requested. `copy` is `None` if no directory for copies
-    /// is configured.
+    /// Receives the stream, and reopens it when it ends, until shutdown is requested. By then, no more requests are decided, and no
+    /// more copies are written. `copy` is `None` if no directory for copies is used.
     pub async fn run(mut self, copy: Option<StartFromCopy>, shutdown: Shutdown) {
         let mut stream_state = StreamState::resume(None, self.max_staleness);
         let (mut copied, readiness) = copy.map(|StartFromCopy { view, readiness }| (view, readiness)).unzip();
         loop {
             let error = tokio::select! {
-                () = shutdown.requested() => return,
                 view = copied_view(&mut copied) => {
                     stream_state = self.start_from_copy(view);
                     continue;
                 }
-                Err(error) = self.follow(&mut stream_state) => error,
+                result = self.follow(&mut stream_state, &shutdown) => match result {
+                    Ok(()) => return,
+                    Err(error) => error,
+                },
             };
             self.report(&error, stream_state.view().map(|view| view.service()));
             let wait = self.move_on(&error, &stream_state);
@@ -92,6 +95,9 @@ impl StreamClient {
         let (service, revision) = (view.service(), view.revision());
         self.metrics.init_service(service);
         self.views.publish(self.key, &view);
+        if let Some(copy) = &self.target.copy {
+            copy.opened(revision);
+        }
         self.metrics.view_published(service, revision, view.agent_count());
         if let Some(age) = view.age(self.target.clock.since_boot()) {
             self.metrics.view_confirmed(service, self.target.clock.now().saturating_sub(age));
@@ -165,18 +171,34 @@ impl StreamClient {
         wait
     }
 
-    /// Receives a stream at the current address, and returns to the first address meanwhile.
-    async fn follow(&mut self, stream_state: &mut StreamState) -> Result<Infallible, StreamError> {
+    /// Receives a stream at the current address, and returns to the first address meanwhile. Returns `Ok` when shutdown is
+    /// requested.
+    async fn follow(&mut self, stream_state: &mut StreamState, shutdown: &Shutdown) -> Result<(), StreamError> {
         if self.must_keep_view(stream_state) {
             stream_state.keep_view_of_other_address();
         }
-        let mut connection = SyncConnection::open(&self.target, self.addresses.current(), stream_state).await?;
+        if let Some(on_disk) = self.target.copy.as_ref().and_then(|copy| copy.on_disk()) {
+            stream_state.resume_at_copy(on_disk);
+        }
+        let place = (self.addresses.current(), StreamRole::InUse);
+        let opened = SyncConnection::open(&self.target, place, stream_state);
+        let Some(opened) = shutdown.run_until_requested(opened).await else { return Ok(()) };
+        let mut connection = opened?;
         let (in_use, in_use_receiver) = watch::channel(stream_state.view());
         let mut probe = self.probe_first_address(&in_use_receiver);
         loop {
             tokio::select! {
+                () = shutdown.requested() => {
+                    connection.leave(stream_state).await;
+                    return Ok(());
+                }
                 update = connection.next(stream_state) => {
-                    self.publish(update?);
+                    let update = update?;
+                    let is_new_data = matches!(update, ViewUpdate::View(_));
+                    self.publish(update);
+                    if is_new_data {
+                        connection.published(stream_state);
+                    }
                     in_use.send_replace(stream_state.view());
                 }
                 result = &mut probe => {
@@ -184,6 +206,7 @@ impl StreamClient {
                         Ok(probed) => {
                             (connection, *stream_state) = probed;
                             self.returned(stream_state);
+                            connection.published(stream_state);
                         }
                         Err(error) => self.return_failed(&error),
                     }
@@ -246,7 +269,13 @@ impl StreamClient {
         };
         let service = view.service();
         self.metrics.init_service(service);
+        let earlier = self.views.of_key(self.key);
         self.views.publish(self.key, &view);
+        if let Some(copy) = &self.target.copy
+            && earlier.is_some_and(|earlier| view.revision() < earlier.revision())
+        {
+            copy.restart();
+        }
         self.metrics.view_published(service, view.revision(), view.agent_count());
         if self.connected_service.replace(service).is_none() {
             self.metrics.stream_opened(service);

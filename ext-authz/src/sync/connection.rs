@@ -1,7 +1,10 @@
 //! A sync stream at one address of the control plane, and the probe of the first address before the return to it.
 
 use super::{
+    copy_progress::CopyProgress,
     decode::MessageError,
+    instance::{ProcessIdentity, StreamRole},
+    requests::{Known, Requests},
     stream::{PingTimeout, StreamState, ViewUpdate},
 };
 use crate::{metrics::FailoverReason, view::View};
@@ -23,9 +26,6 @@ use tonic::{
 /// The largest accepted sync message in bytes, which is much larger than a page of a snapshot.
 const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 
-/// The capacity of the queue of outgoing messages: the Hello (the first message of a stream) and the unanswered pings.
-const REQUEST_QUEUE_LEN: usize = 8;
-
 /// The timeout for opening a stream, in ping intervals.
 const OPEN_TIMEOUT_PINGS: u32 = 3;
 
@@ -35,7 +35,10 @@ const PROBE_PINGS: u32 = 3;
 /// The timeout of a probe of the first address, in ping intervals. A probe that fails is repeated later.
 const PROBE_TIMEOUT_PINGS: u32 = 20;
 
-/// The addresses of the control plane and the credentials for it.
+/// How long a client that leaves waits until the control plane has ended its stream.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The addresses of the control plane, and what the client of one API key says of itself.
 #[derive(Clone)]
 pub struct SyncTarget {
     /// The sync ports of the control plane, in the order of preference. The certificate authorities are replaced when their file
@@ -43,6 +46,10 @@ pub struct SyncTarget {
     pub endpoints: Arc<ArcSwap<Vec<Endpoint>>>,
     /// The value `Bearer <API key>`, marked as sensitive. The API key is replaced when its file changes.
     pub authorization: Arc<ArcSwap<MetadataValue<Ascii>>>,
+    /// The process of the sidecar.
+    pub identity: ProcessIdentity,
+    /// How far the copy on disk reaches; `None` if no directory for copies is used.
+    pub copy: Option<Arc<CopyProgress>>,
     /// The interval between pings.
     pub ping_interval: Duration,
     /// The source of the current time.
@@ -99,7 +106,7 @@ pub const fn is_refusal(code: Code) -> bool {
 
 /// An open stream.
 pub struct SyncConnection {
-    requests: mpsc::Sender<FollowRequest>,
+    requests: Requests,
     responses: Streaming<FollowResponse>,
     ping_timer: Interval,
     clock: Arc<dyn Clock>,
@@ -108,10 +115,18 @@ pub struct SyncConnection {
 impl SyncConnection {
     /// Opens a stream with the Hello of its state, on a new connection, so that DNS is resolved again and a dead connection is not
     /// reused.
-    pub async fn open(target: &SyncTarget, address: usize, state: &mut StreamState) -> Result<Self, StreamError> {
-        let (requests, request_stream) = mpsc::channel(REQUEST_QUEUE_LEN);
-        requests.try_send(state.hello()).map_err(|_| StreamError::Closed)?;
-        requests.try_send(state.ping(target.clock.since_boot())?).map_err(|_| StreamError::Closed)?;
+    pub async fn open(
+        target: &SyncTarget,
+        (address, role): (usize, StreamRole),
+        state: &mut StreamState,
+    ) -> Result<Self, StreamError> {
+        let known = match role {
+            StreamRole::InUse => Known::Hello(state.data().revision),
+            StreamRole::Standby => Known::Nothing,
+        };
+        let (requests, request_stream) = Requests::new(known, target.copy.clone());
+        requests.send_now(state.hello(target.identity, role))?;
+        requests.send_now(state.ping(target.clock.since_boot())?)?;
         let opened = timeout(target.ping_interval * OPEN_TIMEOUT_PINGS, connect(target, address, request_stream)).await;
         let responses = opened.map_err(|_| StreamError::OpenTimeout)??;
         let mut ping_timer = interval(target.ping_interval);
@@ -120,7 +135,29 @@ impl SyncConnection {
         Ok(Self { requests, responses, ping_timer, clock: Arc::clone(&target.clock) })
     }
 
-    /// Receives the next message, and sends the pings that are due. Nothing is lost if the future is dropped.
+    /// The client decides with the view of the stream from now on, so its data is reported.
+    pub fn published(&mut self, state: &StreamState) {
+        if state.accepts_reports() {
+            self.requests.published(state.data());
+        }
+    }
+
+    /// Tells the control plane that the client decides no more. A client that leaves a copy on disk cannot tell that, because a
+    /// process that starts from the copy decides again.
+    pub async fn leave(self, state: &StreamState) {
+        let Self { requests, mut responses, ping_timer: _, clock: _ } = self;
+        if !state.accepts_reports() || requests.on_disk().is_some() {
+            return;
+        }
+        let leave = async {
+            requests.leave().await;
+            // The end of the responses shows that the requests have arrived.
+            while let Ok(Some(_)) = responses.message().await {}
+        };
+        let _elapsed = timeout(LEAVE_TIMEOUT, leave).await;
+    }
+
+    /// Receives the next message, and sends the pings and reports that are due. Nothing is lost if the future is dropped.
     pub async fn next(&mut self, state: &mut StreamState) -> Result<ViewUpdate, StreamError> {
         loop {
             tokio::select! {
@@ -133,8 +170,9 @@ impl SyncConnection {
                 }
                 _ = self.ping_timer.tick() => {
                     let ping = state.ping(self.clock.since_boot())?;
-                    self.requests.try_send(ping).map_err(|_| StreamError::Closed)?;
+                    self.requests.send_now(ping)?;
                 }
+                () = self.requests.report() => {}
             }
         }
     }
@@ -166,7 +204,7 @@ pub async fn probe_first_address(
     let probe = async {
         let mut state = StreamState::resume(in_use.borrow().clone(), max_staleness);
         state.keep_view_of_other_address();
-        let mut stream = SyncConnection::open(&target, 0, &mut state).await?;
+        let mut stream = SyncConnection::open(&target, (0, StreamRole::Standby), &mut state).await?;
         let probed_until = target.clock.since_boot() + target.ping_interval * PROBE_PINGS;
         loop {
             stream.next(&mut state).await?;

@@ -8,7 +8,7 @@ use countersign_identity::{
     AgentChanges, AgentHash, AgentHashKey, AgentStatus, KeySet, Permission, Revision, RoleDefinition, RoleGrant,
     RoleName, RoleTable, StatusWithCutoff, Timestamp, TrustScore, Versioned,
 };
-use countersign_proto::v1;
+use countersign_proto::v1::{self, follow_response::Message};
 use std::{collections::HashSet, str::FromStr, time::Duration};
 
 /// Why a sync message is invalid.
@@ -109,6 +109,16 @@ pub struct SnapshotHeader {
     pub roles: RoleTable,
 }
 
+/// The version of the protocol that the control plane implements at the other end of a stream, if the message says it.
+pub fn server_version(message: &Message) -> Option<u32> {
+    let info = match message {
+        Message::Snapshot(page) => page.info.as_ref(),
+        Message::Delta(delta) => delta.info.as_ref(),
+        Message::Pong(_) => None,
+    };
+    info.map(|info| info.protocol_version)
+}
+
 /// Parses a page of a snapshot.
 pub fn parse_page(message: v1::SnapshotPage, naming: AgentNaming) -> Result<ParsedPage> {
     let v1::SnapshotPage { revision, floor, info, keys, roles, agents, revocations, last, cursor } = message;
@@ -159,7 +169,15 @@ where
 }
 
 fn parse_service_settings(message: v1::ServiceInfo) -> Result<ServiceSettings> {
-    let v1::ServiceInfo { service_id, issuer, accepts_unbound_tokens, max_staleness_seconds, agent_hash_key } = message;
+    let v1::ServiceInfo {
+        service_id,
+        issuer,
+        accepts_unbound_tokens,
+        max_staleness_seconds,
+        agent_hash_key,
+        // The version belongs to the stream and not to the service, see [`server_version`].
+        protocol_version: _,
+    } = message;
     if issuer.is_empty() {
         return Err(MessageError::Missing("issuer"));
     }
@@ -288,6 +306,7 @@ mod tests {
             accepts_unbound_tokens: true,
             max_staleness_seconds: 60,
             agent_hash_key: vec![7; 32],
+            protocol_version: 3,
         }
     }
 

@@ -1,18 +1,23 @@
 //! Receives the sync streams of the control plane. There is one stream for each API key in the settings.
 //!
 //! [`client`] reconnects and publishes views, [`addresses`] decides which address is tried when, [`connection`] is a stream at one
-//! address, [`stream`] applies messages to views (the local data of services), [`decode`] parses messages, and [`pages`] encodes a
-//! view for its copy on disk. Invariant: a sync message with an invalid part does not change the local data and ends
+//! address, [`requests`] are its outgoing messages, [`stream`] applies messages to views (the local data of services), [`decode`]
+//! parses messages, [`pages`] encodes a view for its copy on disk, and [`copy_progress`] tells how far that copy reaches. Invariant: a sync message with an invalid part does not change the local data and ends
 //! its stream. The next stream resumes at the last applied revision.
 
 mod addresses;
 pub mod client;
 mod connection;
+mod copy_progress;
 pub mod decode;
+mod instance;
 pub mod pages;
+mod requests;
 mod stream;
 
 pub use addresses::AddressPlan;
 pub use client::{StartFromCopy, StreamClient};
 pub use connection::SyncTarget;
+pub use copy_progress::{BegunWrite, CopyProgress};
 pub use decode::MessageError;
+pub use instance::{INSTANCE_LEN, Instance, ProcessIdentity};

@@ -72,6 +72,8 @@ fn encode_settings(settings: &ServiceSettings) -> v1::ServiceInfo {
         accepts_unbound_tokens: *accepts_unbound,
         max_staleness_seconds: u32::try_from(max_staleness.as_secs()).unwrap_or(u32::MAX),
         agent_hash_key: agent_hash_key.as_ref().map_or_else(Vec::new, |key| key.as_bytes().to_vec()),
+        // It belongs to a stream.
+        protocol_version: 0,
     }
 }
 

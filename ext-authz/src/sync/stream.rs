@@ -3,13 +3,13 @@
 //!
 //! Invariant: this module does no I/O and does not read the clock. Messages and times are arguments.
 
-use super::decode::{self, AgentNaming, MessageError, PageHeader, ParsedPage, SnapshotHeader};
+use super::{
+    decode::{self, AgentNaming, MessageError, PageHeader, ParsedPage, SnapshotHeader},
+    instance::{ProcessIdentity, StreamRole},
+};
 use crate::view::{Confirmation, PartialView, ServerClock, ServiceSettings, Snapshot, View};
 use countersign_identity::{Revision, ServiceId, Timestamp};
-use countersign_proto::{
-    PROTOCOL_VERSION,
-    v1::{self, follow_response::Message},
-};
+use countersign_proto::v1::{self, follow_response::Message};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 /// The maximum number of unanswered pings since the last message: if that number of pings is unanswered when the next ping
@@ -28,10 +28,19 @@ const MAX_STORED_PINGS: usize = 1024;
 /// The longest round trip of a ping whose pong sets the clock of the control plane.
 const MAX_CLOCK_ROUND_TRIP: Duration = Duration::from_secs(1);
 
+/// The version of the protocol since which the control plane accepts `Applied` and `Leaving`. An earlier one ends the stream.
+const REPORTS_SINCE_VERSION: u32 = 3;
+
 /// The state of one sync stream.
 #[derive(Debug)]
 pub struct StreamState {
     view: Option<Arc<View>>,
+    /// The stream has sent all changes up to this revision. If it resumes at an older copy, the view has later ones.
+    received: Revision,
+    /// The newest data of this stream.
+    data: ReceivedData,
+    /// The version of the protocol at the other end of this stream, as soon as it is known.
+    server_version: Option<u32>,
     /// The service of the API key, from its first snapshot.
     service: Option<ServiceId>,
     /// The maximum staleness in the sidecar's settings.
@@ -54,6 +63,15 @@ pub struct StreamState {
     confirmed: bool,
     /// Which data can replace the view.
     origin: Origin,
+}
+
+/// The newest data that a stream has sent. A pong contains no data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReceivedData {
+    /// The revision of the message with the data, or of Hello.
+    pub revision: Revision,
+    /// Whether the data is a snapshot.
+    pub is_snapshot: bool,
 }
 
 /// The address of a stream, compared with the address that sent the view.
@@ -94,8 +112,12 @@ impl StreamState {
     /// Creates the state of a new stream that resumes at the revision of `view`.
     pub fn resume(view: Option<Arc<View>>, max_staleness: Option<Duration>) -> Self {
         let service = view.as_ref().map(|view| view.service());
+        let received = view.as_ref().map_or_else(Revision::default, |view| view.revision());
         Self {
             view,
+            received,
+            data: ReceivedData { revision: received, is_snapshot: false },
+            server_version: None,
             service,
             max_staleness,
             partial_snapshot: None,
@@ -117,6 +139,13 @@ impl StreamState {
         self.origin = Origin::OtherAddress;
     }
 
+    /// The copy on disk has this revision. Hello states with which data the client and a process that starts from the copy decide
+    /// at least, so the control plane repeats what the copy lacks.
+    pub fn resume_at_copy(&mut self, on_disk: Revision) {
+        self.received = self.received.min(on_disk);
+        self.data.revision = self.received;
+    }
+
     /// Creates the state of the next stream, which resumes at the revision of the view, or continues an incomplete snapshot.
     #[must_use]
     pub fn into_next_stream(self) -> Self {
@@ -127,13 +156,12 @@ impl StreamState {
 
     /// Creates the first message of the stream, with the revision of the local data (the view), or 0 if there is no
     /// local data, and with the received part of an incomplete snapshot.
-    pub fn hello(&self) -> v1::FollowRequest {
-        let revision = self.view.as_ref().map_or(0, |view| view.revision().number());
+    pub fn hello(&self, identity: ProcessIdentity, role: StreamRole) -> v1::FollowRequest {
         let partial_snapshot = self.earlier_snapshot.as_ref().and_then(|snapshot| {
             let cursor = snapshot.cursor?.number();
             Some(v1::SnapshotProgress { revision: snapshot.view.revision().number(), cursor })
         });
-        let hello = v1::Hello { revision, protocol_version: PROTOCOL_VERSION, partial_snapshot };
+        let hello = identity.hello(role, self.received, partial_snapshot);
         v1::FollowRequest { message: Some(v1::follow_request::Message::Hello(hello)) }
     }
 
@@ -162,6 +190,16 @@ impl StreamState {
         self.view.clone()
     }
 
+    /// The newest data of this stream.
+    pub const fn data(&self) -> ReceivedData {
+        self.data
+    }
+
+    /// Whether the control plane accepts reports about the data of this stream.
+    pub fn accepts_reports(&self) -> bool {
+        self.server_version.is_some_and(|version| version >= REPORTS_SINCE_VERSION)
+    }
+
     /// Whether a pong on this stream confirmed that the view of the service's data is current. The reconnect backoff is
     /// reset only after a stream on which a pong confirmed the view.
     pub const fn was_confirmed(&self) -> bool {
@@ -172,7 +210,9 @@ impl StreamState {
     /// invalid.
     pub fn apply(&mut self, message: v1::FollowResponse, now: Duration) -> Result<ViewUpdate, MessageError> {
         let v1::FollowResponse { message } = message;
-        let update = match message.ok_or(MessageError::Missing("message"))? {
+        let message = message.ok_or(MessageError::Missing("message"))?;
+        let server_version = decode::server_version(&message);
+        let update = match message {
             Message::Snapshot(page) => {
                 let started = self.partial_snapshot.as_ref();
                 let of_started = started.map(|partial| AgentNaming::of(partial.view.settings()));
@@ -183,6 +223,7 @@ impl StreamState {
             Message::Delta(delta) => self.apply_delta(delta)?,
             Message::Pong(pong) => self.apply_pong(pong, now)?,
         };
+        self.server_version = server_version.or(self.server_version);
         self.pings_since_message = 0;
         Ok(update)
     }
@@ -204,6 +245,8 @@ impl StreamState {
             let view = snapshot.view.complete(self.view.as_deref());
             // A ping within a snapshot is answered late, and confirms the time of the control plane imprecisely.
             self.wants_ping = true;
+            self.received = revision;
+            self.data = ReceivedData { revision, is_snapshot: true };
             return Ok(ViewUpdate::View(self.set_view(view)));
         }
         self.partial_snapshot = Some(snapshot);
@@ -263,8 +306,9 @@ impl StreamState {
         }
         let view = self.view.as_ref().ok_or(MessageError::OutOfOrder("a delta arrived before the first snapshot"))?;
         let delta = decode::parse_delta(delta, AgentNaming::of(view.settings()))?;
-        if delta.revision < view.revision() {
-            return Err(MessageError::OutOfOrder("the revision of a delta is lower than that of the view"));
+        let revision = delta.revision;
+        if revision < self.received {
+            return Err(MessageError::OutOfOrder("the revision of a delta is lower than that of the data before"));
         }
         if let Some(settings) = &delta.settings {
             self.check_service(settings.service)?;
@@ -275,6 +319,8 @@ impl StreamState {
         }
         let next = view.apply(delta);
         self.earlier_snapshot = None;
+        self.received = revision;
+        self.data = ReceivedData { revision, is_snapshot: false };
         Ok(ViewUpdate::View(self.set_view(next)))
     }
 
@@ -305,6 +351,7 @@ impl StreamState {
         let keeps_clock = is_late && clock.is_some_and(|clock| clock.is_between(offered, now));
         let server_clock = (time_micros > 0 && !keeps_clock).then_some(offered);
         let next = view.confirm(Confirmation { revision, floor, ping_sent_at, server_clock });
+        self.received = self.received.max(revision);
         Ok(ViewUpdate::Confirmed(self.set_view(next), ping_sent_at))
     }
 

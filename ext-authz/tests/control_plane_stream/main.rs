@@ -4,6 +4,7 @@
 
 #[path = "../../src/fixtures.rs"]
 mod fixtures;
+mod reports;
 mod simulated_control_plane;
 
 use countersign_ext_authz::{App, config};

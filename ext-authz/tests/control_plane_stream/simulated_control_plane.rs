@@ -21,10 +21,20 @@ use tonic::{
     transport::{Server, ServerTlsConfig},
 };
 
-/// An open stream: the revision in its Hello (the first message of the sidecar), and the sender of responses.
+/// An open stream: the revision in its Hello (the first message of the sidecar), the Hello, what the sidecar reports, and the
+/// sender of responses.
 pub struct OpenStream {
     pub revision: i64,
+    pub hello: v1::Hello,
+    pub reports: mpsc::UnboundedReceiver<Report>,
     pub responses: mpsc::Sender<Result<FollowResponse, Status>>,
+}
+
+/// What a sidecar says of the data with which it decides.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Report {
+    Applied(i64),
+    Leaving,
 }
 
 /// The state of the simulated control plane that tests change and read.
@@ -71,11 +81,19 @@ async fn handle_requests(
     open_streams: mpsc::Sender<OpenStream>,
     state: Arc<SharedState>,
 ) {
+    let (reporter, reports) = mpsc::unbounded_channel();
+    let mut reports = Some(reports);
+    // A test that has all reports that it needs drops the stream.
+    let report = |report| drop(reporter.send(report));
     while let Some(Ok(FollowRequest { message: Some(message) })) = inbound.next().await {
         match message {
-            follow_request::Message::Hello(v1::Hello { revision, protocol_version: _, partial_snapshot: _ }) => {
-                open_streams.send(OpenStream { revision, responses: responses.clone() }).await.unwrap();
+            follow_request::Message::Hello(hello) => {
+                let reports = reports.take().unwrap();
+                let stream = OpenStream { revision: hello.revision, hello, reports, responses: responses.clone() };
+                open_streams.send(stream).await.unwrap();
             }
+            follow_request::Message::Applied(v1::Applied { revision }) => report(Report::Applied(revision)),
+            follow_request::Message::Leaving(v1::Leaving {}) => report(Report::Leaving),
             follow_request::Message::Ping(v1::Ping { number }) => {
                 let revision = state.revision.load(Ordering::SeqCst);
                 let pong = Message::Pong(v1::Pong { number, revision, floor: 1, time_micros: 0 });
@@ -117,6 +135,7 @@ pub fn snapshot_page() -> v1::SnapshotPage {
             accepts_unbound_tokens: true,
             max_staleness_seconds: 60,
             agent_hash_key: AGENT_HASH_KEY.to_vec(),
+            protocol_version: 3,
         }),
         keys: Some(v1::Keys { points: vec![TestIssuer::new(1).public_point()] }),
         roles: Some(v1::Roles { roles: vec![role] }),

@@ -165,14 +165,14 @@ async fn revoke_accepts_the_form_body_of_oauth_clients() {
         assert_eq!((response.status, response.text("/error/code")), (400, "VALIDATION_ERROR"), "{invalid_body}");
     }
     assert_eq!(send("text/plain", format!("token={first}")).await.status, 415);
-    assert_eq!(send(form, "token=%ff%00+garbage".to_owned()).await.expect(200), json!({}));
+    assert!(send(form, "token=%ff%00+garbage".to_owned()).await.expect(200)["revision"].is_u64());
     for token in [&first, second.0] {
         control.verify(token).await.expect(200);
     }
     let response = send("Application/X-WWW-Form-Urlencoded; charset=UTF-8", format!("token={first}")).await;
-    assert_eq!(response.expect(200), json!({}));
+    assert!(response.expect(200)["revision"].is_u64());
     let body = format!("token_type_hint=refresh_token&client_id=client&token={}", second.1.replace('_', "%5f"));
-    assert_eq!(send(form, body).await.expect(200), json!({}));
+    assert!(send(form, body).await.expect(200)["revision"].is_u64());
     for token in [&first, second.0] {
         assert_eq!(control.verify(token).await.error(), (401, "AUTHENTICATION_FAILED", "token_revoked"));
     }

@@ -3,6 +3,7 @@
 
 mod commit_wakeups;
 mod end_to_end;
+mod enforcement;
 mod envoy_facts;
 mod forgeries;
 mod fuzz;

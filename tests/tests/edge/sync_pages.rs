@@ -172,7 +172,7 @@ async fn floor_of_a_snapshot_rises_while_it_is_sent() {
     let mut fixture = Fixture::new(AGENTS, &["sync.changes_per_read=500"]).await;
     let previous_version = Hello { protocol_version: 1, ..hello(0) };
     let (mut follower, mut received) = (fixture.follow(hello(0)).await, Received::default());
-    let mut previous = fixture.follow(previous_version).await;
+    let mut previous = fixture.follow(previous_version.clone()).await;
     received.receive(&mut follower, 4).await;
     assert!(!previous.snapshot().await.last);
     let floor = fixture.base + 19_000;
@@ -208,7 +208,7 @@ async fn snapshot_continues_on_the_next_stream() {
     let partial = Hello { partial_snapshot: Some(progress), ..hello(0) };
     fixture.control.set_status(&fixture.agent.id, "active").await.expect(200);
 
-    let mut follower = fixture.follow(partial).await;
+    let mut follower = fixture.follow(partial.clone()).await;
     let first = follower.snapshot().await;
     assert!(first.info.is_some() && first.keys.is_none() && first.roles.is_none());
     let received_before = received.agents.len();

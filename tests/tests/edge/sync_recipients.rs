@@ -207,8 +207,8 @@ async fn client_of_protocol_version_0_receives_ids_of_its_own_agents_only() {
     let (own, stranger) = (Agent::register(&control, "own").await, Agent::register(&control, "stranger").await);
     own.token_for(&tenant.id).await;
     stranger.login().await;
-    let hello = Hello { revision: 0, protocol_version: 0, partial_snapshot: None };
-    let (mut stream, page) = whole_snapshot(&control, &tenant.key, hello).await;
+    let hello = Hello { protocol_version: 0, ..countersign_tests::follower::hello(0) };
+    let (mut stream, page) = whole_snapshot(&control, &tenant.key, hello.clone()).await;
     let info = page.info.unwrap();
     assert!(!info.accepts_unbound_tokens && info.agent_hash_key.is_empty());
     for agent in [&stranger, &own] {

@@ -31,7 +31,7 @@ use crate::{
     operations::{self, IdempotentReply, LoginRequest, RegistrationRequest, TokenPair},
 };
 use axum::{Extension, Json, extract::State, http::StatusCode};
-use countersign_identity::{AgentId, P256PublicKey, ServiceId};
+use countersign_identity::{AgentId, P256PublicKey, Revision, ServiceId};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -115,9 +115,12 @@ pub struct TokenResponse {
     expires_in: u64,
 }
 
-/// An empty object.
+/// Result of a revocation, which is the same for text that is not a token.
 #[derive(Serialize, ToSchema)]
-pub struct RevocationResponse {}
+pub struct RevocationResponse {
+    #[schema(value_type = schema::RevisionSchema)]
+    revision: Revision,
+}
 
 /// Register an agent
 ///
@@ -248,8 +251,8 @@ pub async fn revoke(
     let RevocationRequest { token, hint } = body.read()?;
     // The format of a token shows its kind, so `token_type_hint`, which OAuth clients may send, is not needed.
     drop(hint);
-    operations::revoke_token(&state.context, expose(&token)).await?;
-    Ok(Json(RevocationResponse {}))
+    let revision = operations::revoke_token(&state.context, expose(&token)).await?;
+    Ok(Json(RevocationResponse { revision }))
 }
 
 fn token_response(pair: &TokenPair) -> TokenResponse {

@@ -8,6 +8,7 @@ pub(super) mod own_agents;
 pub(super) mod roles;
 pub(super) mod service_keys;
 pub(super) mod services;
+pub(super) mod sidecars;
 pub(super) mod signing_keys;
 pub(super) mod status;
 pub(super) mod transfers;

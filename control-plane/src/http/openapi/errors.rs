@@ -16,7 +16,7 @@ use crate::{
         openapi::schema::EXAMPLE_ID,
         request::body::BODY_LIMIT,
     },
-    operations::{NotFound, OperationError},
+    operations::{NotFound, OperationError, UNKNOWN_REVISION},
 };
 use axum::http::StatusCode;
 use countersign_identity::{Reason, Refusal, ServiceId, Timestamp};
@@ -243,6 +243,10 @@ error_cases! {
     };
     /// `limit`, `offset` or `cursor` is invalid.
     InvalidPaging = invalid_field("limit", "must be a whole number, 1 or more");
+    /// The revision is above that of the newest change.
+    UnknownRevision = conflict(UNKNOWN_REVISION);
+    /// `revision` or `wait` is invalid.
+    InvalidRevision = invalid_field("revision", "must be a whole number, 1 or more");
     /// No such agent.
     AgentNotFound = not_found(NotFound::Agent);
     /// No such service.

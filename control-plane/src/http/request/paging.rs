@@ -177,6 +177,11 @@ pub fn parsed_query_parameter<T: FromField>(query: &str, name: &str) -> Result<O
     parsed.map_err(|message| ApiError::invalid(&[invalid(name, message)]))
 }
 
+/// The integer value of a query parameter that is not part of a page.
+pub fn number_parameter(query: &str, name: &str, min: i64) -> Result<Option<i64>, ApiError> {
+    integer_parameter(query, name, min).map_err(|error| ApiError::invalid(&[error]))
+}
+
 /// The integer value of a query parameter. A value above `i64::MAX` becomes `i64::MAX`.
 fn integer_parameter(query: &str, name: &str, min: i64) -> Result<Option<i64>, FieldError> {
     let Some(value) = query_parameter(query, name)? else { return Ok(None) };

@@ -5,42 +5,48 @@ use crate::{
     operations::{Context, OperationError},
     store::{Conn, WriteTransaction, agents, feed, sessions, signing_keys},
 };
-use countersign_identity::{Audience, Claims, RefreshId, SessionId, UnverifiedToken};
+use countersign_identity::{Audience, Claims, RefreshId, Revision, SessionId, UnverifiedToken};
 
 /// Revokes a token. The revocation of a refresh token ends its session, which invalidates all tokens of the session. The
-/// revocation of an access token affects only that token. Unknown and expired tokens cause no change and no error.
-pub async fn revoke_token(context: &Context, token: &str) -> Result<(), OperationError> {
+/// revocation of an access token affects only that token. Unknown and expired tokens cause no change and no error. Returns the
+/// revision from which on sidecars refuse the token.
+pub async fn revoke_token(context: &Context, token: &str) -> Result<Revision, OperationError> {
     if let Some(credential) = Credential::<RefreshId>::parse(token) {
         return revoke_session(context, &credential).await;
     }
-    let Ok(unverified) = UnverifiedToken::parse(token) else { return Ok(()) };
+    let Ok(unverified) = UnverifiedToken::parse(token) else { return newest_revision(context).await };
     let keys = signing_keys::load_ring(context.store.read().await?.conn()).await?.key_set();
     match unverified.verify(&keys) {
         Ok(signed) if context.now() < signed.claims().expires_at() => {
             revoke_access_token(context, signed.claims()).await
         }
-        Ok(_) | Err(_) => Ok(()),
+        Ok(_) | Err(_) => newest_revision(context).await,
     }
 }
 
 /// Ends the session of a refresh token. A used refresh token can also end its session, because possession of any refresh
 /// token of a session authorizes the end of the session.
-async fn revoke_session(context: &Context, credential: &Credential<RefreshId>) -> Result<(), OperationError> {
+async fn revoke_session(context: &Context, credential: &Credential<RefreshId>) -> Result<Revision, OperationError> {
     let token = sessions::find_token_by_credential(context.store.read().await?.conn(), credential).await?;
-    let Some(token) = token else { return Ok(()) };
+    let Some(token) = token else { return newest_revision(context).await };
     let session = sessions::find(context.store.read().await?.conn(), token.session).await?;
-    let Some(session) = session else { return Ok(()) };
+    let Some(session) = session else { return newest_revision(context).await };
     let work = async |mut tx: WriteTransaction| {
         agents::lock(tx.conn(), session.agent).await?;
         end_session(&mut tx, session.id).await?;
-        Ok::<_, OperationError>(tx.commit(()).await?)
+        Ok::<_, OperationError>(tx.commit_change(()).await?)
     };
-    context.store.write("revoke_session", work).await
+    Ok(context.store.write("revoke_session", work).await?.revision)
 }
 
-async fn revoke_access_token(context: &Context, claims: &Claims) -> Result<(), OperationError> {
+/// The newest revision: a token that was revoked before, or that never was valid, is refused from an earlier revision on.
+async fn newest_revision(context: &Context) -> Result<Revision, OperationError> {
+    Ok(feed::position(context.store.read().await?.conn()).await?.revision)
+}
+
+async fn revoke_access_token(context: &Context, claims: &Claims) -> Result<Revision, OperationError> {
     if is_revoked(context.store.read().await?.conn(), claims).await? {
-        return Ok(());
+        return newest_revision(context).await;
     }
     let work = async |mut tx: WriteTransaction| {
         // The lock on the agent serializes concurrent revocations, so that the second transaction sees the change of the
@@ -53,9 +59,9 @@ async fn revoke_access_token(context: &Context, claims: &Claims) -> Result<(), O
             };
             tx.record_change(Change::Token(claims.jti, audience));
         }
-        Ok::<_, OperationError>(tx.commit(()).await?)
+        Ok::<_, OperationError>(tx.commit_change(()).await?)
     };
-    context.store.write("revoke_token", work).await
+    Ok(context.store.write("revoke_token", work).await?.revision)
 }
 
 /// Ends a session. Does nothing if the session has already ended. The caller must hold the lock on the agent, so that no

@@ -11,7 +11,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row
 use std::collections::BTreeSet;
 
 /// The tables that are checked.
-const TABLES: [&str; 10] = [
+const TABLES: [&str; 11] = [
     "sessions",
     "refresh_tokens",
     "service_keys",
@@ -22,6 +22,7 @@ const TABLES: [&str; 10] = [
     "audit_links",
     "trust_feedback",
     "webhook_targets",
+    "sidecars",
 ];
 
 /// Parts of statements that may read a table without an index, because they stop at a limit, or because no request runs them.
@@ -46,7 +47,7 @@ const NEED_STATISTICS: [&str; 2] = [
 ];
 
 /// Statements, and an index that each of them must use: another index would read rows of other states.
-const REQUIRED_INDEXES: [(&str, &str); 26] = [
+const REQUIRED_INDEXES: [(&str, &str); 29] = [
     (
         "DELETE FROM trust_feedback WHERE id IN (SELECT id FROM trust_feedback WHERE agent_id = $1 AND service_id",
         "trust_feedback_by_service",
@@ -79,11 +80,14 @@ const REQUIRED_INDEXES: [(&str, &str); 26] = [
     ("FROM webhook_deliveries d WHERE d.event_id < $1", "webhook_deliveries_by_event"),
     ("FROM webhook_targets w WHERE w.deleted_at IS NOT NULL", "deleted_webhook_targets"),
     ("WITH RECURSIVE pending", "webhook_deliveries_due"),
+    ("FROM sidecars WHERE service_id = $1", "sidecars_by_service"),
+    ("FROM sidecars WHERE control_plane_id = $2", "sidecars_by_control_plane"),
+    ("DELETE FROM sidecars WHERE (instance, key_id) IN", "sidecars_by_expiry"),
     ("WHERE d.test_asked_at IS NOT NULL AND d.due_at <= $1", "webhook_deliveries_tests"),
 ];
 
 /// Fills the tables with rows of 60 tenants. Only a few rows are live.
-const FILL: [&str; 13] = [
+const FILL: [&str; 14] = [
     "INSERT INTO agents (id, email, name, public_key, public_key_hash, status, cutoff, trust, metadata, created_at, updated_at) \
      SELECT 'agt_' || n, '', '', '', n, 'active', 0, 0, '{}', 0, 0 FROM numbers WHERE n <= 400",
     "INSERT INTO services (id, owner_issuer, owner_subject, name, created_at) SELECT 'svc_' || n, '', '', '', 0 \
@@ -111,6 +115,10 @@ const FILL: [&str; 13] = [
      SELECT 'svc_' || (n % 60 + 1), n, n, '', '', 'agt_' || (n % 60 + 1), '', '', '', '' FROM numbers",
     "INSERT INTO webhook_targets (id, service_id, url, events, description, secret, created_at, updated_at, active_since, deleted_at) \
      SELECT 'wh_' || n, 'svc_' || (n % 6000 + 1), '', '', '', '', 0, 0, 0, CASE WHEN n % 100 = 0 THEN n END FROM numbers",
+    "INSERT INTO sidecars (instance, key_id, service_id, control_plane_id, stream, address, release, protocol_version, connected_at, \
+     applied_revision, required_revision, ended_at, expires_at, max_staleness) SELECT 'instance_' || n, 'key_' || n, \
+     'svc_' || (n % 60 + 1), n % 3, n, '', '', 3, n, n, n, CASE WHEN n % 3 = 1 THEN n END, CASE WHEN n % 3 = 1 THEN n END, 1 \
+     FROM numbers",
 ];
 
 /// The numbers that [`FILL`] selects from.

@@ -11,6 +11,7 @@ mod recipients;
 mod records;
 mod removals;
 mod set_aside;
+mod sidecars;
 mod subjects;
 mod webhooks;
 
@@ -203,6 +204,10 @@ impl StoreFixture {
         self.deliveries_return_what_was_written().await;
         self.bursts_return_what_was_written().await;
         self.master_keys_return_what_was_written().await;
+        self.unconfirmed_changes_return_what_was_written().await;
+        self.sidecars_return_what_was_written().await;
+        self.moved_stream_is_changed_by_its_control_plane_only().await;
+        self.streams_of_killed_control_planes_end().await;
         self.unknown_events_are_set_aside_until_they_are_known().await;
         self.waiting_events_are_deleted_by_age().await;
         self.every_column_was_written().await;

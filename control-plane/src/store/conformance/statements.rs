@@ -4,8 +4,9 @@ use super::StoreFixture;
 use crate::store::{
     agents, assignments, audit, changed_data, changed_roles, conn, deleted_agents, deliveries, departures, deployment,
     due_targets, engine, feed, idempotency, known_agents, master_keys, outbox, pools, postgres, purge, quotas, roles,
-    schema::MIGRATIONS_TABLE, sealed_secrets, service_transfers, services, sessions, signing_keys, sqlite_file,
-    token_audiences, totals, transfer, trust, unused_agents, webhook_cleanup, webhook_targets,
+    schema::MIGRATIONS_TABLE, sealed_secrets, service_transfers, services, sessions, sidecars, signing_keys,
+    sqlite_file, token_audiences, totals, transfer, trust, unconfirmed_changes, unused_agents, webhook_cleanup,
+    webhook_targets,
 };
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row, SqlSafeStr, SqliteConnection};
 
@@ -13,7 +14,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row
 pub type StatementList = (&'static str, &'static str, &'static [&'static str]);
 
 /// The statements for both engines.
-pub const COMMON_LISTS: [StatementList; 33] = [
+pub const COMMON_LISTS: [StatementList; 35] = [
     ("agents.rs", "STATEMENTS", agents::STATEMENTS),
     ("assignments.rs", "STATEMENTS", assignments::STATEMENTS),
     ("audit.rs", "STATEMENTS", audit::STATEMENTS),
@@ -40,10 +41,12 @@ pub const COMMON_LISTS: [StatementList; 33] = [
     ("service_transfers.rs", "STATEMENTS", service_transfers::STATEMENTS),
     ("services.rs", "STATEMENTS", services::STATEMENTS),
     ("sessions.rs", "STATEMENTS", sessions::STATEMENTS),
+    ("sidecars.rs", "STATEMENTS", sidecars::STATEMENTS),
     ("signing_keys.rs", "STATEMENTS", signing_keys::STATEMENTS),
     ("token_audiences.rs", "STATEMENTS", token_audiences::STATEMENTS),
     ("totals.rs", "STATEMENTS", totals::STATEMENTS),
     ("trust.rs", "STATEMENTS", trust::STATEMENTS),
+    ("unconfirmed_changes.rs", "STATEMENTS", unconfirmed_changes::STATEMENTS),
     ("unused_agents.rs", "STATEMENTS", unused_agents::STATEMENTS),
     ("webhook_cleanup.rs", "STATEMENTS", webhook_cleanup::STATEMENTS),
     ("webhook_targets.rs", "STATEMENTS", webhook_targets::STATEMENTS),

@@ -34,8 +34,11 @@ fn distribute(feed: &ChangeFeed, number: i64, sizes: &[(ServiceId, u128)]) {
 #[test]
 fn waiting_batches_are_weighed() {
     let feed = ChangeFeed::new(Revision::default());
-    let (mut slow, mut fast) = (feed.subscribe(SERVICE, false), feed.subscribe(SERVICE, false));
-    let mut of_other = feed.subscribe(OTHER_SERVICE, false);
+    let (mut slow, mut fast) = (
+        feed.subscribe(SERVICE, false, StreamStatus::for_tests()),
+        feed.subscribe(SERVICE, false, StreamStatus::for_tests()),
+    );
+    let mut of_other = feed.subscribe(OTHER_SERVICE, false, StreamStatus::for_tests());
     for number in 1..=20 {
         // The agents of this service have about half a megabyte.
         distribute(&feed, number, &[(SERVICE, 64), (OTHER_SERVICE, 1)]);
@@ -63,7 +66,7 @@ fn waiting_batches_are_weighed() {
 #[test]
 fn one_large_batch_may_wait() {
     let feed = ChangeFeed::new(Revision::default());
-    let mut subscription = feed.subscribe(SERVICE, false);
+    let mut subscription = feed.subscribe(SERVICE, false, StreamStatus::for_tests());
     for number in 1..=3 {
         distribute(&feed, number, &[(SERVICE, 1000)]);
         assert_eq!(subscription.batches.try_recv().unwrap().changes(false).agents.len(), 1000);

@@ -1,13 +1,17 @@
 //! Tests of `StreamState`: how single messages change it.
 
 mod fuzz;
+mod reports;
 
 use super::*;
 use crate::sync::decode::MessageError::OutOfOrder;
+use crate::sync::instance::Instance;
 use countersign_identity::AgentId;
 
 const SERVICE_ID: ServiceId = ServiceId::from_bits(1);
 const AGENT_HASH_KEY: [u8; 32] = [7; 32];
+const IDENTITY: ProcessIdentity =
+    ProcessIdentity { instance: Instance::from_bytes([1; 16]), previous: Some(Instance::from_bytes([2; 16])) };
 
 fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
@@ -20,6 +24,7 @@ fn info(service: ServiceId) -> v1::ServiceInfo {
         accepts_unbound_tokens: true,
         max_staleness_seconds: 60,
         agent_hash_key: AGENT_HASH_KEY.to_vec(),
+        protocol_version: 3,
     }
 }
 
@@ -97,7 +102,7 @@ fn stream_after_cut() -> StreamState {
 }
 
 fn offered_snapshot(stream: &StreamState) -> Option<v1::SnapshotProgress> {
-    match stream.hello().message {
+    match stream.hello(IDENTITY, StreamRole::InUse).message {
         Some(v1::follow_request::Message::Hello(hello)) => hello.partial_snapshot,
         other => panic!("not a Hello: {other:?}"),
     }
@@ -218,8 +223,19 @@ fn pong_after_a_refused_page_does_not_confirm_the_old_view() {
 fn resumed_stream_sends_its_revision_and_accepts_a_snapshot_with_a_lower_one() {
     let view = stream_with_view(5).view();
     let mut stream = StreamState::resume(view, None);
-    let hello = v1::Hello { revision: 5, protocol_version: 2, partial_snapshot: None };
-    assert_eq!(stream.hello().message, Some(v1::follow_request::Message::Hello(hello)));
+    let hello = v1::Hello {
+        revision: 5,
+        protocol_version: 3,
+        partial_snapshot: None,
+        instance: vec![1; 16],
+        release: env!("CARGO_PKG_VERSION").to_owned(),
+        standby: false,
+        previous_instance: vec![2; 16],
+    };
+    let sent = |role| stream.hello(IDENTITY, role).message;
+    assert_eq!(sent(StreamRole::InUse), Some(v1::follow_request::Message::Hello(hello.clone())));
+    let standby = v1::Hello { standby: true, previous_instance: vec![], ..hello };
+    assert_eq!(sent(StreamRole::Standby), Some(v1::follow_request::Message::Hello(standby)));
     apply_page(&mut stream, first_page(3, true)).unwrap();
     assert_eq!(view_revision(&stream), 3);
 }

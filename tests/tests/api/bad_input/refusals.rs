@@ -102,6 +102,9 @@ impl RefusalFixture {
         let body_has = |name: &str| route.fields.iter().any(|field| field.name == name);
         match code {
             "UNSUPPORTED_MEDIA_TYPE" => self.fixture.authorized(route).header("content-type", "text/plain").body("{}"),
+            "VALIDATION_ERROR" if route.path.ends_with("/enforcement") => {
+                self.with_path(route, &format!("{}?revision=0", self.fixture.path(route))).await
+            }
             "VALIDATION_ERROR" if route.fields.is_empty() => {
                 self.with_path(route, &format!("{}?limit=0", self.fixture.path(route))).await
             }
@@ -136,6 +139,9 @@ impl RefusalFixture {
                 self.with_path(route, &path).await
             }
             "NOT_FOUND" if path_has("key") => self.with_unknown_id(route, "key").await,
+            "CONFLICT" if route.path.ends_with("/enforcement") => {
+                self.with_path(route, &format!("{}?revision={}", self.fixture.path(route), i64::MAX)).await
+            }
             "CONFLICT" => self.conflicting_request(route).await,
             other => panic!(
                 "docs/use/api.md documents {other} for {} {}: add a request that causes it",

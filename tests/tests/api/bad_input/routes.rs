@@ -208,6 +208,8 @@ pub const ROUTES: &[Route] = &[
     ),
     route("GET", "/services/{service}/keys", Access::Owner, 200, &[]),
     route("DELETE", "/services/{service}/keys/{key}", Access::Owner, 200, &[]),
+    route("GET", "/services/{service}/sidecars", Access::Manager, 200, &[]),
+    route("GET", "/services/{service}/enforcement", Access::Manager, 200, &[]),
     route("GET", "/services/{service}/verify", Access::Verifier, 200, &[]),
     route(
         "POST",

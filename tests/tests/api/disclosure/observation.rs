@@ -150,7 +150,7 @@ async fn read_streams(scenario: &Scenario, key: &str) -> (String, String) {
     let (mut plain, mut hashed) = (String::new(), String::new());
     for protocol_version in [0, 1, 2] {
         let channel = follower::channel(&scenario.control).await;
-        let hello = Hello { revision: 0, protocol_version, partial_snapshot: None };
+        let hello = Hello { protocol_version, ..follower::hello(0) };
         let mut stream = Follower::open_with_hello(channel, key, hello).await.unwrap();
         let mut last = false;
         while !last {

@@ -125,7 +125,7 @@ fn check_responses(messages: &[Vec<u8>], responses: &[ServerMessage]) -> Result<
     prop_assert!(responses.first().is_none_or(|first| !matches!(first, ServerMessage::Pong(_))), "{:?}", responses);
     let mut pings = messages.iter().skip(1).map_while(decode).map_while(|message| match message {
         ClientMessage::Ping(ping) => Some(ping.number),
-        ClientMessage::Hello(_) => None,
+        ClientMessage::Hello(_) | ClientMessage::Applied(_) | ClientMessage::Leaving(_) => None,
     });
     let pong_numbers: Vec<u64> = responses
         .iter()

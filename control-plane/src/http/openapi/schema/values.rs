@@ -115,6 +115,11 @@ schemas! {
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::Int64)))
         .minimum(Some(0.0))
         .examples([serde_json::json!(1_804_950_866_535_897_i64)]);
+    /// A number of seconds for which a request waits.
+    WaitSecondsSchema = ObjectBuilder::new()
+        .schema_type(Type::Integer)
+        .minimum(Some(0.0))
+        .default(Some(serde_json::json!(0)));
     /// Id of a challenge, which agents must treat as opaque text.
     ChallengeIdSchema = text().examples(["chal_AQGXmjxdHntCn2AcLT5PWmsBl5o8XR57Qp9gHC0-T1prAAZpl980eIBLQ7Cu41YkzZW5EBibPcIxNIpin1zu0DLD6HBuxH2b-vsA-0JQsBjdllQ1ylDLg24"]);
     /// 256 random bits as 64 lower-case hex digits. The agent signs the 64 digits as UTF-8 text.

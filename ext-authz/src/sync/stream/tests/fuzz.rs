@@ -31,6 +31,7 @@ struct StateSnapshot {
     snapshots: [Option<PartialState>; 2],
     unanswered_pings: Vec<(u64, Duration)>,
     numbers: (u64, u64, usize),
+    received: (Revision, ReceivedData, Option<u32>),
     flags: [bool; 3],
 }
 
@@ -40,6 +41,9 @@ type PartialState = (Revision, Option<Revision>, [usize; 2]);
 fn state_snapshot(stream: &StreamState) -> StateSnapshot {
     let StreamState {
         view,
+        received,
+        data,
+        server_version,
         service,
         max_staleness: _,
         partial_snapshot,
@@ -61,6 +65,7 @@ fn state_snapshot(stream: &StreamState) -> StateSnapshot {
         snapshots: [partial_snapshot, earlier_snapshot].map(|snapshot| snapshot.as_ref().map(partial_state)),
         unanswered_pings: unanswered_pings.iter().copied().collect(),
         numbers: (*last_ping, *last_answered_ping, *pings_since_message),
+        received: (*received, *data, *server_version),
         flags: [*wants_ping, *had_late_pong, *confirmed],
     }
 }
@@ -92,7 +97,9 @@ impl StreamModel {
                 let offered = ended.partial_snapshot.as_ref().or(ended.earlier_snapshot.as_ref());
                 let offered = offered.and_then(|snapshot| Some((snapshot.view.revision(), snapshot.cursor?)));
                 *stream = ended.into_next_stream();
-                let Some(v1::follow_request::Message::Hello(hello)) = stream.hello().message else {
+                let Some(v1::follow_request::Message::Hello(hello)) =
+                    stream.hello(super::IDENTITY, StreamRole::InUse).message
+                else {
                     return Err(TestCaseError::fail("the first message is not Hello"));
                 };
                 let hello = hello.partial_snapshot.map(|progress| (progress.revision, progress.cursor));
@@ -119,12 +126,14 @@ impl StreamModel {
             }
             (Ok(ViewUpdate::View(_)), Some(Message::Snapshot(page))) => {
                 prop_assert!(page.last && view_revision(stream) == page.revision);
+                prop_assert_eq!(stream.data().revision.number(), page.revision);
                 if page.revision < revision {
                     self.confirmed_at = None;
                 }
             }
             (Ok(ViewUpdate::View(_)), Some(Message::Delta(delta))) => {
                 prop_assert!(delta.revision >= revision && view_revision(stream) == delta.revision && !within_snapshot);
+                prop_assert_eq!(stream.data().revision.number(), delta.revision);
             }
             (Ok(update), Some(Message::Pong(pong))) => self.apply_pong(stream, &pong, &update, revision)?,
             (update, message) => return Err(TestCaseError::fail(format!("{message:?} caused {update:?}"))),

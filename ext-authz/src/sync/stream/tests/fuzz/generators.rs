@@ -35,13 +35,16 @@ fn agent_hash() -> BoxedStrategy<Vec<u8>> {
 fn service_info() -> BoxedStrategy<v1::ServiceInfo> {
     let seconds = prop_oneof![9 => 1..100_u32, 1 => Just(0)];
     let service_id = prop_oneof![9 => Just(SERVICE_ID.to_string()), 1 => id("svc_")];
-    (service_id, seconds, proptest::arbitrary::any::<bool>(), agent_hash_key())
-        .prop_map(|(service_id, max_staleness_seconds, accepts_unbound_tokens, agent_hash_key)| v1::ServiceInfo {
-            service_id,
-            issuer: "https://issuer.test".into(),
-            accepts_unbound_tokens,
-            max_staleness_seconds,
-            agent_hash_key,
+    (service_id, seconds, proptest::arbitrary::any::<bool>(), agent_hash_key(), 0..5_u32)
+        .prop_map(|(service_id, max_staleness_seconds, accepts_unbound_tokens, agent_hash_key, protocol_version)| {
+            v1::ServiceInfo {
+                service_id,
+                issuer: "https://issuer.test".into(),
+                accepts_unbound_tokens,
+                max_staleness_seconds,
+                agent_hash_key,
+                protocol_version,
+            }
         })
         .boxed()
 }

@@ -1,0 +1,244 @@
+//! Sidecars, as far as the control planes know them, and the receipt of a revision: at which sidecars it is in force.
+//!
+//! Invariant: a receipt never claims more than the sidecars do. A sidecar without a revision got its last confirmation before the
+//! revision was committed, because a confirmation follows all changes up to a revision that is read after the ping. So each
+//! sidecar without the revision refuses all requests by itself when its view is as old as its maximum staleness.
+
+use countersign_identity::{ApiKeyId, Revision, ServiceId, Timestamp};
+use std::{
+    fmt::{self, Display},
+    str::FromStr,
+    time::Duration,
+};
+
+/// The protocol version since which sidecars report the data with which they decide.
+pub const REPORTS_SINCE_VERSION: u32 = 3;
+
+/// The longest time from the revision of a transaction until its commit, with the difference of the clocks of two replicas.
+const MAX_COMMIT_TIME: Duration = Duration::from_secs(15);
+
+/// How many silent sidecars a receipt names.
+pub const MAX_NAMED_SIDECARS: usize = 100;
+
+/// Identifies a process of a sidecar: 16 random bytes, which the process draws.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SidecarInstance([u8; 16]);
+
+impl SidecarInstance {
+    /// The instance with these bytes.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl Display for SidecarInstance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+/// The text is not 32 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InvalidInstance;
+
+impl FromStr for SidecarInstance {
+    type Err = InvalidInstance;
+
+    fn from_str(text: &str) -> Result<Self, InvalidInstance> {
+        let mut bytes = [0; 16];
+        hex::decode_to_slice(text, &mut bytes).map_err(|_| InvalidInstance)?;
+        Ok(Self(bytes))
+    }
+}
+
+/// The sync stream of a sidecar: one process of a sidecar has one for each API key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SidecarKey {
+    /// The process.
+    pub instance: SidecarInstance,
+    /// The API key.
+    pub key: ApiKeyId,
+}
+
+impl Display for SidecarKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.instance, self.key)
+    }
+}
+
+impl FromStr for SidecarKey {
+    type Err = InvalidInstance;
+
+    fn from_str(text: &str) -> Result<Self, InvalidInstance> {
+        let (instance, key) = text.split_once('.').ok_or(InvalidInstance)?;
+        Ok(Self { instance: instance.parse()?, key: key.parse().map_err(|_| InvalidInstance)? })
+    }
+}
+
+/// What a sidecar says of itself when it connects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SidecarIdentity {
+    /// The stream.
+    pub key: SidecarKey,
+    /// The service.
+    pub service: ServiceId,
+    /// The address of its connection.
+    pub address: String,
+    /// Its release.
+    pub release: String,
+    /// The version of the sync protocol.
+    pub protocol_version: u32,
+}
+
+/// How far the data reaches with which a sidecar decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SidecarProgress {
+    /// The sidecar has reported that it decides with all changes up to this revision.
+    pub applied: Revision,
+    /// The newest change that concerns the service. [`Self::NOT_KNOWN`] while the stream is behind.
+    pub required: Revision,
+    /// When the sidecar reported `applied`.
+    pub applied_at: Option<Timestamp>,
+}
+
+impl SidecarProgress {
+    /// The value of `required` while it is not known which changes the sidecar misses.
+    pub const NOT_KNOWN: Revision = Revision::new(i64::MAX);
+
+    /// The revision in force at the sidecar. `distributed`: `required` contains all changes up to this revision. A sidecar that has
+    /// applied all changes that concern it decides as one that has all changes.
+    pub fn in_force(self, distributed: Revision) -> Revision {
+        if self.applied >= self.required { self.applied.max(distributed) } else { self.applied }
+    }
+}
+
+/// When a sidecar was last confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LastConfirmation {
+    /// It was never confirmed, so it refuses all requests.
+    Never,
+    /// At this time or earlier.
+    By(Timestamp),
+    /// Another control plane confirms it again and again. The time is that of the last report, if there was one.
+    Continuing(Option<Timestamp>),
+}
+
+/// A sidecar.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sidecar {
+    /// What it says of itself.
+    pub identity: SidecarIdentity,
+    /// When it connected.
+    pub connected_at: Timestamp,
+    /// Whether its stream is open, as far as is known.
+    pub is_connected: bool,
+    /// The revision in force; `None` if the sidecar is too old to report it.
+    pub in_force: Option<Revision>,
+    /// When it reported the data with which it decides.
+    pub applied_at: Option<Timestamp>,
+    /// Its last confirmation.
+    pub confirmed: LastConfirmation,
+    /// The age of the confirmation at which it refuses all requests.
+    pub max_staleness: Duration,
+}
+
+impl Sidecar {
+    /// The latest time at which the sidecar refuses all requests by itself if it is never confirmed again; `None` if it refuses all
+    /// requests already.
+    fn refuses_by(&self, confirmed_until: Timestamp, now: Timestamp) -> Option<Timestamp> {
+        let confirmed_by = match self.confirmed {
+            LastConfirmation::Never => return None,
+            LastConfirmation::By(at) => at.min(confirmed_until),
+            LastConfirmation::Continuing(_) => confirmed_until,
+        };
+        Some(confirmed_by.saturating_add(self.max_staleness)).filter(|refuses_by| now < *refuses_by)
+    }
+
+    /// Whether the sidecar may decide, and when it refuses all requests by itself if its stream has ended.
+    pub fn silence(&self, now: Timestamp) -> Option<Timestamp> {
+        self.refuses_by(now, now)
+    }
+
+    /// The time of the last confirmation that is known.
+    pub const fn last_confirmed(&self) -> Option<Timestamp> {
+        match self.confirmed {
+            LastConfirmation::Never => None,
+            LastConfirmation::By(at) => Some(at),
+            LastConfirmation::Continuing(reported) => reported,
+        }
+    }
+}
+
+/// A sidecar that has not reported a revision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SilentSidecar {
+    /// The sidecar.
+    pub sidecar: Sidecar,
+    /// The latest time at which it refuses all requests by itself.
+    pub refuses_by: Timestamp,
+}
+
+/// The receipt of a revision: at which sidecars it is in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Enforcement {
+    /// The revision.
+    pub revision: Revision,
+    /// The number of sidecars that may decide.
+    pub sidecars: usize,
+    /// How many of these decide with the revision.
+    pub enforced: usize,
+    /// When the last of these reported its data.
+    enforced_at: Option<Timestamp>,
+    /// Those that have not reported the revision, at most [`MAX_NAMED_SIDECARS`].
+    pub silent: Vec<SilentSidecar>,
+    /// The latest time at which all others refuse all requests by themselves.
+    pub refuses_by: Option<Timestamp>,
+    now: Timestamp,
+}
+
+impl Enforcement {
+    /// The receipt of a revision without sidecars. `now` is the current time.
+    pub const fn new(revision: Revision, now: Timestamp) -> Self {
+        Self { revision, sidecars: 0, enforced: 0, enforced_at: None, silent: Vec::new(), refuses_by: None, now }
+    }
+
+    /// Adds a sidecar. A sidecar that refuses all requests does not count.
+    pub fn add(&mut self, sidecar: Sidecar) {
+        if sidecar.in_force.is_some_and(|in_force| in_force >= self.revision) {
+            // A sidecar that has the revision may decide again with the same data, after a restart from its copy.
+            if sidecar.refuses_by(self.now, self.now).is_some() {
+                self.sidecars += 1;
+                self.enforced += 1;
+                self.enforced_at = self.enforced_at.max(sidecar.applied_at);
+            }
+            return;
+        }
+        let committed_by = Timestamp::from_micros(self.revision.number()).saturating_add(MAX_COMMIT_TIME);
+        let Some(refuses_by) = sidecar.refuses_by(committed_by.min(self.now), self.now) else { return };
+        self.sidecars += 1;
+        self.refuses_by = self.refuses_by.max(Some(refuses_by));
+        if self.silent.len() < MAX_NAMED_SIDECARS {
+            self.silent.push(SilentSidecar { sidecar, refuses_by });
+        }
+    }
+
+    /// Whether the revision is in force at all sidecars.
+    pub const fn is_complete(&self) -> bool {
+        self.enforced == self.sidecars
+    }
+
+    /// The time from the revision until it was in force at the last sidecar; `None` if it is not in force at all sidecars, or if there
+    /// are none. If sidecars have reported later revisions since, it can be longer than it was.
+    pub fn elapsed(&self) -> Option<Duration> {
+        self.elapsed_since(Timestamp::from_micros(self.revision.number()))
+    }
+
+    /// The time from a change with this or a lower revision until it was in force at the last sidecar.
+    pub fn elapsed_since(&self, changed_at: Timestamp) -> Option<Duration> {
+        let enforced_at = self.enforced_at.filter(|_| self.is_complete() && self.sidecars > 0)?;
+        Some(enforced_at.duration_since(changed_at))
+    }
+}
+
+#[cfg(test)]
+mod tests;

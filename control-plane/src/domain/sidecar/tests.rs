@@ -1,0 +1,119 @@
+use super::*;
+use countersign_identity::ApiKeyId;
+
+const STALENESS: Duration = Duration::from_mins(1);
+const COMMIT: i64 = 1_000_000_000;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_micros(COMMIT + seconds * 1_000_000)
+}
+
+/// The revision of a change that was committed at 0 s.
+const REVISION: Revision = Revision::new(COMMIT);
+
+fn sidecar(in_force: Option<i64>, confirmed: LastConfirmation) -> Sidecar {
+    Sidecar {
+        identity: SidecarIdentity {
+            key: SidecarKey { instance: SidecarInstance::from_bytes([1; 16]), key: ApiKeyId::from_bits(1) },
+            service: ServiceId::from_bits(1),
+            address: "192.0.2.1:1000".to_owned(),
+            release: "0.1.0".to_owned(),
+            protocol_version: REPORTS_SINCE_VERSION,
+        },
+        connected_at: at(-100),
+        is_connected: true,
+        in_force: in_force.map(|seconds| Revision::new(at(seconds).micros())),
+        applied_at: Some(at(2)),
+        confirmed,
+        max_staleness: STALENESS,
+    }
+}
+
+fn receipt(now: i64, sidecars: impl IntoIterator<Item = Sidecar>) -> Enforcement {
+    let mut receipt = Enforcement::new(REVISION, at(now));
+    sidecars.into_iter().for_each(|sidecar| receipt.add(sidecar));
+    receipt
+}
+
+#[test]
+fn receipt_is_complete_when_all_sidecars_report_the_revision() {
+    let confirmed = LastConfirmation::By(at(-1));
+    let complete = receipt(10, [sidecar(Some(0), confirmed), sidecar(Some(3), confirmed)]);
+    assert!(complete.is_complete() && complete.refuses_by.is_none() && complete.silent.is_empty());
+    assert_eq!((complete.sidecars, complete.enforced), (2, 2));
+    assert_eq!(complete.elapsed(), Some(Duration::from_secs(2)));
+    let incomplete = receipt(10, [sidecar(Some(0), confirmed), sidecar(Some(-1), confirmed)]);
+    assert_eq!((incomplete.sidecars, incomplete.enforced, incomplete.is_complete()), (2, 1, false));
+    assert_eq!(incomplete.elapsed(), None);
+    assert_eq!(receipt(10, []).elapsed(), None);
+    assert!(receipt(10, []).is_complete());
+}
+
+#[test]
+fn silent_sidecar_counts_until_it_refuses_by_itself() {
+    // The last confirmation was before the change, so the sidecar refuses before the change is as old as the maximum staleness.
+    let frozen = || sidecar(Some(-5), LastConfirmation::By(at(-3)));
+    let before = receipt(56, [frozen()]);
+    assert_eq!((before.sidecars, before.refuses_by), (1, Some(at(57))));
+    assert_eq!(before.silent[0].refuses_by, at(57));
+    let after = receipt(57, [frozen()]);
+    assert_eq!((after.sidecars, after.is_complete(), after.refuses_by), (0, true, None));
+}
+
+#[test]
+fn confirmation_after_the_change_does_not_prolong_the_time() {
+    // The confirmation followed the change, so a sidecar that still lacks the change did not receive it.
+    let late = [LastConfirmation::By(at(40)), LastConfirmation::Continuing(Some(at(40)))];
+    for confirmed in late {
+        let committed_by = at(0).saturating_add(MAX_COMMIT_TIME);
+        assert_eq!(
+            receipt(50, [sidecar(Some(-5), confirmed)]).refuses_by,
+            Some(committed_by.saturating_add(STALENESS))
+        );
+    }
+    // Shortly after the change, the current time is the upper bound.
+    assert_eq!(receipt(1, [sidecar(Some(-5), late[1])]).refuses_by, Some(at(61)));
+}
+
+#[test]
+fn sidecar_that_cannot_report_counts_as_silent() {
+    let old = receipt(1, [sidecar(None, LastConfirmation::Continuing(None))]);
+    assert_eq!((old.sidecars, old.enforced), (1, 0));
+}
+
+#[test]
+fn sidecar_that_was_never_confirmed_does_not_count() {
+    for in_force in [None, Some(-1), Some(1)] {
+        assert_eq!(receipt(1, [sidecar(in_force, LastConfirmation::Never)]).sidecars, 0);
+    }
+}
+
+#[test]
+fn receipt_names_a_bounded_number_of_sidecars() {
+    let many = receipt(1, (0..150).map(|_| sidecar(Some(-1), LastConfirmation::By(at(0)))));
+    assert_eq!((many.sidecars, many.silent.len()), (150, MAX_NAMED_SIDECARS));
+}
+
+#[test]
+fn revision_is_in_force_when_all_changes_that_concern_the_sidecar_are_applied() {
+    let revision = |number| Revision::new(number);
+    let progress = |applied, required| SidecarProgress {
+        applied: revision(applied),
+        required: revision(required),
+        applied_at: None,
+    };
+    assert_eq!(progress(5, 5).in_force(revision(9)), revision(9));
+    assert_eq!(progress(5, 6).in_force(revision(9)), revision(5));
+    assert_eq!(progress(12, 5).in_force(revision(9)), revision(12));
+    let behind = SidecarProgress { required: SidecarProgress::NOT_KNOWN, ..progress(5, 0) };
+    assert_eq!(behind.in_force(revision(9)), revision(5));
+}
+
+#[test]
+fn positions_are_read_back() {
+    let key = SidecarKey { instance: SidecarInstance::from_bytes([0xab; 16]), key: ApiKeyId::from_bits(7) };
+    assert_eq!(key.to_string().parse(), Ok(key));
+    for text in ["", "ab", "ab.key", &format!("{}.", key.instance)] {
+        assert_eq!(text.parse::<SidecarKey>(), Err(InvalidInstance), "{text}");
+    }
+}

@@ -1,0 +1,212 @@
+//! `/services/{service}/sidecars` and `/services/{service}/enforcement`: the sidecars of a service, and at which of them a change is
+//! in force.
+
+use crate::{
+    domain::{
+        page::Page,
+        sidecar::{Enforcement, Sidecar, SidecarKey, SilentSidecar},
+    },
+    http::{
+        error::ApiError,
+        openapi::{
+            errors::{Errors, InvalidPaging, InvalidRevision, ManagerAuth, ServiceNotFound, UnknownRevision},
+            schema::{self, ServicePathParam},
+        },
+        request::{
+            caller::Credentials,
+            ids::{PathParams, parse_id},
+            paging::{self, PageParameters, PageResponse, number_parameter},
+        },
+        state::AppState,
+        timestamp::Rfc3339,
+    },
+    operations,
+};
+use axum::{
+    Json,
+    extract::{RawQuery, State},
+};
+use countersign_identity::{ApiKeyId, Revision, Timestamp};
+use serde::Serialize;
+use std::time::Duration;
+use utoipa::{IntoParams, ToSchema};
+
+type SidecarPage = PageResponse<SidecarRecord>;
+
+/// A sidecar that may decide. A sidecar with several API keys of the service is listed once for each of them.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SidecarRecord {
+    /// Identifies the process of the sidecar: 32 hex digits.
+    #[schema(pattern = "^[0-9a-f]{32}$", example = "9f86d081884c7d659a2feaa0c55ad015")]
+    instance: String,
+    #[schema(value_type = schema::ApiKeyIdSchema)]
+    key_id: ApiKeyId,
+    /// The address from which the sidecar is connected, as the control plane sees it.
+    #[schema(example = "192.0.2.7:41822")]
+    address: String,
+    /// The release of the sidecar. Absent if the sidecar does not state it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    #[schema(required = false, example = "0.1.0")]
+    release: String,
+    /// The version of the sync protocol that the sidecar implements.
+    #[schema(example = 3)]
+    protocol_version: u32,
+    status: SidecarStatus,
+    /// The sidecar decides with data that contains all changes up to this revision. Absent if the sidecar is too old to report it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::RevisionSchema>, required = false, nullable = false)]
+    revision: Option<Revision>,
+    /// When the sidecar connected.
+    #[schema(value_type = schema::TimestampSchema)]
+    connected_at: Rfc3339,
+    /// When the data of the sidecar was last confirmed. If another control plane serves the sidecar, it can be later. Absent if
+    /// no confirmation is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::TimestampSchema>, required = false, nullable = false)]
+    last_confirmed_at: Option<Rfc3339>,
+    /// The latest time at which the sidecar refuses all requests by itself. Absent if the sidecar is connected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::TimestampSchema>, required = false, nullable = false)]
+    refuses_by: Option<Rfc3339>,
+}
+
+/// Whether a sidecar is connected. A `silent` sidecar has lost its stream, or its control plane was killed, and it may still decide.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum SidecarStatus {
+    Connected,
+    Silent,
+}
+
+/// At which sidecars of a service a revision is in force.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EnforcementRecord {
+    #[schema(value_type = schema::RevisionSchema)]
+    revision: Revision,
+    /// Whether the revision is in force at all sidecars: no sidecar of the service will allow a request with older data.
+    #[schema(example = true)]
+    enforced: bool,
+    /// Number of sidecars that may decide.
+    #[schema(example = 214)]
+    sidecars: usize,
+    /// How many of these decide with data that contains all changes up to the revision.
+    #[schema(example = 214)]
+    enforced_sidecars: usize,
+    /// Milliseconds from the change until the last sidecar decided with it, rounded up. If sidecars have received later changes since, it
+    /// can be more than it was. Absent if the revision is not in force at all sidecars, or if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false, nullable = false, example = 38)]
+    milliseconds: Option<u64>,
+    /// Sidecars that have not confirmed the revision, at most 100 of them.
+    silent: Vec<SidecarRecord>,
+    /// The latest time at which all sidecars that have not confirmed the revision refuse all requests by themselves. Absent if there
+    /// are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::TimestampSchema>, required = false, nullable = false)]
+    refuses_by: Option<Rfc3339>,
+}
+
+/// The query parameters of [`enforcement`], for the description of the API.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes the parameters; `number_parameter` reads them")]
+pub struct EnforcementParameters {
+    /// The `revision` of the answer to a change. Without it, the receipt is about the newest revision.
+    #[param(minimum = 1, example = 1_804_950_866_535_897_i64)]
+    revision: Option<i64>,
+    /// The request waits until the revision is in force at all sidecars, at most for this number of seconds. Values above 3 are
+    /// treated as 3.
+    #[param(value_type = Option<schema::WaitSecondsSchema>, inline)]
+    wait: Option<i64>,
+}
+
+/// List the sidecars of a service
+///
+/// The list contains the sidecars that may decide: those that are connected, and those that have lost contact and would not refuse
+/// all requests yet.
+#[utoipa::path(
+    get, path = "/services/{service}/sidecars", operation_id = "listSidecars", tag = "Services",
+    params(ServicePathParam, PageParameters), security(("serviceKey" = []), ("humanToken" = [])),
+    responses(
+        (status = 200, description = "A page of sidecars", body = SidecarPage),
+        Errors<(ManagerAuth, InvalidPaging, ServiceNotFound)>,
+    )
+)]
+pub async fn list(
+    State(state): State<AppState>,
+    credentials: Credentials,
+    PathParams(service): PathParams<String>,
+    page: Result<Page<SidecarKey>, ApiError>,
+) -> Result<Json<SidecarPage>, ApiError> {
+    let service = parse_id(&service)?;
+    credentials.require_manager_of(&state, service).await?;
+    let page = page?;
+    let sidecars = operations::list_sidecars(&state.context, service, page).await?;
+    let now = state.context.now();
+    let record = |sidecar: Sidecar| {
+        let refuses_by = sidecar.silence(now).filter(|_| !sidecar.is_connected);
+        sidecar_record(sidecar, refuses_by)
+    };
+    Ok(Json(paging::page_response(&page, sidecars, record)))
+}
+
+/// Read at which sidecars a change is in force
+///
+/// Every answer to a change that sidecars must learn contains its `revision`. The revision is in force at a sidecar when every
+/// later request is decided with data that contains the change. The receipt covers the sidecars of this service, at all control planes.
+#[utoipa::path(
+    get, path = "/services/{service}/enforcement", operation_id = "readEnforcement", tag = "Services",
+    params(ServicePathParam, EnforcementParameters), security(("serviceKey" = []), ("humanToken" = [])),
+    responses(
+        (status = 200, description = "At which sidecars the revision is in force", body = EnforcementRecord),
+        Errors<(ManagerAuth, InvalidRevision, ServiceNotFound, UnknownRevision)>,
+    )
+)]
+pub async fn enforcement(
+    State(state): State<AppState>,
+    credentials: Credentials,
+    PathParams(service): PathParams<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<EnforcementRecord>, ApiError> {
+    let service = parse_id(&service)?;
+    credentials.require_manager_of(&state, service).await?;
+    let query = query.as_deref().unwrap_or_default();
+    let revision = number_parameter(query, "revision", 1)?.map(Revision::new);
+    let wait = Duration::from_secs(number_parameter(query, "wait", 0)?.unwrap_or(0).unsigned_abs());
+    let receipt = operations::read_enforcement(&state.context, service, revision, wait).await?;
+    Ok(Json(enforcement_record(receipt)))
+}
+
+fn enforcement_record(receipt: Enforcement) -> EnforcementRecord {
+    let (enforced, elapsed) = (receipt.is_complete(), receipt.elapsed());
+    let silent = |SilentSidecar { sidecar, refuses_by }| sidecar_record(sidecar, Some(refuses_by));
+    EnforcementRecord {
+        revision: receipt.revision,
+        enforced,
+        sidecars: receipt.sidecars,
+        enforced_sidecars: receipt.enforced,
+        milliseconds: elapsed.map(|elapsed| u64::try_from(elapsed.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)),
+        silent: receipt.silent.into_iter().map(silent).collect(),
+        refuses_by: receipt.refuses_by.map(Rfc3339),
+    }
+}
+
+fn sidecar_record(sidecar: Sidecar, refuses_by: Option<Timestamp>) -> SidecarRecord {
+    let last_confirmed = sidecar.last_confirmed();
+    let Sidecar { identity, connected_at, is_connected, in_force, applied_at: _, confirmed: _, max_staleness: _ } =
+        sidecar;
+    SidecarRecord {
+        instance: identity.key.instance.to_string(),
+        key_id: identity.key.key,
+        address: identity.address,
+        release: identity.release,
+        protocol_version: identity.protocol_version,
+        status: if is_connected { SidecarStatus::Connected } else { SidecarStatus::Silent },
+        revision: in_force,
+        connected_at: Rfc3339(connected_at),
+        last_confirmed_at: last_confirmed.map(Rfc3339),
+        refuses_by: refuses_by.map(Rfc3339),
+    }
+}

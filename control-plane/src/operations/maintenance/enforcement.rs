@@ -1,0 +1,97 @@
+//! Records in the audit log when audited changes are in force at all sidecars.
+//!
+//! The entry follows the entries of the changes in the same chain, and names their positions. Many changes of a chain get one entry.
+//! A chain of a service covers the sidecars of this service, the chain of the deployment those of all services. There is no entry
+//! if there are no sidecars.
+
+use crate::{
+    domain::{
+        audit::{AuditAction, AuditChain, Initiator, NewAuditEntry},
+        sidecar::Enforcement,
+    },
+    operations::{Context, OperationError},
+    store::{
+        StoreError, WriteTransaction, feed,
+        unconfirmed_changes::{self, UnconfirmedChanges},
+    },
+};
+use countersign_identity::Revision;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How many chains are looked at in one run.
+const MAX_CHAINS: i64 = 200;
+
+/// The name of the job.
+const JOB: &str = "confirm_changes";
+
+/// The chain after which the next run continues.
+#[derive(Default)]
+pub struct ConfirmationTurn(Mutex<String>);
+
+impl ConfirmationTurn {
+    fn next(&self) -> MutexGuard<'_, String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Looks at the next chains with changes that are not confirmed.
+pub async fn confirm_changes(context: &Context) -> Result<(), OperationError> {
+    let after = context.confirmation_turn.next().clone();
+    let (chains, newest) = {
+        let mut read = context.store.read().await?;
+        // The revision is read after the rows, so it is not below that of any of their changes.
+        let chains = unconfirmed_changes::list(read.conn(), &after, MAX_CHAINS).await?;
+        (chains, feed::position(read.conn()).await?.revision)
+    };
+    let is_page = i64::try_from(chains.len()).is_ok_and(|count| count == MAX_CHAINS);
+    let last = chains.last().filter(|_| is_page).map(|changes| changes.chain.clone());
+    *context.confirmation_turn.next() = last.unwrap_or_default();
+    for changes in chains {
+        confirm(context, &changes, newest).await?;
+    }
+    Ok(())
+}
+
+async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revision) -> Result<(), OperationError> {
+    let scope = match AuditChain::parse(&changes.chain) {
+        Some(AuditChain::Service(service)) => Some(service),
+        Some(AuditChain::Deployment) => None,
+        None => return Ok(()),
+    };
+    if !context.sidecars.is_in_force_here(scope, newest) {
+        return Ok(());
+    }
+    let receipt = context.sidecars.enforcement(scope, newest).await?;
+    if !receipt.is_complete() {
+        return Ok(());
+    }
+    let chain = scope.map_or(AuditChain::Deployment, AuditChain::Service);
+    let entry = (receipt.sidecars > 0).then(|| entry(chain, changes, &receipt));
+    let work = async |mut tx: WriteTransaction| {
+        // Another control plane may have confirmed the changes.
+        let is_here = context.store.try_begin_job(&mut tx, JOB).await?;
+        if !is_here || !unconfirmed_changes::is_first(tx.conn(), changes).await? {
+            return tx.commit(()).await;
+        }
+        if let Some(entry) = &entry {
+            match tx.audit(&Initiator::SYSTEM, entry).await {
+                // The service was deleted, and its chain accepts no entry.
+                Err(StoreError::AuditChainSealed) | Ok(()) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        unconfirmed_changes::remove(tx.conn(), changes).await?;
+        tx.commit(()).await
+    };
+    Ok(context.store.write(JOB, work).await?)
+}
+
+fn entry(chain: AuditChain, changes: &UnconfirmedChanges, receipt: &Enforcement) -> NewAuditEntry {
+    let UnconfirmedChanges { chain: _, first_sequence, last_sequence, changed_at } = changes;
+    let elapsed = receipt.elapsed_since(*changed_at).map(|elapsed| elapsed.as_micros().div_ceil(1000));
+    NewAuditEntry::new(chain, AuditAction::ChangesEnforced)
+        .with_detail("firstSequence", *first_sequence)
+        .with_detail("lastSequence", *last_sequence)
+        .with_detail("sidecars", receipt.sidecars)
+        .with_detail("milliseconds", elapsed.and_then(|elapsed| u64::try_from(elapsed).ok()))
+}

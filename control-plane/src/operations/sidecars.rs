@@ -1,0 +1,60 @@
+//! The sidecars of a service, and the receipts of changes: at which sidecars a revision is in force.
+
+use crate::{
+    domain::{
+        page::{ListPage, Page},
+        sidecar::{Enforcement, Sidecar, SidecarKey},
+    },
+    operations::{Context, OperationError},
+    store::feed,
+};
+use countersign_identity::{Revision, ServiceId};
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// The interval at which the sidecars of this control plane are looked at while a request waits for them.
+const LOCAL_POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The interval at which the sidecars of other control planes are read while a request waits for them.
+const DATABASE_POLL_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The longest time for which a request waits for sidecars.
+const MAX_WAIT: Duration = Duration::from_secs(3);
+
+/// The error for a revision that no change has.
+pub const UNKNOWN_REVISION: &str =
+    "`revision` is above the newest change: it must be the `revision` of the answer to a change";
+
+/// Lists the sidecars of a service that may decide.
+pub async fn list_sidecars(
+    context: &Context,
+    service: ServiceId,
+    page: Page<SidecarKey>,
+) -> Result<ListPage<Sidecar, SidecarKey>, OperationError> {
+    Ok(context.sidecars.list(service, page).await?)
+}
+
+/// The receipt of a revision, or of the newest one, at the sidecars of a service. Waits until the revision is in force at all of them, at most for `wait`.
+pub async fn read_enforcement(
+    context: &Context,
+    service: ServiceId,
+    revision: Option<Revision>,
+    wait: Duration,
+) -> Result<Enforcement, OperationError> {
+    let newest = feed::position(context.store.read().await?.conn()).await?.revision;
+    let revision = revision.unwrap_or(newest);
+    if revision > newest {
+        return Err(OperationError::Conflict(UNKNOWN_REVISION.to_owned()));
+    }
+    let deadline = context.since_boot() + wait.min(MAX_WAIT);
+    loop {
+        while !context.sidecars.is_in_force_here(Some(service), revision) && context.since_boot() < deadline {
+            sleep(LOCAL_POLL_INTERVAL).await;
+        }
+        let receipt = context.sidecars.enforcement(Some(service), revision).await?;
+        if receipt.is_complete() || context.since_boot() >= deadline {
+            return Ok(receipt);
+        }
+        sleep(DATABASE_POLL_INTERVAL.min(deadline.saturating_sub(context.since_boot()))).await;
+    }
+}

@@ -1,0 +1,394 @@
+//! An open sync stream, and how far the data reaches with which its sidecar decides.
+
+use super::{NotRecorded, Sidecars};
+use crate::domain::sidecar::{
+    LastConfirmation, REPORTS_SINCE_VERSION, Sidecar, SidecarIdentity, SidecarInstance, SidecarKey, SidecarProgress,
+};
+use countersign_identity::{ApiKeyId, Revision, ServiceId, Timestamp};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    time::Duration,
+};
+use tokio::sync::oneshot;
+
+/// The longest release that is kept, in bytes.
+const MAX_RELEASE: usize = 64;
+
+/// What a sidecar says when it opens a stream.
+pub struct NewStream {
+    /// The process; `None` for a sidecar that is too old to say it.
+    pub instance: Option<SidecarInstance>,
+    /// The API key.
+    pub key: ApiKeyId,
+    /// The service of the API key.
+    pub service: ServiceId,
+    /// The address of the connection.
+    pub address: String,
+    /// The release of the sidecar.
+    pub release: String,
+    /// The version of the protocol.
+    pub protocol_version: u32,
+    /// The revision of the sidecar's view; 0 if it has none.
+    pub revision: Revision,
+    /// Whether the sidecar decides with the data of another stream until it reports data of this one.
+    pub is_standby: bool,
+    /// An earlier process that has ended for certain, and whose copy the sidecar owns.
+    pub previous: Option<SidecarInstance>,
+    /// The age of the last confirmation at which the sidecar refuses all requests.
+    pub max_staleness: Duration,
+}
+
+/// A stream.
+pub struct StreamStatus {
+    /// What the sidecar says of itself.
+    pub(super) identity: SidecarIdentity,
+    /// The number of the stream at this control plane.
+    pub(super) number: i64,
+    pub(super) connected_at: Timestamp,
+    pub(super) max_staleness: Duration,
+    state: Mutex<State>,
+}
+
+/// What a stream has sent, and what its sidecar has reported.
+struct State {
+    phase: Phase,
+    /// An earlier process that is forgotten when the sidecar reports data.
+    previous: Option<SidecarInstance>,
+    /// The newest revision that the sidecar has reported.
+    reported: Revision,
+    reported_at: Option<Timestamp>,
+    /// The newest revision of a message that was sent. When the sidecar has reported it, it has applied everything that was sent.
+    sent: Revision,
+    /// All changes up to this revision are in messages that were sent.
+    covered: Revision,
+    /// The newest revision of the changes in the queue of the stream.
+    queued: Revision,
+    /// Whether the stream may lack changes that are not in its queue.
+    is_behind: bool,
+    /// How many more reports the sidecar may send: one for each message that it was sent.
+    reports_left: u32,
+    confirmed_at: Option<Timestamp>,
+    is_recorded: bool,
+    /// Whether the stream is in the list of changed streams.
+    is_updating: bool,
+}
+
+/// What the sidecar does with the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It decides with the data of another stream.
+    Standby,
+    /// It decides with the data of this stream.
+    InUse,
+    /// The stream has ended.
+    Ended,
+    /// It decides no more.
+    Left,
+}
+
+/// The effect of a report.
+struct Report {
+    /// Whether the sidecar begins to use the stream.
+    begins_use: bool,
+    /// An earlier process that is forgotten.
+    previous: Option<SidecarInstance>,
+}
+
+/// The sidecar reports data that it was not sent, or reports more often than it was sent data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotSent;
+
+/// An open stream. Dropping it states that the stream has ended.
+pub struct OpenStream(StreamHandle);
+
+/// Receives the reports of the sidecar of a stream.
+#[derive(Clone)]
+pub struct StreamHandle {
+    sidecars: Sidecars,
+    status: Arc<StreamStatus>,
+}
+
+impl Sidecars {
+    /// Adds a stream.
+    pub fn open(&self, new: NewStream) -> OpenStream {
+        let reports = new.protocol_version >= REPORTS_SINCE_VERSION;
+        let instance = new.instance.filter(|_| reports).unwrap_or_else(|| self.random_instance());
+        let number = self.0.opened.fetch_add(1, Ordering::SeqCst);
+        let status = Arc::new(StreamStatus::new(new, instance, (number, self.now())));
+        if status.phase() == Phase::InUse {
+            self.put_into_use(&status);
+        }
+        OpenStream(StreamHandle { sidecars: self.clone(), status })
+    }
+
+    fn random_instance(&self) -> SidecarInstance {
+        let mut bytes = [0; 16];
+        self.0.rng.fill(&mut bytes);
+        SidecarInstance::from_bytes(bytes)
+    }
+}
+
+impl OpenStream {
+    /// The state of the stream.
+    pub fn status(&self) -> Arc<StreamStatus> {
+        Arc::clone(&self.0.status)
+    }
+
+    /// Receives the reports of the sidecar.
+    pub fn handle(&self) -> StreamHandle {
+        self.0.clone()
+    }
+
+    /// Records the stream in the database. The sidecar must get no confirmation before. A stream in standby is recorded when it is
+    /// used.
+    pub async fn record(&self) -> Result<(), NotRecorded> {
+        let StreamHandle { sidecars, status } = &self.0;
+        if status.phase() == Phase::Standby {
+            return Ok(());
+        }
+        let (sender, recorded) = oneshot::channel();
+        sidecars.request_record(status, Some(sender));
+        recorded.await.unwrap_or(Err(NotRecorded))
+    }
+
+    /// Whether the sidecar may get a confirmation.
+    pub fn may_be_confirmed(&self) -> bool {
+        let state = self.0.status.state();
+        state.is_recorded || state.phase == Phase::Standby
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        let StreamHandle { sidecars, status } = &self.0;
+        if status.end(Phase::Ended) != Phase::Standby {
+            sidecars.request_update(status);
+        }
+    }
+}
+
+impl StreamHandle {
+    /// The sidecar reports that it decides with all changes up to a revision, and that nobody will decide with older data.
+    pub fn report(&self, revision: Revision) -> Result<(), NotSent> {
+        let Self { sidecars, status } = self;
+        let Report { begins_use, previous } = status.report(revision, sidecars.now())?;
+        if begins_use {
+            sidecars.put_into_use(status);
+            sidecars.request_record(status, None);
+        }
+        if let Some(instance) = previous {
+            let SidecarKey { instance: _, key } = status.identity.key;
+            sidecars.forget(status.identity.service, SidecarKey { instance, key });
+        }
+        if sidecars.has_peers() {
+            sidecars.request_update(status);
+        }
+        Ok(())
+    }
+
+    /// The sidecar decides no more.
+    pub fn leave(&self) {
+        if self.status.end(Phase::Left) == Phase::InUse {
+            self.sidecars.request_update(&self.status);
+        }
+    }
+}
+
+impl StreamStatus {
+    fn new(new: NewStream, instance: SidecarInstance, (number, now): (i64, Timestamp)) -> Self {
+        let NewStream {
+            instance: _,
+            key,
+            service,
+            address,
+            mut release,
+            protocol_version,
+            revision,
+            is_standby,
+            previous,
+            max_staleness,
+        } = new;
+        release.retain(|character| !character.is_control());
+        release.truncate(release.floor_char_boundary(MAX_RELEASE));
+        let key = SidecarKey { instance, key };
+        let reports = protocol_version >= REPORTS_SINCE_VERSION;
+        Self {
+            identity: SidecarIdentity { key, service, address, release, protocol_version },
+            number,
+            connected_at: now,
+            max_staleness,
+            state: Mutex::new(State {
+                phase: if is_standby && reports { Phase::Standby } else { Phase::InUse },
+                previous: previous.filter(|previous| *previous != instance),
+                reported: Revision::default(),
+                reported_at: None,
+                sent: Revision::default(),
+                covered: Revision::default(),
+                queued: Revision::default(),
+                is_behind: true,
+                reports_left: 0,
+                // An earlier stream may have confirmed the view just now.
+                confirmed_at: (revision > Revision::default()).then_some(now),
+                is_recorded: false,
+                is_updating: false,
+            }),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        self.state().phase
+    }
+
+    /// Ends the stream. Returns the phase before; a sidecar that has left stays in this phase.
+    fn end(&self, phase: Phase) -> Phase {
+        let mut state = self.state();
+        let before = state.phase;
+        if before != Phase::Left {
+            state.phase = phase;
+        }
+        before
+    }
+
+    /// The sidecar resumes at the revision of its view.
+    pub fn resumes_at(&self, revision: Revision) {
+        let mut state = self.state();
+        (state.reported, state.sent, state.covered) = (revision, revision, revision);
+    }
+
+    /// Later changes do not come into the queue of the stream, until it catches up.
+    pub fn falls_behind(&self) {
+        self.state().is_behind = true;
+    }
+
+    /// All later changes come into the queue of the stream.
+    pub fn catches_up(&self) {
+        self.state().is_behind = false;
+    }
+
+    /// Changes up to a revision come into the queue of the stream.
+    pub fn queues(&self, revision: Revision) {
+        let mut state = self.state();
+        state.queued = state.queued.max(revision);
+    }
+
+    /// A message with changes up to a revision is being sent.
+    pub fn sends(&self, revision: Revision) {
+        let mut state = self.state();
+        state.sent = state.sent.max(revision);
+        state.reports_left = state.reports_left.saturating_add(1);
+    }
+
+    /// All changes up to a revision are in messages that were sent.
+    pub fn covers(&self, revision: Revision) {
+        let mut state = self.state();
+        state.covered = state.covered.max(revision);
+    }
+
+    /// The sidecar gets a confirmation for a ping that was sent at this time or earlier.
+    pub fn confirm(&self, ping_received_at: Timestamp) {
+        let mut state = self.state();
+        state.confirmed_at = state.confirmed_at.max(Some(ping_received_at));
+    }
+
+    pub(super) fn confirmed_at(&self) -> Option<Timestamp> {
+        self.state().confirmed_at
+    }
+
+    fn report(&self, revision: Revision, now: Timestamp) -> Result<Report, NotSent> {
+        let mut state = self.state();
+        state.reports_left = state.reports_left.checked_sub(1).ok_or(NotSent)?;
+        if revision > state.sent {
+            return Err(NotSent);
+        }
+        state.reported = state.reported.max(revision);
+        state.reported_at = Some(now);
+        let begins_use = state.phase == Phase::Standby;
+        if begins_use {
+            state.phase = Phase::InUse;
+        }
+        Ok(Report { begins_use, previous: state.previous.take() })
+    }
+
+    pub(super) fn mark_recorded(&self) {
+        self.state().is_recorded = true;
+    }
+
+    /// Returns false if the stream is in the list of changed streams already.
+    pub(super) fn begin_update(&self) -> bool {
+        !std::mem::replace(&mut self.state().is_updating, true)
+    }
+
+    /// The stream is no longer in the list of changed streams: later changes must be written as well.
+    pub(super) fn take_update(&self) {
+        self.state().is_updating = false;
+    }
+
+    pub(super) fn progress(&self) -> SidecarProgress {
+        let state = self.state();
+        let has_all = state.reported >= state.sent;
+        SidecarProgress {
+            applied: if has_all { state.reported.max(state.covered) } else { state.reported },
+            required: if state.is_behind { SidecarProgress::NOT_KNOWN } else { state.queued.max(state.sent) },
+            applied_at: state.reported_at,
+        }
+    }
+
+    /// The revision in force at the sidecar; `None` if it is too old to report it.
+    pub(super) fn in_force(&self, distributed: Revision) -> Option<Revision> {
+        let reports = self.identity.protocol_version >= REPORTS_SINCE_VERSION;
+        reports.then(|| self.progress().in_force(distributed))
+    }
+
+    /// Whether the sidecar may decide with data of the stream, as far as it has said.
+    pub(super) fn may_decide(&self) -> bool {
+        matches!(self.phase(), Phase::InUse | Phase::Ended)
+    }
+
+    /// The sidecar. `distributed`: all changes up to this revision are in the queues of the streams that they concern.
+    pub(super) fn sidecar(&self, distributed: Revision) -> Sidecar {
+        Sidecar {
+            identity: self.identity.clone(),
+            connected_at: self.connected_at,
+            is_connected: self.phase() == Phase::InUse,
+            in_force: self.in_force(distributed),
+            applied_at: self.progress().applied_at,
+            confirmed: self.confirmed_at().map_or(LastConfirmation::Never, LastConfirmation::By),
+            max_staleness: self.max_staleness,
+        }
+    }
+}
+
+#[cfg(test)]
+impl NewStream {
+    /// A stream of a sidecar of the current version without a view.
+    pub fn for_tests(instance: SidecarInstance) -> Self {
+        Self {
+            instance: Some(instance),
+            key: ApiKeyId::from_bits(1),
+            service: ServiceId::from_bits(1),
+            address: "192.0.2.1:1000".to_owned(),
+            release: "0.1.0".to_owned(),
+            protocol_version: REPORTS_SINCE_VERSION,
+            revision: Revision::default(),
+            is_standby: false,
+            previous: None,
+            max_staleness: Duration::from_mins(1),
+        }
+    }
+}
+
+#[cfg(test)]
+impl StreamStatus {
+    /// The state of a stream that no sidecar uses.
+    pub fn for_tests() -> Arc<Self> {
+        let instance = SidecarInstance::from_bytes([1; 16]);
+        Arc::new(Self::new(NewStream::for_tests(instance), instance, (0, Timestamp::from_micros(0))))
+    }
+}
+
+#[cfg(test)]
+mod tests;

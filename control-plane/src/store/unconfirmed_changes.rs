@@ -1,0 +1,65 @@
+//! Audited changes that sidecars must learn, and that are not confirmed to be in force at all of them. There is one row for each audit
+//! chain, however many changes it stands for.
+
+use super::{Conn, StoreError, row, statements::statements};
+use countersign_identity::Timestamp;
+
+statements! { STATEMENTS:
+    UPSERT = "INSERT INTO unconfirmed_changes (chain, first_sequence, last_sequence, changed_at) VALUES ($1, $2, $3, $4) \
+         ON CONFLICT (chain) DO UPDATE SET last_sequence = excluded.last_sequence, changed_at = excluded.changed_at";
+    LIST = "SELECT chain, first_sequence, last_sequence, changed_at FROM unconfirmed_changes WHERE chain > $1 \
+         ORDER BY chain LIMIT $2";
+    IS_FIRST = "SELECT 1 AS found FROM unconfirmed_changes WHERE chain = $1 AND first_sequence = $2";
+    DELETE = "DELETE FROM unconfirmed_changes WHERE chain = $1 AND last_sequence = $2";
+    KEEP_LATER = "UPDATE unconfirmed_changes SET first_sequence = $2 WHERE chain = $1";
+}
+
+/// The entries of a chain about changes that are not confirmed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnconfirmedChanges {
+    /// The chain.
+    pub chain: String,
+    /// The position of the first entry.
+    pub first_sequence: i64,
+    /// The position of the last entry.
+    pub last_sequence: i64,
+    /// When the last change was made.
+    pub changed_at: Timestamp,
+}
+
+/// Adds entries. The caller must hold the lock of the chain.
+pub async fn add(conn: &mut Conn, changes: &UnconfirmedChanges) -> Result<(), StoreError> {
+    let UnconfirmedChanges { chain, first_sequence, last_sequence, changed_at } = changes;
+    let query = sqlx::query(UPSERT).bind(chain).bind(first_sequence).bind(last_sequence);
+    query.bind(changed_at.micros()).execute(conn).await?;
+    Ok(())
+}
+
+/// Lists up to `limit` chains after a chain.
+pub async fn list(conn: &mut Conn, after: &str, limit: i64) -> Result<Vec<UnconfirmedChanges>, StoreError> {
+    let changes = |row| {
+        Ok(UnconfirmedChanges {
+            chain: row::get(row, "chain")?,
+            first_sequence: row::get(row, "first_sequence")?,
+            last_sequence: row::get(row, "last_sequence")?,
+            changed_at: row::timestamp(row, "changed_at")?,
+        })
+    };
+    sqlx::query(LIST).bind(after).bind(limit).fetch_all(conn).await?.iter().map(changes).collect()
+}
+
+/// Whether the first of these changes is not confirmed.
+pub async fn is_first(conn: &mut Conn, changes: &UnconfirmedChanges) -> Result<bool, StoreError> {
+    let query = sqlx::query(IS_FIRST).bind(&changes.chain).bind(changes.first_sequence);
+    Ok(query.fetch_optional(conn).await?.is_some())
+}
+
+/// Removes changes that are confirmed. Later ones of the chain remain.
+pub async fn remove(conn: &mut Conn, changes: &UnconfirmedChanges) -> Result<(), StoreError> {
+    let query = sqlx::query(DELETE).bind(&changes.chain).bind(changes.last_sequence);
+    if query.execute(&mut *conn).await?.rows_affected() == 0 {
+        let first_later = changes.last_sequence.saturating_add(1);
+        sqlx::query(KEEP_LATER).bind(&changes.chain).bind(first_later).execute(conn).await?;
+    }
+    Ok(())
+}

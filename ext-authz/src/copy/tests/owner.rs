@@ -1,0 +1,58 @@
+//! Tests of the process that owns the directory, and of the one that wrote a copy.
+
+use super::*;
+
+#[test]
+fn directory_belongs_to_one_process_until_it_ends() {
+    let fixture = Fixture::new(3);
+    let path = fixture.path.parent().unwrap();
+    assert!(matches!(CopyDirectory::lock(path).unwrap_err(), LockError::Held));
+    let of_a_task = fixture.directory.clone();
+    drop(fixture.directory);
+    assert!(matches!(CopyDirectory::lock(path).unwrap_err(), LockError::Held), "a task still uses the directory");
+    drop(of_a_task);
+    let next = CopyDirectory::lock(path).unwrap();
+    next.prepare(&[key(KEY)]).unwrap();
+    assert!(next.has_file(&key(KEY)));
+    assert!(matches!(CopyDirectory::lock(path).unwrap_err(), LockError::Held), "the lock is no leftover");
+    let file = fixture.folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    assert!(matches!(CopyDirectory::lock(&file).unwrap_err(), LockError::Io(_)));
+    assert!(!CopyDirectory::may_have_file(&file, &key(KEY)));
+}
+
+#[test]
+fn copy_names_the_process_that_wrote_it() {
+    for agents in [0, 3000] {
+        let fixture = Fixture::new(agents);
+        assert_eq!(fixture.directory.writer_of(&key(KEY)), Some(INSTANCE));
+        assert_eq!(fixture.directory.writer_of(&key(b"svc_sk_second")), None);
+        let view = confirmed_view(agents, &[7; 32]);
+        let (contact, next) = (Contact::of(&view, &CLOCK).unwrap(), Instance::from_bytes([4; 16]));
+        fixture.directory.write(&key(KEY), &view, (contact, next), &SystemRng).unwrap();
+        assert_eq!(fixture.directory.writer_of(&key(KEY)), Some(next));
+    }
+}
+
+/// The length of the header and of a full chunk.
+const FIRST_CHUNK: usize = 100 + 64 * 1024 + 16;
+
+#[test]
+fn process_that_wrote_a_copy_is_known_if_the_first_chunk_is_authentic() {
+    let fixture = Fixture::new(3000);
+    let bytes = fs::read(&fixture.path).unwrap();
+    let writer_of = |bytes: &[u8]| {
+        fs::write(&fixture.path, bytes).unwrap();
+        fixture.directory.writer_of(&key(KEY))
+    };
+    assert_eq!(writer_of(&bytes[..FIRST_CHUNK]), Some(INSTANCE));
+    assert_eq!(fixture.open().unwrap_err(), CopyRejection::Truncated);
+    for len in [0, 99, 100, 1000, FIRST_CHUNK - 1] {
+        assert_eq!(writer_of(&bytes[..len]), None, "{len} bytes");
+    }
+    for position in (0..FIRST_CHUNK).step_by(997) {
+        let mut changed = bytes.clone();
+        changed[position] ^= 1;
+        assert_eq!(writer_of(&changed), None, "byte {position}");
+    }
+}

@@ -1,0 +1,187 @@
+//! How far the copy on disk of one API key reaches, which limits what the client of the sync stream reports.
+//!
+//! The client states the revision that it has to report, and the writer of copies states the revision on disk. Invariant: a
+//! process that starts from the copy decides with no older data than `on_disk` says.
+
+use countersign_identity::Revision;
+use tokio::sync::watch;
+
+/// The progress of the copy of one API key. The client of the stream and the writer share it.
+#[derive(Debug)]
+pub struct CopyProgress(watch::Sender<Progress>);
+
+#[derive(Debug, Clone, Copy)]
+struct Progress {
+    /// The newest revision that the client has to report.
+    wanted: Revision,
+    /// The revision of the copy on disk, or a lower one; `None` if there is certainly no copy.
+    on_disk: Option<Revision>,
+    /// How often the data of the stream was replaced by older data.
+    restarts: u64,
+}
+
+/// A write that has begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BegunWrite {
+    restarts: u64,
+}
+
+impl CopyProgress {
+    /// The progress at the start. `has_file` is false if there is certainly no copy. The revision of an earlier copy is not known.
+    pub fn new(has_file: bool) -> Self {
+        let on_disk = has_file.then_some(Revision::default());
+        Self(watch::Sender::new(Progress { wanted: Revision::default(), on_disk, restarts: 0 }))
+    }
+
+    /// The client has to report a revision.
+    pub fn want(&self, revision: Revision) {
+        self.0.send_if_modified(|progress| {
+            let is_newer = revision > progress.wanted;
+            progress.wanted = progress.wanted.max(revision);
+            is_newer
+        });
+    }
+
+    /// The client decides with the copy on disk, which has this revision.
+    pub fn opened(&self, revision: Revision) {
+        self.0.send_modify(|progress| progress.on_disk = Some(revision));
+    }
+
+    /// The client has published older data than before: the copy on disk is not an earlier state of it, whatever its revision.
+    pub fn restart(&self) {
+        self.0.send_modify(|progress| {
+            progress.wanted = Revision::default();
+            progress.on_disk = progress.on_disk.map(|_| Revision::default());
+            progress.restarts += 1;
+        });
+    }
+
+    /// The writer will write a copy. It reads the view after this call, so that the copy has everything that the client reported
+    /// while there was no copy.
+    pub fn begin_write(&self) -> BegunWrite {
+        self.0.send_modify(|progress| {
+            progress.on_disk.get_or_insert_default();
+        });
+        BegunWrite { restarts: self.0.borrow().restarts }
+    }
+
+    /// The write is complete: the only copy on disk has this revision.
+    pub fn written(&self, write: BegunWrite, revision: Revision) {
+        self.0.send_modify(|progress| {
+            let is_same_data = write.restarts == progress.restarts;
+            progress.on_disk = Some(if is_same_data { revision } else { Revision::default() });
+        });
+    }
+
+    /// The write failed, and left an earlier copy if there is a file.
+    pub fn write_failed(&self, has_file: bool) {
+        if !has_file {
+            self.removed();
+        }
+    }
+
+    /// There is certainly no copy on disk.
+    pub fn removed(&self) {
+        self.0.send_modify(|progress| progress.on_disk = None);
+    }
+
+    /// The revision of the copy on disk, or a lower one; `None` if there is certainly no copy.
+    pub fn on_disk(&self) -> Option<Revision> {
+        self.0.borrow().on_disk
+    }
+
+    /// Whether the client waits for a newer copy.
+    pub fn is_behind(&self) -> bool {
+        self.0.borrow().is_behind()
+    }
+
+    /// Waits until the client waits for a newer copy.
+    pub async fn behind(&self) {
+        let mut changes = self.changes();
+        while !self.is_behind() {
+            changes.next().await;
+        }
+    }
+
+    /// Announces the changes of the progress.
+    pub fn changes(&self) -> CopyChanges {
+        CopyChanges(self.0.subscribe())
+    }
+}
+
+impl Progress {
+    fn is_behind(self) -> bool {
+        self.on_disk.is_some_and(|on_disk| on_disk < self.wanted)
+    }
+}
+
+/// The changes of a progress since the last announced one.
+#[derive(Debug)]
+pub struct CopyChanges(watch::Receiver<Progress>);
+
+impl CopyChanges {
+    /// Waits for the next change. Nothing is lost if the future is dropped.
+    pub async fn next(&mut self) {
+        // The channel does not close while one of its users has the progress.
+        if self.0.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn revision(number: i64) -> Revision {
+        Revision::new(number)
+    }
+
+    #[test]
+    fn writer_hurries_only_if_an_older_copy_is_on_disk() {
+        let progress = CopyProgress::new(false);
+        progress.want(revision(7));
+        assert!(!progress.is_behind(), "without a copy, nothing older can be used");
+        let write = progress.begin_write();
+        assert!(progress.is_behind());
+        progress.written(write, revision(6));
+        assert!(progress.is_behind());
+        let write = progress.begin_write();
+        progress.written(write, revision(8));
+        assert_eq!((progress.is_behind(), progress.on_disk()), (false, Some(revision(8))));
+        progress.want(revision(5));
+        assert!(!progress.is_behind(), "a lower revision is not wanted");
+    }
+
+    #[test]
+    fn failed_write_leaves_what_is_on_disk() {
+        let progress = CopyProgress::new(true);
+        assert_eq!(progress.on_disk(), Some(revision(0)), "the earlier copy has an unknown revision");
+        progress.begin_write();
+        progress.write_failed(true);
+        assert_eq!(progress.on_disk(), Some(revision(0)));
+        progress.opened(revision(4));
+        progress.begin_write();
+        progress.write_failed(true);
+        assert_eq!(progress.on_disk(), Some(revision(4)));
+        progress.begin_write();
+        progress.write_failed(false);
+        assert_eq!(progress.on_disk(), None);
+    }
+
+    #[test]
+    fn copy_of_replaced_data_does_not_count() {
+        let progress = CopyProgress::new(false);
+        let write = progress.begin_write();
+        progress.written(write, revision(50));
+        let write = progress.begin_write();
+        progress.restart();
+        assert_eq!(progress.on_disk(), Some(revision(0)));
+        progress.written(write, revision(50));
+        assert_eq!(progress.on_disk(), Some(revision(0)), "the write began before the data was replaced");
+        progress.want(revision(30));
+        let write = progress.begin_write();
+        progress.written(write, revision(30));
+        assert!(!progress.is_behind());
+    }
+}

@@ -1,0 +1,72 @@
+//! What a Hello says of the process of the sidecar, so that the control plane recognizes its streams.
+
+use countersign_identity::Revision;
+use countersign_process::Rng;
+use countersign_proto::{PROTOCOL_VERSION, v1};
+
+/// The length of an instance in bytes.
+pub const INSTANCE_LEN: usize = 16;
+
+/// Identifies a process of the sidecar: random bytes, which the process draws once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Instance([u8; INSTANCE_LEN]);
+
+impl Instance {
+    /// The instance of a new process.
+    pub fn draw(rng: &dyn Rng) -> Self {
+        let mut bytes = [0; INSTANCE_LEN];
+        rng.fill(&mut bytes);
+        Self(bytes)
+    }
+
+    /// The instance with these bytes.
+    pub const fn from_bytes(bytes: [u8; INSTANCE_LEN]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes of the instance.
+    pub const fn to_bytes(self) -> [u8; INSTANCE_LEN] {
+        self.0
+    }
+}
+
+/// The process that opens a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessIdentity {
+    /// The process.
+    pub instance: Instance,
+    /// An earlier process that has certainly ended, and whose copy on disk this process owns.
+    pub previous: Option<Instance>,
+}
+
+/// What the client does with a stream when it opens it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamRole {
+    /// The client decides with the data of the stream.
+    InUse,
+    /// The client decides with the data of another stream until it reports data of this one.
+    Standby,
+}
+
+impl ProcessIdentity {
+    /// The first message of a stream.
+    pub fn hello(
+        self,
+        role: StreamRole,
+        revision: Revision,
+        partial_snapshot: Option<v1::SnapshotProgress>,
+    ) -> v1::Hello {
+        let Self { instance, previous } = self;
+        let standby = role == StreamRole::Standby;
+        let previous_instance = previous.filter(|_| !standby).map_or_else(Vec::new, |it| it.to_bytes().to_vec());
+        v1::Hello {
+            revision: revision.number(),
+            protocol_version: PROTOCOL_VERSION,
+            partial_snapshot,
+            instance: instance.to_bytes().to_vec(),
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+            standby,
+            previous_instance,
+        }
+    }
+}

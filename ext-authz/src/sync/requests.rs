@@ -1,0 +1,129 @@
+//! The outgoing messages of one stream, and what the client has to report with them.
+//!
+//! Invariants: the client reports a revision (`Applied`) only after its data was published and no older copy is on disk, and each
+//! reported revision is that of a message of the stream. Reports leave room in the queue for pings.
+
+use super::{
+    connection::StreamError,
+    copy_progress::{CopyChanges, CopyProgress},
+    stream::ReceivedData,
+};
+use countersign_identity::Revision;
+use countersign_proto::v1::{self, FollowRequest, follow_request::Message};
+use std::{collections::VecDeque, future, sync::Arc};
+use tokio::sync::mpsc;
+
+/// The capacity of the queue of outgoing messages: the Hello (the first message of a stream), pings and reports.
+const QUEUE_LEN: usize = 16;
+
+/// The places that a report leaves to pings, and takes itself. Pings do not wait, so a full queue ends the stream.
+const FREE_BEFORE_REPORT: usize = QUEUE_LEN / 2;
+
+/// The number of published revisions that wait for their report. The newest of more revisions replaces the one before.
+const MAX_UNREPORTED: usize = 64;
+
+/// Sends the outgoing messages of one stream.
+pub struct Requests {
+    queue: mpsc::Sender<FollowRequest>,
+    known: Known,
+    /// The published revisions that are not reported, in ascending order.
+    unreported: VecDeque<Revision>,
+    copy: Option<(Arc<CopyProgress>, CopyChanges)>,
+}
+
+/// What the control plane knows of the data with which the client decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// The client decides with the data of another stream.
+    Nothing,
+    /// The client resumes at the revision in its Hello.
+    Hello(Revision),
+    /// The client has reported a revision.
+    Report(Revision),
+}
+
+impl Requests {
+    /// The requests of a stream, and the queue from which they are sent. `copy` is `None` if no directory for copies is used.
+    pub fn new(known: Known, copy: Option<Arc<CopyProgress>>) -> (Self, mpsc::Receiver<FollowRequest>) {
+        let (queue, receiver) = mpsc::channel(QUEUE_LEN);
+        let copy = copy.map(|progress| {
+            let changes = progress.changes();
+            (progress, changes)
+        });
+        (Self { queue, known, unreported: VecDeque::new(), copy }, receiver)
+    }
+
+    /// Sends Hello or a ping, which do not wait.
+    pub fn send_now(&self, request: FollowRequest) -> Result<(), StreamError> {
+        self.queue.try_send(request).map_err(|_| StreamError::Closed)
+    }
+
+    /// The data of a message was published: its revision is to be reported.
+    pub fn published(&mut self, data: ReceivedData) {
+        let ReceivedData { revision, is_snapshot } = data;
+        // A snapshot replaces the data of the revision in Hello, so that revision does not tell what the client has.
+        if is_snapshot && matches!(self.known, Known::Hello(_)) {
+            self.known = Known::Nothing;
+        }
+        let known = match self.known {
+            Known::Nothing => None,
+            Known::Hello(revision) | Known::Report(revision) => Some(revision),
+        };
+        if self.unreported.back().copied().or(known).is_some_and(|newest| revision <= newest) {
+            return;
+        }
+        if self.unreported.len() >= MAX_UNREPORTED {
+            self.unreported.pop_back();
+        }
+        self.unreported.push_back(revision);
+        if let Some((copy, _)) = &self.copy {
+            copy.want(revision);
+        }
+    }
+
+    /// Sends the next report, when it is due and there is room. Nothing is lost if the future is dropped.
+    pub async fn report(&mut self) {
+        loop {
+            if self.due().is_some() {
+                // If the queue is closed, the responses tell why.
+                let Ok(mut places) = self.queue.reserve_many(FREE_BEFORE_REPORT).await else {
+                    return future::pending().await;
+                };
+                // A newer copy may be on disk by now.
+                if let (Some(revision), Some(place)) = (self.due(), places.next()) {
+                    let applied = v1::Applied { revision: revision.number() };
+                    place.send(FollowRequest { message: Some(Message::Applied(applied)) });
+                    self.known = Known::Report(revision);
+                    self.unreported.retain(|unreported| *unreported > revision);
+                    return;
+                }
+            }
+            match &mut self.copy {
+                Some((_, changes)) if !self.unreported.is_empty() => changes.next().await,
+                Some(_) | None => future::pending().await,
+            }
+        }
+    }
+
+    /// The newest revision that can be reported now.
+    fn due(&self) -> Option<Revision> {
+        let on_disk = self.on_disk();
+        let is_in_force = |revision: &&Revision| on_disk.is_none_or(|on_disk| **revision <= on_disk);
+        self.unreported.iter().rev().find(is_in_force).copied()
+    }
+
+    /// The revision of the copy on disk; `None` if there is certainly no copy.
+    pub fn on_disk(&self) -> Option<Revision> {
+        self.copy.as_ref().and_then(|(copy, _)| copy.on_disk())
+    }
+
+    /// Tells the control plane that the client decides no more, and ends the requests.
+    pub async fn leave(self) {
+        let leaving = FollowRequest { message: Some(Message::Leaving(v1::Leaving {})) };
+        // If the queue is closed, the control plane cannot be told.
+        let _open = self.queue.send(leaving).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,284 @@
+//! Tests of what the sidecar reports of the data with which it decides.
+
+use super::*;
+use crate::simulated_control_plane::{OpenStream, Report};
+use prost::Message as _;
+use std::path::Path;
+use tokio::{sync::mpsc, task::JoinHandle};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{
+    Request,
+    client::Grpc,
+    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
+};
+
+const LATER: i64 = TOKEN_REVISION + 1;
+
+/// A sidecar and its first stream.
+struct Fixture {
+    streams: mpsc::Receiver<OpenStream>,
+    stream: OpenStream,
+    state: Arc<simulated_control_plane::SharedState>,
+    url: String,
+    sidecar: RunningSidecar,
+}
+
+struct RunningSidecar {
+    check_address: SocketAddr,
+    shutdown: Shutdown,
+    server: JoinHandle<Result<(), countersign_ext_authz::AuthorizerError>>,
+}
+
+impl RunningSidecar {
+    async fn start(url: &str, settings: &[(&str, &str)]) -> Self {
+        let app = start_sidecar_with(url.to_owned(), "", settings).await;
+        let (check_address, shutdown) = (app.grpc_address().unwrap(), Shutdown::default());
+        Self { check_address, server: tokio::spawn(app.serve(shutdown.clone())), shutdown }
+    }
+
+    async fn stop(self) {
+        self.shutdown.trigger();
+        timeout(TEST_TIMEOUT, self.server).await.unwrap().unwrap().unwrap();
+    }
+}
+
+impl Fixture {
+    async fn new(settings: &[(&str, &str)]) -> Self {
+        let (port, state, mut streams) = start_control_plane(None).await;
+        let url = format!("http://127.0.0.1:{port}");
+        let sidecar = RunningSidecar::start(&url, settings).await;
+        let stream = next_stream(&mut streams).await;
+        Self { streams, stream, state, url, sidecar }
+    }
+
+    /// A revocation of another token.
+    async fn send_change(&self, revision: i64) {
+        self.state.revision.store(revision, Ordering::SeqCst);
+        let token = v1::revocation::Subject::TokenId(TokenId::from_bits(77).to_string());
+        self.stream.send(revocation(revision, token)).await;
+    }
+}
+
+async fn next_stream(streams: &mut mpsc::Receiver<OpenStream>) -> OpenStream {
+    timeout(TEST_TIMEOUT, streams.recv()).await.unwrap().unwrap()
+}
+
+/// The next report; `None` after the end of the requests.
+async fn next_report(stream: &mut OpenStream) -> Option<Report> {
+    timeout(TEST_TIMEOUT, stream.reports.recv()).await.unwrap()
+}
+
+/// A snapshot of a control plane with this version of the protocol.
+fn snapshot_of_version(protocol_version: u32) -> Message {
+    let mut page = snapshot_page();
+    page.info.as_mut().unwrap().protocol_version = protocol_version;
+    Message::Snapshot(page)
+}
+
+#[tokio::test]
+async fn sidecar_reports_each_change_and_that_it_leaves() {
+    let mut fixture = Fixture::new(&[]).await;
+    let v1::Hello { revision, protocol_version, instance, release, standby, previous_instance, partial_snapshot } =
+        fixture.stream.hello.clone();
+    assert_eq!((revision, protocol_version, standby, partial_snapshot), (0, 3, false, None));
+    assert_eq!((instance.len(), previous_instance.len(), release.is_empty()), (16, 0, false));
+    fixture.stream.send(snapshot()).await;
+    assert_eq!(next_report(&mut fixture.stream).await, Some(Report::Applied(TOKEN_REVISION)));
+    fixture.send_change(LATER).await;
+    assert_eq!(next_report(&mut fixture.stream).await, Some(Report::Applied(LATER)));
+
+    // The next stream resumes at the reported revision, so only a later one is reported.
+    let Fixture { mut streams, stream, state, url: _, sidecar } = fixture;
+    stream.responses.send(Err(Status::unavailable("restart"))).await.unwrap();
+    let mut stream = next_stream(&mut streams).await;
+    assert_eq!((stream.revision, &stream.hello.instance), (LATER, &instance));
+    state.revision.store(LATER + 1, Ordering::SeqCst);
+    stream
+        .send(Message::Delta(v1::Delta { info: snapshot_page().info, revision: LATER, ..v1::Delta::default() }))
+        .await;
+    let token = v1::revocation::Subject::TokenId(TokenId::from_bits(77).to_string());
+    stream.send(revocation(LATER + 1, token)).await;
+    assert_eq!(next_report(&mut stream).await, Some(Report::Applied(LATER + 1)));
+    sidecar.stop().await;
+    assert_eq!(next_report(&mut stream).await, Some(Report::Leaving));
+    assert_eq!(next_report(&mut stream).await, None);
+}
+
+#[tokio::test]
+async fn earlier_control_plane_gets_no_reports() {
+    let mut fixture = Fixture::new(&[]).await;
+    fixture.stream.send(snapshot_of_version(2)).await;
+    fixture.send_change(LATER).await;
+    let mut envoy = AuthorizationClient::connect(format!("http://{}", fixture.sidecar.check_address)).await.unwrap();
+    wait_for_reason(&mut envoy, &fixtures::claims(), None).await;
+    fixture.sidecar.stop().await;
+    assert_eq!(next_report(&mut fixture.stream).await, None);
+}
+
+#[tokio::test]
+async fn sidecar_without_a_stream_ends_at_once() {
+    let sidecar = RunningSidecar::start("http://127.0.0.1:1", &[]).await;
+    sidecar.shutdown.trigger();
+    timeout(Duration::from_millis(900), sidecar.server).await.unwrap().unwrap().unwrap();
+}
+
+fn instance_of(stream: &OpenStream) -> Vec<u8> {
+    stream.hello.instance.clone()
+}
+
+#[tokio::test]
+async fn report_waits_for_the_copy_and_the_next_process_names_the_earlier_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let directory = folder.path().join("copies");
+    // Only a change for which a report waits is written before the interval has passed.
+    let settings = [("copy.directory", directory.to_str().unwrap()), ("copy.interval_seconds", "3600")];
+    let mut first = Fixture::new(&settings).await;
+    first.stream.send(snapshot()).await;
+    assert_eq!(next_report(&mut first.stream).await, Some(Report::Applied(TOKEN_REVISION)));
+    wait_for_copy(&directory).await;
+    // The copy must be replaced before the change is reported. A directory at its place prevents that.
+    let path = copy_in(&directory).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    first.send_change(LATER).await;
+    assert!(timeout(Duration::from_millis(500), first.stream.reports.recv()).await.is_err());
+    std::fs::remove_dir(&path).unwrap();
+
+    // A second process has no copies, so its reports do not wait, and it leaves.
+    let second = RunningSidecar::start(&first.url, &settings).await;
+    let mut stream = next_stream(&mut first.streams).await;
+    assert_ne!(instance_of(&stream), instance_of(&first.stream));
+    assert_eq!(stream.hello.previous_instance, [0; 0]);
+    stream.send(snapshot()).await;
+    assert_eq!(next_report(&mut stream).await, Some(Report::Applied(TOKEN_REVISION)));
+    second.stop().await;
+    assert_eq!(next_report(&mut stream).await, Some(Report::Leaving));
+
+    // The first process writes its last copy, which remains, so it does not leave.
+    let Fixture { mut streams, stream: mut of_first, state: _, url, sidecar } = first;
+    sidecar.stop().await;
+    assert!(copy_in(&directory).is_some());
+    while let Some(report) = next_report(&mut of_first).await {
+        assert_eq!(report, Report::Applied(LATER));
+    }
+    let _third = RunningSidecar::start(&url, &settings).await;
+    let stream = next_stream(&mut streams).await;
+    assert_eq!(stream.hello.previous_instance, instance_of(&of_first));
+}
+
+/// The probe of the first address is in standby, and its report says that it replaced the other stream.
+#[tokio::test]
+async fn stream_in_standby_is_reported_when_it_is_in_use() {
+    let (first_port, first_state, mut first_streams) = start_control_plane(None).await;
+    let (second_port, second_state, mut second_streams) = start_control_plane(None).await;
+    first_state.refuse_streams.store(true, Ordering::SeqCst);
+    let urls = format!("http://127.0.0.1:{first_port},http://127.0.0.1:{second_port}");
+    let sidecar = RunningSidecar::start("", &[("sync.urls", &urls), ("sync.return_seconds", "1")]).await;
+    let mut in_use = next_stream(&mut second_streams).await;
+    assert!(!in_use.hello.standby);
+    in_use.send(snapshot()).await;
+    assert_eq!(next_report(&mut in_use).await, Some(Report::Applied(TOKEN_REVISION)));
+    first_state.refuse_streams.store(false, Ordering::SeqCst);
+    let mut probed = next_stream(&mut first_streams).await;
+    assert_eq!((probed.hello.standby, probed.revision), (true, TOKEN_REVISION));
+    assert_eq!(instance_of(&probed), instance_of(&in_use));
+    let delta = v1::Delta { info: snapshot_page().info, revision: TOKEN_REVISION, ..v1::Delta::default() };
+    probed.send(Message::Delta(delta)).await;
+    second_state.revision.store(LATER, Ordering::SeqCst);
+    let token = v1::revocation::Subject::TokenId(TokenId::from_bits(77).to_string());
+    in_use.send(revocation(LATER, token.clone())).await;
+    assert_eq!(next_report(&mut in_use).await, Some(Report::Applied(LATER)));
+    let early = timeout(Duration::from_secs(4), probed.reports.recv()).await;
+    assert!(early.is_err(), "{early:?} before the stream has the data in use");
+    first_state.revision.store(LATER + 1, Ordering::SeqCst);
+    probed.send(revocation(LATER, token)).await;
+    // The revision of a pong is not reported.
+    assert_eq!(next_report(&mut probed).await, Some(Report::Applied(LATER)));
+    assert_eq!(next_report(&mut in_use).await, None, "the other stream is closed");
+    sidecar.stop().await;
+    assert_eq!(next_report(&mut probed).await, Some(Report::Leaving));
+}
+
+fn copy_in(directory: &Path) -> Option<std::path::PathBuf> {
+    let mut paths = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    paths.find(|path| path.extension().is_some_and(|extension| extension == "copy"))
+}
+
+async fn wait_for_copy(directory: &Path) {
+    let wait = async {
+        while copy_in(directory).is_none() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(TEST_TIMEOUT, wait).await.unwrap();
+}
+
+/// Encodes requests for checks, so that a test can hold a request back that has begun.
+struct CheckCodec;
+
+impl Codec for CheckCodec {
+    type Encode = CheckRequest;
+    type Decode = CheckResponse;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for CheckCodec {
+    type Item = CheckRequest;
+    type Error = Status;
+
+    fn encode(&mut self, item: CheckRequest, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        item.encode(buffer).map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
+impl Decoder for CheckCodec {
+    type Item = CheckResponse;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<CheckResponse>, Status> {
+        CheckResponse::decode(buffer).map(Some).map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
+#[tokio::test]
+async fn sidecar_leaves_after_the_last_check_is_answered() {
+    let mut fixture = Fixture::new(&[]).await;
+    fixture.stream.send(snapshot()).await;
+    assert_eq!(next_report(&mut fixture.stream).await, Some(Report::Applied(TOKEN_REVISION)));
+    let address = format!("http://{}", fixture.sidecar.check_address);
+    let mut envoy = Grpc::new(Endpoint::from_shared(address).unwrap().connect().await.unwrap());
+    let (sender, requests) = mpsc::channel(1);
+    envoy.ready().await.unwrap();
+    let path = "/envoy.service.auth.v3.Authorization/Check".parse().unwrap();
+    let check = tokio::spawn(async move {
+        envoy.client_streaming(Request::new(ReceiverStream::new(requests)), path, CheckCodec).await
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+
+    // While the check is in progress, changes still take effect and are reported.
+    fixture.sidecar.shutdown.trigger();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    fixture.send_change(LATER).await;
+    assert_eq!(next_report(&mut fixture.stream).await, Some(Report::Applied(LATER)));
+    let early = timeout(Duration::from_secs(1), fixture.stream.reports.recv()).await;
+    assert!(early.is_err(), "{early:?} before the check is answered");
+    assert!(!check.is_finished());
+    sender.send(CheckRequest::default()).await.unwrap();
+    drop(sender);
+    let answer: CheckResponse = timeout(TEST_TIMEOUT, check).await.unwrap().unwrap().unwrap().into_inner();
+    assert!(answer.http_response.is_some());
+    assert_eq!(next_report(&mut fixture.stream).await, Some(Report::Leaving));
+    assert_eq!(next_report(&mut fixture.stream).await, None);
+    // The control plane ends the stream.
+    drop(fixture.stream);
+    timeout(TEST_TIMEOUT, fixture.sidecar.server).await.unwrap().unwrap().unwrap();
+}
