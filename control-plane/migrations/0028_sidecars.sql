@@ -38,6 +38,8 @@ CREATE TABLE sidecars (
 
 CREATE INDEX sidecars_by_service ON sidecars (service_id, instance, key_id);
 
+CREATE INDEX ended_sidecars_of_key ON sidecars (key_id, ended_at) WHERE ended_at IS NOT NULL;
+
 CREATE INDEX sidecars_by_expiry ON sidecars (expires_at) WHERE expires_at IS NOT NULL;
 
 CREATE INDEX sidecars_by_control_plane ON sidecars (control_plane_id) WHERE ended_at IS NULL;

@@ -9,13 +9,16 @@
 //!
 //! A revocation removes the only role of an agent. Checks with the agent's token run against every real sidecar, one per
 //! millisecond. The figures are the times from the response until the last real sidecar has refused, and until the last
-//! follower has received the change. A refusal before the response counts as 0. The next change begins when every stream has
-//! received the last one.
+//! follower has received the change. A refusal before the response counts as 0. After each revocation, its receipt is read until it
+//! says that the revocation is in force at all streams. The next change begins when every stream has received the last one.
 //!
 //! For each number of streams, a line of JSON goes to standard output:
 //!
 //! - `p50_ms`, `p99_ms`, `max_ms`: until the last real sidecar refuses, in milliseconds
 //! - `followers_p50_ms`, `followers_p99_ms`, `followers_max_ms`: until the last follower has the change; absent without followers
+//! - `receipt_p50_ms`, `receipt_p99_ms`, `receipt_max_ms`: the time that the receipt states, from the revocation until the last
+//!   stream has reported it
+//! - `early_receipts`: how many receipts state an instant after which a check began that a sidecar allowed; must be 0
 //! - `kib_per_stream`: growth of the control plane's resident memory since the first measurement, divided by the streams that
 //!   were opened since; absent in the first line
 
@@ -33,11 +36,12 @@
     reason = "the figures are printed with a few digits"
 )]
 
+use countersign_identity::Timestamp;
 use countersign_process::{Clock, SystemClock};
-use countersign_proto::v1::follow_response::Message as Response;
+use countersign_proto::v1::{Hello, follow_response::Message as Response};
 use countersign_tests::{
     Agent, ControlPlane, Sidecar,
-    follower::{Follower, connect},
+    follower::{Follower, connect, hello},
     sidecar::{CheckResult, check_request},
 };
 use envoy_types::pb::envoy::service::auth::v3::authorization_client::AuthorizationClient;
@@ -80,6 +84,17 @@ struct Arrivals {
 struct Times {
     sidecars: f64,
     followers: f64,
+    /// What the receipt states, in milliseconds after the revocation.
+    receipt: f64,
+    is_early_receipt: bool,
+}
+
+/// A check with the expected result.
+struct FirstCheck {
+    /// When it was answered, since boot.
+    answered_at: Duration,
+    /// When the last check with another result began.
+    last_other_began_at: Timestamp,
 }
 
 /// Everything that takes part.
@@ -124,6 +139,8 @@ async fn measure(follower_threads: Runtime, stages: &[usize], revocations: usize
         let memory = bench.control.resident_memory();
         let mut line = Map::from_iter([("streams".to_owned(), json!(streams))]);
         add_quantiles(&mut line, "", times.iter().map(|times| times.sidecars).collect());
+        add_quantiles(&mut line, "receipt_", times.iter().map(|times| times.receipt).collect());
+        line.insert("early_receipts".to_owned(), json!(times.iter().filter(|times| times.is_early_receipt).count()));
         if bench.followers > 0 {
             add_quantiles(&mut line, "followers_", times.iter().map(|times| times.followers).collect());
         }
@@ -170,9 +187,11 @@ impl Bench {
             let count = (missing - number).div_ceil(CONCURRENCY);
             let (url, authority) = (self.control.env["SYNC_URL"].clone(), self.control.authority());
             let (key, arrivals, ready) = (self.sync_key.clone(), Arc::clone(&self.arrivals), ready.clone());
+            let first = u64::try_from(self.followers * CONCURRENCY + number).unwrap();
             self.follower_threads.spawn(async move {
-                for _ in 0..count {
-                    follow(connect(&url, &authority).await, &key, Arc::clone(&arrivals)).await;
+                for index in 0..count {
+                    let instance = u128::from(first) << 64 | index as u128;
+                    follow(connect(&url, &authority).await, (&key, instance), Arc::clone(&arrivals)).await;
                 }
                 drop(ready);
             });
@@ -189,17 +208,35 @@ impl Bench {
         self.arrivals.followers.store(0, Ordering::Relaxed);
         let refusals = join_all(self.sidecars.iter().map(|(_, client)| self.first_check(client, 403)));
         let change = async {
-            assert!(self.control.revoke(&self.agent.id, &self.role).await);
+            let path = self.control.path(&format!("/agents/{}/roles/{}", self.agent.id, self.role));
+            let revoked = self.control.api.send_as(self.control.key(), "DELETE", &path, json!({})).await.expect(200);
             let responded = SystemClock.since_boot();
-            self.wait_for_followers().await;
-            responded
+            let revision = revoked["revision"].as_i64().unwrap();
+            let (receipt, ()) = tokio::join!(self.receipt(revision), self.wait_for_followers());
+            (responded, revision, receipt)
         };
-        let (refusals, responded) = tokio::join!(refusals, change);
+        let (refusals, (responded, revision, receipt)) = tokio::join!(refusals, change);
         let milliseconds = |at: Duration| at.saturating_sub(responded).as_secs_f64() * 1000.0;
         let followers = Duration::from_micros(self.arrivals.last_micros.load(Ordering::Relaxed));
+        // A revision is the time of its change in microseconds.
+        let in_force_at = Timestamp::from_micros(revision).saturating_add(receipt);
         Times {
-            sidecars: milliseconds(refusals.into_iter().max().unwrap_or_default()),
+            sidecars: milliseconds(refusals.iter().map(|check| check.answered_at).max().unwrap_or_default()),
             followers: milliseconds(followers),
+            receipt: receipt.as_secs_f64() * 1000.0,
+            is_early_receipt: refusals.iter().any(|check| check.last_other_began_at > in_force_at),
+        }
+    }
+
+    /// Reads the receipt of a revision until it is in force at all streams. Returns the time that it states.
+    async fn receipt(&self, revision: i64) -> Duration {
+        let path = self.control.path(&format!("/enforcement?revision={revision}&wait=3"));
+        loop {
+            let receipt = self.control.api.get_as(self.control.key(), &path).await.expect(200);
+            if receipt["enforced"] == true {
+                assert_eq!(receipt["sidecars"], self.sidecars.len() + self.followers, "{receipt}");
+                return Duration::from_millis(receipt["milliseconds"].as_u64().unwrap());
+            }
         }
     }
 
@@ -217,25 +254,35 @@ impl Bench {
         }
     }
 
-    /// Sends checks to a sidecar until it answers with the status. Returns the time of this answer.
-    async fn first_check(&self, client: &AuthorizationClient<Channel>, status: u16) -> Duration {
+    /// Sends checks to a sidecar until it answers with the status.
+    async fn first_check(&self, client: &AuthorizationClient<Channel>, status: u16) -> FirstCheck {
         let authorization = format!("Bearer {}", self.token);
         let mut client = client.clone();
+        let mut last_other_began_at = Timestamp::from_micros(0);
         loop {
+            let began_at = SystemClock.now();
             let request = check_request(&[("authorization", &authorization)], &[]);
             let result = CheckResult::from_response(client.check(request).await.unwrap().into_inner());
             if result.status == status {
-                return SystemClock.since_boot();
+                return FirstCheck { answered_at: SystemClock.since_boot(), last_other_began_at };
             }
+            last_other_began_at = began_at;
             sleep(CHECK_INTERVAL).await;
         }
     }
 }
 
-/// Opens a stream, and counts the changes that arrive in a background task.
-async fn follow(channel: Channel, key: &str, arrivals: Arc<Arrivals>) {
-    let mut follower = Follower::open(channel, key, 0).await.unwrap();
-    while !follower.snapshot().await.last {}
+/// Opens a stream, and counts and reports the changes that arrive in a background task.
+async fn follow(channel: Channel, (key, instance): (&str, u128), arrivals: Arc<Arrivals>) {
+    let hello = Hello { instance: instance.to_be_bytes().to_vec(), ..hello(0) };
+    let mut follower = Follower::open_with_hello(channel, key, hello).await.unwrap();
+    let revision = loop {
+        let page = follower.snapshot().await;
+        if page.last {
+            break page.revision;
+        }
+    };
+    follower.report(revision).await;
     tokio::spawn(async move {
         let (mut ping_timer, mut number) = (interval(PING_INTERVAL), 0);
         loop {
@@ -247,7 +294,9 @@ async fn follow(channel: Channel, key: &str, arrivals: Arc<Arrivals>) {
                     continue;
                 }
             };
-            if matches!(message, Response::Delta(delta) if !delta.agents.is_empty()) {
+            let Response::Delta(delta) = message else { continue };
+            follower.report(delta.revision).await;
+            if !delta.agents.is_empty() {
                 arrivals.last_micros.fetch_max(SystemClock.since_boot().as_micros() as u64, Ordering::Relaxed);
                 arrivals.followers.fetch_add(1, Ordering::Release);
             }

@@ -25,6 +25,9 @@ pub const MAX_NAMED_SIDECARS: usize = 100;
 pub struct SidecarInstance([u8; 16]);
 
 impl SidecarInstance {
+    /// Stands for sidecars that are not recorded one by one, because an API key had too many. No process has this instance.
+    pub const MERGED: Self = Self([0; 16]);
+
     /// The instance with these bytes.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)

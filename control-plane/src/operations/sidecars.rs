@@ -12,8 +12,12 @@ use countersign_identity::{Revision, ServiceId};
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The interval at which the sidecars of this control plane are looked at while a request waits for them.
+/// The shortest interval at which the sidecars of this control plane are looked at while a request waits for them.
 const LOCAL_POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The interval is longer by this time for each sidecar, so that waiting requests need little CPU time, however many sidecars a
+/// service has.
+const POLL_INTERVAL_PER_SIDECAR: Duration = Duration::from_micros(10);
 
 /// The interval at which the sidecars of other control planes are read while a request waits for them.
 const DATABASE_POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -47,9 +51,10 @@ pub async fn read_enforcement(
         return Err(OperationError::Conflict(UNKNOWN_REVISION.to_owned()));
     }
     let deadline = context.since_boot() + wait.min(MAX_WAIT);
+    let interval = LOCAL_POLL_INTERVAL + POLL_INTERVAL_PER_SIDECAR * context.sidecars.count_here(service);
     loop {
         while !context.sidecars.is_in_force_here(Some(service), revision) && context.since_boot() < deadline {
-            sleep(LOCAL_POLL_INTERVAL).await;
+            sleep(interval).await;
         }
         let receipt = context.sidecars.enforcement(Some(service), revision).await?;
         if receipt.is_complete() || context.since_boot() >= deadline {

@@ -1,18 +1,22 @@
 //! Records the streams of this control plane in the database.
 //!
 //! A new stream is recorded at once, many in one transaction, because its sidecar waits. Ends of streams follow within
-//! [`INTERVAL`]. The progress of open streams is written only while other control planes run, which read it from there.
+//! [`INTERVAL`]. The progress of open streams is written only while other control planes run, which read it from there. Invariant: the
+//! row of this control plane states a distributed revision only together with the progress of all its streams at this revision, so
+//! that the database never shows a stream without a change that is in its queue.
 
 use super::{NotRecorded, Pending, Sidecars, StreamStatus, Waiting, streams::Phase};
 use crate::{
-    domain::sidecar::SidecarKey,
+    domain::sidecar::{SidecarKey, SidecarProgress},
     store::{
-        StoreError, WriteTransaction,
+        Conn, StoreError, WriteTransaction,
         sidecars::{self, NewRecord, StreamId},
     },
 };
+use countersign_identity::{Revision, Timestamp};
 use countersign_process::Shutdown;
 use std::{
+    collections::BTreeMap,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -21,21 +25,24 @@ use tokio::time::{sleep, timeout};
 /// The interval at which the ends and the progress of streams are written.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// After a transaction, the journal pauses this number of times as long as the transaction took, so that writing the progress of
-/// streams leaves most of the database to requests.
+/// After it has written ends and progress, the journal pauses this number of times as long as that took, so that it leaves most of the
+/// database to requests.
 const PAUSE_FACTOR: u32 = 4;
 
 /// The interval at which the control plane writes that it runs, if nothing else is to be written.
 const SEEN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The same interval while other control planes wait for the revision that is distributed.
-const SEEN_INTERVAL_WITH_PEERS: Duration = Duration::from_secs(1);
+/// The same interval if the distributed revision has grown, for which other control planes may wait.
+const NEWS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The largest number of streams in one transaction.
 const MAX_BATCH: usize = 256;
 
 /// How many streams of a killed control plane are ended at once.
 const ENDED_PER_TRANSACTION: i64 = 500;
+
+/// How many sidecars without a stream are kept for an API key. The oldest of more become one row.
+const MAX_ENDED_PER_KEY: i64 = 1000;
 
 /// The longest time for the last transactions of a control plane that stops.
 const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -45,20 +52,25 @@ pub struct Journal {
     sidecars: Sidecars,
     /// When the process last wrote that it runs, since boot.
     seen_at: Option<Duration>,
+    /// The distributed revision in the database.
+    published: Revision,
     has_failed: bool,
 }
 
 /// What one transaction writes.
+#[derive(Default)]
 struct Batch {
-    unrecorded: Vec<(Arc<StreamStatus>, Option<Waiting>)>,
-    changed: Vec<(Arc<StreamStatus>, Phase)>,
+    unrecorded: Vec<(Arc<StreamStatus>, SidecarProgress, Option<Waiting>)>,
+    progressed: Vec<(Arc<StreamStatus>, SidecarProgress)>,
+    ended: Vec<Arc<StreamStatus>>,
     forgotten: Vec<SidecarKey>,
+    distributed: Revision,
 }
 
 impl Journal {
     /// The journal of the streams of this process.
-    pub const fn new(sidecars: Sidecars) -> Self {
-        Self { sidecars, seen_at: None, has_failed: false }
+    pub fn new(sidecars: Sidecars) -> Self {
+        Self { sidecars, seen_at: None, published: Revision::default(), has_failed: false }
     }
 
     /// Writes until shutdown is requested and all streams have ended, and states then that the control plane has stopped.
@@ -83,13 +95,12 @@ impl Journal {
         }
     }
 
-    /// Waits for the ends of the streams and records them.
+    /// Waits for the ends of the streams, records them, and deletes the row of this control plane.
     async fn stop(&mut self) {
-        while self.sidecars.has_open_streams() {
+        while self.sidecars.has_streams() {
             self.write(true).await;
             sleep(INTERVAL / 10).await;
         }
-        self.write(true).await;
         let inner = &self.sidecars.0;
         let work = async |mut tx: WriteTransaction| {
             sidecars::delete_control_plane(tx.conn(), &inner.control_plane).await?;
@@ -100,21 +111,33 @@ impl Journal {
         }
     }
 
-    /// Writes everything that waits, a batch per transaction.
+    /// Writes everything that waits, a batch per transaction. Ends and progress are written only `with_changes`.
     async fn write(&mut self, with_changes: bool) {
+        let has_peers = with_changes && self.sidecars.has_peers();
+        // The revision is read first: all changes up to it are contained in the progress that is read after it.
+        let distributed = self.sidecars.distributed();
+        let mut progressed = if has_peers { self.sidecars.unwritten_progress() } else { Vec::new() };
         loop {
-            let batch = self.sidecars.take_batch(with_changes);
-            let interval = if self.sidecars.has_peers() { SEEN_INTERVAL_WITH_PEERS } else { SEEN_INTERVAL };
-            let now = self.sidecars.since_boot();
-            let is_due = self.seen_at.is_none_or(|at| now.saturating_sub(at) >= interval);
-            if batch.is_empty() && !is_due {
+            let (mut batch, is_all_recorded) = self.sidecars.take_batch(with_changes);
+            let room = MAX_BATCH.saturating_sub(batch.len());
+            batch.progressed = progressed.split_off(progressed.len().saturating_sub(room));
+            let is_complete = has_peers && is_all_recorded && progressed.is_empty();
+            batch.distributed = if is_complete { distributed } else { self.published };
+            if batch.is_empty() && !self.is_due(batch.distributed > self.published) {
                 return;
             }
-            let is_last = batch.len() < MAX_BATCH;
+            let is_last = batch.len() < MAX_BATCH && progressed.is_empty();
             if !self.write_batch(batch).await || is_last {
                 return;
             }
         }
+    }
+
+    /// Whether the row of this control plane must be written again.
+    fn is_due(&self, has_news: bool) -> bool {
+        let interval = if has_news { NEWS_INTERVAL } else { SEEN_INTERVAL };
+        let now = self.sidecars.since_boot();
+        self.seen_at.is_none_or(|at| now.saturating_sub(at) >= interval)
     }
 
     /// Returns whether the transaction was committed.
@@ -122,8 +145,9 @@ impl Journal {
         match self.sidecars.commit(&batch).await {
             Ok(has_peers) => {
                 self.seen_at = Some(self.sidecars.since_boot());
+                self.published = batch.distributed;
                 self.has_failed = false;
-                self.sidecars.set_has_peers(has_peers);
+                self.sidecars.0.has_peers.store(has_peers, Ordering::SeqCst);
                 self.sidecars.finish(batch);
                 true
             }
@@ -141,7 +165,7 @@ impl Journal {
 
 impl Batch {
     fn len(&self) -> usize {
-        self.unrecorded.len() + self.changed.len() + self.forgotten.len()
+        self.unrecorded.len() + self.progressed.len() + self.ended.len() + self.forgotten.len()
     }
 
     fn is_empty(&self) -> bool {
@@ -150,61 +174,62 @@ impl Batch {
 }
 
 impl Sidecars {
-    /// Whether a stream in use has not ended.
-    fn has_open_streams(&self) -> bool {
-        self.streams().values().flatten().any(|(_, stream)| stream.phase() == Phase::InUse)
+    /// Whether there are streams whose end is not in the database.
+    fn has_streams(&self) -> bool {
+        !self.streams().is_empty()
     }
 
-    fn take_batch(&self, with_changes: bool) -> Batch {
+    /// The streams whose progress is not in the database. A stream that has ended gets no more changes, so its progress must not
+    /// remain that of an open stream.
+    fn unwritten_progress(&self) -> Vec<(Arc<StreamStatus>, SidecarProgress)> {
+        let streams = self.streams();
+        let unwritten =
+            |stream: &Arc<StreamStatus>| stream.unwritten_progress().map(|progress| (Arc::clone(stream), progress));
+        streams.values().flat_map(BTreeMap::values).filter_map(unwritten).collect()
+    }
+
+    /// Takes what waits, and returns whether no other stream waits to be recorded.
+    fn take_batch(&self, with_changes: bool) -> (Batch, bool) {
         let mut pending = self.pending();
-        let Pending { unrecorded, changed, forgotten } = &mut *pending;
+        let Pending { unrecorded, ended, forgotten } = &mut *pending;
         let of_unrecorded = unrecorded.len().min(MAX_BATCH);
-        let of_changed = if with_changes { changed.len().min(MAX_BATCH - of_unrecorded) } else { 0 };
-        let changed: Vec<_> = changed.drain(..of_changed).collect();
+        let of_ended = if with_changes { ended.len().min(MAX_BATCH - of_unrecorded) } else { 0 };
         let of_forgotten = forgotten.len().min(MAX_BATCH);
         let batch = Batch {
-            unrecorded: unrecorded.drain(..of_unrecorded).collect(),
-            forgotten: forgotten.drain(..of_forgotten).collect(),
-            // The phase is read after the stream is taken from the list, so a later change puts it there again.
-            changed: changed
-                .into_iter()
-                .map(|stream| {
-                    stream.take_update();
-                    let phase = stream.phase();
-                    (stream, phase)
+            unrecorded: unrecorded
+                .drain(..of_unrecorded)
+                .map(|(stream, waiting)| {
+                    let progress = stream.progress();
+                    (stream, progress, waiting)
                 })
                 .collect(),
+            progressed: Vec::new(),
+            ended: ended.drain(..of_ended).collect(),
+            forgotten: forgotten.drain(..of_forgotten).collect(),
+            distributed: Revision::default(),
         };
-        drop(pending);
-        batch
+        (batch, unrecorded.is_empty())
     }
 
     /// Writes a batch in one transaction, and that the control plane runs. Returns whether other control planes run.
     async fn commit(&self, batch: &Batch) -> Result<bool, StoreError> {
-        // The revision is read first: all changes up to it are contained in the progress that is read after it.
-        let distributed = self.distributed();
         let control_plane = &self.0.control_plane;
         let work = async |mut tx: WriteTransaction| {
             let now = tx.now();
             let conn = tx.conn();
-            sidecars::record_control_plane(conn, control_plane, (now, distributed)).await?;
-            for (stream, _) in &batch.unrecorded {
+            sidecars::record_control_plane(conn, control_plane, (now, batch.distributed)).await?;
+            for (stream, progress, _) in &batch.unrecorded {
                 let id = StreamId { control_plane, number: stream.number };
-                if let Some(confirmed_at) = sidecars::record(conn, id, &record_of(stream)).await? {
+                if let Some(confirmed_at) = sidecars::record(conn, id, &record_of(stream, *progress)).await? {
                     stream.confirm(confirmed_at);
                 }
             }
-            for (stream, phase) in &batch.changed {
+            for (stream, progress) in &batch.progressed {
                 let id = StreamId { control_plane, number: stream.number };
-                match phase {
-                    Phase::Standby => {}
-                    Phase::InUse => sidecars::update(conn, id, &record_of(stream), None).await?,
-                    // A sidecar that was never confirmed refuses all requests.
-                    Phase::Ended if stream.confirmed_at().is_some() => {
-                        sidecars::update(conn, id, &record_of(stream), Some(now)).await?;
-                    }
-                    Phase::Ended | Phase::Left => sidecars::delete(conn, id, stream.identity.key).await?,
-                }
+                sidecars::update(conn, id, &record_of(stream, *progress), None).await?;
+            }
+            for stream in &batch.ended {
+                self.write_end(conn, stream, now).await?;
             }
             for key in &batch.forgotten {
                 sidecars::forget(conn, *key).await?;
@@ -216,28 +241,40 @@ impl Sidecars {
         self.0.store.write("record_sidecars", work).await
     }
 
+    /// Writes the end of a stream. A sidecar that was never confirmed refuses all requests, so it is deleted, like one that has left.
+    async fn write_end(&self, conn: &mut Conn, stream: &StreamStatus, now: Timestamp) -> Result<(), StoreError> {
+        let id = StreamId { control_plane: &self.0.control_plane, number: stream.number };
+        let key = stream.identity.key;
+        if stream.phase() == Phase::Left || stream.confirmed_at().is_none() {
+            return sidecars::delete(conn, id, key).await;
+        }
+        sidecars::update(conn, id, &record_of(stream, stream.progress()), Some(now)).await?;
+        sidecars::merge_oldest_ended(conn, key.key, MAX_ENDED_PER_KEY).await
+    }
+
     /// A batch was committed.
     fn finish(&self, batch: Batch) {
-        let Batch { unrecorded, changed, forgotten: _ } = batch;
-        for (stream, waiting) in unrecorded {
-            stream.mark_recorded();
+        let Batch { unrecorded, progressed, ended, forgotten: _, distributed: _ } = batch;
+        for (stream, progress, waiting) in unrecorded {
+            stream.mark_written(progress);
             if let Some(waiting) = waiting {
                 // Sending fails if the stream has ended, which is no problem.
                 let _ignored = waiting.send(Ok(()));
             }
         }
-        for (stream, phase) in changed {
-            if matches!(phase, Phase::Ended | Phase::Left) {
-                self.remove(&stream);
-            }
+        for (stream, progress) in progressed {
+            stream.mark_written(progress);
+        }
+        for stream in ended {
+            self.remove(&stream);
         }
     }
 
     /// A batch was not committed: it is written later. A stream whose sidecar is recorded with an earlier stream may continue,
     /// because receipts count this sidecar.
     async fn keep(&self, batch: Batch) {
-        let Batch { unrecorded, changed, forgotten } = batch;
-        for (stream, waiting) in unrecorded {
+        let Batch { unrecorded, progressed: _, ended, forgotten, distributed: _ } = batch;
+        for (stream, _, waiting) in unrecorded {
             let waits = waiting.is_some();
             let result = if self.is_recorded(&stream).await { Ok(()) } else { Err(NotRecorded) };
             if result.is_ok() {
@@ -251,35 +288,23 @@ impl Sidecars {
                 self.pending().unrecorded.push((stream, None));
             }
         }
-        for (stream, _) in changed {
-            self.request_update(&stream);
-        }
-        self.pending().forgotten.extend(forgotten);
+        let mut pending = self.pending();
+        pending.ended.extend(ended);
+        pending.forgotten.extend(forgotten);
     }
 
     async fn is_recorded(&self, stream: &StreamStatus) -> bool {
         let find = async { sidecars::is_recorded(self.0.store.read().await?.conn(), stream.identity.key).await };
         find.await.unwrap_or(false)
     }
-
-    /// States whether other control planes run. If one has started, it must learn of the progress of all streams.
-    fn set_has_peers(&self, has_peers: bool) {
-        let before = self.0.has_peers.swap(has_peers, Ordering::SeqCst);
-        if has_peers && !before {
-            let open: Vec<_> = self.streams().values().flatten().map(|(_, stream)| Arc::clone(stream)).collect();
-            for stream in &open {
-                self.request_update(stream);
-            }
-        }
-    }
 }
 
-fn record_of(stream: &StreamStatus) -> NewRecord<'_> {
+fn record_of(stream: &StreamStatus, progress: SidecarProgress) -> NewRecord<'_> {
     let StreamStatus { identity, number: _, connected_at, max_staleness, .. } = stream;
     NewRecord {
         identity,
         connected_at: *connected_at,
-        progress: stream.progress(),
+        progress,
         confirmed_at: stream.confirmed_at(),
         max_staleness: *max_staleness,
     }

@@ -71,8 +71,8 @@ type Waiting = oneshot::Sender<Result<(), NotRecorded>>;
 struct Pending {
     /// Streams that are not recorded, and who waits for it.
     unrecorded: Vec<(Arc<StreamStatus>, Option<Waiting>)>,
-    /// Streams whose progress or end changed.
-    changed: Vec<Arc<StreamStatus>>,
+    /// Streams that have ended.
+    ended: Vec<Arc<StreamStatus>>,
     /// Sidecars that have ended for certain.
     forgotten: Vec<SidecarKey>,
 }
@@ -103,6 +103,11 @@ impl Sidecars {
 
     fn distributed(&self) -> Revision {
         Revision::new(self.0.distributed.load(Ordering::SeqCst))
+    }
+
+    /// The number of sidecars of a service that are connected to this control plane.
+    pub fn count_here(&self, service: ServiceId) -> u32 {
+        self.streams().get(&service).map_or(0, |streams| u32::try_from(streams.len()).unwrap_or(u32::MAX))
     }
 
     /// Whether a revision is in force at all sidecars of a service, or of all services, that are connected to this control plane.
@@ -217,11 +222,9 @@ impl Sidecars {
         self.0.wakeup.notify_one();
     }
 
-    /// Has the progress or the end of a stream written.
-    fn request_update(&self, stream: &Arc<StreamStatus>) {
-        if stream.begin_update() {
-            self.pending().changed.push(Arc::clone(stream));
-        }
+    /// Has the end of a stream written.
+    fn request_end(&self, stream: &Arc<StreamStatus>) {
+        self.pending().ended.push(Arc::clone(stream));
     }
 
     /// Forgets a sidecar that has ended for certain.

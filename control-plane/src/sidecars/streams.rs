@@ -69,8 +69,8 @@ struct State {
     reports_left: u32,
     confirmed_at: Option<Timestamp>,
     is_recorded: bool,
-    /// Whether the stream is in the list of changed streams.
-    is_updating: bool,
+    /// The progress in the database.
+    written: Option<SidecarProgress>,
 }
 
 /// What the sidecar does with the stream.
@@ -161,8 +161,8 @@ impl OpenStream {
 impl Drop for OpenStream {
     fn drop(&mut self) {
         let StreamHandle { sidecars, status } = &self.0;
-        if status.end(Phase::Ended) != Phase::Standby {
-            sidecars.request_update(status);
+        if status.end(Phase::Ended) == Phase::InUse {
+            sidecars.request_end(status);
         }
     }
 }
@@ -180,16 +180,24 @@ impl StreamHandle {
             let SidecarKey { instance: _, key } = status.identity.key;
             sidecars.forget(status.identity.service, SidecarKey { instance, key });
         }
-        if sidecars.has_peers() {
-            sidecars.request_update(status);
-        }
         Ok(())
     }
 
     /// The sidecar decides no more.
     pub fn leave(&self) {
         if self.status.end(Phase::Left) == Phase::InUse {
-            self.sidecars.request_update(&self.status);
+            self.sidecars.request_end(&self.status);
+        }
+    }
+}
+
+impl State {
+    fn progress(&self) -> SidecarProgress {
+        let has_all = self.reported >= self.sent;
+        SidecarProgress {
+            applied: if has_all { self.reported.max(self.covered) } else { self.reported },
+            required: if self.is_behind { SidecarProgress::NOT_KNOWN } else { self.queued.max(self.sent) },
+            applied_at: self.reported_at,
         }
     }
 }
@@ -230,7 +238,7 @@ impl StreamStatus {
                 // An earlier stream may have confirmed the view just now.
                 confirmed_at: (revision > Revision::default()).then_some(now),
                 is_recorded: false,
-                is_updating: false,
+                written: None,
             }),
         }
     }
@@ -317,24 +325,21 @@ impl StreamStatus {
         self.state().is_recorded = true;
     }
 
-    /// Returns false if the stream is in the list of changed streams already.
-    pub(super) fn begin_update(&self) -> bool {
-        !std::mem::replace(&mut self.state().is_updating, true)
+    /// The stream is in the database with this progress.
+    pub(super) fn mark_written(&self, progress: SidecarProgress) {
+        let mut state = self.state();
+        (state.is_recorded, state.written) = (true, Some(progress));
     }
 
-    /// The stream is no longer in the list of changed streams: later changes must be written as well.
-    pub(super) fn take_update(&self) {
-        self.state().is_updating = false;
+    /// The progress, if the database has another one. A stream that is not in the database has none there.
+    pub(super) fn unwritten_progress(&self) -> Option<SidecarProgress> {
+        let state = self.state();
+        let progress = state.progress();
+        state.written.filter(|written| *written != progress).map(|_| progress)
     }
 
     pub(super) fn progress(&self) -> SidecarProgress {
-        let state = self.state();
-        let has_all = state.reported >= state.sent;
-        SidecarProgress {
-            applied: if has_all { state.reported.max(state.covered) } else { state.reported },
-            required: if state.is_behind { SidecarProgress::NOT_KNOWN } else { state.queued.max(state.sent) },
-            applied_at: state.reported_at,
-        }
+        self.state().progress()
     }
 
     /// The revision in force at the sidecar; `None` if it is too old to report it.

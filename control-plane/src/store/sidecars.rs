@@ -6,9 +6,11 @@
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
     page::{ListPage, Page},
-    sidecar::{LastConfirmation, REPORTS_SINCE_VERSION, Sidecar, SidecarIdentity, SidecarKey, SidecarProgress},
+    sidecar::{
+        LastConfirmation, REPORTS_SINCE_VERSION, Sidecar, SidecarIdentity, SidecarInstance, SidecarKey, SidecarProgress,
+    },
 };
-use countersign_identity::{Revision, ServiceId, Timestamp};
+use countersign_identity::{ApiKeyId, Revision, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
 use std::time::Duration;
 
@@ -44,6 +46,22 @@ statements! { STATEMENTS:
          ended_at = $5, expires_at = $6 WHERE instance = $7 AND key_id = $8 AND control_plane_id = $9 AND stream = $10";
     DELETE_STREAM = "DELETE FROM sidecars WHERE instance = $1 AND key_id = $2 AND control_plane_id = $3 AND stream = $4";
     FORGET = "DELETE FROM sidecars WHERE instance = $1 AND key_id = $2";
+    COUNT_ENDED = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM sidecars WHERE key_id = $1 \
+         AND ended_at IS NOT NULL AND instance <> $2 LIMIT $3) counted";
+    /// The merged row counts as long as the last of the rows that it stands for, and has no revision.
+    MERGE_ENDED = "INSERT INTO sidecars (instance, key_id, service_id, control_plane_id, stream, address, release, protocol_version, \
+         connected_at, applied_revision, required_revision, confirmed_at, ended_at, expires_at, max_staleness) \
+         SELECT CAST($1 AS TEXT), key_id, service_id, '', 0, '', '', MAX(protocol_version), MIN(connected_at), 0, \
+         MAX(required_revision), MAX(confirmed_at), MAX(ended_at), MAX(expires_at), MAX(max_staleness) FROM (SELECT * FROM sidecars \
+         WHERE key_id = $2 AND ended_at IS NOT NULL AND instance <> $1 ORDER BY ended_at LIMIT $3) oldest \
+         GROUP BY key_id, service_id ON CONFLICT (instance, key_id) DO UPDATE SET \
+         confirmed_at = CASE WHEN sidecars.confirmed_at > excluded.confirmed_at THEN sidecars.confirmed_at ELSE excluded.confirmed_at END, \
+         ended_at = CASE WHEN sidecars.ended_at > excluded.ended_at THEN sidecars.ended_at ELSE excluded.ended_at END, \
+         expires_at = CASE WHEN sidecars.expires_at > excluded.expires_at THEN sidecars.expires_at ELSE excluded.expires_at END, \
+         max_staleness = CASE WHEN sidecars.max_staleness > excluded.max_staleness THEN sidecars.max_staleness \
+         ELSE excluded.max_staleness END";
+    DELETE_MERGED = "DELETE FROM sidecars WHERE (instance, key_id) IN (SELECT instance, key_id FROM sidecars WHERE key_id = $1 \
+         AND ended_at IS NOT NULL AND instance <> $2 ORDER BY ended_at LIMIT $3)";
     IS_RECORDED = "SELECT 1 AS found FROM sidecars WHERE instance = $1 AND key_id = $2";
     COUNT_OF_SERVICE = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM sidecars WHERE service_id = $1 \
          LIMIT $2) counted";
@@ -204,6 +222,20 @@ pub async fn forget(conn: &mut Conn, SidecarKey { instance, key }: SidecarKey) -
 pub async fn is_recorded(conn: &mut Conn, SidecarKey { instance, key }: SidecarKey) -> Result<bool, StoreError> {
     let query = sqlx::query(IS_RECORDED).bind(instance.to_string()).bind(key.to_string());
     Ok(query.fetch_optional(conn).await?.is_some())
+}
+
+/// If more than `kept` sidecars of an API key have no stream, the oldest ones become one row, which stands for the instance
+/// [`SidecarInstance::MERGED`].
+pub async fn merge_oldest_ended(conn: &mut Conn, key: ApiKeyId, kept: i64) -> Result<(), StoreError> {
+    let (key, merged) = (key.to_string(), SidecarInstance::MERGED.to_string());
+    let count = sqlx::query(COUNT_ENDED).bind(&key).bind(&merged).bind(kept.saturating_add(1));
+    if row::total_count(&count.fetch_one(&mut *conn).await?)? <= kept {
+        return Ok(());
+    }
+    let surplus = kept / 10 + 1;
+    sqlx::query(MERGE_ENDED).bind(&merged).bind(&key).bind(surplus).execute(&mut *conn).await?;
+    sqlx::query(DELETE_MERGED).bind(&key).bind(&merged).bind(surplus).execute(conn).await?;
+    Ok(())
 }
 
 /// A page of the recorded sidecars of a service.

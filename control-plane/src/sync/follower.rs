@@ -361,9 +361,12 @@ fn parse_hello(
 }
 
 fn parse_instance(bytes: &[u8]) -> Result<Option<SidecarInstance>, Status> {
-    let invalid = || Status::invalid_argument("an instance must have 16 bytes");
-    let instance = |bytes| SidecarInstance::from_bytes(bytes);
-    if bytes.is_empty() { Ok(None) } else { bytes.try_into().map(instance).map(Some).map_err(|_| invalid()) }
+    let invalid = || Status::invalid_argument("an instance must have 16 bytes, and not only zeros");
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let instance = bytes.try_into().map(SidecarInstance::from_bytes).map_err(|_| invalid())?;
+    if instance == SidecarInstance::MERGED { Err(invalid()) } else { Ok(Some(instance)) }
 }
 
 /// The gRPC status for a sidecar that cannot be recorded: receipts would not count it, so it gets no data.

@@ -16,10 +16,20 @@ use crate::{
     },
 };
 use countersign_identity::Revision;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::time::sleep;
 
 /// How many chains are looked at in one run.
 const MAX_CHAINS: i64 = 200;
+
+/// The job pauses this number of times as long as it took.
+const PAUSE_FACTOR: u32 = 20;
+
+/// The longest pause.
+const MAX_PAUSE: Duration = Duration::from_mins(1);
 
 /// The name of the job.
 const JOB: &str = "confirm_changes";
@@ -36,6 +46,14 @@ impl ConfirmationTurn {
 
 /// Looks at the next chains with changes that are not confirmed.
 pub async fn confirm_changes(context: &Context) -> Result<(), OperationError> {
+    let began_at = context.since_boot();
+    let result = confirm_next_changes(context).await;
+    // Silent sidecars are read from the database again and again, until they refuse all requests by themselves.
+    sleep((context.since_boot().saturating_sub(began_at) * PAUSE_FACTOR).min(MAX_PAUSE)).await;
+    result
+}
+
+async fn confirm_next_changes(context: &Context) -> Result<(), OperationError> {
     let after = context.confirmation_turn.next().clone();
     let (chains, newest) = {
         let mut read = context.store.read().await?;

@@ -47,7 +47,7 @@ const NEED_STATISTICS: [&str; 2] = [
 ];
 
 /// Statements, and an index that each of them must use: another index would read rows of other states.
-const REQUIRED_INDEXES: [(&str, &str); 29] = [
+const REQUIRED_INDEXES: [(&str, &str); 31] = [
     (
         "DELETE FROM trust_feedback WHERE id IN (SELECT id FROM trust_feedback WHERE agent_id = $1 AND service_id",
         "trust_feedback_by_service",
@@ -81,8 +81,10 @@ const REQUIRED_INDEXES: [(&str, &str); 29] = [
     ("FROM webhook_targets w WHERE w.deleted_at IS NOT NULL", "deleted_webhook_targets"),
     ("WITH RECURSIVE pending", "webhook_deliveries_due"),
     ("FROM sidecars WHERE service_id = $1", "sidecars_by_service"),
+    ("FROM sidecars WHERE key_id = $1 AND ended_at IS NOT NULL", "ended_sidecars_of_key"),
+    ("FROM sidecars WHERE key_id = $2 AND ended_at IS NOT NULL", "ended_sidecars_of_key"),
     ("FROM sidecars WHERE control_plane_id = $2", "sidecars_by_control_plane"),
-    ("DELETE FROM sidecars WHERE (instance, key_id) IN", "sidecars_by_expiry"),
+    ("FROM sidecars WHERE expires_at >= $1 AND", "sidecars_by_expiry"),
     ("WHERE d.test_asked_at IS NOT NULL AND d.due_at <= $1", "webhook_deliveries_tests"),
 ];
 

@@ -207,6 +207,7 @@ impl StoreFixture {
         self.unconfirmed_changes_return_what_was_written().await;
         self.sidecars_return_what_was_written().await;
         self.moved_stream_is_changed_by_its_control_plane_only().await;
+        self.oldest_sidecars_without_a_stream_become_one_row().await;
         self.streams_of_killed_control_planes_end().await;
         self.unknown_events_are_set_aside_until_they_are_known().await;
         self.waiting_events_are_deleted_by_age().await;

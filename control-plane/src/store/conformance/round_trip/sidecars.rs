@@ -142,6 +142,43 @@ impl StoreFixture {
         assert_eq!(self.sidecars(time(9)).await, []);
     }
 
+    pub async fn oldest_sidecars_without_a_stream_become_one_row(&self) {
+        let ended: Vec<_> = (1..=5).map(identity).collect();
+        self.commit(async |tx| {
+            let conn = tx.conn();
+            for (sidecar, second) in ended.iter().zip([5, 1, 2, 3, 4]) {
+                let new = record(sidecar, progress(9, 9, None), Some(time(second)));
+                sidecars::record(conn, FIRST, &new).await?;
+                sidecars::update(conn, FIRST, &new, Some(time(second))).await?;
+            }
+            let key = ended[0].key.key;
+            sidecars::merge_oldest_ended(conn, key, 5).await?;
+            assert_eq!(sidecars::list(conn, SERVICE, whole_list()).await?.items.len(), 5, "there are not too many");
+            sidecars::merge_oldest_ended(conn, key, 4).await?;
+            sidecars::merge_oldest_ended(conn, key, 3).await?;
+            Ok(())
+        })
+        .await;
+        let listed = self.sidecars(time(5)).await;
+        let instances: Vec<_> = listed.iter().map(|sidecar| sidecar.identity.key.instance).collect();
+        let [first, fourth, fifth] = [0, 3, 4].map(|index: usize| ended[index].key.instance);
+        assert_eq!(instances, [SidecarInstance::MERGED, first, fourth, fifth], "the two oldest ones are merged");
+        assert_eq!(
+            (listed[0].in_force, listed[0].confirmed),
+            (Some(Revision::default()), LastConfirmation::By(time(2)))
+        );
+        self.commit(async |tx| {
+            assert_eq!(
+                sidecars::delete_expired(tx.conn(), (time(0), time(62)), 9).await?,
+                1,
+                "it expires as the later one"
+            );
+            assert_eq!(sidecars::delete_expired(tx.conn(), (time(0), time(99)), 9).await?, 3);
+            Ok(())
+        })
+        .await;
+    }
+
     /// Leaves values for the test `every_column_was_written`.
     pub async fn streams_of_killed_control_planes_end(&self) {
         let (killed, alive) = (identity(1), identity(2));
