@@ -3,6 +3,7 @@
 mod client;
 mod client_advice;
 mod client_commands;
+mod client_enforcement;
 mod client_errors;
 mod client_interface;
 mod client_listen;

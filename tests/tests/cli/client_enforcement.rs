@@ -1,0 +1,109 @@
+//! `countersign sidecar list`, and commands that wait until a change is in force.
+
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
+
+use countersign_tests::{Agent, ControlPlane, Shell, Sidecar, eventually};
+use serde_json::{Value, json};
+
+/// A control plane with a sidecar, and the command line of the owner of the service and the agent.
+struct Fixture {
+    control: ControlPlane,
+    sidecar: Sidecar,
+    shell: Shell,
+    agent: Agent,
+    token: String,
+}
+
+impl Fixture {
+    async fn new(settings: &[&str]) -> Self {
+        let control = ControlPlane::start_with(settings).await;
+        let sidecar = Sidecar::start(&control).await;
+        let shell = Shell::with_env(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN"]);
+        shell.stdout(&["role", "create", "reader", "--permission", "read"]);
+        let agent = Agent::register(&control, "agent").await;
+        shell.stdout(&["role", "assign", "reader", &agent.id, "--wait"]);
+        let token = agent.token().await;
+        Self { control, sidecar, shell, agent, token }
+    }
+
+    async fn check(&self) -> (u16, String) {
+        let result = self.sidecar.check_token(&self.token).await;
+        (result.status, result.reason)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_return_when_the_change_is_in_force() {
+    let fixture = Fixture::new(&[]).await;
+    let (shell, agent) = (&fixture.shell, fixture.agent.id.as_str());
+    assert_eq!(fixture.check().await.0, 200);
+    let listed = shell.json(&["sidecar", "list"]);
+    assert_eq!((&listed[0]["status"], listed.as_array().unwrap().len()), (&json!("connected"), 1), "{listed}");
+    let table = shell.stdout(&["sidecar", "list"]);
+    assert!(table.starts_with("INSTANCE") && table.contains(listed[0]["instance"].as_str().unwrap()), "{table}");
+
+    for (arguments, reason) in [
+        (["role", "revoke", "reader", agent], "no_role"),
+        (["role", "assign", "reader", agent], ""),
+        (["agent", "suspend", agent, "--wait=20s"], "agent_suspended"),
+        (["agent", "reactivate", agent, "--wait=20s"], "token_revoked"),
+    ] {
+        let output = shell.stdout(&[&arguments[..], &["--wait"][..usize::from(arguments[0] == "role")]].concat());
+        assert!(output.contains("enforced") && output.contains("at 1 of 1 sidecars after "), "{output}");
+        assert_eq!(fixture.check().await.1, reason, "{arguments:?}");
+    }
+
+    let token = fixture.agent.token().await;
+    assert_eq!(fixture.sidecar.check_token(&token).await.status, 200);
+    let revoked = shell.json(&["token", "revoke", &token, "--wait"]);
+    assert_eq!((&revoked["enforcement"]["enforced"], &revoked["enforcement"]["sidecars"]), (&json!(true), &json!(1)));
+    assert_eq!(fixture.sidecar.check_token(&token).await.reason, "token_revoked", "{revoked}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_names_the_silent_sidecar_and_repeats_nothing() {
+    let fixture = Fixture::new(&["sync.max_staleness_seconds=600"]).await;
+    fixture.sidecar.signal("STOP");
+    let revoke = ["role", "revoke", "reader", &fixture.agent.id, "--wait=1s"];
+    let (code, error) = fixture.shell.failure(&revoke);
+    assert_eq!(code, 1, "{error}");
+    assert!(error.contains("the change is done and committed"), "{error}");
+    assert!(
+        error.contains("in force at 0 of 1 sidecars; silent: ") && error.contains("refuses all requests"),
+        "{error}"
+    );
+    assert!(error.contains("Next: countersign sidecar list"), "{error}");
+    let output = fixture.shell.run(&[&["-o", "json"], &revoke[..]].concat());
+    let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &printed["enforcement"]["enforced"]), (Some(1), &json!(false)), "{printed}");
+    assert_eq!(printed["revoked"], false, "the first command has revoked the role");
+    fixture.sidecar.signal("CONT");
+    let refused = async || (fixture.check().await.1 == "no_role").then_some(());
+    eventually("the sidecar has the change", refused, || fixture.sidecar.log()).await;
+    let waited = async || {
+        fixture.shell.run(&["role", "revoke", "reader", &fixture.agent.id, "--wait"]).status.success().then_some(())
+    };
+    eventually("the change is in force", waited, || fixture.control.log()).await;
+}
+
+#[tokio::test]
+async fn waiting_for_a_change_of_an_agent_needs_a_service() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::with_env(&control, &["URL", "CA", "HUMAN_TOKEN"]);
+    let agent = Agent::register(&control, "agent").await;
+    let (code, error) = shell.failure(&["agent", "suspend", &agent.id, "--wait"]);
+    assert!(code == 2 && error.contains("COUNTERSIGN_SERVICE_ID"), "{error}");
+    let (code, error) = shell.failure(&["role", "revoke", "reader", &agent.id, "--wait=0s"]);
+    assert!(code == 2 && error.contains("--wait"), "{error}");
+    agent.login().await;
+}
+
+#[tokio::test]
+async fn change_of_a_service_without_sidecars_is_in_force_at_once() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::with_env(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY"]);
+    assert_eq!(shell.stdout(&["sidecar", "list"]).lines().count(), 1, "only the header");
+    shell.stdout(&["role", "create", "reader", "--permission", "read"]);
+    let output = shell.stdout(&["role", "delete", "reader", "--yes", "--wait"]);
+    assert!(output.contains("no sidecar is connected"), "{output}");
+}
