@@ -6,6 +6,7 @@ mod end_to_end;
 mod enforcement;
 mod envoy_facts;
 mod forgeries;
+mod frozen_sidecar;
 mod fuzz;
 mod identity_headers;
 mod largest_identity;
