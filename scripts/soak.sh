@@ -11,9 +11,9 @@ while ((SECONDS < end)); do
         cargo test --workspace --lib --test edge --test histories -- fuzz match_the_model
 done
 
-export KILLS=200 FAILOVERS=5 OUTAGE_SECONDS=30 SILENT_CONNECTIONS=5000 FLEET_SECONDS=60 BACKLOG=100000
+export OFFLINE_SECONDS=600 FROZEN_CHANGES=20000 FROZEN_AGENTS=1000 KILLS=200 FAILOVERS=5 OUTAGE_SECONDS=30 SILENT_CONNECTIONS=5000 FLEET_SECONDS=60 BACKLOG=100000
 cargo test --workspace --test faults -- --nocapture
 cargo test --workspace --test replicas -- --nocapture fleet:: redis::
 cargo test --workspace --test server -- --nocapture connections:: reload:: stopping::
 cargo test --workspace --test webhooks -- --nocapture crashes:: backlog:: dead_targets:: isolation:: name_resolution::
-cargo test --workspace --test edge -- --nocapture sidecar:: view_copy::
+cargo test --workspace --test edge -- --nocapture frozen_sidecar:: sidecar:: view_copy::

@@ -10,3 +10,4 @@ mod disk;
 mod edge;
 mod failover;
 mod ledger;
+mod offline;
