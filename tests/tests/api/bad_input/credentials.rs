@@ -138,28 +138,22 @@ pub async fn check_access(fixture: &Fixture, credentials: &Credentials) -> Vec<S
                 if kind == NoCredential { request } else { request.header("authorization", credentials.bearer(kind)) };
             let request = if route.fields.is_empty() { request } else { request.json(&body) };
             let response = HttpResponse::send(request).await;
-            let unchanged = route.method == "GET" || fixture.rows().await == before || expected.is_none();
-            failures.extend(access_mismatch(route, kind, expected, &response, unchanged));
+            let is_checked = route.method != "GET" && expected.is_some();
+            let after = if is_checked { fixture.rows().await } else { before.clone() };
+            let changed = |row| format!("{} with {kind:?}: a refused request changed the row {row}", route.path);
+            failures.extend(after.symmetric_difference(&before).map(changed));
+            failures.extend(access_mismatch(route, kind, expected, &response));
             failures.extend(undocumented_error(route, &response));
         }
     }
     failures
 }
 
-fn access_mismatch(
-    route: &Route,
-    kind: CredentialKind,
-    expected: Expected,
-    response: &HttpResponse,
-    unchanged: bool,
-) -> Option<String> {
+fn access_mismatch(route: &Route, kind: CredentialKind, expected: Expected, response: &HttpResponse) -> Option<String> {
     let is_expected = match expected {
         None => route.accepts(response.status),
         Some((status, reason)) => {
-            response.status == status
-                && response.error().2 == reason
-                && malformed_error(response).is_none()
-                && unchanged
+            response.status == status && response.error().2 == reason && malformed_error(response).is_none()
         }
     };
     let result = || format!("{} {}", response.status, response.body);
