@@ -108,10 +108,20 @@ impl SidecarProgress {
     /// The value of `required` while it is not known which changes the sidecar misses.
     pub const NOT_KNOWN: Revision = Revision::new(i64::MAX);
 
+    /// Whether the sidecar has applied all changes that concern it.
+    fn has_all(self) -> bool {
+        self.applied >= self.required
+    }
+
+    /// Whether another progress says the same: beyond the newest change that concerns the sidecar, `applied` does not matter.
+    pub fn is_equivalent(self, other: Self) -> bool {
+        self == other || (self.has_all() && other.has_all() && self.required == other.required)
+    }
+
     /// The revision in force at the sidecar. `distributed`: `required` contains all changes up to this revision. A sidecar that has
     /// applied all changes that concern it decides as one that has all changes.
     pub fn in_force(self, distributed: Revision) -> Revision {
-        if self.applied >= self.required { self.applied.max(distributed) } else { self.applied }
+        if self.has_all() { self.applied.max(distributed) } else { self.applied }
     }
 }
 

@@ -335,7 +335,7 @@ impl StreamStatus {
     pub(super) fn unwritten_progress(&self) -> Option<SidecarProgress> {
         let state = self.state();
         let progress = state.progress();
-        state.written.filter(|written| *written != progress).map(|_| progress)
+        state.written.filter(|written| !written.is_equivalent(progress)).map(|_| progress)
     }
 
     pub(super) fn progress(&self) -> SidecarProgress {

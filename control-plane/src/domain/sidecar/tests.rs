@@ -110,6 +110,20 @@ fn revision_is_in_force_when_all_changes_that_concern_the_sidecar_are_applied() 
 }
 
 #[test]
+fn confirmations_alone_do_not_change_the_progress() {
+    let progress = |applied, required| SidecarProgress {
+        applied: Revision::new(applied),
+        required: Revision::new(required),
+        applied_at: None,
+    };
+    assert!(progress(5, 5).is_equivalent(progress(9, 5)));
+    for changed in [progress(9, 9), progress(4, 5), progress(5, 6)] {
+        assert!(!progress(5, 5).is_equivalent(changed), "{changed:?}");
+    }
+    assert!(!progress(3, 5).is_equivalent(progress(4, 5)));
+}
+
+#[test]
 fn positions_are_read_back() {
     let key = SidecarKey { instance: SidecarInstance::from_bytes([0xab; 16]), key: ApiKeyId::from_bits(7) };
     assert_eq!(key.to_string().parse(), Ok(key));

@@ -141,7 +141,7 @@ impl Fixture {
             _ => row,
         };
         // Background jobs write these rows at any time. The entries of audit chains show what the heads of the chains show.
-        let job_tables = ["control_planes ", "unconfirmed_changes ", "audit_heads "];
+        let job_tables = ["control_planes ", "sidecars ", "unconfirmed_changes ", "audit_heads "];
         let is_job_row = |row: &String| {
             job_tables.iter().any(|table| row.starts_with(table)) || row.contains(" 'changes.enforced' ")
         };
