@@ -187,7 +187,8 @@ impl Bench {
             let count = (missing - number).div_ceil(CONCURRENCY);
             let (url, authority) = (self.control.env["SYNC_URL"].clone(), self.control.authority());
             let (key, arrivals, ready) = (self.sync_key.clone(), Arc::clone(&self.arrivals), ready.clone());
-            let first = u64::try_from(self.followers * CONCURRENCY + number).unwrap();
+            // No process has the instance 0.
+            let first = 1 + u64::try_from(self.followers * CONCURRENCY + number).unwrap();
             self.follower_threads.spawn(async move {
                 for index in 0..count {
                     let instance = u128::from(first) << 64 | index as u128;
