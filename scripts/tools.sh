@@ -7,7 +7,7 @@
 #                    .tools/postgresql, .tools/bin/redis-server and .tools/bin/patroni (Debian packages, installed if run
 #                    as root),
 #                    .tools/bin/prometheus and promtool, .tools/bin/nginx, .tools/faults (libfaketime and libfiu; extracted
-#                    from the Debian packages)
+#                    from the Debian packages), .tools/path-lists (hostile paths from the Debian packages of web scanners)
 #   tools.sh deny    .tools/bin/cargo-deny        checks dependencies (deny.toml)
 #   tools.sh helm    .tools/bin/helm              renders the charts; needs Go
 #   tools.sh docs    .tools/bin/mdbook            builds the documentation (book.toml)
@@ -56,6 +56,7 @@ install_test_tools() {
     install_prometheus
     install_nginx
     install_fault_libraries
+    install_path_lists
 }
 
 # Installs the packages of tests/clients/typescript. The file package-lock.json in that folder locks the versions and
@@ -177,6 +178,13 @@ install_fault_libraries() {
     [ ! -e "$tools/faults/usr" ] || return 0
     echo "fetching libfaketime and libfiu (only the first time)"
     extract faults libfaketime libfiu0 || fail "libfaketime and libfiu are missing: they are extracted from Debian packages, which needs apt-get and dpkg-deb"
+}
+
+# Extracts the word lists of web scanners, which are GPL-2 and GPL-2+. Tests read them, and they are no part of the repository.
+install_path_lists() {
+    [ ! -e "$tools/path-lists/usr" ] || return 0
+    echo "fetching the word lists of wfuzz, dirb and dirsearch (only the first time)"
+    extract path-lists wfuzz dirb dirsearch || fail "the word lists are missing: they are extracted from the Debian packages wfuzz, dirb and dirsearch, which needs apt-get and dpkg-deb"
 }
 
 # extract FOLDER PACKAGE...: extracts Debian packages into .tools/FOLDER without installing them.
