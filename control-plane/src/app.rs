@@ -39,7 +39,7 @@ use crate::{
     metrics::Metrics,
     operations::{Context, ContextParts, flush_suppressed_bursts},
     store::Store,
-    sync::{self, SidecarSettings},
+    sync::{self, SidecarSettings, SyncIntervals},
     webhooks::{DispatcherHealth, HttpSender},
 };
 use countersign_process::{Clock, Readiness, Rng, Shutdown, SystemClock, SystemRng, file_reload};
@@ -62,6 +62,8 @@ pub struct Dependencies {
     pub resolver: Arc<dyn HostResolver>,
     /// The interval at which the database is polled for changes that other control planes committed.
     pub change_poll_interval: Duration,
+    /// The intervals of the sync streams.
+    pub sync_intervals: SyncIntervals,
     /// The interval at which files are read that are loaded again when they change.
     pub file_poll_interval: Duration,
     /// The maximum number of rate-limit windows of unauthenticated callers in memory.
@@ -76,6 +78,7 @@ impl Default for Dependencies {
             rng: Arc::new(SystemRng),
             resolver: Arc::new(SystemResolver),
             change_poll_interval: sync::POLL_INTERVAL,
+            sync_intervals: SyncIntervals::default(),
             file_poll_interval: file_reload::POLL_INTERVAL,
             max_rate_limit_windows: MAX_UNAUTHENTICATED_WINDOWS,
         }
@@ -110,7 +113,8 @@ impl App {
         let settings = SidecarSettings { issuer: context.issuer().to_owned(), max_staleness: config.max_staleness() };
         let agent_hash_secret = wiring::agent_hash_secret(context_parts).await?;
         let sync_settings = (settings, agent_hash_secret, parts.change_poll_interval);
-        let limits = (wiring::sync_limits(&config.sync), state.limits.lookups().clone(), context_parts.clock.clone());
+        let limits = wiring::sync_limits(&config.sync, parts.sync_intervals);
+        let limits = (limits, state.limits.lookups().clone(), context_parts.clock.clone());
         let sync_service =
             servers::sync_service(&mut tasks, context_parts, sync_settings, limits, metrics, &shutdown).await?;
         let limits = PortLimits::new(&config);
@@ -162,6 +166,7 @@ struct Components {
     http_sender: Arc<HttpSender>,
     dispatcher_health: Arc<DispatcherHealth>,
     change_poll_interval: Duration,
+    sync_intervals: SyncIntervals,
     served_certificate: Arc<ServedCertificate>,
     file_reloads: FileReloads,
     database_lock: Option<database::ServerLock>,
@@ -183,7 +188,8 @@ impl Components {
         let database_lock = database::lock_to_serve(config)?;
         let dispatcher_health = Arc::new(DispatcherHealth::new(dependencies.clock.clone()));
         let health = dispatcher_health.clone();
-        let Dependencies { change_poll_interval, file_poll_interval, max_rate_limit_windows, .. } = dependencies;
+        let Dependencies { change_poll_interval, sync_intervals, file_poll_interval, max_rate_limit_windows, .. } =
+            dependencies;
         let queue_health = Arc::new(move || health.current());
         let (context, context_parts) =
             wiring::context(config, &public_url, dependencies, queue_health, &metrics).await?;
@@ -217,6 +223,7 @@ impl Components {
             http_sender,
             dispatcher_health,
             change_poll_interval,
+            sync_intervals,
             served_certificate,
             file_reloads,
             database_lock,

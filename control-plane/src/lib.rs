@@ -30,3 +30,4 @@ pub use app::{
 };
 pub use config::{Config, ConfigError, ConfigInspection};
 pub use http::api_description;
+pub use sync::SyncIntervals;

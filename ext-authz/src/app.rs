@@ -9,6 +9,7 @@ mod credentials;
 mod explain_port;
 mod health;
 mod listener;
+mod offline;
 mod rules_file;
 mod staleness;
 mod target;
@@ -20,7 +21,7 @@ use crate::{
     decide::TokenCache,
     metrics::Metrics,
     response::{HeaderNames, ResponseBuilder},
-    sync::{AddressPlan, Instance, ProcessIdentity, StartFromCopy, StreamClient, SyncTarget},
+    sync::{AddressPlan, Instance, KeyRefusals, ProcessIdentity, StartFromCopy, StreamClient, SyncTarget},
     view::{ApiKeyIndex, Views},
 };
 use arc_swap::ArcSwap;
@@ -39,6 +40,8 @@ use std::{convert::Infallible, error::Error, fmt::Display, net::SocketAddr, sync
 use tokio::{net::TcpListener, task::JoinSet};
 use tonic::{service::Routes, transport::Endpoint};
 use tonic_health::pb::health_server::HealthServer;
+
+pub use offline::authorizer_from_copies;
 
 /// Why the authorizer cannot start or continue.
 #[derive(Debug, thiserror::Error)]
@@ -285,6 +288,7 @@ fn create_stream_clients<'a>(
             },
             addresses: AddressPlan::new(endpoints.load().len(), return_wait, Arc::clone(rng)),
             view_address: None,
+            key_refusals: KeyRefusals::default(),
             max_staleness: settings.staleness_limit(),
             views: Arc::clone(views),
             metrics: Arc::clone(metrics),

@@ -4,6 +4,7 @@
 //! status. Only transport failures are gRPC errors, because Envoy may be configured to allow requests on gRPC errors.
 
 mod explain;
+mod explain_request;
 mod token_header;
 
 use crate::{
@@ -34,6 +35,7 @@ use token_header::TokenHeader;
 use tonic::{Request, Response, Status};
 
 pub use explain::{Answer, Explanation};
+pub use explain_request::ExplainRequest;
 
 /// The gRPC service that Envoy calls for each request.
 pub struct Authorizer {
@@ -51,6 +53,14 @@ pub struct Authorizer {
     pub clock: Arc<dyn Clock>,
     /// The rate limit of log lines about invalid rules.
     pub invalid_rule_log_limit: LogRateLimit,
+}
+
+/// An authorizer that decides with the copies of views on disk.
+pub struct OfflineAuthorizer {
+    /// The authorizer.
+    pub authorizer: Authorizer,
+    /// Why the copies of some API keys cannot be used, one text for each.
+    pub unusable: Vec<String>,
 }
 
 /// The policy of a request, and the rule of the rules file that contains it.

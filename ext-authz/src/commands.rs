@@ -3,7 +3,8 @@
 mod explain;
 
 use crate::{
-    config::read_at_most,
+    check::OfflineAuthorizer,
+    config::{Settings, read_at_most},
     rules::{MAX_FILE_BYTES, RequestTarget, RuleSet},
 };
 use clap::{Args, Subcommand};
@@ -19,8 +20,8 @@ pub enum Command {
     /// Checks a rules file, or explains which of its rules applies to a request.
     #[command(subcommand)]
     Rules(RulesCommand),
-    /// Explains the decision of the running sidecar about a request. Reads the token from standard input; an empty input
-    /// stands for no token.
+    /// Explains the decision of the running sidecar about a request, or with `--copy` the decision with the copy on disk. Reads the
+    /// token from standard input; an empty input stands for no token.
     Explain(explain::ExplainArguments),
 }
 
@@ -87,11 +88,14 @@ impl From<CommandExit> for ExitCode {
     }
 }
 
+/// Creates an authorizer that decides with the copies on disk, or says why none of them can be used.
+pub type AuthorizerFromCopies = fn(Settings) -> Result<OfflineAuthorizer, String>;
+
 /// Runs a command.
-pub fn run(command: Command) -> CommandExit {
+pub fn run(command: Command, from_copies: AuthorizerFromCopies) -> CommandExit {
     let result = match command {
         Command::Rules(command) => run_rules(command).map_err(|errors| (errors, CommandExit::Failed)),
-        Command::Explain(arguments) => explain::run(arguments),
+        Command::Explain(arguments) => explain::run(arguments, from_copies),
     };
     let (text, exit) = match result {
         Ok(result) => result,

@@ -15,7 +15,7 @@ mod writer;
 
 pub use crate::metrics::CopyRejection;
 pub use contact::Contact;
-pub use file::{CopyDirectory, StoredView};
+pub use file::{CopyDirectory, StoredView, path_in};
 pub use lock::LockError;
 pub use seal::CopyKey;
 pub use startup::CopyAtStart;

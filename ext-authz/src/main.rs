@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use countersign_ext_authz::{
-    AuthorizerError, Settings, commands,
+    AuthorizerError, Settings, app, commands,
     config::{self, ConfigError},
     run,
 };
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     let _flush_at_exit = FlushAtExit;
     let Flags { config, set, command } = Flags::parse();
     if let Some(command) = command {
-        return commands::run(command).into();
+        return commands::run(command, |settings| app::authorizer_from_copies(settings, Arc::new(SystemClock))).into();
     }
     let environment =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));

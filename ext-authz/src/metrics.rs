@@ -6,6 +6,7 @@
 
 mod addresses;
 mod copies;
+mod view_checks;
 
 use arc_swap::ArcSwap;
 use countersign_identity::{Reason, Revision, ServiceId, Timestamp};
@@ -21,6 +22,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 pub use addresses::{AddressMetrics, FailoverReason};
 pub use copies::{CopyMetrics, CopyRejection};
+pub use view_checks::{ViewCheckMetrics, ViewCheckResult};
 
 const PREFIX: &str = "countersign_authz";
 
@@ -151,6 +153,7 @@ pub struct Metrics {
     view_agents: IntGaugeVec,
     clock_offset: GaugeVec,
     copies: CopyMetrics,
+    view_checks: ViewCheckMetrics,
     file_reloads: FileReloadMetrics,
 }
 
@@ -208,6 +211,7 @@ impl Metrics {
             view_agents: gauges("view_agents", "Agents in the view: those with recent changes")?,
             clock_offset: register(&registry, GaugeVec::new(offset, &["service"])?)?,
             copies: CopyMetrics::new(&registry)?,
+            view_checks: ViewCheckMetrics::register(&registry)?,
             file_reloads: FileReloadMetrics::new(&registry, PREFIX)?,
             registry,
         };
@@ -312,6 +316,11 @@ impl Metrics {
     /// The metrics of copies of views on disk.
     pub const fn copies(&self) -> &CopyMetrics {
         &self.copies
+    }
+
+    /// The metrics of checksums of views.
+    pub const fn view_checks(&self) -> &ViewCheckMetrics {
+        &self.view_checks
     }
 
     /// The metrics of files that are loaded again when they change.

@@ -322,8 +322,12 @@ impl View {
     /// The age of the confirmation at which checks are denied: the smaller one of the limits of the control plane and of the
     /// sidecar, without the time between the confirmation and the boot of the system.
     pub fn max_staleness(&self) -> Duration {
-        let limit = self.settings.max_staleness.min(self.staleness_limit.unwrap_or(Duration::MAX));
-        limit.saturating_sub(self.age_before_boot)
+        self.max_age().saturating_sub(self.age_before_boot)
+    }
+
+    /// The age at which checks are denied, as [`Self::age`] counts it.
+    pub fn max_age(&self) -> Duration {
+        self.settings.max_staleness.min(self.staleness_limit.unwrap_or(Duration::MAX))
     }
 
     /// The number of agents with changes in the view.

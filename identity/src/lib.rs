@@ -9,7 +9,7 @@
 //! Reading order: [`ids`] and [`time`] are the vocabulary; [`public_key`] is the key that an agent registers;
 //! [`claims`] are the contents of a token; [`bearer`] extracts the token from a header; [`token`] verifies its
 //! signature; [`evaluation`] decides what the claims grant at a service now; [`agent_hash`] names agents in the sync
-//! stream; [`identity_headers`] are the headers for the service; [`refusal`] lists the reasons for a denial.
+//! stream; [`view_checksum`] compares the data of both sides; [`identity_headers`] are the headers for the service; [`refusal`] lists the reasons for a denial.
 
 pub mod agent_hash;
 pub mod bearer;
@@ -26,6 +26,7 @@ pub mod refusal;
 pub mod time;
 pub mod token;
 pub mod trust;
+pub mod view_checksum;
 
 pub use agent_hash::{AgentHash, AgentHashKey};
 pub use claims::{Audience, Claims};
@@ -41,3 +42,4 @@ pub use refusal::{Code, Reason, Refusal};
 pub use time::{Revision, Timestamp};
 pub use token::{SignedToken, UnverifiedToken};
 pub use trust::TrustScore;
+pub use view_checksum::{ChecksumRevocation, ChecksumScope, ChecksumSettings, ViewChecksum};

@@ -54,7 +54,7 @@ impl Follower {
         let info = match &message {
             Response::Snapshot(page) => page.info.as_ref(),
             Response::Delta(delta) => delta.info.as_ref(),
-            Response::Pong(_) => None,
+            Response::Pong(_) | Response::ViewCheck(_) => None,
         };
         if let Some(info) = info {
             self.agent_hash_key = AgentHashKey::from_bytes(&info.agent_hash_key);
@@ -114,6 +114,7 @@ impl Follower {
             match self.next().await? {
                 Response::Delta(delta) => deltas.push(delta),
                 Response::Pong(pong) => return Ok((deltas, pong)),
+                Response::ViewCheck(_) => {}
                 Response::Snapshot(page) => panic!("an unexpected snapshot {page:?}"),
             }
         }

@@ -26,7 +26,7 @@ use crate::{
     },
     sidecars::Sidecars,
     store::{WriteTransaction, changed_data::ReadLimit, deployment},
-    sync::{AgentHashSecret, STREAM_LIMITS, StreamCaps, StreamsPerKey, SyncLimits},
+    sync::{AgentHashSecret, STREAM_LIMITS, StreamCaps, StreamsPerKey, SyncIntervals, SyncLimits},
     webhooks::{ConcurrencyLimits, DispatcherConfig, DispatcherHealth, HttpSender, WebhookDispatcher},
 };
 use countersign_identity::{Timestamp, agent_hash::HASH_KEY_LEN};
@@ -110,10 +110,11 @@ pub(super) async fn agent_hash_secret(parts: &ContextParts) -> Result<AgentHashS
 }
 
 /// Converts the configured limits of the sync streams.
-pub(super) fn sync_limits(settings: &SyncSettings) -> SyncLimits {
+pub(super) fn sync_limits(settings: &SyncSettings, intervals: SyncIntervals) -> SyncLimits {
     SyncLimits {
         streams: StreamCaps { total: settings.streams, per_key: StreamsPerKey::new(settings.streams_per_key) },
         read_limit: ReadLimit::entries(settings.changes_per_read),
+        intervals,
     }
 }
 

@@ -12,7 +12,7 @@ pub mod agents;
 pub mod assignments;
 pub mod audit;
 pub mod changed_data;
-mod changed_roles;
+pub mod changed_roles;
 #[cfg(test)]
 mod conformance;
 mod conn;

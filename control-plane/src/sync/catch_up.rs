@@ -167,6 +167,7 @@ impl Follower {
         }
         self.send_snapshot_message(&snapshot, true).await?;
         self.known_revision = self.known_revision.max(snapshot.revision);
+        self.data_revision = snapshot.revision;
         self.set_sent_revision(snapshot.revision);
         Ok(())
     }
@@ -206,7 +207,8 @@ impl Follower {
     }
 
     /// Sends an encoded part of a delta.
-    pub(super) async fn send_delta(&self, body: Bytes, revision: Revision) -> Result<(), Status> {
+    pub(super) async fn send_delta(&mut self, body: Bytes, revision: Revision) -> Result<(), Status> {
+        self.data_revision = revision;
         self.stream.status().sends(revision);
         self.send(EncodedResponse::delta(&Delta { revision: revision.number(), ..Delta::default() }, body)).await
     }
@@ -242,7 +244,7 @@ impl Follower {
         }
     }
 
-    fn group(&self) -> StreamGroup {
+    pub(super) fn group(&self) -> StreamGroup {
         StreamGroup {
             service: self.key.service,
             owner: OwnerHash::of(&self.key.owner),

@@ -143,8 +143,8 @@ pub struct BatchRange {
 pub struct ChangeBatch {
     /// The range of revisions.
     pub range: BatchRange,
-    /// Whether the revision was the newest when the batch was read.
-    pub is_complete: bool,
+    /// The newest revision when the batch was read.
+    pub read_at: Revision,
     /// Changes for all services.
     pub all_services: Changes,
     /// Changes for the services that accept unbound tokens.
@@ -154,9 +154,9 @@ pub struct ChangeBatch {
 }
 
 impl ChangeBatch {
-    fn new(range: BatchRange, is_complete: bool) -> Self {
+    fn new(range: BatchRange, read_at: Revision) -> Self {
         let (all_services, unbound_tokens) = (Changes::default(), Changes::default());
-        Self { range, is_complete, all_services, unbound_tokens, by_service: BTreeMap::new() }
+        Self { range, read_at, all_services, unbound_tokens, by_service: BTreeMap::new() }
     }
 
     fn changes_of(&mut self, recipients: Recipients) -> Option<&mut Changes> {
@@ -177,7 +177,7 @@ pub async fn read_all(store: &Store, revision: Revision) -> Result<ChangeBatch, 
     let FeedPosition { revision: newest, floor, cutoff: _ } = feed::position(conn).await?;
     let range = RevisionRange { since: revision.max(floor), until: newest };
     let ChangedRange { changes, until } = changed_data::read(conn, range, None, MAX_BATCH).await?;
-    let mut batch = ChangeBatch::new(BatchRange { since: range.since, revision: until }, until == newest);
+    let mut batch = ChangeBatch::new(BatchRange { since: range.since, revision: until }, newest);
     for data in changes {
         if let Some(changes) = batch.changes_of(data.entry.recipients) {
             changes.add(data, conn).await?;

@@ -2,7 +2,7 @@
 
 use super::{
     feed::ChangeFeed, key_checks::KeyChecks, page_cache::PageCache, position_reader::PositionReader,
-    read_turns::ReadTurns, stream_limits::StreamLimits,
+    read_turns::ReadTurns, stream_limits::StreamLimits, view_checks::ViewChecks,
 };
 use crate::{
     ephemeral::KeyLookups,
@@ -23,6 +23,23 @@ pub struct SidecarSettings {
     pub issuer: String,
     /// A sidecar refuses all requests if it sent the last answered ping `max_staleness` ago or earlier.
     pub max_staleness: Duration,
+}
+
+/// The intervals of the sync streams. Tests replace them.
+#[derive(Debug, Clone, Copy)]
+pub struct SyncIntervals {
+    /// Interval at which the API key of a sidecar is checked again, and whether the sidecar is silent. The revocation of a key is a
+    /// change of the settings of the service, which causes a check at once, so the interval matters for the key only if a previous
+    /// version revoked it.
+    pub key_check: Duration,
+    /// Interval at which the checksum of the data of a service is read and sent to its sidecars.
+    pub view_check: Duration,
+}
+
+impl Default for SyncIntervals {
+    fn default() -> Self {
+        Self { key_check: Duration::from_secs(30), view_check: Duration::from_hours(1) }
+    }
 }
 
 /// The secret of the deployment from which the key of each service for agent hashes is derived.
@@ -56,9 +73,12 @@ pub(super) struct SyncContext {
     pub(super) shutdown: Shutdown,
     /// The pages of snapshots and missed changes.
     pub(super) pages: PageCache,
+    /// The checksums of the data of services.
+    pub(super) view_checks: ViewChecks,
     /// Divides database reads for followers (streams to sidecars) that have just connected.
     pub(super) turns: ReadTurns,
     pub(super) limits: StreamLimits,
+    pub(super) intervals: SyncIntervals,
     /// Limits the lookups of API keys of clients that send many invalid ones.
     pub(super) lookups: Arc<KeyLookups>,
 }

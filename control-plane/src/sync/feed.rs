@@ -62,6 +62,8 @@ struct Subscriber {
 pub(super) struct ServiceBatch {
     /// The batch contains all changes up to this revision.
     pub(super) revision: Revision,
+    /// The newest revision when the content was read.
+    pub(super) read_at: Revision,
     all_services: Arc<Changes>,
     /// `None` if the service did not receive changes that concern unbound tokens when the batch was distributed.
     unbound_tokens: Option<Arc<Changes>>,
@@ -96,6 +98,7 @@ impl BatchPart {
 /// The parts of a batch that concern several services.
 struct SharedParts {
     revision: Revision,
+    read_at: Revision,
     all_services: BatchPart,
     unbound_tokens: BatchPart,
 }
@@ -117,6 +120,7 @@ impl SharedParts {
             let Ok(space) = Arc::clone(&subscriber.space).try_acquire_many_owned(size) else { return false };
             let batch = ServiceBatch {
                 revision: self.revision,
+                read_at: self.read_at,
                 all_services: Arc::clone(&self.all_services.changes),
                 unbound_tokens: unbound_tokens.map(|part| Arc::clone(&part.changes)),
                 own: own.map(|part| Arc::clone(&part.changes)),
@@ -212,9 +216,9 @@ impl ChangeFeed {
     /// subscription. If changes above `since` were deleted before they were read, all subscribers lose their subscriptions, so
     /// that the sidecars resume from their revisions.
     fn distribute(&self, batch: ChangeBatch, since: Revision) {
-        let ChangeBatch { range, is_complete: _, all_services, unbound_tokens, by_service } = batch;
+        let ChangeBatch { range, read_at, all_services, unbound_tokens, by_service } = batch;
         let (all_services, unbound_tokens) = (BatchPart::new(all_services), BatchPart::new(unbound_tokens));
-        let shared = SharedParts { revision: range.revision, all_services, unbound_tokens };
+        let shared = SharedParts { revision: range.revision, read_at, all_services, unbound_tokens };
         let mut subscribers = self.subscribers();
         subscribers.queued = range.revision;
         if range.since > since {
@@ -296,7 +300,7 @@ impl FeedReader {
         }
         match result {
             Ok(batch) if batch.range.revision > self.sent_revision => {
-                let (revision, is_complete) = (batch.range.revision, batch.is_complete);
+                let (revision, is_complete) = (batch.range.revision, batch.range.revision == batch.read_at);
                 self.feed.distribute(batch, self.sent_revision);
                 self.sent_revision = revision;
                 metrics.feed_revision.set(revision.number());

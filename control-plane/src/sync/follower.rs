@@ -13,6 +13,7 @@ use super::{
     page_reader::PageRun,
     pings::PingReceiver,
     stream_limits::StreamPermit,
+    view_checks::{CheckedData, ServiceChecksum, StreamChecks},
 };
 use crate::{
     domain::{service::ServiceKey, sidecar::SidecarInstance},
@@ -31,19 +32,18 @@ use std::{
 };
 use tokio::{
     sync::mpsc::{self, error::TryRecvError},
-    time::{Interval, interval, timeout},
+    time::{Interval, MissedTickBehavior, interval, timeout},
 };
 use tonic::{Status, Streaming};
 
 /// Timeout for the `Hello` message of a sidecar, and for space in the queue of messages to a slow sidecar.
 const FOLLOWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Interval at which the API key of a sidecar is checked again. The revocation of a key is a change of the settings of the
-/// service, which causes a check at once, so this interval matters only if a previous version revoked the key.
-const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(30);
-
 /// The protocol version since which sidecars understand hashes of agent ids.
 const HASHES_SINCE_VERSION: u32 = 1;
+
+/// The protocol version since which sidecars compare checksums of their views.
+const VIEW_CHECKS_SINCE_VERSION: u32 = 3;
 
 /// Maximum number of pongs that wait.
 const MAX_PENDING_PONGS: usize = 16;
@@ -58,7 +58,7 @@ pub(super) struct Follower {
     pub(super) format: StreamFormat,
     pub(super) protocol_version: u32,
     sender: MessageSender,
-    /// When the API key is checked again.
+    /// When the API key, and whether the sidecar is silent, is checked again.
     pub(super) key_check: Interval,
     /// Whether the stream contains changes that concern unbound tokens.
     pub(super) includes_unbound: bool,
@@ -76,6 +76,9 @@ pub(super) struct Follower {
     pub(super) run: Weak<PageRun>,
     /// Pongs that wait until all changes up to their revisions are sent.
     pending_pongs: VecDeque<v1::Pong>,
+    /// The revision of the last message with data.
+    pub(super) data_revision: Revision,
+    view_checks: StreamChecks,
     _permit: StreamPermit,
 }
 
@@ -127,13 +130,16 @@ impl AcceptedStream {
             (protocol_version >= HASHES_SINCE_VERSION).then(|| context.agent_hash_secret.key_of(key.service));
         let format = StreamFormat { service: key.service, settings: context.settings.clone(), agent_hash_key };
         let none = Revision::default();
+        let mut key_check = interval(context.intervals.key_check);
+        // Missed ticks say nothing about the silence of the sidecar, so they are not made up for.
+        key_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut follower = Follower {
             context,
             key,
             format,
             protocol_version,
             sender,
-            key_check: interval(KEY_CHECK_INTERVAL),
+            key_check,
             includes_unbound: false,
             sidecar_revision: none,
             stream,
@@ -142,6 +148,8 @@ impl AcceptedStream {
             known_floor: none,
             run: Weak::new(),
             pending_pongs: VecDeque::new(),
+            data_revision: none,
+            view_checks: StreamChecks::default(),
             _permit: permit,
         };
         // The state of a follower is large, and is not part of the state of this future.
@@ -193,10 +201,19 @@ impl Follower {
                     let batch = batch.ok_or_else(too_slow)?;
                     needs_snapshot = self.forward(&batch, &subscription).await?;
                 }
+                checksum = self.view_checks.next(), if self.view_checks.is_waiting() => {
+                    if let Some(Some(checksum)) = checksum.as_deref() {
+                        needs_snapshot = self.send_view_check(checksum, &mut subscription).await?;
+                    }
+                }
                 // Only a follower with pending pongs is woken by changes that do not concern it.
                 _ = subscription.distributed.changed(), if !self.pending_pongs.is_empty() => {}
-                // The box keeps the state of rare work out of the memory of each stream.
-                _ = self.key_check.tick() => Box::pin(self.check_key_or_send_deletion()).await?,
+                _ = self.key_check.tick() => {
+                    pings.check_silence()?;
+                    // The box keeps the state of rare work out of the memory of each stream.
+                    Box::pin(self.check_key_or_send_deletion()).await?;
+                    self.await_view_check();
+                }
             }
             if needs_snapshot || self.send_pongs(&mut subscription).await? {
                 return Ok(FollowEnd::NeedsSnapshot);
@@ -211,6 +228,7 @@ impl Follower {
         if batch.revision <= self.sent_revision {
             return Ok(false);
         }
+        self.known_revision = self.known_revision.max(batch.read_at);
         let changes = batch.changes(self.includes_unbound);
         // The revocation of an API key changes the settings of the service. The deletion of the service revokes the key as
         // well, but its sidecars must learn of the deletion.
@@ -223,7 +241,7 @@ impl Follower {
             subscription.set_receives_unbound(self.includes_unbound);
         }
         if self.includes_unbound && !included_unbound {
-            self.known_revision = batch.revision;
+            self.known_revision = self.known_revision.max(batch.revision);
             return Ok(true);
         }
         self.send_changes(batch.revision, &changes).await?;
@@ -302,6 +320,18 @@ impl Follower {
         if self.pending_pongs.is_empty() || !self.stream.may_be_confirmed() {
             return Ok(false);
         }
+        if self.forward_queued(subscription).await? {
+            return Ok(true);
+        }
+        while let Some(pong) = self.pending_pongs.pop_front_if(|pong| pong.revision <= self.sent_revision.number()) {
+            self.stream.status().confirm(Timestamp::from_micros(pong.time_micros));
+            self.send(EncodedResponse::pong(&pong)).await?;
+        }
+        Ok(false)
+    }
+
+    /// Sends the batches in the queue: all changes up to the distributed revision. Returns true if the sidecar needs a snapshot.
+    async fn forward_queued(&mut self, subscription: &mut Subscription) -> Result<bool, Status> {
         // All batches up to this revision that concern the service are in the queue, because the revision is read first.
         let distributed = *subscription.distributed.borrow_and_update();
         loop {
@@ -316,9 +346,39 @@ impl Follower {
             }
         }
         self.set_sent_revision(self.sent_revision.max(distributed));
-        while let Some(pong) = self.pending_pongs.pop_front_if(|pong| pong.revision <= self.sent_revision.number()) {
-            self.stream.status().confirm(Timestamp::from_micros(pong.time_micros));
-            self.send(EncodedResponse::pong(&pong)).await?;
+        Ok(false)
+    }
+
+    /// Begins to wait for the next checksum, if the sidecar can compare it.
+    fn await_view_check(&mut self) {
+        if self.protocol_version >= VIEW_CHECKS_SINCE_VERSION {
+            let data = CheckedData { group: self.group(), includes_unbound: self.includes_unbound };
+            self.view_checks.key_checked(&self.context.view_checks, data);
+        }
+    }
+
+    /// Sends a checksum if the sidecar has exactly its data: everything up to its revision was sent, and nothing later about the
+    /// service. The content that was sent is that of the last instant at which it was read, so everything up to this instant must
+    /// have been sent, too. Returns true if the sidecar needs a snapshot.
+    async fn send_view_check(
+        &mut self,
+        checksum: &ServiceChecksum,
+        subscription: &mut Subscription,
+    ) -> Result<bool, Status> {
+        let is_other = checksum.data.includes_unbound != self.includes_unbound;
+        if is_other || checksum.number <= self.view_checks.done {
+            return Ok(false);
+        }
+        if self.forward_queued(subscription).await? {
+            return Ok(true);
+        }
+        // The next check of the key tries again.
+        if self.sent_revision < self.known_revision.max(checksum.revision) {
+            return Ok(false);
+        }
+        self.view_checks.done = checksum.number;
+        if self.data_revision <= checksum.revision {
+            self.send(EncodedResponse::view_check(&checksum.message(self.data_revision))).await?;
         }
         Ok(false)
     }

@@ -64,14 +64,14 @@ pub(super) struct PageSource {
 }
 
 impl PageCache {
-    pub(super) fn new(source: PageSource) -> Self {
+    pub(super) fn new(source: Arc<PageSource>) -> Self {
         let weigher = |_: &ReadKey, run: &Arc<PageRun>| u32::try_from(run.size()).unwrap_or(u32::MAX);
         let runs = Cache::builder().max_capacity(MAX_SIZE).weigher(weigher).time_to_live(MAX_AGE).build();
         let weigher = |_: &StreamGroup, header: &Arc<EncodedHeader>| {
             u32::try_from(size_of::<EncodedHeader>() + header.body.len()).unwrap_or(u32::MAX)
         };
         let headers = Cache::builder().max_capacity(MAX_HEADERS_SIZE).weigher(weigher).time_to_live(MAX_AGE).build();
-        Self { runs, headers, source: Arc::new(source) }
+        Self { runs, headers, source }
     }
 
     /// Returns the beginning of a snapshot at these revisions of the change feed and of its floor, or later ones.
@@ -134,7 +134,7 @@ impl PageSource {
         self.turns.read(group, read).await
     }
 
-    fn format(&self, StreamGroup { service, names_by_hash, owner: _ }: StreamGroup) -> StreamFormat {
+    pub(super) fn format(&self, StreamGroup { service, names_by_hash, owner: _ }: StreamGroup) -> StreamFormat {
         let agent_hash_key = names_by_hash.then(|| self.agent_hash_secret.key_of(service));
         StreamFormat { service, settings: self.settings.clone(), agent_hash_key }
     }

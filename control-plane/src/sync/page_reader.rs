@@ -188,7 +188,7 @@ pub async fn read_header(store: &Store, group: StreamGroup) -> Result<SnapshotHe
     Ok(SnapshotHeader { position, includes_unbound, is_deleted: changes.is_deleted, changes })
 }
 
-async fn read_service(conn: &mut Conn, service: ServiceId) -> Result<Changes, StoreError> {
+pub(super) async fn read_service(conn: &mut Conn, service: ServiceId) -> Result<Changes, StoreError> {
     let Some(live) = services::find_live(conn, service).await? else { return Ok(Changes::of_deleted_service()) };
     Ok(Changes {
         accepts_unbound: Some(live.accepts_unbound),
@@ -198,7 +198,11 @@ async fn read_service(conn: &mut Conn, service: ServiceId) -> Result<Changes, St
     })
 }
 
-async fn read_content(conn: &mut Conn, entries: Vec<ChangedData>, kind: PageKind) -> Result<Changes, StoreError> {
+pub(super) async fn read_content(
+    conn: &mut Conn,
+    entries: Vec<ChangedData>,
+    kind: PageKind,
+) -> Result<Changes, StoreError> {
     let mut changes = Changes::default();
     for data in entries {
         match (kind, data.entry.change) {

@@ -1,7 +1,7 @@
 //! The gRPC service: authenticates sidecars, and spawns a task for each stream.
 
 use super::{
-    SidecarSettings,
+    SidecarSettings, SyncIntervals,
     context::{AgentHashSecret, SyncContext, database_unavailable, invalid_key},
     feed::ChangeFeed,
     follower::AcceptedStream,
@@ -10,6 +10,7 @@ use super::{
     position_reader::{PositionReader, PositionSource},
     read_turns::ReadTurns,
     stream_limits::{StreamCaps, StreamLimits},
+    view_checks::ViewChecks,
 };
 use crate::{
     domain::{credential::Credential, service::ServiceKey},
@@ -40,6 +41,8 @@ pub struct SyncLimits {
     pub streams: StreamCaps,
     /// The changes that one read of the database returns.
     pub read_limit: ReadLimit,
+    /// The intervals of what streams do by themselves.
+    pub intervals: SyncIntervals,
 }
 
 /// The gRPC service `countersign.sync.v1.Sync`.
@@ -59,7 +62,7 @@ impl SyncService {
         let turns = ReadTurns::new();
         let (positions, read_positions) = PositionReader::new(PositionSource(store.clone()), shutdown.clone());
         let (key_checks, check_keys) = KeyChecks::new(KeySource(store.clone()), shutdown.clone());
-        let pages = PageCache::new(PageSource {
+        let source = Arc::new(PageSource {
             store: store.clone(),
             settings: settings.clone(),
             agent_hash_secret: agent_hash_secret.clone(),
@@ -67,12 +70,16 @@ impl SyncService {
             turns: turns.clone(),
             reads: metrics.sync_page_reads.clone(),
         });
+        let view_checks = ViewChecks::new(source.clone(), limits.intervals.view_check);
+        let pages = PageCache::new(source);
         let service = Self(Arc::new(SyncContext {
             lookups,
             positions,
             key_checks,
             pages,
+            view_checks,
             turns,
+            intervals: limits.intervals,
             limits: StreamLimits::new(limits.streams, clock, metrics.sync_streams_refused.clone()),
             store,
             sidecars,

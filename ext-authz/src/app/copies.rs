@@ -128,7 +128,7 @@ fn create_writer(
 }
 
 /// The key of the copy of the API key with which the next stream is opened.
-fn copy_key(authorization: &Authorization) -> Option<CopyKey> {
+pub fn copy_key(authorization: &Authorization) -> Option<CopyKey> {
     let value = authorization.load();
     CopyKey::derive(value.as_bytes().strip_prefix(b"Bearer ")?).ok()
 }

@@ -1,7 +1,7 @@
 //! `POST /explain` of the admin port: explains the decision about a request. Only clients on the same host or in the same pod
 //! may use it, because the answer discloses the rules and the roles of agents.
 
-use crate::check::{Authorizer, Explanation};
+use crate::check::{Authorizer, ExplainRequest, Explanation};
 use axum::{
     Json, Router,
     body::Bytes,
@@ -9,46 +9,10 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     routing::post,
 };
-use envoy_types::pb::envoy::service::auth::v3::{
-    AttributeContext, CheckRequest,
-    attribute_context::{HttpRequest, Request},
-};
-use secrecy::{ExposeSecret, SecretString};
-use serde::Deserialize;
-use std::{collections::HashMap, net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc};
 
 /// The largest accepted body: a token of the largest size, and the request.
 const MAX_BODY_BYTES: usize = 64 * 1024;
-
-/// The request to explain, and its token.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct ExplainRequest {
-    method: String,
-    host: String,
-    path: String,
-    #[serde(default)]
-    context_extensions: HashMap<String, String>,
-    #[serde(default)]
-    token: Option<SecretString>,
-}
-
-impl From<ExplainRequest> for CheckRequest {
-    fn from(request: ExplainRequest) -> Self {
-        let ExplainRequest { method, host, path, context_extensions, token } = request;
-        let authorization =
-            |token: SecretString| ("authorization".to_owned(), format!("Bearer {}", token.expose_secret()));
-        let headers = token.into_iter().map(authorization).collect();
-        let http = HttpRequest { method, host, path, headers, ..HttpRequest::default() };
-        Self {
-            attributes: Some(AttributeContext {
-                request: Some(Request { http: Some(http), ..Request::default() }),
-                context_extensions,
-                ..AttributeContext::default()
-            }),
-        }
-    }
-}
 
 /// The routes of the admin port that need the authorizer.
 pub fn routes(authorizer: Arc<Authorizer>) -> Router {

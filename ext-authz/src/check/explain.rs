@@ -159,7 +159,7 @@ impl Facts<'_> {
         };
         let dry_run_reason = refused.filter(|_| decision == "allow").map(|reason| reason.as_str().to_owned());
         let view = self.outcome.view.as_ref();
-        let age = view.and_then(|view| self.age(view));
+        let age = view.and_then(|view| view.age(self.since_boot));
         Explanation {
             decision: decision.to_owned(),
             reason: reason.to_owned(),
@@ -170,10 +170,6 @@ impl Facts<'_> {
             view_age_milliseconds: age.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
             questions: self.answers(refused),
         }
-    }
-
-    fn age(&self, view: &View) -> Option<Duration> {
-        view.confirmed_at().map(|confirmed_at| self.since_boot.saturating_sub(confirmed_at))
     }
 
     fn answers(&self, refused: Option<Reason>) -> Vec<Answer> {
@@ -248,11 +244,12 @@ impl Facts<'_> {
     }
 
     fn view_detail(&self, view: &View) -> String {
-        let age = self.age(view).map_or_else(
+        let age = view.age(self.since_boot).map_or_else(
             || "never confirmed".to_owned(),
-            |age| format!("confirmed {} ms ago, stale after {} s", age.as_millis(), view.max_staleness().as_secs()),
+            |age| format!("confirmed {} ms ago, stale after {} s", age.as_millis(), view.max_age().as_secs()),
         );
-        format!("service {}, revision {}, {age}", view.service(), view.revision().number())
+        let source = if view.is_restored() { ", from the copy on disk" } else { "" };
+        format!("service {}, revision {}, {age}{source}", view.service(), view.revision().number())
     }
 
     fn claim_detail(&self, question: Question, view: &View, claims: &Claims) -> String {

@@ -1,13 +1,18 @@
-//! `explain`: asks the running sidecar about a token and a request. The token is read from standard input, so that it is not in
-//! the list of processes or in the history of the shell.
+//! `explain`: asks the running sidecar about a token and a request, or answers with the copy on disk. The token is read from standard
+//! input, so that it is not in the list of processes or in the history of the shell.
 
-use super::{CommandExit, RequestArguments};
-use crate::check::Explanation;
+use super::{AuthorizerFromCopies, CommandExit, RequestArguments};
+use crate::{
+    check::{ExplainRequest, Explanation, OfflineAuthorizer},
+    config,
+};
 use clap::Args;
-use countersign_process::shutdown;
+use countersign_process::{output::write_stderr_line, shutdown};
 use std::{
+    collections::HashMap,
     io::{self, Read},
     net::IpAddr,
+    path::PathBuf,
     time::Duration,
 };
 
@@ -23,6 +28,16 @@ pub struct ExplainArguments {
     /// The admin port of the running sidecar: a loopback address and a port.
     #[arg(long, default_value = "127.0.0.1:9092", value_parser = parse_loopback)]
     admin: String,
+    /// Decides with the copy on disk, as a sidecar does that starts now without contact, and asks no running sidecar. Needs the
+    /// settings of the sidecar: `--config`, `--set` and the environment.
+    #[arg(long, conflicts_with = "admin")]
+    copy: bool,
+    /// Path of the TOML file with the settings of the sidecar, for `--copy`.
+    #[arg(long, value_name = "FILE", requires = "copy")]
+    config: Option<PathBuf>,
+    /// A setting of the sidecar, for `--copy`. Can be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_extension, requires = "copy")]
+    set: Vec<(String, String)>,
     /// The request.
     #[command(flatten)]
     request: RequestArguments,
@@ -49,19 +64,31 @@ fn parse_extension(text: &str) -> Result<(String, String), &'static str> {
     text.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or("must have the form KEY=VALUE")
 }
 
-/// Asks the sidecar, and returns the text to print.
-pub fn run(arguments: ExplainArguments) -> Result<(String, CommandExit), (String, CommandExit)> {
+/// The request, as the command line and standard input state it.
+struct Question {
+    method: String,
+    host: String,
+    path: String,
+    context_extensions: HashMap<String, String>,
+    token: Option<String>,
+}
+
+/// Explains the decision, and returns the text to print.
+pub fn run(
+    arguments: ExplainArguments,
+    from_copies: AuthorizerFromCopies,
+) -> Result<(String, CommandExit), (String, CommandExit)> {
     let failed = |error: String| (error, CommandExit::Failed);
     let token = read_token().map_err(|error| failed(format!("cannot read the token from standard input: {error}")))?;
-    let ExplainArguments { admin, request: RequestArguments { method, host, path }, context_extensions, json } =
-        arguments;
-    let context_extensions: std::collections::HashMap<_, _> = context_extensions.into_iter().collect();
-    let body = serde_json::json!({
-        "method": method, "host": host, "path": path, "contextExtensions": context_extensions, "token": token,
-    });
-    let answer = shutdown::block_on(send(&admin, body.to_string())).map_err(|error| failed(error.to_string()))??;
-    let explanation: Explanation =
-        serde_json::from_str(&answer).map_err(|_| failed(format!("{admin} is not the admin port of a sidecar")))?;
+    let ExplainArguments { admin, copy, config, set, request, context_extensions, json } = arguments;
+    let RequestArguments { method, host, path } = request;
+    let context_extensions = context_extensions.into_iter().collect();
+    let question = Question { method, host, path, context_extensions, token };
+    let explanation = if copy {
+        explain_from_copies(question, (config, set), from_copies).map_err(failed)?
+    } else {
+        ask(&admin, question)?
+    };
     let exit = if explanation.decision == "allow" { CommandExit::Succeeded } else { CommandExit::Denied };
     let text = if json {
         serde_json::to_string_pretty(&explanation).map_err(|error| failed(error.to_string()))? + "\n"
@@ -69,6 +96,35 @@ pub fn run(arguments: ExplainArguments) -> Result<(String, CommandExit), (String
         describe(&explanation)
     };
     Ok((text, exit))
+}
+
+/// Decides with the copies on disk of the sidecar with these settings.
+fn explain_from_copies(
+    question: Question,
+    (file, flags): (Option<PathBuf>, Vec<(String, String)>),
+    from_copies: AuthorizerFromCopies,
+) -> Result<Explanation, String> {
+    let environment =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let settings = config::read(file, environment.collect(), flags).map_err(|error| error.to_string())?;
+    let OfflineAuthorizer { authorizer, unusable } = from_copies(settings)?;
+    for error in unusable {
+        write_stderr_line(error);
+    }
+    let Question { method, host, path, context_extensions, token } = question;
+    let request = ExplainRequest { method, host, path, context_extensions, token: token.map(Into::into) };
+    authorizer.explain(&request.into()).ok_or_else(|| "the request cannot be explained".to_owned())
+}
+
+/// Asks the sidecar with this admin port.
+fn ask(admin: &str, question: Question) -> Result<Explanation, (String, CommandExit)> {
+    let failed = |error: String| (error, CommandExit::Failed);
+    let Question { method, host, path, context_extensions, token } = question;
+    let body = serde_json::json!({
+        "method": method, "host": host, "path": path, "contextExtensions": context_extensions, "token": token,
+    });
+    let answer = shutdown::block_on(send(admin, body.to_string())).map_err(|error| failed(error.to_string()))??;
+    serde_json::from_str(&answer).map_err(|_| failed(format!("{admin} is not the admin port of a sidecar")))
 }
 
 /// The token; `None` if the input is empty.

@@ -138,39 +138,50 @@ impl CopyDirectory {
     /// Opens the copy of an API key without changing it; `None` if there is none. `staleness_limit` is the maximum staleness in
     /// the sidecar's settings.
     pub fn open(&self, key: &CopyKey, staleness_limit: Option<Duration>) -> Result<Option<StoredView>, CopyRejection> {
-        let Some((file, body_len)) = self.open_file(key)? else { return Ok(None) };
+        Self::open_in(&self.path, key, staleness_limit)
+    }
+
+    /// As [`Self::open`], in a directory that another process may own and write to meanwhile.
+    pub fn open_in(
+        directory: &Path,
+        key: &CopyKey,
+        staleness_limit: Option<Duration>,
+    ) -> Result<Option<StoredView>, CopyRejection> {
+        let Some((file, body_len)) = open_file(&path_in(directory, key))? else { return Ok(None) };
         read_file(file, body_len, key, staleness_limit).map(Some)
     }
 
     /// The process that wrote the copy of an API key, also if the copy is too old or its end is damaged; `None` if there is no
     /// authentic copy. Only the first chunk of the copy is read.
     pub fn writer_of(&self, key: &CopyKey) -> Option<Instance> {
-        let (file, _) = self.open_file(key).ok()??;
+        let (file, _) = open_file(&self.path_of(key)).ok()??;
         let (mut reader, _) = open_body(file, key).ok()?;
         read_origin(&mut reader).ok().map(|(_, instance)| instance)
     }
-
-    /// The file of an API key, and its length without the header.
-    fn open_file(&self, key: &CopyKey) -> Result<Option<(File, u64)>, CopyRejection> {
-        let path = self.path_of(key);
-        let metadata = match fs::symlink_metadata(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(_) => return Err(CopyRejection::Unreadable),
-            Ok(metadata) => metadata,
-        };
-        if !metadata.is_file() {
-            return Err(CopyRejection::Unreadable);
-        }
-        if metadata.len() > MAX_COPY_BYTES + HEADER_LEN as u64 {
-            return Err(CopyRejection::TooLarge);
-        }
-        let file = File::open(&path).map_err(|_| CopyRejection::Unreadable)?;
-        let body_len = metadata.len().checked_sub(HEADER_LEN as u64).ok_or(CopyRejection::Truncated)?;
-        Ok(Some((file, body_len)))
-    }
 }
 
-fn path_in(directory: &Path, key: &CopyKey) -> PathBuf {
+/// The file at a path, and its length without the header; `None` if there is none.
+fn open_file(path: &Path) -> Result<Option<(File, u64)>, CopyRejection> {
+    let is_file = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(_) => return Err(CopyRejection::Unreadable),
+        Ok(metadata) => metadata.is_file(),
+    };
+    if !is_file {
+        return Err(CopyRejection::Unreadable);
+    }
+    let file = File::open(path).map_err(|_| CopyRejection::Unreadable)?;
+    // The file may have been replaced since its type was read.
+    let len = file.metadata().map_err(|_| CopyRejection::Unreadable)?.len();
+    if len > MAX_COPY_BYTES + HEADER_LEN as u64 {
+        return Err(CopyRejection::TooLarge);
+    }
+    let body_len = len.checked_sub(HEADER_LEN as u64).ok_or(CopyRejection::Truncated)?;
+    Ok(Some((file, body_len)))
+}
+
+/// The file of an API key in a directory.
+pub fn path_in(directory: &Path, key: &CopyKey) -> PathBuf {
     directory.join(format!("view-{}.copy", hex(&key.id())))
 }
 

@@ -57,6 +57,11 @@ impl AddressPlan {
         self.current
     }
 
+    /// The number of addresses.
+    pub const fn count(&self) -> usize {
+        self.count
+    }
+
     /// Whether there is another address.
     pub const fn has_alternatives(&self) -> bool {
         self.count > 1

@@ -4,19 +4,23 @@
 use super::{
     addresses::AddressPlan,
     connection::{StreamError, SyncConnection, SyncTarget, is_refusal, probe_first_address},
-    decode::MessageError,
+    decode::{MessageError, ReceivedChecksum},
     instance::StreamRole,
+    key_refusals::{AttemptEnd, KeyRefusals},
     stream::{StreamState, ViewUpdate},
 };
 use crate::{
-    metrics::{CopyRejection, Metrics},
+    metrics::{CopyRejection, Metrics, ViewCheckResult},
     view::{ApiKeyIndex, View, Views},
 };
 use countersign_identity::ServiceId;
 use countersign_process::{Readiness, ReadinessGuard, Shutdown};
 use std::{future, pin::Pin, sync::Arc, time::Duration};
 use tokio::{sync::watch, time::sleep};
-use tonic::Code;
+use tonic::{
+    Code,
+    metadata::{Ascii, MetadataValue},
+};
 
 /// A probe of the first address before the return to it; it never ends while the first address is in use.
 type Probe = Pin<Box<dyn Future<Output = Result<(SyncConnection, StreamState), StreamError>> + Send>>;
@@ -42,6 +46,8 @@ pub struct StreamClient {
     pub addresses: AddressPlan,
     /// The address that last confirmed the view.
     pub view_address: Option<usize>,
+    /// The addresses in a row that do not know the API key.
+    pub key_refusals: KeyRefusals,
     /// The maximum staleness in the sidecar's settings. The effective limit is the smaller of the sidecar's and the
     /// control plane's maximum staleness.
     pub max_staleness: Option<Duration>,
@@ -62,6 +68,7 @@ impl StreamClient {
         let mut stream_state = StreamState::resume(None, self.max_staleness);
         let (mut copied, readiness) = copy.map(|StartFromCopy { view, readiness }| (view, readiness)).unzip();
         loop {
+            let authorization = self.target.authorization.load_full();
             let error = tokio::select! {
                 view = copied_view(&mut copied) => {
                     stream_state = self.start_from_copy(view);
@@ -74,11 +81,14 @@ impl StreamClient {
             };
             self.report(&error, stream_state.view().map(|view| view.service()));
             let wait = self.move_on(&error, &stream_state);
+            let is_key_unknown = self.is_key_unknown(&error, &stream_state, &authorization);
             // The names of agents in the view or in a part of a snapshot are hashes under another key, so the next stream must
             // begin with a new snapshot.
             let is_rehashed = matches!(error, StreamError::InvalidMessage(MessageError::AgentHashKeyChanged));
-            stream_state = if self.withdraw_copy(&error, readiness.as_ref()) || is_rehashed {
+            stream_state = if self.withdraw_copy(is_key_unknown, readiness.as_ref()) || is_rehashed {
                 StreamState::resume(None, self.max_staleness)
+            } else if matches!(error, StreamError::ViewDiffers) {
+                stream_state.into_stream_with_snapshot()
             } else {
                 stream_state.into_next_stream()
             };
@@ -109,10 +119,25 @@ impl StreamClient {
         StreamState::resume(Some(view), self.max_staleness)
     }
 
-    /// Withdraws the view of a copy if the control plane refuses the API key. Returns whether there was one.
-    fn withdraw_copy(&mut self, error: &StreamError, readiness: Option<&Readiness>) -> bool {
-        let is_unknown = error.code() == Some(Code::Unauthenticated);
-        let withdrawn = is_unknown.then(|| self.views.key_unknown(self.key)).flatten();
+    /// Whether no address of the control plane knows the API key. `before` are the credentials when the attempt began.
+    fn is_key_unknown(
+        &mut self,
+        error: &StreamError,
+        stream_state: &StreamState,
+        before: &Arc<MetadataValue<Ascii>>,
+    ) -> bool {
+        let end = if error.code() == Some(Code::Unauthenticated) {
+            AttemptEnd::KeyUnknown { was_in_use: stream_state.was_confirmed() }
+        } else {
+            AttemptEnd::Other
+        };
+        let now = self.target.authorization.load_full();
+        self.key_refusals.record(end, (before, &now), self.addresses.count())
+    }
+
+    /// Withdraws the view of a copy if no address of the control plane knows the API key. Returns whether there was one.
+    fn withdraw_copy(&mut self, is_key_unknown: bool, readiness: Option<&Readiness>) -> bool {
+        let withdrawn = is_key_unknown.then(|| self.views.key_unknown(self.key)).flatten();
         let (Some(view), Some(readiness)) = (withdrawn, readiness) else { return false };
         let (key, service) = (self.key.0, view.service());
         tracing::error!(key, %service, "the copy of the view is not used any more: the control plane refuses the API key");
@@ -149,8 +174,11 @@ impl StreamClient {
             tracing::error!(
                 key,
                 service,
+                url,
                 "the control plane refuses the API key: the key is unknown or revoked, or its service is deleted"
             );
+        } else if matches!(error, StreamError::ViewDiffers) {
+            tracing::error!(key, service, url, %error, "the view is not the data of the control plane");
         } else if error.is_other_data() || code == Some(Code::FailedPrecondition) {
             tracing::error!(key, service, url, %error, "the stream at this address cannot be used");
         } else if disconnected.is_some() {
@@ -195,6 +223,7 @@ impl StreamClient {
                 update = connection.next(stream_state) => {
                     let update = update?;
                     let is_new_data = matches!(update, ViewUpdate::View(_));
+                    let update = self.compare_checksum(update).await?;
                     self.publish(update);
                     if is_new_data {
                         connection.published(stream_state);
@@ -216,14 +245,42 @@ impl StreamClient {
         }
     }
 
+    /// Compares a checksum of the control plane with that of the view. The error says that they differ. The result changes no view.
+    async fn compare_checksum(&self, update: ViewUpdate) -> Result<ViewUpdate, StreamError> {
+        let result = match update {
+            ViewUpdate::Checksum(view, ReceivedChecksum { revision: _, scope, checksum }) => {
+                // Requests are decided meanwhile. The task fails only at the end of the process.
+                let computed = tokio::task::spawn_blocking(move || view.checksum(&scope)).await;
+                match computed {
+                    Ok(computed) if computed == checksum => ViewCheckResult::Ok,
+                    Ok(_) => ViewCheckResult::Mismatch,
+                    Err(_) => ViewCheckResult::Skipped,
+                }
+            }
+            ViewUpdate::OtherChecksum => ViewCheckResult::Skipped,
+            ViewUpdate::View(_) | ViewUpdate::Confirmed(..) | ViewUpdate::NoChange => return Ok(update),
+        };
+        self.metrics.view_checks().compared(result);
+        if result == ViewCheckResult::Mismatch {
+            if let Some(copy) = &self.target.copy {
+                copy.restart();
+            }
+            return Err(StreamError::ViewDiffers);
+        }
+        Ok(ViewUpdate::NoChange)
+    }
+
     /// Whether the stream at the current address must not replace the view by older data: another address confirmed the view, and
-    /// the view is still used for decisions. A view that is too old is not used, so any data is better.
+    /// the view is still used for decisions. A view that is too old is not used, so any data is better. Which address confirmed the
+    /// view of a copy is not known, so of several addresses each counts as another one.
     fn must_keep_view(&self, stream_state: &StreamState) -> bool {
-        let is_other = self.view_address.is_some_and(|address| address != self.addresses.current());
+        let Some(view) = stream_state.view() else { return false };
+        let is_other = match self.view_address {
+            Some(address) => address != self.addresses.current(),
+            None => view.is_restored() && self.addresses.has_alternatives(),
+        };
         let now = self.target.clock.since_boot();
-        let is_used =
-            |view: Arc<View>| view.confirmed_at().is_some_and(|at| now.saturating_sub(at) < view.max_staleness());
-        is_other && stream_state.view().is_some_and(is_used)
+        is_other && view.confirmed_at().is_some_and(|at| now.saturating_sub(at) < view.max_staleness())
     }
 
     fn probe_first_address(&self, in_use: &watch::Receiver<Option<Arc<View>>>) -> Probe {
@@ -265,7 +322,7 @@ impl StreamClient {
         let (view, ping_sent_at) = match update {
             ViewUpdate::View(view) => (view, None),
             ViewUpdate::Confirmed(view, ping_sent_at) => (view, Some(ping_sent_at)),
-            ViewUpdate::NoChange => return,
+            ViewUpdate::Checksum(..) | ViewUpdate::OtherChecksum | ViewUpdate::NoChange => return,
         };
         let service = view.service();
         self.metrics.init_service(service);

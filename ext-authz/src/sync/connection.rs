@@ -65,6 +65,8 @@ pub enum StreamError {
     Status(#[from] Status),
     #[error("invalid message: {0}")]
     InvalidMessage(#[from] MessageError),
+    #[error("the view differs from the data of the control plane; a new snapshot replaces it")]
+    ViewDiffers,
     #[error("{0}")]
     PingTimeout(#[from] PingTimeout),
     #[error("opening the stream timed out")]
@@ -81,6 +83,7 @@ impl StreamError {
         match self {
             Self::Connect(_) | Self::OpenTimeout => FailoverReason::Connect,
             Self::PingTimeout(_) | Self::ProbeTimeout => FailoverReason::Pings,
+            Self::ViewDiffers => FailoverReason::Data,
             _ if self.is_other_data() => FailoverReason::Data,
             Self::InvalidMessage(_) => FailoverReason::Invalid,
             Self::Status(status) if is_refusal(status.code()) => FailoverReason::Refused,

@@ -3,6 +3,8 @@
 //! Invariant: a message with an invalid part is refused with an error that names the part. Every message is
 //! destructured completely, so that the compiler reports a new field that this module does not parse.
 
+mod view_check;
+
 use crate::view::{Delta, Revocation, RevokedSubject, ServiceSettings};
 use countersign_identity::{
     AgentChanges, AgentHash, AgentHashKey, AgentStatus, KeySet, Permission, Revision, RoleDefinition, RoleGrant,
@@ -10,6 +12,8 @@ use countersign_identity::{
 };
 use countersign_proto::v1::{self, follow_response::Message};
 use std::{collections::HashSet, str::FromStr, time::Duration};
+
+pub use view_check::{ReceivedChecksum, parse_view_check};
 
 /// Why a sync message is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -114,7 +118,7 @@ pub fn server_version(message: &Message) -> Option<u32> {
     let info = match message {
         Message::Snapshot(page) => page.info.as_ref(),
         Message::Delta(delta) => delta.info.as_ref(),
-        Message::Pong(_) => None,
+        Message::Pong(_) | Message::ViewCheck(_) => None,
     };
     info.map(|info| info.protocol_version)
 }

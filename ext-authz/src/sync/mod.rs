@@ -1,7 +1,7 @@
 //! Receives the sync streams of the control plane. There is one stream for each API key in the settings.
 //!
-//! [`client`] reconnects and publishes views, [`addresses`] decides which address is tried when, [`connection`] is a stream at one
-//! address, [`requests`] are its outgoing messages, [`stream`] applies messages to views (the local data of services), [`decode`]
+//! [`client`] reconnects and publishes views, [`addresses`] decides which address is tried when, [`key_refusals`] whether
+//! any address knows the API key, [`connection`] is a stream at one address, [`requests`] are its outgoing messages, [`stream`] applies messages to views (the local data of services), [`decode`]
 //! parses messages, [`pages`] encodes a view for its copy on disk, and [`copy_progress`] tells how far that copy reaches. Invariant: a sync message with an invalid part does not change the local data and ends
 //! its stream. The next stream resumes at the last applied revision.
 
@@ -11,6 +11,7 @@ mod connection;
 mod copy_progress;
 pub mod decode;
 mod instance;
+mod key_refusals;
 pub mod pages;
 mod requests;
 mod stream;
@@ -21,3 +22,4 @@ pub use connection::SyncTarget;
 pub use copy_progress::{BegunWrite, CopyProgress};
 pub use decode::MessageError;
 pub use instance::{INSTANCE_LEN, Instance, ProcessIdentity};
+pub use key_refusals::KeyRefusals;

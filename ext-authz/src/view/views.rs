@@ -74,7 +74,7 @@ impl Views {
         self.unknown_keys().remove(&key);
     }
 
-    /// Records that the control plane does not know an API key. Withdraws and returns the view of the key if it comes from a
+    /// Records that no address of the control plane knows an API key. Withdraws and returns the view of the key if it comes from a
     /// copy.
     pub fn key_unknown(&self, key: ApiKeyIndex) -> Option<Arc<View>> {
         self.unknown_keys().insert(key);
@@ -90,7 +90,7 @@ impl Views {
         Some(restored)
     }
 
-    /// Whether the control plane did not know an API key when it was last used.
+    /// Whether no address of the control plane knew an API key when it was last used.
     pub fn is_key_unknown(&self, key: ApiKeyIndex) -> bool {
         self.unknown_keys().contains(&key)
     }

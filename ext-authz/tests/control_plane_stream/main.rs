@@ -6,6 +6,8 @@
 mod fixtures;
 mod reports;
 mod simulated_control_plane;
+mod start_from_copy;
+mod view_checks;
 
 use countersign_ext_authz::{App, config};
 use countersign_identity::{AgentHashKey, Claims, Timestamp, TokenId};

@@ -23,20 +23,22 @@ struct Fixture {
     sidecar: RunningSidecar,
 }
 
-struct RunningSidecar {
-    check_address: SocketAddr,
+pub(super) struct RunningSidecar {
+    pub(super) check_address: SocketAddr,
+    pub(super) admin_address: SocketAddr,
     shutdown: Shutdown,
     server: JoinHandle<Result<(), countersign_ext_authz::AuthorizerError>>,
 }
 
 impl RunningSidecar {
-    async fn start(url: &str, settings: &[(&str, &str)]) -> Self {
+    pub(super) async fn start(url: &str, settings: &[(&str, &str)]) -> Self {
         let app = start_sidecar_with(url.to_owned(), "", settings).await;
         let (check_address, shutdown) = (app.grpc_address().unwrap(), Shutdown::default());
-        Self { check_address, server: tokio::spawn(app.serve(shutdown.clone())), shutdown }
+        let admin_address = app.admin_address().unwrap();
+        Self { check_address, admin_address, server: tokio::spawn(app.serve(shutdown.clone())), shutdown }
     }
 
-    async fn stop(self) {
+    pub(super) async fn stop(self) {
         self.shutdown.trigger();
         timeout(TEST_TIMEOUT, self.server).await.unwrap().unwrap().unwrap();
     }
@@ -59,7 +61,7 @@ impl Fixture {
     }
 }
 
-async fn next_stream(streams: &mut mpsc::Receiver<OpenStream>) -> OpenStream {
+pub(super) async fn next_stream(streams: &mut mpsc::Receiver<OpenStream>) -> OpenStream {
     timeout(TEST_TIMEOUT, streams.recv()).await.unwrap().unwrap()
 }
 

@@ -44,6 +44,8 @@ pub struct SharedState {
     pub refuse_streams: AtomicBool,
     /// The number of refused streams.
     pub refused_streams: AtomicUsize,
+    /// Whether the control plane answers no pings, as before a stream has everything that the sidecar misses.
+    pub withhold_pongs: AtomicBool,
     /// The revision in pongs.
     pub revision: AtomicI64,
 }
@@ -94,6 +96,7 @@ async fn handle_requests(
             }
             follow_request::Message::Applied(v1::Applied { revision }) => report(Report::Applied(revision)),
             follow_request::Message::Leaving(v1::Leaving {}) => report(Report::Leaving),
+            follow_request::Message::Ping(_) if state.withhold_pongs.load(Ordering::SeqCst) => {}
             follow_request::Message::Ping(v1::Ping { number }) => {
                 let revision = state.revision.load(Ordering::SeqCst);
                 let pong = Message::Pong(v1::Pong { number, revision, floor: 1, time_micros: 0 });

@@ -2,9 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
-use countersign_tests::{Agent, ControlPlane, Sidecar, eventually};
-use serde_json::json;
-use std::{fs, path::PathBuf, time::Duration};
+use countersign_tests::{Agent, ControlPlane, Sidecar, eventually, tools};
+use serde_json::{Value, json};
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
 use tempfile::TempDir;
 
 const IN_USE: &str = "countersign_authz_view_copy_in_use";
@@ -183,4 +189,94 @@ async fn copy_of_a_refused_key_is_withdrawn_and_removed() {
     let removed = async || (!file.exists()).then_some(());
     eventually("the copy is removed", removed, || fixture.sidecar.log()).await;
     assert_eq!(fixture.sidecar.admin.get("/readyz").await.status, 503);
+}
+
+/// The exit code and the output of `explain --copy` with the settings of the sidecar, and that nothing on disk was changed.
+fn explain_copy(fixture: &Fixture, keys_file: &Path, settings: &[&str]) -> (Option<i32>, String, String) {
+    let files = || {
+        let entries = fs::read_dir(fixture.copies.path().join("copies")).unwrap();
+        let mut files: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        files.sort_unstable();
+        files
+    };
+    let before = files();
+    let directory = format!("copy.directory={}", fixture.copies.path().join("copies").display());
+    let mut command = Command::new(tools::binary("countersign-ext-authz"));
+    command.env_clear().env("COUNTERSIGN_SYNC__KEYS_FILE", keys_file);
+    command.args(["explain", "--copy", "--json", "--host", "x", "--path", "/", "--set", &directory]);
+    command.args(settings).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = command.spawn().unwrap();
+    process.stdin.take().unwrap().write_all(fixture.token.as_bytes()).unwrap();
+    let output = process.wait_with_output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert!(!stdout.contains(&fixture.token) && !stderr.contains(&fixture.token), "{stdout}{stderr}");
+    assert!(!stderr.contains("svc_sk_"), "{stderr}");
+    assert_eq!(files(), before);
+    (output.status.code(), stdout, stderr)
+}
+
+#[tokio::test]
+async fn explain_decides_with_the_copy_also_while_a_sidecar_uses_it() {
+    let mut fixture = Fixture::new(600).await;
+    let keys_file = fixture.sidecar.keys_file();
+    let explanation = |(code, stdout, stderr): (Option<i32>, String, String), expected: i32| {
+        assert_eq!(code, Some(expected), "{stdout}{stderr}");
+        serde_json::from_str::<Value>(&stdout).unwrap()
+    };
+    let allowed = explanation(explain_copy(&fixture, &keys_file, &[]), 0);
+    assert_eq!((&allowed["decision"], &allowed["service"]), (&json!("allow"), &json!(fixture.control.service())));
+    let view = allowed["questions"][1]["detail"].as_str().unwrap();
+    assert!(view.ends_with("stale after 600 s, from the copy on disk"), "{view}");
+    let limited = explanation(explain_copy(&fixture, &keys_file, &["--set", "sync.max_staleness_seconds=500"]), 0);
+    assert!(limited["questions"][1]["detail"].as_str().unwrap().contains("stale after 500 s"), "{limited}");
+    let refused = ["--context-extension", "require_permissions=admin"];
+    assert_eq!(explanation(explain_copy(&fixture, &keys_file, &refused), 3)["reason"], "permission_missing");
+
+    fixture.control.signal("STOP");
+    fixture.sidecar.kill();
+    let before = fs::read(fixture.file()).unwrap();
+    let first = explanation(explain_copy(&fixture, &keys_file, &[]), 0);
+    let second = explanation(explain_copy(&fixture, &keys_file, &[]), 0);
+    let age = |explanation: &Value| explanation["viewAgeMilliseconds"].as_u64().unwrap();
+    assert!(age(&first) < age(&second) && age(&second) < 600_000, "{first}{second}");
+    assert_eq!(first["revision"], second["revision"]);
+    assert_eq!(fs::read(fixture.file()).unwrap(), before);
+    fixture.sidecar.restart();
+    fixture.wait_for_check(200).await;
+}
+
+#[tokio::test]
+async fn explain_names_why_a_copy_cannot_be_used() {
+    let mut fixture = Fixture::new(600).await;
+    let keys_file = fixture.sidecar.keys_file();
+    fixture.control.signal("STOP");
+    fixture.sidecar.kill();
+    let fails_with = |fixture: &Fixture, keys_file: &Path, settings: &[&str], expected: &str| {
+        let (code, stdout, stderr) = explain_copy(fixture, keys_file, settings);
+        assert_eq!((code, &*stdout), (Some(1), ""), "{stderr}");
+        assert!(stderr.contains(expected), "{stderr}");
+    };
+    fails_with(&fixture, &keys_file, &["--set", "copy.directory="], "copy.directory is not set");
+    let limit = ["--set", "sync.max_staleness_seconds=2", "--set", "sync.ping_seconds=1"];
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    fails_with(&fixture, &keys_file, &limit, "too_old: its last confirmation is older");
+    let other_keys = fixture.copies.path().join("keys");
+    fs::write(&other_keys, "svc_sk_other").unwrap();
+    fails_with(&fixture, &other_keys, &[], "sync.keys[0]: ");
+    fails_with(&fixture, &other_keys, &[], "there is no copy of the view");
+    // Of two API keys, one has a copy.
+    let first = fs::read_to_string(&keys_file).unwrap();
+    fs::write(&other_keys, format!("{first}\nsvc_sk_other\n")).unwrap();
+    let service = format!("service_id={}", fixture.control.service());
+    let (code, stdout, stderr) = explain_copy(&fixture, &other_keys, &["--context-extension", &service]);
+    assert_eq!(code, Some(0), "{stdout}{stderr}");
+    assert!(stderr.contains("sync.keys[1]: ") && stderr.contains("there is no copy"), "{stderr}");
+    let (code, stdout, _) = explain_copy(&fixture, &other_keys, &[]);
+    assert_eq!((code, stdout.contains("view_missing")), (Some(3), true), "{stdout}");
+    let mut corrupt = fs::read(fixture.file()).unwrap();
+    let middle = corrupt.len() / 2;
+    corrupt[middle] ^= 1;
+    fs::write(fixture.file(), corrupt).unwrap();
+    fails_with(&fixture, &keys_file, &[], "corrupt: the file is damaged or was changed");
 }

@@ -23,7 +23,7 @@ fn distribute(feed: &ChangeFeed, number: i64, sizes: &[(ServiceId, u128)]) {
         sizes.iter().map(|(service, agents)| (*service, changes(revision, *agents))).collect();
     let batch = ChangeBatch {
         range: BatchRange { since, revision },
-        is_complete: true,
+        read_at: revision,
         all_services: Changes::default(),
         unbound_tokens: Changes::default(),
         by_service,

@@ -91,21 +91,7 @@ impl StreamModel {
                 }
                 return Ok(());
             }
-            StreamEvent::Resume => {
-                self.unanswered.clear();
-                let ended = std::mem::replace(stream, StreamState::resume(None, None));
-                let offered = ended.partial_snapshot.as_ref().or(ended.earlier_snapshot.as_ref());
-                let offered = offered.and_then(|snapshot| Some((snapshot.view.revision(), snapshot.cursor?)));
-                *stream = ended.into_next_stream();
-                let Some(v1::follow_request::Message::Hello(hello)) =
-                    stream.hello(super::IDENTITY, StreamRole::InUse).message
-                else {
-                    return Err(TestCaseError::fail("the first message is not Hello"));
-                };
-                let hello = hello.partial_snapshot.map(|progress| (progress.revision, progress.cursor));
-                prop_assert_eq!(hello, offered.map(|(revision, cursor)| (revision.number(), cursor.number())));
-                return Ok(());
-            }
+            StreamEvent::Resume => return self.resume(stream),
             StreamEvent::Message(message) => message.clone(),
             StreamEvent::Bytes(bytes) => match v1::FollowResponse::decode(&bytes[..]) {
                 Ok(message) => message,
@@ -135,12 +121,32 @@ impl StreamModel {
                 prop_assert!(delta.revision >= revision && view_revision(stream) == delta.revision && !within_snapshot);
                 prop_assert_eq!(stream.data().revision.number(), delta.revision);
             }
+            (Ok(update), Some(Message::ViewCheck(_))) => {
+                prop_assert_eq!(state_snapshot(stream).view, before.view);
+                check_checksum(stream, &update)?;
+            }
             (Ok(update), Some(Message::Pong(pong))) => self.apply_pong(stream, &pong, &update, revision)?,
             (update, message) => return Err(TestCaseError::fail(format!("{message:?} caused {update:?}"))),
         }
         prop_assert!(before.service.is_none() || before.service == stream.service, "the service of a stream changed");
         let confirmed_at = stream.view().and_then(|view| view.confirmed_at());
         prop_assert_eq!(confirmed_at, self.confirmed_at.map(seconds));
+        Ok(())
+    }
+
+    /// The next stream begins, and offers the incomplete snapshot of the ended one.
+    fn resume(&mut self, stream: &mut StreamState) -> Result<(), TestCaseError> {
+        self.unanswered.clear();
+        let ended = std::mem::replace(stream, StreamState::resume(None, None));
+        let offered = ended.partial_snapshot.as_ref().or(ended.earlier_snapshot.as_ref());
+        let offered = offered.and_then(|snapshot| Some((snapshot.view.revision(), snapshot.cursor?)));
+        *stream = ended.into_next_stream();
+        let Some(v1::follow_request::Message::Hello(hello)) = stream.hello(super::IDENTITY, StreamRole::InUse).message
+        else {
+            return Err(TestCaseError::fail("the first message is not Hello"));
+        };
+        let hello = hello.partial_snapshot.map(|progress| (progress.revision, progress.cursor));
+        prop_assert_eq!(hello, offered.map(|(revision, cursor)| (revision.number(), cursor.number())));
         Ok(())
     }
 
@@ -166,10 +172,28 @@ impl StreamModel {
                 let is_late = |view: &Arc<crate::view::View>| stream.had_late_pong && view.server_clock().is_none();
                 prop_assert!(stream.view.as_ref().is_none_or(is_late) || is_incomplete);
             }
-            ViewUpdate::View(_) => return Err(TestCaseError::fail("a pong created a view without a confirmation")),
+            ViewUpdate::View(_) | ViewUpdate::Checksum(..) | ViewUpdate::OtherChecksum => {
+                return Err(TestCaseError::fail("a pong created a view without a confirmation"));
+            }
         }
         Ok(())
     }
+}
+
+/// A checksum is compared only with the view that has its data.
+fn check_checksum(stream: &StreamState, update: &ViewUpdate) -> Result<(), TestCaseError> {
+    match update {
+        ViewUpdate::Checksum(view, checksum) => {
+            prop_assert_eq!(Some(Arc::as_ptr(view)), stream.view.as_ref().map(Arc::as_ptr));
+            prop_assert_eq!(checksum.revision, stream.data().revision);
+            prop_assert!(view.floor() <= checksum.scope.floor && stream.partial_snapshot.is_none());
+        }
+        ViewUpdate::OtherChecksum => {}
+        ViewUpdate::View(_) | ViewUpdate::Confirmed(..) | ViewUpdate::NoChange => {
+            return Err(TestCaseError::fail(format!("a checksum caused {update:?}")));
+        }
+    }
+    Ok(())
 }
 
 fn events() -> BoxedStrategy<Vec<StreamEvent>> {

@@ -118,13 +118,31 @@ pub fn any_response() -> BoxedStrategy<v1::FollowResponse> {
     let pong = (0..5_u64, revision_number(), revision_number()).prop_map(|(number, revision, floor)| {
         Message::Pong(v1::Pong { number, revision, floor, time_micros: revision })
     });
-    prop_oneof![page, delta, pong].prop_map(response).boxed()
+    prop_oneof![4 => page, 4 => delta, 4 => pong, 1 => view_check()].prop_map(response).boxed()
+}
+
+/// Generates checksums, some of another version and some that are invalid.
+fn view_check() -> BoxedStrategy<Message> {
+    let bytes = || prop_oneof![9 => vec(proptest::arbitrary::any::<u8>(), 16), 1 => any_bytes()];
+    let parts = (0..3_u32, revision_number(), revision_number(), vec(bytes(), 0..2), bytes());
+    let message = |(checksum_version, revision, floor, agents_without_roles, checksum)| {
+        let time_micros = revision;
+        v1::ViewCheck { checksum_version, revision, floor, time_micros, agents_without_roles, checksum }
+    };
+    parts.prop_map(message).prop_map(Message::ViewCheck).boxed()
 }
 
 /// True if every part of the message is valid, regardless of the messages before it.
 pub fn is_valid(message: &Message) -> bool {
     match message {
         Message::Pong(_) => true,
+        Message::ViewCheck(check) => {
+            let v1::ViewCheck { checksum_version, revision, floor, time_micros: _, agents_without_roles, checksum } =
+                check;
+            let has_parts = *revision >= 0 && *floor >= 0 && checksum.len() == 16;
+            let is_comparable = *checksum_version == countersign_identity::view_checksum::CHECKSUM_VERSION;
+            !is_comparable || (has_parts && agents_without_roles.iter().all(|agent| agent.len() == 16))
+        }
         Message::Snapshot(page) => {
             let v1::SnapshotPage { revision, floor: _, info, keys, roles, agents, revocations, last: _, cursor } = page;
             *revision >= 0

@@ -1,0 +1,57 @@
+//! An authorizer that decides with the copies on disk, as a sidecar does that starts now without contact. It opens no port and
+//! no connection, and changes nothing on disk.
+
+use super::{copies::copy_key, credentials, rules_file};
+use crate::{
+    check::{Authorizer, LogRateLimit, OfflineAuthorizer},
+    config::Settings,
+    copy::{CopyDirectory, path_in},
+    decide::TokenCache,
+    metrics::Metrics,
+    response::{HeaderNames, ResponseBuilder},
+    view::{ApiKeyIndex, Views},
+};
+use countersign_process::Clock;
+use std::sync::Arc;
+
+/// Creates an authorizer from the copies of the API keys in the settings. The error says, one line for each copy, why no copy can be
+/// used.
+pub fn authorizer_from_copies(settings: Settings, clock: Arc<dyn Clock>) -> Result<OfflineAuthorizer, String> {
+    let Settings { listen: _, sync, copy, routes, rules, headers, denials, cache, log: _ } = settings;
+    let directory = copy.directory.ok_or("copy.directory is not set, so the sidecar keeps no copies")?;
+    let metrics = Arc::new(Metrics::new().map_err(|error| error.to_string())?);
+    let authorizations = credentials::authorizations(&sync).map_err(|error| error.to_string())?;
+    let (rules, _) = rules_file::load(&rules, &metrics, &clock).map_err(|error| error.to_string())?;
+    let views = Arc::new(Views::new(authorizations.len(), routes.default_service));
+    let mut unusable = Vec::new();
+    for (index, authorization) in authorizations.iter().enumerate() {
+        let key = copy_key(authorization).ok_or_else(|| format!("sync.keys[{index}]: its key cannot be derived"))?;
+        let path = path_in(&directory, &key);
+        let opened = CopyDirectory::open_in(&directory, &key, sync.staleness_limit());
+        match opened.and_then(|stored| stored.map(|stored| stored.restore(&*clock)).transpose()) {
+            Ok(Some(view)) => views.publish(ApiKeyIndex(index), &Arc::new(view)),
+            Ok(None) => unusable.push(format!("sync.keys[{index}]: {}: there is no copy of the view", path.display())),
+            Err(rejection) => unusable.push(format!(
+                "sync.keys[{index}]: {}: the copy of the view is not used: {}: {rejection}",
+                path.display(),
+                rejection.as_str()
+            )),
+        }
+    }
+    if unusable.len() == authorizations.len() {
+        return Err(unusable.join("\n"));
+    }
+    let authorizer = Authorizer {
+        views,
+        rules,
+        cache: TokenCache::new(cache.tokens, metrics.cache_hits(), metrics.cache_misses()),
+        responses: ResponseBuilder {
+            names: HeaderNames::new(headers.prefix.as_str()),
+            explain_denials: denials.explain,
+        },
+        metrics,
+        clock,
+        invalid_rule_log_limit: LogRateLimit::default(),
+    };
+    Ok(OfflineAuthorizer { authorizer, unusable })
+}

@@ -1,0 +1,177 @@
+//! Tests of a sidecar with a copy on disk and several addresses of the control plane.
+
+use super::*;
+use crate::{
+    reports::{RunningSidecar, next_stream},
+    simulated_control_plane::{OpenStream, SharedState},
+};
+use std::path::PathBuf;
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+
+/// A control plane at one address.
+struct Address {
+    port: u16,
+    state: Arc<SharedState>,
+    streams: mpsc::Receiver<OpenStream>,
+}
+
+impl Address {
+    async fn start() -> Self {
+        let (port, state, streams) = start_control_plane(None).await;
+        Self { port, state, streams }
+    }
+
+    /// Ends the stream, and refuses the API key from now on.
+    async fn refuse_key(&self, stream: &OpenStream) {
+        self.state.refuse_streams.store(true, Ordering::SeqCst);
+        stream.responses.send(Err(Status::unavailable("restart"))).await.unwrap();
+    }
+
+    async fn wait_for_refusals(&self, count: usize) {
+        let refused = async {
+            while self.state.refused_streams.load(Ordering::SeqCst) < count {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(TEST_TIMEOUT, refused).await.unwrap();
+    }
+}
+
+/// Two addresses, and a sidecar with both and with a directory for copies.
+struct Fixture {
+    addresses: [Address; 2],
+    copies: TempDir,
+    sidecar: RunningSidecar,
+    envoy: AuthorizationClient<Channel>,
+}
+
+impl Fixture {
+    async fn new() -> Self {
+        let addresses = [Address::start().await, Address::start().await];
+        let copies = tempfile::tempdir().unwrap();
+        let (sidecar, envoy) = start(&addresses, &copies).await;
+        Self { addresses, copies, sidecar, envoy }
+    }
+
+    /// A fixture whose sidecar decides with a copy, because no address sends data.
+    async fn from_copy() -> Self {
+        let mut fixture = Self::new().await;
+        next_stream(&mut fixture.addresses[0].streams).await.send(snapshot()).await;
+        fixture.wait_until_written().await;
+        for address in &fixture.addresses {
+            address.state.withhold_pongs.store(true, Ordering::SeqCst);
+        }
+        let Self { addresses, copies, sidecar, envoy: _ } = fixture;
+        sidecar.stop().await;
+        let (sidecar, envoy) = start(&addresses, &copies).await;
+        let mut fixture = Self { addresses, copies, sidecar, envoy };
+        fixture.wait_for_reason(None).await;
+        fixture
+    }
+
+    async fn wait_for_reason(&mut self, expected: Option<&str>) {
+        wait_for_reason(&mut self.envoy, &fixtures::claims(), expected).await;
+    }
+
+    fn copy(&self) -> Option<PathBuf> {
+        let paths = std::fs::read_dir(self.copies.path()).unwrap().map(|entry| entry.unwrap().path());
+        paths.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "copy"))
+    }
+
+    async fn wait_until_written(&self) {
+        let written = async {
+            while self.copy().is_none() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(TEST_TIMEOUT, written).await.unwrap();
+    }
+
+    async fn wait_until_removed(&self) {
+        let removed = async {
+            while self.copy().is_some() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(TEST_TIMEOUT, removed).await.unwrap();
+    }
+}
+
+async fn start(addresses: &[Address; 2], copies: &TempDir) -> (RunningSidecar, AuthorizationClient<Channel>) {
+    let [first, second] = addresses.each_ref().map(|address| format!("http://127.0.0.1:{}", address.port));
+    let directory = copies.path().to_str().unwrap();
+    let settings = [("sync.urls", &*format!("{first},{second}")), ("copy.directory", directory)];
+    let sidecar = RunningSidecar::start("", &settings).await;
+    let envoy = AuthorizationClient::connect(format!("http://{}", sidecar.check_address)).await.unwrap();
+    (sidecar, envoy)
+}
+
+/// The next stream that resumes from the copy. Earlier ones were opened before the copy was used.
+async fn next_resumed(address: &mut Address) -> OpenStream {
+    loop {
+        let stream = next_stream(&mut address.streams).await;
+        if stream.revision > 0 {
+            assert_eq!(stream.revision, TOKEN_REVISION);
+            return stream;
+        }
+    }
+}
+
+#[tokio::test]
+async fn restored_view_is_not_replaced_by_older_or_other_data_of_any_address() {
+    let mut fixture = Fixture::from_copy().await;
+    let older = v1::SnapshotPage { revision: TOKEN_REVISION - 1, keys: Some(v1::Keys::default()), ..snapshot_page() };
+    let mut other =
+        v1::SnapshotPage { revision: TOKEN_REVISION + 1, keys: Some(v1::Keys::default()), ..snapshot_page() };
+    other.info.as_mut().unwrap().agent_hash_key = vec![8; 32];
+    for page in [older, other] {
+        for address in &mut fixture.addresses {
+            let stream = next_resumed(address).await;
+            stream.send(Message::Snapshot(page.clone())).await;
+            timeout(TEST_TIMEOUT, stream.responses.closed()).await.unwrap();
+            assert_eq!(denial_reason(&mut fixture.envoy, &fixtures::claims()).await, None);
+        }
+    }
+    let stream = next_resumed(&mut fixture.addresses[0]).await;
+    let session = v1::revocation::Subject::SessionId(SESSION_ID.to_string());
+    stream.send(revocation(TOKEN_REVISION + 1, session)).await;
+    fixture.wait_for_reason(Some("token_revoked")).await;
+    fixture.sidecar.stop().await;
+}
+
+#[tokio::test]
+async fn copy_is_withdrawn_only_when_every_address_refuses_the_key() {
+    let mut fixture = Fixture::from_copy().await;
+    let stream = next_resumed(&mut fixture.addresses[0]).await;
+    fixture.addresses[0].refuse_key(&stream).await;
+    let stream = next_resumed(&mut fixture.addresses[1]).await;
+    stream.responses.send(Err(Status::unavailable("restart"))).await.unwrap();
+    fixture.addresses[0].wait_for_refusals(1).await;
+    let stream = next_resumed(&mut fixture.addresses[1]).await;
+    assert_eq!(denial_reason(&mut fixture.envoy, &fixtures::claims()).await, None, "one address may know the key");
+    assert!(fixture.copy().is_some());
+    fixture.addresses[1].refuse_key(&stream).await;
+    fixture.wait_for_reason(Some("view_missing")).await;
+    fixture.wait_until_removed().await;
+    fixture.sidecar.stop().await;
+}
+
+#[tokio::test]
+async fn copy_of_a_running_sidecar_is_removed_only_when_every_address_refuses_the_key() {
+    let mut fixture = Fixture::new().await;
+    let stream = next_stream(&mut fixture.addresses[0].streams).await;
+    stream.send(snapshot()).await;
+    fixture.wait_until_written().await;
+    fixture.addresses[0].refuse_key(&stream).await;
+    // The second address confirms the view and ends the stream, so the refusals of the first are not in a row with others.
+    let stream = next_stream(&mut fixture.addresses[1].streams).await;
+    stream.responses.send(Err(Status::unavailable("restart"))).await.unwrap();
+    fixture.addresses[0].wait_for_refusals(1).await;
+    let stream = next_stream(&mut fixture.addresses[1].streams).await;
+    assert!(fixture.copy().is_some());
+    fixture.addresses[1].refuse_key(&stream).await;
+    fixture.wait_until_removed().await;
+    fixture.wait_for_reason(None).await;
+    fixture.sidecar.stop().await;
+}
