@@ -64,13 +64,16 @@ pub struct Enforcement {
     pub sidecars: u64,
     /// The number of those that decide with the change.
     pub enforced_sidecars: u64,
-    /// The time from the change until the last sidecar decided with it, in milliseconds. `None` if the change is not
-    /// enforced, or if there are no sidecars.
+    /// The number of sidecars that had not confirmed the change, and have refused all requests by themselves since.
+    #[serde(default)]
+    pub expired_sidecars: u64,
+    /// The time from the change until the last sidecar decided with it or refused all requests by itself, in milliseconds, rounded up.
+    /// `None` if the change is not enforced, if there are no sidecars, or if the time is not known any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub milliseconds: Option<u64>,
     /// Sidecars that have not confirmed the change, at most 100.
     #[serde(default)]
-    pub silent: Vec<Sidecar>,
+    pub unconfirmed: Vec<Sidecar>,
     /// The latest time at which all sidecars that have not confirmed the change refuse all requests by themselves
     /// (RFC 3339); `None` if the change is enforced.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_line")]
@@ -168,13 +171,13 @@ mod tests {
     }
 
     #[test]
-    fn enforcement_is_parsed_with_and_without_silent_sidecars() {
+    fn enforcement_is_parsed_with_and_without_unconfirmed_sidecars() {
         let enforced =
             json!({ "revision": 7, "enforced": true, "sidecars": 2, "enforcedSidecars": 2, "milliseconds": 38 });
         let parsed: Enforcement = serde_json::from_value(enforced).unwrap();
-        assert_eq!((parsed.milliseconds, parsed.silent.len(), parsed.refuses_by), (Some(38), 0, None));
+        assert_eq!((parsed.milliseconds, parsed.unconfirmed.len(), parsed.refuses_by), (Some(38), 0, None));
         let missing = json!({
-            "revision": 7, "enforced": false, "sidecars": 2, "enforcedSidecars": 1, "silent": [sidecar()],
+            "revision": 7, "enforced": false, "sidecars": 2, "enforcedSidecars": 1, "unconfirmed": [sidecar()],
             "refusesBy": "2026-11-24T09:10:00Z",
         });
         let parsed: Enforcement = serde_json::from_value(missing.clone()).unwrap();

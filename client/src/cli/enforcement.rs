@@ -277,11 +277,19 @@ mod tests {
         receipt.output("revoked", json!({ "revoked": true }), "Next: x")
     }
 
-    fn answer(enforced: bool, silent: Vec<Sidecar>) -> WaitResult {
+    fn answer(enforced: bool, unconfirmed: Vec<Sidecar>) -> WaitResult {
         let (sidecars, milliseconds) = (1, enforced.then_some(38));
         let enforced_sidecars = u64::from(enforced);
-        let enforcement =
-            Enforcement { revision: 7, enforced, sidecars, enforced_sidecars, milliseconds, silent, refuses_by: None };
+        let enforcement = Enforcement {
+            revision: 7,
+            enforced,
+            sidecars,
+            enforced_sidecars,
+            expired_sidecars: 0,
+            milliseconds,
+            unconfirmed,
+            refuses_by: None,
+        };
         WaitResult::Known(Box::new(enforcement), Duration::from_secs(30))
     }
 
@@ -316,7 +324,7 @@ mod tests {
                     "revoked": true, "revision": 7,
                     "enforcement": {
                         "revision": 7, "enforced": true, "sidecars": 1, "enforcedSidecars": 1, "milliseconds": 38,
-                        "silent": [],
+                        "expiredSidecars": 0, "unconfirmed": [],
                     },
                 }),
                 "Next: x",
@@ -327,7 +335,7 @@ mod tests {
                 json!({
                     "revoked": true, "revision": 7,
                     "enforcement": {
-                        "revision": 7, "enforced": false, "sidecars": 1, "enforcedSidecars": 0, "silent": [],
+                        "revision": 7, "enforced": false, "sidecars": 1, "enforcedSidecars": 0, "expiredSidecars": 0, "unconfirmed": [],
                     },
                 }),
                 "",

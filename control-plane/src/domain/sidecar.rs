@@ -15,7 +15,7 @@ use std::{
 pub const REPORTS_SINCE_VERSION: u32 = 3;
 
 /// The longest time from the revision of a transaction until its commit, with the difference of the clocks of two replicas.
-const MAX_COMMIT_TIME: Duration = Duration::from_secs(15);
+const MAX_COMMIT_TIME: Duration = Duration::from_secs(5);
 
 /// How many silent sidecars a receipt names.
 pub const MAX_NAMED_SIDECARS: usize = 100;
@@ -147,7 +147,7 @@ pub struct Sidecar {
     pub is_connected: bool,
     /// The revision in force; `None` if the sidecar is too old to report it.
     pub in_force: Option<Revision>,
-    /// When it reported the data with which it decides.
+    /// When it reported the data with which it decides, or connected with it.
     pub applied_at: Option<Timestamp>,
     /// Its last confirmation.
     pub confirmed: LastConfirmation,
@@ -156,20 +156,20 @@ pub struct Sidecar {
 }
 
 impl Sidecar {
-    /// The latest time at which the sidecar refuses all requests by itself if it is never confirmed again; `None` if it refuses all
-    /// requests already.
-    fn refuses_by(&self, confirmed_until: Timestamp, now: Timestamp) -> Option<Timestamp> {
+    /// The latest time at which the sidecar refuses all requests by itself if no confirmation follows `confirmed_until`; `None` if it
+    /// was never confirmed.
+    fn refuses_by(&self, confirmed_until: Timestamp) -> Option<Timestamp> {
         let confirmed_by = match self.confirmed {
             LastConfirmation::Never => return None,
             LastConfirmation::By(at) => at.min(confirmed_until),
             LastConfirmation::Continuing(_) => confirmed_until,
         };
-        Some(confirmed_by.saturating_add(self.max_staleness)).filter(|refuses_by| now < *refuses_by)
+        Some(confirmed_by.saturating_add(self.max_staleness))
     }
 
-    /// Whether the sidecar may decide, and when it refuses all requests by itself if its stream has ended.
-    pub fn silence(&self, now: Timestamp) -> Option<Timestamp> {
-        self.refuses_by(now, now)
+    /// When the sidecar refuses all requests by itself if it is never confirmed again; `None` if it refuses them already.
+    pub fn decides_until(&self, now: Timestamp) -> Option<Timestamp> {
+        self.refuses_by(now).filter(|refuses_by| now < *refuses_by)
     }
 
     /// The time of the last confirmation that is known.
@@ -184,7 +184,7 @@ impl Sidecar {
 
 /// A sidecar that has not reported a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SilentSidecar {
+pub struct UnconfirmedSidecar {
     /// The sidecar.
     pub sidecar: Sidecar,
     /// The latest time at which it refuses all requests by itself.
@@ -200,10 +200,14 @@ pub struct Enforcement {
     pub sidecars: usize,
     /// How many of these decide with the revision.
     pub enforced: usize,
-    /// When the last of these reported its data.
+    /// The number of sidecars that have not reported the revision, and refuse all requests by themselves.
+    pub expired: usize,
+    /// When the last sidecar reported its data, or began to refuse all requests by itself.
     enforced_at: Option<Timestamp>,
+    /// The longest maximum staleness of the sidecars.
+    max_staleness: Duration,
     /// Those that have not reported the revision, at most [`MAX_NAMED_SIDECARS`].
-    pub silent: Vec<SilentSidecar>,
+    pub unconfirmed: Vec<UnconfirmedSidecar>,
     /// The latest time at which all others refuse all requests by themselves.
     pub refuses_by: Option<Timestamp>,
     now: Timestamp,
@@ -212,26 +216,45 @@ pub struct Enforcement {
 impl Enforcement {
     /// The receipt of a revision without sidecars. `now` is the current time.
     pub const fn new(revision: Revision, now: Timestamp) -> Self {
-        Self { revision, sidecars: 0, enforced: 0, enforced_at: None, silent: Vec::new(), refuses_by: None, now }
+        Self {
+            revision,
+            sidecars: 0,
+            enforced: 0,
+            expired: 0,
+            enforced_at: None,
+            max_staleness: Duration::ZERO,
+            unconfirmed: Vec::new(),
+            refuses_by: None,
+            now,
+        }
     }
 
-    /// Adds a sidecar. A sidecar that refuses all requests does not count.
+    /// Adds a sidecar.
     pub fn add(&mut self, sidecar: Sidecar) {
+        self.max_staleness = self.max_staleness.max(sidecar.max_staleness);
         if sidecar.in_force.is_some_and(|in_force| in_force >= self.revision) {
             // A sidecar that has the revision may decide again with the same data, after a restart from its copy.
-            if sidecar.refuses_by(self.now, self.now).is_some() {
+            if sidecar.decides_until(self.now).is_some() {
                 self.sidecars += 1;
                 self.enforced += 1;
                 self.enforced_at = self.enforced_at.max(sidecar.applied_at);
             }
             return;
         }
-        let committed_by = Timestamp::from_micros(self.revision.number()).saturating_add(MAX_COMMIT_TIME);
-        let Some(refuses_by) = sidecar.refuses_by(committed_by.min(self.now), self.now) else { return };
+        let changed_at = Timestamp::from_micros(self.revision.number());
+        let Some(refuses_by) = sidecar.refuses_by(changed_at.saturating_add(MAX_COMMIT_TIME)) else { return };
+        if refuses_by <= self.now {
+            // A sidecar that has refused all requests since before the change is not concerned.
+            if refuses_by > changed_at {
+                self.expired += 1;
+                self.enforced_at = self.enforced_at.max(Some(refuses_by));
+            }
+            return;
+        }
         self.sidecars += 1;
         self.refuses_by = self.refuses_by.max(Some(refuses_by));
-        if self.silent.len() < MAX_NAMED_SIDECARS {
-            self.silent.push(SilentSidecar { sidecar, refuses_by });
+        if self.unconfirmed.len() < MAX_NAMED_SIDECARS {
+            self.unconfirmed.push(UnconfirmedSidecar { sidecar, refuses_by });
         }
     }
 
@@ -240,16 +263,17 @@ impl Enforcement {
         self.enforced == self.sidecars
     }
 
-    /// The time from the revision until it was in force at the last sidecar; `None` if it is not in force at all sidecars, or if there
-    /// are none. If sidecars have reported later revisions since, it can be longer than it was.
+    /// The time from the revision until it was in force at the last sidecar, or a longer one if a sidecar has reported later revisions
+    /// since. `None` if it is not in force at all sidecars, if there are none, or if it is not known any more: without a report, it is in
+    /// force when the revision is as old as the maximum staleness.
     pub fn elapsed(&self) -> Option<Duration> {
         self.elapsed_since(Timestamp::from_micros(self.revision.number()))
     }
 
     /// The time from a change with this or a lower revision until it was in force at the last sidecar.
     pub fn elapsed_since(&self, changed_at: Timestamp) -> Option<Duration> {
-        let enforced_at = self.enforced_at.filter(|_| self.is_complete() && self.sidecars > 0)?;
-        Some(enforced_at.duration_since(changed_at))
+        let enforced_at = self.enforced_at.filter(|_| self.is_complete() && self.sidecars + self.expired > 0)?;
+        Some(enforced_at.duration_since(changed_at)).filter(|elapsed| *elapsed <= self.max_staleness + MAX_COMMIT_TIME)
     }
 }
 

@@ -113,10 +113,10 @@ impl Sidecars {
     /// Whether a revision is in force at all sidecars of a service, or of all services, that are connected to this control plane.
     pub fn is_in_force_here(&self, service: Option<ServiceId>, revision: Revision) -> bool {
         // The revision is read first: all changes up to it are required by the streams that are read after it.
-        let distributed = self.distributed();
+        let (distributed, now) = (self.distributed(), self.now());
         let is_in_force = |stream: &Arc<StreamStatus>| {
             let in_force = stream.in_force(distributed);
-            !stream.may_decide() || in_force.is_none_or(|in_force| in_force >= revision)
+            !stream.may_decide(now) || in_force.is_none_or(|in_force| in_force >= revision)
         };
         distributed >= revision && in_scope(&self.streams(), service).all(is_in_force)
     }
@@ -132,7 +132,7 @@ impl Sidecars {
         }
         let distributed = self.distributed();
         let streams = self.streams();
-        for stream in in_scope(&streams, service).filter(|stream| stream.may_decide()) {
+        for stream in in_scope(&streams, service).filter(|stream| stream.counts()) {
             if !counted.contains(&stream.identity.key) {
                 receipt.add(stream.sidecar(distributed));
             }
@@ -148,7 +148,7 @@ impl Sidecars {
     ) -> Result<ListPage<Sidecar, SidecarKey>, StoreError> {
         let now = self.now();
         let mut read = self.0.store.read().await?;
-        let ListPage { items, total, next } = sidecars::list(read.conn(), service, page).await?;
+        let ListPage { items, total, next } = sidecars::list(read.conn(), (service, now), page).await?;
         let distributed = self.distributed();
         let streams = self.streams();
         let of_service = streams.get(&service);

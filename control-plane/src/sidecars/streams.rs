@@ -265,6 +265,8 @@ impl StreamStatus {
     pub fn resumes_at(&self, revision: Revision) {
         let mut state = self.state();
         (state.reported, state.sent, state.covered) = (revision, revision, revision);
+        // It is not known since when the sidecar has this data, but not since later.
+        state.reported_at = Some(self.connected_at);
     }
 
     /// Later changes do not come into the queue of the stream, until it catches up.
@@ -348,9 +350,15 @@ impl StreamStatus {
         reports.then(|| self.progress().in_force(distributed))
     }
 
-    /// Whether the sidecar may decide with data of the stream, as far as it has said.
-    pub(super) fn may_decide(&self) -> bool {
+    /// Whether the stream counts: the sidecar has not left, and does not use another stream.
+    pub(super) fn counts(&self) -> bool {
         matches!(self.phase(), Phase::InUse | Phase::Ended)
+    }
+
+    /// Whether the sidecar may decide with data of the stream.
+    pub(super) fn may_decide(&self, now: Timestamp) -> bool {
+        let is_fresh = |confirmed_at: Timestamp| now < confirmed_at.saturating_add(self.max_staleness);
+        self.counts() && self.confirmed_at().is_some_and(is_fresh)
     }
 
     /// The sidecar. `distributed`: all changes up to this revision are in the queues of the streams that they concern.

@@ -17,6 +17,9 @@ use std::time::Duration;
 /// A control plane that has not written its row for this time is not running.
 pub const CONTROL_PLANE_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long a sidecar is kept after it refuses all requests: receipts state that the last changes were in force only then.
+pub const KEPT_AFTER_EXPIRY: Duration = Duration::from_hours(1);
+
 macro_rules! select_sidecars {
     ($condition:literal) => {
         concat!(
@@ -64,10 +67,11 @@ statements! { STATEMENTS:
          AND ended_at IS NOT NULL AND instance <> $2 ORDER BY ended_at LIMIT $3)";
     IS_RECORDED = "SELECT 1 AS found FROM sidecars WHERE instance = $1 AND key_id = $2";
     COUNT_OF_SERVICE = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM sidecars WHERE service_id = $1 \
-         LIMIT $2) counted";
+         AND (expires_at IS NULL OR expires_at > $2) LIMIT $3) counted";
     /// The position begins with the service, so that the index of the service is the only one that fits.
     LIST_OF_SERVICE = select_sidecars!(
-        "service_id = $1 AND (service_id, instance, key_id) > ($1, $2, $3) ORDER BY service_id, instance, key_id LIMIT $4 OFFSET $5"
+        "service_id = $1 AND (service_id, instance, key_id) > ($1, $2, $3) AND (expires_at IS NULL OR expires_at > $4) \
+         ORDER BY service_id, instance, key_id LIMIT $5 OFFSET $6"
     );
     LIST_ELSEWHERE = select_sidecars!(
         "service_id = $1 AND (service_id, instance, key_id) > ($1, $2, $3) AND (control_plane_id <> $4 OR ended_at IS NOT NULL) \
@@ -238,16 +242,16 @@ pub async fn merge_oldest_ended(conn: &mut Conn, key: ApiKeyId, kept: i64) -> Re
     Ok(())
 }
 
-/// A page of the recorded sidecars of a service.
+/// A page of the recorded sidecars of a service that may decide at `now`.
 pub async fn list(
     conn: &mut Conn,
-    service: ServiceId,
+    (service, now): (ServiceId, Timestamp),
     page: Page<SidecarKey>,
 ) -> Result<ListPage<RecordedSidecar, SidecarKey>, StoreError> {
-    let count = sqlx::query(COUNT_OF_SERVICE).bind(service.to_string()).bind(row::ROWS_TO_COUNT);
+    let count = sqlx::query(COUNT_OF_SERVICE).bind(service.to_string()).bind(now.micros()).bind(row::ROWS_TO_COUNT);
     let total = row::item_count(&count.fetch_one(&mut *conn).await?)?;
     let (instance, key) = position(page.after);
-    let query = sqlx::query(LIST_OF_SERVICE).bind(service.to_string()).bind(instance).bind(key);
+    let query = sqlx::query(LIST_OF_SERVICE).bind(service.to_string()).bind(instance).bind(key).bind(now.micros());
     let rows = query.bind(page.items_to_read()).bind(page.items_to_skip()).fetch_all(conn).await?;
     let items = rows.iter().map(from_row).collect::<Result<_, _>>()?;
     Ok(ListPage::new(&page, items, total, (|sidecar: &RecordedSidecar| sidecar.identity.key, None)))
@@ -304,18 +308,20 @@ pub async fn end_streams_of_killed(conn: &mut Conn, now: Timestamp, limit: i64) 
     Ok(())
 }
 
-/// When the oldest sidecar of an ended stream refuses all requests, at or after `from`.
+/// Since when the oldest sidecar of an ended stream can be deleted, at or after `from`.
 pub async fn oldest_expiry(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    row::find_oldest(OLDEST_EXPIRY, conn, Some(from)).await
+    let expires_at = row::find_oldest(OLDEST_EXPIRY, conn, Some(from.saturating_sub(KEPT_AFTER_EXPIRY))).await?;
+    Ok(expires_at.map(|expires_at| expires_at.saturating_add(KEPT_AFTER_EXPIRY)))
 }
 
-/// Deletes up to `limit` sidecars that refuse all requests since a time between two times. Returns their number.
+/// Deletes up to `limit` sidecars that could be deleted since a time between two times. Returns their number.
 pub async fn delete_expired(
     conn: &mut Conn,
     (from, now): (Timestamp, Timestamp),
     limit: i64,
 ) -> Result<u64, StoreError> {
-    let query = sqlx::query(DELETE_EXPIRED).bind(from.micros()).bind(now.micros()).bind(limit);
+    let [from, until] = [from, now].map(|end| end.saturating_sub(KEPT_AFTER_EXPIRY).micros());
+    let query = sqlx::query(DELETE_EXPIRED).bind(from).bind(until).bind(limit);
     Ok(query.execute(conn).await?.rows_affected())
 }
 

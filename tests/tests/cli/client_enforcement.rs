@@ -1,7 +1,5 @@
 //! `countersign sidecar list`, and commands that wait until a change is in force.
 
-#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
-
 use countersign_tests::{Agent, ControlPlane, Shell, Sidecar, eventually};
 use serde_json::{Value, json};
 
@@ -49,7 +47,7 @@ async fn commands_return_when_the_change_is_in_force() {
         (["agent", "reactivate", agent, "--wait=20s"], "token_revoked"),
     ] {
         let output = shell.stdout(&[&arguments[..], &["--wait"][..usize::from(arguments[0] == "role")]].concat());
-        assert!(output.contains("enforced") && output.contains("at 1 of 1 sidecars after "), "{output}");
+        assert!(output.contains("enforced") && output.contains("at 1 of 1 sidecar after "), "{output}");
         assert_eq!(fixture.check().await.1, reason, "{arguments:?}");
     }
 
@@ -69,7 +67,7 @@ async fn command_names_the_silent_sidecar_and_repeats_nothing() {
     assert_eq!(code, 1, "{error}");
     assert!(error.contains("the change is done and committed"), "{error}");
     assert!(
-        error.contains("in force at 0 of 1 sidecars; silent: ") && error.contains("refuses all requests"),
+        error.contains("in force at 0 of 1 sidecars; not confirmed by ") && error.contains("refuses all requests"),
         "{error}"
     );
     assert!(error.contains("Next: countersign sidecar list"), "{error}");

@@ -7,7 +7,7 @@ use countersign_client::{
 };
 use std::time::Duration;
 
-/// The number of silent sidecars that an error names.
+/// The number of unconfirmed sidecars that an error names.
 const NAMED_SIDECARS: usize = 10;
 
 /// The next step if a change is not in force everywhere, or if that is not known.
@@ -15,29 +15,51 @@ pub const NEXT: &str = "countersign sidecar list";
 
 /// Where the change is in force. `without_sidecars` states what happens without a sidecar.
 pub fn enforcement_text(enforcement: &Enforcement, without_sidecars: &str) -> String {
-    let Enforcement { enforced, sidecars, enforced_sidecars, milliseconds, revision: _, silent: _, refuses_by: _ } =
-        enforcement;
-    match (enforced, sidecars, milliseconds) {
+    let Enforcement {
+        enforced,
+        sidecars,
+        enforced_sidecars,
+        expired_sidecars,
+        milliseconds,
+        revision: _,
+        unconfirmed: _,
+        refuses_by: _,
+    } = enforcement;
+    let noun = if *sidecars == 1 { "sidecar" } else { "sidecars" };
+    let expired = match expired_sidecars {
+        0 => String::new(),
+        1 => "; 1 more refuses all requests by itself".to_owned(),
+        more => format!("; {more} more refuse all requests by themselves"),
+    };
+    match (enforced, sidecars + expired_sidecars, milliseconds) {
         (true, 0, _) => format!("no sidecar is connected; {without_sidecars}"),
         (true, _, Some(milliseconds)) => {
-            format!("at {enforced_sidecars} of {sidecars} sidecars after {milliseconds} ms")
+            format!("at {enforced_sidecars} of {sidecars} {noun} after {milliseconds} ms{expired}")
         }
-        (true, _, None) => format!("at {enforced_sidecars} of {sidecars} sidecars"),
-        (false, _, _) => format!("not yet: at {enforced_sidecars} of {sidecars} sidecars"),
+        (true, _, None) => format!("at {enforced_sidecars} of {sidecars} {noun}{expired}"),
+        (false, _, _) => format!("not yet: at {enforced_sidecars} of {sidecars} {noun}{expired}"),
     }
 }
 
 /// The error for a change that is not in force everywhere after the wait.
 pub fn not_enforced(enforcement: &Enforcement, waited: Duration) -> CliError {
-    let Enforcement { sidecars, enforced_sidecars, silent, refuses_by, revision: _, enforced: _, milliseconds: _ } =
-        enforcement;
-    let sidecar_texts: Vec<_> = silent.iter().take(NAMED_SIDECARS).map(sidecar_text).collect();
+    let Enforcement {
+        sidecars,
+        enforced_sidecars,
+        unconfirmed,
+        refuses_by,
+        revision: _,
+        enforced: _,
+        expired_sidecars: _,
+        milliseconds: _,
+    } = enforcement;
+    let sidecar_texts: Vec<_> = unconfirmed.iter().take(NAMED_SIDECARS).map(sidecar_text).collect();
     let missing = sidecars.saturating_sub(*enforced_sidecars);
     let unnamed = missing.saturating_sub(u64::try_from(sidecar_texts.len()).unwrap_or(u64::MAX));
-    let names = (!sidecar_texts.is_empty()).then(|| format!("silent: {}", sidecar_texts.join("; ")));
+    let names = (!sidecar_texts.is_empty()).then(|| format!("not confirmed by {}", sidecar_texts.join("; ")));
     let others = (!sidecar_texts.is_empty() && unnamed > 0).then(|| format!("and {unnamed} more"));
     let end = refuses_by.as_ref().filter(|_| missing > 1);
-    let end = end.map(|time| format!("all of these refuse all requests from {time} at the latest"));
+    let end = end.map(|time| format!("all of these refuse all requests no later than {time}"));
     let result = format!(
         "the change is done and committed, but not in force everywhere after {} s: in force at {enforced_sidecars} of \
          {sidecars} sidecars",
@@ -60,7 +82,7 @@ fn sidecar_text(sidecar: &Sidecar) -> String {
         connected_at: _,
         last_confirmed_at: _,
     } = sidecar;
-    let end = refuses_by.as_ref().map(|time| format!(", refuses all requests from {time} at the latest"));
+    let end = refuses_by.as_ref().map(|time| format!(", which refuses all requests no later than {time}"));
     format!("{instance} at {address}{}", end.unwrap_or_default())
 }
 
@@ -90,7 +112,7 @@ mod tests {
 
     fn enforcement(sidecars: u64, enforced_sidecars: u64) -> Enforcement {
         let enforced = sidecars == enforced_sidecars;
-        let silent = (enforced_sidecars..sidecars).map(|number| {
+        let unconfirmed = (enforced_sidecars..sidecars).map(|number| {
             json!({
                 "instance": format!("{number:032x}"), "keyId": "key_00000000000000000000000001",
                 "address": format!("10.0.3.{number}:41822"), "protocolVersion": 3, "status": "silent",
@@ -99,7 +121,7 @@ mod tests {
         });
         let mut answer = json!({
             "revision": 7, "enforced": enforced, "sidecars": sidecars, "enforcedSidecars": enforced_sidecars,
-            "silent": silent.collect::<Vec<_>>(),
+            "unconfirmed": unconfirmed.collect::<Vec<_>>(),
         });
         if enforced && sidecars > 0 {
             answer["milliseconds"] = json!(38);
@@ -124,12 +146,12 @@ mod tests {
     }
 
     #[test]
-    fn error_begins_with_what_is_done_and_names_silent_sidecars() {
+    fn error_begins_with_what_is_done_and_names_unconfirmed_sidecars() {
         let error = not_enforced(&enforcement(214, 213), Duration::from_secs(30));
         let (message, next) = error.message_and_next();
         let expected = "the change is done and committed, but not in force everywhere after 30 s: in force at 213 of 214 \
-                        sidecars; silent: 000000000000000000000000000000d5 at 10.0.3.213:41822, refuses all requests \
-                        from 2026-11-24T09:10:00Z at the latest";
+                        sidecars; not confirmed by 000000000000000000000000000000d5 at 10.0.3.213:41822, which refuses all \
+                        requests no later than 2026-11-24T09:10:00Z";
         assert_eq!((message.as_str(), next.as_deref()), (expected, Some(NEXT)));
         assert_eq!((error.exit_code(), &error.json(None, None)["error"]["code"]), (1, &json!("NOT_ENFORCED")));
     }
@@ -138,7 +160,7 @@ mod tests {
     fn error_names_ten_sidecars_and_counts_the_others() {
         let (message, _) = not_enforced(&enforcement(150, 0), Duration::from_secs(30)).message_and_next();
         assert_eq!(message.matches(" at 10.0.3.").count(), NAMED_SIDECARS);
-        let end = "; and 140 more; all of these refuse all requests from 2026-11-24T09:10:07Z at the latest";
+        let end = "; and 140 more; all of these refuse all requests no later than 2026-11-24T09:10:07Z";
         assert!(message.ends_with(end), "{message}");
         let (message, _) = not_enforced(&enforcement(10, 0), Duration::from_secs(30)).message_and_next();
         assert!(!message.contains(" more"), "{message}");

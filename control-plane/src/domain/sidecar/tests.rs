@@ -39,7 +39,7 @@ fn receipt(now: i64, sidecars: impl IntoIterator<Item = Sidecar>) -> Enforcement
 fn receipt_is_complete_when_all_sidecars_report_the_revision() {
     let confirmed = LastConfirmation::By(at(-1));
     let complete = receipt(10, [sidecar(Some(0), confirmed), sidecar(Some(3), confirmed)]);
-    assert!(complete.is_complete() && complete.refuses_by.is_none() && complete.silent.is_empty());
+    assert!(complete.is_complete() && complete.refuses_by.is_none() && complete.unconfirmed.is_empty());
     assert_eq!((complete.sidecars, complete.enforced), (2, 2));
     assert_eq!(complete.elapsed(), Some(Duration::from_secs(2)));
     let incomplete = receipt(10, [sidecar(Some(0), confirmed), sidecar(Some(-1), confirmed)]);
@@ -55,9 +55,20 @@ fn silent_sidecar_counts_until_it_refuses_by_itself() {
     let frozen = || sidecar(Some(-5), LastConfirmation::By(at(-3)));
     let before = receipt(56, [frozen()]);
     assert_eq!((before.sidecars, before.refuses_by), (1, Some(at(57))));
-    assert_eq!(before.silent[0].refuses_by, at(57));
+    assert_eq!(before.unconfirmed[0].refuses_by, at(57));
     let after = receipt(57, [frozen()]);
     assert_eq!((after.sidecars, after.is_complete(), after.refuses_by), (0, true, None));
+    assert_eq!((after.expired, after.elapsed()), (1, Some(Duration::from_secs(57))), "until then, it could decide");
+    let confirmed = sidecar(Some(0), LastConfirmation::By(at(50)));
+    assert_eq!(receipt(57, [confirmed, frozen()]).elapsed(), Some(Duration::from_secs(57)));
+    let long_ago = sidecar(Some(-90), LastConfirmation::By(at(-60)));
+    assert_eq!((receipt(1, [long_ago.clone()]).expired, receipt(1, [long_ago]).elapsed()), (0, None));
+}
+
+#[test]
+fn time_that_is_not_known_any_more_is_not_stated() {
+    let reported_later = Sidecar { applied_at: Some(at(90)), ..sidecar(Some(80), LastConfirmation::By(at(95))) };
+    assert_eq!(receipt(100, [reported_later]).elapsed(), None);
 }
 
 #[test]
@@ -71,8 +82,9 @@ fn confirmation_after_the_change_does_not_prolong_the_time() {
             Some(committed_by.saturating_add(STALENESS))
         );
     }
-    // Shortly after the change, the current time is the upper bound.
-    assert_eq!(receipt(1, [sidecar(Some(-5), late[1])]).refuses_by, Some(at(61)));
+    // The stated time does not move.
+    let soon = receipt(1, [sidecar(Some(-5), late[1])]).refuses_by;
+    assert_eq!(soon, receipt(30, [sidecar(Some(-5), late[1])]).refuses_by);
 }
 
 #[test]
@@ -91,7 +103,7 @@ fn sidecar_that_was_never_confirmed_does_not_count() {
 #[test]
 fn receipt_names_a_bounded_number_of_sidecars() {
     let many = receipt(1, (0..150).map(|_| sidecar(Some(-1), LastConfirmation::By(at(0)))));
-    assert_eq!((many.sidecars, many.silent.len()), (150, MAX_NAMED_SIDECARS));
+    assert_eq!((many.sidecars, many.unconfirmed.len()), (150, MAX_NAMED_SIDECARS));
 }
 
 #[test]

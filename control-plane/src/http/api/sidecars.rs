@@ -4,7 +4,7 @@
 use crate::{
     domain::{
         page::Page,
-        sidecar::{Enforcement, Sidecar, SidecarKey, SilentSidecar},
+        sidecar::{Enforcement, Sidecar, SidecarKey, UnconfirmedSidecar},
     },
     http::{
         error::ApiError,
@@ -53,25 +53,27 @@ pub struct SidecarRecord {
     #[schema(example = 3)]
     protocol_version: u32,
     status: SidecarStatus,
-    /// The sidecar decides with data that contains all changes up to this revision. Absent if the sidecar is too old to report it.
+    /// The sidecar decides with data that contains all changes up to this revision. Absent if the sidecar has not reported it, or is too
+    /// old to report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::RevisionSchema>, required = false, nullable = false)]
     revision: Option<Revision>,
     /// When the sidecar connected.
     #[schema(value_type = schema::TimestampSchema)]
     connected_at: Rfc3339,
-    /// When the data of the sidecar was last confirmed. If another control plane serves the sidecar, it can be later. Absent if
-    /// no confirmation is known.
+    /// When the data of the sidecar was last confirmed. Later confirmations by another control plane may be missing. After a control
+    /// plane was killed, this is the latest time at which it could have confirmed the data. Absent if no confirmation is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::TimestampSchema>, required = false, nullable = false)]
     last_confirmed_at: Option<Rfc3339>,
-    /// The latest time at which the sidecar refuses all requests by itself. Absent if the sidecar is connected.
+    /// The latest time at which the sidecar refuses all requests by itself. Absent in the list of sidecars if the sidecar is connected.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::TimestampSchema>, required = false, nullable = false)]
     refuses_by: Option<Rfc3339>,
 }
 
-/// Whether a sidecar is connected. A `silent` sidecar has lost its stream, or its control plane was killed, and it may still decide.
+/// Whether a sidecar is connected. A `silent` sidecar has lost its stream, or its control plane was killed, and it may still decide. A
+/// sidecar that does not answer is `connected` until its connection times out, within a minute.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum SidecarStatus {
@@ -94,13 +96,17 @@ pub struct EnforcementRecord {
     /// How many of these decide with data that contains all changes up to the revision.
     #[schema(example = 214)]
     enforced_sidecars: usize,
-    /// Milliseconds from the change until the last sidecar decided with it, rounded up. If sidecars have received later changes since, it
-    /// can be more than it was. Absent if the revision is not in force at all sidecars, or if there are none.
+    /// Sidecars that had not confirmed the revision, and have refused all requests by themselves since.
+    #[schema(example = 0)]
+    expired_sidecars: usize,
+    /// Milliseconds from the change until the last sidecar decided with it or refused all requests by itself, rounded up. An upper bound if
+    /// a sidecar has received later changes since. Absent if the revision is not in force at all sidecars, if there are none, or if
+    /// the time is not known any more.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false, nullable = false, example = 38)]
     milliseconds: Option<u64>,
     /// Sidecars that have not confirmed the revision, at most 100 of them.
-    silent: Vec<SidecarRecord>,
+    unconfirmed: Vec<SidecarRecord>,
     /// The latest time at which all sidecars that have not confirmed the revision refuse all requests by themselves. Absent if there
     /// are none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -146,7 +152,7 @@ pub async fn list(
     let sidecars = operations::list_sidecars(&state.context, service, page).await?;
     let now = state.context.now();
     let record = |sidecar: Sidecar| {
-        let refuses_by = sidecar.silence(now).filter(|_| !sidecar.is_connected);
+        let refuses_by = sidecar.decides_until(now).filter(|_| !sidecar.is_connected);
         sidecar_record(sidecar, refuses_by)
     };
     Ok(Json(paging::page_response(&page, sidecars, record)))
@@ -181,14 +187,15 @@ pub async fn enforcement(
 
 fn enforcement_record(receipt: Enforcement) -> EnforcementRecord {
     let (enforced, elapsed) = (receipt.is_complete(), receipt.elapsed());
-    let silent = |SilentSidecar { sidecar, refuses_by }| sidecar_record(sidecar, Some(refuses_by));
+    let unconfirmed = |UnconfirmedSidecar { sidecar, refuses_by }| sidecar_record(sidecar, Some(refuses_by));
     EnforcementRecord {
         revision: receipt.revision,
         enforced,
         sidecars: receipt.sidecars,
         enforced_sidecars: receipt.enforced,
+        expired_sidecars: receipt.expired,
         milliseconds: elapsed.map(|elapsed| u64::try_from(elapsed.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)),
-        silent: receipt.silent.into_iter().map(silent).collect(),
+        unconfirmed: receipt.unconfirmed.into_iter().map(unconfirmed).collect(),
         refuses_by: receipt.refuses_by.map(Rfc3339),
     }
 }
@@ -204,7 +211,7 @@ fn sidecar_record(sidecar: Sidecar, refuses_by: Option<Timestamp>) -> SidecarRec
         release: identity.release,
         protocol_version: identity.protocol_version,
         status: if is_connected { SidecarStatus::Connected } else { SidecarStatus::Silent },
-        revision: in_force,
+        revision: in_force.filter(|in_force| *in_force > Revision::default()),
         connected_at: Rfc3339(connected_at),
         last_confirmed_at: last_confirmed.map(Rfc3339),
         refuses_by: refuses_by.map(Rfc3339),

@@ -84,7 +84,7 @@ async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revisi
         return Ok(());
     }
     let chain = scope.map_or(AuditChain::Deployment, AuditChain::Service);
-    let entry = (receipt.sidecars > 0).then(|| entry(chain, changes, &receipt));
+    let entry = (receipt.sidecars + receipt.expired > 0).then(|| entry(chain, changes, &receipt));
     let work = async |mut tx: WriteTransaction| {
         // Another control plane may have confirmed the changes.
         let is_here = context.store.try_begin_job(&mut tx, JOB).await?;
@@ -107,9 +107,13 @@ async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revisi
 fn entry(chain: AuditChain, changes: &UnconfirmedChanges, receipt: &Enforcement) -> NewAuditEntry {
     let UnconfirmedChanges { chain: _, first_sequence, last_sequence, changed_at } = changes;
     let elapsed = receipt.elapsed_since(*changed_at).map(|elapsed| elapsed.as_micros().div_ceil(1000));
-    NewAuditEntry::new(chain, AuditAction::ChangesEnforced)
+    let entry = NewAuditEntry::new(chain, AuditAction::ChangesEnforced)
         .with_detail("firstSequence", *first_sequence)
         .with_detail("lastSequence", *last_sequence)
         .with_detail("sidecars", receipt.sidecars)
-        .with_detail("milliseconds", elapsed.and_then(|elapsed| u64::try_from(elapsed).ok()))
+        .with_detail("expiredSidecars", receipt.expired);
+    match elapsed.and_then(|elapsed| u64::try_from(elapsed).ok()) {
+        Some(milliseconds) => entry.with_detail("milliseconds", milliseconds),
+        None => entry,
+    }
 }

@@ -82,11 +82,11 @@ fn standby_stream_is_used_from_its_first_report_on() {
     let previous = SidecarInstance::from_bytes([2; 16]);
     let new = NewStream { is_standby: true, previous: Some(previous), ..NewStream::for_tests(instance) };
     let stream = StreamStatus::new(new, instance, (0, NOW));
-    assert!(!stream.may_decide());
+    assert!(!stream.counts());
     stream.resumes_at(revision(10));
     stream.sends(revision(10));
     let Report { begins_use, previous: forgotten } = stream.report(revision(10), NOW).unwrap();
-    assert!(begins_use && stream.may_decide());
+    assert!(begins_use && stream.counts());
     assert_eq!(forgotten, Some(previous));
     stream.sends(revision(20));
     let Report { begins_use, previous: forgotten } = stream.report(revision(20), NOW).unwrap();
@@ -98,7 +98,7 @@ fn sidecar_that_has_left_does_not_decide() {
     let stream = live_stream();
     assert_eq!(stream.end(Phase::Left), Phase::InUse);
     assert_eq!(stream.end(Phase::Ended), Phase::Left);
-    assert!(!stream.may_decide());
+    assert!(!stream.counts());
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn sidecar_of_an_earlier_version_reports_nothing() {
     let instance = SidecarInstance::from_bytes([1; 16]);
     let new = NewStream { protocol_version: 2, is_standby: true, ..NewStream::for_tests(instance) };
     let stream = StreamStatus::new(new, instance, (0, NOW));
-    assert_eq!((stream.in_force(revision(10)), stream.may_decide()), (None, true));
+    assert_eq!((stream.in_force(revision(10)), stream.counts()), (None, true));
 }
 
 #[test]

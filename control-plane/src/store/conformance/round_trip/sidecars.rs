@@ -40,7 +40,7 @@ fn record(identity: &SidecarIdentity, progress: SidecarProgress, confirmed_at: O
 
 impl StoreFixture {
     async fn sidecars(&self, now: Timestamp) -> Vec<Sidecar> {
-        let listed = sidecars::list(self.read().await.conn(), SERVICE, whole_list()).await.unwrap();
+        let listed = sidecars::list(self.read().await.conn(), (SERVICE, now), whole_list()).await.unwrap();
         listed.items.into_iter().map(|recorded| recorded.into_sidecar(now)).collect()
     }
 
@@ -94,9 +94,9 @@ impl StoreFixture {
             sidecars::record(tx.conn(), FIRST, &record(&other, progress(0, 0, None), Some(time(1)))).await?;
             let conn = tx.conn();
             let page = Page { limit: 1, offset: 0, after: None };
-            let listed = sidecars::list(conn, SERVICE, page).await?;
+            let listed = sidecars::list(conn, (SERVICE, time(9)), page).await?;
             assert_eq!((listed.items.len(), listed.total.count, listed.next), (1, 2, Some(position)));
-            let rest = sidecars::list(conn, SERVICE, Page { after: Some(position), ..page }).await?;
+            let rest = sidecars::list(conn, (SERVICE, time(9)), Page { after: Some(position), ..page }).await?;
             assert_eq!(rest.items[0].identity, other);
             let of_other_control_plane = sidecars::list_elsewhere(conn, (Some(SERVICE), "second"), None, 9).await?;
             assert_eq!(of_other_control_plane.len(), 2);
@@ -107,12 +107,17 @@ impl StoreFixture {
             assert!(sidecars::is_recorded(conn, position).await? && !sidecars::is_recorded(conn, missing).await?);
 
             // The last confirmation was at 5 s.
-            assert_eq!(sidecars::oldest_expiry(conn, time(0)).await?, Some(time(65)));
-            assert_eq!(sidecars::delete_expired(conn, (time(0), time(64)), 9).await?, 0);
-            assert_eq!(sidecars::delete_expired(conn, (time(0), time(65)), 9).await?, 1);
+            assert_eq!(sidecars::oldest_expiry(conn, time(0)).await?, Some(time(3665)));
+            assert_eq!(
+                sidecars::list(conn, (SERVICE, time(65)), whole_list()).await?.items.len(),
+                1,
+                "it does not decide"
+            );
+            assert_eq!(sidecars::delete_expired(conn, (time(0), time(3664)), 9).await?, 0);
+            assert_eq!(sidecars::delete_expired(conn, (time(0), time(3665)), 9).await?, 1);
             sidecars::forget(conn, other.key).await?;
             sidecars::delete_control_plane(conn, "first").await?;
-            assert_eq!(sidecars::list(conn, SERVICE, whole_list()).await?.items, []);
+            assert_eq!(sidecars::list(conn, (SERVICE, time(9)), whole_list()).await?.items, []);
             Ok(())
         })
         .await;
@@ -153,7 +158,11 @@ impl StoreFixture {
             }
             let key = ended[0].key.key;
             sidecars::merge_oldest_ended(conn, key, 5).await?;
-            assert_eq!(sidecars::list(conn, SERVICE, whole_list()).await?.items.len(), 5, "there are not too many");
+            assert_eq!(
+                sidecars::list(conn, (SERVICE, time(9)), whole_list()).await?.items.len(),
+                5,
+                "there are not too many"
+            );
             sidecars::merge_oldest_ended(conn, key, 4).await?;
             sidecars::merge_oldest_ended(conn, key, 3).await?;
             Ok(())
