@@ -2,12 +2,6 @@
 //!
 //! `FROZEN_CHANGES=20000 FROZEN_AGENTS=1000 cargo test --workspace --test edge -- frozen_sidecar --nocapture` measures at length.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "tests panic on unexpected values, and this one prints figures"
-)]
-
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{Agent, ControlPlane, Sidecar, eventually};
 use futures_util::{StreamExt, stream};

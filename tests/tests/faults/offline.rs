@@ -2,9 +2,10 @@
 //!
 //! `OFFLINE_SECONDS=600 REQUESTS_PER_SECOND=200 cargo test --workspace --test faults -- offline --nocapture` measures at length.
 
+use countersign_process::{Clock, SystemClock};
 use countersign_tests::{Agent, ControlPlane, Envoy, Sidecar, Upstream, eventually};
 use std::{collections::BTreeMap, env, time::Duration};
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 /// The time from the end of the outage in the test until the view of the sidecar is too old.
 const MARGIN: Duration = Duration::from_secs(4);
@@ -19,13 +20,19 @@ fn variable(name: &str, default: u64) -> u64 {
 /// How often each answer came.
 type Answers = BTreeMap<(u16, String), usize>;
 
-/// Sends requests with a token through Envoy at a fixed rate until a time. Returns the answers.
-async fn send_requests(envoy: &Envoy, token: &str, until: Instant) -> Answers {
+/// Waits until a time since boot.
+async fn wait_until(time: Duration) {
+    sleep(time.saturating_sub(SystemClock.since_boot())).await;
+}
+
+/// Sends requests with a token through Envoy at a fixed rate until a time since boot. Returns the answers.
+async fn send_requests(envoy: &Envoy, token: &str, until: Duration) -> Answers {
     let pause = Duration::from_secs(1) / u32::try_from(variable("REQUESTS_PER_SECOND", 100)).unwrap();
-    let mut due = interval_at(Instant::now(), pause);
+    let mut due = interval(pause);
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut answers = Answers::new();
-    while due.tick().await < until {
+    while SystemClock.since_boot() < until {
+        due.tick().await;
         let response = envoy.listener.get_as(token, "/").await;
         let reason = response.header("x-agent-reason").to_owned();
         *answers.entry((response.status, reason)).or_default() += 1;
@@ -66,11 +73,12 @@ async fn sidecar_decides_offline_through_restarts_until_its_copy_is_too_old() {
     eventually("the revocation is in force", in_force, || sidecar.log()).await;
 
     control.kill();
-    let (away_since, stale_by) = (Instant::now(), Instant::now() + offline + MARGIN);
+    let away_since = SystemClock.since_boot();
+    let stale_by = away_since + offline + MARGIN;
     let until = away_since + offline;
     let restarts = async {
         for restart in 1..=RESTARTS {
-            tokio::time::sleep_until(away_since + offline * restart / (RESTARTS + 1)).await;
+            wait_until(away_since + offline * restart / (RESTARTS + 1)).await;
             sidecar.restart();
         }
     };
@@ -83,9 +91,9 @@ async fn sidecar_decides_offline_through_restarts_until_its_copy_is_too_old() {
     assert!(of_dead.keys().all(|(status, _)| [403, 503].contains(status)), "a dead token is accepted: {of_dead:?}");
     assert!(of_live.contains_key(&(200, String::new())) && of_dead.contains_key(&(403, "no_role".to_owned())));
 
-    tokio::time::sleep_until(stale_by).await;
+    wait_until(stale_by).await;
     for token in [&live_token, &dead_token] {
-        let answers = send_requests(&envoy, token, Instant::now() + Duration::from_secs(1)).await;
+        let answers = send_requests(&envoy, token, SystemClock.since_boot() + Duration::from_secs(1)).await;
         assert!(answers.keys().all(|(status, _)| *status == 503), "a stale view is used: {answers:?}");
     }
     control.restart().await;
