@@ -115,6 +115,7 @@ impl App {
         let (rules, rules_reloader) = rules_file::load(&rules, &metrics, &clock)?;
         let reloaders = ca_reloader.into_iter().chain(keys_reloader).chain(rules_reloader).collect();
         let instance = Instance::draw(&*rng);
+        tracing::info!(%instance, "the list of sidecars names this process by its instance");
         let context = CopyContext { views: &views, metrics: &metrics, readiness: &readiness, clock: &clock, instance };
         let copies = create_copies(&copy, &sync, &authorizations, &context);
         let of_keys = authorizations.into_iter().zip(copies);

@@ -177,8 +177,8 @@ mod tests {
         let parsed: Enforcement = serde_json::from_value(enforced).unwrap();
         assert_eq!((parsed.milliseconds, parsed.unconfirmed.len(), parsed.refuses_by), (Some(38), 0, None));
         let missing = json!({
-            "revision": 7, "enforced": false, "sidecars": 2, "enforcedSidecars": 1, "unconfirmed": [sidecar()],
-            "refusesBy": "2026-11-24T09:10:00Z",
+            "revision": 7, "enforced": false, "sidecars": 2, "enforcedSidecars": 1, "expiredSidecars": 1,
+            "unconfirmed": [sidecar()], "refusesBy": "2026-11-24T09:10:00Z",
         });
         let parsed: Enforcement = serde_json::from_value(missing.clone()).unwrap();
         assert_eq!(json!(parsed), missing);

@@ -3,6 +3,7 @@
 use countersign_identity::Revision;
 use countersign_process::Rng;
 use countersign_proto::{PROTOCOL_VERSION, v1};
+use std::fmt;
 
 /// The length of an instance in bytes.
 pub const INSTANCE_LEN: usize = 16;
@@ -27,6 +28,12 @@ impl Instance {
     /// The bytes of the instance.
     pub const fn to_bytes(self) -> [u8; INSTANCE_LEN] {
         self.0
+    }
+}
+
+impl fmt::Display for Instance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
