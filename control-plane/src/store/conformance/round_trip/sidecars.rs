@@ -178,11 +178,11 @@ impl StoreFixture {
         );
         self.commit(async |tx| {
             assert_eq!(
-                sidecars::delete_expired(tx.conn(), (time(0), time(62)), 9).await?,
+                sidecars::delete_expired(tx.conn(), (time(0), time(3662)), 9).await?,
                 1,
                 "it expires as the later one"
             );
-            assert_eq!(sidecars::delete_expired(tx.conn(), (time(0), time(99)), 9).await?, 3);
+            assert_eq!(sidecars::delete_expired(tx.conn(), (time(0), time(3699)), 9).await?, 3);
             Ok(())
         })
         .await;
