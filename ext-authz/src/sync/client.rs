@@ -16,11 +16,17 @@ use crate::{
 use countersign_identity::ServiceId;
 use countersign_process::{Readiness, ReadinessGuard, Shutdown};
 use std::{future, pin::Pin, sync::Arc, time::Duration};
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 use tonic::{
     Code,
     metadata::{Ascii, MetadataValue},
 };
+
+/// How long the client waits for the copy on disk before it opens a stream at another address.
+const COPY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A probe of the first address before the return to it; it never ends while the first address is in use.
 type Probe = Pin<Box<dyn Future<Output = Result<(SyncConnection, StreamState), StreamError>> + Send>>;
@@ -204,6 +210,7 @@ impl StreamClient {
     async fn follow(&mut self, stream_state: &mut StreamState, shutdown: &Shutdown) -> Result<(), StreamError> {
         if self.must_keep_view(stream_state) {
             stream_state.keep_view_of_other_address();
+            self.wait_for_copy(stream_state).await;
         }
         if let Some(on_disk) = self.target.copy.as_ref().and_then(|copy| copy.on_disk()) {
             stream_state.resume_at_copy(on_disk);
@@ -243,6 +250,20 @@ impl StreamClient {
                 }
             }
         }
+    }
+
+    /// Waits until the copy on disk has the revision of the view. Pongs raise the revision of the view, and not that of the copy, and a
+    /// stream that resumes at the revision of the copy receives data with lower revisions than that of the view.
+    async fn wait_for_copy(&self, stream_state: &StreamState) {
+        let (Some(copy), Some(view)) = (&self.target.copy, stream_state.view()) else { return };
+        copy.want(view.revision());
+        let mut changes = copy.changes();
+        let is_written = async {
+            while copy.is_behind() {
+                changes.next().await;
+            }
+        };
+        let _elapsed = timeout(COPY_TIMEOUT, is_written).await;
     }
 
     /// Compares a checksum of the control plane with that of the view. The error says that they differ. The result changes no view.

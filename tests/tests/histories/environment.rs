@@ -1,39 +1,36 @@
 //! The servers of a generated history (a random sequence of operations), and a direct connection to the database.
-//! Control plane and sidecar run in this process, so that tests can set their clocks, and communicate over TCP.
+//! Control plane and sidecars run in this process, so that tests can set their clocks, and communicate over TCP.
 
 use crate::{
     lagging_clock::LaggingClock,
     model::Key,
     operation::{MAX_STALENESS, SERVICES},
-    proxy::TcpProxy,
+    rules,
+    sidecars::{COPYING, Network, SIDECARS, Sidecars, request},
 };
-use countersign_ext_authz as authz;
-use countersign_process::Rng;
 use countersign_tests::{
-    HttpClient, HttpResponse, InProcessServer, ManualClock, Server, VerifyOutcome, eventually,
-    sidecar::{CheckResult, check_request},
+    HttpClient, HttpResponse, InProcessServer, ManualClock, Server, VerifyOutcome, eventually, sidecar::CheckResult,
 };
-use envoy_types::pb::envoy::service::auth::v3::authorization_client::AuthorizationClient;
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::{
     AnyPool, Row,
     any::{AnyPoolOptions, AnyRow},
 };
-use std::{net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 use tempfile::TempDir;
-use tonic::transport::{Channel, Endpoint};
-
-/// Sidecars reconnect without a random wait, so that a history is short.
-struct NoChance;
-
-impl Rng for NoChance {
-    fn fill(&self, buffer: &mut [u8]) {
-        buffer.fill(0);
-    }
-}
 
 /// The issuer of all tokens, independent of the port.
 const ISSUER: &str = "https://history.test";
+
+/// The rows of the change feed that a service receives.
+const RECEIVED: &str = "changes.service_id IS NULL OR changes.service_id = $1 OR (changes.service_id = '' AND EXISTS \
+                        (SELECT 1 FROM services WHERE id = $1 AND refuses_unbound_since IS NULL))";
 
 /// The changes that have one row per recipient in the change feed.
 const PER_RECIPIENT: [&str; 4] = ["status", "trust", "token", "session"];
@@ -66,8 +63,10 @@ pub struct Environment {
     database_url: String,
     control_plane: Server,
     sync_address: SocketAddr,
-    proxy: TcpProxy,
-    sidecar: Option<(Server, HttpClient, AuthorizationClient<Channel>)>,
+    pub network: Network,
+    pub sidecars: Sidecars,
+    /// A control plane with the data of the backup.
+    restored: Option<Server>,
     database: AnyPool,
 }
 
@@ -79,7 +78,7 @@ impl Environment {
         let sqlite = || format!("sqlite://{}", folder.path().join("countersign.db").display());
         let database_url = postgres.unwrap_or_else(sqlite);
         let InProcessServer { server: control_plane, api, sync: sync_address } =
-            start_control_plane(&folder, &database_url, &clock, 3600).await;
+            start_control_plane(folder.path(), &database_url, &clock, 3600).await;
         let human = InProcessServer::env(folder.path(), "HUMAN_TOKEN");
         let mut services = Vec::new();
         for number in 0..SERVICES {
@@ -87,9 +86,9 @@ impl Environment {
         }
         sqlx::any::install_default_drivers();
         let database = connect(&database_url).await;
-        let proxy = TcpProxy::new().await;
-        proxy.set_target(sync_address);
         let sidecar_clock = LaggingClock::new(Arc::clone(&clock));
+        let keys: Vec<_> = services.iter().map(|service| service.sync_key.as_str()).collect();
+        let sidecars = Sidecars::new(folder.path(), keys.join(","), Arc::clone(&sidecar_clock)).await;
         let mut environment = Self {
             clock,
             sidecar_clock,
@@ -100,16 +99,31 @@ impl Environment {
             database_url,
             control_plane,
             sync_address,
-            proxy,
-            sidecar: None,
+            network: Network::new(),
+            sidecars,
+            restored: None,
             database,
         };
-        environment.restart_sidecar().await;
+        rules::write(&environment.sidecars.rules_file(), 0, &environment.service_ids());
+        environment.apply_network();
+        for sidecar in SIDECARS {
+            environment.sidecars.restart(sidecar).await;
+        }
         environment
     }
 
+    /// The ids of the services.
+    pub fn service_ids(&self) -> Vec<&str> {
+        self.services.iter().map(|service| service.id.as_str()).collect()
+    }
+
+    /// Makes the connections possible that the network allows.
+    pub fn apply_network(&self) {
+        self.sidecars.set_network(self.network, self.sync_address);
+    }
+
     /// Restarts the control plane with another lifetime of access tokens.
-    pub async fn restart_control_plane(&mut self, killed: bool, token_seconds: u32, connected: bool) {
+    pub async fn restart_control_plane(&mut self, killed: bool, token_seconds: u32) {
         let old = std::mem::replace(&mut self.control_plane, Server::none());
         if killed {
             drop(old);
@@ -117,86 +131,97 @@ impl Environment {
             old.stop().await;
         }
         let InProcessServer { server, api, sync } =
-            start_control_plane(&self.folder, &self.database_url, &self.clock, token_seconds).await;
+            start_control_plane(self.folder.path(), &self.database_url, &self.clock, token_seconds).await;
         (self.control_plane, self.api, self.sync_address) = (server, api, sync);
-        self.proxy.disconnect();
-        if connected {
-            self.reconnect();
+        self.sidecars.disconnect();
+        self.apply_network();
+    }
+
+    /// Copies the database, if it is SQLite, so that another control plane can serve the data of now.
+    pub async fn back_up(&self) {
+        if self.database_url.starts_with("sqlite") {
+            let folder = self.backup();
+            fs::create_dir(&folder).unwrap();
+            for name in ["ca.key", "ca.pem", "dev.env", "master.key", "operator.key"] {
+                fs::copy(self.folder.path().join(name), folder.join(name)).unwrap();
+            }
+            let copy = format!("VACUUM INTO '{}'", folder.join("countersign.db").display());
+            sqlx::query(sqlx::AssertSqlSafe(copy)).execute(&self.database).await.unwrap();
         }
     }
 
-    /// Stops the sidecar at once and starts a new one.
-    pub async fn restart_sidecar(&mut self) {
-        drop(self.sidecar.take());
-        let keys: Vec<_> = self.services.iter().map(|service| service.sync_key.as_str()).collect();
-        let url = format!("https://{}", self.proxy.address);
-        let authority = self.folder.path().join("ca.pem").display().to_string();
-        let settings = [
-            ("listen.grpc", "127.0.0.1:0"),
-            ("listen.admin", "127.0.0.1:0"),
-            ("sync.url", &url),
-            ("sync.ca", &authority),
-            ("sync.ping_seconds", "1"),
-        ];
-        let flags = settings.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
-        let environment = vec![("COUNTERSIGN_SYNC__KEYS".to_owned(), keys.join(","))];
-        let settings = authz::config::read(None, environment, flags).unwrap();
-        let clock = Arc::clone(&self.sidecar_clock);
-        let (sender, addresses) = tokio::sync::oneshot::channel();
-        let bind = |_| async move {
-            let app = authz::App::bind(settings, clock, Arc::new(NoChance)).await.unwrap();
-            sender.send((app.grpc_address().unwrap(), app.admin_address().unwrap())).unwrap();
-            app
-        };
-        let serve = |app: authz::App, shutdown| async move { app.serve(shutdown).await.unwrap() };
-        let server = Server::start(bind, serve).await;
-        let (grpc, admin) = addresses.await.unwrap();
-        let channel = Endpoint::from_shared(format!("http://{grpc}")).unwrap().connect_lazy();
-        let admin = HttpClient::plain(format!("http://{admin}"));
-        self.sidecar = Some((server, admin, AuthorizationClient::new(channel)));
+    fn backup(&self) -> PathBuf {
+        self.folder.path().join("backup")
     }
 
-    pub fn disconnect(&self) {
-        self.proxy.disconnect();
+    /// Whether [`Self::back_up`] has made a backup.
+    pub fn has_backup(&self) -> bool {
+        self.backup().is_dir()
     }
 
-    pub fn reconnect(&self) {
-        self.proxy.set_target(self.sync_address);
+    /// Starts a control plane with the data of the backup, to which the second address leads until it is stopped.
+    pub async fn start_restored_control_plane(&mut self) {
+        let folder = self.backup();
+        let url = format!("sqlite://{}", folder.join("countersign.db").display());
+        let InProcessServer { server, api: _, sync } = start_control_plane(&folder, &url, &self.clock, 3600).await;
+        self.restored = Some(server);
+        self.sidecars.divert_second_address(sync);
     }
 
-    /// Waits until the sidecar has all changes of its services and responds to checks.
-    pub async fn wait_for_sidecar(&self) -> Result<(), String> {
+    pub fn stop_restored_control_plane(&mut self) {
+        self.restored = None;
+        self.sidecars.disconnect();
+        self.apply_network();
+    }
+
+    /// Waits until a sidecar has all changes of its services and responds to checks.
+    pub async fn wait_for_sidecar(&self, sidecar: usize) -> Result<(), String> {
         for service in &self.services {
             let required = self.newest_change_for(&service.id).await;
-            let line = format!("countersign_authz_view_revision{{service=\"{}\"}}", service.id);
-            let (_, admin, _) = self.sidecar.as_ref().unwrap();
             let mut missing = String::new();
             for _ in 0..4000 {
-                let revision = metric(admin, &line).await.unwrap_or(0);
-                let result = self.check(&service.id, None).await;
+                let revision = self.sidecars.view_revision(sidecar, &service.id).await;
+                let result = self.check(sidecar, &service.id, None).await;
                 missing = format!("revision {revision} of {required}, {}", result.reason);
                 if revision >= required && result.status != 503 {
                     missing.clear();
                     break;
                 }
-                tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+                tokio::time::sleep(Duration::from_millis(2)).await;
             }
             if !missing.is_empty() {
-                return Err(format!("the sidecar does not receive all changes: {missing}"));
+                return Err(format!("sidecar {sidecar} does not receive all changes of {}: {missing}", service.id));
             }
         }
         Ok(())
     }
 
-    /// Sends a check request to the sidecar.
-    pub async fn check(&self, service: &str, token: Option<&str>) -> CheckResult {
-        let bearer = token.map(|token| format!("Bearer {token}"));
-        let headers: Vec<_> = bearer.iter().map(|bearer| ("authorization", bearer.as_str())).collect();
-        let request = check_request(&headers, &[("service_id", service), ("allow_unassigned", "true")]);
-        let (_, _, client) = self.sidecar.as_ref().unwrap();
-        CheckResult::from_response(
-            client.clone().check(request).await.expect("a check never fails with a gRPC error").into_inner(),
-        )
+    /// Waits until the sidecar with a copy has used or refused the copy of each service. Returns the revisions of those in use.
+    pub async fn wait_for_start_from_copy(&self) -> [Option<i64>; SERVICES] {
+        let decided = async || {
+            let mut revisions = [None; SERVICES];
+            for (revision, service) in revisions.iter_mut().zip(&self.services) {
+                if self.check(COPYING, &service.id, None).await.status != 503 {
+                    *revision = Some(self.sidecars.view_revision(COPYING, &service.id).await);
+                }
+            }
+            let used = revisions.iter().flatten().count();
+            let are_others_refused = self.sidecars.copies_refused(COPYING, SERVICES - used).await;
+            are_others_refused.then_some(revisions)
+        };
+        eventually("the copies are used or refused", decided, String::new).await
+    }
+
+    /// Sends a check request to a sidecar.
+    pub async fn check(&self, sidecar: usize, service: &str, token: Option<&str>) -> CheckResult {
+        let extensions = [("service_id", service), ("allow_unassigned", "true")];
+        self.sidecars.check(sidecar, request(token, &extensions)).await
+    }
+
+    /// The receipt of a revision at a service. The control plane measures waits with a clock that stands still, so it does not wait.
+    pub async fn receipt(&self, service: &Service, revision: i64) -> Value {
+        let path = format!("/services/{}/enforcement?revision={revision}", service.id);
+        self.api.get_as(&service.key, &path).await.expect(200)
     }
 
     /// Verifies a token with the API.
@@ -255,11 +280,20 @@ impl Environment {
     /// Revision of the newest change that a service receives. If the newest changes were deleted from the feed, it is the
     /// revision floor, because a sidecar that connects afterwards receives a snapshot.
     async fn newest_change_for(&self, service: &str) -> i64 {
-        let sql = "SELECT COALESCE(MAX(changes.revision), feed.floor) AS newest FROM feed \
-                   LEFT JOIN changes ON changes.service_id IS NULL OR changes.service_id = $1 OR (changes.service_id = '' \
-                   AND EXISTS (SELECT 1 FROM services WHERE id = $1 AND refuses_unbound_since IS NULL)) \
-                   GROUP BY feed.floor";
-        sqlx::query(sql).bind(service.to_owned()).fetch_one(&self.database).await.unwrap().get("newest")
+        let sql = format!(
+            "SELECT COALESCE(MAX(changes.revision), feed.floor) AS newest FROM feed LEFT JOIN changes ON {RECEIVED} GROUP BY feed.floor"
+        );
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(service.to_owned()).fetch_one(&self.database).await;
+        row.unwrap().get("newest")
+    }
+
+    /// Revision of the newest change up to a revision that a service receives, if the feed contains it.
+    pub async fn newest_change_until(&self, service: &str, revision: i64) -> Option<i64> {
+        let sql = format!(
+            "SELECT MAX(changes.revision) AS newest FROM changes WHERE changes.revision <= $2 AND ({RECEIVED})"
+        );
+        let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(service.to_owned()).bind(revision);
+        query.fetch_one(&self.database).await.unwrap().get("newest")
     }
 }
 
@@ -277,7 +311,7 @@ fn temp_dir() -> TempDir {
 }
 
 async fn start_control_plane(
-    folder: &TempDir,
+    folder: &Path,
     database_url: &str,
     clock: &Arc<ManualClock>,
     token_seconds: u32,
@@ -290,7 +324,7 @@ async fn start_control_plane(
         // Snapshots and missed changes consist of many reads.
         ("sync.changes_per_read", "3".to_owned()),
     ];
-    InProcessServer::start(folder.path(), &settings, clock).await
+    InProcessServer::start(folder, &settings, clock).await
 }
 
 async fn create_service(api: &HttpClient, human: &str, number: usize) -> Service {
@@ -304,11 +338,4 @@ async fn create_service(api: &HttpClient, human: &str, number: usize) -> Service
     };
     let (full, sync_key) = (key("full").await, key("sync").await);
     Service { id, key: full, sync_key }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "revisions are whole numbers")]
-async fn metric(admin: &HttpClient, line: &str) -> Option<i64> {
-    let response = HttpResponse::try_send(admin.request("GET", "/metrics")).await?;
-    let value = response.body.as_str()?.lines().find_map(|metric| metric.strip_prefix(line))?.trim().parse::<f64>();
-    value.ok().map(|value| value as i64)
 }

@@ -1,7 +1,7 @@
 //! The clock of the sidecar, whose wall time can lag behind that of the control plane.
 
 use countersign_identity::Timestamp;
-use countersign_process::Clock;
+use countersign_process::{BootId, Clock};
 use countersign_tests::ManualClock;
 use std::{
     sync::{
@@ -35,5 +35,10 @@ impl Clock for LaggingClock {
 
     fn since_boot(&self) -> Duration {
         self.clock.since_boot()
+    }
+
+    /// All processes of a history run within one boot of the system.
+    fn boot_id(&self) -> Option<BootId> {
+        Some(BootId(1))
     }
 }

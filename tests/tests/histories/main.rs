@@ -1,8 +1,8 @@
-//! Runs generated histories (random sequences of operations). After every operation, the outcomes of API and sidecar
-//! must match the model.
+//! Runs generated histories (random sequences of operations). After every operation, the outcomes of API and
+//! sidecars must match the model.
 //!
 //! A history is a list of operations ([`operation`]). [`environment`] starts the servers, [`model`] predicts outcomes,
-//! and [`run`] executes an operation and compares. A history that fails is shrunk and saved in the folder
+//! [`run`] executes an operation, and [`verification`] compares. A history that fails is shrunk and saved in the folder
 //! `regressions`; the histories in that folder run first.
 //!
 //! `HISTORIES=n` runs n generated histories on each database engine; `make soak` repeats such runs for a given time.
@@ -11,20 +11,29 @@
 
 mod environment;
 mod expected_response;
+mod fragments;
 mod lagging_clock;
 mod model;
 mod model_updates;
+mod network_operations;
 mod operation;
 mod proxy;
+mod receipts;
 mod requests;
+mod rules;
 mod run;
+mod sidecar_state;
+mod sidecars;
+mod verification;
 
 use countersign_tests::Postgres;
-use operation::{Operation, histories};
+use fragments::histories;
+use operation::Operation;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 use run::{Violation, run};
 use std::{
     cell::Cell,
+    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -35,7 +44,7 @@ use std::{
 use tokio::runtime::Builder;
 
 /// Number of histories that `make test` runs on each database engine.
-const DEFAULT_COUNT: u32 = 96;
+const DEFAULT_COUNT: u32 = 64;
 
 /// Number of histories that run at the same time, which may exceed the number of cores, because a history mostly waits.
 const THREADS: u32 = 6;
@@ -52,7 +61,17 @@ enum Engine {
 }
 
 impl Engine {
+    /// Runs a history. A panic is a violation too, so that it is shrunk and saved.
     fn run(&self, operations: &[Operation]) -> Result<(), Violation> {
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.run_in_runtime(operations)));
+        outcome.unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref().copied());
+            let error = format!("panicked: {}", text.unwrap_or_default());
+            Err(Violation { operation_index: operations.len(), error })
+        })
+    }
+
+    fn run_in_runtime(&self, operations: &[Operation]) -> Result<(), Violation> {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             match self {
@@ -128,7 +147,7 @@ fn run_until_failure(engine: &Engine, count: u32, failed: &AtomicBool) {
             failed_operation.set(operation_index);
             if !failed.swap(true, Ordering::SeqCst) {
                 owns_failure.store(true, Ordering::SeqCst);
-                eprintln!("history {} of one of {THREADS} threads failed; shrinking it", run_count.get());
+                eprintln!("history {} of one of {THREADS} threads failed; shrinking it: {error}", run_count.get());
             }
             TestCaseError::fail(error)
         })

@@ -240,8 +240,9 @@ impl Model {
         Ok(())
     }
 
-    fn state_at_issue(&self, token: &Token) -> usize {
-        self.states.partition_point(|state| state.revision <= token.rev) - 1
+    /// Index of the newest state up to a revision.
+    pub fn state_at(&self, revision: i64) -> usize {
+        self.states.partition_point(|state| state.revision <= revision).saturating_sub(1)
     }
 
     /// The reason for which a verifier with this state rejects the token, apart from its claims.
@@ -262,7 +263,7 @@ impl Model {
     }
 
     fn accepted_outcomes(&self, token: &Token, service: usize, known_state: usize, now: i64) -> Vec<VerifyOutcome> {
-        let issued = self.state_at_issue(token);
+        let issued = self.state_at(token.rev);
         let issued_at = token.issued_at * 1_000_000;
         let mut outcomes = Vec::new();
         if issued <= known_state {

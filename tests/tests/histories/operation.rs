@@ -1,6 +1,7 @@
 //! The operations of a history (a generated sequence of operations). An operation refers to entities by an index modulo
 //! the number of existing entities, so that a history stays valid while it is shrunk.
 
+use crate::rules::RuleSet;
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use serde::{Deserialize, Serialize};
 
@@ -13,10 +14,19 @@ pub const ROLE_NAMES: [&str; 2] = ["reader", "writer"];
 /// Possible permission sets of roles. A recreated role may have other permissions.
 pub const PERMISSIONS: [&[&str]; 3] = [&["read"], &["read", "write"], &["delete"]];
 
+/// The rule sets of the rules file. A history begins with the first.
+pub const RULE_SETS: [RuleSet; 5] = [
+    RuleSet { role: None, permission: None, allow_unassigned: false, dry_run: false },
+    RuleSet { role: Some("writer"), permission: None, allow_unassigned: false, dry_run: false },
+    RuleSet { role: None, permission: Some("write"), allow_unassigned: true, dry_run: false },
+    RuleSet { role: Some("reader"), permission: Some("read"), allow_unassigned: false, dry_run: true },
+    RuleSet { role: None, permission: None, allow_unassigned: true, dry_run: false },
+];
+
 /// Maximum number of agents, which is small, so that operations affect the same agents.
 pub const MAX_AGENTS: usize = 3;
 
-/// Seconds without contact to the control plane after which the sidecar must refuse requests.
+/// Seconds without contact to the control plane after which a sidecar must refuse requests.
 pub const MAX_STALENESS: i64 = 1200;
 
 /// An operation of a generated history.
@@ -24,16 +34,30 @@ pub const MAX_STALENESS: i64 = 1200;
 pub enum Operation {
     /// Sends a request, or several requests concurrently.
     Requests(Vec<Request>),
-    /// Advances the clocks of the control plane and the sidecar, in seconds.
+    /// Advances the clocks of the control plane and the sidecars, in seconds.
     Advance(u32),
-    /// Sets the lag of the sidecar's wall clock, in seconds.
+    /// Sets the lag of the sidecars' wall clock, in seconds.
     Lag(u32),
-    /// Closes the sync stream and rejects new connections.
+    /// Closes all sync streams and rejects new connections.
     Disconnect,
-    /// Accepts connections of the sync stream again.
+    /// Accepts connections of sync streams again.
     Reconnect,
-    /// Stops the sidecar at once and starts it again.
+    /// Lets no bytes pass between the sidecar without a copy and the control plane, until [`Self::Reconnect`]. Connections stay open.
+    Freeze,
+    /// One of the addresses of the sidecar with a copy leads nowhere.
+    CutAddress(usize),
+    /// The address leads to the control plane again.
+    RestoreAddress(usize),
+    /// The first address of the sidecar with a copy leads nowhere. The second one leads for a while to a control plane with the data
+    /// of the start of the history. Only on SQLite.
+    OldAddress,
+    /// Stops the sidecars at once and starts them again.
     RestartSidecar,
+    /// Replaces the rules file by a rule set. First replaces it by an invalid file, if `invalid_first`.
+    ChangeRules { set: usize, invalid_first: bool },
+    /// Sends requests concurrently, and asks at once for the receipt of the newest revision at a service. If `crash`, the sidecar with
+    /// a copy is then killed at once, and starts from its copy while no address can be reached.
+    Receipt { service: usize, requests: Vec<Request>, crash: bool },
     /// Stops the control plane, at once if killed, and starts it with another lifetime of access tokens.
     RestartControlPlane { killed: bool, token_seconds: u32 },
 }
@@ -116,95 +140,7 @@ pub enum Status {
     Revoked,
 }
 
-/// Generates histories. Some fragments of a history combine operations that rarely have an effect separately.
-pub fn histories() -> impl Strategy<Value = Vec<Operation>> {
-    vec(fragment(), 10..36).prop_map(|fragments| fragments.concat())
-}
-
-fn fragment() -> impl Strategy<Value = Vec<Operation>> {
-    let single = |request: Request| Operation::Requests(vec![request]);
-    let (service, name) = (|| 0..SERVICES, || 0..ROLE_NAMES.len());
-    prop_oneof![
-        80 => operation().prop_map(|operation| vec![operation]),
-        4 => (service(), any_index(), name())
-            .prop_map(|(service, agent, name)| change_after_refresh_of_unbound_session(service, agent, name)),
-        2 => (service(), any_index()).prop_map(|(service, agent)| change_after_late_refresh(service, agent)),
-        4 => (service(), any_index(), any::<bool>())
-            .prop_map(|(service, agent, disconnected)| change_before_unbound_is_accepted(service, agent, disconnected)),
-        8 => (service(), any_index(), name()).prop_map(move |(service, agent, name)| vec![
-            single(Request::Assign { service, agent, name, seconds: None }),
-            single(Request::Login { agent, service: Some(service) }),
-        ]),
-        5 => (service(), name(), 0..PERMISSIONS.len()).prop_map(move |(service, name, permissions)| vec![
-            single(Request::DeleteRole { service, name }),
-            single(Request::CreateRole { service, name, permissions }),
-        ]),
-        16 => (service(), any_index(), name(), any::<bool>(), any::<bool>()).prop_map(
-            move |(service, agent, name, assign_last, refresh)| {
-                let assign = Request::Assign { service, agent, name, seconds: None };
-                let revoke = Request::Revoke { service, agent, name };
-                let (before, concurrent) = if assign_last { (revoke, assign) } else { (assign, revoke) };
-                // Several token requests are sent, because the race occurs between two statements of a request.
-                let token = |login| {
-                    let login_again = Request::Login { agent, service: Some(service) };
-                    if refresh { Request::Refresh { login, first: false } } else { login_again }
-                };
-                let concurrent = (0..3).map(token).chain([concurrent]).chain((3..6).map(token)).collect();
-                vec![single(before), single(Request::Login { agent, service: Some(service) }), Operation::Requests(concurrent)]
-            },
-        ),
-    ]
-}
-
-/// The refresh of an unbound session issues a token for the service at which the agent now holds a role. After that, the
-/// sidecar of this service must receive changes of the agent.
-fn change_after_refresh_of_unbound_session(service: usize, agent: usize, name: usize) -> Vec<Operation> {
-    let assign = Request::Assign { service, agent, name, seconds: None };
-    [unbound_login(agent).to_vec(), vec![Operation::Requests(vec![assign])], refresh_all_and_suspend(agent)].concat()
-}
-
-/// An agent without roles gets an unbound token.
-fn unbound_login(agent: usize) -> [Operation; 2] {
-    let pairs = (0..SERVICES).flat_map(|service| (0..ROLE_NAMES.len()).map(move |name| (service, name)));
-    let revocations = pairs.map(|(service, name)| Request::Revoke { service, agent, name }).collect();
-    [Operation::Requests(revocations), Operation::Requests(vec![Request::Login { agent, service: None }])]
-}
-
-/// The sidecar of a service that refuses unbound tokens does not receive the change of the agent. It needs the change when the
-/// service begins to accept unbound tokens, while the sidecar is connected or not.
-fn change_before_unbound_is_accepted(service: usize, agent: usize, disconnected: bool) -> Vec<Operation> {
-    let single = |request: Request| Operation::Requests(vec![request]);
-    let accept = |accepted| single(Request::SetAcceptsUnbound { service, accepted });
-    let set_status = |status| single(Request::SetStatus { agent, status });
-    let [revoke, log_in] = unbound_login(agent);
-    let mut operations = vec![accept(false), revoke, log_in, set_status(Status::Suspended), accept(true)];
-    if disconnected {
-        operations.insert(operations.len() - 1, Operation::Disconnect);
-        operations.push(Operation::Reconnect);
-    }
-    operations.push(set_status(Status::Active));
-    operations
-}
-
-/// The audience of the first token of a session is forgotten when the session is refreshed. After the refresh, the sidecar must
-/// still receive changes of the agent.
-fn change_after_late_refresh(service: usize, agent: usize) -> Vec<Operation> {
-    let before = vec![
-        Operation::RestartControlPlane { killed: false, token_seconds: 60 },
-        Operation::Requests(vec![Request::Login { agent, service: Some(service) }]),
-        Operation::Advance(1300),
-        Operation::Advance(1199),
-    ];
-    [before, refresh_all_and_suspend(agent)].concat()
-}
-
-fn refresh_all_and_suspend(agent: usize) -> Vec<Operation> {
-    let refreshes = (0..24).map(|login| Request::Refresh { login, first: false }).collect();
-    let set_status = |status| Operation::Requests(vec![Request::SetStatus { agent, status }]);
-    vec![Operation::Requests(refreshes), set_status(Status::Suspended), set_status(Status::Active)]
-}
-
-fn operation() -> impl Strategy<Value = Operation> {
+pub fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         48 => request().prop_map(|request| Operation::Requests(vec![request])),
         8 => vec(concurrent_request(), 2..6).prop_map(Operation::Requests),
@@ -216,6 +152,11 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => Just(Operation::RestartSidecar),
         3 => (any::<bool>(), select(vec![60_u32, 600, 3600]))
             .prop_map(|(killed, token_seconds)| Operation::RestartControlPlane { killed, token_seconds }),
+        1 => Just(Operation::Freeze),
+        3 => (0..2_usize).prop_map(Operation::CutAddress),
+        3 => (0..2_usize).prop_map(Operation::RestoreAddress),
+        3 => (0..SERVICES, vec(concurrent_request(), 1..4))
+            .prop_map(|(service, requests)| Operation::Receipt { service, requests, crash: false }),
     ]
 }
 
@@ -259,6 +200,6 @@ fn status() -> impl Strategy<Value = Status> {
 }
 
 /// An index into the existing entities.
-fn any_index() -> impl Strategy<Value = usize> {
+pub fn any_index() -> impl Strategy<Value = usize> {
     0_usize..12
 }

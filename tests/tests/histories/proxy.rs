@@ -1,4 +1,4 @@
-//! A TCP proxy between sidecar and control plane that can be disconnected.
+//! A TCP proxy between sidecar and control plane that can be disconnected or frozen.
 
 use std::{
     net::SocketAddr,
@@ -6,6 +6,7 @@ use std::{
 };
 use tokio::{
     net::{TcpListener, TcpStream},
+    sync::watch,
     task::{AbortHandle, JoinHandle},
 };
 
@@ -13,6 +14,7 @@ use tokio::{
 pub struct TcpProxy {
     pub address: SocketAddr,
     state: Arc<Mutex<State>>,
+    frozen: watch::Sender<bool>,
     accept_task: JoinHandle<()>,
 }
 
@@ -27,13 +29,19 @@ impl TcpProxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let state = Arc::<Mutex<State>>::default();
-        let accept_task = tokio::spawn(accept(listener, Arc::clone(&state)));
-        Self { address, state, accept_task }
+        let frozen = watch::Sender::new(false);
+        let accept_task = tokio::spawn(accept(listener, Arc::clone(&state), frozen.subscribe()));
+        Self { address, state, frozen, accept_task }
     }
 
     /// Sets the target of new connections.
     pub fn set_target(&self, target: SocketAddr) {
         self.state.lock().unwrap().target = Some(target);
+    }
+
+    /// While frozen, connections stay open, and no bytes pass.
+    pub fn set_frozen(&self, frozen: bool) {
+        self.frozen.send_replace(frozen);
     }
 
     /// Closes all connections and rejects new ones.
@@ -51,15 +59,28 @@ impl Drop for TcpProxy {
     }
 }
 
-async fn accept(listener: TcpListener, state: Arc<Mutex<State>>) {
-    while let Ok((mut client, _)) = listener.accept().await {
+async fn accept(listener: TcpListener, state: Arc<Mutex<State>>, frozen: watch::Receiver<bool>) {
+    while let Ok((client, _)) = listener.accept().await {
         let mut state = state.lock().unwrap();
         let Some(target) = state.target else { continue };
-        let forward = async move {
-            if let Ok(mut server) = TcpStream::connect(target).await {
-                let _result = tokio::io::copy_bidirectional(&mut client, &mut server).await;
-            }
-        };
-        state.connections.push(tokio::spawn(forward).abort_handle());
+        state.connections.push(tokio::spawn(forward(client, target, frozen.clone())).abort_handle());
     }
+}
+
+async fn forward(mut client: TcpStream, target: SocketAddr, mut frozen: watch::Receiver<bool>) {
+    let Ok(mut server) = TcpStream::connect(target).await else { return };
+    let copy = tokio::io::copy_bidirectional(&mut client, &mut server);
+    tokio::pin!(copy);
+    while frozen.wait_for(|is_frozen| !is_frozen).await.is_ok() {
+        let changes = frozen.clone();
+        tokio::select! {
+            biased;
+            () = is_frozen(changes) => {}
+            _ = &mut copy => return,
+        }
+    }
+}
+
+async fn is_frozen(mut frozen: watch::Receiver<bool>) {
+    let _closed = frozen.wait_for(|is_frozen| *is_frozen).await;
 }

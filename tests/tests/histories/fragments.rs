@@ -1,0 +1,128 @@
+//! Generates histories. Some fragments of a history combine operations that rarely have an effect separately.
+
+use crate::operation::{
+    Operation, PERMISSIONS, ROLE_NAMES, RULE_SETS, Request, SERVICES, Status, any_index, operation,
+};
+use proptest::{collection::vec, prelude::*};
+
+pub fn histories() -> impl Strategy<Value = Vec<Operation>> {
+    vec(fragment(), 10..36).prop_map(|fragments| fragments.concat())
+}
+
+fn fragment() -> impl Strategy<Value = Vec<Operation>> {
+    let single = |request: Request| Operation::Requests(vec![request]);
+    let (service, name) = (|| 0..SERVICES, || 0..ROLE_NAMES.len());
+    prop_oneof![
+        80 => operation().prop_map(|operation| vec![operation]),
+        4 => (service(), any_index(), name())
+            .prop_map(|(service, agent, name)| change_after_refresh_of_unbound_session(service, agent, name)),
+        2 => (service(), any_index()).prop_map(|(service, agent)| change_after_late_refresh(service, agent)),
+        4 => (service(), any_index(), any::<bool>())
+            .prop_map(|(service, agent, disconnected)| change_before_unbound_is_accepted(service, agent, disconnected)),
+        8 => (service(), any_index(), name()).prop_map(move |(service, agent, name)| vec![
+            single(Request::Assign { service, agent, name, seconds: None }),
+            single(Request::Login { agent, service: Some(service) }),
+        ]),
+        5 => (service(), name(), 0..PERMISSIONS.len()).prop_map(move |(service, name, permissions)| vec![
+            single(Request::DeleteRole { service, name }),
+            single(Request::CreateRole { service, name, permissions }),
+        ]),
+        16 => (service(), any_index(), name(), any::<bool>(), any::<bool>()).prop_map(
+            move |(service, agent, name, assign_last, refresh)| {
+                let assign = Request::Assign { service, agent, name, seconds: None };
+                let revoke = Request::Revoke { service, agent, name };
+                let (before, concurrent) = if assign_last { (revoke, assign) } else { (assign, revoke) };
+                // Several token requests are sent, because the race occurs between two statements of a request.
+                let token = |login| {
+                    let login_again = Request::Login { agent, service: Some(service) };
+                    if refresh { Request::Refresh { login, first: false } } else { login_again }
+                };
+                let concurrent = (0..3).map(token).chain([concurrent]).chain((3..6).map(token)).collect();
+                vec![single(before), single(Request::Login { agent, service: Some(service) }), Operation::Requests(concurrent)]
+            },
+        ),
+        2 => (service(), any_index(), name(), any::<bool>()).prop_map(|(service, agent, name, crash)| {
+            revocation_with_receipt(service, agent, name, crash)
+        }),
+        2 => (service(), any_index(), name()).prop_map(|(service, agent, name)| receipt_without_a_sidecar(service, agent, name)),
+        1 => (service(), any_index(), name()).prop_map(|(service, agent, name)| receipt_before_old_data(service, agent, name)),
+        1 => (0..RULE_SETS.len(), prop::bool::weighted(0.3))
+            .prop_map(|(set, invalid_first)| vec![Operation::ChangeRules { set, invalid_first }]),
+    ]
+}
+
+/// The refresh of an unbound session issues a token for the service at which the agent now holds a role. After that, the
+/// sidecar of this service must receive changes of the agent.
+fn change_after_refresh_of_unbound_session(service: usize, agent: usize, name: usize) -> Vec<Operation> {
+    let assign = Request::Assign { service, agent, name, seconds: None };
+    [unbound_login(agent).to_vec(), vec![Operation::Requests(vec![assign])], refresh_all_and_suspend(agent)].concat()
+}
+
+/// An agent without roles gets an unbound token.
+fn unbound_login(agent: usize) -> [Operation; 2] {
+    let pairs = (0..SERVICES).flat_map(|service| (0..ROLE_NAMES.len()).map(move |name| (service, name)));
+    let revocations = pairs.map(|(service, name)| Request::Revoke { service, agent, name }).collect();
+    [Operation::Requests(revocations), Operation::Requests(vec![Request::Login { agent, service: None }])]
+}
+
+/// The sidecar of a service that refuses unbound tokens does not receive the change of the agent. It needs the change when the
+/// service begins to accept unbound tokens, while the sidecar is connected or not.
+fn change_before_unbound_is_accepted(service: usize, agent: usize, disconnected: bool) -> Vec<Operation> {
+    let single = |request: Request| Operation::Requests(vec![request]);
+    let accept = |accepted| single(Request::SetAcceptsUnbound { service, accepted });
+    let set_status = |status| single(Request::SetStatus { agent, status });
+    let [revoke, log_in] = unbound_login(agent);
+    let mut operations = vec![accept(false), revoke, log_in, set_status(Status::Suspended), accept(true)];
+    if disconnected {
+        operations.insert(operations.len() - 1, Operation::Disconnect);
+        operations.push(Operation::Reconnect);
+    }
+    operations.push(set_status(Status::Active));
+    operations
+}
+
+/// The audience of the first token of a session is forgotten when the session is refreshed. After the refresh, the sidecar must
+/// still receive changes of the agent.
+fn change_after_late_refresh(service: usize, agent: usize) -> Vec<Operation> {
+    let before = vec![
+        Operation::RestartControlPlane { killed: false, token_seconds: 60 },
+        Operation::Requests(vec![Request::Login { agent, service: Some(service) }]),
+        Operation::Advance(1300),
+        Operation::Advance(1199),
+    ];
+    [before, refresh_all_and_suspend(agent)].concat()
+}
+
+fn refresh_all_and_suspend(agent: usize) -> Vec<Operation> {
+    let refreshes = (0..24).map(|login| Request::Refresh { login, first: false }).collect();
+    let set_status = |status| Operation::Requests(vec![Request::SetStatus { agent, status }]);
+    vec![Operation::Requests(refreshes), set_status(Status::Suspended), set_status(Status::Active)]
+}
+
+/// A token whose role is revoked, with the receipt of the revocation.
+fn revocation_with_receipt(service: usize, agent: usize, name: usize, crash: bool) -> Vec<Operation> {
+    let single = |request: Request| Operation::Requests(vec![request]);
+    let revoke = Request::Revoke { service, agent, name };
+    vec![
+        single(Request::Assign { service, agent, name, seconds: None }),
+        single(Request::Login { agent, service: Some(service) }),
+        Operation::Receipt { service, requests: vec![revoke], crash },
+    ]
+}
+
+/// The receipt is not complete before the frozen sidecar has the revocation.
+fn receipt_without_a_sidecar(service: usize, agent: usize, name: usize) -> Vec<Operation> {
+    let mut operations = revocation_with_receipt(service, agent, name, false);
+    operations.insert(2, Operation::Freeze);
+    operations.push(Operation::Reconnect);
+    operations.push(Operation::Receipt { service, requests: Vec::new(), crash: false });
+    operations
+}
+
+/// The second address has not the revocation.
+fn receipt_before_old_data(service: usize, agent: usize, name: usize) -> Vec<Operation> {
+    let mut operations = revocation_with_receipt(service, agent, name, false);
+    operations.push(Operation::OldAddress);
+    operations.push(Operation::RestoreAddress(0));
+    operations
+}

@@ -1,0 +1,96 @@
+//! What is known of the data with which each sidecar decides.
+
+use crate::{
+    operation::{MAX_STALENESS, SERVICES},
+    sidecars::{COPYING, SIDECARS},
+};
+
+/// [`MAX_STALENESS`] in microseconds.
+pub const MAX_AGE: i64 = MAX_STALENESS * 1_000_000;
+
+/// The state of the control plane with which a sidecar decides for a service.
+#[derive(Debug, Clone, Copy)]
+pub struct SidecarState {
+    /// Indexes of the oldest and the newest state in the model that it can be. It is one state, except after a start from a copy.
+    pub states: (usize, usize),
+    /// The sidecar's data was last confirmed between these two times, in microseconds. The exact time of the
+    /// confirmation is unknown, because the sidecar pings at its own interval.
+    pub confirmed: (i64, i64),
+}
+
+/// The states of all sidecars, and what receipts have confirmed.
+pub struct SidecarStates {
+    /// The state by sidecar and service; none if the sidecar has no data.
+    states: [[Option<SidecarState>; SERVICES]; SIDECARS.len()],
+    /// The data of a sidecar cannot have been confirmed before, in microseconds: the start of the sidecar or, if it has a copy, of the
+    /// history.
+    earliest: [i64; SIDECARS.len()],
+    /// Whether each sidecar reports changes soon. A process that was killed counts in receipts until its data would be too old. If the
+    /// clock advances while a copy is written, the next write waits for a multiple of this time.
+    reports_are_prompt: bool,
+    /// The newest change by service that is in the data of every sidecar that decides, because a complete receipt says so.
+    in_force: [i64; SERVICES],
+}
+
+impl SidecarStates {
+    /// All sidecars start now.
+    pub const fn new(now: i64) -> Self {
+        Self {
+            states: [[None; SERVICES]; SIDECARS.len()],
+            earliest: [now; SIDECARS.len()],
+            reports_are_prompt: true,
+            in_force: [0; SERVICES],
+        }
+    }
+
+    pub const fn of(&self, sidecar: usize, service: usize) -> Option<SidecarState> {
+        self.states[sidecar][service]
+    }
+
+    pub const fn set(&mut self, sidecar: usize, service: usize, state: Option<SidecarState>) {
+        self.states[sidecar][service] = state;
+    }
+
+    /// A sidecar decides now with this state of a service.
+    pub fn decides_with(&mut self, sidecar: usize, service: usize, state: usize, now: i64) {
+        // The sidecar responds, so the last confirmation of its data is not too old. A sidecar that has just started may have received
+        // its first confirmation of the data before the clock advanced.
+        let earliest = self.of(sidecar, service).map_or(self.earliest[sidecar], |known| known.confirmed.0);
+        // The copy of a sidecar can be older than its data.
+        let earliest = if sidecar == COPYING { self.earliest[sidecar] } else { earliest };
+        let confirmed = (earliest.max(now - MAX_AGE + 1), now);
+        self.set(sidecar, service, Some(SidecarState { states: (state, state), confirmed }));
+    }
+
+    /// A sidecar was killed and started. Returns its states before.
+    pub fn restart(&mut self, sidecar: usize, now: i64) -> [Option<SidecarState>; SERVICES] {
+        self.reports_are_prompt = false;
+        if sidecar != COPYING {
+            self.earliest[sidecar] = now;
+        }
+        std::mem::replace(&mut self.states[sidecar], [None; SERVICES])
+    }
+
+    /// The earliest time at which the copy can have been confirmed.
+    pub const fn earliest_copy(&self) -> i64 {
+        self.earliest[COPYING]
+    }
+
+    /// The clocks have advanced by seconds.
+    pub const fn clocks_advanced(&mut self) {
+        self.reports_are_prompt = false;
+    }
+
+    pub const fn reports_are_prompt(&self) -> bool {
+        self.reports_are_prompt
+    }
+
+    /// A complete receipt says that a change is in the data of every sidecar.
+    pub fn set_in_force(&mut self, service: usize, change: i64) {
+        self.in_force[service] = self.in_force[service].max(change);
+    }
+
+    pub const fn in_force(&self, service: usize) -> i64 {
+        self.in_force[service]
+    }
+}
