@@ -9,6 +9,7 @@ use countersign_control_plane::{
 use countersign_process::{
     FlushAtExit, Shutdown,
     output::{write_stderr_line, write_stdout},
+    settings::environment,
     shutdown, telemetry,
 };
 use secrecy::SecretString;
@@ -278,14 +279,6 @@ fn fail_with_each_line(code: u8, errors: &dyn Display) -> ExitCode {
 fn fail(code: u8, error: &dyn Display) -> ExitCode {
     write_stderr_line(format_args!("countersign-control-plane: {error}"));
     code.into()
-}
-
-/// The environment variables that are valid UTF-8. Settings must be UTF-8, so a variable that is not UTF-8 cannot be a
-/// setting.
-fn environment() -> Vec<(String, String)> {
-    std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect()
 }
 
 /// Parses a `sub` as defined in OpenID Connect Core, section 2.

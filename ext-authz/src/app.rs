@@ -16,11 +16,12 @@ mod target;
 
 use crate::{
     check::{Authorizer, LogRateLimit},
-    config::{Settings, SyncSettings},
+    config::{CacheSettings, DenialSettings, HeaderSettings, Settings, SyncSettings},
     copy::CopyWriter,
     decide::TokenCache,
     metrics::Metrics,
     response::{HeaderNames, ResponseBuilder},
+    rules::RuleSet,
     sync::{AddressPlan, Instance, KeyRefusals, ProcessIdentity, StartFromCopy, StreamClient, SyncTarget},
     view::{ApiKeyIndex, Views},
 };
@@ -122,18 +123,7 @@ impl App {
         let (stream_clients, copy_writers): (Vec<_>, Vec<_>) =
             create_stream_clients(&sync, &endpoints, of_keys, &context, &rng).unzip();
         let staleness_monitor = StalenessMonitor::new(Arc::clone(&views), readiness.clone(), Arc::clone(&clock));
-        let authorizer = Authorizer {
-            views,
-            rules,
-            cache: TokenCache::new(cache.tokens, metrics.cache_hits(), metrics.cache_misses()),
-            responses: ResponseBuilder {
-                names: HeaderNames::new(headers.prefix.as_str()),
-                explain_denials: denials.explain,
-            },
-            metrics: Arc::clone(&metrics),
-            clock,
-            invalid_rule_log_limit: LogRateLimit::default(),
-        };
+        let authorizer = create_authorizer((&headers, &denials, &cache), (views, rules), &metrics, clock);
         let check_listener = CheckListener::bind(&listen.grpc)
             .await
             .map_err(|error| AuthorizerError::not_listening("listen.grpc", &listen.grpc, &error))?;
@@ -263,6 +253,27 @@ fn spawn_until_shutdown(
             never = work => match never {},
         }
     });
+}
+
+/// Creates an authorizer that decides with views and rules.
+fn create_authorizer(
+    (headers, denials, cache): (&HeaderSettings, &DenialSettings, &CacheSettings),
+    (views, rules): (Arc<Views>, Arc<ArcSwap<RuleSet>>),
+    metrics: &Arc<Metrics>,
+    clock: Arc<dyn Clock>,
+) -> Authorizer {
+    Authorizer {
+        views,
+        rules,
+        cache: TokenCache::new(cache.tokens, metrics.cache_hits(), metrics.cache_misses()),
+        responses: ResponseBuilder {
+            names: HeaderNames::new(headers.prefix.as_str()),
+            explain_denials: denials.explain,
+        },
+        metrics: Arc::clone(metrics),
+        clock,
+        invalid_rule_log_limit: LogRateLimit::default(),
+    }
 }
 
 /// Creates the client of each API key with the copy with which it starts, and the writer of its copy.

@@ -6,7 +6,9 @@ use countersign_ext_authz::{
     config::{self, ConfigError},
     run,
 };
-use countersign_process::{FlushAtExit, Shutdown, SystemClock, output::write_stderr_line, shutdown, telemetry};
+use countersign_process::{
+    FlushAtExit, Shutdown, SystemClock, output::write_stderr_line, settings::environment, shutdown, telemetry,
+};
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 #[global_allocator]
@@ -46,9 +48,7 @@ fn main() -> ExitCode {
     if let Some(command) = command {
         return commands::run(command, |settings| app::authorizer_from_copies(settings, Arc::new(SystemClock))).into();
     }
-    let environment =
-        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    match config::read(config, environment.collect(), set) {
+    match config::read(config, environment(), set) {
         Ok(settings) => exit_code(run_with_settings(settings)),
         Err(ConfigError::Source(error)) if error.is_unreadable_value() => fail(ExitCode::FAILURE, &error),
         Err(error) => fail(ExitCode::from(USAGE_ERROR), &error),

@@ -126,6 +126,14 @@ fn suggestion(nearest: Option<&str>) -> String {
     nearest.map(|nearest| format!(": did you mean `{nearest}`?")).unwrap_or_default()
 }
 
+/// The environment variables that are valid UTF-8. Settings must be UTF-8, so a variable that is not UTF-8 cannot be a
+/// setting.
+pub fn environment() -> Vec<(String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
 impl Layers {
     /// Merges the layers and deserializes the settings.
     pub fn read<T: DeserializeOwned>(self) -> Result<T, SettingsError> {

@@ -16,7 +16,6 @@ use super::{
     enforcement::{ALLOWS, REFUSES, Receipt, ReceiptArgs},
     login::{LoginArgs, LoginResult, TokenPolicy, login},
     output::{quoted, value_text},
-    table::details,
     time::rfc3339,
 };
 use clap::{Args, Subcommand, ValueHint};
@@ -262,8 +261,7 @@ async fn delete(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
     }
     let revision = api.delete_agent(credential, &agent).await?;
     let receipt = Receipt::of(context, &api, wait, revision).await;
-    let text =
-        details([("agentId", agent.clone()), ("deleted", "true".into())].into_iter().chain(receipt.row(REFUSES)));
+    let text = receipt.details([("agentId", agent.clone()), ("deleted", "true".into())], REFUSES);
     Ok(receipt.output(text, json!({ "deleted": true, "agentId": agent }), ""))
 }
 
@@ -287,7 +285,7 @@ async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result
         "revoked" => (REFUSES, "Next: for a new agent, countersign agent keygen --profile NAME"),
         _ => (ALLOWS, "Next: as the agent, countersign agent login"),
     };
-    let text = details(rows.into_iter().chain(receipt.row(without_sidecars)));
+    let text = receipt.details(rows, without_sidecars);
     Ok(receipt.output(text, record, next))
 }
 

@@ -10,6 +10,7 @@ use super::{
     complete,
     context::Context,
     output::Text,
+    table::details,
     time::positive_duration,
 };
 use clap::Args;
@@ -137,14 +138,14 @@ impl Receipt {
         Self { revision, result }
     }
 
-    /// The row about the sidecars, for the text of the command. `without_sidecars` states what happens without a
-    /// sidecar: [`REFUSES`] or [`ALLOWS`].
-    pub fn row(&self, without_sidecars: &str) -> Option<(&'static str, String)> {
-        let text = match self.result.as_ref()? {
+    /// The text of the command: its rows, and one about the sidecars after a wait. `without_sidecars` states what happens
+    /// without a sidecar: [`REFUSES`] or [`ALLOWS`].
+    pub fn details<const N: usize>(&self, rows: [(&'static str, String); N], without_sidecars: &str) -> String {
+        let enforced = self.result.as_ref().map(|result| match result {
             WaitResult::Known(enforcement, _) => enforcement_text(enforcement, without_sidecars),
             WaitResult::Unknown(_) => "unknown".to_owned(),
-        };
-        Some(("enforced", text))
+        });
+        details(rows.into_iter().chain(enforced.map(|text| ("enforced", text))))
     }
 
     /// The output of the command: its text and JSON with the revision and the result of the wait, and `note`, or else

@@ -10,7 +10,7 @@ use super::{
     output::value_name,
     secret_file::SecretFile,
     service::all_pages,
-    table::{Column, Table, details},
+    table::{Column, Table},
 };
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use countersign_client::api::Revocation;
@@ -158,6 +158,6 @@ async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
     let receipt = Receipt::of(context, &api, wait.of(&service, token), revision).await;
     let result = if revoked { "true" } else { "it was already" };
     let json = json!({ "revoked": revoked, "keyId": key_id, "serviceId": service });
-    let text = details([("key", key_id), ("revoked", result.into())].into_iter().chain(receipt.row(REFUSES)));
+    let text = receipt.details([("key", key_id), ("revoked", result.into())], REFUSES);
     Ok(receipt.output(text, json, "Next: countersign key list"))
 }

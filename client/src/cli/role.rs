@@ -9,7 +9,7 @@ use super::{
     holders::{self, HoldersArgs},
     ids::{LONGEST_ID, no_secret, redacted_argument},
     output::quoted,
-    table::{Column, Table, details, id_with_name},
+    table::{Column, Table, id_with_name},
     time::parse_future_time,
 };
 use clap::{Args, Subcommand};
@@ -159,7 +159,7 @@ async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput, Cl
     confirm.confirm(&context.messages, &format!("Delete the role {shown} of {service}"), consequence)?;
     let revision = api.delete_role(&credential, &service, &id).await?;
     let receipt = Receipt::of(context, &api, wait.of(&service, &credential), revision).await;
-    let text = details([("role", shown), ("deleted", "true".into())].into_iter().chain(receipt.row(REFUSES)));
+    let text = receipt.details([("role", shown), ("deleted", "true".into())], REFUSES);
     let json = json!({ "deleted": true, "roleId": id, "serviceId": service });
     Ok(receipt.output(text, json, "Next: countersign role list"))
 }
@@ -177,7 +177,7 @@ async fn assign(context: &Context, args: AssignArgs) -> Result<CommandOutput, Cl
         ("agent", id_with_name(&agent, name.as_deref())),
         ("expires", end),
     ];
-    let text = details(rows.into_iter().chain(receipt.row(ALLOWS)));
+    let text = receipt.details(rows, ALLOWS);
     let json = json!({
         "assigned": true, "roleId": role.id, "agentId": agent, "serviceId": service, "expiresAt": expires,
     });
@@ -195,7 +195,7 @@ async fn revoke(context: &Context, args: AssignmentArgs) -> Result<CommandOutput
         ("agent", id_with_name(&agent, name.as_deref())),
         ("revoked", result.into()),
     ];
-    let text = details(rows.into_iter().chain(receipt.row(REFUSES)));
+    let text = receipt.details(rows, REFUSES);
     let json = json!({ "revoked": revoked, "roleId": role.id, "agentId": agent, "serviceId": service });
     Ok(receipt.output(text, json, "Next: countersign role list"))
 }

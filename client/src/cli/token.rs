@@ -123,7 +123,7 @@ async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
         "session" => "The session is revoked: its refresh token and all its access tokens.",
         _ => "The access token is revoked.",
     };
-    let text = format!("{text}\n{}", details(receipt.row(REFUSES)));
+    let text = format!("{text}\n{}", receipt.details([], REFUSES));
     let output = receipt.output(text, json!({ "revoked": true, "kind": kind }), "");
     match (&output.error, saved) {
         (Some(_), Err(error)) => {

@@ -38,7 +38,8 @@ pub async fn list_sidecars(
     Ok(context.sidecars.list(service, page).await?)
 }
 
-/// The receipt of a revision, or of the newest one, at the sidecars of a service. Waits until the revision is in force at all of them, at most for `wait`.
+/// The receipt of a revision, or of the newest one, at the sidecars of a service. Waits until the revision is in force at all
+/// of them, at most for `wait`.
 pub async fn read_enforcement(
     context: &Context,
     service: ServiceId,

@@ -219,14 +219,14 @@ impl Sidecars {
             let conn = tx.conn();
             sidecars::record_control_plane(conn, control_plane, (now, batch.distributed)).await?;
             for (stream, progress, _) in &batch.unrecorded {
-                let id = StreamId { control_plane, number: stream.number };
-                if let Some(confirmed_at) = sidecars::record(conn, id, &record_of(stream, *progress)).await? {
+                if let Some(confirmed_at) =
+                    sidecars::record(conn, self.id_of(stream), &record_of(stream, *progress)).await?
+                {
                     stream.confirm(confirmed_at);
                 }
             }
             for (stream, progress) in &batch.progressed {
-                let id = StreamId { control_plane, number: stream.number };
-                sidecars::update(conn, id, &record_of(stream, *progress), None).await?;
+                sidecars::update(conn, self.id_of(stream), &record_of(stream, *progress), None).await?;
             }
             for stream in &batch.ended {
                 self.write_end(conn, stream, now).await?;
@@ -241,9 +241,13 @@ impl Sidecars {
         self.0.store.write("record_sidecars", work).await
     }
 
+    fn id_of(&self, stream: &StreamStatus) -> StreamId<'_> {
+        StreamId { control_plane: &self.0.control_plane, number: stream.number }
+    }
+
     /// Writes the end of a stream. A sidecar that was never confirmed refuses all requests, so it is deleted, like one that has left.
     async fn write_end(&self, conn: &mut Conn, stream: &StreamStatus, now: Timestamp) -> Result<(), StoreError> {
-        let id = StreamId { control_plane: &self.0.control_plane, number: stream.number };
+        let id = self.id_of(stream);
         let key = stream.identity.key;
         if stream.phase() == Phase::Left || stream.confirmed_at().is_none() {
             return sidecars::delete(conn, id, key).await;

@@ -205,10 +205,14 @@ impl Sidecars {
 
     /// Removes a stream if it is still the one in use. Its end is in the database.
     fn remove(&self, stream: &Arc<StreamStatus>) {
-        let (service, key) = (stream.identity.service, stream.identity.key);
+        self.remove_if(stream.identity.service, stream.identity.key, |current| Arc::ptr_eq(current, stream));
+    }
+
+    /// Removes the stream in use of a sidecar under a condition.
+    fn remove_if(&self, service: ServiceId, key: SidecarKey, condition: impl FnOnce(&Arc<StreamStatus>) -> bool) {
         let mut streams = self.streams();
         let Some(of_service) = streams.get_mut(&service) else { return };
-        if of_service.get(&key).is_some_and(|current| Arc::ptr_eq(current, stream)) {
+        if of_service.get(&key).is_some_and(condition) {
             of_service.remove(&key);
             if of_service.is_empty() {
                 streams.remove(&service);
@@ -229,9 +233,7 @@ impl Sidecars {
 
     /// Forgets a sidecar that has ended for certain.
     fn forget(&self, service: ServiceId, key: SidecarKey) {
-        if let Some(of_service) = self.streams().get_mut(&service) {
-            of_service.remove(&key);
-        }
+        self.remove_if(service, key, |_| true);
         self.pending().forgotten.push(key);
     }
 

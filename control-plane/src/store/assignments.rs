@@ -1,6 +1,6 @@
 //! Role assignments: the roles that agents hold, with an optional expiry. Queries treat an expired assignment as absent.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{Conn, StoreError, retention, row, statements::statements};
 use crate::domain::{role::Assignment, webhook::event::RevocationReason};
 use countersign_identity::{AgentId, RoleGrant, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::{AssertSqlSafe, any::AnyRow};
@@ -203,21 +203,13 @@ pub const KEPT_AFTER_EXPIRY: Duration = Duration::from_hours(24);
 
 /// When the oldest expired assignment whose expiry was reported to webhooks can be deleted, at or after `from`.
 pub async fn oldest_deletable_expiry(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    let from = from.saturating_sub(KEPT_AFTER_EXPIRY);
-    let oldest = row::find_oldest(OLDEST_REPORTED_EXPIRY, conn, Some(from)).await?;
-    Ok(oldest.map(|expires_at| expires_at.saturating_add(KEPT_AFTER_EXPIRY)))
+    retention::oldest_deletable(OLDEST_REPORTED_EXPIRY, conn, from, KEPT_AFTER_EXPIRY).await
 }
 
 /// Deletes up to `limit` expired assignments whose expiry was reported to webhooks, and that could be deleted between two times.
 /// Returns their number.
-pub async fn delete_expired(
-    conn: &mut Conn,
-    (from, now): (Timestamp, Timestamp),
-    limit: i64,
-) -> Result<u64, StoreError> {
-    let [from, until] = [from, now].map(|end| end.saturating_sub(KEPT_AFTER_EXPIRY).micros());
-    let query = sqlx::query(DELETE_REPORTED_EXPIRIES).bind(from).bind(until).bind(limit);
-    Ok(query.execute(conn).await?.rows_affected())
+pub async fn delete_expired(conn: &mut Conn, range: (Timestamp, Timestamp), limit: i64) -> Result<u64, StoreError> {
+    retention::delete(DELETE_REPORTED_EXPIRIES, conn, range, KEPT_AFTER_EXPIRY, limit).await
 }
 
 /// Lists the roles that an agent holds at a service at `now`.

@@ -19,7 +19,7 @@ macro_rules! first_holder {
     };
 }
 
-/// The same for a list of agents.
+/// The list of one agent, in whose place [`deleted_agents_statement`] puts a longer one.
 macro_rules! first_agent {
     () => {
         "(0, $1)"

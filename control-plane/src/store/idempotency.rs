@@ -1,6 +1,6 @@
 //! Responses to requests with an `Idempotency-Key`, stored to return the same response to a repeated request.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{Conn, StoreError, retention, row, statements::statements};
 use crate::domain::idempotency::{RESPONSE_RETENTION, RequestFingerprint, StoredResponse};
 use countersign_identity::Timestamp;
 
@@ -46,17 +46,10 @@ pub async fn set_response(conn: &mut Conn, fingerprint: &RequestFingerprint, res
 
 /// When the oldest idempotency key expires, at or after `from`.
 pub async fn oldest_expiry(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    let done_at = row::find_oldest(OLDEST_KEY, conn, Some(from.saturating_sub(RESPONSE_RETENTION))).await?;
-    Ok(done_at.map(|done_at| done_at.saturating_add(RESPONSE_RETENTION)))
+    retention::oldest_deletable(OLDEST_KEY, conn, from, RESPONSE_RETENTION).await
 }
 
 /// Deletes up to `limit` idempotency keys that expired between two times. Returns their number.
-pub async fn delete_expired(
-    conn: &mut Conn,
-    (from, now): (Timestamp, Timestamp),
-    limit: i64,
-) -> Result<u64, StoreError> {
-    let [from, until] = [from, now].map(|expiry| expiry.saturating_sub(RESPONSE_RETENTION).micros());
-    let query = sqlx::query(DELETE_EXPIRED_KEYS).bind(from).bind(until).bind(limit);
-    Ok(query.execute(conn).await?.rows_affected())
+pub async fn delete_expired(conn: &mut Conn, range: (Timestamp, Timestamp), limit: i64) -> Result<u64, StoreError> {
+    retention::delete(DELETE_EXPIRED_KEYS, conn, range, RESPONSE_RETENTION, limit).await
 }

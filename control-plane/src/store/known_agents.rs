@@ -6,7 +6,7 @@
 //! becomes the default service of an agent, but not known to it. An unbound token makes no relation, because each service that
 //! receives it can present it at other services.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{Conn, StoreError, retention, row, statements::statements};
 use countersign_identity::{AgentId, ServiceId, Timestamp};
 use std::time::Duration;
 
@@ -76,17 +76,10 @@ pub fn forgotten_until(now: Timestamp) -> Timestamp {
 
 /// When the oldest contact is forgotten, at or after `from`.
 pub async fn oldest_forgetting(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    let contacted_at = row::find_oldest(OLDEST_CONTACT, conn, Some(forgotten_until(from))).await?;
-    Ok(contacted_at.map(|contacted_at| contacted_at.saturating_add(KNOWN_FOR)))
+    retention::oldest_deletable(OLDEST_CONTACT, conn, from, KNOWN_FOR).await
 }
 
 /// Deletes up to `limit` contacts that stopped making an agent known between two times. Returns their number.
-pub async fn delete_forgotten(
-    conn: &mut Conn,
-    (from, now): (Timestamp, Timestamp),
-    limit: i64,
-) -> Result<u64, StoreError> {
-    let [from, until] = [from, now].map(|end| forgotten_until(end).micros());
-    let query = sqlx::query(DELETE_FORGOTTEN).bind(from).bind(until).bind(limit);
-    Ok(query.execute(conn).await?.rows_affected())
+pub async fn delete_forgotten(conn: &mut Conn, range: (Timestamp, Timestamp), limit: i64) -> Result<u64, StoreError> {
+    retention::delete(DELETE_FORGOTTEN, conn, range, KNOWN_FOR, limit).await
 }

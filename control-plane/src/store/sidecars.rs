@@ -3,7 +3,7 @@
 //! A stream that has moved to another control plane is the same row, so a control plane changes a row only while the row names this
 //! control plane and the number of the stream.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{Conn, StoreError, retention, row, statements::statements};
 use crate::domain::{
     page::{ListPage, Page},
     sidecar::{
@@ -310,19 +310,12 @@ pub async fn end_streams_of_killed(conn: &mut Conn, now: Timestamp, limit: i64) 
 
 /// Since when the oldest sidecar of an ended stream can be deleted, at or after `from`.
 pub async fn oldest_expiry(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    let expires_at = row::find_oldest(OLDEST_EXPIRY, conn, Some(from.saturating_sub(KEPT_AFTER_EXPIRY))).await?;
-    Ok(expires_at.map(|expires_at| expires_at.saturating_add(KEPT_AFTER_EXPIRY)))
+    retention::oldest_deletable(OLDEST_EXPIRY, conn, from, KEPT_AFTER_EXPIRY).await
 }
 
 /// Deletes up to `limit` sidecars that could be deleted since a time between two times. Returns their number.
-pub async fn delete_expired(
-    conn: &mut Conn,
-    (from, now): (Timestamp, Timestamp),
-    limit: i64,
-) -> Result<u64, StoreError> {
-    let [from, until] = [from, now].map(|end| end.saturating_sub(KEPT_AFTER_EXPIRY).micros());
-    let query = sqlx::query(DELETE_EXPIRED).bind(from).bind(until).bind(limit);
-    Ok(query.execute(conn).await?.rows_affected())
+pub async fn delete_expired(conn: &mut Conn, range: (Timestamp, Timestamp), limit: i64) -> Result<u64, StoreError> {
+    retention::delete(DELETE_EXPIRED, conn, range, KEPT_AFTER_EXPIRY, limit).await
 }
 
 /// The values of a position in a list; empty texts are before all others.

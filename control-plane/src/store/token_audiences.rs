@@ -4,7 +4,7 @@
 //! changes the status, cutoff or trust of the agent locks the same row. So either the change finds the audience of the token,
 //! or the token is issued after the change and its revision is not below that of the change.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{Conn, StoreError, retention, row, statements::statements};
 use countersign_identity::{AgentId, ServiceId, Timestamp};
 use std::time::Duration;
 
@@ -57,18 +57,11 @@ pub async fn quota_is_reached(
 
 /// When the tokens of the oldest audience have expired even for sidecars whose clocks are behind, at or after `from`.
 pub async fn oldest_expiry(conn: &mut Conn, from: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    let expires_at = row::find_oldest(OLDEST_EXPIRY, conn, Some(from.saturating_sub(MAX_SIDECAR_LAG))).await?;
-    Ok(expires_at.map(|expires_at| expires_at.saturating_add(MAX_SIDECAR_LAG)))
+    retention::oldest_deletable(OLDEST_EXPIRY, conn, from, MAX_SIDECAR_LAG).await
 }
 
 /// Deletes up to `limit` audiences whose tokens expired between two times, even for sidecars whose clocks are behind. Returns
 /// their number.
-pub async fn delete_expired(
-    conn: &mut Conn,
-    (from, now): (Timestamp, Timestamp),
-    limit: i64,
-) -> Result<u64, StoreError> {
-    let [from, until] = [from, now].map(|end| end.saturating_sub(MAX_SIDECAR_LAG).micros());
-    let query = sqlx::query(DELETE_EXPIRED).bind(from).bind(until).bind(limit);
-    Ok(query.execute(conn).await?.rows_affected())
+pub async fn delete_expired(conn: &mut Conn, range: (Timestamp, Timestamp), limit: i64) -> Result<u64, StoreError> {
+    retention::delete(DELETE_EXPIRED, conn, range, MAX_SIDECAR_LAG, limit).await
 }

@@ -1,14 +1,12 @@
 //! An authorizer that decides with the copies on disk, as a sidecar does that starts now without contact. It opens no port and
 //! no connection, and changes nothing on disk.
 
-use super::{copies::copy_key, credentials, rules_file};
+use super::{copies::copy_key, create_authorizer, credentials, rules_file};
 use crate::{
-    check::{Authorizer, LogRateLimit, OfflineAuthorizer},
+    check::OfflineAuthorizer,
     config::Settings,
     copy::{CopyDirectory, path_in},
-    decide::TokenCache,
     metrics::Metrics,
-    response::{HeaderNames, ResponseBuilder},
     view::{ApiKeyIndex, Views},
 };
 use countersign_process::Clock;
@@ -41,17 +39,6 @@ pub fn authorizer_from_copies(settings: Settings, clock: Arc<dyn Clock>) -> Resu
     if unusable.len() == authorizations.len() {
         return Err(unusable.join("\n"));
     }
-    let authorizer = Authorizer {
-        views,
-        rules,
-        cache: TokenCache::new(cache.tokens, metrics.cache_hits(), metrics.cache_misses()),
-        responses: ResponseBuilder {
-            names: HeaderNames::new(headers.prefix.as_str()),
-            explain_denials: denials.explain,
-        },
-        metrics,
-        clock,
-        invalid_rule_log_limit: LogRateLimit::default(),
-    };
+    let authorizer = create_authorizer((&headers, &denials, &cache), (views, rules), &metrics, clock);
     Ok(OfflineAuthorizer { authorizer, unusable })
 }

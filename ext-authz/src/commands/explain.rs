@@ -7,7 +7,7 @@ use crate::{
     config,
 };
 use clap::Args;
-use countersign_process::{output::write_stderr_line, shutdown};
+use countersign_process::{output::write_stderr_line, settings::environment, shutdown};
 use std::{
     collections::HashMap,
     io::{self, Read},
@@ -104,9 +104,7 @@ fn explain_from_copies(
     (file, flags): (Option<PathBuf>, Vec<(String, String)>),
     from_copies: AuthorizerFromCopies,
 ) -> Result<Explanation, String> {
-    let environment =
-        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let settings = config::read(file, environment.collect(), flags).map_err(|error| error.to_string())?;
+    let settings = config::read(file, environment(), flags).map_err(|error| error.to_string())?;
     let OfflineAuthorizer { authorizer, unusable } = from_copies(settings)?;
     for error in unusable {
         write_stderr_line(error);

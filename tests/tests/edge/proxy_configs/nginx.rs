@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 /// nginx in front of an upstream.
 struct Nginx {
-    // Declared before the folder, which contains the log.
+    // Fields are dropped in this order: nginx ends before the folder with its log is deleted.
     process: Process,
     _folder: TempDir,
     listener: HttpClient,

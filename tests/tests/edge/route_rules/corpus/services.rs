@@ -18,7 +18,7 @@ use tokio::{
 
 /// nginx, which merges slashes, decodes once and resolves dots before it selects a location.
 pub struct Nginx {
-    // Declared before the folder, which contains the log.
+    // Fields are dropped in this order: nginx ends before the folder with its log is deleted.
     process: Process,
     _folder: TempDir,
     pub port: u16,

@@ -1,0 +1,30 @@
+//! Rows that are kept for a time after an instant in one of their columns.
+
+use super::{Conn, StoreError, row};
+use countersign_identity::Timestamp;
+use std::time::Duration;
+
+/// When the oldest row may be deleted, at or after `from`. The statement reads the earliest instant at or after `$1` as `oldest`.
+pub async fn oldest_deletable(
+    sql: &'static str,
+    conn: &mut Conn,
+    from: Timestamp,
+    kept: Duration,
+) -> Result<Option<Timestamp>, StoreError> {
+    let oldest = row::find_oldest(sql, conn, Some(from.saturating_sub(kept))).await?;
+    Ok(oldest.map(|instant| instant.saturating_add(kept)))
+}
+
+/// Deletes up to `limit` rows that could be deleted since a time between `from` and `now`. Returns their number. The statement
+/// deletes up to `$3` rows with instants from `$1` to `$2`.
+pub async fn delete(
+    sql: &'static str,
+    conn: &mut Conn,
+    (from, now): (Timestamp, Timestamp),
+    kept: Duration,
+    limit: i64,
+) -> Result<u64, StoreError> {
+    let [from, until] = [from, now].map(|end| end.saturating_sub(kept).micros());
+    let query = sqlx::query(sql).bind(from).bind(until).bind(limit);
+    Ok(query.execute(conn).await?.rows_affected())
+}
