@@ -2,7 +2,8 @@
 //!
 //! Invariant: a receipt never claims more than the sidecars do. A sidecar without a revision got its last confirmation before the
 //! revision was committed, because a confirmation follows all changes up to a revision that is read after the ping. So each
-//! sidecar without the revision refuses all requests by itself when its view is as old as its maximum staleness.
+//! sidecar without the revision refuses all requests by itself when its view is as old as its maximum staleness. The section
+//! "Known faults of receipts" of `docs/understand/sync.md` lists where the invariant does not hold yet.
 
 use countersign_identity::{ApiKeyId, Revision, ServiceId, Timestamp};
 use std::{

@@ -87,7 +87,8 @@ enum SidecarStatus {
 pub struct EnforcementRecord {
     #[schema(value_type = schema::RevisionSchema)]
     revision: Revision,
-    /// Whether the revision is in force at all sidecars: no sidecar of the service will allow a request with older data.
+    /// Whether the revision is in force at all sidecars: no sidecar of the service will allow a request with older data. Can be
+    /// wrongly true: see "Known faults of receipts" in the documentation of the synchronization.
     #[schema(example = true)]
     enforced: bool,
     /// Number of sidecars that may decide.
