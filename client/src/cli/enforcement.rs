@@ -75,9 +75,12 @@ pub struct ReceiptArgs {
 
 /// A wait for the sidecars of a service.
 pub struct Wait {
-    service: String,
-    credential: SecretString,
-    at_most: Duration,
+    /// The service.
+    pub service: String,
+    /// A credential that may read the sidecars of the service.
+    pub credential: SecretString,
+    /// The longest wait.
+    pub at_most: Duration,
 }
 
 /// What a command reports about its change.
@@ -179,12 +182,12 @@ impl WaitResult {
     }
 }
 
-/// A duration of `--wait`, in whole seconds.
-fn parse_wait(text: &str) -> Result<Duration, String> {
-    let wait = positive_duration(text)?;
-    let seconds = Duration::from_secs(wait.as_secs() + u64::from(wait.subsec_nanos() > 0));
-    let is_allowed = wait >= Duration::from_secs(1) && wait <= LONGEST_WAIT;
-    if is_allowed { Ok(seconds) } else { Err("write a duration of 1s to 1h, such as 30s or 5m".to_owned()) }
+/// How long a command waits, in whole seconds.
+pub fn parse_wait(text: &str) -> Result<Duration, String> {
+    let is_allowed = |wait: &Duration| *wait >= Duration::from_secs(1) && *wait <= LONGEST_WAIT;
+    let wait = positive_duration(text).ok().filter(is_allowed);
+    let wait = wait.ok_or_else(|| "write a duration of 1s to 1h, such as 30s or 5m".to_owned())?;
+    Ok(Duration::from_secs(wait.as_secs() + u64::from(wait.subsec_nanos() > 0)))
 }
 
 /// Waits until the change is in force everywhere, or the time is over. Returns the last answer of the control plane.

@@ -4,12 +4,14 @@ use super::{
     CliError, CommandOutput,
     args::ManagerArgs,
     context::Context,
+    enforcement::{Receipt, Wait, parse_wait},
     service::all_pages,
     table::{Column, Table},
 };
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use countersign_client::api::Sidecar;
 use serde_json::json;
+use std::time::Duration;
 
 #[derive(Subcommand)]
 pub enum SidecarCommand {
@@ -22,13 +24,44 @@ pub enum SidecarCommand {
         Next: countersign role revoke ROLE AGENT --wait, which waits until all of them decide with the change"
     )]
     List(ManagerArgs),
+    /// Wait until every sidecar of the service decides with a change that is done
+    #[command(
+        after_help = "The exit code is 1 if the time is over. The command changes nothing, so it can be repeated.\n\n\
+        Examples:\n  $ countersign sidecar wait 1795522090023000\n  \
+        $ countersign sidecar wait 1795522090023000 --timeout 10m -o json\n\n\
+        Next: countersign sidecar list"
+    )]
+    Wait(WaitForSidecarsArgs),
+}
+
+/// What to wait for.
+#[derive(Args)]
+pub struct WaitForSidecarsArgs {
+    /// The `revision` of the answer to the change
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    revision: u64,
+    /// Wait at most this long: 1s to 1h
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_wait)]
+    timeout: Duration,
+    #[command(flatten)]
+    manager: ManagerArgs,
 }
 
 /// Runs the command.
 pub async fn run(context: &Context, command: SidecarCommand) -> Result<CommandOutput, CliError> {
     match command {
         SidecarCommand::List(manager) => list(context, manager).await,
+        SidecarCommand::Wait(args) => wait(context, args).await,
     }
+}
+
+async fn wait(context: &Context, args: WaitForSidecarsArgs) -> Result<CommandOutput, CliError> {
+    let WaitForSidecarsArgs { revision, timeout: at_most, manager } = args;
+    let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
+    let wait = Wait { credential: manager.credential(context).await?, service, at_most };
+    let receipt = Receipt::of(context, &api, Some(wait), Some(revision)).await;
+    let text = receipt.details([("revision", revision.to_string())], "the API decides with the change");
+    Ok(receipt.output(text, json!({}), ""))
 }
 
 async fn list(context: &Context, manager: ManagerArgs) -> Result<CommandOutput, CliError> {

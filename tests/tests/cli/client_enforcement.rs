@@ -70,7 +70,10 @@ async fn command_names_the_silent_sidecar_and_repeats_nothing() {
         error.contains("in force at 0 of 1 sidecars; not confirmed by ") && error.contains("refuses all requests"),
         "{error}"
     );
-    assert!(error.contains("Next: countersign sidecar list"), "{error}");
+    let (_, next) = error.split_once("Next: countersign sidecar wait ").unwrap_or_else(|| panic!("{error}"));
+    let revision = next.lines().next().unwrap().to_owned();
+    let (code, error) = fixture.shell.failure(&["sidecar", "wait", &revision, "--timeout", "1s"]);
+    assert!(code == 1 && error.contains(&format!("Next: countersign sidecar wait {revision}")), "{code} {error}");
     let output = fixture.shell.run(&[&["-o", "json"], &revoke[..]].concat());
     let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &printed["enforcement"]["enforced"]), (Some(1), &json!(false)), "{printed}");

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The number of unconfirmed sidecars that an error names.
 const NAMED_SIDECARS: usize = 10;
 
-/// The next step if a change is not in force everywhere, or if that is not known.
+/// The next step if it is not known whether a change is in force everywhere.
 pub const NEXT: &str = "countersign sidecar list";
 
 /// Where the change is in force. `without_sidecars` states what happens without a sidecar.
@@ -48,7 +48,7 @@ pub fn not_enforced(enforcement: &Enforcement, waited: Duration) -> CliError {
         enforced_sidecars,
         unconfirmed,
         refuses_by,
-        revision: _,
+        revision,
         enforced: _,
         expired_sidecars: _,
         milliseconds: _,
@@ -66,7 +66,8 @@ pub fn not_enforced(enforcement: &Enforcement, waited: Duration) -> CliError {
         waited.as_secs()
     );
     let text = [Some(result), names, others, end].into_iter().flatten().collect::<Vec<_>>().join("; ");
-    CliError::NotEnforced { code: "NOT_ENFORCED", message: format!("{text}\nNext: {NEXT}") }
+    let message = format!("{text}\nNext: countersign sidecar wait {revision}");
+    CliError::NotEnforced { code: "NOT_ENFORCED", message }
 }
 
 fn sidecar_text(sidecar: &Sidecar) -> String {
@@ -152,7 +153,7 @@ mod tests {
         let expected = "the change is done and committed, but not in force everywhere after 30 s: in force at 213 of 214 \
                         sidecars; not confirmed by 000000000000000000000000000000d5 at 10.0.3.213:41822, which refuses all \
                         requests no later than 2026-11-24T09:10:00Z";
-        assert_eq!((message.as_str(), next.as_deref()), (expected, Some(NEXT)));
+        assert_eq!((message.as_str(), next.as_deref()), (expected, Some("countersign sidecar wait 7")));
         assert_eq!((error.exit_code(), &error.json(None, None)["error"]["code"]), (1, &json!("NOT_ENFORCED")));
     }
 
