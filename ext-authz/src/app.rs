@@ -306,6 +306,7 @@ fn create_stream_clients<'a>(
             metrics: Arc::clone(metrics),
             readiness_guard: Some(readiness.register(format!("the first view of sync.keys[{index}]"))),
             connected_service: None,
+            streams: 0,
         };
         ((client, at_start), writer)
     })

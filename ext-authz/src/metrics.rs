@@ -271,11 +271,15 @@ impl Metrics {
         self.stream_connected.with_label_values(&[service.to_string()]).inc();
     }
 
-    /// An established sync stream of the service ended.
+    /// An established sync stream of the service was lost.
     pub fn stream_lost(&self, service: ServiceId) {
-        let label = [service.to_string()];
-        self.stream_connected.with_label_values(&label).dec();
-        self.stream_reconnects.with_label_values(&label).inc();
+        self.stream_closed(service);
+        self.stream_reconnects.with_label_values(&[service.to_string()]).inc();
+    }
+
+    /// The sidecar closes an established sync stream of the service to open another one.
+    pub fn stream_closed(&self, service: ServiceId) {
+        self.stream_connected.with_label_values(&[service.to_string()]).dec();
     }
 
     /// An attempt to open a sync stream failed. The service of an API key is unknown before the first data of the

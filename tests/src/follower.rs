@@ -129,8 +129,11 @@ pub const fn hello(revision: i64) -> Hello {
         partial_snapshot: None,
         instance: Vec::new(),
         release: String::new(),
-        standby: false,
+        probe: false,
         previous_instance: Vec::new(),
+        applied_revision: revision,
+        stream_number: 1,
+        key_index: 0,
     }
 }
 

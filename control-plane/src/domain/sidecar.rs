@@ -1,9 +1,8 @@
 //! Sidecars, as far as the control planes know them, and the receipt of a revision: at which sidecars it is in force.
 //!
-//! Invariant: a receipt never claims more than the sidecars do. A sidecar without a revision got its last confirmation before the
-//! revision was committed, because a confirmation follows all changes up to a revision that is read after the ping. So each
-//! sidecar without the revision refuses all requests by itself when its view is as old as its maximum staleness. The section
-//! "Known faults of receipts" of `docs/understand/sync.md` lists where the invariant does not hold yet.
+//! Invariant: a receipt never claims more than the sidecars do. A confirmation follows all changes up to a revision that is read after
+//! the ping. So the last confirmation of a sidecar without a revision is older than the commit of this revision, and the sidecar
+//! refuses all requests by itself when its view is as old as its maximum staleness.
 
 use countersign_identity::{ApiKeyId, Revision, ServiceId, Timestamp};
 use std::{
@@ -15,7 +14,7 @@ use std::{
 /// The protocol version since which sidecars report the data with which they decide.
 pub const REPORTS_SINCE_VERSION: u32 = 3;
 
-/// The longest time from the revision of a transaction until its commit, with the difference of the clocks of two replicas.
+/// The longest time from the revision of a transaction until its commit, and until the control planes know it.
 const MAX_COMMIT_TIME: Duration = Duration::from_secs(5);
 
 /// How many silent sidecars a receipt names.
@@ -55,18 +54,18 @@ impl FromStr for SidecarInstance {
     }
 }
 
-/// The sync stream of a sidecar: one process of a sidecar has one for each API key.
+/// Names a sidecar among those of a service: one process has a stream for each API key in its settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SidecarKey {
     /// The process.
     pub instance: SidecarInstance,
-    /// The API key.
-    pub key: ApiKeyId,
+    /// The place of the API key in the settings. A key that replaces another one has its place.
+    pub index: u32,
 }
 
 impl Display for SidecarKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.instance, self.key)
+        write!(f, "{}.{}", self.instance, self.index)
     }
 }
 
@@ -74,16 +73,18 @@ impl FromStr for SidecarKey {
     type Err = InvalidInstance;
 
     fn from_str(text: &str) -> Result<Self, InvalidInstance> {
-        let (instance, key) = text.split_once('.').ok_or(InvalidInstance)?;
-        Ok(Self { instance: instance.parse()?, key: key.parse().map_err(|_| InvalidInstance)? })
+        let (instance, index) = text.split_once('.').ok_or(InvalidInstance)?;
+        Ok(Self { instance: instance.parse()?, index: index.parse().map_err(|_| InvalidInstance)? })
     }
 }
 
 /// What a sidecar says of itself when it connects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SidecarIdentity {
-    /// The stream.
+    /// The process, and which of its streams it is.
     pub key: SidecarKey,
+    /// The API key.
+    pub api_key: ApiKeyId,
     /// The service.
     pub service: ServiceId,
     /// The address of its connection.
@@ -131,9 +132,9 @@ impl SidecarProgress {
 pub enum LastConfirmation {
     /// It was never confirmed, so it refuses all requests.
     Never,
-    /// At this time or earlier.
+    /// At this time or earlier, because it has no stream any more.
     By(Timestamp),
-    /// Another control plane confirms it again and again. The time is that of the last report, if there was one.
+    /// Its stream may be open, so it may be confirmed again and again. The time is that of the last confirmation that is known.
     Continuing(Option<Timestamp>),
 }
 
@@ -154,6 +155,15 @@ pub struct Sidecar {
     pub confirmed: LastConfirmation,
     /// The age of the confirmation at which it refuses all requests.
     pub max_staleness: Duration,
+}
+
+/// The times that matter for a receipt, by one clock that is never ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReceiptTimes {
+    /// The current time.
+    pub now: Timestamp,
+    /// No sidecar was confirmed later than this without the revision.
+    pub last_confirmation_without: Timestamp,
 }
 
 impl Sidecar {
@@ -211,12 +221,12 @@ pub struct Enforcement {
     pub unconfirmed: Vec<UnconfirmedSidecar>,
     /// The latest time at which all others refuse all requests by themselves.
     pub refuses_by: Option<Timestamp>,
-    now: Timestamp,
+    times: ReceiptTimes,
 }
 
 impl Enforcement {
-    /// The receipt of a revision without sidecars. `now` is the current time.
-    pub const fn new(revision: Revision, now: Timestamp) -> Self {
+    /// The receipt of a revision without sidecars.
+    pub const fn new(revision: Revision, times: ReceiptTimes) -> Self {
         Self {
             revision,
             sidecars: 0,
@@ -226,16 +236,17 @@ impl Enforcement {
             max_staleness: Duration::ZERO,
             unconfirmed: Vec::new(),
             refuses_by: None,
-            now,
+            times,
         }
     }
 
     /// Adds a sidecar.
     pub fn add(&mut self, sidecar: Sidecar) {
+        let ReceiptTimes { now, last_confirmation_without } = self.times;
         self.max_staleness = self.max_staleness.max(sidecar.max_staleness);
         if sidecar.in_force.is_some_and(|in_force| in_force >= self.revision) {
             // A sidecar that has the revision may decide again with the same data, after a restart from its copy.
-            if sidecar.decides_until(self.now).is_some() {
+            if sidecar.decides_until(now).is_some() {
                 self.sidecars += 1;
                 self.enforced += 1;
                 self.enforced_at = self.enforced_at.max(sidecar.applied_at);
@@ -243,8 +254,8 @@ impl Enforcement {
             return;
         }
         let changed_at = Timestamp::from_micros(self.revision.number());
-        let Some(refuses_by) = sidecar.refuses_by(changed_at.saturating_add(MAX_COMMIT_TIME)) else { return };
-        if refuses_by <= self.now {
+        let Some(refuses_by) = sidecar.refuses_by(last_confirmation_without) else { return };
+        if refuses_by <= now {
             // A sidecar that has refused all requests since before the change is not concerned.
             if refuses_by > changed_at {
                 self.expired += 1;

@@ -6,6 +6,7 @@ use crate::{
         sidecar::{Enforcement, Sidecar, SidecarKey},
     },
     operations::{Context, OperationError},
+    sidecars::ReceiptScope,
     store::feed,
 };
 use countersign_identity::{Revision, ServiceId};
@@ -57,7 +58,7 @@ pub async fn read_enforcement(
         while !context.sidecars.is_in_force_here(Some(service), revision) && context.since_boot() < deadline {
             sleep(interval).await;
         }
-        let receipt = context.sidecars.enforcement(Some(service), revision).await?;
+        let receipt = context.sidecars.enforcement(Some(service), revision, ReceiptScope::Whole).await?;
         if receipt.is_complete() || context.since_boot() >= deadline {
             return Ok(receipt);
         }

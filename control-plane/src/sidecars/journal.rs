@@ -5,18 +5,18 @@
 //! row of this control plane states a distributed revision only together with the progress of all its streams at this revision, so
 //! that the database never shows a stream without a change that is in its queue.
 
-use super::{NotRecorded, Pending, Sidecars, StreamStatus, Waiting, streams::Phase};
+use super::{NotRecorded, Pending, Recording, Sidecars, StreamStatus, Waiting, streams::Phase};
 use crate::{
-    domain::sidecar::{SidecarKey, SidecarProgress},
+    domain::sidecar::SidecarProgress,
     store::{
         Conn, StoreError, WriteTransaction,
-        sidecars::{self, NewRecord, StreamId},
+        sidecars::{self, EndedProcess, NewRecord, Peer, Recorded, StreamId},
     },
 };
 use countersign_identity::{Revision, Timestamp};
 use countersign_process::Shutdown;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -38,6 +38,9 @@ const NEWS_INTERVAL: Duration = Duration::from_secs(1);
 /// The largest number of streams in one transaction.
 const MAX_BATCH: usize = 256;
 
+/// A control plane that has not written its row for this time, by the clock of the one that reads it, is taken for killed.
+const CONTROL_PLANE_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// How many streams of a killed control plane are ended at once.
 const ENDED_PER_TRANSACTION: i64 = 500;
 
@@ -50,12 +53,19 @@ const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The task that writes to the database.
 pub struct Journal {
     sidecars: Sidecars,
+    /// Whether the row of this control plane was written.
+    is_registered: bool,
     /// When the process last wrote that it runs, since boot.
     seen_at: Option<Duration>,
     /// The distributed revision in the database.
     published: Revision,
+    peers: Peers,
     has_failed: bool,
 }
+
+/// The other control planes, and since when their rows are as they are, by the clock of this process.
+#[derive(Default)]
+struct Peers(HashMap<String, (Peer, Duration)>);
 
 /// What one transaction writes.
 #[derive(Default)]
@@ -63,14 +73,35 @@ struct Batch {
     unrecorded: Vec<(Arc<StreamStatus>, SidecarProgress, Option<Waiting>)>,
     progressed: Vec<(Arc<StreamStatus>, SidecarProgress)>,
     ended: Vec<Arc<StreamStatus>>,
-    forgotten: Vec<SidecarKey>,
+    forgotten: Vec<(EndedProcess, Duration)>,
     distributed: Revision,
+}
+
+/// What a transaction has written.
+enum Written {
+    /// Others took this control plane for killed, so nothing was written.
+    Nothing,
+    /// Everything.
+    Batch {
+        /// The effect on each of the unrecorded streams.
+        recorded: Vec<Recorded>,
+        /// Whether each of the processes to forget is gone.
+        are_forgotten: Vec<bool>,
+        peers: Vec<Peer>,
+    },
 }
 
 impl Journal {
     /// The journal of the streams of this process.
     pub fn new(sidecars: Sidecars) -> Self {
-        Self { sidecars, seen_at: None, published: Revision::default(), has_failed: false }
+        Self {
+            sidecars,
+            is_registered: false,
+            seen_at: None,
+            published: Revision::default(),
+            peers: Peers::default(),
+            has_failed: false,
+        }
     }
 
     /// Writes until shutdown is requested and all streams have ended, and states then that the control plane has stopped.
@@ -101,18 +132,18 @@ impl Journal {
             self.write(true).await;
             sleep(INTERVAL / 10).await;
         }
-        let inner = &self.sidecars.0;
+        let control_plane = self.sidecars.control_plane();
         let work = async |mut tx: WriteTransaction| {
-            sidecars::delete_control_plane(tx.conn(), &inner.control_plane).await?;
+            sidecars::delete_control_plane(tx.conn(), &control_plane).await?;
             tx.commit(()).await
         };
-        if let Err(error) = inner.store.write::<_, StoreError, _, _>("delete_control_plane", work).await {
+        if let Err(error) = self.sidecars.0.store.write::<_, StoreError, _, _>("delete_control_plane", work).await {
             tracing::warn!(%error, "the row of this control plane could not be deleted");
         }
     }
 
     /// Writes everything that waits, a batch per transaction. Ends and progress are written only `with_changes`.
-    async fn write(&mut self, with_changes: bool) {
+    pub(super) async fn write(&mut self, with_changes: bool) {
         let has_peers = with_changes && self.sidecars.has_peers();
         // The revision is read first: all changes up to it are contained in the progress that is read after it.
         let distributed = self.sidecars.distributed();
@@ -137,19 +168,28 @@ impl Journal {
     fn is_due(&self, has_news: bool) -> bool {
         let interval = if has_news { NEWS_INTERVAL } else { SEEN_INTERVAL };
         let now = self.sidecars.since_boot();
-        self.seen_at.is_none_or(|at| now.saturating_sub(at) >= interval)
+        self.peers.killed(now).next().is_some() || self.seen_at.is_none_or(|at| now.saturating_sub(at) >= interval)
     }
 
-    /// Returns whether the transaction was committed.
+    /// Returns whether the batch was written.
     async fn write_batch(&mut self, batch: Batch) -> bool {
-        match self.sidecars.commit(&batch).await {
-            Ok(has_peers) => {
-                self.seen_at = Some(self.sidecars.since_boot());
+        match self.commit(&batch).await {
+            Ok(Written::Batch { recorded, are_forgotten, peers }) => {
+                let now = self.sidecars.since_boot();
+                (self.seen_at, self.is_registered, self.has_failed) = (Some(now), true, false);
                 self.published = batch.distributed;
-                self.has_failed = false;
+                let has_peers = peers.iter().any(|peer| !peer.is_killed);
                 self.sidecars.0.has_peers.store(has_peers, Ordering::SeqCst);
-                self.sidecars.finish(batch);
+                self.peers.read(peers, now);
+                self.sidecars.finish(batch, recorded, are_forgotten);
                 true
+            }
+            Ok(Written::Nothing) => {
+                tracing::warn!("another control plane took this one for killed; all sync streams are recorded again");
+                (self.is_registered, self.seen_at, self.published) = (false, None, Revision::default());
+                self.sidecars.return_waiting(batch);
+                self.sidecars.take_new_name();
+                false
             }
             Err(error) => {
                 if !self.has_failed {
@@ -161,6 +201,80 @@ impl Journal {
             }
         }
     }
+
+    /// Writes a batch in one transaction, and that the control plane runs.
+    async fn commit(&self, batch: &Batch) -> Result<Written, StoreError> {
+        let Self { sidecars: journaled, is_registered, .. } = self;
+        let control_plane = journaled.control_plane();
+        let killed: Vec<_> = self.peers.killed(journaled.since_boot()).collect();
+        let work = async |mut tx: WriteTransaction| {
+            let now = journaled.now();
+            let conn = tx.conn();
+            let seen = (now, batch.distributed);
+            if !*is_registered {
+                sidecars::register(conn, &control_plane, seen).await?;
+            } else if !sidecars::renew(conn, &control_plane, seen).await? {
+                return tx.commit(Written::Nothing).await;
+            }
+            let id_of = |stream: &StreamStatus| StreamId { control_plane: &control_plane, number: stream.number };
+            let mut recorded = Vec::new();
+            for (stream, progress, _) in &batch.unrecorded {
+                recorded.push(sidecars::record(conn, id_of(stream), &record_of(stream, *progress)).await?);
+            }
+            for (stream, progress) in &batch.progressed {
+                sidecars::update(conn, id_of(stream), &record_of(stream, *progress)).await?;
+            }
+            for stream in &batch.ended {
+                write_end(conn, id_of(stream), stream, now).await?;
+            }
+            let keys_of_ended: BTreeSet<_> = batch.ended.iter().map(|stream| stream.identity.api_key).collect();
+            for key in keys_of_ended {
+                sidecars::merge_oldest_ended(conn, key, MAX_ENDED_PER_KEY).await?;
+            }
+            let mut are_forgotten = Vec::new();
+            for (process, _) in &batch.forgotten {
+                are_forgotten.push(sidecars::forget(conn, process).await?);
+            }
+            for peer in &killed {
+                if peer.is_killed {
+                    sidecars::end_streams_of_killed(conn, &peer.id, now, ENDED_PER_TRANSACTION).await?;
+                } else {
+                    sidecars::mark_killed(conn, peer, now).await?;
+                }
+            }
+            let peers = sidecars::peers(conn, &control_plane).await?;
+            tx.commit(Written::Batch { recorded, are_forgotten, peers }).await
+        };
+        journaled.0.store.write("record_sidecars", work).await
+    }
+}
+
+impl Peers {
+    /// The rows were read.
+    fn read(&mut self, peers: Vec<Peer>, now: Duration) {
+        let mut earlier = std::mem::take(&mut self.0);
+        for peer in peers {
+            let unchanged_since =
+                earlier.remove(&peer.id).filter(|(before, _)| *before == peer).map(|(_, since)| since);
+            self.0.insert(peer.id.clone(), (peer, unchanged_since.unwrap_or(now)));
+        }
+    }
+
+    /// Those that were killed: they have written nothing for too long, or are marked as killed.
+    fn killed(&self, now: Duration) -> impl Iterator<Item = Peer> {
+        let is_silent = move |since: Duration| now.saturating_sub(since) >= CONTROL_PLANE_TIMEOUT;
+        let killed = self.0.values().filter(move |(peer, since)| peer.is_killed || is_silent(*since));
+        killed.map(|(peer, _)| peer.clone())
+    }
+}
+
+/// Writes the end of a stream. A sidecar that was never confirmed refuses all requests, so it is deleted, like one that has left.
+async fn write_end(conn: &mut Conn, id: StreamId<'_>, stream: &StreamStatus, now: Timestamp) -> Result<(), StoreError> {
+    if stream.phase() == Phase::Left || stream.confirmed_at().is_none() {
+        return sidecars::delete(conn, id, &stream.identity).await;
+    }
+    sidecars::update(conn, id, &record_of(stream, stream.progress())).await?;
+    sidecars::end(conn, id, &stream.identity, now).await
 }
 
 impl Batch {
@@ -194,77 +308,46 @@ impl Sidecars {
         let Pending { unrecorded, ended, forgotten } = &mut *pending;
         let of_unrecorded = unrecorded.len().min(MAX_BATCH);
         let of_ended = if with_changes { ended.len().min(MAX_BATCH - of_unrecorded) } else { 0 };
-        let of_forgotten = forgotten.len().min(MAX_BATCH);
-        let batch = Batch {
-            unrecorded: unrecorded
-                .drain(..of_unrecorded)
-                .map(|(stream, waiting)| {
-                    let progress = stream.progress();
-                    (stream, progress, waiting)
-                })
-                .collect(),
+        let of_forgotten = if with_changes { forgotten.len().min(MAX_BATCH) } else { 0 };
+        let begin = |(stream, waiting): (Arc<StreamStatus>, _)| {
+            let progress = stream.begin_recording()?;
+            Some((stream, progress, waiting))
+        };
+        let mut batch = Batch {
+            unrecorded: unrecorded.drain(..of_unrecorded).filter_map(begin).collect(),
             progressed: Vec::new(),
             ended: ended.drain(..of_ended).collect(),
             forgotten: forgotten.drain(..of_forgotten).collect(),
             distributed: Revision::default(),
         };
-        (batch, unrecorded.is_empty())
-    }
-
-    /// Writes a batch in one transaction, and that the control plane runs. Returns whether other control planes run.
-    async fn commit(&self, batch: &Batch) -> Result<bool, StoreError> {
-        let control_plane = &self.0.control_plane;
-        let work = async |mut tx: WriteTransaction| {
-            let now = tx.now();
-            let conn = tx.conn();
-            sidecars::record_control_plane(conn, control_plane, (now, batch.distributed)).await?;
-            for (stream, progress, _) in &batch.unrecorded {
-                if let Some(confirmed_at) =
-                    sidecars::record(conn, self.id_of(stream), &record_of(stream, *progress)).await?
-                {
-                    stream.confirm(confirmed_at);
-                }
-            }
-            for (stream, progress) in &batch.progressed {
-                sidecars::update(conn, self.id_of(stream), &record_of(stream, *progress), None).await?;
-            }
-            for stream in &batch.ended {
-                self.write_end(conn, stream, now).await?;
-            }
-            for key in &batch.forgotten {
-                sidecars::forget(conn, *key).await?;
-            }
-            sidecars::end_streams_of_killed(conn, now, ENDED_PER_TRANSACTION).await?;
-            let has_peers = sidecars::has_peers(conn, control_plane, now).await?;
-            tx.commit(has_peers).await
-        };
-        self.0.store.write("record_sidecars", work).await
-    }
-
-    fn id_of(&self, stream: &StreamStatus) -> StreamId<'_> {
-        StreamId { control_plane: &self.0.control_plane, number: stream.number }
-    }
-
-    /// Writes the end of a stream. A sidecar that was never confirmed refuses all requests, so it is deleted, like one that has left.
-    async fn write_end(&self, conn: &mut Conn, stream: &StreamStatus, now: Timestamp) -> Result<(), StoreError> {
-        let id = self.id_of(stream);
-        let key = stream.identity.key;
-        if stream.phase() == Phase::Left || stream.confirmed_at().is_none() {
-            return sidecars::delete(conn, id, key).await;
-        }
-        sidecars::update(conn, id, &record_of(stream, stream.progress()), Some(now)).await?;
-        sidecars::merge_oldest_ended(conn, key.key, MAX_ENDED_PER_KEY).await
+        let is_all_recorded = unrecorded.is_empty();
+        drop(pending);
+        // The row has a later stream of the sidecar, or will have it.
+        batch.ended.retain(|stream| self.is_newest(stream));
+        (batch, is_all_recorded)
     }
 
     /// A batch was committed.
-    fn finish(&self, batch: Batch) {
-        let Batch { unrecorded, progressed, ended, forgotten: _, distributed: _ } = batch;
-        for (stream, progress, waiting) in unrecorded {
-            stream.mark_written(progress);
-            if let Some(waiting) = waiting {
-                // Sending fails if the stream has ended, which is no problem.
-                let _ignored = waiting.send(Ok(()));
-            }
+    fn finish(&self, batch: Batch, recorded: Vec<Recorded>, are_forgotten: Vec<bool>) {
+        let Batch { unrecorded, progressed, ended, forgotten, distributed: _ } = batch;
+        for ((stream, progress, waiting), recorded) in unrecorded.into_iter().zip(recorded) {
+            let result = match recorded {
+                Recorded::Confirmed(confirmed_at) => {
+                    if let Some(confirmed_at) = confirmed_at {
+                        stream.confirm(confirmed_at);
+                    }
+                    stream.mark_written(progress);
+                    stream.set_recording(Recording::Done);
+                    self.insert(&stream);
+                    Ok(())
+                }
+                Recorded::Superseded => {
+                    stream.set_recording(Recording::Missing);
+                    self.remove(&stream);
+                    Err(NotRecorded)
+                }
+            };
+            answer(waiting, result);
         }
         for (stream, progress) in progressed {
             stream.mark_written(progress);
@@ -272,34 +355,64 @@ impl Sidecars {
         for stream in ended {
             self.remove(&stream);
         }
+        let now = self.since_boot();
+        let remaining = forgotten.into_iter().zip(are_forgotten);
+        let remaining = remaining.filter(|((_, until), is_forgotten)| !is_forgotten && now < *until);
+        self.pending().forgotten.extend(remaining.map(|(forgotten, _)| forgotten));
     }
 
-    /// A batch was not committed: it is written later. A stream whose sidecar is recorded with an earlier stream may continue,
-    /// because receipts count this sidecar.
+    /// A batch was not committed: it is written later. A stream may continue if its sidecar has an open stream of this control plane
+    /// in the database, because receipts count it, and nobody else ends it.
     async fn keep(&self, batch: Batch) {
         let Batch { unrecorded, progressed: _, ended, forgotten, distributed: _ } = batch;
+        let control_plane = self.control_plane();
+        let mut kept = Vec::new();
         for (stream, _, waiting) in unrecorded {
-            let waits = waiting.is_some();
-            let result = if self.is_recorded(&stream).await { Ok(()) } else { Err(NotRecorded) };
-            if result.is_ok() {
-                stream.mark_recorded();
-            }
-            if let Some(waiting) = waiting {
-                let _ignored = waiting.send(result);
-            }
-            // A stream that is refused ends, and is never recorded.
-            if result.is_ok() || !waits {
-                self.pending().unrecorded.push((stream, None));
+            if stream.recording() == Recording::Accepted {
+                kept.push((stream, None));
+            } else if self.is_open_at(&control_plane, &stream).await {
+                stream.set_recording(Recording::Accepted);
+                self.insert(&stream);
+                answer(waiting, Ok(()));
+                kept.push((stream, None));
+            } else {
+                stream.set_recording(Recording::Missing);
+                match waiting {
+                    // The stream ends, and is never recorded.
+                    Some(waiting) => answer(Some(waiting), Err(NotRecorded)),
+                    None => kept.push((stream, None)),
+                }
             }
         }
         let mut pending = self.pending();
+        kept.append(&mut pending.unrecorded);
+        pending.unrecorded = kept;
         pending.ended.extend(ended);
         pending.forgotten.extend(forgotten);
     }
 
-    async fn is_recorded(&self, stream: &StreamStatus) -> bool {
-        let find = async { sidecars::is_recorded(self.0.store.read().await?.conn(), stream.identity.key).await };
+    /// Nothing of a batch was written, because others took this control plane for killed. They end the streams that have ended.
+    fn return_waiting(&self, batch: Batch) {
+        let mut pending = self.pending();
+        for (stream, _, waiting) in batch.unrecorded {
+            stream.set_recording(Recording::Missing);
+            pending.unrecorded.push((stream, waiting));
+        }
+        pending.forgotten.extend(batch.forgotten);
+    }
+
+    async fn is_open_at(&self, control_plane: &str, stream: &StreamStatus) -> bool {
+        let find =
+            async { sidecars::is_open_at(self.0.store.read().await?.conn(), control_plane, &stream.identity).await };
         find.await.unwrap_or(false)
+    }
+}
+
+/// Tells who waits for it whether a stream was recorded.
+fn answer(waiting: Option<Waiting>, result: Result<(), NotRecorded>) {
+    if let Some(waiting) = waiting {
+        // Sending fails if the stream has ended, which is no problem.
+        let _ignored = waiting.send(result);
     }
 }
 

@@ -2,11 +2,16 @@
 //!
 //! [`Sidecars`] has the streams of this control plane in memory, and `journal` records them in the database, so that every control
 //! plane knows the streams of all, and a restart forgets none. `sync` reports what its streams do, and `operations` asks for receipts.
-//! This module depends on `domain` and `store`. Invariant: a stream is recorded before its sidecar gets a first confirmation, and
-//! remains until the sidecar refuses all requests by itself, or until nobody decides with its data any more.
+//! This module depends on `domain` and `store`.
+//!
+//! Invariants, on which receipts rely: each process of a sidecar that may decide has a row. It gets confirmations only while this row
+//! is open, and names this control plane: a control plane whose streams others have ended reads so before it confirms. A row ends
+//! only after that, and remains until the sidecar refuses all requests by itself, or until nobody decides with its data any more.
+//! So the rows alone tell how long sidecars may decide, and the streams in memory only add with which data they do.
 
 mod journal;
 mod streams;
+mod times;
 
 pub use journal::Journal;
 pub use streams::{NewStream, NotSent, OpenStream, StreamHandle, StreamStatus};
@@ -14,24 +19,35 @@ pub use streams::{NewStream, NotSent, OpenStream, StreamHandle, StreamStatus};
 use crate::{
     domain::{
         page::{ListPage, Page},
-        sidecar::{Enforcement, Sidecar, SidecarKey},
+        sidecar::{Enforcement, LastConfirmation, ReceiptTimes, Sidecar, SidecarKey},
     },
-    store::{Store, StoreError, sidecars},
+    store::{
+        ReadTransaction, Store, StoreError,
+        sidecars::{self, EndedProcess, RecordedSidecar},
+    },
 };
 use countersign_identity::{Revision, ServiceId, Timestamp};
-use countersign_process::{Clock, Rng};
+use countersign_process::{Clock, Queues, Rng};
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicI64, Ordering},
     },
     time::Duration,
 };
-use tokio::sync::{Notify, oneshot};
+use streams::Recording;
+use times::{KnownRevisions, MAX_CLOCK_SKEW, SteadyClock};
+use tokio::sync::{Notify, Semaphore, oneshot};
 
-/// How many rows of other control planes are read at once.
+/// How many rows are read at once.
 const ROWS_PER_READ: i64 = 1000;
+
+/// How many receipts are read at the same time, and at most one of a service.
+const MAX_RECEIPTS: usize = 2;
+
+/// For how long it is tried to forget an earlier process of a sidecar, whose stream another control plane may just be ending.
+const FORGET_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The streams of this control plane, by service.
 type Streams = HashMap<ServiceId, BTreeMap<SidecarKey, Arc<StreamStatus>>>;
@@ -42,21 +58,31 @@ pub struct Sidecars(Arc<Inner>);
 
 struct Inner {
     store: Store,
-    clock: Arc<dyn Clock>,
+    clock: SteadyClock,
     rng: Arc<dyn Rng>,
-    /// Identifies this process of the control plane.
-    control_plane: String,
-    /// The streams in use, until the database contains their end.
+    /// Identifies this process of the control plane, until others take it for killed.
+    control_plane: Mutex<Arc<str>>,
+    /// The streams that the database has, until it contains their end.
     streams: Mutex<Streams>,
     /// All changes up to this revision are in the queues of the streams that they concern.
     distributed: AtomicI64,
-    /// The number of streams that were ever opened.
-    opened: AtomicI64,
+    known: KnownRevisions,
     /// Whether other control planes run, which read the progress of streams from the database.
     has_peers: AtomicBool,
     pending: Mutex<Pending>,
     /// Wakes the journal.
     wakeup: Notify,
+    receipts: Semaphore,
+    receipts_by_service: Queues<ServiceId>,
+}
+
+/// How much of a receipt is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReceiptScope {
+    /// All sidecars.
+    Whole,
+    /// The sidecars up to the first that has not confirmed the revision.
+    UntilUnconfirmed,
 }
 
 /// A stream cannot be recorded, because the database accepts no writes, or because the control plane stops.
@@ -73,31 +99,33 @@ struct Pending {
     unrecorded: Vec<(Arc<StreamStatus>, Option<Waiting>)>,
     /// Streams that have ended.
     ended: Vec<Arc<StreamStatus>>,
-    /// Sidecars that have ended for certain.
-    forgotten: Vec<SidecarKey>,
+    /// Processes that have ended, and until when it is tried to forget them, since boot.
+    forgotten: Vec<(EndedProcess, Duration)>,
 }
 
 impl Sidecars {
     /// No streams are open.
     pub fn new(store: Store, clock: Arc<dyn Clock>, rng: Arc<dyn Rng>) -> Self {
-        let mut id = [0; 16];
-        rng.fill(&mut id);
+        let control_plane = Mutex::new(random_name(&*rng));
         Self(Arc::new(Inner {
             store,
-            clock,
+            clock: SteadyClock::new(clock),
             rng,
-            control_plane: hex::encode(id),
+            control_plane,
             streams: Mutex::default(),
             distributed: AtomicI64::new(0),
-            opened: AtomicI64::new(0),
+            known: KnownRevisions::default(),
             has_peers: AtomicBool::new(false),
             pending: Mutex::default(),
             wakeup: Notify::new(),
+            receipts: Semaphore::new(MAX_RECEIPTS),
+            receipts_by_service: Queues::with_places(1),
         }))
     }
 
     /// States that all changes up to a revision are in the queues of the streams that they concern.
     pub fn set_distributed(&self, revision: Revision) {
+        self.0.known.record(revision, self.since_boot());
         self.0.distributed.store(revision.number(), Ordering::SeqCst);
     }
 
@@ -110,34 +138,86 @@ impl Sidecars {
         self.streams().get(&service).map_or(0, |streams| u32::try_from(streams.len()).unwrap_or(u32::MAX))
     }
 
-    /// Whether a revision is in force at all sidecars of a service, or of all services, that are connected to this control plane.
+    /// Whether a revision is in force at all sidecars of a service, or of all services, with an open stream at this control plane.
     pub fn is_in_force_here(&self, service: Option<ServiceId>, revision: Revision) -> bool {
         // The revision is read first: all changes up to it are required by the streams that are read after it.
-        let (distributed, now) = (self.distributed(), self.now());
-        let is_in_force = |stream: &Arc<StreamStatus>| {
-            let in_force = stream.in_force(distributed);
-            !stream.may_decide(now) || in_force.is_none_or(|in_force| in_force >= revision)
-        };
-        distributed >= revision && in_scope(&self.streams(), service).all(is_in_force)
+        let distributed = self.distributed();
+        distributed >= revision
+            && !in_scope(&self.streams(), service).any(|stream| stream.may_lack(revision, distributed))
     }
 
     /// The receipt of a revision at the sidecars of a service, or of all services.
-    pub async fn enforcement(&self, service: Option<ServiceId>, revision: Revision) -> Result<Enforcement, StoreError> {
-        let elsewhere = self.sidecars_elsewhere(service).await?;
-        let mut receipt = Enforcement::new(revision, self.now());
-        let mut counted = BTreeSet::new();
-        for sidecar in elsewhere {
-            counted.insert(sidecar.identity.key);
-            receipt.add(sidecar);
-        }
-        let distributed = self.distributed();
-        let streams = self.streams();
-        for stream in in_scope(&streams, service).filter(|stream| stream.counts()) {
-            if !counted.contains(&stream.identity.key) {
-                receipt.add(stream.sidecar(distributed));
+    pub async fn enforcement(
+        &self,
+        service: Option<ServiceId>,
+        revision: Revision,
+        scope: ReceiptScope,
+    ) -> Result<Enforcement, StoreError> {
+        // The semaphores are never closed, so without a place there is only less order.
+        let _of_service = match service {
+            Some(service) => self.0.receipts_by_service.enter(service).await.ok(),
+            None => None,
+        };
+        let _turn = self.0.receipts.acquire().await.ok();
+        let now = self.now();
+        let age = self.0.known.age(revision, self.since_boot());
+        let last_confirmation_without = times::last_confirmation_without(revision, age, now);
+        let mut receipt = Enforcement::new(revision, ReceiptTimes { now, last_confirmation_without });
+        let mut next = match service {
+            Some(service) => Some(service),
+            None => sidecars::next_service(self.0.store.read().await?.conn(), None).await?,
+        };
+        while let Some(current) = next {
+            // An earlier process is forgotten in favor of another one of the same service, so one instant tells all.
+            let mut read = self.0.store.read().await?;
+            self.add_sidecars(&mut read, current, (&mut receipt, scope)).await?;
+            if service.is_some() || (scope == ReceiptScope::UntilUnconfirmed && !receipt.is_complete()) {
+                break;
             }
+            next = sidecars::next_service(read.conn(), Some(current)).await?;
         }
         Ok(receipt)
+    }
+
+    /// Adds the sidecars of a service to a receipt.
+    async fn add_sidecars(
+        &self,
+        read: &mut ReadTransaction,
+        service: ServiceId,
+        (receipt, scope): (&mut Enforcement, ReceiptScope),
+    ) -> Result<(), StoreError> {
+        let (control_plane, mut after) = (self.control_plane(), None);
+        loop {
+            let rows = sidecars::recorded_after(read.conn(), service, after, ROWS_PER_READ).await?;
+            let is_last = i64::try_from(rows.len()).is_ok_and(|count| count < ROWS_PER_READ);
+            after = rows.last().map(|row| row.identity.key);
+            for row in rows {
+                let is_of_other = *row.control_plane != *control_plane;
+                let mut sidecar = self.describe(row, &control_plane);
+                if let LastConfirmation::By(at) = &mut sidecar.confirmed
+                    && is_of_other
+                {
+                    *at = at.saturating_add(MAX_CLOCK_SKEW);
+                }
+                receipt.add(sidecar);
+            }
+            if is_last || (scope == ReceiptScope::UntilUnconfirmed && !receipt.is_complete()) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// A recorded sidecar, with what the streams of this control plane know of it.
+    fn describe(&self, row: RecordedSidecar, control_plane: &str) -> Sidecar {
+        let (key, number) = (row.identity.key, row.stream);
+        let is_open_here = row.is_open() && *row.control_plane == *control_plane;
+        let mut sidecar = row.into_sidecar();
+        // The revision is read first: all changes up to it are required by the stream that is read after it.
+        let distributed = self.distributed();
+        if let Some(stream) = self.streams().get(&sidecar.identity.service).and_then(|streams| streams.get(&key)) {
+            stream.describe(&mut sidecar, is_open_here && stream.number == number, distributed);
+        }
+        sidecar
     }
 
     /// A page of the sidecars of a service that may decide.
@@ -146,39 +226,43 @@ impl Sidecars {
         service: ServiceId,
         page: Page<SidecarKey>,
     ) -> Result<ListPage<Sidecar, SidecarKey>, StoreError> {
-        let now = self.now();
         let mut read = self.0.store.read().await?;
-        let ListPage { items, total, next } = sidecars::list(read.conn(), (service, now), page).await?;
-        let distributed = self.distributed();
-        let streams = self.streams();
-        let of_service = streams.get(&service);
-        let current = |recorded: sidecars::RecordedSidecar| {
-            let here = of_service.and_then(|streams| streams.get(&recorded.identity.key));
-            match here.filter(|_| recorded.control_plane == self.0.control_plane) {
-                Some(stream) => stream.sidecar(distributed),
-                None => recorded.into_sidecar(now),
-            }
-        };
-        Ok(ListPage { items: items.into_iter().map(current).collect(), total, next })
+        let ListPage { items, total, next } = sidecars::list(read.conn(), (service, self.now()), page).await?;
+        let control_plane = self.control_plane();
+        let items = items.into_iter().map(|row| self.describe(row, &control_plane)).collect();
+        Ok(ListPage { items, total, next })
     }
 
-    /// The sidecars with streams at other control planes, and those whose streams have ended.
-    async fn sidecars_elsewhere(&self, service: Option<ServiceId>) -> Result<Vec<Sidecar>, StoreError> {
-        let (now, mut after, mut found) = (self.now(), None, Vec::new());
-        loop {
-            let mut read = self.0.store.read().await?;
-            let rows =
-                sidecars::list_elsewhere(read.conn(), (service, &self.0.control_plane), after, ROWS_PER_READ).await?;
-            let is_last = i64::try_from(rows.len()).is_ok_and(|count| count < ROWS_PER_READ);
-            after = rows.last().map(|row| row.identity.key);
-            found.extend(rows.into_iter().map(|row| row.into_sidecar(now)));
-            if is_last {
-                return Ok(found);
-            }
+    /// Whether the database shows that nobody took this control plane for killed. Sidecars must not be confirmed otherwise.
+    pub async fn is_registered(&self, read: &mut ReadTransaction) -> Result<bool, StoreError> {
+        let is_registered = sidecars::is_registered(read.conn(), &self.control_plane()).await?;
+        if !is_registered {
+            self.0.wakeup.notify_one();
         }
+        Ok(is_registered)
     }
 
-    fn now(&self) -> Timestamp {
+    /// The name of this process of the control plane in the database.
+    fn control_plane(&self) -> Arc<str> {
+        Arc::clone(&self.0.control_plane.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Others took this control plane for killed and end its streams: it takes another name, and all open streams are recorded again
+    /// before their sidecars are confirmed.
+    fn take_new_name(&self) {
+        let mut streams = self.streams();
+        let mut pending = self.pending();
+        let open = streams.drain().flat_map(|(_, of_service)| of_service.into_values());
+        for stream in open {
+            stream.set_recording(Recording::Missing);
+            pending.unrecorded.push((stream, None));
+        }
+        pending.ended.clear();
+        *self.0.control_plane.lock().unwrap_or_else(PoisonError::into_inner) = random_name(&*self.0.rng);
+    }
+
+    /// The current time, which is never ahead of the wall clock.
+    pub fn now(&self) -> Timestamp {
         self.0.clock.now()
     }
 
@@ -194,35 +278,38 @@ impl Sidecars {
         self.0.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a stream into use, in place of an earlier one of the same sidecar.
-    fn put_into_use(&self, stream: &Arc<StreamStatus>) {
+    /// The database has the sidecar with a stream, in place of an earlier one.
+    fn insert(&self, stream: &Arc<StreamStatus>) {
         let (service, key) = (stream.identity.service, stream.identity.key);
         let replaced = self.streams().entry(service).or_default().insert(key, Arc::clone(stream));
-        if let Some(confirmed_at) = replaced.and_then(|replaced| replaced.confirmed_at()) {
-            stream.confirm(confirmed_at);
+        if let Some(replaced) = replaced.filter(|replaced| !Arc::ptr_eq(replaced, stream)) {
+            // Its sidecar must have closed it.
+            replaced.set_recording(Recording::Missing);
         }
     }
 
-    /// Removes a stream if it is still the one in use. Its end is in the database.
+    /// Removes a stream. Its end is in the database, or need not be.
     fn remove(&self, stream: &Arc<StreamStatus>) {
-        self.remove_if(stream.identity.service, stream.identity.key, |current| Arc::ptr_eq(current, stream));
-    }
-
-    /// Removes the stream in use of a sidecar under a condition.
-    fn remove_if(&self, service: ServiceId, key: SidecarKey, condition: impl FnOnce(&Arc<StreamStatus>) -> bool) {
         let mut streams = self.streams();
-        let Some(of_service) = streams.get_mut(&service) else { return };
-        if of_service.get(&key).is_some_and(condition) {
-            of_service.remove(&key);
+        let Some(of_service) = streams.get_mut(&stream.identity.service) else { return };
+        if of_service.get(&stream.identity.key).is_some_and(|current| Arc::ptr_eq(current, stream)) {
+            of_service.remove(&stream.identity.key);
             if of_service.is_empty() {
-                streams.remove(&service);
+                streams.remove(&stream.identity.service);
             }
         }
     }
 
+    /// Whether a stream is the newest one of its sidecar at this control plane.
+    fn is_newest(&self, stream: &Arc<StreamStatus>) -> bool {
+        let streams = self.streams();
+        let newest = streams.get(&stream.identity.service).and_then(|streams| streams.get(&stream.identity.key));
+        newest.is_some_and(|newest| Arc::ptr_eq(newest, stream))
+    }
+
     /// Has a stream recorded. The result is sent to `waiting`.
-    fn request_record(&self, stream: &Arc<StreamStatus>, waiting: Option<Waiting>) {
-        self.pending().unrecorded.push((Arc::clone(stream), waiting));
+    fn request_record(&self, stream: &Arc<StreamStatus>, waiting: Waiting) {
+        self.pending().unrecorded.push((Arc::clone(stream), Some(waiting)));
         self.0.wakeup.notify_one();
     }
 
@@ -231,15 +318,21 @@ impl Sidecars {
         self.pending().ended.push(Arc::clone(stream));
     }
 
-    /// Forgets a sidecar that has ended for certain.
-    fn forget(&self, service: ServiceId, key: SidecarKey) {
-        self.remove_if(service, key, |_| true);
-        self.pending().forgotten.push(key);
+    /// Forgets a process as soon as its stream has ended.
+    fn forget(&self, process: EndedProcess) {
+        let until = self.since_boot() + FORGET_TIMEOUT;
+        self.pending().forgotten.push((process, until));
     }
 
     fn has_peers(&self) -> bool {
         self.0.has_peers.load(Ordering::SeqCst)
     }
+}
+
+fn random_name(rng: &dyn Rng) -> Arc<str> {
+    let mut bytes = [0; 16];
+    rng.fill(&mut bytes);
+    hex::encode(bytes).into()
 }
 
 /// The streams of a service, or of all services.
@@ -248,3 +341,6 @@ fn in_scope(streams: &Streams, service: Option<ServiceId>) -> impl Iterator<Item
     let of_all = of_service.is_none().then(|| streams.values());
     of_service.flatten().into_iter().chain(of_all.into_iter().flatten()).flat_map(BTreeMap::values)
 }
+
+#[cfg(test)]
+mod tests;

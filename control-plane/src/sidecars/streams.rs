@@ -1,12 +1,15 @@
 //! An open sync stream, and how far the data reaches with which its sidecar decides.
 
 use super::{NotRecorded, Sidecars};
-use crate::domain::sidecar::{
-    LastConfirmation, REPORTS_SINCE_VERSION, Sidecar, SidecarIdentity, SidecarInstance, SidecarKey, SidecarProgress,
+use crate::{
+    domain::sidecar::{
+        LastConfirmation, REPORTS_SINCE_VERSION, Sidecar, SidecarIdentity, SidecarInstance, SidecarKey, SidecarProgress,
+    },
+    store::sidecars::EndedProcess,
 };
 use countersign_identity::{ApiKeyId, Revision, ServiceId, Timestamp};
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tokio::sync::oneshot;
@@ -30,9 +33,15 @@ pub struct NewStream {
     pub protocol_version: u32,
     /// The revision of the sidecar's view; 0 if it has none.
     pub revision: Revision,
-    /// Whether the sidecar decides with the data of another stream until it reports data of this one.
-    pub is_standby: bool,
-    /// An earlier process that has ended for certain, and whose copy the sidecar owns.
+    /// The revision with which the sidecar, and a process that starts from its copy, decide.
+    pub applied: Revision,
+    /// The place of the API key in the settings of the sidecar.
+    pub key_index: u32,
+    /// The number of the stream in the process of the sidecar, for this place.
+    pub number: i64,
+    /// Whether the sidecar decides with the data of another stream, and uses none of this one.
+    pub is_probe: bool,
+    /// An earlier process of which the sidecar says that it has ended, and whose copy the sidecar owns.
     pub previous: Option<SidecarInstance>,
     /// The age of the last confirmation at which the sidecar refuses all requests.
     pub max_staleness: Duration,
@@ -42,7 +51,7 @@ pub struct NewStream {
 pub struct StreamStatus {
     /// What the sidecar says of itself.
     pub(super) identity: SidecarIdentity,
-    /// The number of the stream at this control plane.
+    /// The number of the stream in the process of the sidecar.
     pub(super) number: i64,
     pub(super) connected_at: Timestamp,
     pub(super) max_staleness: Duration,
@@ -52,6 +61,9 @@ pub struct StreamStatus {
 /// What a stream has sent, and what its sidecar has reported.
 struct State {
     phase: Phase,
+    recording: Recording,
+    /// The revision with which the sidecar decides at the latest when it has connected.
+    applied_before: Revision,
     /// An earlier process that is forgotten when the sidecar reports data.
     previous: Option<SidecarInstance>,
     /// The newest revision that the sidecar has reported.
@@ -68,30 +80,34 @@ struct State {
     /// How many more reports the sidecar may send: one for each message that it was sent.
     reports_left: u32,
     confirmed_at: Option<Timestamp>,
-    is_recorded: bool,
     /// The progress in the database.
     written: Option<SidecarProgress>,
+}
+
+/// Whether the database has the sidecar with this stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Recording {
+    /// It has not. The sidecar gets no confirmation.
+    Missing,
+    /// A transaction is writing it.
+    Running,
+    /// It has an open stream of this control plane, which is an earlier one. This stream is still to be recorded.
+    Accepted,
+    /// It has.
+    Done,
 }
 
 /// What the sidecar does with the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// It decides with the data of another stream.
-    Standby,
+    /// It decides with the data of another stream, and uses none of this one.
+    Probe,
     /// It decides with the data of this stream.
     InUse,
     /// The stream has ended.
     Ended,
     /// It decides no more.
     Left,
-}
-
-/// The effect of a report.
-struct Report {
-    /// Whether the sidecar begins to use the stream.
-    begins_use: bool,
-    /// An earlier process that is forgotten.
-    previous: Option<SidecarInstance>,
 }
 
 /// The sidecar reports data that it was not sent, or reports more often than it was sent data.
@@ -109,15 +125,11 @@ pub struct StreamHandle {
 }
 
 impl Sidecars {
-    /// Adds a stream.
+    /// A stream was opened.
     pub fn open(&self, new: NewStream) -> OpenStream {
         let reports = new.protocol_version >= REPORTS_SINCE_VERSION;
         let instance = new.instance.filter(|_| reports).unwrap_or_else(|| self.random_instance());
-        let number = self.0.opened.fetch_add(1, Ordering::SeqCst);
-        let status = Arc::new(StreamStatus::new(new, instance, (number, self.now())));
-        if status.phase() == Phase::InUse {
-            self.put_into_use(&status);
-        }
+        let status = Arc::new(StreamStatus::new(new, instance, self.0.clock.wall()));
         OpenStream(StreamHandle { sidecars: self.clone(), status })
     }
 
@@ -139,31 +151,28 @@ impl OpenStream {
         self.0.clone()
     }
 
-    /// Records the stream in the database. The sidecar must get no confirmation before. A stream in standby is recorded when it is
-    /// used.
+    /// Records the stream in the database. The sidecar must get no confirmation before. A probe is not recorded, because its sidecar
+    /// uses no confirmation.
     pub async fn record(&self) -> Result<(), NotRecorded> {
         let StreamHandle { sidecars, status } = &self.0;
-        if status.phase() == Phase::Standby {
+        if status.phase() == Phase::Probe {
             return Ok(());
         }
         let (sender, recorded) = oneshot::channel();
-        sidecars.request_record(status, Some(sender));
+        sidecars.request_record(status, sender);
         recorded.await.unwrap_or(Err(NotRecorded))
     }
 
     /// Whether the sidecar may get a confirmation.
     pub fn may_be_confirmed(&self) -> bool {
         let state = self.0.status.state();
-        state.is_recorded || state.phase == Phase::Standby
+        state.phase == Phase::Probe || matches!(state.recording, Recording::Accepted | Recording::Done)
     }
 }
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        let StreamHandle { sidecars, status } = &self.0;
-        if status.end(Phase::Ended) == Phase::InUse {
-            sidecars.request_end(status);
-        }
+        self.0.end(Phase::Ended);
     }
 }
 
@@ -171,22 +180,25 @@ impl StreamHandle {
     /// The sidecar reports that it decides with all changes up to a revision, and that nobody will decide with older data.
     pub fn report(&self, revision: Revision) -> Result<(), NotSent> {
         let Self { sidecars, status } = self;
-        let Report { begins_use, previous } = status.report(revision, sidecars.now())?;
-        if begins_use {
-            sidecars.put_into_use(status);
-            sidecars.request_record(status, None);
-        }
-        if let Some(instance) = previous {
-            let SidecarKey { instance: _, key } = status.identity.key;
-            sidecars.forget(status.identity.service, SidecarKey { instance, key });
+        if let Some(instance) = status.report(revision, sidecars.0.clock.wall())? {
+            let SidecarIdentity { service, api_key, .. } = status.identity;
+            sidecars.forget(EndedProcess { service, instance, api_key });
         }
         Ok(())
     }
 
     /// The sidecar decides no more.
     pub fn leave(&self) {
-        if self.status.end(Phase::Left) == Phase::InUse {
-            self.sidecars.request_end(&self.status);
+        self.end(Phase::Left);
+    }
+
+    fn end(&self, phase: Phase) {
+        let Self { sidecars, status } = self;
+        match status.end(phase) {
+            // No confirmation was sent, so nothing depends on the stream.
+            Some(Recording::Missing) => sidecars.remove(status),
+            Some(Recording::Running | Recording::Accepted | Recording::Done) => sidecars.request_end(status),
+            None => {}
         }
     }
 }
@@ -203,7 +215,7 @@ impl State {
 }
 
 impl StreamStatus {
-    fn new(new: NewStream, instance: SidecarInstance, (number, now): (i64, Timestamp)) -> Self {
+    fn new(new: NewStream, instance: SidecarInstance, now: Timestamp) -> Self {
         let NewStream {
             instance: _,
             key,
@@ -212,21 +224,32 @@ impl StreamStatus {
             mut release,
             protocol_version,
             revision,
-            is_standby,
+            applied,
+            key_index,
+            number,
+            is_probe,
             previous,
             max_staleness,
         } = new;
         release.retain(|character| !character.is_control());
         release.truncate(release.floor_char_boundary(MAX_RELEASE));
-        let key = SidecarKey { instance, key };
         let reports = protocol_version >= REPORTS_SINCE_VERSION;
         Self {
-            identity: SidecarIdentity { key, service, address, release, protocol_version },
+            identity: SidecarIdentity {
+                key: SidecarKey { instance, index: key_index },
+                api_key: key,
+                service,
+                address,
+                release,
+                protocol_version,
+            },
             number,
             connected_at: now,
             max_staleness,
             state: Mutex::new(State {
-                phase: if is_standby && reports { Phase::Standby } else { Phase::InUse },
+                phase: if is_probe && reports { Phase::Probe } else { Phase::InUse },
+                recording: Recording::Missing,
+                applied_before: applied.min(revision),
                 previous: previous.filter(|previous| *previous != instance),
                 reported: Revision::default(),
                 reported_at: None,
@@ -237,7 +260,6 @@ impl StreamStatus {
                 reports_left: 0,
                 // An earlier stream may have confirmed the view just now.
                 confirmed_at: (revision > Revision::default()).then_some(now),
-                is_recorded: false,
                 written: None,
             }),
         }
@@ -251,20 +273,41 @@ impl StreamStatus {
         self.state().phase
     }
 
-    /// Ends the stream. Returns the phase before; a sidecar that has left stays in this phase.
-    fn end(&self, phase: Phase) -> Phase {
+    /// Ends the stream. Returns whether the database has it, unless it had ended, or is a probe.
+    fn end(&self, phase: Phase) -> Option<Recording> {
         let mut state = self.state();
-        let before = state.phase;
-        if before != Phase::Left {
-            state.phase = phase;
+        if state.phase != Phase::InUse {
+            return None;
         }
-        before
+        state.phase = phase;
+        Some(state.recording)
+    }
+
+    /// A transaction begins to record the stream. Returns the progress to record; `None` if the stream has ended, and nothing depends
+    /// on it.
+    pub(super) fn begin_recording(&self) -> Option<SidecarProgress> {
+        let mut state = self.state();
+        if state.recording == Recording::Missing {
+            if state.phase != Phase::InUse {
+                return None;
+            }
+            state.recording = Recording::Running;
+        }
+        Some(state.progress())
+    }
+
+    pub(super) fn recording(&self) -> Recording {
+        self.state().recording
+    }
+
+    pub(super) fn set_recording(&self, recording: Recording) {
+        self.state().recording = recording;
     }
 
     /// The sidecar resumes at the revision of its view.
     pub fn resumes_at(&self, revision: Revision) {
         let mut state = self.state();
-        (state.reported, state.sent, state.covered) = (revision, revision, revision);
+        (state.reported, state.sent, state.covered) = (state.applied_before.min(revision), revision, revision);
         // It is not known since when the sidecar has this data, but not since later.
         state.reported_at = Some(self.connected_at);
     }
@@ -308,29 +351,21 @@ impl StreamStatus {
         self.state().confirmed_at
     }
 
-    fn report(&self, revision: Revision, now: Timestamp) -> Result<Report, NotSent> {
+    /// Returns an earlier process that is to be forgotten.
+    fn report(&self, revision: Revision, now: Timestamp) -> Result<Option<SidecarInstance>, NotSent> {
         let mut state = self.state();
         state.reports_left = state.reports_left.checked_sub(1).ok_or(NotSent)?;
-        if revision > state.sent {
+        if revision > state.sent || state.phase == Phase::Probe {
             return Err(NotSent);
         }
         state.reported = state.reported.max(revision);
         state.reported_at = Some(now);
-        let begins_use = state.phase == Phase::Standby;
-        if begins_use {
-            state.phase = Phase::InUse;
-        }
-        Ok(Report { begins_use, previous: state.previous.take() })
-    }
-
-    pub(super) fn mark_recorded(&self) {
-        self.state().is_recorded = true;
+        Ok(state.previous.take())
     }
 
     /// The stream is in the database with this progress.
     pub(super) fn mark_written(&self, progress: SidecarProgress) {
-        let mut state = self.state();
-        (state.is_recorded, state.written) = (true, Some(progress));
+        self.state().written = Some(progress);
     }
 
     /// The progress, if the database has another one. A stream that is not in the database has none there.
@@ -350,27 +385,24 @@ impl StreamStatus {
         reports.then(|| self.progress().in_force(distributed))
     }
 
-    /// Whether the stream counts: the sidecar has not left, and does not use another stream.
-    pub(super) fn counts(&self) -> bool {
-        matches!(self.phase(), Phase::InUse | Phase::Ended)
+    /// Whether the stream is open, and its sidecar may lack a revision. `distributed`: all changes up to this revision are in the queues
+    /// of the streams that they concern.
+    pub(super) fn may_lack(&self, revision: Revision, distributed: Revision) -> bool {
+        self.phase() == Phase::InUse && self.in_force(distributed).is_some_and(|in_force| in_force < revision)
     }
 
-    /// Whether the sidecar may decide with data of the stream.
-    pub(super) fn may_decide(&self, now: Timestamp) -> bool {
-        let is_fresh = |confirmed_at: Timestamp| now < confirmed_at.saturating_add(self.max_staleness);
-        self.counts() && self.confirmed_at().is_some_and(is_fresh)
-    }
-
-    /// The sidecar. `distributed`: all changes up to this revision are in the queues of the streams that they concern.
-    pub(super) fn sidecar(&self, distributed: Revision) -> Sidecar {
-        Sidecar {
-            identity: self.identity.clone(),
-            connected_at: self.connected_at,
-            is_connected: self.phase() == Phase::InUse,
-            in_force: self.in_force(distributed),
-            applied_at: self.progress().applied_at,
-            confirmed: self.confirmed_at().map_or(LastConfirmation::Never, LastConfirmation::By),
-            max_staleness: self.max_staleness,
+    /// Adds what the stream knows of the sidecar. `is_of_row`: the row from which the sidecar was read is that of the stream, which is
+    /// open there.
+    pub(super) fn describe(&self, sidecar: &mut Sidecar, is_of_row: bool, distributed: Revision) {
+        let in_force = self.in_force(distributed);
+        if in_force > sidecar.in_force {
+            (sidecar.in_force, sidecar.applied_at) = (in_force, self.progress().applied_at);
+        }
+        if is_of_row {
+            let confirmed_at = self.confirmed_at();
+            sidecar.confirmed =
+                confirmed_at.map_or(LastConfirmation::Never, |at| LastConfirmation::Continuing(Some(at)));
+            sidecar.is_connected &= self.phase() == Phase::InUse;
         }
     }
 }
@@ -387,7 +419,10 @@ impl NewStream {
             release: "0.1.0".to_owned(),
             protocol_version: REPORTS_SINCE_VERSION,
             revision: Revision::default(),
-            is_standby: false,
+            applied: Revision::default(),
+            key_index: 0,
+            number: 1,
+            is_probe: false,
             previous: None,
             max_staleness: Duration::from_mins(1),
         }
@@ -399,7 +434,7 @@ impl StreamStatus {
     /// The state of a stream that no sidecar uses.
     pub fn for_tests() -> Arc<Self> {
         let instance = SidecarInstance::from_bytes([1; 16]);
-        Arc::new(Self::new(NewStream::for_tests(instance), instance, (0, Timestamp::from_micros(0))))
+        Arc::new(Self::new(NewStream::for_tests(instance), instance, Timestamp::from_micros(0)))
     }
 }
 

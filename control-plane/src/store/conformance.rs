@@ -23,7 +23,7 @@ use crate::{
     metrics::{LabelValues, Metrics},
 };
 use countersign_identity::{AgentId, Revision, Timestamp};
-use countersign_process::SystemClock;
+use countersign_process::{Clock, SystemClock};
 use countersign_tests::Postgres;
 use futures_util::future::join_all;
 use std::{collections::BTreeSet, future::pending, sync::Arc, time::Duration};
@@ -82,11 +82,15 @@ async fn check_conformance(url: String, open: impl AsyncFn(StoreOptions) -> Resu
 }
 
 fn options(master_key_fingerprint: &str) -> StoreOptions {
-    let metrics = Metrics::new(&LabelValues::default()).unwrap();
-    StoreOptions {
-        clock: Arc::new(SystemClock),
-        audit_keys: Arc::new(AuditKeyRing::new(vec![(master_key_fingerprint.to_owned(), AuditKeys::derive(&[7; 32]))])),
-        metrics: metrics.store,
+    StoreOptions::for_tests(Arc::new(SystemClock), master_key_fingerprint)
+}
+
+impl StoreOptions {
+    /// A store with this clock, under a master key with this fingerprint.
+    pub fn for_tests(clock: Arc<dyn Clock>, master_key_fingerprint: &str) -> Self {
+        let audit_keys = AuditKeyRing::new(vec![(master_key_fingerprint.to_owned(), AuditKeys::derive(&[7; 32]))]);
+        let metrics = Metrics::new(&LabelValues::default()).unwrap();
+        Self { clock, audit_keys: Arc::new(audit_keys), metrics: metrics.store }
     }
 }
 

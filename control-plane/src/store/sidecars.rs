@@ -1,7 +1,7 @@
 //! The sync streams of sidecars that may decide, and the control planes that serve them.
 //!
-//! A stream that has moved to another control plane is the same row, so a control plane changes a row only while the row names this
-//! control plane and the number of the stream.
+//! Each process of a sidecar has one row per API key in its settings, which states its newest stream. A control plane changes a row only while the
+//! row names this control plane and this stream.
 
 use super::{Conn, StoreError, retention, row, statements::statements};
 use crate::domain::{
@@ -11,11 +11,12 @@ use crate::domain::{
     },
 };
 use countersign_identity::{ApiKeyId, Revision, ServiceId, Timestamp};
-use sqlx::any::AnyRow;
+use sqlx::{
+    Any,
+    any::{AnyArguments, AnyRow},
+    query::Query,
+};
 use std::time::Duration;
-
-/// A control plane that has not written its row for this time is not running.
-pub const CONTROL_PLANE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a sidecar is kept after it refuses all requests: receipts state that the last changes were in force only then.
 pub const KEPT_AFTER_EXPIRY: Duration = Duration::from_hours(1);
@@ -23,10 +24,10 @@ pub const KEPT_AFTER_EXPIRY: Duration = Duration::from_hours(1);
 macro_rules! select_sidecars {
     ($condition:literal) => {
         concat!(
-            "SELECT instance, key_id, service_id, control_plane_id, address, release, protocol_version, connected_at, \
+            "SELECT instance, key_index, key_id, service_id, control_plane_id, address, release, protocol_version, connected_at, \
              applied_revision, required_revision, applied_at, confirmed_at, ended_at, max_staleness, \
-             (SELECT seen_at FROM control_planes WHERE id = control_plane_id) AS seen_at, \
-             (SELECT distributed_revision FROM control_planes WHERE id = control_plane_id) AS distributed_revision \
+             stream, (SELECT distributed_revision FROM control_planes WHERE id = control_plane_id AND killed_at IS NULL) \
+             AS distributed_revision \
              FROM sidecars WHERE ",
             $condition
         )
@@ -34,64 +35,71 @@ macro_rules! select_sidecars {
 }
 
 statements! { STATEMENTS:
-    /// The view of the sidecar may have been confirmed by an earlier stream.
-    RECORD_STREAM = "INSERT INTO sidecars (instance, key_id, service_id, control_plane_id, stream, address, release, \
+    /// The row of a later stream remains. An earlier stream of the sidecar may have been confirmed, and may have had a longer maximum
+    /// staleness.
+    RECORD_STREAM = "INSERT INTO sidecars (instance, key_index, key_id, service_id, control_plane_id, stream, address, release, \
          protocol_version, connected_at, applied_revision, required_revision, applied_at, confirmed_at, max_staleness) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) \
-         ON CONFLICT (instance, key_id) DO UPDATE SET service_id = excluded.service_id, \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) \
+         ON CONFLICT (service_id, instance, key_index) DO UPDATE SET key_id = excluded.key_id, \
          control_plane_id = excluded.control_plane_id, stream = excluded.stream, address = excluded.address, \
          release = excluded.release, protocol_version = excluded.protocol_version, connected_at = excluded.connected_at, \
          applied_revision = excluded.applied_revision, required_revision = excluded.required_revision, \
-         applied_at = excluded.applied_at, max_staleness = excluded.max_staleness, ended_at = NULL, expires_at = NULL, \
-         confirmed_at = CASE WHEN COALESCE(sidecars.confirmed_at, -1) > COALESCE(excluded.confirmed_at, -1) \
-         THEN sidecars.confirmed_at ELSE excluded.confirmed_at END RETURNING confirmed_at";
-    UPDATE_STREAM = "UPDATE sidecars SET applied_revision = $1, required_revision = $2, applied_at = $3, confirmed_at = $4, \
-         ended_at = $5, expires_at = $6 WHERE instance = $7 AND key_id = $8 AND control_plane_id = $9 AND stream = $10";
-    DELETE_STREAM = "DELETE FROM sidecars WHERE instance = $1 AND key_id = $2 AND control_plane_id = $3 AND stream = $4";
-    FORGET = "DELETE FROM sidecars WHERE instance = $1 AND key_id = $2";
+         applied_at = excluded.applied_at, ended_at = NULL, expires_at = NULL, \
+         max_staleness = CASE WHEN sidecars.max_staleness > excluded.max_staleness \
+         THEN sidecars.max_staleness ELSE excluded.max_staleness END, \
+         confirmed_at = CASE WHEN COALESCE(sidecars.confirmed_at, -1) > COALESCE(excluded.confirmed_at, excluded.connected_at) \
+         THEN sidecars.confirmed_at ELSE COALESCE(excluded.confirmed_at, excluded.connected_at) END \
+         WHERE sidecars.stream <= excluded.stream RETURNING confirmed_at";
+    UPDATE_STREAM = "UPDATE sidecars SET applied_revision = $1, required_revision = $2, applied_at = $3, confirmed_at = $4 \
+         WHERE service_id = $5 AND instance = $6 AND key_index = $7 AND control_plane_id = $8 AND stream = $9";
+    END_STREAM = "UPDATE sidecars SET ended_at = $1, expires_at = $1 + max_staleness \
+         WHERE service_id = $2 AND instance = $3 AND key_index = $4 AND control_plane_id = $5 AND stream = $6";
+    DELETE_STREAM = "DELETE FROM sidecars \
+         WHERE service_id = $1 AND instance = $2 AND key_index = $3 AND control_plane_id = $4 AND stream = $5";
+    /// The place of the API key may have changed since.
+    FORGET_ENDED = "DELETE FROM sidecars WHERE service_id = $1 AND instance = $2 AND key_id = $3 AND ended_at IS NOT NULL";
+    IS_RECORDED = "SELECT 1 AS found FROM sidecars WHERE service_id = $1 AND instance = $2 AND key_id = $3";
+    IS_OPEN_AT = "SELECT 1 AS found FROM sidecars WHERE service_id = $1 AND instance = $2 AND key_index = $3 \
+         AND control_plane_id = $4 AND ended_at IS NULL";
     COUNT_ENDED = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM sidecars WHERE key_id = $1 \
          AND ended_at IS NOT NULL AND instance <> $2 LIMIT $3) counted";
     /// The merged row counts as long as the last of the rows that it stands for, and has no revision.
-    MERGE_ENDED = "INSERT INTO sidecars (instance, key_id, service_id, control_plane_id, stream, address, release, protocol_version, \
-         connected_at, applied_revision, required_revision, confirmed_at, ended_at, expires_at, max_staleness) \
-         SELECT CAST($1 AS TEXT), key_id, service_id, '', 0, '', '', MAX(protocol_version), MIN(connected_at), 0, \
+    MERGE_ENDED = "INSERT INTO sidecars (instance, key_index, key_id, service_id, control_plane_id, stream, address, release, \
+         protocol_version, connected_at, applied_revision, required_revision, confirmed_at, ended_at, expires_at, max_staleness) \
+         SELECT CAST($1 AS TEXT), 0, key_id, service_id, '', 0, '', '', MAX(protocol_version), MIN(connected_at), 0, \
          MAX(required_revision), MAX(confirmed_at), MAX(ended_at), MAX(expires_at), MAX(max_staleness) FROM (SELECT * FROM sidecars \
-         WHERE key_id = $2 AND ended_at IS NOT NULL AND instance <> $1 ORDER BY ended_at LIMIT $3) oldest \
-         GROUP BY key_id, service_id ON CONFLICT (instance, key_id) DO UPDATE SET \
+         WHERE key_id = $2 AND ended_at IS NOT NULL AND instance <> $1 ORDER BY ended_at, instance, key_index LIMIT $3) oldest \
+         GROUP BY key_id, service_id ON CONFLICT (service_id, instance, key_index) DO UPDATE SET \
          confirmed_at = CASE WHEN sidecars.confirmed_at > excluded.confirmed_at THEN sidecars.confirmed_at ELSE excluded.confirmed_at END, \
          ended_at = CASE WHEN sidecars.ended_at > excluded.ended_at THEN sidecars.ended_at ELSE excluded.ended_at END, \
          expires_at = CASE WHEN sidecars.expires_at > excluded.expires_at THEN sidecars.expires_at ELSE excluded.expires_at END, \
          max_staleness = CASE WHEN sidecars.max_staleness > excluded.max_staleness THEN sidecars.max_staleness \
          ELSE excluded.max_staleness END";
-    DELETE_MERGED = "DELETE FROM sidecars WHERE (instance, key_id) IN (SELECT instance, key_id FROM sidecars WHERE key_id = $1 \
-         AND ended_at IS NOT NULL AND instance <> $2 ORDER BY ended_at LIMIT $3)";
-    IS_RECORDED = "SELECT 1 AS found FROM sidecars WHERE instance = $1 AND key_id = $2";
+    DELETE_MERGED = "DELETE FROM sidecars WHERE (service_id, instance, key_index) IN (SELECT service_id, instance, key_index \
+         FROM sidecars WHERE key_id = $1 AND ended_at IS NOT NULL AND instance <> $2 ORDER BY ended_at, instance, key_index LIMIT $3)";
     COUNT_OF_SERVICE = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM sidecars WHERE service_id = $1 \
          AND (expires_at IS NULL OR expires_at > $2) LIMIT $3) counted";
-    /// The position begins with the service, so that the index of the service is the only one that fits.
+    /// The position begins with the service, so that the primary key is the only index that fits.
     LIST_OF_SERVICE = select_sidecars!(
-        "service_id = $1 AND (service_id, instance, key_id) > ($1, $2, $3) AND (expires_at IS NULL OR expires_at > $4) \
-         ORDER BY service_id, instance, key_id LIMIT $5 OFFSET $6"
+        "service_id = $1 AND (service_id, instance, key_index) > ($1, $2, $3) AND (expires_at IS NULL OR expires_at > $4) \
+         ORDER BY service_id, instance, key_index LIMIT $5 OFFSET $6"
     );
-    LIST_ELSEWHERE = select_sidecars!(
-        "service_id = $1 AND (service_id, instance, key_id) > ($1, $2, $3) AND (control_plane_id <> $4 OR ended_at IS NOT NULL) \
-         ORDER BY service_id, instance, key_id LIMIT $5"
+    RECORDED_AFTER = select_sidecars!(
+        "service_id = $1 AND (service_id, instance, key_index) > ($1, $2, $3) ORDER BY service_id, instance, key_index LIMIT $4"
     );
-    LIST_ALL_ELSEWHERE = select_sidecars!(
-        "(instance, key_id) > ($1, $2) AND (control_plane_id <> $3 OR ended_at IS NOT NULL) ORDER BY instance, key_id LIMIT $4"
-    );
-    RECORD_CONTROL_PLANE = "INSERT INTO control_planes (id, seen_at, distributed_revision) VALUES ($1, $2, $3) \
-         ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, distributed_revision = excluded.distributed_revision";
+    NEXT_SERVICE = "SELECT MIN(service_id) AS service_id FROM sidecars WHERE service_id > $1";
+    REGISTER = "INSERT INTO control_planes (id, seen_at, distributed_revision) VALUES ($1, $2, $3)";
+    RENEW = "UPDATE control_planes SET seen_at = $2, distributed_revision = $3 WHERE id = $1 AND killed_at IS NULL";
+    IS_REGISTERED = "SELECT 1 AS found FROM control_planes WHERE id = $1 AND killed_at IS NULL";
     DELETE_CONTROL_PLANE = "DELETE FROM control_planes WHERE id = $1";
-    HAS_PEERS = "SELECT 1 AS found FROM control_planes WHERE id <> $1 AND seen_at > $2 LIMIT 1";
-    FIND_KILLED = "SELECT id, seen_at FROM control_planes WHERE seen_at <= $1 ORDER BY seen_at LIMIT 1";
-    /// The process may have confirmed views until it was killed.
-    END_STREAMS_OF_KILLED = "UPDATE sidecars SET ended_at = $1, confirmed_at = $1, expires_at = $1 + max_staleness \
-         WHERE (instance, key_id) IN (SELECT instance, key_id FROM sidecars WHERE control_plane_id = $2 AND ended_at IS NULL \
-         LIMIT $3) AND control_plane_id = $2 AND ended_at IS NULL";
+    LIST_CONTROL_PLANES = "SELECT id, seen_at, killed_at FROM control_planes WHERE id <> $1 ORDER BY id";
+    MARK_KILLED = "UPDATE control_planes SET killed_at = $1 WHERE id = $2 AND seen_at = $3 AND killed_at IS NULL";
+    END_STREAMS_OF_KILLED = "UPDATE sidecars SET ended_at = $1, expires_at = $1 + max_staleness \
+         WHERE (service_id, instance, key_index) IN (SELECT service_id, instance, key_index FROM sidecars \
+         WHERE control_plane_id = $2 AND ended_at IS NULL LIMIT $3) AND control_plane_id = $2 AND ended_at IS NULL";
     OLDEST_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM sidecars WHERE expires_at >= $1";
-    DELETE_EXPIRED = "DELETE FROM sidecars WHERE (instance, key_id) IN (SELECT instance, key_id FROM sidecars \
-         WHERE expires_at >= $1 AND expires_at <= $2 ORDER BY expires_at LIMIT $3) AND +expires_at <= $2";
+    DELETE_EXPIRED = "DELETE FROM sidecars WHERE (service_id, instance, key_index) IN (SELECT service_id, instance, key_index \
+         FROM sidecars WHERE expires_at >= $1 AND expires_at <= $2 ORDER BY expires_at LIMIT $3) AND +expires_at <= $2";
 }
 
 /// A stream of a control plane.
@@ -99,8 +107,30 @@ statements! { STATEMENTS:
 pub struct StreamId<'a> {
     /// The control plane.
     pub control_plane: &'a str,
-    /// The number of the stream there.
+    /// The number of the stream in the process of the sidecar.
     pub number: i64,
+}
+
+/// A process with an API key that has ended, as another process says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndedProcess {
+    /// The service of the API key.
+    pub service: ServiceId,
+    /// The process.
+    pub instance: SidecarInstance,
+    /// The API key.
+    pub api_key: ApiKeyId,
+}
+
+/// Another control plane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Names the process.
+    pub id: String,
+    /// The time that it last wrote, by its own clock.
+    pub seen_at: Timestamp,
+    /// Whether it was taken for killed.
+    pub is_killed: bool,
 }
 
 /// A stream to record.
@@ -125,83 +155,104 @@ pub struct RecordedSidecar {
     pub identity: SidecarIdentity,
     /// The control plane with its stream.
     pub control_plane: String,
+    /// The number of the stream.
+    pub stream: i64,
     connected_at: Timestamp,
     progress: SidecarProgress,
     confirmed_at: Option<Timestamp>,
     ended_at: Option<Timestamp>,
     max_staleness: Duration,
-    /// When the control plane last wrote its row.
-    seen_at: Option<Timestamp>,
-    distributed: Revision,
+    /// What the control plane has distributed; `None` if it was killed.
+    distributed: Option<Revision>,
 }
 
 impl RecordedSidecar {
+    /// Whether the stream is open, as far as the row shows.
+    pub const fn is_open(&self) -> bool {
+        self.ended_at.is_none()
+    }
+
     /// The sidecar, as far as the row shows.
-    pub fn into_sidecar(self, now: Timestamp) -> Sidecar {
+    pub fn into_sidecar(self) -> Sidecar {
+        let is_open = self.is_open();
         let Self {
             identity,
             control_plane: _,
+            stream: _,
             connected_at,
             progress,
             confirmed_at,
             ended_at,
             max_staleness,
-            seen_at,
             distributed,
         } = self;
         let reports = identity.protocol_version >= REPORTS_SINCE_VERSION;
-        let is_served = seen_at.is_some_and(|seen_at| now < seen_at.saturating_add(CONTROL_PLANE_TIMEOUT));
-        let confirmed = match (ended_at, confirmed_at) {
-            (None, reported) => LastConfirmation::Continuing(reported),
-            (Some(_), Some(at)) => LastConfirmation::By(at),
-            (Some(_), None) => LastConfirmation::Never,
-        };
-        let in_force = if ended_at.is_none() { progress.in_force(distributed) } else { progress.applied };
+        let in_force = if is_open { progress.in_force(distributed.unwrap_or_default()) } else { progress.applied };
         Sidecar {
             identity,
             connected_at,
-            is_connected: ended_at.is_none() && is_served,
+            is_connected: is_open && distributed.is_some(),
             in_force: reports.then_some(in_force),
             applied_at: progress.applied_at,
-            confirmed,
+            confirmed: ended_at.map_or(LastConfirmation::Continuing(confirmed_at), LastConfirmation::By),
             max_staleness,
         }
     }
 }
 
-/// Records a stream, in place of an earlier one of the same sidecar. Returns when the sidecar was last confirmed.
+/// The effect of [`record`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recorded {
+    /// The sidecar was last confirmed at this time or earlier; `None` if it was never confirmed for certain.
+    Confirmed(Option<Timestamp>),
+    /// The row of a later stream of the sidecar remains.
+    Superseded,
+}
+
+/// Records a stream, in place of an earlier one of the same sidecar.
 pub async fn record(
     conn: &mut Conn,
     StreamId { control_plane, number }: StreamId<'_>,
     record: &NewRecord<'_>,
-) -> Result<Option<Timestamp>, StoreError> {
+) -> Result<Recorded, StoreError> {
     let NewRecord { identity, connected_at, progress, confirmed_at, max_staleness } = record;
-    let SidecarIdentity { key, service, address, release, protocol_version } = identity;
+    let SidecarIdentity { key, api_key, service, address, release, protocol_version } = identity;
     let SidecarProgress { applied, required, applied_at } = progress;
-    let query = sqlx::query(RECORD_STREAM).bind(key.instance.to_string()).bind(key.key.to_string());
+    let query = sqlx::query(RECORD_STREAM).bind(key.instance.to_string()).bind(i64::from(key.index));
+    let query = query.bind(api_key.to_string());
     let query = query.bind(service.to_string()).bind(control_plane).bind(number).bind(address).bind(release);
     let query = query.bind(i64::from(*protocol_version)).bind(connected_at.micros()).bind(applied.number());
     let query = query.bind(required.number()).bind(applied_at.map(Timestamp::micros));
     let query = query.bind(confirmed_at.map(Timestamp::micros)).bind(micros(*max_staleness));
-    row::optional_timestamp(&query.fetch_one(conn).await?, "confirmed_at")
+    match query.fetch_optional(conn).await? {
+        Some(row) => Ok(Recorded::Confirmed(row::optional_timestamp(&row, "confirmed_at")?)),
+        None => Ok(Recorded::Superseded),
+    }
 }
 
-/// Writes the progress of a stream, and its end if `ended_at` is set. Does nothing if the sidecar has another stream.
+/// Writes the progress of a stream. Does nothing if the sidecar has another stream.
 pub async fn update(
     conn: &mut Conn,
     StreamId { control_plane, number }: StreamId<'_>,
     record: &NewRecord<'_>,
-    ended_at: Option<Timestamp>,
 ) -> Result<(), StoreError> {
-    let NewRecord { identity, connected_at: _, progress, confirmed_at, max_staleness } = record;
+    let NewRecord { identity, connected_at: _, progress, confirmed_at, max_staleness: _ } = record;
     let SidecarProgress { applied, required, applied_at } = progress;
-    let expires_at = ended_at.map(|ended_at| confirmed_at.unwrap_or(ended_at).saturating_add(*max_staleness));
     let query = sqlx::query(UPDATE_STREAM).bind(applied.number()).bind(required.number());
     let query = query.bind(applied_at.map(Timestamp::micros)).bind(confirmed_at.map(Timestamp::micros));
-    let query = query.bind(ended_at.map(Timestamp::micros)).bind(expires_at.map(Timestamp::micros));
-    let SidecarKey { instance, key } = identity.key;
-    let query = query.bind(instance.to_string()).bind(key.to_string()).bind(control_plane).bind(number);
-    query.execute(conn).await?;
+    bind_name(query, identity).bind(control_plane).bind(number).execute(conn).await?;
+    Ok(())
+}
+
+/// Writes that a stream had ended at a time. Does nothing if the sidecar has another stream.
+pub async fn end(
+    conn: &mut Conn,
+    StreamId { control_plane, number }: StreamId<'_>,
+    identity: &SidecarIdentity,
+    ended_at: Timestamp,
+) -> Result<(), StoreError> {
+    let query = bind_name(sqlx::query(END_STREAM).bind(ended_at.micros()), identity);
+    query.bind(control_plane).bind(number).execute(conn).await?;
     Ok(())
 }
 
@@ -209,23 +260,36 @@ pub async fn update(
 pub async fn delete(
     conn: &mut Conn,
     StreamId { control_plane, number }: StreamId<'_>,
-    SidecarKey { instance, key }: SidecarKey,
+    identity: &SidecarIdentity,
 ) -> Result<(), StoreError> {
-    let query = sqlx::query(DELETE_STREAM).bind(instance.to_string()).bind(key.to_string());
+    let query = bind_name(sqlx::query(DELETE_STREAM), identity);
     query.bind(control_plane).bind(number).execute(conn).await?;
     Ok(())
 }
 
-/// Deletes a sidecar that has ended for certain.
-pub async fn forget(conn: &mut Conn, SidecarKey { instance, key }: SidecarKey) -> Result<(), StoreError> {
-    sqlx::query(FORGET).bind(instance.to_string()).bind(key.to_string()).execute(conn).await?;
-    Ok(())
+/// Deletes a process with an API key of which another process with this key says that it has ended, if its stream has ended. Returns
+/// whether there is none any more.
+pub async fn forget(conn: &mut Conn, ended: &EndedProcess) -> Result<bool, StoreError> {
+    let EndedProcess { service, instance, api_key } = ended;
+    let bind = |statement| {
+        sqlx::query(statement).bind(service.to_string()).bind(instance.to_string()).bind(api_key.to_string())
+    };
+    bind(FORGET_ENDED).execute(&mut *conn).await?;
+    Ok(bind(IS_RECORDED).fetch_optional(conn).await?.is_none())
 }
 
-/// Whether a sidecar is recorded, with any stream.
-pub async fn is_recorded(conn: &mut Conn, SidecarKey { instance, key }: SidecarKey) -> Result<bool, StoreError> {
-    let query = sqlx::query(IS_RECORDED).bind(instance.to_string()).bind(key.to_string());
+/// Whether a sidecar is recorded with an open stream of a control plane.
+pub async fn is_open_at(conn: &mut Conn, control_plane: &str, identity: &SidecarIdentity) -> Result<bool, StoreError> {
+    let query = bind_name(sqlx::query(IS_OPEN_AT), identity).bind(control_plane);
     Ok(query.fetch_optional(conn).await?.is_some())
+}
+
+/// Binds what names the row of a sidecar.
+fn bind_name<'q>(
+    query: Query<'q, Any, AnyArguments>,
+    SidecarIdentity { key: SidecarKey { instance, index }, service, .. }: &SidecarIdentity,
+) -> Query<'q, Any, AnyArguments> {
+    query.bind(service.to_string()).bind(instance.to_string()).bind(i64::from(*index))
 }
 
 /// If more than `kept` sidecars of an API key have no stream, the oldest ones become one row, which stands for the instance
@@ -250,37 +314,48 @@ pub async fn list(
 ) -> Result<ListPage<RecordedSidecar, SidecarKey>, StoreError> {
     let count = sqlx::query(COUNT_OF_SERVICE).bind(service.to_string()).bind(now.micros()).bind(row::ROWS_TO_COUNT);
     let total = row::item_count(&count.fetch_one(&mut *conn).await?)?;
-    let (instance, key) = position(page.after);
-    let query = sqlx::query(LIST_OF_SERVICE).bind(service.to_string()).bind(instance).bind(key).bind(now.micros());
+    let (instance, index) = position(page.after);
+    let query = sqlx::query(LIST_OF_SERVICE).bind(service.to_string()).bind(instance).bind(index).bind(now.micros());
     let rows = query.bind(page.items_to_read()).bind(page.items_to_skip()).fetch_all(conn).await?;
     let items = rows.iter().map(from_row).collect::<Result<_, _>>()?;
     Ok(ListPage::new(&page, items, total, (|sidecar: &RecordedSidecar| sidecar.identity.key, None)))
 }
 
-/// Up to `limit` sidecars of a service, or of all services, after a position whose streams are at other control planes or have ended.
-pub async fn list_elsewhere(
+/// Up to `limit` recorded sidecars of a service after a position.
+pub async fn recorded_after(
     conn: &mut Conn,
-    (service, control_plane): (Option<ServiceId>, &str),
+    service: ServiceId,
     after: Option<SidecarKey>,
     limit: i64,
 ) -> Result<Vec<RecordedSidecar>, StoreError> {
-    let (instance, key) = position(after);
-    let query = match service {
-        Some(service) => sqlx::query(LIST_ELSEWHERE).bind(service.to_string()),
-        None => sqlx::query(LIST_ALL_ELSEWHERE),
-    };
-    let query = query.bind(instance).bind(key);
-    query.bind(control_plane).bind(limit).fetch_all(conn).await?.iter().map(from_row).collect()
+    let (instance, index) = position(after);
+    let query = sqlx::query(RECORDED_AFTER).bind(service.to_string()).bind(instance).bind(index);
+    query.bind(limit).fetch_all(conn).await?.iter().map(from_row).collect()
 }
 
-/// Records that a control plane runs, and that its streams contain all changes up to a revision.
-pub async fn record_control_plane(
-    conn: &mut Conn,
-    id: &str,
-    (now, distributed): (Timestamp, Revision),
-) -> Result<(), StoreError> {
-    sqlx::query(RECORD_CONTROL_PLANE).bind(id).bind(now.micros()).bind(distributed.number()).execute(conn).await?;
+/// The next service with recorded sidecars.
+pub async fn next_service(conn: &mut Conn, after: Option<ServiceId>) -> Result<Option<ServiceId>, StoreError> {
+    let after = after.map_or_else(String::new, |service| service.to_string());
+    let row = sqlx::query(NEXT_SERVICE).bind(after).fetch_one(conn).await?;
+    row::get::<Option<String>>(&row, "service_id")?.map(|_| row::parse(&row, "service_id")).transpose()
+}
+
+/// Writes the first row of a control plane. Its streams contain all changes up to a revision.
+pub async fn register(conn: &mut Conn, id: &str, (now, distributed): (Timestamp, Revision)) -> Result<(), StoreError> {
+    sqlx::query(REGISTER).bind(id).bind(now.micros()).bind(distributed.number()).execute(conn).await?;
     Ok(())
+}
+
+/// Writes that a control plane runs, and that its streams contain all changes up to a revision. Returns false, and changes nothing,
+/// if another control plane took it for killed.
+pub async fn renew(conn: &mut Conn, id: &str, (now, distributed): (Timestamp, Revision)) -> Result<bool, StoreError> {
+    let query = sqlx::query(RENEW).bind(id).bind(now.micros()).bind(distributed.number());
+    Ok(query.execute(conn).await?.rows_affected() == 1)
+}
+
+/// Whether a control plane is registered, and was not taken for killed.
+pub async fn is_registered(conn: &mut Conn, id: &str) -> Result<bool, StoreError> {
+    Ok(sqlx::query(IS_REGISTERED).bind(id).fetch_optional(conn).await?.is_some())
 }
 
 /// Deletes the row of a control plane that stops.
@@ -289,21 +364,30 @@ pub async fn delete_control_plane(conn: &mut Conn, id: &str) -> Result<(), Store
     Ok(())
 }
 
-/// Whether other control planes run.
-pub async fn has_peers(conn: &mut Conn, id: &str, now: Timestamp) -> Result<bool, StoreError> {
-    let query = sqlx::query(HAS_PEERS).bind(id).bind(now.saturating_sub(CONTROL_PLANE_TIMEOUT).micros());
-    Ok(query.fetch_optional(conn).await?.is_some())
+/// The other control planes.
+pub async fn peers(conn: &mut Conn, id: &str) -> Result<Vec<Peer>, StoreError> {
+    let peer = |row: &AnyRow| {
+        Ok(Peer {
+            id: row::get(row, "id")?,
+            seen_at: row::timestamp(row, "seen_at")?,
+            is_killed: row::optional_timestamp(row, "killed_at")?.is_some(),
+        })
+    };
+    sqlx::query(LIST_CONTROL_PLANES).bind(id).fetch_all(conn).await?.iter().map(peer).collect()
 }
 
-/// Ends up to `limit` streams of a control plane that was killed, and deletes its row when no stream is left.
-pub async fn end_streams_of_killed(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<(), StoreError> {
-    let query = sqlx::query(FIND_KILLED).bind(now.saturating_sub(CONTROL_PLANE_TIMEOUT).micros());
-    let Some(killed) = query.fetch_optional(&mut *conn).await? else { return Ok(()) };
-    let id: String = row::get(&killed, "id")?;
-    let ended_at = row::timestamp(&killed, "seen_at")?.saturating_add(CONTROL_PLANE_TIMEOUT);
-    let query = sqlx::query(END_STREAMS_OF_KILLED).bind(ended_at.micros()).bind(&id).bind(limit);
+/// Marks a control plane that has written nothing since it was read: from now on, it confirms nothing.
+pub async fn mark_killed(conn: &mut Conn, peer: &Peer, now: Timestamp) -> Result<(), StoreError> {
+    let query = sqlx::query(MARK_KILLED).bind(now.micros()).bind(&peer.id).bind(peer.seen_at.micros());
+    query.execute(conn).await?;
+    Ok(())
+}
+
+/// Ends up to `limit` streams of a control plane that is marked as killed, and deletes its row when no stream is left.
+pub async fn end_streams_of_killed(conn: &mut Conn, id: &str, now: Timestamp, limit: i64) -> Result<(), StoreError> {
+    let query = sqlx::query(END_STREAMS_OF_KILLED).bind(now.micros()).bind(id).bind(limit);
     if query.execute(&mut *conn).await?.rows_affected() == 0 {
-        delete_control_plane(conn, &id).await?;
+        delete_control_plane(conn, id).await?;
     }
     Ok(())
 }
@@ -318,9 +402,9 @@ pub async fn delete_expired(conn: &mut Conn, range: (Timestamp, Timestamp), limi
     retention::delete(DELETE_EXPIRED, conn, range, KEPT_AFTER_EXPIRY, limit).await
 }
 
-/// The values of a position in a list; empty texts are before all others.
-fn position(after: Option<SidecarKey>) -> (String, String) {
-    after.map_or_else(Default::default, |SidecarKey { instance, key }| (instance.to_string(), key.to_string()))
+/// The values of a position in a list; an empty text is before all others.
+fn position(after: Option<SidecarKey>) -> (String, i64) {
+    after.map_or_else(Default::default, |SidecarKey { instance, index }| (instance.to_string(), i64::from(index)))
 }
 
 fn micros(duration: Duration) -> i64 {
@@ -331,13 +415,15 @@ fn from_row(row: &AnyRow) -> Result<RecordedSidecar, StoreError> {
     let revision = |column| Ok::<_, StoreError>(Revision::new(row::get(row, column)?));
     Ok(RecordedSidecar {
         identity: SidecarIdentity {
-            key: SidecarKey { instance: row::parse(row, "instance")?, key: row::parse(row, "key_id")? },
+            key: SidecarKey { instance: row::parse(row, "instance")?, index: row::number(row, "key_index")? },
+            api_key: row::parse(row, "key_id")?,
             service: row::parse(row, "service_id")?,
             address: row::get(row, "address")?,
             release: row::get(row, "release")?,
             protocol_version: row::number(row, "protocol_version")?,
         },
         control_plane: row::get(row, "control_plane_id")?,
+        stream: row::get(row, "stream")?,
         connected_at: row::timestamp(row, "connected_at")?,
         progress: SidecarProgress {
             applied: revision("applied_revision")?,
@@ -347,7 +433,6 @@ fn from_row(row: &AnyRow) -> Result<RecordedSidecar, StoreError> {
         confirmed_at: row::optional_timestamp(row, "confirmed_at")?,
         ended_at: row::optional_timestamp(row, "ended_at")?,
         max_staleness: Duration::from_micros(row::number(row, "max_staleness")?),
-        seen_at: row::optional_timestamp(row, "seen_at")?,
-        distributed: Revision::new(row::get::<Option<i64>>(row, "distributed_revision")?.unwrap_or_default()),
+        distributed: row::get::<Option<i64>>(row, "distributed_revision")?.map(Revision::new),
     })
 }

@@ -109,6 +109,7 @@ impl WriteTransaction {
                 first_sequence: sequence,
                 last_sequence: sequence,
                 changed_at: self.now,
+                awaited: None,
             }),
         }
         Ok(())

@@ -1,17 +1,21 @@
-//! Audited changes that sidecars must learn, and that are not confirmed to be in force at all of them. There is one row for each audit
-//! chain, however many changes it stands for.
+//! Audited changes that sidecars must learn, and that are not confirmed to be in force at all of them. Each audit chain has at most
+//! two rows, however many changes they stand for: one for changes whose revision is awaited, and one for those since.
 
 use super::{Conn, StoreError, row, statements::statements};
-use countersign_identity::Timestamp;
+use countersign_identity::{Revision, Timestamp};
 
 statements! { STATEMENTS:
-    UPSERT = "INSERT INTO unconfirmed_changes (chain, first_sequence, last_sequence, changed_at) VALUES ($1, $2, $3, $4) \
-         ON CONFLICT (chain) DO UPDATE SET last_sequence = excluded.last_sequence, changed_at = excluded.changed_at";
-    LIST = "SELECT chain, first_sequence, last_sequence, changed_at FROM unconfirmed_changes WHERE chain > $1 \
-         ORDER BY chain LIMIT $2";
+    UPSERT = "INSERT INTO unconfirmed_changes (chain, is_awaited, first_sequence, last_sequence, changed_at) \
+         VALUES ($1, 0, $2, $3, $4) ON CONFLICT (chain, is_awaited) \
+         DO UPDATE SET last_sequence = excluded.last_sequence, changed_at = excluded.changed_at";
+    LIST = "SELECT chain, first_sequence, last_sequence, changed_at, revision FROM unconfirmed_changes WHERE chain > $1 \
+         AND (is_awaited = 1 OR NOT EXISTS (SELECT 1 FROM unconfirmed_changes awaited \
+         WHERE awaited.chain = unconfirmed_changes.chain AND awaited.is_awaited = 1)) ORDER BY chain LIMIT $2";
+    AWAIT = "UPDATE unconfirmed_changes SET is_awaited = 1, revision = $3 \
+         WHERE chain = $1 AND is_awaited = 0 AND last_sequence = $2";
     IS_FIRST = "SELECT 1 AS found FROM unconfirmed_changes WHERE chain = $1 AND first_sequence = $2";
     DELETE = "DELETE FROM unconfirmed_changes WHERE chain = $1 AND last_sequence = $2";
-    KEEP_LATER = "UPDATE unconfirmed_changes SET first_sequence = $2 WHERE chain = $1";
+    KEEP_LATER = "UPDATE unconfirmed_changes SET first_sequence = $3 WHERE chain = $1 AND first_sequence = $2";
 }
 
 /// The entries of a chain about changes that are not confirmed.
@@ -25,17 +29,19 @@ pub struct UnconfirmedChanges {
     pub last_sequence: i64,
     /// When the last change was made.
     pub changed_at: Timestamp,
+    /// The revision that is awaited, which contains all the changes; `None` while later changes are added.
+    pub awaited: Option<Revision>,
 }
 
 /// Adds entries. The caller must hold the lock of the chain.
 pub async fn add(conn: &mut Conn, changes: &UnconfirmedChanges) -> Result<(), StoreError> {
-    let UnconfirmedChanges { chain, first_sequence, last_sequence, changed_at } = changes;
+    let UnconfirmedChanges { chain, first_sequence, last_sequence, changed_at, awaited: _ } = changes;
     let query = sqlx::query(UPSERT).bind(chain).bind(first_sequence).bind(last_sequence);
     query.bind(changed_at.micros()).execute(conn).await?;
     Ok(())
 }
 
-/// Lists up to `limit` chains after a chain.
+/// Lists up to `limit` chains after a chain, each with its first entries.
 pub async fn list(conn: &mut Conn, after: &str, limit: i64) -> Result<Vec<UnconfirmedChanges>, StoreError> {
     let changes = |row| {
         Ok(UnconfirmedChanges {
@@ -43,9 +49,21 @@ pub async fn list(conn: &mut Conn, after: &str, limit: i64) -> Result<Vec<Unconf
             first_sequence: row::get(row, "first_sequence")?,
             last_sequence: row::get(row, "last_sequence")?,
             changed_at: row::timestamp(row, "changed_at")?,
+            awaited: row::get::<Option<i64>>(row, "revision")?.map(Revision::new),
         })
     };
     sqlx::query(LIST).bind(after).bind(limit).fetch_all(conn).await?.iter().map(changes).collect()
+}
+
+/// Awaits a revision that contains these changes. Does nothing if later ones were added meanwhile.
+pub async fn await_revision(
+    conn: &mut Conn,
+    changes: &UnconfirmedChanges,
+    revision: Revision,
+) -> Result<(), StoreError> {
+    let query = sqlx::query(AWAIT).bind(&changes.chain).bind(changes.last_sequence).bind(revision.number());
+    query.execute(conn).await?;
+    Ok(())
 }
 
 /// Whether the first of these changes is not confirmed.
@@ -59,7 +77,8 @@ pub async fn remove(conn: &mut Conn, changes: &UnconfirmedChanges) -> Result<(),
     let query = sqlx::query(DELETE).bind(&changes.chain).bind(changes.last_sequence);
     if query.execute(&mut *conn).await?.rows_affected() == 0 {
         let first_later = changes.last_sequence.saturating_add(1);
-        sqlx::query(KEEP_LATER).bind(&changes.chain).bind(first_later).execute(conn).await?;
+        let query = sqlx::query(KEEP_LATER).bind(&changes.chain).bind(changes.first_sequence);
+        query.bind(first_later).execute(conn).await?;
     }
     Ok(())
 }

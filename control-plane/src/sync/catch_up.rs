@@ -100,7 +100,7 @@ impl Follower {
             }
             // The subscription may lack changes that concern unbound tokens, if these were not included before.
             if self.includes_unbound == includes_unbound {
-                self.stream.status().catches_up();
+                subscription.catches_up();
                 return Ok(subscription);
             }
         }

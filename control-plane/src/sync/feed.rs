@@ -152,6 +152,18 @@ impl Subscription {
     pub(super) fn set_receives_unbound(&self, receives_unbound: bool) {
         self.receives_unbound.store(receives_unbound, Ordering::SeqCst);
     }
+
+    /// Everything before `start` was sent, so the stream lacks only what is in the queue, unless the subscription was lost meanwhile.
+    pub(super) fn catches_up(&self) {
+        let subscribers = self.feed.subscribers();
+        if subscribers.by_service.get(&self.service).is_some_and(|of_service| of_service.iter().any(|it| self.is(it))) {
+            self.status.catches_up();
+        }
+    }
+
+    fn is(&self, subscriber: &Subscriber) -> bool {
+        Arc::ptr_eq(&subscriber.receives_unbound, &self.receives_unbound)
+    }
 }
 
 impl Drop for Subscription {
@@ -159,7 +171,7 @@ impl Drop for Subscription {
         self.status.falls_behind();
         let mut subscribers = self.feed.subscribers();
         if let Some(of_service) = subscribers.by_service.get_mut(&self.service) {
-            of_service.retain(|subscriber| !Arc::ptr_eq(&subscriber.receives_unbound, &self.receives_unbound));
+            of_service.retain(|subscriber| !self.is(subscriber));
             if of_service.is_empty() {
                 subscribers.by_service.remove(&self.service);
             }

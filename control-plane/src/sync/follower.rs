@@ -165,6 +165,7 @@ impl Follower {
         }
         tokio::select! {
             () = shutdown.requested() => return Err(shutting_down()),
+            () = self.sender.closed() => return Err(disconnected()),
             recorded = self.stream.record() => recorded.map_err(|NotRecorded| not_recorded())?,
         }
         let mut pings = PingReceiver::new(requests, self.stream.handle());
@@ -173,7 +174,7 @@ impl Follower {
             let sender = self.sender.clone();
             let subscription = tokio::select! {
                 () = shutdown.requested() => return Err(shutting_down()),
-                () = sender.closed() => return Err(Status::cancelled("the follower has disconnected")),
+                () = sender.closed() => return Err(disconnected()),
                 status = pings.collect() => return Err(status),
                 // The state of `catch_up` is large. It is freed before the stream sends live changes.
                 result = Box::pin(self.catch_up(start)) => result?,
@@ -300,7 +301,8 @@ impl Follower {
     /// Reads the current position of the change feed, and queues a pong for this position until all changes up to the position
     /// are sent.
     async fn record_ping(&mut self, number: u64) -> Result<(), Status> {
-        let position = self.context.positions.read(()).await?;
+        // Without an answer, the sidecar sends another ping.
+        let Some(position) = self.context.positions.read(()).await? else { return Ok(()) };
         if self.pending_pongs.len() >= MAX_PENDING_PONGS {
             // The answer to this ping also answers the earlier ones.
             self.pending_pongs.pop_back();
@@ -403,7 +405,18 @@ fn parse_hello(
     peer: SocketAddr,
     max_staleness: Duration,
 ) -> Result<(SidecarState, NewStream), Status> {
-    let Hello { revision, protocol_version, partial_snapshot, instance, release, standby, previous_instance } = hello;
+    let Hello {
+        revision,
+        protocol_version,
+        partial_snapshot,
+        instance,
+        release,
+        probe,
+        previous_instance,
+        applied_revision,
+        stream_number,
+        key_index,
+    } = hello;
     let state = SidecarState { revision: Revision::new(revision), partial_snapshot };
     let new = NewStream {
         instance: parse_instance(&instance)?,
@@ -413,7 +426,10 @@ fn parse_hello(
         release,
         protocol_version,
         revision: state.revision,
-        is_standby: standby,
+        applied: Revision::new(applied_revision),
+        key_index,
+        number: stream_number,
+        is_probe: probe,
         previous: parse_instance(&previous_instance)?,
         max_staleness,
     };
@@ -432,6 +448,10 @@ fn parse_instance(bytes: &[u8]) -> Result<Option<SidecarInstance>, Status> {
 /// The gRPC status for a sidecar that cannot be recorded: receipts would not count it, so it gets no data.
 fn not_recorded() -> Status {
     Status::unavailable("the stream cannot be recorded, because the database accepts no writes")
+}
+
+fn disconnected() -> Status {
+    Status::cancelled("the follower has disconnected")
 }
 
 fn too_slow() -> Status {

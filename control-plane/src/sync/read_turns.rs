@@ -8,10 +8,10 @@ use super::{
 };
 use crate::{domain::agent::Owner, store::StoreError};
 use countersign_identity::ServiceId;
+use countersign_process::{QueuePlace, Queues};
 use std::{
-    collections::HashMap,
-    hash::{BuildHasher as _, Hash, RandomState},
-    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
+    hash::{BuildHasher as _, RandomState},
+    sync::{Arc, LazyLock},
 };
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
@@ -42,8 +42,8 @@ pub(super) struct ReadTurns {
 /// The permission to read. Dropping it ends the turn.
 struct ReadTurn {
     _read: OwnedSemaphorePermit,
-    _of_owner: Place<OwnerHash>,
-    _of_service: Place<ServiceId>,
+    _of_owner: QueuePlace<OwnerHash>,
+    _of_service: QueuePlace<ServiceId>,
 }
 
 impl ReadTurns {
@@ -84,57 +84,6 @@ impl ReadTurns {
     }
 }
 
-/// A queue with some places for each key, as long as one is occupied or awaited.
-struct Queues<K> {
-    places: usize,
-    by_key: Arc<Mutex<HashMap<K, Arc<Semaphore>>>>,
-}
-
-impl<K> Clone for Queues<K> {
-    fn clone(&self) -> Self {
-        Self { places: self.places, by_key: Arc::clone(&self.by_key) }
-    }
-}
-
-/// An occupied place. The last one to leave removes the queue.
-struct Place<K: Eq + Hash> {
-    queues: Queues<K>,
-    key: K,
-    queue: Arc<Semaphore>,
-    permit: Option<OwnedSemaphorePermit>,
-}
-
-impl<K: Copy + Eq + Hash> Queues<K> {
-    fn with_places(places: usize) -> Self {
-        Self { places, by_key: Arc::default() }
-    }
-
-    /// Waits for a place.
-    async fn enter(&self, key: K) -> Result<Place<K>, AcquireError> {
-        let queue = Arc::clone(self.lock().entry(key).or_insert_with(|| Arc::new(Semaphore::new(self.places))));
-        let mut place = Place { queues: self.clone(), key, queue, permit: None };
-        place.permit = Some(Arc::clone(&place.queue).acquire_owned().await?);
-        Ok(place)
-    }
-}
-
-impl<K> Queues<K> {
-    fn lock(&self) -> MutexGuard<'_, HashMap<K, Arc<Semaphore>>> {
-        self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<K: Eq + Hash> Drop for Place<K> {
-    fn drop(&mut self) {
-        drop(self.permit.take());
-        let mut by_key = self.queues.lock();
-        // One reference in the map and one in this place; a permit has another one.
-        if Arc::strong_count(&self.queue) <= 2 {
-            by_key.remove(&self.key);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,7 +115,7 @@ mod tests {
         while let Some(group) = order.recv().await {
             finished.push(group);
         }
-        assert!(turns.by_service.lock().is_empty() && turns.by_owner.lock().is_empty());
+        assert!(turns.by_service.is_empty() && turns.by_owner.is_empty());
         finished
     }
 
@@ -198,7 +147,7 @@ mod tests {
         timeout(Duration::from_millis(20), turns.acquire(group(1, 1))).await.err().unwrap();
         drop(sender);
         turns.read(group(1, 1), async { Ok(()) }).await.unwrap();
-        while !turns.by_service.lock().is_empty() {
+        while !turns.by_service.is_empty() {
             tokio::task::yield_now().await;
         }
     }
@@ -208,8 +157,8 @@ mod tests {
         let (turns, group) = (ReadTurns::new(), group(1, 1));
         let running = turns.acquire(group).await.unwrap();
         timeout(Duration::from_millis(1), turns.acquire(group)).await.err().unwrap();
-        assert_eq!((turns.by_service.lock().len(), turns.by_owner.lock().len()), (1, 1));
+        assert_eq!((turns.by_service.len(), turns.by_owner.len()), (1, 1));
         drop(running);
-        assert!(turns.by_service.lock().is_empty() && turns.by_owner.lock().is_empty());
+        assert!(turns.by_service.is_empty() && turns.by_owner.is_empty());
     }
 }

@@ -60,7 +60,8 @@ impl SyncService {
         shutdown: Shutdown,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let turns = ReadTurns::new();
-        let (positions, read_positions) = PositionReader::new(PositionSource(store.clone()), shutdown.clone());
+        let (positions, read_positions) =
+            PositionReader::new(PositionSource { store: store.clone(), sidecars: sidecars.clone() }, shutdown.clone());
         let (key_checks, check_keys) = KeyChecks::new(KeySource(store.clone()), shutdown.clone());
         let source = Arc::new(PageSource {
             store: store.clone(),

@@ -16,20 +16,14 @@ use crate::{
 use countersign_identity::ServiceId;
 use countersign_process::{Readiness, ReadinessGuard, Shutdown};
 use std::{future, pin::Pin, sync::Arc, time::Duration};
-use tokio::{
-    sync::watch,
-    time::{sleep, timeout},
-};
+use tokio::{sync::watch, time::sleep};
 use tonic::{
     Code,
     metadata::{Ascii, MetadataValue},
 };
 
-/// How long the client waits for the copy on disk before it opens a stream at another address.
-const COPY_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// A probe of the first address before the return to it; it never ends while the first address is in use.
-type Probe = Pin<Box<dyn Future<Output = Result<(SyncConnection, StreamState), StreamError>> + Send>>;
+type Probe = Pin<Box<dyn Future<Output = Result<(), StreamError>> + Send>>;
 
 /// The view of a copy, once it is known whether the copy is used.
 pub type FutureView = Pin<Box<dyn Future<Output = Option<Arc<View>>> + Send>>;
@@ -65,6 +59,16 @@ pub struct StreamClient {
     pub readiness_guard: Option<ReadinessGuard>,
     /// The service of the current stream; `None` until the stream has delivered a view of the service's data.
     pub connected_service: Option<ServiceId>,
+    /// The number of streams that were opened, without probes.
+    pub streams: i64,
+}
+
+/// Why a stream is no longer received, without an error.
+enum FollowEnd {
+    /// Shutdown is requested.
+    Shutdown,
+    /// The first address serves again.
+    Return,
 }
 
 impl StreamClient {
@@ -81,7 +85,12 @@ impl StreamClient {
                     continue;
                 }
                 result = self.follow(&mut stream_state, &shutdown) => match result {
-                    Ok(()) => return,
+                    Ok(FollowEnd::Shutdown) => return,
+                    Ok(FollowEnd::Return) => {
+                        self.return_to_first_address(&stream_state);
+                        stream_state = stream_state.into_next_stream();
+                        continue;
+                    }
                     Err(error) => error,
                 },
             };
@@ -205,19 +214,14 @@ impl StreamClient {
         wait
     }
 
-    /// Receives a stream at the current address, and returns to the first address meanwhile. Returns `Ok` when shutdown is
-    /// requested.
-    async fn follow(&mut self, stream_state: &mut StreamState, shutdown: &Shutdown) -> Result<(), StreamError> {
+    /// Receives a stream at the current address until the first address serves again.
+    async fn follow(&mut self, stream_state: &mut StreamState, shutdown: &Shutdown) -> Result<FollowEnd, StreamError> {
         if self.must_keep_view(stream_state) {
             stream_state.keep_view_of_other_address();
-            self.wait_for_copy(stream_state).await;
         }
-        if let Some(on_disk) = self.target.copy.as_ref().and_then(|copy| copy.on_disk()) {
-            stream_state.resume_at_copy(on_disk);
-        }
-        let place = (self.addresses.current(), StreamRole::InUse);
-        let opened = SyncConnection::open(&self.target, place, stream_state);
-        let Some(opened) = shutdown.run_until_requested(opened).await else { return Ok(()) };
+        let role = self.next_role(stream_state);
+        let opened = SyncConnection::open(&self.target, (self.addresses.current(), role), stream_state);
+        let Some(opened) = shutdown.run_until_requested(opened).await else { return Ok(FollowEnd::Shutdown) };
         let mut connection = opened?;
         let (in_use, in_use_receiver) = watch::channel(stream_state.view());
         let mut probe = self.probe_first_address(&in_use_receiver);
@@ -225,7 +229,7 @@ impl StreamClient {
             tokio::select! {
                 () = shutdown.requested() => {
                     connection.leave(stream_state).await;
-                    return Ok(());
+                    return Ok(FollowEnd::Shutdown);
                 }
                 update = connection.next(stream_state) => {
                     let update = update?;
@@ -237,33 +241,24 @@ impl StreamClient {
                     }
                     in_use.send_replace(stream_state.view());
                 }
-                result = &mut probe => {
-                    match result {
-                        Ok(probed) => {
-                            (connection, *stream_state) = probed;
-                            self.returned(stream_state);
-                            connection.published(stream_state);
-                        }
-                        Err(error) => self.return_failed(&error),
+                result = &mut probe => match result {
+                    Ok(()) => return Ok(FollowEnd::Return),
+                    Err(error) => {
+                        self.return_failed(&error);
+                        probe = self.probe_first_address(&in_use_receiver);
                     }
-                    probe = self.probe_first_address(&in_use_receiver);
                 }
             }
         }
     }
 
-    /// Waits until the copy on disk has the revision of the view. Pongs raise the revision of the view, and not that of the copy, and a
-    /// stream that resumes at the revision of the copy receives data with lower revisions than that of the view.
-    async fn wait_for_copy(&self, stream_state: &StreamState) {
-        let (Some(copy), Some(view)) = (&self.target.copy, stream_state.view()) else { return };
-        copy.want(view.revision());
-        let mut changes = copy.changes();
-        let is_written = async {
-            while copy.is_behind() {
-                changes.next().await;
-            }
-        };
-        let _elapsed = timeout(COPY_TIMEOUT, is_written).await;
+    /// The next stream in use. A process that starts from the copy on disk decides with the data of the copy.
+    fn next_role(&mut self, stream_state: &StreamState) -> StreamRole {
+        self.streams += 1;
+        let resumed = stream_state.data().revision;
+        let on_disk = self.target.copy.as_ref().and_then(|copy| copy.on_disk());
+        let applied = on_disk.map_or(resumed, |on_disk| on_disk.min(resumed));
+        StreamRole::InUse { key_index: u32::try_from(self.key.0).unwrap_or(u32::MAX), number: self.streams, applied }
     }
 
     /// Compares a checksum of the control plane with that of the view. The error says that they differ. The result changes no view.
@@ -311,16 +306,21 @@ impl StreamClient {
         }
     }
 
-    /// The stream at the first address has replaced the stream in use.
-    fn returned(&mut self, stream_state: &StreamState) {
+    /// The first address has answered a probe: the next stream is opened there, like any other, so that the control plane records it
+    /// before it confirms the view.
+    fn return_to_first_address(&mut self, stream_state: &StreamState) {
         self.addresses.returned(self.target.clock.since_boot());
-        if let Some(view) = stream_state.view() {
-            self.metrics.addresses().returned(Some(view.service()), true);
-            self.metrics.addresses().in_use(view.service(), 0);
-            tracing::info!(key = self.key.0, service = %view.service(), url = self.url(), "returned to the first address");
-            self.publish(ViewUpdate::View(view));
+        let service = stream_state.view().map(|view| view.service());
+        self.metrics.addresses().returned(service, true);
+        if let Some(service) = self.connected_service.take() {
+            self.metrics.stream_closed(service);
         }
-        self.view_address = Some(0);
+        tracing::info!(
+            key = self.key.0,
+            service = service.map(|it| it.to_string()),
+            url = self.url(),
+            "returned to the first address"
+        );
     }
 
     fn return_failed(&mut self, error: &StreamError) {

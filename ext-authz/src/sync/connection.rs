@@ -124,8 +124,8 @@ impl SyncConnection {
         state: &mut StreamState,
     ) -> Result<Self, StreamError> {
         let known = match role {
-            StreamRole::InUse => Known::Hello(state.data().revision),
-            StreamRole::Standby => Known::Nothing,
+            StreamRole::InUse { applied, .. } => Known::Hello(applied),
+            StreamRole::Probe => Known::Nothing,
         };
         let (requests, request_stream) = Requests::new(known, target.copy.clone());
         requests.send_now(state.hello(target.identity, role))?;
@@ -196,25 +196,26 @@ async fn connect(
 }
 
 /// Waits, then probes whether the first address serves the data in use: a second stream answers pings for a while, and its view
-/// contains at least the changes of the view in use, which `in_use` tells. Returns the stream, which can replace the one in use.
+/// contains at least the changes of the view in use, which `in_use` tells. The control plane does not know whether the client uses
+/// data of a probe, so its data must not be used.
 pub async fn probe_first_address(
     target: SyncTarget,
     wait: Duration,
     max_staleness: Option<Duration>,
     in_use: watch::Receiver<Option<Arc<View>>>,
-) -> Result<(SyncConnection, StreamState), StreamError> {
+) -> Result<(), StreamError> {
     sleep(wait).await;
     let probe = async {
         let mut state = StreamState::resume(in_use.borrow().clone(), max_staleness);
         state.keep_view_of_other_address();
-        let mut stream = SyncConnection::open(&target, (0, StreamRole::Standby), &mut state).await?;
+        let mut stream = SyncConnection::open(&target, (0, StreamRole::Probe), &mut state).await?;
         let probed_until = target.clock.since_boot() + target.ping_interval * PROBE_PINGS;
         loop {
             stream.next(&mut state).await?;
             let revision = |view: Option<&Arc<View>>| view.map(|view| view.revision());
             let is_newest = revision(state.view().as_ref()) >= revision(in_use.borrow().as_ref());
             if state.was_confirmed() && is_newest && target.clock.since_boot() >= probed_until {
-                return Ok((stream, state));
+                return Ok(());
             }
         }
     };

@@ -46,13 +46,20 @@ pub struct ProcessIdentity {
     pub previous: Option<Instance>,
 }
 
-/// What the client does with a stream when it opens it.
+/// What the client does with a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamRole {
     /// The client decides with the data of the stream.
-    InUse,
-    /// The client decides with the data of another stream until it reports data of this one.
-    Standby,
+    InUse {
+        /// The place of the API key in the settings.
+        key_index: u32,
+        /// The number of the stream in this process for this place.
+        number: i64,
+        /// The client, and a process that starts from its copy, decide with all changes up to this revision.
+        applied: Revision,
+    },
+    /// The client tries out an address, and uses no data of the stream.
+    Probe,
 }
 
 impl ProcessIdentity {
@@ -64,16 +71,23 @@ impl ProcessIdentity {
         partial_snapshot: Option<v1::SnapshotProgress>,
     ) -> v1::Hello {
         let Self { instance, previous } = self;
-        let standby = role == StreamRole::Standby;
-        let previous_instance = previous.filter(|_| !standby).map_or_else(Vec::new, |it| it.to_bytes().to_vec());
-        v1::Hello {
+        let hello = v1::Hello {
             revision: revision.number(),
             protocol_version: PROTOCOL_VERSION,
             partial_snapshot,
             instance: instance.to_bytes().to_vec(),
             release: env!("CARGO_PKG_VERSION").to_owned(),
-            standby,
-            previous_instance,
+            ..v1::Hello::default()
+        };
+        match role {
+            StreamRole::Probe => v1::Hello { probe: true, ..hello },
+            StreamRole::InUse { key_index, number, applied } => v1::Hello {
+                previous_instance: previous.map_or_else(Vec::new, |it| it.to_bytes().to_vec()),
+                applied_revision: applied.min(revision).number(),
+                stream_number: number,
+                key_index,
+                ..hello
+            },
         }
     }
 }

@@ -34,9 +34,9 @@ pub struct Requests {
 /// What the control plane knows of the data with which the client decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
-    /// The client decides with the data of another stream.
+    /// The client decides with none of the data of which Hello tells.
     Nothing,
-    /// The client resumes at the revision in its Hello.
+    /// The client, and a process that starts from its copy, decide with the revision that Hello states.
     Hello(Revision),
     /// The client has reported a revision.
     Report(Revision),

@@ -35,7 +35,7 @@ const REPORTS_SINCE_VERSION: u32 = 3;
 #[derive(Debug)]
 pub struct StreamState {
     view: Option<Arc<View>>,
-    /// The stream has sent all changes up to this revision. If it resumes at an older copy, the view has later ones.
+    /// The stream has sent all changes up to this revision, or resumes at it.
     received: Revision,
     /// The newest data of this stream.
     data: ReceivedData,
@@ -141,13 +141,6 @@ impl StreamState {
     /// replace the view.
     pub const fn keep_view_of_other_address(&mut self) {
         self.origin = Origin::OtherAddress;
-    }
-
-    /// The copy on disk has this revision. Hello states with which data the client and a process that starts from the copy decide
-    /// at least, so the control plane repeats what the copy lacks.
-    pub fn resume_at_copy(&mut self, on_disk: Revision) {
-        self.received = self.received.min(on_disk);
-        self.data.revision = self.received;
     }
 
     /// Creates the state of the next stream, which resumes at the revision of the view, or continues an incomplete snapshot.

@@ -80,9 +80,11 @@ fn snapshot_of_version(protocol_version: u32) -> Message {
 #[tokio::test]
 async fn sidecar_reports_each_change_and_that_it_leaves() {
     let mut fixture = Fixture::new(&[]).await;
-    let v1::Hello { revision, protocol_version, instance, release, standby, previous_instance, partial_snapshot } =
-        fixture.stream.hello.clone();
-    assert_eq!((revision, protocol_version, standby, partial_snapshot), (0, 3, false, None));
+    let v1::Hello { instance, release, previous_instance, .. } = fixture.stream.hello.clone();
+    let v1::Hello { revision, protocol_version, probe, partial_snapshot, applied_revision, stream_number, .. } =
+        fixture.stream.hello;
+    assert_eq!((revision, applied_revision, protocol_version, probe, partial_snapshot), (0, 0, 3, false, None));
+    assert_eq!(stream_number, 1);
     assert_eq!((instance.len(), previous_instance.len(), release.is_empty()), (16, 0, false));
     fixture.stream.send(snapshot()).await;
     assert_eq!(next_report(&mut fixture.stream).await, Some(Report::Applied(TOKEN_REVISION)));
@@ -94,6 +96,7 @@ async fn sidecar_reports_each_change_and_that_it_leaves() {
     stream.responses.send(Err(Status::unavailable("restart"))).await.unwrap();
     let mut stream = next_stream(&mut streams).await;
     assert_eq!((stream.revision, &stream.hello.instance), (LATER, &instance));
+    assert_eq!((stream.hello.applied_revision, stream.hello.stream_number), (LATER, 2));
     state.revision.store(LATER + 1, Ordering::SeqCst);
     stream
         .send(Message::Delta(v1::Delta { info: snapshot_page().info, revision: LATER, ..v1::Delta::default() }))
@@ -168,37 +171,69 @@ async fn report_waits_for_the_copy_and_the_next_process_names_the_earlier_one() 
     assert_eq!(stream.hello.previous_instance, instance_of(&of_first));
 }
 
-/// The probe of the first address is in standby, and its report says that it replaced the other stream.
+/// The control plane does not record a probe, so the sidecar must use no data of it.
 #[tokio::test]
-async fn stream_in_standby_is_reported_when_it_is_in_use() {
+async fn return_to_the_first_address_opens_a_stream_that_is_no_probe() {
     let (first_port, first_state, mut first_streams) = start_control_plane(None).await;
     let (second_port, second_state, mut second_streams) = start_control_plane(None).await;
     first_state.refuse_streams.store(true, Ordering::SeqCst);
     let urls = format!("http://127.0.0.1:{first_port},http://127.0.0.1:{second_port}");
     let sidecar = RunningSidecar::start("", &[("sync.urls", &urls), ("sync.return_seconds", "1")]).await;
     let mut in_use = next_stream(&mut second_streams).await;
-    assert!(!in_use.hello.standby);
+    assert!(!in_use.hello.probe);
     in_use.send(snapshot()).await;
     assert_eq!(next_report(&mut in_use).await, Some(Report::Applied(TOKEN_REVISION)));
     first_state.refuse_streams.store(false, Ordering::SeqCst);
     let mut probed = next_stream(&mut first_streams).await;
-    assert_eq!((probed.hello.standby, probed.revision), (true, TOKEN_REVISION));
+    assert_eq!((probed.hello.probe, probed.revision), (true, TOKEN_REVISION));
     assert_eq!(instance_of(&probed), instance_of(&in_use));
-    let delta = v1::Delta { info: snapshot_page().info, revision: TOKEN_REVISION, ..v1::Delta::default() };
-    probed.send(Message::Delta(delta)).await;
+    let settings =
+        |revision| Message::Delta(v1::Delta { info: snapshot_page().info, revision, ..v1::Delta::default() });
+    probed.send(settings(TOKEN_REVISION)).await;
     second_state.revision.store(LATER, Ordering::SeqCst);
     let token = v1::revocation::Subject::TokenId(TokenId::from_bits(77).to_string());
     in_use.send(revocation(LATER, token.clone())).await;
     assert_eq!(next_report(&mut in_use).await, Some(Report::Applied(LATER)));
     let early = timeout(Duration::from_secs(4), probed.reports.recv()).await;
-    assert!(early.is_err(), "{early:?} before the stream has the data in use");
+    assert!(early.is_err(), "{early:?} before the first address has the data in use");
     first_state.revision.store(LATER + 1, Ordering::SeqCst);
-    probed.send(revocation(LATER, token)).await;
-    // The revision of a pong is not reported.
-    assert_eq!(next_report(&mut probed).await, Some(Report::Applied(LATER)));
+    probed.send(revocation(LATER, token.clone())).await;
+    assert_eq!(next_report(&mut probed).await, None, "a probe reports nothing");
     assert_eq!(next_report(&mut in_use).await, None, "the other stream is closed");
+    let mut returned = next_stream(&mut first_streams).await;
+    assert!(!returned.hello.probe && returned.hello.stream_number > in_use.hello.stream_number);
+    // A pong with the revision may come before.
+    returned.send(settings(LATER + 1)).await;
+    assert_eq!(next_report(&mut returned).await, Some(Report::Applied(LATER + 1)));
+    first_state.revision.store(LATER + 2, Ordering::SeqCst);
+    returned.send(revocation(LATER + 2, token)).await;
+    assert_eq!(next_report(&mut returned).await, Some(Report::Applied(LATER + 2)));
     sidecar.stop().await;
-    assert_eq!(next_report(&mut probed).await, Some(Report::Leaving));
+    assert_eq!(next_report(&mut returned).await, Some(Report::Leaving));
+}
+
+/// A copy that cannot be replaced does not hold back the stream, and the control plane learns how old it is.
+#[tokio::test]
+async fn hello_states_the_revision_of_an_older_copy() {
+    let folder = tempfile::tempdir().unwrap();
+    let directory = folder.path().join("copies");
+    let settings = [("copy.directory", directory.to_str().unwrap()), ("copy.interval_seconds", "1")];
+    let mut fixture = Fixture::new(&settings).await;
+    fixture.stream.send(snapshot()).await;
+    assert_eq!(next_report(&mut fixture.stream).await, Some(Report::Applied(TOKEN_REVISION)));
+    wait_for_copy(&directory).await;
+    let path = copy_in(&directory).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    fixture.send_change(LATER).await;
+    assert!(timeout(Duration::from_millis(500), fixture.stream.reports.recv()).await.is_err());
+    fixture.stream.responses.send(Err(Status::unavailable("restart"))).await.unwrap();
+    let mut next = next_stream(&mut fixture.streams).await;
+    assert_eq!(next.revision, LATER, "the stream resumes at the data in use");
+    assert!(next.hello.applied_revision < LATER, "{:?}", next.hello);
+    next.send(Message::Delta(v1::Delta { info: snapshot_page().info, revision: LATER, ..v1::Delta::default() })).await;
+    std::fs::remove_dir(&path).unwrap();
+    assert_eq!(next_report(&mut next).await, Some(Report::Applied(LATER)), "the copy is written");
 }
 
 fn copy_in(directory: &Path) -> Option<std::path::PathBuf> {

@@ -8,13 +8,17 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_micros(COMMIT + seconds * 1_000_000)
 }
 
+/// When the change was known.
+const KNOWN: i64 = 2;
+
 /// The revision of a change that was committed at 0 s.
 const REVISION: Revision = Revision::new(COMMIT);
 
 fn sidecar(in_force: Option<i64>, confirmed: LastConfirmation) -> Sidecar {
     Sidecar {
         identity: SidecarIdentity {
-            key: SidecarKey { instance: SidecarInstance::from_bytes([1; 16]), key: ApiKeyId::from_bits(1) },
+            key: SidecarKey { instance: SidecarInstance::from_bytes([1; 16]), index: 0 },
+            api_key: ApiKeyId::from_bits(1),
             service: ServiceId::from_bits(1),
             address: "192.0.2.1:1000".to_owned(),
             release: "0.1.0".to_owned(),
@@ -30,7 +34,8 @@ fn sidecar(in_force: Option<i64>, confirmed: LastConfirmation) -> Sidecar {
 }
 
 fn receipt(now: i64, sidecars: impl IntoIterator<Item = Sidecar>) -> Enforcement {
-    let mut receipt = Enforcement::new(REVISION, at(now));
+    let times = ReceiptTimes { now: at(now), last_confirmation_without: at(KNOWN) };
+    let mut receipt = Enforcement::new(REVISION, times);
     sidecars.into_iter().for_each(|sidecar| receipt.add(sidecar));
     receipt
 }
@@ -76,11 +81,7 @@ fn confirmation_after_the_change_does_not_prolong_the_time() {
     // The confirmation followed the change, so a sidecar that still lacks the change did not receive it.
     let late = [LastConfirmation::By(at(40)), LastConfirmation::Continuing(Some(at(40)))];
     for confirmed in late {
-        let committed_by = at(0).saturating_add(MAX_COMMIT_TIME);
-        assert_eq!(
-            receipt(50, [sidecar(Some(-5), confirmed)]).refuses_by,
-            Some(committed_by.saturating_add(STALENESS))
-        );
+        assert_eq!(receipt(50, [sidecar(Some(-5), confirmed)]).refuses_by, Some(at(KNOWN).saturating_add(STALENESS)));
     }
     // The stated time does not move.
     let soon = receipt(1, [sidecar(Some(-5), late[1])]).refuses_by;
@@ -137,7 +138,7 @@ fn confirmations_alone_do_not_change_the_progress() {
 
 #[test]
 fn positions_are_read_back() {
-    let key = SidecarKey { instance: SidecarInstance::from_bytes([0xab; 16]), key: ApiKeyId::from_bits(7) };
+    let key = SidecarKey { instance: SidecarInstance::from_bytes([0xab; 16]), index: 7 };
     assert_eq!(key.to_string().parse(), Ok(key));
     for text in ["", "ab", "ab.key", &format!("{}.", key.instance)] {
         assert_eq!(text.parse::<SidecarKey>(), Err(InvalidInstance), "{text}");

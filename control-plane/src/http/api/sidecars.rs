@@ -87,8 +87,7 @@ enum SidecarStatus {
 pub struct EnforcementRecord {
     #[schema(value_type = schema::RevisionSchema)]
     revision: Revision,
-    /// Whether the revision is in force at all sidecars: no sidecar of the service will allow a request with older data. Can be
-    /// wrongly true: see "Known faults of receipts" in the documentation of the synchronization.
+    /// Whether the revision is in force at all sidecars: no sidecar of the service will allow a request with older data.
     #[schema(example = true)]
     enforced: bool,
     /// Number of sidecars that may decide.
@@ -207,7 +206,7 @@ fn sidecar_record(sidecar: Sidecar, refuses_by: Option<Timestamp>) -> SidecarRec
         sidecar;
     SidecarRecord {
         instance: identity.key.instance.to_string(),
-        key_id: identity.key.key,
+        key_id: identity.api_key,
         address: identity.address,
         release: identity.release,
         protocol_version: identity.protocol_version,

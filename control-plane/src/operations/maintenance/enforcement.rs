@@ -1,7 +1,8 @@
 //! Records in the audit log when audited changes are in force at all sidecars.
 //!
 //! The entry follows the entries of the changes in the same chain, and names their positions. Many changes of a chain get one entry.
-//! A chain of a service covers the sidecars of this service, the chain of the deployment those of all services. There is no entry
+//! While sidecars are awaited, later changes of the chain wait for the next entry, so a silent sidecar delays each entry only until it
+//! refuses all requests by itself. A chain of a service covers the sidecars of this service, the chain of the deployment those of all services. There is no entry
 //! if there are no sidecars.
 
 use crate::{
@@ -10,16 +11,14 @@ use crate::{
         sidecar::Enforcement,
     },
     operations::{Context, OperationError},
+    sidecars::ReceiptScope,
     store::{
         StoreError, WriteTransaction, feed,
         unconfirmed_changes::{self, UnconfirmedChanges},
     },
 };
 use countersign_identity::Revision;
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::time::sleep;
 
 /// How many chains are looked at in one run.
@@ -27,9 +26,6 @@ const MAX_CHAINS: i64 = 200;
 
 /// The job pauses this number of times as long as it took.
 const PAUSE_FACTOR: u32 = 20;
-
-/// The longest pause.
-const MAX_PAUSE: Duration = Duration::from_mins(1);
 
 /// The name of the job.
 const JOB: &str = "confirm_changes";
@@ -49,7 +45,7 @@ pub async fn confirm_changes(context: &Context) -> Result<(), OperationError> {
     let began_at = context.since_boot();
     let result = confirm_next_changes(context).await;
     // Silent sidecars are read from the database again and again, until they refuse all requests by themselves.
-    sleep((context.since_boot().saturating_sub(began_at) * PAUSE_FACTOR).min(MAX_PAUSE)).await;
+    sleep(context.since_boot().saturating_sub(began_at) * PAUSE_FACTOR).await;
     result
 }
 
@@ -76,11 +72,16 @@ async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revisi
         Some(AuditChain::Deployment) => None,
         None => return Ok(()),
     };
-    if !context.sidecars.is_in_force_here(scope, newest) {
-        return Ok(());
-    }
-    let receipt = context.sidecars.enforcement(scope, newest).await?;
+    let revision = changes.awaited.unwrap_or(newest);
+    let receipt = context.sidecars.enforcement(scope, revision, ReceiptScope::UntilUnconfirmed).await?;
     if !receipt.is_complete() {
+        if changes.awaited.is_none() {
+            let work = async |mut tx: WriteTransaction| {
+                unconfirmed_changes::await_revision(tx.conn(), changes, revision).await?;
+                tx.commit(()).await
+            };
+            context.store.write::<_, StoreError, _, _>("await_changes", work).await?;
+        }
         return Ok(());
     }
     let chain = scope.map_or(AuditChain::Deployment, AuditChain::Service);
@@ -105,7 +106,7 @@ async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revisi
 }
 
 fn entry(chain: AuditChain, changes: &UnconfirmedChanges, receipt: &Enforcement) -> NewAuditEntry {
-    let UnconfirmedChanges { chain: _, first_sequence, last_sequence, changed_at } = changes;
+    let UnconfirmedChanges { chain: _, first_sequence, last_sequence, changed_at, awaited: _ } = changes;
     let elapsed = receipt.elapsed_since(*changed_at).map(|elapsed| elapsed.as_micros().div_ceil(1000));
     let entry = NewAuditEntry::new(chain, AuditAction::ChangesEnforced)
         .with_detail("firstSequence", *first_sequence)

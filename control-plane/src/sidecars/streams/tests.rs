@@ -7,8 +7,10 @@ fn revision(number: i64) -> Revision {
 const NOW: Timestamp = Timestamp::from_micros(1000);
 
 /// A stream that resumed at revision 10 and gets live changes.
-fn live_stream() -> Arc<StreamStatus> {
-    let stream = StreamStatus::for_tests();
+fn live_stream() -> StreamStatus {
+    let instance = SidecarInstance::from_bytes([1; 16]);
+    let new = NewStream { revision: revision(10), applied: revision(10), ..NewStream::for_tests(instance) };
+    let stream = StreamStatus::new(new, instance, NOW);
     stream.resumes_at(revision(10));
     stream.sends(revision(10));
     stream.catches_up();
@@ -60,7 +62,8 @@ fn stream_that_falls_behind_keeps_only_what_was_sent() {
 
 #[test]
 fn pages_without_changes_for_the_service_are_covered() {
-    let stream = StreamStatus::for_tests();
+    let stream = live_stream();
+    stream.falls_behind();
     stream.resumes_at(revision(10));
     stream.covers(revision(40));
     stream.catches_up();
@@ -77,42 +80,77 @@ fn report_of_data_that_was_not_sent_is_refused() {
 }
 
 #[test]
-fn standby_stream_is_used_from_its_first_report_on() {
+fn first_report_forgets_the_previous_process() {
     let instance = SidecarInstance::from_bytes([1; 16]);
     let previous = SidecarInstance::from_bytes([2; 16]);
-    let new = NewStream { is_standby: true, previous: Some(previous), ..NewStream::for_tests(instance) };
-    let stream = StreamStatus::new(new, instance, (0, NOW));
-    assert!(!stream.counts());
-    stream.resumes_at(revision(10));
+    let stream =
+        StreamStatus::new(NewStream { previous: Some(previous), ..NewStream::for_tests(instance) }, instance, NOW);
     stream.sends(revision(10));
-    let Report { begins_use, previous: forgotten } = stream.report(revision(10), NOW).unwrap();
-    assert!(begins_use && stream.counts());
-    assert_eq!(forgotten, Some(previous));
+    assert_eq!(stream.report(revision(10), NOW), Ok(Some(previous)));
     stream.sends(revision(20));
-    let Report { begins_use, previous: forgotten } = stream.report(revision(20), NOW).unwrap();
-    assert!(!begins_use && forgotten.is_none());
+    assert_eq!(stream.report(revision(20), NOW), Ok(None));
 }
 
 #[test]
-fn sidecar_that_has_left_does_not_decide() {
+fn probe_reports_nothing_and_leaves_nothing() {
+    let instance = SidecarInstance::from_bytes([1; 16]);
+    let stream = StreamStatus::new(NewStream { is_probe: true, ..NewStream::for_tests(instance) }, instance, NOW);
+    stream.sends(revision(10));
+    assert_eq!(stream.report(revision(10), NOW), Err(NotSent));
+    assert_eq!(stream.end(Phase::Ended), None);
+}
+
+#[test]
+fn stream_that_ends_before_it_is_recorded_leaves_nothing() {
     let stream = live_stream();
-    assert_eq!(stream.end(Phase::Left), Phase::InUse);
-    assert_eq!(stream.end(Phase::Ended), Phase::Left);
-    assert!(!stream.counts());
+    assert_eq!(stream.end(Phase::Ended), Some(Recording::Missing));
+    assert_eq!(stream.begin_recording(), None);
+    let stream = live_stream();
+    assert!(stream.begin_recording().is_some());
+    assert_eq!(stream.end(Phase::Ended), Some(Recording::Running));
+}
+
+#[test]
+fn accepted_stream_is_recorded_also_after_its_end() {
+    let stream = live_stream();
+    stream.set_recording(Recording::Accepted);
+    assert_eq!(stream.end(Phase::Ended), Some(Recording::Accepted));
+    assert!(stream.begin_recording().is_some(), "the row has an earlier stream, which nobody ends");
+}
+
+#[test]
+fn sidecar_that_has_left_does_not_end_again() {
+    let stream = live_stream();
+    assert!(stream.end(Phase::Left).is_some());
+    assert_eq!((stream.end(Phase::Ended), stream.phase()), (None, Phase::Left));
+}
+
+/// The copy on disk may be older than the data with which the sidecar decides.
+#[test]
+fn resumed_stream_has_in_force_what_the_copy_has() {
+    let instance = SidecarInstance::from_bytes([1; 16]);
+    let new = NewStream { revision: revision(10), applied: revision(4), ..NewStream::for_tests(instance) };
+    let stream = StreamStatus::new(new, instance, NOW);
+    stream.resumes_at(revision(10));
+    stream.sends(revision(10));
+    stream.catches_up();
+    assert_eq!(stream.in_force(revision(10)), Some(revision(4)));
+    stream.report(revision(10), NOW).unwrap();
+    assert_eq!(stream.in_force(revision(12)), Some(revision(12)));
 }
 
 #[test]
 fn sidecar_of_an_earlier_version_reports_nothing() {
     let instance = SidecarInstance::from_bytes([1; 16]);
-    let new = NewStream { protocol_version: 2, is_standby: true, ..NewStream::for_tests(instance) };
-    let stream = StreamStatus::new(new, instance, (0, NOW));
-    assert_eq!((stream.in_force(revision(10)), stream.counts()), (None, true));
+    let new = NewStream { protocol_version: 2, is_probe: true, ..NewStream::for_tests(instance) };
+    let stream = StreamStatus::new(new, instance, NOW);
+    assert_eq!((stream.in_force(revision(10)), stream.phase()), (None, Phase::InUse));
 }
 
 #[test]
 fn resumed_view_counts_as_confirmed_until_now() {
     let instance = SidecarInstance::from_bytes([1; 16]);
     let with_view = NewStream { revision: revision(5), ..NewStream::for_tests(instance) };
-    assert_eq!(StreamStatus::new(with_view, instance, (0, NOW)).confirmed_at(), Some(NOW));
+    assert_eq!(StreamStatus::new(with_view, instance, NOW).confirmed_at(), Some(NOW));
     assert_eq!(StreamStatus::for_tests().confirmed_at(), None);
 }

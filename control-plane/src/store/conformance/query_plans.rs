@@ -47,7 +47,7 @@ const NEED_STATISTICS: [&str; 2] = [
 ];
 
 /// Statements, and an index that each of them must use: another index would read rows of other states.
-const REQUIRED_INDEXES: [(&str, &str); 31] = [
+const REQUIRED_INDEXES: [(&str, &str); 30] = [
     (
         "DELETE FROM trust_feedback WHERE id IN (SELECT id FROM trust_feedback WHERE agent_id = $1 AND service_id",
         "trust_feedback_by_service",
@@ -80,7 +80,6 @@ const REQUIRED_INDEXES: [(&str, &str); 31] = [
     ("FROM webhook_deliveries d WHERE d.event_id < $1", "webhook_deliveries_by_event"),
     ("FROM webhook_targets w WHERE w.deleted_at IS NOT NULL", "deleted_webhook_targets"),
     ("WITH RECURSIVE pending", "webhook_deliveries_due"),
-    ("FROM sidecars WHERE service_id = $1", "sidecars_by_service"),
     ("FROM sidecars WHERE key_id = $1 AND ended_at IS NOT NULL", "ended_sidecars_of_key"),
     ("FROM sidecars WHERE key_id = $2 AND ended_at IS NOT NULL", "ended_sidecars_of_key"),
     ("FROM sidecars WHERE control_plane_id = $2", "sidecars_by_control_plane"),
@@ -117,8 +116,8 @@ const FILL: [&str; 14] = [
      SELECT 'svc_' || (n % 60 + 1), n, n, '', '', 'agt_' || (n % 60 + 1), '', '', '', '' FROM numbers",
     "INSERT INTO webhook_targets (id, service_id, url, events, description, secret, created_at, updated_at, active_since, deleted_at) \
      SELECT 'wh_' || n, 'svc_' || (n % 6000 + 1), '', '', '', '', 0, 0, 0, CASE WHEN n % 100 = 0 THEN n END FROM numbers",
-    "INSERT INTO sidecars (instance, key_id, service_id, control_plane_id, stream, address, release, protocol_version, connected_at, \
-     applied_revision, required_revision, ended_at, expires_at, max_staleness) SELECT 'instance_' || n, 'key_' || n, \
+    "INSERT INTO sidecars (instance, key_index, key_id, service_id, control_plane_id, stream, address, release, protocol_version, \
+     connected_at, applied_revision, required_revision, ended_at, expires_at, max_staleness) SELECT 'instance_' || n, 0, 'key_' || n, \
      'svc_' || (n % 60 + 1), n % 3, n, '', '', 3, n, n, n, CASE WHEN n % 3 = 1 THEN n END, CASE WHEN n % 3 = 1 THEN n END, 1 \
      FROM numbers",
 ];

@@ -52,13 +52,7 @@ async fn published_revision_above_hello_is_reported_once() {
 }
 
 #[tokio::test]
-async fn standby_stream_and_snapshot_are_reported_whatever_hello_says() {
-    let (mut requests, mut queue) = Requests::new(Known::Nothing, None);
-    requests.published(data(10));
-    assert_eq!(sent(&mut requests, &mut queue).await, [10], "the stream replaces the other");
-    requests.published(ReceivedData { is_snapshot: true, ..data(10) });
-    assert_eq!(sent(&mut requests, &mut queue).await, [0; 0], "it is reported");
-
+async fn snapshot_is_reported_whatever_hello_says() {
     let (mut requests, mut queue) = Requests::new(HELLO, None);
     requests.published(ReceivedData { is_snapshot: true, ..data(7) });
     assert_eq!(sent(&mut requests, &mut queue).await, [7], "the control plane was restored");

@@ -8,7 +8,7 @@ use crate::{
     },
     store::{
         conformance::StoreFixture,
-        sidecars::{self, NewRecord, StreamId},
+        sidecars::{self, EndedProcess, NewRecord, Peer, Recorded, StreamId},
         unconfirmed_changes::{self, UnconfirmedChanges},
     },
 };
@@ -22,7 +22,8 @@ const STALENESS: Duration = Duration::from_mins(1);
 
 fn identity(instance: u8) -> SidecarIdentity {
     SidecarIdentity {
-        key: SidecarKey { instance: SidecarInstance::from_bytes([instance; 16]), key: ApiKeyId::from_bits(880) },
+        key: SidecarKey { instance: SidecarInstance::from_bytes([instance; 16]), index: 2 },
+        api_key: ApiKeyId::from_bits(880),
         service: SERVICE,
         address: format!("192.0.2.{instance}:1000"),
         release: "0.1.0".to_owned(),
@@ -41,15 +42,15 @@ fn record(identity: &SidecarIdentity, progress: SidecarProgress, confirmed_at: O
 impl StoreFixture {
     async fn sidecars(&self, now: Timestamp) -> Vec<Sidecar> {
         let listed = sidecars::list(self.read().await.conn(), (SERVICE, now), whole_list()).await.unwrap();
-        listed.items.into_iter().map(|recorded| recorded.into_sidecar(now)).collect()
+        listed.items.into_iter().map(sidecars::RecordedSidecar::into_sidecar).collect()
     }
 
     pub async fn sidecars_return_what_was_written(&self) {
         let sidecar = identity(1);
         let new = record(&sidecar, progress(5, 9, None), None);
         self.commit(async |tx| {
-            sidecars::record_control_plane(tx.conn(), "first", (time(2), Revision::new(50))).await?;
-            assert_eq!(sidecars::record(tx.conn(), FIRST, &new).await?, None);
+            sidecars::register(tx.conn(), "first", (time(2), Revision::new(50))).await?;
+            assert_eq!(sidecars::record(tx.conn(), FIRST, &new).await?, Recorded::Confirmed(None));
             Ok(())
         })
         .await;
@@ -63,10 +64,9 @@ impl StoreFixture {
             max_staleness: STALENESS,
         };
         assert_eq!(self.sidecars(time(3)).await, std::slice::from_ref(&expected));
-        assert!(!self.sidecars(time(33)).await[0].is_connected, "the control plane does not run any more");
 
         let applied = record(&sidecar, progress(9, 9, Some(time(4))), Some(time(5)));
-        self.commit(async |tx| sidecars::update(tx.conn(), FIRST, &applied, None).await).await;
+        self.commit(async |tx| sidecars::update(tx.conn(), FIRST, &applied).await).await;
         let in_force = Sidecar {
             in_force: Some(Revision::new(50)),
             applied_at: Some(time(4)),
@@ -75,21 +75,22 @@ impl StoreFixture {
         };
         assert_eq!(self.sidecars(time(6)).await, std::slice::from_ref(&in_force));
 
-        self.commit(async |tx| sidecars::update(tx.conn(), FIRST, &applied, Some(time(6))).await).await;
+        self.commit(async |tx| sidecars::end(tx.conn(), FIRST, &sidecar, time(6)).await).await;
         let ended = Sidecar {
             is_connected: false,
             in_force: Some(Revision::new(9)),
-            confirmed: LastConfirmation::By(time(5)),
+            // Later confirmations were not written.
+            confirmed: LastConfirmation::By(time(6)),
             ..in_force
         };
         assert_eq!(self.sidecars(time(7)).await, [ended]);
         self.sidecars_are_listed_and_deleted(&sidecar).await;
     }
 
-    /// `sidecar` is recorded, and its stream has ended.
+    /// `sidecar` is recorded, and its stream has ended at 6 s.
     async fn sidecars_are_listed_and_deleted(&self, sidecar: &SidecarIdentity) {
         let other = identity(2);
-        let (position, missing) = (sidecar.key, identity(3).key);
+        let position = sidecar.key;
         self.commit(async |tx| {
             sidecars::record(tx.conn(), FIRST, &record(&other, progress(0, 0, None), Some(time(1)))).await?;
             let conn = tx.conn();
@@ -98,24 +99,33 @@ impl StoreFixture {
             assert_eq!((listed.items.len(), listed.total.count, listed.next), (1, 2, Some(position)));
             let rest = sidecars::list(conn, (SERVICE, time(9)), Page { after: Some(position), ..page }).await?;
             assert_eq!(rest.items[0].identity, other);
-            let of_other_control_plane = sidecars::list_elsewhere(conn, (Some(SERVICE), "second"), None, 9).await?;
-            assert_eq!(of_other_control_plane.len(), 2);
-            let ended = sidecars::list_elsewhere(conn, (Some(SERVICE), "first"), None, 9).await?;
-            assert_eq!(ended.len(), 1, "the other stream is open at this control plane");
-            assert_eq!(sidecars::list_elsewhere(conn, (None, "first"), None, 9).await?, ended);
-            assert_eq!(sidecars::list_elsewhere(conn, (None, "first"), Some(ended[0].identity.key), 9).await?, []);
-            assert!(sidecars::is_recorded(conn, position).await? && !sidecars::is_recorded(conn, missing).await?);
+            let all = sidecars::recorded_after(conn, SERVICE, None, 9).await?;
+            assert_eq!((all.len(), all[0].is_open(), all[1].is_open()), (2, false, true));
+            assert_eq!((&*all[1].control_plane, all[1].stream), ("first", 1));
+            assert_eq!(sidecars::recorded_after(conn, SERVICE, None, 1).await?, all[..1]);
+            assert_eq!(sidecars::recorded_after(conn, SERVICE, Some(position), 9).await?, all[1..]);
+            assert_eq!(sidecars::next_service(conn, None).await?, Some(SERVICE));
+            assert_eq!(sidecars::next_service(conn, Some(SERVICE)).await?, None);
+            assert!(!sidecars::is_open_at(conn, "first", sidecar).await?, "it has ended");
+            assert!(sidecars::is_open_at(conn, "first", &other).await?);
+            assert!(!sidecars::is_open_at(conn, "second", &other).await?, "others may end it");
 
-            // The last confirmation was at 5 s.
-            assert_eq!(sidecars::oldest_expiry(conn, time(0)).await?, Some(time(3665)));
+            assert_eq!(sidecars::oldest_expiry(conn, time(0)).await?, Some(time(3666)));
             assert_eq!(
-                sidecars::list(conn, (SERVICE, time(65)), whole_list()).await?.items.len(),
+                sidecars::list(conn, (SERVICE, time(66)), whole_list()).await?.items.len(),
                 1,
                 "it does not decide"
             );
-            assert_eq!(sidecars::delete_expired(conn, (time(0), time(3664)), 9).await?, 0);
-            assert_eq!(sidecars::delete_expired(conn, (time(0), time(3665)), 9).await?, 1);
-            sidecars::forget(conn, other.key).await?;
+            assert_eq!(sidecars::delete_expired(conn, (time(0), time(3665)), 9).await?, 0);
+            assert_eq!(sidecars::delete_expired(conn, (time(0), time(3666)), 9).await?, 1);
+            let process =
+                EndedProcess { service: SERVICE, instance: other.key.instance, api_key: ApiKeyId::from_bits(880) };
+            assert!(!sidecars::forget(conn, &process).await?, "the process runs, whatever another one says");
+            sidecars::end(conn, FIRST, &other, time(9)).await?;
+            let of_other_key = EndedProcess { api_key: ApiKeyId::from_bits(881), ..process };
+            assert!(sidecars::forget(conn, &of_other_key).await?, "there is none");
+            assert_eq!(sidecars::recorded_after(conn, SERVICE, None, 9).await?.len(), 1);
+            assert!(sidecars::forget(conn, &process).await?);
             sidecars::delete_control_plane(conn, "first").await?;
             assert_eq!(sidecars::list(conn, (SERVICE, time(9)), whole_list()).await?.items, []);
             Ok(())
@@ -130,11 +140,14 @@ impl StoreFixture {
         self.commit(async |tx| {
             let conn = tx.conn();
             sidecars::record(conn, FIRST, &old).await?;
-            assert_eq!(sidecars::record(conn, SECOND, &new).await?, Some(time(8)), "the later confirmation remains");
-            sidecars::update(conn, FIRST, &old, Some(time(9))).await?;
-            sidecars::update(conn, StreamId { number: 2, ..SECOND }, &old, Some(time(9))).await?;
-            sidecars::delete(conn, FIRST, sidecar.key).await?;
-            sidecars::delete(conn, StreamId { number: 2, ..SECOND }, sidecar.key).await?;
+            let recorded = sidecars::record(conn, SECOND, &new).await?;
+            assert_eq!(recorded, Recorded::Confirmed(Some(time(8))), "the later confirmation remains");
+            let others = [FIRST, StreamId { number: 2, ..SECOND }];
+            for other in others {
+                sidecars::update(conn, other, &old).await?;
+                sidecars::end(conn, other, &sidecar, time(9)).await?;
+                sidecars::delete(conn, other, &sidecar).await?;
+            }
             Ok(())
         })
         .await;
@@ -143,8 +156,46 @@ impl StoreFixture {
             (found.in_force, found.confirmed),
             (Some(Revision::new(7)), LastConfirmation::Continuing(Some(time(8))))
         );
-        self.commit(async |tx| sidecars::delete(tx.conn(), SECOND, sidecar.key).await).await;
+        self.commit(async |tx| sidecars::delete(tx.conn(), SECOND, &sidecar).await).await;
         assert_eq!(self.sidecars(time(9)).await, []);
+    }
+
+    /// A control plane that could not write for a while writes its streams late.
+    pub async fn later_stream_of_a_sidecar_is_not_replaced(&self) {
+        let sidecar = identity(1);
+        let of_first = |number| StreamId { number, ..FIRST };
+        let new = record(&sidecar, progress(7, 7, None), Some(time(2)));
+        self.commit(async |tx| {
+            let conn = tx.conn();
+            sidecars::record(conn, StreamId { number: 5, ..SECOND }, &new).await?;
+            let late = record(&sidecar, progress(9, 9, None), Some(time(3)));
+            assert_eq!(sidecars::record(conn, of_first(4), &late).await?, Recorded::Superseded);
+            let found = sidecars::recorded_after(conn, SERVICE, None, 9).await?;
+            assert_eq!((&*found[0].control_plane, found[0].stream), ("second", 5));
+            assert!(matches!(sidecars::record(conn, of_first(5), &new).await?, Recorded::Confirmed(_)), "again");
+            assert!(matches!(sidecars::record(conn, of_first(6), &new).await?, Recorded::Confirmed(_)));
+            sidecars::delete(conn, of_first(6), &sidecar).await
+        })
+        .await;
+    }
+
+    /// The process may decide with what an earlier stream has confirmed, under the settings of this stream.
+    pub async fn new_stream_of_a_sidecar_forgets_nothing(&self) {
+        let sidecar = identity(1);
+        let long = NewRecord { max_staleness: STALENESS * 2, ..record(&sidecar, progress(5, 5, None), None) };
+        let without_view = record(&sidecar, progress(0, 0, None), None);
+        self.commit(async |tx| {
+            let conn = tx.conn();
+            assert_eq!(sidecars::record(conn, FIRST, &long).await?, Recorded::Confirmed(None), "it is new");
+            let again = NewRecord { connected_at: time(4), ..without_view };
+            assert_eq!(sidecars::record(conn, FIRST, &again).await?, Recorded::Confirmed(Some(time(4))));
+            sidecars::end(conn, FIRST, &sidecar, time(5)).await?;
+            Ok(())
+        })
+        .await;
+        assert_eq!(self.sidecars(time(124)).await[0].max_staleness, STALENESS * 2);
+        assert_eq!(self.sidecars(time(125)).await, [], "it expires after the longer one");
+        self.commit(async |tx| sidecars::delete(tx.conn(), FIRST, &sidecar).await).await;
     }
 
     pub async fn oldest_sidecars_without_a_stream_become_one_row(&self) {
@@ -154,9 +205,9 @@ impl StoreFixture {
             for (sidecar, second) in ended.iter().zip([5, 1, 2, 3, 4]) {
                 let new = record(sidecar, progress(9, 9, None), Some(time(second)));
                 sidecars::record(conn, FIRST, &new).await?;
-                sidecars::update(conn, FIRST, &new, Some(time(second))).await?;
+                sidecars::end(conn, FIRST, sidecar, time(second)).await?;
             }
-            let key = ended[0].key.key;
+            let key = ended[0].api_key;
             sidecars::merge_oldest_ended(conn, key, 5).await?;
             assert_eq!(
                 sidecars::list(conn, (SERVICE, time(9)), whole_list()).await?.items.len(),
@@ -191,26 +242,43 @@ impl StoreFixture {
     /// Leaves values for the test `every_column_was_written`.
     pub async fn streams_of_killed_control_planes_end(&self) {
         let (killed, alive) = (identity(1), identity(2));
+        let peer = |seen_at, is_killed| Peer { id: "first".to_owned(), seen_at: time(seen_at), is_killed };
         self.commit(async |tx| {
             let conn = tx.conn();
             for (stream, sidecar) in [(FIRST, &killed), (SECOND, &alive)] {
                 sidecars::record(conn, stream, &record(sidecar, progress(5, 5, Some(time(2))), Some(time(1)))).await?;
             }
-            sidecars::record_control_plane(conn, "first", (time(2), Revision::new(50))).await?;
-            assert!(!sidecars::has_peers(conn, "first", time(2)).await?);
-            sidecars::record_control_plane(conn, "second", (time(20), Revision::new(50))).await?;
-            assert!(sidecars::has_peers(conn, "second", time(31)).await?);
-            assert!(!sidecars::has_peers(conn, "second", time(32)).await?, "the first one was killed");
-            sidecars::end_streams_of_killed(conn, time(31), 9).await?;
+            for name in ["first", "second"] {
+                sidecars::register(conn, name, (time(2), Revision::new(50))).await?;
+            }
+            assert_eq!(sidecars::peers(conn, "second").await?, [peer(2, false)]);
+            assert!(sidecars::renew(conn, "first", (time(3), Revision::new(50))).await?);
+            sidecars::mark_killed(conn, &peer(2, false), time(32)).await?;
+            assert!(sidecars::is_registered(conn, "first").await?, "it has written since");
+            sidecars::mark_killed(conn, &peer(3, false), time(33)).await?;
+            assert_eq!(sidecars::peers(conn, "second").await?, [peer(3, true)]);
+            assert!(!sidecars::is_registered(conn, "first").await?);
+            assert!(!sidecars::renew(conn, "first", (time(34), Revision::new(60))).await?);
+            assert!(!sidecars::renew(conn, "other", (time(34), Revision::new(60))).await?);
             Ok(())
         })
         .await;
-        assert_eq!(self.sidecars(time(31)).await[0].confirmed, LastConfirmation::Continuing(Some(time(1))));
-        self.commit(async |tx| sidecars::end_streams_of_killed(tx.conn(), time(32), 9).await).await;
-        let [ended, served] = &self.sidecars(time(33)).await[..] else { panic!("there are two sidecars") };
-        assert_eq!((ended.confirmed, ended.is_connected), (LastConfirmation::By(time(32)), false));
-        assert_eq!(ended.in_force, Some(Revision::new(5)), "it may have missed later changes");
+        let before = &self.sidecars(time(34)).await[0];
+        assert_eq!((before.confirmed, before.is_connected), (LastConfirmation::Continuing(Some(time(1))), false));
+        assert_eq!(before.in_force, Some(Revision::new(5)), "it may have missed later changes");
+        self.commit(async |tx| sidecars::end_streams_of_killed(tx.conn(), "first", time(35), 9).await).await;
+        let [ended, served] = &self.sidecars(time(36)).await[..] else { panic!("there are two sidecars") };
+        // It may have been confirmed until its control plane was marked.
+        assert_eq!((ended.confirmed, ended.is_connected), (LastConfirmation::By(time(35)), false));
         assert_eq!((served.in_force, served.is_connected), (Some(Revision::new(50)), true));
+        assert_eq!(self.sidecars(time(95)).await.len(), 1);
+        self.commit(async |tx| {
+            sidecars::end_streams_of_killed(tx.conn(), "first", time(36), 9).await?;
+            assert_eq!(sidecars::peers(tx.conn(), "second").await?, []);
+            sidecars::register(tx.conn(), "third", (time(36), Revision::new(50))).await?;
+            sidecars::mark_killed(tx.conn(), &Peer { id: "third".to_owned(), ..peer(36, false) }, time(37)).await
+        })
+        .await;
     }
 
     /// Leaves values for the test `every_column_was_written`.
@@ -220,7 +288,9 @@ impl StoreFixture {
             first_sequence,
             last_sequence,
             changed_at: time(changed_at),
+            awaited: None,
         };
+        let awaited = |changes| UnconfirmedChanges { awaited: Some(Revision::new(77)), ..changes };
         self.commit(async |tx| {
             let conn = tx.conn();
             unconfirmed_changes::add(conn, &changes(5, 6, 1)).await?;
@@ -231,10 +301,16 @@ impl StoreFixture {
             unconfirmed_changes::remove(conn, &changes(5, 6, 1)).await?;
             assert!(!unconfirmed_changes::is_first(conn, &changes(5, 6, 1)).await?, "another process has confirmed it");
             assert_eq!(unconfirmed_changes::list(conn, "", 9).await?, [changes(7, 9, 2)], "later changes remain");
-            unconfirmed_changes::remove(conn, &changes(7, 9, 2)).await?;
-            assert_eq!(unconfirmed_changes::list(conn, "", 9).await?, []);
+
+            unconfirmed_changes::await_revision(conn, &changes(7, 8, 2), Revision::new(70)).await?;
+            assert_eq!(unconfirmed_changes::list(conn, "", 9).await?, [changes(7, 9, 2)], "it does not contain all");
+            unconfirmed_changes::await_revision(conn, &changes(7, 9, 2), Revision::new(77)).await?;
             unconfirmed_changes::add(conn, &changes(10, 10, 3)).await?;
-            Ok(())
+            assert_eq!(unconfirmed_changes::list(conn, "", 9).await?, [awaited(changes(7, 9, 2))]);
+            unconfirmed_changes::remove(conn, &awaited(changes(7, 9, 2))).await?;
+            assert_eq!(unconfirmed_changes::list(conn, "", 9).await?, [changes(10, 10, 3)]);
+            unconfirmed_changes::await_revision(conn, &changes(10, 10, 3), Revision::new(78)).await?;
+            unconfirmed_changes::add(conn, &changes(11, 11, 4)).await
         })
         .await;
     }

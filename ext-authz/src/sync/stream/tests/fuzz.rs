@@ -141,7 +141,8 @@ impl StreamModel {
         let offered = ended.partial_snapshot.as_ref().or(ended.earlier_snapshot.as_ref());
         let offered = offered.and_then(|snapshot| Some((snapshot.view.revision(), snapshot.cursor?)));
         *stream = ended.into_next_stream();
-        let Some(v1::follow_request::Message::Hello(hello)) = stream.hello(super::IDENTITY, StreamRole::InUse).message
+        let Some(v1::follow_request::Message::Hello(hello)) =
+            stream.hello(super::IDENTITY, super::FIRST_STREAM).message
         else {
             return Err(TestCaseError::fail("the first message is not Hello"));
         };
