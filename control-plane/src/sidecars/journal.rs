@@ -5,7 +5,7 @@
 //! row of this control plane states a distributed revision only together with the progress of all its streams at this revision, so
 //! that the database never shows a stream without a change that is in its queue.
 
-use super::{NotRecorded, Pending, Recording, Sidecars, StreamStatus, Waiting, streams::Phase};
+use super::{NotRecorded, Pending, Recording, Sidecars, StreamStatus, Waiting, peers::Peers, streams::Phase};
 use crate::{
     domain::sidecar::SidecarProgress,
     store::{
@@ -16,7 +16,7 @@ use crate::{
 use countersign_identity::{Revision, Timestamp};
 use countersign_process::Shutdown;
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -37,9 +37,6 @@ const NEWS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The largest number of streams in one transaction.
 const MAX_BATCH: usize = 256;
-
-/// A control plane that has not written its row for this time, by the clock of the one that reads it, is taken for killed.
-const CONTROL_PLANE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How many streams of a killed control plane are ended at once.
 const ENDED_PER_TRANSACTION: i64 = 500;
@@ -62,10 +59,6 @@ pub struct Journal {
     peers: Peers,
     has_failed: bool,
 }
-
-/// The other control planes, and since when their rows are as they are, by the clock of this process.
-#[derive(Default)]
-struct Peers(HashMap<String, (Peer, Duration)>);
 
 /// What one transaction writes.
 #[derive(Default)]
@@ -210,10 +203,8 @@ impl Journal {
         let work = async |mut tx: WriteTransaction| {
             let now = journaled.now();
             let conn = tx.conn();
-            let seen = (now, batch.distributed);
-            if !*is_registered {
-                sidecars::register(conn, &control_plane, seen).await?;
-            } else if !sidecars::renew(conn, &control_plane, seen).await? {
+            let name = (&*control_plane, !*is_registered);
+            if !sidecars::record_control_plane(conn, name, (now, batch.distributed)).await? {
                 return tx.commit(Written::Nothing).await;
             }
             let id_of = |stream: &StreamStatus| StreamId { control_plane: &control_plane, number: stream.number };
@@ -246,25 +237,6 @@ impl Journal {
             tx.commit(Written::Batch { recorded, are_forgotten, peers }).await
         };
         journaled.0.store.write("record_sidecars", work).await
-    }
-}
-
-impl Peers {
-    /// The rows were read.
-    fn read(&mut self, peers: Vec<Peer>, now: Duration) {
-        let mut earlier = std::mem::take(&mut self.0);
-        for peer in peers {
-            let unchanged_since =
-                earlier.remove(&peer.id).filter(|(before, _)| *before == peer).map(|(_, since)| since);
-            self.0.insert(peer.id.clone(), (peer, unchanged_since.unwrap_or(now)));
-        }
-    }
-
-    /// Those that were killed: they have written nothing for too long, or are marked as killed.
-    fn killed(&self, now: Duration) -> impl Iterator<Item = Peer> {
-        let is_silent = move |since: Duration| now.saturating_sub(since) >= CONTROL_PLANE_TIMEOUT;
-        let killed = self.0.values().filter(move |(peer, since)| peer.is_killed || is_silent(*since));
-        killed.map(|(peer, _)| peer.clone())
     }
 }
 
@@ -365,12 +337,12 @@ impl Sidecars {
     /// in the database, because receipts count it, and nobody else ends it.
     async fn keep(&self, batch: Batch) {
         let Batch { unrecorded, progressed: _, ended, forgotten, distributed: _ } = batch;
-        let control_plane = self.control_plane();
+        let open = self.with_open_rows(&unrecorded).await;
         let mut kept = Vec::new();
-        for (stream, _, waiting) in unrecorded {
+        for ((stream, _, waiting), is_open) in unrecorded.into_iter().zip(open) {
             if stream.recording() == Recording::Accepted {
                 kept.push((stream, None));
-            } else if self.is_open_at(&control_plane, &stream).await {
+            } else if is_open {
                 stream.set_recording(Recording::Accepted);
                 self.insert(&stream);
                 answer(waiting, Ok(()));
@@ -401,10 +373,23 @@ impl Sidecars {
         pending.forgotten.extend(batch.forgotten);
     }
 
-    async fn is_open_at(&self, control_plane: &str, stream: &StreamStatus) -> bool {
-        let find =
-            async { sidecars::is_open_at(self.0.store.read().await?.conn(), control_plane, &stream.identity).await };
-        find.await.unwrap_or(false)
+    /// Whether the sidecar of each stream has an open row of this control plane. After the first failure, none has, because each read of
+    /// a database that does not respond takes seconds.
+    async fn with_open_rows(&self, streams: &[(Arc<StreamStatus>, SidecarProgress, Option<Waiting>)]) -> Vec<bool> {
+        let control_plane = self.control_plane();
+        let mut read = self.0.store.read().await.ok();
+        let mut open = Vec::new();
+        for (stream, _, _) in streams {
+            let found = match &mut read {
+                Some(read) => sidecars::is_open_at(read.conn(), &control_plane, &stream.identity).await,
+                None => Ok(false),
+            };
+            open.push(found.unwrap_or_else(|_| {
+                read = None;
+                false
+            }));
+        }
+        open
     }
 }
 

@@ -10,11 +10,14 @@
 //! So the rows alone tell how long sidecars may decide, and the streams in memory only add with which data they do.
 
 mod journal;
+mod open_streams;
+mod peers;
 mod streams;
 mod times;
 
 pub use journal::Journal;
-pub use streams::{NewStream, NotSent, OpenStream, StreamHandle, StreamStatus};
+pub use open_streams::{OpenStream, StreamHandle};
+pub use streams::{NewStream, NotSent, StreamStatus};
 
 use crate::{
     domain::{

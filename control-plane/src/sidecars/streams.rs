@@ -1,18 +1,13 @@
-//! An open sync stream, and how far the data reaches with which its sidecar decides.
+//! The state of a sync stream, and how far the data reaches with which its sidecar decides.
 
-use super::{NotRecorded, Sidecars};
-use crate::{
-    domain::sidecar::{
-        LastConfirmation, REPORTS_SINCE_VERSION, Sidecar, SidecarIdentity, SidecarInstance, SidecarKey, SidecarProgress,
-    },
-    store::sidecars::EndedProcess,
+use crate::domain::sidecar::{
+    LastConfirmation, REPORTS_SINCE_VERSION, Sidecar, SidecarIdentity, SidecarInstance, SidecarKey, SidecarProgress,
 };
 use countersign_identity::{ApiKeyId, Revision, ServiceId, Timestamp};
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-use tokio::sync::oneshot;
 
 /// The longest release that is kept, in bytes.
 const MAX_RELEASE: usize = 64;
@@ -114,95 +109,6 @@ pub(super) enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotSent;
 
-/// An open stream. Dropping it states that the stream has ended.
-pub struct OpenStream(StreamHandle);
-
-/// Receives the reports of the sidecar of a stream.
-#[derive(Clone)]
-pub struct StreamHandle {
-    sidecars: Sidecars,
-    status: Arc<StreamStatus>,
-}
-
-impl Sidecars {
-    /// A stream was opened.
-    pub fn open(&self, new: NewStream) -> OpenStream {
-        let reports = new.protocol_version >= REPORTS_SINCE_VERSION;
-        let instance = new.instance.filter(|_| reports).unwrap_or_else(|| self.random_instance());
-        let status = Arc::new(StreamStatus::new(new, instance, self.0.clock.wall()));
-        OpenStream(StreamHandle { sidecars: self.clone(), status })
-    }
-
-    fn random_instance(&self) -> SidecarInstance {
-        let mut bytes = [0; 16];
-        self.0.rng.fill(&mut bytes);
-        SidecarInstance::from_bytes(bytes)
-    }
-}
-
-impl OpenStream {
-    /// The state of the stream.
-    pub fn status(&self) -> Arc<StreamStatus> {
-        Arc::clone(&self.0.status)
-    }
-
-    /// Receives the reports of the sidecar.
-    pub fn handle(&self) -> StreamHandle {
-        self.0.clone()
-    }
-
-    /// Records the stream in the database. The sidecar must get no confirmation before. A probe is not recorded, because its sidecar
-    /// uses no confirmation.
-    pub async fn record(&self) -> Result<(), NotRecorded> {
-        let StreamHandle { sidecars, status } = &self.0;
-        if status.phase() == Phase::Probe {
-            return Ok(());
-        }
-        let (sender, recorded) = oneshot::channel();
-        sidecars.request_record(status, sender);
-        recorded.await.unwrap_or(Err(NotRecorded))
-    }
-
-    /// Whether the sidecar may get a confirmation.
-    pub fn may_be_confirmed(&self) -> bool {
-        let state = self.0.status.state();
-        state.phase == Phase::Probe || matches!(state.recording, Recording::Accepted | Recording::Done)
-    }
-}
-
-impl Drop for OpenStream {
-    fn drop(&mut self) {
-        self.0.end(Phase::Ended);
-    }
-}
-
-impl StreamHandle {
-    /// The sidecar reports that it decides with all changes up to a revision, and that nobody will decide with older data.
-    pub fn report(&self, revision: Revision) -> Result<(), NotSent> {
-        let Self { sidecars, status } = self;
-        if let Some(instance) = status.report(revision, sidecars.0.clock.wall())? {
-            let SidecarIdentity { service, api_key, .. } = status.identity;
-            sidecars.forget(EndedProcess { service, instance, api_key });
-        }
-        Ok(())
-    }
-
-    /// The sidecar decides no more.
-    pub fn leave(&self) {
-        self.end(Phase::Left);
-    }
-
-    fn end(&self, phase: Phase) {
-        let Self { sidecars, status } = self;
-        match status.end(phase) {
-            // No confirmation was sent, so nothing depends on the stream.
-            Some(Recording::Missing) => sidecars.remove(status),
-            Some(Recording::Running | Recording::Accepted | Recording::Done) => sidecars.request_end(status),
-            None => {}
-        }
-    }
-}
-
 impl State {
     fn progress(&self) -> SidecarProgress {
         let has_all = self.reported >= self.sent;
@@ -215,7 +121,7 @@ impl State {
 }
 
 impl StreamStatus {
-    fn new(new: NewStream, instance: SidecarInstance, now: Timestamp) -> Self {
+    pub(super) fn new(new: NewStream, instance: SidecarInstance, now: Timestamp) -> Self {
         let NewStream {
             instance: _,
             key,
@@ -274,7 +180,7 @@ impl StreamStatus {
     }
 
     /// Ends the stream. Returns whether the database has it, unless it had ended, or is a probe.
-    fn end(&self, phase: Phase) -> Option<Recording> {
+    pub(super) fn end(&self, phase: Phase) -> Option<Recording> {
         let mut state = self.state();
         if state.phase != Phase::InUse {
             return None;
@@ -294,6 +200,12 @@ impl StreamStatus {
             state.recording = Recording::Running;
         }
         Some(state.progress())
+    }
+
+    /// Whether the sidecar may get a confirmation. That of a probe uses none.
+    pub(super) fn may_be_confirmed(&self) -> bool {
+        let state = self.state();
+        state.phase == Phase::Probe || matches!(state.recording, Recording::Accepted | Recording::Done)
     }
 
     pub(super) fn recording(&self) -> Recording {
@@ -352,7 +264,7 @@ impl StreamStatus {
     }
 
     /// Returns an earlier process that is to be forgotten.
-    fn report(&self, revision: Revision, now: Timestamp) -> Result<Option<SidecarInstance>, NotSent> {
+    pub(super) fn report(&self, revision: Revision, now: Timestamp) -> Result<Option<SidecarInstance>, NotSent> {
         let mut state = self.state();
         state.reports_left = state.reports_left.checked_sub(1).ok_or(NotSent)?;
         if revision > state.sent || state.phase == Phase::Probe {
@@ -432,9 +344,9 @@ impl NewStream {
 #[cfg(test)]
 impl StreamStatus {
     /// The state of a stream that no sidecar uses.
-    pub fn for_tests() -> Arc<Self> {
+    pub fn for_tests() -> std::sync::Arc<Self> {
         let instance = SidecarInstance::from_bytes([1; 16]);
-        Arc::new(Self::new(NewStream::for_tests(instance), instance, Timestamp::from_micros(0)))
+        std::sync::Arc::new(Self::new(NewStream::for_tests(instance), instance, Timestamp::from_micros(0)))
     }
 }
 

@@ -10,9 +10,7 @@ use crate::{
 };
 use countersign_identity::{Revision, ServiceId, Timestamp};
 use countersign_process::{Clock, SystemRng};
-use sqlx::{AnyConnection, Connection as _, Executor as _};
 use std::{
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering},
@@ -61,7 +59,7 @@ const fn revision(seconds: i64) -> Revision {
 
 /// The control planes of a deployment, whose journals write when a test says so.
 struct Deployment {
-    folder: TempDir,
+    _folder: TempDir,
     clock: Arc<MachineClock>,
     store: Store,
 }
@@ -76,12 +74,8 @@ impl Deployment {
     async fn new() -> Self {
         let (folder, clock) = (tempfile::tempdir().unwrap(), Arc::new(MachineClock::default()));
         let options = StoreOptions::for_tests(Arc::clone(&clock) as Arc<dyn Clock>, "ours");
-        let store = Store::open_sqlite(OpenMode::Serve, &Self::file_in(&folder), options).await.unwrap();
-        Self { folder, clock, store }
-    }
-
-    fn file_in(folder: &TempDir) -> PathBuf {
-        folder.path().join("countersign.db")
+        let store = Store::open_sqlite(OpenMode::Serve, &folder.path().join("countersign.db"), options).await.unwrap();
+        Self { _folder: folder, clock, store }
     }
 
     /// A control plane on the same machine.
@@ -99,14 +93,6 @@ impl Deployment {
 
     fn advance(&self, seconds: i64) {
         self.clock.seconds.fetch_add(seconds, Ordering::SeqCst);
-    }
-
-    /// Makes all writes fail until the result is dropped.
-    async fn refuse_writes(&self) -> AnyConnection {
-        let url = format!("sqlite://{}", Self::file_in(&self.folder).display());
-        let mut connection = AnyConnection::connect(&url).await.unwrap();
-        connection.execute("BEGIN IMMEDIATE").await.unwrap();
-        connection
     }
 }
 
@@ -174,7 +160,7 @@ async fn earlier_stream_that_is_recorded_late_does_not_replace_a_later_one() {
     let (mut first, mut second) = (deployment.start(), deployment.start());
     let earlier = first.open(1, Some(revision(0))).await;
     assert!(first.confirms(&earlier).await);
-    let outage = deployment.refuse_writes().await;
+    let outage = deployment.store.lock_writes().await;
     // The sidecar reconnects while the first control plane cannot write.
     drop(earlier);
     let earlier = first.open(2, Some(revision(0))).await;
@@ -201,7 +187,7 @@ async fn stream_that_was_given_up_before_it_was_recorded_is_not_recorded() {
     let deployment = Deployment::new().await;
     let mut control_plane = deployment.start();
     control_plane.write().await;
-    let outage = deployment.refuse_writes().await;
+    let outage = deployment.store.lock_writes().await;
     let refused = control_plane.open(1, None).await;
     assert!(!refused.may_be_confirmed());
     let waiting = control_plane.sidecars.open(NewStream { number: 2, ..NewStream::for_tests(PROCESS) });
@@ -219,7 +205,7 @@ async fn sidecar_counts_since_its_control_plane_was_found_killed() {
     let deployment = Deployment::new().await;
     let mut killed = deployment.start();
     let stream = killed.open(1, Some(revision(0))).await;
-    let outage = deployment.refuse_writes().await;
+    let outage = deployment.store.lock_writes().await;
     deployment.advance(1000);
     killed.write().await;
     assert!(killed.confirms(&stream).await, "nobody else runs");
@@ -317,7 +303,7 @@ async fn stream_that_is_accepted_in_an_outage_is_recorded_and_ended_later() {
     let deployment = Deployment::new().await;
     let mut control_plane = deployment.start();
     let first = control_plane.open(1, Some(revision(0))).await;
-    let outage = deployment.refuse_writes().await;
+    let outage = deployment.store.lock_writes().await;
     drop(first);
     let second = control_plane.open(2, Some(revision(0))).await;
     assert!(control_plane.confirms(&second).await);

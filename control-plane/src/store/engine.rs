@@ -339,6 +339,13 @@ impl Store {
         Ok(WriteTransaction::new(conn, self.clock.now(), self.audit_keys.clone(), self.writable.clone()))
     }
 
+    /// Makes other write transactions on SQLite fail until the result is dropped.
+    #[cfg(test)]
+    pub async fn lock_writes(&self) -> WriteTransaction {
+        let timer = self.start_timer(TransactionKind::Write);
+        self.begin_write(deadline_after(TRANSACTION_TIMEOUT), &timer).await.unwrap()
+    }
+
     /// Notifies the readers of the change feed and Countersign's webhook dispatcher of a committed transaction.
     fn notify<T>(&self, committed: CommittedTransaction<T>) -> T {
         if let Some(revision) = committed.revision {

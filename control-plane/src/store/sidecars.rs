@@ -88,7 +88,9 @@ statements! { STATEMENTS:
         "service_id = $1 AND (service_id, instance, key_index) > ($1, $2, $3) ORDER BY service_id, instance, key_index LIMIT $4"
     );
     NEXT_SERVICE = "SELECT MIN(service_id) AS service_id FROM sidecars WHERE service_id > $1";
-    REGISTER = "INSERT INTO control_planes (id, seen_at, distributed_revision) VALUES ($1, $2, $3)";
+    /// The row exists already if the outcome of an earlier transaction was not known.
+    REGISTER = "INSERT INTO control_planes (id, seen_at, distributed_revision) VALUES ($1, $2, $3) ON CONFLICT (id) DO UPDATE \
+         SET seen_at = excluded.seen_at, distributed_revision = excluded.distributed_revision WHERE control_planes.killed_at IS NULL";
     RENEW = "UPDATE control_planes SET seen_at = $2, distributed_revision = $3 WHERE id = $1 AND killed_at IS NULL";
     IS_REGISTERED = "SELECT 1 AS found FROM control_planes WHERE id = $1 AND killed_at IS NULL";
     DELETE_CONTROL_PLANE = "DELETE FROM control_planes WHERE id = $1";
@@ -271,11 +273,11 @@ pub async fn delete(
 /// whether there is none any more.
 pub async fn forget(conn: &mut Conn, ended: &EndedProcess) -> Result<bool, StoreError> {
     let EndedProcess { service, instance, api_key } = ended;
-    let bind = |statement| {
-        sqlx::query(statement).bind(service.to_string()).bind(instance.to_string()).bind(api_key.to_string())
+    let name = |query: Query<'static, Any, AnyArguments>| {
+        query.bind(service.to_string()).bind(instance.to_string()).bind(api_key.to_string())
     };
-    bind(FORGET_ENDED).execute(&mut *conn).await?;
-    Ok(bind(IS_RECORDED).fetch_optional(conn).await?.is_none())
+    name(sqlx::query(FORGET_ENDED)).execute(&mut *conn).await?;
+    Ok(name(sqlx::query(IS_RECORDED)).fetch_optional(conn).await?.is_none())
 }
 
 /// Whether a sidecar is recorded with an open stream of a control plane.
@@ -340,16 +342,15 @@ pub async fn next_service(conn: &mut Conn, after: Option<ServiceId>) -> Result<O
     row::get::<Option<String>>(&row, "service_id")?.map(|_| row::parse(&row, "service_id")).transpose()
 }
 
-/// Writes the first row of a control plane. Its streams contain all changes up to a revision.
-pub async fn register(conn: &mut Conn, id: &str, (now, distributed): (Timestamp, Revision)) -> Result<(), StoreError> {
-    sqlx::query(REGISTER).bind(id).bind(now.micros()).bind(distributed.number()).execute(conn).await?;
-    Ok(())
-}
-
 /// Writes that a control plane runs, and that its streams contain all changes up to a revision. Returns false, and changes nothing,
-/// if another control plane took it for killed.
-pub async fn renew(conn: &mut Conn, id: &str, (now, distributed): (Timestamp, Revision)) -> Result<bool, StoreError> {
-    let query = sqlx::query(RENEW).bind(id).bind(now.micros()).bind(distributed.number());
+/// if another control plane took it for killed. Only a control plane that `is_new` gets a row.
+pub async fn record_control_plane(
+    conn: &mut Conn,
+    (id, is_new): (&str, bool),
+    (now, distributed): (Timestamp, Revision),
+) -> Result<bool, StoreError> {
+    let query = if is_new { sqlx::query(REGISTER) } else { sqlx::query(RENEW) };
+    let query = query.bind(id).bind(now.micros()).bind(distributed.number());
     Ok(query.execute(conn).await?.rows_affected() == 1)
 }
 

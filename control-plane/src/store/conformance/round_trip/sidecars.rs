@@ -49,7 +49,7 @@ impl StoreFixture {
         let sidecar = identity(1);
         let new = record(&sidecar, progress(5, 9, None), None);
         self.commit(async |tx| {
-            sidecars::register(tx.conn(), "first", (time(2), Revision::new(50))).await?;
+            assert!(sidecars::record_control_plane(tx.conn(), ("first", true), (time(2), Revision::new(50))).await?);
             assert_eq!(sidecars::record(tx.conn(), FIRST, &new).await?, Recorded::Confirmed(None));
             Ok(())
         })
@@ -248,18 +248,19 @@ impl StoreFixture {
             for (stream, sidecar) in [(FIRST, &killed), (SECOND, &alive)] {
                 sidecars::record(conn, stream, &record(sidecar, progress(5, 5, Some(time(2))), Some(time(1)))).await?;
             }
-            for name in ["first", "second"] {
-                sidecars::register(conn, name, (time(2), Revision::new(50))).await?;
+            for name in ["first", "second", "first"] {
+                assert!(sidecars::record_control_plane(conn, (name, true), (time(2), Revision::new(50))).await?);
             }
             assert_eq!(sidecars::peers(conn, "second").await?, [peer(2, false)]);
-            assert!(sidecars::renew(conn, "first", (time(3), Revision::new(50))).await?);
+            assert!(sidecars::record_control_plane(conn, ("first", false), (time(3), Revision::new(50))).await?);
             sidecars::mark_killed(conn, &peer(2, false), time(32)).await?;
             assert!(sidecars::is_registered(conn, "first").await?, "it has written since");
             sidecars::mark_killed(conn, &peer(3, false), time(33)).await?;
             assert_eq!(sidecars::peers(conn, "second").await?, [peer(3, true)]);
             assert!(!sidecars::is_registered(conn, "first").await?);
-            assert!(!sidecars::renew(conn, "first", (time(34), Revision::new(60))).await?);
-            assert!(!sidecars::renew(conn, "other", (time(34), Revision::new(60))).await?);
+            for name in [("first", false), ("first", true), ("other", false)] {
+                assert!(!sidecars::record_control_plane(conn, name, (time(34), Revision::new(60))).await?, "{name:?}");
+            }
             Ok(())
         })
         .await;
@@ -275,7 +276,7 @@ impl StoreFixture {
         self.commit(async |tx| {
             sidecars::end_streams_of_killed(tx.conn(), "first", time(36), 9).await?;
             assert_eq!(sidecars::peers(tx.conn(), "second").await?, []);
-            sidecars::register(tx.conn(), "third", (time(36), Revision::new(50))).await?;
+            sidecars::record_control_plane(tx.conn(), ("third", true), (time(36), Revision::new(50))).await?;
             sidecars::mark_killed(tx.conn(), &Peer { id: "third".to_owned(), ..peer(36, false) }, time(37)).await
         })
         .await;
