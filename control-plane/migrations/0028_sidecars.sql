@@ -41,7 +41,7 @@ CREATE TABLE sidecars (
     PRIMARY KEY (service_id, instance, key_index)
 );
 
-CREATE INDEX ended_sidecars_of_key ON sidecars (key_id, ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX ended_sidecars_of_service ON sidecars (service_id, ended_at) WHERE ended_at IS NOT NULL;
 
 CREATE INDEX sidecars_by_expiry ON sidecars (expires_at) WHERE expires_at IS NOT NULL;
 

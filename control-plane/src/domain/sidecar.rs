@@ -270,6 +270,14 @@ impl Enforcement {
         }
     }
 
+    /// Moves the times at which sidecars refuse all requests to another clock, which is ahead by `lag`.
+    pub fn translate(&mut self, lag: Duration) {
+        let times = self.unconfirmed.iter_mut().map(|unconfirmed| &mut unconfirmed.refuses_by);
+        for time in times.chain(&mut self.refuses_by) {
+            *time = time.saturating_add(lag);
+        }
+    }
+
     /// Whether the revision is in force at all sidecars.
     pub const fn is_complete(&self) -> bool {
         self.enforced == self.sidecars

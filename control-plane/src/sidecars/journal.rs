@@ -17,7 +17,10 @@ use countersign_identity::{Revision, Timestamp};
 use countersign_process::Shutdown;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio::time::{sleep, timeout};
@@ -41,8 +44,8 @@ const MAX_BATCH: usize = 256;
 /// How many streams of a killed control plane are ended at once.
 const ENDED_PER_TRANSACTION: i64 = 500;
 
-/// How many sidecars without a stream are kept for an API key. The oldest of more become one row.
-const MAX_ENDED_PER_KEY: i64 = 1000;
+/// How many sidecars without a stream are kept for a service. The oldest of more become one row.
+const MAX_ENDED_PER_SERVICE: i64 = 5000;
 
 /// The longest time for the last transactions of a control plane that stops.
 const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -84,6 +87,13 @@ enum Written {
     },
 }
 
+/// A transaction that failed.
+struct Failure {
+    error: StoreError,
+    /// Whether it may have been committed nevertheless.
+    is_unknown: bool,
+}
+
 impl Journal {
     /// The journal of the streams of this process.
     pub fn new(sidecars: Sidecars) -> Self {
@@ -120,7 +130,7 @@ impl Journal {
     }
 
     /// Waits for the ends of the streams, records them, and deletes the row of this control plane.
-    async fn stop(&mut self) {
+    pub(super) async fn stop(&mut self) {
         while self.sidecars.has_streams() {
             self.write(true).await;
             sleep(INTERVAL / 10).await;
@@ -137,17 +147,19 @@ impl Journal {
 
     /// Writes everything that waits, a batch per transaction. Ends and progress are written only `with_changes`.
     pub(super) async fn write(&mut self, with_changes: bool) {
+        let mut with_forgotten = with_changes;
         let has_peers = with_changes && self.sidecars.has_peers();
         // The revision is read first: all changes up to it are contained in the progress that is read after it.
         let distributed = self.sidecars.distributed();
         let mut progressed = if has_peers { self.sidecars.unwritten_progress() } else { Vec::new() };
         loop {
-            let (mut batch, is_all_recorded) = self.sidecars.take_batch(with_changes);
+            let (mut batch, is_all_recorded) = self.sidecars.take_batch(with_changes, with_forgotten);
+            with_forgotten = false;
             let room = MAX_BATCH.saturating_sub(batch.len());
             batch.progressed = progressed.split_off(progressed.len().saturating_sub(room));
             let is_complete = has_peers && is_all_recorded && progressed.is_empty();
             batch.distributed = if is_complete { distributed } else { self.published };
-            if batch.is_empty() && !self.is_due(batch.distributed > self.published) {
+            if batch.len() == 0 && batch.forgotten.is_empty() && !self.is_due(batch.distributed > self.published) {
                 return;
             }
             let is_last = batch.len() < MAX_BATCH && progressed.is_empty();
@@ -179,29 +191,56 @@ impl Journal {
             }
             Ok(Written::Nothing) => {
                 tracing::warn!("another control plane took this one for killed; all sync streams are recorded again");
-                (self.is_registered, self.seen_at, self.published) = (false, None, Revision::default());
                 self.sidecars.return_waiting(batch);
-                self.sidecars.take_new_name();
+                self.take_new_name();
                 false
             }
-            Err(error) => {
+            Err(failure) => {
                 if !self.has_failed {
-                    tracing::warn!(%error, "sync streams cannot be recorded; trying again");
+                    tracing::warn!(error = %failure.error, "sync streams cannot be recorded; trying again");
                 }
                 self.has_failed = true;
-                self.sidecars.keep(batch).await;
+                if failure.is_unknown {
+                    tracing::warn!("it is not known what was recorded; all sync streams are recorded again");
+                    self.sidecars.return_waiting(batch);
+                    let earlier = self.take_new_name();
+                    self.sidecars.pending().earlier_name = Some(earlier);
+                } else {
+                    self.sidecars.keep(batch).await;
+                }
                 false
             }
         }
     }
 
+    pub(super) fn take_new_name(&mut self) -> Arc<str> {
+        (self.is_registered, self.seen_at, self.published) = (false, None, Revision::default());
+        self.sidecars.take_new_name()
+    }
+
+    /// Marks an earlier name as killed, so that all rows under it are ended, also those of a transaction that is still being committed.
+    async fn end_earlier_name(&self) -> Result<(), StoreError> {
+        let Some(earlier) = self.sidecars.pending().earlier_name.clone() else { return Ok(()) };
+        let work = async |mut tx: WriteTransaction| {
+            sidecars::end_control_plane(tx.conn(), &earlier, self.sidecars.wall()).await?;
+            tx.commit(()).await
+        };
+        self.sidecars.0.store.write::<_, StoreError, _, _>("end_control_plane", work).await?;
+        self.sidecars.pending().earlier_name = None;
+        Ok(())
+    }
+
     /// Writes a batch in one transaction, and that the control plane runs.
-    async fn commit(&self, batch: &Batch) -> Result<Written, StoreError> {
+    async fn commit(&self, batch: &Batch) -> Result<Written, Failure> {
+        self.end_earlier_name().await.map_err(|error| Failure { error, is_unknown: false })?;
         let Self { sidecars: journaled, is_registered, .. } = self;
+        let begins_commit = AtomicBool::new(false);
         let control_plane = journaled.control_plane();
         let killed: Vec<_> = self.peers.killed(journaled.since_boot()).collect();
         let work = async |mut tx: WriteTransaction| {
-            let now = journaled.now();
+            begins_commit.store(false, Ordering::SeqCst);
+            // Others compare this time with their wall clocks.
+            let now = journaled.wall();
             let conn = tx.conn();
             let name = (&*control_plane, !*is_registered);
             if !sidecars::record_control_plane(conn, name, (now, batch.distributed)).await? {
@@ -218,9 +257,9 @@ impl Journal {
             for stream in &batch.ended {
                 write_end(conn, id_of(stream), stream, now).await?;
             }
-            let keys_of_ended: BTreeSet<_> = batch.ended.iter().map(|stream| stream.identity.api_key).collect();
-            for key in keys_of_ended {
-                sidecars::merge_oldest_ended(conn, key, MAX_ENDED_PER_KEY).await?;
+            let services: BTreeSet<_> = batch.ended.iter().map(|stream| stream.identity.service).collect();
+            for service in services {
+                sidecars::merge_oldest_ended(conn, service, MAX_ENDED_PER_SERVICE).await?;
             }
             let mut are_forgotten = Vec::new();
             for (process, _) in &batch.forgotten {
@@ -234,9 +273,14 @@ impl Journal {
                 }
             }
             let peers = sidecars::peers(conn, &control_plane).await?;
+            begins_commit.store(true, Ordering::SeqCst);
             tx.commit(Written::Batch { recorded, are_forgotten, peers }).await
         };
-        journaled.0.store.write("record_sidecars", work).await
+        let result = journaled.0.store.write("record_sidecars", work).await;
+        result.map_err(|error: StoreError| {
+            let is_unknown = begins_commit.load(Ordering::SeqCst) && error.leaves_outcome_unknown();
+            Failure { error, is_unknown }
+        })
     }
 }
 
@@ -250,12 +294,9 @@ async fn write_end(conn: &mut Conn, id: StreamId<'_>, stream: &StreamStatus, now
 }
 
 impl Batch {
+    /// The number of streams.
     fn len(&self) -> usize {
-        self.unrecorded.len() + self.progressed.len() + self.ended.len() + self.forgotten.len()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.unrecorded.len() + self.progressed.len() + self.ended.len()
     }
 }
 
@@ -275,24 +316,26 @@ impl Sidecars {
     }
 
     /// Takes what waits, and returns whether no other stream waits to be recorded.
-    fn take_batch(&self, with_changes: bool) -> (Batch, bool) {
+    fn take_batch(&self, with_changes: bool, with_forgotten: bool) -> (Batch, bool) {
         let mut pending = self.pending();
-        let Pending { unrecorded, ended, forgotten } = &mut *pending;
-        let of_unrecorded = unrecorded.len().min(MAX_BATCH);
-        let of_ended = if with_changes { ended.len().min(MAX_BATCH - of_unrecorded) } else { 0 };
-        let of_forgotten = if with_changes { forgotten.len().min(MAX_BATCH) } else { 0 };
+        let Pending { waiting, unrecorded, ended, forgotten, earlier_name: _ } = &mut *pending;
+        let of_waiting = waiting.len().min(MAX_BATCH);
+        let of_unrecorded = unrecorded.len().min(MAX_BATCH - of_waiting);
+        let of_ended = if with_changes { ended.len().min(MAX_BATCH - of_waiting - of_unrecorded) } else { 0 };
+        let waiting_streams = waiting.drain(..of_waiting).map(|(stream, waiting)| (stream, Some(waiting)));
+        let streams = waiting_streams.chain(unrecorded.drain(..of_unrecorded).map(|stream| (stream, None)));
         let begin = |(stream, waiting): (Arc<StreamStatus>, _)| {
             let progress = stream.begin_recording()?;
             Some((stream, progress, waiting))
         };
         let mut batch = Batch {
-            unrecorded: unrecorded.drain(..of_unrecorded).filter_map(begin).collect(),
+            unrecorded: streams.filter_map(begin).collect(),
             progressed: Vec::new(),
             ended: ended.drain(..of_ended).collect(),
-            forgotten: forgotten.drain(..of_forgotten).collect(),
+            forgotten: if with_forgotten { forgotten.drain().collect() } else { Vec::new() },
             distributed: Revision::default(),
         };
-        let is_all_recorded = unrecorded.is_empty();
+        let is_all_recorded = waiting.is_empty() && unrecorded.is_empty();
         drop(pending);
         // The row has a later stream of the sidecar, or will have it.
         batch.ended.retain(|stream| self.is_newest(stream));
@@ -330,7 +373,7 @@ impl Sidecars {
         let now = self.since_boot();
         let remaining = forgotten.into_iter().zip(are_forgotten);
         let remaining = remaining.filter(|((_, until), is_forgotten)| !is_forgotten && now < *until);
-        self.pending().forgotten.extend(remaining.map(|(forgotten, _)| forgotten));
+        self.pending().forgotten.extend(remaining.map(|(process, _)| process));
     }
 
     /// A batch was not committed: it is written later. A stream may continue if its sidecar has an open stream of this control plane
@@ -341,34 +384,39 @@ impl Sidecars {
         let mut kept = Vec::new();
         for ((stream, _, waiting), is_open) in unrecorded.into_iter().zip(open) {
             if stream.recording() == Recording::Accepted {
-                kept.push((stream, None));
+                kept.push(stream);
             } else if is_open {
                 stream.set_recording(Recording::Accepted);
                 self.insert(&stream);
                 answer(waiting, Ok(()));
-                kept.push((stream, None));
+                kept.push(stream);
             } else {
                 stream.set_recording(Recording::Missing);
                 match waiting {
                     // The stream ends, and is never recorded.
                     Some(waiting) => answer(Some(waiting), Err(NotRecorded)),
-                    None => kept.push((stream, None)),
+                    None => kept.push(stream),
                 }
             }
         }
         let mut pending = self.pending();
-        kept.append(&mut pending.unrecorded);
-        pending.unrecorded = kept;
+        pending.unrecorded.extend(kept);
+        // Only the newest stream of a sidecar is recorded when the database accepts writes again.
+        pending.unrecorded.retain(|stream| !stream.is_replaced());
         pending.ended.extend(ended);
         pending.forgotten.extend(forgotten);
     }
 
-    /// Nothing of a batch was written, because others took this control plane for killed. They end the streams that have ended.
+    /// Nothing of a batch counts, because this control plane takes another name. Others, or this one, end all rows under the name
+    /// before.
     fn return_waiting(&self, batch: Batch) {
         let mut pending = self.pending();
         for (stream, _, waiting) in batch.unrecorded {
             stream.set_recording(Recording::Missing);
-            pending.unrecorded.push((stream, waiting));
+            match waiting {
+                Some(waiting) => pending.waiting.push((stream, waiting)),
+                None => pending.unrecorded.push(stream),
+            }
         }
         pending.forgotten.extend(batch.forgotten);
     }

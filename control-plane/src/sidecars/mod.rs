@@ -98,12 +98,16 @@ type Waiting = oneshot::Sender<Result<(), NotRecorded>>;
 /// What must be written to the database.
 #[derive(Default)]
 struct Pending {
-    /// Streams that are not recorded, and who waits for it.
-    unrecorded: Vec<(Arc<StreamStatus>, Option<Waiting>)>,
+    /// Streams whose sidecars wait until they are recorded.
+    waiting: Vec<(Arc<StreamStatus>, Waiting)>,
+    /// Other streams that are not recorded.
+    unrecorded: Vec<Arc<StreamStatus>>,
     /// Streams that have ended.
     ended: Vec<Arc<StreamStatus>>,
     /// Processes that have ended, and until when it is tried to forget them, since boot.
-    forgotten: Vec<(EndedProcess, Duration)>,
+    forgotten: HashMap<EndedProcess, Duration>,
+    /// An earlier name of this control plane. Transactions under it may still be committed, so it must be marked as killed.
+    earlier_name: Option<Arc<str>>,
 }
 
 impl Sidecars {
@@ -179,6 +183,7 @@ impl Sidecars {
             }
             next = sidecars::next_service(read.conn(), Some(current)).await?;
         }
+        receipt.translate(self.0.clock.lag());
         Ok(receipt)
     }
 
@@ -189,17 +194,17 @@ impl Sidecars {
         service: ServiceId,
         (receipt, scope): (&mut Enforcement, ReceiptScope),
     ) -> Result<(), StoreError> {
+        // A sidecar that has refused all requests since before the change is not concerned.
+        let since = Timestamp::from_micros(receipt.revision.number()).saturating_sub(MAX_CLOCK_SKEW);
         let (control_plane, mut after) = (self.control_plane(), None);
         loop {
-            let rows = sidecars::recorded_after(read.conn(), service, after, ROWS_PER_READ).await?;
+            let rows = sidecars::recorded_after(read.conn(), (service, since), after, ROWS_PER_READ).await?;
             let is_last = i64::try_from(rows.len()).is_ok_and(|count| count < ROWS_PER_READ);
             after = rows.last().map(|row| row.identity.key);
             for row in rows {
-                let is_of_other = *row.control_plane != *control_plane;
                 let mut sidecar = self.describe(row, &control_plane);
-                if let LastConfirmation::By(at) = &mut sidecar.confirmed
-                    && is_of_other
-                {
+                // Any control plane may have ended the stream.
+                if let LastConfirmation::By(at) = &mut sidecar.confirmed {
                     *at = at.saturating_add(MAX_CLOCK_SKEW);
                 }
                 receipt.add(sidecar);
@@ -250,23 +255,28 @@ impl Sidecars {
         Arc::clone(&self.0.control_plane.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Others took this control plane for killed and end its streams: it takes another name, and all open streams are recorded again
-    /// before their sidecars are confirmed.
-    fn take_new_name(&self) {
+    /// The rows under the name of this control plane are ended: it takes another name, and all open streams are recorded again before
+    /// their sidecars are confirmed.
+    fn take_new_name(&self) -> Arc<str> {
         let mut streams = self.streams();
         let mut pending = self.pending();
-        let open = streams.drain().flat_map(|(_, of_service)| of_service.into_values());
-        for stream in open {
+        for stream in streams.drain().flat_map(|(_, of_service)| of_service.into_values()) {
             stream.set_recording(Recording::Missing);
-            pending.unrecorded.push((stream, None));
+            pending.unrecorded.push(stream);
         }
         pending.ended.clear();
-        *self.0.control_plane.lock().unwrap_or_else(PoisonError::into_inner) = random_name(&*self.0.rng);
+        let mut name = self.0.control_plane.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *name, random_name(&*self.0.rng))
     }
 
     /// The current time, which is never ahead of the wall clock.
     pub fn now(&self) -> Timestamp {
         self.0.clock.now()
+    }
+
+    /// The time of the wall clock.
+    fn wall(&self) -> Timestamp {
+        self.0.clock.wall()
     }
 
     fn since_boot(&self) -> Duration {
@@ -287,7 +297,7 @@ impl Sidecars {
         let replaced = self.streams().entry(service).or_default().insert(key, Arc::clone(stream));
         if let Some(replaced) = replaced.filter(|replaced| !Arc::ptr_eq(replaced, stream)) {
             // Its sidecar must have closed it.
-            replaced.set_recording(Recording::Missing);
+            replaced.set_recording(Recording::Replaced);
         }
     }
 
@@ -312,7 +322,7 @@ impl Sidecars {
 
     /// Has a stream recorded. The result is sent to `waiting`.
     fn request_record(&self, stream: &Arc<StreamStatus>, waiting: Waiting) {
-        self.pending().unrecorded.push((Arc::clone(stream), Some(waiting)));
+        self.pending().waiting.push((Arc::clone(stream), waiting));
         self.0.wakeup.notify_one();
     }
 
@@ -324,7 +334,7 @@ impl Sidecars {
     /// Forgets a process as soon as its stream has ended.
     fn forget(&self, process: EndedProcess) {
         let until = self.since_boot() + FORGET_TIMEOUT;
-        self.pending().forgotten.push((process, until));
+        self.pending().forgotten.insert(process, until);
     }
 
     fn has_peers(&self) -> bool {

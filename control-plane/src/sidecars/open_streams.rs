@@ -27,7 +27,7 @@ impl Sidecars {
     pub fn open(&self, new: NewStream) -> OpenStream {
         let reports = new.protocol_version >= REPORTS_SINCE_VERSION;
         let instance = new.instance.filter(|_| reports).unwrap_or_else(|| self.random_instance());
-        let status = Arc::new(StreamStatus::new(new, instance, self.0.clock.wall()));
+        let status = Arc::new(StreamStatus::new(new, instance, self.wall()));
         OpenStream(StreamHandle { sidecars: self.clone(), status })
     }
 
@@ -77,7 +77,7 @@ impl StreamHandle {
     /// The sidecar reports that it decides with all changes up to a revision, and that nobody will decide with older data.
     pub fn report(&self, revision: Revision) -> Result<(), NotSent> {
         let Self { sidecars, status } = self;
-        if let Some(instance) = status.report(revision, sidecars.0.clock.wall())? {
+        if let Some(instance) = status.report(revision, sidecars.wall())? {
             let SidecarIdentity { service, api_key, .. } = status.identity;
             sidecars.forget(EndedProcess { service, instance, api_key });
         }
@@ -93,7 +93,7 @@ impl StreamHandle {
         let Self { sidecars, status } = self;
         match status.end(phase) {
             // No confirmation was sent, so nothing depends on the stream.
-            Some(Recording::Missing) => sidecars.remove(status),
+            Some(Recording::Missing | Recording::Replaced) => sidecars.remove(status),
             Some(Recording::Running | Recording::Accepted | Recording::Done) => sidecars.request_end(status),
             None => {}
         }

@@ -75,6 +75,8 @@ struct State {
     /// How many more reports the sidecar may send: one for each message that it was sent.
     reports_left: u32,
     confirmed_at: Option<Timestamp>,
+    /// Whether a confirmation is being prepared.
+    expects_confirmation: bool,
     /// The progress in the database.
     written: Option<SidecarProgress>,
 }
@@ -90,6 +92,8 @@ pub(super) enum Recording {
     Accepted,
     /// It has.
     Done,
+    /// It has a later stream of the sidecar. The sidecar gets no confirmation any more.
+    Replaced,
 }
 
 /// What the sidecar does with the stream.
@@ -166,6 +170,7 @@ impl StreamStatus {
                 reports_left: 0,
                 // An earlier stream may have confirmed the view just now.
                 confirmed_at: (revision > Revision::default()).then_some(now),
+                expects_confirmation: false,
                 written: None,
             }),
         }
@@ -193,11 +198,10 @@ impl StreamStatus {
     /// on it.
     pub(super) fn begin_recording(&self) -> Option<SidecarProgress> {
         let mut state = self.state();
-        if state.recording == Recording::Missing {
-            if state.phase != Phase::InUse {
-                return None;
-            }
-            state.recording = Recording::Running;
+        match state.recording {
+            Recording::Missing if state.phase == Phase::InUse => state.recording = Recording::Running,
+            Recording::Missing | Recording::Replaced => return None,
+            Recording::Running | Recording::Accepted | Recording::Done => {}
         }
         Some(state.progress())
     }
@@ -251,6 +255,16 @@ impl StreamStatus {
     pub fn covers(&self, revision: Revision) {
         let mut state = self.state();
         state.covered = state.covered.max(revision);
+    }
+
+    /// A ping has arrived: what is read from now on may be confirmed.
+    pub fn expects_confirmation(&self) {
+        self.state().expects_confirmation = true;
+    }
+
+    /// Whether a later stream of the sidecar has replaced this one.
+    pub fn is_replaced(&self) -> bool {
+        self.recording() == Recording::Replaced
     }
 
     /// The sidecar gets a confirmation for a ping that was sent at this time or earlier.
@@ -311,10 +325,11 @@ impl StreamStatus {
             (sidecar.in_force, sidecar.applied_at) = (in_force, self.progress().applied_at);
         }
         if is_of_row {
-            let confirmed_at = self.confirmed_at();
+            let State { phase, confirmed_at, expects_confirmation, .. } = *self.state();
+            let is_never_confirmed = confirmed_at.is_none() && !expects_confirmation;
             sidecar.confirmed =
-                confirmed_at.map_or(LastConfirmation::Never, |at| LastConfirmation::Continuing(Some(at)));
-            sidecar.is_connected &= self.phase() == Phase::InUse;
+                if is_never_confirmed { LastConfirmation::Never } else { LastConfirmation::Continuing(confirmed_at) };
+            sidecar.is_connected &= phase == Phase::InUse;
         }
     }
 }

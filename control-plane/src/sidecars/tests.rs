@@ -4,7 +4,7 @@ use super::{Journal, NewStream, OpenStream, ReceiptScope, Sidecars};
 use crate::{
     domain::{
         page::Page,
-        sidecar::{Enforcement, Sidecar, SidecarInstance},
+        sidecar::{Enforcement, LastConfirmation, Sidecar, SidecarInstance},
     },
     store::{OpenMode, Store, StoreOptions},
 };
@@ -111,13 +111,21 @@ impl ControlPlane {
 
     /// Opens a stream of the process that resumes at a revision, and begins to record it.
     async fn open(&mut self, number: i64, resumed: Option<Revision>) -> OpenStream {
+        let stream = self.open_of(PROCESS, number, resumed);
+        let (recorded, ()) = tokio::join!(stream.record(), self.write());
+        assert_eq!(recorded.is_ok(), stream.may_be_confirmed());
+        stream
+    }
+
+    /// A stream of a process that is not recorded.
+    fn open_of(&self, process: SidecarInstance, number: i64, resumed: Option<Revision>) -> OpenStream {
         let revision = resumed.unwrap_or_default();
         let new = NewStream {
             number,
             revision,
             applied: revision,
             max_staleness: Duration::from_secs(STALENESS.unsigned_abs()),
-            ..NewStream::for_tests(PROCESS)
+            ..NewStream::for_tests(process)
         };
         let stream = self.sidecars.open(new);
         if let Some(revision) = resumed {
@@ -125,8 +133,6 @@ impl ControlPlane {
             stream.status().sends(revision);
             stream.status().catches_up();
         }
-        let (recorded, ()) = tokio::join!(stream.record(), self.write());
-        assert_eq!(recorded.is_ok(), stream.may_be_confirmed());
         stream
     }
 
@@ -135,6 +141,7 @@ impl ControlPlane {
         let mut read = self.sidecars.0.store.read().await.unwrap();
         let confirms = self.sidecars.is_registered(&mut read).await.unwrap() && stream.may_be_confirmed();
         if confirms {
+            stream.status().expects_confirmation();
             stream.status().confirm(self.clock.now());
         }
         confirms
@@ -315,4 +322,106 @@ async fn stream_that_is_accepted_in_an_outage_is_recorded_and_ended_later() {
     let [sidecar] = &control_plane.list().await[..] else { panic!("there is one sidecar") };
     assert_eq!(sidecar.decides_until(control_plane.sidecars.now()), Some(at(1000 + STALENESS)));
     assert!(control_plane.sidecars.streams().is_empty());
+}
+
+/// A transaction of unknown outcome may have left rows under the earlier name, and may be committed later.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_a_transaction_of_unknown_outcome_are_ended() {
+    let deployment = Deployment::new().await;
+    let mut control_plane = deployment.start();
+    let stream = control_plane.open(1, Some(revision(0))).await;
+    assert!(control_plane.confirms(&stream).await);
+    let lost = control_plane.open_of(SidecarInstance::from_bytes([2; 16]), 1, Some(revision(0)));
+    let (recorded, ()) = tokio::join!(lost.record(), control_plane.write());
+    recorded.unwrap();
+    let status = lost.status();
+    let earlier = control_plane.journal.take_new_name();
+    control_plane.sidecars.pending().earlier_name = Some(earlier);
+    // The process never learned that the stream was recorded.
+    drop(lost);
+    assert!(!control_plane.confirms(&stream).await);
+    for _ in 0..4 {
+        control_plane.write().await;
+    }
+    assert!(control_plane.confirms(&stream).await);
+    let listed = control_plane.list().await;
+    let ended = listed.iter().find(|sidecar| sidecar.identity == status.identity).unwrap();
+    assert!(!ended.is_connected && ended.confirmed == LastConfirmation::By(at(0)), "{ended:?}");
+    assert_eq!(listed.len(), 2);
+    let mut read = control_plane.sidecars.0.store.read().await.unwrap();
+    let name = control_plane.sidecars.control_plane();
+    assert_eq!(crate::store::sidecars::peers(read.conn(), &name).await.unwrap(), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_recorded_sidecars_continue_in_an_outage_however_many_there_are() {
+    let deployment = Deployment::new().await;
+    let mut control_plane = deployment.start();
+    let process = |number: u16| {
+        let mut bytes = [7; 16];
+        bytes[..2].copy_from_slice(&number.to_be_bytes());
+        SidecarInstance::from_bytes(bytes)
+    };
+    let open = |control_plane: &ControlPlane, numbers: std::ops::Range<u16>, stream| {
+        let opened = numbers.map(|number| control_plane.open_of(process(number), stream, Some(revision(0))));
+        opened.collect::<Vec<_>>()
+    };
+    let record = async |control_plane: &mut ControlPlane, streams: &[OpenStream]| {
+        let recorded = futures_util::future::join_all(streams.iter().map(OpenStream::record));
+        let (recorded, ()) = tokio::join!(recorded, async {
+            control_plane.write().await;
+            control_plane.write().await;
+        });
+        recorded.iter().filter(|recorded| recorded.is_ok()).count()
+    };
+    let first = open(&control_plane, 0..300, 1);
+    assert_eq!(record(&mut control_plane, &first).await, 300);
+    let outage = deployment.store.lock_writes().await;
+    drop(first);
+    let early = open(&control_plane, 0..250, 2);
+    assert_eq!(record(&mut control_plane, &early).await, 250);
+    let late = open(&control_plane, 250..300, 2);
+    assert_eq!(record(&mut control_plane, &late).await, 50);
+    drop(outage);
+    for _ in 0..3 {
+        control_plane.write().await;
+    }
+    assert_eq!(control_plane.sidecars.pending().unrecorded.len(), 0);
+    let receipt = control_plane.receipt(revision(0)).await;
+    assert_eq!((receipt.sidecars, receipt.enforced), (300, 300));
+}
+
+/// The clock of the process stays behind after the jump, and other processes do not know that.
+#[tokio::test(flavor = "multi_thread")]
+async fn end_of_a_stream_after_a_jump_of_the_wall_clock_holds_for_other_processes() {
+    let deployment = Deployment::new().await;
+    let mut jumped = deployment.start();
+    let stream = jumped.open(1, Some(revision(0))).await;
+    deployment.clock.ahead.store(3600, Ordering::SeqCst);
+    assert!(jumped.confirms(&stream).await);
+    let change = revision(3600);
+    deployment.advance(1);
+    stream.status().queues(change);
+    jumped.distribute(change);
+    let receipt = jumped.receipt(change).await;
+    assert_is_awaited(&receipt);
+    assert_eq!(receipt.refuses_by, Some(at(3601 + STALENESS)), "by the wall clock");
+    drop(stream);
+    jumped.write().await;
+    jumped.journal.stop().await;
+    let other = deployment.start();
+    assert_is_awaited(&other.receipt(change).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sidecar_whose_first_confirmation_is_under_way_counts() {
+    let deployment = Deployment::new().await;
+    let mut control_plane = deployment.start();
+    let stream = control_plane.open(1, None).await;
+    deployment.advance(1);
+    stream.status().queues(revision(1));
+    control_plane.distribute(revision(1));
+    assert_eq!(control_plane.receipt(revision(1)).await.sidecars, 0, "it was never confirmed");
+    stream.status().expects_confirmation();
+    assert_is_awaited(&control_plane.receipt(revision(1)).await);
 }

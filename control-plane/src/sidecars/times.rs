@@ -17,11 +17,13 @@ const STEP: Duration = Duration::from_secs(1);
 /// How many steps are kept: more than five hours with changes in every second.
 const MAX_STEPS: usize = 20_000;
 
-/// The largest difference that is assumed between the clocks of two machines.
-pub(super) const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
+/// The largest difference that is assumed between the clocks of two machines, and the longest time from the revision of a transaction
+/// until its commit.
+pub(super) const MAX_CLOCK_SKEW: Duration = Duration::from_secs(5 * 60 + 5);
 
 /// Wall-clock time that advances with the time since boot: if the wall clock jumps forward, this clock does not, and if it jumps
-/// backward, this clock follows. So what it says is over is over.
+/// backward, this clock follows. So what it says is over is over. Times that leave the process are those of the wall clock, because
+/// this clock may be behind for good.
 pub(super) struct SteadyClock {
     clock: Arc<dyn Clock>,
     /// The smallest difference of wall clock and time since boot, in microseconds.
@@ -45,6 +47,11 @@ impl SteadyClock {
     /// The time of the wall clock, which revisions have as well.
     pub(super) fn wall(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    /// How far this clock is behind the wall clock.
+    pub(super) fn lag(&self) -> Duration {
+        self.wall().duration_since(self.now())
     }
 
     pub(super) fn since_boot(&self) -> Duration {

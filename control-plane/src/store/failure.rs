@@ -56,6 +56,9 @@ pub enum StoreError {
 /// Error codes of a conflict with another transaction. PostgreSQL: serialization failure, deadlock. SQLite: busy.
 const TRANSIENT_CODES: [&str; 3] = ["40001", "40P01", "5"];
 
+/// Classes of PostgreSQL error codes after which the outcome of a commit is not known: lost connections, and operators who intervene.
+const CONNECTION_CLASSES: [&str; 2] = ["08", "57"];
+
 /// PostgreSQL error code of a write in a read-only transaction. A server that returns this code may have become a standby.
 const READ_ONLY: &str = "25006";
 
@@ -94,6 +97,15 @@ impl StoreError {
         }
         let Self::Migration(error) = self else { return false };
         migration_error(error).is_some_and(|error| has_code(error, LOCK_NOT_AVAILABLE))
+    }
+
+    /// Whether a commit that failed with this error may have been made nevertheless: the database did not answer, or closed the
+    /// connection.
+    pub fn leaves_outcome_unknown(&self) -> bool {
+        let Self::Engine(sqlx::Error::Database(error)) = self else { return true };
+        error
+            .code()
+            .is_some_and(|code| CONNECTION_CLASSES.iter().any(|class| code.len() == 5 && code.starts_with(class)))
     }
 
     /// Whether the connection must not be used again after this error.

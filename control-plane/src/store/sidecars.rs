@@ -61,22 +61,22 @@ statements! { STATEMENTS:
     IS_RECORDED = "SELECT 1 AS found FROM sidecars WHERE service_id = $1 AND instance = $2 AND key_id = $3";
     IS_OPEN_AT = "SELECT 1 AS found FROM sidecars WHERE service_id = $1 AND instance = $2 AND key_index = $3 \
          AND control_plane_id = $4 AND ended_at IS NULL";
-    COUNT_ENDED = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM sidecars WHERE key_id = $1 \
+    COUNT_ENDED = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM sidecars WHERE service_id = $1 \
          AND ended_at IS NOT NULL AND instance <> $2 LIMIT $3) counted";
     /// The merged row counts as long as the last of the rows that it stands for, and has no revision.
     MERGE_ENDED = "INSERT INTO sidecars (instance, key_index, key_id, service_id, control_plane_id, stream, address, release, \
          protocol_version, connected_at, applied_revision, required_revision, confirmed_at, ended_at, expires_at, max_staleness) \
-         SELECT CAST($1 AS TEXT), 0, key_id, service_id, '', 0, '', '', MAX(protocol_version), MIN(connected_at), 0, \
+         SELECT CAST($1 AS TEXT), 0, MAX(key_id), service_id, '', 0, '', '', MAX(protocol_version), MIN(connected_at), 0, \
          MAX(required_revision), MAX(confirmed_at), MAX(ended_at), MAX(expires_at), MAX(max_staleness) FROM (SELECT * FROM sidecars \
-         WHERE key_id = $2 AND ended_at IS NOT NULL AND instance <> $1 ORDER BY ended_at, instance, key_index LIMIT $3) oldest \
-         GROUP BY key_id, service_id ON CONFLICT (service_id, instance, key_index) DO UPDATE SET \
+         WHERE service_id = $2 AND ended_at IS NOT NULL AND instance <> $1 ORDER BY ended_at, instance, key_index LIMIT $3) oldest \
+         GROUP BY service_id ON CONFLICT (service_id, instance, key_index) DO UPDATE SET \
          confirmed_at = CASE WHEN sidecars.confirmed_at > excluded.confirmed_at THEN sidecars.confirmed_at ELSE excluded.confirmed_at END, \
          ended_at = CASE WHEN sidecars.ended_at > excluded.ended_at THEN sidecars.ended_at ELSE excluded.ended_at END, \
          expires_at = CASE WHEN sidecars.expires_at > excluded.expires_at THEN sidecars.expires_at ELSE excluded.expires_at END, \
          max_staleness = CASE WHEN sidecars.max_staleness > excluded.max_staleness THEN sidecars.max_staleness \
          ELSE excluded.max_staleness END";
     DELETE_MERGED = "DELETE FROM sidecars WHERE (service_id, instance, key_index) IN (SELECT service_id, instance, key_index \
-         FROM sidecars WHERE key_id = $1 AND ended_at IS NOT NULL AND instance <> $2 ORDER BY ended_at, instance, key_index LIMIT $3)";
+         FROM sidecars WHERE service_id = $1 AND ended_at IS NOT NULL AND instance <> $2 ORDER BY ended_at, instance, key_index LIMIT $3)";
     COUNT_OF_SERVICE = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM sidecars WHERE service_id = $1 \
          AND (expires_at IS NULL OR expires_at > $2) LIMIT $3) counted";
     /// The position begins with the service, so that the primary key is the only index that fits.
@@ -85,13 +85,17 @@ statements! { STATEMENTS:
          ORDER BY service_id, instance, key_index LIMIT $5 OFFSET $6"
     );
     RECORDED_AFTER = select_sidecars!(
-        "service_id = $1 AND (service_id, instance, key_index) > ($1, $2, $3) ORDER BY service_id, instance, key_index LIMIT $4"
+        "service_id = $1 AND (service_id, instance, key_index) > ($1, $2, $3) AND (expires_at IS NULL OR expires_at > $4) \
+         ORDER BY service_id, instance, key_index LIMIT $5"
     );
     NEXT_SERVICE = "SELECT MIN(service_id) AS service_id FROM sidecars WHERE service_id > $1";
     /// The row exists already if the outcome of an earlier transaction was not known.
     REGISTER = "INSERT INTO control_planes (id, seen_at, distributed_revision) VALUES ($1, $2, $3) ON CONFLICT (id) DO UPDATE \
          SET seen_at = excluded.seen_at, distributed_revision = excluded.distributed_revision WHERE control_planes.killed_at IS NULL";
     RENEW = "UPDATE control_planes SET seen_at = $2, distributed_revision = $3 WHERE id = $1 AND killed_at IS NULL";
+    /// Waits for transactions of the control plane that are not complete.
+    END_CONTROL_PLANE = "INSERT INTO control_planes (id, seen_at, distributed_revision, killed_at) VALUES ($1, $2, 0, $2) \
+         ON CONFLICT (id) DO UPDATE SET killed_at = excluded.killed_at WHERE control_planes.killed_at IS NULL";
     IS_REGISTERED = "SELECT 1 AS found FROM control_planes WHERE id = $1 AND killed_at IS NULL";
     DELETE_CONTROL_PLANE = "DELETE FROM control_planes WHERE id = $1";
     LIST_CONTROL_PLANES = "SELECT id, seen_at, killed_at FROM control_planes WHERE id <> $1 ORDER BY id";
@@ -114,7 +118,7 @@ pub struct StreamId<'a> {
 }
 
 /// A process with an API key that has ended, as another process says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EndedProcess {
     /// The service of the API key.
     pub service: ServiceId,
@@ -294,17 +298,17 @@ fn bind_name<'q>(
     query.bind(service.to_string()).bind(instance.to_string()).bind(i64::from(*index))
 }
 
-/// If more than `kept` sidecars of an API key have no stream, the oldest ones become one row, which stands for the instance
+/// If more than `kept` sidecars of a service have no stream, the oldest ones become one row, which stands for the instance
 /// [`SidecarInstance::MERGED`].
-pub async fn merge_oldest_ended(conn: &mut Conn, key: ApiKeyId, kept: i64) -> Result<(), StoreError> {
-    let (key, merged) = (key.to_string(), SidecarInstance::MERGED.to_string());
-    let count = sqlx::query(COUNT_ENDED).bind(&key).bind(&merged).bind(kept.saturating_add(1));
+pub async fn merge_oldest_ended(conn: &mut Conn, service: ServiceId, kept: i64) -> Result<(), StoreError> {
+    let (service, merged) = (service.to_string(), SidecarInstance::MERGED.to_string());
+    let count = sqlx::query(COUNT_ENDED).bind(&service).bind(&merged).bind(kept.saturating_add(1));
     if row::total_count(&count.fetch_one(&mut *conn).await?)? <= kept {
         return Ok(());
     }
     let surplus = kept / 10 + 1;
-    sqlx::query(MERGE_ENDED).bind(&merged).bind(&key).bind(surplus).execute(&mut *conn).await?;
-    sqlx::query(DELETE_MERGED).bind(&key).bind(&merged).bind(surplus).execute(conn).await?;
+    sqlx::query(MERGE_ENDED).bind(&merged).bind(&service).bind(surplus).execute(&mut *conn).await?;
+    sqlx::query(DELETE_MERGED).bind(&service).bind(&merged).bind(surplus).execute(conn).await?;
     Ok(())
 }
 
@@ -323,16 +327,16 @@ pub async fn list(
     Ok(ListPage::new(&page, items, total, (|sidecar: &RecordedSidecar| sidecar.identity.key, None)))
 }
 
-/// Up to `limit` recorded sidecars of a service after a position.
+/// Up to `limit` recorded sidecars of a service after a position, without those that have refused all requests since before a time.
 pub async fn recorded_after(
     conn: &mut Conn,
-    service: ServiceId,
+    (service, since): (ServiceId, Timestamp),
     after: Option<SidecarKey>,
     limit: i64,
 ) -> Result<Vec<RecordedSidecar>, StoreError> {
     let (instance, index) = position(after);
     let query = sqlx::query(RECORDED_AFTER).bind(service.to_string()).bind(instance).bind(index);
-    query.bind(limit).fetch_all(conn).await?.iter().map(from_row).collect()
+    query.bind(since.micros()).bind(limit).fetch_all(conn).await?.iter().map(from_row).collect()
 }
 
 /// The next service with recorded sidecars.
@@ -381,6 +385,12 @@ pub async fn peers(conn: &mut Conn, id: &str) -> Result<Vec<Peer>, StoreError> {
 pub async fn mark_killed(conn: &mut Conn, peer: &Peer, now: Timestamp) -> Result<(), StoreError> {
     let query = sqlx::query(MARK_KILLED).bind(now.micros()).bind(&peer.id).bind(peer.seen_at.micros());
     query.execute(conn).await?;
+    Ok(())
+}
+
+/// Marks an earlier name of a control plane as killed, whether or not its row exists yet.
+pub async fn end_control_plane(conn: &mut Conn, id: &str, now: Timestamp) -> Result<(), StoreError> {
+    sqlx::query(END_CONTROL_PLANE).bind(id).bind(now.micros()).execute(conn).await?;
     Ok(())
 }
 

@@ -11,8 +11,11 @@ statements! { STATEMENTS:
     LIST = "SELECT chain, first_sequence, last_sequence, changed_at, revision FROM unconfirmed_changes WHERE chain > $1 \
          AND (is_awaited = 1 OR NOT EXISTS (SELECT 1 FROM unconfirmed_changes awaited \
          WHERE awaited.chain = unconfirmed_changes.chain AND awaited.is_awaited = 1)) ORDER BY chain LIMIT $2";
-    AWAIT = "UPDATE unconfirmed_changes SET is_awaited = 1, revision = $3 \
-         WHERE chain = $1 AND is_awaited = 0 AND last_sequence = $2";
+    /// Locks the row, so that no later change is added.
+    AWAIT = "UPDATE unconfirmed_changes SET is_awaited = 1 WHERE chain = $1 AND is_awaited = 0 \
+         AND NOT EXISTS (SELECT 1 FROM unconfirmed_changes awaited WHERE awaited.chain = $1 AND awaited.is_awaited = 1)";
+    SET_REVISION = "UPDATE unconfirmed_changes SET revision = (SELECT revision FROM feed WHERE id = 1) \
+         WHERE chain = $1 AND is_awaited = 1 AND revision IS NULL";
     IS_FIRST = "SELECT 1 AS found FROM unconfirmed_changes WHERE chain = $1 AND first_sequence = $2";
     DELETE = "DELETE FROM unconfirmed_changes WHERE chain = $1 AND last_sequence = $2";
     KEEP_LATER = "UPDATE unconfirmed_changes SET first_sequence = $3 WHERE chain = $1 AND first_sequence = $2";
@@ -55,14 +58,10 @@ pub async fn list(conn: &mut Conn, after: &str, limit: i64) -> Result<Vec<Unconf
     sqlx::query(LIST).bind(after).bind(limit).fetch_all(conn).await?.iter().map(changes).collect()
 }
 
-/// Awaits a revision that contains these changes. Does nothing if later ones were added meanwhile.
-pub async fn await_revision(
-    conn: &mut Conn,
-    changes: &UnconfirmedChanges,
-    revision: Revision,
-) -> Result<(), StoreError> {
-    let query = sqlx::query(AWAIT).bind(&changes.chain).bind(changes.last_sequence).bind(revision.number());
-    query.execute(conn).await?;
+/// Awaits the newest revision, which contains all changes of a chain so far. Later ones are added to another row.
+pub async fn await_newest_revision(conn: &mut Conn, chain: &str) -> Result<(), StoreError> {
+    sqlx::query(AWAIT).bind(chain).execute(&mut *conn).await?;
+    sqlx::query(SET_REVISION).bind(chain).execute(conn).await?;
     Ok(())
 }
 

@@ -211,6 +211,9 @@ impl Follower {
                 _ = subscription.distributed.changed(), if !self.pending_pongs.is_empty() => {}
                 _ = self.key_check.tick() => {
                     pings.check_silence()?;
+                    if self.stream.status().is_replaced() {
+                        return Err(Status::unavailable("a later stream of the same process has replaced this one"));
+                    }
                     // The box keeps the state of rare work out of the memory of each stream.
                     Box::pin(self.check_key_or_send_deletion()).await?;
                     self.await_view_check();
@@ -301,6 +304,7 @@ impl Follower {
     /// Reads the current position of the change feed, and queues a pong for this position until all changes up to the position
     /// are sent.
     async fn record_ping(&mut self, number: u64) -> Result<(), Status> {
+        self.stream.status().expects_confirmation();
         // Without an answer, the sidecar sends another ping.
         let Some(position) = self.context.positions.read(()).await? else { return Ok(()) };
         if self.pending_pongs.len() >= MAX_PENDING_PONGS {

@@ -20,7 +20,7 @@ pub struct CopyOfKey {
     pub writer: Option<CopyWriter>,
     /// How far the copy reaches, which limits what the client of the sync stream reports.
     pub progress: Option<Arc<CopyProgress>>,
-    /// The earlier process that wrote the copy.
+    /// The earlier process that wrote the copy, if it has certainly ended.
     pub previous: Option<Instance>,
 }
 
@@ -47,7 +47,7 @@ pub fn create_copies(
         tracing::error!("no copies of views: their keys cannot be derived");
         return without_copies();
     };
-    let directory = match CopyDirectory::lock(path) {
+    let directory = match CopyDirectory::lock(path, context.clock.boot_id()) {
         Ok(directory) => directory,
         Err(error) => {
             context.metrics.copies().write_failed();
@@ -65,7 +65,7 @@ pub fn create_copies(
     }
     let interval = Duration::from_secs(settings.interval_seconds.into());
     let of_key = |(index, (key, authorization)): (usize, (CopyKey, &Authorization))| {
-        let (index, previous) = (ApiKeyIndex(index), directory.writer_of(&key));
+        let (index, previous) = (ApiKeyIndex(index), directory.ended_writer_of(&key));
         let progress = Arc::new(CopyProgress::new(directory.has_file(&key)));
         CopyOfKey {
             writer: Some(create_writer((index, authorization), &directory, interval, &progress, context)),

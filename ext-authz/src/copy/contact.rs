@@ -1,7 +1,8 @@
 //! The instant of the last confirmation of a copy, on three clocks.
 //!
 //! Within one boot of the system, the time since boot measures the age: changes of the wall clock do not matter. After another
-//! boot, only the wall clock remains.
+//! boot, only the wall clock remains, and the machine may be another one, so the copy counts as older by the largest difference of two
+//! clocks.
 
 use crate::{
     metrics::CopyRejection,
@@ -10,6 +11,9 @@ use crate::{
 use countersign_identity::Timestamp;
 use countersign_process::{BootId, Clock};
 use std::time::Duration;
+
+/// The largest difference that is assumed between the clocks of two machines, and between those of two boots.
+const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
 
 /// The length of an encoded contact.
 pub const CONTACT_LEN: usize = 48;
@@ -39,21 +43,26 @@ impl Contact {
 
     /// The time since the confirmation.
     pub fn age(&self, clock: &dyn Clock) -> Result<Duration, CopyRejection> {
-        if self.boot.is_some() && self.boot == clock.boot_id() {
+        if self.is_of_this_boot(clock) {
             return clock.since_boot().checked_sub(self.since_boot).ok_or(CopyRejection::Future);
         }
         let now = clock.now();
         if now < self.wall { Err(CopyRejection::Future) } else { Ok(now.duration_since(self.wall)) }
     }
 
+    fn is_of_this_boot(&self, clock: &dyn Clock) -> bool {
+        self.boot.is_some() && self.boot == clock.boot_id()
+    }
+
     /// The confirmation of a view that may be used now.
     pub fn restore(&self, max_staleness: Duration, clock: &dyn Clock) -> Result<RestoredContact, CopyRejection> {
-        let age = self.age(clock)?;
+        let elapsed = self.age(clock)?;
+        let age = if self.is_of_this_boot(clock) { elapsed } else { elapsed + MAX_CLOCK_SKEW };
         if age >= max_staleness {
             return Err(CopyRejection::TooOld);
         }
         let since_boot = clock.since_boot();
-        let server_clock = self.server.map(|time| ServerClock::new(time.saturating_add(age), since_boot));
+        let server_clock = self.server.map(|time| ServerClock::new(time.saturating_add(elapsed), since_boot));
         Ok(RestoredContact { age, since_boot, server_clock })
     }
 

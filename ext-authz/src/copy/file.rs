@@ -5,7 +5,7 @@
 
 use super::{
     contact::{CONTACT_LEN, Contact},
-    lock::{self, LockError},
+    lock::{self, Lock, LockError},
     seal::{CopyKey, ID_LEN, OpeningReader, SALT_LEN, SealingWriter},
 };
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
     },
     view::View,
 };
-use countersign_process::{Clock, Rng};
+use countersign_process::{BootId, Clock, Rng};
 use countersign_proto::v1;
 use prost::Message;
 use sha2::{Digest, Sha256};
@@ -52,7 +52,7 @@ const MAX_PAGE_BYTES: u32 = 64 << 20;
 pub struct CopyDirectory {
     path: Arc<Path>,
     /// The directory is locked until the last clone of this value is dropped.
-    _lock: Arc<File>,
+    lock: Arc<Lock>,
 }
 
 /// A copy that was opened. Whether it can be used depends on the time.
@@ -73,10 +73,10 @@ impl StoredView {
 }
 
 impl CopyDirectory {
-    /// Locks the directory at a path. Creates it with mode 0700 if it does not exist.
-    pub fn lock(path: &Path) -> Result<Self, LockError> {
-        let lock = Arc::new(lock::lock(path)?);
-        Ok(Self { path: path.into(), _lock: lock })
+    /// Locks the directory at a path. Creates it with mode 0700 if it does not exist. `boot` is the current boot of the system.
+    pub fn lock(path: &Path, boot: Option<BootId>) -> Result<Self, LockError> {
+        let lock = Arc::new(lock::lock(path, boot)?);
+        Ok(Self { path: path.into(), lock })
     }
 
     /// Removes the temporary files of an earlier process, and the copies of other API keys than `keys`.
@@ -152,8 +152,11 @@ impl CopyDirectory {
     }
 
     /// The process that wrote the copy of an API key, also if the copy is too old or its end is damaged; `None` if there is no
-    /// authentic copy. Only the first chunk of the copy is read.
-    pub fn writer_of(&self, key: &CopyKey) -> Option<Instance> {
+    /// authentic copy, or if the process may still run. Only the first chunk of the copy is read.
+    pub fn ended_writer_of(&self, key: &CopyKey) -> Option<Instance> {
+        if !self.lock.has_owner_ended {
+            return None;
+        }
         let (file, _) = open_file(&self.path_of(key)).ok()??;
         let (mut reader, _) = open_body(file, key).ok()?;
         read_origin(&mut reader).ok().map(|(_, instance)| instance)

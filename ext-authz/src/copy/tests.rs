@@ -6,7 +6,7 @@ mod writer;
 use super::*;
 use crate::{
     sync::{Instance, pages::ViewOfPages},
-    view::{Confirmation, ServerClock, View},
+    view::{Confirmation, RestoredContact, ServerClock, View},
 };
 use countersign_identity::{AgentId, Revision, ServiceId, SessionId, Timestamp, TokenId};
 use countersign_process::{BootId, Clock, SystemRng};
@@ -130,7 +130,7 @@ struct Fixture {
 impl Fixture {
     fn new(agents: u32) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let directory = CopyDirectory::lock(&folder.path().join("copies")).unwrap();
+        let directory = CopyDirectory::lock(&folder.path().join("copies"), CLOCK.0).unwrap();
         directory.prepare(&[]).unwrap();
         let view = confirmed_view(agents, &[7; 32]);
         let contact = Contact::of(&view, &CLOCK).unwrap();
@@ -238,7 +238,8 @@ fn removed_exchanged_and_shortened_chunks_are_detected() {
 
 #[test]
 fn copy_of_another_key_or_version_is_rejected() {
-    let fixture = Fixture::new(3);
+    let mut fixture = Fixture::new(3);
+    fixture.lock_again();
     let bytes = fs::read(&fixture.path).unwrap();
     let other = key(b"svc_sk_second");
     assert!(fixture.directory.open(&other, None).unwrap().is_none());
@@ -250,7 +251,7 @@ fn copy_of_another_key_or_version_is_rejected() {
     assert_eq!(fixture.directory.open(&other, None).unwrap_err(), CopyRejection::Corrupt);
     fs::write(&fixture.path, forge_header(&bytes, |bytes| bytes[11] = 1)).unwrap();
     assert_eq!(fixture.open().unwrap_err(), CopyRejection::UnknownVersion);
-    assert_eq!(fixture.directory.writer_of(&key(KEY)), None);
+    assert_eq!(fixture.directory.ended_writer_of(&key(KEY)), None);
 }
 
 #[test]
@@ -279,11 +280,18 @@ fn age_counts_on_the_boot_clock_within_a_boot_and_on_the_wall_clock_after_it() {
     assert_eq!(age(FixedClock(same, 1059, 900_000)), 59);
     assert_eq!(rejection(FixedClock(same, 1060, 500_000)), CopyRejection::TooOld);
     assert_eq!(rejection(FixedClock(same, 999, 500_000)), CopyRejection::Future);
+    // After another boot, the clock may have been wrong by five minutes.
+    let contact = fixture.open().unwrap().contact;
+    let restore = |clock: FixedClock| contact.restore(Duration::from_mins(6), &clock);
     for other in [None, Some(BootId(2))] {
-        assert_eq!(age(FixedClock(other, 5, 500_059)), 59);
-        assert_eq!(age(FixedClock(other, 5000, 500_059)), 59);
-        assert_eq!(rejection(FixedClock(other, 5, 500_060)), CopyRejection::TooOld);
-        assert_eq!(rejection(FixedClock(other, 5, 499_999)), CopyRejection::Future);
+        for since_boot in [5, 5000] {
+            let restored = restore(FixedClock(other, since_boot, 500_059)).unwrap();
+            assert_eq!(restored.age.as_secs(), 359);
+            let server_clock = restored.server_clock.unwrap().now(Duration::from_secs(since_boot));
+            assert_eq!(server_clock, Timestamp::from_seconds(600_059), "tokens do not expire earlier");
+        }
+        assert_eq!(restore(FixedClock(other, 5, 500_060)).unwrap_err(), CopyRejection::TooOld);
+        assert_eq!(restore(FixedClock(other, 5, 499_999)).unwrap_err(), CopyRejection::Future);
     }
 }
 
@@ -291,7 +299,12 @@ fn age_counts_on_the_boot_clock_within_a_boot_and_on_the_wall_clock_after_it() {
 fn view_from_before_the_boot_is_stale_at_its_own_limit() {
     let fixture = Fixture::new(3);
     let clock = FixedClock(Some(BootId(2)), 5, 500_040);
-    let view = fixture.restore(clock).unwrap();
+    let stored = fixture.open().unwrap();
+    let contact = RestoredContact {
+        age: Duration::from_secs(40),
+        ..stored.contact.restore(Duration::from_hours(1), &clock).unwrap()
+    };
+    let view = stored.view.restored(contact);
     // 40 of 60 seconds have passed, 5 of them since boot.
     assert_eq!((view.confirmed_at(), view.max_staleness()), (Some(Duration::ZERO), Duration::from_secs(25)));
     assert_eq!(view.server_clock().unwrap().now(clock.since_boot()), Timestamp::from_seconds(600_040));

@@ -11,7 +11,7 @@ mod view_checks;
 
 use countersign_ext_authz::{App, config};
 use countersign_identity::{AgentHashKey, Claims, Timestamp, TokenId};
-use countersign_process::{Clock, Shutdown, SystemClock, SystemRng};
+use countersign_process::{BootId, Clock, Shutdown, SystemClock, SystemRng};
 use countersign_proto::v1::{self, follow_response::Message};
 use envoy_types::{
     ext_authz::v3::pb::{CheckRequest, CheckResponse, HttpResponse},
@@ -48,6 +48,10 @@ impl Clock for FixedWallClock {
 
     fn since_boot(&self) -> Duration {
         SystemClock.since_boot()
+    }
+
+    fn boot_id(&self) -> Option<BootId> {
+        SystemClock.boot_id()
     }
 }
 

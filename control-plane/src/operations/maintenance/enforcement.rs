@@ -60,10 +60,14 @@ async fn confirm_next_changes(context: &Context) -> Result<(), OperationError> {
     let is_page = i64::try_from(chains.len()).is_ok_and(|count| count == MAX_CHAINS);
     let last = chains.last().filter(|_| is_page).map(|changes| changes.chain.clone());
     *context.confirmation_turn.next() = last.unwrap_or_default();
+    let mut result = Ok(());
     for changes in chains {
-        confirm(context, &changes, newest).await?;
+        // The sidecars of one chain must not keep the others from their entries.
+        if let Err(error) = confirm(context, &changes, newest).await {
+            result = Err(error);
+        }
     }
-    Ok(())
+    result
 }
 
 async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revision) -> Result<(), OperationError> {
@@ -77,7 +81,9 @@ async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revisi
     if !receipt.is_complete() {
         if changes.awaited.is_none() {
             let work = async |mut tx: WriteTransaction| {
-                unconfirmed_changes::await_revision(tx.conn(), changes, revision).await?;
+                if context.store.try_begin_job(&mut tx, JOB).await? {
+                    unconfirmed_changes::await_newest_revision(tx.conn(), &changes.chain).await?;
+                }
                 tx.commit(()).await
             };
             context.store.write::<_, StoreError, _, _>("await_changes", work).await?;

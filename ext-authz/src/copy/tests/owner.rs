@@ -6,31 +6,45 @@ use super::*;
 fn directory_belongs_to_one_process_until_it_ends() {
     let fixture = Fixture::new(3);
     let path = fixture.path.parent().unwrap();
-    assert!(matches!(CopyDirectory::lock(path).unwrap_err(), LockError::Held));
+    assert!(matches!(CopyDirectory::lock(path, CLOCK.0).unwrap_err(), LockError::Held));
     let of_a_task = fixture.directory.clone();
     drop(fixture.directory);
-    assert!(matches!(CopyDirectory::lock(path).unwrap_err(), LockError::Held), "a task still uses the directory");
+    assert!(
+        matches!(CopyDirectory::lock(path, CLOCK.0).unwrap_err(), LockError::Held),
+        "a task still uses the directory"
+    );
     drop(of_a_task);
-    let next = CopyDirectory::lock(path).unwrap();
+    let next = CopyDirectory::lock(path, CLOCK.0).unwrap();
     next.prepare(&[key(KEY)]).unwrap();
     assert!(next.has_file(&key(KEY)));
-    assert!(matches!(CopyDirectory::lock(path).unwrap_err(), LockError::Held), "the lock is no leftover");
+    assert!(matches!(CopyDirectory::lock(path, CLOCK.0).unwrap_err(), LockError::Held), "the lock is no leftover");
     let file = fixture.folder.path().join("file");
     fs::write(&file, "").unwrap();
-    assert!(matches!(CopyDirectory::lock(&file).unwrap_err(), LockError::Io(_)));
+    assert!(matches!(CopyDirectory::lock(&file, CLOCK.0).unwrap_err(), LockError::Io(_)));
     assert!(!CopyDirectory::may_have_file(&file, &key(KEY)));
 }
 
 #[test]
-fn copy_names_the_process_that_wrote_it() {
+fn copy_names_the_process_that_wrote_it_if_that_has_ended() {
     for agents in [0, 3000] {
-        let fixture = Fixture::new(agents);
-        assert_eq!(fixture.directory.writer_of(&key(KEY)), Some(INSTANCE));
-        assert_eq!(fixture.directory.writer_of(&key(b"svc_sk_second")), None);
+        let mut fixture = Fixture::new(agents);
+        assert_eq!(fixture.directory.ended_writer_of(&key(KEY)), None, "nobody had locked the directory");
+        fixture.lock_again();
+        assert_eq!(fixture.directory.ended_writer_of(&key(KEY)), Some(INSTANCE));
+        assert_eq!(fixture.directory.ended_writer_of(&key(b"svc_sk_second")), None);
         let view = confirmed_view(agents, &[7; 32]);
         let (contact, next) = (Contact::of(&view, &CLOCK).unwrap(), Instance::from_bytes([4; 16]));
         fixture.directory.write(&key(KEY), &view, (contact, next), &SystemRng).unwrap();
-        assert_eq!(fixture.directory.writer_of(&key(KEY)), Some(next));
+        assert_eq!(fixture.directory.ended_writer_of(&key(KEY)), Some(next));
+    }
+}
+
+impl Fixture {
+    /// The process ends, and another one locks the directory.
+    pub(super) fn lock_again(&mut self) {
+        let path = self.path.parent().unwrap().to_owned();
+        self.directory = CopyDirectory::lock(&self.folder.path().join("other"), CLOCK.0).unwrap();
+        self.directory = CopyDirectory::lock(&path, CLOCK.0).unwrap();
     }
 }
 
@@ -39,11 +53,12 @@ const FIRST_CHUNK: usize = 100 + 64 * 1024 + 16;
 
 #[test]
 fn process_that_wrote_a_copy_is_known_if_the_first_chunk_is_authentic() {
-    let fixture = Fixture::new(3000);
+    let mut fixture = Fixture::new(3000);
+    fixture.lock_again();
     let bytes = fs::read(&fixture.path).unwrap();
     let writer_of = |bytes: &[u8]| {
         fs::write(&fixture.path, bytes).unwrap();
-        fixture.directory.writer_of(&key(KEY))
+        fixture.directory.ended_writer_of(&key(KEY))
     };
     assert_eq!(writer_of(&bytes[..FIRST_CHUNK]), Some(INSTANCE));
     assert_eq!(fixture.open().unwrap_err(), CopyRejection::Truncated);

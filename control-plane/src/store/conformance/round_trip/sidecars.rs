@@ -8,6 +8,7 @@ use crate::{
     },
     store::{
         conformance::StoreFixture,
+        feed,
         sidecars::{self, EndedProcess, NewRecord, Peer, Recorded, StreamId},
         unconfirmed_changes::{self, UnconfirmedChanges},
     },
@@ -99,11 +100,11 @@ impl StoreFixture {
             assert_eq!((listed.items.len(), listed.total.count, listed.next), (1, 2, Some(position)));
             let rest = sidecars::list(conn, (SERVICE, time(9)), Page { after: Some(position), ..page }).await?;
             assert_eq!(rest.items[0].identity, other);
-            let all = sidecars::recorded_after(conn, SERVICE, None, 9).await?;
+            let all = sidecars::recorded_after(conn, (SERVICE, time(0)), None, 9).await?;
             assert_eq!((all.len(), all[0].is_open(), all[1].is_open()), (2, false, true));
             assert_eq!((&*all[1].control_plane, all[1].stream), ("first", 1));
-            assert_eq!(sidecars::recorded_after(conn, SERVICE, None, 1).await?, all[..1]);
-            assert_eq!(sidecars::recorded_after(conn, SERVICE, Some(position), 9).await?, all[1..]);
+            assert_eq!(sidecars::recorded_after(conn, (SERVICE, time(0)), None, 1).await?, all[..1]);
+            assert_eq!(sidecars::recorded_after(conn, (SERVICE, time(0)), Some(position), 9).await?, all[1..]);
             assert_eq!(sidecars::next_service(conn, None).await?, Some(SERVICE));
             assert_eq!(sidecars::next_service(conn, Some(SERVICE)).await?, None);
             assert!(!sidecars::is_open_at(conn, "first", sidecar).await?, "it has ended");
@@ -124,7 +125,7 @@ impl StoreFixture {
             sidecars::end(conn, FIRST, &other, time(9)).await?;
             let of_other_key = EndedProcess { api_key: ApiKeyId::from_bits(881), ..process };
             assert!(sidecars::forget(conn, &of_other_key).await?, "there is none");
-            assert_eq!(sidecars::recorded_after(conn, SERVICE, None, 9).await?.len(), 1);
+            assert_eq!(sidecars::recorded_after(conn, (SERVICE, time(0)), None, 9).await?.len(), 1);
             assert!(sidecars::forget(conn, &process).await?);
             sidecars::delete_control_plane(conn, "first").await?;
             assert_eq!(sidecars::list(conn, (SERVICE, time(9)), whole_list()).await?.items, []);
@@ -170,7 +171,7 @@ impl StoreFixture {
             sidecars::record(conn, StreamId { number: 5, ..SECOND }, &new).await?;
             let late = record(&sidecar, progress(9, 9, None), Some(time(3)));
             assert_eq!(sidecars::record(conn, of_first(4), &late).await?, Recorded::Superseded);
-            let found = sidecars::recorded_after(conn, SERVICE, None, 9).await?;
+            let found = sidecars::recorded_after(conn, (SERVICE, time(0)), None, 9).await?;
             assert_eq!((&*found[0].control_plane, found[0].stream), ("second", 5));
             assert!(matches!(sidecars::record(conn, of_first(5), &new).await?, Recorded::Confirmed(_)), "again");
             assert!(matches!(sidecars::record(conn, of_first(6), &new).await?, Recorded::Confirmed(_)));
@@ -207,15 +208,14 @@ impl StoreFixture {
                 sidecars::record(conn, FIRST, &new).await?;
                 sidecars::end(conn, FIRST, sidecar, time(second)).await?;
             }
-            let key = ended[0].api_key;
-            sidecars::merge_oldest_ended(conn, key, 5).await?;
+            sidecars::merge_oldest_ended(conn, SERVICE, 5).await?;
             assert_eq!(
                 sidecars::list(conn, (SERVICE, time(9)), whole_list()).await?.items.len(),
                 5,
                 "there are not too many"
             );
-            sidecars::merge_oldest_ended(conn, key, 4).await?;
-            sidecars::merge_oldest_ended(conn, key, 3).await?;
+            sidecars::merge_oldest_ended(conn, SERVICE, 4).await?;
+            sidecars::merge_oldest_ended(conn, SERVICE, 3).await?;
             Ok(())
         })
         .await;
@@ -291,7 +291,8 @@ impl StoreFixture {
             changed_at: time(changed_at),
             awaited: None,
         };
-        let awaited = |changes| UnconfirmedChanges { awaited: Some(Revision::new(77)), ..changes };
+        let newest = feed::position(self.read().await.conn()).await.unwrap().revision;
+        let awaited = |changes| UnconfirmedChanges { awaited: Some(newest), ..changes };
         self.commit(async |tx| {
             let conn = tx.conn();
             unconfirmed_changes::add(conn, &changes(5, 6, 1)).await?;
@@ -303,14 +304,13 @@ impl StoreFixture {
             assert!(!unconfirmed_changes::is_first(conn, &changes(5, 6, 1)).await?, "another process has confirmed it");
             assert_eq!(unconfirmed_changes::list(conn, "", 9).await?, [changes(7, 9, 2)], "later changes remain");
 
-            unconfirmed_changes::await_revision(conn, &changes(7, 8, 2), Revision::new(70)).await?;
-            assert_eq!(unconfirmed_changes::list(conn, "", 9).await?, [changes(7, 9, 2)], "it does not contain all");
-            unconfirmed_changes::await_revision(conn, &changes(7, 9, 2), Revision::new(77)).await?;
+            unconfirmed_changes::await_newest_revision(conn, "chain").await?;
             unconfirmed_changes::add(conn, &changes(10, 10, 3)).await?;
+            unconfirmed_changes::await_newest_revision(conn, "chain").await?;
             assert_eq!(unconfirmed_changes::list(conn, "", 9).await?, [awaited(changes(7, 9, 2))]);
             unconfirmed_changes::remove(conn, &awaited(changes(7, 9, 2))).await?;
             assert_eq!(unconfirmed_changes::list(conn, "", 9).await?, [changes(10, 10, 3)]);
-            unconfirmed_changes::await_revision(conn, &changes(10, 10, 3), Revision::new(78)).await?;
+            unconfirmed_changes::await_newest_revision(conn, "chain").await?;
             unconfirmed_changes::add(conn, &changes(11, 11, 4)).await
         })
         .await;
