@@ -48,6 +48,8 @@ fn main() -> ExitCode {
     if let Some(command) = command {
         return commands::run(command, |settings| app::authorizer_from_copies(settings, Arc::new(SystemClock))).into();
     }
+    // The allocator asks for huge pages, of which a sidecar with a small view would use a small part. A kernel without them is no problem.
+    let _ignored = nix::sys::prctl::set_thp_disable(true);
     match config::read(config, environment(), set) {
         Ok(settings) => exit_code(run_with_settings(settings)),
         Err(ConfigError::Source(error)) if error.is_unreadable_value() => fail(ExitCode::FAILURE, &error),
