@@ -5,7 +5,8 @@ CREATE TABLE control_planes (
     seen_at BIGINT NOT NULL,
     -- The streams of the process contain all changes up to this revision that concern them.
     distributed_revision BIGINT NOT NULL,
-    -- When another process took it for killed. From then on, the process confirms nothing, and its streams are ended.
+    -- When another process took it for killed, or it took another name. From then on, nothing is confirmed under this name, and the streams
+    -- are ended.
     killed_at BIGINT
 );
 

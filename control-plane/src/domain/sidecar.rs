@@ -25,7 +25,7 @@ pub const MAX_NAMED_SIDECARS: usize = 100;
 pub struct SidecarInstance([u8; 16]);
 
 impl SidecarInstance {
-    /// Stands for sidecars that are not recorded one by one, because an API key had too many. No process has this instance.
+    /// Stands for sidecars that are not recorded one by one, because a service had too many. No process has this instance.
     pub const MERGED: Self = Self([0; 16]);
 
     /// The instance with these bytes.
@@ -157,13 +157,16 @@ pub struct Sidecar {
     pub max_staleness: Duration,
 }
 
-/// The times that matter for a receipt, by one clock that is never ahead.
+/// The times that matter for a receipt, by a clock that is never ahead of the wall clock. Revisions and reports have times of the wall
+/// clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceiptTimes {
     /// The current time.
     pub now: Timestamp,
     /// No sidecar was confirmed later than this without the revision.
     pub last_confirmation_without: Timestamp,
+    /// How far the clock is behind the wall clock.
+    pub lag: Duration,
 }
 
 impl Sidecar {
@@ -242,7 +245,7 @@ impl Enforcement {
 
     /// Adds a sidecar.
     pub fn add(&mut self, sidecar: Sidecar) {
-        let ReceiptTimes { now, last_confirmation_without } = self.times;
+        let ReceiptTimes { now, last_confirmation_without, lag } = self.times;
         self.max_staleness = self.max_staleness.max(sidecar.max_staleness);
         if sidecar.in_force.is_some_and(|in_force| in_force >= self.revision) {
             // A sidecar that has the revision may decide again with the same data, after a restart from its copy.
@@ -257,9 +260,10 @@ impl Enforcement {
         let Some(refuses_by) = sidecar.refuses_by(last_confirmation_without) else { return };
         if refuses_by <= now {
             // A sidecar that has refused all requests since before the change is not concerned.
-            if refuses_by > changed_at {
+            let refused_since = refuses_by.saturating_add(lag);
+            if refused_since > changed_at {
                 self.expired += 1;
-                self.enforced_at = self.enforced_at.max(Some(refuses_by));
+                self.enforced_at = self.enforced_at.max(Some(refused_since));
             }
             return;
         }
@@ -270,12 +274,14 @@ impl Enforcement {
         }
     }
 
-    /// Moves the times at which sidecars refuse all requests to another clock, which is ahead by `lag`.
-    pub fn translate(&mut self, lag: Duration) {
+    /// The receipt with all times by the wall clock.
+    #[must_use]
+    pub fn by_wall_clock(mut self) -> Self {
         let times = self.unconfirmed.iter_mut().map(|unconfirmed| &mut unconfirmed.refuses_by);
         for time in times.chain(&mut self.refuses_by) {
-            *time = time.saturating_add(lag);
+            *time = time.saturating_add(self.times.lag);
         }
+        self
     }
 
     /// Whether the revision is in force at all sidecars.

@@ -16,7 +16,7 @@ use crate::{
 use countersign_identity::{Revision, Timestamp};
 use countersign_process::Shutdown;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -113,7 +113,8 @@ impl Journal {
         loop {
             tokio::select! {
                 () = shutdown.requested() => break,
-                () = self.sidecars.0.wakeup.notified() => {}
+                // After a failure, streams that want to be recorded must not make the journal try again and again.
+                () = self.sidecars.0.wakeup.notified(), if !self.has_failed => {}
                 () = sleep(INTERVAL) => {}
             }
             let began_at = self.sidecars.since_boot();
@@ -134,6 +135,9 @@ impl Journal {
         while self.sidecars.has_streams() {
             self.write(true).await;
             sleep(INTERVAL / 10).await;
+        }
+        if let Err(error) = self.end_earlier_name().await {
+            tracing::warn!(%error, "the rows under an earlier name of this control plane are ended later");
         }
         let control_plane = self.sidecars.control_plane();
         let work = async |mut tx: WriteTransaction| {
@@ -332,7 +336,7 @@ impl Sidecars {
             unrecorded: streams.filter_map(begin).collect(),
             progressed: Vec::new(),
             ended: ended.drain(..of_ended).collect(),
-            forgotten: if with_forgotten { forgotten.drain().collect() } else { Vec::new() },
+            forgotten: if with_forgotten { take_some(forgotten) } else { Vec::new() },
             distributed: Revision::default(),
         };
         let is_all_recorded = waiting.is_empty() && unrecorded.is_empty();
@@ -357,7 +361,7 @@ impl Sidecars {
                     Ok(())
                 }
                 Recorded::Superseded => {
-                    stream.set_recording(Recording::Missing);
+                    stream.set_recording(Recording::Replaced);
                     self.remove(&stream);
                     Err(NotRecorded)
                 }
@@ -383,7 +387,10 @@ impl Sidecars {
         let open = self.with_open_rows(&unrecorded).await;
         let mut kept = Vec::new();
         for ((stream, _, waiting), is_open) in unrecorded.into_iter().zip(open) {
-            if stream.recording() == Recording::Accepted {
+            if stream.is_replaced() {
+                // A later stream of the sidecar was accepted just now.
+                answer(waiting, Err(NotRecorded));
+            } else if stream.recording() == Recording::Accepted {
                 kept.push(stream);
             } else if is_open {
                 stream.set_recording(Recording::Accepted);
@@ -404,7 +411,9 @@ impl Sidecars {
         // Only the newest stream of a sidecar is recorded when the database accepts writes again.
         pending.unrecorded.retain(|stream| !stream.is_replaced());
         pending.ended.extend(ended);
-        pending.forgotten.extend(forgotten);
+        pending.ended.retain(|stream| !stream.is_replaced());
+        let now = self.since_boot();
+        pending.forgotten.extend(forgotten.into_iter().filter(|(_, until)| now < *until));
     }
 
     /// Nothing of a batch counts, because this control plane takes another name. Others, or this one, end all rows under the name
@@ -439,6 +448,15 @@ impl Sidecars {
         }
         open
     }
+}
+
+/// Takes up to a number of entries.
+fn take_some(forgotten: &mut HashMap<EndedProcess, Duration>) -> Vec<(EndedProcess, Duration)> {
+    let taken: Vec<_> = forgotten.iter().map(|(process, until)| (*process, *until)).take(MAX_BATCH).collect();
+    for (process, _) in &taken {
+        forgotten.remove(process);
+    }
+    taken
 }
 
 /// Tells who waits for it whether a stream was recorded.

@@ -65,7 +65,7 @@ struct Inner {
     rng: Arc<dyn Rng>,
     /// Identifies this process of the control plane, until others take it for killed.
     control_plane: Mutex<Arc<str>>,
-    /// The streams that the database has, until it contains their end.
+    /// The newest stream of each sidecar that the database has, until it contains the end.
     streams: Mutex<Streams>,
     /// All changes up to this revision are in the queues of the streams that they concern.
     distributed: AtomicI64,
@@ -169,7 +169,8 @@ impl Sidecars {
         let now = self.now();
         let age = self.0.known.age(revision, self.since_boot());
         let last_confirmation_without = times::last_confirmation_without(revision, age, now);
-        let mut receipt = Enforcement::new(revision, ReceiptTimes { now, last_confirmation_without });
+        let times = ReceiptTimes { now, last_confirmation_without, lag: self.0.clock.lag() };
+        let mut receipt = Enforcement::new(revision, times);
         let mut next = match service {
             Some(service) => Some(service),
             None => sidecars::next_service(self.0.store.read().await?.conn(), None).await?,
@@ -183,8 +184,7 @@ impl Sidecars {
             }
             next = sidecars::next_service(read.conn(), Some(current)).await?;
         }
-        receipt.translate(self.0.clock.lag());
-        Ok(receipt)
+        Ok(receipt.by_wall_clock())
     }
 
     /// Adds the sidecars of a service to a receipt.
@@ -194,8 +194,9 @@ impl Sidecars {
         service: ServiceId,
         (receipt, scope): (&mut Enforcement, ReceiptScope),
     ) -> Result<(), StoreError> {
-        // A sidecar that has refused all requests since before the change is not concerned.
-        let since = Timestamp::from_micros(receipt.revision.number()).saturating_sub(MAX_CLOCK_SKEW);
+        // A sidecar that has refused all requests since before the change is not concerned. A revision can be ahead of all clocks.
+        let changed_at = Timestamp::from_micros(receipt.revision.number()).min(self.now());
+        let since = changed_at.saturating_sub(MAX_CLOCK_SKEW);
         let (control_plane, mut after) = (self.control_plane(), None);
         loop {
             let rows = sidecars::recorded_after(read.conn(), (service, since), after, ROWS_PER_READ).await?;
@@ -241,7 +242,7 @@ impl Sidecars {
         Ok(ListPage { items, total, next })
     }
 
-    /// Whether the database shows that nobody took this control plane for killed. Sidecars must not be confirmed otherwise.
+    /// Whether the database has the name of this control plane, and nobody took it for killed. Sidecars must not be confirmed otherwise.
     pub async fn is_registered(&self, read: &mut ReadTransaction) -> Result<bool, StoreError> {
         let is_registered = sidecars::is_registered(read.conn(), &self.control_plane()).await?;
         if !is_registered {

@@ -200,8 +200,8 @@ impl StreamStatus {
         let mut state = self.state();
         match state.recording {
             Recording::Missing if state.phase == Phase::InUse => state.recording = Recording::Running,
-            Recording::Missing | Recording::Replaced => return None,
-            Recording::Running | Recording::Accepted | Recording::Done => {}
+            Recording::Accepted => {}
+            Recording::Missing | Recording::Running | Recording::Done | Recording::Replaced => return None,
         }
         Some(state.progress())
     }

@@ -391,6 +391,40 @@ async fn all_recorded_sidecars_continue_in_an_outage_however_many_there_are() {
     assert_eq!((receipt.sidecars, receipt.enforced), (300, 300));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn sidecar_can_reconnect_again_and_again_in_an_outage() {
+    let deployment = Deployment::new().await;
+    let mut control_plane = deployment.start();
+    drop(control_plane.open(1, Some(revision(0))).await);
+    let outage = deployment.store.lock_writes().await;
+    for number in 2..6 {
+        let stream = control_plane.open(number, Some(revision(0))).await;
+        assert!(control_plane.confirms(&stream).await, "{number}");
+        assert_eq!(control_plane.sidecars.pending().unrecorded.len(), 1, "only the newest stream is recorded later");
+    }
+    drop(outage);
+    control_plane.write().await;
+    control_plane.write().await;
+    let [sidecar] = &control_plane.list().await[..] else { panic!("there is one sidecar") };
+    assert!(!sidecar.is_connected && matches!(sidecar.confirmed, LastConfirmation::By(_)), "{sidecar:?}");
+    assert!(control_plane.sidecars.pending().ended.is_empty());
+}
+
+/// A revision can be ahead of all clocks, after a restore or a jump.
+#[tokio::test(flavor = "multi_thread")]
+async fn sidecar_that_decides_is_not_left_out_if_the_revision_is_ahead() {
+    let deployment = Deployment::new().await;
+    let mut control_plane = deployment.start();
+    let stream = control_plane.open(1, Some(revision(0))).await;
+    deployment.advance(1);
+    let ahead = revision(3600);
+    stream.status().queues(ahead);
+    control_plane.distribute(ahead);
+    drop(stream);
+    control_plane.write().await;
+    assert_is_awaited(&control_plane.receipt(ahead).await);
+}
+
 /// The clock of the process stays behind after the jump, and other processes do not know that.
 #[tokio::test(flavor = "multi_thread")]
 async fn end_of_a_stream_after_a_jump_of_the_wall_clock_holds_for_other_processes() {

@@ -17,8 +17,8 @@ const STEP: Duration = Duration::from_secs(1);
 /// How many steps are kept: more than five hours with changes in every second.
 const MAX_STEPS: usize = 20_000;
 
-/// The largest difference that is assumed between the clocks of two machines, and the longest time from the revision of a transaction
-/// until its commit.
+/// The largest difference that is assumed between the clocks of two machines (5 minutes), plus the longest time from the revision of a
+/// transaction until its commit.
 pub(super) const MAX_CLOCK_SKEW: Duration = Duration::from_secs(5 * 60 + 5);
 
 /// Wall-clock time that advances with the time since boot: if the wall clock jumps forward, this clock does not, and if it jumps

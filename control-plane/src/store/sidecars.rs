@@ -75,8 +75,12 @@ statements! { STATEMENTS:
          expires_at = CASE WHEN sidecars.expires_at > excluded.expires_at THEN sidecars.expires_at ELSE excluded.expires_at END, \
          max_staleness = CASE WHEN sidecars.max_staleness > excluded.max_staleness THEN sidecars.max_staleness \
          ELSE excluded.max_staleness END";
+    /// Deletes no row that another transaction has opened, or ended later, since the oldest rows were merged.
     DELETE_MERGED = "DELETE FROM sidecars WHERE (service_id, instance, key_index) IN (SELECT service_id, instance, key_index \
-         FROM sidecars WHERE service_id = $1 AND ended_at IS NOT NULL AND instance <> $2 ORDER BY ended_at, instance, key_index LIMIT $3)";
+         FROM sidecars WHERE service_id = $1 AND ended_at IS NOT NULL AND instance <> $2 ORDER BY ended_at, instance, key_index LIMIT $3) \
+         AND ended_at <= (SELECT m.ended_at FROM sidecars m WHERE m.service_id = $1 AND m.instance = $2 AND m.key_index = 0) \
+         AND expires_at <= (SELECT m.expires_at FROM sidecars m WHERE m.service_id = $1 AND m.instance = $2 AND m.key_index = 0) \
+         AND max_staleness <= (SELECT m.max_staleness FROM sidecars m WHERE m.service_id = $1 AND m.instance = $2 AND m.key_index = 0)";
     COUNT_OF_SERVICE = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM sidecars WHERE service_id = $1 \
          AND (expires_at IS NULL OR expires_at > $2) LIMIT $3) counted";
     /// The position begins with the service, so that the primary key is the only index that fits.
@@ -89,7 +93,7 @@ statements! { STATEMENTS:
          ORDER BY service_id, instance, key_index LIMIT $5"
     );
     NEXT_SERVICE = "SELECT MIN(service_id) AS service_id FROM sidecars WHERE service_id > $1";
-    /// The row exists already if the outcome of an earlier transaction was not known.
+    /// The transaction may be run again.
     REGISTER = "INSERT INTO control_planes (id, seen_at, distributed_revision) VALUES ($1, $2, $3) ON CONFLICT (id) DO UPDATE \
          SET seen_at = excluded.seen_at, distributed_revision = excluded.distributed_revision WHERE control_planes.killed_at IS NULL";
     RENEW = "UPDATE control_planes SET seen_at = $2, distributed_revision = $3 WHERE id = $1 AND killed_at IS NULL";

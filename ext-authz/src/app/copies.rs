@@ -47,7 +47,7 @@ pub fn create_copies(
         tracing::error!("no copies of views: their keys cannot be derived");
         return without_copies();
     };
-    let directory = match CopyDirectory::lock(path, context.clock.boot_id()) {
+    let directory = match CopyDirectory::lock(path, &**context.clock) {
         Ok(directory) => directory,
         Err(error) => {
             context.metrics.copies().write_failed();

@@ -16,7 +16,7 @@ use crate::{
     },
     view::View,
 };
-use countersign_process::{BootId, Clock, Rng};
+use countersign_process::{Clock, Rng};
 use countersign_proto::v1;
 use prost::Message;
 use sha2::{Digest, Sha256};
@@ -73,9 +73,9 @@ impl StoredView {
 }
 
 impl CopyDirectory {
-    /// Locks the directory at a path. Creates it with mode 0700 if it does not exist. `boot` is the current boot of the system.
-    pub fn lock(path: &Path, boot: Option<BootId>) -> Result<Self, LockError> {
-        let lock = Arc::new(lock::lock(path, boot)?);
+    /// Locks the directory at a path. Creates it with mode 0700 if it does not exist.
+    pub fn lock(path: &Path, clock: &dyn Clock) -> Result<Self, LockError> {
+        let lock = Arc::new(lock::lock(path, clock)?);
         Ok(Self { path: path.into(), lock })
     }
 
@@ -154,12 +154,10 @@ impl CopyDirectory {
     /// The process that wrote the copy of an API key, also if the copy is too old or its end is damaged; `None` if there is no
     /// authentic copy, or if the process may still run. Only the first chunk of the copy is read.
     pub fn ended_writer_of(&self, key: &CopyKey) -> Option<Instance> {
-        if !self.lock.has_owner_ended {
-            return None;
-        }
         let (file, _) = open_file(&self.path_of(key)).ok()??;
         let (mut reader, _) = open_body(file, key).ok()?;
-        read_origin(&mut reader).ok().map(|(_, instance)| instance)
+        let (contact, instance) = read_origin(&mut reader).ok()?;
+        self.lock.has_ended(contact.boot, contact.since_boot).then_some(instance)
     }
 }
 

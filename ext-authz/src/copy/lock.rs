@@ -1,14 +1,15 @@
 //! The lock of the directory with the copies: one process owns the directory until it ends.
 //!
-//! The lock proves that the earlier owner has ended only if it locked this very file under the same kernel: a copied or cloned directory
-//! may have an owner elsewhere. So each owner writes into the file which file it locked, and since which boot.
+//! The lock proves that an earlier owner has ended only if it locked this very file under the same kernel: a copied or cloned directory
+//! may have an owner elsewhere. So the first owner here writes into the file which file it is, and since when it is locked in this boot.
 
-use countersign_process::BootId;
+use countersign_process::{BootId, Clock};
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Read, Seek, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::Path,
+    time::Duration,
 };
 
 /// The name of the file that is locked.
@@ -32,12 +33,26 @@ pub enum LockError {
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
-    /// Whether every process has certainly ended that owned the directory before.
-    pub has_owner_ended: bool,
+    history: Option<History>,
 }
 
-/// Locks a directory. Creates it with mode 0700 if it does not exist. `boot` is the current boot of the system.
-pub fn lock(directory: &Path, boot: Option<BootId>) -> Result<Lock, LockError> {
+/// Since when all owners of a directory are known to have locked this file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct History {
+    boot: BootId,
+    since_boot: Duration,
+}
+
+impl Lock {
+    /// Whether the process that used the directory at a time has certainly ended: it had locked this file, and this process has the
+    /// lock now.
+    pub fn has_ended(&self, boot: Option<BootId>, since_boot: Duration) -> bool {
+        self.history.is_some_and(|history| boot == Some(history.boot) && since_boot >= history.since_boot)
+    }
+}
+
+/// Locks a directory. Creates it with mode 0700 if it does not exist.
+pub fn lock(directory: &Path, clock: &dyn Clock) -> Result<Lock, LockError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let path = directory.join(NAME);
     let created = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
@@ -45,62 +60,90 @@ pub fn lock(directory: &Path, boot: Option<BootId>) -> Result<Lock, LockError> {
     let mut file = created.or_else(|error| File::open(&path).map_err(|_| error))?;
     match file.try_lock() {
         Ok(()) => {
-            let has_owner_ended = was_locked_here(&mut file, boot).unwrap_or(false);
-            Ok(Lock { _file: file, has_owner_ended })
+            let history = read_history(&mut file, clock).unwrap_or(None);
+            Ok(Lock { _file: file, history })
         }
         Err(TryLockError::WouldBlock) => Err(LockError::Held),
         Err(TryLockError::Error(error)) => Err(error.into()),
     }
 }
 
-/// Whether the earlier owner locked this file in this boot. Writes that this process has locked it. If that fails, a later process does
-/// not know it.
-fn was_locked_here(file: &mut File, boot: Option<BootId>) -> io::Result<bool> {
-    let (metadata, mut earlier) = (file.metadata()?, String::new());
-    file.take(MAX_CONTENT).read_to_string(&mut earlier)?;
-    let Some(BootId(boot)) = boot else { return Ok(false) };
-    let current = format!("{boot:032x} {} {}\n", metadata.dev(), metadata.ino());
-    if earlier == current {
-        return Ok(true);
+/// Since when this file is locked in this boot. If another file was locked, or in another boot, this process is the first owner. If the
+/// file cannot be written, nothing is known.
+fn read_history(file: &mut File, clock: &dyn Clock) -> io::Result<Option<History>> {
+    let (metadata, mut text) = (file.metadata()?, String::new());
+    file.take(MAX_CONTENT).read_to_string(&mut text)?;
+    let boot = clock.boot_id();
+    let here = boot.map(|BootId(boot)| format!("{boot:032x} {} {} ", metadata.dev(), metadata.ino()));
+    let since = here.as_deref().and_then(|here| text.strip_prefix(here)?.trim_end().parse().ok());
+    if let (Some(boot), Some(micros)) = (boot, since) {
+        return Ok(Some(History { boot, since_boot: Duration::from_micros(micros) }));
     }
     file.set_len(0)?;
     file.rewind()?;
-    file.write_all(current.as_bytes())?;
-    Ok(false)
+    let (Some(boot), Some(here)) = (boot, here) else { return Ok(None) };
+    let since_boot = Duration::from_micros(u64::try_from(clock.since_boot().as_micros()).unwrap_or(u64::MAX));
+    file.write_all(format!("{here}{}\n", since_boot.as_micros()).as_bytes())?;
+    Ok(Some(History { boot, since_boot }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use countersign_identity::Timestamp;
 
-    fn has_owner_ended(directory: &Path, boot: Option<u128>) -> bool {
-        lock(directory, boot.map(BootId)).unwrap().has_owner_ended
+    /// A boot, and the seconds since then.
+    struct BootClock(Option<u128>, u64);
+
+    impl Clock for BootClock {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_micros(0)
+        }
+
+        fn since_boot(&self) -> Duration {
+            Duration::from_secs(self.1)
+        }
+
+        fn boot_id(&self) -> Option<BootId> {
+            self.0.map(BootId)
+        }
+    }
+
+    /// Locks a directory at a time. Returns whether the process has ended that used it at another time.
+    fn has_ended(directory: &Path, boot: Option<u128>, now: u64, used_at: u64) -> bool {
+        lock(directory, &BootClock(boot, now)).unwrap().has_ended(boot.map(BootId), Duration::from_secs(used_at))
     }
 
     #[test]
     fn owner_of_the_same_file_in_the_same_boot_has_ended() {
         let folder = tempfile::tempdir().unwrap();
         let directory = folder.path().join("copies");
-        assert!(!has_owner_ended(&directory, Some(1)), "there was none");
-        assert!(has_owner_ended(&directory, Some(1)));
-        let held = lock(&directory, Some(BootId(1))).unwrap();
-        assert!(matches!(lock(&directory, Some(BootId(1))), Err(LockError::Held)));
+        assert!(!has_ended(&directory, Some(1), 100, 99), "there was no owner here");
+        assert!(has_ended(&directory, Some(1), 200, 150));
+        assert!(has_ended(&directory, Some(1), 300, 150), "also if later owners wrote nothing");
+        assert!(!has_ended(&directory, Some(1), 300, 99));
+        let held = lock(&directory, &BootClock(Some(1), 400)).unwrap();
+        assert!(!held.has_ended(Some(BootId(2)), Duration::from_secs(399)) && !held.has_ended(None, Duration::MAX));
+        assert!(matches!(lock(&directory, &BootClock(Some(1), 400)), Err(LockError::Held)));
         drop(held);
-        assert!(!has_owner_ended(&directory, Some(2)), "the machine may be another one");
-        assert!(has_owner_ended(&directory, Some(2)));
-        assert!(!has_owner_ended(&directory, None));
+        assert!(!has_ended(&directory, Some(2), 500, 450), "the machine may be another one");
+        assert!(has_ended(&directory, Some(2), 600, 550));
+        assert!(!has_ended(&directory, None, 700, 650));
+        assert!(!has_ended(&directory, Some(2), 800, 750), "the owner before knew no boot");
     }
 
     #[test]
     fn owner_of_a_copied_directory_may_run() {
         let folder = tempfile::tempdir().unwrap();
         let [original, copied] = ["original", "copied"].map(|name| folder.path().join(name));
-        has_owner_ended(&original, Some(1));
+        has_ended(&original, Some(1), 100, 0);
         fs::create_dir(&copied).unwrap();
         fs::copy(original.join(NAME), copied.join(NAME)).unwrap();
-        assert!(!has_owner_ended(&copied, Some(1)));
+        for now in [200, 300] {
+            assert!(!has_ended(&copied, Some(1), now, 150), "the copy was written by the owner of the original");
+        }
         fs::write(original.join(NAME), "x".repeat(1000)).unwrap();
-        assert!(!has_owner_ended(&original, Some(1)));
-        assert!(has_owner_ended(&original, Some(1)));
+        assert!(!has_ended(&original, Some(1), 400, 350));
+        assert!(has_ended(&original, Some(1), 500, 450));
     }
 }

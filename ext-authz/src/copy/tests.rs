@@ -38,6 +38,9 @@ impl Clock for FixedClock {
 /// The clock at the time of the confirmation.
 const CLOCK: FixedClock = FixedClock(Some(BootId(1)), 1000, 500_000);
 
+/// The clock when the directory was locked first.
+const FIRST_LOCK: FixedClock = FixedClock(Some(BootId(1)), 900, 499_900);
+
 fn key(api_key: &[u8]) -> CopyKey {
     CopyKey::derive(api_key).unwrap()
 }
@@ -130,7 +133,7 @@ struct Fixture {
 impl Fixture {
     fn new(agents: u32) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let directory = CopyDirectory::lock(&folder.path().join("copies"), CLOCK.0).unwrap();
+        let directory = CopyDirectory::lock(&folder.path().join("copies"), &FIRST_LOCK).unwrap();
         directory.prepare(&[]).unwrap();
         let view = confirmed_view(agents, &[7; 32]);
         let contact = Contact::of(&view, &CLOCK).unwrap();

@@ -34,7 +34,7 @@ fn sidecar(in_force: Option<i64>, confirmed: LastConfirmation) -> Sidecar {
 }
 
 fn receipt(now: i64, sidecars: impl IntoIterator<Item = Sidecar>) -> Enforcement {
-    let times = ReceiptTimes { now: at(now), last_confirmation_without: at(KNOWN) };
+    let times = ReceiptTimes { now: at(now), last_confirmation_without: at(KNOWN), lag: Duration::ZERO };
     let mut receipt = Enforcement::new(REVISION, times);
     sidecars.into_iter().for_each(|sidecar| receipt.add(sidecar));
     receipt
@@ -68,6 +68,22 @@ fn silent_sidecar_counts_until_it_refuses_by_itself() {
     assert_eq!(receipt(57, [confirmed, frozen()]).elapsed(), Some(Duration::from_secs(57)));
     let long_ago = sidecar(Some(-90), LastConfirmation::By(at(-60)));
     assert_eq!((receipt(1, [long_ago.clone()]).expired, receipt(1, [long_ago]).elapsed()), (0, None));
+}
+
+/// After a jump of the wall clock, the other clock is behind for good.
+#[test]
+fn times_in_answers_are_by_the_wall_clock() {
+    let lag = Duration::from_secs(1000);
+    let receipt = |now: i64| {
+        let times = ReceiptTimes { now: at(now - 1000), last_confirmation_without: at(KNOWN - 1000), lag };
+        let mut receipt = Enforcement::new(REVISION, times);
+        receipt.add(sidecar(Some(-5), LastConfirmation::Continuing(None)));
+        receipt.by_wall_clock()
+    };
+    let before = receipt(61);
+    assert_eq!((before.refuses_by, before.unconfirmed[0].refuses_by), (Some(at(62)), at(62)));
+    let after = receipt(62);
+    assert_eq!((after.expired, after.elapsed()), (1, Some(Duration::from_secs(62))));
 }
 
 #[test]

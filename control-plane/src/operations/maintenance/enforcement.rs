@@ -18,7 +18,10 @@ use crate::{
     },
 };
 use countersign_identity::Revision;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 use tokio::time::sleep;
 
 /// How many chains are looked at in one run.
@@ -26,6 +29,9 @@ const MAX_CHAINS: i64 = 200;
 
 /// The job pauses this number of times as long as it took.
 const PAUSE_FACTOR: u32 = 20;
+
+/// The longest pause, also after a run in which the database did not respond.
+const MAX_PAUSE: Duration = Duration::from_mins(2);
 
 /// The name of the job.
 const JOB: &str = "confirm_changes";
@@ -45,7 +51,7 @@ pub async fn confirm_changes(context: &Context) -> Result<(), OperationError> {
     let began_at = context.since_boot();
     let result = confirm_next_changes(context).await;
     // Silent sidecars are read from the database again and again, until they refuse all requests by themselves.
-    sleep(context.since_boot().saturating_sub(began_at) * PAUSE_FACTOR).await;
+    sleep((context.since_boot().saturating_sub(began_at) * PAUSE_FACTOR).min(MAX_PAUSE)).await;
     result
 }
 

@@ -87,7 +87,7 @@ fn revision_in(directory: &CopyDirectory) -> Option<i64> {
 #[tokio::test]
 async fn awaited_change_is_written_before_the_interval_and_without_a_newer_confirmation() {
     let folder = tempfile::tempdir().unwrap();
-    let directory = CopyDirectory::lock(folder.path(), CLOCK.0).unwrap();
+    let directory = CopyDirectory::lock(folder.path(), &FIRST_LOCK).unwrap();
     let writer = RunningWriter::start(&directory);
     assert_eq!(writer.progress.on_disk(), None);
     let view = current_view();
