@@ -58,7 +58,11 @@ pub async fn run(context: &Context, command: SidecarCommand) -> Result<CommandOu
 async fn wait(context: &Context, args: WaitForSidecarsArgs) -> Result<CommandOutput, CliError> {
     let WaitForSidecarsArgs { revision, timeout: at_most, manager } = args;
     let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
-    let wait = Wait { credential: manager.credential(context).await?, service, at_most };
+    let credential = manager.credential(context).await?;
+    // Nothing was changed, so a request that fails at once is an ordinary error.
+    let first = api.enforcement(&credential, &service, revision, Duration::ZERO).await;
+    first.map_err(|error| context.with_context_hint(error.into()))?;
+    let wait = Wait { service, credential, at_most };
     let receipt = Receipt::of(context, &api, Some(wait), Some(revision)).await;
     let text = receipt.details([("revision", revision.to_string())], "the API decides with the change");
     Ok(receipt.output(text, json!({}), ""))

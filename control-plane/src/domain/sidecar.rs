@@ -165,17 +165,19 @@ pub struct ReceiptTimes {
     pub now: Timestamp,
     /// No sidecar was confirmed later than this without the revision.
     pub last_confirmation_without: Timestamp,
+    /// How far the clocks of other control planes may be behind, which end streams.
+    pub skew: Duration,
     /// How far the clock is behind the wall clock.
     pub lag: Duration,
 }
 
 impl Sidecar {
     /// The latest time at which the sidecar refuses all requests by itself if no confirmation follows `confirmed_until`; `None` if it
-    /// was never confirmed.
-    fn refuses_by(&self, confirmed_until: Timestamp) -> Option<Timestamp> {
+    /// was never confirmed. `skew`: how far the clock was behind by which its stream ended.
+    fn refuses_by(&self, confirmed_until: Timestamp, skew: Duration) -> Option<Timestamp> {
         let confirmed_by = match self.confirmed {
             LastConfirmation::Never => return None,
-            LastConfirmation::By(at) => at.min(confirmed_until),
+            LastConfirmation::By(at) => at.saturating_add(skew).min(confirmed_until),
             LastConfirmation::Continuing(_) => confirmed_until,
         };
         Some(confirmed_by.saturating_add(self.max_staleness))
@@ -183,7 +185,7 @@ impl Sidecar {
 
     /// When the sidecar refuses all requests by itself if it is never confirmed again; `None` if it refuses them already.
     pub fn decides_until(&self, now: Timestamp) -> Option<Timestamp> {
-        self.refuses_by(now).filter(|refuses_by| now < *refuses_by)
+        self.refuses_by(now, Duration::ZERO).filter(|refuses_by| now < *refuses_by)
     }
 
     /// The time of the last confirmation that is known.
@@ -245,7 +247,7 @@ impl Enforcement {
 
     /// Adds a sidecar.
     pub fn add(&mut self, sidecar: Sidecar) {
-        let ReceiptTimes { now, last_confirmation_without, lag } = self.times;
+        let ReceiptTimes { now, last_confirmation_without, skew, lag } = self.times;
         self.max_staleness = self.max_staleness.max(sidecar.max_staleness);
         if sidecar.in_force.is_some_and(|in_force| in_force >= self.revision) {
             // A sidecar that has the revision may decide again with the same data, after a restart from its copy.
@@ -257,7 +259,7 @@ impl Enforcement {
             return;
         }
         let changed_at = Timestamp::from_micros(self.revision.number());
-        let Some(refuses_by) = sidecar.refuses_by(last_confirmation_without) else { return };
+        let Some(refuses_by) = sidecar.refuses_by(last_confirmation_without, skew) else { return };
         if refuses_by <= now {
             // A sidecar that has refused all requests since before the change is not concerned.
             let refused_since = refuses_by.saturating_add(lag);

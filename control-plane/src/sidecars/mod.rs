@@ -22,7 +22,7 @@ pub use streams::{NewStream, NotSent, StreamStatus};
 use crate::{
     domain::{
         page::{ListPage, Page},
-        sidecar::{Enforcement, LastConfirmation, ReceiptTimes, Sidecar, SidecarKey},
+        sidecar::{Enforcement, ReceiptTimes, Sidecar, SidecarKey},
     },
     store::{
         ReadTransaction, Store, StoreError,
@@ -169,7 +169,7 @@ impl Sidecars {
         let now = self.now();
         let age = self.0.known.age(revision, self.since_boot());
         let last_confirmation_without = times::last_confirmation_without(revision, age, now);
-        let times = ReceiptTimes { now, last_confirmation_without, lag: self.0.clock.lag() };
+        let times = ReceiptTimes { now, last_confirmation_without, skew: MAX_CLOCK_SKEW, lag: self.0.clock.lag() };
         let mut receipt = Enforcement::new(revision, times);
         let mut next = match service {
             Some(service) => Some(service),
@@ -203,12 +203,7 @@ impl Sidecars {
             let is_last = i64::try_from(rows.len()).is_ok_and(|count| count < ROWS_PER_READ);
             after = rows.last().map(|row| row.identity.key);
             for row in rows {
-                let mut sidecar = self.describe(row, &control_plane);
-                // Any control plane may have ended the stream.
-                if let LastConfirmation::By(at) = &mut sidecar.confirmed {
-                    *at = at.saturating_add(MAX_CLOCK_SKEW);
-                }
-                receipt.add(sidecar);
+                receipt.add(self.describe(row, &control_plane));
             }
             if is_last || (scope == ReceiptScope::UntilUnconfirmed && !receipt.is_complete()) {
                 return Ok(());

@@ -74,6 +74,10 @@ async fn command_names_the_silent_sidecar_and_repeats_nothing() {
     let revision = next.lines().next().unwrap().to_owned();
     let (code, error) = fixture.shell.failure(&["sidecar", "wait", &revision, "--timeout", "1s"]);
     assert!(code == 1 && error.contains(&format!("Next: countersign sidecar wait {revision}")), "{code} {error}");
+    let (_, error) = fixture.shell.failure(&["sidecar", "wait", "9007199254740991"]);
+    assert!(error.contains("above the newest change") && !error.contains("done and committed"), "{error}");
+    let (code, error) = fixture.shell.failure(&["sidecar", "wait", &revision, "--server", "https://localhost:1"]);
+    assert!(code == 4 && error.contains("cannot reach"), "{code} {error}");
     let output = fixture.shell.run(&[&["-o", "json"], &revoke[..]].concat());
     let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &printed["enforcement"]["enforced"]), (Some(1), &json!(false)), "{printed}");

@@ -34,7 +34,8 @@ fn sidecar(in_force: Option<i64>, confirmed: LastConfirmation) -> Sidecar {
 }
 
 fn receipt(now: i64, sidecars: impl IntoIterator<Item = Sidecar>) -> Enforcement {
-    let times = ReceiptTimes { now: at(now), last_confirmation_without: at(KNOWN), lag: Duration::ZERO };
+    let times =
+        ReceiptTimes { now: at(now), last_confirmation_without: at(KNOWN), skew: Duration::ZERO, lag: Duration::ZERO };
     let mut receipt = Enforcement::new(REVISION, times);
     sidecars.into_iter().for_each(|sidecar| receipt.add(sidecar));
     receipt
@@ -75,7 +76,12 @@ fn silent_sidecar_counts_until_it_refuses_by_itself() {
 fn times_in_answers_are_by_the_wall_clock() {
     let lag = Duration::from_secs(1000);
     let receipt = |now: i64| {
-        let times = ReceiptTimes { now: at(now - 1000), last_confirmation_without: at(KNOWN - 1000), lag };
+        let times = ReceiptTimes {
+            now: at(now - 1000),
+            last_confirmation_without: at(KNOWN - 1000),
+            skew: Duration::ZERO,
+            lag,
+        };
         let mut receipt = Enforcement::new(REVISION, times);
         receipt.add(sidecar(Some(-5), LastConfirmation::Continuing(None)));
         receipt.by_wall_clock()
