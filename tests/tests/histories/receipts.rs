@@ -15,8 +15,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// How often a receipt is read while all sidecars are connected.
 const POLLS: usize = 40;
 
-/// How often a receipt is read that must become complete.
-const POLLS_UNTIL_COMPLETE: usize = 600;
+/// How often a receipt is read that must become complete, also if a sidecar reconnects on a busy machine.
+const POLLS_UNTIL_COMPLETE: usize = 4000;
 
 impl Run {
     /// Sends requests, and asks at once for the receipt of the newest revision. If it is complete, verifies tokens with all sidecars.
