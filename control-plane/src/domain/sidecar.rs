@@ -15,7 +15,7 @@ use std::{
 pub const REPORTS_SINCE_VERSION: u32 = 3;
 
 /// The longest time from the revision of a transaction until its commit, and until the control planes know it.
-const MAX_COMMIT_TIME: Duration = Duration::from_secs(5);
+pub const MAX_COMMIT_TIME: Duration = Duration::from_secs(5);
 
 /// How many silent sidecars a receipt names.
 pub const MAX_NAMED_SIDECARS: usize = 100;

@@ -234,7 +234,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes a batch in one transaction, and that the control plane runs.
+    /// Writes a batch, and the time at which this control plane last ran, in one transaction.
     async fn commit(&self, batch: &Batch) -> Result<Written, Failure> {
         self.end_earlier_name().await.map_err(|error| Failure { error, is_unknown: false })?;
         let Self { sidecars: journaled, is_registered, .. } = self;
@@ -336,7 +336,7 @@ impl Sidecars {
             unrecorded: streams.filter_map(begin).collect(),
             progressed: Vec::new(),
             ended: ended.drain(..of_ended).collect(),
-            forgotten: if with_forgotten { take_some(forgotten) } else { Vec::new() },
+            forgotten: if with_forgotten { take_forgotten(forgotten) } else { Vec::new() },
             distributed: Revision::default(),
         };
         let is_all_recorded = waiting.is_empty() && unrecorded.is_empty();
@@ -450,8 +450,8 @@ impl Sidecars {
     }
 }
 
-/// Takes up to a number of entries.
-fn take_some(forgotten: &mut HashMap<EndedProcess, Duration>) -> Vec<(EndedProcess, Duration)> {
+/// Takes up to [`MAX_BATCH`] processes to forget.
+fn take_forgotten(forgotten: &mut HashMap<EndedProcess, Duration>) -> Vec<(EndedProcess, Duration)> {
     let taken: Vec<_> = forgotten.iter().map(|(process, until)| (*process, *until)).take(MAX_BATCH).collect();
     for (process, _) in &taken {
         forgotten.remove(process);

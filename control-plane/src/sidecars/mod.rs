@@ -40,7 +40,7 @@ use std::{
     time::Duration,
 };
 use streams::Recording;
-use times::{KnownRevisions, MAX_CLOCK_SKEW, SteadyClock};
+use times::{CLOCK_MARGIN, KnownRevisions, SteadyClock};
 use tokio::sync::{Notify, Semaphore, oneshot};
 
 /// How many rows are read at once.
@@ -169,7 +169,7 @@ impl Sidecars {
         let now = self.now();
         let age = self.0.known.age(revision, self.since_boot());
         let last_confirmation_without = times::last_confirmation_without(revision, age, now);
-        let times = ReceiptTimes { now, last_confirmation_without, skew: MAX_CLOCK_SKEW, lag: self.0.clock.lag() };
+        let times = ReceiptTimes { now, last_confirmation_without, skew: CLOCK_MARGIN, lag: self.0.clock.lag() };
         let mut receipt = Enforcement::new(revision, times);
         let mut next = match service {
             Some(service) => Some(service),
@@ -196,7 +196,7 @@ impl Sidecars {
     ) -> Result<(), StoreError> {
         // A sidecar that has refused all requests since before the change is not concerned. A revision can be ahead of all clocks.
         let changed_at = Timestamp::from_micros(receipt.revision.number()).min(self.now());
-        let since = changed_at.saturating_sub(MAX_CLOCK_SKEW);
+        let since = changed_at.saturating_sub(CLOCK_MARGIN);
         let (control_plane, mut after) = (self.control_plane(), None);
         loop {
             let rows = sidecars::recorded_after(read.conn(), (service, since), after, ROWS_PER_READ).await?;

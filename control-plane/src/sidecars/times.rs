@@ -1,5 +1,6 @@
 //! What this process knows about times without trust in wall clocks: a clock that is never ahead, and since when revisions are known.
 
+use crate::{domain::sidecar::MAX_COMMIT_TIME, store::feed::MAX_CLOCK_SKEW};
 use countersign_identity::{Revision, Timestamp};
 use countersign_process::Clock;
 use std::{
@@ -17,9 +18,8 @@ const STEP: Duration = Duration::from_secs(1);
 /// How many steps are kept: more than five hours with changes in every second.
 const MAX_STEPS: usize = 20_000;
 
-/// The largest difference that is assumed between the clocks of two machines (5 minutes), plus the longest time from the revision of a
-/// transaction until its commit.
-pub(super) const MAX_CLOCK_SKEW: Duration = Duration::from_secs(5 * 60 + 5);
+/// How far a time of another machine's wall clock, or the revision of a transaction, may be before the time of this machine.
+pub(super) const CLOCK_MARGIN: Duration = MAX_CLOCK_SKEW.saturating_add(MAX_COMMIT_TIME);
 
 /// Wall-clock time that advances with the time since boot: if the wall clock jumps forward, this clock does not, and if it jumps
 /// backward, this clock follows. So what it says is over is over. Times that leave the process are those of the wall clock, because
@@ -100,7 +100,7 @@ impl KnownRevisions {
 /// made, by the clock of another machine.
 pub(super) fn last_confirmation_without(revision: Revision, age: Duration, now: Timestamp) -> Timestamp {
     let made_at = Timestamp::from_micros(revision.number());
-    now.saturating_sub(age).min(made_at.saturating_add(MAX_CLOCK_SKEW))
+    now.saturating_sub(age).min(made_at.saturating_add(CLOCK_MARGIN))
 }
 
 fn micros(duration: Duration) -> i64 {
@@ -187,6 +187,6 @@ mod tests {
         let revision = Revision::new(at(1000).micros());
         assert_eq!(last_confirmation_without(revision, Duration::from_secs(20), at(1030)), at(1010));
         let unknown = last_confirmation_without(revision, Duration::ZERO, at(9000));
-        assert_eq!(unknown, at(1000).saturating_add(MAX_CLOCK_SKEW), "the process has started since");
+        assert_eq!(unknown, at(1000).saturating_add(CLOCK_MARGIN), "the process has started since");
     }
 }

@@ -74,7 +74,7 @@ const NO_SERVICE: &str = "-";
 const MAX_UNRECORDED_LIFETIME: Duration = Duration::from_hours(24);
 
 /// Largest difference assumed between the clocks of two machines.
-const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
+pub const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
 
 /// Creates the position of the change feed for a new Countersign deployment.
 pub async fn create_position(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {

@@ -1,0 +1,136 @@
+//! Which processes of sidecars a receipt counts, and for how long.
+
+use super::*;
+
+/// A new stream of the same process replaces the earlier one, also while the control plane does not know that it has ended.
+#[tokio::test]
+async fn streams_of_one_process_count_once() {
+    let fixture = Fixture::new(0, &[]).await;
+    let mut first = fixture.follow(hello_of(3)).await;
+    let revision = last_page(&mut first).await;
+    first.ping(1).await.unwrap();
+    first.report(revision).await;
+    fixture.wait_for_list(1).await;
+    let resumed = Hello { revision, applied_revision: revision, stream_number: 2, ..hello_of(3) };
+    let mut second = fixture.follow(resumed.clone()).await;
+    second.ping(1).await.unwrap();
+    let mut probe = fixture.follow(Hello { probe: true, ..resumed }).await;
+    probe.ping(1).await.unwrap();
+    probe.report(revision).await;
+    assert_eq!(probe.next().await.unwrap_err().code(), tonic::Code::InvalidArgument, "a probe reports nothing");
+    assert_eq!(fixture.wait_for_list(1).await[0]["instance"], instance_text(3));
+    drop(first);
+    let receipt = fixture.complete_receipt(revision).await;
+    assert_eq!(receipt["sidecars"], 1, "{receipt}");
+}
+
+/// The process decides with the data of the new API key, so the stream of the replaced one counts no more.
+#[tokio::test]
+async fn stream_of_a_replaced_key_is_replaced() {
+    let fixture = Fixture::new(0, &[]).await;
+    let control = &fixture.control;
+    let (first, revision) = fixture.confirmed_sidecar(Hello { key_index: 2, ..hello_of(3) }).await;
+    drop(first);
+    let key = control.create_key(control.service(), "sync").await;
+    let resumed = Hello { revision, applied_revision: revision, stream_number: 2, key_index: 2, ..hello_of(3) };
+    let channel = follower::channel(control).await;
+    let mut second = Follower::open_with_hello(channel, &key, resumed).await.unwrap();
+    second.ping(1).await.unwrap();
+    let replaced = async || {
+        let listed = fixture.list().await;
+        (listed.len() == 1 && listed[0]["status"] == "connected").then(|| listed[0].clone())
+    };
+    let sidecar = eventually("the stream is replaced", replaced, || control.log()).await;
+    assert!(key.contains(&sidecar["keyId"].as_str().unwrap()["key_".len()..]), "{sidecar}");
+    let mut other = fixture.follow(Hello { key_index: 1, ..hello_of(3) }).await;
+    last_page(&mut other).await;
+    other.ping(1).await.unwrap();
+    fixture.wait_for_list(2).await;
+}
+
+/// The disk of a sidecar may have been cloned, so a process that is connected has not ended, whatever another one says.
+#[tokio::test]
+async fn process_is_forgotten_in_favor_of_the_owner_of_its_copy_after_its_stream_has_ended() {
+    let fixture = Fixture::new(0, &[]).await;
+    let (mut first, _) = fixture.confirmed_sidecar(hello_of(3)).await;
+    let (_clone, _) = fixture.confirmed_sidecar(Hello { previous_instance: vec![3; 16], ..hello_of(5) }).await;
+    // The control plane tries to forget the process several times per second.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    first.ping(2).await.unwrap();
+    assert_eq!(fixture.list().await.len(), 2, "the process is connected");
+    drop(first);
+    let mut heir = fixture.follow(Hello { previous_instance: vec![3; 16], ..hello_of(6) }).await;
+    let revision = last_page(&mut heir).await;
+    heir.report(revision).await;
+    let listed = async || {
+        let list = fixture.list().await;
+        list.iter().all(|sidecar| sidecar["instance"] != instance_text(3)).then_some(())
+    };
+    eventually("the process is forgotten", listed, || fixture.control.log()).await;
+}
+
+/// The process still decides with what an earlier stream has confirmed, although it asks for a new snapshot.
+#[tokio::test]
+async fn process_that_connects_without_a_revision_counts_as_confirmed() {
+    let mut fixture = Fixture::new(0, &[]).await;
+    let (first, _) = fixture.confirmed_sidecar(hello_of(3)).await;
+    fixture.control.kill();
+    fixture.control.restart().await;
+    let mut second = fixture.follow(Hello { stream_number: 2, ..hello_of(3) }).await;
+    last_page(&mut second).await;
+    drop((first, second));
+    let silent = async || fixture.list().await.pop().filter(|sidecar| sidecar["status"] == "silent");
+    eventually("the process is silent", silent, || fixture.control.log()).await;
+    let receipt = fixture.receipt(&format!("revision={}", fixture.change(false).await)).await.expect(200);
+    assert_eq!((&receipt["enforced"], &receipt["sidecars"]), (&json!(false), &json!(1)), "{receipt}");
+}
+
+/// The sidecar has not learned of the shorter limit.
+#[tokio::test]
+async fn shorter_max_staleness_does_not_apply_to_processes_that_decide_already() {
+    let mut fixture = Fixture::new(0, &["sync.max_staleness_seconds=3000"]).await;
+    let (_first, revision) = fixture.confirmed_sidecar(hello_of(3)).await;
+    fixture.control.restart_with("sync.max_staleness_seconds=30").await;
+    let resumed = Hello { revision, applied_revision: revision, stream_number: 2, ..hello_of(3) };
+    let mut second = fixture.follow(resumed).await;
+    second.ping(1).await.unwrap();
+    let receipt = fixture.receipt(&format!("revision={}", fixture.change(false).await)).await.expect(200);
+    let refuses_by: jiff::Timestamp = receipt["refusesBy"].as_str().unwrap().parse().unwrap();
+    let remaining = refuses_by.as_microsecond() - SystemClock.now().micros();
+    assert!(remaining > 2_000_000_000, "{receipt}");
+}
+
+/// The copy on disk is older than the view, and a process that starts from it decides without the change.
+#[tokio::test]
+async fn resumed_stream_is_in_force_when_its_copy_is() {
+    let fixture = Fixture::new(0, &[]).await;
+    let (_first, before) = fixture.confirmed_sidecar(hello_of(3)).await;
+    let revoked = fixture.change(false).await;
+    let mut second =
+        fixture.follow(Hello { revision: revoked, applied_revision: before, stream_number: 2, ..hello_of(3) }).await;
+    let settings = second.delta().await;
+    second.ping(1).await.unwrap();
+    let receipt = fixture.receipt(&format!("revision={revoked}&wait=1")).await.expect(200);
+    assert_eq!((&receipt["enforced"], &receipt["sidecars"]), (&json!(false), &json!(1)), "{receipt}");
+    second.report(settings.revision).await;
+    fixture.complete_receipt(revoked).await;
+}
+
+/// The owner of another service has a stream that never reports, and the deployment changes all the time.
+#[tokio::test]
+async fn silent_stream_of_a_stranger_delays_the_audit_log_of_the_deployment_only_until_it_is_stale() {
+    let fixture = Fixture::new(0, &["sync.max_staleness_seconds=5"]).await;
+    let mut silent = fixture.follow(hello_of(3)).await;
+    last_page(&mut silent).await;
+    silent.ping(1).await.unwrap();
+    let mut is_suspended = false;
+    let confirmed = async || {
+        is_suspended = !is_suspended;
+        let status = if is_suspended { "suspended" } else { "active" };
+        fixture.control.set_status(&fixture.agent.id, status).await.expect(200);
+        let entries = fixture.control.api.get_as(fixture.control.human(), "/audit?action=changes.enforced").await;
+        let entries = entries.expect(200)["data"].as_array()?.clone();
+        entries.into_iter().find(|entry| entry["serviceId"].is_null() && entry["details"]["expiredSidecars"] == 1)
+    };
+    eventually("changes of the deployment are confirmed", confirmed, || fixture.control.log()).await;
+}
