@@ -154,6 +154,13 @@ pub async fn channel_from(control: &ControlPlane, address: Ipv4Addr) -> Result<C
     endpoint(&url, &control.authority()).local_address(Some(address.into())).connect().await
 }
 
+/// A TLS channel to the sync port over which the server can send only 64 KiB before the client reads.
+pub async fn narrow_channel(control: &ControlPlane) -> Channel {
+    let endpoint = endpoint(&control.env["SYNC_URL"], &control.authority());
+    let endpoint = endpoint.initial_stream_window_size(65_535).initial_connection_window_size(65_535);
+    endpoint.connect().await.expect("the sync port accepts connections")
+}
+
 /// Opens a TLS channel to this URL.
 pub async fn connect(url: &str, authority: &[u8]) -> Channel {
     endpoint(url, authority).connect().await.expect("the sync port accepts connections")

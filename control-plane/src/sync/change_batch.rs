@@ -112,7 +112,7 @@ impl Changes {
             + keys.iter().flatten().map(Vec::len).sum::<usize>()
     }
 
-    /// Adds other changes of the same range of revisions; `other` takes precedence.
+    /// Adds changes of the same or a later range of revisions; `other` takes precedence.
     pub fn merge(&mut self, other: &Self) {
         let Self { agents, revoked, definitions, accepts_unbound, keys, is_deleted } = other;
         for (agent, changes) in agents {

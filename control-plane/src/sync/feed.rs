@@ -63,23 +63,49 @@ pub(super) struct ServiceBatch {
     /// The batch contains all changes up to this revision.
     pub(super) revision: Revision,
     /// The newest revision when the content was read.
-    pub(super) read_at: Revision,
+    read_at: Revision,
     all_services: Arc<Changes>,
     /// `None` if the service did not receive changes that concern unbound tokens when the batch was distributed.
     unbound_tokens: Option<Arc<Changes>>,
     own: Option<Arc<Changes>>,
     /// The space of the batch among the waiting batches.
-    _space: OwnedSemaphorePermit,
+    space: OwnedSemaphorePermit,
 }
 
-impl ServiceBatch {
-    /// The changes that a follower of the service sends.
-    pub(super) fn changes(&self, includes_unbound: bool) -> Changes {
-        let mut changes = Changes::clone(&self.all_services);
-        for part in self.unbound_tokens.iter().filter(|_| includes_unbound).chain(&self.own) {
+/// The changes of consecutive batches. Of data that changed several times, only the last state is left.
+pub(super) struct CoalescedBatches {
+    /// All changes up to this revision are contained.
+    pub(super) revision: Revision,
+    /// The revision of the first batch.
+    pub(super) oldest: Revision,
+    /// The newest revision when the content of the last batch was read.
+    pub(super) read_at: Revision,
+    /// The changes that the follower sends.
+    pub(super) changes: Changes,
+    /// The space of the batches among the waiting batches.
+    space: OwnedSemaphorePermit,
+}
+
+impl CoalescedBatches {
+    fn new(batch: ServiceBatch, includes_unbound: bool) -> Self {
+        let ServiceBatch { revision, read_at, .. } = batch;
+        let mut changes = Changes::clone(&batch.all_services);
+        for part in batch.unbound_tokens.iter().filter(|_| includes_unbound).chain(&batch.own) {
             changes.merge(part);
         }
-        changes
+        Self { revision, oldest: revision, read_at, changes, space: batch.space }
+    }
+
+    fn add(&mut self, batch: ServiceBatch, includes_unbound: bool) {
+        let later = Self::new(batch, includes_unbound);
+        self.changes.merge(&later.changes);
+        self.space.merge(later.space);
+        (self.revision, self.read_at) = (later.revision, later.read_at);
+    }
+
+    /// Whether later batches may be added. What follows a change of the settings depends on it.
+    const fn is_open(&self) -> bool {
+        self.changes.accepts_unbound.is_none() && !self.changes.is_deleted
     }
 }
 
@@ -124,7 +150,7 @@ impl SharedParts {
                 all_services: Arc::clone(&self.all_services.changes),
                 unbound_tokens: unbound_tokens.map(|part| Arc::clone(&part.changes)),
                 own: own.map(|part| Arc::clone(&part.changes)),
-                _space: space,
+                space,
             };
             subscriber.batches.try_send(batch).is_ok()
         });
@@ -151,6 +177,17 @@ impl Subscription {
     /// snapshot and a new subscription.
     pub(super) fn set_receives_unbound(&self, receives_unbound: bool) {
         self.receives_unbound.store(receives_unbound, Ordering::SeqCst);
+    }
+
+    /// A batch that was received, together with the batches that wait behind it. They wait if the sidecar is slow.
+    pub(super) fn coalesce(&mut self, batch: ServiceBatch, includes_unbound: bool) -> CoalescedBatches {
+        let mut coalesced = CoalescedBatches::new(batch, includes_unbound);
+        while coalesced.is_open()
+            && let Ok(batch) = self.batches.try_recv()
+        {
+            coalesced.add(batch, includes_unbound);
+        }
+        coalesced
     }
 
     /// Everything before `start` was sent, so the stream lacks only what is in the queue, unless the subscription was lost meanwhile.

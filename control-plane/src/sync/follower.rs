@@ -200,7 +200,7 @@ impl Follower {
                 },
                 batch = subscription.batches.recv() => {
                     let batch = batch.ok_or_else(too_slow)?;
-                    needs_snapshot = self.forward(&batch, &subscription).await?;
+                    needs_snapshot = self.forward(batch, &mut subscription).await?;
                 }
                 checksum = self.view_checks.next(), if self.view_checks.is_waiting() => {
                     if let Some(Some(checksum)) = checksum.as_deref() {
@@ -225,15 +225,16 @@ impl Follower {
         }
     }
 
-    /// Sends the changes of a batch that concern the service of the sidecar. Returns true if the sidecar needs a snapshot instead:
+    /// Sends the changes of a batch, and of those that wait behind it, that concern the service of the sidecar. Returns true if the sidecar needs a snapshot instead:
     /// if the service begins to accept unbound tokens, because the sidecar did not receive the earlier changes that concern such
     /// tokens.
-    async fn forward(&mut self, batch: &ServiceBatch, subscription: &Subscription) -> Result<bool, Status> {
+    async fn forward(&mut self, batch: ServiceBatch, subscription: &mut Subscription) -> Result<bool, Status> {
         if batch.revision <= self.sent_revision {
             return Ok(false);
         }
+        let batch = subscription.coalesce(batch, self.includes_unbound);
+        let changes = &batch.changes;
         self.known_revision = self.known_revision.max(batch.read_at);
-        let changes = batch.changes(self.includes_unbound);
         // The revocation of an API key changes the settings of the service. The deletion of the service revokes the key as
         // well, but its sidecars must learn of the deletion.
         if changes.accepts_unbound.is_some() && !changes.is_deleted {
@@ -248,8 +249,8 @@ impl Follower {
             self.known_revision = self.known_revision.max(batch.revision);
             return Ok(true);
         }
-        self.send_changes(batch.revision, &changes).await?;
-        self.observe_propagation(batch.revision);
+        self.send_changes(batch.revision, changes).await?;
+        self.observe_propagation(batch.oldest);
         if changes.is_deleted { Err(invalid_key()) } else { Ok(false) }
     }
 
@@ -343,7 +344,7 @@ impl Follower {
         loop {
             match subscription.batches.try_recv() {
                 Ok(batch) => {
-                    if self.forward(&batch, subscription).await? {
+                    if self.forward(batch, subscription).await? {
                         return Ok(true);
                     }
                 }

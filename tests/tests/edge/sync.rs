@@ -3,7 +3,7 @@
 use countersign_proto::v1::{Ping, follow_request::Message as ClientMessage, sync_client::SyncClient};
 use countersign_tests::{
     Agent, ControlPlane, Follower, eventually,
-    follower::{channel, follow_request},
+    follower::{channel, follow_request, narrow_channel},
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
@@ -216,6 +216,32 @@ async fn large_change_is_split_and_each_page_of_changes_advances_the_revision() 
     assert_eq!(pages.iter().map(|page| page.agents.len()).sum::<usize>(), AGENTS);
     assert!(pages.iter().all(|page| page.revision == pong.revision));
     assert!(pages.is_sorted_by_key(|page| page.cursor) && pages.last().unwrap().cursor == pong.revision);
+}
+
+#[tokio::test]
+async fn changes_that_wait_for_a_slow_client_are_sent_together() {
+    const CHANGES: usize = 120;
+    let control = ControlPlane::start().await;
+    for number in 0..CHANGES / 2 {
+        control.create_role(&format!("{number:0>64}"), &["read"]).await;
+    }
+    let mut follower = Follower::open(narrow_channel(&control).await, control.key(), 0).await.unwrap();
+    let page = follower.snapshot().await;
+    assert_eq!(page.roles.unwrap().roles.len(), CHANGES / 2);
+    // Each change sends all definitions, about 10 KiB, and the client does not read yet.
+    let mut role = String::new();
+    for _ in 0..CHANGES / 2 {
+        role = control.create_role("changed", &["read"]).await;
+        control.delete_role(&role).await.expect(200);
+    }
+    let last = control.create_role("changed", &["read"]).await;
+    let (deltas, pong) = follower.ping(1).await.unwrap();
+    assert!(deltas.len() < CHANGES / 2, "{} deltas", deltas.len());
+    assert!(deltas.is_sorted_by_key(|delta| delta.revision));
+    let newest = deltas.last().unwrap();
+    let roles: Vec<_> = newest.roles.as_ref().unwrap().roles.iter().map(|role| role.id.as_str()).collect();
+    assert!(roles.contains(&last.as_str()) && !roles.contains(&role.as_str()));
+    assert_eq!((roles.len(), newest.revision), (CHANGES / 2 + 1, pong.revision));
 }
 
 #[tokio::test]

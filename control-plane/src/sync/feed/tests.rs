@@ -31,6 +31,12 @@ fn distribute(feed: &ChangeFeed, number: i64, sizes: &[(ServiceId, u128)]) {
     feed.distribute(batch, since);
 }
 
+/// Receives all batches that wait.
+fn receive(subscription: &mut Subscription) -> CoalescedBatches {
+    let batch = subscription.batches.try_recv().unwrap();
+    subscription.coalesce(batch, false)
+}
+
 #[test]
 fn waiting_batches_are_weighed() {
     let feed = ChangeFeed::new(Revision::default());
@@ -42,8 +48,8 @@ fn waiting_batches_are_weighed() {
     for number in 1..=20 {
         // The agents of this service have about half a megabyte.
         distribute(&feed, number, &[(SERVICE, 64), (OTHER_SERVICE, 1)]);
-        let batch = fast.batches.try_recv().unwrap();
-        assert_eq!((batch.revision, batch.changes(false).agents.len()), (Revision::new(number), 64));
+        let batch = receive(&mut fast);
+        assert_eq!((batch.revision, batch.changes.agents.len()), (Revision::new(number), 64));
     }
     let mut received = 0;
     let end = loop {
@@ -58,7 +64,7 @@ fn waiting_batches_are_weighed() {
     assert_eq!(end, TryRecvError::Disconnected);
     assert!((2..20).contains(&received), "{received}");
     for _ in 0..20 {
-        assert_eq!(of_other.batches.try_recv().unwrap().changes(false).agents.len(), 1);
+        assert_eq!(CoalescedBatches::new(of_other.batches.try_recv().unwrap(), false).changes.agents.len(), 1);
     }
     assert_eq!(of_other.batches.try_recv().err(), Some(TryRecvError::Empty));
 }
@@ -69,6 +75,51 @@ fn one_large_batch_may_wait() {
     let mut subscription = feed.subscribe(SERVICE, false, StreamStatus::for_tests());
     for number in 1..=3 {
         distribute(&feed, number, &[(SERVICE, 1000)]);
-        assert_eq!(subscription.batches.try_recv().unwrap().changes(false).agents.len(), 1000);
+        assert_eq!(receive(&mut subscription).changes.agents.len(), 1000);
     }
+}
+
+#[test]
+fn waiting_batches_become_one_and_keep_their_space_until_they_are_sent() {
+    let feed = ChangeFeed::new(Revision::default());
+    let mut subscription = feed.subscribe(SERVICE, false, StreamStatus::for_tests());
+    for number in 1..=3 {
+        distribute(&feed, number, &[(SERVICE, if number == 1 { 300 } else { 10 })]);
+    }
+    let batch = receive(&mut subscription);
+    assert_eq!((batch.oldest, batch.revision, batch.read_at), (Revision::new(1), Revision::new(3), Revision::new(3)));
+    let revision_of = |agent| batch.changes.agents[&AgentId::from_bits(agent)].roles.as_ref().unwrap().revision;
+    assert_eq!(
+        (batch.changes.agents.len(), revision_of(9), revision_of(10)),
+        (300, Revision::new(3), Revision::new(1))
+    );
+    assert_eq!(subscription.batches.try_recv().err(), Some(TryRecvError::Empty));
+
+    // The sidecar has not received the batches, so the next batch does not fit.
+    distribute(&feed, 4, &[(SERVICE, 300)]);
+    assert_eq!(subscription.batches.try_recv().err(), Some(TryRecvError::Disconnected));
+}
+
+#[test]
+fn nothing_is_added_to_a_change_of_the_settings() {
+    let feed = ChangeFeed::new(Revision::default());
+    let mut subscription = feed.subscribe(SERVICE, false, StreamStatus::for_tests());
+    distribute(&feed, 1, &[(SERVICE, 1)]);
+    let (since, revision) = (Revision::new(1), Revision::new(2));
+    let settings = Changes { accepts_unbound: Some(true), ..Changes::default() };
+    feed.distribute(
+        ChangeBatch {
+            range: BatchRange { since, revision },
+            read_at: revision,
+            all_services: Changes::default(),
+            unbound_tokens: Changes::default(),
+            by_service: BTreeMap::from([(SERVICE, settings)]),
+        },
+        since,
+    );
+    distribute(&feed, 3, &[(SERVICE, 2)]);
+    let batch = receive(&mut subscription);
+    assert_eq!((batch.revision, batch.changes.agents.len()), (revision, 1));
+    assert_eq!(batch.changes.accepts_unbound, Some(true));
+    assert_eq!(receive(&mut subscription).revision, Revision::new(3));
 }
