@@ -18,7 +18,7 @@ pub mod telemetry;
 
 pub use clock::{BootId, Clock, SystemClock};
 pub use log_lines::FlushAtExit;
-pub use queues::{QueuePlace, Queues};
+pub use queues::{FairTurn, FairTurns, QueuePlace, Queues};
 pub use readiness::{Readiness, ReadinessGuard};
 pub use rng::{Rng, SystemRng, generate_p256_key};
 pub use shutdown::Shutdown;

@@ -4,6 +4,10 @@ use super::text::{DisplayName, EmailAddress, Metadata};
 use countersign_identity::{
     AgentId, AgentStatus, P256PublicKey, Reason, Revision, RoleName, ServiceId, Timestamp, TrustScore,
 };
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    sync::LazyLock,
+};
 
 /// A human user who owns resources, identified by token issuer and `sub`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -12,6 +16,23 @@ pub struct Owner {
     pub issuer: String,
     /// `sub` of the user's token.
     pub subject: String,
+}
+
+/// Names an owner within this process, in little memory. Two owners may have the same hash; they then share their turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct OwnerHash(u64);
+
+impl OwnerHash {
+    /// The hash of an owner.
+    pub fn of(owner: &Owner) -> Self {
+        static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        Self(HASHER.hash_one(owner))
+    }
+
+    #[cfg(test)]
+    pub const fn for_tests(hash: u64) -> Self {
+        Self(hash)
+    }
 }
 
 /// The data that an agent is registered with.

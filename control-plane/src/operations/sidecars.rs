@@ -2,12 +2,12 @@
 
 use crate::{
     domain::{
+        agent::OwnerHash,
         page::{ListPage, Page},
         sidecar::{Enforcement, Sidecar, SidecarKey},
     },
-    operations::{Context, OperationError},
-    sidecars::ReceiptScope,
-    store::feed,
+    operations::{Context, NotFound, OperationError},
+    store::{feed, services},
 };
 use countersign_identity::{Revision, ServiceId};
 use std::time::Duration;
@@ -47,7 +47,12 @@ pub async fn read_enforcement(
     revision: Option<Revision>,
     wait: Duration,
 ) -> Result<Enforcement, OperationError> {
-    let newest = feed::position(context.store.read().await?.conn()).await?.revision;
+    let (newest, owner) = {
+        let mut read = context.store.read().await?;
+        let found = services::find_live(read.conn(), service).await?;
+        let owner = OwnerHash::of(&found.ok_or(OperationError::NotFound(NotFound::Service))?.owner);
+        (feed::position(read.conn()).await?.revision, owner)
+    };
     let revision = revision.unwrap_or(newest);
     if revision > newest {
         return Err(OperationError::Conflict(UNKNOWN_REVISION.to_owned()));
@@ -58,7 +63,7 @@ pub async fn read_enforcement(
         while !context.sidecars.is_in_force_here(Some(service), revision) && context.since_boot() < deadline {
             sleep(interval).await;
         }
-        let receipt = context.sidecars.enforcement(Some(service), revision, ReceiptScope::Whole).await?;
+        let receipt = context.sidecars.enforcement_for(owner, service, revision).await?;
         if receipt.is_complete() || context.since_boot() >= deadline {
             return Ok(receipt);
         }

@@ -21,6 +21,7 @@ pub use streams::{NewStream, NotSent, StreamStatus};
 
 use crate::{
     domain::{
+        agent::OwnerHash,
         page::{ListPage, Page},
         sidecar::{Enforcement, ReceiptTimes, Sidecar, SidecarKey},
     },
@@ -30,7 +31,7 @@ use crate::{
     },
 };
 use countersign_identity::{Revision, ServiceId, Timestamp};
-use countersign_process::{Clock, Queues, Rng};
+use countersign_process::{Clock, FairTurns, Rng};
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{
@@ -41,12 +42,12 @@ use std::{
 };
 use streams::Recording;
 use times::{CLOCK_MARGIN, KnownRevisions, SteadyClock};
-use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::sync::{Notify, oneshot};
 
 /// How many rows are read at once.
 const ROWS_PER_READ: i64 = 1000;
 
-/// How many receipts are read at the same time, and at most one of a service.
+/// How many receipts are read at the same time: at most one for a service, and owners of services take turns.
 const MAX_RECEIPTS: usize = 2;
 
 /// For how long it is tried to forget an earlier process of a sidecar, whose stream another control plane may just be ending.
@@ -75,13 +76,12 @@ struct Inner {
     pending: Mutex<Pending>,
     /// Wakes the journal.
     wakeup: Notify,
-    receipts: Semaphore,
-    receipts_by_service: Queues<ServiceId>,
+    receipts: FairTurns<OwnerHash, ServiceId>,
 }
 
-/// How much of a receipt is wanted.
+/// How much of a receipt is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReceiptScope {
+enum ReceiptScope {
     /// All sidecars.
     Whole,
     /// The sidecars up to the first that has not confirmed the revision.
@@ -125,8 +125,7 @@ impl Sidecars {
             has_peers: AtomicBool::new(false),
             pending: Mutex::default(),
             wakeup: Notify::new(),
-            receipts: Semaphore::new(MAX_RECEIPTS),
-            receipts_by_service: Queues::with_places(1),
+            receipts: FairTurns::new(MAX_RECEIPTS),
         }))
     }
 
@@ -153,19 +152,31 @@ impl Sidecars {
             && !in_scope(&self.streams(), service).any(|stream| stream.may_lack(revision, distributed))
     }
 
-    /// The receipt of a revision at the sidecars of a service, or of all services.
-    pub async fn enforcement(
+    /// The receipt of a revision at all sidecars of a service, for its owner.
+    pub async fn enforcement_for(
+        &self,
+        owner: OwnerHash,
+        service: ServiceId,
+        revision: Revision,
+    ) -> Result<Enforcement, StoreError> {
+        // The queues are never closed, so without a turn there is only less order.
+        let _turn = self.0.receipts.take(owner, service).await.ok();
+        self.read_enforcement(Some(service), revision, ReceiptScope::Whole).await
+    }
+
+    /// The receipt of a revision at the sidecars of a service, or of all services, for the control plane itself: only as far as to
+    /// tell whether it is complete.
+    pub async fn enforcement(&self, service: Option<ServiceId>, revision: Revision) -> Result<Enforcement, StoreError> {
+        let _turn = self.0.receipts.take_for_nobody().await.ok();
+        self.read_enforcement(service, revision, ReceiptScope::UntilUnconfirmed).await
+    }
+
+    async fn read_enforcement(
         &self,
         service: Option<ServiceId>,
         revision: Revision,
         scope: ReceiptScope,
     ) -> Result<Enforcement, StoreError> {
-        // The semaphores are never closed, so without a place there is only less order.
-        let _of_service = match service {
-            Some(service) => self.0.receipts_by_service.enter(service).await.ok(),
-            None => None,
-        };
-        let _turn = self.0.receipts.acquire().await.ok();
         let now = self.now();
         let age = self.0.known.age(revision, self.since_boot());
         let last_confirmation_without = times::last_confirmation_without(revision, age, now);

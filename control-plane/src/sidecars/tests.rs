@@ -1,8 +1,9 @@
 //! Receipts of two control planes with one database, while writes fail, processes are killed or suspended, and clocks jump.
 
-use super::{Journal, NewStream, OpenStream, ReceiptScope, Sidecars};
+use super::{Journal, NewStream, OpenStream, Sidecars};
 use crate::{
     domain::{
+        agent::OwnerHash,
         page::Page,
         sidecar::{Enforcement, LastConfirmation, Sidecar, SidecarInstance},
     },
@@ -148,7 +149,7 @@ impl ControlPlane {
     }
 
     async fn receipt(&self, revision: Revision) -> Enforcement {
-        self.sidecars.enforcement(Some(SERVICE), revision, ReceiptScope::Whole).await.unwrap()
+        self.sidecars.enforcement_for(OwnerHash::for_tests(1), SERVICE, revision).await.unwrap()
     }
 
     async fn list(&self) -> Vec<Sidecar> {

@@ -12,10 +12,9 @@ use super::{
     feed::Subscription,
     follower::Follower,
     page_reader::{EncodedPage, PageRun, ReadKey, StreamGroup},
-    read_turns::OwnerHash,
 };
 use crate::{
-    domain::change::FeedPosition,
+    domain::{agent::OwnerHash, change::FeedPosition},
     store::{Store, StoreError, feed, services},
 };
 use bytes::Bytes;

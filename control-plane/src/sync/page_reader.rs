@@ -8,10 +8,12 @@
 use super::{
     change_batch::{self, Changes},
     encode::{PageKind, StreamFormat},
-    read_turns::OwnerHash,
 };
 use crate::{
-    domain::change::{Change, FeedPosition, RevisionRange},
+    domain::{
+        agent::OwnerHash,
+        change::{Change, FeedPosition, RevisionRange},
+    },
     store::{
         Conn, Store, StoreError,
         changed_data::{self, ChangedData, ChangedRange, ReadLimit},

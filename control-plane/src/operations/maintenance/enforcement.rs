@@ -11,7 +11,6 @@ use crate::{
         sidecar::Enforcement,
     },
     operations::{Context, OperationError},
-    sidecars::ReceiptScope,
     store::{
         StoreError, WriteTransaction, feed,
         unconfirmed_changes::{self, UnconfirmedChanges},
@@ -83,7 +82,7 @@ async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revisi
         None => return Ok(()),
     };
     let revision = changes.awaited.unwrap_or(newest);
-    let receipt = context.sidecars.enforcement(scope, revision, ReceiptScope::UntilUnconfirmed).await?;
+    let receipt = context.sidecars.enforcement(scope, revision).await?;
     if !receipt.is_complete() {
         if changes.awaited.is_none() {
             let work = async |mut tx: WriteTransaction| {
