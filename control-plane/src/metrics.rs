@@ -8,12 +8,14 @@ mod connection_pools;
 mod housekeeping;
 mod redis;
 mod store;
+mod sync;
 mod webhooks;
 
 pub use connection_pools::PoolStatus;
 pub use housekeeping::HousekeepingStatus;
 pub use redis::{RedisMetrics, RedisOutcome};
 pub use store::{StoreMetrics, TransactionKind, TransactionOutcome};
+pub use sync::SyncMetrics;
 pub use webhooks::WebhookMetrics;
 
 use common_windows::CommonWindows;
@@ -26,8 +28,8 @@ use countersign_process::{
 };
 use housekeeping::HousekeepingMetrics;
 use prometheus::{
-    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
-    core::Collector, exponential_buckets, opts,
+    Gauge, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, core::Collector,
+    exponential_buckets, opts,
 };
 
 /// The value of the label `result` for success.
@@ -61,18 +63,8 @@ pub struct Metrics {
     pub webhooks: WebhookMetrics,
     /// The Redis that replicas share.
     pub redis: RedisMetrics,
-    /// Open sync streams of sidecars.
-    pub sync_streams: IntGauge,
-    /// Sync streams that were refused, by limit.
-    pub sync_streams_refused: IntCounterVec,
-    /// Reads of pages of snapshots and missed changes.
-    pub sync_page_reads: IntCounter,
-    /// The newest revision sent to sidecars.
-    pub feed_revision: IntGauge,
-    /// When the change feed was last read, in Unix seconds.
-    pub feed_last_read: Gauge,
-    /// Seconds from a change until it was sent to a sidecar.
-    pub propagation: Histogram,
+    /// Sidecars and their sync streams.
+    pub sync: SyncMetrics,
     /// When the TLS certificate expires, in Unix seconds.
     pub certificate_expiry: IntGauge,
     /// Files that are loaded again when they change.
@@ -181,15 +173,6 @@ impl Metrics {
         for category in labels.rate_limit_categories {
             rate_limited.with_label_values(&[*category]);
         }
-        let refused_streams = "Sync streams that were refused, by limit";
-        let sync_streams_refused = factory.counter_vec("sync_streams_refused_total", refused_streams, &["limit"])?;
-        for limit in labels.stream_limits {
-            sync_streams_refused.with_label_values(&[*limit]);
-        }
-        let propagation = "Seconds from the newest change of a batch until it was sent to a sidecar";
-        let page_reads = "Reads of snapshots and missed changes for sync streams; streams of one service share a read";
-        let last_read =
-            "When the feed of changes was last read completely; the time since then is the lag of the sidecars";
         let fetches = "Fetches of the keys of issuers of human users, by issuer and result";
         let signs_from = "When the current signing key started to sign";
         Ok(Self {
@@ -211,14 +194,7 @@ impl Metrics {
             store: StoreMetrics::new(&factory)?,
             webhooks: WebhookMetrics::new(&factory, labels.delivery_failures)?,
             redis: RedisMetrics::new(&factory)?,
-            sync_streams: factory.gauge("sync_streams", "Open sync streams of sidecars")?,
-            sync_streams_refused,
-            sync_page_reads: factory.counter("sync_page_reads_total", page_reads)?,
-            feed_revision: factory.gauge("feed_revision", "Newest revision sent to sidecars")?,
-            feed_last_read: factory.timestamp_gauge("feed_last_read", last_read)?,
-            propagation: factory
-                .duration_histogram("sync_propagation_seconds", propagation, &[])?
-                .with_label_values::<&str>(&[]),
+            sync: SyncMetrics::new(&factory, labels.stream_limits)?,
             certificate_expiry: factory
                 .gauge("certificate_expiry_timestamp_seconds", "When the TLS certificate expires, in Unix seconds")?,
             file_reloads: FileReloadMetrics::new(&registry, "countersign")?,

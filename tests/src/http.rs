@@ -103,6 +103,13 @@ impl HttpClient {
         Self { url: replicas.first().clone(), client, replicas: Arc::new(replicas) }
     }
 
+    /// Value of a counter or gauge of an admin port, by the prefix of its line in `/metrics`.
+    pub async fn metric(&self, line: &str) -> Option<f64> {
+        let text = self.get("/metrics").await.body;
+        let matching_value = |candidate: &str| candidate.strip_prefix(line)?.split(' ').next_back()?.parse().ok();
+        text.as_str()?.lines().find_map(matching_value)
+    }
+
     /// A client for plain HTTP.
     pub fn plain(url: String) -> Self {
         install_crypto();

@@ -176,9 +176,7 @@ impl Sidecar {
 
     /// Value of a counter or gauge, by the prefix of its line in `/metrics`.
     pub async fn metric(&self, line: &str) -> Option<f64> {
-        let text = self.admin.get("/metrics").await.body;
-        let matching_value = |candidate: &str| candidate.strip_prefix(line)?.split(' ').next_back()?.parse().ok();
-        text.as_str()?.lines().find_map(matching_value)
+        self.admin.metric(line).await
     }
 }
 

@@ -34,11 +34,12 @@ pub use context::{Context, ContextParts, OperationConfig};
 pub use error::{NotFound, OperationError};
 pub use idempotency::IdempotentReply;
 pub use maintenance::{
-    ArchiveConflict, ArchivedChain, AuditArchive, DatabaseHealth, HousekeepingSample, MasterKeyRotation, RestoreReport,
-    check_database_write, confirm_changes, correct_totals, count_services_and_active_agents, delete_archived_entries,
-    emit_role_revoked_events, ensure_audit_started, invalidate_credentials_after_restore, lacks_current_master_key,
-    probe_database, probe_housekeeping, probe_queue, publish_trust_changes, purge_deleted, record_audit_archive,
-    rotate_master_key, rotate_signing_keys_if_due, run_housekeeping,
+    ArchiveConflict, ArchivedChain, AuditArchive, DatabaseHealth, EnforcementStatus, HousekeepingSample,
+    MasterKeyRotation, RestoreReport, check_database_write, confirm_changes, correct_totals,
+    count_services_and_active_agents, delete_archived_entries, emit_role_revoked_events, ensure_audit_started,
+    invalidate_credentials_after_restore, lacks_current_master_key, probe_database, probe_housekeeping, probe_queue,
+    publish_trust_changes, purge_deleted, record_audit_archive, rotate_master_key, rotate_signing_keys_if_due,
+    run_housekeeping,
 };
 pub use roles::{
     AssignmentRequest, RoleChange, RoleRequest, assign_role, change_role, create_role, delete_role, list_roles,

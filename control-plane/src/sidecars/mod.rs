@@ -248,6 +248,11 @@ impl Sidecars {
         Ok(ListPage { items, total, next })
     }
 
+    /// The number of sidecars of all services without a stream that may still decide, up to `limit`.
+    pub async fn count_silent(&self, limit: i64) -> Result<i64, StoreError> {
+        sidecars::count_silent(self.0.store.read().await?.conn(), self.now(), limit).await
+    }
+
     /// Whether the database has the name of this control plane, and nobody took it for killed. Sidecars must not be confirmed otherwise.
     pub async fn is_registered(&self, read: &mut ReadTransaction) -> Result<bool, StoreError> {
         let is_registered = sidecars::is_registered(read.conn(), &self.control_plane()).await?;

@@ -107,6 +107,7 @@ statements! { STATEMENTS:
     END_STREAMS_OF_KILLED = "UPDATE sidecars SET ended_at = $1, expires_at = $1 + max_staleness \
          WHERE (service_id, instance, key_index) IN (SELECT service_id, instance, key_index FROM sidecars \
          WHERE control_plane_id = $2 AND ended_at IS NULL LIMIT $3) AND control_plane_id = $2 AND ended_at IS NULL";
+    COUNT_SILENT = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM sidecars WHERE expires_at > $1 LIMIT $2) silent";
     OLDEST_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM sidecars WHERE expires_at >= $1";
     DELETE_EXPIRED = "DELETE FROM sidecars WHERE (service_id, instance, key_index) IN (SELECT service_id, instance, key_index \
          FROM sidecars WHERE expires_at >= $1 AND expires_at <= $2 ORDER BY expires_at LIMIT $3) AND +expires_at <= $2";
@@ -405,6 +406,11 @@ pub async fn end_streams_of_killed(conn: &mut Conn, id: &str, now: Timestamp, li
         delete_control_plane(conn, id).await?;
     }
     Ok(())
+}
+
+/// The number of sidecars of all services without a stream that may still decide, up to `limit`.
+pub async fn count_silent(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<i64, StoreError> {
+    row::total_count(&sqlx::query(COUNT_SILENT).bind(now.micros()).bind(limit).fetch_one(conn).await?)
 }
 
 /// Since when the oldest sidecar of an ended stream can be deleted, at or after `from`.

@@ -345,14 +345,14 @@ impl FeedReader {
         let result = change_batch::read_all(&self.store, self.sent_revision).await;
         if result.is_ok() {
             let since_epoch = self.store.now().duration_since(Timestamp::from_micros(0));
-            metrics.feed_last_read.set(since_epoch.as_secs_f64());
+            metrics.sync.feed_last_read.set(since_epoch.as_secs_f64());
         }
         match result {
             Ok(batch) if batch.range.revision > self.sent_revision => {
                 let (revision, is_complete) = (batch.range.revision, batch.range.revision == batch.read_at);
                 self.feed.distribute(batch, self.sent_revision);
                 self.sent_revision = revision;
-                metrics.feed_revision.set(revision.number());
+                metrics.sync.feed_revision.set(revision.number());
                 // The order matters: a follower that sees this revision finds all batches up to it in its queue.
                 self.sidecars.set_distributed(revision);
                 self.feed.0.distributed.send_replace(revision);

@@ -103,7 +103,7 @@ impl AcceptedStream {
     /// Serves the stream until it ends.
     pub(super) async fn run(self, requests: Streaming<FollowRequest>) {
         let (streams, service, sender) =
-            (self.context.metrics.sync_streams.clone(), self.key.service, self.sender.clone());
+            (self.context.metrics.sync.streams.clone(), self.key.service, self.sender.clone());
         streams.inc();
         let displaced = self.permit.displaced();
         let result = tokio::select! {
@@ -274,7 +274,11 @@ impl Follower {
     /// Records the time since the commit of a change. A revision is the commit time in microseconds, or slightly more.
     fn observe_propagation(&self, revision: Revision) {
         let age = self.context.store.now().micros().saturating_sub(revision.number());
-        self.context.metrics.propagation.observe(Duration::from_micros(u64::try_from(age).unwrap_or(0)).as_secs_f64());
+        self.context
+            .metrics
+            .sync
+            .propagation
+            .observe(Duration::from_micros(u64::try_from(age).unwrap_or(0)).as_secs_f64());
     }
 
     /// Fails if the API key of the sidecar was revoked; the failure ends the stream.

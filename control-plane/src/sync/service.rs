@@ -69,7 +69,7 @@ impl SyncService {
             agent_hash_secret: agent_hash_secret.clone(),
             limit: limits.read_limit,
             turns: turns.clone(),
-            reads: metrics.sync_page_reads.clone(),
+            reads: metrics.sync.page_reads.clone(),
         });
         let view_checks = ViewChecks::new(source.clone(), limits.intervals.view_check);
         let pages = PageCache::new(source);
@@ -81,7 +81,7 @@ impl SyncService {
             view_checks,
             turns,
             intervals: limits.intervals,
-            limits: StreamLimits::new(limits.streams, clock, metrics.sync_streams_refused.clone()),
+            limits: StreamLimits::new(limits.streams, clock, metrics.sync.streams_refused.clone()),
             store,
             sidecars,
             feed,

@@ -7,7 +7,7 @@ mod processes;
 use countersign_process::{Clock, SystemClock};
 use countersign_proto::v1::Hello;
 use countersign_tests::{
-    Agent, ControlPlane, Follower, HttpResponse, Sidecar, eventually,
+    Agent, ControlPlane, Follower, HttpClient, HttpResponse, Sidecar, eventually,
     follower::{self, hello},
 };
 use serde_json::{Value, json};
@@ -65,6 +65,16 @@ impl Fixture {
             (receipt["enforced"] == true).then_some(receipt)
         };
         eventually("the revision is in force everywhere", complete, || self.control.log()).await
+    }
+
+    /// The number of silent sidecars, and the time of the oldest change that is not in force, in Unix seconds.
+    async fn enforcement_metrics(&self) -> (f64, f64) {
+        let admin = HttpClient::plain(self.control.env["ADMIN_URL"].clone());
+        let (silent, oldest) = tokio::join!(
+            admin.metric("countersign_sidecars_silent"),
+            admin.metric("countersign_unconfirmed_change_oldest_timestamp_seconds")
+        );
+        (silent.unwrap(), oldest.unwrap())
     }
 
     async fn list(&self) -> Vec<Value> {
@@ -197,6 +207,11 @@ async fn killed_sidecar_is_silent_until_its_view_would_be_too_old() {
     let silent = async || fixture.list().await.pop().filter(|sidecar| sidecar["status"] == "silent");
     let silent = eventually("the sidecar is silent", silent, || fixture.control.log()).await;
     let revoked = fixture.change(false).await;
+    let waiting =
+        async || Some(fixture.enforcement_metrics().await).filter(|(silent, oldest)| silent.min(*oldest) > 0.0);
+    let (_, oldest) = eventually("the metrics show the wait", waiting, || fixture.control.log()).await;
+    let changed_at = Duration::from_micros(revoked.unsigned_abs()).as_secs_f64();
+    assert!((oldest - changed_at).abs() < 1.0, "{oldest} is the time of the change {revoked}");
     // A restart of the control plane forgets no sidecar.
     fixture.control.kill();
     fixture.control.restart().await;
@@ -205,6 +220,8 @@ async fn killed_sidecar_is_silent_until_its_view_would_be_too_old() {
     assert_eq!(receipt["unconfirmed"][0]["instance"], silent["instance"]);
     wait_until(&receipt["refusesBy"]).await;
     let receipt = fixture.complete_receipt(revoked).await;
+    let ended = async || (fixture.enforcement_metrics().await == (0.0, 0.0)).then_some(());
+    eventually("the metrics show no wait", ended, || fixture.control.log()).await;
     assert_eq!((&receipt["sidecars"], &receipt["expiredSidecars"]), (&json!(0), &json!(1)), "{receipt}");
     assert!(receipt["milliseconds"].as_u64().unwrap() > 1000, "until then, the sidecar could decide: {receipt}");
 }

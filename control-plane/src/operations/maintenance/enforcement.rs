@@ -16,7 +16,7 @@ use crate::{
         unconfirmed_changes::{self, UnconfirmedChanges},
     },
 };
-use countersign_identity::Revision;
+use countersign_identity::{Revision, Timestamp};
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -35,18 +35,38 @@ const MAX_PAUSE: Duration = Duration::from_mins(2);
 /// The name of the job.
 const JOB: &str = "confirm_changes";
 
-/// The chain after which the next run continues.
+/// How many silent sidecars are counted.
+const MAX_SILENT: i64 = 10_000;
+
+/// Where the next run continues.
 #[derive(Default)]
-pub struct ConfirmationTurn(Mutex<String>);
+pub struct ConfirmationTurn(Mutex<Turn>);
+
+#[derive(Default, Clone)]
+struct Turn {
+    /// The last chain that was looked at.
+    after: String,
+    /// When the oldest change was made that is not confirmed, among the chains since the first.
+    oldest: Option<Timestamp>,
+}
 
 impl ConfirmationTurn {
-    fn next(&self) -> MutexGuard<'_, String> {
+    fn lock(&self) -> MutexGuard<'_, Turn> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Looks at the next chains with changes that are not confirmed.
-pub async fn confirm_changes(context: &Context) -> Result<(), OperationError> {
+/// The changes that are not in force, and the sidecars for which they may wait.
+#[derive(Debug, Clone, Copy)]
+pub struct EnforcementStatus {
+    /// When the oldest change was made that is not in force at all sidecars.
+    pub oldest_change: Option<Timestamp>,
+    /// The number of sidecars without a stream that may still decide, up to a limit.
+    pub silent_sidecars: i64,
+}
+
+/// Looks at the next chains with changes that are not confirmed. Returns the status after the last chain.
+pub async fn confirm_changes(context: &Context) -> Result<Option<EnforcementStatus>, OperationError> {
     let began_at = context.since_boot();
     let result = confirm_next_changes(context).await;
     // Silent sidecars are read from the database again and again, until they refuse all requests by themselves.
@@ -54,8 +74,8 @@ pub async fn confirm_changes(context: &Context) -> Result<(), OperationError> {
     result
 }
 
-async fn confirm_next_changes(context: &Context) -> Result<(), OperationError> {
-    let after = context.confirmation_turn.next().clone();
+async fn confirm_next_changes(context: &Context) -> Result<Option<EnforcementStatus>, OperationError> {
+    let Turn { after, mut oldest } = context.confirmation_turn.lock().clone();
     let (chains, newest) = {
         let mut read = context.store.read().await?;
         // The revision is read after the rows, so it is not below that of any of their changes.
@@ -64,22 +84,33 @@ async fn confirm_next_changes(context: &Context) -> Result<(), OperationError> {
     };
     let is_page = i64::try_from(chains.len()).is_ok_and(|count| count == MAX_CHAINS);
     let last = chains.last().filter(|_| is_page).map(|changes| changes.chain.clone());
-    *context.confirmation_turn.next() = last.unwrap_or_default();
     let mut result = Ok(());
     for changes in chains {
         // The sidecars of one chain must not keep the others from their entries.
-        if let Err(error) = confirm(context, &changes, newest).await {
+        let is_confirmed = confirm(context, &changes, newest).await.unwrap_or_else(|error| {
             result = Err(error);
+            false
+        });
+        if !is_confirmed {
+            oldest = oldest.into_iter().chain([changes.changed_at]).min();
         }
     }
-    result
+    let is_end = last.is_none();
+    *context.confirmation_turn.lock() = last.map_or_else(Turn::default, |after| Turn { after, oldest });
+    result?;
+    if !is_end {
+        return Ok(None);
+    }
+    let silent_sidecars = context.sidecars.count_silent(MAX_SILENT).await?;
+    Ok(Some(EnforcementStatus { oldest_change: oldest, silent_sidecars }))
 }
 
-async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revision) -> Result<(), OperationError> {
+/// Returns whether the changes are in force at all sidecars, and that was recorded.
+async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revision) -> Result<bool, OperationError> {
     let scope = match AuditChain::parse(&changes.chain) {
         Some(AuditChain::Service(service)) => Some(service),
         Some(AuditChain::Deployment) => None,
-        None => return Ok(()),
+        None => return Ok(true),
     };
     let revision = changes.awaited.unwrap_or(newest);
     let receipt = context.sidecars.enforcement(scope, revision).await?;
@@ -93,7 +124,7 @@ async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revisi
             };
             context.store.write::<_, StoreError, _, _>("await_changes", work).await?;
         }
-        return Ok(());
+        return Ok(false);
     }
     let chain = scope.map_or(AuditChain::Deployment, AuditChain::Service);
     let entry = (receipt.sidecars + receipt.expired > 0).then(|| entry(chain, changes, &receipt));
@@ -113,7 +144,8 @@ async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revisi
         unconfirmed_changes::remove(tx.conn(), changes).await?;
         tx.commit(()).await
     };
-    Ok(context.store.write(JOB, work).await?)
+    context.store.write::<_, StoreError, _, _>(JOB, work).await?;
+    Ok(true)
 }
 
 fn entry(chain: AuditChain, changes: &UnconfirmedChanges, receipt: &Enforcement) -> NewAuditEntry {

@@ -20,7 +20,7 @@ mod trust_feed;
 pub use audit_archive::{ArchiveConflict, ArchivedChain, AuditArchive, delete_archived_entries, record_audit_archive};
 pub use audit_start::ensure_audit_started;
 pub use counts::{correct_totals, count_services_and_active_agents};
-pub use enforcement::confirm_changes;
+pub use enforcement::{EnforcementStatus, confirm_changes};
 pub use expiry::emit_role_revoked_events;
 pub use housekeeping::{purge_deleted, run_housekeeping};
 pub use key_rotation::rotate_signing_keys_if_due;
