@@ -252,7 +252,7 @@ async fn delete(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
     let RevokeArgs { status: StatusArgs { human, receipt, agent }, confirm } = args;
     let (api, agent) = (context.api(&human.server)?, checked_agent_id(context, agent)?);
     let credential = &human.credential(context).await?;
-    let wait = receipt.wait(context, &human.server, &human.token).await?;
+    let wait = receipt.wait(context, &api, &human.server, &human.token).await?;
     if !confirm.is_given() {
         let name = own::name_of_agent(&api, credential, &agent).await?;
         let name = name.map(|name| format!(" ({})", quoted(&name))).unwrap_or_default();
@@ -270,7 +270,7 @@ async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result
     let api = context.api(&human.server)?;
     let agent = checked_agent_id(context, agent)?;
     let credential = human.credential(context).await?;
-    let wait = receipt.wait(context, &human.server, &human.token).await?;
+    let wait = receipt.wait(context, &api, &human.server, &human.token).await?;
     let mut record = api.set_agent_status(&credential, &agent, status).await.map_err(with_conflict_reason)?;
     let receipt = Receipt::of(context, &api, wait, record["revision"].as_u64()).await;
     // The response of the control plane names the agent's id `id`; all output of the command line names it `agentId`.

@@ -158,10 +158,16 @@ fn row(entry: &AuditEntry, names: &BTreeMap<String, String>) -> [String; 6] {
     [entry.at.clone(), entry.action.clone(), actor, address, agent, object]
 }
 
-/// The object of an entry that has no object: the user to whom a service is offered, or the service that an agent left.
+/// The object of an entry that has no object: the user to whom a service is offered, the service that an agent left, or the
+/// entries whose changes are in force.
 fn object_in_details(entry: &AuditEntry) -> Option<String> {
     let text = |pointer| entry.details.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-    text("/to/id").or_else(|| text("/serviceId"))
+    let number = |pointer| entry.details.pointer(pointer).and_then(Value::as_u64);
+    let entries = || match (number("/firstSequence")?, number("/lastSequence")?) {
+        (first, last) if first == last => Some(format!("entry {first}")),
+        (first, last) => Some(format!("entries {first} to {last}")),
+    };
+    text("/to/id").or_else(|| text("/serviceId")).or_else(entries)
 }
 
 /// The name of the object, or of the agent in a registration.

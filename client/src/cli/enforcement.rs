@@ -22,7 +22,10 @@ use countersign_client::{
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use std::time::Duration;
-use text::{NEXT, enforcement_text, not_enforced, unknown, unknown_because};
+use text::{NEXT, enforcement_text, not_enforced, sidecars, unknown, unknown_because};
+
+/// A revision that is not above the newest one.
+const FIRST_REVISION: u64 = 1;
 
 /// The longest wait.
 const LONGEST_WAIT: Duration = Duration::from_hours(1);
@@ -107,11 +110,12 @@ impl WaitArgs {
 }
 
 impl ReceiptArgs {
-    /// The wait. Commands call this function before their change: without a service or a credential that may read its
+    /// The wait. Commands call this function before their change: without a service and a credential that may read its
     /// sidecars, nothing is changed.
     pub async fn wait(
         &self,
         context: &Context,
+        api: &Api,
         server: &ServerArgs,
         human: &HumanTokenArg,
     ) -> Result<Option<Wait>, CliError> {
@@ -120,7 +124,12 @@ impl ReceiptArgs {
             return Ok(None);
         }
         let service = context.service(&ServiceArg { service: service.clone() })?;
-        Ok(wait.of(&service, &key.or_human(context, server, human).await?))
+        let credential = key.or_human(context, server, human).await?;
+        match api.enforcement(&credential, &service, FIRST_REVISION, Duration::ZERO).await {
+            // A control plane that does not answer must not be a reason not to try the change.
+            Err(error) if !error.is_outage() => Err(context.with_context_hint(error.into())),
+            Ok(_) | Err(_) => Ok(wait.of(&service, &credential)),
+        }
     }
 }
 
@@ -141,14 +150,15 @@ impl Receipt {
         Self { revision, result }
     }
 
-    /// The text of the command: its rows, and one about the sidecars after a wait. `without_sidecars` states what happens
+    /// The text of the command: its rows, the revision, and where it is in force after a wait. `without_sidecars` states what happens
     /// without a sidecar: [`REFUSES`] or [`ALLOWS`].
     pub fn details<const N: usize>(&self, rows: [(&'static str, String); N], without_sidecars: &str) -> String {
         let enforced = self.result.as_ref().map(|result| match result {
             WaitResult::Known(enforcement, _) => enforcement_text(enforcement, without_sidecars),
             WaitResult::Unknown(_) => "unknown".to_owned(),
         });
-        details(rows.into_iter().chain(enforced.map(|text| ("enforced", text))))
+        let revision = self.revision.map(|revision| ("revision", revision.to_string()));
+        details(rows.into_iter().chain(revision).chain(enforced.map(|text| ("enforced", text))))
     }
 
     /// The output of the command: its text and JSON with the revision and the result of the wait, and `note`, or else
@@ -256,9 +266,8 @@ async fn ask(
 fn report_wait(context: &Context, answer: &Enforcement, remaining: Duration) {
     if context.format() == OutputFormat::Text {
         let missing = answer.sidecars.saturating_sub(answer.enforced_sidecars);
-        let (sidecars, seconds) = (answer.sidecars, remaining.as_secs());
-        let text =
-            format!("The change is done. Waiting for {missing} of {sidecars} sidecars, for {seconds} s more at most.");
+        let (sidecars, seconds) = (sidecars(answer.sidecars), remaining.as_secs());
+        let text = format!("The change is done. Waiting for {missing} of {sidecars}, for {seconds} s more at most.");
         context.messages.note(&text);
     }
 }

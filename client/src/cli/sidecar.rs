@@ -61,10 +61,13 @@ async fn wait(context: &Context, args: WaitForSidecarsArgs) -> Result<CommandOut
     let credential = manager.credential(context).await?;
     // Nothing was changed, so a request that fails at once is an ordinary error.
     let first = api.enforcement(&credential, &service, revision, Duration::ZERO).await;
-    first.map_err(|error| context.with_context_hint(error.into()))?;
+    first.map_err(|error| {
+        let hint = || "the answer to a change has its `revision`, also with -o json".to_owned();
+        context.with_context_hint(CliError::with_hint(error, "CONFLICT", hint))
+    })?;
     let wait = Wait { service, credential, at_most };
     let receipt = Receipt::of(context, &api, Some(wait), Some(revision)).await;
-    let text = receipt.details([("revision", revision.to_string())], "the API decides with the change");
+    let text = receipt.details([], "the API decides with the change");
     Ok(receipt.output(text, json!({}), ""))
 }
 

@@ -116,7 +116,7 @@ pub async fn run(context: &Context, command: TokenCommand) -> Result<CommandOutp
 async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, CliError> {
     let RevokeArgs { server, human, receipt, token } = args;
     let api = context.api(&server)?;
-    let wait = receipt.wait(context, &server, &human).await?;
+    let wait = receipt.wait(context, &api, &server, &human).await?;
     let Revoked { kind, revision, saved } = revoke_and_forget(context, &api, &server, token).await?;
     let receipt = Receipt::of(context, &api, wait, revision).await;
     let text = match kind {

@@ -67,15 +67,19 @@ async fn command_names_the_silent_sidecar_and_repeats_nothing() {
     assert_eq!(code, 1, "{error}");
     assert!(error.contains("the change is done and committed"), "{error}");
     assert!(
-        error.contains("in force at 0 of 1 sidecars; not confirmed by ") && error.contains("refuses all requests"),
+        error.contains("in force at 0 of 1 sidecar; not confirmed by ") && error.contains("refuses all requests"),
         "{error}"
     );
     let (_, next) = error.split_once("Next: countersign sidecar wait ").unwrap_or_else(|| panic!("{error}"));
-    let revision = next.lines().next().unwrap().to_owned();
+    let revision = next.split(' ').next().unwrap().to_owned();
     let (code, error) = fixture.shell.failure(&["sidecar", "wait", &revision, "--timeout", "1s"]);
-    assert!(code == 1 && error.contains(&format!("Next: countersign sidecar wait {revision}")), "{code} {error}");
+    assert!(
+        code == 1 && error.contains(&format!("Next: countersign sidecar wait {revision} --timeout 1s")),
+        "{code} {error}"
+    );
     let (_, error) = fixture.shell.failure(&["sidecar", "wait", "9007199254740991"]);
     assert!(error.contains("above the newest change") && !error.contains("done and committed"), "{error}");
+    assert!(error.contains("has its `revision`") && !error.contains("role list"), "{error}");
     let (code, error) = fixture.shell.failure(&["sidecar", "wait", &revision, "--server", "https://localhost:1"]);
     assert!(code == 4 && error.contains("cannot reach"), "{code} {error}");
     let output = fixture.shell.run(&[&["-o", "json"], &revoke[..]].concat());
@@ -92,12 +96,16 @@ async fn command_names_the_silent_sidecar_and_repeats_nothing() {
 }
 
 #[tokio::test]
-async fn waiting_for_a_change_of_an_agent_needs_a_service() {
+async fn waiting_for_a_change_of_an_agent_needs_a_service_and_a_credential_that_may_read_the_receipt() {
     let control = ControlPlane::start().await;
-    let shell = Shell::with_env(&control, &["URL", "CA", "HUMAN_TOKEN"]);
+    let mut shell = Shell::with_env(&control, &["URL", "CA", "HUMAN_TOKEN"]);
     let agent = Agent::register(&control, "agent").await;
     let (code, error) = shell.failure(&["agent", "suspend", &agent.id, "--wait"]);
     assert!(code == 2 && error.contains("COUNTERSIGN_SERVICE_ID"), "{error}");
+    shell.export("COUNTERSIGN_SERVICE_ID", control.service());
+    shell.export("COUNTERSIGN_SERVICE_KEY", &control.create_key(control.service(), "sync").await);
+    let (code, error) = shell.failure(&["agent", "suspend", &agent.id, "--wait"]);
+    assert!(code == 3 && !error.contains("done and committed"), "{code} {error}");
     let (code, error) = shell.failure(&["role", "revoke", "reader", &agent.id, "--wait=0s"]);
     assert!(code == 2 && error.contains("--wait"), "{error}");
     agent.login().await;

@@ -25,7 +25,7 @@ pub fn enforcement_text(enforcement: &Enforcement, without_sidecars: &str) -> St
         unconfirmed: _,
         refuses_by: _,
     } = enforcement;
-    let noun = if *sidecars == 1 { "sidecar" } else { "sidecars" };
+    let of_all = self::sidecars(*sidecars);
     let expired = match expired_sidecars {
         0 => String::new(),
         1 => "; 1 more refuses all requests by itself".to_owned(),
@@ -34,11 +34,16 @@ pub fn enforcement_text(enforcement: &Enforcement, without_sidecars: &str) -> St
     match (enforced, sidecars + expired_sidecars, milliseconds) {
         (true, 0, _) => format!("no sidecar is connected; {without_sidecars}"),
         (true, _, Some(milliseconds)) => {
-            format!("at {enforced_sidecars} of {sidecars} {noun} after {milliseconds} ms{expired}")
+            format!("at {enforced_sidecars} of {of_all} after {milliseconds} ms{expired}")
         }
-        (true, _, None) => format!("at {enforced_sidecars} of {sidecars} {noun}{expired}"),
-        (false, _, _) => format!("not yet: at {enforced_sidecars} of {sidecars} {noun}{expired}"),
+        (true, _, None) => format!("at {enforced_sidecars} of {of_all}{expired}"),
+        (false, _, _) => format!("not yet: at {enforced_sidecars} of {of_all}{expired}"),
     }
+}
+
+/// A number of sidecars.
+pub fn sidecars(count: u64) -> String {
+    format!("{count} {}", if count == 1 { "sidecar" } else { "sidecars" })
 }
 
 /// The error for a change that is not in force everywhere after the wait.
@@ -60,13 +65,13 @@ pub fn not_enforced(enforcement: &Enforcement, waited: Duration) -> CliError {
     let others = (!sidecar_texts.is_empty() && unnamed > 0).then(|| format!("and {unnamed} more"));
     let end = refuses_by.as_ref().filter(|_| missing > 1);
     let end = end.map(|time| format!("all of these refuse all requests no later than {time}"));
+    let (of_all, seconds) = (self::sidecars(*sidecars), waited.as_secs());
     let result = format!(
-        "the change is done and committed, but not in force everywhere after {} s: in force at {enforced_sidecars} of \
-         {sidecars} sidecars",
-        waited.as_secs()
+        "the change is done and committed, but not in force everywhere after {seconds} s: in force at {enforced_sidecars} \
+         of {of_all}"
     );
     let text = [Some(result), names, others, end].into_iter().flatten().collect::<Vec<_>>().join("; ");
-    let message = format!("{text}\nNext: countersign sidecar wait {revision}");
+    let message = format!("{text}\nNext: countersign sidecar wait {revision} --timeout {seconds}s");
     CliError::NotEnforced { code: "NOT_ENFORCED", message }
 }
 
@@ -153,7 +158,7 @@ mod tests {
         let expected = "the change is done and committed, but not in force everywhere after 30 s: in force at 213 of 214 \
                         sidecars; not confirmed by 000000000000000000000000000000d5 at 10.0.3.213:41822, which refuses all \
                         requests no later than 2026-11-24T09:10:00Z";
-        assert_eq!((message.as_str(), next.as_deref()), (expected, Some("countersign sidecar wait 7")));
+        assert_eq!((message.as_str(), next.as_deref()), (expected, Some("countersign sidecar wait 7 --timeout 30s")));
         assert_eq!((error.exit_code(), &error.json(None, None)["error"]["code"]), (1, &json!("NOT_ENFORCED")));
     }
 
