@@ -18,8 +18,11 @@
 )]
 
 use countersign_process::{Clock, SystemClock};
-use countersign_tests::{Agent, ControlPlane, Sidecar, http::HttpClient};
-use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
+use countersign_tests::{
+    Agent, ControlPlane, Sidecar,
+    bulk::{BulkInserts, batches, numbers},
+    http::HttpClient,
+};
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
@@ -51,9 +54,6 @@ const INTERVAL: Duration = Duration::from_secs(30);
 
 /// The time of the first expired login, in microseconds since 1970: September 2020.
 const LOGGED_IN_AT: i64 = 1_600_000_000_000_000;
-
-/// Number of rows that one statement inserts.
-const BATCH: i64 = 100_000;
 
 /// Latencies of requests in milliseconds, or the errors of failed requests.
 type Latencies = Arc<Mutex<Vec<Result<f64, String>>>>;
@@ -201,20 +201,21 @@ async fn main() {
     tasks.iter().for_each(JoinHandle::abort);
     control.kill();
 
-    sqlx::any::install_default_drivers();
-    let mut database = AnyConnection::connect(&control.database_url()).await.unwrap();
     let started = SystemClock.since_boot();
-    let copied = &clients[0][0].id;
-    insert_expired_logins(&mut database, copied, logins).await;
-    insert_changed_agents(&mut database, (copied, control.service()), changed).await;
-    checkpoint(&mut database).await;
+    let mut inserts = BulkInserts::connect(&control.database_url(), &clients[0][0].id).await;
+    inserts.prepare().await;
+    insert_expired_logins(&mut inserts, logins).await;
+    let numbers_of_changed = (AGENTS + 1, AGENTS + changed);
+    inserts.agents(numbers_of_changed, "suspended").await;
+    inserts.changes(numbers_of_changed, "status", control.service()).await;
+    inserts.checkpoint().await;
     println!("{logins} logins and {changed} changed agents inserted in {:.0} s", seconds_since(started));
 
     control.restart().await;
     let _tasks = start(&load, &control);
     load.warm_up().await;
     let sidecars = start_sidecars(&control, &sync_key);
-    let ((), p99s) = tokio::join!(sidecars, wait_until_deleted(&mut database, logins, &load));
+    let ((), p99s) = tokio::join!(sidecars, wait_until_deleted(&mut inserts, logins, &load));
     println!("p99 divided by the usual p99:");
     for (kind, name) in ["logins", "verifications"].into_iter().enumerate() {
         let [whole, worst] = p99s[kind].map(|p99| p99 / usual[kind].p99);
@@ -237,7 +238,7 @@ async fn start_sidecars(control: &ControlPlane, key: &str) {
 
 /// Waits until no expired session is left. Returns, for each kind of request, the p99 over the whole time, and the largest p99 of
 /// an interval.
-async fn wait_until_deleted(database: &mut AnyConnection, logins: i64, load: &Load) -> [[f64; 2]; 2] {
+async fn wait_until_deleted(database: &mut BulkInserts<'_>, logins: i64, load: &Load) -> [[f64; 2]; 2] {
     let started = SystemClock.since_boot();
     let expired = count_expired(database, logins).await;
     let (mut left, mut all, mut worst) = (expired, [vec![], vec![]], [0.0_f64; 2]);
@@ -262,33 +263,23 @@ fn seconds_since(started: Duration) -> f64 {
     SystemClock.since_boot().saturating_sub(started).as_secs_f64()
 }
 
-async fn execute(database: &mut AnyConnection, sql: &str) {
-    let result = database.execute(AssertSqlSafe(sql)).await;
-    result.unwrap_or_else(|error| panic!("{sql}: {error}"));
-}
-
 /// The number of expired logins. They are deleted in the order of their expiry, so the oldest one tells the number.
-async fn count_expired(database: &mut AnyConnection, logins: i64) -> i64 {
+async fn count_expired(inserts: &mut BulkInserts<'_>, logins: i64) -> i64 {
     let sql = "SELECT MIN(expires_at) FROM sessions";
-    let oldest: i64 = sqlx::query_scalar(sql).fetch_one(database).await.unwrap();
+    let oldest: i64 = sqlx::query_scalar(sql).fetch_one(&mut inserts.database).await.unwrap();
     (LOGGED_IN_AT + logins - oldest + 1).max(0)
 }
 
 /// Inserts logins that expired in 2020, of random agents. The ids of sessions, tokens and challenges are in the order of time, as
 /// those that the control plane generates.
-async fn insert_expired_logins(database: &mut AnyConnection, agent: &str, logins: i64) {
-    let is_sqlite = database.backend_name() == "SQLite";
-    let random = if is_sqlite { "lower(hex(randomblob(16)))" } else { "md5(CAST(random() AS TEXT) || n)" };
-    if is_sqlite {
-        execute(database, "PRAGMA synchronous = OFF").await;
-        execute(database, "PRAGMA cache_size = -1000000").await;
-    }
-    insert_agents(database, agent, (1, AGENTS)).await;
+async fn insert_expired_logins(inserts: &mut BulkInserts<'_>, logins: i64) {
+    let random = if inserts.is_sqlite() { "lower(hex(randomblob(16)))" } else { "md5(CAST(random() AS TEXT) || n)" };
+    inserts.agents((1, AGENTS), "active").await;
     let suffix = "'0000000000' || substr(CAST(10000000000000000 + n AS TEXT), 2)";
+    let holder = inserts.agent_id(&format!("(n * 7919 % {AGENTS} + 1)"));
+    let begun = format!("{LOGGED_IN_AT} + n");
     for (first, last) in batches(1, logins) {
         let numbers = numbers(first, last);
-        let holder = agent_id(agent, &format!("(n * 7919 % {AGENTS} + 1)"));
-        let begun = format!("{LOGGED_IN_AT} + n");
         for sql in [
             format!(
                 "{numbers} INSERT INTO sessions (id, challenge_id, agent_id, begun_at, begun_revision, expires_at) \
@@ -299,69 +290,8 @@ async fn insert_expired_logins(database: &mut AnyConnection, agent: &str, logins
                  SELECT 'ref_' || {suffix}, 'ses_' || {suffix}, {random} || {random}, {begun}, '', {begun} FROM numbers"
             ),
         ] {
-            execute(database, &sql).await;
+            inserts.execute(&sql).await;
         }
     }
-    // A database that is in use has statistics.
-    execute(database, if is_sqlite { "PRAGMA optimize" } else { "VACUUM ANALYZE" }).await;
-}
-
-/// Copies the inserted rows from the write-ahead log to the files of the tables. Otherwise, the first commits of the control plane
-/// would copy them.
-async fn checkpoint(database: &mut AnyConnection) {
-    let is_sqlite = database.backend_name() == "SQLite";
-    execute(database, if is_sqlite { "PRAGMA wal_checkpoint(TRUNCATE)" } else { "CHECKPOINT" }).await;
-}
-
-/// Inserts agents that the service knows and that have just been suspended.
-async fn insert_changed_agents(database: &mut AnyConnection, (agent, service): (&str, &str), changed: i64) {
-    let now = SystemClock.now().micros();
-    let first = AGENTS + 1;
-    for (first, last) in batches(first, AGENTS + changed) {
-        insert_agents(database, agent, (first, last)).await;
-        let count = last - first + 1;
-        execute(database, &format!("UPDATE feed SET revision = revision + {count}")).await;
-        execute(
-            database,
-            &format!(
-                "{} INSERT INTO changes (revision, position, facet, subject, service_id, noted_at, agent_state) SELECT \
-                 (SELECT revision FROM feed) - {last} + n, 0, 'status', id, '{service}', {now}, \
-                 trust || '|' || status || '|' || cutoff FROM numbers JOIN agents ON id = {}",
-                numbers(first, last),
-                agent_id(agent, "n")
-            ),
-        )
-        .await;
-    }
-}
-
-/// Inserts copies of an agent with these numbers.
-async fn insert_agents(database: &mut AnyConnection, agent: &str, (first, last): (i64, i64)) {
-    let sql = format!(
-        "{} INSERT INTO agents (id, email, name, public_key, public_key_hash, status, cutoff, trust, metadata, created_at, \
-         updated_at, superseded_at) SELECT {}, email, name, public_key, public_key_hash, \
-         CASE WHEN n > {AGENTS} THEN 'suspended' ELSE status END, cutoff, trust, metadata, created_at, updated_at, created_at \
-         FROM agents, numbers WHERE id = '{agent}'",
-        numbers(first, last),
-        agent_id(agent, "n")
-    );
-    execute(database, &sql).await;
-}
-
-/// SQL of the id of the copy with this number.
-fn agent_id(agent: &str, number: &str) -> String {
-    format!("substr('{agent}', 1, 16) || substr(CAST(10000000000000000 + {number} AS TEXT), 2)")
-}
-
-/// The first and the last number of each batch.
-fn batches(first: i64, last: i64) -> impl Iterator<Item = (i64, i64)> {
-    std::iter::successors(Some(first), |first| Some(first + BATCH))
-        .take_while(move |first| *first <= last)
-        .map(move |first| (first, (first + BATCH - 1).min(last)))
-}
-
-fn numbers(first: i64, last: i64) -> String {
-    format!(
-        "WITH RECURSIVE numbers(n) AS (SELECT CAST({first} AS BIGINT) UNION ALL SELECT n + 1 FROM numbers WHERE n < {last})"
-    )
+    inserts.analyze().await;
 }

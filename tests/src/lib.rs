@@ -11,6 +11,7 @@
 )]
 
 pub mod agent;
+pub mod bulk;
 pub mod command_line;
 pub mod control_plane;
 pub mod database;
