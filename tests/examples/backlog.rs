@@ -1,9 +1,9 @@
-//! Measures a control plane whose database contains a backlog: expired logins, which housekeeping deletes, and changed agents,
-//! which each new sidecar reads.
+//! Measures a control plane whose database contains a backlog: expired logins, which housekeeping deletes, changed agents,
+//! which each new sidecar reads, and the agents that hold a role, which is deleted.
 //!
-//! `cargo run --release -p countersign-tests --example backlog -- 10000000 1000000` uses an SQLite database. Further arguments are
-//! settings of the control plane: `database.url=URL` selects an empty PostgreSQL database. Build the servers with the same profile
-//! before: `cargo build --release --workspace --bins`.
+//! `cargo run --release -p countersign-tests --example backlog -- 10000000 1000000 1000000` uses an SQLite database. Further arguments
+//! are settings of the control plane: `database.url=URL` selects an empty PostgreSQL database. Build the servers with the same
+//! profile before: `cargo build --release --workspace --bins`.
 //!
 //! First, clients log agents in and verify tokens without a backlog. Then the control plane stops, the rows are inserted, and it
 //! starts again with the same clients. Two sidecars start: one after ten seconds, one when the shared pages of the first have
@@ -177,8 +177,8 @@ impl std::fmt::Display for Quantiles {
 async fn main() {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let number = |position: usize| arguments.get(position).map_or(100_000, |count| count.parse::<i64>().unwrap());
-    let (logins, changed) = (number(0), number(1));
-    let settings: Vec<_> = arguments.iter().skip(2).map(String::as_str).collect();
+    let (logins, changed, holders) = (number(0), number(1), number(2));
+    let settings: Vec<_> = arguments.iter().skip(3).map(String::as_str).collect();
     let mut control = ControlPlane::start_one_with(&settings).await;
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
@@ -191,6 +191,7 @@ async fn main() {
     let start = |load: &Load, control: &ControlPlane| -> Vec<_> {
         clients.iter().flat_map(|agents| load.start(control, agents)).collect()
     };
+    let role = control.create_role("deleted", &["read"]).await;
     let sync_key = control.create_key(control.service(), "sync").await;
     let load = Load::default();
     let tasks = start(&load, &control);
@@ -208,18 +209,58 @@ async fn main() {
     let numbers_of_changed = (AGENTS + 1, AGENTS + changed);
     inserts.agents(numbers_of_changed, "suspended").await;
     inserts.changes(numbers_of_changed, "status", control.service()).await;
+    inserts.agents((AGENTS + changed + 1, holders), "active").await;
+    inserts.assignments((1, holders), control.service(), std::slice::from_ref(&role)).await;
     inserts.checkpoint().await;
-    println!("{logins} logins and {changed} changed agents inserted in {:.0} s", seconds_since(started));
+    let elapsed = seconds_since(started);
+    println!("{logins} logins, {changed} changed agents and {holders} holders of a role inserted in {elapsed:.0} s");
 
     control.restart().await;
     let _tasks = start(&load, &control);
     load.warm_up().await;
     let sidecars = start_sidecars(&control, &sync_key);
-    let ((), p99s) = tokio::join!(sidecars, wait_until_deleted(&mut inserts, logins, &load));
+    let ((), p99s) = tokio::join!(sidecars, wait_until_deleted(&mut inserts, Backlog::Logins(logins), &load));
+    compare(&p99s, &usual);
+
+    load.report();
+    let started = SystemClock.since_boot();
+    control.delete_role(&role).await.expect(200);
+    println!("the role is deleted after {:.1} ms", seconds_since(started) * 1000.0);
+    let p99s = wait_until_deleted(&mut inserts, Backlog::Holders, &load).await;
+    compare(&p99s, &usual);
+}
+
+/// Prints the p99 of each kind of request, divided by the usual one.
+fn compare(p99s: &[[f64; 2]; 2], usual: &[Quantiles; 2]) {
     println!("p99 divided by the usual p99:");
     for (kind, name) in ["logins", "verifications"].into_iter().enumerate() {
         let [whole, worst] = p99s[kind].map(|p99| p99 / usual[kind].p99);
         println!("  {name}: {whole:.2} over the whole time, {worst:.2} in the worst interval");
+    }
+}
+
+/// Rows that the control plane deletes.
+#[derive(Clone, Copy)]
+enum Backlog {
+    /// This number of expired logins, each a session and a refresh token.
+    Logins(i64),
+    /// The assignments of a deleted role.
+    Holders,
+}
+
+impl Backlog {
+    /// The number of rows that are left.
+    async fn count(self, inserts: &mut BulkInserts<'_>) -> i64 {
+        let sql = match self {
+            // They are deleted in the order of their expiry, so the oldest one tells the number.
+            Self::Logins(_) => "SELECT CAST(MIN(expires_at) AS BIGINT) FROM sessions",
+            Self::Holders => "SELECT CAST(COUNT(*) AS BIGINT) FROM assignments",
+        };
+        let number: i64 = sqlx::query_scalar(sql).fetch_one(&mut inserts.database).await.unwrap();
+        match self {
+            Self::Logins(logins) => 2 * (LOGGED_IN_AT + logins - number + 1).max(0),
+            Self::Holders => number,
+        }
     }
 }
 
@@ -236,38 +277,30 @@ async fn start_sidecars(control: &ControlPlane, key: &str) {
     }
 }
 
-/// Waits until no expired session is left. Returns, for each kind of request, the p99 over the whole time, and the largest p99 of
-/// an interval.
-async fn wait_until_deleted(database: &mut BulkInserts<'_>, logins: i64, load: &Load) -> [[f64; 2]; 2] {
+/// Waits until no row is left. Returns, for each kind of request, the p99 over the whole time, and the largest p99 of an interval.
+async fn wait_until_deleted(database: &mut BulkInserts<'_>, backlog: Backlog, load: &Load) -> [[f64; 2]; 2] {
     let started = SystemClock.since_boot();
-    let expired = count_expired(database, logins).await;
-    let (mut left, mut all, mut worst) = (expired, [vec![], vec![]], [0.0_f64; 2]);
+    let rows = backlog.count(database).await;
+    let (mut left, mut all, mut worst) = (rows, [vec![], vec![]], [0.0_f64; 2]);
     while left > 0 {
         sleep(INTERVAL).await;
         let before = left;
-        left = count_expired(database, logins).await;
-        let rate = (before - left) as f64 * 2.0 / INTERVAL.as_secs_f64();
-        println!("{:.0} s: {left} expired sessions left, {rate:.0} rows/s", seconds_since(started));
+        left = backlog.count(database).await;
+        let rate = (before - left) as f64 / INTERVAL.as_secs_f64();
+        println!("{:.0} s: {left} rows left, {rate:.0} rows/s", seconds_since(started));
         for (kind, current) in load.report().into_iter().enumerate() {
             worst[kind] = worst[kind].max(current.p99);
             all[kind].extend(current.millis);
         }
     }
     let elapsed = seconds_since(started);
-    println!("{} rows in {elapsed:.0} s: {:.0} rows/s", expired * 2, expired as f64 * 2.0 / elapsed);
+    println!("{rows} rows in {elapsed:.0} s: {:.0} rows/s", rows as f64 / elapsed);
     let [logins, verifications] = all.map(|millis| quantile(&sorted(millis), 0.99));
     [[logins, worst[0]], [verifications, worst[1]]]
 }
 
 fn seconds_since(started: Duration) -> f64 {
     SystemClock.since_boot().saturating_sub(started).as_secs_f64()
-}
-
-/// The number of expired logins. They are deleted in the order of their expiry, so the oldest one tells the number.
-async fn count_expired(inserts: &mut BulkInserts<'_>, logins: i64) -> i64 {
-    let sql = "SELECT MIN(expires_at) FROM sessions";
-    let oldest: i64 = sqlx::query_scalar(sql).fetch_one(&mut inserts.database).await.unwrap();
-    (LOGGED_IN_AT + logins - oldest + 1).max(0)
 }
 
 /// Inserts logins that expired in 2020, of random agents. The ids of sessions, tokens and challenges are in the order of time, as
