@@ -4,7 +4,8 @@
 //! number of revocations at each number of streams (500).
 //!
 //! All streams belong to one service, so every stream receives every change. Up to three streams are real sidecars. The others
-//! are followers: each has a TLS connection of its own, and sends pings as a sidecar does, but keeps no data.
+//! are followers: each has a TLS connection of its own, and sends pings as a sidecar does, but keeps no data. With
+//! `PROPAGATION_STREAMS_PER_CONNECTION`, followers share connections, which shows the memory of a stream without that of a connection.
 //! All run on this machine and share its cores.
 //!
 //! A revocation removes the only role of an agent. Checks with the agent's token run against every real sidecar, one per
@@ -115,10 +116,15 @@ fn main() {
     let arguments: Vec<usize> =
         std::env::args().skip(1).map(|text| text.parse().expect("an argument is a number of streams")).collect();
     let stages = if arguments.is_empty() { vec![1, 100, 1_000, 10_000] } else { arguments };
-    let revocations = std::env::var("PROPAGATION_REVOCATIONS").map_or(500, |text| text.parse().expect("a number"));
+    let revocations = setting("PROPAGATION_REVOCATIONS", 500);
     let follower_threads = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let checks = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     checks.block_on(measure(follower_threads, &stages, revocations));
+}
+
+/// A number from the environment.
+fn setting(name: &str, default: usize) -> usize {
+    std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
 }
 
 async fn measure(follower_threads: Runtime, stages: &[usize], revocations: usize) {
@@ -187,12 +193,16 @@ impl Bench {
             let count = (missing - number).div_ceil(CONCURRENCY);
             let (url, authority) = (self.control.env["SYNC_URL"].clone(), self.control.authority());
             let (key, arrivals, ready) = (self.sync_key.clone(), Arc::clone(&self.arrivals), ready.clone());
+            let per_connection = setting("PROPAGATION_STREAMS_PER_CONNECTION", 1);
             // No process has the instance 0.
             let first = 1 + u64::try_from(self.followers * CONCURRENCY + number).unwrap();
             self.follower_threads.spawn(async move {
-                for index in 0..count {
-                    let instance = u128::from(first) << 64 | index as u128;
-                    follow(connect(&url, &authority).await, (&key, instance), Arc::clone(&arrivals)).await;
+                for connection in 0..count.div_ceil(per_connection) {
+                    let channel = connect(&url, &authority).await;
+                    for index in connection * per_connection..count.min((connection + 1) * per_connection) {
+                        let instance = u128::from(first) << 64 | index as u128;
+                        follow(channel.clone(), (&key, instance), Arc::clone(&arrivals)).await;
+                    }
                 }
                 drop(ready);
             });
