@@ -24,6 +24,7 @@ use envoy_types::{
 };
 use std::{
     borrow::Cow,
+    fmt::Display,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -63,10 +64,11 @@ pub struct OfflineAuthorizer {
     pub unusable: Vec<String>,
 }
 
-/// The policy of a request, and the rule of the rules file that contains it.
+/// The policy of a request, the rule of the rules file that contains it, and the service that the route or the rule names.
 struct Route<'r> {
     policy: Cow<'r, Policy>,
     rule: Option<&'r Rule>,
+    service: Option<ServiceId>,
 }
 
 /// Why no policy can be selected for a request.
@@ -139,8 +141,10 @@ impl Authorizer {
         let rules = self.rules.load();
         let outcome = self.judge((attributes, http), &token_header, &rules, since_boot);
         let names: Vec<&str> = headers.iter().map(|(name, _)| *name).collect();
-        let header_to_remove = token_header.name.filter(|_| outcome.removes_token());
-        self.respond(&outcome, RequestHeaders { names: &names, token_header: header_to_remove })
+        let is_dry_run = matches!(outcome.decision, Decision::DryRun(_));
+        let token_headers =
+            [token_header.name.filter(|_| outcome.removes_token()), token_header.unchecked.filter(|_| is_dry_run)];
+        self.respond(&outcome, RequestHeaders { names: &names, token_headers })
     }
 
     /// Selects the policy and makes the decision.
@@ -157,7 +161,8 @@ impl Authorizer {
         }
     }
 
-    /// The policy of the request: from its context extensions if it has any, otherwise from the rules file.
+    /// The policy of the request: from its context extensions if they require anything, otherwise from the rules file. A route whose
+    /// only context extension is `service_id` names a service and requires nothing.
     fn select_route<'r>(
         &self,
         attributes: &AttributeContext,
@@ -165,23 +170,36 @@ impl Authorizer {
         rules: &'r RuleSet,
         since_boot: Duration,
     ) -> Result<Route<'r>, NoRoute> {
-        if !attributes.context_extensions.is_empty() {
-            let policy = Policy::from_extensions(&attributes.context_extensions).map_err(|error| {
-                if self.invalid_rule_log_limit.allows(since_boot) {
-                    tracing::warn!(%error, "invalid context extensions of a route; its requests are denied");
-                }
-                NoRoute { reason: Reason::RuleInvalid, dry_run: false }
-            })?;
-            return Ok(Route { policy: Cow::Owned(policy), rule: None });
+        let extensions = &attributes.context_extensions;
+        let invalid = |error: &dyn Display| {
+            if self.invalid_rule_log_limit.allows(since_boot) {
+                tracing::warn!(%error, "invalid context extensions of a route; its requests are denied");
+            }
+            NoRoute { reason: Reason::RuleInvalid, dry_run: false }
+        };
+        let of_route = Policy::from_extensions(extensions).map_err(|error| invalid(&error))?;
+        let service = of_route.service;
+        if extensions.len() > usize::from(service.is_some()) {
+            return Ok(Route { policy: Cow::Owned(of_route), rule: None, service });
         }
         let rule = rules.select(RequestTarget { method: &http.method, host: &http.host, path: &http.path });
-        let rule = rule.map_err(|it| NoRoute { reason: it.reason, dry_run: it.dry_run })?;
-        Ok(Route { policy: rule.map_or_else(Cow::default, |rule| Cow::Borrowed(&rule.policy)), rule })
+        let Some(rule) = rule.map_err(|it| NoRoute { reason: it.reason, dry_run: it.dry_run })? else {
+            return Ok(Route { policy: Cow::Owned(of_route), rule: None, service });
+        };
+        let of_rule = rule.policy.service;
+        if service.is_some() && of_rule.is_some() && service != of_rule {
+            let error = format!(
+                "the route and the rule `{}` of the rules file have different values of `service_id`",
+                rule.name
+            );
+            return Err(invalid(&error));
+        }
+        Ok(Route { policy: Cow::Borrowed(&rule.policy), rule: Some(rule), service: service.or(of_rule) })
     }
 
     fn decide<'r>(&self, route: Route<'r>, token_header: &TokenHeader<'_>, since_boot: Duration) -> CheckOutcome<'r> {
-        let Route { policy, rule } = route;
-        let (view, decision) = match self.views.resolve(policy.service) {
+        let Route { policy, rule, service } = route;
+        let (view, decision) = match self.views.resolve(service) {
             Ok(view) => {
                 let time = CurrentTime { now: self.clock.now(), since_boot };
                 let decision = decide(&view, &policy, token_header.token, time, &self.cache);

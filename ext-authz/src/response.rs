@@ -25,8 +25,8 @@ pub use header_names::HeaderNames;
 pub struct RequestHeaders<'a> {
     /// The names of all headers, as the client spelled them.
     pub names: &'a [&'a str],
-    /// The name of the header that contains the token, if Envoy must remove it.
-    pub token_header: Option<&'a str>,
+    /// The names of the headers with tokens that Envoy must remove.
+    pub token_headers: [Option<&'a str>; 2],
 }
 
 /// What a response says about the route: the service, and the rule of the rules file, as far as they are known.
@@ -77,12 +77,13 @@ impl ResponseBuilder {
         &self,
         service: Option<ServiceId>,
         identity: Option<&VerifiedIdentity>,
-        RequestHeaders { names, token_header }: RequestHeaders<'_>,
+        RequestHeaders { names, token_headers }: RequestHeaders<'_>,
     ) -> HttpResponse {
         let headers =
             identity.map_or_else(Vec::new, |identity| overwriting_identity_headers(&self.names, service, identity));
         let forged_names = names.iter().copied().filter(|name| self.names.must_remove(name, identity.is_some()));
-        let mut headers_to_remove: Vec<String> = forged_names.chain(token_header).map(str::to_owned).collect();
+        let mut headers_to_remove: Vec<String> =
+            forged_names.chain(token_headers.into_iter().flatten()).map(str::to_owned).collect();
         headers_to_remove.sort_unstable();
         headers_to_remove.dedup();
         HttpResponse::OkResponse(OkHttpResponse { headers, headers_to_remove, ..OkHttpResponse::default() })

@@ -298,7 +298,7 @@ impl Facts<'_> {
         };
         let required = self.outcome.policy.as_ref().map_or_else(Vec::new, |policy| policy.words());
         let required = required.into_iter().filter(|(word, _)| words.contains(word));
-        format!("{actual}{}", list_words(required))
+        format!("the agent has {actual}{}", list_words(required))
     }
 }
 

@@ -16,6 +16,8 @@ pub struct TokenHeader<'a> {
     pub token: PresentedToken<'a>,
     /// The name of the header that contains the token, or something that is not one token, as the client spelled it.
     pub name: Option<&'a str>,
+    /// The name of an `Authorization` header with a bearer token that was not looked at, because the token is in `X-Agent-Token`.
+    pub unchecked: Option<&'a str>,
 }
 
 /// A function that extracts the token from the values of a header.
@@ -37,19 +39,21 @@ pub fn extract<'a>(headers: &[(&'a str, &'a [u8])]) -> TokenHeader<'a> {
     let headers_named = |name: &str| -> Vec<(&'a str, &'a [u8])> {
         headers.iter().filter(|(header, _)| header.eq_ignore_ascii_case(name)).copied().collect()
     };
-    let token_headers = headers_named(TOKEN_HEADER);
-    let (headers, extract_token): (_, ExtractToken) = if token_headers.is_empty() {
-        (headers_named(AUTHORIZATION_HEADER), from_authorization)
-    } else {
-        (token_headers, from_token_header)
+    let from_values = |headers: &[(&'a str, &'a [u8])], extract_token: ExtractToken| {
+        let values: Vec<&'a [u8]> = headers.iter().map(|(_, value)| *value).collect();
+        let name = headers.first().map(|(name, _)| *name);
+        match extract_token(&values) {
+            Ok(Some(token)) => TokenHeader { token: PresentedToken::Unverified(token), name, unchecked: None },
+            Ok(None) => TokenHeader { token: PresentedToken::Absent, name: None, unchecked: None },
+            Err(reason) => TokenHeader { token: PresentedToken::Invalid(reason), name, unchecked: None },
+        }
     };
-    let values: Vec<&'a [u8]> = headers.iter().map(|(_, value)| *value).collect();
-    let name = headers.first().map(|(name, _)| *name);
-    match extract_token(&values) {
-        Ok(Some(token)) => TokenHeader { token: PresentedToken::Unverified(token), name },
-        Ok(None) => TokenHeader { token: PresentedToken::Absent, name: None },
-        Err(reason) => TokenHeader { token: PresentedToken::Invalid(reason), name },
+    let (token_headers, authorization) = (headers_named(TOKEN_HEADER), headers_named(AUTHORIZATION_HEADER));
+    let of_authorization = from_values(&authorization, from_authorization);
+    if token_headers.is_empty() {
+        return of_authorization;
     }
+    TokenHeader { unchecked: of_authorization.name, ..from_values(&token_headers, from_token_header) }
 }
 
 #[cfg(test)]
@@ -64,11 +68,14 @@ mod tests {
     #[test]
     fn prefers_token_header_over_authorization() {
         let from_both = extract_from(&[("authorization", "Bearer a.b.c"), ("X-Agent-Token", "bearer  d.e.f ")]);
-        assert_eq!(from_both, TokenHeader { token: PresentedToken::Unverified("d.e.f"), name: Some("X-Agent-Token") });
+        let (token, name) = (PresentedToken::Unverified("d.e.f"), Some("X-Agent-Token"));
+        assert_eq!(from_both, TokenHeader { token, name, unchecked: Some("authorization") });
+        let with_password = extract_from(&[("authorization", "Basic YTpi"), ("x-agent-token", "d.e.f")]);
+        assert_eq!(with_password, TokenHeader { token, name: Some("x-agent-token"), unchecked: None });
         let from_authorization = extract_from(&[("Authorization", "BEARER a.b.c")]);
         assert_eq!(
             from_authorization,
-            TokenHeader { token: PresentedToken::Unverified("a.b.c"), name: Some("Authorization") }
+            TokenHeader { token: PresentedToken::Unverified("a.b.c"), name: Some("Authorization"), unchecked: None }
         );
         assert_eq!(extract_from(&[("x_agent_token", "a.b.c")]).token, PresentedToken::Absent);
     }
@@ -78,7 +85,7 @@ mod tests {
         let repeated = PresentedToken::Invalid(Reason::TokenRepeated);
         assert_eq!(
             extract_from(&[("x-agent-token", "a"), ("X-Agent-Token", "a")]),
-            TokenHeader { token: repeated, name: Some("x-agent-token") }
+            TokenHeader { token: repeated, name: Some("x-agent-token"), unchecked: None }
         );
     }
 }

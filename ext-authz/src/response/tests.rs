@@ -33,7 +33,7 @@ fn build_allowed(decision: &Decision, names: &[&str], token_header: Option<&str>
     let response = builder().build(
         DecidedRoute { service: Some(SERVICE_ID), rule: None },
         decision,
-        RequestHeaders { names, token_header },
+        RequestHeaders { names, token_headers: [token_header, None] },
     );
     assert_eq!(response.status.unwrap().code, 0);
     match response.http_response {

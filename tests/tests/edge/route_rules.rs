@@ -89,8 +89,18 @@ impl Fixture {
     }
 
     /// Sends a check as Envoy does, without context extensions.
-    async fn check(&self, (method, host, path): (&str, &str, &str), headers: &[(&str, &str)]) -> CheckResult {
-        let mut request = check_request(headers, &[]);
+    async fn check(&self, target: (&str, &str, &str), headers: &[(&str, &str)]) -> CheckResult {
+        self.check_with(target, headers, &[]).await
+    }
+
+    /// Sends a check with context extensions.
+    async fn check_with(
+        &self,
+        (method, host, path): (&str, &str, &str),
+        headers: &[(&str, &str)],
+        extensions: &[(&str, &str)],
+    ) -> CheckResult {
+        let mut request = check_request(headers, extensions);
         let attributes = request.attributes.as_mut().and_then(|it| it.request.as_mut()?.http.as_mut()).unwrap();
         (attributes.method, attributes.host, attributes.path) = (method.into(), host.into(), path.into());
         let response = self.sidecar.client().await.check(request).await.unwrap();
@@ -161,15 +171,39 @@ async fn metadata_names_the_rule_and_extensions_replace_the_rules() {
         let result = fixture.check(request, &[]).await;
         assert_eq!((metadata(&result, "rule").as_str(), result.reason.as_str()), (rule, expected), "{request:?}");
     }
-    let mut request = check_request(&[], &[("allow_unassigned", "true")]);
-    let attributes = request.attributes.as_mut().and_then(|it| it.request.as_mut()?.http.as_mut()).unwrap();
-    attributes.path = "/open/../x".into();
-    let response = fixture.sidecar.client().await.check(request).await.unwrap();
-    let result = CheckResult::from_response(response.into_inner());
+    let result = fixture.check_with(("GET", "x", "/open/../x"), &[], &[("allow_unassigned", "true")]).await;
     assert_eq!((result.reason.as_str(), metadata(&result, "rule").as_str()), ("token_missing", ""));
     let log = "countersign_authz_checks_total{decision=\"deny\",reason=\"path_ambiguous\",service=\"none\"}";
     assert_eq!(fixture.sidecar.metric(log).await, Some(1.0));
     assert_eq!(fixture.sidecar.metric("countersign_authz_rules").await, Some(6.0));
+}
+
+#[tokio::test]
+async fn route_that_only_names_its_service_obeys_the_rules() {
+    let other = "svc_00000000000000000000000001";
+    let of_other = format!("[[rules]]\nname = 'of-other'\npath = '/other'\nservice_id = '{other}'\n");
+    let default = "[default]\nrequire_roles = 'nobody'\n";
+    let fixture = Fixture::start(&format!("{RULES}\n{of_other}\n{default}")).await;
+    let (token, service) = (fixture.token("reader", &["read"]).await, fixture.control.service().to_owned());
+    let authorization = format!("Bearer {token}");
+    let headers = [("authorization", authorization.as_str())];
+    for (request, rule, expected) in [
+        (("GET", "x", "/admin"), "read-admin", ""),
+        (("POST", "x", "/admin"), "admin", "permission_missing"),
+        (("GET", "x", "/unknown"), "default", "role_missing"),
+        (("GET", "x", "/open/%2e%2e"), "", "path_ambiguous"),
+        (("GET", "x", "/other"), "", "rule_invalid"),
+    ] {
+        let result = fixture.check_with(request, &headers, &[("service_id", &service)]).await;
+        assert_eq!((metadata(&result, "rule").as_str(), result.reason.as_str()), (rule, expected), "{request:?}");
+    }
+    let log = fixture.sidecar.log();
+    assert!(
+        log.contains("the route and the rule `of-other` of the rules file have different values of `service_id`"),
+        "{log}"
+    );
+    let result = fixture.check_with(("GET", "x", "/open"), &[], &[("service_id", other)]).await;
+    assert_eq!(result.reason, "service_unknown", "the rule applies to the service of the route");
 }
 
 #[tokio::test]
@@ -212,13 +246,14 @@ async fn dry_run_allows_without_identity_and_counts_the_refusal() {
         ("a bad token", forged.clone().bearer("a.b.c"), "token_malformed"),
         ("two tokens", second_token(forged.clone()), "token_repeated"),
         ("a role is missing", forged.clone().bearer(&reader), "role_missing"),
+        ("a token in both headers", forged.clone().with("x-agent-token", "a.b").bearer(&reader), "token_malformed"),
     ] {
-        assert_eq!(dry_runs(counted).await, Some(0.0), "{name}");
+        let before = dry_runs(counted).await.unwrap();
         let received = request.send(&envoy.listener).await.expect(200);
         let identity: Vec<_> = received.as_object().unwrap().keys().filter(|key| key.contains("agent")).collect();
         assert_eq!(identity, [] as [&String; 0], "{name}");
         assert_eq!(received.get("authorization"), None, "{name}: the service does not receive the refused token");
-        assert_eq!(dry_runs(counted).await, Some(1.0), "{name}");
+        assert_eq!(dry_runs(counted).await, Some(before + 1.0), "{name}");
     }
     let received = forged.bearer(&auditor).send(&envoy.listener).await.expect(200);
     assert_eq!(received["x-agent-roles"], json!(["auditor"]));

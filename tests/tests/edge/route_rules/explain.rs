@@ -123,8 +123,8 @@ async fn text_names_every_question_and_revocations_are_explained() {
         format!("view         ok         service {}, revision ", fixture.control.service()),
         "token        ok         in the header `authorization`\n".to_owned(),
         "form         ok\n".to_owned(),
-        "roles        ok         reader\n".to_owned(),
-        "permissions  ok         read; any_permission = admin, read\n".to_owned(),
+        "roles        ok         the agent has reader\n".to_owned(),
+        "permissions  ok         the agent has read; any_permission = admin, read\n".to_owned(),
         "verdict      allow      verified\n".to_owned(),
     ] {
         assert!(output.contains(&line), "{line}{output}");
