@@ -4,6 +4,7 @@
 //! may have an owner elsewhere. So the first owner here writes into the file which file it is, and since when it is locked in this boot.
 
 use countersign_process::{BootId, Clock};
+use nix::fcntl::OFlag;
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Read, Seek, Write},
@@ -55,9 +56,16 @@ impl Lock {
 pub fn lock(directory: &Path, clock: &dyn Clock) -> Result<Lock, LockError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let path = directory.join(NAME);
-    let created = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+    // Whoever can write to the directory must not make this process write to another file, or wait for ever.
+    let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(flags);
+    let created = options.clone().write(true).create(true).truncate(false).mode(0o600).open(&path);
     // On a disk that became read-only, the file of an earlier process can be locked.
-    let mut file = created.or_else(|error| File::open(&path).map_err(|_| error))?;
+    let mut file = created.or_else(|error| options.open(&path).map_err(|_| error))?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other(format!("`{}` is not a regular file: remove it", path.display())).into());
+    }
     match file.try_lock() {
         Ok(()) => {
             let history = read_history(&mut file, clock).unwrap_or(None);
@@ -130,6 +138,21 @@ mod tests {
         assert!(has_ended(&directory, Some(2), 600, 550));
         assert!(!has_ended(&directory, None, 700, 650));
         assert!(!has_ended(&directory, Some(2), 800, 750), "the owner before knew no boot");
+    }
+
+    #[test]
+    fn only_a_regular_file_is_locked() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join(NAME), folder.path().join("other"));
+        let clock = BootClock(Some(1), 100);
+        fs::write(&other, "content").unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        assert!(matches!(lock(folder.path(), &clock), Err(LockError::Io(_))));
+        assert_eq!(fs::read_to_string(&other).unwrap(), "content");
+        fs::remove_file(&path).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let error = lock(folder.path(), &clock).unwrap_err();
+        assert!(error.to_string().contains("is not a regular file"), "{error}");
     }
 
     #[test]
