@@ -94,7 +94,8 @@ impl StreamClient {
                     Err(error) => error,
                 },
             };
-            self.report(&error, stream_state.view().map(|view| view.service()));
+            let is_key_replaced = authorization != self.target.authorization.load_full();
+            self.report(&error, stream_state.view().map(|view| view.service()), is_key_replaced);
             let wait = self.move_on(&error, &stream_state);
             let is_key_unknown = self.is_key_unknown(&error, &stream_state, &authorization);
             // The names of agents in the view or in a part of a snapshot are hashes under another key, so the next stream must
@@ -169,8 +170,8 @@ impl StreamClient {
     }
 
     /// Counts and logs the loss of a stream, or the failure to open one. `last_service` is the service whose data was
-    /// received last.
-    fn report(&mut self, error: &StreamError, last_service: Option<ServiceId>) {
+    /// received last. `is_key_replaced`: the next attempt has another API key.
+    fn report(&mut self, error: &StreamError, last_service: Option<ServiceId>, is_key_replaced: bool) {
         let disconnected = self.connected_service.take();
         match disconnected {
             Some(service) => self.metrics.stream_lost(service),
@@ -178,6 +179,15 @@ impl StreamClient {
         }
         let service = last_service.map(|service| service.to_string());
         let (key, url, code) = (self.key.0, self.url(), error.code());
+        if code == Some(Code::Unauthenticated) && is_key_replaced {
+            tracing::info!(
+                key,
+                service,
+                url,
+                "the stream of the replaced API key has ended; reconnecting with the new key"
+            );
+            return;
+        }
         if code.is_some_and(is_refusal) {
             self.views.key_refused(self.key);
             // Whoever owns the service of a refused key must not keep the other services of a new sidecar out of the rotation.
