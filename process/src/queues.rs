@@ -23,8 +23,10 @@ impl<K> Clone for Queues<K> {
 pub struct QueuePlace<K: Eq + Hash> {
     queues: Queues<K>,
     key: K,
-    queue: Arc<Semaphore>,
+    /// Refers to the queue, too.
     permit: Option<OwnedSemaphorePermit>,
+    /// `None` only while the place is dropped.
+    queue: Option<Arc<Semaphore>>,
 }
 
 impl<K: Copy + Eq + Hash> Queues<K> {
@@ -36,8 +38,8 @@ impl<K: Copy + Eq + Hash> Queues<K> {
     /// Waits for a place. The error cannot occur, because the queue is not closed.
     pub async fn enter(&self, key: K) -> Result<QueuePlace<K>, AcquireError> {
         let queue = Arc::clone(self.lock().entry(key).or_insert_with(|| Arc::new(Semaphore::new(self.places))));
-        let mut place = QueuePlace { queues: self.clone(), key, queue, permit: None };
-        place.permit = Some(Arc::clone(&place.queue).acquire_owned().await?);
+        let mut place = QueuePlace { queues: self.clone(), key, permit: None, queue: Some(Arc::clone(&queue)) };
+        place.permit = Some(queue.acquire_owned().await?);
         Ok(place)
     }
 }
@@ -60,10 +62,10 @@ impl<K> Queues<K> {
 
 impl<K: Eq + Hash> Drop for QueuePlace<K> {
     fn drop(&mut self) {
-        drop(self.permit.take());
         let mut by_key = self.queues.lock();
-        // One reference in the map and one in this place; a permit has another one.
-        if Arc::strong_count(&self.queue) <= 2 {
+        drop((self.permit.take(), self.queue.take()));
+        // References are added and removed under the lock, so the map has the last one if nobody else has or awaits a place.
+        if by_key.get(&self.key).is_some_and(|queue| Arc::strong_count(queue) == 1) {
             by_key.remove(&self.key);
         }
     }
