@@ -10,6 +10,10 @@ pub const MAX_ROLES: usize = 256;
 /// Maximum length of all distinct permission names of a service, joined by commas, in bytes.
 pub const MAX_PERMISSION_BYTES: usize = 4096;
 
+/// Maximum length of the permission names of all roles of a service, in bytes. A name counts for each role that has it. Every sync stream of
+/// the service receives all definitions when one changes.
+pub const MAX_DEFINITION_BYTES: usize = 131_072;
+
 /// Maximum length of all role names of an agent at one service, joined by commas, in bytes.
 pub const MAX_ROLE_NAME_BYTES: usize = 2048;
 
@@ -50,6 +54,11 @@ pub enum IdentityTooLarge {
     /// See [`MAX_PERMISSION_BYTES`].
     #[error("all permission names of a service together have at most 4096 bytes")]
     Permissions,
+    /// See [`MAX_DEFINITION_BYTES`].
+    #[error(
+        "the permissions of all roles of a service together have at most 131072 bytes; a permission counts for each role that has it"
+    )]
+    Definitions,
     /// See [`MAX_ROLE_NAME_BYTES`].
     #[error("all role names of one agent together have at most 2048 bytes")]
     RoleNames,
@@ -60,9 +69,15 @@ pub fn check_service_limits(existing: &[Role], permissions: &[Permission]) -> Re
     if existing.len() >= MAX_ROLES {
         return Err(IdentityTooLarge::Roles);
     }
-    let existing_permissions = existing.iter().flat_map(|role| &role.definition.permissions);
-    let all: BTreeSet<_> = existing_permissions.chain(permissions).map(Permission::as_str).collect();
-    if comma_joined_len(all.into_iter()) > MAX_PERMISSION_BYTES { Err(IdentityTooLarge::Permissions) } else { Ok(()) }
+    let of_all_roles = existing.iter().flat_map(|role| &role.definition.permissions).chain(permissions);
+    let names: BTreeSet<_> = of_all_roles.clone().map(Permission::as_str).collect();
+    if comma_joined_len(names.into_iter()) > MAX_PERMISSION_BYTES {
+        Err(IdentityTooLarge::Permissions)
+    } else if comma_joined_len(of_all_roles.map(Permission::as_str)) > MAX_DEFINITION_BYTES {
+        Err(IdentityTooLarge::Definitions)
+    } else {
+        Ok(())
+    }
 }
 
 /// Checks that an agent can hold all roles in `roles` at one service.

@@ -10,10 +10,14 @@ use crate::{
         feed, roles, services, signing_keys,
     },
 };
+use bytes::Bytes;
 use countersign_identity::{
     AgentChanges, AgentId, Permission, Revision, RoleDefinition, RoleGrant, ServiceId, SessionId, TokenId, Versioned,
 };
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+};
 
 /// Maximum number of entries of the change feed in a batch, so that the batch after a long interruption can be read within the
 /// timeout of a transaction.
@@ -28,6 +32,41 @@ pub enum RevokedSubject {
     Session(SessionId),
 }
 
+/// All roles of a service. Clones share them and their encoding, because each change goes to every stream of the service.
+#[derive(Debug, Clone, Default)]
+pub struct Definitions(Arc<SharedDefinitions>);
+
+#[derive(Debug, Default)]
+struct SharedDefinitions {
+    roles: Vec<RoleDefinition>,
+    encoded: OnceLock<Bytes>,
+}
+
+impl Definitions {
+    /// These roles.
+    pub fn new(roles: Vec<RoleDefinition>) -> Self {
+        Self(Arc::new(SharedDefinitions { roles, encoded: OnceLock::new() }))
+    }
+
+    /// The roles.
+    pub fn roles(&self) -> &[RoleDefinition] {
+        &self.0.roles
+    }
+
+    /// The encoding by `encode`, which must always be the same function.
+    pub fn encoded(&self, encode: impl FnOnce(&[RoleDefinition]) -> Bytes) -> Bytes {
+        self.0.encoded.get_or_init(|| encode(&self.0.roles)).clone()
+    }
+}
+
+impl PartialEq for Definitions {
+    fn eq(&self, other: &Self) -> bool {
+        self.roles() == other.roles()
+    }
+}
+
+impl Eq for Definitions {}
+
 /// Changed data.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Changes {
@@ -36,7 +75,7 @@ pub struct Changes {
     /// Revoked tokens and sessions.
     pub revoked: BTreeMap<RevokedSubject, Revision>,
     /// All roles of the service, if a role definition changed.
-    pub definitions: Option<Vec<RoleDefinition>>,
+    pub definitions: Option<Definitions>,
     /// Whether the service accepts unbound tokens, if the settings of the service changed.
     pub accepts_unbound: Option<bool>,
     /// The public keys of all live signing keys as SEC 1 points, if any key changed.
@@ -58,7 +97,7 @@ impl Changes {
             is_deleted: true,
             accepts_unbound: Some(false),
             keys: Some(Vec::new()),
-            definitions: Some(Vec::new()),
+            definitions: Some(Definitions::default()),
             ..Self::default()
         }
     }
@@ -103,11 +142,12 @@ impl Changes {
     pub fn size(&self) -> usize {
         let Self { agents, revoked, definitions, accepts_unbound: _, keys, is_deleted: _ } = self;
         let grants = agents.values().filter_map(|changes| changes.roles.as_ref()).map(|roles| roles.value.len());
-        let permissions = definitions.iter().flatten().flat_map(|role| &role.permissions);
+        let definitions = definitions.as_ref().map_or(&[][..], Definitions::roles);
+        let permissions = definitions.iter().flat_map(|role| &role.permissions);
         agents.len() * size_of::<(AgentId, AgentChanges)>()
             + grants.sum::<usize>() * size_of::<RoleGrant>()
             + revoked.len() * size_of::<(RevokedSubject, Revision)>()
-            + definitions.as_ref().map_or(0, Vec::len) * size_of::<RoleDefinition>()
+            + size_of_val(definitions)
             + permissions.map(|name| size_of::<Permission>() + name.as_str().len()).sum::<usize>()
             + keys.iter().flatten().map(Vec::len).sum::<usize>()
     }
@@ -192,8 +232,8 @@ pub async fn is_deleted(store: &Store, service: ServiceId) -> Result<bool, Store
 }
 
 /// The role definitions of a service.
-pub(super) async fn role_definitions(conn: &mut Conn, service: ServiceId) -> Result<Vec<RoleDefinition>, StoreError> {
-    Ok(roles::list(conn, service).await?.into_iter().map(|role| role.definition).collect())
+pub(super) async fn role_definitions(conn: &mut Conn, service: ServiceId) -> Result<Definitions, StoreError> {
+    Ok(Definitions::new(roles::list(conn, service).await?.into_iter().map(|role| role.definition).collect()))
 }
 
 /// The public keys of all live signing keys.

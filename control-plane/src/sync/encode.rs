@@ -33,14 +33,14 @@ pub struct StreamFormat {
 
 impl StreamFormat {
     /// The size in bytes at which changes are split into several messages. A message exceeds it by at most one agent, which has
-    /// at most 256 roles, so messages are far below the size limit of gRPC. The settings, role definitions and signing keys are
-    /// one message, and not split. The memory that a slow sidecar can occupy is proportional to this size.
+    /// at most 256 roles, so messages are far below the size limit of gRPC. Settings with signing keys, and role definitions, are a
+    /// message each, and not split; [`crate::domain::role::MAX_DEFINITION_BYTES`] bounds the definitions. The memory that a slow sidecar can occupy is proportional to this size.
     pub const MAX_BODY: usize = 32 * 1024;
 
     /// The settings, role definitions and signing keys at the beginning of a snapshot: the fields of a `SnapshotPage`.
     pub fn snapshot_header(&self, changes: &Changes) -> Bytes {
-        let (info, keys, roles) = self.service_parts(changes);
-        Body { info, keys, roles, ..Body::default() }.encode(PageKind::Snapshot)
+        let roles = changes.definitions.as_ref().map(|definitions| roles_message(definitions.roles()));
+        Body { roles, ..self.service_body(changes) }.encode(PageKind::Snapshot)
     }
 
     /// The settings of the service: the fields of a `SnapshotPage` or a `Delta`.
@@ -48,45 +48,40 @@ impl StreamFormat {
         Body { info: Some(self.service_info(accepts_unbound)), ..Body::default() }.encode(kind)
     }
 
-    /// The changes in parts of bounded size, each with fields of a `SnapshotPage` or a `Delta`; no part if there are no changes.
-    pub fn bodies(&self, kind: PageKind, changes: &Changes) -> Vec<Bytes> {
-        let mut bodies = Vec::new();
-        let (info, keys, roles) = self.service_parts(changes);
-        let service_body = Body { info, keys, roles, ..Body::default() };
-        if service_body != Body::default() {
-            bodies.push(service_body.encode(kind));
-        }
-        let (mut body, mut size) = (Body::default(), 0);
-        let mut flush_full = |body: &mut Body, size: &mut usize| {
-            if *size >= Self::MAX_BODY {
-                bodies.push(std::mem::take(body).encode(kind));
-                *size = 0;
+    /// The changes in parts of bounded size, each with fields of a `SnapshotPage` or a `Delta`; no part if there are no changes. Each
+    /// part is encoded when it is needed, so that a slow sidecar occupies little memory.
+    pub fn bodies<'a>(&'a self, kind: PageKind, changes: &'a Changes) -> impl Iterator<Item = Bytes> + Send + 'a {
+        let settings = Some(self.service_body(changes)).filter(|body| *body != Body::default());
+        let settings = settings.map(|body| body.encode(kind));
+        let definitions = changes.definitions.as_ref().map(|definitions| match kind {
+            PageKind::Changes => definitions.encoded(|roles| roles_body(roles).encode(PageKind::Changes)),
+            PageKind::Snapshot => roles_body(definitions.roles()).encode(kind),
+        });
+        let (mut agents, mut revoked) = (changes.agents.iter(), changes.revoked.iter());
+        let rest = std::iter::from_fn(move || {
+            let (mut body, mut size) = (Body::default(), 0);
+            while size < Self::MAX_BODY {
+                if let Some((agent, changes)) = agents.next() {
+                    let message = self.agent_message(*agent, changes.clone());
+                    size += message.encoded_len();
+                    body.agents.push(message);
+                } else if let Some((subject, revision)) = revoked.next() {
+                    let message = revocation_message(*subject, *revision);
+                    size += message.encoded_len();
+                    body.revocations.push(message);
+                } else {
+                    break;
+                }
             }
-        };
-        for (agent, changes) in &changes.agents {
-            let message = self.agent_message(*agent, changes.clone());
-            size += message.encoded_len();
-            body.agents.push(message);
-            flush_full(&mut body, &mut size);
-        }
-        for (subject, revision) in &changes.revoked {
-            let message = revocation_message(*subject, *revision);
-            size += message.encoded_len();
-            body.revocations.push(message);
-            flush_full(&mut body, &mut size);
-        }
-        if size > 0 {
-            bodies.push(body.encode(kind));
-        }
-        bodies
+            (size > 0).then(|| body.encode(kind))
+        });
+        settings.into_iter().chain(definitions).chain(rest)
     }
 
-    fn service_parts(&self, changes: &Changes) -> (Option<v1::ServiceInfo>, Option<v1::Keys>, Option<v1::Roles>) {
-        (
-            changes.accepts_unbound.map(|accepts_unbound| self.service_info(accepts_unbound)),
-            changes.keys.as_deref().map(keys_message),
-            changes.definitions.as_deref().map(roles_message),
-        )
+    /// The settings and signing keys.
+    fn service_body(&self, changes: &Changes) -> Body {
+        let info = changes.accepts_unbound.map(|accepts_unbound| self.service_info(accepts_unbound));
+        Body { info, keys: changes.keys.as_deref().map(keys_message), ..Body::default() }
     }
 
     fn service_info(&self, accepts_unbound: bool) -> v1::ServiceInfo {
@@ -156,6 +151,10 @@ impl Body {
 
 fn keys_message(points: &[Vec<u8>]) -> v1::Keys {
     v1::Keys { points: points.to_vec() }
+}
+
+fn roles_body(definitions: &[RoleDefinition]) -> Body {
+    Body { roles: Some(roles_message(definitions)), ..Body::default() }
 }
 
 fn roles_message(definitions: &[RoleDefinition]) -> v1::Roles {

@@ -28,6 +28,9 @@ const MAX_LAG: usize = 1024;
 /// Maximum size in bytes of the batches that wait for a follower. A batch that is larger waits only alone.
 const MAX_WAITING_SIZE: u32 = 4 * 1024 * 1024;
 
+/// A batch is sent together with those that wait behind it as long as they have less than this size in bytes.
+const MAX_COALESCED_SIZE: usize = 16 * 1024;
+
 /// Default interval at which the change feed is polled for changes that other processes committed.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -81,31 +84,41 @@ pub(super) struct CoalescedBatches {
     /// The newest revision when the content of the last batch was read.
     pub(super) read_at: Revision,
     /// The changes that the follower sends.
-    pub(super) changes: Changes,
+    pub(super) changes: Arc<Changes>,
     /// The space of the batches among the waiting batches.
     space: OwnedSemaphorePermit,
 }
 
 impl CoalescedBatches {
     fn new(batch: ServiceBatch, includes_unbound: bool) -> Self {
-        let ServiceBatch { revision, read_at, .. } = batch;
-        let mut changes = Changes::clone(&batch.all_services);
-        for part in batch.unbound_tokens.iter().filter(|_| includes_unbound).chain(&batch.own) {
-            changes.merge(part);
+        let ServiceBatch { revision, read_at, all_services, unbound_tokens, own, space } = batch;
+        let mut changes = all_services;
+        for part in unbound_tokens.into_iter().filter(|_| includes_unbound).chain(own) {
+            merge(&mut changes, part);
         }
-        Self { revision, oldest: revision, read_at, changes, space: batch.space }
+        Self { revision, oldest: revision, read_at, changes, space }
     }
 
     fn add(&mut self, batch: ServiceBatch, includes_unbound: bool) {
         let later = Self::new(batch, includes_unbound);
-        self.changes.merge(&later.changes);
+        merge(&mut self.changes, later.changes);
         self.space.merge(later.space);
         (self.revision, self.read_at) = (later.revision, later.read_at);
     }
 
-    /// Whether later batches may be added. What follows a change of the settings depends on it.
-    const fn is_open(&self) -> bool {
-        self.changes.accepts_unbound.is_none() && !self.changes.is_deleted
+    /// Whether later batches may be added. What follows a change of the settings depends on it. The changes should fit into one message,
+    /// which the sidecar applies at once, and need little memory.
+    fn is_open(&self) -> bool {
+        self.changes.accepts_unbound.is_none() && !self.changes.is_deleted && self.changes.size() < MAX_COALESCED_SIZE
+    }
+}
+
+/// Adds later changes. Copies changes only if both have some.
+fn merge(changes: &mut Arc<Changes>, later: Arc<Changes>) {
+    if changes.is_empty() {
+        *changes = later;
+    } else if !later.is_empty() {
+        Arc::make_mut(changes).merge(&later);
     }
 }
 

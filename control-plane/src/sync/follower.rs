@@ -55,7 +55,7 @@ pub(super) type MessageSender = mpsc::Sender<Result<EncodedResponse, Status>>;
 pub(super) struct Follower {
     pub(super) context: Arc<SyncContext>,
     pub(super) key: ServiceKey,
-    pub(super) format: StreamFormat,
+    pub(super) format: Arc<StreamFormat>,
     pub(super) protocol_version: u32,
     sender: MessageSender,
     /// When the API key, and whether the sidecar is silent, is checked again.
@@ -128,7 +128,8 @@ impl AcceptedStream {
         let (protocol_version, stream) = (new.protocol_version, context.sidecars.open(new));
         let agent_hash_key =
             (protocol_version >= HASHES_SINCE_VERSION).then(|| context.agent_hash_secret.key_of(key.service));
-        let format = StreamFormat { service: key.service, settings: context.settings.clone(), agent_hash_key };
+        let format =
+            Arc::new(StreamFormat { service: key.service, settings: context.settings.clone(), agent_hash_key });
         let none = Revision::default();
         let mut key_check = interval(context.intervals.key_check);
         // Missed ticks say nothing about the silence of the sidecar, so they are not made up for.
@@ -256,10 +257,11 @@ impl Follower {
 
     /// Sends changes. All messages except the last repeat the revision that the sidecar has.
     async fn send_changes(&mut self, revision: Revision, changes: &Changes) -> Result<(), Status> {
-        let bodies = self.format.bodies(PageKind::Changes, changes);
-        let last = bodies.len().saturating_sub(1);
-        for (index, body) in bodies.into_iter().enumerate() {
-            self.send_delta(body, if index == last { revision } else { self.sent_revision }).await?;
+        let format = Arc::clone(&self.format);
+        let mut bodies = format.bodies(PageKind::Changes, changes).peekable();
+        while let Some(body) = bodies.next() {
+            let is_last = bodies.peek().is_none();
+            self.send_delta(body, if is_last { revision } else { self.sent_revision }).await?;
         }
         self.set_sent_revision(revision);
         Ok(())

@@ -154,7 +154,7 @@ impl Page {
         let page = match &*content {
             PageContent::Encoded(page) => return page.clone(),
             PageContent::Read(changes) => EncodedPage {
-                bodies: format.bodies(kind, changes),
+                bodies: format.bodies(kind, changes).collect(),
                 accepts_unbound: changes.accepts_unbound,
                 is_deleted: changes.is_deleted,
             },

@@ -5,7 +5,7 @@
 //! its revision and nothing about the service above it. Data for which that cannot be known has no checksum.
 
 use super::{
-    change_batch::{Changes, RevokedSubject},
+    change_batch::{Changes, Definitions, RevokedSubject},
     encode::{PageKind, StreamFormat},
     page_cache::PageSource,
     page_reader::{self, StreamGroup},
@@ -225,7 +225,8 @@ fn checksum(
         max_staleness_seconds: format.settings.max_staleness.as_secs().min(u32::MAX.into()),
         agent_hash_key: Some(agent_hash_key),
     };
-    let mut checksum = ViewChecksum::new(scope, settings, header.definitions.iter().flatten());
+    let definitions = header.definitions.iter().flat_map(Definitions::roles);
+    let mut checksum = ViewChecksum::new(scope, settings, definitions);
     for point in header.keys.iter().flatten() {
         checksum.add_key(point);
     }

@@ -107,6 +107,27 @@ async fn role_that_makes_an_identity_too_large_is_refused() {
 }
 
 #[tokio::test]
+async fn permissions_of_all_roles_together_are_limited() {
+    let control = ControlPlane::start_one_with(&[]).await;
+    let permissions: Vec<_> = (0..800).map(|number| format!("p{number:03}")).collect();
+    let create_role = async |name: &str, permissions: &[String]| {
+        let body = json!({ "name": name, "permissions": permissions });
+        control.api.send_as(control.key(), "POST", &control.path("/roles"), body).await
+    };
+    // 800 permissions and commas are 4,000 bytes; the limit is 131,072 bytes.
+    for number in 0..32 {
+        create_role(&format!("role {number}"), &permissions).await.expect(201);
+    }
+    let refused = create_role("too much", &permissions).await;
+    let message = refused.text("/error/message");
+    assert!(refused.status == 409 && message.contains("have at most 131072 bytes"), "{}", refused.body);
+    let role = create_role("small", &permissions[..1]).await.expect(201)["roleId"].as_str().unwrap().to_owned();
+    let path = control.path(&format!("/roles/{role}"));
+    let grown = control.api.send_as(control.key(), "PATCH", &path, json!({ "permissions": permissions })).await;
+    assert_eq!(grown.status, 409, "{}", grown.body);
+}
+
+#[tokio::test]
 async fn invalid_bodies_are_refused_with_field_and_reason() {
     let control = ControlPlane::shared().await;
     let send = async |body: &str, content_type: &str| {
