@@ -57,7 +57,8 @@ CREATE TABLE unconfirmed_changes (
     -- The positions of the first and the last entry in the chain.
     first_sequence BIGINT NOT NULL,
     last_sequence BIGINT NOT NULL,
-    -- When the last change was made.
+    -- When the first and the last change were made.
+    first_changed_at BIGINT NOT NULL,
     changed_at BIGINT NOT NULL,
     -- The revision that is awaited, which contains all the changes.
     revision BIGINT,

@@ -134,8 +134,8 @@ pub enum LastConfirmation {
     Never,
     /// At this time or earlier, because it has no stream any more.
     By(Timestamp),
-    /// Its stream may be open, so it may be confirmed again and again. The time is that of the last confirmation that is known.
-    Continuing(Option<Timestamp>),
+    /// Its stream may be open, so it may be confirmed again and again.
+    Continuing,
 }
 
 /// A sidecar.
@@ -153,6 +153,8 @@ pub struct Sidecar {
     pub applied_at: Option<Timestamp>,
     /// Its last confirmation.
     pub confirmed: LastConfirmation,
+    /// The last confirmation that is known. There can be later ones.
+    pub last_known_confirmation: Option<Timestamp>,
     /// The age of the confirmation at which it refuses all requests.
     pub max_staleness: Duration,
 }
@@ -178,24 +180,25 @@ impl Sidecar {
         let confirmed_by = match self.confirmed {
             LastConfirmation::Never => return None,
             LastConfirmation::By(at) => at.saturating_add(skew).min(confirmed_until),
-            LastConfirmation::Continuing(_) => confirmed_until,
+            LastConfirmation::Continuing => confirmed_until,
         };
         Some(confirmed_by.saturating_add(self.max_staleness))
     }
 
-    /// When the sidecar refuses all requests by itself if it is never confirmed again; `None` if it refuses them already.
-    pub fn decides_until(&self, now: Timestamp) -> Option<Timestamp> {
-        self.refuses_by(now, Duration::ZERO).filter(|refuses_by| now < *refuses_by)
+    /// When the sidecar refuses all requests by itself if it is never confirmed again; `None` if it refuses them already. `skew`: how
+    /// far the clock was behind by which its stream ended.
+    pub fn decides_until(&self, now: Timestamp, skew: Duration) -> Option<Timestamp> {
+        self.refuses_by(now, skew).filter(|refuses_by| now < *refuses_by)
     }
+}
 
-    /// The time of the last confirmation that is known.
-    pub const fn last_confirmed(&self) -> Option<Timestamp> {
-        match self.confirmed {
-            LastConfirmation::Never => None,
-            LastConfirmation::By(at) => Some(at),
-            LastConfirmation::Continuing(reported) => reported,
-        }
-    }
+/// A sidecar in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedSidecar {
+    /// The sidecar.
+    pub sidecar: Sidecar,
+    /// When it refuses all requests by itself at the latest; `None` if it is connected, or refuses them already.
+    pub refuses_by: Option<Timestamp>,
 }
 
 /// A sidecar that has not reported a revision.
@@ -251,7 +254,7 @@ impl Enforcement {
         self.max_staleness = self.max_staleness.max(sidecar.max_staleness);
         if sidecar.in_force.is_some_and(|in_force| in_force >= self.revision) {
             // A sidecar that has the revision may decide again with the same data, after a restart from its copy.
-            if sidecar.decides_until(now).is_some() {
+            if sidecar.decides_until(now, Duration::ZERO).is_some() {
                 self.sidecars += 1;
                 self.enforced += 1;
                 self.enforced_at = self.enforced_at.max(sidecar.applied_at);

@@ -4,7 +4,7 @@ use crate::{
     domain::{
         agent::OwnerHash,
         page::{ListPage, Page},
-        sidecar::{Enforcement, Sidecar, SidecarKey},
+        sidecar::{Enforcement, ListedSidecar, SidecarKey},
     },
     operations::{Context, NotFound, OperationError},
     store::{feed, services},
@@ -35,7 +35,7 @@ pub async fn list_sidecars(
     context: &Context,
     service: ServiceId,
     page: Page<SidecarKey>,
-) -> Result<ListPage<Sidecar, SidecarKey>, OperationError> {
+) -> Result<ListPage<ListedSidecar, SidecarKey>, OperationError> {
     Ok(context.sidecars.list(service, page).await?)
 }
 

@@ -23,7 +23,7 @@ use crate::{
     domain::{
         agent::OwnerHash,
         page::{ListPage, Page},
-        sidecar::{Enforcement, ReceiptTimes, Sidecar, SidecarKey},
+        sidecar::{Enforcement, ListedSidecar, ReceiptTimes, Sidecar, SidecarKey},
     },
     store::{
         ReadTransaction, Store, StoreError,
@@ -240,12 +240,18 @@ impl Sidecars {
         &self,
         service: ServiceId,
         page: Page<SidecarKey>,
-    ) -> Result<ListPage<Sidecar, SidecarKey>, StoreError> {
+    ) -> Result<ListPage<ListedSidecar, SidecarKey>, StoreError> {
         let mut read = self.0.store.read().await?;
-        let ListPage { items, total, next } = sidecars::list(read.conn(), (service, self.now()), page).await?;
+        let since = self.now().saturating_sub(CLOCK_MARGIN);
+        let ListPage { items, total, next } = sidecars::list(read.conn(), (service, since), page).await?;
         let control_plane = self.control_plane();
-        let items = items.into_iter().map(|row| self.describe(row, &control_plane)).collect();
+        let items = items.into_iter().map(|row| self.listed(self.describe(row, &control_plane))).collect();
         Ok(ListPage { items, total, next })
+    }
+
+    fn listed(&self, sidecar: Sidecar) -> ListedSidecar {
+        let refuses_by = sidecar.decides_until(self.now(), CLOCK_MARGIN).filter(|_| !sidecar.is_connected);
+        ListedSidecar { refuses_by: refuses_by.map(|time| time.saturating_add(self.0.clock.lag())), sidecar }
     }
 
     /// The number of sidecars of all services without a stream that may still decide, up to `limit`.

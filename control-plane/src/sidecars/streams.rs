@@ -327,8 +327,8 @@ impl StreamStatus {
         if is_of_row {
             let State { phase, confirmed_at, expects_confirmation, .. } = *self.state();
             let is_never_confirmed = confirmed_at.is_none() && !expects_confirmation;
-            sidecar.confirmed =
-                if is_never_confirmed { LastConfirmation::Never } else { LastConfirmation::Continuing(confirmed_at) };
+            sidecar.confirmed = if is_never_confirmed { LastConfirmation::Never } else { LastConfirmation::Continuing };
+            sidecar.last_known_confirmation = confirmed_at;
             sidecar.is_connected &= phase == Phase::InUse;
         }
     }

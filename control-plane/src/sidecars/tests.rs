@@ -153,7 +153,8 @@ impl ControlPlane {
     }
 
     async fn list(&self) -> Vec<Sidecar> {
-        self.sidecars.list(SERVICE, Page { limit: 9, offset: 0, after: None }).await.unwrap().items
+        let listed = self.sidecars.list(SERVICE, Page { limit: 9, offset: 0, after: None }).await.unwrap().items;
+        listed.into_iter().map(|listed| listed.sidecar).collect()
     }
 }
 
@@ -321,7 +322,8 @@ async fn stream_that_is_accepted_in_an_outage_is_recorded_and_ended_later() {
     control_plane.write().await;
     control_plane.write().await;
     let [sidecar] = &control_plane.list().await[..] else { panic!("there is one sidecar") };
-    assert_eq!(sidecar.decides_until(control_plane.sidecars.now()), Some(at(1000 + STALENESS)));
+    let now = control_plane.sidecars.now();
+    assert_eq!(sidecar.decides_until(now, Duration::ZERO), Some(at(1000 + STALENESS)));
     assert!(control_plane.sidecars.streams().is_empty());
 }
 

@@ -107,7 +107,7 @@ statements! { STATEMENTS:
     END_STREAMS_OF_KILLED = "UPDATE sidecars SET ended_at = $1, expires_at = $1 + max_staleness \
          WHERE (service_id, instance, key_index) IN (SELECT service_id, instance, key_index FROM sidecars \
          WHERE control_plane_id = $2 AND ended_at IS NULL LIMIT $3) AND control_plane_id = $2 AND ended_at IS NULL";
-    COUNT_SILENT = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM sidecars WHERE expires_at > $1 LIMIT $2) silent";
+    COUNT_SILENT = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM sidecars WHERE expires_at > $1 ORDER BY expires_at LIMIT $2) silent";
     OLDEST_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM sidecars WHERE expires_at >= $1";
     DELETE_EXPIRED = "DELETE FROM sidecars WHERE (service_id, instance, key_index) IN (SELECT service_id, instance, key_index \
          FROM sidecars WHERE expires_at >= $1 AND expires_at <= $2 ORDER BY expires_at LIMIT $3) AND +expires_at <= $2";
@@ -205,7 +205,8 @@ impl RecordedSidecar {
             is_connected: is_open && distributed.is_some(),
             in_force: reports.then_some(in_force),
             applied_at: progress.applied_at,
-            confirmed: ended_at.map_or(LastConfirmation::Continuing(confirmed_at), LastConfirmation::By),
+            confirmed: ended_at.map_or(LastConfirmation::Continuing, LastConfirmation::By),
+            last_known_confirmation: confirmed_at,
             max_staleness,
         }
     }

@@ -108,6 +108,7 @@ impl WriteTransaction {
                 chain,
                 first_sequence: sequence,
                 last_sequence: sequence,
+                first_changed_at: self.now,
                 changed_at: self.now,
                 awaited: None,
             }),

@@ -5,10 +5,10 @@ use super::{Conn, StoreError, row, statements::statements};
 use countersign_identity::{Revision, Timestamp};
 
 statements! { STATEMENTS:
-    UPSERT = "INSERT INTO unconfirmed_changes (chain, is_awaited, first_sequence, last_sequence, changed_at) \
-         VALUES ($1, 0, $2, $3, $4) ON CONFLICT (chain, is_awaited) \
+    UPSERT = "INSERT INTO unconfirmed_changes (chain, is_awaited, first_sequence, last_sequence, first_changed_at, changed_at) \
+         VALUES ($1, 0, $2, $3, $4, $5) ON CONFLICT (chain, is_awaited) \
          DO UPDATE SET last_sequence = excluded.last_sequence, changed_at = excluded.changed_at";
-    LIST = "SELECT chain, first_sequence, last_sequence, changed_at, revision FROM unconfirmed_changes WHERE chain > $1 \
+    LIST = "SELECT chain, first_sequence, last_sequence, first_changed_at, changed_at, revision FROM unconfirmed_changes WHERE chain > $1 \
          AND (is_awaited = 1 OR NOT EXISTS (SELECT 1 FROM unconfirmed_changes awaited \
          WHERE awaited.chain = unconfirmed_changes.chain AND awaited.is_awaited = 1)) ORDER BY chain LIMIT $2";
     /// Locks the row, so that no later change is added.
@@ -18,7 +18,7 @@ statements! { STATEMENTS:
          WHERE chain = $1 AND is_awaited = 1 AND revision IS NULL";
     IS_FIRST = "SELECT 1 AS found FROM unconfirmed_changes WHERE chain = $1 AND first_sequence = $2";
     DELETE = "DELETE FROM unconfirmed_changes WHERE chain = $1 AND last_sequence = $2";
-    KEEP_LATER = "UPDATE unconfirmed_changes SET first_sequence = $3 WHERE chain = $1 AND first_sequence = $2";
+    KEEP_LATER = "UPDATE unconfirmed_changes SET first_sequence = $3, first_changed_at = $4 WHERE chain = $1 AND first_sequence = $2";
 }
 
 /// The entries of a chain about changes that are not confirmed.
@@ -30,6 +30,8 @@ pub struct UnconfirmedChanges {
     pub first_sequence: i64,
     /// The position of the last entry.
     pub last_sequence: i64,
+    /// When the first change was made. If earlier ones of the same row were confirmed, the time of the last of these.
+    pub first_changed_at: Timestamp,
     /// When the last change was made.
     pub changed_at: Timestamp,
     /// The revision that is awaited, which contains all the changes; `None` while later changes are added.
@@ -38,9 +40,9 @@ pub struct UnconfirmedChanges {
 
 /// Adds entries. The caller must hold the lock of the chain.
 pub async fn add(conn: &mut Conn, changes: &UnconfirmedChanges) -> Result<(), StoreError> {
-    let UnconfirmedChanges { chain, first_sequence, last_sequence, changed_at, awaited: _ } = changes;
+    let UnconfirmedChanges { chain, first_sequence, last_sequence, first_changed_at, changed_at, awaited: _ } = changes;
     let query = sqlx::query(UPSERT).bind(chain).bind(first_sequence).bind(last_sequence);
-    query.bind(changed_at.micros()).execute(conn).await?;
+    query.bind(first_changed_at.micros()).bind(changed_at.micros()).execute(conn).await?;
     Ok(())
 }
 
@@ -51,6 +53,7 @@ pub async fn list(conn: &mut Conn, after: &str, limit: i64) -> Result<Vec<Unconf
             chain: row::get(row, "chain")?,
             first_sequence: row::get(row, "first_sequence")?,
             last_sequence: row::get(row, "last_sequence")?,
+            first_changed_at: row::timestamp(row, "first_changed_at")?,
             changed_at: row::timestamp(row, "changed_at")?,
             awaited: row::get::<Option<i64>>(row, "revision")?.map(Revision::new),
         })
@@ -77,7 +80,7 @@ pub async fn remove(conn: &mut Conn, changes: &UnconfirmedChanges) -> Result<(),
     if query.execute(&mut *conn).await?.rows_affected() == 0 {
         let first_later = changes.last_sequence.saturating_add(1);
         let query = sqlx::query(KEEP_LATER).bind(&changes.chain).bind(changes.first_sequence);
-        query.bind(first_later).execute(conn).await?;
+        query.bind(first_later).bind(changes.changed_at.micros()).execute(conn).await?;
     }
     Ok(())
 }

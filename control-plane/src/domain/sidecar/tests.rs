@@ -29,6 +29,7 @@ fn sidecar(in_force: Option<i64>, confirmed: LastConfirmation) -> Sidecar {
         in_force: in_force.map(|seconds| Revision::new(at(seconds).micros())),
         applied_at: Some(at(2)),
         confirmed,
+        last_known_confirmation: None,
         max_staleness: STALENESS,
     }
 }
@@ -83,7 +84,7 @@ fn times_in_answers_are_by_the_wall_clock() {
             lag,
         };
         let mut receipt = Enforcement::new(REVISION, times);
-        receipt.add(sidecar(Some(-5), LastConfirmation::Continuing(None)));
+        receipt.add(sidecar(Some(-5), LastConfirmation::Continuing));
         receipt.by_wall_clock()
     };
     let before = receipt(61);
@@ -101,7 +102,7 @@ fn time_that_is_not_known_any_more_is_not_stated() {
 #[test]
 fn confirmation_after_the_change_does_not_prolong_the_time() {
     // The confirmation followed the change, so a sidecar that still lacks the change did not receive it.
-    let late = [LastConfirmation::By(at(40)), LastConfirmation::Continuing(Some(at(40)))];
+    let late = [LastConfirmation::By(at(40)), LastConfirmation::Continuing];
     for confirmed in late {
         assert_eq!(receipt(50, [sidecar(Some(-5), confirmed)]).refuses_by, Some(at(KNOWN).saturating_add(STALENESS)));
     }
@@ -112,7 +113,7 @@ fn confirmation_after_the_change_does_not_prolong_the_time() {
 
 #[test]
 fn sidecar_that_cannot_report_counts_as_silent() {
-    let old = receipt(1, [sidecar(None, LastConfirmation::Continuing(None))]);
+    let old = receipt(1, [sidecar(None, LastConfirmation::Continuing)]);
     assert_eq!((old.sidecars, old.enforced), (1, 0));
 }
 

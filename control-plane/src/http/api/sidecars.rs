@@ -4,7 +4,7 @@
 use crate::{
     domain::{
         page::Page,
-        sidecar::{Enforcement, Sidecar, SidecarKey, UnconfirmedSidecar},
+        sidecar::{Enforcement, ListedSidecar, Sidecar, SidecarKey, UnconfirmedSidecar},
     },
     http::{
         error::ApiError,
@@ -28,6 +28,7 @@ use axum::{
 };
 use countersign_identity::{ApiKeyId, Revision, Timestamp};
 use serde::Serialize;
+use serde_json::{Value, json};
 use std::time::Duration;
 use utoipa::{IntoParams, ToSchema};
 
@@ -36,6 +37,7 @@ type SidecarPage = PageResponse<SidecarRecord>;
 /// A sidecar that may decide. A sidecar with several API keys of the service is listed once for each of them.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(example = json!(SidecarRecord::example()))]
 pub struct SidecarRecord {
     /// Identifies the process of the sidecar: 32 hex digits.
     #[schema(pattern = "^[0-9a-f]{32}$", example = "9f86d081884c7d659a2feaa0c55ad015")]
@@ -61,12 +63,13 @@ pub struct SidecarRecord {
     /// When the sidecar connected.
     #[schema(value_type = schema::TimestampSchema)]
     connected_at: Rfc3339,
-    /// When the data of the sidecar was last confirmed. Later confirmations by another control plane may be missing. After a control
-    /// plane was killed, this is the latest time at which it could have confirmed the data. Absent if no confirmation is known.
+    /// When the data of the sidecar was last confirmed, as far as is known. Later confirmations by another control plane, or by one that
+    /// was killed, may be missing. Absent if no confirmation is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::TimestampSchema>, required = false, nullable = false)]
     last_confirmed_at: Option<Rfc3339>,
     /// The latest time at which the sidecar refuses all requests by itself. Absent in the list of sidecars if the sidecar is connected.
+    /// The time is up to five minutes later than necessary, because the clocks of control planes can differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::TimestampSchema>, required = false, nullable = false)]
     refuses_by: Option<Rfc3339>,
@@ -84,6 +87,7 @@ enum SidecarStatus {
 /// At which sidecars of a service a revision is in force.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(example = json!(EnforcementRecord::example()))]
 pub struct EnforcementRecord {
     #[schema(value_type = schema::RevisionSchema)]
     revision: Revision,
@@ -112,6 +116,38 @@ pub struct EnforcementRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::TimestampSchema>, required = false, nullable = false)]
     refuses_by: Option<Rfc3339>,
+}
+
+impl SidecarRecord {
+    /// An example for the API description: a sidecar that is connected.
+    fn example() -> Value {
+        json!({
+            "instance": "9f86d081884c7d659a2feaa0c55ad015",
+            "keyId": "key_01m7xt1btvex9v14wnb3rx44nb",
+            "address": "192.0.2.7:41822",
+            "release": "0.1.0",
+            "protocolVersion": 3,
+            "status": "connected",
+            "revision": 1_804_950_866_535_897_i64,
+            "connectedAt": "2027-03-14T15:09:26.535897Z",
+            "lastConfirmedAt": "2027-03-14T15:41:08.119204Z",
+        })
+    }
+}
+
+impl EnforcementRecord {
+    /// An example for the API description: a revision that is in force.
+    fn example() -> Value {
+        json!({
+            "revision": 1_804_950_866_535_897_i64,
+            "enforced": true,
+            "sidecars": 214,
+            "enforcedSidecars": 214,
+            "expiredSidecars": 0,
+            "milliseconds": 38,
+            "unconfirmed": [],
+        })
+    }
 }
 
 /// The query parameters of [`enforcement`], for the description of the API.
@@ -150,11 +186,7 @@ pub async fn list(
     credentials.require_manager_of(&state, service).await?;
     let page = page?;
     let sidecars = operations::list_sidecars(&state.context, service, page).await?;
-    let now = state.context.now();
-    let record = |sidecar: Sidecar| {
-        let refuses_by = sidecar.decides_until(now).filter(|_| !sidecar.is_connected);
-        sidecar_record(sidecar, refuses_by)
-    };
+    let record = |ListedSidecar { sidecar, refuses_by }| sidecar_record(sidecar, refuses_by);
     Ok(Json(paging::page_response(&page, sidecars, record)))
 }
 
@@ -201,9 +233,16 @@ fn enforcement_record(receipt: Enforcement) -> EnforcementRecord {
 }
 
 fn sidecar_record(sidecar: Sidecar, refuses_by: Option<Timestamp>) -> SidecarRecord {
-    let last_confirmed = sidecar.last_confirmed();
-    let Sidecar { identity, connected_at, is_connected, in_force, applied_at: _, confirmed: _, max_staleness: _ } =
-        sidecar;
+    let Sidecar {
+        identity,
+        connected_at,
+        is_connected,
+        in_force,
+        last_known_confirmation,
+        applied_at: _,
+        confirmed: _,
+        max_staleness: _,
+    } = sidecar;
     SidecarRecord {
         instance: identity.key.instance.to_string(),
         key_id: identity.api_key,
@@ -213,7 +252,7 @@ fn sidecar_record(sidecar: Sidecar, refuses_by: Option<Timestamp>) -> SidecarRec
         status: if is_connected { SidecarStatus::Connected } else { SidecarStatus::Silent },
         revision: in_force.filter(|in_force| *in_force > Revision::default()),
         connected_at: Rfc3339(connected_at),
-        last_confirmed_at: last_confirmed.map(Rfc3339),
+        last_confirmed_at: last_known_confirmation.map(Rfc3339),
         refuses_by: refuses_by.map(Rfc3339),
     }
 }

@@ -38,6 +38,9 @@ const JOB: &str = "confirm_changes";
 /// How many silent sidecars are counted.
 const MAX_SILENT: i64 = 10_000;
 
+/// A change that is not in force for this long is logged, and again in this interval.
+const LOG_INTERVAL: Duration = Duration::from_mins(1);
+
 /// Where the next run continues.
 #[derive(Default)]
 pub struct ConfirmationTurn(Mutex<Turn>);
@@ -46,8 +49,10 @@ pub struct ConfirmationTurn(Mutex<Turn>);
 struct Turn {
     /// The last chain that was looked at.
     after: String,
-    /// When the oldest change was made that is not confirmed, among the chains since the first.
-    oldest: Option<Timestamp>,
+    /// When the oldest change was made that is not confirmed, and its chain, among the chains since the first.
+    oldest: Option<(Timestamp, String)>,
+    /// When such a change was last logged, since boot.
+    logged_at: Option<Duration>,
 }
 
 impl ConfirmationTurn {
@@ -75,7 +80,7 @@ pub async fn confirm_changes(context: &Context) -> Result<Option<EnforcementStat
 }
 
 async fn confirm_next_changes(context: &Context) -> Result<Option<EnforcementStatus>, OperationError> {
-    let Turn { after, mut oldest } = context.confirmation_turn.lock().clone();
+    let Turn { after, mut oldest, mut logged_at } = context.confirmation_turn.lock().clone();
     let (chains, newest) = {
         let mut read = context.store.read().await?;
         // The revision is read after the rows, so it is not below that of any of their changes.
@@ -92,17 +97,29 @@ async fn confirm_next_changes(context: &Context) -> Result<Option<EnforcementSta
             false
         });
         if !is_confirmed {
-            oldest = oldest.into_iter().chain([changes.changed_at]).min();
+            oldest = oldest.into_iter().chain([(changes.first_changed_at, changes.chain)]).min();
         }
     }
-    let is_end = last.is_none();
-    *context.confirmation_turn.lock() = last.map_or_else(Turn::default, |after| Turn { after, oldest });
-    result?;
-    if !is_end {
-        return Ok(None);
+    let Some(after) = last else {
+        log_oldest(context, oldest.as_ref(), &mut logged_at);
+        *context.confirmation_turn.lock() = Turn { logged_at, ..Turn::default() };
+        result?;
+        let silent_sidecars = context.sidecars.count_silent(MAX_SILENT).await?;
+        return Ok(Some(EnforcementStatus { oldest_change: oldest.map(|(time, _)| time), silent_sidecars }));
+    };
+    *context.confirmation_turn.lock() = Turn { after, oldest, logged_at };
+    result.map(|()| None)
+}
+
+/// Logs where the oldest change is not in force, because the metric does not tell the service.
+fn log_oldest(context: &Context, oldest: Option<&(Timestamp, String)>, logged_at: &mut Option<Duration>) {
+    let (now, since_boot) = (context.now(), context.since_boot());
+    let is_due = logged_at.is_none_or(|at| since_boot.saturating_sub(at) >= LOG_INTERVAL);
+    if let Some((changed_at, chain)) = oldest.filter(|(time, _)| is_due && now.duration_since(*time) >= LOG_INTERVAL) {
+        let seconds = now.duration_since(*changed_at).as_secs();
+        tracing::warn!(chain, seconds, "a change is not in force at all sidecars");
+        *logged_at = Some(since_boot);
     }
-    let silent_sidecars = context.sidecars.count_silent(MAX_SILENT).await?;
-    Ok(Some(EnforcementStatus { oldest_change: oldest, silent_sidecars }))
 }
 
 /// Returns whether the changes are in force at all sidecars, and that was recorded.
@@ -149,7 +166,8 @@ async fn confirm(context: &Context, changes: &UnconfirmedChanges, newest: Revisi
 }
 
 fn entry(chain: AuditChain, changes: &UnconfirmedChanges, receipt: &Enforcement) -> NewAuditEntry {
-    let UnconfirmedChanges { chain: _, first_sequence, last_sequence, changed_at, awaited: _ } = changes;
+    let UnconfirmedChanges { chain: _, first_sequence, last_sequence, first_changed_at: _, changed_at, awaited: _ } =
+        changes;
     let elapsed = receipt.elapsed_since(*changed_at).map(|elapsed| elapsed.as_micros().div_ceil(1000));
     let entry = NewAuditEntry::new(chain, AuditAction::ChangesEnforced)
         .with_detail("firstSequence", *first_sequence)

@@ -61,7 +61,8 @@ impl StoreFixture {
             is_connected: true,
             in_force: Some(Revision::new(5)),
             applied_at: None,
-            confirmed: LastConfirmation::Continuing(None),
+            confirmed: LastConfirmation::Continuing,
+            last_known_confirmation: None,
             max_staleness: STALENESS,
         };
         assert_eq!(self.sidecars(time(3)).await, std::slice::from_ref(&expected));
@@ -71,7 +72,7 @@ impl StoreFixture {
         let in_force = Sidecar {
             in_force: Some(Revision::new(50)),
             applied_at: Some(time(4)),
-            confirmed: LastConfirmation::Continuing(Some(time(5))),
+            last_known_confirmation: Some(time(5)),
             ..expected
         };
         assert_eq!(self.sidecars(time(6)).await, std::slice::from_ref(&in_force));
@@ -153,10 +154,7 @@ impl StoreFixture {
         })
         .await;
         let found = &self.sidecars(time(9)).await[0];
-        assert_eq!(
-            (found.in_force, found.confirmed),
-            (Some(Revision::new(7)), LastConfirmation::Continuing(Some(time(8))))
-        );
+        assert_eq!((found.in_force, found.last_known_confirmation), (Some(Revision::new(7)), Some(time(8))));
         self.commit(async |tx| sidecars::delete(tx.conn(), SECOND, &sidecar).await).await;
         assert_eq!(self.sidecars(time(9)).await, []);
     }
@@ -265,7 +263,7 @@ impl StoreFixture {
         })
         .await;
         let before = &self.sidecars(time(34)).await[0];
-        assert_eq!((before.confirmed, before.is_connected), (LastConfirmation::Continuing(Some(time(1))), false));
+        assert_eq!((before.confirmed, before.is_connected), (LastConfirmation::Continuing, false));
         assert_eq!(before.in_force, Some(Revision::new(5)), "it may have missed later changes");
         self.commit(async |tx| sidecars::end_streams_of_killed(tx.conn(), "first", time(35), 9).await).await;
         let [ended, served] = &self.sidecars(time(36)).await[..] else { panic!("there are two sidecars") };
@@ -284,10 +282,11 @@ impl StoreFixture {
 
     /// Leaves values for the test `every_column_was_written`.
     pub async fn unconfirmed_changes_return_what_was_written(&self) {
-        let changes = |first_sequence, last_sequence, changed_at| UnconfirmedChanges {
+        let changes = |first_sequence, last_sequence, (first_changed_at, changed_at)| UnconfirmedChanges {
             chain: "chain".to_owned(),
             first_sequence,
             last_sequence,
+            first_changed_at: time(first_changed_at),
             changed_at: time(changed_at),
             awaited: None,
         };
@@ -295,23 +294,26 @@ impl StoreFixture {
         let awaited = |changes| UnconfirmedChanges { awaited: Some(newest), ..changes };
         self.commit(async |tx| {
             let conn = tx.conn();
-            unconfirmed_changes::add(conn, &changes(5, 6, 1)).await?;
-            unconfirmed_changes::add(conn, &changes(8, 9, 2)).await?;
-            assert_eq!(unconfirmed_changes::list(conn, "chai", 9).await?, [changes(5, 9, 2)]);
+            unconfirmed_changes::add(conn, &changes(5, 6, (1, 1))).await?;
+            unconfirmed_changes::add(conn, &changes(8, 9, (2, 2))).await?;
+            assert_eq!(unconfirmed_changes::list(conn, "chai", 9).await?, [changes(5, 9, (1, 2))]);
             assert_eq!(unconfirmed_changes::list(conn, "chain", 9).await?, []);
-            assert!(unconfirmed_changes::is_first(conn, &changes(5, 6, 1)).await?);
-            unconfirmed_changes::remove(conn, &changes(5, 6, 1)).await?;
-            assert!(!unconfirmed_changes::is_first(conn, &changes(5, 6, 1)).await?, "another process has confirmed it");
-            assert_eq!(unconfirmed_changes::list(conn, "", 9).await?, [changes(7, 9, 2)], "later changes remain");
+            assert!(unconfirmed_changes::is_first(conn, &changes(5, 6, (1, 1))).await?);
+            unconfirmed_changes::remove(conn, &changes(5, 6, (1, 1))).await?;
+            assert!(
+                !unconfirmed_changes::is_first(conn, &changes(5, 6, (1, 1))).await?,
+                "another process has confirmed it"
+            );
+            assert_eq!(unconfirmed_changes::list(conn, "", 9).await?, [changes(7, 9, (1, 2))], "later changes remain");
 
             unconfirmed_changes::await_newest_revision(conn, "chain").await?;
-            unconfirmed_changes::add(conn, &changes(10, 10, 3)).await?;
+            unconfirmed_changes::add(conn, &changes(10, 10, (3, 3))).await?;
             unconfirmed_changes::await_newest_revision(conn, "chain").await?;
-            assert_eq!(unconfirmed_changes::list(conn, "", 9).await?, [awaited(changes(7, 9, 2))]);
-            unconfirmed_changes::remove(conn, &awaited(changes(7, 9, 2))).await?;
-            assert_eq!(unconfirmed_changes::list(conn, "", 9).await?, [changes(10, 10, 3)]);
+            assert_eq!(unconfirmed_changes::list(conn, "", 9).await?, [awaited(changes(7, 9, (1, 2)))]);
+            unconfirmed_changes::remove(conn, &awaited(changes(7, 9, (1, 2)))).await?;
+            assert_eq!(unconfirmed_changes::list(conn, "", 9).await?, [changes(10, 10, (3, 3))]);
             unconfirmed_changes::await_newest_revision(conn, "chain").await?;
-            unconfirmed_changes::add(conn, &changes(11, 11, 4)).await
+            unconfirmed_changes::add(conn, &changes(11, 11, (4, 4))).await
         })
         .await;
     }
