@@ -25,7 +25,7 @@ pub use health::{Health, Status};
 pub use management::{
     AgentFilter, AgentWithRoles, AssignedRole, HumanUser, ListedKey, NewApiKey, Revocation, Role, Service,
 };
-pub use own_agent::{HeldRole, ListedAgent, ServiceOfAgent};
+pub use own_agent::{Admission, HeldRole, ListedAgent, ServiceOfAgent};
 pub use page::{Page, PageStart, Pagination};
 pub use redact::{begins_like_secret, redacted_url, url_with_port};
 pub use sidecar::{Enforcement, LONGEST_ENFORCEMENT_WAIT, Sidecar};

@@ -23,6 +23,9 @@ pub struct Service {
     pub accepts_unbound_tokens: bool,
     /// When the service was created (RFC 3339).
     pub created_at: String,
+    /// In the answer to a change: a sidecar whose data contains all changes up to this revision knows the change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
 }
 
 /// A human user.
@@ -85,6 +88,9 @@ pub struct Role {
     /// When the role was created (RFC 3339).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at: Option<String>,
+    /// In the answer to a change: a sidecar whose data contains all changes up to this revision knows the change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
 }
 
 /// An agent that holds roles at a service.

@@ -55,10 +55,15 @@ pub struct HeldRole {
     pub expires_at: Option<String>,
 }
 
-#[derive(Deserialize)]
+/// Whether a service may assign roles to an agent, after a change.
+#[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Admission {
-    revoked_roles: u64,
+pub struct Admission {
+    /// The number of roles that ended.
+    pub revoked_roles: u64,
+    /// A sidecar whose data contains all changes up to this revision knows the change.
+    #[serde(default)]
+    pub revision: Option<u64>,
 }
 
 impl Api {
@@ -88,18 +93,16 @@ impl Api {
         self.page(human, &["agents", agent, "services"], start).await
     }
 
-    /// Leaves a service (`may_assign_roles` is false), or allows it to assign roles to the agent again. Returns the
-    /// number of roles that ended.
+    /// Leaves a service (`may_assign_roles` is false), or allows it to assign roles to the agent again.
     pub async fn set_admission(
         &self,
         human: &SecretString,
         agent: &str,
         service: &str,
         may_assign_roles: bool,
-    ) -> Result<u64, ApiError> {
+    ) -> Result<Admission, ApiError> {
         let body = json!({ "mayAssignRoles": may_assign_roles });
         let path = ["agents", agent, "services", service];
-        let response: Admission = self.call(Method::PUT, &path, Some(human), Some(&body)).await?;
-        Ok(response.revoked_roles)
+        self.call(Method::PUT, &path, Some(human), Some(&body)).await
     }
 }

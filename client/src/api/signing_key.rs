@@ -42,6 +42,9 @@ pub struct Rotation {
     /// When the new key starts to sign tokens (RFC 3339).
     #[serde(deserialize_with = "line")]
     pub signs_from: String,
+    /// In the answer to a change: a sidecar whose data contains all changes up to this revision knows the change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
 }
 
 impl Api {
@@ -60,9 +63,8 @@ impl Api {
         self.call(Method::POST, &["signing-keys", "rotate"], Some(human), None).await
     }
 
-    /// Revokes a signing key and every token that it signed. Returns `false` if the key was already removed or revoked.
-    pub async fn revoke_signing_key(&self, human: &SecretString, kid: &str) -> Result<bool, ApiError> {
-        let path = ["signing-keys", kid];
-        self.call(Method::DELETE, &path, Some(human), None).await.map(|Revocation { revoked, revision: _ }| revoked)
+    /// Revokes a signing key and every token that it signed. Nothing is revoked if the key was already removed or revoked.
+    pub async fn revoke_signing_key(&self, human: &SecretString, kid: &str) -> Result<Revocation, ApiError> {
+        self.call(Method::DELETE, &["signing-keys", kid], Some(human), None).await
     }
 }

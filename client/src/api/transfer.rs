@@ -34,9 +34,10 @@ struct Withdrawal {
 }
 
 impl Api {
-    /// Deletes a service. The human user must be the owner of the service or an administrator.
-    pub async fn delete_service(&self, human: &SecretString, service: &str) -> Result<(), ApiError> {
-        self.call::<Value>(Method::DELETE, &["services", service], Some(human), None).await.map(drop)
+    /// Deletes a service. The human user must be the owner of the service or an administrator. Returns the revision of the change.
+    pub async fn delete_service(&self, human: &SecretString, service: &str) -> Result<Option<u64>, ApiError> {
+        let response: Value = self.call(Method::DELETE, &["services", service], Some(human), None).await?;
+        Ok(response["revision"].as_u64())
     }
 
     /// Offers a service to another human user. Without `issuer`, the other user has the issuer of this human user.

@@ -5,6 +5,7 @@ use super::{
     args::{HumanArgs, ServiceArg},
     complete,
     context::Context,
+    enforcement::sidecars,
     ids::{agent_id, no_secret},
     table::{Column, Table, id_with_name},
     time::parse_past_time,
@@ -79,18 +80,18 @@ pub async fn run(context: &Context, command: AuditCommand) -> Result<CommandOutp
         (OutputFormat::Text, Some(service)) => agent_names(&api, token, service, &entries).await,
         _ => agent_names_in(&entries),
     };
-    let [time, service] = [("TIME", Column::Time), ("SERVICE", Column::Fixed)];
+    let [number, time, service] = [("ENTRY", Column::Fixed), ("TIME", Column::Time), ("SERVICE", Column::Fixed)];
     let [action, actor, address, agent, object] =
         ["ACTION", "ACTOR", "ADDRESS", "AGENT", "OBJECT"].map(|title| (title, Column::Fixed));
     let rows = entries.iter().map(|entry| (entry, row(entry, &names)));
     let table = if filter.service.is_some() {
-        Table::new([time, action, actor, address, agent, object], rows.map(|(_, row)| row))
+        Table::new([number, time, action, actor, address, agent, object], rows.map(|(_, row)| row))
     } else {
-        let rows = rows.map(|(entry, [at, action, actor, address, agent, object])| {
+        let rows = rows.map(|(entry, [number, at, action, actor, address, agent, object])| {
             let service = entry.service_id.clone().unwrap_or_else(|| "-".to_owned());
-            [at, service, action, actor, address, agent, object]
+            [number, at, service, action, actor, address, agent, object]
         });
-        Table::new([time, service, action, actor, address, agent, object], rows)
+        Table::new([number, time, service, action, actor, address, agent, object], rows)
     };
     Ok(CommandOutput::new(table, json!(entries)).with_note(summary(&filter, entries.len(), more)))
 }
@@ -148,14 +149,14 @@ fn agent_names_in(entries: &[AuditEntry]) -> BTreeMap<String, String> {
     registrations.filter_map(|entry| Some((entry.agent_id.clone()?, object_name(entry)?.to_owned()))).collect()
 }
 
-fn row(entry: &AuditEntry, names: &BTreeMap<String, String>) -> [String; 6] {
+fn row(entry: &AuditEntry, names: &BTreeMap<String, String>) -> [String; 7] {
     let actor = entry.actor.id.as_ref().unwrap_or(&entry.actor.kind).clone();
     let agent = entry.agent_id.as_ref().map(|id| id_with_name(id, names.get(id).map(String::as_str)));
     let object = entry.object.as_ref().map(|object| id_with_name(&object.id, object_name(entry)));
     let object = object.or_else(|| object_in_details(entry));
     let [address, agent, object] =
         [entry.address.clone(), agent, object].map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
-    [entry.at.clone(), entry.action.clone(), actor, address, agent, object]
+    [entry.sequence.to_string(), entry.at.clone(), entry.action.clone(), actor, address, agent, object]
 }
 
 /// The object of an entry that has no object: the user to whom a service is offered, the service that an agent left, or the
@@ -163,9 +164,12 @@ fn row(entry: &AuditEntry, names: &BTreeMap<String, String>) -> [String; 6] {
 fn object_in_details(entry: &AuditEntry) -> Option<String> {
     let text = |pointer| entry.details.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
     let number = |pointer| entry.details.pointer(pointer).and_then(Value::as_u64);
-    let entries = || match (number("/firstSequence")?, number("/lastSequence")?) {
-        (first, last) if first == last => Some(format!("entry {first}")),
-        (first, last) => Some(format!("entries {first} to {last}")),
+    let entries = || {
+        let (first, last) = (number("/firstSequence")?, number("/lastSequence")?);
+        let of_entries = if first == last { format!("entry {first}") } else { format!("entries {first} to {last}") };
+        let of_sidecars = sidecars(number("/sidecars").unwrap_or_default());
+        let elapsed = number("/milliseconds").map(|milliseconds| format!(" within {milliseconds} ms"));
+        Some(format!("{of_entries} at {of_sidecars}{}", elapsed.unwrap_or_default()))
     };
     text("/to/id").or_else(|| text("/serviceId")).or_else(entries)
 }

@@ -22,7 +22,8 @@ use countersign_client::{
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use std::time::Duration;
-use text::{NEXT, enforcement_text, not_enforced, sidecars, unknown, unknown_because};
+pub use text::sidecars;
+use text::{enforcement_text, next, not_enforced, unknown, unknown_because};
 
 /// A revision that is not above the newest one.
 const FIRST_REVISION: u64 = 1;
@@ -126,10 +127,18 @@ impl ReceiptArgs {
         let service = context.service(&ServiceArg { service: service.clone() })?;
         let credential = key.or_human(context, server, human).await?;
         match api.enforcement(&credential, &service, FIRST_REVISION, Duration::ZERO).await {
-            // A control plane that does not answer must not be a reason not to try the change.
-            Err(error) if !error.is_outage() => Err(context.with_context_hint(error.into())),
+            // Nothing else may be a reason not to try the change, such as a control plane that is too old for receipts.
+            Err(error) if is_no_access(&error) => Err(context.with_context_hint(error.into())),
             Ok(_) | Err(_) => Ok(wait.of(&service, &credential)),
         }
+    }
+}
+
+/// Whether a credential may not read the receipts of a service.
+fn is_no_access(error: &ApiError) -> bool {
+    match error {
+        ApiError::Refused { status, code, .. } => matches!(status, 401 | 403) || code == "SERVICE_NOT_FOUND",
+        _ => false,
     }
 }
 
@@ -212,9 +221,9 @@ async fn wait_for_enforcement(
     let time_over = tokio::time::timeout(wait.at_most + GRACE, ask(context, api, wait, revision, &mut last)).await;
     match last {
         Some(Ok(enforcement)) => Ok(enforcement),
-        Some(Err(error)) => Err(unknown_because(context, error)),
-        None if time_over.is_err() => Err(unknown("the control plane does not answer", NEXT)),
-        None => Err(unknown("the time is over", NEXT)),
+        Some(Err(error)) => Err(unknown_because(context, error, &next(revision))),
+        None if time_over.is_err() => Err(unknown("the control plane does not answer", &next(revision))),
+        None => Err(unknown("the time is over", &next(revision))),
     }
 }
 
@@ -327,7 +336,7 @@ mod tests {
 
     #[test]
     fn output_has_the_revision_and_the_result_of_the_wait() {
-        let unknown = WaitResult::Unknown(unknown("x", NEXT));
+        let unknown = WaitResult::Unknown(unknown("x", "next"));
         for (output, expected, note, fails) in [
             (receipt(None, None), json!({ "revoked": true }), "Next: x", false),
             (receipt(Some(7), None), json!({ "revoked": true, "revision": 7 }), "Next: x", false),

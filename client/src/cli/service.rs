@@ -5,6 +5,7 @@ use super::{
     args::{HumanArgs, ServiceArg},
     complete,
     context::Context,
+    enforcement::{ALLOWS, REFUSES, Receipt, WaitArgs},
     parse::variable,
     table::{Column, Table, details},
     transfer::{self, DeleteArgs, TransferArgs, find_offer},
@@ -89,6 +90,8 @@ pub struct ChangeArgs {
     /// Accept unbound tokens
     #[arg(long)]
     accept_unbound: bool,
+    #[command(flatten)]
+    wait: WaitArgs,
 }
 
 #[derive(Args)]
@@ -143,7 +146,7 @@ async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliE
     let header =
         [("ID", Column::Fixed), ("NAME", Column::Text), ("UNBOUND TOKENS", Column::Fixed), ("CREATED", Column::Time)];
     let rows = services.iter().map(|service| {
-        let Service { service_id, name, owner: _, accepts_unbound_tokens: _, created_at } = service;
+        let Service { service_id, name, owner: _, accepts_unbound_tokens: _, created_at, revision: _ } = service;
         [service_id.clone(), name.clone(), unbound_tokens(service).to_owned(), created_at.clone()]
     });
     Ok(CommandOutput::new(Table::new(header, rows), json!(services)))
@@ -176,24 +179,22 @@ fn with_id(service: ServiceArg, id: Option<String>) -> ServiceArg {
 }
 
 async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput, CliError> {
-    let ChangeArgs { target: ShowArgs { human, service, id }, name, refuse_unbound, accept_unbound } = args;
+    let ChangeArgs { target: ShowArgs { human, service, id }, name, refuse_unbound, accept_unbound, wait } = args;
     let accepts_unbound = (refuse_unbound || accept_unbound).then_some(accept_unbound);
     if name.is_none() && accepts_unbound.is_none() {
         let text = "no change is set: pass --name, --refuse-unbound or --accept-unbound";
         return Err(CliError::Usage(text.to_owned()));
     }
     let (api, service) = (context.api(&human.server)?, context.service(&with_id(service, id))?);
-    let changed =
-        api.change_service(&human.credential(context).await?, &service, name.as_deref(), accepts_unbound).await?;
-    Ok(output(&changed).with_note("Next: countersign service show"))
-}
-
-fn output(service: &Service) -> CommandOutput {
-    CommandOutput::new(details(rows(service)), json!(service))
+    let credential = human.credential(context).await?;
+    let changed = api.change_service(&credential, &service, name.as_deref(), accepts_unbound).await?;
+    let receipt = Receipt::of(context, &api, wait.of(&service, &credential), changed.revision).await;
+    let text = receipt.details(rows(&changed), if changed.accepts_unbound_tokens { ALLOWS } else { REFUSES });
+    Ok(receipt.output(text, json!(changed), "Next: countersign service show"))
 }
 
 fn rows(service: &Service) -> [(&'static str, String); 4] {
-    let Service { service_id, name, owner: _, accepts_unbound_tokens: _, created_at } = service;
+    let Service { service_id, name, owner: _, accepts_unbound_tokens: _, created_at, revision: _ } = service;
     [
         ("service", service_id.clone()),
         ("name", name.clone()),

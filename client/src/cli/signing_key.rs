@@ -5,13 +5,14 @@ use super::{
     args::HumanArgs,
     confirm::ConfirmArgs,
     context::Context,
+    enforcement::{ALLOWS, REFUSES, Receipt},
     ids,
     service::all_pages,
-    table::{Column, Table, details},
+    table::{Column, Table},
     time::relative,
 };
 use clap::{Args, Subcommand};
-use countersign_client::api::{Rotation, SigningKey};
+use countersign_client::api::{Revocation, Rotation, SigningKey};
 use serde_json::json;
 
 #[derive(Subcommand)]
@@ -82,8 +83,10 @@ async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliE
 async fn rotate(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliError> {
     let (api, token) = (context.api(&human.server)?, &human.credential(context).await?);
     let rotation = api.rotate_signing_key(token).await?;
-    let Rotation { kid, status, signs_from } = &rotation;
-    let text = details([("key", kid.clone()), ("status", status.clone()), ("signs from", signs_from.clone())]);
+    let Rotation { kid, status, signs_from, revision } = &rotation;
+    let receipt = Receipt::of(context, &api, None, *revision).await;
+    let rows = [("key", kid.clone()), ("status", status.clone()), ("signs from", signs_from.clone())];
+    let text = receipt.details(rows, ALLOWS);
     let note = if status == "signing" {
         "The new key signs now. The old key stays valid until its last token has expired.".to_owned()
     } else {
@@ -94,7 +97,7 @@ async fn rotate(context: &Context, human: HumanArgs) -> Result<CommandOutput, Cl
         )
     };
     let note = format!("{note}\nNext: countersign signing-key list");
-    Ok(CommandOutput::new(text, json!(rotation)).with_note(note))
+    Ok(receipt.output(text, json!(rotation), note))
 }
 
 async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, CliError> {
@@ -103,10 +106,11 @@ async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
     let (api, token) = (context.api(&human.server)?, &human.credential(context).await?);
     let consequence = "Every token that this key signed becomes invalid at once. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Revoke the signing key {kid}"), consequence)?;
-    let revoked = api.revoke_signing_key(token, &kid).await?;
+    let Revocation { revoked, revision } = api.revoke_signing_key(token, &kid).await?;
+    let receipt = Receipt::of(context, &api, None, revision).await;
     let result = if revoked { "true" } else { "it was already" };
-    let text = details([("key", kid.clone()), ("revoked", result.into())]);
+    let text = receipt.details([("key", kid.clone()), ("revoked", result.into())], REFUSES);
     let note =
         "Tokens that this key signed are refused everywhere within a second.\nNext: countersign signing-key list";
-    Ok(CommandOutput::new(text, json!({ "revoked": revoked, "kid": kid })).with_note(note))
+    Ok(receipt.output(text, json!({ "revoked": revoked, "kid": kid }), note))
 }

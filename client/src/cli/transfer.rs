@@ -6,6 +6,7 @@ use super::{
     complete,
     confirm::ConfirmArgs,
     context::{Context, missing},
+    enforcement::{REFUSES, Receipt},
     ids::{no_secret, service_id},
     output::quoted,
     placeholders::Placeholder,
@@ -61,14 +62,15 @@ pub async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput
     let name = api.read_service(&credential, &service).await?.name;
     let consequence = "Its API keys, webhooks, roles and all tokens for it end at once. This cannot be undone.";
     confirm.confirm(&context.messages, &format!("Delete the service {service} ({})", quoted(&name)), consequence)?;
-    api.delete_service(&credential, &service).await?;
+    let revision = api.delete_service(&credential, &service).await?;
+    let receipt = Receipt::of(context, &api, None, revision).await;
     let saved = context.update_profile(|profile| {
         let is_other = |id: &String| *id != service;
         profile.service = profile.service.take().filter(is_other);
         profile.audience = profile.audience.take().filter(is_other);
     });
-    let text = details([("service", service.clone()), ("name", name), ("deleted", "true".into())]);
-    Ok(CommandOutput::new(text, json!({ "deleted": true, "serviceId": service })).with_profile_result(saved))
+    let text = receipt.details([("service", service.clone()), ("name", name), ("deleted", "true".into())], REFUSES);
+    Ok(receipt.output(text, json!({ "deleted": true, "serviceId": service }), "").with_profile_result(saved))
 }
 
 /// Offers, accepts, withdraws or shows the transfer of a service, or lists the services that are offered to the user.

@@ -7,6 +7,7 @@ use super::{
     CliError, help,
     ids::{LONGEST_ID, agent_id, redacted_argument},
     parse::{arguments, variable},
+    time::positive_duration,
 };
 use clap::{
     Arg, Command,
@@ -127,6 +128,9 @@ fn next_step(error: &clap::Error, arguments: &[String]) -> String {
     if let Some(next) = next_for_missing_agent(error, name, arguments) {
         return next;
     }
+    if let Some(duration) = separate_wait(error, arguments) {
+        return format!("write --wait={duration}");
+    }
     if let Some(suggestion) = suggestion(error) {
         return format!("did you mean `{suggestion}`? `{name} --help` lists the valid names");
     }
@@ -134,6 +138,13 @@ fn next_step(error: &clap::Error, arguments: &[String]) -> String {
         return "put `--` before the command: countersign agent exec -- CMD".to_owned();
     }
     format!("`{name} --help` shows what it accepts")
+}
+
+/// The duration after `--wait`, which needs the character `=`, because its value is optional.
+fn separate_wait<'a>(error: &clap::Error, arguments: &'a [String]) -> Option<&'a str> {
+    let typed = text(error, ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument)?;
+    let follows_wait = |pair: &&[String]| pair[0] == "--wait" && pair[1] == typed && positive_duration(typed).is_ok();
+    arguments.windows(2).find(follows_wait).map(|pair| pair[1].as_str())
 }
 
 /// Returns an unknown option that the user placed before the verb: an option with the same name exists in the selected

@@ -47,7 +47,7 @@ async fn commands_return_when_the_change_is_in_force() {
         (["agent", "reactivate", agent, "--wait=20s"], "token_revoked"),
     ] {
         let output = shell.stdout(&[&arguments[..], &["--wait"][..usize::from(arguments[0] == "role")]].concat());
-        assert!(output.contains("enforced") && output.contains("at 1 of 1 sidecar after "), "{output}");
+        assert!(output.contains("enforced") && output.contains("at 1 of 1 sidecar within "), "{output}");
         assert_eq!(fixture.check().await.1, reason, "{arguments:?}");
     }
 

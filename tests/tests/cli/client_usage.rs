@@ -67,6 +67,13 @@ fn usage_errors_have_the_form_of_other_errors_and_a_usage_line() {
 }
 
 #[test]
+fn wait_with_a_separate_duration_has_a_hint() {
+    let agent = "agent_01m86cc6jtfttacz06nf9nwqk6";
+    let (code, error) = Shell::new().failure(&["role", "revoke", "reader", agent, "--wait", "5m"]);
+    assert!(code == 2 && error.contains("\nNext: write --wait=5m"), "{error}");
+}
+
+#[test]
 fn options_before_the_verb_have_a_hint() {
     for arguments in [
         &["--server", "https://localhost:8443", "role", "list"][..],

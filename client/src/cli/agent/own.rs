@@ -5,6 +5,7 @@ use crate::cli::{
     args::{HumanArgs, checked_agent_id},
     complete,
     context::Context,
+    enforcement::{REFUSES, Receipt},
     ids::service_id,
     service::all_pages,
     table::{Column, Table},
@@ -13,7 +14,7 @@ use clap::Args;
 use clap_complete::ArgValueCandidates;
 use countersign_client::{
     Api,
-    api::{ListedAgent, ServiceOfAgent},
+    api::{Admission, ListedAgent, ServiceOfAgent},
 };
 use secrecy::SecretString;
 use serde_json::json;
@@ -99,7 +100,9 @@ pub async fn set_admission(
     let (agent, service) = (checked_agent_id(context, agent)?, service_id(service)?);
     let result = api.set_admission(&human.credential(context).await?, &agent, &service, may_assign_roles).await;
     let next = || "`countersign agent services AGENT` shows the services of the agent".to_owned();
-    let ended = result.map_err(|error| CliError::with_hint(error, "SERVICE_NOT_FOUND", next))?;
+    let Admission { revoked_roles: ended, revision } =
+        result.map_err(|error| CliError::with_hint(error, "SERVICE_NOT_FOUND", next))?;
+    let receipt = Receipt::of(context, &api, None, revision).await;
     let text = if may_assign_roles {
         format!("The service {service} may assign roles to the agent {agent}.")
     } else {
@@ -108,5 +111,6 @@ pub async fn set_admission(
     let json = json!({
         "agentId": agent, "serviceId": service, "mayAssignRoles": may_assign_roles, "revokedRoles": ended,
     });
-    Ok(CommandOutput::new(text, json))
+    let text = format!("{text}\n{}", receipt.details([], REFUSES));
+    Ok(receipt.output(text, json, ""))
 }

@@ -11,7 +11,9 @@ use std::time::Duration;
 const NAMED_SIDECARS: usize = 10;
 
 /// The next step if it is not known whether a change is in force everywhere.
-pub const NEXT: &str = "countersign sidecar list";
+pub fn next(revision: u64) -> String {
+    format!("countersign sidecar wait {revision}")
+}
 
 /// Where the change is in force. `without_sidecars` states what happens without a sidecar.
 pub fn enforcement_text(enforcement: &Enforcement, without_sidecars: &str) -> String {
@@ -34,7 +36,7 @@ pub fn enforcement_text(enforcement: &Enforcement, without_sidecars: &str) -> St
     match (enforced, sidecars + expired_sidecars, milliseconds) {
         (true, 0, _) => format!("no sidecar is connected; {without_sidecars}"),
         (true, _, Some(milliseconds)) => {
-            format!("at {enforced_sidecars} of {of_all} after {milliseconds} ms{expired}")
+            format!("at {enforced_sidecars} of {of_all} within {milliseconds} ms{expired}")
         }
         (true, _, None) => format!("at {enforced_sidecars} of {of_all}{expired}"),
         (false, _, _) => format!("not yet: at {enforced_sidecars} of {of_all}{expired}"),
@@ -71,7 +73,7 @@ pub fn not_enforced(enforcement: &Enforcement, waited: Duration) -> CliError {
          of {of_all}"
     );
     let text = [Some(result), names, others, end].into_iter().flatten().collect::<Vec<_>>().join("; ");
-    let message = format!("{text}\nNext: countersign sidecar wait {revision} --timeout {seconds}s");
+    let message = format!("{text}\nNext: {} --timeout {seconds}s", next(*revision));
     CliError::NotEnforced { code: "NOT_ENFORCED", message }
 }
 
@@ -99,14 +101,14 @@ pub fn unknown(problem: &str, next: &str) -> CliError {
 }
 
 /// The error for a change after which a request for its enforcement failed.
-pub fn unknown_because(context: &Context, error: ApiError) -> CliError {
+pub fn unknown_because(context: &Context, error: ApiError, otherwise: &str) -> CliError {
     // The next step after an outage would be the same command again, but the change needs no repetition.
     let is_outage = error.is_outage();
     if matches!(&error, ApiError::Refused { status: 404, code, .. } if code == "NOT_FOUND") {
         return unknown("the control plane is too old to state it", "upgrade the control plane");
     }
     let (problem, next) = context.with_context_hint(error.into()).message_and_next();
-    let next = next.filter(|_| !is_outage).unwrap_or_else(|| NEXT.to_owned());
+    let next = next.filter(|_| !is_outage).unwrap_or_else(|| otherwise.to_owned());
     unknown(&problem, &next)
 }
 
@@ -141,7 +143,7 @@ mod tests {
     #[test]
     fn receipt_states_where_the_change_is_in_force() {
         for (answer, without_sidecars, expected) in [
-            (enforcement(214, 214), REFUSES, "at 214 of 214 sidecars after 38 ms"),
+            (enforcement(214, 214), REFUSES, "at 214 of 214 sidecars within 38 ms"),
             (Enforcement { milliseconds: None, ..enforcement(2, 2) }, REFUSES, "at 2 of 2 sidecars"),
             (enforcement(0, 0), REFUSES, "no sidecar is connected; the API refuses at once"),
             (enforcement(0, 0), ALLOWS, "no sidecar is connected; the API allows at once"),
@@ -174,7 +176,7 @@ mod tests {
 
     #[test]
     fn unknown_enforcement_has_its_own_code() {
-        let error = unknown("the control plane does not answer", NEXT);
+        let error = unknown("the control plane does not answer", &next(7));
         assert!(error.to_string().starts_with("the change is done and committed, but it is unknown"), "{error}");
         assert_eq!((error.exit_code(), &error.json(None, None)["error"]["code"]), (1, &json!("ENFORCEMENT_UNKNOWN")));
     }

@@ -70,6 +70,7 @@ fn envoy_values(settings: &Settings) -> Values {
         ("listen_host", settings.listen.host.clone()),
         ("listen_port", settings.listen.port.to_string()),
         ("max_stream", in_seconds(settings.max_stream)),
+        ("max_stream_of_route", in_seconds(settings.max_stream.min(EXAMPLE_MAX_STREAM))),
         ("check_timeout", in_seconds(settings.check_timeout)),
         ("host", settings.host.as_ref().map_or("*", AsRef::as_ref).to_owned()),
         ("service_rule", settings.service.as_deref().map(envoy_service_rule).unwrap_or_default()),
@@ -80,6 +81,9 @@ fn envoy_values(settings: &Settings) -> Values {
         ("upstream_port", settings.upstream.port.to_string()),
     ]
 }
+
+/// The longest duration of the streams of the example route `/stream`, if that of all streams is not shorter.
+const EXAMPLE_MAX_STREAM: Duration = Duration::from_mins(15);
 
 /// The type of a cluster with this address.
 fn cluster_type(address: &HostPort) -> &'static str {
@@ -219,6 +223,17 @@ mod tests {
             let untidy: Vec<_> = text.lines().filter(|line| is_too_long(line) || line.trim_end() != *line).collect();
             assert!(untidy.is_empty(), "{target:?}: {untidy:?}");
         }
+    }
+
+    #[test]
+    fn no_route_has_longer_streams_than_the_listener() {
+        let limits = |max_stream| {
+            let text = render(Target::Envoy, &Settings { max_stream, ..settings(true) }).unwrap();
+            let limits = text.lines().filter_map(|line| line.split_once("max_stream_duration: ")?.1.strip_suffix(" }"));
+            limits.map(|limit| limit.trim_start_matches("{ max_stream_duration: ").to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(limits(Duration::from_hours(1)), ["3600s", "900s"]);
+        assert_eq!(limits(Duration::from_secs(3)), ["3s", "3s"]);
     }
 
     #[test]
