@@ -437,7 +437,9 @@ async fn owner_transfers_and_deletes_services_and_deletes_agents() {
     assert_eq!(shell.json(&["service", "transfer", &service, "--accept"])["serviceId"], json!(service));
     assert_eq!(shell.json(&["service", "list"])[0]["serviceId"], json!(service));
     assert_eq!(shell.failure(&["agent", "delete", &agent, "--yes"]).0, 3);
-    assert_eq!(shell.json(&["service", "delete", &service, "--yes"]), json!({ "deleted": true, "serviceId": service }));
+    let deleted = shell.json(&["service", "delete", &service, "--yes"]);
+    assert_eq!(deleted, json!({ "deleted": true, "serviceId": service, "revision": deleted["revision"] }));
+    assert!(deleted["revision"].is_u64(), "{deleted}");
     assert_eq!(shell.json(&["service", "list"]), json!([]));
     become_user(&mut shell, "alice");
     let deleted = shell.json(&["agent", "delete", &agent, "--yes"]);
