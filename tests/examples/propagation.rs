@@ -5,7 +5,7 @@
 //!
 //! All streams belong to one service, so every stream receives every change. Up to three streams are real sidecars. The others
 //! are followers: each has a TLS connection of its own, and sends pings as a sidecar does, but keeps no data. With
-//! `PROPAGATION_STREAMS_PER_CONNECTION`, followers share connections, which shows the memory of a stream without that of a connection.
+//! `PROPAGATION_STREAMS_PER_CONNECTION` (at most 64), followers share connections, which shows the memory of a stream without that of a connection.
 //! All run on this machine and share its cores.
 //!
 //! A revocation removes the only role of an agent. Checks with the agent's token run against every real sidecar, one per
