@@ -42,7 +42,8 @@ impl Case<'_> {
         }
         command.args(further_arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().unwrap();
-        process.stdin.take().unwrap().write_all(self.token.as_bytes()).unwrap();
+        // Fails if the process has refused its arguments already.
+        let _written = process.stdin.take().unwrap().write_all(self.token.as_bytes());
         let output = process.wait_with_output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (output.status.code(), text(&output.stdout), text(&output.stderr))
