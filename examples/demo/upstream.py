@@ -16,8 +16,12 @@ class Echo(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        try:
+            self.end_headers()
+            self.wfile.write(body)
+        except OSError:
+            # Envoy ends a request when its decision ends, also before the response.
+            self.close_connection = True
 
     def log_message(self, format: str, *args: object) -> None:
         """Writes nothing, because Envoy writes an access log."""
