@@ -20,7 +20,7 @@ pub use webhooks::WebhookMetrics;
 
 use common_windows::CommonWindows;
 use connection_pools::ConnectionPools;
-use countersign_identity::Reason;
+use countersign_identity::{Reason, Timestamp};
 use countersign_process::{
     file_reload::FileReloadMetrics,
     server::PortMetrics,
@@ -31,6 +31,11 @@ use prometheus::{
     Gauge, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, core::Collector,
     exponential_buckets, opts,
 };
+
+/// The value of a timestamp metric, in Unix seconds; 0 if there is no time.
+pub fn timestamp_value(time: Option<Timestamp>) -> f64 {
+    time.map_or(0.0, |time| time.duration_since(Timestamp::from_micros(0)).as_secs_f64())
+}
 
 /// The value of the label `result` for success.
 pub const OK: &str = "ok";

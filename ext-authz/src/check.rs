@@ -113,7 +113,11 @@ impl CheckOutcome<'_> {
     /// trust the tokens that it receives.
     fn removes_token(&self) -> bool {
         let forwards_token = self.policy.as_ref().is_some_and(|policy| policy.forward_token);
-        !forwards_token || matches!(self.decision, Decision::DryRun(_))
+        !forwards_token || self.is_dry_run()
+    }
+
+    const fn is_dry_run(&self) -> bool {
+        matches!(self.decision, Decision::DryRun(_))
     }
 }
 
@@ -141,10 +145,10 @@ impl Authorizer {
         let rules = self.rules.load();
         let outcome = self.judge((attributes, http), &token_header, &rules, since_boot);
         let names: Vec<&str> = headers.iter().map(|(name, _)| *name).collect();
-        let is_dry_run = matches!(outcome.decision, Decision::DryRun(_));
-        let token_headers =
-            [token_header.name.filter(|_| outcome.removes_token()), token_header.unchecked.filter(|_| is_dry_run)];
-        self.respond(&outcome, RequestHeaders { names: &names, token_headers })
+        let checked = token_header.name.filter(|_| outcome.removes_token());
+        // The refused token of a dry run may also be in the header that was not checked.
+        let unchecked = outcome.is_dry_run().then(|| token_header::extract_from_authorization(&headers).name).flatten();
+        self.respond(&outcome, RequestHeaders { names: &names, token_headers: [checked, unchecked] })
     }
 
     /// Selects the policy and makes the decision.
@@ -179,7 +183,7 @@ impl Authorizer {
         };
         let of_route = Policy::from_extensions(extensions).map_err(|error| invalid(&error))?;
         let service = of_route.service;
-        if extensions.len() > usize::from(service.is_some()) {
+        if extensions.keys().any(|name| name != "service_id") {
             return Ok(Route { policy: Cow::Owned(of_route), rule: None, service });
         }
         let rule = rules.select(RequestTarget { method: &http.method, host: &http.host, path: &http.path });

@@ -110,20 +110,15 @@ impl<O: Copy + Eq + Hash, I: Copy + Eq + Hash> FairTurns<O, I> {
     }
 
     /// Waits for a turn that belongs to no owner, as [`Self::take`] does.
-    pub async fn take_for_nobody(&self) -> Result<FairTurn<O, I>, AcquireError> {
+    pub async fn take_unowned(&self) -> Result<FairTurn<O, I>, AcquireError> {
         Ok(FairTurn { _turn: Arc::clone(&self.turns).acquire_owned().await?, _of_owner: None })
     }
 }
 
 impl<O, I> FairTurns<O, I> {
-    /// The numbers of owners and items whose turns run or are awaited.
-    pub fn len(&self) -> (usize, usize) {
-        (self.by_owner.len(), self.by_item.len())
-    }
-
     /// Whether no turn of an owner runs or is awaited.
     pub fn is_empty(&self) -> bool {
-        self.len() == (0, 0)
+        self.by_owner.is_empty() && self.by_item.is_empty()
     }
 }
 
@@ -181,9 +176,9 @@ mod tests {
         let running = [turns.take(1, 1).await.unwrap(), turns.take(1, 2).await.unwrap()];
         // A third turn of the owner waits in the queue of the owner.
         timeout(Duration::from_millis(1), turns.take(1, 3)).await.err().unwrap();
-        timeout(Duration::from_millis(1), turns.take_for_nobody()).await.err().unwrap();
+        timeout(Duration::from_millis(1), turns.take_unowned()).await.err().unwrap();
         drop(running);
-        let _turn = turns.take_for_nobody().await.unwrap();
+        let _turn = turns.take_unowned().await.unwrap();
     }
 
     #[tokio::test]
@@ -191,7 +186,7 @@ mod tests {
         let turns = FairTurns::new(2);
         let running = turns.take(1, 1).await.unwrap();
         timeout(Duration::from_millis(1), turns.take(1, 1)).await.err().unwrap();
-        assert_eq!(turns.len(), (1, 1));
+        assert_eq!((turns.by_owner.len(), turns.by_item.len()), (1, 1));
         drop(running);
         assert!(turns.is_empty());
     }

@@ -230,7 +230,7 @@ async fn main() {
     compare(&p99s, &usual);
 }
 
-/// Prints the p99 of each kind of request, divided by the usual one.
+/// Prints the p99 of each kind of request, divided by its p99 without a backlog.
 fn compare(p99s: &[[f64; 2]; 2], usual: &[Quantiles; 2]) {
     println!("p99 divided by the usual p99:");
     for (kind, name) in ["logins", "verifications"].into_iter().enumerate() {

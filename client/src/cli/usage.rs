@@ -117,7 +117,7 @@ fn name(command: &Command) -> &str {
 fn next_step(error: &clap::Error, arguments: &[String]) -> String {
     let command = invoked_command(arguments);
     let name = name(&command);
-    if error.kind() == ErrorKind::UnknownArgument && text(error, ContextKind::InvalidArg) == Some("--url") {
+    if unknown_argument(error) == Some("--url") {
         let target = find_argument(&command, "url").filter(|target| target.starts_with("--"));
         let target = target.map(|target| format!("`{target}` is the URL of the receiver, ")).unwrap_or_default();
         return format!("{target}`--server` is the URL of the control plane");
@@ -128,7 +128,7 @@ fn next_step(error: &clap::Error, arguments: &[String]) -> String {
     if let Some(next) = next_for_missing_agent(error, name, arguments) {
         return next;
     }
-    if let Some(duration) = separate_wait(error, arguments) {
+    if let Some(duration) = duration_after_wait(error, arguments) {
         return format!("write --wait={duration}");
     }
     if let Some(suggestion) = suggestion(error) {
@@ -140,9 +140,14 @@ fn next_step(error: &clap::Error, arguments: &[String]) -> String {
     format!("`{name} --help` shows what it accepts")
 }
 
+/// The argument that the parser does not know.
+fn unknown_argument(error: &clap::Error) -> Option<&str> {
+    text(error, ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument)
+}
+
 /// The duration after `--wait`, which needs the character `=`, because its value is optional.
-fn separate_wait<'a>(error: &clap::Error, arguments: &'a [String]) -> Option<&'a str> {
-    let typed = text(error, ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument)?;
+fn duration_after_wait<'a>(error: &clap::Error, arguments: &'a [String]) -> Option<&'a str> {
+    let typed = unknown_argument(error)?;
     let follows_wait = |pair: &&[String]| pair[0] == "--wait" && pair[1] == typed && positive_duration(typed).is_ok();
     arguments.windows(2).find(follows_wait).map(|pair| pair[1].as_str())
 }
@@ -150,7 +155,7 @@ fn separate_wait<'a>(error: &clap::Error, arguments: &'a [String]) -> Option<&'a
 /// Returns an unknown option that the user placed before the verb: an option with the same name exists in the selected
 /// command or one of its subcommands.
 fn misplaced_option<'a>(error: &'a clap::Error, command: &Command) -> Option<&'a str> {
-    let typed = text(error, ContextKind::InvalidArg).filter(|_| error.kind() == ErrorKind::UnknownArgument)?;
+    let typed = unknown_argument(error)?;
     let option = typed.split('=').next()?;
     let long = option.strip_prefix("--")?;
     let has_option = |command: &Command| {

@@ -5,7 +5,7 @@ use crate::{
     domain::signing_key::{KeyStatus, SigningKeyRing},
     ephemeral::RedisClient,
     http::AppState,
-    metrics::Metrics,
+    metrics::{Metrics, timestamp_value},
     operations::{
         Context, ContextParts, EnforcementStatus, OperationError, check_database_write, confirm_changes,
         correct_totals, emit_role_revoked_events, flush_suppressed_bursts, publish_trust_changes, purge_deleted,
@@ -156,20 +156,15 @@ fn update_signing_key_metrics(metrics: &Metrics, ring: &SigningKeyRing, now: Tim
         metrics.signing_keys.with_label_values(&[status.as_str()]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
     let start = ring.signing_key(now).and_then(|key| key.signs_from);
-    metrics.signing_key_start.set(seconds_since_epoch(start));
+    metrics.signing_key_start.set(timestamp_value(start));
 }
 
 async fn confirm_changes_and_count(state: &AppState) -> Result<(), OperationError> {
     if let Some(EnforcementStatus { oldest_change, silent_sidecars }) = confirm_changes(&state.context).await? {
-        state.metrics.sync.oldest_unconfirmed_change.set(seconds_since_epoch(oldest_change));
+        state.metrics.sync.oldest_unconfirmed_change.set(timestamp_value(oldest_change));
         state.metrics.sync.silent_sidecars.set(silent_sidecars);
     }
     Ok(())
-}
-
-/// The value of a metric for a time; 0 if there is none.
-fn seconds_since_epoch(time: Option<Timestamp>) -> f64 {
-    time.map_or(0.0, |time| time.duration_since(Timestamp::from_micros(0)).as_secs_f64())
 }
 
 /// Starts the tasks that load changed files, one task for each, so that a file system that does not respond delays no other.

@@ -20,7 +20,7 @@ use crate::{
     http::{Limits, LimitsPerMinute, OTHER_REASONS, RATE_CATEGORIES},
     humans::OperatorKey,
     keyring::Keyring,
-    metrics::{HousekeepingStatus, LabelValues, Metrics},
+    metrics::{HousekeepingStatus, LabelValues, Metrics, timestamp_value},
     operations::{
         Context, ContextParts, HousekeepingSample, OperationConfig, ensure_audit_started, rotate_signing_keys_if_due,
     },
@@ -88,10 +88,9 @@ pub(super) async fn context(
 
 /// Exposes the state of housekeeping.
 pub(super) fn expose_housekeeping(metrics: &Metrics, context: Arc<Context>) -> Result<(), AppError> {
-    let since_epoch = |at: Timestamp| at.duration_since(Timestamp::from_micros(0)).as_secs_f64();
     let status = move |sample: HousekeepingSample| HousekeepingStatus {
         data: sample.data.as_str(),
-        oldest: sample.oldest.map_or(0.0, since_epoch),
+        oldest: timestamp_value(sample.oldest),
         deleted: sample.deleted,
     };
     Ok(metrics.expose_housekeeping(move || context.housekeeping_samples().into_iter().map(status).collect())?)

@@ -10,8 +10,8 @@ pub const MAX_ROLES: usize = 256;
 /// Maximum length of all distinct permission names of a service, joined by commas, in bytes.
 pub const MAX_PERMISSION_BYTES: usize = 4096;
 
-/// Maximum length of the permission names of all roles of a service, in bytes. A name counts for each role that has it. Every sync stream of
-/// the service receives all definitions when one changes.
+/// Maximum length of the permission names of all roles of a service, joined by commas, in bytes. A name counts for each role that has
+/// it, because every sync stream of the service receives all definitions when one changes.
 pub const MAX_DEFINITION_BYTES: usize = 131_072;
 
 /// Maximum length of all role names of an agent at one service, joined by commas, in bytes.

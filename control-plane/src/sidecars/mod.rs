@@ -167,7 +167,7 @@ impl Sidecars {
     /// The receipt of a revision at the sidecars of a service, or of all services, for the control plane itself: only as far as to
     /// tell whether it is complete.
     pub async fn enforcement(&self, service: Option<ServiceId>, revision: Revision) -> Result<Enforcement, StoreError> {
-        let _turn = self.0.receipts.take_for_nobody().await.ok();
+        let _turn = self.0.receipts.take_unowned().await.ok();
         self.read_enforcement(service, revision, ReceiptScope::UntilUnconfirmed).await
     }
 

@@ -30,7 +30,7 @@ pub struct UnconfirmedChanges {
     pub first_sequence: i64,
     /// The position of the last entry.
     pub last_sequence: i64,
-    /// When the first change was made. If earlier ones of the same row were confirmed, the time of the last of these.
+    /// When the first change was made, or earlier: if some of the changes were confirmed already, the time of the last confirmed one.
     pub first_changed_at: Timestamp,
     /// When the last change was made.
     pub changed_at: Timestamp,

@@ -33,8 +33,9 @@ pub struct StreamFormat {
 
 impl StreamFormat {
     /// The size in bytes at which changes are split into several messages. A message exceeds it by at most one agent, which has
-    /// at most 256 roles, so messages are far below the size limit of gRPC. Settings with signing keys, and role definitions, are a
-    /// message each, and not split; [`crate::domain::role::MAX_DEFINITION_BYTES`] bounds the definitions. The memory that a slow sidecar can occupy is proportional to this size.
+    /// at most 256 roles, so messages are far below the size limit of gRPC. The settings and signing keys are one message, and the
+    /// role definitions are another one; neither is split, and [`crate::domain::role::MAX_DEFINITION_BYTES`] bounds the second. The
+    /// memory that a slow sidecar can occupy is proportional to these sizes.
     pub const MAX_BODY: usize = 32 * 1024;
 
     /// The settings, role definitions and signing keys at the beginning of a snapshot: the fields of a `SnapshotPage`.

@@ -5,11 +5,11 @@
 
 use super::change_batch::{self, ChangeBatch, Changes};
 use crate::{
-    metrics::Metrics,
+    metrics::{Metrics, timestamp_value},
     sidecars::{Sidecars, StreamStatus},
     store::{Store, StoreError, feed},
 };
-use countersign_identity::{Revision, ServiceId, Timestamp};
+use countersign_identity::{Revision, ServiceId};
 use countersign_process::Shutdown;
 use std::{
     collections::HashMap,
@@ -108,12 +108,12 @@ impl CoalescedBatches {
 
     /// Whether later batches may be added. What follows a change of the settings depends on it. The changes should fit into one message,
     /// which the sidecar applies at once, and need little memory.
-    fn is_open(&self) -> bool {
+    fn may_grow(&self) -> bool {
         self.changes.accepts_unbound.is_none() && !self.changes.is_deleted && self.changes.size() < MAX_COALESCED_SIZE
     }
 }
 
-/// Adds later changes. Copies changes only if both have some.
+/// Adds changes to those of earlier or other parts, and copies them only if both have some.
 fn merge(changes: &mut Arc<Changes>, later: Arc<Changes>) {
     if changes.is_empty() {
         *changes = later;
@@ -195,7 +195,9 @@ impl Subscription {
     /// A batch that was received, together with the batches that wait behind it. They wait if the sidecar is slow.
     pub(super) fn coalesce(&mut self, batch: ServiceBatch, includes_unbound: bool) -> CoalescedBatches {
         let mut coalesced = CoalescedBatches::new(batch, includes_unbound);
-        while coalesced.is_open()
+        // Usually nothing waits, and then the size of the changes does not matter.
+        while !self.batches.is_empty()
+            && coalesced.may_grow()
             && let Ok(batch) = self.batches.try_recv()
         {
             coalesced.add(batch, includes_unbound);
@@ -357,8 +359,7 @@ impl FeedReader {
     async fn distribute_changes(&mut self, metrics: &Metrics) -> bool {
         let result = change_batch::read_all(&self.store, self.sent_revision).await;
         if result.is_ok() {
-            let since_epoch = self.store.now().duration_since(Timestamp::from_micros(0));
-            metrics.sync.feed_last_read.set(since_epoch.as_secs_f64());
+            metrics.sync.feed_last_read.set(timestamp_value(Some(self.store.now())));
         }
         match result {
             Ok(batch) if batch.range.revision > self.sent_revision => {

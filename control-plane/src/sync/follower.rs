@@ -226,8 +226,8 @@ impl Follower {
         }
     }
 
-    /// Sends the changes of a batch, and of those that wait behind it, that concern the service of the sidecar. Returns true if the sidecar needs a snapshot instead:
-    /// if the service begins to accept unbound tokens, because the sidecar did not receive the earlier changes that concern such
+    /// Sends the changes of a batch, and of the batches that wait behind it. Returns true if the sidecar needs a snapshot instead: if the
+    /// service begins to accept unbound tokens, because the sidecar did not receive the earlier changes that concern such
     /// tokens.
     async fn forward(&mut self, batch: ServiceBatch, subscription: &mut Subscription) -> Result<bool, Status> {
         if batch.revision <= self.sent_revision {

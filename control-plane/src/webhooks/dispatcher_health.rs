@@ -3,7 +3,7 @@
 use super::delivery_queue::TARGETS_PER_PAGE;
 use crate::{
     domain::webhook::health::QueueHealth,
-    metrics::WebhookMetrics,
+    metrics::{WebhookMetrics, timestamp_value},
     store::{Store, StoreError, deliveries, due_targets, outbox},
 };
 use countersign_identity::Timestamp;
@@ -64,8 +64,7 @@ impl DispatcherHealth {
         }
         self.oldest_due.store(oldest_due.map_or(NO_TIMESTAMP, Timestamp::micros), Ordering::Relaxed);
         metrics.pending.set(deliveries::count_pending(store.read().await?.conn()).await?);
-        let since_epoch = |at: Timestamp| at.duration_since(Timestamp::from_micros(0)).as_secs_f64();
-        metrics.oldest_due.set(oldest_due.map_or(0.0, since_epoch));
+        metrics.oldest_due.set(timestamp_value(oldest_due));
         Ok(())
     }
 

@@ -16,8 +16,6 @@ pub struct TokenHeader<'a> {
     pub token: PresentedToken<'a>,
     /// The name of the header that contains the token, or something that is not one token, as the client spelled it.
     pub name: Option<&'a str>,
-    /// The name of an `Authorization` header with a bearer token that was not looked at, because the token is in `X-Agent-Token`.
-    pub unchecked: Option<&'a str>,
 }
 
 /// A function that extracts the token from the values of a header.
@@ -36,46 +34,56 @@ pub fn all_headers(http: &HttpRequest) -> Vec<(&str, &[u8])> {
 
 /// Extracts the token from `X-Agent-Token` if the request has that header, otherwise from `Authorization`.
 pub fn extract<'a>(headers: &[(&'a str, &'a [u8])]) -> TokenHeader<'a> {
-    let headers_named = |name: &str| -> Vec<(&'a str, &'a [u8])> {
-        headers.iter().filter(|(header, _)| header.eq_ignore_ascii_case(name)).copied().collect()
-    };
-    let from_values = |headers: &[(&'a str, &'a [u8])], extract_token: ExtractToken| {
-        let values: Vec<&'a [u8]> = headers.iter().map(|(_, value)| *value).collect();
-        let name = headers.first().map(|(name, _)| *name);
-        match extract_token(&values) {
-            Ok(Some(token)) => TokenHeader { token: PresentedToken::Unverified(token), name, unchecked: None },
-            Ok(None) => TokenHeader { token: PresentedToken::Absent, name: None, unchecked: None },
-            Err(reason) => TokenHeader { token: PresentedToken::Invalid(reason), name, unchecked: None },
-        }
-    };
-    let (token_headers, authorization) = (headers_named(TOKEN_HEADER), headers_named(AUTHORIZATION_HEADER));
-    let of_authorization = from_values(&authorization, from_authorization);
-    if token_headers.is_empty() {
-        return of_authorization;
-    }
-    TokenHeader { unchecked: of_authorization.name, ..from_values(&token_headers, from_token_header) }
+    from_header(headers, TOKEN_HEADER, from_token_header).unwrap_or_else(|| extract_from_authorization(headers))
+}
+
+/// Extracts the bearer token from `Authorization`.
+pub fn extract_from_authorization<'a>(headers: &[(&'a str, &'a [u8])]) -> TokenHeader<'a> {
+    let absent = TokenHeader { token: PresentedToken::Absent, name: None };
+    from_header(headers, AUTHORIZATION_HEADER, from_authorization).unwrap_or(absent)
+}
+
+/// `None` if the request does not have the header.
+fn from_header<'a>(
+    headers: &[(&'a str, &'a [u8])],
+    name: &str,
+    extract_token: ExtractToken,
+) -> Option<TokenHeader<'a>> {
+    let matching = headers.iter().filter(|(header, _)| header.eq_ignore_ascii_case(name));
+    let (names, values): (Vec<&'a str>, Vec<&'a [u8]>) = matching.copied().unzip();
+    let name = Some(*names.first()?);
+    Some(match extract_token(&values) {
+        Ok(Some(token)) => TokenHeader { token: PresentedToken::Unverified(token), name },
+        Ok(None) => TokenHeader { token: PresentedToken::Absent, name: None },
+        Err(reason) => TokenHeader { token: PresentedToken::Invalid(reason), name },
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn bytes<'a>(headers: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a [u8])> {
+        headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect()
+    }
+
     fn extract_from<'a>(headers: &[(&'a str, &'a str)]) -> TokenHeader<'a> {
-        let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
-        extract(&headers)
+        extract(&bytes(headers))
     }
 
     #[test]
     fn prefers_token_header_over_authorization() {
-        let from_both = extract_from(&[("authorization", "Bearer a.b.c"), ("X-Agent-Token", "bearer  d.e.f ")]);
+        let both = [("authorization", "Bearer a.b.c"), ("X-Agent-Token", "bearer  d.e.f ")];
         let (token, name) = (PresentedToken::Unverified("d.e.f"), Some("X-Agent-Token"));
-        assert_eq!(from_both, TokenHeader { token, name, unchecked: Some("authorization") });
-        let with_password = extract_from(&[("authorization", "Basic YTpi"), ("x-agent-token", "d.e.f")]);
-        assert_eq!(with_password, TokenHeader { token, name: Some("x-agent-token"), unchecked: None });
+        assert_eq!(extract_from(&both), TokenHeader { token, name });
+        assert_eq!(extract_from_authorization(&bytes(&both)).name, Some("authorization"));
+        let with_password = [("authorization", "Basic YTpi"), ("x-agent-token", "d.e.f")];
+        assert_eq!(extract_from(&with_password), TokenHeader { token, name: Some("x-agent-token") });
+        assert_eq!(extract_from_authorization(&bytes(&with_password)).name, None);
         let from_authorization = extract_from(&[("Authorization", "BEARER a.b.c")]);
         assert_eq!(
             from_authorization,
-            TokenHeader { token: PresentedToken::Unverified("a.b.c"), name: Some("Authorization"), unchecked: None }
+            TokenHeader { token: PresentedToken::Unverified("a.b.c"), name: Some("Authorization") }
         );
         assert_eq!(extract_from(&[("x_agent_token", "a.b.c")]).token, PresentedToken::Absent);
     }
@@ -85,7 +93,7 @@ mod tests {
         let repeated = PresentedToken::Invalid(Reason::TokenRepeated);
         assert_eq!(
             extract_from(&[("x-agent-token", "a"), ("X-Agent-Token", "a")]),
-            TokenHeader { token: repeated, name: Some("x-agent-token"), unchecked: None }
+            TokenHeader { token: repeated, name: Some("x-agent-token") }
         );
     }
 }

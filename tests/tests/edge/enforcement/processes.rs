@@ -24,7 +24,7 @@ async fn streams_of_one_process_count_once() {
     assert_eq!(receipt["sidecars"], 1, "{receipt}");
 }
 
-/// The process decides with the data of the new API key, so the stream of the replaced one counts no more.
+/// After an API key is replaced, the process decides with the data of the new stream, so the stream with the old key no longer counts.
 #[tokio::test]
 async fn stream_of_a_replaced_key_is_replaced() {
     let fixture = Fixture::new(0, &[]).await;
