@@ -15,11 +15,12 @@ mod staleness;
 mod target;
 
 use crate::{
-    check::{Authorizer, LogRateLimit},
+    check::{AuthorizationServer, Authorizer, LogRateLimit},
     config::{CacheSettings, DenialSettings, HeaderSettings, Settings, SyncSettings},
     copy::CopyWriter,
     decide::TokenCache,
     metrics::Metrics,
+    policy::PolicyCache,
     response::{HeaderNames, ResponseBuilder},
     rules::RuleSet,
     sync::{AddressPlan, Instance, KeyRefusals, ProcessIdentity, StartFromCopy, StreamClient, SyncTarget},
@@ -33,7 +34,6 @@ use countersign_process::{
     server::{self, ConnectionMetrics, PlainText, PortSettings},
 };
 use credentials::Authorization;
-use envoy_types::ext_authz::v3::pb::AuthorizationServer;
 use health::HealthService;
 use listener::CheckListener;
 use staleness::StalenessMonitor;
@@ -223,8 +223,7 @@ async fn serve_checks(
     shutdown: Shutdown,
 ) -> Result<(), AuthorizerError> {
     let health = HealthServer::new(HealthService::new(readiness, shutdown.clone()));
-    let authorization =
-        AuthorizationServer::from_arc(authorizer).max_decoding_message_size(check_port::MAX_CHECK_BYTES);
+    let authorization = AuthorizationServer::new(authorizer, check_port::MAX_CHECK_BYTES);
     let routes = Routes::new(authorization).add_service(health).prepare().into_axum_router();
     match listener {
         CheckListener::Tcp(listener) => server::serve(listener, PlainText, routes, port, shutdown).await?,
@@ -265,6 +264,7 @@ fn create_authorizer(
     Authorizer {
         views,
         rules,
+        policies: PolicyCache::default(),
         cache: TokenCache::new(cache.tokens, metrics.cache_hits(), metrics.cache_misses()),
         responses: ResponseBuilder {
             names: HeaderNames::new(headers.prefix.as_str()),

@@ -5,13 +5,14 @@
 
 mod explain;
 mod explain_request;
+mod grpc;
 mod token_header;
 
 use crate::{
     decide::{CurrentTime, Decision, TokenCache, decide},
     metrics::{Metrics, Verdict},
-    policy::Policy,
-    response::{DecidedRoute, RequestHeaders, ResponseBuilder},
+    policy::{Policy, PolicyCache},
+    response::{DecidedRoute, Reply, RequestHeaders, ResponseBuilder},
     rules::{RequestTarget, Rule, RuleSet},
     view::{View, Views},
 };
@@ -19,11 +20,10 @@ use arc_swap::ArcSwap;
 use countersign_identity::{Reason, ServiceId};
 use countersign_process::Clock;
 use envoy_types::{
-    ext_authz::v3::pb::{Authorization, CheckRequest, CheckResponse},
+    ext_authz::v3::pb::CheckRequest,
     pb::envoy::service::auth::v3::{AttributeContext, attribute_context::HttpRequest},
 };
 use std::{
-    borrow::Cow,
     fmt::Display,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -33,17 +33,19 @@ use std::{
     time::Duration,
 };
 use token_header::TokenHeader;
-use tonic::{Request, Response, Status};
 
 pub use explain::{Answer, Explanation};
 pub use explain_request::ExplainRequest;
+pub use grpc::AuthorizationServer;
 
-/// The gRPC service that Envoy calls for each request.
+/// What decides each check.
 pub struct Authorizer {
     /// The latest view (local copy) of each service's data.
     pub views: Arc<Views>,
     /// The rules for requests without context extensions.
     pub rules: Arc<ArcSwap<RuleSet>>,
+    /// The policies of context extensions.
+    pub policies: PolicyCache,
     /// The cache of tokens whose signature was verified.
     pub cache: TokenCache,
     /// The builder of responses.
@@ -66,7 +68,7 @@ pub struct OfflineAuthorizer {
 
 /// The policy of a request, the rule of the rules file that contains it, and the service that the route or the rule names.
 struct Route<'r> {
-    policy: Cow<'r, Policy>,
+    policy: Arc<Policy>,
     rule: Option<&'r Rule>,
     service: Option<ServiceId>,
 }
@@ -82,7 +84,7 @@ struct NoRoute {
 struct CheckOutcome<'r> {
     view: Option<Arc<View>>,
     rule: Option<&'r Rule>,
-    policy: Option<Cow<'r, Policy>>,
+    policy: Option<Arc<Policy>>,
     decision: Decision,
 }
 
@@ -121,34 +123,32 @@ impl CheckOutcome<'_> {
     }
 }
 
-#[tonic::async_trait]
-impl Authorization for Authorizer {
-    async fn check(&self, request: Request<CheckRequest>) -> Result<Response<CheckResponse>, Status> {
+impl Authorizer {
+    /// Decides a check. A panic is a denial.
+    pub fn check(&self, request: &CheckRequest) -> Reply {
         let started_at = self.clock.since_boot();
-        let result = catch_unwind(AssertUnwindSafe(|| self.evaluate(request.get_ref(), started_at)));
-        let (service, verdict, response) = result.unwrap_or_else(|_| {
+        let result = catch_unwind(AssertUnwindSafe(|| self.evaluate(request, started_at)));
+        let (service, verdict, reply) = result.unwrap_or_else(|_| {
             tracing::error!("a check panicked; the request is denied");
             (None, Verdict::Denied(Reason::Internal), self.responses.internal_error())
         });
         self.metrics.record_check(service, verdict, self.clock.since_boot().saturating_sub(started_at));
-        Ok(Response::new(response))
+        reply
     }
-}
 
-impl Authorizer {
-    fn evaluate(&self, request: &CheckRequest, since_boot: Duration) -> (Option<ServiceId>, Verdict, CheckResponse) {
+    fn evaluate(&self, request: &CheckRequest, since_boot: Duration) -> (Option<ServiceId>, Verdict, Reply) {
         let Some((attributes, http)) = http_attributes(request) else {
             return self.respond(&Reason::RequestInvalid.into(), RequestHeaders::default());
         };
         let headers = token_header::all_headers(http);
-        let token_header = token_header::extract(&headers);
+        let token_header = token_header::extract(headers.clone());
         let rules = self.rules.load();
         let outcome = self.judge((attributes, http), &token_header, &rules, since_boot);
-        let names: Vec<&str> = headers.iter().map(|(name, _)| *name).collect();
+        let names = headers.clone().map(|(name, _)| name);
         let checked = token_header.name.filter(|_| outcome.removes_token());
         // The refused token of a dry run may also be in the header that was not checked.
-        let unchecked = outcome.is_dry_run().then(|| token_header::extract_from_authorization(&headers).name).flatten();
-        self.respond(&outcome, RequestHeaders { names: &names, token_headers: [checked, unchecked] })
+        let unchecked = outcome.is_dry_run().then(|| token_header::extract_from_authorization(headers).name).flatten();
+        self.respond(&outcome, RequestHeaders { names, token_headers: [checked, unchecked] })
     }
 
     /// Selects the policy and makes the decision.
@@ -181,14 +181,14 @@ impl Authorizer {
             }
             NoRoute { reason: Reason::RuleInvalid, dry_run: false }
         };
-        let of_route = Policy::from_extensions(extensions).map_err(|error| invalid(&error))?;
+        let of_route = self.policies.policy(extensions).map_err(|error| invalid(&error))?;
         let service = of_route.service;
         if extensions.keys().any(|name| name != "service_id") {
-            return Ok(Route { policy: Cow::Owned(of_route), rule: None, service });
+            return Ok(Route { policy: of_route, rule: None, service });
         }
         let rule = rules.select(RequestTarget { method: &http.method, host: &http.host, path: &http.path });
         let Some(rule) = rule.map_err(|it| NoRoute { reason: it.reason, dry_run: it.dry_run })? else {
-            return Ok(Route { policy: Cow::Owned(of_route), rule: None, service });
+            return Ok(Route { policy: of_route, rule: None, service });
         };
         let of_rule = rule.policy.service;
         if service.is_some() && of_rule.is_some() && service != of_rule {
@@ -198,7 +198,7 @@ impl Authorizer {
             );
             return Err(invalid(&error));
         }
-        Ok(Route { policy: Cow::Borrowed(&rule.policy), rule: Some(rule), service: service.or(of_rule) })
+        Ok(Route { policy: Arc::clone(&rule.policy), rule: Some(rule), service: service.or(of_rule) })
     }
 
     fn decide<'r>(&self, route: Route<'r>, token_header: &TokenHeader<'_>, since_boot: Duration) -> CheckOutcome<'r> {
@@ -216,13 +216,13 @@ impl Authorizer {
         CheckOutcome { view, rule, policy: Some(policy), decision }
     }
 
-    fn respond(
+    fn respond<'a>(
         &self,
         outcome: &CheckOutcome<'_>,
-        headers: RequestHeaders<'_>,
-    ) -> (Option<ServiceId>, Verdict, CheckResponse) {
+        headers: RequestHeaders<'a, impl Iterator<Item = &'a str>>,
+    ) -> (Option<ServiceId>, Verdict, Reply) {
         let service = outcome.view.as_ref().map(|view| view.service());
-        let route = DecidedRoute { service, rule: outcome.rule.map(|rule| rule.name.as_str()) };
+        let route = DecidedRoute { service, rule: outcome.rule.map(|rule| &rule.name) };
         (service, outcome.verdict(), self.responses.build(route, &outcome.decision, headers))
     }
 }

@@ -175,7 +175,7 @@ pub struct DenialSettings {
 #[serde(deny_unknown_fields)]
 pub struct CacheSettings {
     /// The maximum number of cached tokens.
-    pub tokens: u64,
+    pub tokens: usize,
 }
 
 /// Why the settings are invalid.

@@ -7,15 +7,16 @@
 //! requires.
 
 mod cache;
+mod evaluated;
 
 use crate::{policy::Policy, view::View};
 use countersign_identity::{
-    AgentId, Permission, Reason, Refusal, RoleName, SignedToken, Timestamp, TrustScore, UnverifiedToken,
-    VerifiedIdentity,
+    AgentId, Permission, Reason, Refusal, RoleName, Timestamp, TrustScore, UnverifiedToken, VerifiedIdentity,
 };
 use std::{sync::Arc, time::Duration};
 
-pub use cache::{CacheKey, TokenCache};
+pub use cache::{CachedToken, TokenCache};
+pub use evaluated::{EncodedIdentity, EvaluatedIdentity};
 
 /// The token of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +42,7 @@ pub struct CurrentTime {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     /// The request is allowed, with this identity, for this time.
-    Verified(VerifiedIdentity, Validity),
+    Verified(Arc<EvaluatedIdentity>, Validity),
     /// The request is allowed without an identity.
     Anonymous,
     /// The request is allowed without an identity, because the rule that refuses it is a dry run.
@@ -159,19 +160,35 @@ fn evaluate(
         PresentedToken::Absent => return Err(Reason::TokenMissing.into()),
         PresentedToken::Invalid(reason) => return Err(reason.into()),
     };
-    let token = verify_signature(view, text, cache)?;
-    let claims = token.claims();
-    let agent = Some(claims.sub);
     let now = view.server_clock().map_or(time.now, |clock| clock.now(time.since_boot));
-    let identity = VerifiedIdentity::evaluate(claims, &view.evaluation_context(claims), now)
-        .map_err(|refusal| Denial { refusal, agent, unmet_requirement: None })?;
-    check_policy(&identity, policy).map_err(|(reason, unmet_requirement)| Denial {
+    let evaluated = identify(view, text, now, cache)?;
+    let identity = &evaluated.identity;
+    check_policy(identity, policy).map_err(|(reason, unmet_requirement)| Denial {
         refusal: reason.into(),
-        agent,
+        agent: Some(identity.agent),
         unmet_requirement: Some(unmet_requirement),
     })?;
     let remaining = identity.valid_until.duration_since(now).min(usable_for);
-    Ok(Decision::Verified(identity, Validity { until: now.saturating_add(remaining), remaining }))
+    Ok(Decision::Verified(evaluated, Validity { until: now.saturating_add(remaining), remaining }))
+}
+
+/// The identity that a token grants now. If an earlier check has found it out from the same data, and nothing has changed with
+/// time, the identity is the same.
+fn identify(view: &View, text: &str, now: Timestamp, cache: &TokenCache) -> Result<Arc<EvaluatedIdentity>, Denial> {
+    let cached = cache.get(view.service(), text);
+    if let Some(identity) = cached.as_ref().and_then(|cached| cached.identity(view.content(), now)) {
+        return Ok(identity);
+    }
+    let token = match cached {
+        Some(cached) => check_key(view, cached)?,
+        None => verify(view, text, cache)?,
+    };
+    let claims = token.token().claims();
+    let identity = VerifiedIdentity::evaluate(claims, &view.evaluation_context(claims), now)
+        .map_err(|refusal| Denial { refusal, agent: Some(claims.sub), unmet_requirement: None })?;
+    let identity = Arc::new(EvaluatedIdentity::new(identity, view.content(), now));
+    token.keep(&identity);
+    Ok(identity)
 }
 
 /// Denies the request if the control plane never confirmed that the sidecar's view of the service is current, or if the
@@ -183,16 +200,19 @@ fn remaining_staleness(view: &View, since_boot: Duration) -> Result<Duration, Re
     if remaining.is_zero() { Err(Reason::ViewStale) } else { Ok(remaining) }
 }
 
-/// Verifies the signature of the token, unless the token is in the cache. The signing key of a cached token may have
-/// been removed, so the key set must still contain the key.
-pub fn verify_signature(view: &View, text: &str, cache: &TokenCache) -> Result<Arc<SignedToken>, Refusal> {
-    let key = CacheKey::new(view.service(), text);
-    if let Some(token) = cache.get(&key) {
-        return if view.keys().get(token.kid()).is_some() { Ok(token) } else { Err(Reason::TokenKeyUnknown.into()) };
-    }
-    let token = Arc::new(UnverifiedToken::parse(text)?.verify(view.keys())?);
-    cache.insert(key, &token);
-    Ok(token)
+/// Verifies the signature of the token, unless the token is in the cache.
+pub fn verify_signature(view: &View, text: &str, cache: &TokenCache) -> Result<Arc<CachedToken>, Refusal> {
+    cache.get(view.service(), text).map_or_else(|| verify(view, text, cache), |cached| check_key(view, cached))
+}
+
+/// The signing key of a cached token may have been removed, so the key set must still contain the key.
+fn check_key(view: &View, cached: Arc<CachedToken>) -> Result<Arc<CachedToken>, Refusal> {
+    if view.keys().get(cached.token().kid()).is_some() { Ok(cached) } else { Err(Reason::TokenKeyUnknown.into()) }
+}
+
+fn verify(view: &View, text: &str, cache: &TokenCache) -> Result<Arc<CachedToken>, Refusal> {
+    let token = UnverifiedToken::parse(text)?.verify(view.keys())?;
+    Ok(cache.insert(view.service(), text, token))
 }
 
 fn check_policy(identity: &VerifiedIdentity, policy: &Policy) -> Result<(), (Reason, UnmetRequirement)> {

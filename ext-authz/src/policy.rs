@@ -4,10 +4,12 @@
 //! `decide` checks the policy. Invariant: a policy with an unknown word or an invalid value is refused, because a policy
 //! without the refused word could allow more requests than the operator intends.
 
+mod cache;
 mod extensions;
 
 use countersign_identity::{Permission, RoleName, ServiceId, TrustScore};
 
+pub use cache::PolicyCache;
 pub use extensions::{RuleError, WORDS, WordValue};
 
 /// The requirements of a route.

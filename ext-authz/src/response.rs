@@ -6,27 +6,40 @@
 //! header in both lists (to set and to remove) is removed.
 
 mod denial;
+mod encoded;
 mod header;
 mod header_names;
 mod metadata;
+mod reply;
 
-use crate::decide::{Decision, Denial};
-use countersign_identity::{Reason, ServiceId, VerifiedIdentity, identity_headers};
+use crate::decide::{Decision, Denial, EncodedIdentity, EvaluatedIdentity};
+use countersign_identity::{Reason, ServiceId, bearer::TOKEN_HEADER};
+use encoded::{RemovedHeaders, VerifiedReply};
 use envoy_types::{
-    ext_authz::v3::pb::{CheckResponse, HeaderValueOption, HttpResponse, OkHttpResponse},
-    pb::google::rpc::Status,
+    ext_authz::v3::pb::{CheckResponse, HttpResponse, OkHttpResponse},
+    pb::google::{protobuf::Struct, rpc::Status},
 };
-use header::overwriting_header;
+use std::{iter, sync::Arc};
 
 pub use header_names::HeaderNames;
+pub use reply::Reply;
+
+/// The header that contains the token unless the client chose [`TOKEN_HEADER`], as HTTP/2 and Envoy spell it.
+pub const AUTHORIZATION_HEADER: &str = "authorization";
 
 /// The request headers on which the response depends.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct RequestHeaders<'a> {
+#[derive(Debug, Clone, Copy)]
+pub struct RequestHeaders<'a, Names> {
     /// The names of all headers, as the client spelled them.
-    pub names: &'a [&'a str],
+    pub names: Names,
     /// The names of the headers with tokens that Envoy must remove.
     pub token_headers: [Option<&'a str>; 2],
+}
+
+impl Default for RequestHeaders<'_, iter::Empty<&'static str>> {
+    fn default() -> Self {
+        Self { names: iter::empty(), token_headers: [None; 2] }
+    }
 }
 
 /// What a response says about the route: the service, and the rule of the rules file, as far as they are known.
@@ -35,10 +48,10 @@ pub struct DecidedRoute<'a> {
     /// The service of the route.
     pub service: Option<ServiceId>,
     /// The name of the rule of the rules file that decided.
-    pub rule: Option<&'a str>,
+    pub rule: Option<&'a Arc<str>>,
 }
 
-/// Builds `CheckResponse`s from decisions.
+/// Builds responses from decisions.
 #[derive(Debug, Clone)]
 pub struct ResponseBuilder {
     /// The names of the identity headers.
@@ -48,24 +61,44 @@ pub struct ResponseBuilder {
 }
 
 impl ResponseBuilder {
-    /// Builds the response for a decision.
-    pub fn build(&self, route: DecidedRoute<'_>, decision: &Decision, headers: RequestHeaders<'_>) -> CheckResponse {
+    /// Builds the response for a decision. An identity must belong to the service of the route.
+    pub fn build<'a>(
+        &self,
+        route: DecidedRoute<'_>,
+        decision: &Decision,
+        headers: RequestHeaders<'a, impl Iterator<Item = &'a str>>,
+    ) -> Reply {
         let DecidedRoute { service, rule } = route;
-        let (code, response) = match decision {
-            Decision::Verified(identity, _) => (0, self.allow(service, Some(identity), headers)),
-            Decision::Anonymous | Decision::DryRun(_) => (0, self.allow(service, None, headers)),
-            Decision::Denied(denial) => (denial::grpc_status(denial.refusal.reason), self.deny(service, denial)),
-        };
-        CheckResponse {
-            status: Some(Status { code, ..Status::default() }),
-            dynamic_metadata: Some(metadata::build(service, rule, decision)),
-            http_response: Some(response),
+        let rule_name = rule.map(|rule| &**rule);
+        match (decision, service) {
+            (Decision::Verified(identity, validity), Some(service)) => Reply::Verified(VerifiedReply {
+                identity: self.encoded(service, identity),
+                validity: *validity,
+                rule: rule.map(Arc::clone),
+                removed: self.removed_headers(headers, true),
+            }),
+            (Decision::Verified(..), None) => self.internal_error(),
+            (Decision::Anonymous, _) => {
+                reply(0, self.allow_without_identity(headers), metadata::of_anonymous(service, rule_name))
+            }
+            (Decision::DryRun(denial), _) => {
+                let metadata = metadata::of_denial(service, rule_name, denial, true);
+                reply(0, self.allow_without_identity(headers), metadata)
+            }
+            (Decision::Denied(denial), _) => {
+                let metadata = metadata::of_denial(service, rule_name, denial, false);
+                reply(denial::grpc_status(denial.refusal.reason), self.deny(service, denial), metadata)
+            }
         }
     }
 
     /// Builds the response after a panic, without the data that may have caused the panic.
-    pub fn internal_error(&self) -> CheckResponse {
+    pub fn internal_error(&self) -> Reply {
         self.build(DecidedRoute::default(), &Decision::Denied(Reason::Internal.into()), RequestHeaders::default())
+    }
+
+    fn encoded(&self, service: ServiceId, identity: &EvaluatedIdentity) -> Arc<EncodedIdentity> {
+        identity.encoded(|identity| encoded::encode_identity(&self.names, service, identity))
     }
 
     fn deny(&self, service: Option<ServiceId>, denial: &Denial) -> HttpResponse {
@@ -73,31 +106,39 @@ impl ResponseBuilder {
         denial::build(&self.names, *refusal, service, unmet_requirement.as_ref().filter(|_| self.explain_denials))
     }
 
-    fn allow(
+    fn allow_without_identity<'a>(&self, headers: RequestHeaders<'a, impl Iterator<Item = &'a str>>) -> HttpResponse {
+        let headers_to_remove = self.removed_headers(headers, false).into_names();
+        HttpResponse::OkResponse(OkHttpResponse { headers_to_remove, ..OkHttpResponse::default() })
+    }
+
+    /// The headers that Envoy removes: those with tokens, and those that could pass for identity headers. `overwritten`: the
+    /// response sets the identity headers.
+    fn removed_headers<'a>(
         &self,
-        service: Option<ServiceId>,
-        identity: Option<&VerifiedIdentity>,
-        RequestHeaders { names, token_headers }: RequestHeaders<'_>,
-    ) -> HttpResponse {
-        let headers =
-            identity.map_or_else(Vec::new, |identity| overwriting_identity_headers(&self.names, service, identity));
-        let forged_names = names.iter().copied().filter(|name| self.names.must_remove(name, identity.is_some()));
-        let mut headers_to_remove: Vec<String> =
-            forged_names.chain(token_headers.into_iter().flatten()).map(str::to_owned).collect();
-        headers_to_remove.sort_unstable();
-        headers_to_remove.dedup();
-        HttpResponse::OkResponse(OkHttpResponse { headers, headers_to_remove, ..OkHttpResponse::default() })
+        RequestHeaders { names, token_headers }: RequestHeaders<'a, impl Iterator<Item = &'a str>>,
+        overwritten: bool,
+    ) -> RemovedHeaders {
+        let forged_names = names.filter(|name| self.names.must_remove(name, overwritten));
+        let mut removed = token_headers.into_iter().flatten().chain(forged_names);
+        let Some(first) = removed.next() else { return RemovedHeaders::Known(None) };
+        let second = removed.next();
+        let known = [AUTHORIZATION_HEADER, TOKEN_HEADER].into_iter().find(|known| *known == first);
+        if let (Some(known), None) = (known, second) {
+            return RemovedHeaders::Known(Some(known));
+        }
+        let mut names: Vec<String> = iter::once(first).chain(second).chain(removed).map(str::to_owned).collect();
+        names.sort_unstable();
+        names.dedup();
+        RemovedHeaders::Any(names)
     }
 }
 
-/// Sets all seven identity headers, because the client could have sent any header that is left out.
-fn overwriting_identity_headers(
-    names: &HeaderNames,
-    service: Option<ServiceId>,
-    identity: &VerifiedIdentity,
-) -> Vec<HeaderValueOption> {
-    let values = identity_headers::values(identity, service);
-    names.identity_names().into_iter().zip(values).map(|(name, value)| overwriting_header(name, value)).collect()
+fn reply(code: i32, http_response: HttpResponse, metadata: Struct) -> Reply {
+    Reply::Other(Box::new(CheckResponse {
+        status: Some(Status { code, ..Status::default() }),
+        dynamic_metadata: Some(metadata),
+        http_response: Some(http_response),
+    }))
 }
 
 #[cfg(test)]

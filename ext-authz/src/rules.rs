@@ -17,6 +17,7 @@ use host::{HostPattern, normalize_host};
 use index::Index;
 use path::{AmbiguousPath, NormalPath};
 use pattern::{Methods, PathPattern, Specificity};
+use std::sync::Arc;
 
 pub use explain::Explanation;
 pub use file::{MAX_FILE_BYTES, RuleFileErrors};
@@ -28,11 +29,11 @@ pub const DEFAULT_NAME: &str = "default";
 #[derive(Debug, Clone)]
 pub struct Rule {
     /// The name, which is unique in the file.
-    pub name: String,
+    pub name: Arc<str>,
     /// The line of the file at which the rule begins, from 1.
     pub line: usize,
     /// The requirements.
-    pub policy: Policy,
+    pub policy: Arc<Policy>,
     /// Whether requests that do not meet the requirements are allowed without an identity.
     pub dry_run: bool,
     host: HostPattern,

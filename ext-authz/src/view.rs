@@ -7,6 +7,7 @@
 //! the rate of change and not on the number of agents.
 
 mod content;
+mod content_id;
 mod restored;
 mod server_clock;
 mod sharded_map;
@@ -19,6 +20,7 @@ use countersign_identity::{
 use sharded_map::ShardedMap;
 use std::{sync::Arc, time::Duration};
 
+pub use content_id::ContentId;
 pub use restored::RestoredContact;
 pub use server_clock::ServerClock;
 pub use views::{ApiKeyIndex, ViewConfirmation, Views};
@@ -117,6 +119,8 @@ pub struct Confirmation {
 /// The authorization data of one service. A clone shares the data of the original, so cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct View {
+    /// Names everything on which the evaluation of a token depends.
+    content: ContentId,
     settings: ServiceSettings,
     revision: Revision,
     floor: Revision,
@@ -190,6 +194,7 @@ impl View {
     pub fn from_snapshot(snapshot: Snapshot, previous: Option<&Self>) -> Self {
         let Snapshot { revision, floor, settings, keys, roles, agents, revocations } = snapshot;
         let mut view = Self {
+            content: ContentId::next(),
             settings,
             revision,
             floor,
@@ -223,6 +228,7 @@ impl View {
     pub fn apply(&self, delta: Delta) -> Self {
         let Delta { revision, settings, keys, roles, agents, revocations } = delta;
         let mut next = self.clone();
+        next.content = ContentId::next();
         next.revision = revision.max(self.revision);
         if let Some(settings) = settings {
             next.settings = settings;
@@ -248,6 +254,9 @@ impl View {
         next.age_before_boot = Duration::ZERO;
         next.is_restored = false;
         next.server_clock = server_clock.or(self.server_clock);
+        if next.revision > self.revision || floor > self.floor {
+            next.content = ContentId::next();
+        }
         if floor > self.floor {
             next.floor = floor;
             next.agents.prune(|changes| has_facet_at_or_below(changes, floor), |changes| changes.prune(floor));
@@ -287,6 +296,11 @@ impl View {
             agent: self.agents.get(self.settings.agent_hash(claims.sub)),
             revoked: self.revoked_tokens.get(claims.jti).is_some() || self.revoked_sessions.get(claims.sid).is_some(),
         }
+    }
+
+    /// Views with the same content evaluate a token in the same way at the same time.
+    pub const fn content(&self) -> ContentId {
+        self.content
     }
 
     /// The id of the service.

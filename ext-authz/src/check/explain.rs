@@ -5,11 +5,11 @@
 
 use super::{Authorizer, CheckOutcome, http_attributes, token_header};
 use crate::{
-    decide::{Decision, PresentedToken, verify_signature},
+    decide::{CachedToken, Decision, PresentedToken, verify_signature},
     rules::DEFAULT_NAME,
     view::View,
 };
-use countersign_identity::{AgentStatus, Claims, Reason, SignedToken, Timestamp, VerifiedIdentity};
+use countersign_identity::{AgentStatus, Claims, Reason, Timestamp, VerifiedIdentity};
 use envoy_types::ext_authz::v3::pb::CheckRequest;
 use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
@@ -118,7 +118,7 @@ impl Authorizer {
         let since_boot = self.clock.since_boot();
         let (attributes, http) = http_attributes(request)?;
         let headers = token_header::all_headers(http);
-        let token_header = token_header::extract(&headers);
+        let token_header = token_header::extract(headers);
         let rules = self.rules.load();
         let outcome = self.judge((attributes, http), &token_header, &rules, since_boot);
         let token = match (token_header.token, &outcome.view) {
@@ -144,7 +144,7 @@ struct Facts<'a> {
     outcome: CheckOutcome<'a>,
     has_extensions: bool,
     token_header: Option<&'a str>,
-    token: Option<Arc<SignedToken>>,
+    token: Option<Arc<CachedToken>>,
     now: Timestamp,
     since_boot: Duration,
 }
@@ -164,7 +164,7 @@ impl Facts<'_> {
             decision: decision.to_owned(),
             reason: reason.to_owned(),
             dry_run_reason,
-            rule: self.outcome.rule.map(|rule| rule.name.clone()),
+            rule: self.outcome.rule.map(|rule| rule.name.to_string()),
             service: view.map(|view| view.service().to_string()),
             revision: view.map(|view| view.revision().number()),
             view_age_milliseconds: age.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
@@ -195,7 +195,7 @@ impl Facts<'_> {
     }
 
     fn claims(&self) -> Option<(&View, &Claims)> {
-        Some((self.outcome.view.as_deref()?, self.token.as_ref()?.claims()))
+        Some((self.outcome.view.as_deref()?, self.token.as_ref()?.token().claims()))
     }
 
     /// Whether the cutoff of the agent revokes the token, and not only a revocation of the token or its session.
@@ -221,7 +221,9 @@ impl Facts<'_> {
                 (None, Decision::Anonymous) => "none: the rule allows anonymous requests".to_owned(),
                 (None, _) => String::new(),
             },
-            Question::Key => self.token.as_ref().map_or_else(String::new, |token| token.kid().as_str().to_owned()),
+            Question::Key => {
+                self.token.as_ref().map_or_else(String::new, |token| token.token().kid().as_str().to_owned())
+            }
             Question::Form | Question::Signature => String::new(),
             Question::Roles | Question::Permissions | Question::Trust => {
                 identity.map_or_else(String::new, |identity| self.requirement_detail(question, identity))
@@ -232,7 +234,7 @@ impl Facts<'_> {
 
     fn rule_detail(&self) -> String {
         let source = match self.outcome.rule {
-            Some(rule) if rule.name == DEFAULT_NAME => "[default] of the rules file".to_owned(),
+            Some(rule) if *rule.name == *DEFAULT_NAME => "[default] of the rules file".to_owned(),
             Some(rule) => format!("`{}`, line {} of the rules file", rule.name, rule.line),
             None if self.has_extensions => "context extensions".to_owned(),
             None => "none: the default of the sidecar applies".to_owned(),

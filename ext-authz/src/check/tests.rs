@@ -1,5 +1,6 @@
 //! Tests of `Authorizer::check`, from the `CheckRequest` to the `CheckResponse`.
 
+mod costs;
 mod fuzz;
 
 use super::*;
@@ -10,7 +11,7 @@ use crate::{
 };
 use countersign_identity::{KeySet, Revision, Timestamp};
 use envoy_types::{
-    ext_authz::v3::pb::{HttpResponse, OkHttpResponse},
+    ext_authz::v3::pb::{CheckResponse, HttpResponse, OkHttpResponse},
     pb::envoy::{
         config::core::v3::{HeaderMap, HeaderValue},
         service::auth::v3::attribute_context,
@@ -75,6 +76,7 @@ fn authorizer(clock: impl Clock) -> Authorizer {
     Authorizer {
         views,
         rules: Arc::default(),
+        policies: PolicyCache::default(),
         cache: TokenCache::new(10, metrics.cache_hits(), metrics.cache_misses()),
         responses: ResponseBuilder { names: HeaderNames::new("x-agent-"), explain_denials: false },
         metrics,
@@ -96,8 +98,8 @@ fn check_request(http: HttpRequest, rules: std::collections::HashMap<String, Str
     CheckRequest { attributes: Some(attributes) }
 }
 
-async fn check(authorizer: &Authorizer, request: CheckRequest) -> CheckResponse {
-    authorizer.check(Request::new(request)).await.unwrap().into_inner()
+fn check(authorizer: &Authorizer, request: CheckRequest) -> CheckResponse {
+    authorizer.check(&request).into_response()
 }
 
 fn expect_allowed(response: CheckResponse) -> OkHttpResponse {
@@ -119,54 +121,54 @@ fn expect_denied(response: CheckResponse) -> (i32, String) {
     (denied.status.unwrap().code, reason)
 }
 
-#[tokio::test]
-async fn removes_token_header_unless_the_route_forwards_it() {
+#[test]
+fn removes_token_header_unless_the_route_forwards_it() {
     let authorizer = authorizer(FixedClock);
     let bearer = format!("Bearer {}", TestIssuer::new(1).sign(&claims()));
     let ok_response =
-        expect_allowed(check(&authorizer, request(&[("authorization", &bearer), ("x_agent_id", "root")], &[])).await);
+        expect_allowed(check(&authorizer, request(&[("authorization", &bearer), ("x_agent_id", "root")], &[])));
     assert_eq!(ok_response.headers_to_remove, ["authorization", "x_agent_id"]);
     assert_eq!(ok_response.headers.len(), 7);
     let both = [("authorization", "Basic dXNlcg=="), ("x-agent-token", bearer.as_str())];
-    assert_eq!(expect_allowed(check(&authorizer, request(&both, &[])).await).headers_to_remove, ["x-agent-token"]);
+    assert_eq!(expect_allowed(check(&authorizer, request(&both, &[]))).headers_to_remove, ["x-agent-token"]);
     let forwarded = request(&both, &[("forward_token", "true")]);
-    assert!(expect_allowed(check(&authorizer, forwarded).await).headers_to_remove.is_empty());
+    assert!(expect_allowed(check(&authorizer, forwarded)).headers_to_remove.is_empty());
 }
 
-#[tokio::test]
-async fn reads_headers_from_the_header_map_with_raw_values() {
+#[test]
+fn reads_headers_from_the_header_map_with_raw_values() {
     let bearer = format!("Bearer {}", TestIssuer::new(1).sign(&claims()));
     let raw_header =
         |key: &str, value: &str| HeaderValue { key: key.into(), raw_value: value.into(), value: String::new() };
     let headers = vec![raw_header("authorization", &bearer), raw_header("x-agent.id", "root")];
     let http = HttpRequest { header_map: Some(HeaderMap { headers }), ..HttpRequest::default() };
-    let ok_response = expect_allowed(check(&authorizer(FixedClock), check_request(http, [].into())).await);
+    let ok_response = expect_allowed(check(&authorizer(FixedClock), check_request(http, [].into())));
     assert_eq!(ok_response.headers_to_remove, ["authorization", "x-agent.id"]);
 }
 
-#[tokio::test]
-async fn invalid_requests_are_denied_without_a_grpc_error() {
+#[test]
+fn invalid_requests_are_denied_without_a_grpc_error() {
     let authorizer = authorizer(FixedClock);
     let denial = |reason: &str| (503, reason.to_owned());
-    assert_eq!(expect_denied(check(&authorizer, CheckRequest::default()).await), denial("request_invalid"));
+    assert_eq!(expect_denied(check(&authorizer, CheckRequest::default())), denial("request_invalid"));
     let invalid_rule = request(&[], &[("require_role", "reader")]);
-    assert_eq!(expect_denied(check(&authorizer, invalid_rule).await), denial("rule_invalid"));
+    assert_eq!(expect_denied(check(&authorizer, invalid_rule)), denial("rule_invalid"));
     let unknown_service = countersign_identity::ServiceId::from_bits(9).to_string();
     let unknown = request(&[], &[("service_id", &unknown_service)]);
-    assert_eq!(expect_denied(check(&authorizer, unknown).await), denial("service_unknown"));
-    assert_eq!(expect_denied(check(&authorizer, request(&[], &[])).await), (401, "token_missing".into()));
+    assert_eq!(expect_denied(check(&authorizer, unknown)), denial("service_unknown"));
+    assert_eq!(expect_denied(check(&authorizer, request(&[], &[]))), (401, "token_missing".into()));
 }
 
-#[tokio::test]
-async fn panic_in_a_check_is_a_denial() {
-    let response = check(&authorizer(PanickingClock), request(&[], &[])).await;
+#[test]
+fn panic_in_a_check_is_a_denial() {
+    let response = check(&authorizer(PanickingClock), request(&[], &[]));
     assert_eq!(expect_denied(response), (503, "internal".into()));
 }
 
-#[tokio::test]
-async fn every_verdict_has_a_counter_that_starts_at_zero() {
+#[test]
+fn every_verdict_has_a_counter_that_starts_at_zero() {
     let authorizer = authorizer(FixedClock);
-    check(&authorizer, request(&[], &[])).await;
+    check(&authorizer, request(&[], &[]));
     let text = prometheus::TextEncoder::new().encode_to_string(&authorizer.metrics.registry().gather()).unwrap();
     let line = |reason: &str, count: u32| {
         format!(r#"countersign_authz_checks_total{{decision="deny",reason="{reason}",service="{SERVICE_ID}"}} {count}"#)

@@ -94,7 +94,8 @@ fn allows_valid_token_with_current_roles_and_trust() {
     else {
         panic!("the request is denied")
     };
-    assert_eq!((identity.agent, identity.roles), (AGENT_ID, vec![role_name("reader")]));
+    let VerifiedIdentity { agent, roles, .. } = &identity.identity;
+    assert_eq!((*agent, roles), (AGENT_ID, &vec![role_name("reader")]));
     let value = TrustScore::from_points(80.0).unwrap();
     let trust_change = AgentChanges {
         trust: Some(Versioned { revision: Revision::new(TOKEN_REVISION + 1), value }),
@@ -105,7 +106,7 @@ fn allows_valid_token_with_current_roles_and_trust() {
     else {
         panic!("the request is denied")
     };
-    assert_eq!(identity.trust_score, value);
+    assert_eq!(identity.identity.trust_score, value);
 }
 
 #[test]
@@ -235,8 +236,8 @@ fn cached_token_skips_only_the_signature_check() {
         reason(&decide(view, &policy, PresentedToken::Unverified(&token), current_time, &cache))
     };
     assert_eq!(reason_for(&view(), current_time()), None);
-    assert!(cache.get(&CacheKey::new(SERVICE_ID, &token)).is_some());
-    assert!(cache.get(&CacheKey::new(ServiceId::from_bits(9), &token)).is_none());
+    assert!(cache.get(SERVICE_ID, &token).is_some());
+    assert!(cache.get(ServiceId::from_bits(9), &token).is_none());
     let at_expiry = CurrentTime { now: Timestamp::from_seconds(ISSUED_AT + 3600), ..current_time() };
     assert_eq!(reason_for(&view(), at_expiry), Some(Reason::TokenExpired));
     let delta =

@@ -1,50 +1,72 @@
 //! The dynamic metadata of a check, in Envoy's namespace `envoy.filters.http.ext_authz`. Envoy's access logs and RBAC
 //! filter can read the dynamic metadata.
 
-use crate::decide::{Decision, UnmetRequirement, Validity};
-use countersign_identity::{Permission, RoleName, ServiceId};
+use crate::decide::{Denial, UnmetRequirement, Validity};
+use countersign_identity::{AgentId, Permission, RoleName, ServiceId, VerifiedIdentity};
 use envoy_types::pb::google::protobuf::{ListValue, Struct, Value, value::Kind};
 
-/// Builds the metadata of a decision. The metadata always contains the requirement that the agent does not meet,
-/// because the client does not see the metadata. `rule` is the name of the rule of the rules file that decided.
-pub fn build(service: Option<ServiceId>, rule: Option<&str>, decision: &Decision) -> Struct {
-    let (agent, roles, reason) = match decision {
-        Decision::Verified(identity, _) => (Some(identity.agent), identity.roles.as_slice(), "verified"),
-        Decision::Anonymous => (None, [].as_slice(), "anonymous"),
-        Decision::DryRun(denial) => (denial.agent, [].as_slice(), "dry_run"),
-        Decision::Denied(denial) => (denial.agent, [].as_slice(), denial.refusal.reason.as_str()),
-    };
-    let verdict = if matches!(decision, Decision::Denied(_)) { "deny" } else { "allow" };
-    let mut fields = vec![
+/// The name of the only field, which contains all others.
+pub const NAMESPACE: &str = "countersign";
+
+/// The field with the name of the rule of the rules file that decided.
+pub const RULE: &str = "rule";
+
+/// A field: its name and its value.
+type Field = (&'static str, Value);
+
+/// The metadata of a request that is allowed without a token.
+pub fn of_anonymous(service: Option<ServiceId>, rule: Option<&str>) -> Struct {
+    in_namespace(fields(service, None, &[], ["allow", "anonymous"]).into_iter().chain(rule_field(rule)))
+}
+
+/// The metadata of a denial, or of a denial that a dry run allows. It always contains the requirement that the agent does not
+/// meet, because the client does not see the metadata.
+pub fn of_denial(service: Option<ServiceId>, rule: Option<&str>, denial: &Denial, is_dry_run: bool) -> Struct {
+    let reason = denial.refusal.reason.as_str();
+    let verdict = if is_dry_run { ["allow", "dry_run"] } else { ["deny", reason] };
+    let dry_run_reason = is_dry_run.then(|| ("dry_run_reason", string_value(reason)));
+    let fields = fields(service, denial.agent, &[], verdict).into_iter().chain(rule_field(rule)).chain(dry_run_reason);
+    in_namespace(fields.chain(denial.unmet_requirement.iter().flat_map(unmet_fields)))
+}
+
+/// The fields of a request that is allowed with this identity, without [`RULE`] and [`validity_fields`].
+pub fn of_identity(service: ServiceId, identity: &VerifiedIdentity) -> Struct {
+    to_struct(fields(Some(service), Some(identity.agent), &identity.roles, ["allow", "verified"]))
+}
+
+fn fields(
+    service: Option<ServiceId>,
+    agent: Option<AgentId>,
+    roles: &[RoleName],
+    [decision, reason]: [&'static str; 2],
+) -> [Field; 5] {
+    [
         ("agent_id", string_value(agent.map(|agent| agent.to_string()).unwrap_or_default())),
         ("service", string_value(service.map(|service| service.to_string()).unwrap_or_default())),
         ("roles", list_value(roles.iter().map(RoleName::as_str))),
-        ("decision", string_value(verdict)),
+        ("decision", string_value(decision)),
         ("reason", string_value(reason)),
-    ];
-    fields.extend(rule.map(|rule| ("rule", string_value(rule))));
-    if let Decision::DryRun(denial) = decision {
-        fields.push(("dry_run_reason", string_value(denial.refusal.reason.as_str())));
-    }
-    if let Decision::Denied(denial) | Decision::DryRun(denial) = decision {
-        fields.extend(denial.unmet_requirement.iter().flat_map(unmet_fields));
-    }
-    if let Decision::Verified(_, validity) = decision {
-        fields.extend(validity_fields(*validity));
-    }
-    to_struct([("countersign", struct_value(fields))])
+    ]
+}
+
+fn rule_field(rule: Option<&str>) -> Option<Field> {
+    rule.map(|rule| (RULE, string_value(rule)))
+}
+
+fn in_namespace(fields: impl IntoIterator<Item = Field>) -> Struct {
+    to_struct([(NAMESPACE, struct_value(fields))])
 }
 
 /// The end in Unix seconds, and the remaining time in milliseconds, which Envoy's router accepts as the maximum duration of a
 /// stream. Both are rounded down. But for Envoy, 0 means no maximum duration, so the remaining time is at least 1.
-fn validity_fields(Validity { until, remaining }: Validity) -> [(&'static str, Value); 2] {
+pub fn validity_fields(Validity { until, remaining }: Validity) -> [Field; 2] {
     let milliseconds = u32::try_from(remaining.as_millis()).unwrap_or(u32::MAX).max(1);
     #[expect(clippy::cast_precision_loss, reason = "a double represents all seconds of the next 285 million years")]
     let seconds = until.seconds() as f64;
     [("valid_until", number_value(seconds)), ("valid_milliseconds", number_value(milliseconds.into()))]
 }
 
-fn unmet_fields(unmet_requirement: &UnmetRequirement) -> [(&'static str, Value); 2] {
+fn unmet_fields(unmet_requirement: &UnmetRequirement) -> [Field; 2] {
     let roles = |names: &[RoleName]| list_value(names.iter().map(RoleName::as_str));
     let permissions = |names: &[Permission]| list_value(names.iter().map(Permission::as_str));
     let (required, actual) = match unmet_requirement {
@@ -86,14 +108,20 @@ fn number_value(number: f64) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decide::Denial;
-    use countersign_identity::{AgentId, Reason, Timestamp, TokenId, TrustScore, VerifiedIdentity};
-    use std::time::Duration;
+    use crate::{
+        decide::{Decision, EvaluatedIdentity},
+        response::{DecidedRoute, HeaderNames, RequestHeaders, ResponseBuilder},
+    };
+    use countersign_identity::{Reason, Timestamp, TrustScore};
+    use std::{sync::Arc, time::Duration};
 
     const SERVICE_ID: ServiceId = ServiceId::from_bits(1);
 
     fn countersign_fields(decision: &Decision) -> Struct {
-        match build(Some(SERVICE_ID), Some("admin"), decision).fields["countersign"].kind.clone() {
+        let builder = ResponseBuilder { names: HeaderNames::new("x-agent-"), explain_denials: false };
+        let route = DecidedRoute { service: Some(SERVICE_ID), rule: Some(&"admin".into()) };
+        let response = builder.build(route, decision, RequestHeaders::default()).into_response();
+        match response.dynamic_metadata.unwrap().fields["countersign"].kind.clone() {
             Some(Kind::StructValue(fields)) => fields,
             other => panic!("{other:?}"),
         }
@@ -101,18 +129,6 @@ mod tests {
 
     fn denial(reason: Reason, unmet_requirement: Option<UnmetRequirement>) -> Decision {
         Decision::Denied(Denial { refusal: reason.into(), agent: Some(AgentId::from_bits(2)), unmet_requirement })
-    }
-
-    fn identity() -> VerifiedIdentity {
-        VerifiedIdentity {
-            agent: AgentId::from_bits(2),
-            name: "Agent".into(),
-            roles: Vec::new(),
-            permissions: Vec::new(),
-            trust_score: TrustScore::INITIAL,
-            token: TokenId::from_bits(3),
-            valid_until: Timestamp::from_seconds(0),
-        }
     }
 
     #[test]
@@ -132,7 +148,9 @@ mod tests {
         let fields = |micros: i64, remaining| {
             let validity =
                 Validity { until: Timestamp::from_micros(micros), remaining: Duration::from_micros(remaining) };
-            let metadata = countersign_fields(&Decision::Verified(identity(), validity));
+            let identity = Arc::new(EvaluatedIdentity::fixture(Vec::new()));
+            let metadata = countersign_fields(&Decision::Verified(identity, validity));
+            assert_eq!(metadata.fields["rule"], string_value("admin"));
             ["valid_until", "valid_milliseconds"].map(|name| metadata.fields[name].clone())
         };
         assert_eq!(fields(1_700_000_000_999_999, 5_000_999), [1_700_000_000.0, 5000.0].map(number_value));

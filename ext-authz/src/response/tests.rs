@@ -1,9 +1,12 @@
 //! Tests of `ResponseBuilder::build`: complete responses to decisions.
 
 use super::*;
-use crate::decide::{UnmetRequirement, Validity};
-use countersign_identity::{AgentId, Permission, Refusal, RoleName, Timestamp, TokenId, TrustScore};
-use envoy_types::ext_authz::v3::pb::{DeniedHttpResponse, HeaderAppendAction};
+use crate::{
+    decide::{UnmetRequirement, Validity},
+    view::ContentId,
+};
+use countersign_identity::{AgentId, Permission, Refusal, RoleName, Timestamp, TokenId, TrustScore, VerifiedIdentity};
+use envoy_types::ext_authz::v3::pb::{DeniedHttpResponse, HeaderAppendAction, HeaderValueOption};
 use std::time::Duration;
 
 const SERVICE_ID: ServiceId = ServiceId::from_bits(1);
@@ -26,15 +29,17 @@ fn verified_identity() -> VerifiedIdentity {
 
 fn verified() -> Decision {
     let remaining = Duration::from_mins(1);
-    Decision::Verified(verified_identity(), Validity { until: Timestamp::from_seconds(60), remaining })
+    let identity = EvaluatedIdentity::new(verified_identity(), ContentId::next(), Timestamp::from_seconds(0));
+    Decision::Verified(Arc::new(identity), Validity { until: Timestamp::from_seconds(60), remaining })
 }
 
 fn build_allowed(decision: &Decision, names: &[&str], token_header: Option<&str>) -> OkHttpResponse {
     let response = builder().build(
         DecidedRoute { service: Some(SERVICE_ID), rule: None },
         decision,
-        RequestHeaders { names, token_headers: [token_header, None] },
+        RequestHeaders { names: names.iter().copied(), token_headers: [token_header, None] },
     );
+    let response = response.into_response();
     assert_eq!(response.status.unwrap().code, 0);
     match response.http_response {
         Some(HttpResponse::OkResponse(ok)) => ok,
@@ -52,6 +57,7 @@ fn build_denied_with(builder: &ResponseBuilder, denial: Denial) -> (i32, DeniedH
         &Decision::Denied(denial),
         RequestHeaders::default(),
     );
+    let response = response.into_response();
     match response.http_response {
         Some(HttpResponse::DeniedResponse(denied)) => (response.status.unwrap().code, denied),
         other => panic!("{other:?}"),

@@ -174,7 +174,7 @@ impl Parser<'_> {
         }
         let line = self.line(&span);
         let (host, path) = (host.unwrap_or(HostPattern::Any), path.unwrap_or(PathPattern::Any));
-        Some(Rule { name: name?, line, policy, dry_run, host, path, methods })
+        Some(Rule { name: name?.into(), line, policy: policy.into(), dry_run, host, path, methods })
     }
 
     fn check_names(&mut self, rules: &[Rule]) {

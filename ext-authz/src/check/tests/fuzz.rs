@@ -123,8 +123,7 @@ fn fold_header_name(name: &str) -> Vec<u8> {
 }
 
 fn check_verdict(request: &CheckRequest) -> Result<(), TestCaseError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let response = runtime.block_on(check(&AUTHORIZER, request.clone()));
+    let response = check(&AUTHORIZER, request.clone());
     let code = response.status.as_ref().map(|status| status.code);
     let verdict = match response.http_response {
         Some(HttpResponse::OkResponse(ok)) => {

@@ -42,7 +42,7 @@ dry_run = false
     let file = file.replace("svc_0000000000000000000000000a", &service.to_string());
     let rules = RuleSet::parse(file.as_bytes()).unwrap();
     let rule = &rules.rules[0];
-    assert_eq!((rule.name.as_str(), rule.line, rule.dry_run), ("keys", 6, false));
+    assert_eq!((&*rule.name, rule.line, rule.dry_run), ("keys", 6, false));
     let words: Vec<_> = rule.policy.words().into_iter().map(|(word, value)| format!("{word}={value}")).collect();
     let expected = [
         &format!("service_id={service}"),
@@ -56,7 +56,7 @@ dry_run = false
     ];
     assert_eq!(words, expected);
     let default = rules.default.unwrap();
-    assert!(default.dry_run && default.policy.allow_unassigned && default.name == DEFAULT_NAME);
+    assert!(default.dry_run && default.policy.allow_unassigned && *default.name == *DEFAULT_NAME);
 }
 
 #[test]

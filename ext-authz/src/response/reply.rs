@@ -1,0 +1,32 @@
+//! The response to a check, which the gRPC server encodes.
+
+use super::encoded::VerifiedReply;
+use envoy_types::ext_authz::v3::pb::CheckResponse;
+use prost::{Message, bytes::BufMut};
+
+/// The response to a check.
+#[derive(Debug)]
+pub enum Reply {
+    /// The request is allowed with an identity.
+    Verified(VerifiedReply),
+    /// The request is denied, or allowed without an identity.
+    Other(Box<CheckResponse>),
+}
+
+impl Reply {
+    /// Encodes the response as a `CheckResponse`.
+    pub fn encode(&self, buffer: &mut impl BufMut) {
+        match self {
+            Self::Verified(reply) => reply.encode(buffer),
+            Self::Other(response) => response.encode_raw(buffer),
+        }
+    }
+
+    /// The response as Envoy decodes it.
+    #[cfg(test)]
+    pub fn into_response(self) -> CheckResponse {
+        let mut bytes = Vec::new();
+        self.encode(&mut bytes);
+        CheckResponse::decode(&bytes[..]).unwrap()
+    }
+}
