@@ -6,7 +6,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build check test soak bench-propagation demo docs charts clean prerequisites
+.PHONY: help build check test soak bench bench-propagation demo docs charts clean prerequisites
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -30,6 +30,13 @@ soak: build ## repeat the tests with random input for SOAK_SECONDS (600), then r
 	scripts/tools.sh tests
 	cargo build --workspace --all-targets
 	scripts/soak.sh
+
+bench: prerequisites ## measure the speed beside its limits and write bench/report.md (BENCH_ROUNDS=10)
+	scripts/tools.sh bench
+	cargo build --release --workspace --bins --examples
+	PATH="$(CURDIR)/.tools/bin:$$PATH" target/release/examples/bench > .tools/report.json
+	mkdir -p bench && mv .tools/report.json bench/report.json
+	.tools/venv/bin/python -B scripts/bench-report.py bench
 
 bench-propagation: prerequisites ## measure the time from a revocation until sidecars refuse, at up to 10,000 sync streams
 	cargo build --release --workspace --bins --examples

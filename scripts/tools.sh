@@ -8,6 +8,7 @@
 #                    as root),
 #                    .tools/bin/prometheus and promtool, .tools/bin/nginx, .tools/faults (libfaketime and libfiu; extracted
 #                    from the Debian packages), .tools/path-lists (hostile paths from the Debian packages of web scanners)
+#   tools.sh bench   what `make bench` needs: Envoy, PostgreSQL, .tools/bin/wrk, and matplotlib in .tools/venv
 #   tools.sh deny    .tools/bin/cargo-deny        checks dependencies (deny.toml)
 #   tools.sh helm    .tools/bin/helm              renders the charts; needs Go
 #   tools.sh docs    .tools/bin/mdbook            builds the documentation (book.toml)
@@ -26,6 +27,7 @@ main() {
     case "${1:-}" in
     envoy) install_envoy ;;
     tests) install_envoy && install_test_tools ;;
+    bench) install_envoy && install_postgresql && install_wrk && install_requirements bench ;;
     deny) install_cargo_deny ;;
     helm) install_helm ;;
     docs) install_mdbook ;;
@@ -90,6 +92,14 @@ install_redis() {
     program=$(find_or_install Redis find_redis true redis-tools \
         "apt-get install -y redis-tools (or put redis-server, 6 or later, on the PATH)")
     link "$program" redis-server
+}
+
+install_wrk() {
+    link "$(find_or_install wrk find_wrk true wrk "apt-get install -y wrk")" wrk
+}
+
+find_wrk() {
+    command -v wrk || true
 }
 
 # Patroni stores its state in its own Raft cluster (pysyncobj). The package starts no service without a configuration.

@@ -8,13 +8,19 @@ pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;
 /// The type of an `RST_STREAM` frame.
 pub const RST_STREAM: u8 = 3;
+/// The type of a SETTINGS frame.
+pub const SETTINGS: u8 = 4;
 /// The type of a PING frame.
 pub const PING: u8 = 6;
+/// The type of a GOAWAY frame.
+pub const GOAWAY: u8 = 7;
 /// The type of a frame that lets the server send more.
 pub const WINDOW_UPDATE: u8 = 8;
 
 /// The flag of a frame after which the client sends nothing more in the stream.
 pub const END_STREAM: u8 = 1;
+/// The flag of a SETTINGS or PING frame that acknowledges one.
+pub const ACK: u8 = 1;
 /// The flag of a HEADERS frame that contains all fields.
 pub const END_HEADERS: u8 = 4;
 
@@ -39,7 +45,7 @@ pub struct Frame {
 pub fn opening(settings: &[(u16, u32)]) -> Vec<u8> {
     let encode = |(id, value): &(u16, u32)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat();
     let settings: Vec<u8> = settings.iter().flat_map(encode).collect();
-    [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &frame(4, 0, 0, &settings)].concat()
+    [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &frame(SETTINGS, 0, 0, &settings)].concat()
 }
 
 /// The id of the setting for the initial window of a stream: how many bytes of a response the client takes.

@@ -39,7 +39,7 @@ pub mod redis;
 pub mod sidecar;
 pub mod standard_webhooks;
 pub mod target;
-mod tls;
+pub mod tls;
 pub mod tools;
 pub mod upstream;
 pub mod verifiers;

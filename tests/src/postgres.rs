@@ -28,16 +28,19 @@ const INITDB_OPTIONS: [&str; 6] = [
     "--icu-locale=en-US",
 ];
 
-/// Settings of PostgreSQL. PostgreSQL runs without `fsync`, because the tests do not cover a crash of the machine.
-/// PostgreSQL keeps its shared memory in its data folder, so that a killed server leaves nothing outside of this
-/// folder.
-const SETTINGS: [&str; 5] = [
-    "listen_addresses=127.0.0.1",
-    "fsync=off",
-    "max_connections=600",
-    "shared_buffers=32MB",
-    "dynamic_shared_memory_type=mmap",
-];
+/// Settings of PostgreSQL. PostgreSQL keeps its shared memory in its data folder, so that a killed server leaves nothing outside
+/// of this folder.
+const SETTINGS: [&str; 4] =
+    ["listen_addresses=127.0.0.1", "max_connections=600", "shared_buffers=32MB", "dynamic_shared_memory_type=mmap"];
+
+/// Whether committed transactions survive a crash of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Durability {
+    /// They do not, and the data is in memory if possible.
+    None,
+    /// They do, as in production.
+    Disk,
+}
 
 /// Kilobytes that must be free in `/dev/shm`, so that the data folder of PostgreSQL is created in `/dev/shm`.
 const REQUIRED_SHM_KIB: u64 = 2 * 1024 * 1024;
@@ -57,17 +60,27 @@ rm -rf "$0"
 pub struct Postgres {
     process: Process,
     port: u16,
+    durability: Durability,
     created_databases: AtomicU32,
     cleanup: Child,
     folder: TempDir,
 }
 
 impl Postgres {
-    /// Creates a cluster and starts its server.
+    /// Creates a cluster and starts its server, which does not survive a crash of the machine.
     pub async fn start() -> Self {
+        Self::start_with(Durability::None, ram_folder()).await
+    }
+
+    /// Creates a cluster on disk and starts its server with the durability of production.
+    pub async fn start_durable() -> Self {
+        Self::start_with(Durability::Disk, std::env::temp_dir()).await
+    }
+
+    async fn start_with(durability: Durability, folder: PathBuf) -> Self {
         let folder = tempfile::Builder::new()
             .prefix("countersign-postgres-")
-            .tempdir_in(ram_folder())
+            .tempdir_in(folder)
             .expect("the folder can be created");
         let (data, port) = (folder.path().join("data"), free_port());
         std::fs::create_dir(&data).expect("the folder can be created");
@@ -75,11 +88,16 @@ impl Postgres {
         let created =
             server_command("initdb").args(INITDB_OPTIONS).arg("--pgdata").arg(&data).output().expect("initdb runs");
         assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
-        let (process, cleanup) = (launch(folder.path(), port), start_cleanup_process(folder.path()));
-        let postgres = Self { process, port, created_databases: AtomicU32::new(0), cleanup, folder };
+        let (process, cleanup) = (launch(folder.path(), port, durability), start_cleanup_process(folder.path()));
+        let postgres = Self { process, port, durability, created_databases: AtomicU32::new(0), cleanup, folder };
         sqlx::any::install_default_drivers();
         postgres.wait_until_ready().await;
         postgres
+    }
+
+    /// The id of the main process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
     }
 
     /// Waits until the server accepts connections.
@@ -111,7 +129,7 @@ impl Postgres {
 
     /// Restarts on the same port and data after [`Postgres::kill`].
     pub async fn restart(&mut self) {
-        self.process = launch(self.folder.path(), self.port);
+        self.process = launch(self.folder.path(), self.port, self.durability);
         self.wait_until_ready().await;
     }
 
@@ -196,10 +214,10 @@ impl Drop for Postgres {
     }
 }
 
-fn launch(folder: &Path, port: u16) -> Process {
+fn launch(folder: &Path, port: u16, durability: Durability) -> Process {
     let mut server = server_command("postgres");
     server.arg("-D").arg(folder.join("data")).args(["-p", &port.to_string(), "-k"]).arg(folder);
-    for setting in SETTINGS {
+    for setting in SETTINGS.into_iter().chain((durability == Durability::None).then_some("fsync=off")) {
         server.args(["-c", setting]);
     }
     Process::start(server, &folder.join("log"))

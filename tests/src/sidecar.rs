@@ -29,6 +29,14 @@ pub struct Sidecar {
     command: Box<dyn Fn() -> Command + Send + Sync>,
 }
 
+/// The sync port of a control plane.
+pub struct SyncPort {
+    /// The URL.
+    pub url: String,
+    /// Path of the file with the certificate of the CA.
+    pub ca: PathBuf,
+}
+
 /// A decoded check response.
 #[derive(Debug)]
 pub struct CheckResult {
@@ -61,6 +69,12 @@ impl Sidecar {
 
     /// Like `start_with`, with these environment variables.
     pub fn start_in(environment: &[(&str, String)], control: &ControlPlane, keys: &[&str], settings: &[&str]) -> Self {
+        let port = SyncPort { url: control.env["SYNC_URL"].clone(), ca: control.env["CA"].clone().into() };
+        Self::start_at(environment, &port, keys, settings)
+    }
+
+    /// Like `start_in`, with the sync port of any control plane.
+    pub fn start_at(environment: &[(&str, String)], port: &SyncPort, keys: &[&str], settings: &[&str]) -> Self {
         let environment: Vec<_> = environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let admin = format!("127.0.0.1:{}", free_port());
@@ -71,9 +85,9 @@ impl Sidecar {
         std::fs::write(&keys_file, keys.join("\n")).expect("the keys can be written");
         let mut arguments = vec![format!("listen.grpc={listen}"), format!("listen.admin={admin}")];
         if !settings.iter().any(|setting| setting.starts_with("sync.urls=")) {
-            arguments.push(format!("sync.url={}", control.env["SYNC_URL"]));
+            arguments.push(format!("sync.url={}", port.url));
         }
-        arguments.push(format!("sync.ca={}", control.env["CA"]));
+        arguments.push(format!("sync.ca={}", port.ca.display()));
         arguments.extend(["log.format=text".to_owned(), "sync.ping_seconds=1".to_owned()]);
         arguments.extend(settings.iter().map(ToString::to_string));
         let command = Box::new(move || {
@@ -116,6 +130,11 @@ impl Sidecar {
     /// Sends SIGTERM and waits for the exit.
     pub async fn terminate(&mut self) -> std::process::ExitStatus {
         self.process.terminate().await
+    }
+
+    /// The id of the process.
+    pub fn id(&self) -> u32 {
+        self.process.id()
     }
 
     /// Resident memory in bytes (`VmRSS`).

@@ -1,0 +1,114 @@
+"""Writes bench/report.md and its plots from bench/report.json.
+
+Usage: bench-report.py FOLDER
+"""
+
+import json
+import pathlib
+import sys
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+# What each figure compares, and its aim. `min`: the ratio shall be at least the aim; `max`: at most.
+FIGURES = {
+    "Check, sent to the sidecar directly": {
+        "check_hot": ("one token ÷ a server on tonic and `envoy-types` that allows everything", "min", 0.95),
+        "check_1000": ("1,000 agents ÷ the same", "min", 0.9),
+        "check_zipf_100000": ("100,000 agents, of which few send most requests (Zipf) ÷ the same", None, None),
+        "check_40_headers": ("40 request headers ÷ the same", None, None),
+        "check_30_roles": ("an agent with 30 roles ÷ the same", None, None),
+        "check_half_forged": ("1,000 agents, every second signature forged ÷ the same", None, None),
+        "check_distinct_vs_allow": ("no token repeats ÷ the same", None, None),
+        "check_distinct": ("no token repeats ÷ ES256 verifications by aws-lc alone", "min", 0.8),
+        "latency_p99_vs_allow": ("p99 at half of the sidecar's capacity ÷ p99 of the same server", "max", 1.5),
+        "check_control": ("the sidecar ÷ itself: the noise of the machine", None, None),
+    },
+    "Through Envoy, one worker thread": {
+        "envoy_vs_allow": ("ours ÷ the server that allows everything, both on a processor beside Envoy's", "min", 0.97),
+        "envoy_tcp_vs_allow": ("ours over TCP ÷ the same over a Unix socket", None, None),
+        "envoy_vs_jwt_authn": ("ours ÷ Envoy's `jwt_authn` without its cache", "min", 1.4),
+        "envoy_vs_jwt_authn_cached": ("ours ÷ Envoy's `jwt_authn` with its cache", None, None),
+        "envoy_vs_no_filter": ("ours ÷ no filter", None, None),
+        "envoy_vs_allow_one_core": ("ours ÷ the server that allows everything, on Envoy's processor", None, None),
+        "envoy_tcp_vs_allow_one_core": ("ours over TCP ÷ the same over a Unix socket, on Envoy's processor", None, None),
+        "envoy_vs_jwt_authn_one_core": ("ours, on Envoy's processor ÷ `jwt_authn` without its cache", None, None),
+        "envoy_vs_jwt_authn_cached_one_core": ("ours, on Envoy's processor ÷ `jwt_authn` with its cache", None, None),
+        "envoy_vs_no_filter_one_core": ("ours, on Envoy's processor ÷ no filter", None, None),
+    },
+    "Control plane, one thread": {
+        "verify_http": ("`verify` ÷ a constant axum route over TLS", "min", 0.8),
+        "login_sqlite": ("logins ÷ the lesser of commits and signatures, SQLite", "min", 0.6),
+        "login_postgres": ("logins ÷ the lesser of commits and signatures, PostgreSQL", "min", 0.6),
+        "refresh_sqlite": ("refreshes ÷ commits, SQLite", None, None),
+        "refresh_postgres": ("refreshes ÷ commits, PostgreSQL", None, None),
+        "role_change_sqlite": ("role changes ÷ commits, SQLite", None, None),
+        "role_change_postgres": ("role changes ÷ commits, PostgreSQL, 32 callers", "min", 0.5),
+        "feedback_sqlite": ("feedback ÷ commits, SQLite", None, None),
+        "feedback_postgres": ("feedback ÷ commits, PostgreSQL", None, None),
+    },
+}
+
+INTRODUCTION = """# Benchmark
+
+`make bench` has written this page, `report.json` and the plots. It measures each figure beside a limit, in alternating rounds,
+and a figure is the ratio of both. Ratios hardly depend on the machine. The absolute numbers do, and they are here only to tell
+which side was measured. [Performance](../docs/performance.md) explains the figures and how they are measured.
+
+- *ratio*: the median of the rounds. *spread*: half of the distance between their quartiles.
+- Measured at commit `{commit}` with {rounds} rounds, on {processors} processors, in {minutes} minutes.
+"""
+
+
+def main() -> None:
+    folder = pathlib.Path(sys.argv[1])
+    report = json.loads((folder / "report.json").read_text())
+    text = [INTRODUCTION.format(**report["run"])]
+    for number, (title, figures) in enumerate(FIGURES.items()):
+        measured = {name: figure for name, figure in figures.items() if name in report}
+        if not measured:
+            continue
+        plot = f"plot-{number + 1}.png"
+        draw(folder / plot, title, report, measured)
+        text.append(f"\n## {title}\n\n![{title}]({plot})\n\n{table(report, measured)}")
+    binaries = "".join(f"\n- `{name}`: `{digest}`" for name, digest in report["run"]["binaries"].items())
+    text.append(f"\n## Measured programs\n\nSHA-256 of the programs, built with the release profile:\n{binaries}\n")
+    (folder / "report.md").write_text("".join(text))
+
+
+def table(report: dict, figures: dict) -> str:
+    rows = ["| Figure | What is compared | Ratio | Spread | Aim | Reached | Both sides |", "|---|---|---|---|---|---|---|"]
+    for name, (what, direction, aim) in figures.items():
+        figure = report[name]
+        sign = {"min": "≥", "max": "≤", None: ""}[direction]
+        reached = {"min": figure["ratio"] >= (aim or 0), "max": figure["ratio"] <= (aim or 0), None: None}[direction]
+        reached = "" if reached is None else "yes" if reached else "**no**"
+        ours, other = (f"{side:,.0f}" if side >= 10 else f"{side:.3g}" for side in figure["sides"])
+        rows.append(
+            f"| `{name}` | {what} | {figure['ratio']:.2f} | {figure['spread']:.2f} | "
+            f"{sign} {aim if aim else ''} | {reached} | {ours} and {other} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def draw(path: pathlib.Path, title: str, report: dict, figures: dict) -> None:
+    """Draws a box of the rounds of each figure, and its aim."""
+    names = list(reversed(figures))
+    plot, axes = plt.subplots(figsize=(9, 0.7 + 0.42 * len(names)), layout="constrained")
+    axes.boxplot([report[name]["rounds"] for name in names], orientation="horizontal", tick_labels=names, whis=(0, 100))
+    for place, name in enumerate(names, start=1):
+        _, _, aim = figures[name]
+        if aim:
+            axes.plot([aim, aim], [place - 0.35, place + 0.35], color="tab:red", linewidth=2)
+    axes.axvline(1, color="gray", linewidth=0.8, linestyle=":")
+    axes.set_xlabel("ratio (red: aim)")
+    axes.set_title(title)
+    axes.grid(axis="x", linewidth=0.3)
+    plot.savefig(path, dpi=110)
+    plt.close(plot)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+//! Checks that are sent to the sidecar itself, beside the same checks sent to a server that allows everything.
+
+use crate::{
+    replay::{Messages, Replay},
+    rounds::Comparison,
+    servers::{ChildServer, SERVER_CORE, pin},
+    signatures::Signed,
+    tokens::TokenIssuer,
+};
+use countersign_tests::sidecar::check_request;
+use envoy_types::pb::envoy::service::auth::v3::CheckRequest;
+use prost::Message as _;
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+
+/// The time of each side of a round.
+const TIME: Duration = Duration::from_millis(700);
+
+/// The number of tokens of the case in which no token repeats. One run sends fewer.
+const DISTINCT: u32 = 300_000;
+
+/// The exponent of the distribution of a hundred thousand agents (Zipf).
+const ZIPF_EXPONENT: f64 = 1.0;
+
+/// The messages of a case, and how many of a hundred requests are allowed.
+struct Case {
+    name: &'static str,
+    messages: Messages,
+    allowed_percent: u64,
+}
+
+/// Measures all cases.
+pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
+    let issuer = TokenIssuer::start(30).await;
+    let sidecar = issuer.start_sidecar(&["cache.tokens=200000"]).await;
+    pin(sidecar.id(), SERVER_CORE);
+    let limit = ChildServer::start("allow-all", None).await;
+    let mut results = BTreeMap::new();
+    let mut ours = Replay::connect(&sidecar.socket()).await;
+    let mut allow_all = Replay::connect(&limit.socket()).await;
+    for case in [hot, thousand, zipf, distinct, half_forged, many_headers, many_roles] {
+        let Case { name, messages, allowed_percent } = case(&issuer);
+        let messages = RefCell::new(messages);
+        let mut pairs = Vec::new();
+        // The first round fills the caches, as it would be in use.
+        for round in 0..=rounds {
+            let pair = measure_pair(round, (&mut ours, &mut allow_all), &messages, allowed_percent, name).await;
+            if round > 0 {
+                pairs.push(pair);
+            }
+        }
+        results.insert(name.to_owned(), Comparison::new(&pairs));
+        eprintln!("{name}: {:?}", results[name]);
+    }
+    results.insert("check_distinct".to_owned(), verifications(&mut ours, &issuer, rounds).await);
+    results.insert("check_control".to_owned(), control(&mut ours, &issuer, rounds).await);
+    results
+}
+
+/// Measures both sides, in an order that changes with each round.
+async fn measure_pair(
+    round: usize,
+    (ours, limit): (&mut Replay, &mut Replay),
+    messages: &RefCell<Messages>,
+    allowed_percent: u64,
+    name: &str,
+) -> [f64; 2] {
+    let mut limit_per_second = 0.0;
+    if round % 2 == 0 {
+        limit_per_second = limit.run(messages, TIME).await.per_second;
+    }
+    let counted = ours.run(messages, TIME).await;
+    // Each connection may have ended at another place of the order.
+    let expected = counted.answered * allowed_percent / 100;
+    assert!(counted.allowed.abs_diff(expected) <= 100, "{name}: {counted:?}");
+    if round % 2 == 1 {
+        limit_per_second = limit.run(messages, TIME).await.per_second;
+    }
+    [counted.per_second, limit_per_second]
+}
+
+/// Checks of tokens that do not repeat, beside verifications of signatures.
+async fn verifications(ours: &mut Replay, issuer: &TokenIssuer, rounds: usize) -> Comparison {
+    let mut messages = distinct(issuer).messages;
+    // The tokens of the end, which the other case has not sent.
+    messages.order.reverse();
+    let (messages, signed) = (RefCell::new(messages), Signed::new());
+    let mut pairs = Vec::new();
+    for _ in 0..rounds {
+        let checks = ours.run(&messages, TIME).await.per_second;
+        pairs.push([checks, signed.verifications_per_second(TIME)]);
+    }
+    Comparison::new(&pairs)
+}
+
+/// The sidecar compared with itself, which must give 1.
+async fn control(ours: &mut Replay, issuer: &TokenIssuer, rounds: usize) -> Comparison {
+    let messages = RefCell::new(hot(issuer).messages);
+    let mut pairs = Vec::new();
+    for _ in 0..rounds {
+        let first = ours.run(&messages, TIME).await.per_second;
+        pairs.push([first, ours.run(&messages, TIME).await.per_second]);
+    }
+    Comparison::new(&pairs)
+}
+
+/// A request as Envoy sends it for a browser, with a token and further headers.
+pub fn request(token: &str, extra_headers: usize) -> CheckRequest {
+    let bearer = format!("Bearer {token}");
+    let names: Vec<_> = (0..extra_headers).map(|number| format!("x-header-{number}")).collect();
+    let mut headers = vec![
+        (":authority", "billing.example.org"),
+        (":method", "GET"),
+        (":path", "/invoices/4711?expand=lines"),
+        (":scheme", "https"),
+        ("accept", "application/json"),
+        ("authorization", bearer.as_str()),
+        ("user-agent", "invoice-agent/2.1"),
+        ("x-forwarded-proto", "https"),
+        ("x-request-id", "2a4e6b1c-7d3f-4a5b-8c9d-0e1f2a3b4c5d"),
+    ];
+    headers.extend(names.iter().map(|name| (name.as_str(), "a value of a usual length")));
+    let mut request = check_request(&headers, &[("require_roles", "role-0")]);
+    let http = request.attributes.as_mut().and_then(|it| it.request.as_mut()).and_then(|it| it.http.as_mut()).unwrap();
+    http.host = "billing.example.org".into();
+    http.path = "/invoices/4711?expand=lines".into();
+    http.scheme = "https".into();
+    http.protocol = "HTTP/1.1".into();
+    http.id = "12345678901234567890".into();
+    request
+}
+
+fn encoded(token: &str, extra_headers: usize) -> Vec<u8> {
+    request(token, extra_headers).encode_to_vec()
+}
+
+/// Requests of this many agents, each in turn.
+fn agents(issuer: &TokenIssuer, count: u32) -> Messages {
+    let messages = (0..count).map(|agent| encoded(&issuer.token(agent, 1), 0)).collect();
+    Messages::new(messages, (0..count).collect())
+}
+
+/// Requests of a thousand agents.
+pub fn thousand_agents(issuer: &TokenIssuer) -> Messages {
+    agents(issuer, 1000)
+}
+
+fn hot(issuer: &TokenIssuer) -> Case {
+    Case { name: "check_hot", messages: agents(issuer, 1), allowed_percent: 100 }
+}
+
+fn thousand(issuer: &TokenIssuer) -> Case {
+    Case { name: "check_1000", messages: thousand_agents(issuer), allowed_percent: 100 }
+}
+
+/// A hundred thousand agents, of which few send most requests.
+fn zipf(issuer: &TokenIssuer) -> Case {
+    let count = 100_000_u32;
+    let mut messages = agents(issuer, count);
+    let mut sums = Vec::new();
+    let mut sum = 0.0;
+    for rank in 1..=count {
+        sum += f64::from(rank).powf(-ZIPF_EXPONENT);
+        sums.push(sum);
+    }
+    // A sequence that is the same in every run (Weyl, with the golden ratio).
+    let uniform = (1..=500_000_u32).map(|number| (f64::from(number) * 0.618_033_988_749_894_9).fract());
+    messages.order = uniform.map(|part| sums.partition_point(|sum| *sum < part * sum_of(&sums)) as u32).collect();
+    Case { name: "check_zipf_100000", messages, allowed_percent: 100 }
+}
+
+fn sum_of(sums: &[f64]) -> f64 {
+    sums[sums.len() - 1]
+}
+
+fn distinct(issuer: &TokenIssuer) -> Case {
+    // Other agents than those of all other cases, so that none of their tokens is cached.
+    let first = 1_000_000;
+    let messages = (first..first + DISTINCT).map(|agent| encoded(&issuer.token(agent, 1), 0)).collect();
+    let messages = Messages::new(messages, (0..DISTINCT).collect());
+    Case { name: "check_distinct_vs_allow", messages, allowed_percent: 100 }
+}
+
+/// Every second token has the signature of another one.
+fn half_forged(issuer: &TokenIssuer) -> Case {
+    let mut messages = agents(issuer, 1000);
+    let signature = |token: &str| token.rsplit_once('.').unwrap().1.to_owned();
+    for agent in 0..500 {
+        let token = issuer.token(2 * agent, 1);
+        let (signed, _) = token.rsplit_once('.').unwrap();
+        let forged = format!("{signed}.{}", signature(&issuer.token(2 * agent + 1, 1)));
+        messages.messages[2 * agent as usize] = encoded(&forged, 0);
+    }
+    Case { name: "check_half_forged", messages, allowed_percent: 50 }
+}
+
+fn many_headers(issuer: &TokenIssuer) -> Case {
+    let messages = Messages::new(vec![encoded(&issuer.token(1, 1), 31)], vec![0]);
+    Case { name: "check_40_headers", messages, allowed_percent: 100 }
+}
+
+fn many_roles(issuer: &TokenIssuer) -> Case {
+    let messages = Messages::new(vec![encoded(&issuer.token(1, 30), 0)], vec![0]);
+    Case { name: "check_30_roles", messages, allowed_percent: 100 }
+}

@@ -1,0 +1,186 @@
+//! Requests through Envoy with one worker thread, which answers them itself, so that only Envoy and its filters work.
+//!
+//! All filters are in one Envoy, each at a port of its own. Envoy has a processor of its own; the authorizers share the other one
+//! with `wrk`, which needs little of it. In the cases `_one_core`, the authorizers share the processor of Envoy instead: there,
+//! the figure counts all work for a request.
+
+use crate::{
+    rounds::Comparison,
+    servers::{ChildServer, LOAD_CORE, SERVER_CORE, pin},
+    tokens::TokenIssuer,
+    wrk::wrk,
+};
+use countersign_tests::{
+    Sidecar,
+    process::{Process, eventually, free_port},
+    tools,
+};
+use serde_json::{Value, json};
+use std::{collections::BTreeMap, path::Path, process::Command};
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+
+/// Connections of `wrk`.
+const CONNECTIONS: &str = "64";
+
+/// The listeners, by what their filter does.
+const NAMES: [&str; 6] = ["none", "jwt_authn", "jwt_authn_cached", "allow_all", "ours", "ours_tcp"];
+
+struct Proxy {
+    process: Process,
+    _folder: TempDir,
+    ports: BTreeMap<&'static str, u16>,
+}
+
+/// Measures all filters, each beside the one it is compared with.
+pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
+    let issuer = TokenIssuer::start(1).await;
+    let tcp = free_port();
+    let by_socket = issuer.start_sidecar(&[]).await;
+    let by_tcp = issuer.start_sidecar(&[&format!("listen.grpc=127.0.0.1:{tcp}")]).await;
+    let allow_all = ChildServer::start("allow-all", None).await;
+    let proxy = Proxy::start(&issuer, &allow_all.socket(), &by_socket.socket(), tcp).await;
+    pin(proxy.process.id(), SERVER_CORE);
+    let bearer = format!("authorization: Bearer {}", issuer.token(1, 1));
+    let mut results = BTreeMap::new();
+    for (suffix, core) in [("", LOAD_CORE), ("_one_core", SERVER_CORE)] {
+        for process in [by_socket.id(), by_tcp.id(), allow_all.id()] {
+            pin(process, core);
+        }
+        let mut pairs: BTreeMap<String, Vec<[f64; 2]>> = BTreeMap::new();
+        for round in 0..rounds {
+            let per_second = proxy.round(round, &bearer).await;
+            for (name, ours, other) in [
+                ("envoy_vs_allow", "ours", "allow_all"),
+                ("envoy_tcp_vs_allow", "ours_tcp", "allow_all"),
+                ("envoy_vs_jwt_authn", "ours", "jwt_authn"),
+                ("envoy_vs_jwt_authn_cached", "ours", "jwt_authn_cached"),
+                ("envoy_vs_no_filter", "ours", "none"),
+            ] {
+                pairs.entry(format!("{name}{suffix}")).or_default().push([per_second[ours], per_second[other]]);
+            }
+        }
+        results.extend(pairs.into_iter().map(|(name, pairs)| (name, Comparison::new(&pairs))));
+    }
+    assert_used(&by_socket).await;
+    assert_used(&by_tcp).await;
+    results
+}
+
+/// The sidecar has decided the requests, and with a cached token.
+async fn assert_used(sidecar: &Sidecar) {
+    let allowed = sidecar.metric(r#"countersign_authz_checks_total{decision="allow",reason="verified""#).await;
+    assert!(allowed.is_some_and(|count| count > 1000.0), "{allowed:?}");
+}
+
+impl Proxy {
+    async fn start(issuer: &TokenIssuer, allow_all: &Path, ours: &Path, ours_tcp: u16) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder can be created");
+        let ports: BTreeMap<_, _> = NAMES.into_iter().map(|name| (name, free_port())).collect();
+        let jwt = issuer.jwt_provider().await;
+        let mut cached = jwt.clone();
+        cached["jwt_cache_config"] = json!({ "jwt_cache_size": 1000 });
+        let filter = |name: &str| match name {
+            "jwt_authn" => Some(jwt_authn(&jwt)),
+            "jwt_authn_cached" => Some(jwt_authn(&cached)),
+            "allow_all" | "ours" | "ours_tcp" => Some(ext_authz(name)),
+            _ => None,
+        };
+        let listeners: Vec<_> = ports.iter().map(|(name, port)| listener(*port, filter(name))).collect();
+        let pipe = |path: &Path| json!({ "pipe": { "path": path } });
+        let clusters = [
+            cluster("allow_all", pipe(allow_all)),
+            cluster("ours", pipe(ours)),
+            cluster("ours_tcp", json!({ "socket_address": { "address": "127.0.0.1", "port_value": ours_tcp } })),
+        ];
+        let config = json!({ "static_resources": { "listeners": listeners, "clusters": clusters } });
+        let file = folder.path().join("envoy.json");
+        std::fs::write(&file, config.to_string()).expect("the configuration can be written");
+        let mut command = Command::new(tools::envoy());
+        command.arg("-c").arg(file).args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]);
+        let mut process = Process::start(command, &folder.path().join("log"));
+        for port in ports.values() {
+            let listens = async || {
+                process.assert_running();
+                TcpStream::connect(("127.0.0.1", *port)).await.ok()
+            };
+            eventually("Envoy listens", listens, String::new).await;
+        }
+        Self { process, _folder: folder, ports }
+    }
+
+    /// The requests per second of all listeners, in an order that changes with each round.
+    async fn round(&self, round: usize, bearer: &str) -> BTreeMap<&'static str, f64> {
+        let mut names = NAMES;
+        names.rotate_left(round % NAMES.len());
+        if round % 2 == 1 {
+            names.reverse();
+        }
+        let mut per_second = BTreeMap::new();
+        for name in names {
+            let url = format!("http://127.0.0.1:{}/invoices/4711?expand=lines", self.ports[name]);
+            let headers = [bearer, "accept: application/json", "user-agent: invoice-agent/2.1"];
+            per_second.insert(name, wrk(&url, &headers, CONNECTIONS).await);
+        }
+        per_second
+    }
+}
+
+fn listener(port: u16, filter: Option<Value>) -> Value {
+    let router = json!({
+        "name": "envoy.filters.http.router",
+        "typed_config": { "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router" },
+    });
+    let filters: Vec<_> = filter.into_iter().chain([router]).collect();
+    let routes = json!([{ "match": { "prefix": "/" }, "direct_response": { "status": 200 } }]);
+    let manager = json!({
+        "@type":
+            "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "bench",
+        "route_config": { "virtual_hosts": [{ "name": "all", "domains": ["*"], "routes": routes }] },
+        "http_filters": filters,
+    });
+    json!({
+        "address": { "socket_address": { "address": "127.0.0.1", "port_value": port } },
+        "filter_chains": [{
+            "filters": [{ "name": "envoy.filters.network.http_connection_manager", "typed_config": manager }],
+        }],
+    })
+}
+
+fn cluster(name: &str, address: Value) -> Value {
+    let http2 = json!({
+        "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+        "explicit_http_config": { "http2_protocol_options": {} },
+    });
+    json!({
+        "name": name,
+        "typed_extension_protocol_options": { "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": http2 },
+        "load_assignment": {
+            "cluster_name": name,
+            "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": address } }] }],
+        },
+    })
+}
+
+fn ext_authz(cluster: &str) -> Value {
+    json!({
+        "name": "envoy.filters.http.ext_authz",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthz",
+            "transport_api_version": "V3",
+            "grpc_service": { "envoy_grpc": { "cluster_name": cluster }, "timeout": "5s" },
+        },
+    })
+}
+
+fn jwt_authn(provider: &Value) -> Value {
+    json!({
+        "name": "envoy.filters.http.jwt_authn",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication",
+            "providers": { "countersign": provider },
+            "rules": [{ "match": { "prefix": "/" }, "requires": { "provider_name": "countersign" } }],
+        },
+    })
+}

@@ -1,0 +1,53 @@
+//! The time until a check is answered if checks arrive at fixed times, whether earlier ones are answered or not.
+//!
+//! The time counts from the intended arrival, so a server that stalls makes all checks late that arrive meanwhile.
+
+use crate::{
+    direct,
+    replay::{Arrivals, Replay},
+    rounds::{Comparison, quantile},
+    servers::{ChildServer, SERVER_CORE, pin},
+    tokens::TokenIssuer,
+};
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+
+/// The time of a side of a round.
+const TIME: Duration = Duration::from_millis(1500);
+
+/// The parts of the capacity of the sidecar that arrive, in percent.
+const LOADS: [u32; 3] = [30, 50, 70];
+
+/// The quantiles that are reported.
+const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p99", 0.99), ("p999", 0.999)];
+
+/// Measures the latencies in microseconds, beside those of a server that allows everything and gets the same load.
+pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
+    let issuer = TokenIssuer::start(1).await;
+    let sidecar = issuer.start_sidecar(&[]).await;
+    pin(sidecar.id(), SERVER_CORE);
+    let limit = ChildServer::start("allow-all", None).await;
+    let mut ours = Replay::connect(&sidecar.socket()).await;
+    let mut allow_all = Replay::connect(&limit.socket()).await;
+    let messages = RefCell::new(direct::thousand_agents(&issuer));
+    let capacity = ours.run(&messages, TIME).await.per_second;
+    let mut results = BTreeMap::new();
+    for load in LOADS {
+        let arrivals = Arrivals { per_second: capacity * f64::from(load) / 100.0, time: TIME };
+        let mut pairs = [const { Vec::new() }; QUANTILES.len()];
+        for round in 0..rounds {
+            let [first, second] =
+                if round % 2 == 0 { [&mut ours, &mut allow_all] } else { [&mut allow_all, &mut ours] };
+            let mut sides = [first.arrive(&messages, arrivals).await, second.arrive(&messages, arrivals).await];
+            sides.rotate_left(round % 2);
+            for (pairs, (_, part)) in pairs.iter_mut().zip(QUANTILES) {
+                pairs.push(sides.each_ref().map(|micros| quantile(micros, part)));
+            }
+        }
+        for ((name, _), pairs) in QUANTILES.into_iter().zip(pairs) {
+            results.insert(format!("latency_{name}_at_{load}_vs_allow"), Comparison::new(&pairs));
+        }
+    }
+    let half = results["latency_p99_at_50_vs_allow"].clone();
+    results.insert("latency_p99_vs_allow".to_owned(), half);
+    results
+}

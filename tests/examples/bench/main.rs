@@ -1,0 +1,85 @@
+//! Measures the speed of Countersign beside its limits, in alternating rounds.
+//!
+//! `make bench` builds everything with the release profile, runs this program and writes `bench/report.md`. Without further
+//! arguments, the program prints the figures as JSON. `BENCH_ROUNDS` (10) is the number of rounds.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a benchmark prints figures and panics on errors"
+)]
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "the figures are printed with a few digits"
+)]
+
+mod allow_all;
+mod api;
+mod constant_route;
+mod direct;
+mod envoy;
+mod latency;
+mod replay;
+mod rounds;
+mod servers;
+mod signatures;
+mod tokens;
+mod wrk;
+
+use countersign_process::{Clock as _, SystemClock};
+use countersign_tests::tools;
+use serde_json::json;
+use servers::{LOAD_CORE, hash, pin};
+use std::{collections::BTreeMap, process::Command};
+
+/// The parts, all of which are measured without arguments.
+const PARTS: [&str; 4] = ["direct", "latency", "envoy", "api"];
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["allow-all", address] => return allow_all::serve(address).await,
+        ["constant-route", address] => return constant_route::serve(address).await,
+        _ => {}
+    }
+    let rounds = std::env::var("BENCH_ROUNDS").map_or(10, |rounds| rounds.parse().expect("BENCH_ROUNDS is a number"));
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let started = SystemClock.since_boot();
+    pin(std::process::id(), LOAD_CORE);
+    let parts = if arguments.is_empty() { PARTS.map(str::to_owned).to_vec() } else { arguments };
+    let mut results = BTreeMap::new();
+    for part in parts {
+        results.extend(match part.as_str() {
+            "direct" => direct::measure(rounds).await,
+            "latency" => latency::measure(rounds).await,
+            "envoy" => envoy::measure(rounds).await,
+            "api" => api::measure(rounds).await,
+            other => panic!("unknown part `{other}`: use {PARTS:?}"),
+        });
+    }
+    let binaries =
+        ["countersign-control-plane", "countersign-ext-authz"].map(|name| (name, hash(&tools::binary(name))));
+    let run = json!({
+        "commit": commit(),
+        "rounds": rounds,
+        "processors": processors,
+        "minutes": (SystemClock.since_boot() - started).as_secs() / 60,
+        "binaries": BTreeMap::from(binaries),
+    });
+    let mut report = json!(results);
+    report["run"] = run;
+    println!("{report:#}");
+}
+
+/// The commit that was measured, with `-dirty` if the sources have other changes.
+fn commit() -> String {
+    let output = Command::new("git").args(["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]).output();
+    String::from_utf8_lossy(&output.expect("`git` is installed").stdout).trim().to_owned()
+}

@@ -1,0 +1,39 @@
+//! Compares two sides in alternating rounds, so that a machine whose speed changes changes both.
+
+use serde::Serialize;
+
+/// The ratios of all rounds of one comparison.
+#[derive(Debug, Clone, Serialize)]
+pub struct Comparison {
+    /// The median of the rounds.
+    pub ratio: f64,
+    /// Half of the distance between the quartiles of the rounds.
+    pub spread: f64,
+    /// The ratio of each round.
+    pub rounds: Vec<f64>,
+    /// The medians of both sides, in the unit of the comparison. They depend on the machine.
+    pub sides: [f64; 2],
+}
+
+impl Comparison {
+    /// The comparison of measured pairs: ours, and what it is compared with.
+    pub fn new(pairs: &[[f64; 2]]) -> Self {
+        let rounds: Vec<_> = pairs.iter().map(|[ours, other]| ours / other).collect();
+        let [lower, ratio, upper] = quartiles(rounds.clone());
+        let side = |place: usize| quartiles(pairs.iter().map(|pair| pair[place]).collect())[1];
+        Self { ratio, spread: (upper - lower) / 2.0, rounds, sides: [side(0), side(1)] }
+    }
+}
+
+/// The quartiles.
+pub fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
+    values.sort_by(f64::total_cmp);
+    [0.25, 0.5, 0.75].map(|part| quantile(&values, part))
+}
+
+/// A quantile of values in ascending order, interpolated.
+pub fn quantile(sorted: &[f64], part: f64) -> f64 {
+    let place = part * (sorted.len() - 1) as f64;
+    let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+    low + (high - low) * place.fract()
+}

@@ -1,0 +1,45 @@
+//! How often one processor can sign and verify with ES256, as aws-lc does it.
+
+use crate::servers::repeated;
+use aws_lc_rs::{
+    rand::SystemRandom,
+    signature::{
+        ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _, UnparsedPublicKey,
+    },
+};
+use std::time::Duration;
+
+/// A signed message with the length of the header and the claims of a token.
+pub struct Signed {
+    pair: EcdsaKeyPair,
+    message: [u8; 500],
+    signature: Vec<u8>,
+}
+
+impl Signed {
+    pub fn new() -> Self {
+        let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new()).unwrap();
+        let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, document.as_ref()).unwrap();
+        let message = [7; 500];
+        let signature = pair.sign(&SystemRandom::new(), &message).unwrap().as_ref().to_vec();
+        Self { pair, message, signature }
+    }
+
+    /// Verifications in a second.
+    pub fn verifications_per_second(&self, time: Duration) -> f64 {
+        repeated(time, || self.verify())
+    }
+
+    /// Verifications in a second, each with a signature.
+    pub fn both_per_second(&self, time: Duration) -> f64 {
+        repeated(time, || {
+            self.verify();
+            std::hint::black_box(self.pair.sign(&SystemRandom::new(), &self.message).unwrap());
+        })
+    }
+
+    fn verify(&self) {
+        let public = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.pair.public_key().as_ref());
+        public.verify(&self.message, &self.signature).unwrap();
+    }
+}
