@@ -27,6 +27,7 @@ pub fn port_settings() -> PortSettings {
             max_head_size: 16 * 1024,
             max_streams: 16,
             ends_stalled_streams: true,
+            handlers_never_wait: false,
             receive_window: 65_535,
         },
         messages: None,

@@ -50,7 +50,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use streams::{StreamExecutor, StreamTimeouts};
+use streams::{StreamExecutor, StreamQueue, StreamTimeouts};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::{MissedTickBehavior, interval, sleep, timeout},
@@ -136,6 +136,9 @@ pub struct ProtocolLimits {
     pub max_streams: u32,
     /// Whether an HTTP/2 stream ends whose client stalls. Streams that last have limits of their own.
     pub ends_stalled_streams: bool,
+    /// Whether the handlers answer without waiting for anything but the request. Then an HTTP/2 stream gets a task only if it does
+    /// not end at once, and a handler that takes long delays the other streams of its connection.
+    pub handlers_never_wait: bool,
     /// The HTTP/2 flow-control window of a connection and of each stream in bytes: what the server buffers for requests that it
     /// does not read. Handlers may hold more, because what they have read opens the window again.
     pub receive_window: u32,
@@ -152,7 +155,6 @@ pub async fn serve<L: Listener>(
 ) -> io::Result<()> {
     let names = PortNames { port: settings.name, setting: settings.connections_setting };
     let port = Arc::new(Port {
-        http: http_builder(settings.protocol),
         connections: Arc::new(Connections::new(settings.caps, settings.streams_resume, names, metrics)),
         settings,
         shutdown,
@@ -192,7 +194,6 @@ pub async fn serve<L: Listener>(
 /// What all connections of a port share.
 struct Port {
     settings: PortSettings,
-    http: Builder<StreamExecutor>,
     connections: Arc<Connections>,
     shutdown: Shutdown,
     /// Cancelled at the drain timeout.
@@ -220,11 +221,13 @@ impl Port {
             let message_client = |limits| Arc::new(MessageClient { limits, address: peer.map(|peer| peer.ip()) });
             let message_client = self.settings.messages.clone().map(message_client);
             let service = TrackedService { routes, connection: Arc::clone(&connection), peer, message_client };
-            let mut http = pin!(self.http.serve_connection(stream, service));
+            let streams = StreamQueue::default();
+            let builder = http_builder(self.settings.protocol, &streams);
+            let mut http = pin!(builder.serve_connection(stream, service));
             // The results do not matter: an error means that the client has broken the protocol or the connection.
-            if self.run_until_close(http.as_mut(), &activity).await.is_none() {
+            if self.run_until_close(streams.run(http.as_mut()), &activity).await.is_none() {
                 http.as_mut().graceful_shutdown();
-                let _ended = http.await;
+                let _ended = streams.run(http).await;
             }
             Some(())
         };
@@ -308,9 +311,12 @@ impl Port {
     }
 }
 
-fn http_builder(limits: ProtocolLimits) -> Builder<StreamExecutor> {
+fn http_builder(limits: ProtocolLimits, streams: &StreamQueue) -> Builder<StreamExecutor> {
     let timeouts = StreamTimeouts { stall: STALL_TIMEOUT, total: TAKE_TIMEOUT };
-    let mut builder = Builder::new(StreamExecutor { timeouts: limits.ends_stalled_streams.then_some(timeouts) });
+    let mut builder = Builder::new(StreamExecutor {
+        timeouts: limits.ends_stalled_streams.then_some(timeouts),
+        queue: limits.handlers_never_wait.then(|| streams.clone()),
+    });
     let head_size = usize::try_from(limits.max_head_size).unwrap_or(usize::MAX);
     // hyper's timeout for a head would also end connections that are idle.
     builder.http1().timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(head_size);

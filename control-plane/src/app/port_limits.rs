@@ -71,6 +71,7 @@ impl PortLimits {
             max_head_size: MAX_HEAD_SIZE,
             max_streams: MAX_API_STREAMS,
             ends_stalled_streams: true,
+            handlers_never_wait: false,
             receive_window: API_RECEIVE_WINDOW,
         };
         let sync_protocol = ProtocolLimits {
@@ -79,6 +80,7 @@ impl PortLimits {
             max_streams: MAX_SYNC_STREAMS,
             // A stream to a sidecar has limits of its own; see `sync`.
             ends_stalled_streams: false,
+            handlers_never_wait: false,
             receive_window: SYNC_RECEIVE_WINDOW,
         };
         Self {

@@ -58,6 +58,7 @@ pub fn settings(overloaded: IntCounter) -> PortSettings {
             max_head_size: MAX_HEAD_SIZE,
             max_streams: MAX_CONCURRENT_CHECKS,
             ends_stalled_streams: true,
+            handlers_never_wait: true,
             receive_window: RECEIVE_WINDOW,
         },
         messages: Some(MessageLimits {

@@ -45,6 +45,7 @@ fn settings(caps: ConnectionCaps) -> PortSettings {
             max_head_size: 16_384,
             max_streams: 8,
             ends_stalled_streams: true,
+            handlers_never_wait: false,
             receive_window: 65_535,
         },
         messages: None,
