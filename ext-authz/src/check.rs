@@ -205,7 +205,7 @@ impl Authorizer {
         let Route { policy, rule, service } = route;
         let (view, decision) = match self.views.resolve(service) {
             Ok(view) => {
-                let time = CurrentTime { now: self.clock.now(), since_boot };
+                let time = CurrentTime { now: view.now(since_boot, || self.clock.now()), since_boot };
                 let decision = decide(&view, &policy, token_header.token, time, &self.cache);
                 (Some(view), decision)
             }

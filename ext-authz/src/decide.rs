@@ -29,10 +29,10 @@ pub enum PresentedToken<'a> {
     Invalid(Reason),
 }
 
-/// The current time of the wall clock and of the boot clock.
+/// The current time.
 #[derive(Debug, Clone, Copy)]
 pub struct CurrentTime {
-    /// The wall-clock time of the sidecar, by which it decides if the control plane does not send its time.
+    /// The time by which the sidecar judges tokens and roles: that of the control plane, as [`View::now`] returns it.
     pub now: Timestamp,
     /// The time since boot, to compute the age of the sidecar's data.
     pub since_boot: Duration,
@@ -160,7 +160,7 @@ fn evaluate(
         PresentedToken::Absent => return Err(Reason::TokenMissing.into()),
         PresentedToken::Invalid(reason) => return Err(reason.into()),
     };
-    let now = view.server_clock().map_or(time.now, |clock| clock.now(time.since_boot));
+    let now = time.now;
     let evaluated = identify(view, text, now, cache)?;
     let identity = &evaluated.identity;
     check_policy(identity, policy).map_err(|(reason, unmet_requirement)| Denial {

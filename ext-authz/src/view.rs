@@ -15,7 +15,7 @@ mod views;
 
 use countersign_identity::{
     AgentChanges, AgentHash, AgentHashKey, AgentId, Claims, EvaluationContext, KeySet, Revision, RoleTable, ServiceId,
-    SessionId, TokenId,
+    SessionId, Timestamp, TokenId,
 };
 use sharded_map::ShardedMap;
 use std::{sync::Arc, time::Duration};
@@ -277,6 +277,11 @@ impl View {
             };
             *latest = revision.max(*latest);
         }
+    }
+
+    /// The time of the control plane. If the control plane does not send its time, the time of the wall clock.
+    pub fn now(&self, since_boot: Duration, wall_clock: impl FnOnce() -> Timestamp) -> Timestamp {
+        self.server_clock.map_or_else(wall_clock, |clock| clock.now(since_boot))
     }
 
     /// The clock of the control plane; `None` if the control plane does not send its time.

@@ -1,8 +1,8 @@
 //! The public keys that verify access tokens, by `kid`, and their JWK form (RFC 7517).
 
 use crate::public_key::{P256PublicKey, PublicKeyError};
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, ParsedPublicKey};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use jsonwebtoken::DecodingKey;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::{collections::HashMap, str::FromStr, sync::Arc};
@@ -87,10 +87,10 @@ impl JsonWebKey {
 #[derive(Debug, Clone, Default)]
 pub struct KeySet(HashMap<Kid, VerificationKey>);
 
-/// A key, and the form of it that verifies signatures.
+/// A key, and the form of it that verifies signatures, which is computed once.
 #[derive(Debug, Clone)]
 struct VerificationKey {
-    decoding: DecodingKey,
+    parsed: ParsedPublicKey,
     public: P256PublicKey,
 }
 
@@ -101,8 +101,8 @@ impl KeySet {
     }
 
     /// The key with this `kid`.
-    pub fn get(&self, kid: &Kid) -> Option<&DecodingKey> {
-        self.0.get(kid).map(|key| &key.decoding)
+    pub fn get(&self, kid: &Kid) -> Option<&ParsedPublicKey> {
+        self.0.get(kid).map(|key| &key.parsed)
     }
 
     /// The keys, in no order.
@@ -123,8 +123,11 @@ impl KeySet {
 
 impl FromIterator<P256PublicKey> for KeySet {
     fn from_iter<I: IntoIterator<Item = P256PublicKey>>(keys: I) -> Self {
-        let verification_key =
-            |public: P256PublicKey| VerificationKey { decoding: DecodingKey::from_ec_der(&public.to_sec1()), public };
-        Self(keys.into_iter().map(|key| (Kid::from_key(key), verification_key(key))).collect())
+        // Every `P256PublicKey` is a point on the curve. If aws-lc refused one, its tokens would be refused.
+        let verification_key = |public: P256PublicKey| {
+            let parsed = ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, public.to_sec1()).ok()?;
+            Some((Kid::from_key(public), VerificationKey { parsed, public }))
+        };
+        Self(keys.into_iter().filter_map(verification_key).collect())
     }
 }

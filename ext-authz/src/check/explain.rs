@@ -125,8 +125,8 @@ impl Authorizer {
             (PresentedToken::Unverified(text), Some(view)) => verify_signature(view, text, &self.cache).ok(),
             _ => None,
         };
-        let clock = outcome.view.as_ref().and_then(|view| view.server_clock());
-        let now = clock.map_or_else(|| self.clock.now(), |clock| clock.now(since_boot));
+        let wall_clock = || self.clock.now();
+        let now = outcome.view.as_ref().map_or_else(wall_clock, |view| view.now(since_boot, wall_clock));
         let facts = Facts {
             has_extensions: !attributes.context_extensions.is_empty(),
             token_header: token_header.name,

@@ -28,6 +28,8 @@ pub struct HeaderNames {
     pub token_id: String,
     /// The response header with the reason of a denial.
     pub reason: String,
+    /// The lengths of these names and of the token header, as bits. Almost no other header has one of them.
+    lengths: u128,
 }
 
 impl HeaderNames {
@@ -35,12 +37,16 @@ impl HeaderNames {
     pub fn new(prefix: &str) -> Self {
         let with_prefix = |suffix: &str| format!("{prefix}{suffix}");
         let [id, name, trust_score, roles, permissions, service, token_id] = SUFFIXES.map(with_prefix);
-        Self { id, name, trust_score, roles, permissions, service, token_id, reason: with_prefix(REASON_SUFFIX) }
+        let reason = with_prefix(REASON_SUFFIX);
+        let names = [&id, &name, &trust_score, &roles, &permissions, &service, &token_id, &reason];
+        let lengths = names.into_iter().map(String::len).chain([TOKEN_HEADER.len()]);
+        let lengths = lengths.fold(0, |bits, length| bits | length_bit(length));
+        Self { id, name, trust_score, roles, permissions, service, token_id, reason, lengths }
     }
 
     /// The names of the identity headers, in the order of [`countersign_identity::identity_headers::SUFFIXES`].
     pub fn identity_names(&self) -> [&str; 7] {
-        let Self { id, name, trust_score, roles, permissions, service, token_id, reason: _ } = self;
+        let Self { id, name, trust_score, roles, permissions, service, token_id, reason: _, lengths: _ } = self;
         [id, name, trust_score, roles, permissions, service, token_id].map(String::as_str)
     }
 
@@ -49,6 +55,9 @@ impl HeaderNames {
     /// If the response sets identity headers (`overwritten`), their exact names must not be removed, because Envoy
     /// removes headers after it sets them.
     pub fn must_remove(&self, sent: &str, overwritten: bool) -> bool {
+        if self.lengths & length_bit(sent.len()) == 0 {
+            return false;
+        }
         if are_equal_after_folding(sent, TOKEN_HEADER) {
             return !sent.eq_ignore_ascii_case(TOKEN_HEADER);
         }
@@ -57,6 +66,11 @@ impl HeaderNames {
             None => are_equal_after_folding(sent, &self.reason),
         }
     }
+}
+
+/// The bit of a length. All lengths that are too large share one.
+fn length_bit(length: usize) -> u128 {
+    1 << length.min(127)
 }
 
 /// Returns whether two header names are equal after folding.

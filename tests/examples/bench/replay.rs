@@ -81,10 +81,21 @@ impl Replay {
         Self(connections)
     }
 
+    /// Sends each message once, as clients have done before the measurement begins.
+    pub async fn send_each(&mut self, messages: &Messages) {
+        let order = (0..messages.messages.len() as u32).collect();
+        let each = RefCell::new(Messages::new(messages.messages.clone(), order));
+        let count = messages.messages.len();
+        let goes_on = || each.borrow().next < count;
+        let drives = self.0.iter_mut().map(|connection| connection.drive(&each, &goes_on));
+        futures_util::future::join_all(drives).await;
+    }
+
     /// Sends messages for a time, then waits for the last responses.
     pub async fn run(&mut self, messages: &RefCell<Messages>, time: Duration) -> Counted {
         let started = SystemClock.since_boot();
-        let drives = self.0.iter_mut().map(|connection| connection.drive(messages, started + time));
+        let goes_on = || SystemClock.since_boot() < started + time;
+        let drives = self.0.iter_mut().map(|connection| connection.drive(messages, &goes_on));
         let counts = futures_util::future::join_all(drives).await;
         let elapsed = (SystemClock.since_boot() - started).as_secs_f64();
         let (answered, allowed) = counts.iter().fold((0, 0), |(a, b), (answered, allowed)| (a + answered, b + allowed));
@@ -156,7 +167,7 @@ impl Connection {
     }
 
     /// Returns the numbers of all responses and of those that allow.
-    async fn drive(&mut self, messages: &RefCell<Messages>, end: Duration) -> (u64, u64) {
+    async fn drive(&mut self, messages: &RefCell<Messages>, goes_on: &impl Fn() -> bool) -> (u64, u64) {
         let (mut answered, mut allowed, mut sent) = (0, 0, 0);
         for _ in 0..IN_PROGRESS {
             self.send(messages.borrow_mut().next());
@@ -171,7 +182,7 @@ impl Connection {
             let (ended, allows) = self.take_frames();
             answered += ended.len() as u64;
             allowed += allows;
-            if SystemClock.since_boot() < end {
+            if goes_on() {
                 for _ in before..answered {
                     self.send(messages.borrow_mut().next());
                     sent += 1;
