@@ -7,7 +7,8 @@
 #                    .tools/postgresql, .tools/bin/redis-server and .tools/bin/patroni (Debian packages, installed if run
 #                    as root),
 #                    .tools/bin/prometheus and promtool, .tools/bin/nginx, .tools/faults (libfaketime and libfiu; extracted
-#                    from the Debian packages), .tools/path-lists (hostile paths from the Debian packages of web scanners)
+#                    from the Debian packages), .tools/path-lists (hostile paths from the Debian packages of web scanners),
+#                    .tools/bin/valgrind
 #   tools.sh bench   what `make bench` needs: Envoy, PostgreSQL, .tools/bin/wrk, and matplotlib in .tools/venv
 #   tools.sh deny    .tools/bin/cargo-deny        checks dependencies (deny.toml)
 #   tools.sh helm    .tools/bin/helm              renders the charts; needs Go
@@ -59,6 +60,7 @@ install_test_tools() {
     install_nginx
     install_fault_libraries
     install_path_lists
+    install_valgrind
 }
 
 # Installs the packages of tests/clients/typescript. The file package-lock.json in that folder locks the versions and
@@ -92,6 +94,15 @@ install_redis() {
     program=$(find_or_install Redis find_redis true redis-tools \
         "apt-get install -y redis-tools (or put redis-server, 6 or later, on the PATH)")
     link "$program" redis-server
+}
+
+# Valgrind counts instructions.
+install_valgrind() {
+    link "$(find_or_install Valgrind find_valgrind true valgrind "apt-get install -y valgrind")" valgrind
+}
+
+find_valgrind() {
+    command -v valgrind || true
 }
 
 install_wrk() {

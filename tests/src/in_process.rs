@@ -57,8 +57,6 @@ impl Drop for Server {
 pub struct InProcessServer {
     /// The server.
     pub server: Server,
-    /// URL of the API.
-    pub url: String,
     /// HTTP client of the API.
     pub api: HttpClient,
     /// Address of the sync port.
@@ -92,8 +90,7 @@ impl InProcessServer {
         let server = Server::start(start, run).await;
         let plane::Addresses { api, sync, .. } = addresses.await.expect("the server is bound");
         let authority = std::fs::read(folder.join("ca.pem")).expect("the CA file exists");
-        let url = format!("https://localhost:{}", api.port());
-        Self { server, api: HttpClient::trusting(url.clone(), &authority), url, sync }
+        Self { server, api: HttpClient::trusting(format!("https://localhost:{}", api.port()), &authority), sync }
     }
 
     /// A value of `dev.env`, by its name without the prefix `COUNTERSIGN_`.

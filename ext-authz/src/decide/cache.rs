@@ -42,8 +42,8 @@ const ENCODED_LENGTH: usize = 3 + 1;
 /// control plane has signed differ there. Whoever sends other tokens with the same end only makes the cache compare them.
 const HASHED_CHARACTERS: usize = 32;
 
-/// A token at a service. The whole text is compared, because no hash is an identity.
-#[derive(Debug)]
+/// A token at a service. The whole text is compared, because no hash is an identity. The text is a secret, so the key cannot be
+/// printed.
 struct TokenKey {
     service: ServiceId,
     text: Box<str>,

@@ -1,5 +1,7 @@
 //! Tests of `decide`: every reason for a denial at a known service.
 
+mod cached;
+
 use super::*;
 use crate::{
     fixtures::{

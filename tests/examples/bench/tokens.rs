@@ -50,7 +50,7 @@ impl TokenIssuer {
             let body = json!({ "name": name, "description": "", "permissions": [format!("action-{number}:read")] });
             server.api.send_as(&key, "POST", &format!("/services/{service}/roles"), body).await.expect(201);
         }
-        let (header, claims, signing_key) = learn(&server.url, &service, folder.path(), &rng).await;
+        let (header, claims, signing_key) = learn(&server.api.url, &service, folder.path(), &rng).await;
         Self { server, folder, service, key, header, signing_key, claims }
     }
 

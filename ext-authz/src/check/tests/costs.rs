@@ -1,7 +1,21 @@
-//! What a check costs. A counting allocator makes the costs exact, so that they do not depend on the machine.
+//! What a check costs: allocations, which a counting allocator counts, and instructions, which Valgrind counts. Both hardly depend
+//! on the machine, so a check that becomes slower fails these tests.
 
 use super::*;
 use allocation_counter::{AllocationInfo, measure};
+use std::{path::Path, process::Command};
+
+/// The instructions of a repeated check from the decoded request to the encoded response, in a build for tests.
+///
+/// If a change makes a check cheaper, replace the number by what the failed test prints. A higher number needs a reason.
+const INSTRUCTIONS: u64 = 1;
+
+/// By how much the number of instructions may differ, in percent: compilers and C libraries differ, and so do the random keys of
+/// hash maps.
+const TOLERANCE_PERCENT: u64 = 5;
+
+/// The number of checks of [`repeated_checks`]; an environment variable.
+const CHECKS: &str = "COUNTERSIGN_TEST_CHECKS";
 
 /// The allocations of a decided check, from the decoded request to the encoded response, after a check of the same request.
 fn repeated_check(request: &CheckRequest) -> AllocationInfo {
@@ -50,4 +64,44 @@ fn repeated_check_by_the_rules_file_allocates_nothing() {
     let allocations = measure(|| authorizer.check(&request).encode(&mut buffer));
     assert!(String::from_utf8_lossy(&buffer).contains("read"));
     assert_eq!(allocations.count_total, 0, "{allocations:?}");
+}
+
+/// Not a test of its own: Valgrind runs it.
+#[test]
+#[ignore = "runs under Valgrind in `instructions_of_a_repeated_check`"]
+fn repeated_checks() {
+    let checks: u64 = std::env::var(CHECKS).unwrap().parse().unwrap();
+    let authorizer = authorizer(FixedClock);
+    let rules = [("require_roles", "reader"), ("min_trust_score", "10")];
+    let request = envoy_request(&TestIssuer::new(1).sign(&claims()), 7, &rules);
+    let mut buffer = Vec::with_capacity(16 << 10);
+    for _ in 0..=checks {
+        buffer.clear();
+        authorizer.check(&request).encode(&mut buffer);
+    }
+}
+
+/// The instructions of a process that makes one more than `checks` checks.
+fn instructions(checks: u64) -> u64 {
+    let valgrind = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.tools/bin/valgrind");
+    let mut command = Command::new(valgrind);
+    command.args(["--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]);
+    command.arg(std::env::current_exe().unwrap()).args([
+        "--ignored",
+        "--exact",
+        "check::tests::costs::repeated_checks",
+    ]);
+    let output = command.env(CHECKS, checks.to_string()).output().expect("`scripts/tools.sh tests` installs Valgrind");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    let count = text.lines().find_map(|line| line.split_once("I refs:").or_else(|| line.split_once("I   refs:")));
+    count.expect("Valgrind prints the count").1.trim().replace(',', "").parse().unwrap()
+}
+
+#[test]
+fn instructions_of_a_repeated_check() {
+    let checks = 2000;
+    let each = (instructions(checks) - instructions(0)) / checks;
+    let allowed = INSTRUCTIONS * (100 - TOLERANCE_PERCENT) / 100..=INSTRUCTIONS * (100 + TOLERANCE_PERCENT) / 100;
+    assert!(allowed.contains(&each), "a repeated check has {each} instructions, and {INSTRUCTIONS} are expected");
 }
