@@ -101,8 +101,9 @@ install_valgrind() {
     link "$(find_or_install Valgrind find_valgrind true valgrind "apt-get install -y valgrind")" valgrind
 }
 
+# In Debian, `valgrind` is a script that cannot be called through a link.
 find_valgrind() {
-    command -v valgrind || true
+    command -v valgrind.bin || command -v valgrind || true
 }
 
 install_wrk() {

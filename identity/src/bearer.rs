@@ -31,7 +31,7 @@ fn single_value<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Reason> {
         [value] => {
             // Control characters except the tab are invalid in a header, and parsers disagree about how to treat
             // control characters.
-            let is_allowed = |byte: u8| byte.is_ascii_graphic() | (byte == b' ') | (byte == b'\t');
+            let is_allowed = |byte: u8| byte.is_ascii_graphic() || matches!(byte, b' ' | b'\t');
             let text = std::str::from_utf8(value).ok().filter(|text| are_all(text, is_allowed));
             text.map(|text| Some(text.trim())).ok_or(Reason::TokenMalformed)
         }
@@ -46,8 +46,7 @@ fn strip_bearer(value: &str) -> Option<&str> {
 }
 
 fn parse_bearer_token(text: &str) -> Result<&str, Reason> {
-    let is_token_byte =
-        |byte: u8| byte.is_ascii_alphanumeric() | (byte == b'-') | (byte == b'_') | (byte == b'.') | (byte == b'=');
+    let is_token_byte = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'=');
     if !text.is_empty() && are_all(text, is_token_byte) {
         Ok(text)
     } else if text.contains(',') {

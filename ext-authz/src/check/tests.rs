@@ -98,6 +98,7 @@ fn check_request(http: HttpRequest, rules: std::collections::HashMap<String, Str
     CheckRequest { attributes: Some(attributes) }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "most callers create the request in the call")]
 fn check(authorizer: &Authorizer, request: CheckRequest) -> CheckResponse {
     authorizer.check(&request).into_response()
 }

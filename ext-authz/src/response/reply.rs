@@ -24,6 +24,7 @@ impl Reply {
 
     /// The response as Envoy decodes it.
     #[cfg(test)]
+    #[expect(clippy::missing_panics_doc, reason = "for tests")]
     pub fn into_response(self) -> CheckResponse {
         let mut bytes = Vec::new();
         self.encode(&mut bytes);

@@ -20,15 +20,12 @@ impl Authorization for AllowAll {
 /// Serves `unix:<path>` or `<ip>:<port>` until the process is killed.
 pub async fn serve(address: &str) {
     let server = Server::builder().add_service(AuthorizationServer::new(AllowAll));
-    let served = match address.strip_prefix("unix:") {
-        Some(path) => {
-            let listener = UnixListener::bind(path).expect("the socket is free");
-            server.serve_with_incoming(UnixListenerStream::new(listener)).await
-        }
-        None => {
-            let listener = TcpListener::bind(address).await.expect("the port is free");
-            server.serve_with_incoming(TcpListenerStream::new(listener)).await
-        }
+    let result = if let Some(path) = address.strip_prefix("unix:") {
+        let listener = UnixListener::bind(path).expect("the socket is free");
+        server.serve_with_incoming(UnixListenerStream::new(listener)).await
+    } else {
+        let listener = TcpListener::bind(address).await.expect("the port is free");
+        server.serve_with_incoming(TcpListenerStream::new(listener)).await
     };
-    served.expect("the server runs");
+    result.expect("the server runs");
 }

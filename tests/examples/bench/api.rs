@@ -145,7 +145,7 @@ impl Deployment {
                 let mut tokens = self.sessions[caller].lock().await;
                 *tokens = agent.api().refresh_with(&tokens.refresh_token).await.expect("the refresh succeeds");
             }
-            Kind::RoleChange if call % 2 == 0 => control.assign(&agent.id, &self.role).await,
+            Kind::RoleChange if call.is_multiple_of(2) => control.assign(&agent.id, &self.role).await,
             Kind::RoleChange => drop(control.revoke(&agent.id, &self.role).await),
             Kind::Feedback => {
                 let body = json!({ "agentId": agent.id, "score": 1 });
@@ -182,7 +182,7 @@ impl BareCommits {
 
     async fn per_second(&self) -> f64 {
         per_second(self.connections.len(), TIME, async |caller, call| {
-            let insert = sqlx::query("INSERT INTO bare (number) VALUES ($1)").bind(call as i64);
+            let insert = sqlx::query("INSERT INTO bare (number) VALUES ($1)").bind(i64::try_from(call).unwrap());
             insert.execute(&mut *self.connections[caller].lock().await).await.expect("the row is inserted");
         })
         .await

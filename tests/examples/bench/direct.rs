@@ -70,14 +70,14 @@ async fn measure_pair(
     name: &str,
 ) -> [f64; 2] {
     let mut limit_per_second = 0.0;
-    if round % 2 == 0 {
+    if round.is_multiple_of(2) {
         limit_per_second = limit.run(messages, TIME).await.per_second;
     }
     let counted = ours.run(messages, TIME).await;
     // Each connection may have ended at another place of the order.
     let expected = counted.answered * allowed_percent / 100;
     assert!(counted.allowed.abs_diff(expected) <= 100, "{name}: {counted:?}");
-    if round % 2 == 1 {
+    if !round.is_multiple_of(2) {
         limit_per_second = limit.run(messages, TIME).await.per_second;
     }
     [counted.per_second, limit_per_second]
@@ -193,7 +193,7 @@ fn half_forged(issuer: &TokenIssuer) -> Case {
         let token = issuer.token(2 * agent, 1);
         let (signed, _) = token.rsplit_once('.').unwrap();
         let forged = format!("{signed}.{}", signature(&issuer.token(2 * agent + 1, 1)));
-        messages.messages[2 * agent as usize] = encoded(&forged, 0);
+        messages.encoded[2 * agent as usize] = encoded(&forged, 0);
     }
     Case { name: "check_half_forged", messages, allowed_percent: 50, is_warm: true }
 }

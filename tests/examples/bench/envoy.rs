@@ -89,9 +89,9 @@ impl Proxy {
         let listeners: Vec<_> = ports.iter().map(|(name, port)| listener(*port, filter(name))).collect();
         let pipe = |path: &Path| json!({ "pipe": { "path": path } });
         let clusters = [
-            cluster("allow_all", pipe(allow_all)),
-            cluster("ours", pipe(ours)),
-            cluster("ours_tcp", json!({ "socket_address": { "address": "127.0.0.1", "port_value": ours_tcp } })),
+            cluster("allow_all", &pipe(allow_all)),
+            cluster("ours", &pipe(ours)),
+            cluster("ours_tcp", &json!({ "socket_address": { "address": "127.0.0.1", "port_value": ours_tcp } })),
         ];
         let config = json!({ "static_resources": { "listeners": listeners, "clusters": clusters } });
         let file = folder.path().join("envoy.json");
@@ -132,12 +132,12 @@ fn listener(port: u16, filter: Option<Value>) -> Value {
         "typed_config": { "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router" },
     });
     let filters: Vec<_> = filter.into_iter().chain([router]).collect();
-    let routes = json!([{ "match": { "prefix": "/" }, "direct_response": { "status": 200 } }]);
+    let answers = json!([{ "match": { "prefix": "/" }, "direct_response": { "status": 200 } }]);
     let manager = json!({
         "@type":
             "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "bench",
-        "route_config": { "virtual_hosts": [{ "name": "all", "domains": ["*"], "routes": routes }] },
+        "route_config": { "virtual_hosts": [{ "name": "all", "domains": ["*"], "routes": answers }] },
         "http_filters": filters,
     });
     json!({
@@ -148,7 +148,7 @@ fn listener(port: u16, filter: Option<Value>) -> Value {
     })
 }
 
-fn cluster(name: &str, address: Value) -> Value {
+fn cluster(name: &str, address: &Value) -> Value {
     let http2 = json!({
         "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
         "explicit_http_config": { "http2_protocol_options": {} },

@@ -70,7 +70,7 @@ async fn main() {
         "commit": commit(),
         "rounds": rounds,
         "processors": processors,
-        "minutes": (SystemClock.since_boot() - started).as_secs() / 60,
+        "minutes": SystemClock.since_boot().saturating_sub(started).as_secs() / 60,
         "binaries": BTreeMap::from(binaries),
     });
     let mut report = json!(results);

@@ -1,9 +1,10 @@
 //! Sends prepared gRPC messages over HTTP/2 and counts the responses. It encodes nothing while it measures, so that the server is
 //! the bottleneck.
 
+use crate::servers::seconds_since;
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::h2::{
-    ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, SETTINGS, WINDOW_UPDATE, frame, opening,
+    ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, opening,
 };
 use std::{cell::RefCell, path::Path, time::Duration};
 use tokio::{
@@ -16,6 +17,10 @@ const CONNECTIONS: usize = 4;
 
 /// Requests in progress on each connection.
 const IN_PROGRESS: usize = 16;
+
+/// The largest number of requests in progress on a connection when requests arrive at fixed times. Further ones wait in the
+/// client, and their time counts too. A sidecar refuses more than 1,024.
+const MAX_IN_PROGRESS: usize = 512;
 
 /// The flow-control window of the client for a connection and for each stream.
 const WINDOW: u32 = (1 << 31) - 1;
@@ -35,21 +40,21 @@ const ALLOWED: [u8; 2] = [0x0a, 0];
 /// Messages in the order in which they are sent, again and again.
 pub struct Messages {
     /// Encoded requests.
-    pub messages: Vec<Vec<u8>>,
-    /// Places in `messages`.
+    pub encoded: Vec<Vec<u8>>,
+    /// Places in `encoded`.
     pub order: Vec<u32>,
     next: usize,
 }
 
 impl Messages {
-    pub const fn new(messages: Vec<Vec<u8>>, order: Vec<u32>) -> Self {
-        Self { messages, order, next: 0 }
+    pub const fn new(encoded: Vec<Vec<u8>>, order: Vec<u32>) -> Self {
+        Self { encoded, order, next: 0 }
     }
 
     fn next(&mut self) -> &[u8] {
         let place = self.order[self.next % self.order.len()];
         self.next += 1;
-        &self.messages[place as usize]
+        &self.encoded[place as usize]
     }
 }
 
@@ -83,9 +88,9 @@ impl Replay {
 
     /// Sends each message once, as clients have done before the measurement begins.
     pub async fn send_each(&mut self, messages: &Messages) {
-        let order = (0..messages.messages.len() as u32).collect();
-        let each = RefCell::new(Messages::new(messages.messages.clone(), order));
-        let count = messages.messages.len();
+        let order = (0..messages.encoded.len() as u32).collect();
+        let each = RefCell::new(Messages::new(messages.encoded.clone(), order));
+        let count = messages.encoded.len();
         let goes_on = || each.borrow().next < count;
         let drives = self.0.iter_mut().map(|connection| connection.drive(&each, &goes_on));
         futures_util::future::join_all(drives).await;
@@ -97,7 +102,7 @@ impl Replay {
         let goes_on = || SystemClock.since_boot() < started + time;
         let drives = self.0.iter_mut().map(|connection| connection.drive(messages, &goes_on));
         let counts = futures_util::future::join_all(drives).await;
-        let elapsed = (SystemClock.since_boot() - started).as_secs_f64();
+        let elapsed = seconds_since(started);
         let (answered, allowed) = counts.iter().fold((0, 0), |(a, b), (answered, allowed)| (a + answered, b + allowed));
         Counted { answered, allowed, per_second: answered as f64 / elapsed }
     }
@@ -198,7 +203,7 @@ impl Connection {
         let (first_stream, first_time) = (self.next_stream, next);
         let (mut micros, mut sent) = (Vec::new(), 0);
         while next < end || micros.len() < sent {
-            while next <= SystemClock.since_boot() && next < end {
+            while next <= SystemClock.since_boot() && next < end && sent - micros.len() < MAX_IN_PROGRESS {
                 self.send(messages.borrow_mut().next());
                 sent += 1;
                 next += interval;
@@ -238,6 +243,7 @@ impl Connection {
                 SETTINGS if flags & ACK == 0 => self.outgoing.extend(frame(SETTINGS, ACK, 0, &[])),
                 PING if flags & ACK == 0 => self.outgoing.extend(frame(PING, ACK, 0, payload)),
                 GOAWAY => panic!("the server closes the connection"),
+                RST_STREAM => panic!("the server refuses a request"),
                 _ => {}
             }
             if (kind == HEADERS || kind == DATA) && flags & END_STREAM != 0 {

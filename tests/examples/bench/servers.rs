@@ -63,7 +63,7 @@ impl ChildServer {
 /// Calls with all callers for a time, each one call after the other. `call` gets the number of the caller and of its call.
 pub async fn per_second(callers: usize, time: Duration, call: impl AsyncFn(usize, u64)) -> f64 {
     let started = SystemClock.since_boot();
-    let elapsed = || SystemClock.since_boot() - started;
+    let elapsed = || SystemClock.since_boot().saturating_sub(started);
     let caller = async |caller| {
         let mut calls = 0;
         while elapsed() < time {
@@ -80,11 +80,16 @@ pub async fn per_second(callers: usize, time: Duration, call: impl AsyncFn(usize
 pub fn repeated(time: Duration, mut action: impl FnMut()) -> f64 {
     let started = SystemClock.since_boot();
     let mut count = 0_u64;
-    while SystemClock.since_boot() - started < time {
+    while SystemClock.since_boot() < started + time {
         action();
         count += 1;
     }
-    count as f64 / (SystemClock.since_boot() - started).as_secs_f64()
+    count as f64 / seconds_since(started)
+}
+
+/// The seconds since a time after the boot.
+pub fn seconds_since(started: Duration) -> f64 {
+    SystemClock.since_boot().saturating_sub(started).as_secs_f64()
 }
 
 /// The hash of a program, so that a report tells what was measured.
