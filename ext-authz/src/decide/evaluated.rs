@@ -65,6 +65,11 @@ impl EvaluatedIdentity {
             token: TOKEN_ID,
             valid_until: Timestamp::from_seconds(ISSUED_AT + 3600),
         };
-        Self::new(identity, ContentId::next(), Timestamp::from_seconds(ISSUED_AT))
+        Self::unshared(identity)
+    }
+
+    /// An identity of a view that no other identity has, since the beginning of time.
+    pub fn unshared(identity: VerifiedIdentity) -> Self {
+        Self::new(identity, ContentId::next(), Timestamp::from_seconds(0))
     }
 }

@@ -1,10 +1,7 @@
 //! Tests of `ResponseBuilder::build`: complete responses to decisions.
 
 use super::*;
-use crate::{
-    decide::{UnmetRequirement, Validity},
-    view::ContentId,
-};
+use crate::decide::{UnmetRequirement, Validity};
 use countersign_identity::{AgentId, Permission, Refusal, RoleName, Timestamp, TokenId, TrustScore, VerifiedIdentity};
 use envoy_types::ext_authz::v3::pb::{DeniedHttpResponse, HeaderAppendAction, HeaderValueOption};
 use std::time::Duration;
@@ -29,7 +26,7 @@ fn verified_identity() -> VerifiedIdentity {
 
 fn verified() -> Decision {
     let remaining = Duration::from_mins(1);
-    let identity = EvaluatedIdentity::new(verified_identity(), ContentId::next(), Timestamp::from_seconds(0));
+    let identity = EvaluatedIdentity::unshared(verified_identity());
     Decision::Verified(Arc::new(identity), Validity { until: Timestamp::from_seconds(60), remaining })
 }
 
