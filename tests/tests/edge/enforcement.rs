@@ -223,7 +223,9 @@ async fn killed_sidecar_is_silent_until_its_view_would_be_too_old() {
     let ended = async || (fixture.enforcement_metrics().await == (0.0, 0.0)).then_some(());
     eventually("the metrics show no wait", ended, || fixture.control.log()).await;
     assert_eq!((&receipt["sidecars"], &receipt["expiredSidecars"]), (&json!(0), &json!(1)), "{receipt}");
-    assert!(receipt["milliseconds"].as_u64().unwrap() > 1000, "until then, the sidecar could decide: {receipt}");
+    // The time may be unknown, because the control plane has restarted.
+    let waited_long = receipt["milliseconds"].as_u64().is_none_or(|milliseconds| milliseconds > 1000);
+    assert!(waited_long, "until then, the sidecar could decide: {receipt}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
