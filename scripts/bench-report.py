@@ -26,6 +26,15 @@ FIGURES = {
         "latency_p99_vs_allow": ("p99 at half of the sidecar's capacity ÷ p99 of the same server", "max", 1.5),
         "check_control": ("the sidecar ÷ itself: the noise of the machine", None, None),
     },
+    "Latency of checks that arrive at fixed times, in microseconds": {
+        f"latency_{quantile}_at_{load}_vs_allow": (
+            f"{quantile} at {load} % of the sidecar's capacity ÷ the same of the server that allows everything",
+            None,
+            None,
+        )
+        for quantile in ("p50", "p99", "p999")
+        for load in (30, 50, 70)
+    },
     "Through Envoy, one worker thread": {
         "envoy_vs_allow": ("ours ÷ the server that allows everything, both on a processor beside Envoy's", "min", 0.97),
         "envoy_tcp_vs_allow": ("ours over TCP ÷ the same over a Unix socket", None, None),
@@ -38,7 +47,7 @@ FIGURES = {
         "envoy_vs_jwt_authn_cached_one_core": ("ours, on Envoy's processor ÷ `jwt_authn` with its cache", None, None),
         "envoy_vs_no_filter_one_core": ("ours, on Envoy's processor ÷ no filter", None, None),
     },
-    "Control plane, one thread": {
+    "Control plane, on one processor": {
         "verify_http": ("`verify` ÷ a constant axum route over TLS", "min", 0.8),
         "login_sqlite": ("logins ÷ the lesser of commits and signatures, SQLite", "min", 0.6),
         "login_postgres": ("logins ÷ the lesser of commits and signatures, PostgreSQL", "min", 0.6),

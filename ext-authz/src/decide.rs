@@ -172,8 +172,7 @@ fn evaluate(
     Ok(Decision::Verified(evaluated, Validity { until: now.saturating_add(remaining), remaining }))
 }
 
-/// The identity that a token grants now. If an earlier check has found it out from the same data, and nothing has changed with
-/// time, the identity is the same.
+/// The identity that a token grants now. Uses the identity that an earlier check evaluated, if it still applies.
 fn identify(view: &View, text: &str, now: Timestamp, cache: &TokenCache) -> Result<Arc<EvaluatedIdentity>, Denial> {
     let cached = cache.get(view.service(), text);
     if let Some(identity) = cached.as_ref().and_then(|cached| cached.identity(view.content(), now)) {

@@ -24,7 +24,8 @@ use std::{iter, sync::Arc};
 pub use header_names::HeaderNames;
 pub use reply::Reply;
 
-/// The header that contains the token unless the client chose [`TOKEN_HEADER`], as HTTP/2 and Envoy spell it.
+/// The name of the header `Authorization` in lower case, as HTTP/2 and Envoy write it. It contains the token if the request has no
+/// header [`TOKEN_HEADER`].
 pub const AUTHORIZATION_HEADER: &str = "authorization";
 
 /// The request headers on which the response depends.
@@ -79,15 +80,15 @@ impl ResponseBuilder {
             }),
             (Decision::Verified(..), None) => self.internal_error(),
             (Decision::Anonymous, _) => {
-                reply(0, self.allow_without_identity(headers), metadata::of_anonymous(service, rule_name))
+                other_reply(0, self.allow_without_identity(headers), metadata::of_anonymous(service, rule_name))
             }
             (Decision::DryRun(denial), _) => {
                 let metadata = metadata::of_denial(service, rule_name, denial, true);
-                reply(0, self.allow_without_identity(headers), metadata)
+                other_reply(0, self.allow_without_identity(headers), metadata)
             }
             (Decision::Denied(denial), _) => {
                 let metadata = metadata::of_denial(service, rule_name, denial, false);
-                reply(denial::grpc_status(denial.refusal.reason), self.deny(service, denial), metadata)
+                other_reply(denial::grpc_status(denial.refusal.reason), self.deny(service, denial), metadata)
             }
         }
     }
@@ -133,7 +134,7 @@ impl ResponseBuilder {
     }
 }
 
-fn reply(code: i32, http_response: HttpResponse, metadata: Struct) -> Reply {
+fn other_reply(code: i32, http_response: HttpResponse, metadata: Struct) -> Reply {
     Reply::Other(Box::new(CheckResponse {
         status: Some(Status { code, ..Status::default() }),
         dynamic_metadata: Some(metadata),

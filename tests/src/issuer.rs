@@ -8,7 +8,7 @@ mod signing_key;
 pub use device::DeviceGrant;
 pub use signing_key::{SigningKey, hs256, unsigned};
 
-use crate::tls;
+use crate::tls::{self, TlsListener};
 use axum::{
     Router,
     body::Body,
@@ -20,15 +20,13 @@ use axum::{
 use countersign_process::{Clock, SystemClock};
 use serde_json::{Value, json};
 use std::{
-    net::SocketAddr,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
-use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio::net::TcpListener;
 
 /// The `aud` that control planes expect from these issuers by default.
 pub const AUDIENCE: &str = "countersign";
@@ -161,30 +159,6 @@ impl Issuer {
 impl Drop for Issuer {
     fn drop(&mut self) {
         self.task.abort();
-    }
-}
-
-/// A TCP listener that completes the TLS handshake of each connection.
-struct TlsListener {
-    listener: TcpListener,
-    acceptor: TlsAcceptor,
-}
-
-impl Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        loop {
-            let Ok((stream, address)) = self.listener.accept().await else { continue };
-            if let Ok(stream) = self.acceptor.accept(stream).await {
-                return (stream, address);
-            }
-        }
-    }
-
-    fn local_addr(&self) -> std::io::Result<Self::Addr> {
-        self.listener.local_addr()
     }
 }
 

@@ -1,8 +1,38 @@
 //! TLS for test servers with self-signed certificates, which clients trust directly.
 
+use axum::serve::Listener;
 use rustls::pki_types::PrivatePkcs8KeyDer;
-use std::sync::Arc;
-use tokio_rustls::TlsAcceptor;
+use std::{net::SocketAddr, sync::Arc};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+
+/// A TCP listener that completes the TLS handshake of each connection.
+pub struct TlsListener {
+    /// The TCP listener.
+    pub listener: TcpListener,
+    /// Completes the handshakes.
+    pub acceptor: TlsAcceptor,
+}
+
+impl Listener for TlsListener {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            let Ok((stream, address)) = self.listener.accept().await else { continue };
+            // Without this option, the kernel may delay a response until the client has acknowledged the previous one.
+            stream.set_nodelay(true).expect("TCP has this option");
+            if let Ok(stream) = self.acceptor.accept(stream).await {
+                return (stream, address);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<Self::Addr> {
+        self.listener.local_addr()
+    }
+}
 
 /// A TLS acceptor with a new certificate for `localhost` and 127.0.0.1, and the certificate as PEM.
 pub fn self_signed() -> (TlsAcceptor, String) {

@@ -55,6 +55,11 @@ pub fn prometheus(program: &str) -> PathBuf {
     require_path(root().join(".tools/bin").join(program), "scripts/tools.sh tests")
 }
 
+/// The load generator `wrk`.
+pub fn wrk() -> PathBuf {
+    require_path(root().join(".tools/bin/wrk"), "scripts/tools.sh bench")
+}
+
 /// The nginx binary.
 pub fn nginx() -> PathBuf {
     require_path(root().join(".tools/bin/nginx"), "scripts/tools.sh tests")

@@ -1,5 +1,5 @@
-//! A cache of tokens whose signature was verified, with what the last check has found out about each of them. The signature
-//! check is the most expensive part of a decision about a request.
+//! A cache of tokens whose signature was verified, and of the identity that the last check evaluated for each of them. The
+//! signature check is the most expensive part of a decision about a request.
 //!
 //! Invariant: a cached token saves work and decides nothing. A view with other content, or a time at which the identity has
 //! ended, needs a new evaluation.
@@ -112,7 +112,7 @@ impl CachedToken {
         &self.token
     }
 
-    /// The identity, if the last check found it out from the same content, and it has not changed with time since.
+    /// The identity that the last check evaluated, if it applies to this content at this time.
     pub fn identity(&self, content: ContentId, now: Timestamp) -> Option<Arc<EvaluatedIdentity>> {
         self.identity.load().as_ref().filter(|it| it.applies(content, now)).map(Arc::clone)
     }
@@ -133,7 +133,7 @@ struct TokenWeight;
 
 impl Weighter<TokenKey, Arc<CachedToken>> for TokenWeight {
     fn weight(&self, key: &TokenKey, cached: &Arc<CachedToken>) -> u64 {
-        // A small token counts as much as it may need, which bounds the number of tokens.
+        // Each token counts at least this much, so the cache never has more tokens than its capacity.
         (key.text.len() + claims_memory(cached.token.claims()) + cached.room).max(BYTES_PER_TOKEN) as u64
     }
 }

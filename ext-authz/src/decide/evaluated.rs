@@ -4,7 +4,7 @@ use crate::view::ContentId;
 use countersign_identity::{Timestamp, VerifiedIdentity};
 use std::sync::{Arc, OnceLock};
 
-/// The identity that a token grants, found out from one content of a view at one time.
+/// The identity that a token grants, as evaluated from one content of a view at one time.
 #[derive(Debug)]
 pub struct EvaluatedIdentity {
     /// The identity.

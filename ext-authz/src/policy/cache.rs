@@ -8,7 +8,8 @@ use std::{
     sync::Arc,
 };
 
-/// The largest number of policies. Context extensions are a part of Envoy's configuration, so there are not more than routes.
+/// The largest number of cached policies. Context extensions are part of Envoy's configuration, so a sidecar gets at most as many
+/// different ones as Envoy has routes.
 const MAX_POLICIES: usize = 1024;
 
 /// Context extensions and their policy.
@@ -25,7 +26,7 @@ pub struct PolicyCache {
 }
 
 impl PolicyCache {
-    /// The policy of the context extensions of a route.
+    /// Returns the policy that the context extensions of a route describe.
     pub fn policy(&self, extensions: &HashMap<String, String>) -> Result<Arc<Policy>, RuleError> {
         if extensions.is_empty() {
             return Ok(Arc::clone(&self.default));

@@ -3,7 +3,7 @@
 
 use crate::{
     constant_route,
-    rounds::Comparison,
+    rounds::{Comparison, alternate},
     servers::{ChildServer, SERVER_CORE, per_second, pin},
     signatures::Signed,
     wrk::wrk,
@@ -42,31 +42,21 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
             }
             _ => BareCommits::connect(&postgres.create_database().await, CALLERS, None).await,
         };
-        let bare = tokio::sync::Mutex::new(bare);
         let signatures = Signed::new().both_per_second(TIME);
-        let kinds: [(&str, Kind); 4] = [
-            ("login", Kind::Login),
-            ("refresh", Kind::Refresh),
-            ("role_change", Kind::RoleChange),
-            ("feedback", Kind::Feedback),
+        let operations: [(&str, Operation); 4] = [
+            ("login", Operation::Login),
+            ("refresh", Operation::Refresh),
+            ("role_change", Operation::RoleChange),
+            ("feedback", Operation::Feedback),
         ];
-        for (name, kind) in kinds {
-            let mut pairs = Vec::new();
-            for round in 0..=rounds {
-                let limit = async || bare.lock().await.per_second().await;
-                let [ours, commits] = if round % 2 == 0 {
-                    [deployment.per_second(kind).await, limit().await]
-                } else {
-                    let limit = limit().await;
-                    [deployment.per_second(kind).await, limit]
-                };
-                // A login and a refresh sign a token; only a login verifies a signature.
-                let limit = if matches!(kind, Kind::Login) { commits.min(signatures) } else { commits };
-                if round > 0 {
-                    pairs.push([ours, limit]);
-                }
-            }
-            results.insert(format!("{name}_{engine}"), Comparison::new(&pairs));
+        for (name, operation) in operations {
+            let limit = async || {
+                let commits = bare.per_second().await;
+                // Only a login needs a verification and a signature.
+                if matches!(operation, Operation::Login) { commits.min(signatures) } else { commits }
+            };
+            let comparison = alternate(rounds, async || deployment.per_second(operation).await, limit).await;
+            results.insert(format!("{name}_{engine}"), comparison);
             eprintln!("{name}_{engine}: {:?}", results[&format!("{name}_{engine}")]);
         }
     }
@@ -75,14 +65,14 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
 
 /// What a caller does again and again.
 #[derive(Debug, Clone, Copy)]
-enum Kind {
-    /// A challenge and a login.
+enum Operation {
+    /// Gets a challenge and logs in.
     Login,
-    /// A refresh of a session that the caller has begun.
+    /// Refreshes the session that the caller has begun.
     Refresh,
-    /// An assignment or a revocation of a role.
+    /// Assigns a role, and revokes it with the next call.
     RoleChange,
-    /// Feedback about an agent.
+    /// Gives feedback about an agent.
     Feedback,
 }
 
@@ -121,33 +111,25 @@ impl Deployment {
         let constant = format!("https://127.0.0.1:{port}{}", constant_route::PATH);
         let headers = [format!("authorization: Bearer {}", self.control.key()), format!("x-agent-token: {token}")];
         let headers: Vec<_> = headers.iter().map(String::as_str).collect();
-        let mut pairs = Vec::new();
-        for round in 0..=rounds {
-            let first = if round % 2 == 0 { wrk(&ours, &headers, CONNECTIONS).await } else { 0.0 };
-            let limit = wrk(&constant, &headers, CONNECTIONS).await;
-            let second = if round % 2 == 0 { first } else { wrk(&ours, &headers, CONNECTIONS).await };
-            if round > 0 {
-                pairs.push([second, limit]);
-            }
-        }
-        Comparison::new(&pairs)
+        let verify = async || wrk(&ours, &headers, CONNECTIONS).await;
+        alternate(rounds, verify, async || wrk(&constant, &headers, CONNECTIONS).await).await
     }
 
-    async fn per_second(&self, kind: Kind) -> f64 {
-        per_second(CALLERS, TIME, async |caller, call| self.call(kind, caller, call).await).await
+    async fn per_second(&self, operation: Operation) -> f64 {
+        per_second(CALLERS, TIME, async |caller, call| self.call(operation, caller, call).await).await
     }
 
-    async fn call(&self, kind: Kind, caller: usize, call: u64) {
+    async fn call(&self, operation: Operation, caller: usize, call: u64) {
         let (control, agent) = (&self.control, &self.agents[caller]);
-        match kind {
-            Kind::Login => drop(agent.token_for(control.service()).await),
-            Kind::Refresh => {
+        match operation {
+            Operation::Login => drop(agent.token_for(control.service()).await),
+            Operation::Refresh => {
                 let mut tokens = self.sessions[caller].lock().await;
                 *tokens = agent.api().refresh_with(&tokens.refresh_token).await.expect("the refresh succeeds");
             }
-            Kind::RoleChange if call.is_multiple_of(2) => control.assign(&agent.id, &self.role).await,
-            Kind::RoleChange => drop(control.revoke(&agent.id, &self.role).await),
-            Kind::Feedback => {
+            Operation::RoleChange if call.is_multiple_of(2) => control.assign(&agent.id, &self.role).await,
+            Operation::RoleChange => drop(control.revoke(&agent.id, &self.role).await),
+            Operation::Feedback => {
                 let body = json!({ "agentId": agent.id, "score": 1 });
                 let response = control.api.send_as(control.key(), "POST", "/trust/feedback", body).await;
                 assert!(response.status < 300, "{response:?}");

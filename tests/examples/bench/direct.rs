@@ -2,7 +2,7 @@
 
 use crate::{
     replay::{Messages, Replay},
-    rounds::Comparison,
+    rounds::{Comparison, alternate},
     servers::{ChildServer, SERVER_CORE, pin},
     signatures::Signed,
     tokens::TokenIssuer,
@@ -26,7 +26,7 @@ struct Case {
     name: &'static str,
     messages: Messages,
     allowed_percent: u64,
-    /// Whether each message was sent before.
+    /// Whether the sidecar gets each message once before the measurement, so that its token is in the cache.
     is_warm: bool,
 }
 
@@ -42,45 +42,23 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     for case in [hot, thousand, zipf, distinct, half_forged, many_headers, many_roles] {
         let Case { name, messages, allowed_percent, is_warm } = case(&issuer);
         if is_warm {
-            ours.send_each(&messages).await;
+            ours.send_each_once(&messages).await;
         }
         let messages = RefCell::new(messages);
-        let mut pairs = Vec::new();
-        // The first round is no measurement, because both servers get memory and the processors their speed.
-        for round in 0..=rounds {
-            let pair = measure_pair(round, (&mut ours, &mut allow_all), &messages, allowed_percent, name).await;
-            if round > 0 {
-                pairs.push(pair);
-            }
-        }
-        results.insert(name.to_owned(), Comparison::new(&pairs));
+        let checks = async || {
+            let counted = ours.run(&messages, TIME).await;
+            // Each connection may have ended at another place of the order.
+            let expected = counted.answered * allowed_percent / 100;
+            assert!(counted.allowed.abs_diff(expected) <= 100, "{name}: {counted:?}");
+            counted.per_second
+        };
+        let limit = async || allow_all.run(&messages, TIME).await.per_second;
+        results.insert(name.to_owned(), alternate(rounds, checks, limit).await);
         eprintln!("{name}: {:?}", results[name]);
     }
     results.insert("check_distinct".to_owned(), verifications(&mut ours, &issuer, rounds).await);
     results.insert("check_control".to_owned(), control(&mut ours, &issuer, rounds).await);
     results
-}
-
-/// Measures both sides, in an order that changes with each round.
-async fn measure_pair(
-    round: usize,
-    (ours, limit): (&mut Replay, &mut Replay),
-    messages: &RefCell<Messages>,
-    allowed_percent: u64,
-    name: &str,
-) -> [f64; 2] {
-    let mut limit_per_second = 0.0;
-    if round.is_multiple_of(2) {
-        limit_per_second = limit.run(messages, TIME).await.per_second;
-    }
-    let counted = ours.run(messages, TIME).await;
-    // Each connection may have ended at another place of the order.
-    let expected = counted.answered * allowed_percent / 100;
-    assert!(counted.allowed.abs_diff(expected) <= 100, "{name}: {counted:?}");
-    if !round.is_multiple_of(2) {
-        limit_per_second = limit.run(messages, TIME).await.per_second;
-    }
-    [counted.per_second, limit_per_second]
 }
 
 /// Checks of tokens that do not repeat, beside verifications of signatures.
@@ -89,23 +67,16 @@ async fn verifications(ours: &mut Replay, issuer: &TokenIssuer, rounds: usize) -
     // The tokens of the end, which the other case has not sent.
     messages.order.reverse();
     let (messages, signed) = (RefCell::new(messages), Signed::new());
-    let mut pairs = Vec::new();
-    for _ in 0..rounds {
-        let checks = ours.run(&messages, TIME).await.per_second;
-        pairs.push([checks, signed.verifications_per_second(TIME)]);
-    }
-    Comparison::new(&pairs)
+    let checks = async || ours.run(&messages, TIME).await.per_second;
+    alternate(rounds, checks, async || signed.verifications_per_second(TIME)).await
 }
 
 /// The sidecar compared with itself, which must give 1.
 async fn control(ours: &mut Replay, issuer: &TokenIssuer, rounds: usize) -> Comparison {
     let messages = RefCell::new(hot(issuer).messages);
-    let mut pairs = Vec::new();
-    for _ in 0..rounds {
-        let first = ours.run(&messages, TIME).await.per_second;
-        pairs.push([first, ours.run(&messages, TIME).await.per_second]);
-    }
-    Comparison::new(&pairs)
+    let ours = tokio::sync::Mutex::new(ours);
+    let checks = async || ours.lock().await.run(&messages, TIME).await.per_second;
+    alternate(rounds, checks, checks).await
 }
 
 /// A request as Envoy sends it for a browser, with a token and further headers.

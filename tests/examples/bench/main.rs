@@ -32,7 +32,7 @@ mod wrk;
 use countersign_process::{Clock as _, SystemClock};
 use countersign_tests::tools;
 use serde_json::json;
-use servers::{LOAD_CORE, hash, pin};
+use servers::{LOAD_CORE, pin, sha256_hex};
 use std::{collections::BTreeMap, process::Command};
 
 /// The parts, all of which are measured without arguments.
@@ -65,7 +65,7 @@ async fn main() {
         });
     }
     let binaries =
-        ["countersign-control-plane", "countersign-ext-authz"].map(|name| (name, hash(&tools::binary(name))));
+        ["countersign-control-plane", "countersign-ext-authz"].map(|name| (name, sha256_hex(&tools::binary(name))));
     let run = json!({
         "commit": commit(),
         "rounds": rounds,

@@ -87,7 +87,7 @@ impl Replay {
     }
 
     /// Sends each message once, as clients have done before the measurement begins.
-    pub async fn send_each(&mut self, messages: &Messages) {
+    pub async fn send_each_once(&mut self, messages: &Messages) {
         let order = (0..messages.encoded.len() as u32).collect();
         let each = RefCell::new(Messages::new(messages.encoded.clone(), order));
         let count = messages.encoded.len();

@@ -25,6 +25,28 @@ impl Comparison {
     }
 }
 
+/// Measures both sides in each round, in an order that changes with each round. The first round does not count: in it, the servers
+/// get their memory, and the processors their speed.
+pub async fn alternate(
+    rounds: usize,
+    mut ours: impl AsyncFnMut() -> f64,
+    mut other: impl AsyncFnMut() -> f64,
+) -> Comparison {
+    let mut pairs = Vec::new();
+    for round in 0..=rounds {
+        let pair = if round.is_multiple_of(2) {
+            [ours().await, other().await]
+        } else {
+            let other = other().await;
+            [ours().await, other]
+        };
+        if round > 0 {
+            pairs.push(pair);
+        }
+    }
+    Comparison::new(&pairs)
+}
+
 /// The quartiles.
 pub fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
     values.sort_by(f64::total_cmp);

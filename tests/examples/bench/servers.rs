@@ -1,4 +1,4 @@
-//! The measured servers: processes on a processor of their own.
+//! Starts the measured servers, and pins each process to a processor.
 
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::process::{Process, eventually};
@@ -76,7 +76,7 @@ pub async fn per_second(callers: usize, time: Duration, call: impl AsyncFn(usize
     calls as f64 / elapsed().as_secs_f64()
 }
 
-/// How often a second something can be done one after the other.
+/// Calls `action` again and again for `time`. Returns the calls per second.
 pub fn repeated(time: Duration, mut action: impl FnMut()) -> f64 {
     let started = SystemClock.since_boot();
     let mut count = 0_u64;
@@ -92,8 +92,8 @@ pub fn seconds_since(started: Duration) -> f64 {
     SystemClock.since_boot().saturating_sub(started).as_secs_f64()
 }
 
-/// The hash of a program, so that a report tells what was measured.
-pub fn hash(program: &Path) -> String {
+/// The SHA-256 of a program in hex, so that a report tells which program was measured.
+pub fn sha256_hex(program: &Path) -> String {
     use aws_lc_rs::digest::{SHA256, digest};
     hex::encode(digest(&SHA256, &std::fs::read(program).expect("the program is readable")))
 }

@@ -50,7 +50,8 @@ impl TokenIssuer {
             let body = json!({ "name": name, "description": "", "permissions": [format!("action-{number}:read")] });
             server.api.send_as(&key, "POST", &format!("/services/{service}/roles"), body).await.expect(201);
         }
-        let (header, claims, signing_key) = learn(&server.api.url, &service, folder.path(), &rng).await;
+        let (header, claims, signing_key) =
+            log_in_and_find_signing_key(&server.api.url, &service, folder.path(), &rng).await;
         Self { server, folder, service, key, header, signing_key, claims }
     }
 
@@ -92,7 +93,7 @@ impl TokenIssuer {
 }
 
 /// Logs an agent in. Returns the header and the claims of its token, and the key that signed it.
-async fn learn(
+async fn log_in_and_find_signing_key(
     url: &str,
     service: &str,
     folder: &std::path::Path,

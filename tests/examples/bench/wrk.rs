@@ -1,6 +1,7 @@
 //! Load over HTTP/1.1 by the program `wrk`.
 
 use crate::servers::LOAD_CORE;
+use countersign_tests::tools;
 use tokio::process::Command;
 
 /// The time of a measurement.
@@ -9,7 +10,7 @@ const TIME: &str = "1s";
 /// Sends requests with one thread, and returns the responses per second. All responses must be successful.
 pub async fn wrk(url: &str, headers: &[&str], connections: &str) -> f64 {
     let mut command = Command::new("taskset");
-    command.args(["--cpu-list", LOAD_CORE, "wrk", "-t1", "-c", connections, "-d", TIME]);
+    command.args(["--cpu-list", LOAD_CORE]).arg(tools::wrk()).args(["-t1", "-c", connections, "-d", TIME]);
     for header in headers {
         command.args(["-H", header]);
     }
