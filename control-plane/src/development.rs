@@ -90,7 +90,7 @@ pub async fn write_dev_env(
 async fn previous_key(context: &Context, file: &Path) -> Option<(ServiceId, SecretString)> {
     let text = SecretString::from(std::fs::read_to_string(file).ok()?);
     let key = text.expose_secret().lines().find_map(|line| line.strip_prefix("COUNTERSIGN_SERVICE_KEY="))?;
-    let service_key = find_service_key(context, key).await.ok()?;
+    let service_key = find_service_key(context, &*context.current_state().await.ok()?, key).await.ok()?;
     Some((service_key.service, key.to_owned().into()))
 }
 

@@ -56,6 +56,10 @@ pub struct Metrics {
     pub refusals: IntCounterVec,
     /// Calls of the API by result.
     pub operations: OperationMetrics,
+    /// Verifications whose result was in memory.
+    pub verification_cache_hits: IntCounter,
+    /// Verifications that read the database.
+    pub verification_cache_misses: IntCounter,
     /// Network connections to the ports of this process.
     pub ports: PortMetrics,
     /// Transactions and connections of the database.
@@ -195,6 +199,10 @@ impl Metrics {
             rate_limited,
             overloaded: factory.counter("overloaded_total", "Requests refused because too many are in progress")?,
             operations: OperationMetrics::new(&factory)?,
+            verification_cache_hits: factory
+                .counter("verification_cache_hits_total", "Verifications of tokens whose result was in memory")?,
+            verification_cache_misses: factory
+                .counter("verification_cache_misses_total", "Verifications of tokens that read the database")?,
             ports: PortMetrics::register(&registry, "countersign")?,
             store: StoreMetrics::new(&factory)?,
             webhooks: WebhookMetrics::new(&factory, labels.delivery_failures)?,

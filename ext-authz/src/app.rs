@@ -18,7 +18,7 @@ use crate::{
     check::{AuthorizationServer, Authorizer, LogRateLimit},
     config::{CacheSettings, DenialSettings, HeaderSettings, Settings, SyncSettings},
     copy::CopyWriter,
-    decide::TokenCache,
+    decide::VerifiedTokens,
     metrics::Metrics,
     policy::PolicyCache,
     response::{HeaderNames, ResponseBuilder},
@@ -265,7 +265,7 @@ fn create_authorizer(
         views,
         rules,
         policies: PolicyCache::default(),
-        cache: TokenCache::new(cache.tokens, metrics.cache_hits(), metrics.cache_misses()),
+        cache: VerifiedTokens::new(cache.tokens, metrics.cache_hits(), metrics.cache_misses()),
         responses: ResponseBuilder {
             names: HeaderNames::new(headers.prefix.as_str()),
             explain_denials: denials.explain,

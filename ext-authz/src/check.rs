@@ -9,7 +9,7 @@ mod grpc;
 mod token_header;
 
 use crate::{
-    decide::{CurrentTime, Decision, TokenCache, decide},
+    decide::{CurrentTime, Decision, VerifiedTokens, decide},
     metrics::{Metrics, Verdict},
     policy::{Policy, PolicyCache},
     response::{DecidedRoute, Reply, RequestHeaders, ResponseBuilder},
@@ -47,7 +47,7 @@ pub struct Authorizer {
     /// The policies of context extensions.
     pub policies: PolicyCache,
     /// The cache of tokens whose signature was verified.
-    pub cache: TokenCache,
+    pub cache: VerifiedTokens,
     /// The builder of responses.
     pub responses: ResponseBuilder,
     /// The metrics, which count verdicts.

@@ -15,7 +15,7 @@ use countersign_identity::{
 };
 use std::{sync::Arc, time::Duration};
 
-pub use cache::{CachedToken, TokenCache};
+pub use cache::{CachedToken, VerifiedTokens};
 pub use evaluated::{EncodedIdentity, EvaluatedIdentity};
 
 /// The token of a request.
@@ -141,7 +141,7 @@ pub fn decide(
     policy: &Policy,
     token: PresentedToken<'_>,
     time: CurrentTime,
-    cache: &TokenCache,
+    cache: &VerifiedTokens,
 ) -> Decision {
     evaluate(view, policy, token, time, cache).unwrap_or_else(Decision::Denied)
 }
@@ -151,7 +151,7 @@ fn evaluate(
     policy: &Policy,
     token: PresentedToken<'_>,
     time: CurrentTime,
-    cache: &TokenCache,
+    cache: &VerifiedTokens,
 ) -> Result<Decision, Denial> {
     let usable_for = remaining_staleness(view, time.since_boot)?;
     let text = match token {
@@ -173,7 +173,7 @@ fn evaluate(
 }
 
 /// The identity that a token grants now. Uses the identity that an earlier check evaluated, if it still applies.
-fn identify(view: &View, text: &str, now: Timestamp, cache: &TokenCache) -> Result<Arc<EvaluatedIdentity>, Denial> {
+fn identify(view: &View, text: &str, now: Timestamp, cache: &VerifiedTokens) -> Result<Arc<EvaluatedIdentity>, Denial> {
     let cached = cache.get(view.service(), text);
     if let Some(identity) = cached.as_ref().and_then(|cached| cached.identity(view.content(), now)) {
         return Ok(identity);
@@ -200,7 +200,7 @@ fn remaining_staleness(view: &View, since_boot: Duration) -> Result<Duration, Re
 }
 
 /// Verifies the signature of the token, unless the token is in the cache.
-pub fn verify_signature(view: &View, text: &str, cache: &TokenCache) -> Result<Arc<CachedToken>, Refusal> {
+pub fn verify_signature(view: &View, text: &str, cache: &VerifiedTokens) -> Result<Arc<CachedToken>, Refusal> {
     cache.get(view.service(), text).map_or_else(|| verify(view, text, cache), |cached| check_key(view, cached))
 }
 
@@ -209,7 +209,7 @@ fn check_key(view: &View, cached: Arc<CachedToken>) -> Result<Arc<CachedToken>, 
     if view.keys().get(cached.token().kid()).is_some() { Ok(cached) } else { Err(Reason::TokenKeyUnknown.into()) }
 }
 
-fn verify(view: &View, text: &str, cache: &TokenCache) -> Result<Arc<CachedToken>, Refusal> {
+fn verify(view: &View, text: &str, cache: &VerifiedTokens) -> Result<Arc<CachedToken>, Refusal> {
     let token = UnverifiedToken::parse(text)?.verify(view.keys())?;
     Ok(cache.insert(view.service(), text, token))
 }

@@ -8,7 +8,7 @@
 //!
 //! Reading order: [`ids`] and [`time`] are the vocabulary; [`public_key`] is the key that an agent registers;
 //! [`claims`] are the contents of a token; [`bearer`] extracts the token from a header; [`token`] verifies its
-//! signature; [`evaluation`] decides what the claims grant at a service now; [`agent_hash`] names agents in the sync
+//! signature; [`token_cache`] keeps what is known about it; [`evaluation`] decides what the claims grant at a service now; [`agent_hash`] names agents in the sync
 //! stream; [`view_checksum`] compares the data of both sides; [`identity_headers`] are the headers for the service; [`refusal`] lists the reasons for a denial.
 
 pub mod agent_hash;
@@ -25,6 +25,7 @@ pub mod public_key;
 pub mod refusal;
 pub mod time;
 pub mod token;
+pub mod token_cache;
 pub mod trust;
 pub mod view_checksum;
 
@@ -41,5 +42,6 @@ pub use public_key::{P256PublicKey, PublicKeyError, SignatureError};
 pub use refusal::{Code, Reason, Refusal};
 pub use time::{Revision, Timestamp};
 pub use token::{SignedToken, UnverifiedToken};
+pub use token_cache::TokenCache;
 pub use trust::TrustScore;
 pub use view_checksum::{ChecksumRevocation, ChecksumScope, ChecksumSettings, ViewChecksum};

@@ -5,6 +5,7 @@ use super::{
     service::{KeyScope, Service, ServiceKey},
 };
 use countersign_identity::{Reason, ServiceId};
+use std::sync::Arc;
 
 /// A human user with a verified token.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +20,7 @@ pub struct Human {
 #[derive(Debug, Clone)]
 pub enum Caller {
     /// A service that sent one of its API keys.
-    Service(ServiceKey),
+    Service(Arc<ServiceKey>),
     /// A human user.
     Human(Human),
 }
@@ -27,7 +28,7 @@ pub enum Caller {
 impl Caller {
     /// Requires an API key of the given service, of any scope. The error for a key of another service does not reveal whether
     /// the given service exists.
-    pub fn require_key_of(&self, service: ServiceId) -> Result<&ServiceKey, Reason> {
+    pub fn require_key_of(&self, service: ServiceId) -> Result<&Arc<ServiceKey>, Reason> {
         match self {
             Self::Service(key) if key.service == service => Ok(key),
             Self::Service(_) => Err(Reason::NotYours),

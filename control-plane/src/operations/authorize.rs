@@ -1,22 +1,68 @@
 //! Authorization of callers.
 
-use super::{Context, NotFound, OperationError};
+use super::{Context, CurrentState, NotFound, OperationError, recent_changes::RecentChanges};
 use crate::{
     domain::{
         audit::{Actor, Initiator},
         caller::{Caller, Human},
+        change::Change,
         credential::Credential,
         service::{Service, ServiceKey},
     },
-    store::{WriteTransaction, services},
+    store::{WriteTransaction, feed, services},
 };
-use countersign_identity::{ApiKeyId, Reason, ServiceId};
+use countersign_identity::{ApiKeyId, Reason, Revision, ServiceId};
+use moka::sync::Cache;
+use std::sync::Arc;
 
-/// Authenticates a caller by a service API key. The error is the same for unknown, wrong and revoked keys.
-pub async fn find_service_key(context: &Context, text: &str) -> Result<ServiceKey, OperationError> {
+/// Maximum number of API keys in memory.
+const CACHED_KEYS: u64 = 1 << 12;
+
+/// The API keys in memory, without their secrets.
+pub struct ServiceKeys(Cache<ApiKeyId, Arc<CachedKey>>);
+
+/// An API key as read from the database.
+struct CachedKey {
+    key: Arc<ServiceKey>,
+    revision: Revision,
+}
+
+impl Default for ServiceKeys {
+    fn default() -> Self {
+        Self(Cache::new(CACHED_KEYS))
+    }
+}
+
+impl CachedKey {
+    /// Whether the database contains the same. The revocation of an API key, and a new owner, count as a change of the settings of
+    /// the service.
+    fn applies(&self, recent: &RecentChanges, current: &CurrentState) -> bool {
+        recent.are_unchanged(current, self.revision, &[Change::ServiceSettings(self.key.service)])
+    }
+}
+
+/// Authenticates a caller by a service API key. The error is the same for unknown, wrong and revoked keys. `current` is a state that
+/// was read after the request arrived.
+pub async fn find_service_key(
+    context: &Context,
+    current: &CurrentState,
+    text: &str,
+) -> Result<Arc<ServiceKey>, OperationError> {
     let credential = Credential::<ApiKeyId>::parse(text).ok_or(Reason::ServiceKeyInvalid)?;
-    let key = services::find_key_by_credential(context.store.read().await?.conn(), &credential).await?;
-    Ok(key.ok_or(Reason::ServiceKeyInvalid)?)
+    let cached = context.service_keys.0.get(&credential.id());
+    let key = match cached.filter(|it| it.applies(&context.recent_changes, current)) {
+        Some(cached) => Some(Arc::clone(&cached.key)),
+        None => read_service_key(context, credential.id()).await?,
+    };
+    Ok(key.filter(|key| key.secret.matches(&credential)).ok_or(Reason::ServiceKeyInvalid)?)
+}
+
+async fn read_service_key(context: &Context, id: ApiKeyId) -> Result<Option<Arc<ServiceKey>>, OperationError> {
+    let mut read = context.store.read().await?;
+    let Some(key) = services::find_key(read.conn(), id).await? else { return Ok(None) };
+    let (key, revision) = (Arc::new(key), feed::position(read.conn()).await?.revision);
+    context.service_keys.0.insert(id, Arc::new(CachedKey { key: Arc::clone(&key), revision }));
+    Ok(Some(key))
 }
 
 /// Requires a caller who may manage the service: a key of the service with scope `full`, its owner, or an administrator.
@@ -64,7 +110,7 @@ pub(in crate::operations) async fn lock_managed_service(
         Actor::Human(human) => human.require_owner_of(&current)?,
         Actor::ServiceKey(key) => {
             let key = services::find_key(tx.conn(), *key).await?.ok_or(Reason::ServiceKeyInvalid)?;
-            Caller::Service(key).require_full_scope_key(service)?;
+            Caller::Service(Arc::new(key)).require_full_scope_key(service)?;
         }
         Actor::Public => return Err(Reason::NotYours.into()),
         // The control plane creates the first service and its API key in development.

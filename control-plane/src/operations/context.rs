@@ -1,8 +1,11 @@
 //! The dependencies and settings of all operations.
 
 use super::{
-    SuppressedBursts,
+    OperationError, SuppressedBursts,
+    auth::VerifiedTokens,
+    authorize::ServiceKeys,
     maintenance::{HousekeepingSample, batches::BatchTurns, enforcement::ConfirmationTurn, status::HousekeepingStatus},
+    recent_changes::{CurrentState, RecentChanges},
     shared_read::SharedRead,
 };
 use crate::{
@@ -97,6 +100,10 @@ pub struct Context {
     pub(super) database_probe: SharedRead<()>,
     /// The reads of the published keys, which anybody may request without limit.
     pub(super) published_keys: SharedRead<SigningKeyRing>,
+    /// Tells whether the following data is still the content of the database.
+    pub(super) recent_changes: RecentChanges,
+    pub(super) service_keys: ServiceKeys,
+    pub(super) verified_tokens: VerifiedTokens,
 }
 
 impl Context {
@@ -127,7 +134,15 @@ impl Context {
             housekeeping,
             database_probe: SharedRead::default(),
             published_keys: SharedRead::default(),
+            recent_changes: RecentChanges::default(),
+            service_keys: ServiceKeys::default(),
+            verified_tokens: VerifiedTokens::default(),
         }
+    }
+
+    /// The state of the database after the call. Data in memory applies if it is unchanged since.
+    pub async fn current_state(&self) -> Result<Arc<CurrentState>, OperationError> {
+        Ok(self.recent_changes.current(&self.store).await?)
     }
 
     /// Whether the last write to the database succeeded.

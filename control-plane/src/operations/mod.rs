@@ -12,6 +12,7 @@ mod context;
 mod error;
 mod idempotency;
 mod maintenance;
+mod recent_changes;
 mod roles;
 mod services;
 mod shared_read;
@@ -26,8 +27,9 @@ pub use agents::{
 };
 pub use audit::{AuditFilter, AuditPosition, list_audit_entries};
 pub use auth::{
-    LoginRequest, SuppressedBursts, TokenPair, begin_session, find_refresh_token_agent, flush_suppressed_bursts,
-    issue_challenge, refresh_session, revoke_token, verify_login, verify_refresh, verify_token,
+    LoginRequest, SuppressedBursts, TokenPair, Verification, begin_session, find_refresh_token_agent,
+    find_verification, flush_suppressed_bursts, issue_challenge, refresh_session, revoke_token, verify_login,
+    verify_refresh, verify_token,
 };
 pub use authorize::{find_service_key, require_manager, require_owner, require_service_creator};
 pub use context::{Context, ContextParts, OperationConfig};
@@ -41,6 +43,7 @@ pub use maintenance::{
     publish_trust_changes, purge_deleted, record_audit_archive, rotate_master_key, rotate_signing_keys_if_due,
     run_housekeeping,
 };
+pub use recent_changes::CurrentState;
 pub use roles::{
     AssignmentRequest, RoleChange, RoleRequest, assign_role, change_role, create_role, delete_role, list_roles,
     revoke_role,

@@ -91,8 +91,13 @@ pub async fn position(conn: &mut Conn) -> Result<FeedPosition, StoreError> {
 /// Finds the current position of the change feed; `None` before the row of the Countersign deployment is created.
 pub async fn find_feed_position(conn: &mut Conn) -> Result<Option<FeedPosition>, StoreError> {
     let Some(row) = sqlx::query(FIND_POSITION).fetch_optional(conn).await? else { return Ok(None) };
-    let (newest, floor) = (revision_from_row(&row, "revision")?, revision_from_row(&row, "floor")?);
-    Ok(Some(FeedPosition { revision: newest, floor, cutoff: revision_from_row(&row, "cutoff")? }))
+    position_from_row(&row).map(Some)
+}
+
+/// Reads the columns `revision`, `floor` and `cutoff`.
+pub(super) fn position_from_row(row: &AnyRow) -> Result<FeedPosition, StoreError> {
+    let (revision, floor) = (revision_from_row(row, "revision")?, revision_from_row(row, "floor")?);
+    Ok(FeedPosition { revision, floor, cutoff: revision_from_row(row, "cutoff")? })
 }
 
 /// Raises the revision, the revision floor and the cutoff of the change feed after a restore, above every revision that a

@@ -33,6 +33,7 @@ mod pools;
 pub mod postgres;
 pub mod purge;
 pub mod quotas;
+pub mod recent_changes;
 mod retention;
 pub mod roles;
 mod row;

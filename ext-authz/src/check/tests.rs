@@ -77,7 +77,7 @@ fn authorizer(clock: impl Clock) -> Authorizer {
         views,
         rules: Arc::default(),
         policies: PolicyCache::default(),
-        cache: TokenCache::new(10, metrics.cache_hits(), metrics.cache_misses()),
+        cache: VerifiedTokens::new(10, metrics.cache_hits(), metrics.cache_misses()),
         responses: ResponseBuilder { names: HeaderNames::new("x-agent-"), explain_denials: false },
         metrics,
         clock: Arc::new(clock),

@@ -19,9 +19,9 @@ use prometheus::IntCounter;
 /// The time since boot at which the last answered ping was sent.
 const CONFIRMED_AT: Duration = Duration::from_secs(1000);
 
-fn cache() -> TokenCache {
+fn cache() -> VerifiedTokens {
     let counter = |name| IntCounter::new(name, name).unwrap();
-    TokenCache::new(10, counter("hits"), counter("misses"))
+    VerifiedTokens::new(10, counter("hits"), counter("misses"))
 }
 
 fn agent_hash_key() -> AgentHashKey {

@@ -16,6 +16,7 @@ mod tcp_proxy;
 mod tenants;
 mod unavailable;
 mod unwritable;
+mod verify_from_memory;
 
 use countersign_client::PrivateKey;
 use countersign_process::{Clock, SystemClock};

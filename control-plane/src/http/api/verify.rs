@@ -13,21 +13,25 @@ use crate::{
         },
         state::AppState,
     },
-    operations,
+    operations::{self, CurrentState, Verification, find_verification},
 };
 use axum::{
-    Json,
     extract::State,
-    http::{HeaderMap, HeaderName, HeaderValue},
+    http::{HeaderMap, HeaderName, HeaderValue, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
 };
+use bytes::Bytes;
 use countersign_identity::{
     AgentId, Permission, Reason, RoleName, ServiceId, TrustScore, VerifiedIdentity,
     bearer::{TOKEN_HEADER, from_token_header},
     identity_headers::{self, DEFAULT_PREFIX, REASON_SUFFIX, SUFFIXES},
 };
 use serde::Serialize;
+use std::sync::Arc;
 use utoipa::ToSchema;
+
+/// The media type of the response.
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// The header with preferences of the client (RFC 7240).
 const PREFER: &str = "prefer";
@@ -112,19 +116,23 @@ pub async fn verify(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let service: ServiceId = parse_id(&service)?;
-    credentials.require_service_key(&state, service).await?;
+    let current = credentials.require_service_key(&state, service).await?;
     let wants_headers = prefers_identity_headers(&headers);
-    let (response, identity_headers) = match verify_token(&state, service, &headers).await {
-        Ok(identity) => {
-            let identity_headers = identity_headers(&identity, service);
-            (Json(verification_response(identity)).into_response(), identity_headers)
+    Ok(match verify_token(&state, &current, service, &headers).await {
+        Ok(verification) => {
+            let response = ([(CONTENT_TYPE, JSON)], verification.response(verification_response)).into_response();
+            if wants_headers {
+                with_headers(response, identity_headers(verification.identity(), service))
+            } else {
+                response
+            }
         }
         Err(error) => {
             let (body, reason) = (TokenErrorBody::new(&error), reason_header(&error));
-            (error.into_response_with_body(body), reason)
+            let response = error.into_response_with_body(body);
+            if wants_headers { with_headers(response, reason) } else { response }
         }
-    };
-    Ok(if wants_headers { with_headers(response, identity_headers) } else { response })
+    })
 }
 
 /// Whether the client wants the data of the agent as headers (RFC 7240): a proxy such as nginx cannot read the body.
@@ -154,8 +162,18 @@ fn with_headers(mut response: Response, headers: Vec<(String, String)>) -> Respo
     response
 }
 
-async fn verify_token(state: &AppState, service: ServiceId, headers: &HeaderMap) -> Result<VerifiedIdentity, ApiError> {
+async fn verify_token(
+    state: &AppState,
+    current: &CurrentState,
+    service: ServiceId,
+    headers: &HeaderMap,
+) -> Result<Arc<Verification>, ApiError> {
     let token = agent_token(headers)?;
+    if let Some(verification) = find_verification(&state.context, current, service, token) {
+        state.metrics.verification_cache_hits.inc();
+        return Ok(verification);
+    }
+    state.metrics.verification_cache_misses.inc();
     let result = operations::verify_token(&state.context, service, token).await;
     result.map_err(|error| ApiError::from(error).with_required_service(service))
 }
@@ -165,7 +183,9 @@ fn agent_token(headers: &HeaderMap) -> Result<&str, Reason> {
     from_token_header(&values)?.ok_or(Reason::TokenMissing)
 }
 
-fn verification_response(identity: VerifiedIdentity) -> VerificationResponse {
-    let VerifiedIdentity { agent, name, roles, permissions, trust_score, token: _, valid_until: _ } = identity;
-    VerificationResponse { valid: true, agent: VerifiedAgent { id: agent, name, trust_score, roles, permissions } }
+fn verification_response(identity: &VerifiedIdentity) -> Bytes {
+    let VerifiedIdentity { agent, name, roles, permissions, trust_score, token: _, valid_until: _ } = identity.clone();
+    let agent = VerifiedAgent { id: agent, name, trust_score, roles, permissions };
+    // All fields have a JSON form, so this cannot fail.
+    serde_json::to_vec(&VerificationResponse { valid: true, agent }).unwrap_or_default().into()
 }

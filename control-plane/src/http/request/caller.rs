@@ -16,7 +16,9 @@ use crate::{
         },
         state::AppState,
     },
-    operations::{find_service_key, require_manager, require_owner, require_service_creator},
+    operations::{
+        CurrentState, OperationError, find_service_key, require_manager, require_owner, require_service_creator,
+    },
 };
 use axum::{
     extract::FromRequestParts,
@@ -24,6 +26,7 @@ use axum::{
 };
 use countersign_identity::{Reason, ServiceId};
 use secrecy::{ExposeSecret, SecretString};
+use std::sync::Arc;
 
 /// Prefix of service API keys. Tokens of human users are JWTs and never start with `svc_`.
 const SERVICE_KEY_PREFIX: &str = "svc_";
@@ -73,17 +76,22 @@ fn bearer_credential(headers: &HeaderMap) -> Result<Option<SecretString>, Malfor
 }
 
 impl Credentials {
-    /// Requires an API key of the service `service`, of any scope.
-    pub async fn require_service_key(&self, state: &AppState, service: ServiceId) -> Result<ServiceKey, ApiError> {
-        let caller = Caller::Service(self.service_key(state).await?);
-        let key = caller.require_key_of(service).map_err(|reason| access_error(reason, &caller, service))?;
-        Ok(key.clone())
+    /// Requires an API key of the service `service`, of any scope. Returns the state of the database in which the API key was valid.
+    pub async fn require_service_key(
+        &self,
+        state: &AppState,
+        service: ServiceId,
+    ) -> Result<Arc<CurrentState>, ApiError> {
+        let (key, current) = self.service_key(state).await?;
+        let caller = Caller::Service(key);
+        caller.require_key_of(service).map_err(|reason| access_error(reason, &caller, service))?;
+        Ok(current)
     }
 
     /// Requires an API key of any service with scope `full`.
-    pub async fn require_full_key(&self, state: &AppState) -> Result<ServiceKey, ApiError> {
-        let key = self.service_key(state).await?;
-        let caller = Caller::Service(key.clone());
+    pub async fn require_full_key(&self, state: &AppState) -> Result<Arc<ServiceKey>, ApiError> {
+        let (key, _) = self.service_key(state).await?;
+        let caller = Caller::Service(Arc::clone(&key));
         caller.require_full_scope_key(key.service).map_err(|reason| access_error(reason, &caller, key.service))?;
         Ok(key)
     }
@@ -106,7 +114,7 @@ impl Credentials {
         if self.bearer.as_ref().is_some_and(is_human_token) {
             Ok(Caller::Human(self.require_human(state).await?))
         } else {
-            Ok(Caller::Service(self.service_key(state).await?))
+            Ok(Caller::Service(self.service_key(state).await?.0))
         }
     }
 
@@ -167,20 +175,21 @@ impl Credentials {
         }
     }
 
-    async fn service_key(&self, state: &AppState) -> Result<ServiceKey, ApiError> {
+    /// Authenticates a service. Returns the state of the database in which its API key was valid.
+    async fn service_key(&self, state: &AppState) -> Result<(Arc<ServiceKey>, Arc<CurrentState>), ApiError> {
         let result = match &self.bearer {
             Some(credential) => {
                 let lookup = self.limiter.begin_lookup(state, credential.expose_secret()).await?;
-                let result = find_service_key(&state.context, credential.expose_secret()).await;
+                let result = find_current_key(state, credential.expose_secret()).await;
                 lookup.end(result.is_ok());
                 result
             }
             None => Err(Reason::ServiceKeyMissing.into()),
         };
         match result {
-            Ok(key) => {
+            Ok((key, current)) => {
                 self.limiter.count_caller(state, AuthenticatedCaller::Service(&key)).await?;
-                Ok(key)
+                Ok((key, current))
             }
             Err(error) => Err(self.limiter.count_failure(state, error.into()).await),
         }
@@ -217,6 +226,14 @@ pub fn receiver_access_error(error: impl Into<ApiError>, human: &Human) -> ApiEr
 /// Replaces a refusal with the reason `not_yours` by one that contains what is required.
 fn access_error_of_human(error: ApiError, human: &Human, refusal: fn(&Owner) -> ApiError) -> ApiError {
     if error.reason() == Some(Reason::NotYours) { refusal(&human.identity) } else { error }
+}
+
+async fn find_current_key(
+    state: &AppState,
+    credential: &str,
+) -> Result<(Arc<ServiceKey>, Arc<CurrentState>), OperationError> {
+    let current = state.context.current_state().await?;
+    Ok((find_service_key(&state.context, &current, credential).await?, current))
 }
 
 async fn verify_human_token(state: &AppState, token: &str) -> Result<Human, ApiError> {

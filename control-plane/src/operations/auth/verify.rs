@@ -2,28 +2,135 @@
 
 use super::revoke::is_revoked;
 use crate::{
-    operations::{Context, NotFound, OperationError},
+    domain::change::Change,
+    operations::{Context, CurrentState, NotFound, OperationError, recent_changes::RecentChanges},
     store::{
         Conn, WriteTransaction,
         agents::{self, AgentState},
         assignments, feed, known_agents, roles, services, signing_keys,
     },
 };
+use bytes::Bytes;
 use countersign_identity::{
     AgentChanges, AgentId, Audience, Claims, EvaluationContext, Reason, Revision, RoleTable, ServiceId, Timestamp,
-    UnverifiedToken, VerifiedIdentity, Versioned,
+    TokenCache, UnverifiedToken, VerifiedIdentity, Versioned,
+    token_cache::{CachedForToken, names_memory},
 };
-use std::time::Duration;
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 /// A verification records a contact only if the recorded contact is older, so most verifications write nothing.
 const CONTACT_PRECISION: Duration = Duration::from_hours(1);
 
-/// Verifies an access token. Returns the identity of the agent, or the reason for the refusal.
+/// Maximum number of verified tokens in memory.
+const CACHED_TOKENS: usize = 1 << 14;
+
+/// What a verification needs in memory besides names, in bytes.
+const BASE_COST: usize = 768;
+
+/// How many bytes a byte of a name has in a verification: in the identity, and in the response.
+const COPIES_OF_NAMES: usize = 2;
+
+/// The verified tokens in memory.
+pub struct VerifiedTokens(TokenCache<Verification>);
+
+impl Default for VerifiedTokens {
+    fn default() -> Self {
+        Self(TokenCache::new(CACHED_TOKENS))
+    }
+}
+
+/// A successful verification of a token at a service.
+#[derive(Debug)]
+pub struct Verification {
+    identity: VerifiedIdentity,
+    basis: Basis,
+    response: OnceLock<Bytes>,
+}
+
+/// What the result of a verification depends on.
+#[derive(Debug)]
+struct Basis {
+    /// The revision of the database.
+    revision: Revision,
+    verified_at: Timestamp,
+    /// From this time on, a verification records a contact.
+    contact_due: Timestamp,
+    /// The `rev` claim of the token.
+    token_revision: Revision,
+    /// What would have changed if the result were another one.
+    subjects: [Change; 8],
+}
+
+impl Verification {
+    /// The identity that the token grants.
+    pub const fn identity(&self) -> &VerifiedIdentity {
+        &self.identity
+    }
+
+    /// The response that `encode` makes of the identity. It must always be the same function.
+    pub fn response(&self, encode: impl FnOnce(&VerifiedIdentity) -> Bytes) -> Bytes {
+        self.response.get_or_init(|| encode(&self.identity)).clone()
+    }
+
+    /// Whether a verification now has the same result and records nothing. Until `valid_until`, no role of the identity ends. Before
+    /// the last verification, other roles may not have ended.
+    fn applies(&self, recent: &RecentChanges, current: &CurrentState, now: Timestamp) -> bool {
+        let Basis { revision, verified_at, contact_due, token_revision, subjects } = &self.basis;
+        (*verified_at..self.identity.valid_until.min(*contact_due)).contains(&now)
+            && *token_revision >= current.floor()
+            && !current.trust_may_differ(self.identity.agent)
+            && recent.are_unchanged(current, *revision, subjects)
+    }
+}
+
+impl CachedForToken for Verification {
+    fn memory(&self) -> usize {
+        let VerifiedIdentity { name, roles, permissions, .. } = &self.identity;
+        BASE_COST + COPIES_OF_NAMES * (name.len() + names_memory(roles, permissions))
+    }
+}
+
+/// Everything that a verification of this token at this service reads and that can change, except for contacts.
+const fn subjects_of(service: ServiceId, claims: &Claims, audience: Option<ServiceId>) -> [Change; 8] {
+    [
+        Change::Keys,
+        Change::ServiceSettings(service),
+        Change::Definitions(service),
+        Change::Roles(claims.sub, service),
+        Change::Trust(claims.sub),
+        Change::Status(claims.sub),
+        Change::Session(claims.sid),
+        Change::Token(claims.jti, audience),
+    ]
+}
+
+/// The last verification of a token, if another one would have the same result now. `current` is a state that was read after the
+/// request arrived.
+pub fn find_verification(
+    context: &Context,
+    current: &CurrentState,
+    service: ServiceId,
+    token: &str,
+) -> Option<Arc<Verification>> {
+    let verification = context.verified_tokens.0.get(service, token)?;
+    verification.applies(&context.recent_changes, current, context.now()).then_some(verification)
+}
+
+/// Verifies an access token with the database. Returns the identity of the agent, or the reason for the refusal.
 pub async fn verify_token(
     context: &Context,
     service: ServiceId,
     token: &str,
-) -> Result<VerifiedIdentity, OperationError> {
+) -> Result<Arc<Verification>, OperationError> {
+    let verification = Arc::new(read_verification(context, service, token).await?);
+    context.verified_tokens.0.insert(service, token, Arc::clone(&verification));
+    Ok(verification)
+}
+
+async fn read_verification(context: &Context, service: ServiceId, token: &str) -> Result<Verification, OperationError> {
     let unverified = UnverifiedToken::parse(token)?;
     let mut read = context.store.read().await?;
     let signed = unverified.verify(&signing_keys::load_ring(read.conn()).await?.key_set())?;
@@ -49,30 +156,40 @@ pub async fn verify_token(
     let identity = VerifiedIdentity::evaluate(claims, &evaluation, now)?;
     // The signature is valid but the agent is unknown: another database issued the token.
     changes.ok_or(Reason::TokenClaimsInvalid)?;
-    if claims.audience() == Some(Audience::Service(service.id)) {
-        let contact = known_agents::find_contact(read.conn(), claims.sub, service.id).await?;
+    let (mut contact_due, mut audience) = (identity.valid_until, None);
+    if let Some(Audience::Service(bound)) = claims.audience() {
+        let contact = known_agents::find_contact(read.conn(), claims.sub, bound).await?;
         drop(read);
-        if contact.is_none_or(|contacted_at| contacted_at <= now.saturating_sub(CONTACT_PRECISION)) {
-            record_contact(context, claims.sub, service.id).await;
-        }
+        audience = Some(bound);
+        let next_contact = |contacted_at: Timestamp| contacted_at.saturating_add(CONTACT_PRECISION);
+        contact_due = match contact.map(next_contact).filter(|due| now < *due) {
+            Some(due) => due,
+            None => record_contact(context, claims.sub, bound).await.map_or(now, next_contact),
+        };
     }
-    Ok(identity)
+    let basis = Basis {
+        revision: position.revision,
+        verified_at: now,
+        contact_due,
+        token_revision: claims.rev,
+        subjects: subjects_of(service.id, claims, audience),
+    };
+    Ok(Verification { identity, basis, response: OnceLock::new() })
 }
 
-/// Records that the agent is known to the service. If the write fails, the token is valid nevertheless, and the next
-/// verification tries again.
-async fn record_contact(context: &Context, agent: AgentId, service: ServiceId) {
+/// Records that the agent is known to the service, and returns the time. If the write fails, the token is valid nevertheless, and
+/// the next verification tries again.
+async fn record_contact(context: &Context, agent: AgentId, service: ServiceId) -> Option<Timestamp> {
     if !context.store.is_writable() {
-        return;
+        return None;
     }
     let work = async |mut tx: WriteTransaction| {
         let now = tx.now();
         known_agents::record_contact(tx.conn(), agent, service, now).await?;
-        Ok::<_, OperationError>(tx.commit(()).await?)
+        Ok::<_, OperationError>(tx.commit(now).await?)
     };
-    if let Err(error) = context.store.write("record_contact", work).await {
-        tracing::warn!(%error, "cannot record that an agent is known to a service");
-    }
+    let recorded = context.store.write("record_contact", work).await;
+    recorded.inspect_err(|error| tracing::warn!(%error, "cannot record that an agent is known to a service")).ok()
 }
 
 /// The current state of the agent, equal to the state in an up-to-date view of a sidecar (its copy of the data); `None` if the

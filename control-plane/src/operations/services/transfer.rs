@@ -5,6 +5,7 @@ use crate::{
         agent::Owner,
         audit::{AuditAction, Initiator, NewAuditEntry},
         caller::Human,
+        change::Change,
         page::{ListPage, Page},
         quota::ExceededQuota,
         service::{Service, ServiceTransfer, TRANSFER_LIFETIME},
@@ -115,6 +116,8 @@ pub async fn accept_service(
             .with_detail("from", owner_detail(&current.owner))
             .with_detail("to", owner_detail(new_owner));
         tx.audit(initiator, &entry).await?;
+        // The API keys in the memory of all control planes contain the owner.
+        tx.record_change(Change::ServiceSettings(service));
         Ok(tx.commit(Service { owner: new_owner.clone(), ..current }).await?)
     };
     context.store.write("accept_service", work).await

@@ -3,10 +3,10 @@
 use super::StoreFixture;
 use crate::store::{
     agents, assignments, audit, changed_data, changed_roles, conn, deleted_agents, deliveries, departures, deployment,
-    due_targets, engine, feed, idempotency, known_agents, master_keys, outbox, pools, postgres, purge, quotas, roles,
-    schema::MIGRATIONS_TABLE, sealed_secrets, service_transfers, services, sessions, sidecars, signing_keys,
-    sqlite_file, token_audiences, totals, transfer, trust, unconfirmed_changes, unused_agents, webhook_cleanup,
-    webhook_targets,
+    due_targets, engine, feed, idempotency, known_agents, master_keys, outbox, pools, postgres, purge, quotas,
+    recent_changes, roles, schema::MIGRATIONS_TABLE, sealed_secrets, service_transfers, services, sessions, sidecars,
+    signing_keys, sqlite_file, token_audiences, totals, transfer, trust, unconfirmed_changes, unused_agents,
+    webhook_cleanup, webhook_targets,
 };
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row, SqlSafeStr, SqliteConnection};
 
@@ -14,7 +14,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row
 pub type StatementList = (&'static str, &'static str, &'static [&'static str]);
 
 /// The statements for both engines.
-pub const COMMON_LISTS: [StatementList; 35] = [
+pub const COMMON_LISTS: [StatementList; 36] = [
     ("agents.rs", "STATEMENTS", agents::STATEMENTS),
     ("assignments.rs", "STATEMENTS", assignments::STATEMENTS),
     ("audit.rs", "STATEMENTS", audit::STATEMENTS),
@@ -36,6 +36,7 @@ pub const COMMON_LISTS: [StatementList; 35] = [
     ("outbox.rs", "STATEMENTS", outbox::STATEMENTS),
     ("purge.rs", "STATEMENTS", purge::STATEMENTS),
     ("quotas.rs", "STATEMENTS", quotas::STATEMENTS),
+    ("recent_changes.rs", "STATEMENTS", recent_changes::STATEMENTS),
     ("roles.rs", "STATEMENTS", roles::STATEMENTS),
     ("sealed_secrets.rs", "STATEMENTS", sealed_secrets::STATEMENTS),
     ("service_transfers.rs", "STATEMENTS", service_transfers::STATEMENTS),

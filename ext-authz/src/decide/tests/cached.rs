@@ -154,7 +154,7 @@ proptest! {
             let time = CurrentTime { now: Timestamp::from_seconds(now), ..current_time() };
             for token in &tokens {
                 for policy in &policies {
-                    let decide = |cache: &TokenCache| decide(&view, policy, PresentedToken::Unverified(token), time, cache);
+                    let decide = |cache: &VerifiedTokens| decide(&view, policy, PresentedToken::Unverified(token), time, cache);
                     prop_assert_eq!(decide(&shared), decide(&cache()), "{:?}", step);
                 }
             }

@@ -1,0 +1,182 @@
+//! Tells whether data that was read from the database is still the content of the database.
+//!
+//! Every request that uses data in memory calls [`RecentChanges::current`] first: a read of the database that began after the request
+//! arrived, and that concurrent requests share. It finds the changes that any process has committed meanwhile. So data in memory is
+//! never older than the request, on any number of replicas, and without a database nothing is known to be current.
+
+use super::shared_read::SharedRead;
+use crate::{
+    domain::change::{Change, FeedPosition, RevisionRange},
+    store::{
+        Store, StoreError,
+        recent_changes::{self, UnpublishedScores},
+    },
+};
+use countersign_identity::{AgentId, Revision};
+use std::{
+    collections::HashMap,
+    mem,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+/// Maximum number of changes that one read finds, once for each recipient. If there are more, everything in memory counts as changed.
+const MAX_CHANGES: i64 = 4096;
+
+/// Maximum number of changed objects in a generation of [`ChangeIndex`].
+const MAX_CHANGED: usize = 1 << 15;
+
+/// The changes that this process has found.
+#[derive(Default)]
+pub struct RecentChanges {
+    read: SharedRead<Arc<CurrentState>>,
+    index: RwLock<ChangeIndex>,
+}
+
+/// The state of the database at a read: the position of the change feed, and what the feed lacks.
+#[derive(Debug)]
+pub struct CurrentState {
+    position: FeedPosition,
+    unpublished: UnpublishedScores,
+}
+
+impl CurrentState {
+    /// The revision floor: tokens with a lower `rev` are refused.
+    pub const fn floor(&self) -> Revision {
+        self.position.floor
+    }
+
+    /// Whether the agent's trust score may have changed without a change in the change feed.
+    pub fn trust_may_differ(&self, agent: AgentId) -> bool {
+        self.unpublished.may_include(agent)
+    }
+}
+
+impl RecentChanges {
+    /// The state at a read that begins after this call.
+    pub async fn current(&self, store: &Store) -> Result<Arc<CurrentState>, StoreError> {
+        self.read.run(self.read_state(store)).await
+    }
+
+    /// Whether `subjects`, as read at the revision `since`, were still the same at `current`.
+    pub fn are_unchanged(&self, current: &CurrentState, since: Revision, subjects: &[Change]) -> bool {
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        // The index was current at the revision of `current` and may be newer by now. Of a database that lost commits, it is older.
+        index.reached >= current.position.revision && index.are_unchanged(since, subjects)
+    }
+
+    /// Runs one at a time.
+    async fn read_state(&self, store: &Store) -> Result<Arc<CurrentState>, StoreError> {
+        let mut read = store.read().await?;
+        let (position, unpublished) = recent_changes::find_state(read.conn()).await?;
+        let reached = self.index.read().unwrap_or_else(PoisonError::into_inner).reached;
+        if position.revision != reached {
+            let changes = if position.floor <= reached && reached < position.revision {
+                let range = RevisionRange { since: reached, until: position.revision };
+                recent_changes::list_changes(read.conn(), range, MAX_CHANGES).await?
+            } else {
+                // The change feed no longer contains all changes, or the database is a restored one.
+                None
+            };
+            self.index.write().unwrap_or_else(PoisonError::into_inner).advance(position.revision, changes);
+        }
+        Ok(Arc::new(CurrentState { position, unpublished }))
+    }
+}
+
+/// The revisions of the last changes, in two generations: when the newer one is full, the older one is forgotten.
+#[derive(Debug, Default)]
+struct ChangeIndex {
+    newer: HashMap<Change, Revision>,
+    older: HashMap<Change, Revision>,
+    /// All changes above this revision are known.
+    complete_from: Revision,
+    /// The generation `newer` contains the changes above this revision.
+    newer_from: Revision,
+    /// All changes up to this revision are known.
+    reached: Revision,
+}
+
+impl ChangeIndex {
+    /// Adds all changes from `reached` up to `revision`; `None` if they are not known.
+    fn advance(&mut self, revision: Revision, changes: Option<Vec<(Change, Revision)>>) {
+        let Some(changes) = changes else {
+            *self = Self { complete_from: revision, newer_from: revision, reached: revision, ..Self::default() };
+            return;
+        };
+        if self.newer.len() >= MAX_CHANGED {
+            self.older = mem::take(&mut self.newer);
+            (self.complete_from, self.newer_from) = (self.newer_from, self.reached);
+        }
+        self.newer.extend(changes);
+        self.reached = revision;
+    }
+
+    fn are_unchanged(&self, since: Revision, subjects: &[Change]) -> bool {
+        let changed_later = |subject: &Change| {
+            let changed_at = self.newer.get(subject).or_else(|| self.older.get(subject));
+            changed_at.is_some_and(|revision| *revision > since)
+        };
+        (self.complete_from..=self.reached).contains(&since) && !subjects.iter().any(changed_later)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_identity::{ServiceId, SessionId};
+
+    fn revision(number: i64) -> Revision {
+        Revision::new(number)
+    }
+
+    fn trust(agent: i64) -> Change {
+        Change::Trust(AgentId::from_bits(agent.unsigned_abs().into()))
+    }
+
+    #[test]
+    fn change_after_a_revision_is_known_and_an_earlier_one_does_not_matter() {
+        let mut index = ChangeIndex::default();
+        index.advance(revision(10), None);
+        index.advance(
+            revision(13),
+            Some(vec![(trust(1), revision(11)), (trust(2), revision(12)), (trust(1), revision(13))]),
+        );
+        let (roles, session) =
+            (Change::Roles(AgentId::from_bits(1), ServiceId::from_bits(1)), Change::Session(SessionId::from_bits(1)));
+        assert!(!index.are_unchanged(revision(12), &[roles, trust(1)]));
+        assert!(index.are_unchanged(revision(13), &[roles, trust(1)]));
+        assert!(index.are_unchanged(revision(12), &[roles, session, trust(2), trust(3)]));
+        assert!(!index.are_unchanged(revision(11), &[trust(2)]));
+    }
+
+    #[test]
+    fn nothing_is_known_of_a_revision_outside_of_the_index() {
+        let mut index = ChangeIndex::default();
+        index.advance(revision(10), None);
+        index.advance(revision(20), Some(Vec::new()));
+        for (since, is_known) in [(9, false), (10, true), (20, true), (21, false)] {
+            assert_eq!(index.are_unchanged(revision(since), &[trust(1)]), is_known, "{since}");
+        }
+        // The database was restored from a backup, or changes were deleted before they were read.
+        index.advance(revision(15), None);
+        for (since, is_known) in [(14, false), (15, true), (16, false), (20, false)] {
+            assert_eq!(index.are_unchanged(revision(since), &[trust(1)]), is_known, "{since}");
+        }
+    }
+
+    #[test]
+    fn old_changes_are_forgotten_with_the_revisions_that_they_follow() {
+        let mut index = ChangeIndex::default();
+        let batch = i64::try_from(MAX_CHANGED).unwrap();
+        for number in 0..5 {
+            let first = number * batch;
+            let changes = (1..=batch).map(|offset| (trust(first + offset), revision(first + offset)));
+            index.advance(revision(first + batch), Some(changes.collect()));
+            assert!(index.newer.len() + index.older.len() <= 2 * MAX_CHANGED);
+        }
+        // The last two batches are known.
+        assert!(!index.are_unchanged(revision(3 * batch), &[trust(3 * batch + 1)]));
+        assert!(index.are_unchanged(revision(3 * batch), &[trust(3 * batch)]));
+        assert!(!index.are_unchanged(revision(3 * batch - 1), &[trust(1)]));
+    }
+}

@@ -1,0 +1,74 @@
+//! What changed recently, without the content: enough to know whether data in memory is still the content of the database.
+
+use super::{Conn, StoreError, feed, row, statements::statements};
+use crate::domain::change::{Change, FeedEntry, FeedPosition, RevisionRange};
+use countersign_identity::{AgentId, Revision};
+use std::collections::HashSet;
+
+/// Maximum number of agents with an unpublished trust score that [`find_state`] returns.
+const MAX_UNPUBLISHED: u32 = 64;
+
+statements! { STATEMENTS:
+    /// The agents whose new trust score the change feed does not contain yet: one more than are returned, if there are more.
+    FIND_STATE = "SELECT revision, floor, COALESCE(restored_revision, 0) AS cutoff, \
+         (SELECT COALESCE(string_agg(agent_id, ','), '') FROM (SELECT agent_id FROM trust_marks LIMIT $1) marked) AS unpublished \
+         FROM feed WHERE id = 1";
+    LIST_CHANGES = "SELECT revision, facet, subject, COALESCE(service_id, '*') AS recipient FROM changes \
+         WHERE revision > $1 AND revision <= $2 ORDER BY revision, position LIMIT $3";
+}
+
+/// The agents whose new trust score is not in the change feed yet. A background job publishes trust scores.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UnpublishedScores {
+    /// These agents.
+    Of(HashSet<AgentId>),
+    /// More agents than are read.
+    Many,
+}
+
+impl UnpublishedScores {
+    /// Whether the change feed may lack a trust score of the agent.
+    pub fn may_include(&self, agent: AgentId) -> bool {
+        match self {
+            Self::Of(agents) => agents.contains(&agent),
+            Self::Many => true,
+        }
+    }
+}
+
+/// Finds the position of the change feed, and the agents whose trust score it lacks.
+pub async fn find_state(conn: &mut Conn) -> Result<(FeedPosition, UnpublishedScores), StoreError> {
+    let row = sqlx::query(FIND_STATE).bind(i64::from(MAX_UNPUBLISHED) + 1).fetch_optional(conn).await?;
+    let row = row.ok_or(StoreError::UnexpectedRowCount("feed"))?;
+    let text: String = row::get(&row, "unpublished")?;
+    let agents: Vec<&str> = text.split(',').filter(|agent| !agent.is_empty()).collect();
+    let unpublished = if agents.len() > MAX_UNPUBLISHED as usize {
+        UnpublishedScores::Many
+    } else {
+        let agents = agents.into_iter().map(|agent| agent.parse().map_err(|_| StoreError::Corrupt("agent_id")));
+        UnpublishedScores::Of(agents.collect::<Result<_, _>>()?)
+    };
+    Ok((feed::position_from_row(&row)?, unpublished))
+}
+
+/// Lists the changes in a range of revisions, once for each recipient; `None` if there are `limit` of them or more.
+pub async fn list_changes(
+    conn: &mut Conn,
+    range: RevisionRange,
+    limit: i64,
+) -> Result<Option<Vec<(Change, Revision)>>, StoreError> {
+    let query = sqlx::query(LIST_CHANGES).bind(range.since.number()).bind(range.until.number()).bind(limit);
+    let rows = query.fetch_all(conn).await?;
+    if i64::try_from(rows.len()).is_ok_and(|count| count >= limit) {
+        return Ok(None);
+    }
+    let change = |row| {
+        let (facet, subject, recipient): (String, String, String) =
+            (row::get(row, "facet")?, row::get(row, "subject")?, row::get(row, "recipient")?);
+        let recipient = Some(recipient.as_str()).filter(|recipient| *recipient != "*");
+        let revision = Revision::new(row::get(row, "revision")?);
+        let FeedEntry { revision, change, recipients: _ } = feed::parse_entry(revision, &facet, &subject, recipient)?;
+        Ok((change, revision))
+    };
+    rows.iter().map(change).collect::<Result<Vec<_>, StoreError>>().map(Some)
+}

@@ -1,0 +1,185 @@
+//! A bounded cache of what a process knows about tokens whose signature it has verified.
+//!
+//! Invariant: a token is found only by its whole text, at the service for which it was cached.
+
+use crate::{Permission, RoleName, ServiceId};
+use quick_cache::{
+    Equivalent, Weighter,
+    sync::{Cache, DefaultLifecycle},
+};
+use std::{
+    hash::{Hash, Hasher, RandomState},
+    marker::PhantomData,
+    sync::Arc,
+};
+
+/// The memory that a cache has for each token, in bytes. Most tokens need less, so that a cache has as many tokens as its capacity.
+/// It has fewer if they are large.
+pub const BYTES_PER_TOKEN: usize = 4096;
+
+/// What a name needs besides its text, in bytes: the pointer, the reference counts, and the remainder of the allocation.
+pub const NAME_COST: usize = 40;
+
+/// The number of characters at the end of a token that its hash depends on. They belong to the signature, so tokens that the
+/// control plane has signed differ there. Whoever sends other tokens with the same end only makes the cache compare them.
+const HASHED_CHARACTERS: usize = 32;
+
+/// What is cached for a token.
+pub trait CachedForToken {
+    /// About how much memory it needs, in bytes.
+    fn memory(&self) -> usize;
+}
+
+/// About how much memory the names of roles and permissions need, in bytes.
+pub fn names_memory(roles: &[RoleName], permissions: &[Permission]) -> usize {
+    names(roles, permissions).map(|name| name.len() + NAME_COST).sum()
+}
+
+/// The names of roles and permissions.
+pub fn names<'a>(roles: &'a [RoleName], permissions: &'a [Permission]) -> impl Iterator<Item = &'a str> {
+    roles.iter().map(RoleName::as_str).chain(permissions.iter().map(Permission::as_str))
+}
+
+/// A token at a service. The whole text is compared, because no hash is an identity. The text is a secret, so the key cannot be
+/// printed.
+struct TokenKey {
+    service: ServiceId,
+    text: Box<str>,
+}
+
+/// A token at a service, as a request contains it.
+#[derive(Clone, Copy)]
+struct PresentedKey<'a> {
+    service: ServiceId,
+    text: &'a str,
+}
+
+impl TokenKey {
+    fn presented(&self) -> PresentedKey<'_> {
+        PresentedKey { service: self.service, text: &self.text }
+    }
+}
+
+impl Hash for PresentedKey<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let bytes = self.text.as_bytes();
+        self.service.hash(state);
+        bytes.last_chunk::<HASHED_CHARACTERS>().map_or(bytes, <[u8; _]>::as_slice).hash(state);
+    }
+}
+
+impl Hash for TokenKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.presented().hash(state);
+    }
+}
+
+impl PartialEq for TokenKey {
+    fn eq(&self, other: &Self) -> bool {
+        other.presented().equivalent(self)
+    }
+}
+
+impl Eq for TokenKey {}
+
+impl Equivalent<TokenKey> for PresentedKey<'_> {
+    fn equivalent(&self, key: &TokenKey) -> bool {
+        self.service == key.service && *self.text == *key.text
+    }
+}
+
+/// About how much memory a token needs.
+struct TokenWeight<T>(PhantomData<fn() -> T>);
+
+impl<T> Clone for TokenWeight<T> {
+    fn clone(&self) -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<T: CachedForToken> Weighter<TokenKey, Arc<T>> for TokenWeight<T> {
+    fn weight(&self, key: &TokenKey, cached: &Arc<T>) -> u64 {
+        // Each token counts at least this much, so the cache never has more tokens than its capacity.
+        (key.text.len() + cached.memory()).max(BYTES_PER_TOKEN) as u64
+    }
+}
+
+/// A cache of tokens, bounded in number and in memory.
+pub struct TokenCache<T>(Cache<TokenKey, Arc<T>, TokenWeight<T>, RandomState>);
+
+impl<T: CachedForToken> TokenCache<T> {
+    /// A cache of at most `capacity` tokens.
+    pub fn new(capacity: usize) -> Self {
+        let bytes = (capacity as u64).saturating_mul(BYTES_PER_TOKEN as u64);
+        let weight = TokenWeight(PhantomData);
+        Self(Cache::with(capacity, bytes, weight, RandomState::new(), DefaultLifecycle::default()))
+    }
+
+    /// What is cached for a token at a service.
+    pub fn get(&self, service: ServiceId, text: &str) -> Option<Arc<T>> {
+        self.0.get(&PresentedKey { service, text })
+    }
+
+    /// Caches `value` for a token at a service, in place of what was cached for it.
+    pub fn insert(&self, service: ServiceId, text: &str, value: Arc<T>) {
+        self.0.insert(TokenKey { service, text: text.into() }, value);
+    }
+
+    /// The number of tokens.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is no token.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A value that needs this memory.
+    struct Sized(usize);
+
+    impl CachedForToken for Sized {
+        fn memory(&self) -> usize {
+            self.0
+        }
+    }
+
+    const SERVICE: ServiceId = ServiceId::from_bits(1);
+    const TEXT: &str = "the header.the claims.a signature of more than thirty-two characters";
+
+    /// How many of many tokens are in a cache for a hundred.
+    fn cached(memory: usize) -> usize {
+        let cache = TokenCache::new(100);
+        for number in 0..2000 {
+            cache.insert(SERVICE, &format!("{TEXT}{number}"), Arc::new(Sized(memory)));
+        }
+        assert!(cache.0.weight() <= 100 * BYTES_PER_TOKEN as u64);
+        cache.len()
+    }
+
+    #[test]
+    fn tokens_are_bounded_in_number_and_in_memory() {
+        let small = cached(100);
+        assert!((50..=100).contains(&small), "{small}");
+        let large = cached(4 * BYTES_PER_TOKEN);
+        assert!((5..=25).contains(&large), "{large}");
+    }
+
+    #[test]
+    fn tokens_with_the_same_end_are_different() {
+        let cache = TokenCache::new(10);
+        cache.insert(SERVICE, TEXT, Arc::new(Sized(1)));
+        let (_, end) = TEXT.split_at(TEXT.len() - HASHED_CHARACTERS);
+        let same_length = format!("x{}", &TEXT[1..]);
+        for other in [end, &TEXT[1..], &format!("x{TEXT}"), &same_length, ""] {
+            assert!(cache.get(SERVICE, other).is_none(), "{other}");
+        }
+        assert!(cache.get(ServiceId::from_bits(99), TEXT).is_none());
+        assert!(cache.get(SERVICE, TEXT).is_some());
+    }
+}
