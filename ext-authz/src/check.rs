@@ -78,6 +78,8 @@ struct NoRoute {
     reason: Reason,
     /// Whether the request is allowed without an identity, because every rule that could apply is a dry run.
     dry_run: bool,
+    /// What is wrong with the context extensions.
+    error: Option<Box<str>>,
 }
 
 /// A decision about a check, and the view, the rule and the policy of the route if they are known.
@@ -85,18 +87,20 @@ struct CheckOutcome<'r> {
     view: Option<Arc<View>>,
     rule: Option<&'r Rule>,
     policy: Option<Arc<Policy>>,
+    /// What is wrong with the context extensions.
+    error: Option<Box<str>>,
     decision: Decision,
 }
 
 impl From<Reason> for CheckOutcome<'_> {
     fn from(reason: Reason) -> Self {
-        Self { view: None, rule: None, policy: None, decision: Decision::Denied(reason.into()) }
+        Self { view: None, rule: None, policy: None, error: None, decision: Decision::Denied(reason.into()) }
     }
 }
 
 impl From<NoRoute> for CheckOutcome<'_> {
-    fn from(NoRoute { reason, dry_run }: NoRoute) -> Self {
-        let denied = Self::from(reason);
+    fn from(NoRoute { reason, dry_run, error }: NoRoute) -> Self {
+        let denied = Self { error, ..Self::from(reason) };
         if dry_run { Self { decision: denied.decision.into_dry_run(), ..denied } } else { denied }
     }
 }
@@ -179,7 +183,7 @@ impl Authorizer {
             if self.invalid_rule_log_limit.allows(since_boot) {
                 tracing::warn!(%error, "invalid context extensions of a route; its requests are denied");
             }
-            NoRoute { reason: Reason::RuleInvalid, dry_run: false }
+            NoRoute { reason: Reason::RuleInvalid, dry_run: false, error: Some(error.to_string().into()) }
         };
         let of_route = self.policies.policy(extensions).map_err(|error| invalid(&error))?;
         let service = of_route.service;
@@ -187,7 +191,7 @@ impl Authorizer {
             return Ok(Route { policy: of_route, rule: None, service });
         }
         let rule = rules.select(RequestTarget { method: &http.method, host: &http.host, path: &http.path });
-        let Some(rule) = rule.map_err(|it| NoRoute { reason: it.reason, dry_run: it.dry_run })? else {
+        let Some(rule) = rule.map_err(|it| NoRoute { reason: it.reason, dry_run: it.dry_run, error: None })? else {
             return Ok(Route { policy: of_route, rule: None, service });
         };
         let of_rule = rule.policy.service;
@@ -213,7 +217,7 @@ impl Authorizer {
         };
         let is_dry_run = rule.is_some_and(|rule| rule.dry_run);
         let decision = if is_dry_run { decision.into_dry_run() } else { decision };
-        CheckOutcome { view, rule, policy: Some(policy), decision }
+        CheckOutcome { view, rule, policy: Some(policy), error: None, decision }
     }
 
     fn respond<'a>(

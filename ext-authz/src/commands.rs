@@ -28,7 +28,7 @@ pub enum Command {
 /// A command about a rules file.
 #[derive(Debug, Subcommand)]
 pub enum RulesCommand {
-    /// Checks a rules file, and prints all errors with their lines.
+    /// Checks a rules file, and prints all errors with their lines. Prints a warning if a dry run takes requests from an enforced rule.
     Check {
         /// The rules file.
         file: PathBuf,
@@ -36,7 +36,6 @@ pub enum RulesCommand {
     /// Prints which rule applies to a request, and why the other matching rules do not apply.
     Explain {
         /// The rules file.
-        #[arg(long)]
         file: PathBuf,
         /// The request.
         #[command(flatten)]
@@ -113,8 +112,10 @@ pub fn run(command: Command, from_copies: AuthorizerFromCopies) -> CommandExit {
 fn run_rules(command: RulesCommand) -> Result<(String, CommandExit), String> {
     match command {
         RulesCommand::Check { file } => {
-            let count = load(&file)?.len();
-            Ok((format!("{}: {count} rules, no errors\n", file.display()), CommandExit::Succeeded))
+            let (rules, file) = (load(&file)?, file.display());
+            let warning = |text: String| format!("{file}: warning: {text}\n");
+            let warnings: String = rules.warnings().into_iter().map(warning).collect();
+            Ok((format!("{warnings}{file}: {} rules, no errors\n", rules.len()), CommandExit::Succeeded))
         }
         RulesCommand::Explain { file, request } => {
             let rules = load(&file)?;

@@ -86,12 +86,16 @@ impl Rule {
         self.host.matches(host) && matches_path && self.methods.matches(method)
     }
 
-    /// Whether both rules match a request, and neither is more specific.
-    fn conflicts_with(&self, other: &Self) -> bool {
-        self.specificity() == other.specificity()
-            && self.host == other.host
+    /// Whether both rules match some request.
+    fn intersects(&self, other: &Self) -> bool {
+        self.host.intersects(&other.host)
             && self.path.intersects(&other.path)
             && self.methods.intersects(&other.methods)
+    }
+
+    /// Whether both rules match a request, and neither is more specific.
+    fn conflicts_with(&self, other: &Self) -> bool {
+        self.specificity() == other.specificity() && self.intersects(other)
     }
 }
 
@@ -109,6 +113,23 @@ impl RuleSet {
     /// Whether there are no rules and no `[default]`.
     pub const fn is_empty(&self) -> bool {
         self.rules.is_empty() && self.default.is_none()
+    }
+
+    /// What the file allows and its author may not expect, one text for each rule: a dry run takes the requests of an enforced rule
+    /// if it is more specific, and refuses none of them.
+    pub fn warnings(&self) -> Vec<String> {
+        let enforced_by = |dry_run: &Rule| {
+            let is_taken = |rule: &&Rule| !rule.dry_run && rule.specificity() < dry_run.specificity();
+            self.rules.iter().filter(is_taken).find(|rule| rule.intersects(dry_run))
+        };
+        let dry_runs = self.rules.iter().filter(|rule| rule.dry_run);
+        let warning = |(dry_run, enforced): (&Rule, &Rule)| {
+            format!(
+                "line {}: the dry run `{}` takes requests from the enforced rule `{}` at line {}, and refuses none of them",
+                dry_run.line, dry_run.name, enforced.name, enforced.line
+            )
+        };
+        dry_runs.filter_map(|dry_run| Some((dry_run, enforced_by(dry_run)?))).map(warning).collect()
     }
 
     /// The most specific rule that matches a request, or else `[default]`.

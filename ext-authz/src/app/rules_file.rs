@@ -17,6 +17,9 @@ use std::sync::Arc;
 /// The key of the setting.
 const KEY: &str = "rules.file";
 
+/// Maximum number of warnings about a rules file in the log. `rules check` prints all.
+const MAX_LOGGED_WARNINGS: usize = 10;
+
 /// The rules in use, and what loads them again. Without a rules file there are no rules.
 pub fn load(
     settings: &RulesSettings,
@@ -31,6 +34,7 @@ pub fn load(
         read_at_most(path, MAX_FILE_BYTES).map_err(|error| AuthorizerError::unavailable(KEY, in_file(&error)))?;
     let initial = RuleSet::parse(&content).map_err(|error| AuthorizerError::setting(KEY, in_file(&error)))?;
     metrics.rules_loaded(initial.len());
+    log_warnings(&initial);
     let rules = Arc::new(ArcSwap::from_pointee(initial));
     let (in_use, metrics_of_reload) = (Arc::clone(&rules), Arc::clone(metrics));
     let reload = move |contents: &FileContents| {
@@ -38,10 +42,17 @@ pub fn load(
         let changed = RuleSet::parse(content).map_err(|errors| errors.to_string())?;
         let description = format!("{} rules", changed.len());
         metrics_of_reload.rules_loaded(changed.len());
+        log_warnings(&changed);
         in_use.store(Arc::new(changed));
         Ok(description)
     };
     let files = LoadedFiles::new(KEY, &[(path, &content)]);
     let reloader = FileReloader::new(files, Box::new(reload), metrics.file_reloads(), Arc::clone(clock));
     Ok((rules, Some(reloader)))
+}
+
+fn log_warnings(rules: &RuleSet) {
+    for warning in rules.warnings().into_iter().take(MAX_LOGGED_WARNINGS) {
+        tracing::warn!(setting = KEY, "{warning}");
+    }
 }

@@ -233,6 +233,9 @@ impl Facts<'_> {
     }
 
     fn rule_detail(&self) -> String {
+        if let Some(error) = &self.outcome.error {
+            return format!("context extensions: {error}");
+        }
         let source = match self.outcome.rule {
             Some(rule) if *rule.name == *DEFAULT_NAME => "[default] of the rules file".to_owned(),
             Some(rule) => format!("`{}`, line {} of the rules file", rule.name, rule.line),

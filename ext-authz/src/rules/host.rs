@@ -80,6 +80,15 @@ impl HostPattern {
             (Self::Wildcard(_) | Self::Exact(_), None) => false,
         }
     }
+
+    /// Whether some host matches both patterns.
+    pub fn intersects(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Any, _) | (_, Self::Any) => true,
+            (Self::Wildcard(a), Self::Wildcard(b)) => a.ends_with(&**b) || b.ends_with(&**a),
+            (Self::Exact(host), pattern) | (pattern, Self::Exact(host)) => pattern.matches(Some(host)),
+        }
+    }
 }
 
 #[cfg(test)]

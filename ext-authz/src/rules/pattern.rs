@@ -1,6 +1,7 @@
 //! Path patterns and methods of rules, and the order of specificity.
 
 use super::{host::HostPattern, path::NormalPath};
+use std::cmp::Ordering;
 
 /// The maximum length of a path pattern in bytes.
 const MAX_PATH: usize = 1024;
@@ -142,14 +143,28 @@ impl PathPattern {
         }
     }
 
-    /// Whether some path matches both patterns, which have the same specificity.
+    /// Whether some path matches both patterns.
     pub fn intersects(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Template(a), Self::Template(b)) => {
-                let agree = |(a, b): (&Option<Box<str>>, &Option<Box<str>>)| a.is_none() || b.is_none() || a == b;
-                a.len() == b.len() && a.iter().zip(b).all(agree)
-            }
-            _ => self == other,
+        let ((own, is_own_open), (others, is_other_open)) = (self.segments(), other.segments());
+        let agree = |(a, b): (Option<&str>, Option<&str>)| a.is_none() || b.is_none() || a == b;
+        let has_both_lengths = match own.len().cmp(&others.len()) {
+            Ordering::Less => is_own_open,
+            Ordering::Equal => true,
+            Ordering::Greater => is_other_open,
+        };
+        has_both_lengths && own.into_iter().zip(others).all(agree)
+    }
+
+    /// The segments, `None` for any one, and whether further segments may follow.
+    fn segments(&self) -> (Vec<Option<&str>>, bool) {
+        fn fixed(segments: &[Box<str>]) -> Vec<Option<&str>> {
+            segments.iter().map(|segment| Some(&**segment)).collect()
+        }
+        match self {
+            Self::Any => (Vec::new(), true),
+            Self::Prefix(segments) => (fixed(segments), true),
+            Self::Exact(segments) => (fixed(segments), false),
+            Self::Template(segments) => (segments.iter().map(Option::as_deref).collect(), false),
         }
     }
 }

@@ -171,3 +171,62 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn dry_run_that_takes_requests_from_an_enforced_rule_is_a_warning() {
+    let warnings = |lines: &[&str]| rules_from(lines).warnings();
+    let enforced = "admin path_prefix = '/admin'; require_permissions = 'admin'";
+    for tried in [
+        "tried path_prefix = '/admin'; methods = ['GET']; dry_run = true",
+        "tried path = '/admin/keys'; dry_run = true",
+        "tried path_template = '/{a}/keys'; dry_run = true",
+        "tried host = '*.example.com'; dry_run = true",
+    ] {
+        let expected = "the dry run `tried` takes requests from the enforced rule `admin` at line 1";
+        let found = warnings(&[enforced, tried]);
+        assert!(found.len() == 1 && found[0].contains(expected), "{tried}: {found:?}");
+        let both_tried = format!("{enforced}; dry_run = true");
+        assert_eq!(warnings(&[&both_tried, tried]), Vec::<String>::new());
+    }
+    for harmless in [
+        "tried path_prefix = '/'; dry_run = true",
+        "tried path_prefix = '/other'; dry_run = true",
+        "tried path_template = '/admin2/{a}'; dry_run = true",
+        "tried path_template = '/{a}'; methods = ['GET']",
+    ] {
+        assert_eq!(warnings(&[enforced, harmless]), Vec::<String>::new(), "{harmless}");
+    }
+    assert_eq!(
+        warnings(&["a host = 'a.example.com'", "b host = '*.b.example.com'; path = '/x'; dry_run = true"]),
+        Vec::<String>::new()
+    );
+}
+
+proptest! {
+    /// Two path patterns intersect if and only if some path matches both. The paths have at most one segment more than the patterns.
+    #[test]
+    fn patterns_that_intersect_match_a_common_path(patterns in prop::array::uniform2("(path|path_prefix|path_template) /[ab{](/[ab{]){0,2}")) {
+        let parse = |text: &str| {
+            let (key, path) = text.split_once(' ').unwrap();
+            let with_variables = path.replace('{', "{v}");
+            match key {
+                "path" => PathPattern::parse_exact(&path.replace('{', "c")).unwrap(),
+                "path_prefix" => PathPattern::parse_prefix(&path.replace('{', "c")).unwrap(),
+                _ if path.contains('{') => PathPattern::parse_template(&with_variables).unwrap(),
+                _ => PathPattern::Any,
+            }
+        };
+        let (first, second) = (parse(&patterns[0]), parse(&patterns[1]));
+        let mut paths = vec![String::new()];
+        let mut has_common_path = false;
+        for _ in 0..4 {
+            paths = paths.iter().flat_map(|path| ["a", "b", "c"].map(|segment| format!("{path}/{segment}"))).collect();
+            has_common_path |= paths.iter().any(|path| {
+                let path = NormalPath::parse(path).unwrap();
+                first.matches(&path) && second.matches(&path)
+            });
+        }
+        prop_assert_eq!(first.intersects(&second), has_common_path);
+        prop_assert_eq!(second.intersects(&first), has_common_path);
+    }
+}

@@ -21,6 +21,12 @@ fn check_reports_all_errors_with_their_lines() {
     fs::write(&file, RULES).unwrap();
     assert_eq!(run(&["rules", "check", &path]), (Some(0), format!("{path}: 6 rules, no errors\n"), String::new()));
 
+    let tried = RULES.replace("path_prefix = \"/open\"\nallow_anonymous = true", "path = \"/admin/x\"\ndry_run = true");
+    fs::write(&file, tried).unwrap();
+    let warning = "warning: line 2: the dry run `open` takes requests from the enforced rule `admin` at line 7";
+    let (code, output, _) = run(&["rules", "check", &path]);
+    assert!(code == Some(0) && output.starts_with(&format!("{path}: {warning}")), "{output}");
+
     fs::write(&file, "[[rules]]\nname = 'a'\npath = '/a'\n\n[[rules]]\nname = 'b'\npath = '/%61'\n\n[[rules]]\nname = 'c'\nhosts = 'x'\n")
         .unwrap();
     let (code, output, errors) = run(&["rules", "check", &path]);
@@ -45,18 +51,7 @@ fn explain_names_the_rule() {
     let file = folder.path().join("rules.toml");
     fs::write(&file, RULES).unwrap();
     let explain = |host: &str, path: &str| {
-        run(&[
-            "rules",
-            "explain",
-            "--file",
-            &file.display().to_string(),
-            "--method",
-            "GET",
-            "--host",
-            host,
-            "--path",
-            path,
-        ])
+        run(&["rules", "explain", &file.display().to_string(), "--method", "GET", "--host", host, "--path", path])
     };
     let (code, output, errors) = explain("a.example.com", "/admin/x?y");
     assert_eq!((code, errors.as_str()), (Some(0), ""));
