@@ -34,7 +34,7 @@ use crate::{
     config::{Config, TlsMode},
     ephemeral::{MAX_UNAUTHENTICATED_WINDOWS, RedisClient},
     files,
-    http::{AppState, TrustedProxies},
+    http::{ApiState, AppState, TrustedProxies},
     humans::OperatorKey,
     metrics::Metrics,
     operations::{Context, ContextParts, flush_suppressed_bursts},
@@ -215,7 +215,7 @@ impl Components {
         let file_reloads = reloaders.finish();
         let limiter = redis::rate_limiter(redis.clone(), max_rate_limit_windows, context_parts.clock.clone());
         let limits = Arc::new(wiring::limits(config.limits, (limiter, &metrics), &context_parts.clock)?);
-        let state = AppState { context, humans, metrics, limits, proxies, started_at };
+        let state = AppState::new(ApiState { context, humans, metrics, limits, proxies, started_at });
         Ok(Self {
             state,
             context_parts,

@@ -21,4 +21,4 @@ pub use middleware::{
 };
 pub use request::client_address::TrustedProxies;
 pub use router::{api_description, router};
-pub use state::AppState;
+pub use state::{ApiState, AppState};

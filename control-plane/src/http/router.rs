@@ -84,22 +84,26 @@ pub fn api_description() -> String {
     document::to_json(&document::finish(routes().into_openapi(), document::PLACEHOLDER_URL))
 }
 
-/// Builds the router of the API. The last layer added runs first.
+/// Builds the router of the API. The first layer runs first. They are one layer for the router, because it clones all inner layers of
+/// each of its layers for each request.
 pub fn router(state: AppState) -> Router {
     let (routes, document) = routes().split_for_parts();
     let memory = Arc::new(RequestMemory::new(state.metrics.overloaded.clone()));
     let lines = Arc::new(RequestLines::default());
     let published = Arc::new(PublishedDocument::new(document, state.context.issuer()));
+    let layers = (
+        middleware::from_fn_with_state(state.clone(), client_address::resolve_client_address),
+        middleware::from_fn_with_state((state.clone(), lines), telemetry::record_request),
+        CatchPanicLayer::custom(|_| ApiError::panic_response()),
+        middleware::from_fn(client_address::require_https),
+        middleware::from_fn_with_state(memory, body::buffer_body),
+        middleware::from_fn(deadline::enforce_deadline),
+        middleware::from_fn_with_state(state.clone(), limits::enforce_rate_limits),
+        Extension(published),
+    );
     routes
         .fallback(async || ApiError::not_found())
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
-        .layer(Extension(published))
-        .layer(middleware::from_fn_with_state(state.clone(), limits::enforce_rate_limits))
-        .layer(middleware::from_fn(deadline::enforce_deadline))
-        .layer(middleware::from_fn_with_state(memory, body::buffer_body))
-        .layer(middleware::from_fn(client_address::require_https))
-        .layer(CatchPanicLayer::custom(|_| ApiError::panic_response()))
-        .layer(middleware::from_fn_with_state((state.clone(), lines), telemetry::record_request))
-        .layer(middleware::from_fn_with_state(state.clone(), client_address::resolve_client_address))
+        .layer(layers)
         .with_state(state)
 }

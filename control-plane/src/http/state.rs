@@ -2,11 +2,29 @@
 
 use super::{Limits, TrustedProxies};
 use crate::{humans::HumanTokenVerifier, metrics::Metrics, operations::Context};
-use std::{sync::Arc, time::Duration};
+use std::{ops::Deref, sync::Arc, time::Duration};
 
-/// The state that all handlers and middleware share.
+/// The state that all handlers and middleware share. For each request, it is cloned many times.
 #[derive(Clone)]
-pub struct AppState {
+pub struct AppState(Arc<ApiState>);
+
+impl AppState {
+    /// Shares a state.
+    pub fn new(state: ApiState) -> Self {
+        Self(Arc::new(state))
+    }
+}
+
+impl Deref for AppState {
+    type Target = ApiState;
+
+    fn deref(&self) -> &ApiState {
+        &self.0
+    }
+}
+
+/// What the state contains.
+pub struct ApiState {
     /// The context of all operations.
     pub context: Arc<Context>,
     /// Verifies the tokens of human users.

@@ -66,19 +66,21 @@ impl RecentChanges {
 
     /// Runs one at a time.
     async fn read_state(&self, store: &Store) -> Result<Arc<CurrentState>, StoreError> {
+        let reached = self.index.read().unwrap_or_else(PoisonError::into_inner).reached;
+        let (position, unpublished) = recent_changes::find_state(store.read_one_statement().await?.conn()).await?;
+        if position.revision == reached {
+            return Ok(Arc::new(CurrentState { position, unpublished }));
+        }
         let mut read = store.read().await?;
         let (position, unpublished) = recent_changes::find_state(read.conn()).await?;
-        let reached = self.index.read().unwrap_or_else(PoisonError::into_inner).reached;
-        if position.revision != reached {
-            let changes = if position.floor <= reached && reached < position.revision {
-                let range = RevisionRange { since: reached, until: position.revision };
-                recent_changes::list_changes(read.conn(), range, MAX_CHANGES).await?
-            } else {
-                // The change feed no longer contains all changes, or the database is a restored one.
-                None
-            };
-            self.index.write().unwrap_or_else(PoisonError::into_inner).advance(position.revision, changes);
-        }
+        let changes = if position.floor <= reached && reached <= position.revision {
+            let range = RevisionRange { since: reached, until: position.revision };
+            recent_changes::list_changes(read.conn(), range, MAX_CHANGES).await?
+        } else {
+            // The change feed no longer contains all changes, or the database is a restored one.
+            None
+        };
+        self.index.write().unwrap_or_else(PoisonError::into_inner).advance(position.revision, changes);
         Ok(Arc::new(CurrentState { position, unpublished }))
     }
 }

@@ -42,6 +42,8 @@ pub struct Conn {
     connection: Option<PooledConnection>,
     deadline: Instant,
     state: ConnState,
+    /// Whether a transaction was begun. Otherwise, each statement is a transaction of its own.
+    has_transaction: bool,
 }
 
 /// The state of a transaction and its connection.
@@ -85,11 +87,21 @@ impl Conn {
         deadline: Instant,
         timer: &TransactionTimer,
     ) -> Result<Self, StoreError> {
-        let acquired = pool.acquire(deadline).await;
-        timer.record_connection_wait();
-        let mut conn = Self { connection: Some(acquired?), deadline, state: ConnState::Open };
+        let mut conn = Self::acquire(pool, deadline, timer).await?;
+        conn.has_transaction = true;
         (&mut conn).execute(begin).await?;
         Ok(conn)
+    }
+
+    /// Acquires a connection for one statement, which is a transaction of its own.
+    pub async fn acquire(
+        pool: &ConnectionPool,
+        deadline: Instant,
+        timer: &TransactionTimer,
+    ) -> Result<Self, StoreError> {
+        let acquired = pool.acquire(deadline).await;
+        timer.record_connection_wait();
+        Ok(Self { connection: Some(acquired?), deadline, state: ConnState::Open, has_transaction: false })
     }
 
     /// Commits the transaction.
@@ -104,7 +116,7 @@ impl Conn {
         &'c mut self,
         statement: impl FnOnce(&'c mut AnyConnection) -> BoxFuture<'c, Result<T, sqlx::Error>>,
     ) -> Result<T, sqlx::Error> {
-        let Self { connection, deadline, state } = self;
+        let Self { connection, deadline, state, has_transaction: _ } = self;
         let connection = connection.as_mut().ok_or(sqlx::Error::PoolClosed)?;
         match *state {
             ConnState::Open => {}
@@ -130,6 +142,7 @@ impl Drop for Conn {
         let Some(mut connection) = self.connection.take() else { return };
         match self.state {
             ConnState::Committed => {}
+            ConnState::Open if !self.has_transaction => {}
             ConnState::Broken => connection.close_on_drop(),
             ConnState::Open | ConnState::Busy | ConnState::Failed => drop(tokio::spawn(roll_back(connection))),
         }

@@ -186,6 +186,14 @@ impl Store {
         self.read_for(self.transaction_timeout).await
     }
 
+    /// A connection for one statement, which sees one snapshot by itself: it needs a third of the messages of a read transaction.
+    pub async fn read_one_statement(&self) -> Result<ReadTransaction, StoreError> {
+        let mut timer = self.start_timer(TransactionKind::Read);
+        let conn = Conn::acquire(&self.reader, deadline_after(self.transaction_timeout), &timer).await?;
+        timer.set_outcome(TransactionOutcome::Read);
+        Ok(ReadTransaction::new(conn, timer))
+    }
+
     /// Begins a read transaction that may take longer. On PostgreSQL, the usual timeout of a statement applies.
     pub async fn read_for(&self, timeout: Duration) -> Result<ReadTransaction, StoreError> {
         let mut timer = self.start_timer(TransactionKind::Read);

@@ -6,12 +6,13 @@ use countersign_identity::{AgentId, Revision};
 use std::collections::HashSet;
 
 /// Maximum number of agents with an unpublished trust score that [`find_state`] returns.
-const MAX_UNPUBLISHED: u32 = 64;
+const MAX_UNPUBLISHED: usize = 64;
 
 statements! { STATEMENTS:
-    /// The agents whose new trust score the change feed does not contain yet: one more than are returned, if there are more.
+    /// The agents whose new trust score the change feed does not contain yet: one more than are returned, if there are more. For a
+    /// parameter in place of the number, SQLite would prepare the statement anew at each execution.
     FIND_STATE = "SELECT revision, floor, COALESCE(restored_revision, 0) AS cutoff, \
-         (SELECT COALESCE(string_agg(agent_id, ','), '') FROM (SELECT agent_id FROM trust_marks LIMIT $1) marked) AS unpublished \
+         (SELECT COALESCE(string_agg(agent_id, ','), '') FROM (SELECT agent_id FROM trust_marks LIMIT 65) marked) AS unpublished \
          FROM feed WHERE id = 1";
     LIST_CHANGES = "SELECT revision, facet, subject, COALESCE(service_id, '*') AS recipient FROM changes \
          WHERE revision > $1 AND revision <= $2 ORDER BY revision, position LIMIT $3";
@@ -38,11 +39,11 @@ impl UnpublishedScores {
 
 /// Finds the position of the change feed, and the agents whose trust score it lacks.
 pub async fn find_state(conn: &mut Conn) -> Result<(FeedPosition, UnpublishedScores), StoreError> {
-    let row = sqlx::query(FIND_STATE).bind(i64::from(MAX_UNPUBLISHED) + 1).fetch_optional(conn).await?;
+    let row = sqlx::query(FIND_STATE).fetch_optional(conn).await?;
     let row = row.ok_or(StoreError::UnexpectedRowCount("feed"))?;
     let text: String = row::get(&row, "unpublished")?;
     let agents: Vec<&str> = text.split(',').filter(|agent| !agent.is_empty()).collect();
-    let unpublished = if agents.len() > MAX_UNPUBLISHED as usize {
+    let unpublished = if agents.len() > MAX_UNPUBLISHED {
         UnpublishedScores::Many
     } else {
         let agents = agents.into_iter().map(|agent| agent.parse().map_err(|_| StoreError::Corrupt("agent_id")));

@@ -4,7 +4,7 @@
 //! turns, and each is followed by a pause. So background work uses at most a third of the time of SQLite's only writer.
 
 use crate::{
-    domain::housekeeping::{BatchSize, Pace},
+    domain::housekeeping::BatchSize,
     operations::{Context, OperationError},
     store::{WriteTransaction, purge::DeletedKind},
 };
@@ -85,7 +85,7 @@ where
         Err(_) => (size.halved(), waiting_since),
     };
     turns.set_size(job, next);
-    tokio::time::sleep(Pace::pause_after(elapsed(context, began_at))).await;
+    tokio::time::sleep(context.store.pace().pause_after(elapsed(context, began_at))).await;
     Ok(result?.0)
 }
 

@@ -4,7 +4,6 @@ use super::change::lock_webhook;
 use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
-        housekeeping::Pace,
         webhook::{
             WebhookScope,
             delivery::DeliveryStatus,
@@ -72,7 +71,7 @@ pub async fn replay_deliveries(
         }
         after = batch.next;
         let took = context.since_boot().saturating_sub(began_at);
-        tokio::time::sleep(Pace::pause_after(took)).await;
+        tokio::time::sleep(context.store.pace().pause_after(took)).await;
     }
 }
 
