@@ -7,7 +7,7 @@ use crate::{
     files,
     humans::{OperatorKey, OperatorKeyError},
     operations::{
-        Context, NewService, NewServiceKey, OperationError, create_service, create_service_key, find_service_key,
+        Context, NewService, NewServiceKey, OperationError, authenticate_service, create_service, create_service_key,
     },
 };
 use countersign_identity::{ServiceId, Timestamp};
@@ -90,7 +90,7 @@ pub async fn write_dev_env(
 async fn previous_key(context: &Context, file: &Path) -> Option<(ServiceId, SecretString)> {
     let text = SecretString::from(std::fs::read_to_string(file).ok()?);
     let key = text.expose_secret().lines().find_map(|line| line.strip_prefix("COUNTERSIGN_SERVICE_KEY="))?;
-    let service_key = find_service_key(context, &*context.current_state().await.ok()?, key).await.ok()?;
+    let (service_key, _) = authenticate_service(context, key).await.ok()?;
     Some((service_key.service, key.to_owned().into()))
 }
 

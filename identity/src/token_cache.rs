@@ -125,6 +125,11 @@ impl<T: CachedForToken> TokenCache<T> {
         self.0.insert(TokenKey { service, text: text.into() }, value);
     }
 
+    /// Removes what is cached for a token at a service.
+    pub fn remove(&self, service: ServiceId, text: &str) {
+        self.0.remove(&PresentedKey { service, text });
+    }
+
     /// The number of tokens.
     pub fn len(&self) -> usize {
         self.0.len()
@@ -181,5 +186,9 @@ mod tests {
         }
         assert!(cache.get(ServiceId::from_bits(99), TEXT).is_none());
         assert!(cache.get(SERVICE, TEXT).is_some());
+        cache.remove(SERVICE, &same_length);
+        assert!(cache.get(SERVICE, TEXT).is_some());
+        cache.remove(SERVICE, TEXT);
+        assert!(cache.get(SERVICE, TEXT).is_none() && cache.is_empty());
     }
 }

@@ -1,6 +1,9 @@
 //! Authorization of callers.
 
-use super::{Context, CurrentState, NotFound, OperationError, recent_changes::RecentChanges};
+use super::{
+    Context, CurrentState, NotFound, OperationError,
+    recent_changes::{ReadAt, RecentChanges},
+};
 use crate::{
     domain::{
         audit::{Actor, Initiator},
@@ -11,12 +14,16 @@ use crate::{
     },
     store::{WriteTransaction, feed, services},
 };
-use countersign_identity::{ApiKeyId, Reason, Revision, ServiceId};
+use countersign_identity::{ApiKeyId, Reason, ServiceId};
 use moka::sync::Cache;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// Maximum number of API keys in memory.
 const CACHED_KEYS: u64 = 1 << 12;
+
+/// How long an API key is in memory. Its creation is no change in the change feed, so that its loss, when a database loses commits, is
+/// not found.
+const KEY_LIFETIME: Duration = Duration::from_mins(1);
 
 /// The API keys in memory, without their secrets.
 pub struct ServiceKeys(Cache<ApiKeyId, Arc<CachedKey>>);
@@ -24,12 +31,12 @@ pub struct ServiceKeys(Cache<ApiKeyId, Arc<CachedKey>>);
 /// An API key as read from the database.
 struct CachedKey {
     key: Arc<ServiceKey>,
-    revision: Revision,
+    read_at: ReadAt,
 }
 
 impl Default for ServiceKeys {
     fn default() -> Self {
-        Self(Cache::new(CACHED_KEYS))
+        Self(Cache::builder().max_capacity(CACHED_KEYS).time_to_live(KEY_LIFETIME).build())
     }
 }
 
@@ -37,31 +44,34 @@ impl CachedKey {
     /// Whether the database contains the same. The revocation of an API key, and a new owner, count as a change of the settings of
     /// the service.
     fn applies(&self, recent: &RecentChanges, current: &CurrentState) -> bool {
-        recent.are_unchanged(current, self.revision, &[Change::ServiceSettings(self.key.service)])
+        recent.are_unchanged(current, self.read_at, &[Change::ServiceSettings(self.key.service)])
     }
 }
 
-/// Authenticates a caller by a service API key. The error is the same for unknown, wrong and revoked keys. `current` is a state that
-/// was read after the request arrived.
-pub async fn find_service_key(
+/// Authenticates a caller by a service API key. The error is the same for unknown, wrong and revoked keys. Also returns a state of the
+/// database in which the key was valid, or in which it was not created yet.
+pub async fn authenticate_service(
     context: &Context,
-    current: &CurrentState,
     text: &str,
-) -> Result<Arc<ServiceKey>, OperationError> {
+) -> Result<(Arc<ServiceKey>, Arc<CurrentState>), OperationError> {
     let credential = Credential::<ApiKeyId>::parse(text).ok_or(Reason::ServiceKeyInvalid)?;
+    let current = context.recent_changes.current(&context.store).await?;
     let cached = context.service_keys.0.get(&credential.id());
-    let key = match cached.filter(|it| it.applies(&context.recent_changes, current)) {
+    let key = match cached.filter(|it| it.applies(&context.recent_changes, &current)) {
         Some(cached) => Some(Arc::clone(&cached.key)),
         None => read_service_key(context, credential.id()).await?,
     };
-    Ok(key.filter(|key| key.secret.matches(&credential)).ok_or(Reason::ServiceKeyInvalid)?)
+    let key = key.filter(|key| key.secret.matches(&credential)).ok_or(Reason::ServiceKeyInvalid)?;
+    Ok((key, current))
 }
 
 async fn read_service_key(context: &Context, id: ApiKeyId) -> Result<Option<Arc<ServiceKey>>, OperationError> {
+    let history = context.recent_changes.history();
     let mut read = context.store.read().await?;
     let Some(key) = services::find_key(read.conn(), id).await? else { return Ok(None) };
-    let (key, revision) = (Arc::new(key), feed::position(read.conn()).await?.revision);
-    context.service_keys.0.insert(id, Arc::new(CachedKey { key: Arc::clone(&key), revision }));
+    let read_at = ReadAt { history, revision: feed::position(read.conn()).await?.revision };
+    let key = Arc::new(key);
+    context.service_keys.0.insert(id, Arc::new(CachedKey { key: Arc::clone(&key), read_at }));
     Ok(Some(key))
 }
 

@@ -1,11 +1,11 @@
 //! The dependencies and settings of all operations.
 
 use super::{
-    OperationError, SuppressedBursts,
-    auth::VerifiedTokens,
+    SuppressedBursts,
+    auth::Verifications,
     authorize::ServiceKeys,
     maintenance::{HousekeepingSample, batches::BatchTurns, enforcement::ConfirmationTurn, status::HousekeepingStatus},
-    recent_changes::{CurrentState, RecentChanges},
+    recent_changes::RecentChanges,
     shared_read::SharedRead,
 };
 use crate::{
@@ -103,7 +103,7 @@ pub struct Context {
     /// Tells whether the following data is still the content of the database.
     pub(super) recent_changes: RecentChanges,
     pub(super) service_keys: ServiceKeys,
-    pub(super) verified_tokens: VerifiedTokens,
+    pub(super) verifications: Verifications,
 }
 
 impl Context {
@@ -136,13 +136,8 @@ impl Context {
             published_keys: SharedRead::default(),
             recent_changes: RecentChanges::default(),
             service_keys: ServiceKeys::default(),
-            verified_tokens: VerifiedTokens::default(),
+            verifications: Verifications::default(),
         }
-    }
-
-    /// The state of the database after the call. Data in memory applies if it is unchanged since.
-    pub async fn current_state(&self) -> Result<Arc<CurrentState>, OperationError> {
-        Ok(self.recent_changes.current(&self.store).await?)
     }
 
     /// Whether the last write to the database succeeded.

@@ -27,11 +27,11 @@ pub use agents::{
 };
 pub use audit::{AuditFilter, AuditPosition, list_audit_entries};
 pub use auth::{
-    LoginRequest, SuppressedBursts, TokenPair, Verification, begin_session, find_refresh_token_agent,
-    find_verification, flush_suppressed_bursts, issue_challenge, refresh_session, revoke_token, verify_login,
-    verify_refresh, verify_token,
+    LoginRequest, SuppressedBursts, TokenPair, Verified, begin_session, find_refresh_token_agent,
+    flush_suppressed_bursts, issue_challenge, refresh_session, revoke_token, verify_login, verify_refresh,
+    verify_token,
 };
-pub use authorize::{find_service_key, require_manager, require_owner, require_service_creator};
+pub use authorize::{authenticate_service, require_manager, require_owner, require_service_creator};
 pub use context::{Context, ContextParts, OperationConfig};
 pub use error::{NotFound, OperationError};
 pub use idempotency::IdempotentReply;

@@ -8,7 +8,7 @@ use super::shared_read::SharedRead;
 use crate::{
     domain::change::{Change, FeedPosition, RevisionRange},
     store::{
-        Store, StoreError,
+        Store, StoreError, feed,
         recent_changes::{self, UnpublishedScores},
     },
 };
@@ -17,13 +17,31 @@ use std::{
     collections::HashMap,
     mem,
     sync::{Arc, PoisonError, RwLock},
+    time::Duration,
 };
 
-/// Maximum number of changes that one read finds, once for each recipient. If there are more, everything in memory counts as changed.
+/// Maximum number of changes that one read finds. If there are more, everything in memory counts as changed.
 const MAX_CHANGES: i64 = 4096;
 
 /// Maximum number of changed objects in a generation of [`ChangeIndex`].
 const MAX_CHANGED: usize = 1 << 15;
+
+/// The timeout of the read, for which all requests with API keys wait.
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Numbers the histories of the database that the process has seen. A new one begins when not all changes since the last read are
+/// known. Data that was read in an earlier history never applies again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HistoryNumber(u64);
+
+/// When data was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadAt {
+    /// The history before the read.
+    pub history: HistoryNumber,
+    /// The revision of the read.
+    pub revision: Revision,
+}
 
 /// The changes that this process has found.
 #[derive(Default)]
@@ -57,27 +75,35 @@ impl RecentChanges {
         self.read.run(self.read_state(store)).await
     }
 
-    /// Whether `subjects`, as read at the revision `since`, were still the same at `current`.
-    pub fn are_unchanged(&self, current: &CurrentState, since: Revision, subjects: &[Change]) -> bool {
+    /// The history that data belongs to which is read from now on. Must be called before the read.
+    pub fn history(&self) -> HistoryNumber {
+        self.index.read().unwrap_or_else(PoisonError::into_inner).history
+    }
+
+    /// Whether `subjects` are the same in the state `current` as when they were read.
+    pub fn are_unchanged(&self, current: &CurrentState, read_at: ReadAt, subjects: &[Change]) -> bool {
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-        // The index was current at the revision of `current` and may be newer by now. Of a database that lost commits, it is older.
-        index.reached >= current.position.revision && index.are_unchanged(since, subjects)
+        // The index was current at the revision of `current`, and may be newer by now. If a later read found that the database lost
+        // commits, it is older.
+        index.reached >= current.position.revision && index.are_unchanged(read_at, subjects)
     }
 
     /// Runs one at a time.
     async fn read_state(&self, store: &Store) -> Result<Arc<CurrentState>, StoreError> {
         let reached = self.index.read().unwrap_or_else(PoisonError::into_inner).reached;
-        let (position, unpublished) = recent_changes::find_state(store.read_one_statement().await?.conn()).await?;
+        let (position, unpublished) = store.read_one(READ_TIMEOUT, recent_changes::find_state).await?;
         if position.revision == reached {
             return Ok(Arc::new(CurrentState { position, unpublished }));
         }
-        let mut read = store.read().await?;
+        let mut read = store.read_for(READ_TIMEOUT).await?;
         let (position, unpublished) = recent_changes::find_state(read.conn()).await?;
-        let changes = if position.floor <= reached && reached <= position.revision {
+        // A database that was restored, or that lost commits, has other revisions. Below the floor, changes are deleted.
+        let continues = (position.floor..=position.revision).contains(&reached)
+            && feed::can_resume_at(read.conn(), position, reached).await?;
+        let changes = if continues {
             let range = RevisionRange { since: reached, until: position.revision };
             recent_changes::list_changes(read.conn(), range, MAX_CHANGES).await?
         } else {
-            // The change feed no longer contains all changes, or the database is a restored one.
             None
         };
         self.index.write().unwrap_or_else(PoisonError::into_inner).advance(position.revision, changes);
@@ -88,6 +114,7 @@ impl RecentChanges {
 /// The revisions of the last changes, in two generations: when the newer one is full, the older one is forgotten.
 #[derive(Debug, Default)]
 struct ChangeIndex {
+    history: HistoryNumber,
     newer: HashMap<Change, Revision>,
     older: HashMap<Change, Revision>,
     /// All changes above this revision are known.
@@ -102,7 +129,9 @@ impl ChangeIndex {
     /// Adds all changes from `reached` up to `revision`; `None` if they are not known.
     fn advance(&mut self, revision: Revision, changes: Option<Vec<(Change, Revision)>>) {
         let Some(changes) = changes else {
-            *self = Self { complete_from: revision, newer_from: revision, reached: revision, ..Self::default() };
+            let history = HistoryNumber(self.history.0 + 1);
+            *self =
+                Self { history, complete_from: revision, newer_from: revision, reached: revision, ..Self::default() };
             return;
         };
         if self.newer.len() >= MAX_CHANGED {
@@ -113,12 +142,14 @@ impl ChangeIndex {
         self.reached = revision;
     }
 
-    fn are_unchanged(&self, since: Revision, subjects: &[Change]) -> bool {
+    fn are_unchanged(&self, ReadAt { history, revision: since }: ReadAt, subjects: &[Change]) -> bool {
         let changed_later = |subject: &Change| {
             let changed_at = self.newer.get(subject).or_else(|| self.older.get(subject));
             changed_at.is_some_and(|revision| *revision > since)
         };
-        (self.complete_from..=self.reached).contains(&since) && !subjects.iter().any(changed_later)
+        history == self.history
+            && (self.complete_from..=self.reached).contains(&since)
+            && !subjects.iter().any(changed_later)
     }
 }
 
@@ -129,6 +160,11 @@ mod tests {
 
     fn revision(number: i64) -> Revision {
         Revision::new(number)
+    }
+
+    /// Whether data that was read at a revision of the newest history is unchanged.
+    fn is_unchanged(index: &ChangeIndex, since: i64, subjects: &[Change]) -> bool {
+        index.are_unchanged(ReadAt { history: index.history, revision: revision(since) }, subjects)
     }
 
     fn trust(agent: i64) -> Change {
@@ -145,10 +181,10 @@ mod tests {
         );
         let (roles, session) =
             (Change::Roles(AgentId::from_bits(1), ServiceId::from_bits(1)), Change::Session(SessionId::from_bits(1)));
-        assert!(!index.are_unchanged(revision(12), &[roles, trust(1)]));
-        assert!(index.are_unchanged(revision(13), &[roles, trust(1)]));
-        assert!(index.are_unchanged(revision(12), &[roles, session, trust(2), trust(3)]));
-        assert!(!index.are_unchanged(revision(11), &[trust(2)]));
+        assert!(!is_unchanged(&index, 12, &[roles, trust(1)]));
+        assert!(is_unchanged(&index, 13, &[roles, trust(1)]));
+        assert!(is_unchanged(&index, 12, &[roles, session, trust(2), trust(3)]));
+        assert!(!is_unchanged(&index, 11, &[trust(2)]));
     }
 
     #[test]
@@ -157,13 +193,27 @@ mod tests {
         index.advance(revision(10), None);
         index.advance(revision(20), Some(Vec::new()));
         for (since, is_known) in [(9, false), (10, true), (20, true), (21, false)] {
-            assert_eq!(index.are_unchanged(revision(since), &[trust(1)]), is_known, "{since}");
+            assert_eq!(is_unchanged(&index, since, &[trust(1)]), is_known, "{since}");
         }
         // The database was restored from a backup, or changes were deleted before they were read.
+        let before = ReadAt { history: index.history, revision: revision(18) };
+        assert!(index.are_unchanged(before, &[trust(1)]));
         index.advance(revision(15), None);
         for (since, is_known) in [(14, false), (15, true), (16, false), (20, false)] {
-            assert_eq!(index.are_unchanged(revision(since), &[trust(1)]), is_known, "{since}");
+            assert_eq!(is_unchanged(&index, since, &[trust(1)]), is_known, "{since}");
         }
+    }
+
+    #[test]
+    fn data_of_an_earlier_history_never_applies_again() {
+        let mut index = ChangeIndex::default();
+        index.advance(revision(20), None);
+        let lost = ReadAt { history: index.history, revision: revision(20) };
+        assert!(index.are_unchanged(lost, &[trust(1)]));
+        index.advance(revision(15), None);
+        index.advance(revision(25), Some(Vec::new()));
+        assert!(!index.are_unchanged(lost, &[trust(1)]));
+        assert!(is_unchanged(&index, 20, &[trust(1)]));
     }
 
     #[test]
@@ -177,8 +227,8 @@ mod tests {
             assert!(index.newer.len() + index.older.len() <= 2 * MAX_CHANGED);
         }
         // The last two batches are known.
-        assert!(!index.are_unchanged(revision(3 * batch), &[trust(3 * batch + 1)]));
-        assert!(index.are_unchanged(revision(3 * batch), &[trust(3 * batch)]));
-        assert!(!index.are_unchanged(revision(3 * batch - 1), &[trust(1)]));
+        assert!(!is_unchanged(&index, 3 * batch, &[trust(3 * batch + 1)]));
+        assert!(is_unchanged(&index, 3 * batch, &[trust(3 * batch)]));
+        assert!(!is_unchanged(&index, 3 * batch - 1, &[trust(1)]));
     }
 }

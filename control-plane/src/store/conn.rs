@@ -24,6 +24,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 statements! { STATEMENTS:
     COMMIT = "COMMIT";
     ROLLBACK = "ROLLBACK";
+    /// Returns when the previous statement of the connection has ended.
+    NOTHING = "SELECT 1 AS one";
 }
 
 /// Maximum duration of a transaction, including the wait for a connection; less than the timeout of a request.
@@ -144,16 +146,20 @@ impl Drop for Conn {
             ConnState::Committed => {}
             ConnState::Open if !self.has_transaction => {}
             ConnState::Broken => connection.close_on_drop(),
-            ConnState::Open | ConnState::Busy | ConnState::Failed => drop(tokio::spawn(roll_back(connection))),
+            ConnState::Open | ConnState::Busy | ConnState::Failed => {
+                drop(tokio::spawn(end(connection, self.has_transaction)));
+            }
         }
     }
 }
 
-/// Rolls back a transaction. Runs in a separate task, so that the code that drops the transaction does not wait.
-async fn roll_back(mut connection: PooledConnection) {
-    // If a cancelled statement failed, its error may be returned for the rollback. After any error of a rollback, the state of
-    // the connection is unknown.
-    if !matches!(timeout(ROLLBACK_TIMEOUT, connection.execute(ROLLBACK)).await, Ok(Ok(_))) {
+/// Ends a transaction, or a statement that was cancelled. Runs in a separate task, so that the code that drops the transaction does not
+/// wait.
+async fn end(mut connection: PooledConnection, has_transaction: bool) {
+    // If a cancelled statement failed, its error may be returned for this one. After any error, the state of the connection is unknown.
+    let end =
+        async { if has_transaction { connection.execute(ROLLBACK).await } else { connection.execute(NOTHING).await } };
+    if !matches!(timeout(ROLLBACK_TIMEOUT, end).await, Ok(Ok(_))) {
         connection.close_on_drop();
     }
 }

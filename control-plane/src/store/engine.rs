@@ -186,12 +186,16 @@ impl Store {
         self.read_for(self.transaction_timeout).await
     }
 
-    /// A connection for one statement, which sees one snapshot by itself: it needs a third of the messages of a read transaction.
-    pub async fn read_one_statement(&self) -> Result<ReadTransaction, StoreError> {
+    /// Runs one statement, which sees one snapshot by itself: it needs a third of the messages of a read transaction.
+    pub async fn read_one<T>(
+        &self,
+        timeout: Duration,
+        statement: impl AsyncFnOnce(&mut Conn) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         let mut timer = self.start_timer(TransactionKind::Read);
-        let conn = Conn::acquire(&self.reader, deadline_after(self.transaction_timeout), &timer).await?;
+        let mut conn = Conn::acquire(&self.reader, deadline_after(timeout), &timer).await?;
         timer.set_outcome(TransactionOutcome::Read);
-        Ok(ReadTransaction::new(conn, timer))
+        statement(&mut conn).await
     }
 
     /// Begins a read transaction that may take longer. On PostgreSQL, the usual timeout of a statement applies.

@@ -5,7 +5,7 @@ use crate::domain::change::{Change, FeedEntry, FeedPosition, RevisionRange};
 use countersign_identity::{AgentId, Revision};
 use std::collections::HashSet;
 
-/// Maximum number of agents with an unpublished trust score that [`find_state`] returns.
+/// Maximum number of agents with an unpublished trust score that [`find_state`] returns: one less than its statement finds.
 const MAX_UNPUBLISHED: usize = 64;
 
 statements! { STATEMENTS:
@@ -14,8 +14,10 @@ statements! { STATEMENTS:
     FIND_STATE = "SELECT revision, floor, COALESCE(restored_revision, 0) AS cutoff, \
          (SELECT COALESCE(string_agg(agent_id, ','), '') FROM (SELECT agent_id FROM trust_marks LIMIT 65) marked) AS unpublished \
          FROM feed WHERE id = 1";
-    LIST_CHANGES = "SELECT revision, facet, subject, COALESCE(service_id, '*') AS recipient FROM changes \
-         WHERE revision > $1 AND revision <= $2 ORDER BY revision, position LIMIT $3";
+    /// Once for each change, however many services receive it: only these facets have a service that is not a mere recipient.
+    LIST_CHANGES = "SELECT DISTINCT revision, facet, subject, CASE WHEN facet IN ('roles', 'definitions', 'terms', 'token') \
+         THEN COALESCE(service_id, '*') ELSE '*' END AS recipient FROM changes \
+         WHERE revision > $1 AND revision <= $2 ORDER BY revision LIMIT $3";
 }
 
 /// The agents whose new trust score is not in the change feed yet. A background job publishes trust scores.
@@ -37,22 +39,22 @@ impl UnpublishedScores {
     }
 }
 
-/// Finds the position of the change feed, and the agents whose trust score it lacks.
+/// Finds the position of the change feed, and the agents whose trust score it lacks. One statement.
 pub async fn find_state(conn: &mut Conn) -> Result<(FeedPosition, UnpublishedScores), StoreError> {
     let row = sqlx::query(FIND_STATE).fetch_optional(conn).await?;
     let row = row.ok_or(StoreError::UnexpectedRowCount("feed"))?;
     let text: String = row::get(&row, "unpublished")?;
-    let agents: Vec<&str> = text.split(',').filter(|agent| !agent.is_empty()).collect();
-    let unpublished = if agents.len() > MAX_UNPUBLISHED {
-        UnpublishedScores::Many
-    } else {
-        let agents = agents.into_iter().map(|agent| agent.parse().map_err(|_| StoreError::Corrupt("agent_id")));
-        UnpublishedScores::Of(agents.collect::<Result<_, _>>()?)
+    let agents: Result<HashSet<_>, _> =
+        text.split(',').filter(|agent| !agent.is_empty()).map(str::parse::<AgentId>).collect();
+    let unpublished = match agents {
+        Ok(agents) if agents.len() <= MAX_UNPUBLISHED => UnpublishedScores::Of(agents),
+        // One wrong row must not stop all requests.
+        Ok(_) | Err(_) => UnpublishedScores::Many,
     };
     Ok((feed::position_from_row(&row)?, unpublished))
 }
 
-/// Lists the changes in a range of revisions, once for each recipient; `None` if there are `limit` of them or more.
+/// Lists the changes in a range of revisions; `None` if there are `limit` of them or more, or if this version cannot read one of them.
 pub async fn list_changes(
     conn: &mut Conn,
     range: RevisionRange,
@@ -71,5 +73,9 @@ pub async fn list_changes(
         let FeedEntry { revision, change, recipients: _ } = feed::parse_entry(revision, &facet, &subject, recipient)?;
         Ok((change, revision))
     };
-    rows.iter().map(change).collect::<Result<Vec<_>, StoreError>>().map(Some)
+    match rows.iter().map(change).collect::<Result<_, StoreError>>() {
+        Ok(changes) => Ok(Some(changes)),
+        Err(StoreError::Corrupt(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
 }

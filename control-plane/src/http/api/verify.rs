@@ -13,7 +13,7 @@ use crate::{
         },
         state::AppState,
     },
-    operations::{self, CurrentState, Verification, find_verification},
+    operations::{self, CurrentState, Verified},
 };
 use axum::{
     extract::State,
@@ -27,7 +27,6 @@ use countersign_identity::{
     identity_headers::{self, DEFAULT_PREFIX, REASON_SUFFIX, SUFFIXES},
 };
 use serde::Serialize;
-use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// The media type of the response.
@@ -119,7 +118,7 @@ pub async fn verify(
     let current = credentials.require_service_key(&state, service).await?;
     let wants_headers = prefers_identity_headers(&headers);
     Ok(match verify_token(&state, &current, service, &headers).await {
-        Ok(verification) => {
+        Ok(Verified { verification, .. }) => {
             let response = ([(CONTENT_TYPE, JSON)], verification.response(verification_response)).into_response();
             if wants_headers {
                 with_headers(response, identity_headers(verification.identity(), service))
@@ -167,14 +166,12 @@ async fn verify_token(
     current: &CurrentState,
     service: ServiceId,
     headers: &HeaderMap,
-) -> Result<Arc<Verification>, ApiError> {
+) -> Result<Verified, ApiError> {
     let token = agent_token(headers)?;
-    if let Some(verification) = find_verification(&state.context, current, service, token) {
-        state.metrics.verification_cache_hits.inc();
-        return Ok(verification);
-    }
-    state.metrics.verification_cache_misses.inc();
-    let result = operations::verify_token(&state.context, service, token).await;
+    let result = operations::verify_token(&state.context, current, service, token).await;
+    let (hits, misses) = (&state.metrics.verification_cache_hits, &state.metrics.verification_cache_misses);
+    let is_hit = result.as_ref().is_ok_and(|verified| verified.is_from_memory);
+    (if is_hit { hits } else { misses }).inc();
     result.map_err(|error| ApiError::from(error).with_required_service(service))
 }
 

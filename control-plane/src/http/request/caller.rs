@@ -16,9 +16,7 @@ use crate::{
         },
         state::AppState,
     },
-    operations::{
-        CurrentState, OperationError, find_service_key, require_manager, require_owner, require_service_creator,
-    },
+    operations::{CurrentState, authenticate_service, require_manager, require_owner, require_service_creator},
 };
 use axum::{
     extract::FromRequestParts,
@@ -76,7 +74,7 @@ fn bearer_credential(headers: &HeaderMap) -> Result<Option<SecretString>, Malfor
 }
 
 impl Credentials {
-    /// Requires an API key of the service `service`, of any scope. Returns the state of the database in which the API key was valid.
+    /// Requires an API key of the service `service`, of any scope. Returns a state of the database that was read after the request arrived.
     pub async fn require_service_key(
         &self,
         state: &AppState,
@@ -175,12 +173,12 @@ impl Credentials {
         }
     }
 
-    /// Authenticates a service. Returns the state of the database in which its API key was valid.
+    /// Authenticates a service. Also returns a state of the database that was read after the request arrived.
     async fn service_key(&self, state: &AppState) -> Result<(Arc<ServiceKey>, Arc<CurrentState>), ApiError> {
         let result = match &self.bearer {
             Some(credential) => {
                 let lookup = self.limiter.begin_lookup(state, credential.expose_secret()).await?;
-                let result = find_current_key(state, credential.expose_secret()).await;
+                let result = authenticate_service(&state.context, credential.expose_secret()).await;
                 lookup.end(result.is_ok());
                 result
             }
@@ -226,14 +224,6 @@ pub fn receiver_access_error(error: impl Into<ApiError>, human: &Human) -> ApiEr
 /// Replaces a refusal with the reason `not_yours` by one that contains what is required.
 fn access_error_of_human(error: ApiError, human: &Human, refusal: fn(&Owner) -> ApiError) -> ApiError {
     if error.reason() == Some(Reason::NotYours) { refusal(&human.identity) } else { error }
-}
-
-async fn find_current_key(
-    state: &AppState,
-    credential: &str,
-) -> Result<(Arc<ServiceKey>, Arc<CurrentState>), OperationError> {
-    let current = state.context.current_state().await?;
-    Ok((find_service_key(&state.context, &current, credential).await?, current))
 }
 
 async fn verify_human_token(state: &AppState, token: &str) -> Result<Human, ApiError> {

@@ -16,4 +16,4 @@ pub use refresh::{refresh_session, verify_refresh};
 pub use revoke::revoke_token;
 pub use token_subject::find_refresh_token_agent;
 pub use tokens::TokenPair;
-pub use verify::{Verification, VerifiedTokens, find_verification, verify_token};
+pub use verify::{Verifications, Verified, verify_token};

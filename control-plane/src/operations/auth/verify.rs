@@ -3,7 +3,10 @@
 use super::revoke::is_revoked;
 use crate::{
     domain::change::Change,
-    operations::{Context, CurrentState, NotFound, OperationError, recent_changes::RecentChanges},
+    operations::{
+        Context, CurrentState, NotFound, OperationError,
+        recent_changes::{ReadAt, RecentChanges},
+    },
     store::{
         Conn, WriteTransaction,
         agents::{self, AgentState},
@@ -33,10 +36,10 @@ const BASE_COST: usize = 768;
 /// How many bytes a byte of a name has in a verification: in the identity, and in the response.
 const COPIES_OF_NAMES: usize = 2;
 
-/// The verified tokens in memory.
-pub struct VerifiedTokens(TokenCache<Verification>);
+/// The verifications in memory.
+pub struct Verifications(TokenCache<Verification>);
 
-impl Default for VerifiedTokens {
+impl Default for Verifications {
     fn default() -> Self {
         Self(TokenCache::new(CACHED_TOKENS))
     }
@@ -50,17 +53,24 @@ pub struct Verification {
     response: OnceLock<Bytes>,
 }
 
+/// The result of a successful verification.
+pub struct Verified {
+    /// The verification, now or earlier.
+    pub verification: Arc<Verification>,
+    /// Whether an earlier verification still applies.
+    pub is_from_memory: bool,
+}
+
 /// What the result of a verification depends on.
 #[derive(Debug)]
 struct Basis {
-    /// The revision of the database.
-    revision: Revision,
+    read_at: ReadAt,
     verified_at: Timestamp,
     /// From this time on, a verification records a contact.
     contact_due: Timestamp,
     /// The `rev` claim of the token.
     token_revision: Revision,
-    /// What would have changed if the result were another one.
+    /// After a change of one of these, the result may be another one.
     subjects: [Change; 8],
 }
 
@@ -75,14 +85,14 @@ impl Verification {
         self.response.get_or_init(|| encode(&self.identity)).clone()
     }
 
-    /// Whether a verification now has the same result and records nothing. Until `valid_until`, no role of the identity ends. Before
-    /// the last verification, other roles may not have ended.
+    /// Whether a verification now has the same result and records nothing. Until `valid_until`, no role of the identity ends. At a time
+    /// before `verified_at`, a role that had ended by then may still apply.
     fn applies(&self, recent: &RecentChanges, current: &CurrentState, now: Timestamp) -> bool {
-        let Basis { revision, verified_at, contact_due, token_revision, subjects } = &self.basis;
+        let Basis { read_at, verified_at, contact_due, token_revision, subjects } = &self.basis;
         (*verified_at..self.identity.valid_until.min(*contact_due)).contains(&now)
             && *token_revision >= current.floor()
             && !current.trust_may_differ(self.identity.agent)
-            && recent.are_unchanged(current, *revision, subjects)
+            && recent.are_unchanged(current, *read_at, subjects)
     }
 }
 
@@ -107,31 +117,32 @@ const fn subjects_of(service: ServiceId, claims: &Claims, audience: Option<Servi
     ]
 }
 
-/// The last verification of a token, if another one would have the same result now. `current` is a state that was read after the
-/// request arrived.
-pub fn find_verification(
+/// Verifies an access token. Returns the identity of the agent, or the reason for the refusal. `current` is a state that was read
+/// after the request arrived.
+pub async fn verify_token(
     context: &Context,
     current: &CurrentState,
     service: ServiceId,
     token: &str,
-) -> Option<Arc<Verification>> {
-    let verification = context.verified_tokens.0.get(service, token)?;
-    verification.applies(&context.recent_changes, current, context.now()).then_some(verification)
-}
-
-/// Verifies an access token with the database. Returns the identity of the agent, or the reason for the refusal.
-pub async fn verify_token(
-    context: &Context,
-    service: ServiceId,
-    token: &str,
-) -> Result<Arc<Verification>, OperationError> {
+) -> Result<Verified, OperationError> {
+    let memory = &context.verifications.0;
+    if let Some(verification) = memory.get(service, token) {
+        if verification.applies(&context.recent_changes, current, context.now()) {
+            return Ok(Verified { verification, is_from_memory: true });
+        }
+        memory.remove(service, token);
+    }
     let verification = Arc::new(read_verification(context, service, token).await?);
-    context.verified_tokens.0.insert(service, token, Arc::clone(&verification));
-    Ok(verification)
+    // A token that is newer than the database was issued in a history that the database has lost.
+    if verification.basis.token_revision <= verification.basis.read_at.revision {
+        memory.insert(service, token, Arc::clone(&verification));
+    }
+    Ok(Verified { verification, is_from_memory: false })
 }
 
 async fn read_verification(context: &Context, service: ServiceId, token: &str) -> Result<Verification, OperationError> {
     let unverified = UnverifiedToken::parse(token)?;
+    let history = context.recent_changes.history();
     let mut read = context.store.read().await?;
     let signed = unverified.verify(&signing_keys::load_ring(read.conn()).await?.key_set())?;
     let claims = signed.claims();
@@ -168,7 +179,7 @@ async fn read_verification(context: &Context, service: ServiceId, token: &str) -
         };
     }
     let basis = Basis {
-        revision: position.revision,
+        read_at: ReadAt { history, revision: position.revision },
         verified_at: now,
         contact_due,
         token_revision: claims.rev,

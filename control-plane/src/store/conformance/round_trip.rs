@@ -7,6 +7,7 @@ mod credentials;
 mod deletions;
 mod ended_roles;
 mod master_keys;
+mod recent_changes;
 mod recipients;
 mod records;
 mod removals;
@@ -215,6 +216,7 @@ impl StoreFixture {
         self.waiting_events_are_deleted_by_age().await;
         self.every_column_was_written().await;
         self.events_are_delivered_only_to_their_audience().await;
+        self.recent_changes_are_found().await;
         self.revision_advances_past_the_clock_and_the_last_revision().await;
     }
 

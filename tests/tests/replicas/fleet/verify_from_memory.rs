@@ -121,6 +121,15 @@ async fn revocations_apply_to_the_next_verification() {
     let session = service.login(&agent).await;
     let token = text(&session["accessToken"]);
     service.remember(&token).await;
+    let refresh = json!({ "refreshToken": session["refreshToken"] });
+    first.api.post("/auth/refresh", refresh.clone()).await.expect(200);
+    service.remember(&token).await;
+    first.api.post("/auth/refresh", refresh).await.error();
+    assert_eq!(service.verify(&token).await, refused("token_revoked"), "a used refresh token ends the session");
+
+    let session = service.login(&agent).await;
+    let token = text(&session["accessToken"]);
+    service.remember(&token).await;
     first.revoke_token(&text(&session["refreshToken"])).await;
     assert_eq!(service.verify(&token).await, refused("token_revoked"));
 
