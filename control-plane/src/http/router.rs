@@ -1,4 +1,4 @@
-//! The routes of the API, and the order of the middleware.
+//! The routes of the API.
 
 use super::{
     api::{
@@ -6,17 +6,15 @@ use super::{
         transfers, trust, verify, webhooks, well_known,
     },
     error::ApiError,
-    middleware::{deadline, limits, request_lines::RequestLines, telemetry},
+    middleware::chain::{Middleware, handle_request},
     openapi::{
         docs,
         document::{self, PublishedDocument},
     },
-    request::{body, client_address, memory::RequestMemory},
     state::AppState,
 };
 use axum::{Extension, Router, middleware};
 use std::sync::Arc;
-use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 /// All routes. Each handler declares its method, path and documentation; handlers on one line share a path.
@@ -84,26 +82,14 @@ pub fn api_description() -> String {
     document::to_json(&document::finish(routes().into_openapi(), document::PLACEHOLDER_URL))
 }
 
-/// Builds the router of the API. The first layer runs first. They are one layer for the router, because it clones all inner layers of
-/// each of its layers for each request.
+/// Builds the router of the API.
 pub fn router(state: AppState) -> Router {
     let (routes, document) = routes().split_for_parts();
-    let memory = Arc::new(RequestMemory::new(state.metrics.overloaded.clone()));
-    let lines = Arc::new(RequestLines::default());
     let published = Arc::new(PublishedDocument::new(document, state.context.issuer()));
-    let layers = (
-        middleware::from_fn_with_state(state.clone(), client_address::resolve_client_address),
-        middleware::from_fn_with_state((state.clone(), lines), telemetry::record_request),
-        CatchPanicLayer::custom(|_| ApiError::panic_response()),
-        middleware::from_fn(client_address::require_https),
-        middleware::from_fn_with_state(memory, body::buffer_body),
-        middleware::from_fn(deadline::enforce_deadline),
-        middleware::from_fn_with_state(state.clone(), limits::enforce_rate_limits),
-        Extension(published),
-    );
+    let middleware = Arc::new(Middleware::new(state.clone()));
     routes
         .fallback(async || ApiError::not_found())
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
-        .layer(layers)
+        .layer((middleware::from_fn_with_state(middleware, handle_request), Extension(published)))
         .with_state(state)
 }

@@ -1,11 +1,7 @@
 //! A time limit for every request.
 
 use crate::http::error::ApiError;
-use axum::{
-    extract::Request,
-    middleware::Next,
-    response::{IntoResponse, Response},
-};
+use axum::response::{IntoResponse, Response};
 use std::time::Duration;
 
 /// Maximum time from the complete request to the response. Each transaction and each outgoing call has a shorter timeout; the
@@ -14,8 +10,8 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_millis(4500);
 
 /// Responds with 503 when the time limit is exceeded. At the time limit, an open transaction is rolled back, unless its commit
 /// was already sent.
-pub async fn enforce_deadline(request: Request, next: Next) -> Response {
-    let response = tokio::time::timeout(RESPONSE_TIMEOUT, next.run(request)).await;
+pub async fn enforce_deadline(response: impl Future<Output = Response>) -> Response {
+    let response = tokio::time::timeout(RESPONSE_TIMEOUT, response).await;
     response.unwrap_or_else(|_| {
         tracing::error!("no response within {} s", RESPONSE_TIMEOUT.as_secs_f64());
         ApiError::unavailable().into_response()

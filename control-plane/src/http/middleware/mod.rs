@@ -1,5 +1,6 @@
 //! Middleware, and the request extensions that it provides to handlers.
 
+pub(super) mod chain;
 pub(super) mod conditional_get;
 pub(super) mod deadline;
 pub(super) mod limits;

@@ -10,9 +10,8 @@ use crate::{
     metrics,
 };
 use axum::{
-    extract::{MatchedPath, Request, State},
+    extract::{MatchedPath, Request},
     http::HeaderValue,
-    middleware::Next,
     response::Response,
 };
 use std::sync::Arc;
@@ -31,11 +30,12 @@ pub struct RequestId(pub String);
 /// Runs the request in a span with its id, then logs and counts it. Every request is counted, but not every request is logged, see
 /// [`RequestLines`].
 pub async fn record_request(
-    State((state, lines)): State<(AppState, Arc<RequestLines>)>,
+    state: &AppState,
+    lines: &Arc<RequestLines>,
     mut request: Request,
-    next: Next,
+    next: impl AsyncFnOnce(Request) -> Response,
 ) -> Response {
-    let id = request_id(&state, &request);
+    let id = request_id(state, &request);
     request.extensions_mut().insert(RequestId(id.to_str().unwrap_or_default().to_owned()));
     let method = request.method().clone();
     let path = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
@@ -44,7 +44,7 @@ pub async fn record_request(
     let client = request.extensions().get::<ClientAddress>().map(|client| client.ip.to_string()).unwrap_or_default();
     let started_at = state.context.since_boot();
     let span = tracing::info_span!("request", request_id = %id.to_str().unwrap_or_default());
-    let mut response = next.run(request).instrument(span.clone()).await;
+    let mut response = next(request).instrument(span.clone()).await;
     let seconds = state.context.since_boot().saturating_sub(started_at).as_secs_f64();
     let status = response.status();
     let error = response.extensions().get::<ErrorLabels>().copied();

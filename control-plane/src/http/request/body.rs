@@ -11,14 +11,13 @@ use super::{client_address::ClientAddress, idempotency::BodyDigest, json::JsonOb
 use crate::http::error::{ApiError, FieldError};
 use axum::{
     body::{Body, HttpBody as _, to_bytes},
-    extract::{FromRequest, MatchedPath, Request, State},
+    extract::{FromRequest, MatchedPath, Request},
     http::{HeaderMap, HeaderValue, header},
-    middleware::Next,
     response::{IntoResponse, Response},
 };
 use countersign_process::server::ReservedMemory;
 use serde_json::{Map, Value};
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 
@@ -62,9 +61,13 @@ pub fn body_limit(path: &str) -> usize {
 /// Reads the whole body before the request is processed. Some clients lose a response that arrives while they are still
 /// sending the body. A gRPC client waits for the response before it ends its body, so gRPC calls are answered at once. The memory
 /// of the request stays reserved until its response is ready.
-pub async fn buffer_body(State(memory): State<Arc<RequestMemory>>, request: Request, next: Next) -> Response {
+pub async fn buffer_body(
+    memory: &RequestMemory,
+    request: Request,
+    next: impl AsyncFnOnce(Request) -> Response,
+) -> Response {
     if request.uri().path() == HEALTH_PATH && request.body().is_end_stream() {
-        return next.run(request).await;
+        return next(request).await;
     }
     let is_grpc = |value: &HeaderValue| value.as_bytes().starts_with(GRPC_MEDIA_TYPE);
     if request.extensions().get::<MatchedPath>().is_none()
@@ -85,7 +88,7 @@ pub async fn buffer_body(State(memory): State<Arc<RequestMemory>>, request: Requ
             if let Some(digest) = BodyDigest::from_request(&parts.headers, &bytes) {
                 parts.extensions.insert(digest);
             }
-            next.run(Request::from_parts(parts, Body::from(bytes))).await
+            next(Request::from_parts(parts, Body::from(bytes))).await
         }
         Ok(Err(error)) => error.into_response(),
         Err(_) => ApiError::malformed_body("The body was not received in time").into_response(),

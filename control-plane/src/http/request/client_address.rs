@@ -5,10 +5,8 @@
 
 use crate::http::{error::ApiError, state::AppState};
 use axum::{
-    extract::{ConnectInfo, FromRequestParts, Request, State},
+    extract::{ConnectInfo, FromRequestParts, Request},
     http::{HeaderMap, HeaderName, request::Parts},
-    middleware::Next,
-    response::{IntoResponse, Response},
 };
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
@@ -84,20 +82,19 @@ fn is_https(headers: &HeaderMap) -> bool {
         })
 }
 
-/// Determines the client address of every request.
-pub async fn resolve_client_address(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
+/// Determines the client address of a request, and stores it as an extension of the request.
+pub fn resolve_client_address(state: &AppState, request: &mut Request) {
     if let Some(ConnectInfo(peer)) = request.extensions().get::<ConnectInfo<SocketAddr>>() {
         let client = state.proxies.client_address(peer.ip(), request.headers());
         request.extensions_mut().insert(client);
     }
-    next.run(request).await
 }
 
-/// Refuses requests that did not use HTTPS, and requests that bypass the trusted proxies.
-pub async fn require_https(request: Request, next: Next) -> Response {
+/// Refuses a request that did not use HTTPS, or that bypasses the trusted proxies.
+pub fn require_https(request: &Request) -> Result<(), ApiError> {
     match request.extensions().get::<ClientAddress>() {
-        Some(ClientAddress { https: true, .. }) => next.run(request).await,
-        Some(_) | None => ApiError::https_required().into_response(),
+        Some(ClientAddress { https: true, .. }) => Ok(()),
+        Some(_) | None => Err(ApiError::https_required()),
     }
 }
 

@@ -7,9 +7,8 @@ use crate::{
     http::{error::ApiError, request::client_address::ClientAddress, state::AppState},
 };
 use axum::{
-    extract::{MatchedPath, Request, State},
+    extract::{MatchedPath, Request},
     http::request::Parts,
-    middleware::Next,
     response::{IntoResponse, Response},
 };
 use countersign_identity::AgentId;
@@ -35,13 +34,17 @@ pub struct RequestLimiter {
 
 /// Counts requests under `/auth`, attaches a [`RequestLimiter`] to all other requests, and adds the limits to the response
 /// headers.
-pub async fn enforce_rate_limits(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
+pub async fn enforce_rate_limits(
+    state: &AppState,
+    mut request: Request,
+    next: impl AsyncFnOnce(Request) -> Response,
+) -> Response {
     let route = request.extensions().get::<MatchedPath>().map(|route| route.as_str().to_owned());
     let Some(ClientAddress { ip, .. }) = request.extensions().get().copied() else {
         return ApiError::internal().into_response();
     };
     // Unknown paths are not limited, because their response is constant.
-    let Some(route) = route else { return next.run(request).await };
+    let Some(route) = route else { return next(request).await };
     let limiter = RequestLimiter {
         category: category(&route),
         address: ip,
@@ -50,12 +53,12 @@ pub async fn enforce_rate_limits(State(state): State<AppState>, mut request: Req
     };
     request.extensions_mut().insert(limiter.clone());
     let result = if limiter.category == Some(Category::Auth) {
-        limiter.count_auth_request(&state, &route, request).await
+        limiter.count_auth_request(state, &route, request).await
     } else {
         Ok(request)
     };
     let mut response = match result {
-        Ok(request) => next.run(request).await,
+        Ok(request) => next(request).await,
         Err(error) => error.into_response(),
     };
     if let Some(statuses) = limiter.statuses.get() {

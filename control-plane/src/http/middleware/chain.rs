@@ -1,0 +1,57 @@
+//! The order in which the parts of the middleware handle a request.
+//!
+//! They are functions and one layer of the router: for each request, the router clones all inner layers of each of its layers.
+
+use super::{
+    deadline::enforce_deadline, limits::enforce_rate_limits, request_lines::RequestLines, telemetry::record_request,
+};
+use crate::http::{
+    error::ApiError,
+    request::{
+        body::buffer_body,
+        client_address::{require_https, resolve_client_address},
+        memory::RequestMemory,
+    },
+    state::AppState,
+};
+use axum::{
+    extract::{Request, State},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use futures_util::FutureExt;
+use std::{panic::AssertUnwindSafe, sync::Arc};
+
+/// The state of the middleware.
+pub struct Middleware {
+    state: AppState,
+    lines: Arc<RequestLines>,
+    memory: RequestMemory,
+}
+
+impl Middleware {
+    /// The state for one server.
+    pub fn new(state: AppState) -> Self {
+        let memory = RequestMemory::new(state.metrics.overloaded.clone());
+        Self { state, lines: Arc::default(), memory }
+    }
+}
+
+/// Handles a request: logs and counts it, refuses it, or passes it on. A panic is a response, too.
+pub async fn handle_request(State(middleware): State<Arc<Middleware>>, mut request: Request, next: Next) -> Response {
+    let Middleware { state, lines, memory } = &*middleware;
+    resolve_client_address(state, &mut request);
+    record_request(state, lines, request, async |request| {
+        let response = async {
+            if let Err(error) = require_https(&request) {
+                return error.into_response();
+            }
+            buffer_body(memory, request, async |request| {
+                enforce_deadline(enforce_rate_limits(state, request, async |request| next.run(request).await)).await
+            })
+            .await
+        };
+        AssertUnwindSafe(response).catch_unwind().await.unwrap_or_else(|_| ApiError::panic_response())
+    })
+    .await
+}
