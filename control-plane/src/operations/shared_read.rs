@@ -31,6 +31,8 @@ impl<T: Clone> SharedRead<T> {
         {
             return Ok(value.clone());
         }
+        // Callers that are about to call share this read, too: on a busy processor, a read costs as much as several requests.
+        tokio::task::yield_now().await;
         let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let value = read.await?;
         *latest = Some((number, value.clone()));
@@ -53,10 +55,15 @@ mod tests {
             read().await
         }));
         assert!(first.as_mut().now_or_never().is_none());
+        // The first read has not begun yet.
+        let mut joining = Box::pin(join_all((0..100).map(|_| shared.run(read()))));
+        assert!(joining.as_mut().now_or_never().is_none());
+        assert!(first.as_mut().now_or_never().is_none());
         let mut waiting = Box::pin(join_all((0..100).map(|_| shared.run(read()))));
         assert!(waiting.as_mut().now_or_never().is_none());
         end_of_first.notify_one();
         assert_eq!(first.await, Ok(1));
+        assert_eq!(joining.await, vec![Ok(1); 100]);
         assert_eq!(waiting.await, vec![Ok(2); 100]);
         assert_eq!(shared.run(read()).await, Ok(3));
     }

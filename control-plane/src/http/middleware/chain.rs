@@ -51,7 +51,24 @@ pub async fn handle_request(State(middleware): State<Arc<Middleware>>, mut reque
             })
             .await
         };
-        AssertUnwindSafe(response).catch_unwind().await.unwrap_or_else(|_| ApiError::panic_response())
+        convert_panic(response).await
     })
     .await
+}
+
+/// The response, or 500 if it panics. The state of the request is dropped, and shared state has locks that survive a panic.
+async fn convert_panic(response: impl Future<Output = Response>) -> Response {
+    AssertUnwindSafe(response).catch_unwind().await.unwrap_or_else(|_| ApiError::panic_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::StatusCode;
+
+    #[tokio::test]
+    async fn panic_is_an_internal_error() {
+        assert_eq!(convert_panic(async { panic!("a fault") }).await.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(convert_panic(async { StatusCode::OK.into_response() }).await.status(), StatusCode::OK);
+    }
 }

@@ -103,7 +103,14 @@ async fn changes_of_roles_and_trust_apply_to_the_next_verification() {
         assert_eq!(&service.verify(&token).await.unwrap()["trustScore"], trust);
     }
     service.change("DELETE", &format!("/roles/{reader}"), json!({})).await;
-    assert_eq!(service.verify(&token).await.unwrap()["roles"], json!([]));
+    assert_eq!(service.remember(&token).await["roles"], json!([]));
+
+    service.change("POST", &format!("/agents/{}/roles", agent.id), json!({ "roleId": writer })).await;
+    assert_eq!(service.remember(&token).await["roles"], json!(["writer"]));
+    let admission = format!("/agents/{}/services/{}", agent.id, service.id);
+    let leave = json!({ "mayAssignRoles": false });
+    first.api.send_as(first.human(), "PUT", &admission, leave).await.expect(200);
+    assert_eq!(service.verify(&token).await.unwrap()["roles"], json!([]), "the agent has left the service");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -141,6 +148,12 @@ async fn revocations_apply_to_the_next_verification() {
     let token = service.token(&agent).await;
     service.remember(&token).await;
     first.set_status(&agent.id, "revoked").await.expect(200);
+    assert_eq!(service.verify(&token).await, refused("agent_revoked"));
+
+    let (deleted, token) = service.agent(&role).await;
+    service.remember(&token).await;
+    let path = format!("/agents/{}", deleted.id);
+    first.api.send_as(first.human(), "DELETE", &path, json!({})).await.expect(200);
     assert_eq!(service.verify(&token).await, refused("agent_revoked"));
 
     let (_agent, token) = service.agent(&role).await;
