@@ -26,8 +26,9 @@ const MAX_CHANGES: i64 = 4096;
 /// Maximum number of changed objects in a generation of [`ChangeIndex`].
 const MAX_CHANGED: usize = 1 << 15;
 
-/// The timeout of the read, for which all requests with API keys wait.
-const READ_TIMEOUT: Duration = Duration::from_secs(1);
+/// The timeout of the read, for which all requests with API keys wait. If a connection is dead, the next read has another one, within
+/// the time limit of the requests that wait.
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Numbers the histories of the database that the process has seen. A new one begins when not all changes since the last read are
 /// known. Data that was read in an earlier history never applies again.

@@ -68,8 +68,8 @@ async fn ended_session_is_deleted_when_its_tokens_and_its_challenge_have_expired
 async fn token_without_a_session_is_refused() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "Agent").await;
+    // The control plane does not know the token: it finds the end of a session that it has verified in the change feed.
     let token = agent.token_for(control.service()).await;
-    control.verify(&token).await.expect(200);
     let mut database = Database::connect(&control.database_url()).await;
     database.execute("DELETE FROM refresh_tokens").await;
     database.execute("DELETE FROM sessions").await;
