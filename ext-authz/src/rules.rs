@@ -115,8 +115,8 @@ impl RuleSet {
         self.rules.is_empty() && self.default.is_none()
     }
 
-    /// What the file allows and its author may not expect, one text for each rule: a dry run takes the requests of an enforced rule
-    /// if it is more specific, and refuses none of them.
+    /// A warning for each dry run that is more specific than an enforced rule for some request: the dry run then applies to the request
+    /// and does not refuse it, although the enforced rule might.
     pub fn warnings(&self) -> Vec<String> {
         let enforced_by = |dry_run: &Rule| {
             let is_taken = |rule: &&Rule| !rule.dry_run && rule.specificity() < dry_run.specificity();

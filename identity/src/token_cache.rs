@@ -9,7 +9,6 @@ use quick_cache::{
 };
 use std::{
     hash::{Hash, Hasher, RandomState},
-    marker::PhantomData,
     sync::Arc,
 };
 
@@ -89,15 +88,10 @@ impl Equivalent<TokenKey> for PresentedKey<'_> {
 }
 
 /// About how much memory a token needs.
-struct TokenWeight<T>(PhantomData<fn() -> T>);
+#[derive(Clone)]
+struct TokenWeight;
 
-impl<T> Clone for TokenWeight<T> {
-    fn clone(&self) -> Self {
-        Self(PhantomData)
-    }
-}
-
-impl<T: CachedForToken> Weighter<TokenKey, Arc<T>> for TokenWeight<T> {
+impl<T: CachedForToken> Weighter<TokenKey, Arc<T>> for TokenWeight {
     fn weight(&self, key: &TokenKey, cached: &Arc<T>) -> u64 {
         // Each token counts at least this much, so the cache never has more tokens than its capacity.
         (key.text.len() + cached.memory()).max(BYTES_PER_TOKEN) as u64
@@ -105,14 +99,13 @@ impl<T: CachedForToken> Weighter<TokenKey, Arc<T>> for TokenWeight<T> {
 }
 
 /// A cache of tokens, bounded in number and in memory.
-pub struct TokenCache<T>(Cache<TokenKey, Arc<T>, TokenWeight<T>, RandomState>);
+pub struct TokenCache<T>(Cache<TokenKey, Arc<T>, TokenWeight, RandomState>);
 
 impl<T: CachedForToken> TokenCache<T> {
     /// A cache of at most `capacity` tokens.
     pub fn new(capacity: usize) -> Self {
         let bytes = (capacity as u64).saturating_mul(BYTES_PER_TOKEN as u64);
-        let weight = TokenWeight(PhantomData);
-        Self(Cache::with(capacity, bytes, weight, RandomState::new(), DefaultLifecycle::default()))
+        Self(Cache::with(capacity, bytes, TokenWeight, RandomState::new(), DefaultLifecycle::default()))
     }
 
     /// What is cached for a token at a service.
@@ -128,16 +121,6 @@ impl<T: CachedForToken> TokenCache<T> {
     /// Removes what is cached for a token at a service.
     pub fn remove(&self, service: ServiceId, text: &str) {
         self.0.remove(&PresentedKey { service, text });
-    }
-
-    /// The number of tokens.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there is no token.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -164,7 +147,7 @@ mod tests {
             cache.insert(SERVICE, &format!("{TEXT}{number}"), Arc::new(Sized(memory)));
         }
         assert!(cache.0.weight() <= 100 * BYTES_PER_TOKEN as u64);
-        cache.len()
+        cache.0.len()
     }
 
     #[test]
@@ -189,6 +172,6 @@ mod tests {
         cache.remove(SERVICE, &same_length);
         assert!(cache.get(SERVICE, TEXT).is_some());
         cache.remove(SERVICE, TEXT);
-        assert!(cache.get(SERVICE, TEXT).is_none() && cache.is_empty());
+        assert!(cache.get(SERVICE, TEXT).is_none() && cache.0.is_empty());
     }
 }

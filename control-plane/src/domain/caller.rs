@@ -28,7 +28,7 @@ pub enum Caller {
 impl Caller {
     /// Requires an API key of the given service, of any scope. The error for a key of another service does not reveal whether
     /// the given service exists.
-    pub fn require_key_of(&self, service: ServiceId) -> Result<&Arc<ServiceKey>, Reason> {
+    pub fn require_key_of(&self, service: ServiceId) -> Result<&ServiceKey, Reason> {
         match self {
             Self::Service(key) if key.service == service => Ok(key),
             Self::Service(_) => Err(Reason::NotYours),

@@ -100,7 +100,7 @@ pub struct Context {
     pub(super) database_probe: SharedRead<()>,
     /// The reads of the published keys, which anybody may request without limit.
     pub(super) published_keys: SharedRead<SigningKeyRing>,
-    /// Tells whether the following data is still the content of the database.
+    /// Finds whether the database has changed since `service_keys` and `verifications` were read from it.
     pub(super) recent_changes: RecentChanges,
     pub(super) service_keys: ServiceKeys,
     pub(super) verifications: Verifications,

@@ -31,7 +31,7 @@ impl<T: Clone> SharedRead<T> {
         {
             return Ok(value.clone());
         }
-        // Callers that are about to call share this read, too: on a busy processor, a read costs as much as several requests.
+        // Other tasks run first, so that their calls share this read: on a busy processor, a read costs as much as several requests.
         tokio::task::yield_now().await;
         let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let value = read.await?;

@@ -1,6 +1,7 @@
 //! The order in which the parts of the middleware handle a request.
 //!
-//! They are functions and one layer of the router: for each request, the router clones all inner layers of each of its layers.
+//! Each part is a function that calls the next one, and the router has one layer for all of them. If each part were a layer, the
+//! router would clone all later layers at each layer, for each request.
 
 use super::{
     deadline::enforce_deadline, limits::enforce_rate_limits, request_lines::RequestLines, telemetry::record_request,
