@@ -24,6 +24,13 @@ const RESERVED_FOR_LAST_LINE: usize = 64 * 1024;
 /// How long the end of the process waits until all lines are written.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Pause after a write. The lines that are added meanwhile are written together: to wake the thread for each line takes longer than to
+/// write it.
+const BATCH_PAUSE: Duration = Duration::from_millis(1);
+
+/// Maximum size of the buffer that is used again after a write, in bytes.
+const MAX_KEPT_CAPACITY: usize = 256 * 1024;
+
 /// Pause after a write to a full stream that returns at once, because the parent process made it non-blocking.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
@@ -96,6 +103,8 @@ struct LineBuffer {
 #[derive(Debug, Default)]
 struct Waiting {
     lines: Vec<u8>,
+    /// Whether the thread that writes waits for a line, and must be notified.
+    is_idle: bool,
     is_writing: bool,
 }
 
@@ -112,8 +121,11 @@ impl LineBuffer {
             return;
         }
         waiting.lines.extend_from_slice(lines);
+        let must_notify = mem::take(&mut waiting.is_idle);
         drop(waiting);
-        self.added.notify_one();
+        if must_notify {
+            self.added.notify_one();
+        }
     }
 
     fn flush(&self, timeout: Duration) {
@@ -122,16 +134,23 @@ impl LineBuffer {
     }
 
     fn write_all_to(&self, stream: &mut impl Write) {
+        let mut lines = Vec::new();
         loop {
-            let is_empty = |waiting: &mut Waiting| waiting.lines.is_empty();
+            let is_empty = |waiting: &mut Waiting| {
+                waiting.is_idle = waiting.lines.is_empty();
+                waiting.is_idle
+            };
             let waiting = self.added.wait_while(self.lock(), is_empty);
             let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
-            let lines = mem::take(&mut waiting.lines);
+            mem::swap(&mut waiting.lines, &mut lines);
             waiting.is_writing = true;
             drop(waiting);
             self.count_dropped(write_lines(stream, &lines));
             self.lock().is_writing = false;
             self.written.notify_all();
+            lines.clear();
+            lines.shrink_to(MAX_KEPT_CAPACITY);
+            thread::sleep(BATCH_PAUSE);
         }
     }
 
