@@ -33,6 +33,7 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
         let deployment = Deployment::start(&database).await;
         if engine == "sqlite" {
             results.insert("verify_http".to_owned(), deployment.verify(rounds).await);
+            eprintln!("verify_http: {:?}", results["verify_http"]);
         }
         let bare = match engine {
             "sqlite" => {

@@ -6,7 +6,7 @@ use countersign_process::{Clock, SystemClock};
 use countersign_tests::h2::{
     ACK, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, opening,
 };
-use std::{cell::RefCell, path::Path, time::Duration};
+use std::{cell::RefCell, path::Path, rc::Rc, time::Duration};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::UnixStream,
@@ -40,15 +40,25 @@ const ALLOWED: [u8; 2] = [0x0a, 0];
 /// Messages in the order in which they are sent, again and again.
 pub struct Messages {
     /// Encoded requests.
-    pub encoded: Vec<Vec<u8>>,
+    pub encoded: Rc<Vec<Vec<u8>>>,
     /// Places in `encoded`.
     pub order: Vec<u32>,
     next: usize,
 }
 
 impl Messages {
-    pub const fn new(encoded: Vec<Vec<u8>>, order: Vec<u32>) -> Self {
-        Self { encoded, order, next: 0 }
+    pub fn new(encoded: Vec<Vec<u8>>, order: Vec<u32>) -> Self {
+        Self { encoded: Rc::new(encoded), order, next: 0 }
+    }
+
+    /// The same messages from the beginning.
+    pub fn from_beginning(&self) -> Self {
+        Self { encoded: Rc::clone(&self.encoded), order: self.order.clone(), next: 0 }
+    }
+
+    /// Whether a message was sent again because all were sent.
+    pub const fn has_repeated(&self) -> bool {
+        self.next > self.order.len()
     }
 
     fn next(&mut self) -> &[u8] {
@@ -88,9 +98,9 @@ impl Replay {
 
     /// Sends each message once, as clients have done before the measurement begins.
     pub async fn send_each_once(&mut self, messages: &Messages) {
-        let order = (0..messages.encoded.len() as u32).collect();
-        let each = RefCell::new(Messages::new(messages.encoded.clone(), order));
         let count = messages.encoded.len();
+        let each = Messages { order: (0..count as u32).collect(), ..messages.from_beginning() };
+        let each = RefCell::new(each);
         let goes_on = || each.borrow().next < count;
         let drives = self.0.iter_mut().map(|connection| connection.drive(&each, &goes_on));
         futures_util::future::join_all(drives).await;
