@@ -34,6 +34,26 @@ macro_rules! select_sidecars {
     };
 }
 
+/// Begins to insert rows that stand for several sidecars each.
+macro_rules! insert_merged {
+    () => {
+        "INSERT INTO sidecars (instance, key_index, key_id, service_id, control_plane_id, stream, address, release, protocol_version, \
+         connected_at, applied_revision, required_revision, confirmed_at, ended_at, expires_at, max_staleness) "
+    };
+}
+
+/// Lets an existing row stand for the inserted sidecars as well.
+macro_rules! add_to_merged {
+    () => {
+        " ON CONFLICT (service_id, instance, key_index) DO UPDATE SET \
+         confirmed_at = CASE WHEN sidecars.confirmed_at > excluded.confirmed_at THEN sidecars.confirmed_at ELSE excluded.confirmed_at END, \
+         ended_at = CASE WHEN sidecars.ended_at > excluded.ended_at THEN sidecars.ended_at ELSE excluded.ended_at END, \
+         expires_at = CASE WHEN sidecars.expires_at > excluded.expires_at THEN sidecars.expires_at ELSE excluded.expires_at END, \
+         max_staleness = CASE WHEN sidecars.max_staleness > excluded.max_staleness THEN sidecars.max_staleness \
+         ELSE excluded.max_staleness END"
+    };
+}
+
 statements! { STATEMENTS:
     /// The row of a later stream remains. An earlier stream of the sidecar may have been confirmed, and may have had a longer maximum
     /// staleness.
@@ -64,17 +84,21 @@ statements! { STATEMENTS:
     COUNT_ENDED = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM sidecars WHERE service_id = $1 \
          AND ended_at IS NOT NULL AND instance <> $2 LIMIT $3) counted";
     /// The merged row counts as long as the last of the rows that it stands for, and has no revision.
-    MERGE_ENDED = "INSERT INTO sidecars (instance, key_index, key_id, service_id, control_plane_id, stream, address, release, \
-         protocol_version, connected_at, applied_revision, required_revision, confirmed_at, ended_at, expires_at, max_staleness) \
-         SELECT CAST($1 AS TEXT), 0, MAX(key_id), service_id, '', 0, '', '', MAX(protocol_version), MIN(connected_at), 0, \
+    MERGE_ENDED = concat!(
+        insert_merged!(),
+        "SELECT CAST($1 AS TEXT), 0, MAX(key_id), service_id, '', 0, '', '', MAX(protocol_version), MIN(connected_at), 0, \
          MAX(required_revision), MAX(confirmed_at), MAX(ended_at), MAX(expires_at), MAX(max_staleness) FROM (SELECT * FROM sidecars \
          WHERE service_id = $2 AND ended_at IS NOT NULL AND instance <> $1 ORDER BY ended_at, instance, key_index LIMIT $3) oldest \
-         GROUP BY service_id ON CONFLICT (service_id, instance, key_index) DO UPDATE SET \
-         confirmed_at = CASE WHEN sidecars.confirmed_at > excluded.confirmed_at THEN sidecars.confirmed_at ELSE excluded.confirmed_at END, \
-         ended_at = CASE WHEN sidecars.ended_at > excluded.ended_at THEN sidecars.ended_at ELSE excluded.ended_at END, \
-         expires_at = CASE WHEN sidecars.expires_at > excluded.expires_at THEN sidecars.expires_at ELSE excluded.expires_at END, \
-         max_staleness = CASE WHEN sidecars.max_staleness > excluded.max_staleness THEN sidecars.max_staleness \
-         ELSE excluded.max_staleness END";
+         GROUP BY service_id",
+        add_to_merged!()
+    );
+    LAST_OF_NEXT_SERVICES = "SELECT MAX(id) AS service_id FROM (SELECT id FROM services WHERE id > $1 ORDER BY id LIMIT $2) services";
+    RECORD_UNKNOWN = concat!(
+        insert_merged!(),
+        "SELECT CAST($1 AS TEXT), 0, $2, id, '', 0, '', '', $3, $4, 0, 0, $4, $4, $4 + $5, $5 FROM services \
+         WHERE id > $6 AND id <= $7 AND deleted_at IS NULL",
+        add_to_merged!()
+    );
     /// Deletes no row that another transaction has opened, or ended later, since the oldest rows were merged.
     DELETE_MERGED = "DELETE FROM sidecars WHERE (service_id, instance, key_index) IN (SELECT service_id, instance, key_index \
          FROM sidecars WHERE service_id = $1 AND ended_at IS NOT NULL AND instance <> $2 ORDER BY ended_at, instance, key_index LIMIT $3) \
@@ -316,6 +340,24 @@ pub async fn merge_oldest_ended(conn: &mut Conn, service: ServiceId, kept: i64) 
     sqlx::query(MERGE_ENDED).bind(&merged).bind(&service).bind(surplus).execute(&mut *conn).await?;
     sqlx::query(DELETE_MERGED).bind(&service).bind(&merged).bind(surplus).execute(conn).await?;
     Ok(())
+}
+
+/// Records, for each of the next `limit` services in the order of their ids, that it may have sidecars that the database does not know:
+/// all of them were confirmed at `now` at the latest, and refuse all requests when this is `max_staleness` ago. Returns the last of
+/// these services; `None` if there are no further services.
+pub async fn record_unknown(
+    conn: &mut Conn,
+    (after, limit): (Option<ServiceId>, i64),
+    (now, max_staleness): (Timestamp, Duration),
+) -> Result<Option<ServiceId>, StoreError> {
+    let after = after.map_or_else(String::new, |service| service.to_string());
+    let row = sqlx::query(LAST_OF_NEXT_SERVICES).bind(&after).bind(limit).fetch_one(&mut *conn).await?;
+    let Some(last) = row::parse_optional::<ServiceId>(&row, "service_id")? else { return Ok(None) };
+    let query = sqlx::query(RECORD_UNKNOWN).bind(SidecarInstance::MERGED.to_string());
+    let query = query.bind(ApiKeyId::from_bits(0).to_string()).bind(i64::from(REPORTS_SINCE_VERSION));
+    let query = query.bind(now.micros()).bind(micros(max_staleness)).bind(after).bind(last.to_string());
+    query.execute(conn).await?;
+    Ok(Some(last))
 }
 
 /// A page of the recorded sidecars of a service that may decide at `now`.

@@ -209,7 +209,8 @@ async fn revoke_credentials(
     check_existing_deployment(config, master, &stored)?;
     refuse_missing_master_keys(&store, master).await?;
     ensure_audit_started(&store).await.map_err(AppError::Operation)?;
-    let result = invalidate_credentials_after_restore(&store).await.map_err(AppError::Operation)?;
+    let result =
+        invalidate_credentials_after_restore(&store, config.max_staleness()).await.map_err(AppError::Operation)?;
     store.close().await;
     Ok(result)
 }

@@ -10,13 +10,17 @@ use crate::{
     store::{
         Store, WriteTransaction, audit,
         deployment::{self, Quarantine},
-        feed, unused_agents,
+        feed, sidecars, unused_agents,
     },
 };
 use countersign_identity::Timestamp;
+use std::time::Duration;
 
 /// More changes than can happen while the revision is ahead of the clock after a restore.
 const REVISIONS_AFTER_RESTORE: i64 = 1_000_000;
+
+/// Number of services for which one transaction records that they may have sidecars.
+const SERVICES_PER_TRANSACTION: i64 = 2000;
 
 /// The result of [`invalidate_credentials_after_restore`].
 #[derive(Debug)]
@@ -31,8 +35,12 @@ pub struct RestoreReport {
 
 /// Prepares a restored database. While a restored database is prepared, no process may serve the database. Uses and revocations
 /// of credentials after the backup are lost, so all sessions, tokens and challenges become invalid, and sidecars load a new
-/// snapshot.
-pub async fn invalidate_credentials_after_restore(store: &Store) -> Result<RestoreReport, OperationError> {
+/// snapshot. `max_staleness`: the age of its view at which a sidecar refuses all requests.
+pub async fn invalidate_credentials_after_restore(
+    store: &Store,
+    max_staleness: Duration,
+) -> Result<RestoreReport, OperationError> {
+    record_unknown_sidecars(store, max_staleness).await?;
     let work = async |mut tx: WriteTransaction| {
         let at = tx.now();
         let previous_quarantine = deployment::find_quarantine(tx.conn()).await?;
@@ -46,6 +54,24 @@ pub async fn invalidate_credentials_after_restore(store: &Store) -> Result<Resto
         Ok::<_, OperationError>(tx.commit(RestoreReport { at, previous_quarantine, newest_change_at }).await?)
     };
     store.write("invalidate_credentials_after_restore", work).await
+}
+
+/// Records that each service may have sidecars that connected after the backup. Receipts must count them as silent. No control plane
+/// confirms them meanwhile.
+async fn record_unknown_sidecars(store: &Store, max_staleness: Duration) -> Result<(), OperationError> {
+    let mut last = None;
+    loop {
+        let work = async |mut tx: WriteTransaction| {
+            let now = tx.now();
+            let services = (last, SERVICES_PER_TRANSACTION);
+            let next = sidecars::record_unknown(tx.conn(), services, (now, max_staleness)).await?;
+            Ok::<_, OperationError>(tx.commit(next).await?)
+        };
+        last = store.write("record_unknown_sidecars", work).await?;
+        if last.is_none() {
+            return Ok(());
+        }
+    }
 }
 
 /// The time of the last change in the database: in the audit log, in the change feed, or by the revision.

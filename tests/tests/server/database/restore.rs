@@ -125,6 +125,47 @@ async fn restore_revokes_credentials_that_may_have_changed_since_the_backup() {
     earlier.assert_revoked(&control, &sidecar).await;
 }
 
+/// The restored database does not contain a sidecar that connected after the backup. It may decide with its view until this is too
+/// old, so no receipt may claim before that a change is in force everywhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn receipts_wait_for_sidecars_that_connected_after_the_backup() {
+    let settings = ["sync.max_staleness_seconds=8"];
+    let (mut control, folder) = (ControlPlane::start_one_with(&settings).await, tempfile::tempdir().unwrap());
+    let earlier = EarlierCredentials::new(&control).await;
+    let sync_key = control.create_key(control.service(), "sync").await;
+    let file = folder.path().join("backup").to_str().unwrap().to_owned();
+    tokio::task::block_in_place(|| succeed(&control, &["backup", &file]));
+    let sidecar = Sidecar::start_with(&control, &[&sync_key], &[]);
+    sidecar.wait_until_ready().await;
+    let token = earlier.agent.token().await;
+    assert_eq!(sidecar.check_token(&token).await.status, 200);
+    sidecar.signal("STOP");
+    control.terminate().await;
+    tokio::task::block_in_place(|| succeed(&control, &["restore", &file, "--replace"]));
+    control.restart().await;
+
+    let path = control.path(&format!("/agents/{}/roles/{}", earlier.agent.id, earlier.role));
+    let revoked = control.api.send_as(control.key(), "DELETE", &path, json!({})).await.expect(200);
+    let path = control.path(&format!("/enforcement?revision={}", revoked["revision"]));
+    let receipt = async || control.api.get_as(control.key(), &path).await.expect(200);
+    let incomplete = receipt().await;
+    assert_eq!((&incomplete["enforced"], &incomplete["sidecars"]), (&json!(false), &json!(1)), "{incomplete}");
+    assert_eq!(
+        incomplete["unconfirmed"][0]["instance"],
+        "0".repeat(32),
+        "it stands for unknown sidecars: {incomplete}"
+    );
+    let complete = async || Some(receipt().await).filter(|receipt| receipt["enforced"] == true);
+    let complete = eventually("the revocation is in force", complete, || control.log()).await;
+    sidecar.signal("CONT");
+    let refused = async || {
+        let result = sidecar.check_token(&token).await;
+        assert_ne!(result.status, 200, "{complete}");
+        (result.reason == "token_superseded").then_some(())
+    };
+    eventually("the sidecar has its view of the restored database", refused, || sidecar.log()).await;
+}
+
 /// The server refuses a backup that was copied by hand until `restore` without a file makes it usable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn copied_backup_is_not_served_before_restore_runs() {

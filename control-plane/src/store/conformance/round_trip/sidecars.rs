@@ -197,6 +197,42 @@ impl StoreFixture {
         self.commit(async |tx| sidecars::delete(tx.conn(), FIRST, &sidecar).await).await;
     }
 
+    /// The services are those of `services_return_what_was_written`.
+    pub async fn each_live_service_may_have_unknown_sidecars(&self) {
+        let live = [1, 2].map(ServiceId::from_bits);
+        let of_service = async |service| {
+            sidecars::list(self.read().await.conn(), (service, time(9)), whole_list()).await.unwrap().items
+        };
+        self.commit(async |tx| {
+            let (mut last, mut visited) = (None, Vec::new());
+            loop {
+                last = sidecars::record_unknown(tx.conn(), (last, 1), (time(7), STALENESS)).await?;
+                let Some(service) = last else { break };
+                visited.push(service);
+            }
+            assert!(visited.is_sorted() && live.iter().all(|service| visited.contains(service)), "{visited:?}");
+            // Later, with another staleness.
+            while let Some(service) = sidecars::record_unknown(tx.conn(), (last, 9), (time(8), STALENESS * 2)).await? {
+                last = Some(service);
+            }
+            Ok(())
+        })
+        .await;
+        for service in live {
+            let [listed] = &of_service(service).await[..] else { panic!("{service} has not one row") };
+            let sidecar = listed.clone().into_sidecar();
+            assert_eq!(sidecar.identity.key.instance, SidecarInstance::MERGED);
+            assert_eq!((sidecar.in_force, sidecar.max_staleness), (Some(Revision::default()), STALENESS * 2));
+            assert_eq!(sidecar.confirmed, LastConfirmation::By(time(8)));
+        }
+        assert_eq!(of_service(SERVICE).await, [], "it does not exist");
+        self.commit(async |tx| {
+            assert!(sidecars::delete_expired(tx.conn(), (time(0), time(4000)), 99).await? >= 2);
+            Ok(())
+        })
+        .await;
+    }
+
     pub async fn oldest_sidecars_without_a_stream_become_one_row(&self) {
         let ended: Vec<_> = (1..=5).map(identity).collect();
         self.commit(async |tx| {
