@@ -134,7 +134,7 @@ impl RoleTable {
 
     /// The names and permissions of the granted roles. Undefined roles grant nothing.
     pub fn resolve<'a>(&self, grants: impl Iterator<Item = &'a RoleGrant>) -> (Vec<RoleName>, Vec<Permission>) {
-        collect_sorted(grants.filter_map(|grant| self.get(grant.role)))
+        names_and_permissions(grants.filter_map(|grant| self.get(grant.role)))
     }
 
     /// The role that a token with this `rev` refers to by name.
@@ -278,13 +278,16 @@ fn current_roles(claims: &Claims, context: &EvaluationContext<'_>, now: Timestam
     let (names, permissions) = if claims.rev > context.revision && claims.roles.iter().all(|role| is_active(&role)) {
         (sorted(claimed_roles.cloned()), sorted(claims.permissions.iter().cloned()))
     } else {
-        collect_sorted(claimed_roles.filter_map(|name| context.roles.get_by_name(name, claims.rev)))
+        names_and_permissions(claimed_roles.filter_map(|name| context.roles.get_by_name(name, claims.rev)))
     };
     let until = names.iter().filter_map(claimed_end).min();
     CurrentRoles { names, permissions, until }
 }
 
-fn collect_sorted<'a>(definitions: impl Iterator<Item = &'a RoleDefinition>) -> (Vec<RoleName>, Vec<Permission>) {
+/// The names of roles and the permissions that they grant, sorted and each once.
+pub fn names_and_permissions<'a>(
+    definitions: impl Iterator<Item = &'a RoleDefinition>,
+) -> (Vec<RoleName>, Vec<Permission>) {
     let by_name: BTreeMap<_, _> = definitions.map(|definition| (&definition.name, &definition.permissions)).collect();
     let permissions = by_name.values().flat_map(|permissions| permissions.iter().cloned());
     (by_name.keys().map(|name| (*name).clone()).collect(), sorted(permissions))

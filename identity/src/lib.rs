@@ -33,7 +33,7 @@ pub use agent_hash::{AgentHash, AgentHashKey};
 pub use claims::{Audience, Claims};
 pub use evaluation::{
     AgentChanges, AgentStatus, EvaluationContext, RoleDefinition, RoleGrant, RoleTable, StatusWithCutoff,
-    VerifiedIdentity, Versioned,
+    VerifiedIdentity, Versioned, names_and_permissions,
 };
 pub use ids::{AgentId, ApiKeyId, EventId, FeedbackId, RefreshId, RoleId, ServiceId, SessionId, TokenId, WebhookId};
 pub use key_set::{KeySet, Kid};

@@ -90,13 +90,18 @@ pub struct ServiceOfAgent {
 }
 
 impl Agent {
-    /// Requires an active agent. The error says whether the agent is suspended or revoked.
+    /// Requires an active agent, see [`require_active`].
     pub const fn require_active(&self) -> Result<(), Reason> {
-        match self.status {
-            AgentStatus::Active => Ok(()),
-            AgentStatus::Suspended => Err(Reason::AgentSuspended),
-            AgentStatus::Revoked => Err(Reason::AgentRevoked),
-        }
+        require_active(self.status)
+    }
+}
+
+/// Requires that an agent is active. The error says whether the agent is suspended or revoked.
+pub const fn require_active(status: AgentStatus) -> Result<(), Reason> {
+    match status {
+        AgentStatus::Active => Ok(()),
+        AgentStatus::Suspended => Err(Reason::AgentSuspended),
+        AgentStatus::Revoked => Err(Reason::AgentRevoked),
     }
 }
 

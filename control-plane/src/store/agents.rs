@@ -47,7 +47,7 @@ macro_rules! list_holders {
             columns!(),
             " FROM (",
             holders!($column),
-            " ORDER BY a.agent_id DESC LIMIT $6 OFFSET $7) holders JOIN agents ON id = holders.agent_id ORDER BY id DESC"
+            " ORDER BY a.agent_id DESC LIMIT $6 + 0 OFFSET $7) holders JOIN agents ON id = holders.agent_id ORDER BY id DESC"
         )
     };
 }
@@ -83,14 +83,16 @@ statements! { STATEMENTS:
     LIST_HOLDERS_AT_SERVICE = list_holders!("service_id");
     LIST_HOLDERS_OF_ROLE = list_holders!("role_id");
     COUNT_AGENTS_BY_OWNER = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM agents \
-         WHERE owner_issuer = $1 AND owner_subject = $2 LIMIT $3) counted";
+         WHERE owner_issuer = $1 AND owner_subject = $2 LIMIT $3 + 0) counted";
     LIST_AGENTS_BY_OWNER = concat!(
         "SELECT ", columns!(), " FROM agents WHERE owner_issuer = $1 AND owner_subject = $2 AND id < $3 \
-         ORDER BY id DESC LIMIT $4 OFFSET $5"
+         ORDER BY id DESC LIMIT $4 + 0 OFFSET $5"
     );
     LOCK_AGENT = "UPDATE agents SET name = name WHERE id = $1 AND deleted_at IS NULL";
-    SET_LAST_SEEN = "UPDATE agents SET last_seen_at = $1 WHERE id = $2";
-    SET_LAST_SERVICE = "UPDATE agents SET last_service_id = $1 WHERE id = $2";
+    LOCK_AND_FIND = concat!(
+        "UPDATE agents SET name = name WHERE id = $1 AND deleted_at IS NULL RETURNING ", columns!()
+    );
+    SET_LAST_SEEN = "UPDATE agents SET last_seen_at = $1, last_service_id = COALESCE($2, last_service_id) WHERE id = $3";
     SET_TRUST = "UPDATE agents SET trust = $1, updated_at = $2 WHERE id = $3";
     /// The same registration creates another agent, because `superseded_at` is set.
     MARK_DELETED = "UPDATE agents SET deleted_at = $1, purge_at = $1, updated_at = $1, status = $2, cutoff = $3, \
@@ -244,15 +246,21 @@ pub async fn lock(conn: &mut Conn, id: AgentId) -> Result<bool, StoreError> {
     Ok(sqlx::query(LOCK_AGENT).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
 }
 
-/// Sets the time at which the agent last authenticated.
-pub async fn set_last_seen(conn: &mut Conn, id: AgentId, now: Timestamp) -> Result<(), StoreError> {
-    sqlx::query(SET_LAST_SEEN).bind(now.micros()).bind(id.to_string()).execute(conn).await?;
-    Ok(())
+/// Locks the row of an agent that is not deleted until the transaction ends, and returns the agent as no other transaction can change
+/// it meanwhile.
+pub async fn lock_and_find(conn: &mut Conn, id: AgentId) -> Result<Option<Agent>, StoreError> {
+    sqlx::query(LOCK_AND_FIND).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(agent_from_row).transpose()
 }
 
-/// Sets the service of the last login that was for a service.
-pub async fn set_last_service(conn: &mut Conn, id: AgentId, service: ServiceId) -> Result<(), StoreError> {
-    sqlx::query(SET_LAST_SERVICE).bind(service.to_string()).bind(id.to_string()).execute(conn).await?;
+/// Sets the time at which the agent last authenticated and, if this was a login for a service, the service.
+pub async fn set_last_seen(
+    conn: &mut Conn,
+    id: AgentId,
+    now: Timestamp,
+    service: Option<ServiceId>,
+) -> Result<(), StoreError> {
+    let query = sqlx::query(SET_LAST_SEEN).bind(now.micros()).bind(service.map(|service| service.to_string()));
+    query.bind(id.to_string()).execute(conn).await?;
     Ok(())
 }
 
@@ -284,14 +292,13 @@ pub async fn set_status(
 }
 
 fn agent_from_row(row: &AnyRow) -> Result<Agent, StoreError> {
-    let key = hex::decode(row::get::<String>(row, "public_key")?).map_err(|_| StoreError::Corrupt("public_key"))?;
     Ok(Agent {
         id: row::parse(row, "id")?,
         registration: Registration {
             owner: owner_from_row(row)?,
             email: row::convert(row, "email")?,
             name: row::convert(row, "name")?,
-            key: P256PublicKey::from_sec1(&key).map_err(|_| StoreError::Corrupt("public_key"))?,
+            key: parse_key(&row::get::<String>(row, "public_key")?)?,
             key_hash: row::get(row, "public_key_hash")?,
             metadata: row::metadata(row)?,
         },
@@ -303,6 +310,12 @@ fn agent_from_row(row: &AnyRow) -> Result<Agent, StoreError> {
         last_seen_at: row::optional_timestamp(row, "last_seen_at")?,
         last_service: row::parse_optional(row, "last_service_id")?,
     })
+}
+
+/// Parses the column `public_key`.
+pub(super) fn parse_key(text: &str) -> Result<P256PublicKey, StoreError> {
+    let point = hex::decode(text).map_err(|_| StoreError::Corrupt("public_key"))?;
+    P256PublicKey::from_sec1(&point).map_err(|_| StoreError::Corrupt("public_key"))
 }
 
 fn state_from_row(row: &AnyRow) -> Result<AgentState, StoreError> {

@@ -19,9 +19,17 @@ macro_rules! agent_state {
 }
 pub(super) use agent_state;
 
+/// The columns that [`position_from_row`] reads.
+macro_rules! position_columns {
+    () => {
+        "revision, floor, COALESCE(restored_revision, 0) AS cutoff"
+    };
+}
+pub(super) use position_columns;
+
 statements! { STATEMENTS:
     INSERT_POSITION = "INSERT INTO feed (id, revision, floor) VALUES (1, $1, $1)";
-    FIND_POSITION = "SELECT revision, floor, COALESCE(restored_revision, 0) AS cutoff FROM feed WHERE id = 1";
+    FIND_POSITION = concat!("SELECT ", position_columns!(), " FROM feed WHERE id = 1");
     ADVANCE_AFTER_RESTORE = "UPDATE feed SET revision = CASE WHEN revision >= $1 THEN revision + $2 ELSE $1 END, \
          restored_at = $3 WHERE id = 1";
     RAISE_FLOOR_AFTER_RESTORE = "UPDATE feed SET floor = revision, restored_revision = revision WHERE id = 1";
@@ -62,7 +70,7 @@ statements! { STATEMENTS:
          AND revision <= (SELECT floor FROM feed WHERE id = 1)";
     DELETE_BELOW_FLOOR = "DELETE FROM changes WHERE (revision, position) IN (SELECT revision, position FROM changes \
          WHERE noted_at >= $1 AND noted_at <= $2 AND revision <= (SELECT floor FROM feed WHERE id = 1) \
-         ORDER BY noted_at LIMIT $3)";
+         ORDER BY noted_at LIMIT $3 + 0)";
 }
 
 const MICROS_PER_SECOND: i64 = 1_000_000;
@@ -94,7 +102,7 @@ pub async fn find_feed_position(conn: &mut Conn) -> Result<Option<FeedPosition>,
     position_from_row(&row).map(Some)
 }
 
-/// Reads the columns `revision`, `floor` and `cutoff`.
+/// Reads the columns `position_columns`.
 pub(super) fn position_from_row(row: &AnyRow) -> Result<FeedPosition, StoreError> {
     let (revision, floor) = (revision_from_row(row, "revision")?, revision_from_row(row, "floor")?);
     Ok(FeedPosition { revision, floor, cutoff: revision_from_row(row, "cutoff")? })

@@ -27,6 +27,7 @@ mod failure;
 pub mod feed;
 pub mod idempotency;
 pub mod known_agents;
+pub mod logins;
 pub mod master_keys;
 pub mod outbox;
 mod pools;

@@ -2,7 +2,7 @@
 
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::role::Role;
-use countersign_identity::{Revision, RoleDefinition, RoleId, RoleName, ServiceId, Timestamp};
+use countersign_identity::{AgentId, Revision, RoleDefinition, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
 
 macro_rules! columns {
@@ -25,6 +25,11 @@ statements! { STATEMENTS:
     LIST_ROLES = concat!(
         "SELECT ", columns!(), " FROM roles WHERE service_id = $1 AND deleted_at IS NULL AND ", is_live!("$1"),
         " ORDER BY created_at, id"
+    );
+    LIST_HELD = concat!(
+        "SELECT r.id, r.name, r.permissions, r.made_at_revision, a.expires_at FROM assignments a JOIN roles r ON r.id = a.role_id \
+         WHERE a.agent_id = $1 AND a.service_id = $2 AND (a.expires_at IS NULL OR a.expires_at > $3) AND r.service_id = $2 \
+         AND r.deleted_at IS NULL AND ", is_live!("$2"), " ORDER BY r.id"
     );
     FIND_ROLE = concat!(
         "SELECT ", columns!(), " FROM roles WHERE id = $1 AND service_id = $2 AND deleted_at IS NULL AND ", is_live!("$2")
@@ -56,6 +61,18 @@ pub async fn insert(conn: &mut Conn, role: &Role) -> Result<bool, StoreError> {
 /// Lists all roles of a service, oldest first; none if the service is deleted.
 pub async fn list(conn: &mut Conn, service: ServiceId) -> Result<Vec<Role>, StoreError> {
     sqlx::query(LIST_ROLES).bind(service.to_string()).fetch_all(conn).await?.iter().map(role_from_row).collect()
+}
+
+/// Lists the roles of a service that an agent holds at `now`, with their expiry; none if the service is deleted.
+pub async fn list_held(
+    conn: &mut Conn,
+    service: ServiceId,
+    agent: AgentId,
+    now: Timestamp,
+) -> Result<Vec<(RoleDefinition, Option<Timestamp>)>, StoreError> {
+    let query = sqlx::query(LIST_HELD).bind(agent.to_string()).bind(service.to_string()).bind(now.micros());
+    let held = |row| Ok((definition_from_row(row)?, row::optional_timestamp(row, "expires_at")?));
+    query.fetch_all(conn).await?.iter().map(held).collect()
 }
 
 /// Finds a role by id. Returns `None` if the role belongs to another service, or if the service is deleted.
@@ -117,15 +134,19 @@ fn permissions_to_json(role: &Role) -> Result<String, StoreError> {
     serde_json::to_string(&role.definition.permissions).map_err(|_| StoreError::Corrupt("permissions"))
 }
 
-fn role_from_row(row: &AnyRow) -> Result<Role, StoreError> {
+fn definition_from_row(row: &AnyRow) -> Result<RoleDefinition, StoreError> {
     let permissions: String = row::get(row, "permissions")?;
+    Ok(RoleDefinition {
+        id: row::parse(row, "id")?,
+        name: row::convert(row, "name")?,
+        permissions: serde_json::from_str(&permissions).map_err(|_| StoreError::Corrupt("permissions"))?,
+        created_revision: Revision::new(row::get(row, "made_at_revision")?),
+    })
+}
+
+fn role_from_row(row: &AnyRow) -> Result<Role, StoreError> {
     Ok(Role {
-        definition: RoleDefinition {
-            id: row::parse(row, "id")?,
-            name: row::convert(row, "name")?,
-            permissions: serde_json::from_str(&permissions).map_err(|_| StoreError::Corrupt("permissions"))?,
-            created_revision: Revision::new(row::get(row, "made_at_revision")?),
-        },
+        definition: definition_from_row(row)?,
         service: row::parse(row, "service_id")?,
         description: row::convert(row, "description")?,
         created_at: row::timestamp(row, "created_at")?,

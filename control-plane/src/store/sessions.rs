@@ -11,17 +11,17 @@ use sqlx::any::AnyRow;
 statements! { STATEMENTS:
     INSERT_SESSION = "INSERT INTO sessions (id, challenge_id, agent_id, service_id, begun_at, begun_revision, expires_at) \
          VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (challenge_id) DO NOTHING";
-    CHALLENGE_IS_USED = "SELECT 1 AS used FROM sessions WHERE challenge_id = $1";
     FIND_SESSION = "SELECT id, agent_id, service_id, begun_at, begun_revision, expires_at, ended_at FROM sessions WHERE id = $1";
     /// The sessions of an agent that can still be refreshed, newest first, after the first `$3`. Their `ended_at` is NULL. The order
     /// contains it so that it is the order of the index, and nothing is sorted.
     LIST_OLDEST_LIVE = "SELECT id FROM sessions WHERE agent_id = $1 AND ended_at IS NULL AND expires_at > $2 \
-         ORDER BY ended_at DESC, begun_at DESC, id DESC LIMIT $4 OFFSET $3";
+         ORDER BY ended_at DESC, begun_at DESC, id DESC LIMIT $4 + 0 OFFSET $3";
     MARK_SESSION_ENDED = "UPDATE sessions SET ended_at = $1, expires_at = CASE WHEN expires_at > $1 THEN $1 ELSE expires_at END \
          WHERE id = $2 AND ended_at IS NULL";
     INSERT_TOKEN = "INSERT INTO refresh_tokens (id, session_id, secret_hash, issued_at, audience, access_expires_at) \
          VALUES ($1, $2, $3, $4, $5, $6)";
-    FIND_TOKEN = "SELECT id, session_id, secret_hash, issued_at, used_at FROM refresh_tokens WHERE id = $1";
+    FIND_TOKEN = "SELECT t.id AS token_id, t.secret_hash, t.issued_at, t.used_at, s.id, s.agent_id, s.service_id, s.begun_at, \
+         s.begun_revision, s.expires_at, s.ended_at FROM refresh_tokens t JOIN sessions s ON s.id = t.session_id WHERE t.id = $1";
     FIND_AGENT_BY_TOKEN =
         "SELECT s.agent_id FROM refresh_tokens t JOIN sessions s ON s.id = t.session_id WHERE t.id = $1";
     MARK_TOKEN_USED = "UPDATE refresh_tokens SET used_at = $1 WHERE id = $2 AND used_at IS NULL";
@@ -30,10 +30,10 @@ statements! { STATEMENTS:
     /// tokens from the beginning of the table until it has found `$3` of expired sessions.
     DELETE_EXPIRED_TOKENS = "DELETE FROM refresh_tokens WHERE id IN (SELECT t.id FROM sessions s \
          JOIN refresh_tokens t ON t.session_id = s.id WHERE s.expires_at >= $1 AND s.expires_at < $2 \
-         ORDER BY s.expires_at LIMIT $3)";
+         ORDER BY s.expires_at LIMIT $3 + 0)";
     /// Of the `$3` sessions that expired first, those without refresh tokens.
     DELETE_EXPIRED_SESSIONS = "DELETE FROM sessions WHERE id IN (SELECT e.id FROM \
-         (SELECT s.id FROM sessions s WHERE s.expires_at >= $1 AND s.expires_at < $2 ORDER BY s.expires_at LIMIT $3) e \
+         (SELECT s.id FROM sessions s WHERE s.expires_at >= $1 AND s.expires_at < $2 ORDER BY s.expires_at LIMIT $3 + 0) e \
          WHERE NOT EXISTS (SELECT 1 FROM refresh_tokens t WHERE t.session_id = e.id))";
 }
 
@@ -50,11 +50,6 @@ pub async fn insert(conn: &mut Conn, session: &Session, challenge: &str) -> Resu
         .execute(conn)
         .await?;
     Ok(result.rows_affected() == 1)
-}
-
-/// Whether a session was created with the challenge.
-pub async fn challenge_is_used(conn: &mut Conn, challenge: &str) -> Result<bool, StoreError> {
-    Ok(sqlx::query(CHALLENGE_IS_USED).bind(challenge).fetch_optional(conn).await?.is_some())
 }
 
 /// Finds a session by id.
@@ -105,14 +100,14 @@ pub async fn insert_token(
     Ok(())
 }
 
-/// Finds the refresh token of a credential. Returns `None` for an unknown id and for a wrong secret.
+/// Finds the refresh token of a credential, and its session. Returns `None` for an unknown id and for a wrong secret.
 pub async fn find_token_by_credential(
     conn: &mut Conn,
     credential: &Credential<RefreshId>,
-) -> Result<Option<RefreshToken>, StoreError> {
+) -> Result<Option<(RefreshToken, Session)>, StoreError> {
     let row = sqlx::query(FIND_TOKEN).bind(credential.id().to_string()).fetch_optional(conn).await?;
-    let token = row.as_ref().map(token_from_row).transpose()?;
-    Ok(token.filter(|token| token.secret.matches(credential)))
+    let found = row.map(|row| Ok::<_, StoreError>((token_from_row(&row)?, session_from_row(&row)?))).transpose()?;
+    Ok(found.filter(|(token, _)| token.secret.matches(credential)))
 }
 
 /// Finds the agent of the session that a refresh token belongs to.
@@ -161,8 +156,8 @@ fn session_from_row(row: &AnyRow) -> Result<Session, StoreError> {
 
 fn token_from_row(row: &AnyRow) -> Result<RefreshToken, StoreError> {
     Ok(RefreshToken {
-        id: row::parse(row, "id")?,
-        session: row::parse(row, "session_id")?,
+        id: row::parse(row, "token_id")?,
+        session: row::parse(row, "id")?,
         secret: SecretHash::from_store(row::get(row, "secret_hash")?),
         issued_at: row::timestamp(row, "issued_at")?,
         used_at: row::optional_timestamp(row, "used_at")?,

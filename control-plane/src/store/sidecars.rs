@@ -82,39 +82,39 @@ statements! { STATEMENTS:
     IS_OPEN_AT = "SELECT 1 AS found FROM sidecars WHERE service_id = $1 AND instance = $2 AND key_index = $3 \
          AND control_plane_id = $4 AND ended_at IS NULL";
     COUNT_ENDED = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM sidecars WHERE service_id = $1 \
-         AND ended_at IS NOT NULL AND instance <> $2 LIMIT $3) counted";
+         AND ended_at IS NOT NULL AND instance <> $2 LIMIT $3 + 0) counted";
     /// The merged row counts as long as the last of the rows that it stands for, and has no revision.
     MERGE_ENDED = concat!(
         insert_merged!(),
         "SELECT CAST($1 AS TEXT), 0, MAX(key_id), service_id, '', 0, '', '', MAX(protocol_version), MIN(connected_at), 0, \
          MAX(required_revision), MAX(confirmed_at), MAX(ended_at), MAX(expires_at), MAX(max_staleness) FROM (SELECT * FROM sidecars \
-         WHERE service_id = $2 AND ended_at IS NOT NULL AND instance <> $1 ORDER BY ended_at, instance, key_index LIMIT $3) oldest \
+         WHERE service_id = $2 AND ended_at IS NOT NULL AND instance <> $1 ORDER BY ended_at, instance, key_index LIMIT $3 + 0) oldest \
          GROUP BY service_id",
         add_to_merged!()
     );
-    LAST_OF_NEXT_SERVICES = "SELECT MAX(id) AS service_id FROM (SELECT id FROM services WHERE id > $1 ORDER BY id LIMIT $2) services";
+    LAST_OF_NEXT_SERVICES = "SELECT MAX(id) AS service_id FROM (SELECT id FROM services WHERE id > $1 ORDER BY id LIMIT $2 + 0) services";
     RECORD_UNKNOWN = concat!(
         insert_merged!(),
-        "SELECT CAST($1 AS TEXT), 0, $2, id, '', 0, '', '', $3, $4, 0, 0, $4, $4, $4 + $5, $5 FROM services \
+        "SELECT CAST($1 AS TEXT), 0, $2, id, '', 0, '', '', $3, $4, 0, 0, $4, $4, CAST($4 AS BIGINT) + $5, $5 FROM services \
          WHERE id > $6 AND id <= $7 AND deleted_at IS NULL",
         add_to_merged!()
     );
     /// Deletes no row that another transaction has opened, or ended later, since the oldest rows were merged.
     DELETE_MERGED = "DELETE FROM sidecars WHERE (service_id, instance, key_index) IN (SELECT service_id, instance, key_index \
-         FROM sidecars WHERE service_id = $1 AND ended_at IS NOT NULL AND instance <> $2 ORDER BY ended_at, instance, key_index LIMIT $3) \
+         FROM sidecars WHERE service_id = $1 AND ended_at IS NOT NULL AND instance <> $2 ORDER BY ended_at, instance, key_index LIMIT $3 + 0) \
          AND ended_at <= (SELECT m.ended_at FROM sidecars m WHERE m.service_id = $1 AND m.instance = $2 AND m.key_index = 0) \
          AND expires_at <= (SELECT m.expires_at FROM sidecars m WHERE m.service_id = $1 AND m.instance = $2 AND m.key_index = 0) \
          AND max_staleness <= (SELECT m.max_staleness FROM sidecars m WHERE m.service_id = $1 AND m.instance = $2 AND m.key_index = 0)";
     COUNT_OF_SERVICE = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM sidecars WHERE service_id = $1 \
-         AND (expires_at IS NULL OR expires_at > $2) LIMIT $3) counted";
+         AND (expires_at IS NULL OR expires_at > $2) LIMIT $3 + 0) counted";
     /// The position begins with the service, so that the primary key is the only index that fits.
     LIST_OF_SERVICE = select_sidecars!(
         "service_id = $1 AND (service_id, instance, key_index) > ($1, $2, $3) AND (expires_at IS NULL OR expires_at > $4) \
-         ORDER BY service_id, instance, key_index LIMIT $5 OFFSET $6"
+         ORDER BY service_id, instance, key_index LIMIT $5 + 0 OFFSET $6"
     );
     RECORDED_AFTER = select_sidecars!(
         "service_id = $1 AND (service_id, instance, key_index) > ($1, $2, $3) AND (expires_at IS NULL OR expires_at > $4) \
-         ORDER BY service_id, instance, key_index LIMIT $5"
+         ORDER BY service_id, instance, key_index LIMIT $5 + 0"
     );
     NEXT_SERVICE = "SELECT MIN(service_id) AS service_id FROM sidecars WHERE service_id > $1";
     /// The transaction may be run again.
@@ -130,11 +130,11 @@ statements! { STATEMENTS:
     MARK_KILLED = "UPDATE control_planes SET killed_at = $1 WHERE id = $2 AND seen_at = $3 AND killed_at IS NULL";
     END_STREAMS_OF_KILLED = "UPDATE sidecars SET ended_at = $1, expires_at = $1 + max_staleness \
          WHERE (service_id, instance, key_index) IN (SELECT service_id, instance, key_index FROM sidecars \
-         WHERE control_plane_id = $2 AND ended_at IS NULL LIMIT $3) AND control_plane_id = $2 AND ended_at IS NULL";
-    COUNT_SILENT = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM sidecars WHERE expires_at > $1 ORDER BY expires_at LIMIT $2) silent";
+         WHERE control_plane_id = $2 AND ended_at IS NULL LIMIT $3 + 0) AND control_plane_id = $2 AND ended_at IS NULL";
+    COUNT_SILENT = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM sidecars WHERE expires_at > $1 ORDER BY expires_at LIMIT $2 + 0) silent";
     OLDEST_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM sidecars WHERE expires_at >= $1";
     DELETE_EXPIRED = "DELETE FROM sidecars WHERE (service_id, instance, key_index) IN (SELECT service_id, instance, key_index \
-         FROM sidecars WHERE expires_at >= $1 AND expires_at <= $2 ORDER BY expires_at LIMIT $3) AND +expires_at <= $2";
+         FROM sidecars WHERE expires_at >= $1 AND expires_at <= $2 ORDER BY expires_at LIMIT $3 + 0) AND +expires_at <= $2";
 }
 
 /// A stream of a control plane.

@@ -1,9 +1,12 @@
 //! Issues challenges. Nothing is stored in the database for a challenge.
 
 use crate::{
-    domain::challenge::Challenge,
+    domain::{agent::require_active, challenge::Challenge},
     operations::{Context, NotFound, OperationError},
-    store::{StoreError, agents, feed, master_keys, services},
+    store::{
+        Conn, StoreError,
+        logins::{self, ChallengeBasis},
+    },
 };
 use countersign_identity::{AgentId, ServiceId, Timestamp};
 
@@ -24,20 +27,20 @@ pub async fn issue_challenge(
     agent: AgentId,
     service: Option<ServiceId>,
 ) -> Result<IssuedChallenge, OperationError> {
-    let mut read = context.store.read().await?;
-    let registered = agents::find(read.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
-    registered.require_active()?;
-    if let Some(service) = service {
-        services::find_live(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+    let read = async |conn: &mut Conn| logins::read_for_challenge(conn, agent, service).await;
+    let ChallengeBasis { status, has_service, restore_revision, master_key } =
+        context.store.read_statement(read).await?;
+    require_active(status.ok_or(OperationError::NotFound(NotFound::Agent))?)?;
+    if service.is_some() && !has_service {
+        return Err(OperationError::NotFound(NotFound::Service));
     }
     let challenge = Challenge {
         agent,
         service,
         expires_at: context.now().saturating_add(context.config.challenge_lifetime),
         random_id: context.new_id(std::convert::identity),
-        restore_revision: feed::position(read.conn()).await?.cutoff,
+        restore_revision,
     };
-    let master_key = master_keys::find(read.conn()).await?.current;
     let keys = context.challenge_keys.find(&master_key).ok_or(StoreError::MissingMasterKey(master_key))?;
     Ok(IssuedChallenge {
         id: keys.encode_id(&challenge),

@@ -7,13 +7,17 @@ use super::{
 };
 use crate::{
     domain::{
-        agent::Agent,
+        agent::require_active,
         challenge::Challenge,
         session::Session,
         webhook::event::{AuthenticatedEvent, Event, EventData},
     },
     operations::{Context, NotFound, OperationError, TokenPair},
-    store::{WriteTransaction, agents, feed, services, sessions},
+    store::{
+        Conn, WriteTransaction, agents, feed,
+        logins::{self, LoginBasis},
+        services, sessions,
+    },
 };
 use countersign_identity::{AgentId, EventId, Reason, ServiceId, SessionId, public_key::EcdsaSignature};
 use std::net::IpAddr;
@@ -102,13 +106,14 @@ async fn issue_session_tokens(context: &Context, login: &VerifiedLogin) -> Resul
     let work = async |mut tx: WriteTransaction| {
         // A change of the agent either sees the audience of the new token, or has a revision that is not above that of the
         // token, because both transactions lock the agent first.
-        agents::lock(tx.conn(), challenge.agent).await?;
+        let agent = agents::lock_and_find(tx.conn(), challenge.agent).await?;
         let position = feed::position(tx.conn()).await?;
         if challenge.restore_revision != position.cutoff {
             return Err(Reason::ChallengeExpired.into());
         }
         let rev = position.revision;
-        let agent = find_active_agent(&mut tx, challenge).await?;
+        let agent = agent.ok_or(Reason::ChallengeInvalid)?;
+        agent.require_active()?;
         let now = tx.now();
         let audience = TokenAudience::choose(tx.conn(), service, &agent, now).await?;
         let service = audience.service();
@@ -128,10 +133,7 @@ async fn issue_session_tokens(context: &Context, login: &VerifiedLogin) -> Resul
         if !sessions::insert(tx.conn(), &session, &challenge.random_id_hex()).await? {
             return Err(OperationError::from(Reason::ChallengeUsed));
         }
-        let last_service = audience.last_service(agent.last_service);
-        if let Some(last) = last_service.filter(|_| last_service != agent.last_service) {
-            agents::set_last_service(tx.conn(), agent.id, last).await?;
-        }
+        agents::set_last_seen(tx.conn(), agent.id, now, audience.last_service(agent.last_service)).await?;
         let unsigned_token = issue_tokens(&mut tx, context, prepared_ref, rev, (&agent, &session, audience)).await?;
         let kept = context.config.quotas.sessions_per_agent;
         for oldest in sessions::list_live_beyond(tx.conn(), agent.id, now, (kept, MAX_ENDED_PER_LOGIN)).await? {
@@ -157,35 +159,31 @@ fn requested_service(challenge: &Challenge, login: Option<ServiceId>) -> Result<
     }
 }
 
-/// Verifies the signature in a read transaction, so that a request with a wrong signature does not occupy the only writer
-/// of SQLite.
+/// Verifies the signature before the transaction of the login, so that a request with a wrong signature does not occupy the only
+/// writer of SQLite.
 async fn verify_signature(
     context: &Context,
     (challenge, nonce): (&Challenge, &[u8; 32]),
     service: Option<ServiceId>,
     signature: &str,
 ) -> Result<(), OperationError> {
-    let mut read = context.store.read().await?;
-    if sessions::challenge_is_used(read.conn(), &challenge.random_id_hex()).await? {
+    let id = challenge.random_id_hex();
+    let read = async |conn: &mut Conn| logins::read_for_login(conn, (challenge.agent, &id), service).await;
+    let LoginBasis { agent, has_service, challenge_is_used } = context.store.read_statement(read).await?;
+    if challenge_is_used {
         return Err(Reason::ChallengeUsed.into());
     }
     // If the agent in a challenge is unknown, the challenge was issued before the database was restored from a backup.
-    let agent = agents::find(read.conn(), challenge.agent).await?.ok_or(Reason::ChallengeInvalid)?;
+    let (status, key) = agent.ok_or(Reason::ChallengeInvalid)?;
     // The service is checked before the signature, so that no event contains a service that does not exist.
-    if let Some(service) = service {
-        services::find_live(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+    if service.is_some() && !has_service {
+        return Err(OperationError::NotFound(NotFound::Service));
     }
     let signature = EcdsaSignature::from_hex(signature).map_err(|_| OperationError::InvalidSignature)?;
     // The agent signs the UTF-8 bytes of the hex nonce. A signature over the 32 decoded bytes of the nonce is accepted as
     // well.
-    if !agent.registration.key.verifies(&[hex::encode(nonce).as_bytes(), nonce], &signature) {
+    if !key.verifies(&[hex::encode(nonce).as_bytes(), nonce], &signature) {
         return Err(OperationError::InvalidSignature);
     }
-    Ok(agent.require_active()?)
-}
-
-async fn find_active_agent(tx: &mut WriteTransaction, challenge: &Challenge) -> Result<Agent, OperationError> {
-    let agent = agents::find(tx.conn(), challenge.agent).await?.ok_or(Reason::ChallengeInvalid)?;
-    agent.require_active()?;
-    Ok(agent)
+    Ok(require_active(status)?)
 }

@@ -42,9 +42,8 @@ pub async fn verify_refresh(
     client_address: Option<IpAddr>,
 ) -> Result<VerifiedRefresh, OperationError> {
     let credential = Credential::<RefreshId>::parse(token).ok_or(Reason::RefreshInvalid)?;
-    let mut read = context.store.read().await?;
-    let token = find_refresh_token(read.conn(), &credential).await?;
-    let session = sessions::find(read.conn(), token.session).await?.ok_or(Reason::RefreshInvalid)?;
+    let find = async |conn: &mut Conn| sessions::find_token_by_credential(conn, &credential).await;
+    let (token, session) = context.store.read_statement(find).await?.ok_or(Reason::RefreshInvalid)?;
     // Only the transaction of the refresh knows whether a later revocation of the agent has ended the session.
     let is_usable = session.check_refresh(&token, Revision::default(), context.now()).is_ok();
     Ok(VerifiedRefresh { credential, agent: session.agent, service, client_address, is_usable })
@@ -58,13 +57,12 @@ pub async fn refresh_session(context: &Context, refresh: &VerifiedRefresh) -> Re
     let prepared_ref = &prepared;
     let work = async |mut tx: WriteTransaction| {
         // As for a login, the lock comes before the revision, and the revision before everything else.
-        agents::lock(tx.conn(), agent).await?;
+        let agent = agents::lock_and_find(tx.conn(), agent).await?.ok_or(Reason::RefreshInvalid)?;
         let position = feed::position(tx.conn()).await?;
         let rev = position.revision;
-        let token = find_refresh_token(tx.conn(), credential).await?;
+        let found = sessions::find_token_by_credential(tx.conn(), credential).await?;
+        let (token, session) = found.ok_or(Reason::RefreshInvalid)?;
         let now = tx.now();
-        let session = sessions::find(tx.conn(), token.session).await?.ok_or(Reason::RefreshInvalid)?;
-        let agent = agents::find(tx.conn(), session.agent).await?.ok_or(Reason::RefreshInvalid)?;
         if let Some(named) = service {
             services::find_live(tx.conn(), named).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
         }
@@ -84,6 +82,7 @@ pub async fn refresh_session(context: &Context, refresh: &VerifiedRefresh) -> Re
             (None, Some(service)) => TokenAudience::Default(service),
             (named, _) => TokenAudience::choose(tx.conn(), named, &agent, now).await?,
         };
+        agents::set_last_seen(tx.conn(), agent.id, now, None).await?;
         let unsigned_token = issue_tokens(&mut tx, context, prepared_ref, rev, (&agent, &session, audience)).await?;
         Ok(tx.commit(Ok(unsigned_token)).await?)
     };
@@ -95,13 +94,6 @@ pub async fn refresh_session(context: &Context, refresh: &VerifiedRefresh) -> Re
             Err(reason.into())
         }
     }
-}
-
-async fn find_refresh_token(
-    conn: &mut Conn,
-    credential: &Credential<RefreshId>,
-) -> Result<RefreshToken, OperationError> {
-    Ok(sessions::find_token_by_credential(conn, credential).await?.ok_or(Reason::RefreshInvalid)?)
 }
 
 /// Ends the session. The reuse of a refresh token means that the token was copied, and the server cannot distinguish the

@@ -27,10 +27,8 @@ pub async fn revoke_token(context: &Context, token: &str) -> Result<Revision, Op
 /// Ends the session of a refresh token. A used refresh token can also end its session, because possession of any refresh
 /// token of a session authorizes the end of the session.
 async fn revoke_session(context: &Context, credential: &Credential<RefreshId>) -> Result<Revision, OperationError> {
-    let token = sessions::find_token_by_credential(context.store.read().await?.conn(), credential).await?;
-    let Some(token) = token else { return newest_revision(context).await };
-    let session = sessions::find(context.store.read().await?.conn(), token.session).await?;
-    let Some(session) = session else { return newest_revision(context).await };
+    let find = async |conn: &mut Conn| sessions::find_token_by_credential(conn, credential).await;
+    let Some((_, session)) = context.store.read_statement(find).await? else { return newest_revision(context).await };
     let work = async |mut tx: WriteTransaction| {
         agents::lock(tx.conn(), session.agent).await?;
         end_session(&mut tx, session.id).await?;

@@ -9,12 +9,11 @@ use crate::{
     },
     keyring::TokenSigner,
     operations::{Context, OperationError},
-    store::{
-        Conn, WriteTransaction, agents, assignments, known_agents, roles, sessions, token_audiences, unused_agents,
-    },
+    store::{Conn, WriteTransaction, assignments, known_agents, roles, sessions, token_audiences, unused_agents},
 };
 use countersign_identity::{
-    AgentId, Audience, Claims, Permission, RefreshId, Revision, RoleName, RoleTable, ServiceId, Timestamp, TokenId,
+    AgentId, Audience, Claims, Permission, RefreshId, Revision, RoleName, ServiceId, Timestamp, TokenId,
+    names_and_permissions,
 };
 use secrecy::SecretString;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -132,7 +131,6 @@ pub(in crate::operations) async fn issue_tokens(
     let expires_at = now.saturating_add(context.config.access_token_lifetime);
     sessions::insert_token(tx.conn(), &refresh, (service, expires_at)).await?;
     record_audience(tx, context, agent.id, (service, expires_at)).await?;
-    agents::set_last_seen(tx.conn(), agent.id, now).await?;
     if agent.registration.owner.is_none() && agent.last_seen_at.is_none() {
         unused_agents::remove(tx.conn(), agent.id).await?;
     }
@@ -178,10 +176,11 @@ async fn record_audience(
     (service, expires_at): (Option<ServiceId>, Timestamp),
 ) -> Result<(), OperationError> {
     let (now, limit) = (tx.now(), context.config.quotas.audiences_per_agent);
-    if token_audiences::quota_is_reached(tx.conn(), agent, service, (now, limit)).await? {
-        return Err(OperationError::QuotaExceeded(ExceededQuota::AudiencesPerAgent(limit)));
+    if token_audiences::record(tx.conn(), agent, (service, expires_at), (now, limit)).await? {
+        Ok(())
+    } else {
+        Err(OperationError::QuotaExceeded(ExceededQuota::AudiencesPerAgent(limit)))
     }
-    Ok(token_audiences::record(tx.conn(), agent, service, expires_at).await?)
 }
 
 /// Roles and permissions of an agent at a service, and the expiry of the roles that expire before the token.
@@ -199,12 +198,11 @@ async fn effective_roles(
     now: Timestamp,
     token_expires_at: Timestamp,
 ) -> Result<EffectiveRoles, OperationError> {
-    let grants = assignments::list_active_grants(conn, service, agent.id, now).await?;
-    let table: RoleTable = roles::list(conn, service).await?.into_iter().map(|role| role.definition).collect();
-    let (roles, permissions) = table.resolve(grants.iter());
-    let expires_before_token =
-        grants.iter().filter_map(|grant| grant.until.filter(|end| *end < token_expires_at).map(|end| (grant, end)));
-    let until =
-        expires_before_token.filter_map(|(grant, end)| Some((table.get(grant.role)?.name.clone(), end.seconds())));
-    Ok(EffectiveRoles { roles, permissions, until: until.collect() })
+    let held = roles::list_held(conn, service, agent.id, now).await?;
+    let expires_before_token = held.iter().filter_map(|(role, until)| {
+        until.filter(|end| *end < token_expires_at).map(|end| (role.name.clone(), end.seconds()))
+    });
+    let until = expires_before_token.collect();
+    let (roles, permissions) = names_and_permissions(held.iter().map(|(role, _)| role));
+    Ok(EffectiveRoles { roles, permissions, until })
 }

@@ -187,6 +187,7 @@ impl StoreFixture {
         self.sessions_return_what_was_written().await;
         self.expired_session_is_deleted_in_batches().await;
         self.ended_session_is_deleted_like_one_that_expired_then().await;
+        self.logins_read_what_was_written().await;
         self.refresh_tokens_return_what_was_written().await;
         self.changes_go_to_live_audiences().await;
         self.signing_keys_return_what_was_written().await;

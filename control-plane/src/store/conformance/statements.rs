@@ -3,7 +3,7 @@
 use super::StoreFixture;
 use crate::store::{
     agents, assignments, audit, changed_data, changed_roles, conn, deleted_agents, deliveries, departures, deployment,
-    due_targets, engine, feed, idempotency, known_agents, master_keys, outbox, pools, postgres, purge, quotas,
+    due_targets, engine, feed, idempotency, known_agents, logins, master_keys, outbox, pools, postgres, purge, quotas,
     recent_changes, roles, schema::MIGRATIONS_TABLE, sealed_secrets, service_transfers, services, sessions, sidecars,
     signing_keys, sqlite_file, token_audiences, totals, transfer, trust, unconfirmed_changes, unused_agents,
     webhook_cleanup, webhook_targets,
@@ -14,7 +14,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row
 pub type StatementList = (&'static str, &'static str, &'static [&'static str]);
 
 /// The statements for both engines.
-pub const COMMON_LISTS: [StatementList; 36] = [
+pub const COMMON_LISTS: [StatementList; 37] = [
     ("agents.rs", "STATEMENTS", agents::STATEMENTS),
     ("assignments.rs", "STATEMENTS", assignments::STATEMENTS),
     ("audit.rs", "STATEMENTS", audit::STATEMENTS),
@@ -32,6 +32,7 @@ pub const COMMON_LISTS: [StatementList; 36] = [
     ("feed.rs", "STATEMENTS", feed::STATEMENTS),
     ("idempotency.rs", "STATEMENTS", idempotency::STATEMENTS),
     ("known_agents.rs", "STATEMENTS", known_agents::STATEMENTS),
+    ("logins.rs", "STATEMENTS", logins::STATEMENTS),
     ("master_keys.rs", "STATEMENTS", master_keys::STATEMENTS),
     ("outbox.rs", "STATEMENTS", outbox::STATEMENTS),
     ("purge.rs", "STATEMENTS", purge::STATEMENTS),

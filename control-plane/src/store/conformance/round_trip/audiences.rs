@@ -8,7 +8,7 @@ use crate::{
         credential::Credential,
         session::RefreshToken,
     },
-    store::{agents, conformance::StoreFixture, feed::RecipientFilter, sessions, token_audiences},
+    store::{WriteTransaction, agents, conformance::StoreFixture, feed::RecipientFilter, sessions, token_audiences},
 };
 use countersign_identity::{AgentId, AgentStatus, RefreshId, Revision, ServiceId, Timestamp};
 use sqlx::AssertSqlSafe;
@@ -33,7 +33,7 @@ impl StoreFixture {
                 (agent().id, Some(OTHER_SERVICE), long_ago),
                 (OTHER_AGENT, Some(OTHER_SERVICE), just_now),
             ] {
-                token_audiences::record(conn, agent, audience, expires_at).await?;
+                assert!(token_audiences::record(conn, agent, (audience, expires_at), (now, 100)).await?);
             }
             for (number, audience, expires_at) in
                 [(2, None, just_now), (3, None, just_now), (4, Some(OTHER_SERVICE), long_ago)]
@@ -117,7 +117,9 @@ impl StoreFixture {
         let range = RevisionRange { since: self.current_revision().await, until: Revision::new(i64::MAX) };
         self.commit(async |tx| {
             assert!(agents::insert(tx.conn(), &changed).await?);
-            token_audiences::record(tx.conn(), id, Some(OTHER_SERVICE), time(i64::MAX / 2)).await
+            let audience = (Some(OTHER_SERVICE), time(i64::MAX / 2));
+            assert!(token_audiences::record(tx.conn(), id, audience, (time(1), 1)).await?);
+            Ok(())
         })
         .await;
         for status in [AgentStatus::Suspended, AgentStatus::Active] {
@@ -142,12 +144,15 @@ impl StoreFixture {
     }
 
     async fn audiences_are_counted_and_deleted(&self, now: Timestamp) {
-        let reached = async |service, limit| {
-            let mut read = self.read().await;
-            token_audiences::quota_is_reached(read.conn(), agent().id, service, (now, limit)).await.unwrap()
+        // The expiry of an audience does not go back.
+        let record = async |service, limit| {
+            let record = async |tx: &mut WriteTransaction| {
+                token_audiences::record(tx.conn(), agent().id, (service, time(1)), (now, limit)).await
+            };
+            self.commit(record).await
         };
-        assert!(reached(None, 1).await, "the agent has a live token for the service");
-        assert!(!reached(None, 2).await && !reached(Some(service().id), 1).await);
+        assert!(!record(None, 1).await, "the agent has a live token for the service");
+        assert!(record(None, 2).await && record(Some(service().id), 1).await);
         let later = now.saturating_add(token_audiences::MAX_SIDECAR_LAG);
         self.commit(async |tx| {
             let conn = tx.conn();

@@ -9,12 +9,15 @@ use crate::{
         signing_key::SigningKey,
     },
     store::{
+        agents,
         conformance::StoreFixture,
         deployment::{self, Quarantine, QuarantineReason},
-        idempotency, sessions, signing_keys, sqlite_file,
+        feed, idempotency,
+        logins::{self, ChallengeBasis, LoginBasis},
+        master_keys, sessions, signing_keys, sqlite_file,
     },
 };
-use countersign_identity::{AgentId, RefreshId, Revision, SessionId};
+use countersign_identity::{AgentId, RefreshId, Revision, ServiceId, SessionId};
 use sqlx::{Connection, SqliteConnection};
 use std::time::Duration;
 use zeroize::Zeroizing;
@@ -44,8 +47,6 @@ impl StoreFixture {
         let mut read = self.read().await;
         let conn = read.conn();
         assert_eq!(sessions::find(conn, session().id).await.unwrap(), Some(session()));
-        assert!(sessions::challenge_is_used(conn, "a challenge").await.unwrap());
-        assert!(!sessions::challenge_is_used(conn, "a third challenge").await.unwrap());
         // At time 48, both sessions are live; they began at the same time, and the second has the higher id.
         let newest_first = [expired.id, session().id];
         for (agent, now, kept, limit, expected) in [
@@ -124,6 +125,31 @@ impl StoreFixture {
         }
     }
 
+    pub async fn logins_read_what_was_written(&self) {
+        let (unknown_agent, unknown_service) = (AgentId::from_bits(98), ServiceId::from_bits(98));
+        let mut read = self.read().await;
+        let conn = read.conn();
+        let stored = agents::find(conn, agent().id).await.unwrap().unwrap();
+        let state = (stored.status, stored.registration.key);
+        for (id, service, challenge, expected) in [
+            (stored.id, Some(service().id), "a challenge", (Some(state), true, true)),
+            (stored.id, None, "a third challenge", (Some(state), false, false)),
+            (unknown_agent, Some(unknown_service), "a third challenge", (None, false, false)),
+        ] {
+            let (agent, has_service, challenge_is_used) = expected;
+            let basis = logins::read_for_login(conn, (id, challenge), service).await.unwrap();
+            assert_eq!(basis, LoginBasis { agent, has_service, challenge_is_used });
+            let basis = logins::read_for_challenge(conn, id, service).await.unwrap();
+            let expected = ChallengeBasis {
+                status: agent.map(|(status, _)| status),
+                has_service,
+                restore_revision: feed::position(conn).await.unwrap().cutoff,
+                master_key: master_keys::find(conn).await.unwrap().current,
+            };
+            assert_eq!(basis, expected);
+        }
+    }
+
     pub async fn refresh_tokens_return_what_was_written(&self) {
         let credential = Credential::new(RefreshId::from_bits(1), Zeroizing::new([1; 32]));
         let wrong = Credential::new(RefreshId::from_bits(1), Zeroizing::new([2; 32]));
@@ -133,7 +159,9 @@ impl StoreFixture {
         self.commit(async |tx| sessions::insert_token(tx.conn(), &token, access).await).await;
         let mut read = self.read().await;
         let conn = read.conn();
-        assert_eq!(sessions::find_token_by_credential(conn, &credential).await.unwrap(), Some(token.clone()));
+        let session = sessions::find(conn, session().id).await.unwrap().unwrap();
+        let found = sessions::find_token_by_credential(conn, &credential).await.unwrap();
+        assert_eq!(found, Some((token.clone(), session.clone())));
         assert_eq!(sessions::find_token_by_credential(conn, &wrong).await.unwrap(), None);
         assert_eq!(sessions::find_agent_by_token(conn, id).await.unwrap(), Some(agent().id));
         drop(read);
@@ -145,7 +173,7 @@ impl StoreFixture {
         .await;
         let used = RefreshToken { used_at: Some(time(56)), ..token };
         let stored = sessions::find_token_by_credential(self.read().await.conn(), &credential).await.unwrap();
-        assert_eq!(stored, Some(used));
+        assert_eq!(stored, Some((used, session)));
     }
 
     pub async fn signing_keys_return_what_was_written(&self) {

@@ -75,8 +75,10 @@ impl StoreFixture {
         self.commit(async |tx| {
             assert!(agents::lock(tx.conn(), id).await?);
             assert!(!agents::lock(tx.conn(), AgentId::from_bits(99)).await?);
-            agents::set_last_seen(tx.conn(), id, time(10)).await?;
-            agents::set_last_service(tx.conn(), id, ServiceId::from_bits(8)).await?;
+            assert_eq!(agents::lock_and_find(tx.conn(), id).await?, Some(agent()));
+            assert_eq!(agents::lock_and_find(tx.conn(), AgentId::from_bits(99)).await?, None);
+            agents::set_last_seen(tx.conn(), id, time(9), Some(ServiceId::from_bits(8))).await?;
+            agents::set_last_seen(tx.conn(), id, time(10), None).await?;
             agents::set_trust(tx.conn(), id, trust, time(11)).await?;
             agents::set_status(tx.conn(), id, AgentStatus::Active, cutoff, time(13)).await?;
             tx.record_change(Change::Status(id));
@@ -280,6 +282,10 @@ impl StoreFixture {
         for (now, expected) in [(time(6), Some(grant)), (time(7), None)] {
             let grants: Vec<_> = expected.into_iter().collect();
             assert_eq!(assignments::list_active_grants(conn, service, agent, now).await.unwrap(), grants);
+            let role = roles::find(conn, service, role).await.unwrap().unwrap().definition;
+            let held: Vec<_> = expected.map(|grant| (role, grant.until)).into_iter().collect();
+            assert_eq!(roles::list_held(conn, service, agent, now).await.unwrap(), held);
+            assert_eq!(roles::list_held(conn, ServiceId::from_bits(98), agent, now).await.unwrap(), []);
             let grants: Vec<_> = expected.map(|grant| (agent, grant)).into_iter().collect();
             assert_eq!(assignments::list_active_grants_of_agents(conn, service, &agents, now).await.unwrap(), grants);
             let only = assignments::find_only_service_with_role(conn, agent, now).await.unwrap();
