@@ -152,22 +152,22 @@ pub struct Pace {
     /// Time that one transaction shall work before its commit.
     target: Duration,
     /// The pause after a transaction, as a multiple of its time.
-    pause: u32,
+    pause_factor: u32,
 }
 
 impl Pace {
     /// For a database with only one writer at a time, of whose time requests get two thirds. A request waits for at most one
     /// transaction.
-    pub const ONE_WRITER: Self = Self { target: Duration::from_micros(1500), pause: 2 };
+    pub const ONE_WRITER: Self = Self { target: Duration::from_micros(1500), pause_factor: 2 };
 
     /// For a database with many writers. Requests do not wait for transactions of background work, so these are longer: each of
     /// them needs messages to the database and a commit, however few rows it removes. They use its processors and its disk, and so
     /// does the database when it removes the deleted rows from its tables.
-    pub const MANY_WRITERS: Self = Self { target: Duration::from_millis(10), pause: 3 };
+    pub const MANY_WRITERS: Self = Self { target: Duration::from_millis(10), pause_factor: 3 };
 
     /// The pause after a transaction that took `took`. A clock that jumps must not stop the work.
     pub fn pause_after(self, took: Duration) -> Duration {
-        took.saturating_mul(self.pause).clamp(Duration::from_millis(1), Duration::from_secs(5))
+        took.saturating_mul(self.pause_factor).clamp(Duration::from_millis(1), Duration::from_secs(5))
     }
 }
 
@@ -199,7 +199,7 @@ impl BatchSize {
     /// The size after a transaction that removed `removed` rows and worked for `took`. A transaction that found much fewer rows than
     /// it may remove does not show that more rows are possible.
     #[must_use]
-    pub fn after(self, removed: u64, took: Duration, Pace { target, pause: _ }: Pace) -> Self {
+    pub fn after(self, removed: u64, took: Duration, Pace { target, pause_factor: _ }: Pace) -> Self {
         let is_full = removed.saturating_mul(2) >= self.0.unsigned_abs();
         let slower = |rows: i64| Self(rows.max(MIN_ROWS_WHEN_SLOW.min(self.0)));
         let faster = |rows: i64| Self(rows.min(MAX_ROWS));

@@ -33,7 +33,7 @@ statements! { STATEMENTS:
     /// Only the previous version of Countersign inserts rows into `webhook_losses`.
     ANY_QUEUED_REVOCATION = "SELECT 1 AS one FROM webhook_losses LIMIT 1";
     TAKE_QUEUED_REVOCATIONS = "DELETE FROM webhook_losses WHERE (agent_id, role_id) IN (SELECT agent_id, role_id FROM webhook_losses \
-         LIMIT $1) RETURNING agent_id, service_id, role_id, role_name, lost_at, reason";
+         LIMIT $1 + 0) RETURNING agent_id, service_id, role_id, role_name, lost_at, reason";
     MARK_EXPIRY_REPORTED = "UPDATE assignments SET end_told_at = $1 WHERE agent_id = $2 AND role_id = $3 AND expires_at <= $1 \
          AND end_told_at IS NULL RETURNING expires_at";
     ANY_UNREPORTED_EXPIRY = "SELECT 1 AS ended FROM assignments WHERE expires_at <= $1 AND end_told_at IS NULL LIMIT 1";
@@ -41,14 +41,14 @@ statements! { STATEMENTS:
     /// SELECT and the UPDATE.
     TAKE_UNREPORTED_EXPIRIES = "UPDATE assignments SET end_told_at = $1 WHERE expires_at <= $1 AND end_told_at IS NULL \
          AND (agent_id, role_id) IN (SELECT agent_id, role_id FROM assignments \
-         WHERE expires_at <= $1 AND end_told_at IS NULL ORDER BY expires_at LIMIT $2) \
+         WHERE expires_at <= $1 AND end_told_at IS NULL ORDER BY expires_at LIMIT $2 + 0) \
          RETURNING agent_id, role_id, service_id, expires_at";
     OLDEST_REPORTED_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM assignments \
          WHERE end_told_at IS NOT NULL AND expires_at >= $1";
     /// The DELETE repeats the conditions of its inner SELECT, because another transaction may extend an assignment between the
     /// two. Without the unary plus, SQLite would use the index for the conditions of the DELETE.
     DELETE_REPORTED_EXPIRIES = "DELETE FROM assignments WHERE (agent_id, role_id) IN (SELECT agent_id, role_id FROM assignments \
-         WHERE end_told_at IS NOT NULL AND expires_at >= $1 AND expires_at <= $2 ORDER BY expires_at LIMIT $3) \
+         WHERE end_told_at IS NOT NULL AND expires_at >= $1 AND expires_at <= $2 ORDER BY expires_at LIMIT $3 + 0) \
          AND +end_told_at IS NOT NULL AND +expires_at <= $2";
     LIST_ACTIVE_GRANTS = concat!(
         "SELECT role_id, expires_at FROM assignments WHERE agent_id = $1 AND service_id = $2 \

@@ -56,7 +56,7 @@ statements! { STATEMENTS:
     LIST_CHAINS = "SELECT $1 AS chain UNION SELECT id FROM services UNION SELECT chain FROM audit_heads \
          UNION SELECT DISTINCT chain FROM audit_links ORDER BY 1";
     LIST_NEXT_ENTRIES = concat!(
-        "SELECT ", columns!(), " FROM audit_links WHERE chain = $1 AND sequence > $2 ORDER BY sequence LIMIT $3"
+        "SELECT ", columns!(), " FROM audit_links WHERE chain = $1 AND sequence > $2 ORDER BY sequence LIMIT $3 + 0"
     );
 }
 

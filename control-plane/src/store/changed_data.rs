@@ -47,7 +47,7 @@ macro_rules! entries_of {
             entry_columns!(),
             " FROM changes WHERE COALESCE(service_id, '*') = ",
             $recipient,
-            " AND revision + 0 > $1 AND revision + 0 <= $2 ORDER BY revision + 0, position LIMIT $3) selected"
+            " AND revision + 0 > $1 AND revision + 0 <= $2 ORDER BY revision + 0, position LIMIT $3 + 0) selected"
         )
     };
 }
@@ -67,13 +67,13 @@ macro_rules! with_states {
 
 statements! { STATEMENTS:
     READ_ALL = with_states!(
-        "SELECT ", entry_columns!(), " FROM changes WHERE revision > $1 AND revision <= $2 ORDER BY revision, position LIMIT $3"
+        "SELECT ", entry_columns!(), " FROM changes WHERE revision > $1 AND revision <= $2 ORDER BY revision, position LIMIT $3 + 0"
     );
     /// If the entries that concern unbound tokens are not read, the second recipient is NULL.
     READ_FOR_RECIPIENTS = with_states!(
         "SELECT * FROM (",
         entries_of!("$4"), " UNION ALL ", entries_of!("$5"), " UNION ALL ", entries_of!("'*'"),
-        ") merged ORDER BY revision, position LIMIT $3"
+        ") merged ORDER BY revision, position LIMIT $3 + 0"
     );
 }
 

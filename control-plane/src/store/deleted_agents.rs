@@ -13,11 +13,11 @@ statements! { STATEMENTS:
     OLDEST_DELETION = "SELECT MIN(deleted_at) AS oldest FROM agent_deletions WHERE deleted_at >= $1";
     DELETE_DELETIONS = "DELETE FROM agent_deletions WHERE (owner_issuer, owner_subject, deleted_at) IN \
          (SELECT owner_issuer, owner_subject, deleted_at FROM agent_deletions WHERE deleted_at >= $1 AND deleted_at <= $2 \
-         ORDER BY deleted_at LIMIT $3)";
+         ORDER BY deleted_at LIMIT $3 + 0)";
     OLDEST_ROW = "SELECT COALESCE(referenced_at, deleted_at) AS oldest FROM agents WHERE deleted_at IS NOT NULL \
          AND COALESCE(referenced_at, deleted_at) >= $1 ORDER BY COALESCE(referenced_at, deleted_at) LIMIT 1";
     LIST_ROWS = "SELECT id FROM agents WHERE deleted_at IS NOT NULL AND COALESCE(referenced_at, deleted_at) >= $1 \
-         AND COALESCE(referenced_at, deleted_at) <= $2 ORDER BY COALESCE(referenced_at, deleted_at) LIMIT $3";
+         AND COALESCE(referenced_at, deleted_at) <= $2 ORDER BY COALESCE(referenced_at, deleted_at) LIMIT $3 + 0";
     /// Finds the first row of each table, because PostgreSQL reads it by an index even if it has no statistics.
     POSTPONE = "UPDATE agents SET referenced_at = $1 WHERE id = $2 AND (purge_at IS NOT NULL \
          OR (SELECT id FROM sessions WHERE agent_id = $2 ORDER BY ended_at LIMIT 1) IS NOT NULL \
@@ -26,9 +26,9 @@ statements! { STATEMENTS:
          OR (SELECT MIN(service_id) FROM agent_departures WHERE agent_id = $2) IS NOT NULL \
          OR (SELECT MIN(service_id) FROM known_agents WHERE agent_id = $2) IS NOT NULL)";
     DELETE_FEEDBACK =
-        "DELETE FROM trust_feedback WHERE id IN (SELECT id FROM trust_feedback WHERE agent_id = $1 ORDER BY created_at, id LIMIT $2)";
+        "DELETE FROM trust_feedback WHERE id IN (SELECT id FROM trust_feedback WHERE agent_id = $1 ORDER BY created_at, id LIMIT $2 + 0)";
     DELETE_RATINGS = "DELETE FROM trust_opinions WHERE agent_id = $1 AND service_id IN \
-         (SELECT service_id FROM trust_opinions WHERE agent_id = $1 ORDER BY service_id LIMIT $2)";
+         (SELECT service_id FROM trust_opinions WHERE agent_id = $1 ORDER BY service_id LIMIT $2 + 0)";
     DELETE_MARK = "DELETE FROM trust_marks WHERE agent_id = $1";
     DELETE_ROW = "DELETE FROM agents WHERE id = $1 AND deleted_at IS NOT NULL";
 }

@@ -27,14 +27,14 @@ macro_rules! count {
         concat!(
             "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM webhook_deliveries d WHERE d.target_id = $1 ",
             $condition,
-            " LIMIT $2) counted"
+            " LIMIT $2 + 0) counted"
         )
     };
 }
 
 macro_rules! list {
     ($condition:literal) => {
-        concat!(select!(), "AND d.event_id < $2 ", $condition, " ORDER BY d.event_id DESC LIMIT $3 OFFSET $4")
+        concat!(select!(), "AND d.event_id < $2 ", $condition, " ORDER BY d.event_id DESC LIMIT $3 + 0 OFFSET $4")
     };
 }
 
@@ -47,7 +47,7 @@ macro_rules! lease {
             "UPDATE webhook_deliveries SET due_at = $1 WHERE target_id = $2 AND +due_at <= $3 AND event_id IN \
              (SELECT event_id FROM webhook_deliveries WHERE target_id = $2 AND due_at <= $3 ",
             $condition,
-            " ORDER BY due_at LIMIT $4) RETURNING event_id, attempts, test_asked_at, \
+            " ORDER BY due_at LIMIT $4 + 0) RETURNING event_id, attempts, test_asked_at, \
              (SELECT e.body FROM webhook_events e WHERE e.id = webhook_deliveries.event_id) AS body"
         )
     };
@@ -59,7 +59,7 @@ macro_rules! finished_page {
         concat!(
             "SELECT d.event_id FROM webhook_deliveries d WHERE d.target_id = $1 AND d.event_id > $2 ",
             $condition,
-            " ORDER BY d.event_id LIMIT $3"
+            " ORDER BY d.event_id LIMIT $3 + 0"
         )
     };
 }
@@ -100,7 +100,7 @@ statements! { STATEMENTS:
     END_OF_FINISHED = end_of_page!(concat!(
         "SELECT event_id FROM (SELECT event_id FROM (", finished_page!("AND d.delivered_at IS NOT NULL"), ") delivered \
          UNION ALL SELECT event_id FROM (", finished_page!("AND d.dead_since IS NOT NULL"), ") dead) finished \
-         ORDER BY event_id LIMIT $3"
+         ORDER BY event_id LIMIT $3 + 0"
     ));
     REPLAY_DELIVERED = replay_page!("AND delivered_at IS NOT NULL");
     REPLAY_DEAD = replay_page!("AND dead_since IS NOT NULL");
@@ -116,7 +116,7 @@ statements! { STATEMENTS:
          (SELECT 1 AS one FROM webhook_deliveries WHERE due_at IS NOT NULL LIMIT 100000) pending";
     DELETE_DELIVERIES_BEFORE = "DELETE FROM webhook_deliveries WHERE target_id = $1 AND event_id IN \
          (SELECT event_id FROM webhook_deliveries WHERE target_id = $1 AND ($2 = '' OR event_id < $2) \
-         ORDER BY event_id LIMIT $3)";
+         ORDER BY event_id LIMIT $3 + 0)";
 }
 
 /// A delivery that this process may attempt until the lease ends.

@@ -50,7 +50,7 @@ statements! { STATEMENTS:
     COUNT_SERVICES_OF_AGENT = concat!("SELECT CAST(COUNT(*) AS BIGINT) AS total FROM ", services_of_agent!());
     LIST_SERVICES_OF_AGENT = concat!(
         "SELECT s.id, CASE WHEN d.held_role = 0 THEN NULL ELSE s.name END AS name, d.left_at FROM ", services_of_agent!(),
-        " LEFT JOIN agent_departures d ON d.agent_id = $1 AND d.service_id = s.id ORDER BY s.id DESC LIMIT $5 OFFSET $6"
+        " LEFT JOIN agent_departures d ON d.agent_id = $1 AND d.service_id = s.id ORDER BY s.id DESC LIMIT $5 + 0 OFFSET $6"
     );
     LIST_ROLES_OF_AGENT = "SELECT a.service_id, r.name, a.expires_at FROM assignments a JOIN roles r ON r.id = a.role_id \
          WHERE a.agent_id = $1 AND (a.expires_at IS NULL OR a.expires_at > $2) AND r.deleted_at IS NULL \

@@ -14,7 +14,7 @@ statements! { STATEMENTS:
     /// The DELETE repeats the condition of its inner SELECT, because another transaction may claim a key again between the two.
     /// Without the unary plus, SQLite would use the index for the condition of the DELETE.
     DELETE_EXPIRED_KEYS = "DELETE FROM idempotency WHERE id IN \
-         (SELECT id FROM idempotency WHERE done_at >= $1 AND done_at <= $2 ORDER BY done_at LIMIT $3) \
+         (SELECT id FROM idempotency WHERE done_at >= $1 AND done_at <= $2 ORDER BY done_at LIMIT $3 + 0) \
          AND +done_at <= $2";
 }
 

@@ -26,7 +26,7 @@ statements! { STATEMENTS:
     /// Without the unary plus, SQLite would use the index for the condition of the DELETE.
     DELETE_FORGOTTEN = "DELETE FROM known_agents WHERE (agent_id, service_id) IN (SELECT agent_id, service_id \
          FROM known_agents WHERE contacted_at >= $1 AND contacted_at <= $2 \
-         ORDER BY contacted_at LIMIT $3) AND +contacted_at <= $2";
+         ORDER BY contacted_at LIMIT $3 + 0) AND +contacted_at <= $2";
 }
 
 /// Records a contact between an agent and a service. From now on, the agent is known to the service for [`KNOWN_FOR`].

@@ -15,12 +15,12 @@ use sqlx::{
     query::Query,
 };
 
-/// The condition for targets that receive an event. `$1` is the pattern for the kind and `$2` is the service, or empty for an
+/// The condition for targets that receive an event. `$1` is the kind and `$2` is the service, or empty for an
 /// event of no service, see [`bind_audience`]. Targets of the whole Countersign deployment have an empty `service_id` and
 /// receive the events of every audience.
 macro_rules! receives_event {
     () => {
-        "t.deleted_at IS NULL AND (t.events = '' OR t.events LIKE $1) AND t.service_id IN ('', $2)"
+        "t.deleted_at IS NULL AND (t.events = '' OR t.events LIKE '%,' || $1 || ',%') AND t.service_id IN ('', $2)"
     };
 }
 
@@ -38,16 +38,16 @@ statements! { STATEMENTS:
     OLDEST_EVENT_TIME = "SELECT occurred_at AS oldest FROM webhook_outbox ORDER BY id LIMIT 1";
     ANY_EVENT = "SELECT 1 AS one FROM webhook_outbox LIMIT 1";
     HAS_MORE_EVENTS = "SELECT 1 AS one FROM webhook_outbox LIMIT 1 OFFSET $1";
-    TAKE_EVENTS = "DELETE FROM webhook_outbox WHERE id IN (SELECT id FROM webhook_outbox ORDER BY id LIMIT $1) \
+    TAKE_EVENTS = "DELETE FROM webhook_outbox WHERE id IN (SELECT id FROM webhook_outbox ORDER BY id LIMIT $1 + 0) \
          RETURNING id, kind, body, occurred_at, service_id, agent_id";
     SET_ASIDE = "INSERT INTO webhook_set_aside_events (id, kind, body, occurred_at, service_id, agent_id, set_aside_at) \
          VALUES ($1, $2, $3, $4, $5, $6, $7)";
     TAKE_SET_ASIDE = "DELETE FROM webhook_set_aside_events WHERE id IN (SELECT id FROM webhook_set_aside_events \
-         WHERE set_aside_at <= $1 ORDER BY id LIMIT $2) RETURNING id, kind, body, occurred_at, service_id, agent_id";
+         WHERE set_aside_at <= $1 ORDER BY id LIMIT $2 + 0) RETURNING id, kind, body, occurred_at, service_id, agent_id";
     RETRY = "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id, agent_id) VALUES ($1, $2, $3, $4, $5, $6)";
     OLDEST_WAITING = "SELECT MIN(id) AS id FROM webhook_outbox WHERE id >= $1";
     DELETE_WAITING_BEFORE =
-        "DELETE FROM webhook_outbox WHERE id IN (SELECT id FROM webhook_outbox WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3)";
+        "DELETE FROM webhook_outbox WHERE id IN (SELECT id FROM webhook_outbox WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3 + 0)";
     INSERT_TEST_DELIVERY = "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts, test_asked_at) \
          VALUES ($1, $2, $3, 0, $3)";
     INSERT_EVENT = "INSERT INTO webhook_events (id, kind, body, occurred_at) VALUES ($1, $2, $3, $4)";
@@ -55,9 +55,9 @@ statements! { STATEMENTS:
     OLDEST_EVENT = "SELECT MIN(id) AS id FROM (SELECT id FROM (SELECT id FROM webhook_events WHERE id >= $1 ORDER BY id LIMIT 1) e \
          UNION ALL SELECT id FROM (SELECT id FROM webhook_set_aside_events WHERE id >= $1 ORDER BY id LIMIT 1) s) oldest";
     DELETE_EVENTS_BEFORE =
-        "DELETE FROM webhook_events WHERE id IN (SELECT id FROM webhook_events WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3)";
+        "DELETE FROM webhook_events WHERE id IN (SELECT id FROM webhook_events WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3 + 0)";
     DELETE_SET_ASIDE_BEFORE = "DELETE FROM webhook_set_aside_events WHERE id IN (SELECT id FROM webhook_set_aside_events \
-         WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3)";
+         WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3 + 0)";
     LOCK_BURST = "INSERT INTO webhook_storms (agent_id, service_id, began_at, told, suppressed) VALUES ($1, $2, $3, 0, 0) \
          ON CONFLICT (agent_id, service_id) DO UPDATE SET told = webhook_storms.told \
          RETURNING began_at, told, suppressed";
@@ -66,7 +66,7 @@ statements! { STATEMENTS:
     ANY_BURST_UNTIL = "SELECT 1 AS one FROM webhook_storms WHERE began_at <= $1 LIMIT 1";
     /// The DELETE repeats the condition of its inner SELECT, because another transaction may begin a new burst between the two.
     TAKE_BURSTS = "DELETE FROM webhook_storms WHERE (agent_id, service_id) IN (SELECT agent_id, service_id FROM webhook_storms \
-         WHERE began_at <= $1 ORDER BY began_at LIMIT $2) AND +began_at <= $1 \
+         WHERE began_at <= $1 ORDER BY began_at LIMIT $2 + 0) AND +began_at <= $1 \
          RETURNING agent_id, service_id, began_at, told, suppressed";
 }
 
@@ -188,7 +188,7 @@ fn bind_audience(query: BoundQuery<'_>, kind: EventKind, audience: EventAudience
         EventAudience::Service(service) => service.to_string(),
         EventAudience::Deployment => String::new(),
     };
-    query.bind(format!("%,{},%", kind.as_str())).bind(service)
+    query.bind(kind.as_str()).bind(service)
 }
 
 /// Finds the body of an event, byte for byte as deliveries sign it.

@@ -17,7 +17,7 @@ macro_rules! take_assignments {
         concat!(
             "DELETE FROM assignments WHERE (agent_id, role_id) IN (SELECT agent_id, role_id FROM assignments WHERE ",
             $column,
-            " = $1 LIMIT $2) RETURNING agent_id, service_id, role_id, expires_at, end_told_at, \
+            " = $1 LIMIT $2 + 0) RETURNING agent_id, service_id, role_id, expires_at, end_told_at, \
              (SELECT COALESCE(r.deleted_name, r.name) FROM roles r WHERE r.id = assignments.role_id) AS name, \
              (SELECT r.deleted_at FROM roles r WHERE r.id = assignments.role_id) AS role_deleted_at"
         )
@@ -60,7 +60,7 @@ macro_rules! list_due {
             $due,
             " <= $2 ORDER BY ",
             $due,
-            " LIMIT $3"
+            " LIMIT $3 + 0"
         )
     };
 }
@@ -83,16 +83,16 @@ statements! { STATEMENTS:
     TAKE_ASSIGNMENTS_OF_AGENT = take_assignments!("agent_id");
     TAKE_ASSIGNMENTS_OF_ROLE = take_assignments!("role_id");
     DELETE_DEPARTURES_FROM_SERVICE = "DELETE FROM agent_departures WHERE service_id = $1 AND agent_id IN \
-         (SELECT agent_id FROM agent_departures WHERE service_id = $1 LIMIT $2)";
+         (SELECT agent_id FROM agent_departures WHERE service_id = $1 LIMIT $2 + 0)";
     DELETE_DEPARTURES_OF_AGENT = "DELETE FROM agent_departures WHERE agent_id = $1 AND service_id IN \
-         (SELECT service_id FROM agent_departures WHERE agent_id = $1 LIMIT $2)";
+         (SELECT service_id FROM agent_departures WHERE agent_id = $1 LIMIT $2 + 0)";
     DELETE_CONTACTS_OF_AGENT = "DELETE FROM known_agents WHERE agent_id = $1 AND service_id IN \
-         (SELECT service_id FROM known_agents WHERE agent_id = $1 LIMIT $2)";
+         (SELECT service_id FROM known_agents WHERE agent_id = $1 LIMIT $2 + 0)";
     /// The API keys that were valid until the deletion remain: sidecars that were not connected learn of it with them. Their
     /// number is limited by a quota.
     DELETE_KEYS_OF_SERVICE = "DELETE FROM service_keys WHERE id IN (SELECT id FROM service_keys WHERE service_id = $1 \
-         AND (revoked_at IS NULL OR revoked_at <> (SELECT deleted_at FROM services WHERE services.id = $1)) LIMIT $2)";
-    DELETE_ROLES_OF_SERVICE = "DELETE FROM roles WHERE id IN (SELECT id FROM roles WHERE service_id = $1 LIMIT $2)";
+         AND (revoked_at IS NULL OR revoked_at <> (SELECT deleted_at FROM services WHERE services.id = $1)) LIMIT $2 + 0)";
+    DELETE_ROLES_OF_SERVICE = "DELETE FROM roles WHERE id IN (SELECT id FROM roles WHERE service_id = $1 LIMIT $2 + 0)";
 }
 
 /// What can be deleted while any number of rows depends on it.

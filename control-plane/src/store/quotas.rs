@@ -14,13 +14,13 @@ statements! { STATEMENTS:
     COUNT_AGENTS = "SELECT CAST(COALESCE(SUM(agents), 0) AS BIGINT) AS total FROM (SELECT 1 AS agents FROM agents \
          WHERE owner_issuer = $1 AND owner_subject = $2 \
          UNION ALL SELECT agents FROM agent_deletions \
-         WHERE owner_issuer = $1 AND owner_subject = $2 AND deleted_at > $3 LIMIT $4) counted";
+         WHERE owner_issuer = $1 AND owner_subject = $2 AND deleted_at > $3 LIMIT $4 + 0) counted";
     COUNT_SERVICES = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM services \
          WHERE owner_issuer = $1 AND owner_subject = $2 AND deleted_at IS NULL \
          UNION ALL SELECT 1 AS one FROM services \
-         WHERE owner_issuer = $1 AND owner_subject = $2 AND deleted_at > $3 LIMIT $4) counted";
+         WHERE owner_issuer = $1 AND owner_subject = $2 AND deleted_at > $3 LIMIT $4 + 0) counted";
     COUNT_KEYS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM service_keys \
-         WHERE service_id = $1 AND revoked_at IS NULL LIMIT $2) counted";
+         WHERE service_id = $1 AND revoked_at IS NULL LIMIT $2 + 0) counted";
 }
 
 /// Locks what a person may have until the transaction ends, so that concurrent requests cannot exceed a quota.

@@ -5,19 +5,19 @@ use crate::domain::change::{Change, FeedEntry, FeedPosition, RevisionRange};
 use countersign_identity::{AgentId, Revision};
 use std::collections::HashSet;
 
-/// Maximum number of agents with an unpublished trust score that [`find_state`] returns: one less than its statement finds.
+/// Maximum number of agents with an unpublished trust score that [`find_state`] returns.
 const MAX_UNPUBLISHED: usize = 64;
 
 statements! { STATEMENTS:
-    /// The agents whose new trust score the change feed does not contain yet: one more than are returned, if there are more. For a
-    /// parameter in place of the number, SQLite would prepare the statement anew at each execution.
-    FIND_STATE = "SELECT revision, floor, COALESCE(restored_revision, 0) AS cutoff, \
-         (SELECT COALESCE(string_agg(agent_id, ','), '') FROM (SELECT agent_id FROM trust_marks LIMIT 65) marked) AS unpublished \
-         FROM feed WHERE id = 1";
+    /// The agents whose new trust score the change feed does not contain yet: one more than are returned, if there are more.
+    FIND_STATE = concat!(
+        "SELECT ", feed::position_columns!(), ", (SELECT COALESCE(string_agg(agent_id, ','), '') \
+         FROM (SELECT agent_id FROM trust_marks LIMIT $1 + 0) marked) AS unpublished FROM feed WHERE id = 1"
+    );
     /// Once for each change, however many services receive it: only these facets have a service that is not a mere recipient.
     LIST_CHANGES = "SELECT DISTINCT revision, facet, subject, CASE WHEN facet IN ('roles', 'definitions', 'terms', 'token') \
          THEN COALESCE(service_id, '*') ELSE '*' END AS recipient FROM changes \
-         WHERE revision > $1 AND revision <= $2 ORDER BY revision LIMIT $3";
+         WHERE revision > $1 AND revision <= $2 ORDER BY revision LIMIT $3 + 0";
 }
 
 /// The agents whose new trust score is not in the change feed yet. A background job publishes trust scores.
@@ -41,7 +41,8 @@ impl UnpublishedScores {
 
 /// Finds the position of the change feed, and the agents whose trust score it lacks. One statement.
 pub async fn find_state(conn: &mut Conn) -> Result<(FeedPosition, UnpublishedScores), StoreError> {
-    let row = sqlx::query(FIND_STATE).fetch_optional(conn).await?;
+    let limit = i64::try_from(MAX_UNPUBLISHED + 1).unwrap_or(i64::MAX);
+    let row = sqlx::query(FIND_STATE).bind(limit).fetch_optional(conn).await?;
     let row = row.ok_or(StoreError::UnexpectedRowCount("feed"))?;
     let text: String = row::get(&row, "unpublished")?;
     let agents: Result<HashSet<_>, _> =

@@ -8,7 +8,7 @@ use std::fmt;
 statements! { STATEMENTS:
     LIST_SIGNING_KEYS = "SELECT kid, sealed_private FROM signing_keys WHERE sealed_private IS NOT NULL ORDER BY kid";
     LIST_WEBHOOK_SECRETS = "SELECT id, secret, previous_secret FROM webhook_targets WHERE deleted_at IS NULL AND id > $1 \
-         ORDER BY id LIMIT $2";
+         ORDER BY id LIMIT $2 + 0";
     REPLACE_SIGNING_KEY = "UPDATE signing_keys SET sealed_private = $1 WHERE kid = $2 AND sealed_private = $3";
     REPLACE_SECRET = "UPDATE webhook_targets SET secret = $1 WHERE id = $2 AND secret = $3";
     REPLACE_PREVIOUS_SECRET =

@@ -32,18 +32,18 @@ statements! { STATEMENTS:
     /// Housekeeping deletes expired offers, so an index without the expiry is enough.
     COUNT_OFFERS = concat!(
         "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM service_transfers t WHERE ", concerns_person!(),
-        " LIMIT $4) counted"
+        " LIMIT $4 + 0) counted"
     );
     LIST_OFFERS = concat!(
         "SELECT ", columns!(), " WHERE ", concerns_person!(),
-        " AND t.service_id < $4 ORDER BY t.service_id DESC LIMIT $5 OFFSET $6"
+        " AND t.service_id < $4 ORDER BY t.service_id DESC LIMIT $5 + 0 OFFSET $6"
     );
     DELETE_OFFER = "DELETE FROM service_transfers WHERE service_id = $1";
     OLDEST_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM service_transfers";
     /// The DELETE repeats the condition of its inner SELECT, because another transaction may replace an offer between the two.
     /// Without the unary plus, SQLite would use the index for the condition of the DELETE.
     DELETE_EXPIRED_OFFERS = "DELETE FROM service_transfers WHERE service_id IN (SELECT service_id FROM service_transfers \
-         WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2) AND +expires_at <= $1";
+         WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2 + 0) AND +expires_at <= $1";
 }
 
 /// Stores an offer, which replaces an earlier offer of the service.

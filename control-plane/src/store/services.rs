@@ -42,13 +42,13 @@ statements! { STATEMENTS:
     FIND_SERVICE = concat!("SELECT ", columns!(), " FROM services WHERE id = $1");
     FIND_LIVE_SERVICE = concat!("SELECT ", columns!(), " FROM services WHERE id = $1 AND deleted_at IS NULL");
     LIST_SERVICES = concat!(
-        "SELECT ", columns!(), " FROM services WHERE deleted_at IS NULL AND id < $1 ORDER BY id DESC LIMIT $2 OFFSET $3"
+        "SELECT ", columns!(), " FROM services WHERE deleted_at IS NULL AND id < $1 ORDER BY id DESC LIMIT $2 + 0 OFFSET $3"
     );
     COUNT_SERVICES_BY_OWNER = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM services \
-         WHERE owner_issuer = $1 AND owner_subject = $2 AND deleted_at IS NULL LIMIT $3) counted";
+         WHERE owner_issuer = $1 AND owner_subject = $2 AND deleted_at IS NULL LIMIT $3 + 0) counted";
     LIST_SERVICES_BY_OWNER = concat!(
         "SELECT ", columns!(), " FROM services WHERE owner_issuer = $1 AND owner_subject = $2 \
-         AND deleted_at IS NULL AND id < $3 ORDER BY id DESC LIMIT $4 OFFSET $5"
+         AND deleted_at IS NULL AND id < $3 ORDER BY id DESC LIMIT $4 + 0 OFFSET $5"
     );
     LOCK_SERVICE = "UPDATE services SET name = name WHERE id = $1 AND deleted_at IS NULL";
     INSERT_KEY = "INSERT INTO service_keys (id, service_id, name, scope, secret_hash, created_at) \
@@ -69,15 +69,15 @@ statements! { STATEMENTS:
         "SELECT ", key_columns_from!(), " WHERE k.id = $1 AND k.revoked_at = s.deleted_at"
     );
     COUNT_KEYS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM service_keys WHERE service_id = $1 \
-         LIMIT $2) counted";
+         LIMIT $2 + 0) counted";
     LIST_KEYS = concat!(
-        "SELECT ", key_columns_from!(), " WHERE k.service_id = $1 AND k.id < $2 ORDER BY k.id DESC LIMIT $3 OFFSET $4"
+        "SELECT ", key_columns_from!(), " WHERE k.service_id = $1 AND k.id < $2 ORDER BY k.id DESC LIMIT $3 + 0 OFFSET $4"
     );
     REVOKE_KEY = "UPDATE service_keys SET revoked_at = $1 WHERE id = $2 AND service_id = $3 AND revoked_at IS NULL";
     REVOKE_ALL_KEYS = "UPDATE service_keys SET revoked_at = $1 WHERE service_id = $2 AND revoked_at IS NULL";
     /// The revoked API keys of a service beyond the `$2` that were revoked last.
     DELETE_OLDEST_REVOKED_KEYS = "DELETE FROM service_keys WHERE id IN (SELECT id FROM service_keys WHERE service_id = $1 \
-         AND revoked_at IS NOT NULL ORDER BY revoked_at DESC, id DESC LIMIT $3 OFFSET $2) AND revoked_at IS NOT NULL";
+         AND revoked_at IS NOT NULL ORDER BY revoked_at DESC, id DESC LIMIT $3 + 0 OFFSET $2) AND revoked_at IS NOT NULL";
     HAS_KEY = "SELECT 1 AS known FROM service_keys WHERE id = $1 AND service_id = $2";
 }
 

@@ -20,10 +20,10 @@ macro_rules! select {
 
 statements! { STATEMENTS:
     LIST_LIVE_KEYS = select!("WHERE removed_at IS NULL ORDER BY published_at, COALESCE(signs_from, 9223372036854775807), kid");
-    COUNT_KEYS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM signing_keys LIMIT $1) counted";
+    COUNT_KEYS = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM signing_keys LIMIT $1 + 0) counted";
     LIST_KEYS = select!(
         "WHERE (published_at, COALESCE(signs_from, 9223372036854775807), kid) < ($1, $2, $3) \
-         ORDER BY published_at DESC, COALESCE(signs_from, 9223372036854775807) DESC, kid DESC LIMIT $4 OFFSET $5"
+         ORDER BY published_at DESC, COALESCE(signs_from, 9223372036854775807) DESC, kid DESC LIMIT $4 + 0 OFFSET $5"
     );
     KEY_EXISTS = "SELECT 1 AS existed FROM signing_keys WHERE kid = $1";
     FIND_SEALED_PRIVATE = "SELECT sealed_private FROM signing_keys WHERE kid = $1 AND removed_at IS NULL";

@@ -15,10 +15,10 @@ statements! { STATEMENTS:
     COUNT_PAGE_OF_AGENTS = "SELECT MAX(id) AS last, \
          CAST(COALESCE(SUM(CASE WHEN status = $3 THEN 1 ELSE 0 END), 0) AS BIGINT) AS active, \
          CAST(COALESCE(SUM(CASE WHEN owner_issuer IS NULL AND deleted_at IS NULL THEN 1 ELSE 0 END), 0) AS BIGINT) AS public \
-         FROM (SELECT id, status, owner_issuer, deleted_at FROM agents WHERE id > $1 ORDER BY id LIMIT $2) page";
+         FROM (SELECT id, status, owner_issuer, deleted_at FROM agents WHERE id > $1 ORDER BY id LIMIT $2 + 0) page";
     COUNT_PAGE_OF_SERVICES = "SELECT MAX(id) AS last, \
          CAST(COALESCE(SUM(CASE WHEN deleted_at IS NULL THEN 1 ELSE 0 END), 0) AS BIGINT) AS live \
-         FROM (SELECT id, deleted_at FROM services WHERE id > $1 ORDER BY id LIMIT $2) page";
+         FROM (SELECT id, deleted_at FROM services WHERE id > $1 ORDER BY id LIMIT $2 + 0) page";
     /// Counts a correction if there were `$2` before.
     COUNT_CORRECTION = "INSERT INTO totals (name, total) VALUES ($1, CAST($2 AS BIGINT) + 1) \
          ON CONFLICT (name) DO UPDATE SET total = totals.total + 1 WHERE totals.total = $2";

@@ -15,14 +15,14 @@ statements! { STATEMENTS:
     /// Ids sort by creation time. The innermost SELECT finds the newest feedback that is not kept.
     DELETE_EXCESS_FEEDBACK = "DELETE FROM trust_feedback WHERE id IN (SELECT id FROM trust_feedback \
          WHERE agent_id = $1 AND service_id = $2 AND id <= (SELECT id FROM trust_feedback \
-         WHERE agent_id = $1 AND service_id = $2 ORDER BY id DESC LIMIT 1 OFFSET $3) ORDER BY id LIMIT $4)";
+         WHERE agent_id = $1 AND service_id = $2 ORDER BY id DESC LIMIT 1 OFFSET $3) ORDER BY id LIMIT $4 + 0)";
     OLDEST_FEEDBACK = "SELECT MIN(id) AS id FROM trust_feedback WHERE id >= $1";
     DELETE_FEEDBACK_BEFORE =
-        "DELETE FROM trust_feedback WHERE id IN (SELECT id FROM trust_feedback WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3)";
+        "DELETE FROM trust_feedback WHERE id IN (SELECT id FROM trust_feedback WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3 + 0)";
     COUNT_FEEDBACK = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (SELECT 1 AS one FROM trust_feedback WHERE agent_id = $1 \
-         LIMIT $2) counted";
+         LIMIT $2 + 0) counted";
     LIST_FEEDBACK = "SELECT id, agent_id, service_id, score, reason, metadata, created_at FROM trust_feedback \
-         WHERE agent_id = $1 AND (created_at, id) < ($2, $3) ORDER BY created_at DESC, id DESC LIMIT $4 OFFSET $5";
+         WHERE agent_id = $1 AND (created_at, id) < ($2, $3) ORDER BY created_at DESC, id DESC LIMIT $4 + 0 OFFSET $5";
     FIND_RATING = "SELECT service_id, weight, mean, rated_at FROM trust_opinions WHERE agent_id = $1 AND service_id = $2";
     LIST_RATINGS = "SELECT o.service_id, s.owner_issuer, s.owner_subject, o.weight, o.mean, o.rated_at, \
          CAST(CASE WHEN k.contacted_at > $2 THEN 1 ELSE 0 END AS BIGINT) AS is_known \
@@ -36,7 +36,7 @@ statements! { STATEMENTS:
     MARK_CHANGED_AGENT = "INSERT INTO trust_marks (agent_id) VALUES ($1) ON CONFLICT (agent_id) DO UPDATE SET agent_id = excluded.agent_id";
     ANY_CHANGED_AGENT = "SELECT 1 AS marked FROM trust_marks LIMIT 1";
     TAKE_CHANGED_AGENTS = "DELETE FROM trust_marks WHERE agent_id IN (SELECT agent_id FROM trust_marks \
-         WHERE agent_id > $1 ORDER BY agent_id LIMIT $2) RETURNING agent_id";
+         WHERE agent_id > $1 ORDER BY agent_id LIMIT $2 + 0) RETURNING agent_id";
 }
 
 /// The weights and means of ratings are stored in millionths.

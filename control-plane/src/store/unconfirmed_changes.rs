@@ -10,7 +10,7 @@ statements! { STATEMENTS:
          DO UPDATE SET last_sequence = excluded.last_sequence, changed_at = excluded.changed_at";
     LIST = "SELECT chain, first_sequence, last_sequence, first_changed_at, changed_at, revision FROM unconfirmed_changes WHERE chain > $1 \
          AND (is_awaited = 1 OR NOT EXISTS (SELECT 1 FROM unconfirmed_changes awaited \
-         WHERE awaited.chain = unconfirmed_changes.chain AND awaited.is_awaited = 1)) ORDER BY chain LIMIT $2";
+         WHERE awaited.chain = unconfirmed_changes.chain AND awaited.is_awaited = 1)) ORDER BY chain LIMIT $2 + 0";
     /// Locks the row, so that no later change is added.
     AWAIT = "UPDATE unconfirmed_changes SET is_awaited = 1 WHERE chain = $1 AND is_awaited = 0 \
          AND NOT EXISTS (SELECT 1 FROM unconfirmed_changes awaited WHERE awaited.chain = $1 AND awaited.is_awaited = 1)";

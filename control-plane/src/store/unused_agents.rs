@@ -12,7 +12,7 @@ statements! { STATEMENTS:
     RESTART_WAITING = "UPDATE unused_agents SET registered_at = $1";
     OLDEST_UNUSED = "SELECT MIN(registered_at) AS oldest FROM unused_agents WHERE registered_at >= $1";
     LIST_UNUSED = "SELECT agent_id FROM unused_agents WHERE registered_at >= $1 AND registered_at <= $2 \
-         ORDER BY registered_at LIMIT $3";
+         ORDER BY registered_at LIMIT $3 + 0";
 }
 
 /// Records that an agent was registered and has not logged in.

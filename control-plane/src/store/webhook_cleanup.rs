@@ -17,7 +17,7 @@ statements! { STATEMENTS:
     OLDEST_PREVIOUS_SECRET = "SELECT MIN(previous_until) AS oldest FROM webhook_targets WHERE previous_until IS NOT NULL";
     /// The UPDATE repeats the condition of its inner SELECT, because another transaction may rotate a secret between the two.
     DELETE_EXPIRED_SECRETS = "UPDATE webhook_targets SET previous_secret = NULL, previous_until = NULL WHERE id IN \
-         (SELECT id FROM webhook_targets WHERE previous_until <= $1 ORDER BY previous_until LIMIT $2) \
+         (SELECT id FROM webhook_targets WHERE previous_until <= $1 ORDER BY previous_until LIMIT $2 + 0) \
          AND +previous_until <= $1";
 }
 

@@ -18,7 +18,7 @@ statements! { STATEMENTS:
     FIND_CHECKPOINT = "SELECT length, hash, mac FROM audit_checkpoints WHERE chain = $1";
     UPSERT_CHECKPOINT = "INSERT INTO audit_checkpoints (chain, length, hash, mac) VALUES ($1, $2, $3, $4) \
          ON CONFLICT (chain) DO UPDATE SET length = excluded.length, hash = excluded.hash, mac = excluded.mac";
-    LIST_HEADS = "SELECT chain FROM audit_heads WHERE chain > $1 ORDER BY chain LIMIT $2";
+    LIST_HEADS = "SELECT chain FROM audit_heads WHERE chain > $1 ORDER BY chain LIMIT $2 + 0";
 }
 
 /// Lists up to `limit` names after `after` of audit chains with a head, in their order.

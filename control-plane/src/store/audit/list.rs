@@ -48,14 +48,14 @@ macro_rules! count_entries {
         concat!(
             "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (",
             entries_in_range!("1 AS one", $condition),
-            " LIMIT $4) counted"
+            " LIMIT $4 + 0) counted"
         )
     };
 }
 
 macro_rules! list_entries {
     ($condition:literal) => {
-        concat!(entries_after!(columns!(), $condition), " LIMIT $7 OFFSET $8")
+        concat!(entries_after!(columns!(), $condition), " LIMIT $7 + 0 OFFSET $8")
     };
 }
 
@@ -72,7 +72,7 @@ macro_rules! count_matching {
             "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM (",
             entries_in_range!("agent_id, act", $condition),
             newest_first!(),
-            " LIMIT $4) searched WHERE ($5 = '' OR agent_id = $5) AND ($6 = '' OR act = $6)"
+            " LIMIT $4 + 0) searched WHERE ($5 = '' OR agent_id = $5) AND ($6 = '' OR act = $6)"
         )
     };
 }
@@ -84,9 +84,9 @@ macro_rules! list_matching {
             columns!(),
             " FROM (",
             entries_after!(columns!(), $condition),
-            " LIMIT $7) searched WHERE ($8 = '' OR agent_id = $8) AND ($9 = '' OR act = $9)",
+            " LIMIT $7 + 0) searched WHERE ($8 = '' OR agent_id = $8) AND ($9 = '' OR act = $9)",
             newest_first!(),
-            " LIMIT $10 OFFSET $11"
+            " LIMIT $10 + 0 OFFSET $11"
         )
     };
 }

@@ -28,7 +28,7 @@ const TABLES: [&str; 11] = [
 /// Parts of statements that may read a table without an index, because they stop at a limit, or because no request runs them.
 const UNCHECKED: [&str; 5] = [
     // PostgreSQL reads the table up to the limit if most entries are in the range of times.
-    "FROM audit_links WHERE at >= $2 AND at <= $3 AND $1 = '' LIMIT $4",
+    "FROM audit_links WHERE at >= $2 AND at <= $3 AND $1 = '' LIMIT $4 + 0",
     // Finds the first row.
     "SELECT chain FROM audit_links LIMIT 1",
     // Runs in the commands `audit verify` and `audit export`.

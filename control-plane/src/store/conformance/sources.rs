@@ -153,6 +153,21 @@ fn queries_run_only_statements_of_the_lists() {
     }
 }
 
+/// See the module `statements`.
+#[test]
+fn no_plan_depends_on_the_value_of_a_parameter() {
+    for (file, _, statements) in statement_lists() {
+        for sql in statements {
+            let after = |keyword: &str| {
+                sql.match_indices(keyword).map(|(start, text)| &sql[start + text.len()..]).collect::<Vec<_>>()
+            };
+            let is_whole_limit =
+                |rest: &&str| !rest.trim_start_matches(|digit: char| digit.is_ascii_digit()).starts_with(" + 0");
+            assert!(!after("LIMIT $").iter().any(is_whole_limit) && after("LIKE $").is_empty(), "{file}: {sql}");
+        }
+    }
+}
+
 /// Whether an argument is allowed although it is not a constant: a connection, a loop variable over constants, a statement
 /// built at run time, or the parameter of a function that runs its argument.
 fn is_allowed(argument: &str) -> bool {
