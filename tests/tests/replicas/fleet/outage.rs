@@ -69,6 +69,8 @@ impl<'a> FleetClient<'a> {
             ("agent", get(&control.path(&format!("/agents/{}", self.agent.id))).bearer_auth(control.key())),
             ("challenge", control.api.request("POST", "/auth/challenge").json(&json!({ "agentId": self.agent.id }))),
             ("audit", get("/audit").bearer_auth(control.human())),
+            ("sidecars", get(&control.path("/sidecars")).bearer_auth(control.key())),
+            ("enforcement", get(&control.path("/enforcement")).bearer_auth(control.key())),
         ]
     }
 

@@ -25,6 +25,15 @@ async fn unwritable_transactions(control: &ControlPlane) -> f64 {
     series.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
 }
 
+/// Waits until the newest change is in force at the only sidecar, which remains connected.
+async fn wait_for_receipt(control: &ControlPlane) {
+    let complete = async || {
+        let receipt = control.api.get_as(control.key(), &control.path("/enforcement?wait=3")).await.expect(200);
+        (receipt["enforced"] == true && receipt["enforcedSidecars"] == 1).then_some(())
+    };
+    eventually("the newest change is in force at the sidecar", complete, || control.log()).await;
+}
+
 /// Tests a database that refuses writes from `begin` to `end`.
 async fn assert_outage_is_survived(control: &ControlPlane, begin: impl AsyncFn(), end: impl AsyncFn()) {
     let (steady, clients) = (FleetClient::create(control).await, FleetClient::create(control).await);
@@ -48,8 +57,10 @@ async fn assert_outage_is_survived(control: &ControlPlane, begin: impl AsyncFn()
         }
     }
     assert!(unwritable_transactions(control).await > 0.0, "the metrics show that writes fail");
+    wait_for_receipt(control).await;
     end().await;
     steady.wait_for_recovery().await;
+    wait_for_receipt(control).await;
     steady.wait_for_health(200, "healthy", "up").await;
     let (count, longest) = checks.stop().await;
     println!("{refused} writes refused; {count} checks at the sidecar, the longest took {longest:?}");
