@@ -45,7 +45,7 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
             ours.send_each_once(&messages).await;
         }
         // The faster server would use up the tokens that do not repeat.
-        let (messages_of_limit, messages) = (RefCell::new(messages.from_beginning()), RefCell::new(messages));
+        let (messages_of_limit, messages) = (RefCell::new(messages.rewound()), RefCell::new(messages));
         let checks = async || {
             let counted = ours.run(&messages, TIME).await;
             // Each connection may have ended at another place of the order.

@@ -52,7 +52,7 @@ impl Messages {
     }
 
     /// The same messages from the beginning.
-    pub fn from_beginning(&self) -> Self {
+    pub fn rewound(&self) -> Self {
         Self { encoded: Rc::clone(&self.encoded), order: self.order.clone(), next: 0 }
     }
 
@@ -99,7 +99,7 @@ impl Replay {
     /// Sends each message once, as clients have done before the measurement begins.
     pub async fn send_each_once(&mut self, messages: &Messages) {
         let count = messages.encoded.len();
-        let each = Messages { order: (0..count as u32).collect(), ..messages.from_beginning() };
+        let each = Messages { order: (0..count as u32).collect(), ..messages.rewound() };
         let each = RefCell::new(each);
         let goes_on = || each.borrow().next < count;
         let drives = self.0.iter_mut().map(|connection| connection.drive(&each, &goes_on));
