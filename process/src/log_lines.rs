@@ -121,9 +121,7 @@ impl LineBuffer {
             return;
         }
         waiting.lines.extend_from_slice(lines);
-        let must_notify = mem::take(&mut waiting.is_idle);
-        drop(waiting);
-        if must_notify {
+        if mem::take(&mut waiting.is_idle) {
             self.added.notify_one();
         }
     }

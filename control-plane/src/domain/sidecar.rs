@@ -25,7 +25,8 @@ pub const MAX_NAMED_SIDECARS: usize = 100;
 pub struct SidecarInstance([u8; 16]);
 
 impl SidecarInstance {
-    /// Stands for sidecars that are not recorded one by one, because a service had too many. No process has this instance.
+    /// Stands for sidecars that are not recorded one by one: a service had too many, or they connected after the backup of a restored
+    /// database. No process has this instance.
     pub const MERGED: Self = Self([0; 16]);
 
     /// The instance with these bytes.

@@ -190,6 +190,9 @@ impl Sidecars {
             // An earlier process is forgotten in favor of another one of the same service, so one instant tells all.
             let mut read = self.0.store.read().await?;
             self.add_sidecars(&mut read, current, (&mut receipt, scope)).await?;
+            if service.is_some() {
+                self.add_sidecars(&mut read, sidecars::OF_ANY_SERVICE, (&mut receipt, scope)).await?;
+            }
             if service.is_some() || (scope == ReceiptScope::UntilUnconfirmed && !receipt.is_complete()) {
                 break;
             }

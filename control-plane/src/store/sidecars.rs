@@ -92,11 +92,10 @@ statements! { STATEMENTS:
          GROUP BY service_id",
         add_to_merged!()
     );
-    LAST_OF_NEXT_SERVICES = "SELECT MAX(id) AS service_id FROM (SELECT id FROM services WHERE id > $1 ORDER BY id LIMIT $2 + 0) services";
+    LONGEST_STALENESS = "SELECT CAST(COALESCE(MAX(max_staleness), 0) AS BIGINT) AS longest FROM sidecars";
     RECORD_UNKNOWN = concat!(
         insert_merged!(),
-        "SELECT CAST($1 AS TEXT), 0, $2, id, '', 0, '', '', $3, $4, 0, 0, $4, $4, CAST($4 AS BIGINT) + $5, $5 FROM services \
-         WHERE id > $6 AND id <= $7 AND deleted_at IS NULL",
+        "VALUES ($1, 0, $2, $3, '', 0, '', '', $4, $5, 0, 0, $5, $5, $6, $7)",
         add_to_merged!()
     );
     /// Deletes no row that another transaction has opened, or ended later, since the oldest rows were merged.
@@ -342,22 +341,19 @@ pub async fn merge_oldest_ended(conn: &mut Conn, service: ServiceId, kept: i64) 
     Ok(())
 }
 
-/// Records, for each of the next `limit` services in the order of their ids, that it may have sidecars that the database does not know:
-/// all of them were confirmed at `now` at the latest, and refuse all requests when this is `max_staleness` ago. Returns the last of
-/// these services; `None` if there are no further services.
-pub async fn record_unknown(
-    conn: &mut Conn,
-    (after, limit): (Option<ServiceId>, i64),
-    (now, max_staleness): (Timestamp, Duration),
-) -> Result<Option<ServiceId>, StoreError> {
-    let after = after.map_or_else(String::new, |service| service.to_string());
-    let row = sqlx::query(LAST_OF_NEXT_SERVICES).bind(&after).bind(limit).fetch_one(&mut *conn).await?;
-    let Some(last) = row::parse_optional::<ServiceId>(&row, "service_id")? else { return Ok(None) };
+/// The rows of this service, which does not exist, stand for sidecars of any service that the database does not know.
+pub const OF_ANY_SERVICE: ServiceId = ServiceId::from_bits(0);
+
+/// Records that there may be sidecars that the database does not know: all of them were confirmed at `now` at the latest, and refuse
+/// all requests when this is `max_staleness` ago, or the longest maximum staleness that the database contains.
+pub async fn record_unknown(conn: &mut Conn, now: Timestamp, max_staleness: Duration) -> Result<(), StoreError> {
+    let longest: i64 = row::get(&sqlx::query(LONGEST_STALENESS).fetch_one(&mut *conn).await?, "longest")?;
+    let max_staleness = micros(max_staleness).max(longest);
     let query = sqlx::query(RECORD_UNKNOWN).bind(SidecarInstance::MERGED.to_string());
-    let query = query.bind(ApiKeyId::from_bits(0).to_string()).bind(i64::from(REPORTS_SINCE_VERSION));
-    let query = query.bind(now.micros()).bind(micros(max_staleness)).bind(after).bind(last.to_string());
-    query.execute(conn).await?;
-    Ok(Some(last))
+    let query = query.bind(ApiKeyId::from_bits(0).to_string()).bind(OF_ANY_SERVICE.to_string());
+    let query = query.bind(i64::from(REPORTS_SINCE_VERSION)).bind(now.micros());
+    query.bind(now.micros().saturating_add(max_staleness)).bind(max_staleness).execute(conn).await?;
+    Ok(())
 }
 
 /// A page of the recorded sidecars of a service that may decide at `now`.

@@ -56,9 +56,9 @@ impl Messages {
         Self { encoded: Rc::clone(&self.encoded), order: self.order.clone(), next: 0 }
     }
 
-    /// Whether a message was sent again because all were sent.
-    pub const fn has_repeated(&self) -> bool {
-        self.next > self.order.len()
+    /// How many messages were sent.
+    pub const fn sent(&self) -> usize {
+        self.next
     }
 
     fn next(&mut self) -> &[u8] {

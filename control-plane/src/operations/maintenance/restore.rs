@@ -19,9 +19,6 @@ use std::time::Duration;
 /// More changes than can happen while the revision is ahead of the clock after a restore.
 const REVISIONS_AFTER_RESTORE: i64 = 1_000_000;
 
-/// Number of services for which one transaction records that they may have sidecars.
-const SERVICES_PER_TRANSACTION: i64 = 2000;
-
 /// The result of [`invalidate_credentials_after_restore`].
 #[derive(Debug)]
 pub struct RestoreReport {
@@ -40,7 +37,6 @@ pub async fn invalidate_credentials_after_restore(
     store: &Store,
     max_staleness: Duration,
 ) -> Result<RestoreReport, OperationError> {
-    record_unknown_sidecars(store, max_staleness).await?;
     let work = async |mut tx: WriteTransaction| {
         let at = tx.now();
         let previous_quarantine = deployment::find_quarantine(tx.conn()).await?;
@@ -48,30 +44,14 @@ pub async fn invalidate_credentials_after_restore(
         let entry = NewAuditEntry::for_deployment(AuditAction::DatabaseRestored)
             .with_detail("newestChangeAt", format_rfc3339(newest_change_at));
         unused_agents::restart_waiting(tx.conn(), at).await?;
+        // The backup does not contain the sidecars that connected after it. No control plane confirms them meanwhile.
+        sidecars::record_unknown(tx.conn(), at, max_staleness).await?;
         tx.audit(&Initiator::SYSTEM, &entry).await?;
         feed::advance_after_restore(tx.conn(), at).await?;
         deployment::lift_quarantine(tx.conn()).await?;
         Ok::<_, OperationError>(tx.commit(RestoreReport { at, previous_quarantine, newest_change_at }).await?)
     };
     store.write("invalidate_credentials_after_restore", work).await
-}
-
-/// Records that each service may have sidecars that connected after the backup. Receipts must count them as silent. No control plane
-/// confirms them meanwhile.
-async fn record_unknown_sidecars(store: &Store, max_staleness: Duration) -> Result<(), OperationError> {
-    let mut last = None;
-    loop {
-        let work = async |mut tx: WriteTransaction| {
-            let now = tx.now();
-            let services = (last, SERVICES_PER_TRANSACTION);
-            let next = sidecars::record_unknown(tx.conn(), services, (now, max_staleness)).await?;
-            Ok::<_, OperationError>(tx.commit(next).await?)
-        };
-        last = store.write("record_unknown_sidecars", work).await?;
-        if last.is_none() {
-            return Ok(());
-        }
-    }
 }
 
 /// The time of the last change in the database: in the audit log, in the change feed, or by the revision.

@@ -212,7 +212,7 @@ impl StoreFixture {
         self.later_stream_of_a_sidecar_is_not_replaced().await;
         self.new_stream_of_a_sidecar_forgets_nothing().await;
         self.oldest_sidecars_without_a_stream_become_one_row().await;
-        self.each_live_service_may_have_unknown_sidecars().await;
+        self.unknown_sidecars_count_for_the_longest_known_staleness().await;
         self.streams_of_killed_control_planes_end().await;
         self.unknown_events_are_set_aside_until_they_are_known().await;
         self.waiting_events_are_deleted_by_age().await;

@@ -197,38 +197,36 @@ impl StoreFixture {
         self.commit(async |tx| sidecars::delete(tx.conn(), FIRST, &sidecar).await).await;
     }
 
-    /// The services are those of `services_return_what_was_written`.
-    pub async fn each_live_service_may_have_unknown_sidecars(&self) {
-        let live = [1, 2].map(ServiceId::from_bits);
-        let of_service = async |service| {
-            sidecars::list(self.read().await.conn(), (service, time(9)), whole_list()).await.unwrap().items
-        };
+    pub async fn unknown_sidecars_count_for_the_longest_known_staleness(&self) {
+        let sidecar = identity(1);
         self.commit(async |tx| {
-            let (mut last, mut visited) = (None, Vec::new());
-            loop {
-                last = sidecars::record_unknown(tx.conn(), (last, 1), (time(7), STALENESS)).await?;
-                let Some(service) = last else { break };
-                visited.push(service);
-            }
-            assert!(visited.is_sorted() && live.iter().all(|service| visited.contains(service)), "{visited:?}");
-            // Later, with another staleness.
-            while let Some(service) = sidecars::record_unknown(tx.conn(), (last, 9), (time(8), STALENESS * 2)).await? {
-                last = Some(service);
-            }
-            Ok(())
+            let conn = tx.conn();
+            sidecars::record(conn, FIRST, &record(&sidecar, progress(9, 9, None), None)).await?;
+            sidecars::record_unknown(conn, time(7), STALENESS / 2).await?;
+            sidecars::record_unknown(conn, time(8), STALENESS * 2).await
         })
         .await;
-        for service in live {
-            let [listed] = &of_service(service).await[..] else { panic!("{service} has not one row") };
-            let sidecar = listed.clone().into_sidecar();
-            assert_eq!(sidecar.identity.key.instance, SidecarInstance::MERGED);
-            assert_eq!((sidecar.in_force, sidecar.max_staleness), (Some(Revision::default()), STALENESS * 2));
-            assert_eq!(sidecar.confirmed, LastConfirmation::By(time(8)));
-        }
-        assert_eq!(of_service(SERVICE).await, [], "it does not exist");
+        let unknown = async |since| {
+            let mut read = self.read().await;
+            let position = (sidecars::OF_ANY_SERVICE, since);
+            sidecars::recorded_after(read.conn(), position, None, 9).await.unwrap()
+        };
+        let [row] = &unknown(time(9)).await[..] else { panic!("there is not one row") };
+        let listed = row.clone().into_sidecar();
+        assert_eq!(listed.identity.key.instance, SidecarInstance::MERGED);
+        assert_eq!((listed.in_force, listed.max_staleness), (Some(Revision::default()), STALENESS * 2));
+        assert_eq!(listed.confirmed, LastConfirmation::By(time(8)));
+        self.commit(async |tx| sidecars::record_unknown(tx.conn(), time(9), STALENESS / 2).await).await;
+        let until = time(9).saturating_add(STALENESS * 2);
+        assert_eq!(
+            unknown(until.saturating_sub(Duration::from_micros(1))).await.len(),
+            1,
+            "the staleness is still the longest"
+        );
+        assert_eq!(unknown(until).await, []);
         self.commit(async |tx| {
-            assert!(sidecars::delete_expired(tx.conn(), (time(0), time(4000)), 99).await? >= 2);
-            Ok(())
+            assert_eq!(sidecars::delete_expired(tx.conn(), (time(0), time(4000)), 99).await?, 1);
+            sidecars::delete(tx.conn(), FIRST, &sidecar).await
         })
         .await;
     }
