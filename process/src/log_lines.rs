@@ -134,11 +134,11 @@ impl LineBuffer {
     fn write_all_to(&self, stream: &mut impl Write) {
         let mut lines = Vec::new();
         loop {
-            let is_empty = |waiting: &mut Waiting| {
+            let must_wait = |waiting: &mut Waiting| {
                 waiting.is_idle = waiting.lines.is_empty();
                 waiting.is_idle
             };
-            let waiting = self.added.wait_while(self.lock(), is_empty);
+            let waiting = self.added.wait_while(self.lock(), must_wait);
             let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
             mem::swap(&mut waiting.lines, &mut lines);
             waiting.is_writing = true;

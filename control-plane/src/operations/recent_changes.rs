@@ -92,7 +92,7 @@ impl RecentChanges {
     /// Runs one at a time.
     async fn read_state(&self, store: &Store) -> Result<Arc<CurrentState>, StoreError> {
         let reached = self.index.read().unwrap_or_else(PoisonError::into_inner).reached;
-        let (position, unpublished) = store.read_one(READ_TIMEOUT, recent_changes::find_state).await?;
+        let (position, unpublished) = store.read_one_for(READ_TIMEOUT, recent_changes::find_state).await?;
         if position.revision == reached {
             return Ok(Arc::new(CurrentState { position, unpublished }));
         }

@@ -190,6 +190,7 @@ impl Sidecars {
             // An earlier process is forgotten in favor of another one of the same service, so one instant tells all.
             let mut read = self.0.store.read().await?;
             self.add_sidecars(&mut read, current, (&mut receipt, scope)).await?;
+            // The walk over all services reads these rows as those of a service.
             if service.is_some() {
                 self.add_sidecars(&mut read, sidecars::OF_ANY_SERVICE, (&mut receipt, scope)).await?;
             }

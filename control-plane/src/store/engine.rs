@@ -186,16 +186,16 @@ impl Store {
         self.read_for(self.transaction_timeout).await
     }
 
-    /// Runs one statement as [`Self::read_one`] does, with the timeout of a transaction.
-    pub async fn read_statement<T>(
+    /// Runs one statement as [`Self::read_one_for`] does, with the timeout of a transaction.
+    pub async fn read_one<T>(
         &self,
         statement: impl AsyncFnOnce(&mut Conn) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        self.read_one(self.transaction_timeout, statement).await
+        self.read_one_for(self.transaction_timeout, statement).await
     }
 
     /// Runs one statement, which sees one snapshot by itself: it needs a third of the messages of a read transaction.
-    pub async fn read_one<T>(
+    pub async fn read_one_for<T>(
         &self,
         timeout: Duration,
         statement: impl AsyncFnOnce(&mut Conn) -> Result<T, StoreError>,

@@ -29,7 +29,7 @@ statements! { STATEMENTS:
 pub struct ChallengeBasis {
     /// The status of the agent; `None` if it does not exist or is deleted.
     pub status: Option<AgentStatus>,
-    /// Whether the service exists and is not deleted, if the challenge is for one.
+    /// Whether the named service exists and is not deleted; false if none is named.
     pub has_service: bool,
     /// Challenges from before the last restore of the database are invalid. This is the revision of the restore.
     pub restore_revision: Revision,
@@ -43,7 +43,8 @@ pub async fn read_for_challenge(
     agent: AgentId,
     service: Option<ServiceId>,
 ) -> Result<ChallengeBasis, StoreError> {
-    let query = sqlx::query(READ_FOR_CHALLENGE).bind(agent.to_string()).bind(service_text(service));
+    let query =
+        sqlx::query(READ_FOR_CHALLENGE).bind(agent.to_string()).bind(service.map(|service| service.to_string()));
     let row = query.fetch_one(conn).await?;
     Ok(ChallengeBasis {
         status: status_from_row(&row)?,
@@ -58,7 +59,7 @@ pub async fn read_for_challenge(
 pub struct LoginBasis {
     /// The status and the public key of the agent; `None` if it does not exist or is deleted.
     pub agent: Option<(AgentStatus, P256PublicKey)>,
-    /// Whether the service exists and is not deleted, if the login is for one.
+    /// Whether the named service exists and is not deleted; false if none is named.
     pub has_service: bool,
     /// Whether a session was created with the challenge.
     pub challenge_is_used: bool,
@@ -70,7 +71,10 @@ pub async fn read_for_login(
     (agent, challenge): (AgentId, &str),
     service: Option<ServiceId>,
 ) -> Result<LoginBasis, StoreError> {
-    let query = sqlx::query(READ_FOR_LOGIN).bind(agent.to_string()).bind(service_text(service)).bind(challenge);
+    let query = sqlx::query(READ_FOR_LOGIN)
+        .bind(agent.to_string())
+        .bind(service.map(|service| service.to_string()))
+        .bind(challenge);
     let row = query.fetch_one(conn).await?;
     let key: Option<String> = row::get(&row, "public_key")?;
     Ok(LoginBasis {
@@ -78,11 +82,6 @@ pub async fn read_for_login(
         has_service: has_service(&row)?,
         challenge_is_used: row::get::<i64>(&row, "uses")? > 0,
     })
-}
-
-/// An empty text is the id of no service.
-fn service_text(service: Option<ServiceId>) -> String {
-    service.map_or_else(String::new, |service| service.to_string())
 }
 
 fn has_service(row: &AnyRow) -> Result<bool, StoreError> {

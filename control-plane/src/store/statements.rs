@@ -3,8 +3,9 @@
 //! Each file of the store declares its statements in one list per engine. The conformance tests prepare every statement on
 //! its engine or engines, and refuse SQL outside of the lists.
 //!
-//! SQLite prepares a statement again at each execution if the plan can depend on the value of a parameter, which takes longer than many
-//! statements themselves. A parameter that is a whole limit or a whole pattern is such a one; `LIMIT $1 + 0` is not.
+//! The plan of SQLite may depend on the value of a parameter in `LIKE $1`, and in `LIMIT $1` of a subquery. SQLite then prepares the
+//! statement again at each execution, which can take longer than the execution. It ignores the value in `LIKE '%' || $1` and in
+//! `LIMIT $1 + 0`, so the statements use these forms.
 
 /// Declares SQL statements as constants, and a list of them for the conformance tests. Syntax: `LIST: NAME = "SQL"; …`.
 macro_rules! statements {

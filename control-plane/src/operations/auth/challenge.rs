@@ -28,8 +28,7 @@ pub async fn issue_challenge(
     service: Option<ServiceId>,
 ) -> Result<IssuedChallenge, OperationError> {
     let read = async |conn: &mut Conn| logins::read_for_challenge(conn, agent, service).await;
-    let ChallengeBasis { status, has_service, restore_revision, master_key } =
-        context.store.read_statement(read).await?;
+    let ChallengeBasis { status, has_service, restore_revision, master_key } = context.store.read_one(read).await?;
     require_active(status.ok_or(OperationError::NotFound(NotFound::Agent))?)?;
     if service.is_some() && !has_service {
         return Err(OperationError::NotFound(NotFound::Service));

@@ -169,7 +169,7 @@ async fn verify_signature(
 ) -> Result<(), OperationError> {
     let id = challenge.random_id_hex();
     let read = async |conn: &mut Conn| logins::read_for_login(conn, (challenge.agent, &id), service).await;
-    let LoginBasis { agent, has_service, challenge_is_used } = context.store.read_statement(read).await?;
+    let LoginBasis { agent, has_service, challenge_is_used } = context.store.read_one(read).await?;
     if challenge_is_used {
         return Err(Reason::ChallengeUsed.into());
     }

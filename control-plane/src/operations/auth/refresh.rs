@@ -43,7 +43,7 @@ pub async fn verify_refresh(
 ) -> Result<VerifiedRefresh, OperationError> {
     let credential = Credential::<RefreshId>::parse(token).ok_or(Reason::RefreshInvalid)?;
     let find = async |conn: &mut Conn| sessions::find_token_by_credential(conn, &credential).await;
-    let (token, session) = context.store.read_statement(find).await?.ok_or(Reason::RefreshInvalid)?;
+    let (token, session) = context.store.read_one(find).await?.ok_or(Reason::RefreshInvalid)?;
     // Only the transaction of the refresh knows whether a later revocation of the agent has ended the session.
     let is_usable = session.check_refresh(&token, Revision::default(), context.now()).is_ok();
     Ok(VerifiedRefresh { credential, agent: session.agent, service, client_address, is_usable })

@@ -28,7 +28,7 @@ pub async fn revoke_token(context: &Context, token: &str) -> Result<Revision, Op
 /// token of a session authorizes the end of the session.
 async fn revoke_session(context: &Context, credential: &Credential<RefreshId>) -> Result<Revision, OperationError> {
     let find = async |conn: &mut Conn| sessions::find_token_by_credential(conn, credential).await;
-    let Some((_, session)) = context.store.read_statement(find).await? else { return newest_revision(context).await };
+    let Some((_, session)) = context.store.read_one(find).await? else { return newest_revision(context).await };
     let work = async |mut tx: WriteTransaction| {
         agents::lock(tx.conn(), session.agent).await?;
         end_session(&mut tx, session.id).await?;

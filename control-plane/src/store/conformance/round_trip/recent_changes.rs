@@ -87,7 +87,7 @@ impl StoreFixture {
 
     async fn find_unpublished(&self, revision: Revision) -> UnpublishedScores {
         let timeout = Duration::from_secs(4);
-        let (position, unpublished) = self.first.read_one(timeout, recent_changes::find_state).await.unwrap();
+        let (position, unpublished) = self.first.read_one_for(timeout, recent_changes::find_state).await.unwrap();
         assert_eq!(position.revision, revision);
         unpublished
     }
