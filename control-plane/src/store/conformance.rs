@@ -1,6 +1,7 @@
 //! Tests that the store behaves the same on SQLite and PostgreSQL. Each test has two stores with the same database, like two
 //! replicas.
 
+mod group_commit;
 mod query_plans;
 mod round_trip;
 mod sources;

@@ -1,11 +1,13 @@
-//! A connection of a pool for one transaction with a deadline.
+//! A connection for one transaction with a deadline.
 //!
 //! Every statement fails at the deadline of its transaction, because a database may stop responding. A connection in an unknown
 //! state is closed, not reused, because an unfinished statement would block the next user of the connection.
 
 use super::{
+    commit_signals::Announcement,
     connection_pool::{ConnectionPool, PooledConnection},
-    failure::StoreError,
+    failure::{StoreError, StoreFailure},
+    group_commit::{GroupCommit, GroupMember, PendingCommit, Sharing},
     statements::statements,
     transaction_timer::TransactionTimer,
 };
@@ -35,17 +37,35 @@ pub const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(4);
 pub const INSPECT_TIMEOUT: Duration = Duration::from_hours(24);
 
 /// Maximum duration of a rollback. If a rollback takes longer, the connection is closed.
-const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connection with an open transaction. The transaction is rolled back if the `Conn` is dropped without [`Conn::commit`].
 #[derive(Debug)]
 pub struct Conn {
-    /// `None` only while the connection is dropped.
-    connection: Option<PooledConnection>,
+    /// `None` only while the transaction ends.
+    access: Option<Access>,
     deadline: Instant,
     state: ConnState,
     /// Whether a transaction was begun. Otherwise, each statement is a transaction of its own.
     has_transaction: bool,
+}
+
+/// How a transaction uses its connection.
+#[derive(Debug)]
+enum Access {
+    /// The connection has only this transaction.
+    Own(PooledConnection),
+    /// The transaction belongs to a group.
+    Shared(Box<GroupMember>),
+}
+
+impl Access {
+    fn connection(&mut self) -> &mut AnyConnection {
+        match self {
+            Self::Own(connection) => connection,
+            Self::Shared(member) => member,
+        }
+    }
 }
 
 /// The state of a transaction and its connection.
@@ -65,6 +85,15 @@ enum ConnState {
 }
 
 impl ConnState {
+    /// Fails if the transaction does not accept statements.
+    fn check(self) -> Result<(), sqlx::Error> {
+        match self {
+            Self::Open => Ok(()),
+            Self::Failed => Err(sqlx::Error::Protocol("a statement of this transaction failed".to_owned())),
+            Self::Busy | Self::Broken | Self::Committed => Err(timeout_error()),
+        }
+    }
+
     /// The state after a statement with a given result.
     fn after_statement<T>(result: &Result<T, sqlx::Error>) -> Self {
         match result {
@@ -78,6 +107,11 @@ impl ConnState {
 /// Returns the deadline of a transaction that begins now.
 pub fn deadline_after(timeout: Duration) -> Instant {
     tokio::time::sleep(timeout).deadline()
+}
+
+/// Whether a time has passed.
+pub fn has_passed(time: Instant) -> bool {
+    deadline_after(Duration::ZERO) >= time
 }
 
 impl Conn {
@@ -95,6 +129,24 @@ impl Conn {
         Ok(conn)
     }
 
+    /// Waits for the turn of a write transaction on SQLite, and begins it. Also returns the commit of others that the transaction
+    /// depends on, because it reads what they have written.
+    pub async fn join(
+        queue: &GroupCommit,
+        sharing: Sharing,
+        deadline: Instant,
+        timer: &TransactionTimer,
+    ) -> Result<(Self, Option<PendingCommit>), StoreError> {
+        let joined = queue.join(sharing, deadline).await;
+        timer.record_connection_wait();
+        let member = joined?;
+        let (begin, pending) = (member.begin_statement(), member.pending_commit());
+        let access = Some(Access::Shared(Box::new(member)));
+        let mut conn = Self { access, deadline, state: ConnState::Open, has_transaction: true };
+        (&mut conn).execute(begin).await?;
+        Ok((conn, pending))
+    }
+
     /// Acquires a connection for one statement, which is a transaction of its own.
     pub async fn acquire(
         pool: &ConnectionPool,
@@ -103,14 +155,30 @@ impl Conn {
     ) -> Result<Self, StoreError> {
         let acquired = pool.acquire(deadline).await;
         timer.record_connection_wait();
-        Ok(Self { connection: Some(acquired?), deadline, state: ConnState::Open, has_transaction: false })
+        Ok(Self { access: Some(Access::Own(acquired?)), deadline, state: ConnState::Open, has_transaction: false })
     }
 
-    /// Commits the transaction.
-    pub async fn commit(mut self) -> Result<(), StoreError> {
-        (&mut self).execute(COMMIT).await?;
-        self.state = ConnState::Committed;
-        Ok(())
+    /// Commits the transaction, and announces the result.
+    pub async fn commit(mut self, mut announcement: Announcement) -> Result<(), StoreError> {
+        if matches!(self.access, Some(Access::Shared(_))) {
+            self.state.check()?;
+            let Some(Access::Shared(member)) = self.access.take() else { return Err(timeout_error().into()) };
+            return member.commit(announcement, self.deadline).await;
+        }
+        let result = (&mut self).execute(COMMIT).await.map_err(StoreError::from);
+        match result {
+            Ok(_) => {
+                self.state = ConnState::Committed;
+                announcement.send();
+                Ok(())
+            }
+            Err(error) => {
+                if !error.is_transient() {
+                    announcement.fail();
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Runs a statement and fails if it has not completed at the deadline.
@@ -118,18 +186,16 @@ impl Conn {
         &'c mut self,
         statement: impl FnOnce(&'c mut AnyConnection) -> BoxFuture<'c, Result<T, sqlx::Error>>,
     ) -> Result<T, sqlx::Error> {
-        let Self { connection, deadline, state, has_transaction: _ } = self;
-        let connection = connection.as_mut().ok_or(sqlx::Error::PoolClosed)?;
-        match *state {
-            ConnState::Open => {}
-            ConnState::Failed => {
-                return Err(sqlx::Error::Protocol("a statement of this transaction failed".to_owned()));
-            }
-            ConnState::Busy | ConnState::Broken | ConnState::Committed => return Err(timeout_error()),
-        }
+        let Self { access, deadline, state, has_transaction: _ } = self;
+        let access = access.as_mut().ok_or(sqlx::Error::PoolClosed)?;
+        state.check()?;
         *state = ConnState::Busy;
-        let result = timeout_at(*deadline, statement(connection)).await.unwrap_or_else(|_| Err(timeout_error()));
-        *state = ConnState::after_statement(&result);
+        let is_shared = matches!(access, Access::Shared(_));
+        let result = timeout_at(*deadline, statement(access.connection())).await;
+        let has_timed_out = result.is_err();
+        let result = result.unwrap_or_else(|_| Err(timeout_error()));
+        // After a timeout, a group waits a little for the statement, so that one slow transaction does not roll back the others.
+        *state = if has_timed_out && is_shared { ConnState::Busy } else { ConnState::after_statement(&result) };
         result
     }
 }
@@ -141,13 +207,14 @@ pub fn timeout_error() -> sqlx::Error {
 
 impl Drop for Conn {
     fn drop(&mut self) {
-        let Some(mut connection) = self.connection.take() else { return };
-        match self.state {
-            ConnState::Committed => {}
-            ConnState::Open if !self.has_transaction => {}
-            ConnState::Broken => connection.close_on_drop(),
-            ConnState::Open | ConnState::Busy | ConnState::Failed => {
-                drop(tokio::spawn(end(connection, self.has_transaction)));
+        let Some(access) = self.access.take() else { return };
+        match (self.state, access) {
+            (ConnState::Open, _) if !self.has_transaction => {}
+            (ConnState::Broken, Access::Own(mut connection)) => connection.close_on_drop(),
+            // Dropping the transaction closes the connection of its group.
+            (ConnState::Broken, Access::Shared(_)) | (ConnState::Committed, _) => {}
+            (ConnState::Open | ConnState::Busy | ConnState::Failed, access) => {
+                drop(tokio::spawn(end(access, self.has_transaction)));
             }
         }
     }
@@ -155,7 +222,14 @@ impl Drop for Conn {
 
 /// Ends a transaction, or a statement that was cancelled. Runs in a separate task, so that the code that drops the transaction does not
 /// wait.
-async fn end(mut connection: PooledConnection, has_transaction: bool) {
+async fn end(access: Access, has_transaction: bool) {
+    match access {
+        Access::Own(connection) => end_own(connection, has_transaction).await,
+        Access::Shared(member) => member.roll_back().await,
+    }
+}
+
+async fn end_own(mut connection: PooledConnection, has_transaction: bool) {
     // If a cancelled statement failed, its error may be returned for this one. After any error, the state of the connection is unknown.
     let end =
         async { if has_transaction { connection.execute(ROLLBACK).await } else { connection.execute(NOTHING).await } };

@@ -16,7 +16,7 @@ use std::{
 use tokio::time::{Instant, timeout_at};
 
 /// A pool of connections to the database.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct ConnectionPool {
     pool: AnyPool,
     usage: Arc<Usage>,
@@ -80,11 +80,16 @@ impl ConnectionPool {
     /// Waits for a connection until the deadline.
     pub async fn acquire(&self, deadline: Instant) -> Result<PooledConnection, sqlx::Error> {
         let acquired = timeout_at(deadline, self.pool.acquire()).await.unwrap_or_else(|_| Err(timeout_error()));
-        self.usage.is_failing.store(acquired.is_err(), Ordering::Relaxed);
-        if acquired.is_err() {
-            self.usage.failures.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(PooledConnection { connection: acquired?, _counted: CountedUse::begin(&self.usage) })
+        let connection = acquired.map_err(|error| self.record_failure(error))?;
+        self.usage.is_failing.store(false, Ordering::Relaxed);
+        Ok(PooledConnection { connection, _counted: CountedUse::begin(&self.usage) })
+    }
+
+    /// Counts a failure to get a connection.
+    pub fn record_failure(&self, error: sqlx::Error) -> sqlx::Error {
+        self.usage.is_failing.store(true, Ordering::Relaxed);
+        self.usage.failures.fetch_add(1, Ordering::Relaxed);
+        error
     }
 
     /// The failures of [`Self::acquire`].

@@ -1,11 +1,14 @@
 //! The store, which opens the database and runs transactions. `engine` handles the differences between SQLite and PostgreSQL.
 
 use super::{
+    commit_signals::CommitSignals,
     conn::{Conn, INSPECT_TIMEOUT, TRANSACTION_TIMEOUT, deadline_after},
     connection_pool::{ConnectionFailures, ConnectionPool},
     deployment,
     failure::{StoreError, StoreFailure},
-    feed, pools, postgres, schema,
+    feed,
+    group_commit::{GroupCommit, PendingCommit, Sharing},
+    pools, postgres, schema,
     statements::statements,
     transaction::{CommittedTransaction, ReadTransaction, WriteTransaction},
     transaction_timer::TransactionTimer,
@@ -32,8 +35,6 @@ use tokio::{
 };
 
 statements! { SQLITE_STATEMENTS:
-    /// Takes the write lock at once, so that no later statement can fail because of a conflict.
-    BEGIN_WRITE_SQLITE = "BEGIN IMMEDIATE";
     BEGIN_READ_SQLITE = "BEGIN";
 }
 
@@ -58,13 +59,6 @@ enum Engine {
 }
 
 impl Engine {
-    const fn begin_write(self) -> &'static str {
-        match self {
-            Self::Sqlite => BEGIN_WRITE_SQLITE,
-            Self::Postgres => BEGIN_WRITE_POSTGRES,
-        }
-    }
-
     /// All reads of a read transaction see the same snapshot, on both database engines.
     const fn begin_read(self) -> &'static str {
         match self {
@@ -101,9 +95,9 @@ pub struct Store {
     reader: ConnectionPool,
     clock: Arc<dyn Clock>,
     audit_keys: Arc<AuditKeyRing>,
-    committed_revision: watch::Sender<Revision>,
-    events_committed: Arc<Notify>,
-    writable: Arc<AtomicBool>,
+    /// The queue of write transactions on SQLite.
+    pub(super) group_commit: GroupCommit,
+    signals: CommitSignals,
     metrics: StoreMetrics,
     transaction_timeout: Duration,
 }
@@ -163,20 +157,23 @@ impl Store {
         };
         let store = Self {
             engine,
+            group_commit: GroupCommit::new(writer.clone()),
             writer,
             reader,
             clock,
             audit_keys,
-            committed_revision: watch::Sender::new(Revision::default()),
-            events_committed: Arc::default(),
-            writable: Arc::new(AtomicBool::new(true)),
+            signals: CommitSignals {
+                committed_revision: watch::Sender::new(Revision::default()),
+                events_committed: Arc::default(),
+                writable: Arc::new(AtomicBool::new(true)),
+            },
             metrics,
             transaction_timeout: if mode == OpenMode::Serve { TRANSACTION_TIMEOUT } else { INSPECT_TIMEOUT },
         };
         store.metrics.initialize(store.engine_name());
         let mut read = store.read().await?;
         if let Some(position) = feed::find_feed_position(read.conn()).await? {
-            store.committed_revision.send_replace(position.revision);
+            store.signals.committed_revision.send_replace(position.revision);
         }
         Ok(store)
     }
@@ -224,15 +221,50 @@ impl Store {
         F: Future<Output = Result<CommittedTransaction<T>, E>>,
         E: From<StoreError> + StoreFailure,
     {
+        self.write_sharing(Sharing::Group, name, work).await
+    }
+
+    /// Runs `work` as [`Self::write`] does, but no other transaction waits for its commit. For background work, which may take long.
+    pub async fn write_alone<T, E, W, F>(&self, name: &'static str, work: W) -> Result<T, E>
+    where
+        W: Fn(WriteTransaction) -> F,
+        F: Future<Output = Result<CommittedTransaction<T>, E>>,
+        E: From<StoreError> + StoreFailure,
+    {
+        self.write_sharing(Sharing::Alone, name, work).await
+    }
+
+    async fn write_sharing<T, E, W, F>(&self, sharing: Sharing, name: &'static str, work: W) -> Result<T, E>
+    where
+        W: Fn(WriteTransaction) -> F,
+        F: Future<Output = Result<CommittedTransaction<T>, E>>,
+        E: From<StoreError> + StoreFailure,
+    {
         let (mut reruns_left, deadline) = (MAX_RERUNS, deadline_after(self.transaction_timeout));
+        let mut sharing = sharing;
         loop {
             let mut timer = self.start_timer(TransactionKind::Write);
-            let tx = self.begin_write(deadline, &timer).await?;
+            let (tx, pending) = self.begin_write(sharing, deadline, &timer).await?;
             timer.set_outcome(TransactionOutcome::RolledBack);
-            match work(tx).await {
+            let mut result = work(tx).await;
+            // An error may be due to what others have written in the same group, so it counts only if the group is committed.
+            if let (Err(error), Some(pending)) = (&result, pending)
+                && !error.is_unwritable()
+                && let Err(error) = pending.wait(deadline).await
+            {
+                result = Err(error.into());
+            }
+            match result {
                 Ok(committed) => {
                     timer.set_outcome(TransactionOutcome::Committed);
-                    return Ok(self.notify(committed));
+                    return Ok(committed.value);
+                }
+                Err(error)
+                    if sharing == Sharing::Group && error.store_error().is_some_and(StoreError::may_succeed_alone) =>
+                {
+                    tracing::debug!(transaction = name, "rerunning a transaction alone after its group failed");
+                    timer.set_outcome(TransactionOutcome::Rerun);
+                    sharing = Sharing::Alone;
                 }
                 Err(error) if error.is_transient() && reruns_left > 0 => {
                     tracing::debug!(transaction = name, "rerunning a transaction after a conflict");
@@ -242,7 +274,7 @@ impl Store {
                 Err(error) => {
                     if error.is_unwritable() {
                         timer.set_outcome(TransactionOutcome::Unwritable);
-                        self.writable.store(false, Ordering::Relaxed);
+                        self.signals.writable.store(false, Ordering::Relaxed);
                     }
                     return Err(error);
                 }
@@ -271,17 +303,17 @@ impl Store {
 
     /// The newest revision that this process has committed. [`Self::wake_followers`] also wakes its receivers.
     pub fn committed_revision(&self) -> watch::Receiver<Revision> {
-        self.committed_revision.subscribe()
+        self.signals.committed_revision.subscribe()
     }
 
     /// Wakes the receivers of [`Self::committed_revision`]. Must be called when another process has committed a change.
     pub fn wake_followers(&self) {
-        self.committed_revision.send_modify(|_| {});
+        self.signals.committed_revision.send_modify(|_| {});
     }
 
     /// Notified when this process has committed an event for a webhook target.
     pub fn events_committed(&self) -> Arc<Notify> {
-        self.events_committed.clone()
+        self.signals.events_committed.clone()
     }
 
     /// The current time of the clock for transactions.
@@ -291,7 +323,7 @@ impl Store {
 
     /// Whether the last write succeeded.
     pub fn is_writable(&self) -> bool {
-        self.writable.load(Ordering::Relaxed)
+        self.signals.writable.load(Ordering::Relaxed)
     }
 
     /// The MAC keys of the audit log.
@@ -323,8 +355,8 @@ impl Store {
         }
     }
 
-    /// Waits until all transactions have ended that appended an entry to the audit log and have not committed. On SQLite, write
-    /// transactions exclude each other, so there are none.
+    /// Waits until all transactions have ended that appended an entry to the audit log and have not committed. On SQLite, entries are
+    /// appended and committed in the same order, so there is nothing to wait for.
     pub async fn wait_for_audit_appends(&self) -> Result<(), StoreError> {
         let work = async |mut tx: WriteTransaction| {
             postgres::lock_audit_heads(tx.conn()).await?;
@@ -353,28 +385,28 @@ impl Store {
         }
     }
 
-    async fn begin_write(&self, deadline: Instant, timer: &TransactionTimer) -> Result<WriteTransaction, StoreError> {
-        let conn = Conn::begin(&self.writer, self.engine.begin_write(), deadline, timer).await;
-        let conn = conn.inspect_err(|_| self.writable.store(false, Ordering::Relaxed))?;
-        Ok(WriteTransaction::new(conn, self.clock.now(), self.audit_keys.clone(), self.writable.clone()))
+    /// Also returns the commit that the transaction depends on, if it shares one with earlier transactions.
+    async fn begin_write(
+        &self,
+        sharing: Sharing,
+        deadline: Instant,
+        timer: &TransactionTimer,
+    ) -> Result<(WriteTransaction, Option<PendingCommit>), StoreError> {
+        let begun = match self.engine {
+            Engine::Sqlite => Conn::join(&self.group_commit, sharing, deadline, timer).await,
+            Engine::Postgres => {
+                let conn = Conn::begin(&self.writer, BEGIN_WRITE_POSTGRES, deadline, timer).await;
+                conn.map(|conn| (conn, None))
+            }
+        };
+        let (conn, pending) = begun.inspect_err(|_| self.signals.writable.store(false, Ordering::Relaxed))?;
+        Ok((WriteTransaction::new(conn, self.clock.now(), self.audit_keys.clone(), self.signals.clone()), pending))
     }
 
     /// Makes other write transactions on SQLite fail until the result is dropped.
     #[cfg(test)]
     pub async fn lock_writes(&self) -> WriteTransaction {
         let timer = self.start_timer(TransactionKind::Write);
-        self.begin_write(deadline_after(TRANSACTION_TIMEOUT), &timer).await.unwrap()
-    }
-
-    /// Notifies the readers of the change feed and Countersign's webhook dispatcher of a committed transaction.
-    fn notify<T>(&self, committed: CommittedTransaction<T>) -> T {
-        if let Some(revision) = committed.revision {
-            self.committed_revision
-                .send_if_modified(|newest| revision > std::mem::replace(newest, revision.max(*newest)));
-        }
-        if committed.has_events {
-            self.events_committed.notify_one();
-        }
-        committed.value
+        self.begin_write(Sharing::Group, deadline_after(TRANSACTION_TIMEOUT), &timer).await.unwrap().0
     }
 }

@@ -1,7 +1,7 @@
 //! Errors of the database, and their classification.
 
-use sqlx::migrate::MigrateError;
-use std::borrow::Cow;
+use sqlx::{error::DatabaseError, migrate::MigrateError};
+use std::{borrow::Cow, sync::Arc};
 
 /// An error of the database. The message of a `StoreError` is for the log and the operator, and is never sent to clients of the
 /// API.
@@ -10,6 +10,12 @@ pub enum StoreError {
     /// The driver or the engine returned an error.
     #[error("database: {0}")]
     Engine(#[from] sqlx::Error),
+    /// The commit of a group of transactions failed.
+    #[error("database: {0}")]
+    GroupCommit(Arc<sqlx::Error>),
+    /// A group of transactions was rolled back, because the connection failed in one of them. A rerun may succeed.
+    #[error("database: a transaction with which this one shared its commit failed")]
+    GroupRolledBack,
     /// The configured database cannot be opened.
     #[error("cannot open the database (database.url): {0}")]
     Unreachable(sqlx::Error),
@@ -80,8 +86,17 @@ const UNWRITABLE_CODES: [&str; 6] = [READ_ONLY, "53100", "53000", "8", "10", "13
 const SQLSTATE_LEN: usize = 5;
 
 impl StoreError {
+    /// The error that the database has returned.
+    fn database_error(&self) -> Option<&dyn DatabaseError> {
+        match self {
+            Self::Engine(error) => error.as_database_error(),
+            Self::GroupCommit(error) => error.as_database_error(),
+            _ => None,
+        }
+    }
+
     fn has_code_in(&self, codes: &[&str]) -> bool {
-        let Self::Engine(sqlx::Error::Database(error)) = self else { return false };
+        let Some(error) = self.database_error() else { return false };
         error.code().is_some_and(|code| codes.contains(&primary_code(&code).as_ref()))
     }
 
@@ -102,10 +117,19 @@ impl StoreError {
     /// Whether a commit that failed with this error may have been made nevertheless: the database did not answer, or closed the
     /// connection.
     pub fn leaves_outcome_unknown(&self) -> bool {
-        let Self::Engine(sqlx::Error::Database(error)) = self else { return true };
+        let Some(error) = self.database_error() else { return !matches!(self, Self::GroupRolledBack) };
         error
             .code()
             .is_some_and(|code| CONNECTION_CLASSES.iter().any(|class| code.len() == 5 && code.starts_with(class)))
+    }
+
+    /// Whether the transaction was rolled back with others, so that it may succeed alone.
+    pub(super) fn may_succeed_alone(&self) -> bool {
+        match self {
+            Self::GroupRolledBack => true,
+            Self::GroupCommit(error) => matches!(**error, sqlx::Error::Database(_)),
+            _ => false,
+        }
     }
 
     /// Whether the connection must not be used again after this error.
@@ -149,9 +173,11 @@ pub trait StoreFailure {
     /// The database error, if that is the cause.
     fn store_error(&self) -> Option<&StoreError>;
 
-    /// Whether another transaction caused a conflict, so that the same transaction may succeed in a rerun.
+    /// Whether another transaction caused the error, so that the same transaction may succeed in a rerun.
     fn is_transient(&self) -> bool {
-        self.store_error().is_some_and(|error| error.has_code_in(&TRANSIENT_CODES))
+        let is_transient =
+            |error: &StoreError| matches!(error, StoreError::GroupRolledBack) || error.has_code_in(&TRANSIENT_CODES);
+        self.store_error().is_some_and(is_transient)
     }
 
     /// Whether the database cannot be written to.

@@ -13,6 +13,7 @@ pub mod assignments;
 pub mod audit;
 pub mod changed_data;
 pub mod changed_roles;
+mod commit_signals;
 #[cfg(test)]
 mod conformance;
 mod conn;
@@ -25,6 +26,7 @@ pub mod due_targets;
 mod engine;
 mod failure;
 pub mod feed;
+mod group_commit;
 pub mod idempotency;
 pub mod known_agents;
 pub mod logins;

@@ -22,6 +22,9 @@ statements! { SQLITE_STATEMENTS:
     /// Keeps 32 MiB of pages in memory, which are the inner pages of the indexes of many gigabytes. They stay valid, because only this
     /// connection writes. With SQLite's default of 2 MB, each write reads them from the file again.
     SET_CACHE_SIZE = "PRAGMA cache_size = -32768";
+    /// Keeps in memory what a rollback to a savepoint restores. With SQLite's default, a large transaction writes it to a temporary
+    /// file, for which a container may have no folder.
+    SET_TEMP_STORE = "PRAGMA temp_store = MEMORY";
     SET_FOREIGN_KEYS = "PRAGMA foreign_keys = ON";
     /// Overwrites deleted content with zeros, so that the file does not contain what the deletion of an agent erases.
     SET_SECURE_DELETE = "PRAGMA secure_delete = ON";
@@ -59,6 +62,7 @@ pub fn sqlite_writer_pool() -> AnyPoolOptions {
             connection.execute(SET_WAL_AUTOCHECKPOINT).await?;
             connection.execute(SET_SECURE_DELETE).await?;
             connection.execute(SET_CACHE_SIZE).await?;
+            connection.execute(SET_TEMP_STORE).await?;
             connection.execute(SET_FOREIGN_KEYS).await.map(drop)
         })
     })

@@ -1,7 +1,9 @@
 //! Read and write transactions.
 
 use super::{
-    Conn, StoreError, audit, deployment, feed, outbox,
+    Conn, StoreError, audit,
+    commit_signals::CommitSignals,
+    deployment, feed, outbox,
     transaction_timer::TransactionTimer,
     unconfirmed_changes::{self, UnconfirmedChanges},
 };
@@ -11,10 +13,7 @@ use crate::domain::{
     webhook::event::Event,
 };
 use countersign_identity::{Revision, Timestamp};
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::Arc;
 
 /// A read transaction.
 pub struct ReadTransaction {
@@ -32,7 +31,7 @@ pub struct WriteTransaction {
     audited: Vec<UnconfirmedChanges>,
     events: Vec<Event>,
     revision: Option<Revision>,
-    writable: Arc<AtomicBool>,
+    signals: CommitSignals,
     is_write_check: bool,
 }
 
@@ -41,10 +40,6 @@ pub struct WriteTransaction {
 pub struct CommittedTransaction<T> {
     /// The value that the transaction returns.
     pub(super) value: T,
-    /// The revision of the transaction, if the transaction needed one, for example to record changes for sidecars.
-    pub(super) revision: Option<Revision>,
-    /// Whether the transaction emitted an event for a webhook target.
-    pub(super) has_events: bool,
 }
 
 impl ReadTransaction {
@@ -59,12 +54,7 @@ impl ReadTransaction {
 }
 
 impl WriteTransaction {
-    pub(super) const fn new(
-        conn: Conn,
-        now: Timestamp,
-        audit_keys: Arc<AuditKeyRing>,
-        writable: Arc<AtomicBool>,
-    ) -> Self {
+    pub(super) const fn new(conn: Conn, now: Timestamp, audit_keys: Arc<AuditKeyRing>, signals: CommitSignals) -> Self {
         Self {
             conn,
             now,
@@ -73,7 +63,7 @@ impl WriteTransaction {
             audited: Vec::new(),
             events: Vec::new(),
             revision: None,
-            writable,
+            signals,
             is_write_check: false,
         }
     }
@@ -170,12 +160,8 @@ impl WriteTransaction {
     }
 
     async fn finish<T>(self, value: T, has_events: bool) -> Result<CommittedTransaction<T>, StoreError> {
-        let result = self.conn.commit().await;
-        // The commit of a transaction that has written nothing succeeds on a full disk, too.
-        if result.is_err() || self.revision.is_some() || has_events || self.is_write_check {
-            self.writable.store(result.is_ok(), Ordering::Relaxed);
-        }
-        result?;
-        Ok(CommittedTransaction { value, revision: self.revision, has_events })
+        let is_write = self.revision.is_some() || has_events || self.is_write_check;
+        self.conn.commit(self.signals.announcement(self.revision, has_events, is_write)).await?;
+        Ok(CommittedTransaction { value })
     }
 }

@@ -67,7 +67,7 @@ impl EventFanout {
                 let result = outbox::fan_out(tx.conn(), now, BATCH_SIZE).await?;
                 tx.commit(result).await
             };
-            let FanOut { set_aside, .. } = self.store.write("fan_out_events", work).await?;
+            let FanOut { set_aside, .. } = self.store.write_alone("fan_out_events", work).await?;
             self.dispatcher_wakeup.notify_one();
             self.report_set_aside(set_aside, logged);
         }
@@ -98,7 +98,7 @@ impl EventFanout {
                 let retried = outbox::retry_set_aside(tx.conn(), until, BATCH_SIZE).await?;
                 tx.commit((until, retried)).await
             };
-            let (first, retried) = self.store.write("retry_events", work).await?;
+            let (first, retried) = self.store.write_alone("retry_events", work).await?;
             until = Some(first);
             if retried == 0 {
                 break;

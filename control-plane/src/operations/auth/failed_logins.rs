@@ -174,7 +174,7 @@ pub async fn flush_suppressed_bursts(context: &Context) -> Result<(), OperationE
             }
             Ok::<_, OperationError>(tx.commit(()).await?)
         };
-        context.store.write("count_failed_logins", work).await?;
+        context.store.write_alone("count_failed_logins", work).await?;
         context.suppressed_bursts.subtract(counts);
     }
     context.suppressed_bursts.remove_ended(context.now());

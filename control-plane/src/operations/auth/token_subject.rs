@@ -11,5 +11,6 @@ use countersign_identity::{AgentId, RefreshId};
 /// used to count requests.
 pub async fn find_refresh_token_agent(context: &Context, token: &str) -> Result<Option<AgentId>, OperationError> {
     let Some(credential) = Credential::<RefreshId>::parse(token) else { return Ok(None) };
-    Ok(sessions::find_agent_by_token(context.store.read().await?.conn(), credential.id()).await?)
+    let id = credential.id();
+    Ok(context.store.read_one(async |conn| sessions::find_agent_by_token(conn, id).await).await?)
 }

@@ -117,7 +117,7 @@ async fn delete_batch(store: &Store, chain: &str, length: i64) -> Result<Result<
         let deleted = audit::delete_archived(tx.conn(), chain, length, ENTRIES_PER_TRANSACTION).await?;
         Ok::<_, OperationError>(tx.commit(Ok(deleted)).await?)
     };
-    store.write("delete_archived_entries", work).await
+    store.write_alone("delete_archived_entries", work).await
 }
 
 /// Excludes rotations of the master key until the transaction ends. Returns its fingerprint; `None` if a rotation is not complete.

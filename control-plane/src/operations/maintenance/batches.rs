@@ -79,7 +79,7 @@ where
         let next = size.after(removed, elapsed(context, began_at), context.store.pace());
         Ok(tx.commit((Batch::Removed(removed), next, began_at)).await?)
     };
-    let result = context.store.write(job, transaction).await;
+    let result = context.store.write_alone(job, transaction).await;
     let (next, began_at) = match result {
         Ok((_, next, began_at)) => (next, began_at),
         Err(_) => (size.halved(), waiting_since),

@@ -161,7 +161,7 @@ async fn replace_secrets(store: &Store, to: &str, changed: &[(StoredSecret, Stri
         }
         Ok::<_, OperationError>(tx.commit(replaced).await?)
     };
-    store.write("reseal_secrets", work).await
+    store.write_alone("reseal_secrets", work).await
 }
 
 async fn write_checkpoints(store: &Store, to: &str, rotation: &mut MasterKeyRotation) -> Result<(), OperationError> {
@@ -208,7 +208,7 @@ async fn write_checkpoint(store: &Store, to: &str, chain: &str) -> Result<Result
         require_current(&mut tx, to).await?;
         Ok::<_, OperationError>(tx.commit(written.map(|()| true)).await?)
     };
-    store.write("write_audit_checkpoint", work).await
+    store.write_alone("write_audit_checkpoint", work).await
 }
 
 async fn remove_previous(store: &Store, to: &str, previous: &[String]) -> Result<(), OperationError> {

@@ -63,7 +63,7 @@ pub async fn replay_deliveries(
             }
             Ok::<_, OperationError>(tx.commit((batch, began_at)).await?)
         };
-        let (batch, began_at) = context.store.write("replay_deliveries", work).await?;
+        let (batch, began_at) = context.store.write_alone("replay_deliveries", work).await?;
         context.dispatcher_wakeup.notify_one();
         total += batch.replayed;
         if batch.next.is_none() {

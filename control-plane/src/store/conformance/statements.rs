@@ -3,10 +3,10 @@
 use super::StoreFixture;
 use crate::store::{
     agents, assignments, audit, changed_data, changed_roles, conn, deleted_agents, deliveries, departures, deployment,
-    due_targets, engine, feed, idempotency, known_agents, logins, master_keys, outbox, pools, postgres, purge, quotas,
-    recent_changes, roles, schema::MIGRATIONS_TABLE, sealed_secrets, service_transfers, services, sessions, sidecars,
-    signing_keys, sqlite_file, token_audiences, totals, transfer, trust, unconfirmed_changes, unused_agents,
-    webhook_cleanup, webhook_targets,
+    due_targets, engine, feed, group_commit, idempotency, known_agents, logins, master_keys, outbox, pools, postgres,
+    purge, quotas, recent_changes, roles, schema::MIGRATIONS_TABLE, sealed_secrets, service_transfers, services,
+    sessions, sidecars, signing_keys, sqlite_file, token_audiences, totals, transfer, trust, unconfirmed_changes,
+    unused_agents, webhook_cleanup, webhook_targets,
 };
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row, SqlSafeStr, SqliteConnection};
 
@@ -55,8 +55,9 @@ pub const COMMON_LISTS: [StatementList; 37] = [
 ];
 
 /// The statements for SQLite only.
-const SQLITE_LISTS: [StatementList; 5] = [
+const SQLITE_LISTS: [StatementList; 6] = [
     ("engine.rs", "SQLITE_STATEMENTS", engine::SQLITE_STATEMENTS),
+    ("group_commit.rs", "SQLITE_STATEMENTS", group_commit::SQLITE_STATEMENTS),
     ("pools.rs", "SQLITE_STATEMENTS", pools::SQLITE_STATEMENTS),
     ("sqlite_file.rs", "SQLITE_STATEMENTS", sqlite_file::SQLITE_STATEMENTS),
     ("transfer.rs", "SQLITE_STATEMENTS", transfer::SQLITE_STATEMENTS),

@@ -1,0 +1,281 @@
+//! Group commit on SQLite: write transactions that wait for each other share one commit, and with it one flush to the disk.
+//!
+//! Write transactions run one after the other on the only connection for writing. The first one of a group begins the
+//! transaction of the engine, and each later one is a savepoint in it. If none waits when the first one is complete, it is committed
+//! at once. Otherwise, a task queues behind those that wait, and then commits the group. No transaction of a group succeeds before
+//! this commit, and if it fails, they all fail and run again alone. PostgreSQL shares flushes by itself.
+
+use super::{
+    StoreError,
+    commit_signals::Announcement,
+    conn::{ROLLBACK_TIMEOUT, deadline_after, has_passed, timeout_error},
+    connection_pool::{ConnectionPool, PooledConnection},
+    statements::statements,
+};
+use sqlx::{AnyConnection, Executor};
+use std::{
+    ops::{Deref, DerefMut},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    sync::{Mutex, OwnedMutexGuard, watch},
+    time::{Instant, timeout, timeout_at},
+};
+
+statements! { SQLITE_STATEMENTS:
+    /// Takes the write lock at once, so that no later statement can fail because of a conflict.
+    BEGIN_GROUP = "BEGIN IMMEDIATE";
+    BEGIN_MEMBER = "SAVEPOINT member";
+    COMPLETE_MEMBER = "RELEASE member";
+    ROLL_BACK_MEMBER = "ROLLBACK TO member";
+    COMMIT_GROUP = "COMMIT";
+    ROLL_BACK_GROUP = "ROLLBACK";
+}
+
+/// Maximum number of transactions that one commit makes durable.
+pub(super) const MAX_MEMBERS: usize = 32;
+
+/// How long the first transaction of a group waits for others. The commit follows the transaction that is running then.
+const MAX_WAIT: Duration = Duration::from_millis(50);
+
+/// The connection for writing to SQLite, with the queue of write transactions.
+#[derive(Debug, Clone)]
+pub struct GroupCommit {
+    pool: ConnectionPool,
+    /// The open group, if any. The transaction that holds the lock runs.
+    open: Arc<Mutex<Option<Group>>>,
+    pub(super) waiting: Arc<AtomicUsize>,
+    /// [`MAX_WAIT`], except in tests.
+    pub(super) max_wait: Duration,
+}
+
+/// Transactions that are committed together. Dropping a group closes its connection, unless the group has ended.
+#[derive(Debug)]
+struct Group {
+    connection: PooledConnection,
+    complete_members: usize,
+    /// From this time on, no transaction is added; `None` before the first one is complete.
+    closes_at: Option<Instant>,
+    announcement: Announcement,
+    /// Closed without a result if the group was rolled back.
+    result: watch::Sender<Option<CommitResult>>,
+    has_ended: bool,
+}
+
+type CommitResult = Result<(), Arc<sqlx::Error>>;
+
+/// A transaction of a group. The next one waits until it is dropped.
+#[derive(Debug)]
+pub struct GroupMember {
+    group: Group,
+    turn: OwnedMutexGuard<Option<Group>>,
+    queue: GroupCommit,
+    is_first: bool,
+    sharing: Sharing,
+}
+
+/// The commit of a group that a transaction has read from.
+pub struct PendingCommit(watch::Receiver<Option<CommitResult>>);
+
+/// Whether a transaction shares its commit with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// The transaction shares its commit.
+    Group,
+    /// The transaction may be long, so that no complete transaction waits for it.
+    Alone,
+}
+
+impl GroupCommit {
+    /// The queue of a pool with one connection.
+    pub fn new(pool: ConnectionPool) -> Self {
+        Self { pool, open: Arc::default(), waiting: Arc::default(), max_wait: MAX_WAIT }
+    }
+
+    /// Waits for the turn of the transaction. The caller must then run [`GroupMember::begin_statement`].
+    pub async fn join(&self, sharing: Sharing, deadline: Instant) -> Result<GroupMember, sqlx::Error> {
+        let waiting = Waiting::begin(&self.waiting);
+        let mut turn = self.take_turn(deadline).await?;
+        if sharing == Sharing::Alone
+            && let Some(group) = turn.take()
+        {
+            // In a task, because the commit must not end with the caller.
+            let committed = tokio::spawn(async move { (group.commit().await, turn).1 });
+            turn = timeout_at(deadline, committed).await.ok().and_then(Result::ok).ok_or_else(timeout_error)?;
+        }
+        drop(waiting);
+        let (group, is_first) = match turn.take() {
+            Some(group) => (group, false),
+            None => (Group::new(self.pool.acquire(deadline).await?), true),
+        };
+        Ok(GroupMember { group, turn, queue: self.clone(), is_first, sharing })
+    }
+
+    async fn take_turn(&self, deadline: Instant) -> Result<OwnedMutexGuard<Option<Group>>, sqlx::Error> {
+        let turn = timeout_at(deadline, Arc::clone(&self.open).lock_owned()).await;
+        // A transaction without time left would only delay others.
+        let turn = turn.ok().filter(|_| !has_passed(deadline));
+        turn.ok_or_else(|| self.pool.record_failure(timeout_error()))
+    }
+
+    /// Commits the open group after the transactions that wait already.
+    async fn commit_in_turn(self) {
+        let mut turn = self.open.lock().await;
+        if let Some(group) = turn.take() {
+            group.commit().await;
+        }
+    }
+}
+
+/// A transaction that waits for its turn.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn begin(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Group {
+    fn new(connection: PooledConnection) -> Self {
+        Self {
+            connection,
+            complete_members: 0,
+            closes_at: None,
+            announcement: Announcement::default(),
+            result: watch::Sender::new(None),
+            has_ended: false,
+        }
+    }
+
+    /// Commits all members. Has no timeout: the members stop waiting at their deadlines, and a late commit is announced, too.
+    async fn commit(mut self) {
+        let result = match self.connection.execute(COMMIT_GROUP).await {
+            Ok(_) => {
+                self.has_ended = true;
+                self.announcement.send();
+                Ok(())
+            }
+            Err(error) => {
+                self.has_ended = self.run(ROLL_BACK_GROUP).await;
+                self.announcement.fail();
+                Err(Arc::new(error))
+            }
+        };
+        self.result.send_replace(Some(result));
+    }
+
+    fn is_full(&self) -> bool {
+        self.complete_members >= MAX_MEMBERS || self.closes_at.is_some_and(has_passed)
+    }
+
+    /// Runs a statement that ends a transaction. Returns false if the state of the connection is not known afterwards.
+    async fn run(&mut self, sql: &'static str) -> bool {
+        matches!(timeout(ROLLBACK_TIMEOUT, self.connection.execute(sql)).await, Ok(Ok(_)))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.connection.close_on_drop();
+        }
+    }
+}
+
+impl GroupMember {
+    /// The statement that begins the transaction.
+    pub const fn begin_statement(&self) -> &'static str {
+        if self.is_first { BEGIN_GROUP } else { BEGIN_MEMBER }
+    }
+
+    /// The commit of what others have written before in this group; `None` if there is nothing.
+    pub fn pending_commit(&self) -> Option<PendingCommit> {
+        (!self.is_first).then(|| PendingCommit(self.group.result.subscribe()))
+    }
+
+    /// Completes the transaction, and waits until it is committed, at most until the deadline.
+    pub async fn commit(self, announcement: Announcement, deadline: Instant) -> Result<(), StoreError> {
+        let pending = PendingCommit(self.group.result.subscribe());
+        // In a task, because the members of the group depend on it, but not on the caller.
+        drop(tokio::spawn(self.complete(announcement)));
+        pending.wait(deadline).await
+    }
+
+    async fn complete(mut self, announcement: Announcement) {
+        // If this fails, dropping the group rolls all of its transactions back.
+        if !self.is_first && !self.group.run(COMPLETE_MEMBER).await {
+            return;
+        }
+        self.group.complete_members += 1;
+        self.group.announcement.add(announcement);
+        if self.is_first {
+            self.group.closes_at = Some(deadline_after(self.queue.max_wait));
+            let others_wait = self.queue.waiting.load(Ordering::Relaxed) > 0;
+            if self.sharing == Sharing::Group && others_wait {
+                drop(tokio::spawn(self.queue.clone().commit_in_turn()));
+                self.give_turn();
+                return;
+            }
+        } else if !self.group.is_full() {
+            self.give_turn();
+            return;
+        }
+        let Self { group, turn, .. } = self;
+        group.commit().await;
+        drop(turn);
+    }
+
+    /// Rolls the transaction back. If that fails, all transactions of the group are rolled back.
+    pub async fn roll_back(mut self) {
+        if self.is_first {
+            self.group.has_ended = self.group.run(ROLL_BACK_GROUP).await;
+        } else if self.group.run(ROLL_BACK_MEMBER).await && self.group.run(COMPLETE_MEMBER).await {
+            self.give_turn();
+        }
+    }
+
+    fn give_turn(self) {
+        let Self { group, mut turn, .. } = self;
+        *turn = Some(group);
+    }
+}
+
+impl Deref for GroupMember {
+    type Target = AnyConnection;
+
+    fn deref(&self) -> &AnyConnection {
+        &self.group.connection
+    }
+}
+
+impl DerefMut for GroupMember {
+    fn deref_mut(&mut self) -> &mut AnyConnection {
+        &mut self.group.connection
+    }
+}
+
+impl PendingCommit {
+    /// Waits until the group is committed.
+    pub async fn wait(mut self, deadline: Instant) -> Result<(), StoreError> {
+        match timeout_at(deadline, self.0.wait_for(Option::is_some)).await {
+            Ok(Ok(result)) => match &*result {
+                Some(Err(error)) => Err(StoreError::GroupCommit(Arc::clone(error))),
+                Some(Ok(())) | None => Ok(()),
+            },
+            Ok(Err(_)) => Err(StoreError::GroupRolledBack),
+            Err(_) => Err(timeout_error().into()),
+        }
+    }
+}
