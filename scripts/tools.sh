@@ -8,7 +8,7 @@
 #                    as root),
 #                    .tools/bin/prometheus and promtool, .tools/bin/nginx, .tools/faults (libfaketime and libfiu; extracted
 #                    from the Debian packages), .tools/path-lists (hostile paths from the Debian packages of web scanners),
-#                    .tools/bin/valgrind
+#                    .tools/bin/valgrind and vgdb
 #   tools.sh bench   what `make bench` needs: Envoy, PostgreSQL, .tools/bin/wrk, and matplotlib in .tools/venv
 #   tools.sh deny    .tools/bin/cargo-deny        checks dependencies (deny.toml)
 #   tools.sh helm    .tools/bin/helm              renders the charts; needs Go
@@ -96,9 +96,10 @@ install_redis() {
     link "$program" redis-server
 }
 
-# Valgrind counts instructions.
+# Valgrind counts instructions. vgdb sends commands to a process under Valgrind, and is in the same package.
 install_valgrind() {
     link "$(find_or_install Valgrind find_valgrind true valgrind "apt-get install -y valgrind")" valgrind
+    link "$(command -v vgdb)" vgdb
 }
 
 # In Debian, `valgrind` is a script that cannot be called through a link.

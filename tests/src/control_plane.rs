@@ -190,6 +190,12 @@ impl ControlPlane {
         self.restart().await;
     }
 
+    /// Restarts the first replica under another program, such as Valgrind, which is given with its arguments.
+    pub async fn restart_under(&mut self, wrapper: &[String]) {
+        self.replicas_mut()[0].wrapper = wrapper.to_vec();
+        self.restart().await;
+    }
+
     /// Sends SIGTERM to each process and waits for the exit. Returns the status of a process that failed, if one did.
     pub async fn terminate(&mut self) -> ExitStatus {
         let mut statuses = Vec::new();

@@ -5,7 +5,7 @@ use crate::{
     process::{Process, eventually, free_port},
     tools,
 };
-use std::{collections::HashMap, path::Path, process::Command};
+use std::{collections::HashMap, ffi::OsStr, path::Path, process::Command};
 use tempfile::TempDir;
 
 /// What replicas share besides the database: the keys and the development authority, so that each accepts what another
@@ -25,6 +25,8 @@ pub(super) struct Replica {
     /// The settings of the process, which include its ports.
     pub(super) settings: Vec<String>,
     environment: Environment,
+    /// The program that runs the process, with its arguments; empty if the process runs by itself.
+    pub(super) wrapper: Vec<String>,
 }
 
 /// Environment variables of a process, besides those of the test.
@@ -36,11 +38,12 @@ impl Replica {
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
         // The settings of the test come last, so that they can name a port.
         let settings: Vec<_> = new_ports().into_iter().chain(settings.iter().cloned()).collect();
-        let process = launch(folder.path(), &settings, &environment);
+        let process = launch(folder.path(), &settings, &environment, &[]);
         let env = wait_for_env(folder.path(), &process).await;
         let has_public_url = settings.iter().any(|setting| setting.starts_with("public_url="));
         let url = if has_public_url { wait_for_url(&process).await } else { env["URL"].clone() };
-        (Self { process, folder, url, admin: env["ADMIN_URL"].clone(), settings, environment }, env)
+        let admin = env["ADMIN_URL"].clone();
+        (Self { process, folder, url, admin, settings, environment, wrapper: Vec::new() }, env)
     }
 
     /// Starts another replica of the same control plane, which has this `dev.env`.
@@ -61,8 +64,8 @@ impl Replica {
         // test names is in use.
         let public_url = format!("public_url={}", env["URL"]);
         let settings: Vec<_> = settings.iter().cloned().chain([public_url]).chain(ports.iter().cloned()).collect();
-        let process = launch(folder.path(), &settings, &environment);
-        let replica = Self { process, folder, url, admin, settings, environment };
+        let process = launch(folder.path(), &settings, &environment, &[]);
+        let replica = Self { process, folder, url, admin, settings, environment, wrapper: Vec::new() };
         replica.wait_until_ready().await;
         replica
     }
@@ -75,7 +78,7 @@ impl Replica {
 
     /// Starts the process again, after it has ended.
     pub(super) fn launch_again(&mut self) {
-        self.process = launch(self.folder.path(), &self.settings, &self.environment);
+        self.process = launch(self.folder.path(), &self.settings, &self.environment, &self.wrapper);
     }
 
     pub(super) async fn wait_until_ready(&self) {
@@ -93,8 +96,12 @@ fn new_ports() -> [String; 3] {
     ["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:{}", free_port()))
 }
 
-fn launch(folder: &Path, settings: &[String], environment: &Environment) -> Process {
-    let mut command = Command::new(tools::binary("countersign-control-plane"));
+fn launch(folder: &Path, settings: &[String], environment: &Environment, wrapper: &[String]) -> Process {
+    let binary = tools::binary("countersign-control-plane");
+    let mut command = Command::new(wrapper.first().map_or(binary.as_os_str(), OsStr::new));
+    if let Some((_, arguments)) = wrapper.split_first() {
+        command.args(arguments).arg(&binary);
+    }
     command.envs(environment.iter().map(|(name, value)| (name, value)));
     command.args(["--dev", "--set", &format!("data_dir={}", folder.display())]);
     for setting in settings {

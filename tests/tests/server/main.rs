@@ -2,6 +2,7 @@
 
 mod bounded_tables;
 mod connections;
+mod costs;
 mod database;
 mod ended_sessions;
 mod full_ports;
