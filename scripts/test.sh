@@ -9,6 +9,8 @@ output=$(mktemp)
 trap 'rm -f "$output"' EXIT
 
 main() {
+    # Many tests wait for processes, so twice as many as processors run at the same time.
+    export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
     local passed failed all_passed=0 all_failed=0 succeeded=true engines
     # Without colours, because the colour codes would prevent count_results from matching lines.
     export CARGO_TERM_COLOR=never
