@@ -17,7 +17,7 @@ use futures_util::{
     stream::{self, BoxStream},
 };
 use sqlx::{
-    Any, AnyConnection, Describe, Either, Execute, Executor, SqlStr,
+    Any, AnyConnection, Either, Execute, Executor, SqlStr,
     any::{AnyQueryResult, AnyRow, AnyStatement, AnyTypeInfo},
 };
 use std::{io, time::Duration};
@@ -290,12 +290,5 @@ impl<'c> Executor<'c> for &'c mut Conn {
         'c: 'e,
     {
         Box::pin(self.run_until_deadline(|connection| connection.prepare_with(sql, parameters)))
-    }
-
-    fn describe<'e>(self, sql: SqlStr) -> BoxFuture<'e, Result<Describe<Any>, sqlx::Error>>
-    where
-        'c: 'e,
-    {
-        Box::pin(self.run_until_deadline(|connection| connection.describe(sql)))
     }
 }

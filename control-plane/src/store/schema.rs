@@ -3,15 +3,63 @@
 use super::{StoreError, pools};
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{
-    AnyPool, Connection as _,
+    AnyPool, Connection as _, SqlSafeStr as _,
     any::AnyPoolOptions,
-    migrate::{Migrate, Migrator},
+    migrate::{Migrate, Migration, MigrationType, Migrator},
 };
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::LazyLock, time::Duration};
+
+/// The names and texts of files in the folder `migrations`.
+macro_rules! migration_files {
+    ($($name:literal,)+) => {
+        [$(($name, include_str!(concat!("../../migrations/", $name, ".sql")))),+]
+    };
+}
+
+/// All migrations in order: the version of the first one is 1. The macro of sqlx would embed them, too, but needs a second build of sqlx
+/// and of both database drivers.
+const FILES: [(&str, &str); 28] = migration_files![
+    "0001_spine",
+    "0002_lookups",
+    "0003_trust",
+    "0004_key_rotation",
+    "0005_audit",
+    "0006_idempotency",
+    "0007_webhooks",
+    "0008_restored",
+    "0009_relations",
+    "0010_quotas",
+    "0011_departures",
+    "0012_ownership",
+    "0013_master_key_rotation",
+    "0014_audiences",
+    "0015_deleted_services",
+    "0016_bounded_deletion",
+    "0017_settings_changes",
+    "0018_bounded_reads",
+    "0019_changes_of_recipient",
+    "0020_bounded_tables",
+    "0021_audit_archives",
+    "0022_bounded_lists",
+    "0023_turns",
+    "0024_write_check",
+    "0025_sessions_of_agent",
+    "0026_fewer_session_indexes",
+    "0027_agent_state_of_changes",
+    "0028_sidecars",
+];
 
 /// The migrations of this version. Unknown migrations in the database are accepted, because a replica of the previous version
 /// may restart during a rolling upgrade, and no migration removes what the previous version needs.
-pub(super) const MIGRATIONS: Migrator = Migrator { ignore_missing: true, ..sqlx::migrate!("./migrations") };
+pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
+    let migration = |(version, (name, sql)): (i64, (&'static str, &'static str))| {
+        let description = name.split_once('_').map_or(name, |(_, description)| description).replace('_', " ");
+        Migration::new(version, description.into(), MigrationType::Simple, sql.into_sql_str(), false)
+    };
+    let mut migrator = Migrator::with_migrations((1..).zip(FILES).map(migration).collect());
+    migrator.set_ignore_missing(true);
+    migrator
+});
 
 /// The table that lists the applied migrations.
 pub(super) const MIGRATIONS_TABLE: &str = "_sqlx_migrations";
@@ -81,4 +129,24 @@ async fn run_migrations(pool: &AnyPool) -> Result<AppliedMigrations, StoreError>
 async fn applied_version(pool: &AnyPool) -> Result<i64, StoreError> {
     let applied = pool.acquire().await?.list_applied_migrations(MIGRATIONS_TABLE).await?;
     Ok(applied.iter().map(|migration| migration.version).max().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_of_the_folder_is_a_migration_and_its_number_is_the_version() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
+        let mut files: Vec<_> =
+            std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        files.sort();
+        let embedded: Vec<_> = FILES.iter().map(|(name, _)| format!("{name}.sql")).collect();
+        assert_eq!(embedded, files);
+        let numbers = FILES.iter().map(|(name, _)| name.split_once('_').unwrap().0.parse::<i64>().unwrap());
+        assert_eq!(
+            numbers.collect::<Vec<_>>(),
+            MIGRATIONS.iter().map(|migration| migration.version).collect::<Vec<_>>()
+        );
+    }
 }
