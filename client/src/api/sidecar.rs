@@ -52,6 +52,14 @@ pub struct Sidecar {
     pub refuses_by: Option<String>,
 }
 
+impl Sidecar {
+    /// Whether this stands for sidecars that the control plane does not know one by one: they connected after the backup that was
+    /// restored, or they are too many. The instance is 0 then.
+    pub fn is_several(&self) -> bool {
+        self.instance.bytes().all(|digit| digit == b'0')
+    }
+}
+
 /// Whether a change is in force at the sidecars of a service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -100,9 +100,10 @@ fn row(sidecar: &Sidecar) -> [String; 7] {
         last_confirmed_at,
         refuses_by,
     } = sidecar;
+    let address = if sidecar.is_several() { "several" } else { address };
     let revision = revision.map(|revision| revision.to_string());
     let [release, revision, last_confirmed_at, refuses_by] =
         [release.clone(), revision, last_confirmed_at.clone(), refuses_by.clone()]
             .map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
-    [instance.clone(), status.clone(), address.clone(), release, revision, last_confirmed_at, refuses_by]
+    [instance.clone(), status.clone(), address.to_owned(), release, revision, last_confirmed_at, refuses_by]
 }

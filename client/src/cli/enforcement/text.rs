@@ -90,8 +90,13 @@ fn sidecar_text(sidecar: &Sidecar) -> String {
         connected_at: _,
         last_confirmed_at: _,
     } = sidecar;
-    let end = refuses_by.as_ref().map(|time| format!(", which refuses all requests no later than {time}"));
-    format!("{instance} at {address}{}", end.unwrap_or_default())
+    let (name, refuse) = if sidecar.is_several() {
+        ("sidecars that the control plane does not know one by one".to_owned(), "refuse")
+    } else {
+        (format!("{instance} at {address}"), "refuses")
+    };
+    let end = refuses_by.as_ref().map(|time| format!(", which {refuse} all requests no later than {time}"));
+    name + &end.unwrap_or_default()
 }
 
 /// The error for a change of which the control plane does not state whether it is in force.
@@ -166,12 +171,20 @@ mod tests {
 
     #[test]
     fn error_names_ten_sidecars_and_counts_the_others() {
-        let (message, _) = not_enforced(&enforcement(150, 0), Duration::from_secs(30)).message_and_next();
+        let (message, _) = not_enforced(&enforcement(151, 1), Duration::from_secs(30)).message_and_next();
         assert_eq!(message.matches(" at 10.0.3.").count(), NAMED_SIDECARS);
         let end = "; and 140 more; all of these refuse all requests no later than 2026-11-24T09:10:07Z";
         assert!(message.ends_with(end), "{message}");
-        let (message, _) = not_enforced(&enforcement(10, 0), Duration::from_secs(30)).message_and_next();
+        let (message, _) = not_enforced(&enforcement(11, 1), Duration::from_secs(30)).message_and_next();
         assert!(!message.contains(" more"), "{message}");
+    }
+
+    #[test]
+    fn error_says_that_unknown_sidecars_may_be_several() {
+        let (message, _) = not_enforced(&enforcement(1, 0), Duration::from_secs(30)).message_and_next();
+        let end = "; not confirmed by sidecars that the control plane does not know one by one, which refuse all requests no later \
+                   than 2026-11-24T09:10:00Z";
+        assert!(message.ends_with(end), "{message}");
     }
 
     #[test]
