@@ -280,7 +280,7 @@ impl Journal {
             begins_commit.store(true, Ordering::SeqCst);
             tx.commit(Written::Batch { recorded, are_forgotten, peers }).await
         };
-        let result = journaled.0.store.write("record_sidecars", work).await;
+        let result = journaled.0.store.write_alone("record_sidecars", work).await;
         result.map_err(|error: StoreError| {
             let is_unknown = begins_commit.load(Ordering::SeqCst) && error.leaves_outcome_unknown();
             Failure { error, is_unknown }

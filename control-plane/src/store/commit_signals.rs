@@ -30,6 +30,18 @@ pub struct Announcement {
     is_write: bool,
 }
 
+/// The state for the health of the database.
+pub struct DatabaseHealth(Option<Arc<AtomicBool>>);
+
+impl DatabaseHealth {
+    /// Records that the database does not accept writes.
+    pub fn set_unwritable(&self) {
+        if let Some(writable) = &self.0 {
+            writable.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
 impl CommitSignals {
     /// The announcement of a transaction with its revision, if it needed one. Only if the transaction `is_write`, its commit shows that
     /// the database accepts writes: the commit of a transaction that has written nothing succeeds on a full disk, too.
@@ -45,6 +57,11 @@ impl CommitSignals {
 }
 
 impl Announcement {
+    /// The state that this announcement changes.
+    pub fn health(&self) -> DatabaseHealth {
+        DatabaseHealth(self.writable.clone())
+    }
+
     /// Adds what a later transaction announces.
     pub fn add(&mut self, later: Self) {
         let Self { revision, events, writable, is_write } = later;
@@ -70,8 +87,6 @@ impl Announcement {
 
     /// Records that the commit failed.
     pub fn fail(&mut self) {
-        if let Some(writable) = mem::take(self).writable {
-            writable.store(false, Ordering::Relaxed);
-        }
+        mem::take(self).health().set_unwritable();
     }
 }

@@ -42,6 +42,9 @@ pub(super) const MAX_MEMBERS: usize = 32;
 /// How long the first transaction of a group waits for others. The commit follows the transaction that is running then.
 const MAX_WAIT: Duration = Duration::from_millis(50);
 
+/// The time before the deadline of a complete transaction in which its group does not wait for others any more.
+const TIME_TO_COMMIT: Duration = Duration::from_millis(500);
+
 /// The connection for writing to SQLite, with the queue of write transactions.
 #[derive(Debug, Clone)]
 pub struct GroupCommit {
@@ -105,7 +108,8 @@ impl GroupCommit {
         {
             // In a task, because the commit must not end with the caller.
             let committed = tokio::spawn(async move { (group.commit().await, turn).1 });
-            turn = timeout_at(deadline, committed).await.ok().and_then(Result::ok).ok_or_else(timeout_error)?;
+            let committed = timeout_at(deadline, committed).await.ok().and_then(Result::ok);
+            turn = committed.ok_or_else(|| self.pool.record_failure(timeout_error()))?;
         }
         drop(waiting);
         let (group, is_first) = match turn.take() {
@@ -122,11 +126,11 @@ impl GroupCommit {
         turn.ok_or_else(|| self.pool.record_failure(timeout_error()))
     }
 
-    /// Commits the open group after the transactions that wait already.
-    async fn commit_in_turn(self) {
+    /// Commits a group after the transactions that wait already, unless it has been committed before.
+    async fn commit_in_turn(self, group: PendingCommit) {
         let mut turn = self.open.lock().await;
-        if let Some(group) = turn.take() {
-            group.commit().await;
+        if let Some(open) = turn.take_if(|open| open.result.subscribe().same_channel(&group.0)) {
+            open.commit().await;
         }
     }
 }
@@ -176,6 +180,15 @@ impl Group {
         self.result.send_replace(Some(result));
     }
 
+    /// Adds a complete transaction with this deadline.
+    fn add(&mut self, announcement: Announcement, max_wait: Duration, deadline: Instant) {
+        self.complete_members += 1;
+        self.announcement.add(announcement);
+        let closes_at = self.closes_at.unwrap_or_else(|| deadline_after(max_wait));
+        self.closes_at = Some(deadline.checked_sub(TIME_TO_COMMIT).map_or(closes_at, |latest| closes_at.min(latest)));
+    }
+
+    /// Whether the group waits for no other transaction.
     fn is_full(&self) -> bool {
         self.complete_members >= MAX_MEMBERS || self.closes_at.is_some_and(has_passed)
     }
@@ -202,39 +215,52 @@ impl GroupMember {
 
     /// The commit of what others have written before in this group; `None` if there is nothing.
     pub fn pending_commit(&self) -> Option<PendingCommit> {
-        (!self.is_first).then(|| PendingCommit(self.group.result.subscribe()))
+        (!self.is_first).then(|| self.pending())
     }
 
     /// Completes the transaction, and waits until it is committed, at most until the deadline.
     pub async fn commit(self, announcement: Announcement, deadline: Instant) -> Result<(), StoreError> {
-        let pending = PendingCommit(self.group.result.subscribe());
+        let (pending, health) = (self.pending(), announcement.health());
         // In a task, because the members of the group depend on it, but not on the caller.
-        drop(tokio::spawn(self.complete(announcement)));
-        pending.wait(deadline).await
+        drop(tokio::spawn(self.complete(announcement, deadline)));
+        let result = pending.wait(deadline).await;
+        if matches!(result, Err(StoreError::Engine(_))) {
+            // The commit hangs.
+            health.set_unwritable();
+        }
+        result
     }
 
-    async fn complete(mut self, announcement: Announcement) {
+    fn pending(&self) -> PendingCommit {
+        PendingCommit(self.group.result.subscribe())
+    }
+
+    async fn complete(mut self, announcement: Announcement, deadline: Instant) {
         // If this fails, dropping the group rolls all of its transactions back.
         if !self.is_first && !self.group.run(COMPLETE_MEMBER).await {
             return;
         }
-        self.group.complete_members += 1;
-        self.group.announcement.add(announcement);
-        if self.is_first {
-            self.group.closes_at = Some(deadline_after(self.queue.max_wait));
-            let others_wait = self.queue.waiting.load(Ordering::Relaxed) > 0;
-            if self.sharing == Sharing::Group && others_wait {
-                drop(tokio::spawn(self.queue.clone().commit_in_turn()));
-                self.give_turn();
-                return;
-            }
-        } else if !self.group.is_full() {
-            self.give_turn();
-            return;
+        self.group.add(announcement, self.queue.max_wait, deadline);
+        let others_wait = self.queue.waiting.load(Ordering::Relaxed) > 0;
+        if self.is_first && (self.sharing == Sharing::Alone || !others_wait) {
+            let Self { group, turn, .. } = self;
+            group.commit().await;
+            return drop(turn);
         }
-        let Self { group, turn, .. } = self;
-        group.commit().await;
-        drop(turn);
+        if self.is_first {
+            drop(tokio::spawn(self.queue.clone().commit_in_turn(self.pending())));
+        }
+        self.go_on().await;
+    }
+
+    /// Commits the group if it waits for no other transaction. Otherwise, lets the next transaction run.
+    async fn go_on(self) {
+        let Self { group, mut turn, .. } = self;
+        if group.is_full() {
+            group.commit().await;
+        } else {
+            *turn = Some(group);
+        }
     }
 
     /// Rolls the transaction back. If that fails, all transactions of the group are rolled back.
@@ -242,13 +268,8 @@ impl GroupMember {
         if self.is_first {
             self.group.has_ended = self.group.run(ROLL_BACK_GROUP).await;
         } else if self.group.run(ROLL_BACK_MEMBER).await && self.group.run(COMPLETE_MEMBER).await {
-            self.give_turn();
+            self.go_on().await;
         }
-    }
-
-    fn give_turn(self) {
-        let Self { group, mut turn, .. } = self;
-        *turn = Some(group);
     }
 }
 

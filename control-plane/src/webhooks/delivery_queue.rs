@@ -150,7 +150,7 @@ impl DeliveryQueue {
             audit_disabled(&mut tx, disabled).await?;
             tx.commit(batches).await
         };
-        self.store.write("record_and_lease_deliveries", work).await
+        self.store.write_alone("record_and_lease_deliveries", work).await
     }
 
     /// Stores the results of attempts and releases deliveries at shutdown.

@@ -24,7 +24,7 @@ pub async fn publish_trust_changes(context: &Context) -> Result<(), OperationErr
             }
             Ok::<_, OperationError>(tx.commit(agents.last().copied()).await?)
         };
-        last = context.store.write("publish_trust_changes", work).await?;
+        last = context.store.write_alone("publish_trust_changes", work).await?;
         if last.is_none() {
             return Ok(());
         }

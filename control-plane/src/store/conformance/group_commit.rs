@@ -288,6 +288,21 @@ async fn a_group_that_waits_too_long_is_committed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_waits_too_long_is_committed_although_others_fail() {
+    let mut fixture = Fixture::new().await;
+    fixture.store.group_commit.max_wait = Duration::from_millis(1);
+    let [first, failing, third] =
+        fixture.start([("first", Then::Commit), ("failing", Then::ReturnError), ("third", Then::Commit)]).await;
+    first.may_end.send_replace(true);
+    failing.wait_until_running().await;
+    sleep(Duration::from_millis(2)).await;
+    failing.end().await.unwrap_err();
+    first.end().await.unwrap();
+    assert_eq!(fixture.texts().await, ["first"]);
+    third.end().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn background_work_waits_for_no_commit_of_others() {
     let fixture = Fixture::new().await;
     let [first, second] = fixture.start([("first", Then::Commit), ("second", Then::Commit)]).await;
