@@ -54,12 +54,15 @@ pub struct GroupCommit {
     pub(super) waiting: Arc<AtomicUsize>,
     /// [`MAX_WAIT`], except in tests.
     pub(super) max_wait: Duration,
+    /// [`ROLLBACK_TIMEOUT`], except in tests.
+    pub(super) rollback_timeout: Duration,
 }
 
 /// Transactions that are committed together. Dropping a group closes its connection, unless the group has ended.
 #[derive(Debug)]
 struct Group {
     connection: PooledConnection,
+    rollback_timeout: Duration,
     complete_members: usize,
     /// From this time on, no transaction is added; `None` before the first one is complete.
     closes_at: Option<Instant>,
@@ -96,7 +99,13 @@ pub enum Sharing {
 impl GroupCommit {
     /// The queue of a pool with one connection.
     pub fn new(pool: ConnectionPool) -> Self {
-        Self { pool, open: Arc::default(), waiting: Arc::default(), max_wait: MAX_WAIT }
+        Self {
+            pool,
+            open: Arc::default(),
+            waiting: Arc::default(),
+            max_wait: MAX_WAIT,
+            rollback_timeout: ROLLBACK_TIMEOUT,
+        }
     }
 
     /// Waits for the turn of the transaction. The caller must then run [`GroupMember::begin_statement`].
@@ -114,7 +123,7 @@ impl GroupCommit {
         drop(waiting);
         let (group, is_first) = match turn.take() {
             Some(group) => (group, false),
-            None => (Group::new(self.pool.acquire(deadline).await?), true),
+            None => (Group::new(self.pool.acquire(deadline).await?, self.rollback_timeout), true),
         };
         Ok(GroupMember { group, turn, queue: self.clone(), is_first, sharing })
     }
@@ -152,9 +161,10 @@ impl Drop for Waiting<'_> {
 }
 
 impl Group {
-    fn new(connection: PooledConnection) -> Self {
+    fn new(connection: PooledConnection, rollback_timeout: Duration) -> Self {
         Self {
             connection,
+            rollback_timeout,
             complete_members: 0,
             closes_at: None,
             announcement: Announcement::default(),
@@ -195,7 +205,7 @@ impl Group {
 
     /// Runs a statement that ends a transaction. Returns false if the state of the connection is not known afterwards.
     async fn run(&mut self, sql: &'static str) -> bool {
-        matches!(timeout(ROLLBACK_TIMEOUT, self.connection.execute(sql)).await, Ok(Ok(_)))
+        matches!(timeout(self.rollback_timeout, self.connection.execute(sql)).await, Ok(Ok(_)))
     }
 }
 

@@ -109,13 +109,14 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// A group waits for others for any time, so that the tests do not depend on the speed of the machine.
+    /// A group waits for others and for rollbacks for any time, so that the tests do not depend on the speed of the machine.
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let options = StoreOptions::for_tests(Arc::new(SystemClock), "ours");
         let file = folder.path().join("countersign.db");
         let mut store = Store::open_sqlite(OpenMode::Serve, &file, options).await.unwrap();
         store.group_commit.max_wait = Duration::from_hours(1);
+        store.group_commit.rollback_timeout = Duration::from_hours(1);
         let ours = Deployment { master_key_fingerprint: "ours".to_owned(), dev_since: None };
         deployment::find_or_create(&store, &ours).await.unwrap();
         Self { store, _folder: folder }
