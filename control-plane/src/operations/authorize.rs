@@ -12,7 +12,7 @@ use crate::{
         credential::Credential,
         service::{Service, ServiceKey},
     },
-    store::{WriteTransaction, feed, services},
+    store::{Conn, StoreError, WriteTransaction, feed, services},
 };
 use countersign_identity::{ApiKeyId, Reason, ServiceId};
 use moka::sync::Cache;
@@ -104,8 +104,7 @@ pub(in crate::operations) async fn lock_service(
     tx: &mut WriteTransaction,
     service: ServiceId,
 ) -> Result<Service, OperationError> {
-    services::lock(tx.conn(), service).await?;
-    services::find_live(tx.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))
+    services::lock(tx.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))
 }
 
 /// Locks a service until the transaction ends, and requires again that the initiator may manage it. The initiator was authorized
@@ -116,15 +115,24 @@ pub(in crate::operations) async fn lock_managed_service(
     service: ServiceId,
 ) -> Result<Service, OperationError> {
     let current = lock_service(tx, service).await?;
-    match &initiator.actor {
-        Actor::Human(human) => human.require_owner_of(&current)?,
-        Actor::ServiceKey(key) => {
-            let key = services::find_key(tx.conn(), *key).await?.ok_or(Reason::ServiceKeyInvalid)?;
-            Caller::Service(Arc::new(key)).require_full_scope_key(service)?;
-        }
-        Actor::Public => return Err(Reason::NotYours.into()),
-        // The control plane creates the first service and its API key in development.
-        Actor::System => {}
-    }
+    recheck_manager(tx.conn(), &initiator.actor, &current).await??;
     Ok(current)
+}
+
+/// Checks in a transaction that has locked a service whether the actor may manage it.
+pub(in crate::operations) async fn recheck_manager(
+    conn: &mut Conn,
+    actor: &Actor,
+    service: &Service,
+) -> Result<Result<(), Reason>, StoreError> {
+    Ok(match actor {
+        Actor::Human(human) => human.require_owner_of(service),
+        Actor::ServiceKey(key) => match services::find_key(conn, *key).await? {
+            Some(key) => Caller::Service(Arc::new(key)).require_full_scope_key(service.id),
+            None => Err(Reason::ServiceKeyInvalid),
+        },
+        Actor::Public => Err(Reason::NotYours),
+        // The control plane creates the first service and its API key in development.
+        Actor::System => Ok(()),
+    })
 }

@@ -6,6 +6,7 @@ use super::{
     authorize::ServiceKeys,
     maintenance::{HousekeepingSample, batches::BatchTurns, enforcement::ConfirmationTurn, status::HousekeepingStatus},
     recent_changes::RecentChanges,
+    roles::AssignmentQueues,
     shared_read::SharedRead,
 };
 use crate::{
@@ -103,6 +104,7 @@ pub struct Context {
     /// Finds whether the database has changed since `service_keys` and `verifications` were read from it.
     pub(super) recent_changes: RecentChanges,
     pub(super) service_keys: ServiceKeys,
+    pub(super) assignment_queues: AssignmentQueues,
     pub(super) verifications: Verifications,
 }
 
@@ -136,6 +138,7 @@ impl Context {
             published_keys: SharedRead::default(),
             recent_changes: RecentChanges::default(),
             service_keys: ServiceKeys::default(),
+            assignment_queues: AssignmentQueues::default(),
             verifications: Verifications::default(),
         }
     }

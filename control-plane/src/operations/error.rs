@@ -92,8 +92,7 @@ impl StoreFailure for OperationError {
 impl From<StoreError> for OperationError {
     fn from(error: StoreError) -> Self {
         // The service was deleted after the caller was authorized.
-        let is_sealed = matches!(error, StoreError::AuditChainSealed);
-        if is_sealed { Self::NotFound(NotFound::Service) } else { Self::Store(error) }
+        if error.is_sealed_audit_chain() { Self::NotFound(NotFound::Service) } else { Self::Store(error) }
     }
 }
 

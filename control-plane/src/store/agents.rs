@@ -1,6 +1,10 @@
 //! The table of agents.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{
+    Conn, StoreError, row,
+    row_lists::{MAX_ROWS, RowListStatement},
+    statements::statements,
+};
 use crate::domain::{
     agent::{Agent, Owner, Registration, parse_status, status_text},
     page::{ItemCount, ListPage, MAX_SEARCHED_ROWS, Page},
@@ -63,12 +67,20 @@ macro_rules! end_of_holders {
     };
 }
 
+/// An agent in [`LIST_EXISTING`].
+macro_rules! agent {
+    () => {
+        "$1"
+    };
+}
+
 statements! { STATEMENTS:
     INSERT_AGENT = concat!(
         "INSERT INTO agents (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) \
          ON CONFLICT DO NOTHING"
     );
     FIND_AGENT = concat!("SELECT ", columns!(), " FROM agents WHERE id = $1 AND deleted_at IS NULL");
+    LIST_EXISTING = concat!("SELECT id FROM agents WHERE deleted_at IS NULL AND id IN (", agent!(), ")");
     FIND_STATE = "SELECT id, trust, status, cutoff FROM agents WHERE id = $1";
     /// The conditions are those of the unique index `agents_by_registration`.
     FIND_AGENT_BY_REGISTRATION = concat!(
@@ -101,6 +113,8 @@ statements! { STATEMENTS:
          superseded_at = COALESCE(superseded_at, $1) WHERE id = $4 AND deleted_at IS NULL";
     SET_STATUS = "UPDATE agents SET status = $1, cutoff = $2, updated_at = $3 WHERE id = $4";
 }
+
+const EXISTING: RowListStatement = RowListStatement { sql: LIST_EXISTING, row: agent!() };
 
 /// Inserts a new agent. Returns false if there is an agent with the same registration, see [`find_by_registration`].
 pub async fn insert(conn: &mut Conn, agent: &Agent) -> Result<bool, StoreError> {
@@ -250,6 +264,24 @@ pub async fn lock(conn: &mut Conn, id: AgentId) -> Result<bool, StoreError> {
 /// it meanwhile.
 pub async fn lock_and_find(conn: &mut Conn, id: AgentId) -> Result<Option<Agent>, StoreError> {
     sqlx::query(LOCK_AND_FIND).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(agent_from_row).transpose()
+}
+
+/// Returns those of several agents that exist.
+pub async fn list_existing(conn: &mut Conn, agents: &[AgentId]) -> Result<Vec<AgentId>, StoreError> {
+    let mut existing = Vec::new();
+    for agents in agents.chunks(MAX_ROWS) {
+        let query = EXISTING.query([], agents.iter().map(|agent| [agent.to_string().into()]).collect());
+        for row in &query.fetch_all(&mut *conn).await? {
+            existing.push(row::parse(row, "id")?);
+        }
+    }
+    Ok(existing)
+}
+
+/// The statements with several rows, for the conformance tests.
+#[cfg(test)]
+pub(super) fn dynamic_statements() -> Vec<String> {
+    EXISTING.texts()
 }
 
 /// Sets the time at which the agent last authenticated and, if this was a login for a service, the service.

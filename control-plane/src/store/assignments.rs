@@ -1,9 +1,13 @@
 //! Role assignments: the roles that agents hold, with an optional expiry. Queries treat an expired assignment as absent.
 
-use super::{Conn, StoreError, retention, row, statements::statements};
+use super::{
+    Conn, StoreError, retention, row,
+    row_lists::{MAX_ROWS, Parameter, RowListStatement},
+    statements::statements,
+};
 use crate::domain::{role::Assignment, webhook::event::RevocationReason};
 use countersign_identity::{AgentId, RoleGrant, RoleId, RoleName, ServiceId, Timestamp};
-use sqlx::{AssertSqlSafe, any::AnyRow};
+use sqlx::any::AnyRow;
 use std::time::Duration;
 
 /// The condition that the role of an assignment is not deleted. Background work removes the assignments of a deleted role later.
@@ -23,19 +27,47 @@ macro_rules! is_live {
     };
 }
 
+/// An assignment in [`UPSERT_ASSIGNMENTS`].
+macro_rules! assignment_row {
+    () => {
+        "(CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS BIGINT), CAST($5 AS BIGINT))"
+    };
+}
+
+/// The agent and the role of an assignment, in statements with one other parameter.
+macro_rules! agent_and_role {
+    () => {
+        "(CAST($2 AS TEXT), CAST($3 AS TEXT))"
+    };
+}
+
+/// An agent in [`LIST_ACTIVE_GRANTS_OF_AGENTS`].
+macro_rules! agent {
+    () => {
+        "$3"
+    };
+}
+
 statements! { STATEMENTS:
     /// If the existing assignment of a role has expired, `assigned_at` is set to the time of the new assignment.
-    UPSERT_ASSIGNMENT = "INSERT INTO assignments (agent_id, role_id, service_id, assigned_at, expires_at) VALUES ($1, $2, $3, $4, $5) \
+    UPSERT_ASSIGNMENTS = concat!(
+        "INSERT INTO assignments (agent_id, role_id, service_id, assigned_at, expires_at) \
+         SELECT column1, column2, column3, column4, column5 FROM (VALUES ", assignment_row!(), ") AS v WHERE column1 <> '' \
          ON CONFLICT (agent_id, role_id) DO UPDATE SET expires_at = excluded.expires_at, end_told_at = NULL, assigned_at = \
-         CASE WHEN assignments.expires_at <= excluded.assigned_at THEN excluded.assigned_at ELSE assignments.assigned_at END";
-    DELETE_ASSIGNMENT = "DELETE FROM assignments WHERE agent_id = $1 AND role_id = $2 AND service_id = $3 \
-         RETURNING expires_at, end_told_at";
+         CASE WHEN assignments.expires_at <= excluded.assigned_at THEN excluded.assigned_at ELSE assignments.assigned_at END"
+    );
+    DELETE_ASSIGNMENTS = concat!(
+        "DELETE FROM assignments WHERE service_id = $1 AND (agent_id, role_id) IN (VALUES ", agent_and_role!(), ") \
+         RETURNING agent_id, role_id, expires_at, end_told_at"
+    );
     /// Only the previous version of Countersign inserts rows into `webhook_losses`.
     ANY_QUEUED_REVOCATION = "SELECT 1 AS one FROM webhook_losses LIMIT 1";
     TAKE_QUEUED_REVOCATIONS = "DELETE FROM webhook_losses WHERE (agent_id, role_id) IN (SELECT agent_id, role_id FROM webhook_losses \
          LIMIT $1 + 0) RETURNING agent_id, service_id, role_id, role_name, lost_at, reason";
-    MARK_EXPIRY_REPORTED = "UPDATE assignments SET end_told_at = $1 WHERE agent_id = $2 AND role_id = $3 AND expires_at <= $1 \
-         AND end_told_at IS NULL RETURNING expires_at";
+    MARK_EXPIRIES_REPORTED = concat!(
+        "UPDATE assignments SET end_told_at = $1 WHERE (agent_id, role_id) IN (VALUES ", agent_and_role!(), ") \
+         AND expires_at <= $1 AND end_told_at IS NULL RETURNING agent_id, role_id, expires_at"
+    );
     ANY_UNREPORTED_EXPIRY = "SELECT 1 AS ended FROM assignments WHERE expires_at <= $1 AND end_told_at IS NULL LIMIT 1";
     /// The UPDATE repeats the conditions of its inner SELECT, because another transaction may extend an assignment between the
     /// SELECT and the UPDATE.
@@ -54,10 +86,9 @@ statements! { STATEMENTS:
         "SELECT role_id, expires_at FROM assignments WHERE agent_id = $1 AND service_id = $2 \
          AND (expires_at IS NULL OR expires_at > $3) AND ", is_of_live_role!(), " ORDER BY role_id"
     );
-    /// [`list_active_grants_of_agents_statement`] appends a condition with a list of agents to this statement.
     LIST_ACTIVE_GRANTS_OF_AGENTS = concat!(
         "SELECT agent_id, role_id, expires_at FROM assignments WHERE service_id = $1 \
-         AND (expires_at IS NULL OR expires_at > $2) AND ", is_of_live_role!()
+         AND (expires_at IS NULL OR expires_at > $2) AND agent_id IN (", agent!(), ") AND ", is_of_live_role!(), " ORDER BY role_id"
     );
     /// Two rows show that no service is the only one.
     LIST_SERVICES_WITH_ROLE = concat!(
@@ -69,6 +100,14 @@ statements! { STATEMENTS:
          AND (expires_at IS NULL OR expires_at > $3) AND ", is_live!(), " LIMIT 1"
     );
 }
+
+const UPSERT: RowListStatement = RowListStatement { sql: UPSERT_ASSIGNMENTS, row: assignment_row!() };
+const DELETE: RowListStatement = RowListStatement { sql: DELETE_ASSIGNMENTS, row: agent_and_role!() };
+const MARK_REPORTED: RowListStatement = RowListStatement { sql: MARK_EXPIRIES_REPORTED, row: agent_and_role!() };
+const LIST_GRANTS: RowListStatement = RowListStatement { sql: LIST_ACTIVE_GRANTS_OF_AGENTS, row: agent!() };
+
+/// The agent and the role of an assignment, which identify it.
+pub type AgentAndRole = (AgentId, RoleId);
 
 /// An assignment that has expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,45 +131,61 @@ pub struct RemovedAssignment {
     pub expiry_reported: bool,
 }
 
-/// Assigns a role, or replaces the expiry of an existing assignment.
-pub async fn upsert(conn: &mut Conn, assignment: &Assignment) -> Result<(), StoreError> {
-    sqlx::query(UPSERT_ASSIGNMENT)
-        .bind(assignment.agent.to_string())
-        .bind(assignment.role.to_string())
-        .bind(assignment.service.to_string())
-        .bind(assignment.assigned_at.micros())
-        .bind(assignment.expires_at.map(Timestamp::micros))
-        .execute(conn)
-        .await?;
+/// Assigns roles, or replaces the expiry of existing assignments. An assignment must not occur twice.
+pub async fn upsert(conn: &mut Conn, assignments: &[Assignment]) -> Result<(), StoreError> {
+    for assignments in assignments.chunks(MAX_ROWS) {
+        let row = |assignment: &Assignment| {
+            let Assignment { agent, role, service, assigned_at, expires_at } = *assignment;
+            let ids = [agent.to_string().into(), role.to_string().into(), service.to_string().into()];
+            let [agent, role, service] = ids;
+            [agent, role, service, assigned_at.micros().into(), expires_at.map(Timestamp::micros).into()]
+        };
+        UPSERT.query([], assignments.iter().map(row).collect()).execute(&mut *conn).await?;
+    }
     Ok(())
 }
 
-/// Removes an assignment, expired or not. Returns the removed assignment, if there was one.
+/// Removes assignments of roles of a service, expired or not. Returns those that existed.
 pub async fn remove(
     conn: &mut Conn,
     service: ServiceId,
-    agent: AgentId,
-    role: RoleId,
-) -> Result<Option<RemovedAssignment>, StoreError> {
-    let query = sqlx::query(DELETE_ASSIGNMENT).bind(agent.to_string()).bind(role.to_string()).bind(service.to_string());
-    let removed_from_row = |row: AnyRow| {
-        let expires_at = row::optional_timestamp(&row, "expires_at")?;
-        let expiry_reported = row::optional_timestamp(&row, "end_told_at")?.is_some();
-        Ok(RemovedAssignment { expires_at, expiry_reported })
-    };
-    query.fetch_optional(conn).await?.map(removed_from_row).transpose()
+    assignments: &[AgentAndRole],
+) -> Result<Vec<(AgentAndRole, RemovedAssignment)>, StoreError> {
+    let mut removed = Vec::new();
+    for assignments in assignments.chunks(MAX_ROWS) {
+        let query = DELETE.query([service.to_string().into()], agents_and_roles(assignments));
+        for row in &query.fetch_all(&mut *conn).await? {
+            let expires_at = row::optional_timestamp(row, "expires_at")?;
+            let expiry_reported = row::optional_timestamp(row, "end_told_at")?.is_some();
+            removed.push((agent_and_role_from_row(row)?, RemovedAssignment { expires_at, expiry_reported }));
+        }
+    }
+    Ok(removed)
 }
 
-/// Marks the expiry of an assignment as reported to webhooks. Returns the expiry, or `None` if the assignment has not expired
-/// or is already marked as reported.
-pub async fn mark_expiry_reported(
+/// Marks the expiries of assignments as reported to webhooks. Returns each assignment that has expired and was not marked as reported
+/// before, with its expiry.
+pub async fn mark_expiries_reported(
     conn: &mut Conn,
-    agent: AgentId,
-    role: RoleId,
+    assignments: &[AgentAndRole],
     now: Timestamp,
-) -> Result<Option<Timestamp>, StoreError> {
-    let query = sqlx::query(MARK_EXPIRY_REPORTED).bind(now.micros()).bind(agent.to_string()).bind(role.to_string());
-    query.fetch_optional(conn).await?.map(|row| row::timestamp(&row, "expires_at")).transpose()
+) -> Result<Vec<(AgentAndRole, Timestamp)>, StoreError> {
+    let mut expired = Vec::new();
+    for assignments in assignments.chunks(MAX_ROWS) {
+        let query = MARK_REPORTED.query([now.micros().into()], agents_and_roles(assignments));
+        for row in &query.fetch_all(&mut *conn).await? {
+            expired.push((agent_and_role_from_row(row)?, row::timestamp(row, "expires_at")?));
+        }
+    }
+    Ok(expired)
+}
+
+fn agents_and_roles(assignments: &[AgentAndRole]) -> Vec<[Parameter; 2]> {
+    assignments.iter().map(|(agent, role)| [agent.to_string().into(), role.to_string().into()]).collect()
+}
+
+fn agent_and_role_from_row(row: &AnyRow) -> Result<AgentAndRole, StoreError> {
+    Ok((row::parse(row, "agent_id")?, row::parse(row, "role_id")?))
 }
 
 /// The end of a role assignment, queued for a webhook event.
@@ -230,26 +285,21 @@ pub async fn list_active_grants_of_agents(
     agents: &[AgentId],
     now: Timestamp,
 ) -> Result<Vec<(AgentId, RoleGrant)>, StoreError> {
-    if agents.is_empty() {
-        return Ok(Vec::new());
+    let mut grants = Vec::new();
+    for agents in agents.chunks(MAX_ROWS) {
+        let agents = agents.iter().map(|agent| [agent.to_string().into()]).collect();
+        let query = LIST_GRANTS.query([service.to_string().into(), now.micros().into()], agents);
+        for row in &query.fetch_all(&mut *conn).await? {
+            grants.push((row::parse(row, "agent_id")?, grant_from_row(row)?));
+        }
     }
-    let sql = list_active_grants_of_agents_statement(agents.len());
-    let query = sqlx::query(AssertSqlSafe(sql)).bind(service.to_string()).bind(now.micros());
-    let query = agents.iter().fold(query, |query, agent| query.bind(agent.to_string()));
-    let agent_and_grant = |row| Ok((row::parse(row, "agent_id")?, grant_from_row(row)?));
-    query.fetch_all(conn).await?.iter().map(agent_and_grant).collect()
+    Ok(grants)
 }
 
-fn list_active_grants_of_agents_statement(agents: usize) -> String {
-    let placeholders: Vec<_> = (3..3 + agents).map(|number| format!("${number}")).collect();
-    format!("{LIST_ACTIVE_GRANTS_OF_AGENTS} AND agent_id IN ({}) ORDER BY role_id", placeholders.join(", "))
-}
-
-/// The statements that list the role grants of 1, 2 and 200 agents, for the conformance tests. The number of agents changes the
-/// text of the statement.
+/// The statements with several rows, for the conformance tests.
 #[cfg(test)]
 pub(super) fn dynamic_statements() -> Vec<String> {
-    [1, 2, 200].map(list_active_grants_of_agents_statement).to_vec()
+    [UPSERT, DELETE, MARK_REPORTED, LIST_GRANTS].into_iter().flat_map(RowListStatement::texts).collect()
 }
 
 /// Finds the only service at which the agent holds a role; `None` if there is no such service or more than one.

@@ -26,6 +26,7 @@ use super::{
     Conn, StoreError,
     master_keys::{self, MasterKeysInUse},
     row,
+    row_lists::{MAX_ROWS, Parameter, RowListStatement},
     statements::statements,
 };
 use crate::domain::audit::{
@@ -38,10 +39,20 @@ use countersign_identity::{ServiceId, Timestamp};
 use floors::new_verifier;
 use sqlx::any::AnyRow;
 
+/// An entry in [`INSERT_ENTRIES`].
+macro_rules! entry_row {
+    () => {
+        "(CAST($1 AS TEXT), CAST($2 AS BIGINT), CAST($3 AS BIGINT), CAST($4 AS TEXT), CAST($5 AS TEXT), CAST($6 AS TEXT), \
+         CAST($7 AS TEXT), CAST($8 AS TEXT), CAST($9 AS TEXT), CAST($10 AS TEXT), CAST($11 AS TEXT), CAST($12 AS TEXT), \
+         CAST($13 AS TEXT), CAST($14 AS TEXT), CAST($15 AS TEXT), CAST($16 AS TEXT))"
+    };
+}
+
 statements! { STATEMENTS:
-    INSERT_ENTRY = concat!(
-        "INSERT INTO audit_links (", columns!(), ") VALUES \
-         ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
+    INSERT_ENTRIES = concat!(
+        "INSERT INTO audit_links (", columns!(), ") SELECT column1, column2, column3, column4, column5, column6, column7, column8, \
+         column9, column10, column11, column12, column13, column14, column15, column16 FROM (VALUES ", entry_row!(), ") AS v \
+         WHERE column1 <> ''"
     );
     LOCK_HEAD = "INSERT INTO audit_heads (chain, length, hash, mac) VALUES ($1, 0, '', '') \
          ON CONFLICT (chain) DO UPDATE SET length = audit_heads.length RETURNING length, hash, mac";
@@ -60,6 +71,8 @@ statements! { STATEMENTS:
     );
 }
 
+const INSERT: RowListStatement = RowListStatement { sql: INSERT_ENTRIES, row: entry_row!() };
+
 /// Number of audit entries that are read at once to verify an audit chain.
 const BATCH_SIZE: i64 = 500;
 
@@ -67,16 +80,20 @@ const BATCH_SIZE: i64 = 500;
 /// chain with this MAC fails.
 const INVALID_MAC: &str = "lost";
 
-/// Appends an entry to its audit chain, and returns its position. Locks the head of the audit chain until the transaction ends, which serializes the
-/// writers of one audit chain. The chain of a deleted service is sealed: no entry follows the deletion.
+/// An entry to append, and who initiated the action.
+pub type InitiatedEntry<'a> = (&'a Initiator, &'a NewAuditEntry);
+
+/// Appends entries to their audit chain, which is the same for all of them, and returns the positions of the first and the last one.
+/// Locks the head of the audit chain until the transaction ends, which serializes the writers of one audit chain. The chain of a
+/// deleted service is sealed: no entry follows the deletion.
 pub async fn append(
     conn: &mut Conn,
     keys: &AuditKeyRing,
-    entry: &NewAuditEntry,
-    initiator: &Initiator,
+    chain: AuditChain,
+    entries: &[InitiatedEntry<'_>],
     now: Timestamp,
-) -> Result<i64, StoreError> {
-    let chain = entry.chain.to_string();
+) -> Result<(i64, i64), StoreError> {
+    let chain = chain.to_string();
     let (head, (last, is_sealed)) = (lock_head(conn, &chain).await?, rebuild_head(conn, &chain).await?);
     if is_sealed {
         return Err(StoreError::AuditChainSealed);
@@ -93,11 +110,17 @@ pub async fn append(
         tracing::error!(chain, "the end of this audit chain was changed: run `audit verify`");
     }
     let is_valid = valid.is_some();
-    let before = valid.unwrap_or(last);
-    let (entry, head) = keys.current.build_entry((&before, is_valid), entry, initiator, now);
-    insert_entry(conn, &entry).await?;
+    let mut head = valid.unwrap_or(last);
+    let first = head.length.saturating_add(1);
+    let mut links = Vec::new();
+    for (initiator, entry) in entries {
+        let (link, next) = keys.current.build_entry((&head, is_valid), entry, initiator, now);
+        links.push(link);
+        head = next;
+    }
+    insert_entries(conn, links).await?;
     update_head(conn, &chain, &head).await?;
-    Ok(entry.sequence)
+    Ok((first, head.length))
 }
 
 /// The keys of the current master key, and of those that the database still needs.
@@ -151,27 +174,38 @@ async fn rebuild_head(conn: &mut Conn, chain: &str) -> Result<(ChainHead, bool),
     Ok((head_from_row(&row)?, is_sealed))
 }
 
-async fn insert_entry(conn: &mut Conn, entry: &AuditEntry) -> Result<(), StoreError> {
-    sqlx::query(INSERT_ENTRY)
-        .bind(&entry.chain)
-        .bind(entry.sequence)
-        .bind(entry.at.micros())
-        .bind(&entry.action)
-        .bind(&entry.actor_kind)
-        .bind(entry.actor_issuer.as_deref())
-        .bind(entry.actor_id.as_deref())
-        .bind(entry.address.as_deref())
-        .bind(entry.request_id.as_deref())
-        .bind(entry.agent.as_deref())
-        .bind(entry.object_kind.as_deref())
-        .bind(entry.object_id.as_deref())
-        .bind(&entry.details)
-        .bind(&entry.previous_hash)
-        .bind(&entry.hash)
-        .bind(&entry.mac)
-        .execute(conn)
-        .await?;
+async fn insert_entries(conn: &mut Conn, entries: Vec<AuditEntry>) -> Result<(), StoreError> {
+    let row = |entry: AuditEntry| -> [Parameter; 16] {
+        [
+            entry.chain.into(),
+            entry.sequence.into(),
+            entry.at.micros().into(),
+            entry.action.into(),
+            entry.actor_kind.into(),
+            entry.actor_issuer.into(),
+            entry.actor_id.into(),
+            entry.address.into(),
+            entry.request_id.into(),
+            entry.agent.into(),
+            entry.object_kind.into(),
+            entry.object_id.into(),
+            entry.details.into(),
+            entry.previous_hash.into(),
+            entry.hash.into(),
+            entry.mac.into(),
+        ]
+    };
+    let rows: Vec<_> = entries.into_iter().map(row).collect();
+    for rows in rows.chunks(MAX_ROWS) {
+        INSERT.query([], rows.to_vec()).execute(&mut *conn).await?;
+    }
     Ok(())
+}
+
+/// The statements with several rows, for the conformance tests.
+#[cfg(test)]
+pub(super) fn dynamic_statements() -> Vec<String> {
+    INSERT.texts()
 }
 
 /// Locks the head of the audit chain of the whole Countersign deployment, so that two replicas cannot both start the audit log,

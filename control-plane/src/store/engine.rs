@@ -2,7 +2,7 @@
 
 use super::{
     commit_signals::CommitSignals,
-    conn::{Conn, INSPECT_TIMEOUT, TRANSACTION_TIMEOUT, deadline_after},
+    conn::{Conn, INSPECT_TIMEOUT, TRANSACTION_TIMEOUT, deadline_after, timeout_error},
     connection_pool::{ConnectionFailures, ConnectionPool},
     deployment,
     failure::{StoreError, StoreFailure},
@@ -353,6 +353,11 @@ impl Store {
             Engine::Sqlite => Ok(None),
             Engine::Postgres => Ok(Some(postgres::instance_fingerprint(read.conn()).await?)),
         }
+    }
+
+    /// Waits for the result of a transaction that another task runs, for the time that a transaction may take.
+    pub async fn wait_for_other_transaction<T>(&self, result: impl Future<Output = T>) -> Result<T, StoreError> {
+        timeout(self.transaction_timeout, result).await.map_err(|_| timeout_error().into())
     }
 
     /// Waits until all transactions have ended that appended an entry to the audit log and have not committed. On SQLite, entries are

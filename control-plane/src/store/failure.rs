@@ -16,6 +16,9 @@ pub enum StoreError {
     /// A group of transactions was rolled back, because the connection failed in one of them. A rerun may succeed.
     #[error("database: a transaction with which this one shared its commit failed")]
     GroupRolledBack,
+    /// A transaction failed that does the work of several requests.
+    #[error(transparent)]
+    Shared(Arc<Self>),
     /// The configured database cannot be opened.
     #[error("cannot open the database (database.url): {0}")]
     Unreachable(sqlx::Error),
@@ -91,7 +94,22 @@ impl StoreError {
         match self {
             Self::Engine(error) => error.as_database_error(),
             Self::GroupCommit(error) => error.as_database_error(),
+            Self::Shared(error) => error.database_error(),
             _ => None,
+        }
+    }
+
+    /// The same error for each request whose work the transaction does.
+    pub fn shared(self) -> impl Iterator<Item = Self> {
+        std::iter::repeat(Arc::new(self)).map(Self::Shared)
+    }
+
+    /// Whether the service of the audit chain is deleted.
+    pub fn is_sealed_audit_chain(&self) -> bool {
+        match self {
+            Self::AuditChainSealed => true,
+            Self::Shared(error) => error.is_sealed_audit_chain(),
+            _ => false,
         }
     }
 
@@ -101,8 +119,12 @@ impl StoreError {
     }
 
     /// Whether the database needs a master key that is not configured.
-    pub const fn is_missing_master_key(&self) -> bool {
-        matches!(self, Self::MissingMasterKey(_))
+    pub fn is_missing_master_key(&self) -> bool {
+        match self {
+            Self::MissingMasterKey(_) => true,
+            Self::Shared(error) => error.is_missing_master_key(),
+            _ => false,
+        }
     }
 
     /// Whether a migration timed out waiting for a lock.

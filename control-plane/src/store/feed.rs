@@ -3,6 +3,7 @@
 
 use super::{
     Conn, StoreError, row,
+    row_lists::{MAX_ROWS, Parameter, RowListStatement},
     statements::statements,
     token_audiences::{MAX_SIDECAR_LAG, audience_text},
 };
@@ -27,6 +28,13 @@ macro_rules! position_columns {
 }
 pub(super) use position_columns;
 
+/// The position, the facet, the subject and the recipient of a change in [`INSERT_CHANGES`].
+macro_rules! change_row {
+    () => {
+        "(CAST($3 AS BIGINT), CAST($4 AS TEXT), CAST($5 AS TEXT), CAST($6 AS TEXT))"
+    };
+}
+
 statements! { STATEMENTS:
     INSERT_POSITION = "INSERT INTO feed (id, revision, floor) VALUES (1, $1, $1)";
     FIND_POSITION = concat!("SELECT ", position_columns!(), " FROM feed WHERE id = 1");
@@ -35,7 +43,11 @@ statements! { STATEMENTS:
     RAISE_FLOOR_AFTER_RESTORE = "UPDATE feed SET floor = revision, restored_revision = revision WHERE id = 1";
     NEXT_REVISION = "UPDATE feed SET revision = CASE WHEN revision >= $1 THEN revision + 1 ELSE $1 END WHERE id = 1 \
          RETURNING revision";
-    INSERT_CHANGE = "INSERT INTO changes (revision, position, facet, subject, service_id, noted_at) VALUES ($1, $2, $3, $4, $5, $6)";
+    INSERT_CHANGES = concat!(
+        "INSERT INTO changes (revision, position, facet, subject, service_id, noted_at) \
+         SELECT CAST($1 AS BIGINT), column1, column2, column3, column4, CAST($2 AS BIGINT) FROM (VALUES ", change_row!(), ") AS v \
+         WHERE column2 <> ''"
+    );
     /// The audiences of the agent's live tokens are the recipients. The transaction has its revision already, so the state contains
     /// everything that transactions with lower revisions changed.
     INSERT_AGENT_CHANGES = concat!(
@@ -72,6 +84,8 @@ statements! { STATEMENTS:
          WHERE noted_at >= $1 AND noted_at <= $2 AND revision <= (SELECT floor FROM feed WHERE id = 1) \
          ORDER BY noted_at LIMIT $3 + 0)";
 }
+
+const INSERT: RowListStatement = RowListStatement { sql: INSERT_CHANGES, row: change_row!() };
 
 const MICROS_PER_SECOND: i64 = 1_000_000;
 
@@ -141,7 +155,7 @@ pub async fn append_changes(
     changes: &[Change],
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let mut rows = RowWriter { revision, next_position: 0, now };
+    let mut rows = RowWriter { revision, next_position: 0, now, waiting: Vec::new() };
     for change in changes {
         let facet = facet_text(change);
         match *change {
@@ -149,19 +163,15 @@ pub async fn append_changes(
                 rows.insert_agent_changes(conn, facet, agent).await?;
             }
             Change::Session(session) => rows.insert_session_changes(conn, facet, session).await?,
-            Change::Token(token, audience) => {
-                rows.insert(conn, facet, token.to_string(), Some(audience_text(audience))).await?;
-            }
-            Change::Roles(agent, service) => {
-                rows.insert(conn, facet, agent.to_string(), Some(service.to_string())).await?;
-            }
+            Change::Token(token, audience) => rows.add(facet, token.to_string(), Some(audience_text(audience))),
+            Change::Roles(agent, service) => rows.add(facet, agent.to_string(), Some(service.to_string())),
             Change::Definitions(service) | Change::ServiceSettings(service) => {
-                rows.insert(conn, facet, service.to_string(), Some(service.to_string())).await?;
+                rows.add(facet, service.to_string(), Some(service.to_string()));
             }
-            Change::Keys => rows.insert(conn, facet, String::new(), None).await?,
+            Change::Keys => rows.add(facet, String::new(), None),
         }
     }
-    Ok(())
+    rows.insert_waiting(conn).await
 }
 
 /// Inserts the rows of one revision.
@@ -169,19 +179,21 @@ struct RowWriter {
     revision: Revision,
     next_position: i64,
     now: Timestamp,
+    /// Rows with known recipients, which are inserted together.
+    waiting: Vec<[Parameter; 4]>,
 }
 
 impl RowWriter {
-    async fn insert(
-        &mut self,
-        conn: &mut Conn,
-        facet: &'static str,
-        subject: String,
-        recipient: Option<String>,
-    ) -> Result<(), StoreError> {
-        let query = sqlx::query(INSERT_CHANGE).bind(self.revision.number()).bind(self.next_position);
-        query.bind(facet).bind(subject).bind(recipient).bind(self.now.micros()).execute(conn).await?;
+    fn add(&mut self, facet: &'static str, subject: String, recipient: Option<String>) {
+        self.waiting.push([self.next_position.into(), facet.into(), subject.into(), recipient.into()]);
         self.next_position += 1;
+    }
+
+    async fn insert_waiting(&mut self, conn: &mut Conn) -> Result<(), StoreError> {
+        for rows in std::mem::take(&mut self.waiting).chunks(MAX_ROWS) {
+            let fixed = [self.revision.number().into(), self.now.micros().into()];
+            INSERT.query(fixed, rows.to_vec()).execute(&mut *conn).await?;
+        }
         Ok(())
     }
 
@@ -196,7 +208,8 @@ impl RowWriter {
         let unrecorded_since = self.now.saturating_sub(MAX_UNRECORDED_LIFETIME);
         let query = sqlx::query(HAS_TOKENS_WITHOUT_AUDIENCE).bind(unrecorded_since.micros());
         if query.fetch_optional(&mut *conn).await?.is_some() {
-            return self.insert(conn, facet, agent.to_string(), None).await;
+            self.add(facet, agent.to_string(), None);
+            return Ok(());
         }
         self.insert_selected(conn, INSERT_AGENT_CHANGES, facet, agent.to_string()).await
     }
@@ -223,11 +236,18 @@ impl RowWriter {
         let query = query.bind(&subject).bind(self.now.micros()).bind(live_since.micros());
         let inserted = query.execute(&mut *conn).await?.rows_affected();
         if inserted == 0 {
-            return self.insert(conn, facet, subject, Some(NO_SERVICE.to_owned())).await;
+            self.add(facet, subject, Some(NO_SERVICE.to_owned()));
+            return Ok(());
         }
         self.next_position += i64::try_from(inserted).unwrap_or(i64::MAX);
         Ok(())
     }
+}
+
+/// The statements with several rows, for the conformance tests.
+#[cfg(test)]
+pub(super) fn dynamic_statements() -> Vec<String> {
+    INSERT.texts()
 }
 
 /// Selects entries of the change feed by recipient.

@@ -40,6 +40,7 @@ pub mod recent_changes;
 mod retention;
 pub mod roles;
 mod row;
+mod row_lists;
 pub mod schema;
 pub mod sealed_secrets;
 pub mod service_transfers;

@@ -3,7 +3,11 @@
 //!
 //! An event is inserted in the same transaction as the change that it reports, so both are committed or neither.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{
+    Conn, StoreError, row,
+    row_lists::{MAX_ROWS, Parameter, RowListStatement},
+    statements::statements,
+};
 use crate::domain::webhook::{
     event::{Event, EventAudience, EventKind},
     suppressed_burst::SuppressedBurst,
@@ -15,25 +19,39 @@ use sqlx::{
     query::Query,
 };
 
-/// The condition for targets that receive an event. `$1` is the kind and `$2` is the service, or empty for an
-/// event of no service, see [`bind_audience`]. Targets of the whole Countersign deployment have an empty `service_id` and
-/// receive the events of every audience.
+/// The condition for targets that receive an event of a kind and of a service, which is empty for an event of no service, see
+/// [`audience_column`]. Targets of the whole Countersign deployment have an empty `service_id` and receive the events of every
+/// audience.
 macro_rules! receives_event {
+    ($kind:literal, $service:literal) => {
+        concat!(
+            "t.deleted_at IS NULL AND (t.events = '' OR t.events LIKE '%,' || ",
+            $kind,
+            " || ',%') AND t.service_id IN ('', ",
+            $service,
+            ")"
+        )
+    };
+}
+
+/// An event in [`ENQUEUE`].
+macro_rules! event_row {
     () => {
-        "t.deleted_at IS NULL AND (t.events = '' OR t.events LIKE '%,' || $1 || ',%') AND t.service_id IN ('', $2)"
+        "(CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS BIGINT), CAST($5 AS TEXT), CAST($6 AS TEXT))"
     };
 }
 
 statements! { STATEMENTS:
-    HAS_RECIPIENTS = concat!("SELECT 1 AS one FROM webhook_targets t WHERE ", receives_event!(), " LIMIT 1");
+    HAS_RECIPIENTS = concat!("SELECT 1 AS one FROM webhook_targets t WHERE ", receives_event!("$1", "$2"), " LIMIT 1");
     /// Only the previous version of Countersign reads the column `agent_id`.
     ENQUEUE = concat!(
-        "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id, agent_id) SELECT $3, $4, $5, $6, $2, $7 \
-         WHERE EXISTS (SELECT 1 FROM webhook_targets t WHERE ", receives_event!(), ")"
+        "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id, agent_id) \
+         SELECT column1, column2, column3, column4, column5, column6 FROM (VALUES ", event_row!(), ") AS v \
+         WHERE column1 <> '' AND EXISTS (SELECT 1 FROM webhook_targets t WHERE ", receives_event!("column2", "column5"), ")"
     );
     INSERT_DELIVERIES = concat!(
         "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts) \
-         SELECT $3, t.id, $4, 0 FROM webhook_targets t WHERE ", receives_event!()
+         SELECT $3, t.id, $4, 0 FROM webhook_targets t WHERE ", receives_event!("$1", "$2")
     );
     OLDEST_EVENT_TIME = "SELECT occurred_at AS oldest FROM webhook_outbox ORDER BY id LIMIT 1";
     ANY_EVENT = "SELECT 1 AS one FROM webhook_outbox LIMIT 1";
@@ -70,6 +88,8 @@ statements! { STATEMENTS:
          RETURNING agent_id, service_id, began_at, told, suppressed";
 }
 
+const ENQUEUE_EVENTS: RowListStatement = RowListStatement { sql: ENQUEUE, row: event_row!() };
+
 type BoundQuery<'q> = Query<'q, Any, AnyArguments>;
 
 /// Whether any target receives events of a given kind and audience.
@@ -78,13 +98,26 @@ pub async fn has_recipients(conn: &mut Conn, kind: EventKind, audience: EventAud
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
-/// Inserts an event into the outbox. Returns false and inserts nothing if no target receives the event.
-pub async fn enqueue(conn: &mut Conn, event: &Event) -> Result<bool, StoreError> {
-    let Some(audience) = event.data.audience() else { return Ok(false) };
-    let query = bind_audience(sqlx::query(ENQUEUE), event.data.kind(), audience);
-    let query = query.bind(event.id.to_string()).bind(event.data.kind().as_str()).bind(event.body());
-    let agent = event.data.agent().map_or(String::new(), |agent| agent.to_string());
-    Ok(query.bind(event.at.micros()).bind(agent).execute(conn).await?.rows_affected() > 0)
+/// Inserts those events into the outbox that a target receives. Returns whether there are such events.
+pub async fn enqueue(conn: &mut Conn, events: &[Event]) -> Result<bool, StoreError> {
+    let row = |event: &Event| {
+        let audience = audience_column(event.data.audience()?);
+        let agent = event.data.agent().map_or(String::new(), |agent| agent.to_string());
+        let (id, kind) = (event.id.to_string().into(), event.data.kind().as_str().into());
+        Some([id, kind, event.body().into(), event.at.micros().into(), audience.into(), agent.into()])
+    };
+    let rows: Vec<[Parameter; 6]> = events.iter().filter_map(row).collect();
+    let mut inserted = 0;
+    for rows in rows.chunks(MAX_ROWS) {
+        inserted += ENQUEUE_EVENTS.query([], rows.to_vec()).execute(&mut *conn).await?.rows_affected();
+    }
+    Ok(inserted > 0)
+}
+
+/// The statements with several rows, for the conformance tests.
+#[cfg(test)]
+pub(super) fn dynamic_statements() -> Vec<String> {
+    ENQUEUE_EVENTS.texts()
 }
 
 /// The result of one batch of the fan-out.
@@ -184,11 +217,15 @@ async fn insert_event(
 }
 
 fn bind_audience(query: BoundQuery<'_>, kind: EventKind, audience: EventAudience) -> BoundQuery<'_> {
-    let service = match audience {
+    query.bind(kind.as_str()).bind(audience_column(audience))
+}
+
+/// The service that an audience belongs to; empty for the whole Countersign deployment.
+fn audience_column(audience: EventAudience) -> String {
+    match audience {
         EventAudience::Service(service) => service.to_string(),
         EventAudience::Deployment => String::new(),
-    };
-    query.bind(kind.as_str()).bind(service)
+    }
 }
 
 /// Finds the body of an event, byte for byte as deliveries sign it.

@@ -4,6 +4,7 @@ use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::role::Role;
 use countersign_identity::{AgentId, Revision, RoleDefinition, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
+use std::collections::BTreeMap;
 
 macro_rules! columns {
     () => {
@@ -25,6 +26,9 @@ statements! { STATEMENTS:
     LIST_ROLES = concat!(
         "SELECT ", columns!(), " FROM roles WHERE service_id = $1 AND deleted_at IS NULL AND ", is_live!("$1"),
         " ORDER BY created_at, id"
+    );
+    LIST_NAMES = concat!(
+        "SELECT id, name FROM roles WHERE service_id = $1 AND deleted_at IS NULL AND ", is_live!("$1")
     );
     LIST_HELD = concat!(
         "SELECT r.id, r.name, r.permissions, r.made_at_revision, a.expires_at FROM assignments a JOIN roles r ON r.id = a.role_id \
@@ -61,6 +65,12 @@ pub async fn insert(conn: &mut Conn, role: &Role) -> Result<bool, StoreError> {
 /// Lists all roles of a service, oldest first; none if the service is deleted.
 pub async fn list(conn: &mut Conn, service: ServiceId) -> Result<Vec<Role>, StoreError> {
     sqlx::query(LIST_ROLES).bind(service.to_string()).fetch_all(conn).await?.iter().map(role_from_row).collect()
+}
+
+/// The names of all roles of a service by their ids; none if the service is deleted.
+pub async fn list_names(conn: &mut Conn, service: ServiceId) -> Result<BTreeMap<RoleId, RoleName>, StoreError> {
+    let rows = sqlx::query(LIST_NAMES).bind(service.to_string()).fetch_all(conn).await?;
+    rows.iter().map(|row| Ok((row::parse(row, "id")?, row::convert(row, "name")?))).collect()
 }
 
 /// Lists the roles of a service that an agent holds at `now`, with their expiry; none if the service is deleted.

@@ -50,7 +50,9 @@ statements! { STATEMENTS:
         "SELECT ", columns!(), " FROM services WHERE owner_issuer = $1 AND owner_subject = $2 \
          AND deleted_at IS NULL AND id < $3 ORDER BY id DESC LIMIT $4 + 0 OFFSET $5"
     );
-    LOCK_SERVICE = "UPDATE services SET name = name WHERE id = $1 AND deleted_at IS NULL";
+    LOCK_AND_FIND = concat!(
+        "UPDATE services SET name = name WHERE id = $1 AND deleted_at IS NULL RETURNING ", columns!()
+    );
     INSERT_KEY = "INSERT INTO service_keys (id, service_id, name, scope, secret_hash, created_at) \
          VALUES ($1, $2, $3, $4, $5, $6)";
     /// A control plane of a previous version can create an API key for a deleted service.
@@ -158,9 +160,10 @@ pub async fn list(
     Ok(ListPage::new(&page, items, total, (|service: &Service| service.id, None)))
 }
 
-/// Locks the row of a service until the transaction ends. Returns false if there is no such service, or if it is deleted.
-pub async fn lock(conn: &mut Conn, id: ServiceId) -> Result<bool, StoreError> {
-    Ok(sqlx::query(LOCK_SERVICE).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
+/// Locks the row of a service until the transaction ends. Returns `None` if there is no such service, or if it is deleted.
+pub async fn lock(conn: &mut Conn, id: ServiceId) -> Result<Option<Service>, StoreError> {
+    let row = sqlx::query(LOCK_AND_FIND).bind(id.to_string()).fetch_optional(conn).await?;
+    row.as_ref().map(service_from_row).transpose()
 }
 
 /// Inserts a new API key.

@@ -1,14 +1,15 @@
 //! Read and write transactions.
 
 use super::{
-    Conn, StoreError, audit,
+    Conn, StoreError,
+    audit::{self, InitiatedEntry},
     commit_signals::CommitSignals,
     deployment, feed, outbox,
     transaction_timer::TransactionTimer,
     unconfirmed_changes::{self, UnconfirmedChanges},
 };
 use crate::domain::{
-    audit::{Initiator, NewAuditEntry, keys::AuditKeyRing},
+    audit::{AuditChain, Initiator, NewAuditEntry, keys::AuditKeyRing},
     change::{Change, Changed},
     webhook::event::Event,
 };
@@ -87,17 +88,26 @@ impl WriteTransaction {
     /// Appends an entry to the audit log. This function locks the audit chain until the transaction ends, so the call should
     /// come late in the transaction, but before [`Self::revision`].
     pub async fn audit(&mut self, initiator: &Initiator, entry: &NewAuditEntry) -> Result<(), StoreError> {
+        self.audit_all(entry.chain, &[(initiator, entry)]).await
+    }
+
+    /// Appends entries of one chain to the audit log as [`Self::audit`] does.
+    pub async fn audit_all(&mut self, chain: AuditChain, entries: &[InitiatedEntry<'_>]) -> Result<(), StoreError> {
         if self.revision.is_some() {
             return Err(StoreError::AuditAfterRevision);
         }
-        let sequence = audit::append(&mut self.conn, &self.audit_keys, entry, initiator, self.now).await?;
-        let chain = entry.chain.to_string();
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let (first_sequence, last_sequence) =
+            audit::append(&mut self.conn, &self.audit_keys, chain, entries, self.now).await?;
+        let chain = chain.to_string();
         match self.audited.iter_mut().find(|audited| audited.chain == chain) {
-            Some(audited) => audited.last_sequence = sequence,
+            Some(audited) => audited.last_sequence = last_sequence,
             None => self.audited.push(UnconfirmedChanges {
                 chain,
-                first_sequence: sequence,
-                last_sequence: sequence,
+                first_sequence,
+                last_sequence,
                 first_changed_at: self.now,
                 changed_at: self.now,
                 awaited: None,
@@ -145,10 +155,7 @@ impl WriteTransaction {
 
     /// Returns whether there is an event for a webhook target.
     async fn write_events_and_changes(&mut self) -> Result<bool, StoreError> {
-        let mut has_events = false;
-        for event in &self.events {
-            has_events |= outbox::enqueue(&mut self.conn, event).await?;
-        }
+        let has_events = outbox::enqueue(&mut self.conn, &self.events).await?;
         if !self.changes.is_empty() {
             for audited in &self.audited {
                 unconfirmed_changes::add(&mut self.conn, audited).await?;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 /// All audit entries that match the query, newest first, as an administrator reads them.
-async fn entries(control: &ControlPlane, query: &str) -> Vec<Value> {
+pub async fn entries(control: &ControlPlane, query: &str) -> Vec<Value> {
     let mut entries: Vec<Value> = Vec::new();
     loop {
         let path = format!("/audit?limit=200&offset={}{query}", entries.len());
@@ -33,13 +33,13 @@ fn verify(control: &ControlPlane) -> (String, bool) {
 
 /// Asserts that `audit verify` reports every chain as intact.
 #[track_caller]
-fn assert_chains_intact(control: &ControlPlane) {
+pub fn assert_chains_intact(control: &ControlPlane) {
     let (report, valid) = verify(control);
     assert!(valid && report.lines().all(|line| line.contains(": ok, ")), "{report}");
 }
 
 /// Starts a control plane with SQLite and another with PostgreSQL.
-async fn start_on_both_engines(postgres: &Postgres) -> [ControlPlane; 2] {
+pub async fn start_on_both_engines(postgres: &Postgres) -> [ControlPlane; 2] {
     let setting = format!("database.url={}", postgres.create_database().await);
     [ControlPlane::start_with(&["database.url="]).await, ControlPlane::start_with(&[&setting]).await]
 }

@@ -27,7 +27,7 @@ const STATEMENT_TEMPLATES: [(&str, &str); 7] = [
 
 /// Files that run statements built at run time.
 const FILES_WITH_DYNAMIC_STATEMENTS: [&str; 5] =
-    ["assignments.rs", "changed_roles.rs", "pools.rs", "transfer.rs", "transfer/batch.rs"];
+    ["changed_roles.rs", "pools.rs", "row_lists.rs", "transfer.rs", "transfer/batch.rs"];
 
 /// Calls that run a statement.
 const QUERY_CALLS: [&str; 9] = [

@@ -80,7 +80,16 @@ pub fn statement_lists() -> impl Iterator<Item = StatementList> {
 
 /// The statements for both engines that are built at run time, in every variant.
 fn dynamic_statements() -> Vec<String> {
-    [assignments::dynamic_statements(), changed_roles::dynamic_statements()].concat()
+    [
+        agents::dynamic_statements(),
+        assignments::dynamic_statements(),
+        audit::dynamic_statements(),
+        changed_roles::dynamic_statements(),
+        departures::dynamic_statements(),
+        feed::dynamic_statements(),
+        outbox::dynamic_statements(),
+    ]
+    .concat()
 }
 
 /// Inserts changes of one recipient.

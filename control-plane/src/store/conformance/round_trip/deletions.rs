@@ -53,14 +53,14 @@ impl StoreFixture {
             services::insert(tx.conn(), &service).await?;
             services::insert_key(tx.conn(), &key).await?;
             assert!(roles::insert(tx.conn(), &role).await?);
-            assignments::upsert(tx.conn(), &held).await?;
+            assignments::upsert(tx.conn(), &[held]).await?;
             assert!(departures::insert(tx.conn(), agent().id, DELETED, true, time(32)).await?);
             assert!(assignments::holds_role(tx.conn(), agent().id, DELETED, time(33)).await?);
             assert!(services::mark_deleted(tx.conn(), DELETED, time(33)).await?);
             assert!(!services::mark_deleted(tx.conn(), DELETED, time(34)).await?);
             assert_eq!(services::revoke_all_keys(tx.conn(), DELETED, time(33)).await?, 1);
             assert_eq!(services::revoke_all_keys(tx.conn(), DELETED, time(34)).await?, 0);
-            assert!(!services::lock(tx.conn(), DELETED).await?);
+            assert_eq!(services::lock(tx.conn(), DELETED).await?, None);
             Ok(())
         })
         .await;
@@ -154,7 +154,7 @@ impl StoreFixture {
         let deleted = Deleted::Agent(id);
         self.commit(async |tx| {
             assert!(agents::insert(tx.conn(), &created).await?);
-            assignments::upsert(tx.conn(), &Assignment { agent: id, expires_at: None, ..assignment() }).await?;
+            assignments::upsert(tx.conn(), &[Assignment { agent: id, expires_at: None, ..assignment() }]).await?;
             known_agents::record_contact(tx.conn(), id, service().id, time(50)).await?;
             assert!(departures::insert(tx.conn(), id, service().id, true, time(50)).await?);
             agents::mark_deleted(tx.conn(), id, cutoff, time(51)).await?;

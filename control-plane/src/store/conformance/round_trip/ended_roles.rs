@@ -3,11 +3,12 @@
 use super::{agent, assignment, role, service, time, whole_list};
 use crate::{
     domain::{
+        agent::{Agent, Registration},
         role::{Assignment, Role},
         webhook::event::RevocationReason,
     },
     store::{
-        StoreError, WriteTransaction,
+        Conn, StoreError, WriteTransaction,
         agents::{self, RoleHolderFilter},
         assignments::{self, ExpiredAssignment, RemovedAssignment, RoleRevocation},
         conformance::StoreFixture,
@@ -16,7 +17,7 @@ use crate::{
         roles,
     },
 };
-use countersign_identity::{AgentId, RoleDefinition, RoleId};
+use countersign_identity::{AgentId, RoleDefinition, RoleGrant, RoleId, ServiceId};
 use sqlx::AssertSqlSafe;
 use std::time::Duration;
 
@@ -33,8 +34,8 @@ impl StoreFixture {
         let second = Assignment { agent: AgentId::from_bits(2), expires_at: Some(time(9)), ..held };
         self.commit(async |tx| {
             assert!(roles::insert(tx.conn(), &new).await?);
-            assignments::upsert(tx.conn(), &held).await?;
-            assignments::upsert(tx.conn(), &second).await?;
+            assignments::upsert(tx.conn(), &[held]).await?;
+            assignments::upsert(tx.conn(), &[second]).await?;
             assert_eq!(self.places_of_assignment(tx).await?, [true; 5]);
             assert!(roles::mark_deleted(tx.conn(), (service, id), "deleted-70", time(40)).await?);
             assert_eq!(self.places_of_assignment(tx).await?, [false; 5]);
@@ -101,23 +102,59 @@ impl StoreFixture {
             let expired = [ExpiredAssignment { agent, role, service, at: time(7) }];
             assert_eq!(assignments::take_unreported_expiries(conn, time(8), 9).await?, expired);
             assert_eq!(assignments::take_unreported_expiries(conn, time(8), 9).await?, []);
-            assert_eq!(assignments::mark_expiry_reported(conn, agent, role, time(8)).await?, None);
+            let held = (agent, role);
+            assert_eq!(assignments::mark_expiries_reported(conn, &[held], time(8)).await?, []);
             let removed = RemovedAssignment { expires_at, expiry_reported: true };
-            assert_eq!(assignments::remove(conn, service, agent, role).await?, Some(removed));
+            assert_eq!(assignments::remove(conn, ServiceId::from_bits(98), &[held]).await?, []);
+            assert_eq!(assignments::remove(conn, service, &[held]).await?, [(held, removed)]);
             // If a role is assigned again after the expiry was reported, the expiry of the new assignment is also reported.
-            assignments::upsert(conn, &assignment()).await?;
-            assert_eq!(assignments::mark_expiry_reported(conn, agent, role, time(8)).await?, expires_at);
-            let removed = assignments::remove(conn, service, agent, role).await?;
-            assert!(removed.is_some_and(|removed| removed.expiry_reported));
+            assignments::upsert(conn, &[assignment()]).await?;
+            let expired: Vec<_> = expires_at.map(|end| (held, end)).into_iter().collect();
+            assert_eq!(assignments::mark_expiries_reported(conn, &[held], time(8)).await?, expired);
+            assert_eq!(assignments::remove(conn, service, &[held]).await?, [(held, removed)]);
             self.reported_expiry_is_deleted(tx).await
         })
         .await;
     }
 
+    /// The numbers of rows are at and around those for which there are statements.
+    pub async fn lists_of_rows_are_written_and_read_whole(&self) {
+        for count in [0, 1, 3, 4, 5, 33, 257] {
+            let mut tx = self.first.lock_writes().await;
+            self.check_list_of_rows(tx.conn(), count).await.unwrap();
+        }
+    }
+
+    async fn check_list_of_rows(&self, conn: &mut Conn, count: u128) -> Result<(), StoreError> {
+        let service = service().id;
+        let agents: Vec<_> = (0..count).map(|number| AgentId::from_bits(97_000 + number)).collect();
+        for id in &agents {
+            let name = id.to_string().try_into().unwrap();
+            let registration = Registration { name, ..agent().registration };
+            assert!(agents::insert(conn, &Agent { id: *id, registration, ..agent() }).await?);
+        }
+        let new: Vec<_> = agents.iter().map(|agent| Assignment { agent: *agent, ..assignment() }).collect();
+        let keys: Vec<_> = new.iter().map(|assignment| (assignment.agent, assignment.role)).collect();
+        assignments::upsert(conn, &new).await?;
+        let grants = assignments::list_active_grants_of_agents(conn, service, &agents, time(6)).await?;
+        let expected = new.iter().map(|new| (new.agent, RoleGrant { role: new.role, until: new.expires_at }));
+        assert_eq!(sorted_by_key(grants, |(agent, _)| *agent), expected.collect::<Vec<_>>());
+        let expired = assignments::mark_expiries_reported(conn, &keys, time(8)).await?;
+        let expected = keys.iter().map(|key| (*key, time(7)));
+        assert_eq!(sorted_by_key(expired, |(key, _)| *key), expected.collect::<Vec<_>>());
+        let removed = assignments::remove(conn, service, &keys).await?;
+        let expired = RemovedAssignment { expires_at: Some(time(7)), expiry_reported: true };
+        let expected = keys.iter().map(|key| (*key, expired));
+        assert_eq!(sorted_by_key(removed, |(key, _)| *key), expected.collect::<Vec<_>>());
+        let searched = [&[AgentId::from_bits(96)], &agents[..]].concat();
+        assert_eq!(sorted_by_key(agents::list_existing(conn, &searched).await?, |agent| *agent), agents);
+        Ok(())
+    }
+
     async fn reported_expiry_is_deleted(&self, tx: &mut WriteTransaction) -> Result<(), StoreError> {
         let conn = tx.conn();
         let end = time(7).saturating_add(assignments::KEPT_AFTER_EXPIRY);
-        assignments::upsert(conn, &assignment()).await?;
+        assignments::upsert(conn, &[assignment()]).await?;
         assert_eq!(assignments::oldest_deletable_expiry(conn, end).await?, None);
         assert_eq!(assignments::delete_expired(conn, (end, end), 9).await?, 0, "the expiry is not reported");
         assignments::take_unreported_expiries(conn, time(8), 9).await?;
@@ -149,9 +186,14 @@ impl StoreFixture {
         // Leaves values for the test `every_column_was_written`.
         self.commit(queue).await;
         self.commit(async |tx| {
-            assignments::upsert(tx.conn(), &assignment()).await?;
+            assignments::upsert(tx.conn(), &[assignment()]).await?;
             assignments::take_unreported_expiries(tx.conn(), time(8), 9).await
         })
         .await;
     }
+}
+
+fn sorted_by_key<T, K: Ord>(mut items: Vec<T>, key: impl FnMut(&T) -> K) -> Vec<T> {
+    items.sort_unstable_by_key(key);
+    items
 }

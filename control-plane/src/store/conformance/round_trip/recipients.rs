@@ -17,7 +17,7 @@ use crate::{
     },
 };
 use countersign_identity::{AgentId, EventId, Revision, ServiceId, Timestamp, WebhookId};
-use std::time::Duration;
+use std::{slice::from_ref, time::Duration};
 
 /// A webhook target of a service.
 const TARGET: WebhookId = WebhookId::from_bits(10);
@@ -75,10 +75,11 @@ impl StoreFixture {
         let second = event(21, agent, Some(service), time(211));
         self.commit(async |tx| {
             let conn = tx.conn();
-            assert!(outbox::enqueue(conn, &first).await?);
-            assert!(!outbox::enqueue(conn, &event(22, agent, None, time(212))).await?);
-            assert!(!outbox::enqueue(conn, &event(23, agent, Some(other_service), time(212))).await?);
-            assert!(outbox::enqueue(conn, &second).await?);
+            let without_target = [event(22, agent, None, time(212)), event(23, agent, Some(other_service), time(212))];
+            assert!(!outbox::enqueue(conn, &without_target).await?);
+            let [before, after] = without_target;
+            assert!(outbox::enqueue(conn, &[before, first.clone(), after]).await?);
+            assert!(outbox::enqueue(conn, from_ref(&second)).await?);
             assert_eq!(outbox::fan_out(conn, time(6), 1).await?.events, 1);
             outbox::fan_out(conn, time(213), 9).await?;
             Ok(())

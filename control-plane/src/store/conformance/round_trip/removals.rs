@@ -162,7 +162,7 @@ impl StoreFixture {
         self.commit(async |tx| {
             let conn = tx.conn();
             for id in [910, 911, 912, 913] {
-                assert!(outbox::enqueue(conn, &event(id, time(150))).await?);
+                assert!(outbox::enqueue(conn, &[event(id, time(150))]).await?);
             }
             let id = EventId::from_bits;
             assert_eq!(outbox::oldest_waiting(conn, id(910)).await?, Some(id(910)));

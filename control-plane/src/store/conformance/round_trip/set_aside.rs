@@ -13,8 +13,8 @@ impl StoreFixture {
         let unknown = EventId::from_bits(900);
         self.commit(async |tx| {
             outbox::fan_out(tx.conn(), time(139), 9).await?;
-            outbox::enqueue(tx.conn(), &event(900, time(140))).await?;
-            outbox::enqueue(tx.conn(), &event(901, time(141))).await?;
+            outbox::enqueue(tx.conn(), &[event(900, time(140))]).await?;
+            outbox::enqueue(tx.conn(), &[event(901, time(141))]).await?;
             let newer = "UPDATE webhook_outbox SET kind = 'agent.renamed' WHERE id = $1";
             sqlx::query(newer).bind(unknown.to_string()).execute(tx.conn()).await?;
             let set_aside = FanOut { events: 2, set_aside: vec![(unknown.to_string(), "agent.renamed".to_owned())] };
@@ -31,10 +31,10 @@ impl StoreFixture {
             assert_eq!(outbox::delete_events_before(tx.conn(), (unknown, EventId::from_bits(901)), 9).await?, 1);
             assert_eq!(outbox::oldest_event(tx.conn(), unknown).await?, Some(EventId::from_bits(901)));
 
-            outbox::enqueue(tx.conn(), &event(900, time(140))).await?;
+            outbox::enqueue(tx.conn(), &[event(900, time(140))]).await?;
             sqlx::query(newer).bind(unknown.to_string()).execute(tx.conn()).await?;
             outbox::fan_out(tx.conn(), time(143), 9).await?;
-            outbox::enqueue(tx.conn(), &event(902, time(144))).await?;
+            outbox::enqueue(tx.conn(), &[event(902, time(144))]).await?;
             Ok(())
         })
         .await;

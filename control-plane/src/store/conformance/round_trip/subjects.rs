@@ -109,8 +109,8 @@ impl StoreFixture {
         self.commit(async |tx| {
             services::insert(tx.conn(), &service()).await?;
             services::insert(tx.conn(), &other).await?;
-            assert!(services::lock(tx.conn(), other.id).await?);
-            assert!(!services::lock(tx.conn(), ServiceId::from_bits(99)).await?);
+            assert_eq!(services::lock(tx.conn(), other.id).await?, Some(other.clone()));
+            assert_eq!(services::lock(tx.conn(), ServiceId::from_bits(99)).await?, None);
             Ok(())
         })
         .await;
@@ -270,7 +270,7 @@ impl StoreFixture {
         let grant = RoleGrant { role, until: expires_at };
         let since = self.current_revision().await;
         self.commit(async |tx| {
-            assignments::upsert(tx.conn(), &assignment()).await?;
+            assignments::upsert(tx.conn(), &[assignment()]).await?;
             tx.record_change(Change::Roles(agent, service));
             Ok(())
         })
@@ -312,6 +312,7 @@ impl StoreFixture {
         drop(read);
         self.departures_return_what_was_written().await;
         self.expiry_is_reported_once().await;
+        self.lists_of_rows_are_written_and_read_whole().await;
         self.role_revocations_return_what_was_written().await;
     }
 
@@ -331,8 +332,8 @@ impl StoreFixture {
             assert!(departures::insert(tx.conn(), agent, service, true, time(29)).await?);
             assert!(!departures::insert(tx.conn(), agent, service, false, time(30)).await?);
             assert!(departures::insert(tx.conn(), agent, other, false, time(31)).await?);
-            assert!(departures::has_left(tx.conn(), agent, other).await?);
-            assert!(!departures::has_left(tx.conn(), AgentId::from_bits(2), other).await?);
+            let agents = [AgentId::from_bits(2), agent];
+            assert_eq!(departures::list_departed(tx.conn(), other, &agents).await?, [agent]);
             Ok(())
         })
         .await;

@@ -19,6 +19,7 @@ use crate::{
     },
 };
 use countersign_identity::{EventId, Timestamp, WebhookId};
+use std::slice::from_ref;
 
 fn target() -> WebhookTarget {
     WebhookTarget {
@@ -132,8 +133,8 @@ impl StoreFixture {
             for audience in [EventAudience::Deployment, EventAudience::Service(service().id)] {
                 assert!(outbox::has_recipients(tx.conn(), kind, audience).await?);
             }
-            assert!(outbox::enqueue(tx.conn(), &old).await?);
-            assert!(outbox::enqueue(tx.conn(), &new).await?);
+            assert!(outbox::enqueue(tx.conn(), from_ref(&old)).await?);
+            assert!(outbox::enqueue(tx.conn(), from_ref(&new)).await?);
             assert!(outbox::has_events(tx.conn()).await?);
             assert_eq!(outbox::fan_out(tx.conn(), time(113), 1).await?.events, 1);
             assert_eq!(outbox::oldest_event_time(tx.conn()).await?, Some(new.at));
@@ -307,7 +308,7 @@ impl StoreFixture {
         let dead = self.lease(DueDeliveryKind::FirstAttempt, now, time(124)).await;
         let delivered = self.lease(DueDeliveryKind::Test, now, time(124)).await;
         self.commit(async |tx| {
-            assert!(outbox::enqueue(tx.conn(), &event(4, now)).await?);
+            assert!(outbox::enqueue(tx.conn(), &[event(4, now)]).await?);
             deliveries::record_attempt(tx.conn(), &dead[0], &failed, DeliveryState::Dead).await?;
             deliveries::record_attempt(tx.conn(), &delivered[0], &failed, DeliveryState::Delivered).await?;
             outbox::insert_test(tx.conn(), &Event { id: EventId::from_bits(5), ..test.clone() }, target.id, now)

@@ -1,0 +1,69 @@
+//! Assigns roles to agents and revokes them.
+//!
+//! Changes that wait for each other are made together, see [`queue`].
+
+mod batch;
+mod queue;
+
+pub use queue::AssignmentQueues;
+
+use crate::{
+    domain::{
+        audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
+        change::Changed,
+    },
+    operations::{Context, OperationError},
+};
+use batch::{AssignmentChange, NewState};
+use countersign_identity::{AgentId, RoleId, RoleName, ServiceId, Timestamp};
+use std::sync::Arc;
+
+/// The role assignment to create.
+#[derive(Debug, Clone, Copy)]
+pub struct AssignmentRequest {
+    /// Service that defines the role.
+    pub service: ServiceId,
+    /// Agent that gets the role.
+    pub agent: AgentId,
+    /// Role to assign.
+    pub role: RoleId,
+    /// Time of expiry; `None` for no expiry.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// Assigns a role, or replaces the expiry of the existing assignment. The expiry is truncated to whole seconds, the resolution
+/// of times in tokens.
+pub async fn assign_role(
+    context: &Arc<Context>,
+    initiator: Initiator,
+    request: AssignmentRequest,
+) -> Result<Changed<()>, OperationError> {
+    let AssignmentRequest { service, agent, role, expires_at } = request;
+    let new = NewState::Assigned { expires_at: expires_at.map(Timestamp::truncated_to_second) };
+    let changed = queue::change(context, service, AssignmentChange { initiator, agent, role, new }).await?;
+    Ok(Changed { value: (), revision: changed.revision })
+}
+
+/// Revokes a role. Returns false if the agent did not hold the role.
+pub async fn revoke_role(
+    context: &Arc<Context>,
+    initiator: Initiator,
+    service: ServiceId,
+    agent: AgentId,
+    role: RoleId,
+) -> Result<Changed<bool>, OperationError> {
+    queue::change(context, service, AssignmentChange { initiator, agent, role, new: NewState::Revoked }).await
+}
+
+/// The audit entry for the end of an assignment, which ends what the entry `role.assigned` began.
+pub(in crate::operations) fn role_revoked_entry(
+    service: ServiceId,
+    agent: AgentId,
+    role: RoleId,
+    name: &RoleName,
+) -> NewAuditEntry {
+    NewAuditEntry::for_service(service, AuditAction::RoleRevoked)
+        .agent(agent)
+        .object(AuditedObject::Role(role))
+        .with_detail("name", name.as_str())
+}

@@ -1,0 +1,260 @@
+//! Changes of assignments that one transaction makes.
+//!
+//! The transaction locks the service, reads what the decisions depend on, decides each change, and writes all that are allowed. A
+//! refused change does not affect the others.
+
+use super::role_revoked_entry;
+use crate::{
+    domain::{
+        audit::{Actor, AuditAction, AuditChain, AuditedObject, Initiator, NewAuditEntry},
+        change::{Change, Changed},
+        role::{Assignment, check_agent_limits},
+        webhook::event::{Event, EventData, RevocationReason, RoleAssignedEvent},
+    },
+    operations::{
+        Context, NotFound, OperationError, authorize::recheck_manager, maintenance::expiry::emit_role_revoked_event,
+    },
+    store::{
+        StoreError, WriteTransaction, agents,
+        assignments::{self, AgentAndRole, RemovedAssignment, RoleRevocation},
+        departures, roles, services,
+    },
+};
+use countersign_identity::{AgentId, EventId, Reason, RoleGrant, RoleId, RoleName, ServiceId, Timestamp};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A change of an assignment.
+#[derive(Debug)]
+pub struct AssignmentChange {
+    /// Who asked for the change.
+    pub initiator: Initiator,
+    /// The agent.
+    pub agent: AgentId,
+    /// The role.
+    pub role: RoleId,
+    /// What the agent shall have.
+    pub new: NewState,
+}
+
+/// The state of an assignment after a change.
+#[derive(Debug, Clone, Copy)]
+pub enum NewState {
+    /// The agent has the role.
+    Assigned {
+        /// Time of expiry, in whole seconds; `None` for no expiry.
+        expires_at: Option<Timestamp>,
+    },
+    /// The agent does not have the role.
+    Revoked,
+}
+
+/// The result of a change: whether there was something to change.
+type ChangeResult = Result<bool, OperationError>;
+
+/// Makes changes at a service, each of another agent. Returns the result of each one.
+pub async fn make_changes(
+    context: &Context,
+    service: ServiceId,
+    changes: &[AssignmentChange],
+) -> Result<Changed<Vec<ChangeResult>>, StoreError> {
+    let work = async |mut tx: WriteTransaction| {
+        let Some(current) = Current::lock_and_read(&mut tx, service, changes).await? else {
+            let results = changes.iter().map(|_| Err(OperationError::NotFound(NotFound::Service))).collect();
+            return tx.commit_change(results).await;
+        };
+        let decisions: Vec<_> = changes.iter().map(|change| current.decide(change, tx.now())).collect();
+        let results = write(&mut tx, context, service, changes.iter().zip(decisions).collect()).await?;
+        tx.commit_change(results).await
+    };
+    context.store.write("change_assignments", work).await
+}
+
+/// What the decisions depend on.
+struct Current {
+    /// The initiators who may manage the service, and the reasons why the others may not.
+    initiators: Vec<(Actor, Result<(), Reason>)>,
+    existing_agents: BTreeSet<AgentId>,
+    departed_agents: BTreeSet<AgentId>,
+    roles: BTreeMap<RoleId, RoleName>,
+    /// The roles that the agents hold that get a role, with their expiry.
+    grants: BTreeMap<AgentId, Vec<RoleGrant>>,
+}
+
+/// An allowed change.
+struct Allowed {
+    /// The name of the role.
+    name: RoleName,
+    /// The existing assignment, for an assignment.
+    existing: Option<RoleGrant>,
+}
+
+impl Current {
+    /// Locks the service until the transaction ends, and reads. Returns `None` if there is no such service.
+    async fn lock_and_read(
+        tx: &mut WriteTransaction,
+        service: ServiceId,
+        changes: &[AssignmentChange],
+    ) -> Result<Option<Self>, StoreError> {
+        let (now, conn) = (tx.now(), tx.conn());
+        let Some(locked) = services::lock(conn, service).await? else { return Ok(None) };
+        let mut initiators: Vec<(Actor, Result<(), Reason>)> = Vec::new();
+        for actor in changes.iter().map(|change| &change.initiator.actor) {
+            if !initiators.iter().any(|(known, _)| known == actor) {
+                initiators.push((actor.clone(), recheck_manager(conn, actor, &locked).await?));
+            }
+        }
+        let agents: Vec<_> = changes.iter().map(|change| change.agent).collect();
+        let is_assignment = |change: &&AssignmentChange| matches!(change.new, NewState::Assigned { .. });
+        let assigned: Vec<_> = changes.iter().filter(is_assignment).map(|change| change.agent).collect();
+        let mut grants: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (agent, grant) in assignments::list_active_grants_of_agents(conn, service, &assigned, now).await? {
+            grants.entry(agent).or_default().push(grant);
+        }
+        Ok(Some(Self {
+            initiators,
+            existing_agents: agents::list_existing(conn, &agents).await?.into_iter().collect(),
+            departed_agents: departures::list_departed(conn, service, &assigned).await?.into_iter().collect(),
+            roles: roles::list_names(conn, service).await?,
+            grants,
+        }))
+    }
+
+    /// Decides whether a change is allowed.
+    fn decide(&self, change: &AssignmentChange, now: Timestamp) -> Result<Allowed, OperationError> {
+        let AssignmentChange { initiator, agent, role, new } = change;
+        if let NewState::Assigned { expires_at: Some(end) } = new
+            && *end <= now
+        {
+            let message = "must be in the future, in whole seconds";
+            return Err(OperationError::Invalid { field: "expiresAt", message });
+        }
+        let may_manage = self.initiators.iter().find(|(actor, _)| *actor == initiator.actor);
+        may_manage.map_or(Err(Reason::NotYours), |(_, result)| *result)?;
+        if !self.existing_agents.contains(agent) {
+            return Err(OperationError::NotFound(NotFound::Agent));
+        }
+        if self.departed_agents.contains(agent) {
+            return Err(OperationError::AgentLeft);
+        }
+        let name = self.roles.get(role).ok_or(OperationError::NotFound(NotFound::Role))?;
+        let NewState::Assigned { .. } = new else { return Ok(Allowed { name: name.clone(), existing: None }) };
+        let grants = self.grants.get(agent).map_or(&[][..], Vec::as_slice);
+        let held = grants.iter().filter(|grant| grant.role != *role).filter_map(|grant| self.roles.get(&grant.role));
+        check_agent_limits(held.chain([name])).map_err(|error| OperationError::Conflict(error.to_string()))?;
+        let existing = grants.iter().find(|grant| grant.role == *role).copied();
+        Ok(Allowed { name: name.clone(), existing })
+    }
+}
+
+/// Writes the allowed changes. Returns the result of each change.
+async fn write(
+    tx: &mut WriteTransaction,
+    context: &Context,
+    service: ServiceId,
+    decided: Vec<(&AssignmentChange, Result<Allowed, OperationError>)>,
+) -> Result<Vec<ChangeResult>, StoreError> {
+    let now = tx.now();
+    let allowed = || decided.iter().filter(|(_, decision)| decision.is_ok()).map(|(change, _)| *change);
+    let (mut new, mut revoked) = (Vec::new(), Vec::new());
+    for AssignmentChange { agent, role, new: state, .. } in allowed() {
+        match *state {
+            NewState::Assigned { expires_at } => {
+                new.push(Assignment { agent: *agent, role: *role, service, assigned_at: now, expires_at });
+            }
+            NewState::Revoked => revoked.push((*agent, *role)),
+        }
+    }
+    let assigned: Vec<AgentAndRole> = new.iter().map(|assignment| (assignment.agent, assignment.role)).collect();
+    let expired: BTreeMap<_, _> =
+        assignments::mark_expiries_reported(tx.conn(), &assigned, now).await?.into_iter().collect();
+    assignments::upsert(tx.conn(), &new).await?;
+    let removed: BTreeMap<_, _> = assignments::remove(tx.conn(), service, &revoked).await?.into_iter().collect();
+
+    let mut written = Written { tx, context, service, audited: Vec::new() };
+    let results = decided.into_iter().map(|(change, decision)| {
+        let Allowed { name, existing } = decision?;
+        let key = (change.agent, change.role);
+        Ok(match change.new {
+            NewState::Assigned { expires_at } => {
+                written.assigned(change, name, (existing, expires_at), expired.get(&key).copied())
+            }
+            NewState::Revoked => written.revoked(change, name, removed.get(&key).copied()),
+        })
+    });
+    let results = results.collect();
+    let audited = written.audited;
+    let entries: Vec<_> = audited.iter().map(|(initiator, entry)| (*initiator, entry)).collect();
+    tx.audit_all(AuditChain::Service(service), &entries).await?;
+    Ok(results)
+}
+
+/// Records what was written: for the sidecars, for webhooks, and for the audit log.
+struct Written<'a, 'tx> {
+    tx: &'tx mut WriteTransaction,
+    context: &'a Context,
+    service: ServiceId,
+    audited: Vec<(&'a Initiator, NewAuditEntry)>,
+}
+
+impl<'a> Written<'a, '_> {
+    /// Records an assignment. `unreported_expiry` is the expiry of an earlier assignment that no event has reported.
+    fn assigned(
+        &mut self,
+        change: &'a AssignmentChange,
+        name: RoleName,
+        (existing, expires_at): (Option<RoleGrant>, Option<Timestamp>),
+        unreported_expiry: Option<Timestamp>,
+    ) -> bool {
+        let (service, now) = (self.service, self.tx.now());
+        let AssignmentChange { agent, role, .. } = *change;
+        // The event about the expiry comes before the event about the new assignment.
+        if let Some(at) = unreported_expiry {
+            let (name, reason) = (name.clone(), RevocationReason::Expired);
+            emit_role_revoked_event(self.tx, self.context, RoleRevocation { agent, service, role, name, at, reason });
+        }
+        if existing.is_none_or(|existing| existing.until != expires_at) {
+            let entry = NewAuditEntry::for_service(service, AuditAction::RoleAssigned)
+                .agent(agent)
+                .object(AuditedObject::Role(role))
+                .with_detail("name", name.as_str())
+                .with_detail("until", unix_seconds(expires_at));
+            let entry = match existing {
+                Some(existing) => entry.with_detail("untilBefore", unix_seconds(existing.until)),
+                None => entry,
+            };
+            self.audited.push((&change.initiator, entry));
+            let data =
+                RoleAssignedEvent { agent_id: agent, service_id: service, role_id: role, role_name: name, expires_at };
+            let id = self.context.new_id(EventId::from_bits);
+            self.tx.emit(Event { id, at: now, data: EventData::RoleAssigned(data) });
+        }
+        self.tx.record_change(Change::Roles(agent, service));
+        true
+    }
+
+    /// Records a revocation. Returns whether the agent had the role: an expired assignment counts as absent. Its removal revokes
+    /// nothing, and emits an event only if no event about the expiry was emitted yet.
+    fn revoked(&mut self, change: &'a AssignmentChange, name: RoleName, removed: Option<RemovedAssignment>) -> bool {
+        let Some(RemovedAssignment { expires_at, expiry_reported }) = removed else { return false };
+        let (service, now) = (self.service, self.tx.now());
+        let AssignmentChange { agent, role, .. } = *change;
+        self.tx.record_change(Change::Roles(agent, service));
+        let was_live = expires_at.is_none_or(|end| now < end);
+        if was_live {
+            self.audited.push((&change.initiator, role_revoked_entry(service, agent, role, &name)));
+        }
+        if !expiry_reported {
+            let (at, reason) = match expires_at {
+                Some(end) if !was_live => (end, RevocationReason::Expired),
+                Some(_) | None => (now, RevocationReason::Revoked),
+            };
+            emit_role_revoked_event(self.tx, self.context, RoleRevocation { agent, service, role, name, at, reason });
+        }
+        was_live
+    }
+}
+
+/// The expiry as written in the audit log: Unix seconds or null.
+fn unix_seconds(expires_at: Option<Timestamp>) -> Option<i64> {
+    expires_at.map(Timestamp::seconds)
+}

@@ -1,0 +1,154 @@
+//! Changes of assignments at the same time, several of which the control plane makes in one transaction.
+
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
+
+use crate::audit::{assert_chains_intact, entries, start_on_both_engines};
+use countersign_tests::{Agent, ControlPlane, Database, HttpResponse, Postgres, Receiver, Target};
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+/// Agents whose roles change at the same time: more than one transaction changes.
+const AGENTS: usize = 40;
+
+/// Rounds until requests have shared a transaction, at most.
+const MAX_ROUNDS: usize = 50;
+
+/// A service, and agents that get its role.
+struct Fixture<'a> {
+    control: &'a ControlPlane,
+    role: String,
+    agents: Vec<Agent>,
+    database: Database,
+}
+
+impl Fixture<'_> {
+    /// Sends a request that assigns a role.
+    async fn assign(&self, key: &str, agent: &str, role: &str, expires_at: Option<&str>) -> HttpResponse {
+        let mut body = json!({ "roleId": role });
+        if let Some(expires_at) = expires_at {
+            body["expiresAt"] = expires_at.into();
+        }
+        self.control.api.send_as(key, "POST", &self.control.path(&format!("/agents/{agent}/roles")), body).await
+    }
+
+    async fn revoke(&self, agent: &str) -> Value {
+        let path = self.control.path(&format!("/agents/{agent}/roles/{}", self.role));
+        self.control.api.send_as(self.control.key(), "DELETE", &path, json!({})).await.expect(200)
+    }
+
+    /// Assigns the role to all agents at the same time, among requests that are refused. Returns the revisions of the answers.
+    async fn assign_all(&self) -> Vec<i64> {
+        let control = self.control;
+        let key = control.key();
+        let sync_key = control.create_key(control.service(), "sync").await;
+        let unknown_agent = "agent_00000000000000000000000001";
+        let unknown_role = "role_00000000000000000000000001";
+        let some_agent = self.agents[0].id.as_str();
+        let assign = join_all(self.agents.iter().map(|agent| self.assign(key, &agent.id, &self.role, None)));
+        let refused = async |key, agent, role, expires_at| {
+            let response = self.assign(key, agent, role, expires_at).await;
+            (response.status, response.body["error"]["message"].as_str().unwrap().to_owned())
+        };
+        let (assigned, no_agent, no_role, expired, forbidden) = tokio::join!(
+            assign,
+            refused(key, unknown_agent, self.role.as_str(), None),
+            refused(key, some_agent, unknown_role, None),
+            refused(key, some_agent, self.role.as_str(), Some("2020-01-01T00:00:00Z")),
+            refused(&sync_key, some_agent, self.role.as_str(), None),
+        );
+        assert_eq!((no_agent.0, no_role.0, expired.0, forbidden.0), (404, 404, 400, 403));
+        assert!(no_agent.1.contains("agent") && no_role.1.contains("role"), "{no_agent:?} {no_role:?}");
+        assert!(expired.1.contains("expiresAt"), "{expired:?}");
+        assigned.into_iter().map(|response| response.expect(200)["revision"].as_i64().unwrap()).collect()
+    }
+
+    /// The feed has the change of each agent's roles once, under the revision of the answer.
+    async fn assert_changed_at(&mut self, revisions: &[i64]) {
+        for (agent, revision) in self.agents.iter().zip(revisions) {
+            let sql = format!(
+                "SELECT CAST(service_id AS TEXT) FROM changes WHERE revision = {revision} AND subject = '{}' AND facet = 'roles'",
+                agent.id
+            );
+            assert_eq!(self.database.text_column(&sql).await, [self.control.service()]);
+        }
+    }
+
+    async fn holders(&self) -> usize {
+        let list =
+            self.control.api.get_as(self.control.key(), &self.control.path("/agents?limit=100")).await.expect(200);
+        list["data"].as_array().unwrap().len()
+    }
+}
+
+#[tokio::test]
+async fn changes_at_the_same_time_are_each_answered_and_recorded_once() {
+    let postgres = Postgres::start().await;
+    for control in start_on_both_engines(&postgres).await {
+        let receiver = Receiver::start_ok().await;
+        let _target = Target::create(&control, &receiver.url).await;
+        let role = control.create_role("reader", &["read"]).await;
+        let agents = join_all((0..AGENTS).map(|_| Agent::register(&control, "agent"))).await;
+        let database = Database::connect_to(&control).await;
+        let mut fixture = Fixture { control: &control, role, agents, database };
+        let (mut rounds, mut have_shared) = (0, false);
+        while !have_shared && rounds < MAX_ROUNDS {
+            rounds += 1;
+            let revisions = fixture.assign_all().await;
+            have_shared = revisions.iter().collect::<BTreeSet<_>>().len() < AGENTS;
+            fixture.assert_changed_at(&revisions).await;
+            assert_eq!(fixture.holders().await, AGENTS);
+
+            // Two requests revoke the role of each agent, and one of them finds it.
+            let twice = fixture.agents.iter().chain(&fixture.agents).map(|agent| fixture.revoke(&agent.id));
+            let answers = join_all(twice).await;
+            let (first, second) = answers.split_at(AGENTS);
+            let mut revisions = Vec::new();
+            for (first, second) in first.iter().zip(second) {
+                assert!((first["revoked"] == true) ^ (second["revoked"] == true), "{first} {second}");
+                let revoked = if first["revoked"] == true { first } else { second };
+                revisions.push(revoked["revision"].as_i64().unwrap());
+            }
+            fixture.assert_changed_at(&revisions).await;
+            assert_eq!(fixture.holders().await, 0);
+        }
+        assert!(have_shared, "each of {AGENTS} requests had a revision of its own in {rounds} rounds");
+
+        assert_chains_intact(&control);
+        for action in ["role.assigned", "role.revoked"] {
+            let recorded = entries(&control, &format!("&serviceId={}&action={action}", control.service())).await;
+            assert_eq!(recorded.len(), rounds * AGENTS, "{action}");
+        }
+        receiver.wait_for_requests(2 * rounds * AGENTS).await;
+        for kind in ["agent.role_assigned", "agent.role_revoked"] {
+            let agents: BTreeSet<_> =
+                receiver.of_kind(kind).iter().map(|event| event.data()["agentId"].to_string()).collect();
+            assert_eq!((receiver.of_kind(kind).len(), agents.len()), (rounds * AGENTS, AGENTS), "{kind}");
+        }
+    }
+}
+
+/// The changes of one agent are made in the order of the requests.
+#[tokio::test]
+async fn changes_of_one_agent_follow_each_other() {
+    let control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "agent").await;
+    let role = control.create_role("reader", &["read"]).await;
+    let others = join_all((0..8).map(|_| Agent::register(&control, "other"))).await;
+    for _ in 0..5 {
+        let change = async {
+            for _ in 0..5 {
+                control.assign(&agent.id, &role).await;
+                assert!(control.revoke(&agent.id, &role).await);
+                assert!(!control.revoke(&agent.id, &role).await);
+            }
+        };
+        let meanwhile = join_all(others.iter().map(async |other| {
+            for _ in 0..5 {
+                control.assign(&other.id, &role).await;
+                assert!(control.revoke(&other.id, &role).await);
+            }
+        }));
+        tokio::join!(change, meanwhile);
+    }
+}
