@@ -58,6 +58,36 @@ FIGURES = {
         "feedback_sqlite": ("feedback ÷ commits, SQLite", None, None),
         "feedback_postgres": ("feedback ÷ commits, PostgreSQL", None, None),
     },
+    "Growth: few ÷ many": {
+        "growth_worst": ("the worst of the figures between 1,000 and 1,000,000 agents", "max", 1.2),
+        "growth_check_1000000": (
+            "checks: 1,000 agents, all of them changed ÷ 1,000,000 agents, 100,000 of them changed", None, None,
+        ),
+        **{
+            f"growth_{operation}_{engine}_{agents}": (
+                f"{operation.replace('_', ' ')}, {engine}: 1,000 agents ÷ {agents:,}", None, None,
+            )
+            for operation in ("login", "refresh", "role_change", "feedback", "verify")
+            for engine in ("sqlite", "postgres")
+            for agents in (100_000, 1_000_000)
+        },
+        **{
+            f"growth_role_change_streams_{streams}": (
+                f"role changes: 1 sync stream ÷ {streams:,}, each of another service", None, None,
+            )
+            for streams in (100, 1_000)
+        },
+    },
+    "Two replicas with PostgreSQL, each with a fifth of a processor ÷ one": {
+        f"two_replicas_{operation}": (f"{operation.replace('_', ' ')}; 2 is the best", None, None)
+        for operation in ("login", "refresh", "role_change", "feedback")
+    },
+}
+
+# What the bytes in the report are.
+BYTES = {
+    "sidecar_per_changed_agent": "memory of a sidecar per changed agent in its view",
+    "control_plane_per_stream": "memory of a control plane per sync stream with a connection of its own",
 }
 
 INTRODUCTION = """# Benchmark
@@ -82,6 +112,9 @@ def main() -> None:
         plot = f"plot-{number + 1}.png"
         draw(folder / plot, title, report, measured)
         text.append(f"\n## {title}\n\n![{title}]({plot})\n\n{table(report, measured)}")
+    if report["bytes"]:
+        rows = "".join(f"| {BYTES[name]} | {size:,.0f} |\n" for name, size in report["bytes"].items())
+        text.append(f"\n## Memory\n\n| What | Bytes |\n|---|---|\n{rows}")
     binaries = "".join(f"\n- `{name}`: `{digest}`" for name, digest in report["run"]["binaries"].items())
     text.append(f"\n## Measured programs\n\nSHA-256 of the programs, built with the release profile:\n{binaries}\n")
     (folder / "report.md").write_text("".join(text))

@@ -9,7 +9,7 @@
 #                    .tools/bin/prometheus and promtool, .tools/bin/nginx, .tools/faults (libfaketime and libfiu; extracted
 #                    from the Debian packages), .tools/path-lists (hostile paths from the Debian packages of web scanners),
 #                    .tools/bin/valgrind and vgdb
-#   tools.sh bench   what `make bench` needs: Envoy, PostgreSQL, .tools/bin/wrk, and matplotlib in .tools/venv
+#   tools.sh bench   what `make bench` needs: Envoy, PostgreSQL, .tools/bin/wrk and cpulimit, and matplotlib in .tools/venv
 #   tools.sh deny    .tools/bin/cargo-deny        checks dependencies (deny.toml)
 #   tools.sh helm    .tools/bin/helm              renders the charts; needs Go
 #   tools.sh docs    .tools/bin/mdbook            builds the documentation (book.toml)
@@ -28,7 +28,7 @@ main() {
     case "${1:-}" in
     envoy) install_envoy ;;
     tests) install_envoy && install_test_tools ;;
-    bench) install_envoy && install_postgresql && install_wrk && install_requirements bench ;;
+    bench) install_envoy && install_postgresql && install_load_tools && install_requirements bench ;;
     deny) install_cargo_deny ;;
     helm) install_helm ;;
     docs) install_mdbook ;;
@@ -107,12 +107,17 @@ find_valgrind() {
     command -v valgrind.bin || command -v valgrind || true
 }
 
-install_wrk() {
+install_load_tools() {
     link "$(find_or_install wrk find_wrk true wrk "apt-get install -y wrk")" wrk
+    link "$(find_or_install cpulimit find_cpulimit true cpulimit "apt-get install -y cpulimit")" cpulimit
 }
 
 find_wrk() {
     command -v wrk || true
+}
+
+find_cpulimit() {
+    command -v cpulimit || true
 }
 
 # Patroni stores its state in its own Raft cluster (pysyncobj). The package starts no service without a configuration.

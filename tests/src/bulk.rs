@@ -96,6 +96,11 @@ impl<'a> BulkInserts<'a> {
         self.execute(if self.is_sqlite() { "PRAGMA wal_checkpoint(TRUNCATE)" } else { "CHECKPOINT" }).await;
     }
 
+    /// The id of the copy with this number.
+    pub fn id_of_copy(&self, number: u32) -> String {
+        format!("{}{number:016}", &self.template[..16])
+    }
+
     /// SQL of the id of the copy with this number.
     pub fn agent_id(&self, number: &str) -> String {
         let template = self.template;

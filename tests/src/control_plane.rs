@@ -76,9 +76,14 @@ impl ControlPlane {
 
     /// Starts two replicas with this PostgreSQL database, each with its own environment variables.
     pub async fn start_pair(database: &str, environments: [&[(&str, String)]; 2]) -> Self {
+        Self::start_pair_with(database, environments, &[]).await
+    }
+
+    /// Like `start_pair`, with further settings.
+    pub async fn start_pair_with(database: &str, environments: [&[(&str, String)]; 2], settings: &[&str]) -> Self {
         let shared = [format!("database.url={database}"), format!("secrets.master_key={MASTER_KEY}")];
-        let settings = [default_limit_settings(), without_limits(&shared.each_ref().map(String::as_str))].concat();
-        Self::launch(settings, &environments, None).await
+        let shared = [&shared.each_ref().map(String::as_str), settings].concat();
+        Self::launch([default_limit_settings(), without_limits(&shared)].concat(), &environments, None).await
     }
 
     /// Starts a control plane with the defaults of `--dev`, except for the rate limits, which are those of production.
@@ -219,6 +224,11 @@ impl ControlPlane {
     /// The id of the process of the first replica.
     pub fn process_id(&self) -> u32 {
         self.server.replicas[0].process.id()
+    }
+
+    /// The ids of the processes of all replicas.
+    pub fn process_ids(&self) -> Vec<u32> {
+        self.server.replicas.iter().map(|replica| replica.process.id()).collect()
     }
 
     /// The log of all processes so far.

@@ -60,6 +60,11 @@ pub fn wrk() -> PathBuf {
     require_path(root().join(".tools/bin/wrk"), "scripts/tools.sh bench")
 }
 
+/// The program `cpulimit`, which gives a process a share of a processor.
+pub fn cpulimit() -> PathBuf {
+    require_path(root().join(".tools/bin/cpulimit"), "scripts/tools.sh bench")
+}
+
 /// A program of Valgrind: `valgrind` or `vgdb`.
 pub fn valgrind(program: &str) -> PathBuf {
     require_path(root().join(".tools/bin").join(program), "scripts/tools.sh tests")

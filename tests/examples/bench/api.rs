@@ -3,24 +3,18 @@
 
 use crate::{
     constant_route,
+    deployment::{CALLERS, CONNECTIONS, Deployment, Operation},
     rounds::{Comparison, alternate},
-    servers::{ChildServer, SERVER_CORE, per_second, pin},
+    servers::{ChildServer, per_second},
     signatures::Signed,
     wrk::wrk,
 };
-use countersign_tests::{Agent, ControlPlane, postgres::Postgres, process::free_port};
-use serde_json::json;
+use countersign_tests::{postgres::Postgres, process::free_port};
 use sqlx::{AnyConnection, Connection as _, Executor as _};
 use std::{collections::BTreeMap, time::Duration};
 
-/// Callers at the same time.
-const CALLERS: usize = 32;
-
 /// The time of each side of a round.
 const TIME: Duration = Duration::from_secs(1);
-
-/// Connections of `wrk`.
-const CONNECTIONS: &str = "32";
 
 /// The durability with which the control plane opens an SQLite file.
 const SQLITE_DURABILITY: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL";
@@ -32,7 +26,7 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     for (engine, database) in [("sqlite", String::new()), ("postgres", postgres.create_database().await)] {
         let deployment = Deployment::start(&database).await;
         if engine == "sqlite" {
-            results.insert("verify_http".to_owned(), deployment.verify(rounds).await);
+            results.insert("verify_http".to_owned(), verify(&deployment, rounds).await);
             eprintln!("verify_http: {:?}", results["verify_http"]);
         }
         let bare = match engine {
@@ -44,19 +38,13 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
             _ => BareCommits::connect(&postgres.create_database().await, CALLERS, None).await,
         };
         let signatures = Signed::new().both_per_second(TIME);
-        let operations: [(&str, Operation); 4] = [
-            ("login", Operation::Login),
-            ("refresh", Operation::Refresh),
-            ("role_change", Operation::RoleChange),
-            ("feedback", Operation::Feedback),
-        ];
-        for (name, operation) in operations {
+        for (name, operation) in Operation::ALL {
             let limit = async || {
                 let commits = bare.per_second().await;
                 // Only a login needs a verification and a signature.
                 if matches!(operation, Operation::Login) { commits.min(signatures) } else { commits }
             };
-            let comparison = alternate(rounds, async || deployment.per_second(operation).await, limit).await;
+            let comparison = alternate(rounds, async || deployment.per_second(operation, TIME).await, limit).await;
             results.insert(format!("{name}_{engine}"), comparison);
             eprintln!("{name}_{engine}: {:?}", results[&format!("{name}_{engine}")]);
         }
@@ -64,79 +52,15 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     results
 }
 
-/// What a caller does again and again.
-#[derive(Debug, Clone, Copy)]
-enum Operation {
-    /// Gets a challenge and logs in.
-    Login,
-    /// Refreshes the session that the caller has begun.
-    Refresh,
-    /// Assigns a role, and revokes it with the next call.
-    RoleChange,
-    /// Gives feedback about an agent.
-    Feedback,
-}
-
-/// A control plane with an agent for each caller.
-struct Deployment {
-    control: ControlPlane,
-    agents: Vec<Agent>,
-    role: String,
-    sessions: Vec<tokio::sync::Mutex<countersign_client::Tokens>>,
-}
-
-impl Deployment {
-    async fn start(database: &str) -> Self {
-        let url = format!("database.url={database}");
-        let control = ControlPlane::start_one_with(&[&url, "quotas.sessions_per_agent=1000000"]).await;
-        pin(control.process_id(), SERVER_CORE);
-        let role = control.create_role("reader", &["read"]).await;
-        let mut agents = Vec::new();
-        let mut sessions = Vec::new();
-        for _ in 0..CALLERS {
-            let agent = Agent::register(&control, "Caller").await;
-            let tokens = agent.api().login(&agent.key, &agent.id, Some(control.service())).await;
-            sessions.push(tokio::sync::Mutex::new(tokens.expect("the login succeeds")));
-            agents.push(agent);
-        }
-        Self { control, agents, role, sessions }
-    }
-
-    /// `verify` beside a constant route, both over TLS on the same processor.
-    async fn verify(&self, rounds: usize) -> Comparison {
-        let token = self.agents[0].token_for(self.control.service()).await;
-        self.control.assign(&self.agents[0].id, &self.role).await;
-        let port = free_port();
-        let _constant = ChildServer::start("constant-route", Some(port)).await;
-        let ours = format!("{}{}", self.control.urls()[0], self.control.path("/verify"));
-        let constant = format!("https://127.0.0.1:{port}{}", constant_route::PATH);
-        let headers = [format!("authorization: Bearer {}", self.control.key()), format!("x-agent-token: {token}")];
-        let headers: Vec<_> = headers.iter().map(String::as_str).collect();
-        let verify = async || wrk(&ours, &headers, CONNECTIONS).await;
-        alternate(rounds, verify, async || wrk(&constant, &headers, CONNECTIONS).await).await
-    }
-
-    async fn per_second(&self, operation: Operation) -> f64 {
-        per_second(CALLERS, TIME, async |caller, call| self.call(operation, caller, call).await).await
-    }
-
-    async fn call(&self, operation: Operation, caller: usize, call: u64) {
-        let (control, agent) = (&self.control, &self.agents[caller]);
-        match operation {
-            Operation::Login => drop(agent.token_for(control.service()).await),
-            Operation::Refresh => {
-                let mut tokens = self.sessions[caller].lock().await;
-                *tokens = agent.api().refresh_with(&tokens.refresh_token).await.expect("the refresh succeeds");
-            }
-            Operation::RoleChange if call.is_multiple_of(2) => control.assign(&agent.id, &self.role).await,
-            Operation::RoleChange => drop(control.revoke(&agent.id, &self.role).await),
-            Operation::Feedback => {
-                let body = json!({ "agentId": agent.id, "score": 1 });
-                let response = control.api.send_as(control.key(), "POST", "/trust/feedback", body).await;
-                assert!(response.status < 300, "{response:?}");
-            }
-        }
-    }
+/// `verify` beside a constant route, both over TLS on the same processor.
+async fn verify(deployment: &Deployment, rounds: usize) -> Comparison {
+    let headers = deployment.verification_headers().await;
+    let port = free_port();
+    let _constant = ChildServer::start("constant-route", Some(port)).await;
+    let constant = format!("https://127.0.0.1:{port}{}", constant_route::PATH);
+    let borrowed: Vec<_> = headers.iter().map(String::as_str).collect();
+    let verify = async || deployment.verifications_per_second(&headers).await;
+    alternate(rounds, verify, async || wrk(&constant, &borrowed, CONNECTIONS).await).await
 }
 
 /// Transactions that insert one row, each with a commit, over connections of their own.

@@ -19,10 +19,13 @@
 mod allow_all;
 mod api;
 mod constant_route;
+mod deployment;
 mod direct;
 mod envoy;
+mod growth;
 mod latency;
 mod replay;
+mod replicas;
 mod rounds;
 mod servers;
 mod signatures;
@@ -36,7 +39,7 @@ use servers::{LOAD_CORE, pin, sha256_hex};
 use std::{collections::BTreeMap, process::Command};
 
 /// The parts, all of which are measured without arguments.
-const PARTS: [&str; 4] = ["direct", "latency", "envoy", "api"];
+const PARTS: [&str; 6] = ["direct", "latency", "envoy", "api", "growth", "replicas"];
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -54,13 +57,19 @@ async fn main() {
     let started = SystemClock.since_boot();
     pin(std::process::id(), LOAD_CORE);
     let parts = if arguments.is_empty() { PARTS.map(str::to_owned).to_vec() } else { arguments };
-    let mut results = BTreeMap::new();
+    let (mut results, mut bytes) = (BTreeMap::new(), BTreeMap::new());
     for part in parts {
         results.extend(match part.as_str() {
             "direct" => direct::measure(rounds).await,
             "latency" => latency::measure(rounds).await,
             "envoy" => envoy::measure(rounds).await,
             "api" => api::measure(rounds).await,
+            "growth" => {
+                let growth = growth::measure(rounds).await;
+                bytes = growth.bytes;
+                growth.comparisons
+            }
+            "replicas" => replicas::measure(rounds).await,
             other => panic!("unknown part `{other}`: use {PARTS:?}"),
         });
     }
@@ -75,6 +84,7 @@ async fn main() {
     });
     let mut report = json!(results);
     report["run"] = run;
+    report["bytes"] = json!(bytes);
     println!("{report:#}");
 }
 

@@ -31,6 +31,8 @@ pub struct TokenIssuer {
     folder: TempDir,
     service: String,
     key: String,
+    /// The ids of the roles of the service.
+    pub roles: Vec<String>,
     header: Header,
     signing_key: EncodingKey,
     /// The claims of an agent that has logged in.
@@ -45,14 +47,32 @@ impl TokenIssuer {
         let dependencies = Dependencies { rng: rng.clone(), ..Dependencies::default() };
         let server = InProcessServer::start_with(folder.path(), &[], dependencies).await;
         let [service, key] = ["SERVICE_ID", "SERVICE_KEY"].map(|name| InProcessServer::env(folder.path(), name));
+        let mut role_ids = Vec::new();
         for number in 0..roles {
             let name = format!("role-{number}");
             let body = json!({ "name": name, "description": "", "permissions": [format!("action-{number}:read")] });
-            server.api.send_as(&key, "POST", &format!("/services/{service}/roles"), body).await.expect(201);
+            let path = format!("/services/{service}/roles");
+            let created = server.api.send_as(&key, "POST", &path, body).await.expect(201);
+            role_ids.push(created["roleId"].as_str().expect("a role has an id").to_owned());
         }
         let (header, claims, signing_key) =
             log_in_and_find_signing_key(&server.api.url, &service, folder.path(), &rng).await;
-        Self { server, folder, service, key, header, signing_key, claims }
+        Self { server, folder, service, key, roles: role_ids, header, signing_key, claims }
+    }
+
+    /// The URL of the database, which is an SQLite file.
+    pub fn database_url(&self) -> String {
+        format!("sqlite://{}", self.folder.path().join("countersign.db").display())
+    }
+
+    /// The id of the service.
+    pub fn service(&self) -> &str {
+        &self.service
+    }
+
+    /// The agent that has logged in.
+    pub const fn agent(&self) -> AgentId {
+        self.claims.sub
     }
 
     /// A sidecar of the service, with one thread, with the view of the control plane.
@@ -80,16 +100,25 @@ impl TokenIssuer {
 
     /// A token of an agent with this number, which has the first `roles` roles.
     pub fn token(&self, agent: u32, roles: usize) -> String {
-        let id = |kind: u128| (kind << 64) | u128::from(agent) | (0x7 << 76) | (0x2 << 62);
+        self.token_of(AgentId::from_bits(numbered_id(1, agent)), agent, roles)
+    }
+
+    /// A token of this agent, with ids that contain this number.
+    pub fn token_of(&self, id: AgentId, number: u32, roles: usize) -> String {
         let mut claims = self.claims.clone();
-        claims.sub = AgentId::from_bits(id(1));
-        claims.jti = TokenId::from_bits(id(2));
-        claims.sid = SessionId::from_bits(id(3));
-        claims.name = format!("Agent {agent}");
+        claims.sub = id;
+        claims.jti = TokenId::from_bits(numbered_id(2, number));
+        claims.sid = SessionId::from_bits(numbered_id(3, number));
+        claims.name = format!("Agent {number}");
         claims.roles = (0..roles).map(|role| format!("role-{role}").try_into().unwrap()).collect();
         claims.permissions = (0..roles).map(|role| format!("action-{role}:read").try_into().unwrap()).collect();
         jsonwebtoken::encode(&self.header, &claims, &self.signing_key).expect("the claims can be encoded")
     }
+}
+
+/// The bits of an id with this number.
+fn numbered_id(kind: u128, number: u32) -> u128 {
+    (kind << 64) | u128::from(number) | (0x7 << 76) | (0x2 << 62)
 }
 
 /// Logs an agent in. Returns the header and the claims of its token, and the key that signed it.

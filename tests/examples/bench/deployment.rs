@@ -1,0 +1,124 @@
+//! A control plane with agents that call it at the same time.
+
+use crate::{
+    servers::{SERVER_CORE, per_second, pin},
+    wrk::wrk,
+};
+use countersign_tests::{Agent, ControlPlane, bulk::BulkInserts};
+use serde_json::json;
+use std::time::Duration;
+
+/// Callers at the same time.
+pub const CALLERS: usize = 32;
+
+/// Connections of `wrk`.
+pub const CONNECTIONS: &str = "32";
+
+/// The settings of each control plane that is measured.
+pub const SETTINGS: [&str; 1] = ["quotas.sessions_per_agent=1000000"];
+
+/// What a caller does again and again.
+#[derive(Debug, Clone, Copy)]
+pub enum Operation {
+    /// Gets a challenge and logs in.
+    Login,
+    /// Refreshes the session that the caller has begun.
+    Refresh,
+    /// Assigns a role, and revokes it with the next call.
+    RoleChange,
+    /// Gives feedback about an agent.
+    Feedback,
+}
+
+impl Operation {
+    /// All operations, with their names in the report.
+    pub const ALL: [(&str, Self); 4] = [
+        ("login", Self::Login),
+        ("refresh", Self::Refresh),
+        ("role_change", Self::RoleChange),
+        ("feedback", Self::Feedback),
+    ];
+}
+
+/// A control plane with an agent for each caller.
+pub struct Deployment {
+    pub control: ControlPlane,
+    agents: Vec<Agent>,
+    role: String,
+    sessions: Vec<tokio::sync::Mutex<countersign_client::Tokens>>,
+}
+
+impl Deployment {
+    /// Starts a control plane on the processor of the servers, with this database. An empty URL selects SQLite.
+    pub async fn start(database: &str) -> Self {
+        let url = format!("database.url={database}");
+        let deployment = Self::of(ControlPlane::start_one_with(&[&[url.as_str()], &SETTINGS[..]].concat()).await).await;
+        pin(deployment.control.process_id(), SERVER_CORE);
+        deployment
+    }
+
+    /// Registers the agents of the callers at this control plane.
+    pub async fn of(control: ControlPlane) -> Self {
+        let role = control.create_role("reader", &["read"]).await;
+        let mut agents = Vec::new();
+        let mut sessions = Vec::new();
+        for _ in 0..CALLERS {
+            let agent = Agent::register(&control, "Caller").await;
+            let tokens = agent.api().login(&agent.key, &agent.id, Some(control.service())).await;
+            sessions.push(tokio::sync::Mutex::new(tokens.expect("the login succeeds")));
+            agents.push(agent);
+        }
+        Self { control, agents, role, sessions }
+    }
+
+    /// Adds this number of agents to the database, each with a role at the service, and starts the control plane again.
+    pub async fn add_agents(&mut self, count: i64) {
+        self.control.kill();
+        let mut inserts = BulkInserts::connect(&self.control.database_url(), &self.agents[0].id).await;
+        inserts.prepare().await;
+        inserts.agents((1, count), "active").await;
+        inserts.assignments((1, count), self.control.service(), std::slice::from_ref(&self.role)).await;
+        inserts.analyze().await;
+        inserts.checkpoint().await;
+        drop(inserts);
+        self.control.restart().await;
+        pin(self.control.process_id(), SERVER_CORE);
+    }
+
+    /// The responses per second of `verify` for one token.
+    pub async fn verifications_per_second(&self, headers: &[String]) -> f64 {
+        let url = format!("{}{}", self.control.urls()[0], self.control.path("/verify"));
+        let headers: Vec<_> = headers.iter().map(String::as_str).collect();
+        wrk(&url, &headers, CONNECTIONS).await
+    }
+
+    /// The headers of a request to `verify`, with a token of an agent that holds the role.
+    pub async fn verification_headers(&self) -> Vec<String> {
+        let token = self.agents[0].token_for(self.control.service()).await;
+        self.control.assign(&self.agents[0].id, &self.role).await;
+        vec![format!("authorization: Bearer {}", self.control.key()), format!("x-agent-token: {token}")]
+    }
+
+    /// The calls per second of all callers.
+    pub async fn per_second(&self, operation: Operation, time: Duration) -> f64 {
+        per_second(CALLERS, time, async |caller, call| self.call(operation, caller, call).await).await
+    }
+
+    async fn call(&self, operation: Operation, caller: usize, call: u64) {
+        let (control, agent) = (&self.control, &self.agents[caller]);
+        match operation {
+            Operation::Login => drop(agent.token_for(control.service()).await),
+            Operation::Refresh => {
+                let mut tokens = self.sessions[caller].lock().await;
+                *tokens = agent.api().refresh_with(&tokens.refresh_token).await.expect("the refresh succeeds");
+            }
+            Operation::RoleChange if call.is_multiple_of(2) => control.assign(&agent.id, &self.role).await,
+            Operation::RoleChange => drop(control.revoke(&agent.id, &self.role).await),
+            Operation::Feedback => {
+                let body = json!({ "agentId": agent.id, "score": 1 });
+                let response = control.api.send_as(control.key(), "POST", "/trust/feedback", body).await;
+                assert!(response.status < 300, "{response:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! How figures change with the number of registered agents, changed agents and sync streams, and what each of them takes.
+//!
+//! A ratio is the rate with few divided by the rate with many, so 1.2 means that a fifth more time is needed.
+
+use crate::{
+    deployment::{Deployment, Operation},
+    direct::request,
+    replay::{Messages, Replay},
+    rounds::{Comparison, alternate},
+    servers::{SERVER_CORE, pin},
+    tokens::TokenIssuer,
+};
+use countersign_tests::{
+    ControlPlane, Sidecar,
+    bulk::BulkInserts,
+    follower::{Follower, channel},
+    postgres::Postgres,
+};
+use futures_util::{StreamExt as _, stream};
+use prost::Message as _;
+use serde_json::json;
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+use tokio::time::interval;
+
+/// The time of each side of a round.
+const TIME: Duration = Duration::from_millis(500);
+
+/// Numbers of registered agents. Each holds a role at the service.
+const AGENTS: [i64; 3] = [1_000, 100_000, 1_000_000];
+
+/// Numbers of changed agents in the view of a sidecar.
+const CHANGED: [i64; 2] = [1_000, 100_000];
+
+/// Agents whose tokens the sidecars get. All of them are changed agents.
+const CHECKED: u32 = 1_000;
+
+/// Numbers of sync streams, each of a service of its own.
+const STREAMS: [usize; 3] = [1, 100, 1_000];
+
+/// The default interval of a sidecar.
+const PING_INTERVAL: Duration = Duration::from_secs(3);
+
+/// Streams that are opened at the same time.
+const CONCURRENCY: usize = 16;
+
+/// The name of the worst ratio between the first and the last number of agents.
+const WORST: &str = "growth_worst";
+
+/// The figures, and bytes by what takes them.
+pub struct Growth {
+    pub comparisons: BTreeMap<String, Comparison>,
+    pub bytes: BTreeMap<&'static str, f64>,
+}
+
+/// Measures everything.
+pub async fn measure(rounds: usize) -> Growth {
+    let mut growth = Growth { comparisons: BTreeMap::new(), bytes: BTreeMap::new() };
+    let postgres = Postgres::start_durable().await;
+    growth.views(rounds).await;
+    growth.registered_agents("sqlite", &vec![String::new(); AGENTS.len()], rounds).await;
+    let mut databases = Vec::new();
+    for _ in AGENTS {
+        databases.push(postgres.create_database().await);
+    }
+    growth.registered_agents("postgres", &databases, rounds).await;
+    let last = format!("_{}", AGENTS[AGENTS.len() - 1]);
+    let with_most_agents = growth.comparisons.iter().filter(|(name, _)| name.ends_with(&last));
+    let worst = with_most_agents.map(|(_, comparison)| comparison).max_by(|a, b| a.ratio.total_cmp(&b.ratio));
+    growth.comparisons.insert(WORST.to_owned(), worst.expect("there are figures").clone());
+    growth.streams(rounds).await;
+    growth
+}
+
+impl Growth {
+    fn insert(&mut self, name: String, comparison: Comparison) {
+        eprintln!("{name}: {comparison:?}");
+        self.comparisons.insert(name, comparison);
+    }
+
+    /// The operations of control planes with these databases, which have different numbers of registered agents.
+    async fn registered_agents(&mut self, engine: &str, databases: &[String], rounds: usize) {
+        let mut deployments = Vec::new();
+        for (database, agents) in databases.iter().zip(AGENTS) {
+            let mut deployment = Deployment::start(database).await;
+            deployment.add_agents(agents).await;
+            deployments.push(deployment);
+        }
+        for (name, operation) in Operation::ALL {
+            let rate = async |deployment: &Deployment| deployment.per_second(operation, TIME).await;
+            self.compare_all((&format!("growth_{name}_{engine}"), &AGENTS), (&deployments, rate), rounds).await;
+        }
+        let mut headers = Vec::new();
+        for deployment in &deployments {
+            headers.push(deployment.verification_headers().await);
+        }
+        let deployments: Vec<_> = deployments.iter().zip(headers).collect();
+        let rate = async |(deployment, headers): &(&Deployment, Vec<String>)| {
+            deployment.verifications_per_second(headers).await
+        };
+        self.compare_all((&format!("growth_verify_{engine}"), &AGENTS), (&deployments, rate), rounds).await;
+    }
+
+    /// Compares the first deployment with each other one. The first round does not count.
+    async fn compare_all<D>(
+        &mut self,
+        (name, numbers): (&str, &[impl std::fmt::Display]),
+        (deployments, rate): (&[D], impl AsyncFn(&D) -> f64),
+        rounds: usize,
+    ) {
+        let mut measured = Vec::new();
+        for round in 0..=rounds {
+            let mut rates = vec![0.0; deployments.len()];
+            for place in 0..deployments.len() {
+                let turn = (place + round) % deployments.len();
+                rates[turn] = rate(&deployments[turn]).await;
+            }
+            measured.push(rates);
+        }
+        for (place, number) in numbers.iter().enumerate().skip(1) {
+            let pairs: Vec<_> = measured[1..].iter().map(|rates| [rates[0], rates[place]]).collect();
+            self.insert(format!("{name}_{number}"), Comparison::new(&pairs));
+        }
+    }
+
+    /// Checks of changed agents by sidecars whose views have few and many changed agents.
+    async fn views(&mut self, rounds: usize) {
+        let mut few = View::start(AGENTS[0], CHANGED[0]).await;
+        let mut many = View::start(AGENTS[AGENTS.len() - 1], CHANGED[1]).await;
+        let grown = many.memory as f64 - few.memory as f64;
+        self.bytes.insert("sidecar_per_changed_agent", grown / (CHANGED[1] - CHANGED[0]) as f64);
+        let name = format!("growth_check_{}", AGENTS[AGENTS.len() - 1]);
+        self.insert(name, alternate(rounds, async || few.per_second().await, async || many.per_second().await).await);
+    }
+
+    /// Role changes of control planes with few and many streams. No stream is of the service at which the roles change.
+    async fn streams(&mut self, rounds: usize) {
+        let mut deployments = Vec::new();
+        for streams in STREAMS {
+            let deployment = Deployment::of(ControlPlane::start_one_with(&STREAM_SETTINGS).await).await;
+            pin(deployment.control.process_id(), SERVER_CORE);
+            open_streams(&deployment.control, streams).await;
+            deployments.push(deployment);
+        }
+        let memory = |deployment: &Deployment| deployment.control.resident_memory() as f64;
+        let (first, last) = (STREAMS[0], STREAMS[STREAMS.len() - 1]);
+        let grown = memory(&deployments[deployments.len() - 1]) - memory(&deployments[0]);
+        self.bytes.insert("control_plane_per_stream", grown / (last - first) as f64);
+        let rate = async |deployment: &Deployment| deployment.per_second(Operation::RoleChange, TIME).await;
+        self.compare_all(("growth_role_change_streams", &STREAMS), (&deployments, rate), rounds).await;
+    }
+}
+
+/// A sidecar, and checks with tokens of agents in its view.
+struct View {
+    _issuer: TokenIssuer,
+    _sidecar: Sidecar,
+    replay: Replay,
+    checks: RefCell<Messages>,
+    /// Resident memory before the first check, in bytes.
+    memory: usize,
+}
+
+impl View {
+    async fn start(registered: i64, changed: i64) -> Self {
+        let issuer = TokenIssuer::start(1).await;
+        let url = issuer.database_url();
+        let template = issuer.agent().to_string();
+        let mut inserts = BulkInserts::connect(&url, &template).await;
+        inserts.agents((1, registered), "active").await;
+        inserts.assignments((1, changed), issuer.service(), &issuer.roles).await;
+        for facet in ["status", "trust", "roles"] {
+            inserts.changes((1, changed), facet, issuer.service()).await;
+        }
+        let sidecar = issuer.start_sidecar(&[]).await;
+        pin(sidecar.id(), SERVER_CORE);
+        let memory = sidecar.resident_memory();
+        let tokens =
+            (1..=CHECKED).map(|number| issuer.token_of(inserts.id_of_copy(number).parse().unwrap(), number, 1));
+        let encoded = tokens.map(|token| request(&token, 0).encode_to_vec()).collect();
+        let checks = Messages::new(encoded, (0..CHECKED).collect());
+        let mut replay = Replay::connect(&sidecar.socket()).await;
+        replay.send_each_once(&checks).await;
+        Self { _issuer: issuer, _sidecar: sidecar, replay, checks: RefCell::new(checks), memory }
+    }
+
+    async fn per_second(&mut self) -> f64 {
+        let counted = self.replay.run(&self.checks, TIME).await;
+        assert!(counted.allowed.abs_diff(counted.answered) <= 100, "{counted:?}");
+        counted.per_second
+    }
+}
+
+/// The settings of a control plane with many streams from one address.
+const STREAM_SETTINGS: [&str; 6] = [
+    "database.url=",
+    "quotas.services_per_person=1000000",
+    "connections.per_client=100000",
+    "connections.sync=100000",
+    "sync.streams=100000",
+    crate::deployment::SETTINGS[0],
+];
+
+/// Opens streams as sidecars do, each of a service of its own and over a connection of its own.
+async fn open_streams(control: &ControlPlane, count: usize) {
+    let open = async |number| {
+        let (_, key) = control.create_service(json!({ "name": format!("service {number}") })).await;
+        let mut follower = Follower::open(channel(control).await, &key, 0).await.expect("the stream opens");
+        follower.snapshot().await;
+        tokio::spawn(async move {
+            let (mut ping_timer, mut number) = (interval(PING_INTERVAL), 0);
+            loop {
+                tokio::select! {
+                    message = follower.next() => drop(message.expect("the stream stays open")),
+                    _ = ping_timer.tick() => {
+                        number += 1;
+                        follower.send_ping(number).await;
+                    }
+                }
+            }
+        });
+    };
+    stream::iter(0..count).map(open).buffer_unordered(CONCURRENCY).count().await;
+}

@@ -1,0 +1,56 @@
+//! Two replicas of the control plane beside one, each with the same share of a processor.
+//!
+//! `cpulimit` stops and continues the processes, so that the shares do not depend on the number of processors.
+
+use crate::{
+    deployment::{Deployment, Operation, SETTINGS},
+    rounds::{Comparison, alternate},
+};
+use countersign_tests::{ControlPlane, postgres::Postgres, process::Process, tools};
+use std::{collections::BTreeMap, process::Command, time::Duration};
+use tempfile::TempDir;
+
+/// The share of a processor that a replica gets, in percent. PostgreSQL and the callers need most of the rest.
+const SHARE_PERCENT: &str = "20";
+
+/// The time of each side of a round. `cpulimit` needs some time to find the right pauses.
+const TIME: Duration = Duration::from_secs(2);
+
+/// Replicas with a limit.
+struct Limited {
+    deployment: Deployment,
+    _limits: Vec<Process>,
+    _folder: TempDir,
+}
+
+/// Measures the rates of two replicas divided by those of one. 2 is the best.
+pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
+    let postgres = Postgres::start_durable().await;
+    let url = format!("database.url={}", postgres.create_database().await);
+    let one = ControlPlane::start_one_with(&[&[url.as_str()], &SETTINGS[..]].concat()).await;
+    let two = ControlPlane::start_pair_with(&postgres.create_database().await, [&[], &[]], &SETTINGS).await;
+    let (one, two) = (Limited::of(one).await, Limited::of(two).await);
+    let mut results = BTreeMap::new();
+    for (name, operation) in Operation::ALL {
+        let name = format!("two_replicas_{name}");
+        let rate = async |limited: &Limited| limited.deployment.per_second(operation, TIME).await;
+        let comparison = alternate(rounds, async || rate(&two).await, async || rate(&one).await).await;
+        eprintln!("{name}: {comparison:?}");
+        results.insert(name, comparison);
+    }
+    results
+}
+
+impl Limited {
+    async fn of(control: ControlPlane) -> Self {
+        let deployment = Deployment::of(control).await;
+        let folder = tempfile::tempdir().expect("a temporary folder can be created");
+        let limit = |process: u32| {
+            let mut command = Command::new(tools::cpulimit());
+            command.args(["--limit", SHARE_PERCENT, "--pid", &process.to_string(), "--lazy"]);
+            Process::start(command, &folder.path().join(format!("log-{process}")))
+        };
+        let limits = deployment.control.process_ids().into_iter().map(limit).collect();
+        Self { deployment, _limits: limits, _folder: folder }
+    }
+}
