@@ -56,17 +56,19 @@ statements! { STATEMENTS:
          ON CONFLICT (agent_id, role_id) DO UPDATE SET expires_at = excluded.expires_at, end_told_at = NULL, assigned_at = \
          CASE WHEN assignments.expires_at <= excluded.assigned_at THEN excluded.assigned_at ELSE assignments.assigned_at END"
     );
+    /// With the expression, no database uses the index of the service, which may have many assignments.
     DELETE_ASSIGNMENTS = concat!(
-        "DELETE FROM assignments WHERE service_id = $1 AND (agent_id, role_id) IN (VALUES ", agent_and_role!(), ") \
+        "DELETE FROM assignments WHERE service_id || '' = $1 AND (agent_id, role_id) IN (VALUES ", agent_and_role!(), ") \
          RETURNING agent_id, role_id, expires_at, end_told_at"
     );
     /// Only the previous version of Countersign inserts rows into `webhook_losses`.
     ANY_QUEUED_REVOCATION = "SELECT 1 AS one FROM webhook_losses LIMIT 1";
     TAKE_QUEUED_REVOCATIONS = "DELETE FROM webhook_losses WHERE (agent_id, role_id) IN (SELECT agent_id, role_id FROM webhook_losses \
          LIMIT $1 + 0) RETURNING agent_id, service_id, role_id, role_name, lost_at, reason";
+    /// Without the unary plus, a database could use the index of the expiries of all services.
     MARK_EXPIRIES_REPORTED = concat!(
         "UPDATE assignments SET end_told_at = $1 WHERE (agent_id, role_id) IN (VALUES ", agent_and_role!(), ") \
-         AND expires_at <= $1 AND end_told_at IS NULL RETURNING agent_id, role_id, expires_at"
+         AND +expires_at <= $1 AND +end_told_at IS NULL RETURNING agent_id, role_id, expires_at"
     );
     ANY_UNREPORTED_EXPIRY = "SELECT 1 AS ended FROM assignments WHERE expires_at <= $1 AND end_told_at IS NULL LIMIT 1";
     /// The UPDATE repeats the conditions of its inner SELECT, because another transaction may extend an assignment between the

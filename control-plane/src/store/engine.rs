@@ -30,8 +30,8 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    sync::{Notify, watch},
-    time::{Instant, timeout},
+    sync::{Notify, oneshot, watch},
+    time::{Instant, timeout, timeout_at},
 };
 
 statements! { SQLITE_STATEMENTS:
@@ -221,7 +221,22 @@ impl Store {
         F: Future<Output = Result<CommittedTransaction<T>, E>>,
         E: From<StoreError> + StoreFailure,
     {
-        self.write_sharing(Sharing::Group, name, work).await
+        self.write_until(self.deadline(), name, work).await
+    }
+
+    /// The deadline of a transaction that begins now.
+    pub fn deadline(&self) -> Instant {
+        deadline_after(self.transaction_timeout)
+    }
+
+    /// Runs `work` as [`Self::write`] does, but until this deadline.
+    pub async fn write_until<T, E, W, F>(&self, deadline: Instant, name: &'static str, work: W) -> Result<T, E>
+    where
+        W: Fn(WriteTransaction) -> F,
+        F: Future<Output = Result<CommittedTransaction<T>, E>>,
+        E: From<StoreError> + StoreFailure,
+    {
+        self.write_sharing((Sharing::Group, deadline), name, work).await
     }
 
     /// Runs `work` as [`Self::write`] does, but no other transaction waits for its commit. For background work, which may take long.
@@ -231,17 +246,21 @@ impl Store {
         F: Future<Output = Result<CommittedTransaction<T>, E>>,
         E: From<StoreError> + StoreFailure,
     {
-        self.write_sharing(Sharing::Alone, name, work).await
+        self.write_sharing((Sharing::Alone, self.deadline()), name, work).await
     }
 
-    async fn write_sharing<T, E, W, F>(&self, sharing: Sharing, name: &'static str, work: W) -> Result<T, E>
+    async fn write_sharing<T, E, W, F>(
+        &self,
+        (sharing, deadline): (Sharing, Instant),
+        name: &'static str,
+        work: W,
+    ) -> Result<T, E>
     where
         W: Fn(WriteTransaction) -> F,
         F: Future<Output = Result<CommittedTransaction<T>, E>>,
         E: From<StoreError> + StoreFailure,
     {
-        let (mut reruns_left, deadline) = (MAX_RERUNS, deadline_after(self.transaction_timeout));
-        let mut sharing = sharing;
+        let (mut reruns_left, mut sharing) = (MAX_RERUNS, sharing);
         loop {
             let mut timer = self.start_timer(TransactionKind::Write);
             let (tx, pending) = self.begin_write(sharing, deadline, &timer).await?;
@@ -355,9 +374,10 @@ impl Store {
         }
     }
 
-    /// Waits for the result of a transaction that another task runs, for the time that a transaction may take.
-    pub async fn wait_for_other_transaction<T>(&self, result: impl Future<Output = T>) -> Result<T, StoreError> {
-        timeout(self.transaction_timeout, result).await.map_err(|_| timeout_error().into())
+    /// Waits for the result of a transaction that another task runs. It drops the sender if it has too little time.
+    pub async fn receive<T>(result: oneshot::Receiver<T>, deadline: Instant) -> Result<T, StoreError> {
+        let result = timeout_at(deadline, result).await;
+        result.ok().and_then(Result::ok).ok_or_else(|| timeout_error().into())
     }
 
     /// Waits until all transactions have ended that appended an entry to the audit log and have not committed. On SQLite, entries are

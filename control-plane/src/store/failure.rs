@@ -139,6 +139,9 @@ impl StoreError {
     /// Whether a commit that failed with this error may have been made nevertheless: the database did not answer, or closed the
     /// connection.
     pub fn leaves_outcome_unknown(&self) -> bool {
+        if let Self::Shared(error) = self {
+            return error.leaves_outcome_unknown();
+        }
         let Some(error) = self.database_error() else { return !matches!(self, Self::GroupRolledBack) };
         error
             .code()

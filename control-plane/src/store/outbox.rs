@@ -43,11 +43,12 @@ macro_rules! event_row {
 
 statements! { STATEMENTS:
     HAS_RECIPIENTS = concat!("SELECT 1 AS one FROM webhook_targets t WHERE ", receives_event!("$1", "$2"), " LIMIT 1");
-    /// Only the previous version of Countersign reads the column `agent_id`.
+    /// Only the previous version of Countersign reads the column `agent_id`. PostgreSQL would make a join of EXISTS, and read all targets.
     ENQUEUE = concat!(
         "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id, agent_id) \
          SELECT column1, column2, column3, column4, column5, column6 FROM (VALUES ", event_row!(), ") AS v \
-         WHERE column1 <> '' AND EXISTS (SELECT 1 FROM webhook_targets t WHERE ", receives_event!("column2", "column5"), ")"
+         WHERE column1 <> '' \
+         AND (SELECT 1 FROM webhook_targets t WHERE ", receives_event!("column2", "column5"), " LIMIT 1) IS NOT NULL"
     );
     INSERT_DELIVERIES = concat!(
         "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts) \

@@ -15,7 +15,7 @@ use crate::{
     operations::{Context, OperationError},
 };
 use batch::{AssignmentChange, NewState};
-use countersign_identity::{AgentId, RoleId, RoleName, ServiceId, Timestamp};
+use countersign_identity::{AgentId, EventId, RoleId, RoleName, ServiceId, Timestamp};
 use std::sync::Arc;
 
 /// The role assignment to create.
@@ -40,7 +40,8 @@ pub async fn assign_role(
 ) -> Result<Changed<()>, OperationError> {
     let AssignmentRequest { service, agent, role, expires_at } = request;
     let new = NewState::Assigned { expires_at: expires_at.map(Timestamp::truncated_to_second) };
-    let changed = queue::change(context, service, AssignmentChange { initiator, agent, role, new }).await?;
+    let event = context.new_id(EventId::from_bits);
+    let changed = queue::change(context, service, AssignmentChange { initiator, agent, role, new, event }).await?;
     Ok(Changed { value: (), revision: changed.revision })
 }
 
@@ -52,7 +53,8 @@ pub async fn revoke_role(
     agent: AgentId,
     role: RoleId,
 ) -> Result<Changed<bool>, OperationError> {
-    queue::change(context, service, AssignmentChange { initiator, agent, role, new: NewState::Revoked }).await
+    let (new, event) = (NewState::Revoked, context.new_id(EventId::from_bits));
+    queue::change(context, service, AssignmentChange { initiator, agent, role, new, event }).await
 }
 
 /// The audit entry for the end of an assignment, which ends what the entry `role.assigned` began.

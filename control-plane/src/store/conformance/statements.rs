@@ -79,7 +79,7 @@ pub fn statement_lists() -> impl Iterator<Item = StatementList> {
 }
 
 /// The statements for both engines that are built at run time, in every variant.
-fn dynamic_statements() -> Vec<String> {
+pub fn dynamic_statements() -> Vec<String> {
     [
         agents::dynamic_statements(),
         assignments::dynamic_statements(),

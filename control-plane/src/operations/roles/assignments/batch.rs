@@ -12,16 +12,17 @@ use crate::{
         webhook::event::{Event, EventData, RevocationReason, RoleAssignedEvent},
     },
     operations::{
-        Context, NotFound, OperationError, authorize::recheck_manager, maintenance::expiry::emit_role_revoked_event,
+        Context, NotFound, OperationError, authorize::recheck_manager, maintenance::expiry::role_revoked_event,
     },
     store::{
-        StoreError, WriteTransaction, agents,
+        StoreError, StoreFailure, WriteTransaction, agents,
         assignments::{self, AgentAndRole, RemovedAssignment, RoleRevocation},
         departures, roles, services,
     },
 };
 use countersign_identity::{AgentId, EventId, Reason, RoleGrant, RoleId, RoleName, ServiceId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
+use tokio::time::Instant;
 
 /// A change of an assignment.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub struct AssignmentChange {
     pub role: RoleId,
     /// What the agent shall have.
     pub new: NewState,
+    /// The id of the event about the change. The event about an earlier expiry gets an id before it.
+    pub event: EventId,
 }
 
 /// The state of an assignment after a change.
@@ -51,22 +54,59 @@ pub enum NewState {
 /// The result of a change: whether there was something to change.
 type ChangeResult = Result<bool, OperationError>;
 
-/// Makes changes at a service, each of another agent. Returns the result of each one.
+/// Why no change of a batch is made.
+pub enum BatchError {
+    /// All changes are refused, for these reasons.
+    Refused(Vec<OperationError>),
+    /// The database failed.
+    Store(StoreError),
+}
+
+impl From<StoreError> for BatchError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl StoreFailure for BatchError {
+    fn store_error(&self) -> Option<&StoreError> {
+        match self {
+            Self::Refused(_) => None,
+            Self::Store(error) => Some(error),
+        }
+    }
+}
+
+impl BatchError {
+    /// The error of each of so many changes.
+    pub fn of_each(self, changes: usize) -> Vec<OperationError> {
+        match self {
+            Self::Refused(refusals) => refusals,
+            Self::Store(error) => error.shared().take(changes).map(OperationError::from).collect(),
+        }
+    }
+}
+
+/// Makes changes at a service, each of another agent, until the deadline. Returns the result of each one.
 pub async fn make_changes(
     context: &Context,
     service: ServiceId,
     changes: &[AssignmentChange],
-) -> Result<Changed<Vec<ChangeResult>>, StoreError> {
+    deadline: Instant,
+) -> Result<Changed<Vec<ChangeResult>>, BatchError> {
     let work = async |mut tx: WriteTransaction| {
         let Some(current) = Current::lock_and_read(&mut tx, service, changes).await? else {
-            let results = changes.iter().map(|_| Err(OperationError::NotFound(NotFound::Service))).collect();
-            return tx.commit_change(results).await;
+            let refusals = changes.iter().map(|_| OperationError::NotFound(NotFound::Service));
+            return Err(BatchError::Refused(refusals.collect()));
         };
         let decisions: Vec<_> = changes.iter().map(|change| current.decide(change, tx.now())).collect();
-        let results = write(&mut tx, context, service, changes.iter().zip(decisions).collect()).await?;
-        tx.commit_change(results).await
+        if decisions.iter().all(Result::is_err) {
+            return Err(BatchError::Refused(decisions.into_iter().filter_map(Result::err).collect()));
+        }
+        let results = write(&mut tx, service, changes.iter().zip(decisions).collect()).await?;
+        Ok(tx.commit_change(results).await?)
     };
-    context.store.write("change_assignments", work).await
+    context.store.write_until(deadline, "change_assignments", work).await
 }
 
 /// What the decisions depend on.
@@ -121,7 +161,7 @@ impl Current {
 
     /// Decides whether a change is allowed.
     fn decide(&self, change: &AssignmentChange, now: Timestamp) -> Result<Allowed, OperationError> {
-        let AssignmentChange { initiator, agent, role, new } = change;
+        let AssignmentChange { initiator, agent, role, new, event: _ } = change;
         if let NewState::Assigned { expires_at: Some(end) } = new
             && *end <= now
         {
@@ -149,7 +189,6 @@ impl Current {
 /// Writes the allowed changes. Returns the result of each change.
 async fn write(
     tx: &mut WriteTransaction,
-    context: &Context,
     service: ServiceId,
     decided: Vec<(&AssignmentChange, Result<Allowed, OperationError>)>,
 ) -> Result<Vec<ChangeResult>, StoreError> {
@@ -170,7 +209,7 @@ async fn write(
     assignments::upsert(tx.conn(), &new).await?;
     let removed: BTreeMap<_, _> = assignments::remove(tx.conn(), service, &revoked).await?.into_iter().collect();
 
-    let mut written = Written { tx, context, service, audited: Vec::new() };
+    let mut written = Written { tx, service, audited: Vec::new() };
     let results = decided.into_iter().map(|(change, decision)| {
         let Allowed { name, existing } = decision?;
         let key = (change.agent, change.role);
@@ -191,7 +230,6 @@ async fn write(
 /// Records what was written: for the sidecars, for webhooks, and for the audit log.
 struct Written<'a, 'tx> {
     tx: &'tx mut WriteTransaction,
-    context: &'a Context,
     service: ServiceId,
     audited: Vec<(&'a Initiator, NewAuditEntry)>,
 }
@@ -206,11 +244,12 @@ impl<'a> Written<'a, '_> {
         unreported_expiry: Option<Timestamp>,
     ) -> bool {
         let (service, now) = (self.service, self.tx.now());
-        let AssignmentChange { agent, role, .. } = *change;
-        // The event about the expiry comes before the event about the new assignment.
+        let AssignmentChange { agent, role, event, .. } = *change;
+        // Events are delivered in the order of their ids.
+        let [earlier, event] = [event.bits() & !1, event.bits() | 1].map(EventId::from_bits);
         if let Some(at) = unreported_expiry {
             let (name, reason) = (name.clone(), RevocationReason::Expired);
-            emit_role_revoked_event(self.tx, self.context, RoleRevocation { agent, service, role, name, at, reason });
+            self.tx.emit(role_revoked_event(earlier, RoleRevocation { agent, service, role, name, at, reason }));
         }
         if existing.is_none_or(|existing| existing.until != expires_at) {
             let entry = NewAuditEntry::for_service(service, AuditAction::RoleAssigned)
@@ -225,8 +264,7 @@ impl<'a> Written<'a, '_> {
             self.audited.push((&change.initiator, entry));
             let data =
                 RoleAssignedEvent { agent_id: agent, service_id: service, role_id: role, role_name: name, expires_at };
-            let id = self.context.new_id(EventId::from_bits);
-            self.tx.emit(Event { id, at: now, data: EventData::RoleAssigned(data) });
+            self.tx.emit(Event { id: event, at: now, data: EventData::RoleAssigned(data) });
         }
         self.tx.record_change(Change::Roles(agent, service));
         true
@@ -237,7 +275,7 @@ impl<'a> Written<'a, '_> {
     fn revoked(&mut self, change: &'a AssignmentChange, name: RoleName, removed: Option<RemovedAssignment>) -> bool {
         let Some(RemovedAssignment { expires_at, expiry_reported }) = removed else { return false };
         let (service, now) = (self.service, self.tx.now());
-        let AssignmentChange { agent, role, .. } = *change;
+        let AssignmentChange { agent, role, event, .. } = *change;
         self.tx.record_change(Change::Roles(agent, service));
         let was_live = expires_at.is_none_or(|end| now < end);
         if was_live {
@@ -248,7 +286,7 @@ impl<'a> Written<'a, '_> {
                 Some(end) if !was_live => (end, RevocationReason::Expired),
                 Some(_) | None => (now, RevocationReason::Revoked),
             };
-            emit_role_revoked_event(self.tx, self.context, RoleRevocation { agent, service, role, name, at, reason });
+            self.tx.emit(role_revoked_event(event, RoleRevocation { agent, service, role, name, at, reason }));
         }
         was_live
     }
