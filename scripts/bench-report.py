@@ -41,11 +41,13 @@ FIGURES = {
         "envoy_vs_jwt_authn": ("ours ÷ Envoy's `jwt_authn` without its cache", "min", 1.4),
         "envoy_vs_jwt_authn_cached": ("ours ÷ Envoy's `jwt_authn` with its cache", None, None),
         "envoy_vs_no_filter": ("ours ÷ no filter", None, None),
+        "envoy_vs_oauth2_proxy": ("ours ÷ oauth2-proxy, which verifies the same tokens", None, None),
         "envoy_vs_allow_one_core": ("ours ÷ the server that allows everything, on Envoy's processor", None, None),
         "envoy_tcp_vs_allow_one_core": ("ours over TCP ÷ the same over a Unix socket, on Envoy's processor", None, None),
         "envoy_vs_jwt_authn_one_core": ("ours, on Envoy's processor ÷ `jwt_authn` without its cache", None, None),
         "envoy_vs_jwt_authn_cached_one_core": ("ours, on Envoy's processor ÷ `jwt_authn` with its cache", None, None),
         "envoy_vs_no_filter_one_core": ("ours, on Envoy's processor ÷ no filter", None, None),
+        "envoy_vs_oauth2_proxy_one_core": ("ours ÷ oauth2-proxy, both on Envoy's processor", None, None),
     },
     "Control plane, on one processor": {
         "verify_http": ("`verify` ÷ a constant axum route over TLS", "min", 0.8),

@@ -9,7 +9,8 @@
 #                    .tools/bin/prometheus and promtool, .tools/bin/nginx, .tools/faults (libfaketime and libfiu; extracted
 #                    from the Debian packages), .tools/path-lists (hostile paths from the Debian packages of web scanners),
 #                    .tools/bin/valgrind and vgdb
-#   tools.sh bench   what `make bench` needs: Envoy, PostgreSQL, .tools/bin/wrk and cpulimit, and matplotlib in .tools/venv
+#   tools.sh bench   what `make bench` needs: Envoy, PostgreSQL, .tools/bin/wrk and cpulimit, matplotlib in .tools/venv, and
+#                    .tools/bin/oauth2-proxy if Go is installed
 #   tools.sh deny    .tools/bin/cargo-deny        checks dependencies (deny.toml)
 #   tools.sh helm    .tools/bin/helm              renders the charts; needs Go
 #   tools.sh docs    .tools/bin/mdbook            builds the documentation (book.toml)
@@ -17,6 +18,7 @@ set -euo pipefail
 
 CARGO_DENY=0.20.2
 HELM=v3.20.2
+OAUTH2_PROXY=v7.15.6
 MDBOOK=0.5.4
 
 here="$(cd "$(dirname "$0")" && pwd)"
@@ -28,7 +30,7 @@ main() {
     case "${1:-}" in
     envoy) install_envoy ;;
     tests) install_envoy && install_test_tools ;;
-    bench) install_envoy && install_postgresql && install_load_tools && install_requirements bench ;;
+    bench) install_envoy && install_postgresql && install_load_tools && install_requirements bench && install_oauth2_proxy ;;
     deny) install_cargo_deny ;;
     helm) install_helm ;;
     docs) install_mdbook ;;
@@ -110,6 +112,13 @@ find_valgrind() {
 install_load_tools() {
     link "$(find_or_install wrk find_wrk true wrk "apt-get install -y wrk")" wrk
     link "$(find_or_install cpulimit find_cpulimit true cpulimit "apt-get install -y cpulimit")" cpulimit
+}
+
+# The authorizer that `make bench` compares the sidecar with. Without Go, the report does not contain it.
+install_oauth2_proxy() {
+    [ ! -x "$tools/bin/oauth2-proxy" ] && command -v go >/dev/null || return 0
+    echo "building oauth2-proxy $OAUTH2_PROXY (only the first time; takes a minute or two)"
+    GOBIN="$tools/bin" go install "github.com/oauth2-proxy/oauth2-proxy/v7@$OAUTH2_PROXY"
 }
 
 find_wrk() {

@@ -65,6 +65,11 @@ pub fn cpulimit() -> PathBuf {
     require_path(root().join(".tools/bin/cpulimit"), "scripts/tools.sh bench")
 }
 
+/// The program `oauth2-proxy`, if it is installed. Its build needs Go.
+pub fn oauth2_proxy() -> Option<PathBuf> {
+    Some(root().join(".tools/bin/oauth2-proxy")).filter(|path| path.exists())
+}
+
 /// A program of Valgrind: `valgrind` or `vgdb`.
 pub fn valgrind(program: &str) -> PathBuf {
     require_path(root().join(".tools/bin").join(program), "scripts/tools.sh tests")

@@ -3,8 +3,11 @@
 //! All filters are in one Envoy, each at a port of its own. Envoy has a processor of its own; the authorizers share the other one
 //! with `wrk`, which needs little of it. In the cases `_one_core`, the authorizers share the processor of Envoy instead: there,
 //! the figure counts all work for a request.
+//!
+//! One of the authorizers is oauth2-proxy, which a user might pick instead, if it is installed.
 
 use crate::{
+    oauth2_proxy::OAuth2Proxy,
     rounds::Comparison,
     servers::{ChildServer, LOAD_CORE, SERVER_CORE, pin},
     tokens::TokenIssuer,
@@ -26,6 +29,9 @@ const CONNECTIONS: &str = "64";
 /// The listeners, by what their filter does.
 const NAMES: [&str; 6] = ["none", "jwt_authn", "jwt_authn_cached", "allow_all", "ours", "ours_tcp"];
 
+/// The listener with oauth2-proxy, if that is installed.
+const PEER: &str = "oauth2_proxy";
+
 struct Proxy {
     process: Process,
     _folder: TempDir,
@@ -39,12 +45,15 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     let by_socket = issuer.start_sidecar(&[]).await;
     let by_tcp = issuer.start_sidecar(&[&format!("listen.grpc=127.0.0.1:{tcp}")]).await;
     let allow_all = ChildServer::start("allow-all", None).await;
-    let proxy = Proxy::start(&issuer, &allow_all.socket(), &by_socket.socket(), tcp).await;
+    let peer = OAuth2Proxy::start(&issuer).await;
+    let tcp_ports = (tcp, peer.as_ref().map(OAuth2Proxy::port));
+    let proxy = Proxy::start(&issuer, &allow_all.socket(), &by_socket.socket(), tcp_ports).await;
     pin(proxy.process.id(), SERVER_CORE);
     let bearer = format!("authorization: Bearer {}", issuer.token(1, 1));
     let mut results = BTreeMap::new();
     for (suffix, core) in [("", LOAD_CORE), ("_one_core", SERVER_CORE)] {
-        for process in [by_socket.id(), by_tcp.id(), allow_all.id()] {
+        let peer = peer.as_ref().map(OAuth2Proxy::id);
+        for process in [by_socket.id(), by_tcp.id(), allow_all.id()].into_iter().chain(peer) {
             pin(process, core);
         }
         let mut pairs: BTreeMap<String, Vec<[f64; 2]>> = BTreeMap::new();
@@ -56,8 +65,10 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
                 ("envoy_vs_jwt_authn", "ours", "jwt_authn"),
                 ("envoy_vs_jwt_authn_cached", "ours", "jwt_authn_cached"),
                 ("envoy_vs_no_filter", "ours", "none"),
+                ("envoy_vs_oauth2_proxy", "ours", PEER),
             ] {
-                pairs.entry(format!("{name}{suffix}")).or_default().push([per_second[ours], per_second[other]]);
+                let Some(other) = per_second.get(other) else { continue };
+                pairs.entry(format!("{name}{suffix}")).or_default().push([per_second[ours], *other]);
             }
         }
         results.extend(pairs.into_iter().map(|(name, pairs)| (name, Comparison::new(&pairs))));
@@ -74,25 +85,26 @@ async fn assert_used(sidecar: &Sidecar) {
 }
 
 impl Proxy {
-    async fn start(issuer: &TokenIssuer, allow_all: &Path, ours: &Path, ours_tcp: u16) -> Self {
+    async fn start(issuer: &TokenIssuer, allow_all: &Path, ours: &Path, (ours_tcp, peer): (u16, Option<u16>)) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
-        let ports: BTreeMap<_, _> = NAMES.into_iter().map(|name| (name, free_port())).collect();
+        let names = NAMES.into_iter().chain(peer.map(|_| PEER));
+        let ports: BTreeMap<_, _> = names.map(|name| (name, free_port())).collect();
         let jwt = issuer.jwt_provider().await;
         let mut cached = jwt.clone();
         cached["jwt_cache_config"] = json!({ "jwt_cache_size": 1000 });
         let filter = |name: &str| match name {
             "jwt_authn" => Some(jwt_authn(&jwt)),
             "jwt_authn_cached" => Some(jwt_authn(&cached)),
-            "allow_all" | "ours" | "ours_tcp" => Some(ext_authz(name)),
+            "allow_all" | "ours" | "ours_tcp" => Some(ext_authz(&json!({ "grpc_service": grpc_service(name) }))),
+            PEER => Some(ext_authz(&json!({ "http_service": http_service(name) }))),
             _ => None,
         };
         let listeners: Vec<_> = ports.iter().map(|(name, port)| listener(*port, filter(name))).collect();
         let pipe = |path: &Path| json!({ "pipe": { "path": path } });
-        let clusters = [
-            cluster("allow_all", &pipe(allow_all)),
-            cluster("ours", &pipe(ours)),
-            cluster("ours_tcp", &json!({ "socket_address": { "address": "127.0.0.1", "port_value": ours_tcp } })),
-        ];
+        let tcp = |port: u16| json!({ "socket_address": { "address": "127.0.0.1", "port_value": port } });
+        let grpc = [("allow_all", pipe(allow_all)), ("ours", pipe(ours)), ("ours_tcp", tcp(ours_tcp))];
+        let grpc = grpc.into_iter().map(|(name, address)| http2(cluster(name, &address)));
+        let clusters: Vec<_> = grpc.chain(peer.map(|port| cluster(PEER, &tcp(port)))).collect();
         let config = json!({ "static_resources": { "listeners": listeners, "clusters": clusters } });
         let file = folder.path().join("envoy.json");
         std::fs::write(&file, config.to_string()).expect("the configuration can be written");
@@ -111,8 +123,9 @@ impl Proxy {
 
     /// The requests per second of all listeners, in an order that changes with each round.
     async fn round(&self, round: usize, bearer: &str) -> BTreeMap<&'static str, f64> {
-        let mut names = NAMES;
-        names.rotate_left(round % NAMES.len());
+        let mut names: Vec<_> = self.ports.keys().copied().collect();
+        let count = names.len();
+        names.rotate_left(round % count);
         if round % 2 == 1 {
             names.reverse();
         }
@@ -148,14 +161,19 @@ fn listener(port: u16, filter: Option<Value>) -> Value {
     })
 }
 
-fn cluster(name: &str, address: &Value) -> Value {
-    let http2 = json!({
+fn http2(mut cluster: Value) -> Value {
+    let options = json!({
         "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
         "explicit_http_config": { "http2_protocol_options": {} },
     });
+    cluster["typed_extension_protocol_options"] =
+        json!({ "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": options });
+    cluster
+}
+
+fn cluster(name: &str, address: &Value) -> Value {
     json!({
         "name": name,
-        "typed_extension_protocol_options": { "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": http2 },
         "load_assignment": {
             "cluster_name": name,
             "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": address } }] }],
@@ -163,15 +181,25 @@ fn cluster(name: &str, address: &Value) -> Value {
     })
 }
 
-fn ext_authz(cluster: &str) -> Value {
-    json!({
-        "name": "envoy.filters.http.ext_authz",
-        "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthz",
-            "transport_api_version": "V3",
-            "grpc_service": { "envoy_grpc": { "cluster_name": cluster }, "timeout": "5s" },
-        },
-    })
+/// The filter with the service in this part of its configuration.
+fn ext_authz(service: &Value) -> Value {
+    let mut config = json!({
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthz",
+        "transport_api_version": "V3",
+    });
+    for (name, value) in service.as_object().into_iter().flatten() {
+        config[name] = value.clone();
+    }
+    json!({ "name": "envoy.filters.http.ext_authz", "typed_config": config })
+}
+
+fn grpc_service(cluster: &str) -> Value {
+    json!({ "envoy_grpc": { "cluster_name": cluster }, "timeout": "5s" })
+}
+
+/// A service that decides by its HTTP status.
+fn http_service(cluster: &str) -> Value {
+    json!({ "server_uri": { "uri": "http://127.0.0.1", "cluster": cluster, "timeout": "5s" } })
 }
 
 fn jwt_authn(provider: &Value) -> Value {

@@ -24,6 +24,7 @@ mod direct;
 mod envoy;
 mod growth;
 mod latency;
+mod oauth2_proxy;
 mod replay;
 mod replicas;
 mod rounds;

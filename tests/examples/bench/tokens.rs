@@ -9,7 +9,10 @@ use countersign_tests::{Sidecar, in_process::InProcessServer, sidecar::SyncPort}
 use jsonwebtoken::{EncodingKey, Header};
 use p256::pkcs8::EncodePrivateKey as _;
 use serde_json::{Value, json};
-use std::sync::{Arc, Mutex};
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
 use tempfile::TempDir;
 
 /// Records what it returns, so that the generated signing key is known.
@@ -65,6 +68,21 @@ impl TokenIssuer {
         format!("sqlite://{}", self.folder.path().join("countersign.db").display())
     }
 
+    /// The `iss` claim of the tokens, which is the URL of the control plane.
+    pub fn issuer(&self) -> &str {
+        &self.claims.iss
+    }
+
+    /// The URL of the published keys.
+    pub fn jwks_url(&self) -> String {
+        format!("{}/.well-known/jwks.json", self.server.api.url)
+    }
+
+    /// The file with the certificate of the authority that has signed the certificate of the control plane.
+    pub fn ca(&self) -> PathBuf {
+        self.folder.path().join("ca.pem")
+    }
+
     /// The id of the service.
     pub fn service(&self) -> &str {
         &self.service
@@ -77,10 +95,7 @@ impl TokenIssuer {
 
     /// A sidecar of the service, with one thread, with the view of the control plane.
     pub async fn start_sidecar(&self, settings: &[&str]) -> Sidecar {
-        let port = SyncPort {
-            url: format!("https://localhost:{}", self.server.sync.port()),
-            ca: self.folder.path().join("ca.pem"),
-        };
+        let port = SyncPort { url: format!("https://localhost:{}", self.server.sync.port()), ca: self.ca() };
         let environment = ONE_THREAD.map(|(name, value)| (name, value.to_owned()));
         let sidecar = Sidecar::start_at(&environment, &port, &[&self.key], settings);
         sidecar.wait_until_ready().await;
