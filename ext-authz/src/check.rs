@@ -6,6 +6,7 @@
 mod explain;
 mod explain_request;
 mod grpc;
+mod request;
 mod token_header;
 
 use crate::{
@@ -13,16 +14,13 @@ use crate::{
     metrics::{Metrics, Verdict},
     policy::{Policy, PolicyCache},
     response::{DecidedRoute, Reply, RequestHeaders, ResponseBuilder},
-    rules::{RequestTarget, Rule, RuleSet},
+    rules::{Rule, RuleSet},
     view::{View, Views},
 };
 use arc_swap::ArcSwap;
 use countersign_identity::{Reason, ServiceId};
 use countersign_process::Clock;
-use envoy_types::{
-    ext_authz::v3::pb::CheckRequest,
-    pb::envoy::service::auth::v3::{AttributeContext, attribute_context::HttpRequest},
-};
+use request::{ContextExtensions, HttpRequest};
 use std::{
     fmt::Display,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -37,6 +35,7 @@ use token_header::TokenHeader;
 pub use explain::{Answer, Explanation};
 pub use explain_request::ExplainRequest;
 pub use grpc::AuthorizationServer;
+pub use request::CheckRequest;
 
 /// What decides each check.
 pub struct Authorizer {
@@ -141,14 +140,14 @@ impl Authorizer {
     }
 
     fn evaluate(&self, request: &CheckRequest, since_boot: Duration) -> (Option<ServiceId>, Verdict, Reply) {
-        let Some((attributes, http)) = http_attributes(request) else {
+        let Some((http, extensions)) = request.http() else {
             return self.respond(&Reason::RequestInvalid.into(), RequestHeaders::default());
         };
-        let headers = token_header::all_headers(http);
+        let headers = http.all_headers();
         let token_header = token_header::extract(headers.clone());
         let rules = self.rules.load();
-        let outcome = self.judge((attributes, http), &token_header, &rules, since_boot);
-        let names = headers.clone().map(|(name, _)| name);
+        let outcome = self.judge((http, extensions), &token_header, &rules, since_boot);
+        let names = headers.clone().map(|header| header.name);
         let checked = token_header.name.filter(|_| outcome.removes_token());
         // The refused token of a dry run may also be in the header that was not checked.
         let unchecked = outcome.is_dry_run().then(|| token_header::extract_from_authorization(headers).name).flatten();
@@ -158,12 +157,12 @@ impl Authorizer {
     /// Selects the policy and makes the decision.
     fn judge<'r>(
         &self,
-        (attributes, http): (&AttributeContext, &HttpRequest),
+        (http, extensions): (&HttpRequest, ContextExtensions<'_>),
         token_header: &TokenHeader<'_>,
         rules: &'r RuleSet,
         since_boot: Duration,
     ) -> CheckOutcome<'r> {
-        match self.select_route(attributes, http, rules, since_boot) {
+        match self.select_route(http, extensions, rules, since_boot) {
             Ok(route) => self.decide(route, token_header, since_boot),
             Err(no_route) => no_route.into(),
         }
@@ -173,24 +172,24 @@ impl Authorizer {
     /// only context extension is `service_id` names a service and requires nothing.
     fn select_route<'r>(
         &self,
-        attributes: &AttributeContext,
         http: &HttpRequest,
+        extensions: ContextExtensions<'_>,
         rules: &'r RuleSet,
         since_boot: Duration,
     ) -> Result<Route<'r>, NoRoute> {
-        let extensions = &attributes.context_extensions;
         let invalid = |error: &dyn Display| {
             if self.invalid_rule_log_limit.allows(since_boot) {
                 tracing::warn!(%error, "invalid context extensions of a route; its requests are denied");
             }
             NoRoute { reason: Reason::RuleInvalid, dry_run: false, error: Some(error.to_string().into()) }
         };
-        let of_route = self.policies.policy(extensions).map_err(|error| invalid(&error))?;
+        let of_route = self.policies.policy(extensions.iter()).map_err(|error| invalid(&error))?;
         let service = of_route.service;
-        if extensions.keys().any(|name| name != "service_id") {
+        if extensions.iter().any(|(name, _)| name != b"service_id") {
             return Ok(Route { policy: of_route, rule: None, service });
         }
-        let rule = rules.select(RequestTarget { method: &http.method, host: &http.host, path: &http.path });
+        let invalid_target = NoRoute { reason: Reason::RequestInvalid, dry_run: false, error: None };
+        let rule = rules.select(http.target().ok_or(invalid_target)?);
         let Some(rule) = rule.map_err(|it| NoRoute { reason: it.reason, dry_run: it.dry_run, error: None })? else {
             return Ok(Route { policy: of_route, rule: None, service });
         };
@@ -223,17 +222,12 @@ impl Authorizer {
     fn respond<'a>(
         &self,
         outcome: &CheckOutcome<'_>,
-        headers: RequestHeaders<'a, impl Iterator<Item = &'a str>>,
+        headers: RequestHeaders<'a, impl Iterator<Item = &'a [u8]>>,
     ) -> (Option<ServiceId>, Verdict, Reply) {
         let service = outcome.view.as_ref().map(|view| view.service());
         let route = DecidedRoute { service, rule: outcome.rule.map(|rule| &rule.name) };
         (service, outcome.verdict(), self.responses.build(route, &outcome.decision, headers))
     }
-}
-
-fn http_attributes(request: &CheckRequest) -> Option<(&AttributeContext, &HttpRequest)> {
-    let attributes = request.attributes.as_ref()?;
-    Some((attributes, attributes.request.as_ref()?.http.as_ref()?))
 }
 
 /// Allows one log line per second, because otherwise every request on a route with an invalid rule would write a log

@@ -37,7 +37,7 @@ pub struct RequestHeaders<'a, Names> {
     pub token_headers: [Option<&'a str>; 2],
 }
 
-impl Default for RequestHeaders<'_, iter::Empty<&'static str>> {
+impl Default for RequestHeaders<'_, iter::Empty<&'static [u8]>> {
     fn default() -> Self {
         Self { names: iter::empty(), token_headers: [None; 2] }
     }
@@ -67,7 +67,7 @@ impl ResponseBuilder {
         &self,
         route: DecidedRoute<'_>,
         decision: &Decision,
-        headers: RequestHeaders<'a, impl Iterator<Item = &'a str>>,
+        headers: RequestHeaders<'a, impl Iterator<Item = &'a [u8]>>,
     ) -> Reply {
         let DecidedRoute { service, rule } = route;
         let rule_name = rule.map(|rule| &**rule);
@@ -107,7 +107,7 @@ impl ResponseBuilder {
         denial::build(&self.names, *refusal, service, unmet_requirement.as_ref().filter(|_| self.explain_denials))
     }
 
-    fn allow_without_identity<'a>(&self, headers: RequestHeaders<'a, impl Iterator<Item = &'a str>>) -> HttpResponse {
+    fn allow_without_identity<'a>(&self, headers: RequestHeaders<'a, impl Iterator<Item = &'a [u8]>>) -> HttpResponse {
         let headers_to_remove = self.removed_headers(headers, false).into_names();
         HttpResponse::OkResponse(OkHttpResponse { headers_to_remove, ..OkHttpResponse::default() })
     }
@@ -116,10 +116,12 @@ impl ResponseBuilder {
     /// response sets the identity headers.
     fn removed_headers<'a>(
         &self,
-        RequestHeaders { names, token_headers }: RequestHeaders<'a, impl Iterator<Item = &'a str>>,
+        RequestHeaders { names, token_headers }: RequestHeaders<'a, impl Iterator<Item = &'a [u8]>>,
         overwritten: bool,
     ) -> RemovedHeaders {
         let forged_names = names.filter(|name| self.names.must_remove(name, overwritten));
+        // `check` has refused a request with another name.
+        let forged_names = forged_names.filter_map(|name| std::str::from_utf8(name).ok());
         let mut removed = token_headers.into_iter().flatten().chain(forged_names);
         let Some(first) = removed.next() else { return RemovedHeaders::Known(None) };
         let second = removed.next();

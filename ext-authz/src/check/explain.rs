@@ -3,14 +3,13 @@
 //! Invariant: the decision comes from [`Authorizer::judge`], as for a check. This module only describes it. The order of the
 //! questions is fixed, so the reason of a refusal tells which questions were answered before.
 
-use super::{Authorizer, CheckOutcome, http_attributes, token_header};
+use super::{Authorizer, CheckOutcome, request::CheckRequest, token_header};
 use crate::{
     decide::{CachedToken, Decision, PresentedToken, verify_signature},
     rules::DEFAULT_NAME,
     view::View,
 };
 use countersign_identity::{AgentStatus, Claims, Reason, Timestamp, VerifiedIdentity};
-use envoy_types::ext_authz::v3::pb::CheckRequest;
 use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
 
@@ -116,11 +115,10 @@ impl Authorizer {
     /// Explains the decision about a request. `None` if the request has no HTTP attributes. The metrics do not count it.
     pub fn explain(&self, request: &CheckRequest) -> Option<Explanation> {
         let since_boot = self.clock.since_boot();
-        let (attributes, http) = http_attributes(request)?;
-        let headers = token_header::all_headers(http);
-        let token_header = token_header::extract(headers);
+        let (http, extensions) = request.http()?;
+        let token_header = token_header::extract(http.all_headers());
         let rules = self.rules.load();
-        let outcome = self.judge((attributes, http), &token_header, &rules, since_boot);
+        let outcome = self.judge((http, extensions), &token_header, &rules, since_boot);
         let token = match (token_header.token, &outcome.view) {
             (PresentedToken::Unverified(text), Some(view)) => verify_signature(view, text, &self.cache).ok(),
             _ => None,
@@ -128,7 +126,7 @@ impl Authorizer {
         let wall_clock = || self.clock.now();
         let now = outcome.view.as_ref().map_or_else(wall_clock, |view| view.now(since_boot, wall_clock));
         let facts = Facts {
-            has_extensions: !attributes.context_extensions.is_empty(),
+            has_extensions: !extensions.is_empty(),
             token_header: token_header.name,
             token,
             now,

@@ -1,12 +1,7 @@
 //! A request whose decision is to be explained. Invariant: its token is not printed.
 
-use envoy_types::{
-    ext_authz::v3::pb::CheckRequest,
-    pb::envoy::service::auth::v3::{
-        AttributeContext,
-        attribute_context::{HttpRequest, Request},
-    },
-};
+use super::request::CheckRequest;
+use crate::rules::RequestTarget;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -32,16 +27,10 @@ pub struct ExplainRequest {
 impl From<ExplainRequest> for CheckRequest {
     fn from(request: ExplainRequest) -> Self {
         let ExplainRequest { method, host, path, context_extensions, token } = request;
-        let authorization =
-            |token: SecretString| ("authorization".to_owned(), format!("Bearer {}", token.expose_secret()));
-        let headers = token.into_iter().map(authorization).collect();
-        let http = HttpRequest { method, host, path, headers, ..HttpRequest::default() };
-        Self {
-            attributes: Some(AttributeContext {
-                request: Some(Request { http: Some(http), ..Request::default() }),
-                context_extensions,
-                ..AttributeContext::default()
-            }),
-        }
+        let target = RequestTarget { method: &method, host: &host, path: &path };
+        let authorization = token.map(|token| format!("Bearer {}", token.expose_secret()));
+        let headers = authorization.iter().map(|authorization| ("authorization", authorization.as_str()));
+        let extensions = context_extensions.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        Self::new(target, headers, extensions)
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! The service is written by hand only because the generated one needs a `CheckResponse` for each response.
 
-use super::Authorizer;
+use super::{Authorizer, request::CheckRequest};
 use crate::response::Reply;
-use envoy_types::ext_authz::v3::pb::{CheckRequest, CheckResponse};
+use envoy_types::ext_authz::v3::pb::CheckResponse;
 use std::{
     convert::Infallible,
     future::{Ready, ready},

@@ -11,12 +11,16 @@ use crate::{
 };
 use countersign_identity::{KeySet, Revision, Timestamp};
 use envoy_types::{
-    ext_authz::v3::pb::{CheckResponse, HttpResponse, OkHttpResponse},
+    ext_authz::v3::pb::{CheckRequest, CheckResponse, HttpResponse, OkHttpResponse},
     pb::envoy::{
         config::core::v3::{HeaderMap, HeaderValue},
-        service::auth::v3::attribute_context,
+        service::auth::v3::{
+            AttributeContext,
+            attribute_context::{self, HttpRequest},
+        },
     },
 };
+use prost::Message;
 
 struct FixedClock;
 
@@ -100,7 +104,12 @@ fn check_request(http: HttpRequest, rules: std::collections::HashMap<String, Str
 
 #[expect(clippy::needless_pass_by_value, reason = "most callers create the request in the call")]
 fn check(authorizer: &Authorizer, request: CheckRequest) -> CheckResponse {
-    authorizer.check(&request).into_response()
+    authorizer.check(&decoded(&request)).into_response()
+}
+
+/// The request as the sidecar decodes it.
+fn decoded(request: &CheckRequest) -> super::CheckRequest {
+    super::CheckRequest::decode(&request.encode_to_vec()[..]).unwrap()
 }
 
 fn expect_allowed(response: CheckResponse) -> OkHttpResponse {

@@ -5,7 +5,7 @@ use countersign_identity::{
     Reason,
     bearer::{TOKEN_HEADER, from_authorization, from_token_header},
 };
-use envoy_types::pb::envoy::service::auth::v3::attribute_context::HttpRequest;
+use std::str::from_utf8;
 
 /// The token of a request and the header that contains it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,40 +19,48 @@ pub struct TokenHeader<'a> {
 /// A function that extracts the token from the values of a header.
 type ExtractToken = for<'a> fn(&[&'a [u8]]) -> Result<Option<&'a str>, Reason>;
 
-/// The names and values of all headers. Envoy sends headers as a map or as a list, depending on its configuration.
-pub fn all_headers(http: &HttpRequest) -> impl Iterator<Item = (&str, &[u8])> + Clone {
-    let from_map = http.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-    let from_list = http.header_map.iter().flat_map(|map| &map.headers).map(|header| {
-        let value = if header.raw_value.is_empty() { header.value.as_bytes() } else { &header.raw_value };
-        (header.key.as_str(), value)
-    });
-    from_map.chain(from_list)
+/// A header of a request.
+#[derive(Debug, Clone, Copy)]
+pub struct Header<'a> {
+    /// The name, as the client spelled it.
+    pub name: &'a [u8],
+    /// The value.
+    pub value: &'a [u8],
+    /// Whether a later entry with the same name replaces it.
+    pub is_in_map: bool,
 }
 
 /// Extracts the token from `X-Agent-Token` if the request has that header, otherwise from `Authorization`.
-pub fn extract<'a>(headers: impl Iterator<Item = (&'a str, &'a [u8])> + Clone) -> TokenHeader<'a> {
+pub fn extract<'a>(headers: impl Iterator<Item = Header<'a>> + Clone) -> TokenHeader<'a> {
     from_header(headers.clone(), TOKEN_HEADER, from_token_header).unwrap_or_else(|| extract_from_authorization(headers))
 }
 
 /// Extracts the bearer token from `Authorization`.
-pub fn extract_from_authorization<'a>(headers: impl Iterator<Item = (&'a str, &'a [u8])>) -> TokenHeader<'a> {
+pub fn extract_from_authorization<'a>(headers: impl Iterator<Item = Header<'a>>) -> TokenHeader<'a> {
     let absent = TokenHeader { token: PresentedToken::Absent, name: None };
     from_header(headers, AUTHORIZATION_HEADER, from_authorization).unwrap_or(absent)
 }
 
 /// `None` if the request does not have the header.
 fn from_header<'a>(
-    headers: impl Iterator<Item = (&'a str, &'a [u8])>,
+    headers: impl Iterator<Item = Header<'a>>,
     name: &str,
     extract_token: ExtractToken,
 ) -> Option<TokenHeader<'a>> {
-    let mut matching = headers.filter(|(header, _)| header.eq_ignore_ascii_case(name));
-    let (name, value) = matching.next()?;
-    let name = Some(name);
     // More than two values are refused as two are.
-    let token = match matching.next() {
-        None => extract_token(&[value]),
-        Some((_, second)) => extract_token(&[value, second]),
+    let mut found: [Option<Header<'a>>; 2] = [None; 2];
+    for header in headers.filter(|header| header.name.eq_ignore_ascii_case(name.as_bytes())) {
+        let replaces = |earlier: Header<'_>| earlier.is_in_map && header.is_in_map && earlier.name == header.name;
+        if let Some(place) = found.iter_mut().find(|place| place.is_none_or(replaces)) {
+            *place = Some(header);
+        }
+    }
+    let [first, second] = found;
+    let first = first?;
+    let name = from_utf8(first.name).ok();
+    let token = match second {
+        None => extract_token(&[first.value]),
+        Some(second) => extract_token(&[first.value, second.value]),
     };
     Some(match token {
         Ok(Some(token)) => TokenHeader { token: PresentedToken::Unverified(token), name },
@@ -65,8 +73,13 @@ fn from_header<'a>(
 mod tests {
     use super::*;
 
-    fn bytes<'a>(headers: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a [u8])> {
-        headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect()
+    fn bytes<'a>(headers: &[(&'a str, &'a str)]) -> Vec<Header<'a>> {
+        let header = |(name, value): &(&'a str, &'a str)| Header {
+            name: name.as_bytes(),
+            value: value.as_bytes(),
+            is_in_map: true,
+        };
+        headers.iter().map(header).collect()
     }
 
     fn extract_from<'a>(headers: &[(&'a str, &'a str)]) -> TokenHeader<'a> {
@@ -88,6 +101,14 @@ mod tests {
             TokenHeader { token: PresentedToken::Unverified("a.b.c"), name: Some("Authorization") }
         );
         assert_eq!(extract_from(&[("x_agent_token", "a.b.c")]).token, PresentedToken::Absent);
+    }
+
+    #[test]
+    fn later_entry_of_the_map_replaces_an_earlier_one() {
+        let entries = bytes(&[("authorization", "Bearer a.b.c"), ("authorization", "Bearer d.e.f")]);
+        assert_eq!(extract(entries.iter().copied()).token, PresentedToken::Unverified("d.e.f"));
+        let in_list = entries.iter().map(|header| Header { is_in_map: false, ..*header });
+        assert_eq!(extract(in_list).token, PresentedToken::Invalid(Reason::TokenRepeated));
     }
 
     #[test]

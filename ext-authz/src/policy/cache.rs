@@ -12,8 +12,11 @@ use std::{
 /// different ones as Envoy has routes.
 const MAX_POLICIES: usize = 1024;
 
-/// Context extensions and their policy.
-type Parsed = (HashMap<String, String>, Arc<Policy>);
+/// The name and the value of a context extension.
+type Extension = (Box<[u8]>, Box<[u8]>);
+
+/// Context extensions, whose names are distinct, and their policy.
+type Parsed = (Vec<Extension>, Arc<Policy>);
 
 /// The policies of context extensions.
 #[derive(Debug, Default)]
@@ -26,39 +29,52 @@ pub struct PolicyCache {
 }
 
 impl PolicyCache {
-    /// Returns the policy that the context extensions of a route describe.
-    pub fn policy(&self, extensions: &HashMap<String, String>) -> Result<Arc<Policy>, RuleError> {
-        if extensions.is_empty() {
+    /// Returns the policy that the context extensions of a route describe. Their names are distinct.
+    pub fn policy<'a>(
+        &self,
+        extensions: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
+    ) -> Result<Arc<Policy>, RuleError> {
+        if extensions.clone().next().is_none() {
             return Ok(Arc::clone(&self.default));
         }
-        let hash = self.hash(extensions);
+        let hash = self.hash(extensions.clone());
         let policies = self.policies.load();
-        if let Some((_, policy)) = policies.get(&hash).filter(|(parsed, _)| parsed == extensions) {
+        if let Some((_, policy)) = policies.get(&hash).filter(|(parsed, _)| are_equal(parsed, extensions.clone())) {
             return Ok(Arc::clone(policy));
         }
-        let policy = Arc::new(Policy::from_extensions(extensions)?);
+        let policy = Arc::new(Policy::from_extensions(extensions.clone())?);
         if policies.len() < MAX_POLICIES {
+            let parsed: Vec<_> = extensions.map(|(name, value)| (name.into(), value.into())).collect();
             self.policies.rcu(|policies| {
                 let mut policies = HashMap::clone(policies);
-                policies.insert(hash, (extensions.clone(), Arc::clone(&policy)));
+                policies.insert(hash, (parsed.clone(), Arc::clone(&policy)));
                 policies
             });
         }
         Ok(policy)
     }
 
-    /// A hash that does not depend on the order, which differs between equal maps.
-    fn hash(&self, extensions: &HashMap<String, String>) -> u64 {
-        extensions.iter().fold(0, |hash, entry| hash ^ self.hasher.hash_one(entry))
+    /// A hash that does not depend on the order, in which Envoy sends the entries of a map.
+    fn hash<'a>(&self, extensions: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> u64 {
+        extensions.fold(0, |hash, entry| hash ^ self.hasher.hash_one(entry))
     }
+}
+
+/// Whether these are the same extensions in any order.
+fn are_equal<'a>(parsed: &[Extension], extensions: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> bool {
+    let mut count = 0;
+    let mut all_are_known = extensions.inspect(|_| count += 1);
+    let all_are_known = all_are_known
+        .all(|(name, value)| parsed.iter().any(|(known, known_value)| **known == *name && **known_value == *value));
+    all_are_known && count == parsed.len()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn extensions(pairs: &[(&str, &str)]) -> HashMap<String, String> {
-        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    fn extensions<'a>(pairs: &'a [(&'a str, &'a str)]) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone {
+        pairs.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()))
     }
 
     #[test]
@@ -66,12 +82,12 @@ mod tests {
         let cache = PolicyCache::default();
         let reader = [("require_roles", "reader"), ("forward_token", "true")];
         let reversed = [reader[1], reader[0]];
-        let policy = cache.policy(&extensions(&reader)).unwrap();
-        assert_eq!(*policy, Policy::from_extensions(&extensions(&reader)).unwrap());
-        assert!(Arc::ptr_eq(&policy, &cache.policy(&extensions(&reversed)).unwrap()));
-        let swapped = extensions(&[("forward_token", "reader"), ("require_roles", "true")]);
-        assert!(cache.policy(&swapped).is_err());
-        assert_eq!(*cache.policy(&extensions(&[])).unwrap(), Policy::default());
+        let policy = cache.policy(extensions(&reader)).unwrap();
+        assert_eq!(*policy, Policy::from_extensions(extensions(&reader)).unwrap());
+        assert!(Arc::ptr_eq(&policy, &cache.policy(extensions(&reversed)).unwrap()));
+        let swapped = [("forward_token", "reader"), ("require_roles", "true")];
+        assert!(cache.policy(extensions(&swapped)).is_err());
+        assert_eq!(*cache.policy(extensions(&[])).unwrap(), Policy::default());
     }
 
     #[test]
@@ -79,7 +95,7 @@ mod tests {
         let cache = PolicyCache::default();
         for number in 0..=MAX_POLICIES {
             let role = format!("role-{number}");
-            let policy = cache.policy(&extensions(&[("require_roles", &role)])).unwrap();
+            let policy = cache.policy(extensions(&[("require_roles", &role)])).unwrap();
             assert_eq!(policy.require_roles[0].as_str(), role);
         }
         assert_eq!(cache.policies.load().len(), MAX_POLICIES);

@@ -6,8 +6,7 @@
 use super::Policy;
 use countersign_identity::TrustScore;
 use percent_encoding::percent_decode_str;
-use std::collections::HashMap;
-
+use std::str::from_utf8;
 /// The words of a policy, for error messages.
 pub const WORDS: [&str; 9] = [
     "service_id",
@@ -24,6 +23,9 @@ pub const WORDS: [&str; 9] = [
 /// Why a word is invalid. The error message is logged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
+    /// The word or its value is not UTF-8.
+    #[error("a context extension is not UTF-8 text")]
+    NotText,
     /// The word is unknown.
     #[error("unknown word `{}`", .0.escape_debug())]
     Unknown(String),
@@ -65,9 +67,10 @@ impl WordValue<'_> {
 
 impl Policy {
     /// Parses the context extensions of a route.
-    pub fn from_extensions(extensions: &HashMap<String, String>) -> Result<Self, RuleError> {
+    pub fn from_extensions<'a>(extensions: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Result<Self, RuleError> {
         let mut policy = Self::default();
         for (name, value) in extensions {
+            let (Ok(name), Ok(value)) = (from_utf8(name), from_utf8(value)) else { return Err(RuleError::NotText) };
             policy.set(name, WordValue::Text(value))?;
         }
         policy.check_contradiction()?;
@@ -150,7 +153,7 @@ mod tests {
     use countersign_identity::ServiceId;
 
     fn parse(extensions: &[(&str, &str)]) -> Result<Policy, RuleError> {
-        Policy::from_extensions(&extensions.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect())
+        Policy::from_extensions(extensions.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())))
     }
 
     #[test]

@@ -54,15 +54,15 @@ impl HeaderNames {
     ///
     /// If the response sets identity headers (`overwritten`), their exact names must not be removed, because Envoy
     /// removes headers after it sets them.
-    pub fn must_remove(&self, sent: &str, overwritten: bool) -> bool {
+    pub fn must_remove(&self, sent: &[u8], overwritten: bool) -> bool {
         if self.lengths & length_bit(sent.len()) == 0 {
             return false;
         }
         if are_equal_after_folding(sent, TOKEN_HEADER) {
-            return !sent.eq_ignore_ascii_case(TOKEN_HEADER);
+            return !sent.eq_ignore_ascii_case(TOKEN_HEADER.as_bytes());
         }
         match self.identity_names().into_iter().find(|name| are_equal_after_folding(sent, name)) {
-            Some(name) => !(overwritten && sent.eq_ignore_ascii_case(name)),
+            Some(name) => !(overwritten && sent.eq_ignore_ascii_case(name.as_bytes())),
             None => are_equal_after_folding(sent, &self.reason),
         }
     }
@@ -74,8 +74,8 @@ fn length_bit(length: usize) -> u128 {
 }
 
 /// Returns whether two header names are equal after folding.
-pub fn are_equal_after_folding(sent: &str, name: &str) -> bool {
-    sent.len() == name.len() && sent.bytes().map(fold).eq(name.bytes().map(fold))
+pub fn are_equal_after_folding(sent: &[u8], name: &str) -> bool {
+    sent.len() == name.len() && sent.iter().copied().map(fold).eq(name.bytes().map(fold))
 }
 
 const fn fold(byte: u8) -> u8 {

@@ -34,7 +34,7 @@ fn build_allowed(decision: &Decision, names: &[&str], token_header: Option<&str>
     let response = builder().build(
         DecidedRoute { service: Some(SERVICE_ID), rule: None },
         decision,
-        RequestHeaders { names: names.iter().copied(), token_headers: [token_header, None] },
+        RequestHeaders { names: names.iter().map(|name| name.as_bytes()), token_headers: [token_header, None] },
     );
     let response = response.into_response();
     assert_eq!(response.status.unwrap().code, 0);

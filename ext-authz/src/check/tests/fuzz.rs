@@ -9,7 +9,6 @@ use countersign_identity::Claims;
 use countersign_mangle::{any_bytes, any_text, cases_divided_by, mutated_bytes, mutated_text};
 use envoy_types::ext_authz::v3::pb::{HeaderAppendAction, HeaderValueOption};
 use proptest::{collection::vec, prelude::*, sample::select};
-use prost::Message;
 use std::{collections::BTreeMap, sync::LazyLock};
 
 static VALID_TOKEN: LazyLock<String> = LazyLock::new(|| TestIssuer::new(1).sign(&claims()));
@@ -301,6 +300,29 @@ proptest! {
         if let Ok(request) = CheckRequest::decode(&bytes[..]) {
             prop_assert_eq!(expected_verdict(&request), ExpectedVerdict::Denied);
             check_verdict(&request)?;
+        }
+    }
+
+    /// A request that Envoy's definition decodes gets the same response as its canonical encoding.
+    #[test]
+    fn mutated_requests_are_decoded_as_by_the_definition_of_envoy(bytes in mutated_bytes(&valid_request().encode_to_vec())) {
+        if let Ok(request) = CheckRequest::decode(&bytes[..]) {
+            let read = super::super::CheckRequest::decode(&bytes[..]).unwrap();
+            prop_assert_eq!(AUTHORIZER.check(&read).into_response(), check(&AUTHORIZER, request));
+        }
+    }
+
+    #[test]
+    fn arbitrary_requests_are_decoded_as_by_the_definition_of_envoy(
+        requests in vec(requests(), 1..3), bytes in any_bytes(),
+    ) {
+        // Encodings that follow each other are merged, so entries of maps occur twice.
+        let encoded: Vec<u8> = requests.iter().flat_map(Message::encode_to_vec).chain(bytes).collect();
+        for end in [encoded.len(), encoded.len() / 2] {
+            if let Ok(request) = CheckRequest::decode(&encoded[..end]) {
+                let read = super::super::CheckRequest::decode(&encoded[..end]).unwrap();
+                prop_assert_eq!(AUTHORIZER.check(&read).into_response(), check(&AUTHORIZER, request));
+            }
         }
     }
 
