@@ -1,10 +1,6 @@
 //! The table of agents.
 
-use super::{
-    Conn, StoreError, row,
-    row_lists::{MAX_ROWS, RowListStatement},
-    statements::statements,
-};
+use super::{Conn, StoreError, row, row_lists::RowListStatement, statements::statements};
 use crate::domain::{
     agent::{Agent, Owner, Registration, parse_status, status_text},
     page::{ItemCount, ListPage, MAX_SEARCHED_ROWS, Page},
@@ -67,7 +63,7 @@ macro_rules! end_of_holders {
     };
 }
 
-/// An agent in [`LIST_EXISTING`].
+/// The parameter of an agent in [`LIST_EXISTING`].
 macro_rules! agent {
     () => {
         "$1"
@@ -268,14 +264,8 @@ pub async fn lock_and_find(conn: &mut Conn, id: AgentId) -> Result<Option<Agent>
 
 /// Returns those of several agents that exist.
 pub async fn list_existing(conn: &mut Conn, agents: &[AgentId]) -> Result<Vec<AgentId>, StoreError> {
-    let mut existing = Vec::new();
-    for agents in agents.chunks(MAX_ROWS) {
-        let query = EXISTING.query([], agents.iter().map(|agent| [agent.to_string().into()]).collect());
-        for row in &query.fetch_all(&mut *conn).await? {
-            existing.push(row::parse(row, "id")?);
-        }
-    }
-    Ok(existing)
+    let rows = EXISTING.fetch_all(conn, &[], agents.iter().map(|agent| [agent.to_string().into()])).await?;
+    rows.iter().map(|row| row::parse(row, "id")).collect()
 }
 
 /// The statements with several rows, for the conformance tests.

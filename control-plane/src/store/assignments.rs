@@ -2,7 +2,7 @@
 
 use super::{
     Conn, StoreError, retention, row,
-    row_lists::{MAX_ROWS, Parameter, RowListStatement},
+    row_lists::{Parameter, RowListStatement},
     statements::statements,
 };
 use crate::domain::{role::Assignment, webhook::event::RevocationReason};
@@ -27,21 +27,21 @@ macro_rules! is_live {
     };
 }
 
-/// An assignment in [`UPSERT_ASSIGNMENTS`].
+/// The parameters of an assignment in [`UPSERT_ASSIGNMENTS`].
 macro_rules! assignment_row {
     () => {
         "(CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS BIGINT), CAST($5 AS BIGINT))"
     };
 }
 
-/// The agent and the role of an assignment, in statements with one other parameter.
+/// The parameters of the agent and the role of an assignment, which follow one other parameter of the statement.
 macro_rules! agent_and_role {
     () => {
         "(CAST($2 AS TEXT), CAST($3 AS TEXT))"
     };
 }
 
-/// An agent in [`LIST_ACTIVE_GRANTS_OF_AGENTS`].
+/// The parameter of an agent in [`LIST_ACTIVE_GRANTS_OF_AGENTS`].
 macro_rules! agent {
     () => {
         "$3"
@@ -135,15 +135,12 @@ pub struct RemovedAssignment {
 
 /// Assigns roles, or replaces the expiry of existing assignments. An assignment must not occur twice.
 pub async fn upsert(conn: &mut Conn, assignments: &[Assignment]) -> Result<(), StoreError> {
-    for assignments in assignments.chunks(MAX_ROWS) {
-        let row = |assignment: &Assignment| {
-            let Assignment { agent, role, service, assigned_at, expires_at } = *assignment;
-            let ids = [agent.to_string().into(), role.to_string().into(), service.to_string().into()];
-            let [agent, role, service] = ids;
-            [agent, role, service, assigned_at.micros().into(), expires_at.map(Timestamp::micros).into()]
-        };
-        UPSERT.query([], assignments.iter().map(row).collect()).execute(&mut *conn).await?;
-    }
+    let row = |assignment: &Assignment| -> [Parameter; 5] {
+        let Assignment { agent, role, service, assigned_at, expires_at } = *assignment;
+        let (assigned_at, expires_at) = (assigned_at.micros().into(), expires_at.map(Timestamp::micros).into());
+        [agent.to_string().into(), role.to_string().into(), service.to_string().into(), assigned_at, expires_at]
+    };
+    UPSERT.execute(conn, &[], assignments.iter().map(row)).await?;
     Ok(())
 }
 
@@ -153,16 +150,13 @@ pub async fn remove(
     service: ServiceId,
     assignments: &[AgentAndRole],
 ) -> Result<Vec<(AgentAndRole, RemovedAssignment)>, StoreError> {
-    let mut removed = Vec::new();
-    for assignments in assignments.chunks(MAX_ROWS) {
-        let query = DELETE.query([service.to_string().into()], agents_and_roles(assignments));
-        for row in &query.fetch_all(&mut *conn).await? {
-            let expires_at = row::optional_timestamp(row, "expires_at")?;
-            let expiry_reported = row::optional_timestamp(row, "end_told_at")?.is_some();
-            removed.push((agent_and_role_from_row(row)?, RemovedAssignment { expires_at, expiry_reported }));
-        }
-    }
-    Ok(removed)
+    let removed_from_row = |row: &AnyRow| {
+        let expires_at = row::optional_timestamp(row, "expires_at")?;
+        let expiry_reported = row::optional_timestamp(row, "end_told_at")?.is_some();
+        Ok((agent_and_role_from_row(row)?, RemovedAssignment { expires_at, expiry_reported }))
+    };
+    let rows = DELETE.fetch_all(conn, &[service.to_string().into()], agents_and_roles(assignments)).await?;
+    rows.iter().map(removed_from_row).collect()
 }
 
 /// Marks the expiries of assignments as reported to webhooks. Returns each assignment that has expired and was not marked as reported
@@ -172,18 +166,12 @@ pub async fn mark_expiries_reported(
     assignments: &[AgentAndRole],
     now: Timestamp,
 ) -> Result<Vec<(AgentAndRole, Timestamp)>, StoreError> {
-    let mut expired = Vec::new();
-    for assignments in assignments.chunks(MAX_ROWS) {
-        let query = MARK_REPORTED.query([now.micros().into()], agents_and_roles(assignments));
-        for row in &query.fetch_all(&mut *conn).await? {
-            expired.push((agent_and_role_from_row(row)?, row::timestamp(row, "expires_at")?));
-        }
-    }
-    Ok(expired)
+    let rows = MARK_REPORTED.fetch_all(conn, &[now.micros().into()], agents_and_roles(assignments)).await?;
+    rows.iter().map(|row| Ok((agent_and_role_from_row(row)?, row::timestamp(row, "expires_at")?))).collect()
 }
 
-fn agents_and_roles(assignments: &[AgentAndRole]) -> Vec<[Parameter; 2]> {
-    assignments.iter().map(|(agent, role)| [agent.to_string().into(), role.to_string().into()]).collect()
+fn agents_and_roles(assignments: &[AgentAndRole]) -> impl Iterator<Item = [Parameter; 2]> {
+    assignments.iter().map(|(agent, role)| [agent.to_string().into(), role.to_string().into()])
 }
 
 fn agent_and_role_from_row(row: &AnyRow) -> Result<AgentAndRole, StoreError> {
@@ -287,15 +275,9 @@ pub async fn list_active_grants_of_agents(
     agents: &[AgentId],
     now: Timestamp,
 ) -> Result<Vec<(AgentId, RoleGrant)>, StoreError> {
-    let mut grants = Vec::new();
-    for agents in agents.chunks(MAX_ROWS) {
-        let agents = agents.iter().map(|agent| [agent.to_string().into()]).collect();
-        let query = LIST_GRANTS.query([service.to_string().into(), now.micros().into()], agents);
-        for row in &query.fetch_all(&mut *conn).await? {
-            grants.push((row::parse(row, "agent_id")?, grant_from_row(row)?));
-        }
-    }
-    Ok(grants)
+    let fixed = [service.to_string().into(), now.micros().into()];
+    let rows = LIST_GRANTS.fetch_all(conn, &fixed, agents.iter().map(|agent| [agent.to_string().into()])).await?;
+    rows.iter().map(|row| Ok((row::parse(row, "agent_id")?, grant_from_row(row)?))).collect()
 }
 
 /// The statements with several rows, for the conformance tests.

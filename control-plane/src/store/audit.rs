@@ -26,7 +26,7 @@ use super::{
     Conn, StoreError,
     master_keys::{self, MasterKeysInUse},
     row,
-    row_lists::{MAX_ROWS, Parameter, RowListStatement},
+    row_lists::{Parameter, RowListStatement},
     statements::statements,
 };
 use crate::domain::audit::{
@@ -39,7 +39,7 @@ use countersign_identity::{ServiceId, Timestamp};
 use floors::new_verifier;
 use sqlx::any::AnyRow;
 
-/// An entry in [`INSERT_ENTRIES`].
+/// The parameters of an entry in [`INSERT_ENTRIES`].
 macro_rules! entry_row {
     () => {
         "(CAST($1 AS TEXT), CAST($2 AS BIGINT), CAST($3 AS BIGINT), CAST($4 AS TEXT), CAST($5 AS TEXT), CAST($6 AS TEXT), \
@@ -195,10 +195,7 @@ async fn insert_entries(conn: &mut Conn, entries: Vec<AuditEntry>) -> Result<(),
             entry.mac.into(),
         ]
     };
-    let rows: Vec<_> = entries.into_iter().map(row).collect();
-    for rows in rows.chunks(MAX_ROWS) {
-        INSERT.query([], rows.to_vec()).execute(&mut *conn).await?;
-    }
+    INSERT.execute(conn, &[], entries.into_iter().map(row)).await?;
     Ok(())
 }
 

@@ -1,10 +1,6 @@
 //! The table of departures (the services that the owner of an agent has left), and the services that an agent has to do with.
 
-use super::{
-    Conn, StoreError, row,
-    row_lists::{MAX_ROWS, RowListStatement},
-    statements::statements,
-};
+use super::{Conn, StoreError, row, row_lists::RowListStatement, statements::statements};
 use crate::domain::{
     agent::ServiceOfAgent,
     page::{ItemCount, ListPage, MAX_SEARCHED_ROWS, Page},
@@ -44,7 +40,7 @@ macro_rules! end_of_search {
     };
 }
 
-/// An agent in [`LIST_DEPARTED`].
+/// The parameter of an agent in [`LIST_DEPARTED`].
 macro_rules! agent {
     () => {
         "$2"
@@ -96,14 +92,9 @@ pub async fn list_departed(
     service: ServiceId,
     agents: &[AgentId],
 ) -> Result<Vec<AgentId>, StoreError> {
-    let mut departed = Vec::new();
-    for agents in agents.chunks(MAX_ROWS) {
-        let agents = agents.iter().map(|agent| [agent.to_string().into()]).collect();
-        for row in &DEPARTED.query([service.to_string().into()], agents).fetch_all(&mut *conn).await? {
-            departed.push(row::parse(row, "agent_id")?);
-        }
-    }
-    Ok(departed)
+    let agents = agents.iter().map(|agent| [agent.to_string().into()]);
+    let rows = DEPARTED.fetch_all(conn, &[service.to_string().into()], agents).await?;
+    rows.iter().map(|row| row::parse(row, "agent_id")).collect()
 }
 
 /// The statements with several rows, for the conformance tests.

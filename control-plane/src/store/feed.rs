@@ -3,7 +3,7 @@
 
 use super::{
     Conn, StoreError, row,
-    row_lists::{MAX_ROWS, Parameter, RowListStatement},
+    row_lists::{Parameter, RowListStatement},
     statements::statements,
     token_audiences::{MAX_SIDECAR_LAG, audience_text},
 };
@@ -28,7 +28,7 @@ macro_rules! position_columns {
 }
 pub(super) use position_columns;
 
-/// The position, the facet, the subject and the recipient of a change in [`INSERT_CHANGES`].
+/// The parameters of the position, the facet, the subject and the recipient of a change in [`INSERT_CHANGES`].
 macro_rules! change_row {
     () => {
         "(CAST($3 AS BIGINT), CAST($4 AS TEXT), CAST($5 AS TEXT), CAST($6 AS TEXT))"
@@ -189,11 +189,9 @@ impl RowWriter {
         self.next_position += 1;
     }
 
-    async fn insert_waiting(&mut self, conn: &mut Conn) -> Result<(), StoreError> {
-        for rows in std::mem::take(&mut self.waiting).chunks(MAX_ROWS) {
-            let fixed = [self.revision.number().into(), self.now.micros().into()];
-            INSERT.query(fixed, rows.to_vec()).execute(&mut *conn).await?;
-        }
+    async fn insert_waiting(self, conn: &mut Conn) -> Result<(), StoreError> {
+        let fixed = [self.revision.number().into(), self.now.micros().into()];
+        INSERT.execute(conn, &fixed, self.waiting).await?;
         Ok(())
     }
 

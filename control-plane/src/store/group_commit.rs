@@ -84,7 +84,7 @@ pub struct GroupMember {
     sharing: Sharing,
 }
 
-/// The commit of a group that a transaction has read from.
+/// The commit of the group of a transaction, which may have read what earlier transactions of the group have written.
 pub struct PendingCommit(watch::Receiver<Option<CommitResult>>);
 
 /// Whether a transaction shares its commit with others.

@@ -5,7 +5,7 @@
 
 use super::{
     Conn, StoreError, row,
-    row_lists::{MAX_ROWS, Parameter, RowListStatement},
+    row_lists::{Parameter, RowListStatement},
     statements::statements,
 };
 use crate::domain::webhook::{
@@ -34,7 +34,7 @@ macro_rules! receives_event {
     };
 }
 
-/// An event in [`ENQUEUE`].
+/// The parameters of an event in [`ENQUEUE`].
 macro_rules! event_row {
     () => {
         "(CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS BIGINT), CAST($5 AS TEXT), CAST($6 AS TEXT))"
@@ -101,18 +101,13 @@ pub async fn has_recipients(conn: &mut Conn, kind: EventKind, audience: EventAud
 
 /// Inserts those events into the outbox that a target receives. Returns whether there are such events.
 pub async fn enqueue(conn: &mut Conn, events: &[Event]) -> Result<bool, StoreError> {
-    let row = |event: &Event| {
+    let row = |event: &Event| -> Option<[Parameter; 6]> {
         let audience = audience_column(event.data.audience()?);
         let agent = event.data.agent().map_or(String::new(), |agent| agent.to_string());
         let (id, kind) = (event.id.to_string().into(), event.data.kind().as_str().into());
         Some([id, kind, event.body().into(), event.at.micros().into(), audience.into(), agent.into()])
     };
-    let rows: Vec<[Parameter; 6]> = events.iter().filter_map(row).collect();
-    let mut inserted = 0;
-    for rows in rows.chunks(MAX_ROWS) {
-        inserted += ENQUEUE_EVENTS.query([], rows.to_vec()).execute(&mut *conn).await?.rows_affected();
-    }
-    Ok(inserted > 0)
+    Ok(ENQUEUE_EVENTS.execute(conn, &[], events.iter().filter_map(row)).await? > 0)
 }
 
 /// The statements with several rows, for the conformance tests.

@@ -3,14 +3,19 @@
 //! A file declares the statement with one row. There is a text of it for each of a few numbers of rows, so that the databases prepare
 //! few statements. Rows that are not needed contain empty texts and zeros, and the statement must ignore them.
 
-use sqlx::{Any, AssertSqlSafe, any::AnyArguments, query::Query};
+use super::{Conn, StoreError};
+use sqlx::{
+    Any, AssertSqlSafe,
+    any::{AnyArguments, AnyRow},
+    query::Query,
+};
 use std::fmt::Write as _;
 
 /// The numbers of rows for which a statement has a text. The last one is the maximum.
 const SIZES: [usize; 4] = [1, 4, 32, MAX_ROWS];
 
-/// The maximum number of rows of a statement.
-pub(super) const MAX_ROWS: usize = 256;
+/// The maximum number of rows of a statement. Longer lists need several statements.
+const MAX_ROWS: usize = 256;
 
 /// A value of a parameter. `None` is NULL.
 #[derive(Debug, Clone)]
@@ -76,17 +81,49 @@ pub(super) struct RowListStatement {
 }
 
 impl RowListStatement {
-    /// A query with these rows, of which there must be between 1 and [`MAX_ROWS`]. `fixed` are the parameters before those of the rows.
-    pub fn query<const COLUMNS: usize>(
+    /// Runs the statement with all rows, and returns the number of affected rows. `fixed` are the parameters before those of the rows.
+    pub async fn execute<const COLUMNS: usize>(
         self,
-        fixed: impl IntoIterator<Item = Parameter>,
-        rows: Vec<[Parameter; COLUMNS]>,
-    ) -> Query<'static, Any, AnyArguments> {
-        let size = SIZES.into_iter().find(|size| *size >= rows.len()).unwrap_or(MAX_ROWS);
-        let unused = rows.first().map(|row| row.each_ref().map(Parameter::unused));
-        let rows = rows.into_iter().chain(unused.into_iter().cycle()).take(size).flatten();
-        let query = sqlx::query(AssertSqlSafe(self.text(size)));
-        fixed.into_iter().chain(rows).fold(query, |query, parameter| parameter.bind(query))
+        conn: &mut Conn,
+        fixed: &[Parameter],
+        rows: impl IntoIterator<Item = [Parameter; COLUMNS]>,
+    ) -> Result<u64, StoreError> {
+        let mut affected = 0;
+        for query in self.queries(fixed, rows) {
+            affected += query.execute(&mut *conn).await?.rows_affected();
+        }
+        Ok(affected)
+    }
+
+    /// Runs the statement with all rows, as [`Self::execute`] does, and returns the rows of its result.
+    pub async fn fetch_all<const COLUMNS: usize>(
+        self,
+        conn: &mut Conn,
+        fixed: &[Parameter],
+        rows: impl IntoIterator<Item = [Parameter; COLUMNS]>,
+    ) -> Result<Vec<AnyRow>, StoreError> {
+        let mut result = Vec::new();
+        for query in self.queries(fixed, rows) {
+            result.extend(query.fetch_all(&mut *conn).await?);
+        }
+        Ok(result)
+    }
+
+    /// As few queries as possible for all rows; none without rows.
+    fn queries<const COLUMNS: usize>(
+        self,
+        fixed: &[Parameter],
+        rows: impl IntoIterator<Item = [Parameter; COLUMNS]>,
+    ) -> Vec<Query<'static, Any, AnyArguments>> {
+        let rows: Vec<_> = rows.into_iter().collect();
+        let query = |rows: &[[Parameter; COLUMNS]]| {
+            let size = SIZES.into_iter().find(|size| *size >= rows.len()).unwrap_or(MAX_ROWS);
+            let unused = rows.first().map(|row| row.each_ref().map(Parameter::unused));
+            let rows = rows.iter().chain(unused.iter().cycle()).take(size).flatten();
+            let query = sqlx::query(AssertSqlSafe(self.text(size)));
+            fixed.iter().chain(rows).cloned().fold(query, |query, parameter| parameter.bind(query))
+        };
+        rows.chunks(MAX_ROWS).map(query).collect()
     }
 
     /// The text with this number of rows.

@@ -40,7 +40,7 @@ const STREAMS: [usize; 3] = [1, 100, 1_000];
 /// The default interval of a sidecar.
 const PING_INTERVAL: Duration = Duration::from_secs(3);
 
-/// Streams that are opened at the same time.
+/// The maximum number of streams that are being opened at the same time.
 const CONCURRENCY: usize = 16;
 
 /// The name of the worst ratio between the first and the last number of agents.
