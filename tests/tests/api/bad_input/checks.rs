@@ -10,16 +10,20 @@ use countersign_tests::{
 use envoy_types::pb::envoy::{
     config::core::v3::{HeaderMap, HeaderValue},
     service::auth::v3::{
-        AttributeContext, CheckRequest,
+        AttributeContext, CheckRequest, CheckResponse,
         attribute_context::{HttpRequest, Request},
     },
 };
-use reqwest::{Client, Response};
+use prost::Message;
+use reqwest::{Client, RequestBuilder, Response};
 
 const MIB: usize = 1024 * 1024;
 
 /// The gRPC path that Envoy calls.
 const CHECK: &str = "envoy.service.auth.v3.Authorization/Check";
+
+/// The length in bytes of what precedes a gRPC message.
+const FRAME_HEAD: usize = 5;
 
 /// Names and raw values of headers, in order.
 type Headers = Vec<(&'static str, Vec<u8>)>;
@@ -220,10 +224,14 @@ fn field(number: u8, content: &[u8]) -> Vec<u8> {
     [&bytes, content].concat()
 }
 
+/// Encodes a header of an HTTP request.
+fn header_entry(name: &[u8], value: &[u8]) -> Vec<u8> {
+    field(3, &[field(1, name), field(2, value)].concat())
+}
+
 /// Encodes a check request with one header.
 fn check_message(name: &[u8], value: &[u8]) -> Vec<u8> {
-    let header = [field(1, name), field(2, value)].concat();
-    field(1, &field(4, &field(2, &field(3, &header))))
+    field(1, &field(4, &field(2, &header_entry(name, value))))
 }
 
 fn grpc_frame(compressed: u8, length: usize, message: &[u8]) -> Vec<u8> {
@@ -239,25 +247,68 @@ fn grpc_status(response: &Response) -> Option<&str> {
     response.headers().get("grpc-status")?.to_str().ok()
 }
 
+/// A client that sends bytes of its choice to the gRPC port of a sidecar.
+struct GrpcClient {
+    client: Client,
+    address: String,
+}
+
+impl GrpcClient {
+    fn post(&self, path: &str, body: Vec<u8>) -> RequestBuilder {
+        let request = self.client.post(format!("http://{}/{path}", self.address)).header("te", "trailers");
+        request.header("content-type", "application/grpc").body(body)
+    }
+
+    /// The status and the reason of the response to an encoded check request.
+    async fn check(&self, message: &[u8]) -> (u16, String) {
+        let response = self.post(CHECK, uncompressed_frame(message)).send().await.unwrap();
+        assert_eq!((response.status().as_u16(), grpc_status(&response)), (200, None));
+        let frame = response.bytes().await.unwrap();
+        let message = frame.get(FRAME_HEAD..).expect("the response has a message");
+        let result = CheckResult::from_response(CheckResponse::decode(message).unwrap());
+        (result.status, result.reason)
+    }
+}
+
+async fn start_with_grpc_client(fixture: &Fixture) -> (Sidecar, GrpcClient) {
+    let address = format!("127.0.0.1:{}", free_port());
+    let settings = [&*format!("listen.grpc={address}")];
+    let sidecar = Sidecar::start_with(&fixture.control, &[fixture.control.key()], &settings);
+    sidecar.wait_until_ready().await;
+    (sidecar, GrpcClient { client: Client::builder().http2_prior_knowledge().build().unwrap(), address })
+}
+
+/// Envoy never sends such a text outside `raw_value`. A denial is better than a gRPC error, because Envoy can be configured to
+/// allow requests after an error.
+#[tokio::test]
+async fn texts_that_are_not_utf8_are_denied() {
+    let fixture = Fixture::new().await;
+    let (_sidecar, client) = start_with_grpc_client(&fixture).await;
+    let bearer = format!("Bearer {}", fixture.token).into_bytes();
+    let token = header_entry(b"authorization", &bearer);
+    let with_extension = |name: &[u8], value: &[u8]| {
+        [check_message(b"authorization", &bearer), field(1, &field(10, &[field(1, name), field(2, value)].concat()))]
+            .concat()
+    };
+    let with_http = |more: Vec<u8>| field(1, &field(4, &field(2, &[token.clone(), more].concat())));
+    for (name, message, expected) in [
+        ("a token", check_message(b"authorization", &[&bearer[..], b"\xff"].concat()), (401, "token_malformed")),
+        ("a value that is not read", with_http(header_entry(b"x-other", b"\xff")), (200, "")),
+        ("the name of a header", with_http(header_entry(b"x-\xff", b"")), (503, "request_invalid")),
+        ("the name of an extension", with_extension(b"\xff", b"true"), (503, "rule_invalid")),
+        ("the value of an extension", with_extension(b"allow_anonymous", b"\xff"), (503, "rule_invalid")),
+    ] {
+        assert_eq!(client.check(&message).await, (expected.0, expected.1.to_owned()), "{name}");
+    }
+}
+
 #[tokio::test]
 async fn invalid_grpc_requests_return_an_error() {
     let fixture = Fixture::new().await;
-    let listen = format!("127.0.0.1:{}", free_port());
-    let sidecar = Sidecar::start_with(&fixture.control, &[fixture.control.key()], &[&format!("listen.grpc={listen}")]);
-    sidecar.wait_until_ready().await;
-    let client = Client::builder().http2_prior_knowledge().build().unwrap();
-    let post = |path: &str, body: Vec<u8>| {
-        let request = client.post(format!("http://{listen}/{path}")).header("te", "trailers").body(body);
-        request.header("content-type", "application/grpc")
-    };
+    let (sidecar, client) = start_with_grpc_client(&fixture).await;
     let valid = check_message(b"authorization", format!("Bearer {}", fixture.token).as_bytes());
-    let accepted = post(CHECK, uncompressed_frame(&valid)).send().await.unwrap();
-    assert_eq!((accepted.status().as_u16(), grpc_status(&accepted)), (200, None), "the unmodified message is accepted");
-    assert!(!accepted.bytes().await.unwrap().is_empty());
-
-    let not_utf8 = check_message(b"authorization", b"Bearer \xff");
+    assert_eq!(client.check(&valid).await, (200, String::new()), "the unmodified message is accepted");
     let cases = [
-        ("text that is not UTF-8", CHECK, uncompressed_frame(&not_utf8)),
         ("truncated", CHECK, uncompressed_frame(&valid[..valid.len() - 1])),
         ("a length above that of the message", CHECK, grpc_frame(0, valid.len() + 1, &valid)),
         ("garbage", CHECK, uncompressed_frame(&[0xff; 64])),
@@ -274,7 +325,7 @@ async fn invalid_grpc_requests_return_an_error() {
     let mut failures = Vec::new();
     for (name, path, body) in cases {
         // A sidecar that closes the connection before it has read the request does not allow the request either.
-        let Ok(response) = post(path, body).send().await else { continue };
+        let Ok(response) = client.post(path, body).send().await else { continue };
         let error = grpc_status(&response).is_some_and(|status| status != "0");
         failures.extend((!error).then(|| format!("{name}: {response:?}")));
     }
