@@ -2,11 +2,12 @@
 
 use super::{
     SuppressedBursts,
-    auth::Verifications,
+    auth::{TokenRequest, Verifications},
     authorize::ServiceKeys,
     maintenance::{HousekeepingSample, batches::BatchTurns, enforcement::ConfirmationTurn, status::HousekeepingStatus},
     recent_changes::RecentChanges,
-    roles::AssignmentQueues,
+    request_batches::RequestQueues,
+    roles::AssignmentChange,
     shared_read::SharedRead,
 };
 use crate::{
@@ -104,7 +105,8 @@ pub struct Context {
     /// Finds whether the database has changed since `service_keys` and `verifications` were read from it.
     pub(super) recent_changes: RecentChanges,
     pub(super) service_keys: ServiceKeys,
-    pub(super) assignment_queues: AssignmentQueues,
+    pub(super) assignment_queues: RequestQueues<AssignmentChange>,
+    pub(super) token_requests: RequestQueues<TokenRequest>,
     pub(super) verifications: Verifications,
 }
 
@@ -138,7 +140,8 @@ impl Context {
             published_keys: SharedRead::default(),
             recent_changes: RecentChanges::default(),
             service_keys: ServiceKeys::default(),
-            assignment_queues: AssignmentQueues::default(),
+            assignment_queues: RequestQueues::default(),
+            token_requests: RequestQueues::default(),
             verifications: Verifications::default(),
         }
     }

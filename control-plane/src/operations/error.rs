@@ -6,6 +6,7 @@ use crate::{
     store::{StoreError, StoreFailure},
 };
 use countersign_identity::{Reason, Refusal};
+use std::sync::Arc;
 
 /// The kind of resource that does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +69,7 @@ pub enum OperationError {
     Store(StoreError),
     /// The keyring failed.
     #[error(transparent)]
-    Keyring(KeyringError),
+    Keyring(Arc<KeyringError>),
 }
 
 impl StoreFailure for OperationError {
@@ -101,7 +102,7 @@ impl From<KeyringError> for OperationError {
         match error {
             KeyringError::Store(error) => error.into(),
             error @ (KeyringError::Undecryptable(_) | KeyringError::NoKey | KeyringError::Crypto) => {
-                Self::Keyring(error)
+                Self::Keyring(Arc::new(error))
             }
         }
     }

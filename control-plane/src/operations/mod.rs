@@ -13,6 +13,7 @@ mod error;
 mod idempotency;
 mod maintenance;
 mod recent_changes;
+mod request_batches;
 mod roles;
 mod services;
 mod shared_read;

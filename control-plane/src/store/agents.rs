@@ -63,10 +63,24 @@ macro_rules! end_of_holders {
     };
 }
 
-/// The parameter of an agent in [`LIST_EXISTING`].
+/// The parameter of an agent in statements about several.
 macro_rules! agent {
     () => {
         "$1"
+    };
+}
+
+/// Selects several agents that are not deleted.
+macro_rules! list_agents {
+    () => {
+        concat!("SELECT ", columns!(), " FROM agents WHERE deleted_at IS NULL AND id IN (", agent!(), ")")
+    };
+}
+
+/// The parameters of an agent and a service in [`SET_LAST_SEEN`].
+macro_rules! agent_and_service {
+    () => {
+        "(CAST($2 AS TEXT), CAST($3 AS TEXT))"
     };
 }
 
@@ -97,10 +111,10 @@ statements! { STATEMENTS:
          ORDER BY id DESC LIMIT $4 + 0 OFFSET $5"
     );
     LOCK_AGENT = "UPDATE agents SET name = name WHERE id = $1 AND deleted_at IS NULL";
-    LOCK_AND_FIND = concat!(
-        "UPDATE agents SET name = name WHERE id = $1 AND deleted_at IS NULL RETURNING ", columns!()
+    SET_LAST_SEEN = concat!(
+        "UPDATE agents SET last_seen_at = $1, last_service_id = COALESCE(column2, last_service_id) FROM (VALUES ",
+        agent_and_service!(), ") AS v WHERE id = column1"
     );
-    SET_LAST_SEEN = "UPDATE agents SET last_seen_at = $1, last_service_id = COALESCE($2, last_service_id) WHERE id = $3";
     SET_TRUST = "UPDATE agents SET trust = $1, updated_at = $2 WHERE id = $3";
     /// The same registration creates another agent, because `superseded_at` is set.
     MARK_DELETED = "UPDATE agents SET deleted_at = $1, purge_at = $1, updated_at = $1, status = $2, cutoff = $3, \
@@ -110,7 +124,18 @@ statements! { STATEMENTS:
     SET_STATUS = "UPDATE agents SET status = $1, cutoff = $2, updated_at = $3 WHERE id = $4";
 }
 
+statements! { SQLITE_STATEMENTS:
+    /// A write transaction on SQLite is the only one, so there is nothing to lock.
+    LOCK_AND_LIST_SQLITE = list_agents!();
+}
+
+statements! { POSTGRES_STATEMENTS:
+    /// The lock of an UPDATE that changes no key.
+    LOCK_AND_LIST_POSTGRES = concat!(list_agents!(), " ORDER BY id FOR NO KEY UPDATE");
+}
+
 const EXISTING: RowListStatement = RowListStatement { sql: LIST_EXISTING, row: agent!() };
+const SEEN: RowListStatement = RowListStatement { sql: SET_LAST_SEEN, row: agent_and_service!() };
 
 /// Inserts a new agent. Returns false if there is an agent with the same registration, see [`find_by_registration`].
 pub async fn insert(conn: &mut Conn, agent: &Agent) -> Result<bool, StoreError> {
@@ -256,10 +281,13 @@ pub async fn lock(conn: &mut Conn, id: AgentId) -> Result<bool, StoreError> {
     Ok(sqlx::query(LOCK_AGENT).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
 }
 
-/// Locks the row of an agent that is not deleted until the transaction ends, and returns the agent as no other transaction can change
-/// it meanwhile.
-pub async fn lock_and_find(conn: &mut Conn, id: AgentId) -> Result<Option<Agent>, StoreError> {
-    sqlx::query(LOCK_AND_FIND).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(agent_from_row).transpose()
+/// Locks the rows of those agents that are not deleted until the transaction ends, in the order of their ids, and returns the agents
+/// as no other transaction can change them meanwhile.
+pub async fn lock_and_list(conn: &mut Conn, ids: &[AgentId]) -> Result<Vec<Agent>, StoreError> {
+    let sql = if conn.is_postgres() { LOCK_AND_LIST_POSTGRES } else { LOCK_AND_LIST_SQLITE };
+    let statement = RowListStatement { sql, row: agent!() };
+    let rows = statement.fetch_all(conn, &[], ids.iter().map(|id| [id.to_string().into()])).await?;
+    rows.iter().map(agent_from_row).collect()
 }
 
 /// Returns those of several agents that exist.
@@ -271,18 +299,19 @@ pub async fn list_existing(conn: &mut Conn, agents: &[AgentId]) -> Result<Vec<Ag
 /// The statements with several rows, for the conformance tests.
 #[cfg(test)]
 pub(super) fn dynamic_statements() -> Vec<String> {
-    EXISTING.texts()
+    [EXISTING, SEEN].map(RowListStatement::texts).concat()
 }
 
-/// Sets the time at which the agent last authenticated and, if this was a login for a service, the service.
+/// Sets the time at which agents last authenticated and, of those that logged in for a service, the service.
 pub async fn set_last_seen(
     conn: &mut Conn,
-    id: AgentId,
+    seen: &[(AgentId, Option<ServiceId>)],
     now: Timestamp,
-    service: Option<ServiceId>,
 ) -> Result<(), StoreError> {
-    let query = sqlx::query(SET_LAST_SEEN).bind(now.micros()).bind(service.map(|service| service.to_string()));
-    query.bind(id.to_string()).execute(conn).await?;
+    let row = |(agent, service): &(AgentId, Option<ServiceId>)| {
+        [agent.to_string().into(), service.map(|service| service.to_string()).into()]
+    };
+    SEEN.execute(conn, &[now.micros().into()], seen.iter().map(row)).await?;
     Ok(())
 }
 

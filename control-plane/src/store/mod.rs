@@ -65,7 +65,7 @@ pub use conn::{Conn, deadline_after};
 pub use connection_pool::ConnectionFailures;
 pub use engine::{OpenMode, Store, StoreOptions};
 pub use failure::{StoreError, StoreFailure};
-pub use transaction::{CommittedTransaction, ReadTransaction, WriteTransaction};
+pub use transaction::{ReadTransaction, WriteTransaction};
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,8 @@
 //! The tables of services and their API keys.
 
-use super::{Conn, StoreError, agents::owner_from_row, row, statements::statements, totals};
+use super::{
+    Conn, StoreError, agents::owner_from_row, row, row_lists::RowListStatement, statements::statements, totals,
+};
 use crate::domain::{
     agent::Owner,
     credential::{Credential, SecretHash},
@@ -10,6 +12,7 @@ use crate::domain::{
 };
 use countersign_identity::{ApiKeyId, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
+use std::collections::BTreeSet;
 
 /// Replaces the name of a deleted service.
 const DELETED_NAME: &str = "deleted";
@@ -30,6 +33,13 @@ macro_rules! key_columns_from {
     };
 }
 
+/// The parameter of a service in [`LIST_LIVE`].
+macro_rules! service {
+    () => {
+        "$1"
+    };
+}
+
 statements! { STATEMENTS:
     INSERT_SERVICE = concat!("INSERT INTO services (", columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7)");
     /// The column `refuses_unbound_since` keeps the time since which the service refuses unbound tokens.
@@ -40,6 +50,7 @@ statements! { STATEMENTS:
     MARK_DELETED = "UPDATE services SET deleted_at = $1, purge_at = $1, name = $2, \
          refuses_unbound_since = COALESCE(refuses_unbound_since, $1) WHERE id = $3 AND deleted_at IS NULL";
     FIND_SERVICE = concat!("SELECT ", columns!(), " FROM services WHERE id = $1");
+    LIST_LIVE = concat!("SELECT id FROM services WHERE deleted_at IS NULL AND id IN (", service!(), ")");
     FIND_LIVE_SERVICE = concat!("SELECT ", columns!(), " FROM services WHERE id = $1 AND deleted_at IS NULL");
     LIST_SERVICES = concat!(
         "SELECT ", columns!(), " FROM services WHERE deleted_at IS NULL AND id < $1 ORDER BY id DESC LIMIT $2 + 0 OFFSET $3"
@@ -83,6 +94,8 @@ statements! { STATEMENTS:
     HAS_KEY = "SELECT 1 AS known FROM service_keys WHERE id = $1 AND service_id = $2";
 }
 
+const LIVE: RowListStatement = RowListStatement { sql: LIST_LIVE, row: service!() };
+
 /// Inserts a new service.
 pub async fn insert(conn: &mut Conn, service: &Service) -> Result<(), StoreError> {
     sqlx::query(INSERT_SERVICE)
@@ -121,6 +134,21 @@ pub async fn set_owner(conn: &mut Conn, id: ServiceId, owner: &Owner) -> Result<
 pub async fn mark_deleted(conn: &mut Conn, id: ServiceId, now: Timestamp) -> Result<bool, StoreError> {
     let query = sqlx::query(MARK_DELETED).bind(now.micros()).bind(DELETED_NAME).bind(id.to_string());
     Ok(query.execute(conn).await?.rows_affected() == 1)
+}
+
+/// Returns those of several services that exist and are not deleted.
+pub async fn list_live(
+    conn: &mut Conn,
+    services: impl IntoIterator<Item = ServiceId>,
+) -> Result<BTreeSet<ServiceId>, StoreError> {
+    let rows = LIVE.fetch_all(conn, &[], services.into_iter().map(|id| [id.to_string().into()])).await?;
+    rows.iter().map(|row| row::parse(row, "id")).collect()
+}
+
+/// The statements with several rows, for the conformance tests.
+#[cfg(test)]
+pub(super) fn dynamic_statements() -> Vec<String> {
+    LIVE.texts()
 }
 
 /// Finds a service that is not deleted.

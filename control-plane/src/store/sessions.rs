@@ -1,6 +1,11 @@
 //! The tables of sessions and their refresh tokens.
 
-use super::{Conn, StoreError, row, statements::statements, token_audiences::audience_text};
+use super::{
+    Conn, StoreError, row,
+    row_lists::{Parameter, RowListStatement},
+    statements::statements,
+    token_audiences::audience_text,
+};
 use crate::domain::{
     credential::{Credential, SecretHash},
     session::{RefreshToken, Session},
@@ -8,9 +13,41 @@ use crate::domain::{
 use countersign_identity::{AgentId, RefreshId, Revision, ServiceId, SessionId, Timestamp};
 use sqlx::any::AnyRow;
 
+/// The parameters of a session in [`INSERT_SESSIONS`].
+macro_rules! session_row {
+    () => {
+        "(CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS TEXT), CAST($5 AS BIGINT), CAST($6 AS BIGINT), \
+         CAST($7 AS BIGINT))"
+    };
+}
+
+/// The parameters of a refresh token in [`INSERT_TOKENS`].
+macro_rules! token_row {
+    () => {
+        "(CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS BIGINT), CAST($5 AS TEXT), CAST($6 AS BIGINT))"
+    };
+}
+
+/// The parameter of a refresh token in [`FIND_TOKENS`].
+macro_rules! token {
+    () => {
+        "$1"
+    };
+}
+
+/// The parameter of a refresh token in [`MARK_TOKENS_USED`].
+macro_rules! used_token {
+    () => {
+        "$2"
+    };
+}
+
 statements! { STATEMENTS:
-    INSERT_SESSION = "INSERT INTO sessions (id, challenge_id, agent_id, service_id, begun_at, begun_revision, expires_at) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (challenge_id) DO NOTHING";
+    INSERT_SESSIONS = concat!(
+        "INSERT INTO sessions (id, challenge_id, agent_id, service_id, begun_at, begun_revision, expires_at) \
+         SELECT column1, column2, column3, column4, column5, column6, column7 FROM (VALUES ", session_row!(), ") AS v \
+         WHERE column1 <> ''"
+    );
     FIND_SESSION = "SELECT id, agent_id, service_id, begun_at, begun_revision, expires_at, ended_at FROM sessions WHERE id = $1";
     /// The sessions of an agent that can still be refreshed, newest first, after the first `$3`. Their `ended_at` is NULL. The order
     /// contains it so that it is the order of the index, and nothing is sorted.
@@ -18,13 +55,18 @@ statements! { STATEMENTS:
          ORDER BY ended_at DESC, begun_at DESC, id DESC LIMIT $4 + 0 OFFSET $3";
     MARK_SESSION_ENDED = "UPDATE sessions SET ended_at = $1, expires_at = CASE WHEN expires_at > $1 THEN $1 ELSE expires_at END \
          WHERE id = $2 AND ended_at IS NULL";
-    INSERT_TOKEN = "INSERT INTO refresh_tokens (id, session_id, secret_hash, issued_at, audience, access_expires_at) \
-         VALUES ($1, $2, $3, $4, $5, $6)";
-    FIND_TOKEN = "SELECT t.id AS token_id, t.secret_hash, t.issued_at, t.used_at, s.id, s.agent_id, s.service_id, s.begun_at, \
-         s.begun_revision, s.expires_at, s.ended_at FROM refresh_tokens t JOIN sessions s ON s.id = t.session_id WHERE t.id = $1";
+    INSERT_TOKENS = concat!(
+        "INSERT INTO refresh_tokens (id, session_id, secret_hash, issued_at, audience, access_expires_at) \
+         SELECT column1, column2, column3, column4, column5, column6 FROM (VALUES ", token_row!(), ") AS v WHERE column1 <> ''"
+    );
+    FIND_TOKENS = concat!(
+        "SELECT t.id AS token_id, t.secret_hash, t.issued_at, t.used_at, s.id, s.agent_id, s.service_id, s.begun_at, \
+         s.begun_revision, s.expires_at, s.ended_at FROM refresh_tokens t JOIN sessions s ON s.id = t.session_id \
+         WHERE t.id IN (", token!(), ")"
+    );
     FIND_AGENT_BY_TOKEN =
         "SELECT s.agent_id FROM refresh_tokens t JOIN sessions s ON s.id = t.session_id WHERE t.id = $1";
-    MARK_TOKEN_USED = "UPDATE refresh_tokens SET used_at = $1 WHERE id = $2 AND used_at IS NULL";
+    MARK_TOKENS_USED = concat!("UPDATE refresh_tokens SET used_at = $1 WHERE id IN (", used_token!(), ") AND used_at IS NULL");
     OLDEST_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM sessions WHERE expires_at >= $1";
     /// The first `$3` refresh tokens in the order of the expiry of their sessions. Without this order, PostgreSQL may read refresh
     /// tokens from the beginning of the table until it has found `$3` of expired sessions.
@@ -37,19 +79,27 @@ statements! { STATEMENTS:
          WHERE NOT EXISTS (SELECT 1 FROM refresh_tokens t WHERE t.session_id = e.id))";
 }
 
-/// Inserts the session of a login with a challenge. Returns false if the challenge was already used.
-pub async fn insert(conn: &mut Conn, session: &Session, challenge: &str) -> Result<bool, StoreError> {
-    let result = sqlx::query(INSERT_SESSION)
-        .bind(session.id.to_string())
-        .bind(challenge)
-        .bind(session.agent.to_string())
-        .bind(session.service.map(|service| service.to_string()))
-        .bind(session.started_at.micros())
-        .bind(session.started_revision.number())
-        .bind(session.expires_at.micros())
-        .execute(conn)
-        .await?;
-    Ok(result.rows_affected() == 1)
+const INSERT: RowListStatement = RowListStatement { sql: INSERT_SESSIONS, row: session_row!() };
+const INSERT_REFRESH: RowListStatement = RowListStatement { sql: INSERT_TOKENS, row: token_row!() };
+const FIND_REFRESH: RowListStatement = RowListStatement { sql: FIND_TOKENS, row: token!() };
+const MARK_USED: RowListStatement = RowListStatement { sql: MARK_TOKENS_USED, row: used_token!() };
+
+/// Inserts the sessions of logins, each with its challenge, which no other session may have. The caller must hold the locks on the
+/// agents.
+pub async fn insert(conn: &mut Conn, sessions: &[(&Session, String)]) -> Result<(), StoreError> {
+    let row = |(session, challenge): &(&Session, String)| -> [Parameter; 7] {
+        [
+            session.id.to_string().into(),
+            challenge.clone().into(),
+            session.agent.to_string().into(),
+            session.service.map(|service| service.to_string()).into(),
+            session.started_at.micros().into(),
+            session.started_revision.number().into(),
+            session.expires_at.micros().into(),
+        ]
+    };
+    INSERT.execute(conn, &[], sessions.iter().map(row)).await?;
+    Ok(())
 }
 
 /// Finds a session by id.
@@ -82,32 +132,39 @@ pub async fn mark_ended(conn: &mut Conn, id: SessionId, now: Timestamp) -> Resul
         == 1)
 }
 
-/// Inserts a new refresh token, with the audience and the expiry of the access token that is issued with it.
-pub async fn insert_token(
+/// Inserts new refresh tokens, each with the audience and the expiry of the access token that is issued with it.
+pub async fn insert_tokens(
     conn: &mut Conn,
-    token: &RefreshToken,
-    (audience, access_expires_at): (Option<ServiceId>, Timestamp),
+    tokens: &[(RefreshToken, Option<ServiceId>)],
+    access_expires_at: Timestamp,
 ) -> Result<(), StoreError> {
-    sqlx::query(INSERT_TOKEN)
-        .bind(token.id.to_string())
-        .bind(token.session.to_string())
-        .bind(token.secret.to_store())
-        .bind(token.issued_at.micros())
-        .bind(audience_text(audience))
-        .bind(access_expires_at.micros())
-        .execute(conn)
-        .await?;
+    let row = |(token, audience): &(RefreshToken, Option<ServiceId>)| -> [Parameter; 6] {
+        [
+            token.id.to_string().into(),
+            token.session.to_string().into(),
+            token.secret.to_store().into(),
+            token.issued_at.micros().into(),
+            audience_text(*audience).into(),
+            access_expires_at.micros().into(),
+        ]
+    };
+    INSERT_REFRESH.execute(conn, &[], tokens.iter().map(row)).await?;
     Ok(())
 }
 
-/// Finds the refresh token of a credential, and its session. Returns `None` for an unknown id and for a wrong secret.
-pub async fn find_token_by_credential(
+/// Finds the refresh tokens of credentials, each with its session. An unknown id and a wrong secret have no result.
+pub async fn find_tokens_by_credential(
     conn: &mut Conn,
-    credential: &Credential<RefreshId>,
-) -> Result<Option<(RefreshToken, Session)>, StoreError> {
-    let row = sqlx::query(FIND_TOKEN).bind(credential.id().to_string()).fetch_optional(conn).await?;
-    let found = row.map(|row| Ok::<_, StoreError>((token_from_row(&row)?, session_from_row(&row)?))).transpose()?;
-    Ok(found.filter(|(token, _)| token.secret.matches(credential)))
+    credentials: &[&Credential<RefreshId>],
+) -> Result<Vec<(RefreshToken, Session)>, StoreError> {
+    let ids = credentials.iter().map(|credential| [credential.id().to_string().into()]);
+    let rows = FIND_REFRESH.fetch_all(conn, &[], ids).await?;
+    let found: Vec<_> =
+        rows.iter().map(|row| Ok((token_from_row(row)?, session_from_row(row)?))).collect::<Result<_, StoreError>>()?;
+    let is_proven = |(token, _): &(RefreshToken, Session)| {
+        credentials.iter().any(|credential| credential.id() == token.id && token.secret.matches(credential))
+    };
+    Ok(found.into_iter().filter(is_proven).collect())
 }
 
 /// Finds the agent of the session that a refresh token belongs to.
@@ -116,9 +173,17 @@ pub async fn find_agent_by_token(conn: &mut Conn, id: RefreshId) -> Result<Optio
     row.as_ref().map(|row| row::parse(row, "agent_id")).transpose()
 }
 
-/// Marks a refresh token as used. Returns false if the token was already used. Of several concurrent uses, only one succeeds.
-pub async fn mark_token_used(conn: &mut Conn, id: RefreshId, now: Timestamp) -> Result<bool, StoreError> {
-    Ok(sqlx::query(MARK_TOKEN_USED).bind(now.micros()).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
+/// Marks refresh tokens as used. The caller must hold the locks on the agents, and must have found that no token was used.
+pub async fn mark_tokens_used(conn: &mut Conn, ids: &[RefreshId], now: Timestamp) -> Result<(), StoreError> {
+    let rows = ids.iter().map(|id| [id.to_string().into()]);
+    let marked = MARK_USED.execute(conn, &[now.micros().into()], rows).await?;
+    if marked == ids.len() as u64 { Ok(()) } else { Err(StoreError::UnexpectedRowCount("mark_tokens_used")) }
+}
+
+/// The statements with several rows, for the conformance tests.
+#[cfg(test)]
+pub(super) fn dynamic_statements() -> Vec<String> {
+    [INSERT, INSERT_REFRESH, FIND_REFRESH, MARK_USED].map(RowListStatement::texts).concat()
 }
 
 /// The earliest expiry of a session, at or after `from`.

@@ -4,20 +4,27 @@
 //! changes the status, cutoff or trust of the agent locks the same row. So either the change finds the audience of the token,
 //! or the token is issued after the change and its revision is not below that of the change.
 
-use super::{Conn, StoreError, retention, statements::statements};
+use super::{Conn, StoreError, retention, row_lists::RowListStatement, statements::statements};
 use countersign_identity::{AgentId, ServiceId, Timestamp};
 use std::time::Duration;
 
 /// Time for which an audience is kept after its last token expires, because the clocks of sidecars may be behind.
 pub const MAX_SIDECAR_LAG: Duration = Duration::from_mins(30);
 
+/// The parameters of an agent and an audience in [`UPSERT_AUDIENCES`].
+macro_rules! audience_row {
+    () => {
+        "(CAST($2 AS TEXT), CAST($3 AS TEXT))"
+    };
+}
+
 statements! { STATEMENTS:
-    /// Writes no row if the other audiences use up the quota.
-    UPSERT_AUDIENCE = "INSERT INTO token_audiences (agent_id, service_id, expires_at) \
-         SELECT CAST($1 AS TEXT), CAST($2 AS TEXT), CAST($3 AS BIGINT) WHERE (SELECT COUNT(*) FROM (SELECT 1 AS one FROM token_audiences \
-         WHERE agent_id = $1 AND service_id <> $2 AND expires_at > $4 LIMIT $5 + 0) others) < $5 \
+    UPSERT_AUDIENCES = concat!(
+        "INSERT INTO token_audiences (agent_id, service_id, expires_at) \
+         SELECT column1, column2, CAST($1 AS BIGINT) FROM (VALUES ", audience_row!(), ") AS v WHERE column1 <> '' \
          ON CONFLICT (agent_id, service_id) DO UPDATE SET expires_at = CASE WHEN token_audiences.expires_at > excluded.expires_at \
-         THEN token_audiences.expires_at ELSE excluded.expires_at END";
+         THEN token_audiences.expires_at ELSE excluded.expires_at END"
+    );
     OLDEST_EXPIRY = "SELECT MIN(expires_at) AS oldest FROM token_audiences WHERE expires_at >= $1";
     /// The DELETE repeats the condition of its inner SELECT, because another transaction may extend an audience between the two.
     /// Without the unary plus, SQLite would use the index for the condition of the DELETE.
@@ -31,18 +38,23 @@ pub(super) fn audience_text(service: Option<ServiceId>) -> String {
     service.map_or(String::new(), |service| service.to_string())
 }
 
-/// Records that a token for a service, or an unbound token, was issued. The caller must hold the lock on the agent. Returns false, and
-/// records nothing, if the agent has tokens that are live at `now` for `limit` audiences or more, apart from `service`. Deleted services
-/// count, because changes are also written for them: otherwise, one could multiply the audiences of an agent.
+const UPSERT: RowListStatement = RowListStatement { sql: UPSERT_AUDIENCES, row: audience_row!() };
+
+/// Records that tokens were issued, each for a service or unbound. The caller must hold the locks on the agents.
 pub async fn record(
     conn: &mut Conn,
-    agent: AgentId,
-    (service, expires_at): (Option<ServiceId>, Timestamp),
-    (now, limit): (Timestamp, u32),
-) -> Result<bool, StoreError> {
-    let query = sqlx::query(UPSERT_AUDIENCE).bind(agent.to_string()).bind(audience_text(service));
-    let query = query.bind(expires_at.micros()).bind(now.micros()).bind(i64::from(limit));
-    Ok(query.execute(conn).await?.rows_affected() == 1)
+    audiences: &[(AgentId, Option<ServiceId>)],
+    expires_at: Timestamp,
+) -> Result<(), StoreError> {
+    let rows = audiences.iter().map(|(agent, service)| [agent.to_string().into(), audience_text(*service).into()]);
+    UPSERT.execute(conn, &[expires_at.micros().into()], rows).await?;
+    Ok(())
+}
+
+/// The statements with several rows, for the conformance tests.
+#[cfg(test)]
+pub(super) fn dynamic_statements() -> Vec<String> {
+    UPSERT.texts()
 }
 
 /// When the tokens of the oldest audience have expired even for sidecars whose clocks are behind, at or after `from`.

@@ -3,17 +3,26 @@
 //!
 //! A row may be outdated: the previous version of Countersign removes none, and inserts none.
 
-use super::{Conn, StoreError, row, statements::statements};
+use super::{Conn, StoreError, row, row_lists::RowListStatement, statements::statements};
 use countersign_identity::{AgentId, Timestamp};
+
+/// The parameter of an agent in [`DELETE_UNUSED`].
+macro_rules! agent {
+    () => {
+        "$1"
+    };
+}
 
 statements! { STATEMENTS:
     INSERT_UNUSED = "INSERT INTO unused_agents (agent_id, registered_at) VALUES ($1, $2)";
-    DELETE_UNUSED = "DELETE FROM unused_agents WHERE agent_id = $1";
+    DELETE_UNUSED = concat!("DELETE FROM unused_agents WHERE agent_id IN (", agent!(), ")");
     RESTART_WAITING = "UPDATE unused_agents SET registered_at = $1";
     OLDEST_UNUSED = "SELECT MIN(registered_at) AS oldest FROM unused_agents WHERE registered_at >= $1";
     LIST_UNUSED = "SELECT agent_id FROM unused_agents WHERE registered_at >= $1 AND registered_at <= $2 \
          ORDER BY registered_at LIMIT $3 + 0";
 }
+
+const DELETE: RowListStatement = RowListStatement { sql: DELETE_UNUSED, row: agent!() };
 
 /// Records that an agent was registered and has not logged in.
 pub async fn insert(conn: &mut Conn, agent: AgentId, now: Timestamp) -> Result<(), StoreError> {
@@ -21,10 +30,16 @@ pub async fn insert(conn: &mut Conn, agent: AgentId, now: Timestamp) -> Result<(
     Ok(())
 }
 
-/// Records that an agent has logged in, or that it was deleted. The caller must have locked the agent.
-pub async fn remove(conn: &mut Conn, agent: AgentId) -> Result<(), StoreError> {
-    sqlx::query(DELETE_UNUSED).bind(agent.to_string()).execute(conn).await?;
+/// Records that agents have logged in, or that they were deleted. The caller must have locked the agents.
+pub async fn remove(conn: &mut Conn, agents: &[AgentId]) -> Result<(), StoreError> {
+    DELETE.execute(conn, &[], agents.iter().map(|agent| [agent.to_string().into()])).await?;
     Ok(())
+}
+
+/// The statements with several rows, for the conformance tests.
+#[cfg(test)]
+pub(super) fn dynamic_statements() -> Vec<String> {
+    DELETE.texts()
 }
 
 /// Makes all agents count as registered at this time. A backup does not contain the logins after it, so after a restore the agents get

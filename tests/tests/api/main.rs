@@ -4,6 +4,7 @@ mod access;
 mod agent_keys;
 mod audit;
 mod bad_input;
+mod concurrent_logins;
 mod concurrent_role_changes;
 mod contract;
 mod deletion;

@@ -200,7 +200,7 @@ pub async fn authenticate(
     let login = LoginRequest { challenge, signature, service, client_address: Some(client.ip) };
     let verified = operations::verify_login(&state.context, &login).await?;
     limiter.count_agent(&state, verified.agent()).await?;
-    let pair = operations::begin_session(&state.context, &verified).await?;
+    let pair = operations::begin_session(&state.context, verified).await?;
     Ok(Json(token_response(&pair)))
 }
 
@@ -228,7 +228,7 @@ pub async fn refresh(
     if let Some(agent) = refresh.proven_agent() {
         limiter.count_agent(&state, agent).await?;
     }
-    let pair = operations::refresh_session(&state.context, &refresh).await?;
+    let pair = operations::refresh_session(&state.context, refresh).await?;
     Ok(Json(token_response(&pair)))
 }
 

@@ -44,16 +44,17 @@ pub(in crate::operations) async fn delete_locked_agents(
         return Ok(());
     }
     let now = tx.now();
-    let (mut active, mut public) = (0, 0);
+    let (mut active, mut public, mut unused) = (0, 0, Vec::new());
     for Agent { id, registration, status, .. } in deleted {
         active += i64::from(*status == AgentStatus::Active);
         if let Some(owner) = &registration.owner {
             deleted_agents::count_deletion(tx.conn(), owner, now).await?;
         } else {
             public += 1;
-            unused_agents::remove(tx.conn(), *id).await?;
+            unused.push(*id);
         }
     }
+    unused_agents::remove(tx.conn(), &unused).await?;
     for (total, number) in [(Total::ActiveAgents, active), (Total::PublicAgents, public)] {
         if number > 0 {
             totals::add(tx.conn(), total, -number).await?;

@@ -2,28 +2,19 @@
 
 use super::{
     failed_logins::{emit_failed_login, login_failure_reason},
-    revoke::end_session,
-    tokens::{PreparedTokens, TokenAudience, issue_tokens},
+    issue::{NewSession, Proof, TokenRequest},
+    tokens::PreparedTokens,
 };
 use crate::{
-    domain::{
-        agent::require_active,
-        challenge::Challenge,
-        session::Session,
-        webhook::event::{AuthenticatedEvent, Event, EventData},
-    },
-    operations::{Context, NotFound, OperationError, TokenPair},
+    domain::{agent::require_active, challenge::Challenge},
+    operations::{Context, NotFound, OperationError, TokenPair, request_batches},
     store::{
-        Conn, WriteTransaction, agents, feed,
+        Conn,
         logins::{self, LoginBasis},
-        services, sessions,
     },
 };
 use countersign_identity::{AgentId, EventId, Reason, ServiceId, SessionId, public_key::EcdsaSignature};
-use std::net::IpAddr;
-
-/// Maximum number of sessions over the quota that one login ends. If the quota was lowered, the next logins end the others.
-const MAX_ENDED_PER_LOGIN: u32 = 10;
+use std::{net::IpAddr, sync::Arc};
 
 /// A login request.
 #[derive(Debug)]
@@ -77,12 +68,19 @@ pub async fn verify_login(context: &Context, login: &LoginRequest) -> Result<Ver
 }
 
 /// Issues a token pair for a verified login. Consumes the challenge.
-pub async fn begin_session(context: &Context, login: &VerifiedLogin) -> Result<TokenPair, OperationError> {
-    let result = issue_session_tokens(context, login).await;
-    if let Err(error) = &result {
-        report_failure(context, (login.challenge.agent, login.service), error, login.client_address).await;
+pub async fn begin_session(context: &Arc<Context>, login: VerifiedLogin) -> Result<TokenPair, OperationError> {
+    let VerifiedLogin { challenge, service, client_address } = login;
+    let prepared = PreparedTokens::new(context);
+    let (id, event) = (context.new_id(SessionId::from_bits), context.new_id(EventId::from_bits));
+    let proof = Proof::Challenge(NewSession { challenge, id, event, client_address });
+    let request = TokenRequest { agent: challenge.agent, service, proof, ids: prepared.ids() };
+    match request_batches::fulfill(context, (), request).await {
+        Ok(unsigned_token) => prepared.sign(context, &unsigned_token),
+        Err(error) => {
+            report_failure(context, (challenge.agent, service), &error, client_address).await;
+            Err(error)
+        }
     }
-    result
 }
 
 /// Emits an event for a failed login, unless the failure is not that of the agent.
@@ -95,56 +93,6 @@ async fn report_failure(
     if let Some(failure) = login_failure_reason(error) {
         emit_failed_login(context, subject, failure, client_address).await;
     }
-}
-
-async fn issue_session_tokens(context: &Context, login: &VerifiedLogin) -> Result<TokenPair, OperationError> {
-    let VerifiedLogin { challenge, service, client_address } = login;
-    let (service, client_address) = (*service, *client_address);
-    let prepared = PreparedTokens::new(context);
-    let (session, event, prepared_ref) =
-        (context.new_id(SessionId::from_bits), context.new_id(EventId::from_bits), &prepared);
-    let work = async |mut tx: WriteTransaction| {
-        // A change of the agent either sees the audience of the new token, or has a revision that is not above that of the
-        // token, because both transactions lock the agent first.
-        let agent = agents::lock_and_find(tx.conn(), challenge.agent).await?;
-        let position = feed::position(tx.conn()).await?;
-        if challenge.restore_revision != position.cutoff {
-            return Err(Reason::ChallengeExpired.into());
-        }
-        let rev = position.revision;
-        let agent = agent.ok_or(Reason::ChallengeInvalid)?;
-        agent.require_active()?;
-        let now = tx.now();
-        let audience = TokenAudience::choose(tx.conn(), service, &agent, now).await?;
-        let service = audience.service();
-        if let Some(service) = service {
-            // The service may have been deleted after the first check.
-            services::find_live(tx.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
-        }
-        let session = Session {
-            id: session,
-            agent: agent.id,
-            service,
-            started_at: now,
-            started_revision: rev,
-            expires_at: now.saturating_add(context.config.session_lifetime),
-            ended_at: None,
-        };
-        if !sessions::insert(tx.conn(), &session, &challenge.random_id_hex()).await? {
-            return Err(OperationError::from(Reason::ChallengeUsed));
-        }
-        agents::set_last_seen(tx.conn(), agent.id, now, audience.last_service(agent.last_service)).await?;
-        let unsigned_token = issue_tokens(&mut tx, context, prepared_ref, rev, (&agent, &session, audience)).await?;
-        let kept = context.config.quotas.sessions_per_agent;
-        for oldest in sessions::list_live_beyond(tx.conn(), agent.id, now, (kept, MAX_ENDED_PER_LOGIN)).await? {
-            end_session(&mut tx, oldest).await?;
-        }
-        let data = AuthenticatedEvent { agent_id: agent.id, service_id: service, ip_address: client_address };
-        tx.emit(Event { id: event, at: now, data: EventData::Authenticated(data) });
-        Ok(tx.commit(unsigned_token).await?)
-    };
-    let unsigned_token = context.store.write("authenticate", work).await?;
-    prepared.sign(context, &unsigned_token)
 }
 
 /// The service that the challenge or the login request contains. If the challenge and the login request both contain a service,

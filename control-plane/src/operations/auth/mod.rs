@@ -2,6 +2,7 @@
 
 mod challenge;
 mod failed_logins;
+mod issue;
 mod login;
 mod refresh;
 mod revoke;
@@ -11,6 +12,7 @@ mod verify;
 
 pub use challenge::issue_challenge;
 pub use failed_logins::{SuppressedBursts, flush_suppressed_bursts};
+pub(super) use issue::TokenRequest;
 pub use login::{LoginRequest, begin_session, verify_login};
 pub use refresh::{refresh_session, verify_refresh};
 pub use revoke::revoke_token;

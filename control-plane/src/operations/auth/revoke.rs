@@ -3,7 +3,7 @@
 use crate::{
     domain::{change::Change, credential::Credential},
     operations::{Context, OperationError},
-    store::{Conn, WriteTransaction, agents, feed, sessions, signing_keys},
+    store::{Conn, StoreError, WriteTransaction, agents, feed, sessions, signing_keys},
 };
 use countersign_identity::{Audience, Claims, RefreshId, Revision, SessionId, UnverifiedToken};
 
@@ -27,8 +27,8 @@ pub async fn revoke_token(context: &Context, token: &str) -> Result<Revision, Op
 /// Ends the session of a refresh token. A used refresh token can also end its session, because possession of any refresh
 /// token of a session authorizes the end of the session.
 async fn revoke_session(context: &Context, credential: &Credential<RefreshId>) -> Result<Revision, OperationError> {
-    let find = async |conn: &mut Conn| sessions::find_token_by_credential(conn, credential).await;
-    let Some((_, session)) = context.store.read_one(find).await? else { return newest_revision(context).await };
+    let find = async |conn: &mut Conn| sessions::find_tokens_by_credential(conn, &[credential]).await;
+    let Some((_, session)) = context.store.read_one(find).await?.pop() else { return newest_revision(context).await };
     let work = async |mut tx: WriteTransaction| {
         agents::lock(tx.conn(), session.agent).await?;
         end_session(&mut tx, session.id).await?;
@@ -67,7 +67,7 @@ async fn revoke_access_token(context: &Context, claims: &Claims) -> Result<Revis
 pub(in crate::operations) async fn end_session(
     tx: &mut WriteTransaction,
     session: SessionId,
-) -> Result<(), OperationError> {
+) -> Result<(), StoreError> {
     let now = tx.now();
     if sessions::mark_ended(tx.conn(), session, now).await? {
         tx.record_change(Change::Session(session));

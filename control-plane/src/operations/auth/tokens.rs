@@ -1,19 +1,17 @@
-//! Issues tokens. All claims are read in the transaction that issues the tokens.
+//! Tokens: their ids and secrets, their audience, their claims and their signature.
 
 use crate::{
     domain::{
         agent::Agent,
-        credential::Credential,
-        quota::ExceededQuota,
-        session::{RefreshToken, Session},
+        credential::{Credential, SecretHash},
+        session::Session,
     },
     keyring::TokenSigner,
     operations::{Context, OperationError},
-    store::{Conn, WriteTransaction, assignments, known_agents, roles, sessions, token_audiences, unused_agents},
+    store::{Conn, StoreError, assignments, roles::HeldRole},
 };
 use countersign_identity::{
-    AgentId, Audience, Claims, Permission, RefreshId, Revision, RoleName, ServiceId, Timestamp, TokenId,
-    names_and_permissions,
+    Audience, Claims, RefreshId, Revision, RoleName, ServiceId, Timestamp, TokenId, names_and_permissions,
 };
 use secrecy::SecretString;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -30,38 +28,49 @@ pub struct TokenPair {
 
 /// Ids and secret of the tokens, generated before the transaction, so that a rerun of the transaction issues the same
 /// tokens.
-pub(in crate::operations) struct PreparedTokens {
+pub(super) struct PreparedTokens {
     token: TokenId,
     refresh: Credential<RefreshId>,
 }
 
 impl PreparedTokens {
     /// Generates the ids and the secret.
-    pub(in crate::operations) fn new(context: &Context) -> Self {
+    pub(super) fn new(context: &Context) -> Self {
         let refresh = Credential::new(context.new_id(RefreshId::from_bits), context.new_secret());
         Self { token: context.new_id(TokenId::from_bits), refresh }
     }
 
+    /// The ids and the hash, without the secret.
+    pub(super) fn ids(&self) -> TokenIds {
+        TokenIds { token: self.token, refresh: self.refresh.id(), refresh_hash: self.refresh.hash() }
+    }
+
     /// Signs the claims and returns the token pair. Must be called after the transaction has committed.
-    pub(in crate::operations) fn sign(
-        self,
-        context: &Context,
-        unsigned_token: &UnsignedToken,
-    ) -> Result<TokenPair, OperationError> {
+    pub(super) fn sign(self, context: &Context, unsigned_token: &UnsignedToken) -> Result<TokenPair, OperationError> {
         let access = unsigned_token.signer.sign(&unsigned_token.claims)?.into();
         Ok(TokenPair { access, refresh: self.refresh.reveal(), expires_in: context.config.access_token_lifetime })
     }
 }
 
+/// What the transaction needs of [`PreparedTokens`].
+pub(super) struct TokenIds {
+    /// The id of the access token.
+    pub token: TokenId,
+    /// The id of the refresh token.
+    pub refresh: RefreshId,
+    /// The hash of the secret of the refresh token.
+    pub refresh_hash: SecretHash,
+}
+
 /// The claims of an access token, and the key that signs the token.
 pub(in crate::operations) struct UnsignedToken {
-    claims: Claims,
-    signer: Arc<TokenSigner>,
+    pub(super) claims: Claims,
+    pub(super) signer: Arc<TokenSigner>,
 }
 
 /// The service that a token is bound to, and who chose it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::operations) enum TokenAudience {
+pub(super) enum TokenAudience {
     /// The agent named the service, in this request or when it began the session.
     Named(ServiceId),
     /// The agent named no service, and this is its default service.
@@ -73,12 +82,12 @@ pub(in crate::operations) enum TokenAudience {
 impl TokenAudience {
     /// The service that the agent named; else the default service of the agent: the service of its last login that was for a
     /// service, if the agent still holds a role there, or else the only service at which the agent holds a role.
-    pub(in crate::operations) async fn choose(
+    pub(super) async fn choose(
         conn: &mut Conn,
         named: Option<ServiceId>,
         agent: &Agent,
         now: Timestamp,
-    ) -> Result<Self, OperationError> {
+    ) -> Result<Self, StoreError> {
         if let Some(service) = named {
             return Ok(Self::Named(service));
         }
@@ -92,7 +101,7 @@ impl TokenAudience {
     }
 
     /// The service; `None` for an unbound token.
-    pub(in crate::operations) const fn service(self) -> Option<ServiceId> {
+    pub(super) const fn service(self) -> Option<ServiceId> {
         match self {
             Self::Named(service) | Self::Default(service) => Some(service),
             Self::Unbound => None,
@@ -101,7 +110,7 @@ impl TokenAudience {
 
     /// The service that becomes the service of the agent's last login. A default service that only a role made replaces no
     /// service of an earlier login: otherwise, a stranger would keep the logins of an agent whose role lapsed for a moment.
-    pub(in crate::operations) fn last_service(self, before: Option<ServiceId>) -> Option<ServiceId> {
+    pub(super) fn last_service(self, before: Option<ServiceId>) -> Option<ServiceId> {
         match self {
             Self::Named(service) => Some(service),
             Self::Default(service) => before.or(Some(service)),
@@ -110,99 +119,33 @@ impl TokenAudience {
     }
 }
 
-/// Inserts the next refresh token of a session and builds the claims of an access token. The caller must lock the agent first,
-/// and must then read the revision `rev` before all values of the claims and before the signing key.
-pub(in crate::operations) async fn issue_tokens(
-    tx: &mut WriteTransaction,
+/// Builds the claims of an access token, with the roles that the agent holds at the service of the token.
+pub(super) fn build_claims(
     context: &Context,
-    prepared: &PreparedTokens,
-    rev: Revision,
+    (token, rev): (TokenId, Revision),
     (agent, session, audience): (&Agent, &Session, TokenAudience),
-) -> Result<UnsignedToken, OperationError> {
-    let now = tx.now();
-    let refresh = RefreshToken {
-        id: prepared.refresh.id(),
-        session: session.id,
-        secret: prepared.refresh.hash(),
-        issued_at: now,
-        used_at: None,
+    held: &[HeldRole],
+    (now, expires_at): (Timestamp, Timestamp),
+) -> Claims {
+    let expires_before_token = |(role, until): &HeldRole| -> Option<(RoleName, i64)> {
+        until.filter(|end| *end < expires_at).map(|end| (role.name.clone(), end.seconds()))
     };
-    let service = audience.service();
-    let expires_at = now.saturating_add(context.config.access_token_lifetime);
-    sessions::insert_token(tx.conn(), &refresh, (service, expires_at)).await?;
-    record_audience(tx, context, agent.id, (service, expires_at)).await?;
-    if agent.registration.owner.is_none() && agent.last_seen_at.is_none() {
-        unused_agents::remove(tx.conn(), agent.id).await?;
-    }
-    match audience {
-        TokenAudience::Named(service) => {
-            known_agents::record_contact(tx.conn(), agent.id, service, now).await?;
-        }
-        TokenAudience::Default(service) => {
-            known_agents::extend_relation(tx.conn(), agent.id, service, now).await?;
-        }
-        TokenAudience::Unbound => {}
-    }
-    let effective = match service {
-        Some(service) => effective_roles(tx.conn(), service, agent, now, expires_at).await?,
-        None => EffectiveRoles::default(),
-    };
-    let claims = Claims {
+    let until: BTreeMap<_, _> = held.iter().filter_map(expires_before_token).collect();
+    let (roles, permissions) = names_and_permissions(held.iter().map(|(role, _)| role));
+    Claims {
         iss: context.config.issuer.clone(),
         sub: agent.id,
-        aud: service.map_or(Audience::Unbound, Audience::Service).claim(&context.config.issuer),
+        aud: audience.service().map_or(Audience::Unbound, Audience::Service).claim(&context.config.issuer),
         iat: now.seconds(),
         nbf: now.seconds(),
         exp: expires_at.seconds(),
-        jti: prepared.token,
+        jti: token,
         sid: session.id,
         rev,
         name: agent.registration.name.to_string(),
-        roles: effective.roles,
-        permissions: effective.permissions,
+        roles,
+        permissions,
         trust_score: agent.trust,
-        until: effective.until,
-    };
-    // The signing key is read after all claims, so that a concurrent revocation of the signing key is noticed.
-    let signer = context.keyring.current_signer(tx.conn(), now).await?;
-    Ok(UnsignedToken { claims, signer })
-}
-
-/// Records the audience of a token, so that later changes of the agent are sent to its sidecars.
-async fn record_audience(
-    tx: &mut WriteTransaction,
-    context: &Context,
-    agent: AgentId,
-    (service, expires_at): (Option<ServiceId>, Timestamp),
-) -> Result<(), OperationError> {
-    let (now, limit) = (tx.now(), context.config.quotas.audiences_per_agent);
-    if token_audiences::record(tx.conn(), agent, (service, expires_at), (now, limit)).await? {
-        Ok(())
-    } else {
-        Err(OperationError::QuotaExceeded(ExceededQuota::AudiencesPerAgent(limit)))
+        until,
     }
-}
-
-/// Roles and permissions of an agent at a service, and the expiry of the roles that expire before the token.
-#[derive(Default)]
-struct EffectiveRoles {
-    roles: Vec<RoleName>,
-    permissions: Vec<Permission>,
-    until: BTreeMap<RoleName, i64>,
-}
-
-async fn effective_roles(
-    conn: &mut Conn,
-    service: ServiceId,
-    agent: &Agent,
-    now: Timestamp,
-    token_expires_at: Timestamp,
-) -> Result<EffectiveRoles, OperationError> {
-    let held = roles::list_held(conn, service, agent.id, now).await?;
-    let expires_before_token = held.iter().filter_map(|(role, until)| {
-        until.filter(|end| *end < token_expires_at).map(|end| (role.name.clone(), end.seconds()))
-    });
-    let until = expires_before_token.collect();
-    let (roles, permissions) = names_and_permissions(held.iter().map(|(role, _)| role));
-    Ok(EffectiveRoles { roles, permissions, until })
 }

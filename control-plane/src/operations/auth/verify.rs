@@ -196,7 +196,7 @@ async fn record_contact(context: &Context, agent: AgentId, service: ServiceId) -
     }
     let work = async |mut tx: WriteTransaction| {
         let now = tx.now();
-        known_agents::record_contact(tx.conn(), agent, service, now).await?;
+        known_agents::record_contacts(tx.conn(), &[(agent, service)], now).await?;
         Ok::<_, OperationError>(tx.commit(now).await?)
     };
     let recorded = context.store.write("record_contact", work).await;

@@ -29,8 +29,8 @@ pub(super) async fn delete_unused(
         if agents::lock(tx.conn(), *agent).await? {
             unused.extend(agents::find(tx.conn(), *agent).await?.filter(is_unused));
         }
-        unused_agents::remove(tx.conn(), *agent).await?;
     }
+    unused_agents::remove(tx.conn(), &listed).await?;
     delete_locked_agents(tx, &Initiator::SYSTEM, &unused).await?;
     Ok(listed.len() as u64)
 }

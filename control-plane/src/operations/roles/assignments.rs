@@ -1,20 +1,20 @@
 //! Assigns roles to agents and revokes them.
 //!
-//! Changes that wait for each other are made together, see [`queue`].
+//! A change locks its service until its commit, so the changes of one service follow each other. Those that wait are made together,
+//! see [`request_batches`].
 
 mod batch;
-mod queue;
 
-pub use queue::AssignmentQueues;
+pub(in crate::operations) use batch::AssignmentChange;
 
 use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         change::Changed,
     },
-    operations::{Context, OperationError},
+    operations::{Context, OperationError, request_batches},
 };
-use batch::{AssignmentChange, NewState};
+use batch::NewState;
 use countersign_identity::{AgentId, EventId, RoleId, RoleName, ServiceId, Timestamp};
 use std::sync::Arc;
 
@@ -41,7 +41,8 @@ pub async fn assign_role(
     let AssignmentRequest { service, agent, role, expires_at } = request;
     let new = NewState::Assigned { expires_at: expires_at.map(Timestamp::truncated_to_second) };
     let event = context.new_id(EventId::from_bits);
-    let changed = queue::change(context, service, AssignmentChange { initiator, agent, role, new, event }).await?;
+    let changed =
+        request_batches::fulfill(context, service, AssignmentChange { initiator, agent, role, new, event }).await?;
     Ok(Changed { value: (), revision: changed.revision })
 }
 
@@ -54,7 +55,7 @@ pub async fn revoke_role(
     role: RoleId,
 ) -> Result<Changed<bool>, OperationError> {
     let (new, event) = (NewState::Revoked, context.new_id(EventId::from_bits));
-    queue::change(context, service, AssignmentChange { initiator, agent, role, new, event }).await
+    request_batches::fulfill(context, service, AssignmentChange { initiator, agent, role, new, event }).await
 }
 
 /// The audit entry for the end of an assignment, which ends what the entry `role.assigned` began.

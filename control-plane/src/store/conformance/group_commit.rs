@@ -4,9 +4,10 @@ use super::{insert_text, read_texts};
 use crate::{
     domain::change::Change,
     store::{
-        CommittedTransaction, OpenMode, Store, StoreError, StoreOptions, WriteTransaction,
+        OpenMode, Store, StoreError, StoreOptions, WriteTransaction,
         deployment::{self, Deployment},
         group_commit::MAX_MEMBERS,
+        transaction,
     },
 };
 use countersign_identity::AgentId;
@@ -71,7 +72,7 @@ async fn run(
     text: &'static str,
     then: Then,
     mut allowed: watch::Receiver<bool>,
-) -> Result<CommittedTransaction<()>, StoreError> {
+) -> Result<transaction::CommittedTransaction<()>, StoreError> {
     insert_text(&mut tx, text).await?;
     tx.record_change(Change::Status(AgentId::from_bits(1)));
     allowed.wait_for(|allowed| *allowed).await.unwrap();

@@ -55,7 +55,8 @@ pub const COMMON_LISTS: [StatementList; 37] = [
 ];
 
 /// The statements for SQLite only.
-const SQLITE_LISTS: [StatementList; 6] = [
+const SQLITE_LISTS: [StatementList; 7] = [
+    ("agents.rs", "SQLITE_STATEMENTS", agents::SQLITE_STATEMENTS),
     ("engine.rs", "SQLITE_STATEMENTS", engine::SQLITE_STATEMENTS),
     ("group_commit.rs", "SQLITE_STATEMENTS", group_commit::SQLITE_STATEMENTS),
     ("pools.rs", "SQLITE_STATEMENTS", pools::SQLITE_STATEMENTS),
@@ -65,7 +66,8 @@ const SQLITE_LISTS: [StatementList; 6] = [
 ];
 
 /// The statements for PostgreSQL only.
-const POSTGRES_LISTS: [StatementList; 5] = [
+const POSTGRES_LISTS: [StatementList; 6] = [
+    ("agents.rs", "POSTGRES_STATEMENTS", agents::POSTGRES_STATEMENTS),
     ("engine.rs", "POSTGRES_STATEMENTS", engine::POSTGRES_STATEMENTS),
     ("pools.rs", "POSTGRES_STATEMENTS", pools::POSTGRES_STATEMENTS),
     ("postgres.rs", "POSTGRES_STATEMENTS", postgres::POSTGRES_STATEMENTS),
@@ -87,7 +89,14 @@ pub fn dynamic_statements() -> Vec<String> {
         changed_roles::dynamic_statements(),
         departures::dynamic_statements(),
         feed::dynamic_statements(),
+        known_agents::dynamic_statements(),
+        logins::dynamic_statements(),
         outbox::dynamic_statements(),
+        roles::dynamic_statements(),
+        services::dynamic_statements(),
+        sessions::dynamic_statements(),
+        token_audiences::dynamic_statements(),
+        unused_agents::dynamic_statements(),
     ]
     .concat()
 }

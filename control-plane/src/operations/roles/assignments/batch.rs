@@ -12,10 +12,13 @@ use crate::{
         webhook::event::{Event, EventData, RevocationReason, RoleAssignedEvent},
     },
     operations::{
-        Context, NotFound, OperationError, authorize::recheck_manager, maintenance::expiry::role_revoked_event,
+        Context, NotFound, OperationError,
+        authorize::recheck_manager,
+        maintenance::expiry::role_revoked_event,
+        request_batches::{BatchError, BatchedRequest, RequestQueues, RequestResult},
     },
     store::{
-        StoreError, StoreFailure, WriteTransaction, agents,
+        StoreError, WriteTransaction, agents,
         assignments::{self, AgentAndRole, RemovedAssignment, RoleRevocation},
         departures, roles, services,
     },
@@ -23,6 +26,7 @@ use crate::{
 use countersign_identity::{AgentId, EventId, Reason, RoleGrant, RoleId, RoleName, ServiceId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use tokio::time::Instant;
+use tracing::Span;
 
 /// A change of an assignment.
 #[derive(Debug)]
@@ -54,59 +58,44 @@ pub enum NewState {
 /// The result of a change: whether there was something to change.
 type ChangeResult = Result<bool, OperationError>;
 
-/// Why no change of a batch is made.
-pub enum BatchError {
-    /// All changes are refused, for these reasons.
-    Refused(Vec<OperationError>),
-    /// The database failed.
-    Store(StoreError),
-}
+impl BatchedRequest for AssignmentChange {
+    type Key = ServiceId;
+    type Output = Changed<bool>;
 
-impl From<StoreError> for BatchError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
+    fn queues(context: &Context) -> &RequestQueues<Self> {
+        &context.assignment_queues
     }
-}
 
-impl StoreFailure for BatchError {
-    fn store_error(&self) -> Option<&StoreError> {
-        match self {
-            Self::Refused(_) => None,
-            Self::Store(error) => Some(error),
-        }
+    fn span(service: ServiceId) -> Span {
+        tracing::info_span!("role changes", %service)
     }
-}
 
-impl BatchError {
-    /// The error of each of so many changes.
-    pub fn of_each(self, changes: usize) -> Vec<OperationError> {
-        match self {
-            Self::Refused(refusals) => refusals,
-            Self::Store(error) => error.shared().take(changes).map(OperationError::from).collect(),
-        }
+    fn agent(&self) -> AgentId {
+        self.agent
     }
-}
 
-/// Makes changes at a service, each of another agent, until the deadline. Returns the result of each one.
-pub async fn make_changes(
-    context: &Context,
-    service: ServiceId,
-    changes: &[AssignmentChange],
-    deadline: Instant,
-) -> Result<Changed<Vec<ChangeResult>>, BatchError> {
-    let work = async |mut tx: WriteTransaction| {
-        let Some(current) = Current::lock_and_read(&mut tx, service, changes).await? else {
-            let refusals = changes.iter().map(|_| OperationError::NotFound(NotFound::Service));
-            return Err(BatchError::Refused(refusals.collect()));
+    async fn fulfill(
+        context: &Context,
+        service: ServiceId,
+        changes: &[Self],
+        deadline: Instant,
+    ) -> Result<Vec<RequestResult<Self>>, BatchError> {
+        let work = async |mut tx: WriteTransaction| {
+            let Some(current) = Current::lock_and_read(&mut tx, service, changes).await? else {
+                let refusals = changes.iter().map(|_| OperationError::NotFound(NotFound::Service));
+                return Err(BatchError::Refused(refusals.collect()));
+            };
+            let decisions: Vec<_> = changes.iter().map(|change| current.decide(change, tx.now())).collect();
+            if decisions.iter().all(Result::is_err) {
+                return Err(BatchError::Refused(decisions.into_iter().filter_map(Result::err).collect()));
+            }
+            let results = write(&mut tx, service, changes.iter().zip(decisions).collect()).await?;
+            Ok(tx.commit_change(results).await?)
         };
-        let decisions: Vec<_> = changes.iter().map(|change| current.decide(change, tx.now())).collect();
-        if decisions.iter().all(Result::is_err) {
-            return Err(BatchError::Refused(decisions.into_iter().filter_map(Result::err).collect()));
-        }
-        let results = write(&mut tx, service, changes.iter().zip(decisions).collect()).await?;
-        Ok(tx.commit_change(results).await?)
-    };
-    context.store.write_until(deadline, "change_assignments", work).await
+        let Changed { value: results, revision } =
+            context.store.write_until(deadline, "change_assignments", work).await?;
+        Ok(results.into_iter().map(|result| result.map(|value| Changed { value, revision })).collect())
+    }
 }
 
 /// What the decisions depend on.

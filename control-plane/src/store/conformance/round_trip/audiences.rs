@@ -8,7 +8,13 @@ use crate::{
         credential::Credential,
         session::RefreshToken,
     },
-    store::{WriteTransaction, agents, conformance::StoreFixture, feed::RecipientFilter, sessions, token_audiences},
+    store::{
+        agents,
+        conformance::StoreFixture,
+        feed::RecipientFilter,
+        logins::{self, IssueQuery},
+        sessions, token_audiences,
+    },
 };
 use countersign_identity::{AgentId, AgentStatus, RefreshId, Revision, ServiceId, Timestamp};
 use sqlx::AssertSqlSafe;
@@ -33,12 +39,12 @@ impl StoreFixture {
                 (agent().id, Some(OTHER_SERVICE), long_ago),
                 (OTHER_AGENT, Some(OTHER_SERVICE), just_now),
             ] {
-                assert!(token_audiences::record(conn, agent, (audience, expires_at), (now, 100)).await?);
+                token_audiences::record(conn, &[(agent, audience)], expires_at).await?;
             }
             for (number, audience, expires_at) in
                 [(2, None, just_now), (3, None, just_now), (4, Some(OTHER_SERVICE), long_ago)]
             {
-                sessions::insert_token(conn, &refresh_token(number, now), (audience, expires_at)).await?;
+                sessions::insert_tokens(conn, &[(refresh_token(number, now), audience)], expires_at).await?;
             }
             Ok(())
         })
@@ -117,9 +123,7 @@ impl StoreFixture {
         let range = RevisionRange { since: self.current_revision().await, until: Revision::new(i64::MAX) };
         self.commit(async |tx| {
             assert!(agents::insert(tx.conn(), &changed).await?);
-            let audience = (Some(OTHER_SERVICE), time(i64::MAX / 2));
-            assert!(token_audiences::record(tx.conn(), id, audience, (time(1), 1)).await?);
-            Ok(())
+            token_audiences::record(tx.conn(), &[(id, Some(OTHER_SERVICE))], time(i64::MAX / 2)).await
         })
         .await;
         for status in [AgentStatus::Suspended, AgentStatus::Active] {
@@ -144,15 +148,17 @@ impl StoreFixture {
     }
 
     async fn audiences_are_counted_and_deleted(&self, now: Timestamp) {
-        // The expiry of an audience does not go back.
-        let record = async |service, limit| {
-            let record = async |tx: &mut WriteTransaction| {
-                token_audiences::record(tx.conn(), agent().id, (service, time(1)), (now, limit)).await
-            };
-            self.commit(record).await
+        let count_others = async |audience, limit| {
+            let query = IssueQuery { agent: agent().id, audience, challenge: None };
+            let bases = logins::read_for_issue(self.read().await.conn(), &[query], now, (limit, 1)).await.unwrap();
+            bases[&agent().id].other_audiences
         };
-        assert!(!record(None, 1).await, "the agent has a live token for the service");
-        assert!(record(None, 2).await && record(Some(service().id), 1).await);
+        assert_eq!(count_others(None, 9).await, 1, "the agent has a live token for the service");
+        assert_eq!(count_others(Some(service().id), 9).await, 0);
+        // The expiry of an audience does not go back.
+        let audiences = [(agent().id, Some(service().id)), (agent().id, None)];
+        self.commit(async |tx| token_audiences::record(tx.conn(), &audiences, time(1)).await).await;
+        assert_eq!(count_others(None, 9).await, 1);
         let later = now.saturating_add(token_audiences::MAX_SIDECAR_LAG);
         self.commit(async |tx| {
             let conn = tx.conn();

@@ -9,11 +9,11 @@ use crate::{
         signing_key::SigningKey,
     },
     store::{
-        agents,
+        StoreError, agents,
         conformance::StoreFixture,
         deployment::{self, Quarantine, QuarantineReason},
         feed, idempotency,
-        logins::{self, ChallengeBasis, LoginBasis},
+        logins::{self, ChallengeBasis, IssueBasis, IssueQuery, LoginBasis},
         master_keys, sessions, signing_keys, sqlite_file,
     },
 };
@@ -38,10 +38,8 @@ impl StoreFixture {
     pub async fn sessions_return_what_was_written(&self) {
         let expired = Session { id: SessionId::from_bits(2), expires_at: time(49), ..session() };
         self.commit(async |tx| {
-            assert!(sessions::insert(tx.conn(), &session(), "a challenge").await?);
-            assert!(!sessions::insert(tx.conn(), &expired, "a challenge").await?);
-            assert!(sessions::insert(tx.conn(), &expired, "another challenge").await?);
-            Ok(())
+            let sessions = [(&session(), "a challenge".to_owned()), (&expired, "another challenge".to_owned())];
+            sessions::insert(tx.conn(), &sessions).await
         })
         .await;
         let mut read = self.read().await;
@@ -82,7 +80,7 @@ impl StoreFixture {
     pub async fn ended_session_is_deleted_like_one_that_expired_then(&self) {
         let session = Session { id: SessionId::from_bits(72), ..session() };
         self.commit(async |tx| {
-            assert!(sessions::insert(tx.conn(), &session, "challenge of an ended session").await?);
+            sessions::insert(tx.conn(), &[(&session, "challenge of an ended session".to_owned())]).await?;
             assert!(sessions::mark_ended(tx.conn(), session.id, time(46)).await?);
             let ended = Session { ended_at: Some(time(46)), expires_at: time(46), ..session.clone() };
             assert_eq!(sessions::find(tx.conn(), session.id).await?, Some(ended));
@@ -100,15 +98,16 @@ impl StoreFixture {
         let [first, second] =
             [70, 71].map(|id| Session { id: SessionId::from_bits(id), expires_at: time(40), ..session() });
         self.commit(async |tx| {
-            assert!(sessions::insert(tx.conn(), &first, "challenge of many tokens").await?);
-            assert!(sessions::insert(tx.conn(), &second, "challenge of no token").await?);
-            for number in 0..TOKENS {
+            let sessions =
+                [(&first, "challenge of many tokens".to_owned()), (&second, "challenge of no token".to_owned())];
+            sessions::insert(tx.conn(), &sessions).await?;
+            let token = |number| {
                 let secret = Credential::new(RefreshId::from_bits(700 + number), Zeroizing::new([1; 32]));
                 let (id, secret) = (secret.id(), secret.hash());
-                let token = RefreshToken { id, session: first.id, secret, issued_at: time(30), used_at: None };
-                sessions::insert_token(tx.conn(), &token, (None, time(31))).await?;
-            }
-            Ok(())
+                (RefreshToken { id, session: first.id, secret, issued_at: time(30), used_at: None }, None)
+            };
+            let tokens: Vec<_> = (0..TOKENS).map(token).collect();
+            sessions::insert_tokens(tx.conn(), &tokens, time(31)).await
         })
         .await;
         let mut deleted = Vec::new();
@@ -148,6 +147,31 @@ impl StoreFixture {
             };
             assert_eq!(basis, expected);
         }
+        drop(read);
+        self.issues_read_what_was_written().await;
+    }
+
+    async fn issues_read_what_was_written(&self) {
+        let [first, second] =
+            [73, 74].map(|id| Session { id: SessionId::from_bits(id), expires_at: time(80), ..session() });
+        let begun = [(&first, "a fourth challenge".to_owned()), (&second, "a fifth challenge".to_owned())];
+        self.commit(async |tx| sessions::insert(tx.conn(), &begun).await).await;
+        let other_agent = AgentId::from_bits(98);
+        for (challenge, now, quota, challenge_is_used, live_sessions) in [
+            (Some("a fourth challenge"), 79, 9, true, 2),
+            (Some("a third challenge"), 79, 1, false, 1),
+            (None, 80, 9, false, 0),
+        ] {
+            let query = |agent| IssueQuery { agent, audience: None, challenge: challenge.map(str::to_owned) };
+            let queries = [query(other_agent), query(agent().id)];
+            let mut read = self.read().await;
+            let bases = logins::read_for_issue(read.conn(), &queries, time(now), (9, quota)).await.unwrap();
+            let expected = IssueBasis { other_audiences: 0, challenge_is_used, live_sessions };
+            let unknown = IssueBasis { live_sessions: 0, ..expected };
+            assert_eq!(bases, [(other_agent, unknown), (agent().id, expected)].into());
+        }
+        let expired = self.commit(async |tx| sessions::delete_expired(tx.conn(), (time(80), time(81)), 9).await).await;
+        assert_eq!(expired, 2);
     }
 
     pub async fn refresh_tokens_return_what_was_written(&self) {
@@ -155,25 +179,26 @@ impl StoreFixture {
         let wrong = Credential::new(RefreshId::from_bits(1), Zeroizing::new([2; 32]));
         let (id, secret) = (credential.id(), credential.hash());
         let token = RefreshToken { id, session: session().id, secret, issued_at: time(53), used_at: None };
-        let access = (Some(service().id), time(58));
-        self.commit(async |tx| sessions::insert_token(tx.conn(), &token, access).await).await;
+        let tokens = [(token.clone(), Some(service().id))];
+        self.commit(async |tx| sessions::insert_tokens(tx.conn(), &tokens, time(58)).await).await;
         let mut read = self.read().await;
         let conn = read.conn();
         let session = sessions::find(conn, session().id).await.unwrap().unwrap();
-        let found = sessions::find_token_by_credential(conn, &credential).await.unwrap();
-        assert_eq!(found, Some((token.clone(), session.clone())));
-        assert_eq!(sessions::find_token_by_credential(conn, &wrong).await.unwrap(), None);
+        let found = sessions::find_tokens_by_credential(conn, &[&credential]).await.unwrap();
+        assert_eq!(found, [(token.clone(), session.clone())]);
+        assert_eq!(sessions::find_tokens_by_credential(conn, &[&wrong]).await.unwrap(), []);
         assert_eq!(sessions::find_agent_by_token(conn, id).await.unwrap(), Some(agent().id));
         drop(read);
         self.commit(async |tx| {
-            assert!(sessions::mark_token_used(tx.conn(), id, time(56)).await?);
-            assert!(!sessions::mark_token_used(tx.conn(), id, time(57)).await?);
+            sessions::mark_tokens_used(tx.conn(), &[id], time(56)).await?;
+            let second_use = sessions::mark_tokens_used(tx.conn(), &[id], time(57)).await;
+            assert!(matches!(second_use, Err(StoreError::UnexpectedRowCount(_))));
             Ok(())
         })
         .await;
         let used = RefreshToken { used_at: Some(time(56)), ..token };
-        let stored = sessions::find_token_by_credential(self.read().await.conn(), &credential).await.unwrap();
-        assert_eq!(stored, Some((used, session)));
+        let stored = sessions::find_tokens_by_credential(self.read().await.conn(), &[&credential]).await.unwrap();
+        assert_eq!(stored, [(used, session)]);
     }
 
     pub async fn signing_keys_return_what_was_written(&self) {

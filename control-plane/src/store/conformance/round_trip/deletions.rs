@@ -155,7 +155,7 @@ impl StoreFixture {
         self.commit(async |tx| {
             assert!(agents::insert(tx.conn(), &created).await?);
             assignments::upsert(tx.conn(), &[Assignment { agent: id, expires_at: None, ..assignment() }]).await?;
-            known_agents::record_contact(tx.conn(), id, service().id, time(50)).await?;
+            known_agents::record_contacts(tx.conn(), &[(id, service().id)], time(50)).await?;
             assert!(departures::insert(tx.conn(), id, service().id, true, time(50)).await?);
             agents::mark_deleted(tx.conn(), id, cutoff, time(51)).await?;
             assert!(!agents::lock(tx.conn(), id).await?);

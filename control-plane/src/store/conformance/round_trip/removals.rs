@@ -46,7 +46,7 @@ impl StoreFixture {
         let rating = Rating { service: service().id, weight: 1.0, mean: 2.0, rated_at: time(53) };
         self.commit(async |tx| {
             assert!(agents::insert(tx.conn(), &created).await?);
-            assert!(sessions::insert(tx.conn(), &session, "challenge of a deleted agent").await?);
+            sessions::insert(tx.conn(), &[(&session, "challenge of a deleted agent".to_owned())]).await?;
             for id in 621..624 {
                 trust::insert_feedback(tx.conn(), &feedback(id, gone)).await?;
             }
@@ -118,7 +118,7 @@ impl StoreFixture {
             assert_eq!(unused_agents::oldest_registration(conn, time(71)).await?, Some(time(71)));
             assert_eq!(unused_agents::list(conn, (time(71), time(72)), 9).await?, agents[1..]);
             assert_eq!(unused_agents::list(conn, (time(70), time(71)), 1).await?, agents[..1]);
-            unused_agents::remove(conn, agents[0]).await?;
+            unused_agents::remove(conn, &agents[..1]).await?;
             unused_agents::restart_waiting(conn, time(75)).await?;
             assert_eq!(unused_agents::oldest_registration(conn, time(0)).await?, Some(time(75)));
             // Leaves values for the test `every_column_was_written`.

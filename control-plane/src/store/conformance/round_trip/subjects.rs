@@ -26,6 +26,7 @@ use countersign_identity::{
     AgentId, AgentStatus, ApiKeyId, Permission, Revision, RoleDefinition, RoleGrant, RoleId, RoleName, ServiceId,
     StatusWithCutoff, TrustScore,
 };
+use std::collections::BTreeMap;
 
 fn single_page<T, P>(items: Vec<T>) -> ListPage<T, P> {
     let total = ItemCount::exact(i64::try_from(items.len()).unwrap());
@@ -75,10 +76,10 @@ impl StoreFixture {
         self.commit(async |tx| {
             assert!(agents::lock(tx.conn(), id).await?);
             assert!(!agents::lock(tx.conn(), AgentId::from_bits(99)).await?);
-            assert_eq!(agents::lock_and_find(tx.conn(), id).await?, Some(agent()));
-            assert_eq!(agents::lock_and_find(tx.conn(), AgentId::from_bits(99)).await?, None);
-            agents::set_last_seen(tx.conn(), id, time(9), Some(ServiceId::from_bits(8))).await?;
-            agents::set_last_seen(tx.conn(), id, time(10), None).await?;
+            assert_eq!(agents::lock_and_list(tx.conn(), &[AgentId::from_bits(99), id]).await?, [agent()]);
+            let unknown = AgentId::from_bits(99);
+            agents::set_last_seen(tx.conn(), &[(unknown, None), (id, Some(ServiceId::from_bits(8)))], time(9)).await?;
+            agents::set_last_seen(tx.conn(), &[(id, None)], time(10)).await?;
             agents::set_trust(tx.conn(), id, trust, time(11)).await?;
             agents::set_status(tx.conn(), id, AgentStatus::Active, cutoff, time(13)).await?;
             tx.record_change(Change::Status(id));
@@ -135,10 +136,10 @@ impl StoreFixture {
         let (agent, service, other) = (agent().id, service().id, ServiceId::from_bits(2));
         self.commit(async |tx| {
             let conn = tx.conn();
-            known_agents::record_contact(conn, agent, service, time(24)).await?;
-            known_agents::record_contact(conn, agent, service, time(25)).await?;
-            known_agents::record_contact(conn, agent, service, time(23)).await?;
-            known_agents::record_contact(conn, AgentId::from_bits(2), other, time(28)).await
+            known_agents::record_contacts(conn, &[(agent, service)], time(24)).await?;
+            known_agents::record_contacts(conn, &[(agent, service)], time(25)).await?;
+            known_agents::record_contacts(conn, &[(agent, service)], time(23)).await?;
+            known_agents::record_contacts(conn, &[(AgentId::from_bits(2), other)], time(28)).await
         })
         .await;
         let mut read = self.read().await;
@@ -155,12 +156,12 @@ impl StoreFixture {
         drop(read);
         self.commit(async |tx| {
             let conn = tx.conn();
-            known_agents::extend_relation(conn, agent, other, time(26)).await?;
-            known_agents::extend_relation(conn, agent, service, time(24)).await?;
-            known_agents::extend_relation(conn, agent, service, end).await?;
+            known_agents::extend_relations(conn, &[(agent, other)], time(26)).await?;
+            known_agents::extend_relations(conn, &[(agent, service)], time(24)).await?;
+            known_agents::extend_relations(conn, &[(agent, service)], end).await?;
             assert_eq!(known_agents::find_contact(conn, agent, other).await?, None);
             assert_eq!(known_agents::find_contact(conn, agent, service).await?, Some(time(25)));
-            known_agents::extend_relation(conn, agent, service, time(27)).await?;
+            known_agents::extend_relations(conn, &[(agent, other), (agent, service)], time(27)).await?;
             assert_eq!(known_agents::find_contact(conn, agent, service).await?, Some(time(27)));
             let end = time(27).saturating_add(known_agents::KNOWN_FOR);
             assert_eq!(known_agents::oldest_forgetting(conn, end).await?, Some(end));
@@ -284,8 +285,10 @@ impl StoreFixture {
             assert_eq!(assignments::list_active_grants(conn, service, agent, now).await.unwrap(), grants);
             let role = roles::find(conn, service, role).await.unwrap().unwrap().definition;
             let held: Vec<_> = expected.map(|grant| (role, grant.until)).into_iter().collect();
-            assert_eq!(roles::list_held(conn, service, agent, now).await.unwrap(), held);
-            assert_eq!(roles::list_held(conn, ServiceId::from_bits(98), agent, now).await.unwrap(), []);
+            let (other_agent, other_service) = (AgentId::from_bits(98), ServiceId::from_bits(98));
+            let found = roles::list_held(conn, &[(other_agent, service), (agent, service)], now).await.unwrap();
+            assert_eq!(found, if held.is_empty() { BTreeMap::new() } else { BTreeMap::from([(agent, held)]) });
+            assert_eq!(roles::list_held(conn, &[(agent, other_service)], now).await.unwrap(), BTreeMap::new());
             let grants: Vec<_> = expected.map(|grant| (agent, grant)).into_iter().collect();
             assert_eq!(assignments::list_active_grants_of_agents(conn, service, &agents, now).await.unwrap(), grants);
             let only = assignments::find_only_service_with_role(conn, agent, now).await.unwrap();

@@ -1,0 +1,403 @@
+//! Issues the tokens of logins and refreshes that one transaction fulfills.
+//!
+//! The transaction locks the agents, reads what the decisions and the claims depend on, decides each request, and writes what all
+//! accepted requests need. A refused request does not affect the others.
+
+use super::{
+    revoke::end_session,
+    tokens::{TokenAudience, TokenIds, UnsignedToken, build_claims},
+};
+use crate::{
+    domain::{
+        agent::Agent,
+        challenge::Challenge,
+        change::FeedPosition,
+        credential::Credential,
+        quota::ExceededQuota,
+        session::{RefreshToken, Session},
+        webhook::event::{AuthenticatedEvent, Event, EventData},
+    },
+    keyring::TokenSigner,
+    operations::{
+        Context, NotFound, OperationError,
+        request_batches::{BatchError, BatchedRequest, RequestQueues, RequestResult},
+    },
+    store::{
+        StoreError, WriteTransaction, agents, feed, known_agents,
+        logins::{self, IssueBasis, IssueQuery},
+        roles::{self, HeldRole},
+        services, sessions, token_audiences, unused_agents,
+    },
+};
+use countersign_identity::{AgentId, EventId, Reason, RefreshId, ServiceId, SessionId, Timestamp};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
+use tokio::time::Instant;
+use tracing::Span;
+
+/// Maximum number of sessions over the quota that one login ends. If the quota was lowered, the next logins end the others.
+const MAX_ENDED_PER_LOGIN: u32 = 10;
+
+/// A request for tokens whose sender has proven to be the agent.
+pub(in crate::operations) struct TokenRequest {
+    /// The agent.
+    pub(super) agent: AgentId,
+    /// The service that the request names.
+    pub(super) service: Option<ServiceId>,
+    /// What the agent has proven itself with.
+    pub(super) proof: Proof,
+    /// The ids of the new tokens.
+    pub(super) ids: TokenIds,
+}
+
+/// What an agent has proven itself with.
+pub(super) enum Proof {
+    /// A signed challenge, which begins a session.
+    Challenge(NewSession),
+    /// A refresh token, whose session continues.
+    RefreshToken(Credential<RefreshId>),
+}
+
+/// A session that a login begins.
+pub(super) struct NewSession {
+    /// The signed challenge.
+    pub challenge: Challenge,
+    /// The id of the session.
+    pub id: SessionId,
+    /// The id of the event about the login.
+    pub event: EventId,
+    /// IP address of the client.
+    pub client_address: Option<IpAddr>,
+}
+
+impl BatchedRequest for TokenRequest {
+    type Key = ();
+    type Output = UnsignedToken;
+
+    fn queues(context: &Context) -> &RequestQueues<Self> {
+        &context.token_requests
+    }
+
+    fn span((): ()) -> Span {
+        tracing::info_span!("tokens")
+    }
+
+    fn agent(&self) -> AgentId {
+        self.agent
+    }
+
+    async fn fulfill(
+        context: &Context,
+        (): (),
+        requests: &[Self],
+        deadline: Instant,
+    ) -> Result<Vec<RequestResult<Self>>, BatchError> {
+        let work = async |mut tx: WriteTransaction| {
+            let current = Current::lock_and_read(&mut tx, requests).await?;
+            let decisions = current.decide(&mut tx, context, requests).await?;
+            let reused = requests.iter().zip(&decisions);
+            let reused: Vec<_> =
+                reused.filter_map(|(request, decision)| current.reused_session(request, decision)).collect();
+            if reused.is_empty() && decisions.iter().all(Result::is_err) {
+                return Err(BatchError::Refused(decisions.into_iter().filter_map(Result::err).collect()));
+            }
+            let grants: Vec<_> = decisions.iter().flatten().collect();
+            let sources = ClaimSources::read(&mut tx, context, current.position, &grants).await?;
+            write(&mut tx, context, &grants, sources.expires_at).await?;
+            for session in reused {
+                end_session(&mut tx, session).await?;
+            }
+            let token = |grant| sources.token(context, &grant);
+            let results = decisions.into_iter().map(|decision| decision.map(token)).collect();
+            Ok(tx.commit(results).await?)
+        };
+        context.store.write_until(deadline, "issue_tokens", work).await
+    }
+}
+
+/// What the decisions depend on.
+struct Current {
+    agents: BTreeMap<AgentId, Agent>,
+    position: FeedPosition,
+    /// The refresh tokens whose secret is correct, and their sessions.
+    refresh_tokens: BTreeMap<RefreshId, (RefreshToken, Session)>,
+    live_services: BTreeSet<ServiceId>,
+}
+
+/// A request that passed all checks before its audience is known.
+struct Candidate<'a> {
+    request: &'a TokenRequest,
+    agent: &'a Agent,
+    /// The session of a refresh.
+    session: Option<&'a Session>,
+}
+
+/// A request that is accepted.
+struct Grant<'a> {
+    request: &'a TokenRequest,
+    agent: &'a Agent,
+    session: Session,
+    audience: TokenAudience,
+    /// Whether the login begins one session more than the quota.
+    exceeds_sessions: bool,
+}
+
+impl Current {
+    /// Locks the agents until the transaction ends, and reads.
+    async fn lock_and_read(tx: &mut WriteTransaction, requests: &[TokenRequest]) -> Result<Self, StoreError> {
+        let conn = tx.conn();
+        let agents: Vec<_> = requests.iter().map(|request| request.agent).collect();
+        // The lock comes before the revision, and the revision before everything else. A change of an agent either sees the audience
+        // of the new token, or has a revision that is not above that of the token, because both transactions lock the agent first.
+        let agents = agents::lock_and_list(conn, &agents).await?;
+        let position = feed::position(conn).await?;
+        let credentials: Vec<_> = requests.iter().filter_map(TokenRequest::refresh_token).collect();
+        let refresh_tokens = sessions::find_tokens_by_credential(conn, &credentials).await?;
+        let bound = refresh_tokens.iter().filter_map(|(_, session)| session.service);
+        let services: BTreeSet<_> = requests.iter().filter_map(|request| request.service).chain(bound).collect();
+        let live_services = services::list_live(conn, services).await?;
+        Ok(Self {
+            agents: agents.into_iter().map(|agent| (agent.id, agent)).collect(),
+            position,
+            refresh_tokens: refresh_tokens.into_iter().map(|found| (found.0.id, found)).collect(),
+            live_services,
+        })
+    }
+
+    /// Decides each request. Returns the grant, or the reason of the refusal.
+    async fn decide<'a>(
+        &'a self,
+        tx: &mut WriteTransaction,
+        context: &Context,
+        requests: &'a [TokenRequest],
+    ) -> Result<Vec<Result<Grant<'a>, OperationError>>, StoreError> {
+        let now = tx.now();
+        let mut candidates = Vec::new();
+        for request in requests {
+            candidates.push(match self.check(request, now) {
+                Ok(candidate) => Ok((candidate.choose_audience(tx).await?, candidate)),
+                Err(refusal) => Err(refusal),
+            });
+        }
+        let quotas = &context.config.quotas;
+        let queries: Vec<_> =
+            candidates.iter().flatten().map(|(audience, candidate)| candidate.query(*audience)).collect();
+        let limits = (quotas.audiences_per_agent, quotas.sessions_per_agent);
+        let facts = logins::read_for_issue(tx.conn(), &queries, now, limits).await?;
+        let grant = |candidate: Result<(TokenAudience, Candidate<'a>), OperationError>| {
+            let (audience, candidate) = candidate?;
+            let basis = facts.get(&candidate.agent.id).ok_or(StoreError::UnexpectedRowCount("read_for_issue"))?;
+            candidate.grant(context, (self.position, now), audience, basis)
+        };
+        Ok(candidates.into_iter().map(grant).collect())
+    }
+
+    fn check<'a>(&'a self, request: &'a TokenRequest, now: Timestamp) -> Result<Candidate<'a>, OperationError> {
+        let agent = self.agents.get(&request.agent);
+        let is_live = |service: Option<ServiceId>| service.is_none_or(|service| self.live_services.contains(&service));
+        // The service may have been deleted since the request was verified.
+        let named = is_live(request.service).then_some(()).ok_or(OperationError::NotFound(NotFound::Service));
+        match &request.proof {
+            Proof::Challenge(new) => {
+                if new.challenge.restore_revision != self.position.cutoff {
+                    return Err(Reason::ChallengeExpired.into());
+                }
+                let agent = agent.ok_or(Reason::ChallengeInvalid)?;
+                agent.require_active()?;
+                named?;
+                Ok(Candidate { request, agent, session: None })
+            }
+            Proof::RefreshToken(credential) => {
+                let agent = agent.ok_or(Reason::RefreshInvalid)?;
+                let (token, session) = self.refresh_tokens.get(&credential.id()).ok_or(Reason::RefreshInvalid)?;
+                named?;
+                agent.require_active()?;
+                if !is_live(session.service) {
+                    return Err(Reason::RefreshRevoked.into());
+                }
+                session.check_refresh(token, agent.cutoff.max(self.position.cutoff), now)?;
+                Ok(Candidate { request, agent, session: Some(session) })
+            }
+        }
+    }
+
+    /// The session of a refused refresh, if its token was used before: the token was copied, and the server cannot distinguish the
+    /// thief from the agent, so the session must end.
+    fn reused_session<T>(&self, request: &TokenRequest, decision: &Result<T, OperationError>) -> Option<SessionId> {
+        let Err(OperationError::Refused(refusal)) = decision else { return None };
+        let credential = request.refresh_token().filter(|_| refusal.reason == Reason::RefreshReused)?;
+        self.refresh_tokens.get(&credential.id()).map(|(_, session)| session.id)
+    }
+}
+
+impl TokenRequest {
+    fn refresh_token(&self) -> Option<&Credential<RefreshId>> {
+        match &self.proof {
+            Proof::Challenge(_) => None,
+            Proof::RefreshToken(credential) => Some(credential),
+        }
+    }
+
+    fn new_session(&self) -> Option<&NewSession> {
+        match &self.proof {
+            Proof::Challenge(new) => Some(new),
+            Proof::RefreshToken(_) => None,
+        }
+    }
+}
+
+impl Candidate<'_> {
+    async fn choose_audience(&self, tx: &mut WriteTransaction) -> Result<TokenAudience, StoreError> {
+        let now = tx.now();
+        match (self.request.service, self.session.and_then(|session| session.service)) {
+            // The session is bound to this service because the agent named it, or because it was the default service.
+            (None, Some(service)) => Ok(TokenAudience::Default(service)),
+            (named, _) => TokenAudience::choose(tx.conn(), named, self.agent, now).await,
+        }
+    }
+
+    fn query(&self, audience: TokenAudience) -> IssueQuery {
+        let challenge = self.request.new_session().map(|new| new.challenge.random_id_hex());
+        IssueQuery { agent: self.agent.id, audience: audience.service(), challenge }
+    }
+}
+
+impl<'a> Candidate<'a> {
+    fn grant(
+        self,
+        context: &Context,
+        (position, now): (FeedPosition, Timestamp),
+        audience: TokenAudience,
+        basis: &IssueBasis,
+    ) -> Result<Grant<'a>, OperationError> {
+        let Candidate { request, agent, session } = self;
+        let quotas = &context.config.quotas;
+        if basis.challenge_is_used {
+            return Err(Reason::ChallengeUsed.into());
+        }
+        if basis.other_audiences >= i64::from(quotas.audiences_per_agent) {
+            return Err(OperationError::QuotaExceeded(ExceededQuota::AudiencesPerAgent(quotas.audiences_per_agent)));
+        }
+        let new_session = |new: &NewSession| Session {
+            id: new.id,
+            agent: agent.id,
+            service: audience.service(),
+            started_at: now,
+            started_revision: position.revision,
+            expires_at: now.saturating_add(context.config.session_lifetime),
+            ended_at: None,
+        };
+        let new = request.new_session();
+        let session = session.cloned().or_else(|| new.map(new_session)).ok_or(Reason::RefreshInvalid)?;
+        let exceeds_sessions = new.is_some() && basis.live_sessions >= i64::from(quotas.sessions_per_agent);
+        Ok(Grant { request, agent, session, audience, exceeds_sessions })
+    }
+}
+
+/// What the claims of all new tokens depend on, besides the grants.
+struct ClaimSources {
+    held: BTreeMap<AgentId, Vec<HeldRole>>,
+    signer: Arc<TokenSigner>,
+    position: FeedPosition,
+    now: Timestamp,
+    expires_at: Timestamp,
+}
+
+impl ClaimSources {
+    async fn read(
+        tx: &mut WriteTransaction,
+        context: &Context,
+        position: FeedPosition,
+        grants: &[&Grant<'_>],
+    ) -> Result<Self, BatchError> {
+        let now = tx.now();
+        let bound: Vec<_> =
+            grants.iter().filter_map(|grant| Some((grant.agent.id, grant.audience.service()?))).collect();
+        let held = roles::list_held(tx.conn(), &bound, now).await?;
+        // The signing key is read after all claims, so that a concurrent revocation of the signing key is noticed.
+        let signer = context.keyring.current_signer(tx.conn(), now).await?;
+        let expires_at = now.saturating_add(context.config.access_token_lifetime);
+        Ok(Self { held, signer, position, now, expires_at })
+    }
+
+    fn token(&self, context: &Context, grant: &Grant<'_>) -> UnsignedToken {
+        let Grant { request, agent, session, audience, .. } = grant;
+        let held = self.held.get(&agent.id).map_or(&[][..], Vec::as_slice);
+        let ids = (request.ids.token, self.position.revision);
+        let claims = build_claims(context, ids, (agent, session, *audience), held, (self.now, self.expires_at));
+        UnsignedToken { claims, signer: Arc::clone(&self.signer) }
+    }
+}
+
+/// Writes what the new tokens need, and the end of excess sessions.
+async fn write(
+    tx: &mut WriteTransaction,
+    context: &Context,
+    grants: &[&Grant<'_>],
+    expires_at: Timestamp,
+) -> Result<(), StoreError> {
+    let now = tx.now();
+    write_sessions(tx, grants, expires_at).await?;
+    let seen: Vec<_> = grants.iter().map(|grant| (grant.agent.id, grant.last_service())).collect();
+    agents::set_last_seen(tx.conn(), &seen, now).await?;
+    let audiences: Vec<_> = grants.iter().map(|grant| (grant.agent.id, grant.audience.service())).collect();
+    token_audiences::record(tx.conn(), &audiences, expires_at).await?;
+    let is_first = |agent: &Agent| agent.registration.owner.is_none() && agent.last_seen_at.is_none();
+    let used: Vec<_> = grants.iter().filter(|grant| is_first(grant.agent)).map(|grant| grant.agent.id).collect();
+    unused_agents::remove(tx.conn(), &used).await?;
+    let (mut named, mut default) = (Vec::new(), Vec::new());
+    for grant in grants {
+        match grant.audience {
+            TokenAudience::Named(service) => named.push((grant.agent.id, service)),
+            TokenAudience::Default(service) => default.push((grant.agent.id, service)),
+            TokenAudience::Unbound => {}
+        }
+    }
+    known_agents::record_contacts(tx.conn(), &named, now).await?;
+    known_agents::extend_relations(tx.conn(), &default, now).await?;
+    let kept = context.config.quotas.sessions_per_agent;
+    for agent in grants.iter().filter(|grant| grant.exceeds_sessions).map(|grant| grant.agent.id) {
+        for oldest in sessions::list_live_beyond(tx.conn(), agent, now, (kept, MAX_ENDED_PER_LOGIN)).await? {
+            end_session(tx, oldest).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes new sessions with their events, and the refresh tokens that replace the used ones.
+async fn write_sessions(
+    tx: &mut WriteTransaction,
+    grants: &[&Grant<'_>],
+    expires_at: Timestamp,
+) -> Result<(), StoreError> {
+    let now = tx.now();
+    let (mut begun, mut used, mut refresh_tokens) = (Vec::new(), Vec::new(), Vec::new());
+    for Grant { request, agent, session, audience, .. } in grants {
+        let TokenIds { refresh, refresh_hash, .. } = &request.ids;
+        match &request.proof {
+            Proof::Challenge(NewSession { challenge, event, client_address, .. }) => {
+                begun.push((session, challenge.random_id_hex()));
+                let (agent_id, service_id, ip_address) = (agent.id, audience.service(), *client_address);
+                let data = AuthenticatedEvent { agent_id, service_id, ip_address };
+                tx.emit(Event { id: *event, at: now, data: EventData::Authenticated(data) });
+            }
+            Proof::RefreshToken(credential) => used.push(credential.id()),
+        }
+        let (secret, session) = (refresh_hash.clone(), session.id);
+        let token = RefreshToken { id: *refresh, session, secret, issued_at: now, used_at: None };
+        refresh_tokens.push((token, audience.service()));
+    }
+    sessions::insert(tx.conn(), &begun).await?;
+    sessions::mark_tokens_used(tx.conn(), &used, now).await?;
+    sessions::insert_tokens(tx.conn(), &refresh_tokens, expires_at).await
+}
+
+impl Grant<'_> {
+    /// The service of the agent's last login, if this is a login.
+    fn last_service(&self) -> Option<ServiceId> {
+        self.request.new_session().and_then(|_| self.audience.last_service(self.agent.last_service))
+    }
+}

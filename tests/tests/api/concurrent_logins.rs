@@ -1,0 +1,146 @@
+//! Logins and refreshes at the same time, several of which the control plane fulfills in one transaction.
+
+use countersign_tests::{Agent, ControlPlane, Database, HttpResponse, Postgres, control_plane::text};
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+
+/// Agents that log in at the same time: more than one transaction fulfills.
+const AGENTS: usize = 40;
+
+/// Rounds until requests have shared a transaction, at most.
+const MAX_ROUNDS: usize = 50;
+
+const UNKNOWN_SERVICE: &str = "svc_00000000000000000000000001";
+
+/// A control plane whose agents have tokens for one service at a time, and agents that log in.
+struct Fixture {
+    control: ControlPlane,
+    agents: Vec<Agent>,
+    /// An agent whose live token is for another service than `service_of_round`.
+    elsewhere: Agent,
+    /// An agent that is suspended after its challenge was issued.
+    suspended: Agent,
+    database: Database,
+}
+
+impl Fixture {
+    async fn start(database: &str) -> Self {
+        let control = ControlPlane::start_with(&[database, "quotas.audiences_per_agent=1"]).await;
+        let role = control.create_role("reader", &["read"]).await;
+        let agents = join_all((0..AGENTS).map(|_| Agent::register(&control, "agent"))).await;
+        // Every second agent has a role, so that the claims differ.
+        for agent in agents.iter().step_by(2) {
+            control.assign(&agent.id, &role).await;
+        }
+        let [elsewhere, suspended] = [Agent::register(&control, "a").await, Agent::register(&control, "b").await];
+        let (other, _) = control.create_service(json!({ "name": "other" })).await;
+        elsewhere.token_for(&other).await;
+        let database = Database::connect_to(&control).await;
+        Self { control, agents, elsewhere, suspended, database }
+    }
+
+    async fn signed_challenge(&self, agent: &Agent) -> Value {
+        let challenge = self.control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
+        let signature = agent.key.sign(&text(&challenge["nonce"]));
+        json!({ "challengeId": challenge["challengeId"], "signature": signature, "serviceId": self.control.service() })
+    }
+
+    async fn authenticate(&self, login: &Value) -> HttpResponse {
+        self.control.api.post("/auth/authenticate", login.clone()).await
+    }
+
+    async fn refresh(&self, tokens: &Value, service: Option<&str>) -> HttpResponse {
+        let mut body = json!({ "refreshToken": tokens["refreshToken"] });
+        if let Some(service) = service {
+            body["serviceId"] = service.into();
+        }
+        self.control.api.post("/auth/refresh", body).await
+    }
+
+    /// Sends each challenge twice at the same time, among logins that are refused. Returns the tokens of each agent.
+    async fn log_all_in(&self) -> Vec<Value> {
+        let logins = join_all(self.agents.iter().map(|agent| self.signed_challenge(agent))).await;
+        let [elsewhere, suspended] =
+            [self.signed_challenge(&self.elsewhere).await, self.signed_challenge(&self.suspended).await];
+        self.control.set_status(&self.suspended.id, "suspended").await.expect(200);
+        let (answers, elsewhere, suspended) = tokio::join!(
+            join_all(logins.iter().chain(&logins).map(|login| self.authenticate(login))),
+            self.authenticate(&elsewhere),
+            self.authenticate(&suspended),
+        );
+        self.control.set_status(&self.suspended.id, "active").await.expect(200);
+        assert_eq!(elsewhere.status, 409, "{elsewhere:?}");
+        assert_eq!(suspended.error(), (403, "INSUFFICIENT_PERMISSIONS", "agent_suspended"));
+        successes(&answers, "challenge_used")
+    }
+
+    /// Refreshes all tokens at the same time, among refreshes that are refused. Returns the next tokens of each agent.
+    async fn refresh_all(&self, tokens: &[Value]) -> Vec<Value> {
+        let used = &tokens[0];
+        let next = self.refresh(used, None).await.expect(200);
+        let (answers, unknown, reused) = tokio::join!(
+            join_all(tokens[2..].iter().map(|tokens| self.refresh(tokens, None))),
+            self.refresh(&tokens[1], Some(UNKNOWN_SERVICE)),
+            self.refresh(used, None),
+        );
+        assert_eq!(unknown.status, 404, "{unknown:?}");
+        assert_eq!(reused.error(), (401, "AUTHENTICATION_FAILED", "refresh_reused"));
+        let ended = self.refresh(&next, None).await;
+        assert_eq!(ended.error(), (401, "AUTHENTICATION_FAILED", "refresh_revoked"), "the reuse ended the session");
+        // The refused refresh has not used the token up.
+        let second = self.refresh(&tokens[1], None).await.expect(200);
+        [second].into_iter().chain(answers.into_iter().map(|answer| answer.expect(200))).collect()
+    }
+
+    /// Each token is that of its agent, with the agent's roles.
+    async fn assert_tokens_of(&self, agents: &[Agent], tokens: &[Value], first: usize) {
+        assert_eq!(agents.len(), tokens.len());
+        for (number, (agent, tokens)) in agents.iter().zip(tokens).enumerate() {
+            let verified = self.control.verify(&text(&tokens["accessToken"])).await.expect(200);
+            let roles = if (number + first).is_multiple_of(2) { json!(["reader"]) } else { json!([]) };
+            assert_eq!(
+                (&verified["agent"]["id"], &verified["agent"]["roles"]),
+                (&json!(agent.id), &roles),
+                "{verified}"
+            );
+        }
+    }
+
+    /// Whether a transaction has begun several sessions.
+    async fn have_shared(&mut self) -> bool {
+        let sql = "SELECT CAST(begun_at AS TEXT) FROM sessions GROUP BY begun_at HAVING COUNT(*) > 1";
+        !self.database.text_column(sql).await.is_empty()
+    }
+}
+
+/// Of two answers for each request, one is a success, and the other is refused for this reason. Returns the successes.
+fn successes(answers: &[HttpResponse], reason: &str) -> Vec<Value> {
+    let (first, second) = answers.split_at(answers.len() / 2);
+    let pairs = first.iter().zip(second).map(|(first, second)| {
+        let (accepted, refused) = if first.status == 200 { (first, second) } else { (second, first) };
+        assert_eq!(accepted.status, 200, "{accepted:?}");
+        assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", reason));
+        accepted.body.clone()
+    });
+    pairs.collect()
+}
+
+#[tokio::test]
+async fn logins_and_refreshes_at_the_same_time_are_each_decided_alone() {
+    let postgres = Postgres::start().await;
+    for database in [String::new(), postgres.create_database().await] {
+        let mut fixture = Fixture::start(&format!("database.url={database}")).await;
+        let mut rounds = 0;
+        while rounds == 0 || (!fixture.have_shared().await && rounds < MAX_ROUNDS) {
+            rounds += 1;
+            let tokens = fixture.log_all_in().await;
+            fixture.assert_tokens_of(&fixture.agents, &tokens, 0).await;
+            let next = fixture.refresh_all(&tokens).await;
+            fixture.assert_tokens_of(&fixture.agents[1..], &next, 1).await;
+        }
+        assert!(fixture.have_shared().await, "each login had a transaction of its own in {rounds} rounds");
+        let sessions = "SELECT CAST(COUNT(*) AS TEXT) FROM sessions";
+        let expected = (rounds * AGENTS + 1).to_string();
+        assert_eq!(fixture.database.text_column(sessions).await, [expected], "one session for each challenge");
+    }
+}
