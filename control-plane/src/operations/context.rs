@@ -21,7 +21,7 @@ use crate::{
     },
     keyring::Keyring,
     sidecars::Sidecars,
-    store::Store,
+    store::{Store, logins::LoginQuery},
 };
 use countersign_identity::{AgentId, Timestamp};
 use countersign_process::{Clock, Rng};
@@ -106,6 +106,7 @@ pub struct Context {
     pub(super) recent_changes: RecentChanges,
     pub(super) service_keys: ServiceKeys,
     pub(super) assignment_queues: RequestQueues<AssignmentChange>,
+    pub(super) login_queries: RequestQueues<LoginQuery>,
     pub(super) token_requests: RequestQueues<TokenRequest>,
     pub(super) verifications: Verifications,
 }
@@ -141,6 +142,7 @@ impl Context {
             recent_changes: RecentChanges::default(),
             service_keys: ServiceKeys::default(),
             assignment_queues: RequestQueues::default(),
+            login_queries: RequestQueues::default(),
             token_requests: RequestQueues::default(),
             verifications: Verifications::default(),
         }

@@ -1,4 +1,4 @@
-//! Requests of agents that one transaction fulfills together.
+//! Requests that one transaction fulfills together.
 //!
 //! While the transaction of a queue is under way, further requests wait, and the next transaction fulfills all of them, with about as
 //! many statements as for one. So a database that is slow, or busy, makes the batches larger instead of the queue longer.
@@ -38,10 +38,10 @@ pub(super) trait BatchedRequest: Sized + Send + Sync + 'static {
     /// The span of the log lines of a queue.
     fn span(key: Self::Key) -> Span;
 
-    /// The agent that the request concerns.
-    fn agent(&self) -> AgentId;
+    /// The agent whose other requests must wait for the next batch. `None` if requests of the same agent do not depend on each other.
+    fn exclusive_agent(&self) -> Option<AgentId>;
 
-    /// Fulfills requests of one queue, each of another agent, until the deadline. Returns their results in the same order.
+    /// Fulfills requests of one queue, each of another exclusive agent, until the deadline. Returns their results in the same order.
     fn fulfill(
         context: &Context,
         key: Self::Key,
@@ -168,7 +168,7 @@ struct OpenQueue<'a, R: BatchedRequest> {
 }
 
 impl<R: BatchedRequest> OpenQueue<'_, R> {
-    /// Takes the next requests, at most one of each agent, so that they do not depend on each other. Removes the queue if it is empty.
+    /// Takes the next requests, at most one of each exclusive agent, so that they do not depend on each other. Removes the queue if it is empty.
     fn take_batch(&mut self) -> Option<Vec<Waiting<R>>> {
         let mut queues = self.queues.lock();
         let queue = queues.get_mut(&self.key)?;
@@ -200,7 +200,7 @@ fn split<R: BatchedRequest>(
     let (mut agents, mut batch, mut later) = (BTreeSet::new(), Vec::new(), VecDeque::new());
     let is_awaited = |waiting: &Waiting<R>| !waiting.reply.is_closed() && waiting.deadline >= min_deadline;
     for waiting in queue.into_iter().filter(is_awaited) {
-        if batch.len() < MAX_BATCH && agents.insert(waiting.request.agent()) {
+        if batch.len() < MAX_BATCH && waiting.request.exclusive_agent().is_none_or(|agent| agents.insert(agent)) {
             batch.push(waiting);
         } else {
             later.push_back(waiting);
@@ -231,8 +231,8 @@ mod tests {
             Span::none()
         }
 
-        fn agent(&self) -> AgentId {
-            self.agent
+        fn exclusive_agent(&self) -> Option<AgentId> {
+            Some(self.agent)
         }
 
         async fn fulfill(

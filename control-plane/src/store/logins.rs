@@ -1,4 +1,5 @@
-//! What challenges, logins and the issue of tokens read, each with one statement: an agent waits for every statement of its login.
+//! What challenges, logins and the issue of tokens read, each with one statement for all requests that wait: an agent waits for every
+//! statement of its login.
 
 use super::{
     Conn, StoreError, agents, feed, row,
@@ -11,11 +12,10 @@ use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Revision, Servic
 use sqlx::any::AnyRow;
 use std::collections::BTreeMap;
 
-/// Selects the status of the agent `$1`, and the number of services `$2`. Deleted ones do not count.
-macro_rules! agent_and_service {
+/// The parameters of the number, the agent, the service and the challenge of a query in [`READ_FOR_LOGINS`].
+macro_rules! login_row {
     () => {
-        "(SELECT status FROM agents WHERE id = $1 AND deleted_at IS NULL) AS status, \
-         CAST((SELECT COUNT(*) FROM services WHERE id = $2 AND deleted_at IS NULL) AS BIGINT) AS services"
+        "(CAST($1 AS BIGINT), CAST($2 AS TEXT), CAST($3 AS TEXT), CAST($4 AS TEXT))"
     };
 }
 
@@ -27,13 +27,14 @@ macro_rules! issue_row {
 }
 
 statements! { STATEMENTS:
-    READ_FOR_CHALLENGE = concat!(
-        "SELECT ", agent_and_service!(), ", ", feed::position_columns!(), ", d.master_key_fingerprint AS master_key \
-         FROM feed JOIN deployment d ON d.id = feed.id WHERE feed.id = 1"
-    );
-    READ_FOR_LOGIN = concat!(
-        "SELECT ", agent_and_service!(), ", (SELECT public_key FROM agents WHERE id = $1 AND deleted_at IS NULL) AS public_key, \
-         CAST((SELECT COUNT(*) FROM sessions WHERE challenge_id = $3) AS BIGINT) AS uses"
+    /// Deleted agents and services do not count. The number of a row that is not needed is 0.
+    READ_FOR_LOGINS = concat!(
+        "SELECT column1 AS number, (SELECT status FROM agents WHERE id = column2 AND deleted_at IS NULL) AS status, \
+         (SELECT public_key FROM agents WHERE id = column2 AND deleted_at IS NULL) AS public_key, \
+         CAST((SELECT COUNT(*) FROM services WHERE id = column3 AND deleted_at IS NULL) AS BIGINT) AS services, \
+         CAST((SELECT COUNT(*) FROM sessions WHERE challenge_id = column4) AS BIGINT) AS uses, ", feed::position_columns!(),
+        ", d.master_key_fingerprint AS master_key FROM feed JOIN deployment d ON d.id = feed.id, (VALUES ", login_row!(),
+        ") AS v WHERE feed.id = 1 AND column1 > 0 ORDER BY column1"
     );
     /// Counts audiences and sessions only up to the quotas `$2` and `$3`.
     READ_FOR_ISSUE = concat!(
@@ -45,66 +46,65 @@ statements! { STATEMENTS:
     );
 }
 
+const LOGINS: RowListStatement = RowListStatement { sql: READ_FOR_LOGINS, row: login_row!() };
 const ISSUE: RowListStatement = RowListStatement { sql: READ_FOR_ISSUE, row: issue_row!() };
 
-/// What a challenge depends on.
+/// A challenge that an agent asks for, or its login with a challenge.
+#[derive(Debug, Clone)]
+pub struct LoginQuery {
+    /// The agent.
+    pub agent: AgentId,
+    /// The service that it names, if any.
+    pub service: Option<ServiceId>,
+    /// The challenge of a login; `None` for a new challenge.
+    pub challenge: Option<String>,
+}
+
+/// What a challenge and the verification of a signed challenge depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChallengeBasis {
+pub struct LoginBasis {
     /// The status of the agent; `None` if it does not exist or is deleted.
     pub status: Option<AgentStatus>,
+    /// The public key of the agent as stored.
+    public_key: Option<String>,
     /// Whether the named service exists and is not deleted; false if none is named.
     pub has_service: bool,
+    /// Whether a session was created with the challenge.
+    pub challenge_is_used: bool,
     /// Challenges from before the last restore of the database are invalid. This is the revision of the restore.
     pub restore_revision: Revision,
     /// The fingerprint of the current master key.
     pub master_key: String,
 }
 
-/// Reads what a challenge for an agent, and for a service if it names one, depends on.
-pub async fn read_for_challenge(
-    conn: &mut Conn,
-    agent: AgentId,
-    service: Option<ServiceId>,
-) -> Result<ChallengeBasis, StoreError> {
-    let query =
-        sqlx::query(READ_FOR_CHALLENGE).bind(agent.to_string()).bind(service.map(|service| service.to_string()));
-    let row = query.fetch_one(conn).await?;
-    Ok(ChallengeBasis {
-        status: status_from_row(&row)?,
-        has_service: has_service(&row)?,
-        restore_revision: feed::position_from_row(&row)?.cutoff,
-        master_key: row::get(&row, "master_key")?,
-    })
+impl LoginBasis {
+    /// The public key of the agent; `None` if it does not exist or is deleted.
+    pub fn public_key(&self) -> Result<Option<P256PublicKey>, StoreError> {
+        self.public_key.as_deref().map(agents::parse_key).transpose()
+    }
 }
 
-/// What the verification of a signed challenge depends on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LoginBasis {
-    /// The status and the public key of the agent; `None` if it does not exist or is deleted.
-    pub agent: Option<(AgentStatus, P256PublicKey)>,
-    /// Whether the named service exists and is not deleted; false if none is named.
-    pub has_service: bool,
-    /// Whether a session was created with the challenge.
-    pub challenge_is_used: bool,
-}
-
-/// Reads what a login of an agent with a challenge, and for a service if it names one, depends on.
-pub async fn read_for_login(
-    conn: &mut Conn,
-    (agent, challenge): (AgentId, &str),
-    service: Option<ServiceId>,
-) -> Result<LoginBasis, StoreError> {
-    let query = sqlx::query(READ_FOR_LOGIN)
-        .bind(agent.to_string())
-        .bind(service.map(|service| service.to_string()))
-        .bind(challenge);
-    let row = query.fetch_one(conn).await?;
-    let key: Option<String> = row::get(&row, "public_key")?;
-    Ok(LoginBasis {
-        agent: status_from_row(&row)?.zip(key.map(|key| agents::parse_key(&key)).transpose()?),
-        has_service: has_service(&row)?,
-        challenge_is_used: row::get::<i64>(&row, "uses")? > 0,
-    })
+/// Reads what challenges and logins depend on, in the order of the queries.
+pub async fn read_for_logins(conn: &mut Conn, queries: &[LoginQuery]) -> Result<Vec<LoginBasis>, StoreError> {
+    let row = |(number, query): (i64, &LoginQuery)| -> [Parameter; 4] {
+        let LoginQuery { agent, service, challenge } = query;
+        let service = service.map_or(String::new(), |service| service.to_string());
+        [number.into(), agent.to_string().into(), service.into(), challenge.clone().unwrap_or_default().into()]
+    };
+    let read = |row: &AnyRow| {
+        let status: Option<String> = row::get(row, "status")?;
+        Ok(LoginBasis {
+            status: status.map(|text| parse_status(&text).ok_or(StoreError::Corrupt("status"))).transpose()?,
+            public_key: row::get(row, "public_key")?,
+            has_service: row::get::<i64>(row, "services")? > 0,
+            challenge_is_used: row::get::<i64>(row, "uses")? > 0,
+            restore_revision: feed::position_from_row(row)?.cutoff,
+            master_key: row::get(row, "master_key")?,
+        })
+    };
+    let rows = LOGINS.fetch_all(conn, &[], (1..).zip(queries).map(row)).await?;
+    let bases: Vec<_> = rows.iter().map(read).collect::<Result<_, StoreError>>()?;
+    if bases.len() == queries.len() { Ok(bases) } else { Err(StoreError::UnexpectedRowCount("read_for_logins")) }
 }
 
 /// Tokens that an agent asks for.
@@ -156,14 +156,5 @@ pub async fn read_for_issue(
 /// The statements with several rows, for the conformance tests.
 #[cfg(test)]
 pub(super) fn dynamic_statements() -> Vec<String> {
-    ISSUE.texts()
-}
-
-fn has_service(row: &AnyRow) -> Result<bool, StoreError> {
-    Ok(row::get::<i64>(row, "services")? > 0)
-}
-
-fn status_from_row(row: &AnyRow) -> Result<Option<AgentStatus>, StoreError> {
-    let status: Option<String> = row::get(row, "status")?;
-    status.map(|status| parse_status(&status).ok_or(StoreError::Corrupt("status"))).transpose()
+    [LOGINS, ISSUE].map(RowListStatement::texts).concat()
 }

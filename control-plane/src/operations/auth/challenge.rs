@@ -1,14 +1,16 @@
 //! Issues challenges. Nothing is stored in the database for a challenge.
 
+use super::login_basis::read_basis;
 use crate::{
     domain::{agent::require_active, challenge::Challenge},
     operations::{Context, NotFound, OperationError},
     store::{
-        Conn, StoreError,
-        logins::{self, ChallengeBasis},
+        StoreError,
+        logins::{LoginBasis, LoginQuery},
     },
 };
 use countersign_identity::{AgentId, ServiceId, Timestamp};
+use std::sync::Arc;
 
 /// A challenge as sent to the agent.
 #[derive(Debug)]
@@ -23,12 +25,12 @@ pub struct IssuedChallenge {
 
 /// Issues a challenge to an agent. With `service`, the token will be bound to that service.
 pub async fn issue_challenge(
-    context: &Context,
+    context: &Arc<Context>,
     agent: AgentId,
     service: Option<ServiceId>,
 ) -> Result<IssuedChallenge, OperationError> {
-    let read = async |conn: &mut Conn| logins::read_for_challenge(conn, agent, service).await;
-    let ChallengeBasis { status, has_service, restore_revision, master_key } = context.store.read_one(read).await?;
+    let query = LoginQuery { agent, service, challenge: None };
+    let LoginBasis { status, has_service, restore_revision, master_key, .. } = read_basis(context, query).await?;
     require_active(status.ok_or(OperationError::NotFound(NotFound::Agent))?)?;
     if service.is_some() && !has_service {
         return Err(OperationError::NotFound(NotFound::Service));

@@ -85,8 +85,8 @@ impl BatchedRequest for TokenRequest {
         tracing::info_span!("tokens")
     }
 
-    fn agent(&self) -> AgentId {
-        self.agent
+    fn exclusive_agent(&self) -> Option<AgentId> {
+        Some(self.agent)
     }
 
     async fn fulfill(

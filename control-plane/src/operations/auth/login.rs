@@ -3,15 +3,13 @@
 use super::{
     failed_logins::{emit_failed_login, login_failure_reason},
     issue::{NewSession, Proof, TokenRequest},
+    login_basis::read_basis,
     tokens::PreparedTokens,
 };
 use crate::{
     domain::{agent::require_active, challenge::Challenge},
     operations::{Context, NotFound, OperationError, TokenPair, request_batches},
-    store::{
-        Conn,
-        logins::{self, LoginBasis},
-    },
+    store::logins::LoginQuery,
 };
 use countersign_identity::{AgentId, EventId, Reason, ServiceId, SessionId, public_key::EcdsaSignature};
 use std::{net::IpAddr, sync::Arc};
@@ -46,7 +44,7 @@ impl VerifiedLogin {
 }
 
 /// Verifies the signed challenge. A failed attempt does not consume the challenge.
-pub async fn verify_login(context: &Context, login: &LoginRequest) -> Result<VerifiedLogin, OperationError> {
+pub async fn verify_login(context: &Arc<Context>, login: &LoginRequest) -> Result<VerifiedLogin, OperationError> {
     // An invalid challenge id contains no agent, so no failed-login event is emitted.
     let (challenge, nonce) = context.challenge_keys.decode_id(&login.challenge).ok_or(Reason::ChallengeInvalid)?;
     let requested = challenge.service.or(login.service);
@@ -110,21 +108,20 @@ fn requested_service(challenge: &Challenge, login: Option<ServiceId>) -> Result<
 /// Verifies the signature before the transaction of the login, so that a request with a wrong signature does not occupy the only
 /// writer of SQLite.
 async fn verify_signature(
-    context: &Context,
+    context: &Arc<Context>,
     (challenge, nonce): (&Challenge, &[u8; 32]),
     service: Option<ServiceId>,
     signature: &str,
 ) -> Result<(), OperationError> {
-    let id = challenge.random_id_hex();
-    let read = async |conn: &mut Conn| logins::read_for_login(conn, (challenge.agent, &id), service).await;
-    let LoginBasis { agent, has_service, challenge_is_used } = context.store.read_one(read).await?;
-    if challenge_is_used {
+    let query = LoginQuery { agent: challenge.agent, service, challenge: Some(challenge.random_id_hex()) };
+    let basis = read_basis(context, query).await?;
+    if basis.challenge_is_used {
         return Err(Reason::ChallengeUsed.into());
     }
     // If the agent in a challenge is unknown, the challenge was issued before the database was restored from a backup.
-    let (status, key) = agent.ok_or(Reason::ChallengeInvalid)?;
+    let (status, key) = basis.status.zip(basis.public_key()?).ok_or(Reason::ChallengeInvalid)?;
     // The service is checked before the signature, so that no event contains a service that does not exist.
-    if service.is_some() && !has_service {
+    if service.is_some() && !basis.has_service {
         return Err(OperationError::NotFound(NotFound::Service));
     }
     let signature = EcdsaSignature::from_hex(signature).map_err(|_| OperationError::InvalidSignature)?;

@@ -4,6 +4,7 @@ mod challenge;
 mod failed_logins;
 mod issue;
 mod login;
+mod login_basis;
 mod refresh;
 mod revoke;
 mod token_subject;

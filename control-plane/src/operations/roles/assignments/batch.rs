@@ -70,8 +70,8 @@ impl BatchedRequest for AssignmentChange {
         tracing::info_span!("role changes", %service)
     }
 
-    fn agent(&self) -> AgentId {
-        self.agent
+    fn exclusive_agent(&self) -> Option<AgentId> {
+        Some(self.agent)
     }
 
     async fn fulfill(

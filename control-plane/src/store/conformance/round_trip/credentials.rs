@@ -13,7 +13,7 @@ use crate::{
         conformance::StoreFixture,
         deployment::{self, Quarantine, QuarantineReason},
         feed, idempotency,
-        logins::{self, ChallengeBasis, IssueBasis, IssueQuery, LoginBasis},
+        logins::{self, IssueBasis, IssueQuery, LoginQuery},
         master_keys, sessions, signing_keys, sqlite_file,
     },
 };
@@ -129,24 +129,26 @@ impl StoreFixture {
         let mut read = self.read().await;
         let conn = read.conn();
         let stored = agents::find(conn, agent().id).await.unwrap().unwrap();
-        let state = (stored.status, stored.registration.key);
-        for (id, service, challenge, expected) in [
-            (stored.id, Some(service().id), "a challenge", (Some(state), true, true)),
-            (stored.id, None, "a third challenge", (Some(state), false, false)),
-            (unknown_agent, Some(unknown_service), "a third challenge", (None, false, false)),
-        ] {
-            let (agent, has_service, challenge_is_used) = expected;
-            let basis = logins::read_for_login(conn, (id, challenge), service).await.unwrap();
-            assert_eq!(basis, LoginBasis { agent, has_service, challenge_is_used });
-            let basis = logins::read_for_challenge(conn, id, service).await.unwrap();
-            let expected = ChallengeBasis {
-                status: agent.map(|(status, _)| status),
-                has_service,
-                restore_revision: feed::position(conn).await.unwrap().cutoff,
-                master_key: master_keys::find(conn).await.unwrap().current,
-            };
-            assert_eq!(basis, expected);
+        let position = feed::position(conn).await.unwrap();
+        let master_key = master_keys::find(conn).await.unwrap().current;
+        let cases = [
+            (stored.id, Some(service().id), Some("a challenge"), (Some(stored.status), true, true)),
+            (stored.id, None, Some("a third challenge"), (Some(stored.status), false, false)),
+            (unknown_agent, Some(unknown_service), Some("a challenge"), (None, false, true)),
+            (stored.id, Some(service().id), None, (Some(stored.status), true, false)),
+        ];
+        let queries = cases.map(|(agent, service, challenge, _)| {
+            let challenge = challenge.map(str::to_owned);
+            LoginQuery { agent, service, challenge }
+        });
+        let bases = logins::read_for_logins(conn, &queries).await.unwrap();
+        for (basis, (id, _, _, expected)) in bases.iter().zip(cases) {
+            assert_eq!((basis.status, basis.has_service, basis.challenge_is_used), expected);
+            let key = (id == stored.id).then_some(stored.registration.key);
+            assert_eq!(basis.public_key().unwrap(), key);
+            assert_eq!((basis.restore_revision, &basis.master_key), (position.cutoff, &master_key));
         }
+        assert_eq!(bases.len(), cases.len());
         drop(read);
         self.issues_read_what_was_written().await;
     }
