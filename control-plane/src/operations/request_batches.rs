@@ -4,10 +4,7 @@
 //! many statements as for one. So a database that is slow, or busy, makes the batches larger instead of the queue longer.
 
 use super::{Context, OperationError};
-use crate::{
-    keyring::KeyringError,
-    store::{Store, StoreError, StoreFailure, deadline_after},
-};
+use crate::store::{Store, StoreError, StoreFailure, deadline_after};
 use countersign_identity::AgentId;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -23,6 +20,9 @@ const MAX_BATCH: usize = 32;
 /// The time before its deadline in which a request is not begun any more: it would take the time from the other requests of its
 /// transaction.
 const MIN_TIME: Duration = Duration::from_millis(500);
+
+/// Requests of one transaction arrived within this time of each other: the first one sets the deadline of all.
+const MAX_AGE_DIFFERENCE: Duration = Duration::from_secs(1);
 
 /// A request that can be fulfilled together with others.
 pub(super) trait BatchedRequest: Sized + Send + Sync + 'static {
@@ -41,13 +41,23 @@ pub(super) trait BatchedRequest: Sized + Send + Sync + 'static {
     /// The agent whose other requests must wait for the next batch. `None` if requests of the same agent do not depend on each other.
     fn exclusive_agent(&self) -> Option<AgentId>;
 
-    /// Fulfills requests of one queue, each of another exclusive agent, until the deadline. Returns their results in the same order.
+    /// Fulfills requests of one queue, each of another exclusive agent. Returns their results in the same order; `None` for a request
+    /// that would have to wait, and is to be fulfilled alone.
     fn fulfill(
         context: &Context,
         key: Self::Key,
         requests: &[Self],
-        deadline: Instant,
-    ) -> impl Future<Output = Result<Vec<RequestResult<Self>>, BatchError>> + Send;
+        attempt: Attempt,
+    ) -> impl Future<Output = Result<Vec<Option<RequestResult<Self>>>, BatchError>> + Send;
+}
+
+/// A transaction that fulfills requests.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Attempt {
+    /// The transaction must end until then.
+    pub deadline: Instant,
+    /// Whether the request is fulfilled alone. Then no other request waits for it, so it may wait for other transactions.
+    pub is_alone: bool,
 }
 
 /// The result of a request.
@@ -55,12 +65,10 @@ pub(super) type RequestResult<R> = Result<<R as BatchedRequest>::Output, Operati
 
 /// Why no request of a batch is fulfilled.
 pub(super) enum BatchError {
-    /// All requests are refused, for these reasons.
-    Refused(Vec<OperationError>),
+    /// All requests are refused, for these reasons. `None` for a request that is to be fulfilled alone.
+    Refused(Vec<Option<OperationError>>),
     /// The database failed.
     Store(StoreError),
-    /// The keyring failed.
-    Keyring(Arc<KeyringError>),
 }
 
 impl From<StoreError> for BatchError {
@@ -69,33 +77,26 @@ impl From<StoreError> for BatchError {
     }
 }
 
-impl From<KeyringError> for BatchError {
-    fn from(error: KeyringError) -> Self {
-        match error {
-            KeyringError::Store(error) => Self::Store(error),
-            error @ (KeyringError::Undecryptable(_) | KeyringError::NoKey | KeyringError::Crypto) => {
-                Self::Keyring(Arc::new(error))
-            }
-        }
-    }
-}
-
 impl StoreFailure for BatchError {
     fn store_error(&self) -> Option<&StoreError> {
         match self {
-            Self::Refused(_) | Self::Keyring(_) => None,
+            Self::Refused(_) => None,
             Self::Store(error) => Some(error),
         }
     }
 }
 
 impl BatchError {
-    /// The error of each of so many requests.
-    fn of_each(self, requests: usize) -> Vec<OperationError> {
+    /// The error of each of so many requests. `None` for a request that is to be fulfilled alone.
+    fn of_each(self, requests: usize) -> Vec<Option<OperationError>> {
         match self {
             Self::Refused(refusals) => refusals,
-            Self::Store(error) => error.shared().take(requests).map(OperationError::from).collect(),
-            Self::Keyring(error) => (0..requests).map(|_| OperationError::Keyring(Arc::clone(&error))).collect(),
+            // One request must not make the others fail.
+            Self::Store(error) if requests > 1 && error.may_concern_one_request() => {
+                tracing::warn!(%error, requests, "requests are fulfilled one by one after an error of their transaction");
+                (0..requests).map(|_| None).collect()
+            }
+            Self::Store(error) => error.shared().take(requests).map(|error| Some(error.into())).collect(),
         }
     }
 }
@@ -112,16 +113,34 @@ impl<R: BatchedRequest> Default for RequestQueues<R> {
 /// A request that waits.
 struct Waiting<R: BatchedRequest> {
     request: R,
+    caller: Caller<R>,
+}
+
+impl<R: BatchedRequest> Waiting<R> {
+    fn split(self) -> (R, Caller<R>) {
+        (self.request, self.caller)
+    }
+}
+
+/// Who waits for the result of a request.
+struct Caller<R: BatchedRequest> {
     /// The caller waits until then. The request is not committed later, unless the commit was sent already.
     deadline: Instant,
     reply: oneshot::Sender<RequestResult<R>>,
+}
+
+impl<R: BatchedRequest> Caller<R> {
+    fn send(self, result: RequestResult<R>) {
+        // The caller may have gone away.
+        drop(self.reply.send(result));
+    }
 }
 
 /// Fulfills a request together with those that wait in the same queue. If the caller goes away before its turn, nothing happens.
 pub(super) async fn fulfill<R: BatchedRequest>(context: &Arc<Context>, key: R::Key, request: R) -> RequestResult<R> {
     let (reply, replied) = oneshot::channel();
     let deadline = context.store.deadline();
-    if R::queues(context).push(key, Waiting { request, deadline, reply }) {
+    if R::queues(context).push(key, Waiting { request, caller: Caller { deadline, reply } }) {
         let batches = fulfill_waiting::<R>(Arc::clone(context), key);
         // In a task, because other callers depend on it.
         drop(tokio::spawn(batches.instrument(R::span(key))));
@@ -133,17 +152,44 @@ pub(super) async fn fulfill<R: BatchedRequest>(context: &Arc<Context>, key: R::K
 async fn fulfill_waiting<R: BatchedRequest>(context: Arc<Context>, key: R::Key) {
     let mut queue = OpenQueue { queues: R::queues(&context), key, is_open: true };
     while let Some(batch) = queue.take_batch() {
-        let deadline = batch.iter().map(|waiting| waiting.deadline).min().unwrap_or_else(|| context.store.deadline());
-        let (requests, replies): (Vec<_>, Vec<_>) = batch.into_iter().map(|it| (it.request, it.reply)).unzip();
-        let results = match R::fulfill(&context, key, &requests, deadline).await {
-            Ok(results) => results,
-            Err(error) => error.of_each(replies.len()).into_iter().map(Err).collect(),
-        };
-        for (reply, result) in replies.into_iter().zip(results) {
-            // The caller may have gone away.
-            drop(reply.send(result));
+        for waiting in fulfill_batch(&context, key, batch, false).await {
+            let alone = fulfill_alone(Arc::clone(&context), key, waiting);
+            drop(tokio::spawn(alone.instrument(R::span(key))));
         }
     }
+}
+
+/// Fulfills requests together. Returns those that are to be fulfilled alone.
+async fn fulfill_batch<R: BatchedRequest>(
+    context: &Context,
+    key: R::Key,
+    batch: Vec<Waiting<R>>,
+    is_alone: bool,
+) -> Vec<Waiting<R>> {
+    let deadline =
+        batch.iter().map(|waiting| waiting.caller.deadline).min().unwrap_or_else(|| context.store.deadline());
+    let (requests, callers): (Vec<_>, Vec<_>) = batch.into_iter().map(Waiting::split).unzip();
+    let results = match R::fulfill(context, key, &requests, Attempt { deadline, is_alone }).await {
+        Ok(results) => results,
+        Err(error) => error.of_each(requests.len()).into_iter().map(|error| error.map(Err)).collect(),
+    };
+    let mut left = Vec::new();
+    for ((request, caller), result) in requests.into_iter().zip(callers).zip(results) {
+        match result {
+            Some(result) => caller.send(result),
+            None => left.push(Waiting { request, caller }),
+        }
+    }
+    left
+}
+
+/// Fulfills a request in a transaction of its own.
+async fn fulfill_alone<R: BatchedRequest>(context: Arc<Context>, key: R::Key, waiting: Waiting<R>) {
+    if waiting.caller.reply.is_closed() {
+        return;
+    }
+    // A caller whose request is left over again gets no answer, as after its deadline.
+    drop(fulfill_batch(&context, key, vec![waiting], true).await);
 }
 
 impl<R: BatchedRequest> RequestQueues<R> {
@@ -198,9 +244,16 @@ fn split<R: BatchedRequest>(
     min_deadline: Instant,
 ) -> (Vec<Waiting<R>>, VecDeque<Waiting<R>>) {
     let (mut agents, mut batch, mut later) = (BTreeSet::new(), Vec::new(), VecDeque::new());
-    let is_awaited = |waiting: &Waiting<R>| !waiting.reply.is_closed() && waiting.deadline >= min_deadline;
+    let is_awaited =
+        |waiting: &Waiting<R>| !waiting.caller.reply.is_closed() && waiting.caller.deadline >= min_deadline;
+    let mut max_deadline = None;
     for waiting in queue.into_iter().filter(is_awaited) {
-        if batch.len() < MAX_BATCH && waiting.request.exclusive_agent().is_none_or(|agent| agents.insert(agent)) {
+        let deadline = waiting.caller.deadline;
+        let has_similar_deadline = deadline <= *max_deadline.get_or_insert(deadline + MAX_AGE_DIFFERENCE);
+        if has_similar_deadline
+            && batch.len() < MAX_BATCH
+            && waiting.request.exclusive_agent().is_none_or(|agent| agents.insert(agent))
+        {
             batch.push(waiting);
         } else {
             later.push_back(waiting);
@@ -239,19 +292,19 @@ mod tests {
             _context: &Context,
             (): (),
             requests: &[Self],
-            _deadline: Instant,
-        ) -> Result<Vec<RequestResult<Self>>, BatchError> {
-            Ok(requests.iter().map(|_| Ok(())).collect())
+            _attempt: Attempt,
+        ) -> Result<Vec<Option<RequestResult<Self>>>, BatchError> {
+            Ok(requests.iter().map(|_| Some(Ok(()))).collect())
         }
     }
 
-    type Caller = oneshot::Receiver<RequestResult<TestRequest>>;
+    type Reply = oneshot::Receiver<RequestResult<TestRequest>>;
 
-    fn waiting(agent: u128, number: u32) -> (Waiting<TestRequest>, Caller) {
+    fn waiting(agent: u128, number: u32) -> (Waiting<TestRequest>, Reply) {
         let deadline = deadline_after(Duration::from_hours(1));
         let (reply, replied) = oneshot::channel();
         let request = TestRequest { agent: AgentId::from_bits(agent), number };
-        (Waiting { request, deadline, reply }, replied)
+        (Waiting { request, caller: Caller { deadline, reply } }, replied)
     }
 
     fn open(queues: &RequestQueues<TestRequest>) -> OpenQueue<'_, TestRequest> {
@@ -289,12 +342,34 @@ mod tests {
     async fn a_request_is_not_begun_shortly_before_its_deadline() {
         let queues = RequestQueues::default();
         let (mut late, mut caller) = waiting(1, 1);
-        late.deadline = deadline_after(MIN_TIME / 2);
+        late.caller.deadline = deadline_after(MIN_TIME / 2);
         queues.push((), late);
         let (in_time, _caller) = waiting(2, 1);
         queues.push((), in_time);
         assert_eq!(next(&mut open(&queues)), Some(vec![(2, 1)]));
         assert!(matches!(caller.try_recv(), Err(oneshot::error::TryRecvError::Closed)));
+    }
+
+    #[tokio::test]
+    async fn requests_of_a_batch_have_similar_deadlines() {
+        let queues = RequestQueues::default();
+        let (mut old, _caller) = waiting(1, 1);
+        old.caller.deadline = deadline_after(MIN_TIME * 2);
+        queues.push((), old);
+        let (new, _caller) = waiting(2, 1);
+        queues.push((), new);
+        let mut queue = open(&queues);
+        assert_eq!(next(&mut queue), Some(vec![(1, 1)]));
+        assert_eq!(next(&mut queue), Some(vec![(2, 1)]));
+    }
+
+    #[test]
+    fn an_error_that_one_request_may_have_caused_fails_no_other() {
+        let each = |error: StoreError, requests| BatchError::from(error).of_each(requests);
+        assert!(each(StoreError::Corrupt("name"), 3).iter().all(Option::is_none));
+        assert!(each(StoreError::Corrupt("name"), 1).iter().all(Option::is_some));
+        let lost = || StoreError::Engine(sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into()));
+        assert!(each(lost(), 3).iter().all(Option::is_some), "the outcome is not known");
     }
 
     #[tokio::test]

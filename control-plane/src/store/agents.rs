@@ -131,7 +131,8 @@ statements! { SQLITE_STATEMENTS:
 
 statements! { POSTGRES_STATEMENTS:
     /// The lock of an UPDATE that changes no key.
-    LOCK_AND_LIST_POSTGRES = concat!(list_agents!(), " ORDER BY id FOR NO KEY UPDATE");
+    LOCK_AND_LIST_POSTGRES = concat!(list_agents!(), " FOR NO KEY UPDATE");
+    LOCK_UNLOCKED_POSTGRES = concat!(list_agents!(), " FOR NO KEY UPDATE SKIP LOCKED");
 }
 
 const EXISTING: RowListStatement = RowListStatement { sql: LIST_EXISTING, row: agent!() };
@@ -281,10 +282,14 @@ pub async fn lock(conn: &mut Conn, id: AgentId) -> Result<bool, StoreError> {
     Ok(sqlx::query(LOCK_AGENT).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
 }
 
-/// Locks the rows of those agents that are not deleted until the transaction ends, in the order of their ids, and returns the agents
-/// as no other transaction can change them meanwhile.
-pub async fn lock_and_list(conn: &mut Conn, ids: &[AgentId]) -> Result<Vec<Agent>, StoreError> {
-    let sql = if conn.is_postgres() { LOCK_AND_LIST_POSTGRES } else { LOCK_AND_LIST_SQLITE };
+/// Locks the rows of those agents that are not deleted until the transaction ends, and returns the agents as no other transaction can
+/// change them meanwhile. Either waits for agents that another transaction has locked, or leaves them out.
+pub async fn lock_and_list(conn: &mut Conn, ids: &[AgentId], waits: bool) -> Result<Vec<Agent>, StoreError> {
+    let sql = match (conn.is_postgres(), waits) {
+        (false, _) => LOCK_AND_LIST_SQLITE,
+        (true, true) => LOCK_AND_LIST_POSTGRES,
+        (true, false) => LOCK_UNLOCKED_POSTGRES,
+    };
     let statement = RowListStatement { sql, row: agent!() };
     let rows = statement.fetch_all(conn, &[], ids.iter().map(|id| [id.to_string().into()])).await?;
     rows.iter().map(agent_from_row).collect()
@@ -300,6 +305,15 @@ pub async fn list_existing(conn: &mut Conn, agents: &[AgentId]) -> Result<Vec<Ag
 #[cfg(test)]
 pub(super) fn dynamic_statements() -> Vec<String> {
     [EXISTING, SEEN].map(RowListStatement::texts).concat()
+}
+
+/// The statements of PostgreSQL with several rows, for the conformance tests.
+#[cfg(test)]
+pub(super) fn dynamic_statements_of_postgres() -> Vec<String> {
+    [LOCK_AND_LIST_POSTGRES, LOCK_UNLOCKED_POSTGRES]
+        .map(|sql| RowListStatement { sql, row: agent!() })
+        .map(RowListStatement::texts)
+        .concat()
 }
 
 /// Sets the time at which agents last authenticated and, of those that logged in for a service, the service.

@@ -8,7 +8,7 @@ use super::{
 use crate::domain::{role::Assignment, webhook::event::RevocationReason};
 use countersign_identity::{AgentId, RoleGrant, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 /// The condition that the role of an assignment is not deleted. Background work removes the assignments of a deleted role later.
 macro_rules! is_of_live_role {
@@ -36,6 +36,13 @@ macro_rules! assignment_row {
 
 /// The parameters of the agent and the role of an assignment, which follow one other parameter of the statement.
 macro_rules! agent_and_role {
+    () => {
+        "(CAST($2 AS TEXT), CAST($3 AS TEXT))"
+    };
+}
+
+/// The parameters of an agent and the service of its last login in [`FIND_DEFAULT_SERVICES`].
+macro_rules! agent_and_last_service {
     () => {
         "(CAST($2 AS TEXT), CAST($3 AS TEXT))"
     };
@@ -92,20 +99,21 @@ statements! { STATEMENTS:
         "SELECT agent_id, role_id, expires_at FROM assignments WHERE service_id = $1 \
          AND (expires_at IS NULL OR expires_at > $2) AND agent_id IN (", agent!(), ") AND ", is_of_live_role!(), " ORDER BY role_id"
     );
-    /// Two rows show that no service is the only one.
-    LIST_SERVICES_WITH_ROLE = concat!(
-        "SELECT DISTINCT service_id FROM assignments WHERE agent_id = $1 \
-         AND (expires_at IS NULL OR expires_at > $2) AND ", is_live!(), " LIMIT 2"
-    );
-    HOLDS_ROLE = concat!(
-        "SELECT 1 AS one FROM assignments WHERE agent_id = $1 AND service_id = $2 \
-         AND (expires_at IS NULL OR expires_at > $3) AND ", is_live!(), " LIMIT 1"
+    /// The service `column2` if the agent holds a role there, else the only service at which it holds a role. Two rows show that no
+    /// service is the only one.
+    FIND_DEFAULT_SERVICES = concat!(
+        "SELECT column1 AS agent_id, COALESCE((SELECT service_id FROM assignments WHERE agent_id = column1 AND service_id = column2 \
+         AND (expires_at IS NULL OR expires_at > $1) AND ", is_live!(), " LIMIT 1), \
+         (SELECT CASE WHEN COUNT(*) = 1 THEN MIN(service_id) END FROM (SELECT DISTINCT service_id FROM assignments \
+         WHERE agent_id = column1 AND (expires_at IS NULL OR expires_at > $1) AND ", is_live!(), " LIMIT 2) services)) AS service_id \
+         FROM (VALUES ", agent_and_last_service!(), ") AS v WHERE column1 <> ''"
     );
 }
 
 const UPSERT: RowListStatement = RowListStatement { sql: UPSERT_ASSIGNMENTS, row: assignment_row!() };
 const DELETE: RowListStatement = RowListStatement { sql: DELETE_ASSIGNMENTS, row: agent_and_role!() };
 const MARK_REPORTED: RowListStatement = RowListStatement { sql: MARK_EXPIRIES_REPORTED, row: agent_and_role!() };
+const FIND_DEFAULTS: RowListStatement = RowListStatement { sql: FIND_DEFAULT_SERVICES, row: agent_and_last_service!() };
 const LIST_GRANTS: RowListStatement = RowListStatement { sql: LIST_ACTIVE_GRANTS_OF_AGENTS, row: agent!() };
 
 /// The agent and the role of an assignment, which identify it.
@@ -283,31 +291,27 @@ pub async fn list_active_grants_of_agents(
 /// The statements with several rows, for the conformance tests.
 #[cfg(test)]
 pub(super) fn dynamic_statements() -> Vec<String> {
-    [UPSERT, DELETE, MARK_REPORTED, LIST_GRANTS].into_iter().flat_map(RowListStatement::texts).collect()
+    [UPSERT, DELETE, MARK_REPORTED, LIST_GRANTS, FIND_DEFAULTS].into_iter().flat_map(RowListStatement::texts).collect()
 }
 
-/// Finds the only service at which the agent holds a role; `None` if there is no such service or more than one.
-pub async fn find_only_service_with_role(
+/// Finds the default services of agents: the service of the last login if the agent holds a role there, else the only service at which
+/// it holds a role.
+pub async fn find_default_services(
     conn: &mut Conn,
-    agent: AgentId,
+    agents: &[(AgentId, Option<ServiceId>)],
     now: Timestamp,
-) -> Result<Option<ServiceId>, StoreError> {
-    let query = sqlx::query(LIST_SERVICES_WITH_ROLE).bind(agent.to_string()).bind(now.micros());
-    match query.fetch_all(conn).await?.as_slice() {
-        [row] => Ok(Some(row::parse(row, "service_id")?)),
-        _ => Ok(None),
+) -> Result<BTreeMap<AgentId, ServiceId>, StoreError> {
+    let row = |(agent, last): &(AgentId, Option<ServiceId>)| {
+        [agent.to_string().into(), last.map_or(String::new(), |last| last.to_string()).into()]
+    };
+    let rows = FIND_DEFAULTS.fetch_all(conn, &[now.micros().into()], agents.iter().map(row)).await?;
+    let mut defaults = BTreeMap::new();
+    for row in &rows {
+        if let Some(service) = row::parse_optional(row, "service_id")? {
+            defaults.insert(row::parse(row, "agent_id")?, service);
+        }
     }
-}
-
-/// Whether an agent holds a role at a service.
-pub async fn holds_role(
-    conn: &mut Conn,
-    agent: AgentId,
-    service: ServiceId,
-    now: Timestamp,
-) -> Result<bool, StoreError> {
-    let query = sqlx::query(HOLDS_ROLE).bind(agent.to_string()).bind(service.to_string()).bind(now.micros());
-    Ok(query.fetch_optional(conn).await?.is_some())
+    Ok(defaults)
 }
 
 fn grant_from_row(row: &AnyRow) -> Result<RoleGrant, StoreError> {

@@ -157,6 +157,18 @@ impl StoreError {
         }
     }
 
+    /// Whether the rows or the values of one request may be the cause, so that other requests of the transaction may succeed. The
+    /// transaction was rolled back for sure.
+    pub fn may_concern_one_request(&self) -> bool {
+        match self {
+            Self::Corrupt(_) | Self::UnexpectedRowCount(_) => true,
+            _ => {
+                let is_of_data = self.database_error().is_some() && !self.leaves_outcome_unknown();
+                is_of_data && !self.is_transient() && !self.is_unwritable()
+            }
+        }
+    }
+
     /// Whether the connection must not be used again after this error.
     pub(super) fn breaks_connection(error: &sqlx::Error) -> bool {
         matches!(error, sqlx::Error::Io(_)) || has_code(error, READ_ONLY)

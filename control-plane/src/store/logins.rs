@@ -36,13 +36,13 @@ statements! { STATEMENTS:
         ", d.master_key_fingerprint AS master_key FROM feed JOIN deployment d ON d.id = feed.id, (VALUES ", login_row!(),
         ") AS v WHERE feed.id = 1 AND column1 > 0 ORDER BY column1"
     );
-    /// Counts audiences and sessions only up to the quotas `$2` and `$3`.
+    /// Counts audiences and, for a login, sessions. Counts only up to the quotas `$2` and `$3`.
     READ_FOR_ISSUE = concat!(
         "SELECT column1 AS agent_id, CAST((SELECT COUNT(*) FROM (SELECT 1 AS one FROM token_audiences \
          WHERE agent_id = column1 AND service_id <> column2 AND expires_at > $1 LIMIT $2 + 0) others) AS BIGINT) AS audiences, \
          CAST((SELECT COUNT(*) FROM sessions WHERE challenge_id = column3) AS BIGINT) AS uses, \
          CAST((SELECT COUNT(*) FROM (SELECT 1 AS one FROM sessions WHERE agent_id = column1 AND ended_at IS NULL \
-         AND expires_at > $1 LIMIT $3 + 0) live) AS BIGINT) AS sessions FROM (VALUES ", issue_row!(), ") AS v WHERE column1 <> ''"
+         AND expires_at > $1 AND column3 <> '' LIMIT $3 + 0) live) AS BIGINT) AS sessions FROM (VALUES ", issue_row!(), ") AS v WHERE column1 <> ''"
     );
 }
 
@@ -126,7 +126,7 @@ pub struct IssueBasis {
     pub other_audiences: i64,
     /// Whether a session was created with the challenge.
     pub challenge_is_used: bool,
-    /// Number of live sessions of the agent, at most the quota.
+    /// Number of live sessions of the agent, at most the quota; 0 for a refresh.
     pub live_sessions: i64,
 }
 

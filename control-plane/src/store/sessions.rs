@@ -35,6 +35,13 @@ macro_rules! token {
     };
 }
 
+/// The parameter of a session in [`MARK_SESSIONS_ENDED`].
+macro_rules! ended_session {
+    () => {
+        "$2"
+    };
+}
+
 /// The parameter of a refresh token in [`MARK_TOKENS_USED`].
 macro_rules! used_token {
     () => {
@@ -53,8 +60,10 @@ statements! { STATEMENTS:
     /// contains it so that it is the order of the index, and nothing is sorted.
     LIST_OLDEST_LIVE = "SELECT id FROM sessions WHERE agent_id = $1 AND ended_at IS NULL AND expires_at > $2 \
          ORDER BY ended_at DESC, begun_at DESC, id DESC LIMIT $4 + 0 OFFSET $3";
-    MARK_SESSION_ENDED = "UPDATE sessions SET ended_at = $1, expires_at = CASE WHEN expires_at > $1 THEN $1 ELSE expires_at END \
-         WHERE id = $2 AND ended_at IS NULL";
+    MARK_SESSIONS_ENDED = concat!(
+        "UPDATE sessions SET ended_at = $1, expires_at = CASE WHEN expires_at > $1 THEN $1 ELSE expires_at END \
+         WHERE id IN (", ended_session!(), ") AND ended_at IS NULL RETURNING id"
+    );
     INSERT_TOKENS = concat!(
         "INSERT INTO refresh_tokens (id, session_id, secret_hash, issued_at, audience, access_expires_at) \
          SELECT column1, column2, column3, column4, column5, column6 FROM (VALUES ", token_row!(), ") AS v WHERE column1 <> ''"
@@ -82,6 +91,7 @@ statements! { STATEMENTS:
 const INSERT: RowListStatement = RowListStatement { sql: INSERT_SESSIONS, row: session_row!() };
 const INSERT_REFRESH: RowListStatement = RowListStatement { sql: INSERT_TOKENS, row: token_row!() };
 const FIND_REFRESH: RowListStatement = RowListStatement { sql: FIND_TOKENS, row: token!() };
+const MARK_ENDED: RowListStatement = RowListStatement { sql: MARK_SESSIONS_ENDED, row: ended_session!() };
 const MARK_USED: RowListStatement = RowListStatement { sql: MARK_TOKENS_USED, row: used_token!() };
 
 /// Inserts the sessions of logins, each with its challenge, which no other session may have. The caller must hold the locks on the
@@ -125,11 +135,12 @@ pub async fn list_live_beyond(
     rows.iter().map(|row| row::parse(row, "id")).collect()
 }
 
-/// Marks a session as ended. Its end is also its expiry, so that it is deleted like a session that expired then. Returns false if
-/// the session had already ended.
-pub async fn mark_ended(conn: &mut Conn, id: SessionId, now: Timestamp) -> Result<bool, StoreError> {
-    Ok(sqlx::query(MARK_SESSION_ENDED).bind(now.micros()).bind(id.to_string()).execute(conn).await?.rows_affected()
-        == 1)
+/// Marks sessions as ended. The end of a session is also its expiry, so that it is deleted like a session that expired then. Returns
+/// those that had not ended before.
+pub async fn mark_ended(conn: &mut Conn, ids: &[SessionId], now: Timestamp) -> Result<Vec<SessionId>, StoreError> {
+    let rows = ids.iter().map(|id| [id.to_string().into()]);
+    let ended = MARK_ENDED.fetch_all(conn, &[now.micros().into()], rows).await?;
+    ended.iter().map(|row| row::parse(row, "id")).collect()
 }
 
 /// Inserts new refresh tokens, each with the audience and the expiry of the access token that is issued with it.
@@ -183,7 +194,7 @@ pub async fn mark_tokens_used(conn: &mut Conn, ids: &[RefreshId], now: Timestamp
 /// The statements with several rows, for the conformance tests.
 #[cfg(test)]
 pub(super) fn dynamic_statements() -> Vec<String> {
-    [INSERT, INSERT_REFRESH, FIND_REFRESH, MARK_USED].map(RowListStatement::texts).concat()
+    [INSERT, INSERT_REFRESH, FIND_REFRESH, MARK_ENDED, MARK_USED].map(RowListStatement::texts).concat()
 }
 
 /// The earliest expiry of a session, at or after `from`.

@@ -3,6 +3,7 @@
 use countersign_tests::{Agent, ControlPlane, Database, HttpResponse, Postgres, control_plane::text};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection as _, Executor as _};
 
 /// Agents that log in at the same time: more than one transaction fulfills.
 const AGENTS: usize = 40;
@@ -26,10 +27,10 @@ struct Fixture {
 impl Fixture {
     async fn start(database: &str) -> Self {
         let control = ControlPlane::start_with(&[database, "quotas.audiences_per_agent=1"]).await;
-        let role = control.create_role("reader", &["read"]).await;
         let agents = join_all((0..AGENTS).map(|_| Agent::register(&control, "agent"))).await;
-        // Every second agent has a role, so that the claims differ.
-        for agent in agents.iter().step_by(2) {
+        // Each agent has a role of its own, so that all claims differ.
+        for (number, agent) in agents.iter().enumerate() {
+            let role = control.create_role(&format!("reader-{number}"), &[&format!("read-{number}")]).await;
             control.assign(&agent.id, &role).await;
         }
         let [elsewhere, suspended] = [Agent::register(&control, "a").await, Agent::register(&control, "b").await];
@@ -92,17 +93,15 @@ impl Fixture {
         [second].into_iter().chain(answers.into_iter().map(|answer| answer.expect(200))).collect()
     }
 
-    /// Each token is that of its agent, with the agent's roles.
+    /// Each token is that of its agent, with the agent's role and permission.
     async fn assert_tokens_of(&self, agents: &[Agent], tokens: &[Value], first: usize) {
         assert_eq!(agents.len(), tokens.len());
         for (number, (agent, tokens)) in agents.iter().zip(tokens).enumerate() {
             let verified = self.control.verify(&text(&tokens["accessToken"])).await.expect(200);
-            let roles = if (number + first).is_multiple_of(2) { json!(["reader"]) } else { json!([]) };
-            assert_eq!(
-                (&verified["agent"]["id"], &verified["agent"]["roles"]),
-                (&json!(agent.id), &roles),
-                "{verified}"
-            );
+            let (agent_of_token, number) = (&verified["agent"], number + first);
+            assert_eq!(agent_of_token["id"], agent.id, "{verified}");
+            assert_eq!(agent_of_token["roles"], json!([format!("reader-{number}")]), "{verified}");
+            assert_eq!(agent_of_token["permissions"], json!([format!("read-{number}")]), "{verified}");
         }
     }
 
@@ -143,4 +142,33 @@ async fn logins_and_refreshes_at_the_same_time_are_each_decided_alone() {
         let expected = (rounds * AGENTS + 1).to_string();
         assert_eq!(fixture.database.text_column(sessions).await, [expected], "one session for each challenge");
     }
+}
+
+/// An agent whose row another transaction has locked keeps no other agent waiting, and one whose row is invalid makes no other fail.
+#[tokio::test]
+async fn an_agent_that_cannot_log_in_keeps_no_other_waiting() {
+    let postgres = Postgres::start().await;
+    let url = postgres.create_database().await;
+    let fixture = Fixture::start(&format!("database.url={url}")).await;
+    let mut database = AnyConnection::connect(&url).await.unwrap();
+    let [locked, invalid] = [&fixture.agents[0].id, &fixture.agents[1].id];
+    let sql = format!("UPDATE agents SET name = '' WHERE id = '{invalid}'");
+    database.execute(AssertSqlSafe(sql)).await.unwrap();
+    for _ in 0..5 {
+        let logins = join_all(fixture.agents.iter().map(|agent| fixture.signed_challenge(agent))).await;
+        let sql = format!("BEGIN; SELECT id FROM agents WHERE id = '{locked}' FOR UPDATE");
+        database.execute(AssertSqlSafe(sql)).await.unwrap();
+        let others = async {
+            let answers = join_all(logins[1..].iter().map(|login| fixture.authenticate(login))).await;
+            assert_eq!(answers[0].status, 503, "{:?}", answers[0]);
+            for answer in &answers[1..] {
+                assert_eq!(answer.status, 200, "{answer:?}");
+            }
+            // The others have their answers while the agent is locked.
+            database.execute("COMMIT").await.unwrap();
+        };
+        let (answer, ()) = tokio::join!(fixture.authenticate(&logins[0]), others);
+        answer.expect(200);
+    }
+    assert!(fixture.control.log().contains("column `name` contains an invalid value"));
 }

@@ -4,7 +4,7 @@
 //! accepted requests need. A refused request does not affect the others.
 
 use super::{
-    revoke::end_session,
+    revoke::end_sessions,
     tokens::{TokenAudience, TokenIds, UnsignedToken, build_claims},
 };
 use crate::{
@@ -17,13 +17,13 @@ use crate::{
         session::{RefreshToken, Session},
         webhook::event::{AuthenticatedEvent, Event, EventData},
     },
-    keyring::TokenSigner,
+    keyring::{KeyringError, TokenSigner},
     operations::{
         Context, NotFound, OperationError,
-        request_batches::{BatchError, BatchedRequest, RequestQueues, RequestResult},
+        request_batches::{Attempt, BatchError, BatchedRequest, RequestQueues, RequestResult},
     },
     store::{
-        StoreError, WriteTransaction, agents, feed, known_agents,
+        StoreError, WriteTransaction, agents, assignments, feed, known_agents,
         logins::{self, IssueBasis, IssueQuery},
         roles::{self, HeldRole},
         services, sessions, token_audiences, unused_agents,
@@ -35,7 +35,6 @@ use std::{
     net::IpAddr,
     sync::Arc,
 };
-use tokio::time::Instant;
 use tracing::Span;
 
 /// Maximum number of sessions over the quota that one login ends. If the quota was lowered, the next logins end the others.
@@ -82,7 +81,7 @@ impl BatchedRequest for TokenRequest {
     }
 
     fn span((): ()) -> Span {
-        tracing::info_span!("tokens")
+        tracing::info_span!(parent: None, "tokens")
     }
 
     fn exclusive_agent(&self) -> Option<AgentId> {
@@ -93,28 +92,28 @@ impl BatchedRequest for TokenRequest {
         context: &Context,
         (): (),
         requests: &[Self],
-        deadline: Instant,
-    ) -> Result<Vec<RequestResult<Self>>, BatchError> {
+        attempt: Attempt,
+    ) -> Result<Vec<Option<RequestResult<Self>>>, BatchError> {
         let work = async |mut tx: WriteTransaction| {
-            let current = Current::lock_and_read(&mut tx, requests).await?;
-            let decisions = current.decide(&mut tx, context, requests).await?;
-            let reused = requests.iter().zip(&decisions);
-            let reused: Vec<_> =
-                reused.filter_map(|(request, decision)| current.reused_session(request, decision)).collect();
-            if reused.is_empty() && decisions.iter().all(Result::is_err) {
-                return Err(BatchError::Refused(decisions.into_iter().filter_map(Result::err).collect()));
+            let current = Current::lock_and_read(&mut tx, requests, attempt).await?;
+            let mut decisions = current.decide(&mut tx, context, requests, attempt).await?;
+            let sources = ClaimSources::read(&mut tx, context, current.position, &mut decisions).await?;
+            let reused: Vec<_> = requests
+                .iter()
+                .zip(&decisions)
+                .filter_map(|(request, decision)| current.reused_session(request, decision.as_ref()?))
+                .collect();
+            let grants: Vec<_> = decisions.iter().flatten().flatten().collect();
+            if reused.is_empty() && grants.is_empty() {
+                let refusal = |decision: Option<Decision<'_>>| decision.and_then(Result::err);
+                return Err(BatchError::Refused(decisions.into_iter().map(refusal).collect()));
             }
-            let grants: Vec<_> = decisions.iter().flatten().collect();
-            let sources = ClaimSources::read(&mut tx, context, current.position, &grants).await?;
-            write(&mut tx, context, &grants, sources.expires_at).await?;
-            for session in reused {
-                end_session(&mut tx, session).await?;
-            }
-            let token = |grant| sources.token(context, &grant);
-            let results = decisions.into_iter().map(|decision| decision.map(token)).collect();
+            write(&mut tx, context, &grants, &reused).await?;
+            let result = |decision: Decision<'_>| decision.and_then(|grant| sources.token(context, &grant));
+            let results = decisions.into_iter().map(|decision| decision.map(result)).collect();
             Ok(tx.commit(results).await?)
         };
-        context.store.write_until(deadline, "issue_tokens", work).await
+        context.store.write_until(attempt.deadline, "issue_tokens", work).await
     }
 }
 
@@ -126,6 +125,9 @@ struct Current {
     refresh_tokens: BTreeMap<RefreshId, (RefreshToken, Session)>,
     live_services: BTreeSet<ServiceId>,
 }
+
+/// The grant, or the reason of the refusal.
+type Decision<'a> = Result<Grant<'a>, OperationError>;
 
 /// A request that passed all checks before its audience is known.
 struct Candidate<'a> {
@@ -147,12 +149,16 @@ struct Grant<'a> {
 
 impl Current {
     /// Locks the agents until the transaction ends, and reads.
-    async fn lock_and_read(tx: &mut WriteTransaction, requests: &[TokenRequest]) -> Result<Self, StoreError> {
+    async fn lock_and_read(
+        tx: &mut WriteTransaction,
+        requests: &[TokenRequest],
+        attempt: Attempt,
+    ) -> Result<Self, StoreError> {
         let conn = tx.conn();
         let agents: Vec<_> = requests.iter().map(|request| request.agent).collect();
-        // The lock comes before the revision, and the revision before everything else. A change of an agent either sees the audience
+        // The locks come before the revision, and the revision before everything else. A change of an agent either sees the audience
         // of the new token, or has a revision that is not above that of the token, because both transactions lock the agent first.
-        let agents = agents::lock_and_list(conn, &agents).await?;
+        let agents = agents::lock_and_list(conn, &agents, attempt.is_alone).await?;
         let position = feed::position(conn).await?;
         let credentials: Vec<_> = requests.iter().filter_map(TokenRequest::refresh_token).collect();
         let refresh_tokens = sessions::find_tokens_by_credential(conn, &credentials).await?;
@@ -167,32 +173,34 @@ impl Current {
         })
     }
 
-    /// Decides each request. Returns the grant, or the reason of the refusal.
+    /// Decides each request; `None` if another transaction has locked its agent.
     async fn decide<'a>(
         &'a self,
         tx: &mut WriteTransaction,
         context: &Context,
         requests: &'a [TokenRequest],
-    ) -> Result<Vec<Result<Grant<'a>, OperationError>>, StoreError> {
+        attempt: Attempt,
+    ) -> Result<Vec<Option<Decision<'a>>>, StoreError> {
         let now = tx.now();
-        let mut candidates = Vec::new();
-        for request in requests {
-            candidates.push(match self.check(request, now) {
-                Ok(candidate) => Ok((candidate.choose_audience(tx).await?, candidate)),
-                Err(refusal) => Err(refusal),
-            });
-        }
+        let may_be_locked = |request: &TokenRequest| !attempt.is_alone && !self.agents.contains_key(&request.agent);
+        let check = |request| (!may_be_locked(request)).then(|| self.check(request, now));
+        let candidates: Vec<_> = requests.iter().map(check).collect();
+        let checked = || candidates.iter().flatten().flatten();
+        let without_service = checked().filter(|candidate| candidate.bound_service().is_none());
+        let last: Vec<_> =
+            without_service.map(|candidate| (candidate.agent.id, candidate.agent.last_service)).collect();
+        let defaults = assignments::find_default_services(tx.conn(), &last, now).await?;
+        let queries: Vec<_> = checked().map(|candidate| candidate.query(candidate.audience(&defaults))).collect();
         let quotas = &context.config.quotas;
-        let queries: Vec<_> =
-            candidates.iter().flatten().map(|(audience, candidate)| candidate.query(*audience)).collect();
         let limits = (quotas.audiences_per_agent, quotas.sessions_per_agent);
         let facts = logins::read_for_issue(tx.conn(), &queries, now, limits).await?;
-        let grant = |candidate: Result<(TokenAudience, Candidate<'a>), OperationError>| {
-            let (audience, candidate) = candidate?;
+        let grant = |candidate: Result<Candidate<'a>, OperationError>| {
+            let candidate = candidate?;
             let basis = facts.get(&candidate.agent.id).ok_or(StoreError::UnexpectedRowCount("read_for_issue"))?;
+            let audience = candidate.audience(&defaults);
             candidate.grant(context, (self.position, now), audience, basis)
         };
-        Ok(candidates.into_iter().map(grant).collect())
+        Ok(candidates.into_iter().map(|candidate| candidate.map(grant)).collect())
     }
 
     fn check<'a>(&'a self, request: &'a TokenRequest, now: Timestamp) -> Result<Candidate<'a>, OperationError> {
@@ -250,13 +258,17 @@ impl TokenRequest {
 }
 
 impl Candidate<'_> {
-    async fn choose_audience(&self, tx: &mut WriteTransaction) -> Result<TokenAudience, StoreError> {
-        let now = tx.now();
-        match (self.request.service, self.session.and_then(|session| session.service)) {
-            // The session is bound to this service because the agent named it, or because it was the default service.
-            (None, Some(service)) => Ok(TokenAudience::Default(service)),
-            (named, _) => TokenAudience::choose(tx.conn(), named, self.agent, now).await,
-        }
+    /// The service that the request names, or that the session is bound to.
+    fn bound_service(&self) -> Option<ServiceId> {
+        self.request.service.or(self.session.and_then(|session| session.service))
+    }
+
+    fn audience(&self, defaults: &BTreeMap<AgentId, ServiceId>) -> TokenAudience {
+        // The session is bound to its service because the agent named it, or because it was the default service.
+        let default = || self.bound_service().or_else(|| defaults.get(&self.agent.id).copied());
+        self.request
+            .service
+            .map_or_else(|| default().map_or(TokenAudience::Unbound, TokenAudience::Default), TokenAudience::Named)
     }
 
     fn query(&self, audience: TokenAudience) -> IssueQuery {
@@ -300,46 +312,67 @@ impl<'a> Candidate<'a> {
 /// What the claims of all new tokens depend on, besides the grants.
 struct ClaimSources {
     held: BTreeMap<AgentId, Vec<HeldRole>>,
-    signer: Arc<TokenSigner>,
+    /// The signing key. `None` if nothing is granted.
+    signer: Option<Arc<TokenSigner>>,
     position: FeedPosition,
     now: Timestamp,
-    expires_at: Timestamp,
 }
 
 impl ClaimSources {
+    /// Reads. Without a signing key, each grant becomes a refusal, but sessions still end.
     async fn read(
         tx: &mut WriteTransaction,
         context: &Context,
         position: FeedPosition,
-        grants: &[&Grant<'_>],
-    ) -> Result<Self, BatchError> {
+        decisions: &mut [Option<Decision<'_>>],
+    ) -> Result<Self, StoreError> {
         let now = tx.now();
+        let mut sources = Self { held: BTreeMap::new(), signer: None, position, now };
+        let grants: Vec<_> = decisions.iter().flatten().flatten().collect();
+        if grants.is_empty() {
+            return Ok(sources);
+        }
         let bound: Vec<_> =
             grants.iter().filter_map(|grant| Some((grant.agent.id, grant.audience.service()?))).collect();
-        let held = roles::list_held(tx.conn(), &bound, now).await?;
+        sources.held = roles::list_held(tx.conn(), &bound, now).await?;
         // The signing key is read after all claims, so that a concurrent revocation of the signing key is noticed.
-        let signer = context.keyring.current_signer(tx.conn(), now).await?;
-        let expires_at = now.saturating_add(context.config.access_token_lifetime);
-        Ok(Self { held, signer, position, now, expires_at })
+        match context.keyring.current_signer(tx.conn(), now).await {
+            Ok(signer) => sources.signer = Some(signer),
+            Err(KeyringError::Store(error)) => return Err(error),
+            Err(error) => {
+                let error = Arc::new(error);
+                for decision in decisions.iter_mut().flatten().filter(|decision| decision.is_ok()) {
+                    *decision = Err(OperationError::Keyring(Arc::clone(&error)));
+                }
+            }
+        }
+        Ok(sources)
     }
 
-    fn token(&self, context: &Context, grant: &Grant<'_>) -> UnsignedToken {
+    fn token(&self, context: &Context, grant: &Grant<'_>) -> Result<UnsignedToken, OperationError> {
+        let signer = self.signer.clone().ok_or(KeyringError::NoKey)?;
         let Grant { request, agent, session, audience, .. } = grant;
         let held = self.held.get(&agent.id).map_or(&[][..], Vec::as_slice);
         let ids = (request.ids.token, self.position.revision);
-        let claims = build_claims(context, ids, (agent, session, *audience), held, (self.now, self.expires_at));
-        UnsignedToken { claims, signer: Arc::clone(&self.signer) }
+        let times = (self.now, tokens_expire_at(context, self.now));
+        Ok(UnsignedToken { claims: build_claims(context, ids, (agent, session, *audience), held, times), signer })
     }
 }
 
-/// Writes what the new tokens need, and the end of excess sessions.
+/// The expiry of access tokens that are issued now.
+fn tokens_expire_at(context: &Context, now: Timestamp) -> Timestamp {
+    now.saturating_add(context.config.access_token_lifetime)
+}
+
+/// Writes what the new tokens need, and the end of sessions: those whose refresh token was reused, and those over the quota.
 async fn write(
     tx: &mut WriteTransaction,
     context: &Context,
     grants: &[&Grant<'_>],
-    expires_at: Timestamp,
+    reused: &[SessionId],
 ) -> Result<(), StoreError> {
     let now = tx.now();
+    let expires_at = tokens_expire_at(context, now);
     write_sessions(tx, grants, expires_at).await?;
     let seen: Vec<_> = grants.iter().map(|grant| (grant.agent.id, grant.last_service())).collect();
     agents::set_last_seen(tx.conn(), &seen, now).await?;
@@ -359,12 +392,11 @@ async fn write(
     known_agents::record_contacts(tx.conn(), &named, now).await?;
     known_agents::extend_relations(tx.conn(), &default, now).await?;
     let kept = context.config.quotas.sessions_per_agent;
+    let mut ended = reused.to_vec();
     for agent in grants.iter().filter(|grant| grant.exceeds_sessions).map(|grant| grant.agent.id) {
-        for oldest in sessions::list_live_beyond(tx.conn(), agent, now, (kept, MAX_ENDED_PER_LOGIN)).await? {
-            end_session(tx, oldest).await?;
-        }
+        ended.extend(sessions::list_live_beyond(tx.conn(), agent, now, (kept, MAX_ENDED_PER_LOGIN)).await?);
     }
-    Ok(())
+    end_sessions(tx, &ended).await
 }
 
 /// Writes new sessions with their events, and the refresh tokens that replace the used ones.

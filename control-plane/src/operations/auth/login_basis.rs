@@ -4,7 +4,7 @@
 use crate::{
     operations::{
         Context, OperationError,
-        request_batches::{self, BatchError, BatchedRequest, RequestQueues, RequestResult},
+        request_batches::{self, Attempt, BatchError, BatchedRequest, RequestQueues, RequestResult},
     },
     store::{
         Conn,
@@ -13,7 +13,6 @@ use crate::{
 };
 use countersign_identity::AgentId;
 use std::sync::Arc;
-use tokio::time::Instant;
 use tracing::Span;
 
 /// Reads what a challenge or a login depends on. The read begins after the call.
@@ -30,7 +29,7 @@ impl BatchedRequest for LoginQuery {
     }
 
     fn span((): ()) -> Span {
-        tracing::info_span!("login queries")
+        tracing::info_span!(parent: None, "login queries")
     }
 
     /// Reads do not depend on each other.
@@ -42,9 +41,9 @@ impl BatchedRequest for LoginQuery {
         context: &Context,
         (): (),
         queries: &[Self],
-        _deadline: Instant,
-    ) -> Result<Vec<RequestResult<Self>>, BatchError> {
+        _attempt: Attempt,
+    ) -> Result<Vec<Option<RequestResult<Self>>>, BatchError> {
         let read = async |conn: &mut Conn| logins::read_for_logins(conn, queries).await;
-        Ok(context.store.read_one(read).await?.into_iter().map(Ok).collect())
+        Ok(context.store.read_one(read).await?.into_iter().map(|basis| Some(Ok(basis))).collect())
     }
 }

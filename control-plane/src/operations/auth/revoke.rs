@@ -31,7 +31,7 @@ async fn revoke_session(context: &Context, credential: &Credential<RefreshId>) -
     let Some((_, session)) = context.store.read_one(find).await?.pop() else { return newest_revision(context).await };
     let work = async |mut tx: WriteTransaction| {
         agents::lock(tx.conn(), session.agent).await?;
-        end_session(&mut tx, session.id).await?;
+        end_sessions(&mut tx, &[session.id]).await?;
         Ok::<_, OperationError>(tx.commit_change(()).await?)
     };
     Ok(context.store.write("revoke_session", work).await?.revision)
@@ -62,15 +62,15 @@ async fn revoke_access_token(context: &Context, claims: &Claims) -> Result<Revis
     Ok(context.store.write("revoke_token", work).await?.revision)
 }
 
-/// Ends a session. Does nothing if the session has already ended. The caller must hold the lock on the agent, so that no
+/// Ends sessions. Does nothing to a session that has already ended. The caller must hold the locks on the agents, so that no
 /// concurrent refresh issues a token for another service.
-pub(in crate::operations) async fn end_session(
+pub(in crate::operations) async fn end_sessions(
     tx: &mut WriteTransaction,
-    session: SessionId,
+    sessions: &[SessionId],
 ) -> Result<(), StoreError> {
     let now = tx.now();
-    if sessions::mark_ended(tx.conn(), session, now).await? {
-        tx.record_change(Change::Session(session));
+    for ended in sessions::mark_ended(tx.conn(), sessions, now).await? {
+        tx.record_change(Change::Session(ended));
     }
     Ok(())
 }

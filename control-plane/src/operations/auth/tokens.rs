@@ -8,7 +8,7 @@ use crate::{
     },
     keyring::TokenSigner,
     operations::{Context, OperationError},
-    store::{Conn, StoreError, assignments, roles::HeldRole},
+    store::roles::HeldRole,
 };
 use countersign_identity::{
     Audience, Claims, RefreshId, Revision, RoleName, ServiceId, Timestamp, TokenId, names_and_permissions,
@@ -80,26 +80,6 @@ pub(super) enum TokenAudience {
 }
 
 impl TokenAudience {
-    /// The service that the agent named; else the default service of the agent: the service of its last login that was for a
-    /// service, if the agent still holds a role there, or else the only service at which the agent holds a role.
-    pub(super) async fn choose(
-        conn: &mut Conn,
-        named: Option<ServiceId>,
-        agent: &Agent,
-        now: Timestamp,
-    ) -> Result<Self, StoreError> {
-        if let Some(service) = named {
-            return Ok(Self::Named(service));
-        }
-        if let Some(last) = agent.last_service
-            && assignments::holds_role(conn, agent.id, last, now).await?
-        {
-            return Ok(Self::Default(last));
-        }
-        let only = assignments::find_only_service_with_role(conn, agent.id, now).await?;
-        Ok(only.map_or(Self::Unbound, Self::Default))
-    }
-
     /// The service; `None` for an unbound token.
     pub(super) const fn service(self) -> Option<ServiceId> {
         match self {

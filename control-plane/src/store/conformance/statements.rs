@@ -200,7 +200,10 @@ impl StoreFixture {
         }
         let tables = tables(&mut connection, false).await;
         let transfer = tables.iter().flat_map(|(table, columns)| transfer::statements_of_table(table, columns));
-        let statements = statement_texts(POSTGRES_LISTS).chain(pools::dynamic_statements()).chain(transfer);
+        let statements = statement_texts(POSTGRES_LISTS)
+            .chain(pools::dynamic_statements())
+            .chain(agents::dynamic_statements_of_postgres())
+            .chain(transfer);
         check_statements(&mut PgConnection::connect(&self.url).await.unwrap(), statements).await;
     }
 }

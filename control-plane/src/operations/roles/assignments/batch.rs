@@ -15,7 +15,7 @@ use crate::{
         Context, NotFound, OperationError,
         authorize::recheck_manager,
         maintenance::expiry::role_revoked_event,
-        request_batches::{BatchError, BatchedRequest, RequestQueues, RequestResult},
+        request_batches::{Attempt, BatchError, BatchedRequest, RequestQueues, RequestResult},
     },
     store::{
         StoreError, WriteTransaction, agents,
@@ -25,7 +25,6 @@ use crate::{
 };
 use countersign_identity::{AgentId, EventId, Reason, RoleGrant, RoleId, RoleName, ServiceId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
-use tokio::time::Instant;
 use tracing::Span;
 
 /// A change of an assignment.
@@ -67,7 +66,7 @@ impl BatchedRequest for AssignmentChange {
     }
 
     fn span(service: ServiceId) -> Span {
-        tracing::info_span!("role changes", %service)
+        tracing::info_span!(parent: None, "role changes", %service)
     }
 
     fn exclusive_agent(&self) -> Option<AgentId> {
@@ -78,23 +77,24 @@ impl BatchedRequest for AssignmentChange {
         context: &Context,
         service: ServiceId,
         changes: &[Self],
-        deadline: Instant,
-    ) -> Result<Vec<RequestResult<Self>>, BatchError> {
+        attempt: Attempt,
+    ) -> Result<Vec<Option<RequestResult<Self>>>, BatchError> {
         let work = async |mut tx: WriteTransaction| {
             let Some(current) = Current::lock_and_read(&mut tx, service, changes).await? else {
-                let refusals = changes.iter().map(|_| OperationError::NotFound(NotFound::Service));
+                let refusals = changes.iter().map(|_| Some(OperationError::NotFound(NotFound::Service)));
                 return Err(BatchError::Refused(refusals.collect()));
             };
             let decisions: Vec<_> = changes.iter().map(|change| current.decide(change, tx.now())).collect();
             if decisions.iter().all(Result::is_err) {
-                return Err(BatchError::Refused(decisions.into_iter().filter_map(Result::err).collect()));
+                return Err(BatchError::Refused(decisions.into_iter().map(Result::err).collect()));
             }
             let results = write(&mut tx, service, changes.iter().zip(decisions).collect()).await?;
             Ok(tx.commit_change(results).await?)
         };
         let Changed { value: results, revision } =
-            context.store.write_until(deadline, "change_assignments", work).await?;
-        Ok(results.into_iter().map(|result| result.map(|value| Changed { value, revision })).collect())
+            context.store.write_until(attempt.deadline, "change_assignments", work).await?;
+        let with_revision = |value| Changed { value, revision };
+        Ok(results.into_iter().map(|result| Some(result.map(with_revision))).collect())
     }
 }
 

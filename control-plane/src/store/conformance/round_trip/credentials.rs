@@ -59,8 +59,8 @@ impl StoreFixture {
         }
         drop(read);
         self.commit(async |tx| {
-            assert!(sessions::mark_ended(tx.conn(), session().id, time(54)).await?);
-            assert!(!sessions::mark_ended(tx.conn(), session().id, time(55)).await?);
+            assert_eq!(sessions::mark_ended(tx.conn(), &[session().id], time(54)).await?, [session().id]);
+            assert_eq!(sessions::mark_ended(tx.conn(), &[session().id], time(55)).await?, []);
             assert_eq!(sessions::oldest_expiry(tx.conn(), time(0)).await?, Some(expired.expires_at));
             assert_eq!(sessions::delete_expired(tx.conn(), (time(0), expired.expires_at), 9).await?, 0);
             assert_eq!(sessions::delete_expired(tx.conn(), (expired.expires_at, session().expires_at), 9).await?, 1);
@@ -81,7 +81,7 @@ impl StoreFixture {
         let session = Session { id: SessionId::from_bits(72), ..session() };
         self.commit(async |tx| {
             sessions::insert(tx.conn(), &[(&session, "challenge of an ended session".to_owned())]).await?;
-            assert!(sessions::mark_ended(tx.conn(), session.id, time(46)).await?);
+            assert_eq!(sessions::mark_ended(tx.conn(), &[session.id], time(46)).await?, [session.id]);
             let ended = Session { ended_at: Some(time(46)), expires_at: time(46), ..session.clone() };
             assert_eq!(sessions::find(tx.conn(), session.id).await?, Some(ended));
             assert_eq!(sessions::oldest_expiry(tx.conn(), time(0)).await?, Some(time(46)));
@@ -162,7 +162,8 @@ impl StoreFixture {
         for (challenge, now, quota, challenge_is_used, live_sessions) in [
             (Some("a fourth challenge"), 79, 9, true, 2),
             (Some("a third challenge"), 79, 1, false, 1),
-            (None, 80, 9, false, 0),
+            (Some("a third challenge"), 80, 9, false, 0),
+            (None, 79, 9, false, 0),
         ] {
             let query = |agent| IssueQuery { agent, audience: None, challenge: challenge.map(str::to_owned) };
             let queries = [query(other_agent), query(agent().id)];

@@ -21,7 +21,7 @@ use crate::{
     },
 };
 use countersign_identity::{AgentId, AgentStatus, ApiKeyId, Revision, RoleId, ServiceId, StatusWithCutoff};
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 /// The deleted service.
 pub const DELETED: ServiceId = ServiceId::from_bits(50);
@@ -55,7 +55,9 @@ impl StoreFixture {
             assert!(roles::insert(tx.conn(), &role).await?);
             assignments::upsert(tx.conn(), &[held]).await?;
             assert!(departures::insert(tx.conn(), agent().id, DELETED, true, time(32)).await?);
-            assert!(assignments::holds_role(tx.conn(), agent().id, DELETED, time(33)).await?);
+            let defaults =
+                assignments::find_default_services(tx.conn(), &[(agent().id, Some(DELETED))], time(33)).await?;
+            assert_eq!(defaults, [(agent().id, DELETED)].into());
             assert!(services::mark_deleted(tx.conn(), DELETED, time(33)).await?);
             assert!(!services::mark_deleted(tx.conn(), DELETED, time(34)).await?);
             assert_eq!(services::revoke_all_keys(tx.conn(), DELETED, time(33)).await?, 1);
@@ -76,8 +78,8 @@ impl StoreFixture {
         }
         assert_eq!(roles::list(conn, DELETED).await.unwrap(), []);
         assert_eq!(roles::find(conn, DELETED, role.definition.id).await.unwrap(), None);
-        assert!(!assignments::holds_role(conn, agent().id, DELETED, time(33)).await.unwrap());
-        assert_eq!(assignments::find_only_service_with_role(conn, agent().id, time(33)).await.unwrap(), None);
+        let asked = [(agent().id, Some(DELETED))];
+        assert_eq!(assignments::find_default_services(conn, &asked, time(33)).await.unwrap(), BTreeMap::new());
         let listed = departures::list_services(conn, agent().id, time(33), whole_list()).await.unwrap();
         assert!(listed.items.iter().all(|item| item.service != DELETED), "{listed:?}");
         drop(read);

@@ -84,8 +84,8 @@ impl StoreFixture {
         let conn = tx.conn();
         let filter = RoleHolderFilter { service, role: None, status: None, now };
         Ok([
-            assignments::holds_role(conn, agent, service, now).await?,
-            assignments::find_only_service_with_role(conn, agent, now).await?.is_some(),
+            !assignments::find_default_services(conn, &[(agent, Some(service))], now).await?.is_empty(),
+            !assignments::find_default_services(conn, &[(agent, None)], now).await?.is_empty(),
             !assignments::list_active_grants(conn, service, agent, now).await?.is_empty()
                 && !assignments::list_active_grants_of_agents(conn, service, &[agent], now).await?.is_empty(),
             agents::list_role_holders(conn, &filter, whole_list()).await?.total.count > 0,

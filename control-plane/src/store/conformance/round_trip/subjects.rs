@@ -76,7 +76,9 @@ impl StoreFixture {
         self.commit(async |tx| {
             assert!(agents::lock(tx.conn(), id).await?);
             assert!(!agents::lock(tx.conn(), AgentId::from_bits(99)).await?);
-            assert_eq!(agents::lock_and_list(tx.conn(), &[AgentId::from_bits(99), id]).await?, [agent()]);
+            for waits in [false, true] {
+                assert_eq!(agents::lock_and_list(tx.conn(), &[AgentId::from_bits(99), id], waits).await?, [agent()]);
+            }
             let unknown = AgentId::from_bits(99);
             agents::set_last_seen(tx.conn(), &[(unknown, None), (id, Some(ServiceId::from_bits(8)))], time(9)).await?;
             agents::set_last_seen(tx.conn(), &[(id, None)], time(10)).await?;
@@ -291,14 +293,10 @@ impl StoreFixture {
             assert_eq!(roles::list_held(conn, &[(agent, other_service)], now).await.unwrap(), BTreeMap::new());
             let grants: Vec<_> = expected.map(|grant| (agent, grant)).into_iter().collect();
             assert_eq!(assignments::list_active_grants_of_agents(conn, service, &agents, now).await.unwrap(), grants);
-            let only = assignments::find_only_service_with_role(conn, agent, now).await.unwrap();
-            assert_eq!(only, expected.map(|_| service));
-            for (agent, service, holds_role) in [
-                (agent, service, expected.is_some()),
-                (AgentId::from_bits(98), service, false),
-                (agent, ServiceId::from_bits(98), false),
-            ] {
-                assert_eq!(assignments::holds_role(conn, agent, service, now).await.unwrap(), holds_role);
+            for last in [None, Some(service), Some(other_service)] {
+                let asked = [(other_agent, Some(service)), (agent, last)];
+                let defaults = assignments::find_default_services(conn, &asked, now).await.unwrap();
+                assert_eq!(defaults, expected.map(|_| (agent, service)).into_iter().collect(), "{last:?}");
             }
         }
         let filter = RecipientFilter { service, includes_unbound: false };
