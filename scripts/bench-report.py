@@ -41,7 +41,7 @@ FIGURES = {
         "envoy_vs_jwt_authn": ("ours ÷ Envoy's `jwt_authn` without its cache", "min", 1.4),
         "envoy_vs_jwt_authn_cached": ("ours ÷ Envoy's `jwt_authn` with its cache", None, None),
         "envoy_vs_no_filter": ("ours ÷ no filter", None, None),
-        "envoy_vs_oauth2_proxy": ("ours ÷ oauth2-proxy, which verifies the same tokens", None, None),
+        "envoy_vs_oauth2_proxy": ("ours, with a cached token ÷ oauth2-proxy, which verifies the token of each request", None, None),
         "envoy_vs_allow_one_core": ("ours ÷ the server that allows everything, on Envoy's processor", None, None),
         "envoy_tcp_vs_allow_one_core": ("ours over TCP ÷ the same over a Unix socket, on Envoy's processor", None, None),
         "envoy_vs_jwt_authn_one_core": ("ours, on Envoy's processor ÷ `jwt_authn` without its cache", None, None),
@@ -51,7 +51,7 @@ FIGURES = {
     },
     "Control plane, on one processor": {
         "verify_http": ("`verify` ÷ a constant axum route over TLS", "min", 0.8),
-        "login_sqlite": ("logins ÷ the lesser of commits and signatures, SQLite", "min", 0.6),
+        "login_sqlite": ("logins ÷ the lesser of the commits of one writer and signatures, SQLite", "min", 0.6),
         "login_postgres": ("logins ÷ the lesser of commits and signatures, PostgreSQL", "min", 0.6),
         "refresh_sqlite": ("refreshes ÷ commits, SQLite", None, None),
         "refresh_postgres": ("refreshes ÷ commits, PostgreSQL", None, None),
@@ -99,7 +99,7 @@ and a figure is the ratio of both. Ratios hardly depend on the machine. The abso
 which side was measured. [Performance](../docs/performance.md) explains the figures and how they are measured.
 
 - *ratio*: the median of the rounds. *spread*: half of the distance between their quartiles.
-- Measured at commit `{commit}` with {rounds} rounds, on {processors} processors, in {minutes} minutes.
+- Measured at commit `{commit}` with {rounds} rounds, on {processors} processors ({machine}), in {minutes} minutes.
 """
 
 

@@ -98,7 +98,7 @@ impl<'a> BulkInserts<'a> {
 
     /// The id of the copy with this number.
     pub fn id_of_copy(&self, number: u32) -> String {
-        format!("{}{number:016}", &self.template[..16])
+        copy_id(self.template, number.into())
     }
 
     /// SQL of the id of the copy with this number.
@@ -106,6 +106,11 @@ impl<'a> BulkInserts<'a> {
         let template = self.template;
         format!("substr('{template}', 1, 16) || substr(CAST(10000000000000000 + {number} AS TEXT), 2)")
     }
+}
+
+/// The id of the copy of an agent with this number.
+pub fn copy_id(template: &str, number: i64) -> String {
+    format!("{}{number:016}", &template[..16])
 }
 
 /// The first and the last number of each batch.

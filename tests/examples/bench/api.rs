@@ -1,11 +1,13 @@
 //! Requests to the control plane, beside the limits of the machine: a constant route over the same TLS, commits of the same
 //! database with the same durability, and signatures.
+//!
+//! The control plane and PostgreSQL share a processor; the callers have the other one.
 
 use crate::{
     constant_route,
     deployment::{CALLERS, CONNECTIONS, Deployment, Operation},
     rounds::{Comparison, alternate},
-    servers::{ChildServer, per_second},
+    servers::{ChildServer, per_second, start_on_server_core},
     signatures::Signed,
     wrk::wrk,
 };
@@ -22,7 +24,7 @@ const SQLITE_DURABILITY: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous =
 /// Measures everything.
 pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     let mut results = BTreeMap::new();
-    let postgres = Postgres::start_durable().await;
+    let postgres = start_on_server_core(Postgres::start_durable()).await;
     for (engine, database) in [("sqlite", String::new()), ("postgres", postgres.create_database().await)] {
         let deployment = Deployment::start(&database).await;
         if engine == "sqlite" {
@@ -37,12 +39,13 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
             }
             _ => BareCommits::connect(&postgres.create_database().await, CALLERS, None).await,
         };
-        let signatures = Signed::new().both_per_second(TIME);
+        let signed = Signed::new();
         for (name, operation) in Operation::ALL {
             let limit = async || {
                 let commits = bare.per_second().await;
                 // Only a login needs a verification and a signature.
-                if matches!(operation, Operation::Login) { commits.min(signatures) } else { commits }
+                let is_login = matches!(operation, Operation::Login);
+                if is_login { commits.min(signed.both_per_second(TIME)) } else { commits }
             };
             let comparison = alternate(rounds, async || deployment.per_second(operation, TIME).await, limit).await;
             results.insert(format!("{name}_{engine}"), comparison);

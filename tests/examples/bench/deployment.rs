@@ -4,7 +4,11 @@ use crate::{
     servers::{SERVER_CORE, per_second, pin},
     wrk::wrk,
 };
-use countersign_tests::{Agent, ControlPlane, bulk::BulkInserts};
+use countersign_client::PrivateKey;
+use countersign_tests::{
+    Agent, ControlPlane,
+    bulk::{BulkInserts, copy_id},
+};
 use serde_json::json;
 use std::time::Duration;
 
@@ -45,6 +49,8 @@ pub struct Deployment {
     pub control: ControlPlane,
     agents: Vec<Agent>,
     role: String,
+    /// The number of agents that were added to the database. They have the key of the first caller.
+    added: i64,
     sessions: Vec<tokio::sync::Mutex<countersign_client::Tokens>>,
 }
 
@@ -68,7 +74,7 @@ impl Deployment {
             sessions.push(tokio::sync::Mutex::new(tokens.expect("the login succeeds")));
             agents.push(agent);
         }
-        Self { control, agents, role, sessions }
+        Self { control, agents, role, added: 0, sessions }
     }
 
     /// Adds this number of agents to the database, each with a role at the service, and starts the control plane again.
@@ -81,6 +87,7 @@ impl Deployment {
         inserts.analyze().await;
         inserts.checkpoint().await;
         drop(inserts);
+        self.added = count;
         self.control.restart().await;
         pin(self.control.process_id(), SERVER_CORE);
     }
@@ -104,18 +111,34 @@ impl Deployment {
         per_second(CALLERS, time, async |caller, call| self.call(operation, caller, call).await).await
     }
 
+    /// The key and the id of the agent of a call: any of those that were added, else that of the caller.
+    fn agent(&self, caller: usize, call: u64) -> (&PrivateKey, String) {
+        if self.added == 0 {
+            return (&self.agents[caller].key, self.agents[caller].id.clone());
+        }
+        // A sequence that is the same in every run (Weyl, with the golden ratio).
+        let part = ((caller as u64 * 1_000_003 + call) as f64 * 0.618_033_988_749_894_9).fract();
+        let number = 1 + (part * self.added as f64) as i64;
+        (&self.agents[0].key, copy_id(&self.agents[0].id, number))
+    }
+
     async fn call(&self, operation: Operation, caller: usize, call: u64) {
         let (control, agent) = (&self.control, &self.agents[caller]);
         match operation {
-            Operation::Login => drop(agent.token_for(control.service()).await),
+            Operation::Login => {
+                let (key, id) = self.agent(caller, call);
+                drop(agent.api().login(key, &id, Some(control.service())).await.expect("the login succeeds"));
+            }
             Operation::Refresh => {
                 let mut tokens = self.sessions[caller].lock().await;
                 *tokens = agent.api().refresh_with(&tokens.refresh_token).await.expect("the refresh succeeds");
             }
-            Operation::RoleChange if call.is_multiple_of(2) => control.assign(&agent.id, &self.role).await,
-            Operation::RoleChange => drop(control.revoke(&agent.id, &self.role).await),
+            Operation::RoleChange if call.is_multiple_of(2) => {
+                control.assign(&self.agent(caller, call / 2).1, &self.role).await;
+            }
+            Operation::RoleChange => drop(control.revoke(&self.agent(caller, call / 2).1, &self.role).await),
             Operation::Feedback => {
-                let body = json!({ "agentId": agent.id, "score": 1 });
+                let body = json!({ "agentId": self.agent(caller, call).1, "score": 1 });
                 let response = control.api.send_as(control.key(), "POST", "/trust/feedback", body).await;
                 assert!(response.status < 300, "{response:?}");
             }

@@ -15,9 +15,6 @@ use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 /// The time of each side of a round.
 const TIME: Duration = Duration::from_millis(700);
 
-/// The number of tokens of the case in which no token repeats. The two runs with them together send fewer.
-const DISTINCT: u32 = 300_000;
-
 /// The exponent of the distribution of a hundred thousand agents (Zipf).
 const ZIPF_EXPONENT: f64 = 1.0;
 
@@ -39,7 +36,11 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     let (mut results, mut distinct_sent) = (BTreeMap::new(), 0);
     let mut ours = Replay::connect(&sidecar.socket()).await;
     let mut allow_all = Replay::connect(&limit.socket()).await;
-    for case in [hot, thousand, zipf, distinct, half_forged, many_headers, many_roles] {
+    let tokens = distinct_tokens(rounds);
+    let distinct_case = |issuer: &_| distinct(issuer, tokens);
+    let cases: [&dyn Fn(&TokenIssuer) -> Case; 7] =
+        [&hot, &thousand, &zipf, &distinct_case, &half_forged, &many_headers, &many_roles];
+    for case in cases {
         let Case { name, messages, allowed_percent, is_warm } = case(&issuer);
         if is_warm {
             ours.send_each_once(&messages).await;
@@ -60,20 +61,25 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
         }
         eprintln!("{name}: {:?}", results[name]);
     }
-    results.insert("check_distinct".to_owned(), verifications(&mut ours, (&issuer, distinct_sent), rounds).await);
+    results
+        .insert("check_distinct".to_owned(), verifications(&mut ours, (&issuer, tokens, distinct_sent), rounds).await);
     results.insert("check_control".to_owned(), control(&mut ours, &issuer, rounds).await);
     results
 }
 
 /// Checks of tokens that do not repeat, beside verifications of signatures. `sent`: how many of the tokens the other case has sent.
-async fn verifications(ours: &mut Replay, (issuer, sent): (&TokenIssuer, usize), rounds: usize) -> Comparison {
-    let mut messages = distinct(issuer).messages;
+async fn verifications(
+    ours: &mut Replay,
+    (issuer, tokens, sent): (&TokenIssuer, u32, usize),
+    rounds: usize,
+) -> Comparison {
+    let mut messages = distinct(issuer, tokens).messages;
     // The tokens of the end, which the other case has not sent.
     messages.order.reverse();
     let (messages, signed) = (RefCell::new(messages), Signed::new());
     let checks = async || ours.run(&messages, TIME).await.per_second;
     let comparison = alternate(rounds, checks, async || signed.verifications_per_second(TIME)).await;
-    assert!(messages.borrow().sent() + sent <= DISTINCT as usize, "the tokens that do not repeat are used up");
+    assert!(messages.borrow().sent() + sent <= tokens as usize, "the tokens that do not repeat are used up");
     comparison
 }
 
@@ -154,11 +160,17 @@ fn sum_of(sums: &[f64]) -> f64 {
     sums[sums.len() - 1]
 }
 
-fn distinct(issuer: &TokenIssuer) -> Case {
+/// The number of tokens that suffices for both runs in which no token repeats: no more than this processor can verify.
+fn distinct_tokens(rounds: usize) -> u32 {
+    let runs = 2 * (rounds + 1);
+    (Signed::new().verifications_per_second(TIME) * TIME.as_secs_f64() * runs as f64) as u32
+}
+
+fn distinct(issuer: &TokenIssuer, tokens: u32) -> Case {
     // Other agents than those of all other cases, so that none of their tokens is cached.
     let first = 1_000_000;
-    let messages = (first..first + DISTINCT).map(|agent| encoded(&issuer.token(agent, 1), 0)).collect();
-    let messages = Messages::new(messages, (0..DISTINCT).collect());
+    let messages = (first..first + tokens).map(|agent| encoded(&issuer.token(agent, 1), 0)).collect();
+    let messages = Messages::new(messages, (0..tokens).collect());
     Case { name: "check_distinct_vs_allow", messages, allowed_percent: 100, is_warm: false }
 }
 

@@ -7,7 +7,7 @@ use crate::{
     direct::request,
     replay::{Messages, Replay},
     rounds::{Comparison, alternate},
-    servers::{SERVER_CORE, pin},
+    servers::{SERVER_CORE, pin, start_on_server_core},
     tokens::TokenIssuer,
 };
 use countersign_tests::{
@@ -55,7 +55,7 @@ pub struct Growth {
 /// Measures everything.
 pub async fn measure(rounds: usize) -> Growth {
     let mut growth = Growth { comparisons: BTreeMap::new(), bytes: BTreeMap::new() };
-    let postgres = Postgres::start_durable().await;
+    let postgres = start_on_server_core(Postgres::start_durable()).await;
     growth.views(rounds).await;
     growth.registered_agents("sqlite", &vec![String::new(); AGENTS.len()], rounds).await;
     let mut databases = Vec::new();

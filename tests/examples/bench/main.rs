@@ -80,6 +80,7 @@ async fn main() {
         "commit": commit(),
         "rounds": rounds,
         "processors": processors,
+        "machine": machine(),
         "minutes": SystemClock.since_boot().saturating_sub(started).as_secs() / 60,
         "binaries": BTreeMap::from(binaries),
     });
@@ -87,6 +88,14 @@ async fn main() {
     report["run"] = run;
     report["bytes"] = json!(bytes);
     println!("{report:#}");
+}
+
+/// The model of the processors, and the kernel.
+fn machine() -> String {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let processors = read("/proc/cpuinfo");
+    let model = processors.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
+    format!("{}, Linux {}", model.trim_start_matches([' ', '\t', ':']), read("/proc/sys/kernel/osrelease").trim())
 }
 
 /// The commit that was measured, with `-dirty` if the sources have other changes.

@@ -212,6 +212,7 @@ impl Connection {
         let (mut next, interval) = times;
         let (first_stream, first_time) = (self.next_stream, next);
         let (mut micros, mut sent) = (Vec::new(), 0);
+        let mut allowed = 0;
         while next < end || micros.len() < sent {
             while next <= SystemClock.since_boot() && next < end && sent - micros.len() < MAX_IN_PROGRESS {
                 self.send(messages.borrow_mut().next());
@@ -228,11 +229,14 @@ impl Connection {
                 Err(error) => panic!("{error}"),
             }
             let now = SystemClock.since_boot();
-            for stream in self.take_frames().0 {
+            let (ended, newly_allowed) = self.take_frames();
+            allowed += newly_allowed;
+            for stream in ended {
                 let intended = first_time + interval * ((stream - first_stream) / 2);
                 micros.push((now.saturating_sub(intended)).as_secs_f64() * 1e6);
             }
         }
+        assert_eq!(allowed, sent as u64, "all checks are allowed");
         micros
     }
 

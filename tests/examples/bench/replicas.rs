@@ -1,16 +1,17 @@
 //! Two replicas of the control plane beside one, each with the same share of a processor.
 //!
-//! `cpulimit` stops and continues the processes, so that the shares do not depend on the number of processors.
+//! `cpulimit` stops and continues the processes. They share a processor with PostgreSQL; the callers have the other one.
 
 use crate::{
     deployment::{Deployment, Operation, SETTINGS},
     rounds::{Comparison, alternate},
+    servers::{SERVER_CORE, pin, start_on_server_core},
 };
 use countersign_tests::{ControlPlane, postgres::Postgres, process::Process, tools};
 use std::{collections::BTreeMap, process::Command, time::Duration};
 use tempfile::TempDir;
 
-/// The share of a processor that a replica gets, in percent. PostgreSQL and the callers need most of the rest.
+/// The share of a processor that a replica gets, in percent. PostgreSQL needs most of the rest.
 const SHARE_PERCENT: &str = "20";
 
 /// The time of each side of a round. `cpulimit` needs some time to find the right pauses.
@@ -25,7 +26,7 @@ struct Limited {
 
 /// Measures the rates of two replicas divided by those of one. 2 is the best.
 pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
-    let postgres = Postgres::start_durable().await;
+    let postgres = start_on_server_core(Postgres::start_durable()).await;
     let url = format!("database.url={}", postgres.create_database().await);
     let one = ControlPlane::start_one_with(&[&[url.as_str()], &SETTINGS[..]].concat()).await;
     let two = ControlPlane::start_pair_with(&postgres.create_database().await, [&[], &[]], &SETTINGS).await;
@@ -43,6 +44,7 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
 
 impl Limited {
     async fn of(control: ControlPlane) -> Self {
+        control.process_ids().into_iter().for_each(|process| pin(process, SERVER_CORE));
         let deployment = Deployment::of(control).await;
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let limit = |process: u32| {

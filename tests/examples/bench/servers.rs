@@ -27,6 +27,22 @@ pub fn pin(process: u32, core: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// Starts servers whose processes belong to the processor of the servers, with all processes that they start.
+pub async fn start_on_server_core<T>(start: impl Future<Output = T>) -> T {
+    pin(std::process::id(), SERVER_CORE);
+    let started = start.await;
+    pin(std::process::id(), LOAD_CORE);
+    started
+}
+
+/// Runs work of this process on the processor of the servers.
+pub fn on_server_core<T>(work: impl FnOnce() -> T) -> T {
+    pin(std::process::id(), SERVER_CORE);
+    let result = work();
+    pin(std::process::id(), LOAD_CORE);
+    result
+}
+
 /// A server in a process of this program, with one thread on the processor of the servers.
 pub struct ChildServer {
     process: Process,

@@ -1,6 +1,6 @@
 //! How often one processor can sign and verify with ES256, as aws-lc does it.
 
-use crate::servers::repeated;
+use crate::servers::{on_server_core, repeated};
 use aws_lc_rs::{
     rand::SystemRandom,
     signature::{
@@ -25,17 +25,18 @@ impl Signed {
         Self { pair, message, signature }
     }
 
-    /// Verifications in a second.
+    /// Verifications in a second, on the processor of the servers.
     pub fn verifications_per_second(&self, time: Duration) -> f64 {
-        repeated(time, || self.verify())
+        on_server_core(|| repeated(time, || self.verify()))
     }
 
-    /// Verifications in a second, each with a signature.
+    /// Verifications in a second, each with a signature, on the processor of the servers.
     pub fn both_per_second(&self, time: Duration) -> f64 {
-        repeated(time, || {
+        let both = || {
             self.verify();
             std::hint::black_box(self.pair.sign(&SystemRandom::new(), &self.message).unwrap());
-        })
+        };
+        on_server_core(|| repeated(time, both))
     }
 
     fn verify(&self) {
