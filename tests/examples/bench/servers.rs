@@ -22,24 +22,33 @@ pub const ONE_THREAD: [(&str, &str); 1] = [("TOKIO_WORKER_THREADS", "1")];
 
 /// Moves all threads of a process to a processor, with all threads that they start.
 pub fn pin(process: u32, core: &str) {
-    let arguments = ["--all-tasks", "--pid", "--cpu-list", core, &process.to_string()];
+    taskset(&["--all-tasks", "--pid", "--cpu-list", core, &process.to_string()]);
+}
+
+/// Moves the main thread of this process to a processor, with all processes and threads that it starts. Other threads may end while
+/// they are moved, which `taskset` takes for an error.
+fn pin_main_thread(core: &str) {
+    taskset(&["--pid", "--cpu-list", core, &std::process::id().to_string()]);
+}
+
+fn taskset(arguments: &[&str]) {
     let output = Command::new("taskset").args(arguments).output().expect("`taskset` is installed");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Starts servers whose processes belong to the processor of the servers, with all processes that they start.
 pub async fn start_on_server_core<T>(start: impl Future<Output = T>) -> T {
-    pin(std::process::id(), SERVER_CORE);
+    pin_main_thread(SERVER_CORE);
     let started = start.await;
-    pin(std::process::id(), LOAD_CORE);
+    pin_main_thread(LOAD_CORE);
     started
 }
 
 /// Runs work of this process on the processor of the servers.
 pub fn on_server_core<T>(work: impl FnOnce() -> T) -> T {
-    pin(std::process::id(), SERVER_CORE);
+    pin_main_thread(SERVER_CORE);
     let result = work();
-    pin(std::process::id(), LOAD_CORE);
+    pin_main_thread(LOAD_CORE);
     result
 }
 
