@@ -116,12 +116,6 @@ struct Waiting<R: BatchedRequest> {
     caller: Caller<R>,
 }
 
-impl<R: BatchedRequest> Waiting<R> {
-    fn split(self) -> (R, Caller<R>) {
-        (self.request, self.caller)
-    }
-}
-
 /// Who waits for the result of a request.
 struct Caller<R: BatchedRequest> {
     /// The caller waits until then. The request is not committed later, unless the commit was sent already.
@@ -168,7 +162,7 @@ async fn fulfill_batch<R: BatchedRequest>(
 ) -> Vec<Waiting<R>> {
     let deadline =
         batch.iter().map(|waiting| waiting.caller.deadline).min().unwrap_or_else(|| context.store.deadline());
-    let (requests, callers): (Vec<_>, Vec<_>) = batch.into_iter().map(Waiting::split).unzip();
+    let (requests, callers): (Vec<_>, Vec<_>) = batch.into_iter().map(|it| (it.request, it.caller)).unzip();
     let results = match R::fulfill(context, key, &requests, Attempt { deadline, is_alone }).await {
         Ok(results) => results,
         Err(error) => error.of_each(requests.len()).into_iter().map(|error| error.map(Err)).collect(),
@@ -214,11 +208,12 @@ struct OpenQueue<'a, R: BatchedRequest> {
 }
 
 impl<R: BatchedRequest> OpenQueue<'_, R> {
-    /// Takes the next requests, at most one of each exclusive agent, so that they do not depend on each other. Removes the queue if it is empty.
+    /// Takes the next requests, at most one of each exclusive agent, so that they do not depend on each other. Removes the queue if it is
+    /// empty.
     fn take_batch(&mut self) -> Option<Vec<Waiting<R>>> {
         let mut queues = self.queues.lock();
         let queue = queues.get_mut(&self.key)?;
-        let (batch, later) = split(std::mem::take(queue), deadline_after(MIN_TIME));
+        let (batch, later) = split_off_batch(std::mem::take(queue), deadline_after(MIN_TIME));
         if batch.is_empty() {
             queues.remove(&self.key);
             self.is_open = false;
@@ -239,7 +234,7 @@ impl<R: BatchedRequest> Drop for OpenQueue<'_, R> {
 
 /// Splits the requests of the next batch off. The requests of one agent stay in their order. Requests without a caller are dropped,
 /// and those with an earlier deadline than `min_deadline`.
-fn split<R: BatchedRequest>(
+fn split_off_batch<R: BatchedRequest>(
     queue: VecDeque<Waiting<R>>,
     min_deadline: Instant,
 ) -> (Vec<Waiting<R>>, VecDeque<Waiting<R>>) {

@@ -302,7 +302,7 @@ pub async fn find_default_services(
     now: Timestamp,
 ) -> Result<BTreeMap<AgentId, ServiceId>, StoreError> {
     let row = |(agent, last): &(AgentId, Option<ServiceId>)| {
-        [agent.to_string().into(), last.map_or(String::new(), |last| last.to_string()).into()]
+        [agent.to_string().into(), last.map(|last| last.to_string()).into()]
     };
     let rows = FIND_DEFAULTS.fetch_all(conn, &[now.micros().into()], agents.iter().map(row)).await?;
     let mut defaults = BTreeMap::new();

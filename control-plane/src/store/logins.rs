@@ -88,8 +88,8 @@ impl LoginBasis {
 pub async fn read_for_logins(conn: &mut Conn, queries: &[LoginQuery]) -> Result<Vec<LoginBasis>, StoreError> {
     let row = |(number, query): (i64, &LoginQuery)| -> [Parameter; 4] {
         let LoginQuery { agent, service, challenge } = query;
-        let service = service.map_or(String::new(), |service| service.to_string());
-        [number.into(), agent.to_string().into(), service.into(), challenge.clone().unwrap_or_default().into()]
+        let service = service.map(|service| service.to_string());
+        [number.into(), agent.to_string().into(), service.into(), challenge.clone().into()]
     };
     let read = |row: &AnyRow| {
         let status: Option<String> = row::get(row, "status")?;
@@ -140,7 +140,7 @@ pub async fn read_for_issue(
 ) -> Result<BTreeMap<AgentId, IssueBasis>, StoreError> {
     let fixed = [now.micros(), audiences.into(), sessions.into()].map(Parameter::from);
     let row = |IssueQuery { agent, audience, challenge }: &IssueQuery| {
-        [agent.to_string().into(), audience_text(*audience).into(), challenge.clone().unwrap_or_default().into()]
+        [agent.to_string().into(), audience_text(*audience).into(), challenge.clone().into()]
     };
     let read = |row: AnyRow| {
         let basis = IssueBasis {

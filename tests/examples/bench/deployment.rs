@@ -1,6 +1,7 @@
 //! A control plane with agents that call it at the same time.
 
 use crate::{
+    rounds::spread_part,
     servers::{SERVER_CORE, per_second, pin},
     wrk::wrk,
 };
@@ -116,9 +117,7 @@ impl Deployment {
         if self.added == 0 {
             return (&self.agents[caller].key, self.agents[caller].id.clone());
         }
-        // A sequence that is the same in every run (Weyl, with the golden ratio).
-        let part = ((caller as u64 * 1_000_003 + call) as f64 * 0.618_033_988_749_894_9).fract();
-        let number = 1 + (part * self.added as f64) as i64;
+        let number = 1 + (spread_part(caller as u64 * 1_000_003 + call) * self.added as f64) as i64;
         (&self.agents[0].key, copy_id(&self.agents[0].id, number))
     }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     replay::{Messages, Replay},
-    rounds::{Comparison, alternate},
+    rounds::{Comparison, alternate, spread_part},
     servers::{ChildServer, SERVER_CORE, pin},
     signatures::Signed,
     tokens::TokenIssuer,
@@ -150,9 +150,10 @@ fn zipf(issuer: &TokenIssuer) -> Case {
         sum += f64::from(rank).powf(-ZIPF_EXPONENT);
         sums.push(sum);
     }
-    // A sequence that is the same in every run (Weyl, with the golden ratio).
-    let uniform = (1..=500_000_u32).map(|number| (f64::from(number) * 0.618_033_988_749_894_9).fract());
-    messages.order = uniform.map(|part| sums.partition_point(|sum| *sum < part * sum_of(&sums)) as u32).collect();
+    messages.order = (1..=500_000)
+        .map(spread_part)
+        .map(|part| sums.partition_point(|sum| *sum < part * sum_of(&sums)) as u32)
+        .collect();
     Case { name: "check_zipf_100000", messages, allowed_percent: 100, is_warm: true }
 }
 

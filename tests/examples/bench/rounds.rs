@@ -47,6 +47,11 @@ pub async fn alternate(
     Comparison::new(&pairs)
 }
 
+/// Parts between 0 and 1 that are spread evenly and are the same in every run (Weyl, with the golden ratio).
+pub fn spread_part(number: u64) -> f64 {
+    (number as f64 * 0.618_033_988_749_894_9).fract()
+}
+
 /// The quartiles.
 pub fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
     values.sort_by(f64::total_cmp);

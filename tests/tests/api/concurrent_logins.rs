@@ -17,7 +17,7 @@ const UNKNOWN_SERVICE: &str = "svc_00000000000000000000000001";
 struct Fixture {
     control: ControlPlane,
     agents: Vec<Agent>,
-    /// An agent whose live token is for another service than `service_of_round`.
+    /// An agent whose live token is for another service than that of the logins.
     elsewhere: Agent,
     /// An agent that is suspended after its challenge was issued.
     suspended: Agent,

@@ -264,11 +264,12 @@ impl Candidate<'_> {
     }
 
     fn audience(&self, defaults: &BTreeMap<AgentId, ServiceId>) -> TokenAudience {
+        if let Some(named) = self.request.service {
+            return TokenAudience::Named(named);
+        }
         // The session is bound to its service because the agent named it, or because it was the default service.
-        let default = || self.bound_service().or_else(|| defaults.get(&self.agent.id).copied());
-        self.request
-            .service
-            .map_or_else(|| default().map_or(TokenAudience::Unbound, TokenAudience::Default), TokenAudience::Named)
+        let default = self.bound_service().or_else(|| defaults.get(&self.agent.id).copied());
+        default.map_or(TokenAudience::Unbound, TokenAudience::Default)
     }
 
     fn query(&self, audience: TokenAudience) -> IssueQuery {

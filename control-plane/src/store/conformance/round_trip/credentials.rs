@@ -9,7 +9,7 @@ use crate::{
         signing_key::SigningKey,
     },
     store::{
-        StoreError, agents,
+        StoreError, WriteTransaction, agents,
         conformance::StoreFixture,
         deployment::{self, Quarantine, QuarantineReason},
         feed, idempotency,
@@ -42,8 +42,15 @@ impl StoreFixture {
             sessions::insert(tx.conn(), &sessions).await
         })
         .await;
+        let other = Session { id: SessionId::from_bits(3), ..session() };
+        let repeated = async |mut tx: WriteTransaction| {
+            sessions::insert(tx.conn(), &[(&other, "a challenge".to_owned())]).await?;
+            tx.commit(()).await
+        };
+        assert!(self.first.write("round_trip", repeated).await.is_err(), "a challenge begins one session");
         let mut read = self.read().await;
         let conn = read.conn();
+        assert_eq!(sessions::find(conn, other.id).await.unwrap(), None);
         assert_eq!(sessions::find(conn, session().id).await.unwrap(), Some(session()));
         // At time 48, both sessions are live; they began at the same time, and the second has the higher id.
         let newest_first = [expired.id, session().id];
