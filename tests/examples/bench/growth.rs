@@ -20,7 +20,7 @@ use futures_util::{StreamExt as _, stream};
 use prost::Message as _;
 use serde_json::json;
 use std::{cell::RefCell, collections::BTreeMap, time::Duration};
-use tokio::time::interval;
+use tokio::{task::JoinSet, time::interval};
 
 /// The time of each side of a round.
 const TIME: Duration = Duration::from_millis(500);
@@ -134,11 +134,13 @@ impl Growth {
 
     /// Role changes of control planes with few and many streams. No stream is of the service at which the roles change.
     async fn streams(&mut self, rounds: usize) {
+        // The streams end before the control planes, because they are dropped in the opposite order.
         let mut deployments = Vec::new();
+        let mut followers = JoinSet::new();
         for streams in STREAMS {
             let deployment = Deployment::of(ControlPlane::start_one_with(&STREAM_SETTINGS).await).await;
             pin(deployment.control.process_id(), SERVER_CORE);
-            open_streams(&deployment.control, streams).await;
+            open_streams(&mut followers, &deployment.control, streams).await;
             deployments.push(deployment);
         }
         let memory = |deployment: &Deployment| deployment.control.resident_memory() as f64;
@@ -200,13 +202,17 @@ const STREAM_SETTINGS: [&str; 6] = [
     crate::deployment::SETTINGS[0],
 ];
 
-/// Opens streams as sidecars do, each of a service of its own and over a connection of its own.
-async fn open_streams(control: &ControlPlane, count: usize) {
+/// Opens streams as sidecars do, each of a service of its own and over a connection of its own. A task follows each one.
+async fn open_streams(followers: &mut JoinSet<()>, control: &ControlPlane, count: usize) {
     let open = async |number| {
         let (_, key) = control.create_service(json!({ "name": format!("service {number}") })).await;
         let mut follower = Follower::open(channel(control).await, &key, 0).await.expect("the stream opens");
         follower.snapshot().await;
-        tokio::spawn(async move {
+        follower
+    };
+    let mut opened = stream::iter(0..count).map(open).buffer_unordered(CONCURRENCY);
+    while let Some(mut follower) = opened.next().await {
+        followers.spawn(async move {
             let (mut ping_timer, mut number) = (interval(PING_INTERVAL), 0);
             loop {
                 tokio::select! {
@@ -218,6 +224,5 @@ async fn open_streams(control: &ControlPlane, count: usize) {
                 }
             }
         });
-    };
-    stream::iter(0..count).map(open).buffer_unordered(CONCURRENCY).count().await;
+    }
 }
