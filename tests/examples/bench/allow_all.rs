@@ -1,25 +1,33 @@
 //! The limit of a gRPC server on tonic and `envoy-types`: it decodes each request and allows it.
+//!
+//! Its response is empty, or one of the sidecar, with the headers and the metadata that tell the service who the agent is.
 
 use envoy_types::{
     ext_authz::v3::pb::{Authorization, AuthorizationServer, CheckRequest, CheckResponse},
     pb::google::rpc,
 };
+use prost::Message as _;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tonic::{Request, Response, Status, transport::Server};
 
-struct AllowAll;
+struct AllowAll(CheckResponse);
 
 #[tonic::async_trait]
 impl Authorization for AllowAll {
     async fn check(&self, _request: Request<CheckRequest>) -> Result<Response<CheckResponse>, Status> {
-        Ok(Response::new(CheckResponse { status: Some(rpc::Status::default()), ..CheckResponse::default() }))
+        Ok(Response::new(self.0.clone()))
     }
 }
 
-/// Serves `unix:<path>` or `<ip>:<port>` until the process is killed.
-pub async fn serve(address: &str) {
-    let server = Server::builder().add_service(AuthorizationServer::new(AllowAll));
+/// Serves `unix:<path>` or `<ip>:<port>` until the process is killed. `response` is a file with the encoded response.
+pub async fn serve(address: &str, response: Option<&str>) {
+    let empty = CheckResponse { status: Some(rpc::Status::default()), ..CheckResponse::default() };
+    let response = response.map_or(empty, |file| {
+        let encoded = std::fs::read(file).expect("the file is readable");
+        CheckResponse::decode(&*encoded).expect("the file contains a response")
+    });
+    let server = Server::builder().add_service(AuthorizationServer::new(AllowAll(response)));
     let result = if let Some(path) = address.strip_prefix("unix:") {
         let listener = UnixListener::bind(path).expect("the socket is free");
         server.serve_with_incoming(UnixListenerStream::new(listener)).await

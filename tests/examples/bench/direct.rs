@@ -7,8 +7,8 @@ use crate::{
     signatures::Signed,
     tokens::TokenIssuer,
 };
-use countersign_tests::sidecar::check_request;
-use envoy_types::pb::envoy::service::auth::v3::CheckRequest;
+use countersign_tests::{Sidecar, sidecar::check_request};
+use envoy_types::pb::envoy::service::auth::v3::{CheckRequest, CheckResponse};
 use prost::Message as _;
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
@@ -63,6 +63,8 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     }
     results
         .insert("check_distinct".to_owned(), verifications(&mut ours, (&issuer, tokens, distinct_sent), rounds).await);
+    let same = same_response(&sidecar, &mut ours, &issuer, rounds).await;
+    results.insert("check_hot_vs_same_response".to_owned(), same);
     results.insert("check_control".to_owned(), control(&mut ours, &issuer, rounds).await);
     results
 }
@@ -81,6 +83,21 @@ async fn verifications(
     let comparison = alternate(rounds, checks, async || signed.verifications_per_second(TIME)).await;
     assert!(messages.borrow().sent() + sent <= tokens as usize, "the tokens that do not repeat are used up");
     comparison
+}
+
+/// The sidecar beside a server that allows everything with a response of the sidecar.
+async fn same_response(sidecar: &Sidecar, ours: &mut Replay, issuer: &TokenIssuer, rounds: usize) -> Comparison {
+    let limit = ChildServer::allow_all_with(&allowed_response(sidecar, issuer).await).await;
+    let mut allow_all = Replay::connect(&limit.socket()).await;
+    let messages = RefCell::new(hot(issuer).messages);
+    let checks = async || ours.run(&messages, TIME).await.per_second;
+    alternate(rounds, checks, async || allow_all.run(&messages, TIME).await.per_second).await
+}
+
+/// The response of the sidecar to a request of an agent with one role.
+pub async fn allowed_response(sidecar: &Sidecar, issuer: &TokenIssuer) -> CheckResponse {
+    let response = sidecar.client().await.check(request(&issuer.token(1, 1), 0)).await;
+    response.expect("the sidecar decides").into_inner()
 }
 
 /// The sidecar compared with itself, which must give 1.

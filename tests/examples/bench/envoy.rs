@@ -7,6 +7,7 @@
 //! One of the authorizers is oauth2-proxy, which a user might pick instead, if it is installed.
 
 use crate::{
+    direct::allowed_response,
     oauth2_proxy::OAuth2Proxy,
     rounds::Comparison,
     servers::{ChildServer, LOAD_CORE, SERVER_CORE, pin},
@@ -19,7 +20,7 @@ use countersign_tests::{
     tools,
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, path::Path, process::Command};
+use std::{collections::BTreeMap, path::PathBuf, process::Command};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
@@ -27,7 +28,7 @@ use tokio::net::TcpStream;
 const CONNECTIONS: &str = "64";
 
 /// The listeners, by what their filter does.
-const NAMES: [&str; 6] = ["none", "jwt_authn", "jwt_authn_cached", "allow_all", "ours", "ours_tcp"];
+const NAMES: [&str; 7] = ["none", "jwt_authn", "jwt_authn_cached", "allow_all", "same_response", "ours", "ours_tcp"];
 
 /// The listener with oauth2-proxy, if that is installed.
 const PEER: &str = "oauth2_proxy";
@@ -45,15 +46,18 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     let by_socket = issuer.start_sidecar(&[]).await;
     let by_tcp = issuer.start_sidecar(&[&format!("listen.grpc=127.0.0.1:{tcp}")]).await;
     let allow_all = ChildServer::start("allow-all", None).await;
+    let same_response = ChildServer::allow_all_with(&allowed_response(&by_socket, &issuer).await).await;
     let peer = OAuth2Proxy::start(&issuer).await;
     let tcp_ports = (tcp, peer.as_ref().map(OAuth2Proxy::port));
-    let proxy = Proxy::start(&issuer, &allow_all.socket(), &by_socket.socket(), tcp_ports).await;
+    let sockets =
+        [("allow_all", allow_all.socket()), ("same_response", same_response.socket()), ("ours", by_socket.socket())];
+    let proxy = Proxy::start(&issuer, sockets, tcp_ports).await;
     pin(proxy.process.id(), SERVER_CORE);
     let bearer = format!("authorization: Bearer {}", issuer.token(1, 1));
     let mut results = BTreeMap::new();
     for (suffix, core) in [("", LOAD_CORE), ("_one_core", SERVER_CORE)] {
         let peer = peer.as_ref().map(OAuth2Proxy::id);
-        for process in [by_socket.id(), by_tcp.id(), allow_all.id()].into_iter().chain(peer) {
+        for process in [by_socket.id(), by_tcp.id(), allow_all.id(), same_response.id()].into_iter().chain(peer) {
             pin(process, core);
         }
         let mut pairs: BTreeMap<String, Vec<[f64; 2]>> = BTreeMap::new();
@@ -63,6 +67,7 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
             let per_second = proxy.round(round, &bearer).await;
             for (name, ours, other) in [
                 ("envoy_vs_allow", "ours", "allow_all"),
+                ("envoy_vs_same_response", "ours", "same_response"),
                 ("envoy_tcp_vs_allow", "ours_tcp", "allow_all"),
                 ("envoy_vs_jwt_authn", "ours", "jwt_authn"),
                 ("envoy_vs_jwt_authn_cached", "ours", "jwt_authn_cached"),
@@ -87,7 +92,11 @@ async fn assert_used(sidecar: &Sidecar) {
 }
 
 impl Proxy {
-    async fn start(issuer: &TokenIssuer, allow_all: &Path, ours: &Path, (ours_tcp, peer): (u16, Option<u16>)) -> Self {
+    async fn start(
+        issuer: &TokenIssuer,
+        sockets: [(&'static str, PathBuf); 3],
+        (ours_tcp, peer): (u16, Option<u16>),
+    ) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let names = NAMES.into_iter().chain(peer.map(|_| PEER));
         let ports: BTreeMap<_, _> = names.map(|name| (name, free_port())).collect();
@@ -97,15 +106,16 @@ impl Proxy {
         let filter = |name: &str| match name {
             "jwt_authn" => Some(jwt_authn(&jwt)),
             "jwt_authn_cached" => Some(jwt_authn(&cached)),
-            "allow_all" | "ours" | "ours_tcp" => Some(ext_authz(&json!({ "grpc_service": grpc_service(name) }))),
+            "allow_all" | "same_response" | "ours" | "ours_tcp" => {
+                Some(ext_authz(&json!({ "grpc_service": grpc_service(name) })))
+            }
             PEER => Some(ext_authz(&json!({ "http_service": http_service(name) }))),
             _ => None,
         };
         let listeners: Vec<_> = ports.iter().map(|(name, port)| listener(*port, filter(name))).collect();
-        let pipe = |path: &Path| json!({ "pipe": { "path": path } });
         let tcp = |port: u16| json!({ "socket_address": { "address": "127.0.0.1", "port_value": port } });
-        let grpc = [("allow_all", pipe(allow_all)), ("ours", pipe(ours)), ("ours_tcp", tcp(ours_tcp))];
-        let grpc = grpc.into_iter().map(|(name, address)| http2(cluster(name, &address)));
+        let pipes = sockets.into_iter().map(|(name, path)| (name, json!({ "pipe": { "path": path } })));
+        let grpc = pipes.chain([("ours_tcp", tcp(ours_tcp))]).map(|(name, address)| http2(cluster(name, &address)));
         let clusters: Vec<_> = grpc.chain(peer.map(|port| cluster(PEER, &tcp(port)))).collect();
         let config = json!({ "static_resources": { "listeners": listeners, "clusters": clusters } });
         let file = folder.path().join("envoy.json");

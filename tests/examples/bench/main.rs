@@ -49,7 +49,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 async fn main() {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["allow-all", address] => return allow_all::serve(address).await,
+        ["allow-all", address] => return allow_all::serve(address, None).await,
+        ["allow-all", address, response] => return allow_all::serve(address, Some(response)).await,
         ["constant-route", address] => return constant_route::serve(address).await,
         _ => {}
     }

@@ -2,7 +2,9 @@
 
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::process::{Process, eventually};
+use envoy_types::pb::envoy::service::auth::v3::CheckResponse;
 use futures_util::future::join_all;
+use prost::Message as _;
 use std::{
     path::{Path, PathBuf},
     process::Command,
@@ -62,10 +64,22 @@ impl ChildServer {
     /// Starts `command` on a TCP port, or on a Unix socket without a port.
     pub async fn start(command: &str, port: Option<u16>) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
+        Self::start_in(folder, (command, None), port).await
+    }
+
+    /// Starts a server on a Unix socket that allows everything with this response.
+    pub async fn allow_all_with(response: &CheckResponse) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder can be created");
+        let file = folder.path().join("response");
+        std::fs::write(&file, response.encode_to_vec()).expect("the file can be written");
+        Self::start_in(folder, ("allow-all", Some(&file)), None).await
+    }
+
+    async fn start_in(folder: TempDir, (command, file): (&str, Option<&Path>), port: Option<u16>) -> Self {
         let socket = folder.path().join("server.sock");
         let address = port.map_or_else(|| format!("unix:{}", socket.display()), |port| format!("127.0.0.1:{port}"));
         let mut program = Command::new(std::env::current_exe().expect("the path of this program is known"));
-        program.args([command, &address]);
+        program.args([command, &address]).args(file);
         let process = Process::start(program, &folder.path().join("log"));
         pin(process.id(), SERVER_CORE);
         let listens = async || match port {
