@@ -16,7 +16,7 @@ import matplotlib.pyplot as plt
 FIGURES = {
     "Check, sent to the sidecar directly": {
         "check_hot": ("one token ÷ a server on tonic and `envoy-types` that allows everything", "min", 0.95),
-        "check_hot_vs_same_response": ("one token ÷ the same server, with a response of the sidecar", None, None),
+        "check_hot_vs_same_response": ("one token ÷ the same server, answering as the sidecar does", None, None),
         "check_1000": ("1,000 agents ÷ the same", "min", 0.9),
         "check_zipf_100000": ("100,000 agents, of which few send most requests (Zipf) ÷ the same", None, None),
         "check_40_headers": ("40 request headers ÷ the same", None, None),
@@ -38,7 +38,7 @@ FIGURES = {
     },
     "Through Envoy, one worker thread": {
         "envoy_vs_allow": ("ours ÷ the server that allows everything, both on a processor beside Envoy's", "min", 0.97),
-        "envoy_vs_same_response": ("ours ÷ the same server, with a response of the sidecar", None, None),
+        "envoy_vs_same_response": ("ours ÷ the same server, answering as the sidecar does", None, None),
         "envoy_tcp_vs_allow": ("ours over TCP ÷ the same server over a Unix socket", None, None),
         "envoy_vs_jwt_authn": ("ours ÷ Envoy's `jwt_authn` without its cache", "min", 1.4),
         "envoy_vs_jwt_authn_cached": ("ours ÷ Envoy's `jwt_authn` with its cache", None, None),
@@ -46,7 +46,7 @@ FIGURES = {
         "envoy_vs_oauth2_proxy": ("ours, with a cached token ÷ oauth2-proxy, which verifies the token of each request", None, None),
         "envoy_vs_allow_one_core": ("ours ÷ the server that allows everything, on Envoy's processor", None, None),
         "envoy_vs_same_response_one_core": (
-            "ours ÷ the same server, with a response of the sidecar, on Envoy's processor", None, None,
+            "ours ÷ the same server, answering as the sidecar does, on Envoy's processor", None, None,
         ),
         "envoy_tcp_vs_allow_one_core": (
             "ours over TCP ÷ the same server over a Unix socket, on Envoy's processor", None, None,

@@ -1,6 +1,7 @@
 //! The limit of a gRPC server on tonic and `envoy-types`: it decodes each request and allows it.
 //!
-//! Its response is empty, or one of the sidecar, with the headers and the metadata that tell the service who the agent is.
+//! It answers with an empty response, or with a recorded response of the sidecar, whose headers and metadata identify the agent. It
+//! encodes the response anew for each request.
 
 use envoy_types::{
     ext_authz::v3::pb::{Authorization, AuthorizationServer, CheckRequest, CheckResponse},
@@ -20,7 +21,8 @@ impl Authorization for AllowAll {
     }
 }
 
-/// Serves `unix:<path>` or `<ip>:<port>` until the process is killed. `response` is a file with the encoded response.
+/// Serves `unix:<path>` or `<ip>:<port>` until the process is killed. `response` is a file that contains an
+/// encoded `CheckResponse`; without it, the response is empty.
 pub async fn serve(address: &str, response: Option<&str>) {
     let empty = CheckResponse { status: Some(rpc::Status::default()), ..CheckResponse::default() };
     let response = response.map_or(empty, |file| {

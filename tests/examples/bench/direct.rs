@@ -7,7 +7,10 @@ use crate::{
     signatures::Signed,
     tokens::TokenIssuer,
 };
-use countersign_tests::{Sidecar, sidecar::check_request};
+use countersign_tests::{
+    Sidecar,
+    sidecar::{CheckResult, check_request},
+};
 use envoy_types::pb::envoy::service::auth::v3::{CheckRequest, CheckResponse};
 use prost::Message as _;
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
@@ -85,19 +88,21 @@ async fn verifications(
     comparison
 }
 
-/// The sidecar beside a server that allows everything with a response of the sidecar.
+/// The sidecar beside a server that answers every request with the same `CheckResponse` as the sidecar.
 async fn same_response(sidecar: &Sidecar, ours: &mut Replay, issuer: &TokenIssuer, rounds: usize) -> Comparison {
-    let limit = ChildServer::allow_all_with(&allowed_response(sidecar, issuer).await).await;
+    let limit = ChildServer::start_allow_all(&allowed_response(sidecar, issuer).await).await;
     let mut allow_all = Replay::connect(&limit.socket()).await;
     let messages = RefCell::new(hot(issuer).messages);
     let checks = async || ours.run(&messages, TIME).await.per_second;
     alternate(rounds, checks, async || allow_all.run(&messages, TIME).await.per_second).await
 }
 
-/// The response of the sidecar to a request of an agent with one role.
+/// The `CheckResponse` with which the sidecar allows a request of an agent with one role.
 pub async fn allowed_response(sidecar: &Sidecar, issuer: &TokenIssuer) -> CheckResponse {
     let response = sidecar.client().await.check(request(&issuer.token(1, 1), 0)).await;
-    response.expect("the sidecar decides").into_inner()
+    let response = response.expect("the sidecar decides").into_inner();
+    assert_eq!(CheckResult::from_response(response.clone()).status, 200, "{response:?}");
+    response
 }
 
 /// The sidecar compared with itself, which must give 1.

@@ -46,7 +46,7 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     let by_socket = issuer.start_sidecar(&[]).await;
     let by_tcp = issuer.start_sidecar(&[&format!("listen.grpc=127.0.0.1:{tcp}")]).await;
     let allow_all = ChildServer::start("allow-all", None).await;
-    let same_response = ChildServer::allow_all_with(&allowed_response(&by_socket, &issuer).await).await;
+    let same_response = ChildServer::start_allow_all(&allowed_response(&by_socket, &issuer).await).await;
     let peer = OAuth2Proxy::start(&issuer).await;
     let tcp_ports = (tcp, peer.as_ref().map(OAuth2Proxy::port));
     let sockets =

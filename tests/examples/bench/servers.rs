@@ -67,14 +67,15 @@ impl ChildServer {
         Self::start_in(folder, (command, None), port).await
     }
 
-    /// Starts a server on a Unix socket that allows everything with this response.
-    pub async fn allow_all_with(response: &CheckResponse) -> Self {
+    /// Starts a server on a Unix socket that answers every check with this response.
+    pub async fn start_allow_all(response: &CheckResponse) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let file = folder.path().join("response");
         std::fs::write(&file, response.encode_to_vec()).expect("the file can be written");
         Self::start_in(folder, ("allow-all", Some(&file)), None).await
     }
 
+    /// Starts `command` with its socket and its log in this folder. `file` is a further argument.
     async fn start_in(folder: TempDir, (command, file): (&str, Option<&Path>), port: Option<u16>) -> Self {
         let socket = folder.path().join("server.sock");
         let address = port.map_or_else(|| format!("unix:{}", socket.display()), |port| format!("127.0.0.1:{port}"));
