@@ -34,8 +34,8 @@ soak: build ## repeat the tests with random input for SOAK_SECONDS (600), then r
 bench: prerequisites ## measure the speed beside its limits and write bench/report.md (BENCH_ROUNDS=10)
 	scripts/tools.sh bench
 	cargo build --release --workspace --bins --examples
-	target/release/examples/bench > .tools/report.json
-	mkdir -p bench && mv .tools/report.json bench/report.json
+	mkdir -p bench
+	target/release/examples/bench bench/report.json
 	.tools/venv/bin/python -B scripts/bench-report.py bench
 
 bench-propagation: prerequisites ## measure the time from a revocation until sidecars refuse, at up to 10,000 sync streams

@@ -28,13 +28,14 @@ FIGURES = {
         "check_control": ("the sidecar ÷ itself: the noise of the machine", None, None),
     },
     "Latency of checks that arrive at fixed times, in microseconds": {
-        f"latency_{quantile}_at_{load}_vs_allow": (
-            f"{quantile} at {load} % of the sidecar's capacity ÷ the same of the server that allows everything",
-            None,
-            None,
-        )
-        for quantile in ("p50", "p99", "p999")
-        for load in (30, 50, 70)
+        **{
+            f"latency_{quantile}_at_{load}_vs_allow": (
+                f"{quantile} at {load} % of the sidecar's capacity ÷ the same of the server that allows everything", None, None,
+            )
+            for quantile in ("p50", "p99", "p999")
+            for load in (30, 50, 70)
+        },
+        "latency_p99_control": ("p99 at 50 % of the sidecar's capacity ÷ itself: the noise of the machine", None, None),
     },
     "Through Envoy, one worker thread": {
         "envoy_vs_allow": ("ours ÷ the server that allows everything, both on a processor beside Envoy's", "min", 0.97),
@@ -44,6 +45,7 @@ FIGURES = {
         "envoy_vs_jwt_authn_cached": ("ours ÷ Envoy's `jwt_authn` with its cache", None, None),
         "envoy_vs_no_filter": ("ours ÷ no filter", None, None),
         "envoy_vs_oauth2_proxy": ("ours, with a cached token ÷ oauth2-proxy, which verifies the token of each request", None, None),
+        "envoy_control": ("ours ÷ itself: the noise of the machine", None, None),
         "envoy_vs_allow_one_core": ("ours ÷ the server that allows everything, on Envoy's processor", None, None),
         "envoy_vs_same_response_one_core": (
             "ours ÷ the same server, answering as the sidecar does, on Envoy's processor", None, None,
@@ -55,6 +57,7 @@ FIGURES = {
         "envoy_vs_jwt_authn_cached_one_core": ("ours, on Envoy's processor ÷ `jwt_authn` with its cache", None, None),
         "envoy_vs_no_filter_one_core": ("ours, on Envoy's processor ÷ no filter", None, None),
         "envoy_vs_oauth2_proxy_one_core": ("ours ÷ oauth2-proxy, both on Envoy's processor", None, None),
+        "envoy_control_one_core": ("ours ÷ itself, on Envoy's processor: the noise of the machine", None, None),
     },
     "Control plane, on one processor": {
         "verify_http": ("`verify` ÷ a constant axum route over TLS", "min", 0.8),
@@ -66,6 +69,9 @@ FIGURES = {
         "role_change_postgres": ("role changes ÷ commits, PostgreSQL, 32 callers", "min", 0.5),
         "feedback_sqlite": ("feedback ÷ commits, SQLite", None, None),
         "feedback_postgres": ("feedback ÷ commits, PostgreSQL", None, None),
+        "verify_control": ("`verify` ÷ itself: the noise of the machine", None, None),
+        "refresh_sqlite_control": ("refreshes ÷ themselves, SQLite: the noise of the machine", None, None),
+        "refresh_postgres_control": ("refreshes ÷ themselves, PostgreSQL: the noise of the machine", None, None),
     },
     "Growth: few ÷ many": {
         "growth_worst": ("the worst of the figures between 1,000 and 1,000,000 agents", "max", 1.2),
@@ -81,6 +87,13 @@ FIGURES = {
             for agents in (100_000, 1_000_000)
         },
         **{
+            f"growth_{operation}_{engine}_control": (
+                f"{operation.replace('_', ' ')}, {engine}: 1,000 agents ÷ 1,000 agents: the noise of the machine", None, None,
+            )
+            for operation in ("login", "refresh", "role_change", "feedback", "verify")
+            for engine in ("sqlite", "postgres")
+        },
+        **{
             f"growth_role_change_streams_{streams}": (
                 f"role changes: 1 sync stream ÷ {streams:,}, each of another service", None, None,
             )
@@ -88,8 +101,11 @@ FIGURES = {
         },
     },
     "Two replicas with PostgreSQL, each with a fifth of a processor ÷ one": {
-        f"two_replicas_{operation}": (f"{operation.replace('_', ' ')}; 2 is the best", None, None)
-        for operation in ("login", "refresh", "role_change", "feedback")
+        **{
+            f"two_replicas_{operation}": (f"{operation.replace('_', ' ')}; 2 is the best", None, None)
+            for operation in ("login", "refresh", "role_change", "feedback")
+        },
+        "two_replicas_control": ("logins of one ÷ themselves: the noise of the machine", None, None),
     },
 }
 
@@ -106,6 +122,9 @@ and a figure is the ratio of both. Ratios hardly depend on the machine. The abso
 which side was measured. [Performance](../docs/performance.md) explains the figures and how they are measured.
 
 - *ratio*: the median of the rounds. *spread*: half of the distance between their quartiles.
+- *both sides*: the medians of what is compared. *busy*: how much of the processor of the servers both sides used. Where that is well
+  below 100 %, the disk or the clients were the limit. At fixed arrivals, it follows from the load.
+- A figure whose name contains `control` compares something with itself. Its distance from 1 is the noise of the machine.
 - Measured at commit `{commit}` with {rounds} rounds, on {processors} processors ({machine}), in {minutes} minutes.
 """
 
@@ -130,16 +149,17 @@ def main() -> None:
 
 
 def table(report: dict, figures: dict) -> str:
-    rows = ["| Figure | What is compared | Ratio | Spread | Aim | Reached | Both sides |", "|---|---|---|---|---|---|---|"]
+    rows = ["| Figure | What is compared | Ratio | Spread | Aim | Reached | Both sides | Busy |", "|---|---|---|---|---|---|---|---|"]
     for name, (what, direction, aim) in figures.items():
         figure = report[name]
         sign = {"min": "≥", "max": "≤", None: ""}[direction]
         reached = {"min": figure["ratio"] >= (aim or 0), "max": figure["ratio"] <= (aim or 0), None: None}[direction]
         reached = "" if reached is None else "yes" if reached else "**no**"
         ours, other = (f"{side:,.0f}" if side >= 10 else f"{side:.3g}" for side in figure["sides"])
+        busy = " and ".join(f"{share:.0%}" for share in figure["busy"])
         rows.append(
             f"| `{name}` | {what} | {figure['ratio']:.2f} | {figure['spread']:.2f} | "
-            f"{sign} {aim if aim else ''} | {reached} | {ours} and {other} |"
+            f"{sign} {aim if aim else ''} | {reached} | {ours} and {other} | {busy} |"
         )
     return "\n".join(rows) + "\n"
 

@@ -1,15 +1,15 @@
 //! The limit of a gRPC server on tonic and `envoy-types`: it decodes each request and allows it.
 //!
-//! It answers with an empty response, or with a recorded response of the sidecar, whose headers and metadata identify the agent. It
-//! encodes the response anew for each request.
+//! It answers with an empty response or with a recorded one of the sidecar, whose headers and metadata identify the agent. It encodes
+//! the response anew for each request.
 
 use envoy_types::{
     ext_authz::v3::pb::{Authorization, AuthorizationServer, CheckRequest, CheckResponse},
     pb::google::rpc,
 };
 use prost::Message as _;
-use tokio::net::{TcpListener, UnixListener};
-use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status, transport::Server};
 
 struct AllowAll(CheckResponse);
@@ -21,21 +21,16 @@ impl Authorization for AllowAll {
     }
 }
 
-/// Serves `unix:<path>` or `<ip>:<port>` until the process is killed. `response` is a file that contains an
-/// encoded `CheckResponse`; without it, the response is empty.
-pub async fn serve(address: &str, response: Option<&str>) {
-    let empty = CheckResponse { status: Some(rpc::Status::default()), ..CheckResponse::default() };
-    let response = response.map_or(empty, |file| {
-        let encoded = std::fs::read(file).expect("the file is readable");
-        CheckResponse::decode(&*encoded).expect("the file contains a response")
-    });
+/// The response that allows a request and has nothing else.
+pub fn empty_response() -> CheckResponse {
+    CheckResponse { status: Some(rpc::Status::default()), ..CheckResponse::default() }
+}
+
+/// Serves a Unix socket until the process is killed. The file contains the encoded response.
+pub async fn serve(socket: &str, response: &str) {
+    let encoded = std::fs::read(response).expect("the file is readable");
+    let response = CheckResponse::decode(&*encoded).expect("the file contains a response");
+    let listener = UnixListener::bind(socket).expect("the socket is free");
     let server = Server::builder().add_service(AuthorizationServer::new(AllowAll(response)));
-    let result = if let Some(path) = address.strip_prefix("unix:") {
-        let listener = UnixListener::bind(path).expect("the socket is free");
-        server.serve_with_incoming(UnixListenerStream::new(listener)).await
-    } else {
-        let listener = TcpListener::bind(address).await.expect("the port is free");
-        server.serve_with_incoming(TcpListenerStream::new(listener)).await
-    };
-    result.expect("the server runs");
+    server.serve_with_incoming(UnixListenerStream::new(listener)).await.expect("the server runs");
 }

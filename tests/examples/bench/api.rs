@@ -28,8 +28,7 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     for (engine, database) in [("sqlite", String::new()), ("postgres", postgres.create_database().await)] {
         let deployment = Deployment::start(&database).await;
         if engine == "sqlite" {
-            results.insert("verify_http".to_owned(), verify(&deployment, rounds).await);
-            eprintln!("verify_http: {:?}", results["verify_http"]);
+            results.extend(verify(&deployment, rounds).await);
         }
         let bare = match engine {
             "sqlite" => {
@@ -51,19 +50,23 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
             results.insert(format!("{name}_{engine}"), comparison);
             eprintln!("{name}_{engine}: {:?}", results[&format!("{name}_{engine}")]);
         }
+        let refreshes = async || deployment.per_second(Operation::Refresh, TIME).await;
+        results.insert(format!("refresh_{engine}_control"), alternate(rounds, refreshes, refreshes).await);
     }
     results
 }
 
-/// `verify` beside a constant route, both over TLS on the same processor.
-async fn verify(deployment: &Deployment, rounds: usize) -> Comparison {
+/// `verify` beside a constant route and beside itself, all over TLS on the same processor.
+async fn verify(deployment: &Deployment, rounds: usize) -> [(String, Comparison); 2] {
     let headers = deployment.verification_headers().await;
     let port = free_port();
-    let _constant = ChildServer::start("constant-route", Some(port)).await;
+    let _constant = ChildServer::start_constant_route(port).await;
     let constant = format!("https://127.0.0.1:{port}{}", constant_route::PATH);
     let borrowed: Vec<_> = headers.iter().map(String::as_str).collect();
     let verify = async || deployment.verifications_per_second(&headers).await;
-    alternate(rounds, verify, async || wrk(&constant, &borrowed, CONNECTIONS).await).await
+    let comparison = alternate(rounds, verify, async || wrk(&constant, &borrowed, CONNECTIONS).await).await;
+    eprintln!("verify_http: {comparison:?}");
+    [("verify_http".to_owned(), comparison), ("verify_control".to_owned(), alternate(rounds, verify, verify).await)]
 }
 
 /// Transactions that insert one row, each with a commit, over connections of their own.

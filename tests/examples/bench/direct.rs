@@ -1,6 +1,7 @@
 //! Checks that are sent to the sidecar itself, beside the same checks sent to a server that allows everything.
 
 use crate::{
+    allow_all,
     replay::{Messages, Replay},
     rounds::{Comparison, alternate, spread_part},
     servers::{ChildServer, SERVER_CORE, pin},
@@ -35,12 +36,17 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     let issuer = TokenIssuer::start(30).await;
     let sidecar = issuer.start_sidecar(&["cache.tokens=200000"]).await;
     pin(sidecar.id(), SERVER_CORE);
-    let limit = ChildServer::start("allow-all", None).await;
+    let limit = ChildServer::start_allow_all(&allow_all::empty_response()).await;
     let (mut results, mut distinct_sent) = (BTreeMap::new(), 0);
     let mut ours = Replay::connect(&sidecar.socket()).await;
     let mut allow_all = Replay::connect(&limit.socket()).await;
-    let tokens = distinct_tokens(rounds);
-    let distinct_case = |issuer: &_| distinct(issuer, tokens);
+    let distinct = distinct(&issuer, rounds);
+    let distinct_case = |_: &_| Case {
+        name: "check_distinct_vs_allow",
+        messages: distinct.rewound(),
+        allowed_percent: 100,
+        is_warm: false,
+    };
     let cases: [&dyn Fn(&TokenIssuer) -> Case; 7] =
         [&hot, &thousand, &zipf, &distinct_case, &half_forged, &many_headers, &many_roles];
     for case in cases {
@@ -64,8 +70,7 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
         }
         eprintln!("{name}: {:?}", results[name]);
     }
-    results
-        .insert("check_distinct".to_owned(), verifications(&mut ours, (&issuer, tokens, distinct_sent), rounds).await);
+    results.insert("check_distinct".to_owned(), verifications(&mut ours, (distinct, distinct_sent), rounds).await);
     let same = same_response(&sidecar, &mut ours, &issuer, rounds).await;
     results.insert("check_hot_vs_same_response".to_owned(), same);
     results.insert("check_control".to_owned(), control(&mut ours, &issuer, rounds).await);
@@ -73,18 +78,14 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
 }
 
 /// Checks of tokens that do not repeat, beside verifications of signatures. `sent`: how many of the tokens the other case has sent.
-async fn verifications(
-    ours: &mut Replay,
-    (issuer, tokens, sent): (&TokenIssuer, u32, usize),
-    rounds: usize,
-) -> Comparison {
-    let mut messages = distinct(issuer, tokens).messages;
+async fn verifications(ours: &mut Replay, (mut messages, sent): (Messages, usize), rounds: usize) -> Comparison {
+    let tokens = messages.order.len();
     // The tokens of the end, which the other case has not sent.
     messages.order.reverse();
     let (messages, signed) = (RefCell::new(messages), Signed::new());
     let checks = async || ours.run(&messages, TIME).await.per_second;
     let comparison = alternate(rounds, checks, async || signed.verifications_per_second(TIME)).await;
-    assert!(messages.borrow().sent() + sent <= tokens as usize, "the tokens that do not repeat are used up");
+    assert!(messages.borrow().sent() + sent <= tokens, "the tokens that do not repeat are used up");
     comparison
 }
 
@@ -183,18 +184,15 @@ fn sum_of(sums: &[f64]) -> f64 {
     sums[sums.len() - 1]
 }
 
-/// The number of tokens that suffices for both runs in which no token repeats: no more than this processor can verify.
-fn distinct_tokens(rounds: usize) -> u32 {
+/// As many requests, each with another token, as suffice for both cases in which no token repeats: no more than this processor can
+/// verify.
+fn distinct(issuer: &TokenIssuer, rounds: usize) -> Messages {
     let runs = 2 * (rounds + 1);
-    (Signed::new().verifications_per_second(TIME) * TIME.as_secs_f64() * runs as f64) as u32
-}
-
-fn distinct(issuer: &TokenIssuer, tokens: u32) -> Case {
+    let tokens = (Signed::new().verifications_per_second(TIME) * TIME.as_secs_f64() * runs as f64) as u32;
     // Other agents than those of all other cases, so that none of their tokens is cached.
     let first = 1_000_000;
     let messages = (first..first + tokens).map(|agent| encoded(&issuer.token(agent, 1), 0)).collect();
-    let messages = Messages::new(messages, (0..tokens).collect());
-    Case { name: "check_distinct_vs_allow", messages, allowed_percent: 100, is_warm: false }
+    Messages::new(messages, (0..tokens).collect())
 }
 
 /// Every second token has the signature of another one.

@@ -7,9 +7,10 @@
 //! One of the authorizers is oauth2-proxy, which a user might pick instead, if it is installed.
 
 use crate::{
+    allow_all::empty_response,
     direct::allowed_response,
     oauth2_proxy::OAuth2Proxy,
-    rounds::Comparison,
+    rounds::{Comparison, Measured, measured},
     servers::{ChildServer, LOAD_CORE, SERVER_CORE, pin},
     tokens::TokenIssuer,
     wrk::wrk,
@@ -20,15 +21,15 @@ use countersign_tests::{
     tools,
 };
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, path::PathBuf, process::Command};
+use std::{collections::BTreeMap, path::Path, process::Command};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
 /// Connections of `wrk`.
 const CONNECTIONS: &str = "64";
 
-/// The listeners, by what their filter does.
-const NAMES: [&str; 7] = ["none", "jwt_authn", "jwt_authn_cached", "allow_all", "same_response", "ours", "ours_tcp"];
+/// The listeners without an authorizer, by what their filter does.
+const WITHOUT_AUTHORIZER: [&str; 3] = ["none", "jwt_authn", "jwt_authn_cached"];
 
 /// The listener with oauth2-proxy, if that is installed.
 const PEER: &str = "oauth2_proxy";
@@ -45,13 +46,17 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     let tcp = free_port();
     let by_socket = issuer.start_sidecar(&[]).await;
     let by_tcp = issuer.start_sidecar(&[&format!("listen.grpc=127.0.0.1:{tcp}")]).await;
-    let allow_all = ChildServer::start("allow-all", None).await;
+    let allow_all = ChildServer::start_allow_all(&empty_response()).await;
     let same_response = ChildServer::start_allow_all(&allowed_response(&by_socket, &issuer).await).await;
     let peer = OAuth2Proxy::start(&issuer).await;
-    let tcp_ports = (tcp, peer.as_ref().map(OAuth2Proxy::port));
-    let sockets =
-        [("allow_all", allow_all.socket()), ("same_response", same_response.socket()), ("ours", by_socket.socket())];
-    let proxy = Proxy::start(&issuer, sockets, tcp_ports).await;
+    let authorizers = BTreeMap::from([
+        ("allow_all", pipe(&allow_all.socket())),
+        ("same_response", pipe(&same_response.socket())),
+        ("ours", pipe(&by_socket.socket())),
+        ("ours_again", pipe(&by_socket.socket())),
+        ("ours_tcp", local_port(tcp)),
+    ]);
+    let proxy = Proxy::start(&issuer, &authorizers, peer.as_ref().map(OAuth2Proxy::port)).await;
     pin(proxy.process.id(), SERVER_CORE);
     let bearer = format!("authorization: Bearer {}", issuer.token(1, 1));
     let mut results = BTreeMap::new();
@@ -60,7 +65,7 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
         for process in [by_socket.id(), by_tcp.id(), allow_all.id(), same_response.id()].into_iter().chain(peer) {
             pin(process, core);
         }
-        let mut pairs: BTreeMap<String, Vec<[f64; 2]>> = BTreeMap::new();
+        let mut pairs: BTreeMap<String, Vec<[Measured; 2]>> = BTreeMap::new();
         // The first round does not count.
         proxy.round(0, &bearer).await;
         for round in 0..rounds {
@@ -73,6 +78,7 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
                 ("envoy_vs_jwt_authn_cached", "ours", "jwt_authn_cached"),
                 ("envoy_vs_no_filter", "ours", "none"),
                 ("envoy_vs_oauth2_proxy", "ours", PEER),
+                ("envoy_control", "ours", "ours_again"),
             ] {
                 let Some(other) = per_second.get(other) else { continue };
                 pairs.entry(format!("{name}{suffix}")).or_default().push([per_second[ours], *other]);
@@ -92,13 +98,10 @@ async fn assert_used(sidecar: &Sidecar) {
 }
 
 impl Proxy {
-    async fn start(
-        issuer: &TokenIssuer,
-        sockets: [(&'static str, PathBuf); 3],
-        (ours_tcp, peer): (u16, Option<u16>),
-    ) -> Self {
+    /// Starts Envoy with a listener for each authorizer, by the address of its gRPC server. `peer` is the port of oauth2-proxy.
+    async fn start(issuer: &TokenIssuer, authorizers: &BTreeMap<&'static str, Value>, peer: Option<u16>) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
-        let names = NAMES.into_iter().chain(peer.map(|_| PEER));
+        let names = WITHOUT_AUTHORIZER.into_iter().chain(authorizers.keys().copied()).chain(peer.map(|_| PEER));
         let ports: BTreeMap<_, _> = names.map(|name| (name, free_port())).collect();
         let jwt = issuer.jwt_provider().await;
         let mut cached = jwt.clone();
@@ -106,17 +109,13 @@ impl Proxy {
         let filter = |name: &str| match name {
             "jwt_authn" => Some(jwt_authn(&jwt)),
             "jwt_authn_cached" => Some(jwt_authn(&cached)),
-            "allow_all" | "same_response" | "ours" | "ours_tcp" => {
-                Some(ext_authz(&json!({ "grpc_service": grpc_service(name) })))
-            }
+            "none" => None,
             PEER => Some(ext_authz(&json!({ "http_service": http_service(name) }))),
-            _ => None,
+            authorizer => Some(ext_authz(&json!({ "grpc_service": grpc_service(authorizer) }))),
         };
         let listeners: Vec<_> = ports.iter().map(|(name, port)| listener(*port, filter(name))).collect();
-        let tcp = |port: u16| json!({ "socket_address": { "address": "127.0.0.1", "port_value": port } });
-        let pipes = sockets.into_iter().map(|(name, path)| (name, json!({ "pipe": { "path": path } })));
-        let grpc = pipes.chain([("ours_tcp", tcp(ours_tcp))]).map(|(name, address)| http2(cluster(name, &address)));
-        let clusters: Vec<_> = grpc.chain(peer.map(|port| cluster(PEER, &tcp(port)))).collect();
+        let grpc = authorizers.iter().map(|(name, address)| http2(cluster(name, address)));
+        let clusters: Vec<_> = grpc.chain(peer.map(|port| cluster(PEER, &local_port(port)))).collect();
         let config = json!({ "static_resources": { "listeners": listeners, "clusters": clusters } });
         let file = folder.path().join("envoy.json");
         std::fs::write(&file, config.to_string()).expect("the configuration can be written");
@@ -134,7 +133,7 @@ impl Proxy {
     }
 
     /// The requests per second of all listeners, in an order that changes with each round.
-    async fn round(&self, round: usize, bearer: &str) -> BTreeMap<&'static str, f64> {
+    async fn round(&self, round: usize, bearer: &str) -> BTreeMap<&'static str, Measured> {
         let mut names: Vec<_> = self.ports.keys().copied().collect();
         let count = names.len();
         names.rotate_left(round % count);
@@ -145,10 +144,18 @@ impl Proxy {
         for name in names {
             let url = format!("http://127.0.0.1:{}/invoices/4711?expand=lines", self.ports[name]);
             let headers = [bearer, "accept: application/json", "user-agent: invoice-agent/2.1"];
-            per_second.insert(name, wrk(&url, &headers, CONNECTIONS).await);
+            per_second.insert(name, measured(wrk(&url, &headers, CONNECTIONS)).await);
         }
         per_second
     }
+}
+
+fn pipe(socket: &Path) -> Value {
+    json!({ "pipe": { "path": socket } })
+}
+
+fn local_port(port: u16) -> Value {
+    json!({ "socket_address": { "address": "127.0.0.1", "port_value": port } })
 }
 
 fn listener(port: u16, filter: Option<Value>) -> Value {
@@ -166,7 +173,7 @@ fn listener(port: u16, filter: Option<Value>) -> Value {
         "http_filters": filters,
     });
     json!({
-        "address": { "socket_address": { "address": "127.0.0.1", "port_value": port } },
+        "address": local_port(port),
         "filter_chains": [{
             "filters": [{ "name": "envoy.filters.network.http_connection_manager", "typed_config": manager }],
         }],

@@ -6,7 +6,7 @@ use crate::{
     deployment::{Deployment, Operation},
     direct::request,
     replay::{Messages, Replay},
-    rounds::{Comparison, alternate},
+    rounds::{Comparison, Measured, alternate, measured},
     servers::{SERVER_CORE, pin, start_on_server_core},
     tokens::TokenIssuer,
 };
@@ -25,8 +25,8 @@ use tokio::{task::JoinSet, time::interval};
 /// The time of each side of a round.
 const TIME: Duration = Duration::from_millis(500);
 
-/// Numbers of registered agents. Each holds a role at the service.
-const AGENTS: [i64; 3] = [1_000, 100_000, 1_000_000];
+/// Numbers of registered agents. Each holds a role at the service. The second is like the first, as a control.
+const AGENTS: [i64; 4] = [1_000, 1_000, 100_000, 1_000_000];
 
 /// Numbers of changed agents in the view of a sidecar.
 const CHANGED: [i64; 2] = [1_000, 100_000];
@@ -103,22 +103,23 @@ impl Growth {
     /// Compares the first deployment with each other one. The first round does not count.
     async fn compare_all<D>(
         &mut self,
-        (name, numbers): (&str, &[impl std::fmt::Display]),
+        (name, numbers): (&str, &[impl std::fmt::Display + PartialEq]),
         (deployments, rate): (&[D], impl AsyncFn(&D) -> f64),
         rounds: usize,
     ) {
-        let mut measured = Vec::new();
+        let mut all_rates = Vec::new();
         for round in 0..=rounds {
-            let mut rates = vec![0.0; deployments.len()];
+            let mut rates = vec![Measured::default(); deployments.len()];
             for place in 0..deployments.len() {
                 let turn = (place + round) % deployments.len();
-                rates[turn] = rate(&deployments[turn]).await;
+                rates[turn] = measured(rate(&deployments[turn])).await;
             }
-            measured.push(rates);
+            all_rates.push(rates);
         }
         for (place, number) in numbers.iter().enumerate().skip(1) {
-            let pairs: Vec<_> = measured[1..].iter().map(|rates| [rates[0], rates[place]]).collect();
-            self.insert(format!("{name}_{number}"), Comparison::new(&pairs));
+            let pairs: Vec<_> = all_rates[1..].iter().map(|rates| [rates[0], rates[place]]).collect();
+            let suffix = if *number == numbers[0] { "control".to_owned() } else { number.to_string() };
+            self.insert(format!("{name}_{suffix}"), Comparison::new(&pairs));
         }
     }
 

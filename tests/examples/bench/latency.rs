@@ -3,10 +3,10 @@
 //! The time counts from the intended arrival, so a server that stalls makes all checks late that arrive meanwhile.
 
 use crate::{
-    direct,
-    replay::{Arrivals, Replay},
-    rounds::{Comparison, quantile, quartiles},
-    servers::{ChildServer, SERVER_CORE, pin},
+    allow_all, direct,
+    replay::{Arrivals, Messages, Replay},
+    rounds::{Comparison, Measured, quantile, quartiles},
+    servers::{ChildServer, SERVER_CORE, ServerCoreTime, pin},
     tokens::TokenIssuer,
 };
 use std::{cell::RefCell, collections::BTreeMap, time::Duration};
@@ -28,7 +28,7 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     let issuer = TokenIssuer::start(1).await;
     let sidecar = issuer.start_sidecar(&[]).await;
     pin(sidecar.id(), SERVER_CORE);
-    let limit = ChildServer::start("allow-all", None).await;
+    let limit = ChildServer::start_allow_all(&allow_all::empty_response()).await;
     let mut ours = Replay::connect(&sidecar.socket()).await;
     let mut allow_all = Replay::connect(&limit.socket()).await;
     let messages = direct::thousand_agents(&issuer);
@@ -47,10 +47,10 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
         for round in 0..=rounds {
             let [first, second] =
                 if round % 2 == 0 { [&mut ours, &mut allow_all] } else { [&mut allow_all, &mut ours] };
-            let mut sides = [first.arrive(&messages, arrivals).await, second.arrive(&messages, arrivals).await];
+            let mut sides = [latencies(first, &messages, arrivals).await, latencies(second, &messages, arrivals).await];
             sides.rotate_left(round % 2);
-            for (pairs, (_, part)) in pairs.iter_mut().zip(QUANTILES).filter(|_| round > 0) {
-                pairs.push(sides.each_ref().map(|micros| quantile(micros, part)));
+            for (number, pairs) in pairs.iter_mut().enumerate().filter(|_| round > 0) {
+                pairs.push(sides.map(|quantiles| quantiles[number]));
             }
         }
         for ((name, _), pairs) in QUANTILES.into_iter().zip(pairs) {
@@ -59,5 +59,23 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     }
     let half = results["latency_p99_at_50_vs_allow"].clone();
     results.insert("latency_p99_vs_allow".to_owned(), half);
+    let arrivals = Arrivals { per_second: capacity / 2.0, time: TIME };
+    let mut pairs = Vec::new();
+    for _ in 0..rounds {
+        let mut p99 = async || latencies(&mut ours, &messages, arrivals).await[1];
+        pairs.push([p99().await, p99().await]);
+    }
+    results.insert("latency_p99_control".to_owned(), Comparison::new(&pairs));
     results
+}
+
+/// The quantiles of the latencies of checks that arrive at fixed times.
+async fn latencies(
+    server: &mut Replay,
+    messages: &RefCell<Messages>,
+    arrivals: Arrivals,
+) -> [Measured; QUANTILES.len()] {
+    let started = ServerCoreTime::now();
+    let micros = server.arrive(messages, arrivals).await;
+    QUANTILES.map(|(_, part)| Measured { value: quantile(&micros, part), busy: started.busy_since() })
 }

@@ -1,13 +1,13 @@
 //! Measures the speed of Countersign beside its limits, in alternating rounds.
 //!
-//! `make bench` builds everything with the release profile, runs this program and writes `bench/report.md`. Without further
-//! arguments, the program prints the figures as JSON. `BENCH_ROUNDS` (10) is the number of rounds.
+//! `make bench` builds everything with the release profile, runs this program and writes `bench/report.md`. The first argument is
+//! the file for the figures, which the program writes anew after each part. Further arguments select parts. `BENCH_ROUNDS` (10) is
+//! the number of rounds.
 
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
-    clippy::print_stdout,
-    reason = "a benchmark prints figures and panics on errors"
+    reason = "a benchmark panics on errors"
 )]
 #![expect(
     clippy::cast_possible_truncation,
@@ -49,16 +49,19 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 async fn main() {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["allow-all", address] => return allow_all::serve(address, None).await,
-        ["allow-all", address, response] => return allow_all::serve(address, Some(response)).await,
+        ["allow-all", socket, response] => return allow_all::serve(socket, response).await,
         ["constant-route", address] => return constant_route::serve(address).await,
         _ => {}
     }
     let rounds = std::env::var("BENCH_ROUNDS").map_or(10, |rounds| rounds.parse().expect("BENCH_ROUNDS is a number"));
-    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let [file, parts @ ..] = &arguments[..] else { panic!("the first argument is the file for the figures") };
+    let parts = if parts.is_empty() { PARTS.map(str::to_owned).to_vec() } else { parts.to_vec() };
+    let unknown = parts.iter().find(|part| !PARTS.contains(&part.as_str()));
+    assert!(unknown.is_none(), "unknown part {unknown:?}: use {PARTS:?}");
+    // The file may belong to the repository, so the commit is read before the file is written.
+    let mut run = run(rounds);
     let started = SystemClock.since_boot();
     pin(std::process::id(), LOAD_CORE);
-    let parts = if arguments.is_empty() { PARTS.map(str::to_owned).to_vec() } else { arguments };
     let (mut results, mut bytes) = (BTreeMap::new(), BTreeMap::new());
     for part in parts {
         results.extend(match part.as_str() {
@@ -71,24 +74,27 @@ async fn main() {
                 bytes = growth.bytes;
                 growth.comparisons
             }
-            "replicas" => replicas::measure(rounds).await,
-            other => panic!("unknown part `{other}`: use {PARTS:?}"),
+            _ => replicas::measure(rounds).await,
         });
+        let mut report = json!(results);
+        run["minutes"] = json!(SystemClock.since_boot().saturating_sub(started).as_secs() / 60);
+        report["run"] = run.clone();
+        report["bytes"] = json!(bytes);
+        std::fs::write(file, format!("{report:#}\n")).expect("the file of the first argument can be written");
     }
+}
+
+/// What was measured, and where.
+fn run(rounds: usize) -> serde_json::Value {
     let binaries =
         ["countersign-control-plane", "countersign-ext-authz"].map(|name| (name, sha256_hex(&tools::binary(name))));
-    let run = json!({
+    json!({
         "commit": commit(),
         "rounds": rounds,
-        "processors": processors,
+        "processors": std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         "machine": machine(),
-        "minutes": SystemClock.since_boot().saturating_sub(started).as_secs() / 60,
         "binaries": BTreeMap::from(binaries),
-    });
-    let mut report = json!(results);
-    report["run"] = run;
-    report["bytes"] = json!(bytes);
-    println!("{report:#}");
+    })
 }
 
 /// The model of the processors, and the kernel.

@@ -39,6 +39,8 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
         eprintln!("{name}: {comparison:?}");
         results.insert(name, comparison);
     }
+    let logins = async || one.deployment.per_second(Operation::Login, TIME).await;
+    results.insert("two_replicas_control".to_owned(), alternate(rounds, logins, logins).await);
     results
 }
 

@@ -1,5 +1,6 @@
 //! Compares two sides in alternating rounds, so that a machine whose speed changes changes both.
 
+use crate::servers::ServerCoreTime;
 use serde::Serialize;
 
 /// The ratios of all rounds of one comparison.
@@ -13,15 +14,36 @@ pub struct Comparison {
     pub rounds: Vec<f64>,
     /// The medians of both sides, in the unit of the comparison. They depend on the machine.
     pub sides: [f64; 2],
+    /// The medians of the busy share of the processor of the servers, for both sides. Below about 0.95, something else is the limit.
+    pub busy: [f64; 2],
+}
+
+/// What one side of a round gave.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Measured {
+    /// The figure, in the unit of the comparison.
+    pub value: f64,
+    /// The share of the time in which the processor of the servers worked.
+    pub busy: f64,
+}
+
+/// Measures a figure, and how busy the processor of the servers is meanwhile.
+pub async fn measured(figure: impl Future<Output = f64>) -> Measured {
+    let started = ServerCoreTime::now();
+    let value = figure.await;
+    Measured { value, busy: started.busy_since() }
 }
 
 impl Comparison {
     /// The comparison of measured pairs: ours, and what it is compared with.
-    pub fn new(pairs: &[[f64; 2]]) -> Self {
-        let rounds: Vec<_> = pairs.iter().map(|[ours, other]| ours / other).collect();
+    pub fn new(pairs: &[[Measured; 2]]) -> Self {
+        let rounds: Vec<_> = pairs.iter().map(|[ours, other]| ours.value / other.value).collect();
         let [lower, ratio, upper] = quartiles(rounds.clone());
-        let side = |place: usize| quartiles(pairs.iter().map(|pair| pair[place]).collect())[1];
-        Self { ratio, spread: (upper - lower) / 2.0, rounds, sides: [side(0), side(1)] }
+        let median = |part: fn(&Measured) -> f64| {
+            [0, 1].map(|side: usize| quartiles(pairs.iter().map(|pair| part(&pair[side])).collect())[1])
+        };
+        let (sides, busy) = (median(|side| side.value), median(|side| side.busy));
+        Self { ratio, spread: (upper - lower) / 2.0, rounds, sides, busy }
     }
 }
 
@@ -35,10 +57,10 @@ pub async fn alternate(
     let mut pairs = Vec::new();
     for round in 0..=rounds {
         let pair = if round.is_multiple_of(2) {
-            [ours().await, other().await]
+            [measured(ours()).await, measured(other()).await]
         } else {
-            let other = other().await;
-            [ours().await, other]
+            let other = measured(other()).await;
+            [measured(ours()).await, other]
         };
         if round > 0 {
             pairs.push(pair);

@@ -54,6 +54,29 @@ pub fn on_server_core<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
+/// The time that the processor of the servers has spent since the boot, in ticks of the kernel.
+pub struct ServerCoreTime {
+    all: u64,
+    idle: u64,
+}
+
+impl ServerCoreTime {
+    /// Reads `/proc/stat`: the times as user, nice, system, idle and waiting for the disk, then those for interrupts.
+    pub fn now() -> Self {
+        let stat = std::fs::read_to_string("/proc/stat").expect("`/proc/stat` is readable");
+        let name = format!("cpu{SERVER_CORE} ");
+        let line = stat.lines().find_map(|line| line.strip_prefix(&name)).expect("the processor exists");
+        let ticks: Vec<u64> = line.split(' ').map(|ticks| ticks.parse().expect("ticks are a number")).collect();
+        Self { all: ticks.iter().take(8).sum(), idle: ticks[3] + ticks[4] }
+    }
+
+    /// The share of the time since then in which the processor worked.
+    pub fn busy_since(&self) -> f64 {
+        let now = Self::now();
+        1.0 - (now.idle - self.idle) as f64 / (now.all - self.all).max(1) as f64
+    }
+}
+
 /// A server in a process of this program, with one thread on the processor of the servers.
 pub struct ChildServer {
     process: Process,
@@ -61,33 +84,29 @@ pub struct ChildServer {
 }
 
 impl ChildServer {
-    /// Starts `command` on a TCP port, or on a Unix socket without a port.
-    pub async fn start(command: &str, port: Option<u16>) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder can be created");
-        Self::start_in(folder, (command, None), port).await
+    /// Starts the constant route on this port.
+    pub async fn start_constant_route(port: u16) -> Self {
+        let server = Self::start(&["constant-route", &format!("127.0.0.1:{port}")], new_folder());
+        let listens = async || TcpStream::connect(("127.0.0.1", port)).await.ok();
+        eventually("the server listens", listens, || server.process.log()).await;
+        server
     }
 
     /// Starts a server on a Unix socket that answers every check with this response.
     pub async fn start_allow_all(response: &CheckResponse) -> Self {
-        let folder = tempfile::tempdir().expect("a temporary folder can be created");
-        let file = folder.path().join("response");
+        let folder = new_folder();
+        let (socket, file) = (socket_in(&folder), folder.path().join("response"));
         std::fs::write(&file, response.encode_to_vec()).expect("the file can be written");
-        Self::start_in(folder, ("allow-all", Some(&file)), None).await
+        let server = Self::start(&["allow-all", text(&socket), text(&file)], folder);
+        eventually("the server listens", async || UnixStream::connect(&socket).await.ok(), || server.process.log()).await;
+        server
     }
 
-    /// Starts `command` with its socket and its log in this folder. `file` is a further argument.
-    async fn start_in(folder: TempDir, (command, file): (&str, Option<&Path>), port: Option<u16>) -> Self {
-        let socket = folder.path().join("server.sock");
-        let address = port.map_or_else(|| format!("unix:{}", socket.display()), |port| format!("127.0.0.1:{port}"));
+    fn start(arguments: &[&str], folder: TempDir) -> Self {
         let mut program = Command::new(std::env::current_exe().expect("the path of this program is known"));
-        program.args([command, &address]).args(file);
+        program.args(arguments);
         let process = Process::start(program, &folder.path().join("log"));
         pin(process.id(), SERVER_CORE);
-        let listens = async || match port {
-            Some(port) => TcpStream::connect(("127.0.0.1", port)).await.ok().map(drop),
-            None => UnixStream::connect(&socket).await.ok().map(drop),
-        };
-        eventually("the server listens", listens, || process.log()).await;
         Self { process, folder }
     }
 
@@ -96,8 +115,20 @@ impl ChildServer {
     }
 
     pub fn socket(&self) -> PathBuf {
-        self.folder.path().join("server.sock")
+        socket_in(&self.folder)
     }
+}
+
+fn new_folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder can be created")
+}
+
+fn socket_in(folder: &TempDir) -> PathBuf {
+    folder.path().join("server.sock")
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("temporary paths are UTF-8")
 }
 
 /// Calls with all callers for a time, each one call after the other. `call` gets the number of the caller and of its call.
