@@ -9,9 +9,14 @@ use crate::{
         signing_keys,
     },
 };
+use aws_lc_rs::{
+    rand::SystemRandom,
+    signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair},
+};
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use countersign_identity::{Claims, Kid, P256PublicKey, Timestamp, WebhookId};
 use countersign_process::{Rng, generate_p256_key};
-use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use jsonwebtoken::{Algorithm, Header};
 use p256::pkcs8::EncodePrivateKey;
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -61,11 +66,12 @@ pub struct Keyring {
     lacks_current_master_key: AtomicBool,
 }
 
-/// A decrypted signing key.
+/// A decrypted signing key. It is parsed and checked once, which takes as long as a signature.
 pub struct TokenSigner {
     kid: Kid,
-    header: Header,
-    private: EncodingKey,
+    /// The encoded header of each token, with the dot after it (RFC 7515, section 7.1).
+    header: String,
+    private: EcdsaKeyPair,
 }
 
 /// New signing keys, generated before a transaction that uses as many of them as it needs.
@@ -162,7 +168,11 @@ impl Keyring {
         let mut header = Header::new(Algorithm::ES256);
         header.typ = Some("at+jwt".into());
         header.kid = Some(key.kid.as_str().to_owned());
-        Ok(TokenSigner { kid: key.kid.clone(), header, private: EncodingKey::from_ec_der(&private) })
+        let header = serde_json::to_vec(&header).map_err(|_| KeyringError::Crypto)?;
+        let header = URL_SAFE_NO_PAD.encode(header) + ".";
+        let private = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &private);
+        let private = private.map_err(|_| KeyringError::Crypto)?;
+        Ok(TokenSigner { kid: key.kid.clone(), header, private })
     }
 
     fn lock_cache(&self) -> MutexGuard<'_, Option<Arc<TokenSigner>>> {
@@ -174,7 +184,13 @@ impl Keyring {
 impl TokenSigner {
     /// Signs an access token.
     pub fn sign(&self, claims: &Claims) -> Result<String, KeyringError> {
-        jsonwebtoken::encode(&self.header, claims, &self.private).map_err(|_| KeyringError::Crypto)
+        let claims = serde_json::to_vec(claims).map_err(|_| KeyringError::Crypto)?;
+        let mut token = self.header.clone();
+        URL_SAFE_NO_PAD.encode_string(claims, &mut token);
+        let signature = self.private.sign(&SystemRandom::new(), token.as_bytes()).map_err(|_| KeyringError::Crypto)?;
+        token.push('.');
+        URL_SAFE_NO_PAD.encode_string(signature, &mut token);
+        Ok(token)
     }
 }
 

@@ -79,8 +79,9 @@ pub fn sqlite_reader_pool() -> AnyPoolOptions {
     })
 }
 
+/// A connection to a file cannot break while nobody uses it, so it is not tested before it is used: that would wake its thread.
 fn sqlite_pool(connections: u32) -> AnyPoolOptions {
-    pool(connections).acquire_timeout(TRANSACTION_TIMEOUT)
+    pool(connections).acquire_timeout(TRANSACTION_TIMEOUT).test_before_acquire(false)
 }
 
 /// A pool that keeps its connections until they fail. Without an idle timeout and a maximum lifetime, sqlx starts no
