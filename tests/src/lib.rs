@@ -12,6 +12,7 @@
 
 pub mod agent;
 pub mod bulk;
+pub mod callgrind;
 pub mod command_line;
 pub mod control_plane;
 pub mod database;

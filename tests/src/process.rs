@@ -19,6 +19,14 @@ const TICK: Duration = Duration::from_millis(10);
 /// Number of log lines that a failed test prints for each process.
 const LAST_LINES: usize = 40;
 
+/// A command that starts a program, or another program with arguments, such as Valgrind, which starts that program.
+pub fn wrapped(program: &Path, wrapper: &[String]) -> Command {
+    let Some((outer, arguments)) = wrapper.split_first() else { return Command::new(program) };
+    let mut command = Command::new(outer);
+    command.args(arguments).arg(program);
+    command
+}
+
 /// A child process with its output in a file. Dropping the [`Process`] kills the child process.
 pub struct Process {
     child: Child,

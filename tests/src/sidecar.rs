@@ -3,7 +3,7 @@
 use crate::{
     ControlPlane,
     http::{HttpClient, HttpResponse},
-    process::{Process, eventually, free_port},
+    process::{Process, eventually, free_port, wrapped},
     tools,
 };
 use envoy_types::pb::envoy::service::auth::v3::{
@@ -12,7 +12,12 @@ use envoy_types::pb::envoy::service::auth::v3::{
     authorization_client::AuthorizationClient,
     check_response::HttpResponse as EnvoyHttpResponse,
 };
-use std::{collections::HashMap, path::PathBuf, process::Command, time::Duration};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 
@@ -26,7 +31,8 @@ pub struct Sidecar {
     pub listen: String,
     /// HTTP client of the admin port.
     pub admin: HttpClient,
-    command: Box<dyn Fn() -> Command + Send + Sync>,
+    /// The command with a program that starts the sidecar, which may be empty.
+    command: Box<dyn Fn(&[String]) -> Command + Send + Sync>,
 }
 
 /// The sync port of a control plane.
@@ -90,8 +96,8 @@ impl Sidecar {
         arguments.push(format!("sync.ca={}", port.ca.display()));
         arguments.extend(["log.format=text".to_owned(), "sync.ping_seconds=1".to_owned()]);
         arguments.extend(settings.iter().map(ToString::to_string));
-        let command = Box::new(move || {
-            let mut command = Command::new(tools::binary("countersign-ext-authz"));
+        let command = Box::new(move |wrapper: &[String]| {
+            let mut command = wrapped(&tools::binary("countersign-ext-authz"), wrapper);
             command.env("COUNTERSIGN_SYNC__KEYS_FILE", &keys_file);
             command.envs(environment.iter().map(|(name, value)| (name, value)));
             for setting in &arguments {
@@ -99,7 +105,7 @@ impl Sidecar {
             }
             command
         });
-        let process = Process::start(command(), &folder.path().join("log"));
+        let process = Process::start(command(&[]), &folder.path().join("log"));
         Self { process, listen, admin: HttpClient::plain(format!("http://{admin}")), command, folder }
     }
 
@@ -113,8 +119,19 @@ impl Sidecar {
 
     /// Kills the process and starts it with the same settings.
     pub fn restart(&mut self) {
+        self.restart_under(&[]);
+    }
+
+    /// Kills the process, and starts it with the same settings under another program, such as Valgrind, which is given with its
+    /// arguments.
+    pub fn restart_under(&mut self, wrapper: &[String]) {
         self.process.kill();
-        self.process = Process::start((self.command)(), &self.folder.path().join("log"));
+        self.process = Process::start((self.command)(wrapper), &self.folder.path().join("log"));
+    }
+
+    /// The folder of the files of the process.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Sends a signal by name.

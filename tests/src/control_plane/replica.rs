@@ -2,10 +2,10 @@
 
 use crate::{
     http::{HttpClient, HttpResponse},
-    process::{Process, eventually, free_port},
+    process::{Process, eventually, free_port, wrapped},
     tools,
 };
-use std::{collections::HashMap, ffi::OsStr, path::Path, process::Command};
+use std::{collections::HashMap, path::Path};
 use tempfile::TempDir;
 
 /// What replicas share besides the database: the keys and the development authority, so that each accepts what another
@@ -97,11 +97,7 @@ fn new_ports() -> [String; 3] {
 }
 
 fn launch(folder: &Path, settings: &[String], environment: &Environment, wrapper: &[String]) -> Process {
-    let binary = tools::binary("countersign-control-plane");
-    let mut command = Command::new(wrapper.first().map_or(binary.as_os_str(), OsStr::new));
-    if let Some((_, arguments)) = wrapper.split_first() {
-        command.args(arguments).arg(&binary);
-    }
+    let mut command = wrapped(&tools::binary("countersign-control-plane"), wrapper);
     command.envs(environment.iter().map(|(name, value)| (name, value)));
     command.args(["--dev", "--set", &format!("data_dir={}", folder.display())]);
     for setting in settings {

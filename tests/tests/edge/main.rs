@@ -2,6 +2,7 @@
 //! sidecar follows the control plane.
 
 mod commit_wakeups;
+mod costs;
 mod end_to_end;
 mod enforcement;
 mod envoy_facts;

@@ -1,0 +1,52 @@
+//! What a repeated check costs: instructions and allocations of the whole sidecar, with HTTP/2 and gRPC. Valgrind counts them, so they
+//! hardly depend on the machine, and a check that becomes slower fails the test. A test of the sidecar counts the decision alone.
+
+use countersign_tests::{
+    Agent, ControlPlane, Sidecar,
+    callgrind::Callgrind,
+    sidecar::{CheckResult, check_request},
+};
+
+/// The instructions of a repeated check, in a build for tests.
+///
+/// If a change makes a check cheaper, replace the numbers by what the failed test prints. Higher numbers need a reason.
+const INSTRUCTIONS: u64 = 398_000;
+
+/// The allocations of a repeated check.
+const ALLOCATIONS: u64 = 31;
+
+/// By how much the numbers may differ, in percent: what the sidecar does at intervals counts, too.
+const TOLERANCE_PERCENT: u64 = 5;
+
+/// Number of counted checks.
+const CHECKS: u64 = 2000;
+
+#[tokio::test]
+async fn costs_of_a_repeated_check() {
+    let control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "agent").await;
+    let role = control.create_role("reader", &["read"]).await;
+    control.assign(&agent.id, &role).await;
+    let bearer = format!("Bearer {}", agent.token_for(control.service()).await);
+    let mut sidecar = Sidecar::start(&control).await;
+    let callgrind = Callgrind::new(sidecar.folder());
+    sidecar.restart_under(&callgrind.wrapper());
+    sidecar.wait_until_ready().await;
+    let mut client = sidecar.client().await;
+    let request =
+        check_request(&[("authorization", &bearer)], &[("require_roles", "reader"), ("min_trust_score", "10")]);
+    let mut check = async || {
+        let response = client.check(request.clone()).await.expect("the sidecar decides").into_inner();
+        assert_eq!(CheckResult::from_response(response).status, 200);
+    };
+    // The first checks verify the signature and encode the response, which later ones find in memory.
+    check().await;
+    check().await;
+    let checks = async {
+        for _ in 0..CHECKS {
+            check().await;
+        }
+    };
+    let counted = callgrind.count(sidecar.id(), checks).await;
+    counted.per(CHECKS).assert_near((INSTRUCTIONS, ALLOCATIONS), TOLERANCE_PERCENT);
+}
