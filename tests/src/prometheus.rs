@@ -7,6 +7,7 @@ use crate::{
 };
 use std::{
     io::Write as _,
+    path::PathBuf,
     process::{Command, Stdio},
 };
 use tempfile::TempDir;
@@ -21,13 +22,19 @@ pub struct Prometheus {
 impl Prometheus {
     /// Starts Prometheus with these scrape jobs (name, address) and a scrape interval of 200 ms.
     pub async fn start(targets: &[(&str, &str)]) -> Self {
+        Self::start_with_rules(targets, &[]).await
+    }
+
+    /// Like `start`, with these files of rules, which are evaluated every 200 ms.
+    pub async fn start_with_rules(targets: &[(&str, &str)], rules: &[PathBuf]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let jobs = targets.iter().map(|(job, address)| {
             let address = address.trim_start_matches("http://");
             format!("  - job_name: {job}\n    static_configs:\n      - targets: [\"{address}\"]\n")
         });
         let config = format!(
-            "global:\n  scrape_interval: 200ms\n  scrape_timeout: 200ms\nscrape_configs:\n{}",
+            "global: {{scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms}}\n\
+             rule_files: {rules:?}\nscrape_configs:\n{}",
             jobs.collect::<String>()
         );
         let (file, port) = (folder.path().join("prometheus.yml"), free_port());
@@ -47,11 +54,23 @@ impl Prometheus {
 
     /// The value of a `PromQL` expression, `None` without a matching series.
     pub async fn query(&self, expression: &str) -> Option<f64> {
+        self.query_all(expression).await?.first().copied()
+    }
+
+    /// The values of all series that a `PromQL` expression gives, `None` if there is no response.
+    pub async fn query_all(&self, expression: &str) -> Option<Vec<f64>> {
         let query: String = form_urlencoded::byte_serialize(expression.as_bytes()).collect();
         let request = self.client.request("GET", &format!("/api/v1/query?query={query}"));
         let body: serde_json::Value = request.send().await.ok()?.json().await.ok()?;
         assert_ne!(body["status"], "error", "{expression}: {body}");
-        body["data"]["result"][0]["value"][1].as_str()?.parse().ok()
+        body["data"]["result"].as_array()?.iter().map(|series| series["value"][1].as_str()?.parse().ok()).collect()
+    }
+
+    /// The loaded rules of all groups, as Prometheus describes them.
+    pub async fn rules(&self) -> Vec<serde_json::Value> {
+        let body = self.client.get("/api/v1/rules").await.expect(200);
+        let groups = body["data"]["groups"].as_array().expect("there are groups");
+        groups.iter().flat_map(|group| group["rules"].as_array().expect("a group has rules").clone()).collect()
     }
 
     /// Waits until an expression has this value.
@@ -67,6 +86,14 @@ impl Prometheus {
         )
         .await;
     }
+}
+
+/// Runs `promtool` in the root of the checkout. It must find no errors.
+pub fn promtool(arguments: &[&str]) {
+    let mut command = Command::new(tools::prometheus("promtool"));
+    let output = command.args(arguments).current_dir(tools::root()).output().expect("promtool runs");
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {}{}", text(&output.stdout), text(&output.stderr));
 }
 
 /// Runs `promtool check metrics` and returns its findings, which are empty for valid metrics.

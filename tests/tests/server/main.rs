@@ -11,6 +11,7 @@ mod invalid_settings;
 mod master_key;
 mod metrics;
 mod metrics_series;
+mod monitoring;
 mod output;
 mod purge_turns;
 mod reload;
