@@ -174,6 +174,9 @@ def draw(path: pathlib.Path, title: str, report: dict, figures: dict) -> None:
         if aim:
             axes.plot([aim, aim], [place - 0.35, place + 0.35], color="tab:red", linewidth=2)
     axes.axvline(1, color="gray", linewidth=0.8, linestyle=":")
+    # A ratio and its inverse are equally far from 1, and one slow round does not squeeze all others.
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda ratio, _: f"{ratio:g}")
     axes.set_xlabel("ratio (red: aim)")
     axes.set_title(title)
     axes.grid(axis="x", linewidth=0.3)
