@@ -4,11 +4,7 @@
 //! the file for the figures, which the program writes anew after each part. Further arguments select parts. `BENCH_ROUNDS` (10) is
 //! the number of rounds.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a benchmark panics on errors"
-)]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark panics on errors")]
 #![expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,

@@ -98,7 +98,8 @@ impl ChildServer {
         let (socket, file) = (socket_in(&folder), folder.path().join("response"));
         std::fs::write(&file, response.encode_to_vec()).expect("the file can be written");
         let server = Self::start(&["allow-all", text(&socket), text(&file)], folder);
-        eventually("the server listens", async || UnixStream::connect(&socket).await.ok(), || server.process.log()).await;
+        eventually("the server listens", async || UnixStream::connect(&socket).await.ok(), || server.process.log())
+            .await;
         server
     }
 
