@@ -87,7 +87,7 @@ impl Counts {
                     counts.allocations += first_word(count).parse::<u64>().expect("calls are a number");
                 }
                 Some(("totals", count)) => {
-                    counts.instructions = count.trim().parse().expect("instructions are a number")
+                    counts.instructions = count.trim().parse().expect("instructions are a number");
                 }
                 _ => {}
             }

@@ -21,6 +21,9 @@ use std::{
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 
+/// The command of a sidecar under another program, which is given with its arguments and may be empty.
+type SidecarCommand = Box<dyn Fn(&[String]) -> Command + Send + Sync>;
+
 /// A sidecar process.
 pub struct Sidecar {
     // The process is declared before the folder, because dropping the process prints the log in the folder if the test
@@ -31,8 +34,7 @@ pub struct Sidecar {
     pub listen: String,
     /// HTTP client of the admin port.
     pub admin: HttpClient,
-    /// The command with a program that starts the sidecar, which may be empty.
-    command: Box<dyn Fn(&[String]) -> Command + Send + Sync>,
+    command: SidecarCommand,
 }
 
 /// The sync port of a control plane.
