@@ -197,11 +197,9 @@ async fn route_that_only_names_its_service_obeys_the_rules() {
         let result = fixture.check_with(request, &headers, &[("service_id", &service)]).await;
         assert_eq!((metadata(&result, "rule").as_str(), result.reason.as_str()), (rule, expected), "{request:?}");
     }
-    let log = fixture.sidecar.log();
-    assert!(
-        log.contains("the route and the rule `of-other` of the rules file have different values of `service_id`"),
-        "{log}"
-    );
+    let warning = "the route and the rule `of-other` of the rules file have different values of `service_id`";
+    let warned = async || fixture.sidecar.log().contains(warning).then_some(());
+    eventually("the sidecar warns", warned, || fixture.sidecar.log()).await;
     let result = fixture.check_with(("GET", "x", "/open"), &[], &[("service_id", other)]).await;
     assert_eq!(result.reason, "service_unknown", "the rule applies to the service of the route");
 }
