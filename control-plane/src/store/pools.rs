@@ -79,7 +79,8 @@ pub fn sqlite_reader_pool() -> AnyPoolOptions {
     })
 }
 
-/// A connection to a file cannot break while nobody uses it, so it is not tested before it is used: that would wake its thread.
+/// The pool tests each connection when it gets it back. A connection to a file cannot break after that, so it is not tested again
+/// before it is used, which would wake its thread.
 fn sqlite_pool(connections: u32) -> AnyPoolOptions {
     pool(connections).acquire_timeout(TRANSACTION_TIMEOUT).test_before_acquire(false)
 }
