@@ -25,13 +25,16 @@ impl Callgrind {
         vec![program, "--tool=callgrind".to_owned(), "--instr-atstart=no".to_owned(), counts]
     }
 
-    /// Counts what the process does while it does this work.
-    pub async fn count(&self, process: u32, work: impl Future<Output = ()>) -> Counts {
+    /// The instructions and allocations of the process per request, if this number of equal requests is sent, one after the other.
+    pub async fn counts_per_request(&self, process: u32, requests: u64, mut send: impl AsyncFnMut()) -> Counts {
         monitor(process, "instrumentation on");
-        work.await;
+        for _ in 0..requests {
+            send().await;
+        }
         monitor(process, "instrumentation off");
         monitor(process, "dump");
-        Counts::read(&self.counts.with_extension("1"))
+        let Counts { instructions, allocations } = Counts::read(&self.counts.with_extension("1"));
+        Counts { instructions: instructions / requests, allocations: allocations / requests }
     }
 }
 
@@ -53,11 +56,6 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// The counts of one of several equal requests.
-    pub const fn per(self, requests: u64) -> Self {
-        Self { instructions: self.instructions / requests, allocations: self.allocations / requests }
-    }
-
     /// Fails if the instructions or allocations differ by more than a part of the expected numbers.
     pub fn assert_near(self, (instructions, allocations): (u64, u64), tolerance_percent: u64) {
         let is_near = |measured: u64, expected: u64| measured.abs_diff(expected) <= expected * tolerance_percent / 100;

@@ -88,7 +88,7 @@ impl Prometheus {
     }
 }
 
-/// Runs `promtool` in the root of the checkout. It must find no errors.
+/// Runs `promtool` in the root of the checkout. Panics if it finds an error.
 pub fn promtool(arguments: &[&str]) {
     let mut command = Command::new(tools::prometheus("promtool"));
     let output = command.args(arguments).current_dir(tools::root()).output().expect("promtool runs");

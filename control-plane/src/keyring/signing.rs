@@ -66,7 +66,7 @@ pub struct Keyring {
     lacks_current_master_key: AtomicBool,
 }
 
-/// A decrypted signing key. It is parsed and checked once, which takes as long as a signature.
+/// A decrypted signing key. It is kept in its parsed form, because parsing and checking a key takes as long as a signature.
 pub struct TokenSigner {
     kid: Kid,
     /// The encoded header of each token, with the dot after it (RFC 7515, section 7.1).

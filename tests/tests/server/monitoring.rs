@@ -181,7 +181,7 @@ impl Monitored {
         control.api.send_as(control.key(), "POST", "/trust/feedback", feedback).await.expect(200);
     }
 
-    /// Has everything used twice. Counters of the first use begin with a value, so Prometheus sees only the second use rise.
+    /// Uses everything twice. A counter that appears with the first use has no earlier sample, so `rate` of it is 0 until the second.
     async fn use_twice(&self) {
         self.use_everything("first").await;
         self.prometheus.wait_for_value(r#"sum(countersign_authz_checks_total{decision="deny"})"#, 1.0).await;
