@@ -22,7 +22,9 @@ mod wiring;
 
 pub use audit::{AuditError, export_audit, verify_audit};
 pub use audit_archive::archive_audit;
-pub use database_commands::{CommandReport, DatabaseCommandError, backup, migrate, migrate_to_postgres, restore};
+pub use database_commands::{
+    CommandReport, DatabaseCommandError, backup, backup_to_directory, migrate, migrate_to_postgres, restore,
+};
 pub use error::AppError;
 pub use file_check::check_files;
 pub use ports::Addresses;
@@ -48,7 +50,7 @@ use ports::Ports;
 use reload::{FileReloads, Reloaders};
 use secrecy::ExposeSecret;
 use servers::Tasks;
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 use wiring::Development;
 
 /// The clock, the random numbers and the name resolution that a control plane uses. Tests replace the clock, the random numbers
@@ -255,6 +257,19 @@ pub fn mint_human_token(config: &Config, subject: &str, admin: bool, lifetime: D
     humans::check_operator_key_enabled(config)?;
     let operator_key = OperatorKey::read(&humans::operator_key_file(config))?;
     Ok(operator_key.mint(subject, admin, lifetime, SystemClock.now())?.expose_secret().to_owned())
+}
+
+/// Like [`mint_human_token`], but writes the token to a new file of mode 0600.
+pub fn mint_human_token_to_file(
+    config: &Config,
+    subject: &str,
+    admin: bool,
+    lifetime: Duration,
+    file: &Path,
+) -> Result<(), AppError> {
+    let token = mint_human_token(config, subject, admin, lifetime)?;
+    files::create_secret(file, &files::with_suffix(file, ".partial"), format!("{token}\n").as_bytes())
+        .map_err(AppError::file(file))
 }
 
 fn create_data_dir(config: &Config) -> Result<(), AppError> {

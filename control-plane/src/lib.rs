@@ -25,8 +25,8 @@ mod webhooks;
 pub use address_guard::{HostResolver, ResolveFuture, SystemResolver};
 pub use app::{
     Addresses, App, AppError, AuditError, CommandReport, DatabaseCommandError, Dependencies, archive_audit, backup,
-    check_files, describe_master_keys, export_audit, migrate, migrate_to_postgres, mint_human_token, restore,
-    rotate_secrets, run, verify_audit,
+    backup_to_directory, check_files, describe_master_keys, export_audit, migrate, migrate_to_postgres,
+    mint_human_token, mint_human_token_to_file, restore, rotate_secrets, run, verify_audit,
 };
 pub use config::{Config, ConfigError, ConfigInspection};
 pub use http::api_description;

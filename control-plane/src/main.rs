@@ -2,9 +2,9 @@
 
 use clap::{Parser, Subcommand};
 use countersign_control_plane::{
-    Config, ConfigError, ConfigInspection, DatabaseCommandError, api_description, archive_audit, backup, check_files,
-    describe_master_keys, export_audit, migrate, migrate_to_postgres, mint_human_token, restore, rotate_secrets, run,
-    verify_audit,
+    Config, ConfigError, ConfigInspection, DatabaseCommandError, api_description, archive_audit, backup,
+    backup_to_directory, check_files, describe_master_keys, export_audit, migrate, migrate_to_postgres,
+    mint_human_token, mint_human_token_to_file, restore, rotate_secrets, run, verify_audit,
 };
 use countersign_process::{
     FlushAtExit, Shutdown,
@@ -76,7 +76,14 @@ enum DatabaseCommand {
     /// Copy the embedded database to a file while the server runs; for PostgreSQL use its own tools
     Backup {
         /// The new file; it must not exist
-        file: PathBuf,
+        #[arg(required_unless_present = "directory", conflicts_with = "directory")]
+        file: Option<PathBuf>,
+        /// Instead of a file: a directory, in which the file is named after the time (countersign-20261126T031700Z.db)
+        #[arg(long, value_name = "DIR")]
+        directory: Option<PathBuf>,
+        /// Then keep only the newest backups in the directory, this many, and delete older ones
+        #[arg(long, value_name = "NUMBER", requires = "directory", value_parser = clap::value_parser!(u32).range(1..))]
+        keep: Option<u32>,
     },
     /// Replace the embedded database with a backup, and revoke all credentials that may have changed since; stop the server
     /// first. Without a file, only revoke: for a database that was restored by other means, for example by `pg_restore`
@@ -148,6 +155,9 @@ enum HumanToken {
         /// Lifetime of the token in hours
         #[arg(long, default_value_t = 8)]
         hours: u32,
+        /// Write the token to this new file of mode 0600, and print nothing
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
     },
 }
 
@@ -181,7 +191,7 @@ async fn execute(arguments: Arguments) -> ExitCode {
             Err(error) => return fail_with_each_line(USAGE_EXIT_CODE, &error),
         },
         Command::Config(_) => return ExitCode::SUCCESS, // handled above
-        Command::HumanToken(HumanToken::Mint { subject, admin, hours }) => mint(&config, &subject, admin, hours),
+        Command::HumanToken(command) => mint(&config, command),
         Command::Audit(command) => audit(&config, command).await,
         Command::Database(command) => database(&config, command).await.map_err(Into::into),
         Command::Secrets(SecretsCommand::Rotate) => rotate(&config).await.map_err(Into::into),
@@ -194,10 +204,14 @@ async fn serve(config: Config) -> CommandResult {
     Ok(run(config, Shutdown::on_signals()?).await?)
 }
 
-fn mint(config: &Config, subject: &str, admin: bool, hours: u32) -> CommandResult {
+fn mint(config: &Config, command: HumanToken) -> CommandResult {
+    let HumanToken::Mint { subject, admin, hours, out } = command;
     let lifetime = Duration::from_secs(u64::from(hours) * 3600);
+    if let Some(file) = out {
+        return Ok(mint_human_token_to_file(config, &subject, admin, lifetime, &file)?);
+    }
     // A closed standard output is an error, because the token would be lost.
-    Ok(print(format_args!("{}\n", mint_human_token(config, subject, admin, lifetime)?))?)
+    Ok(print(format_args!("{}\n", mint_human_token(config, &subject, admin, lifetime)?))?)
 }
 
 async fn audit(config: &Config, command: Audit) -> CommandResult {
@@ -220,7 +234,10 @@ async fn database(config: &Config, command: DatabaseCommand) -> Result<(), Datab
     let report = match command {
         DatabaseCommand::Migrate { to: None } => migrate(config).await,
         DatabaseCommand::Migrate { to: Some(target) } => migrate_to_postgres(config, &target).await,
-        DatabaseCommand::Backup { file } => backup(config, &file).await,
+        DatabaseCommand::Backup { file: Some(file), directory: _, keep: _ } => backup(config, &file).await,
+        DatabaseCommand::Backup { file: None, directory, keep } => {
+            backup_to_directory(config, &directory.unwrap_or_default(), keep).await
+        }
         DatabaseCommand::Restore { file, replace } => restore(config, file.as_deref(), replace).await,
     }?;
     report.write_to(io::stdout())

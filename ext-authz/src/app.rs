@@ -11,6 +11,7 @@ mod health;
 mod listener;
 mod offline;
 mod rules_file;
+mod settings_problems;
 mod staleness;
 mod target;
 
@@ -43,6 +44,7 @@ use tonic::{service::Routes, transport::Endpoint};
 use tonic_health::pb::health_server::HealthServer;
 
 pub use offline::authorizer_from_copies;
+pub use settings_problems::settings_problems;
 
 /// Why the authorizer cannot start or continue.
 #[derive(Debug, thiserror::Error)]

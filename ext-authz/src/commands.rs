@@ -1,6 +1,9 @@
 //! The subcommands of the program. They print to standard output, and errors to standard error.
 
+mod check;
+mod config;
 mod explain;
+mod token;
 
 use crate::{
     check::OfflineAuthorizer,
@@ -23,6 +26,12 @@ pub enum Command {
     /// Explains the decision of the running sidecar about a request, or with `--copy` the decision with the copy on disk. Reads the
     /// token from standard input; an empty input stands for no token.
     Explain(explain::ExplainArguments),
+    /// Sends one check to a running sidecar, as Envoy does, and prints its answer. Reads the token from standard input or a file; an
+    /// empty token stands for none.
+    Check(Box<check::CheckArguments>),
+    /// Checks the settings without starting the sidecar.
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
 }
 
 /// A command about a rules file.
@@ -63,6 +72,10 @@ impl RequestArguments {
     }
 }
 
+fn parse_key_value(text: &str) -> Result<(String, String), &'static str> {
+    text.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or("must have the form KEY=VALUE")
+}
+
 /// The exit code of a command, as in the command-line client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommandExit {
@@ -74,6 +87,8 @@ pub enum CommandExit {
     Denied,
     /// The sidecar does not answer.
     Unreachable,
+    /// The settings are wrong.
+    WrongSettings,
 }
 
 impl From<CommandExit> for ExitCode {
@@ -81,6 +96,7 @@ impl From<CommandExit> for ExitCode {
         match exit {
             CommandExit::Succeeded => Self::SUCCESS,
             CommandExit::Failed => Self::FAILURE,
+            CommandExit::WrongSettings => Self::from(2),
             CommandExit::Denied => Self::from(3),
             CommandExit::Unreachable => Self::from(4),
         }
@@ -90,11 +106,16 @@ impl From<CommandExit> for ExitCode {
 /// Creates an authorizer that decides with the copies on disk, or says why none of them can be used.
 pub type AuthorizerFromCopies = fn(Settings) -> Result<OfflineAuthorizer, String>;
 
+/// Reads what the settings name, and returns all problems.
+pub type SettingsCheck = fn(&Settings) -> Vec<String>;
+
 /// Runs a command.
-pub fn run(command: Command, from_copies: AuthorizerFromCopies) -> CommandExit {
+pub fn run(command: Command, from_copies: AuthorizerFromCopies, check_settings: SettingsCheck) -> CommandExit {
     let result = match command {
         Command::Rules(command) => run_rules(command).map_err(|errors| (errors, CommandExit::Failed)),
         Command::Explain(arguments) => explain::run(arguments, from_copies),
+        Command::Check(arguments) => check::run(*arguments),
+        Command::Config(command) => config::run(command, check_settings),
     };
     let (text, exit) = match result {
         Ok(result) => result,

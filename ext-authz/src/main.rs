@@ -46,7 +46,8 @@ fn main() -> ExitCode {
     let _flush_at_exit = FlushAtExit;
     let Flags { config, set, command } = Flags::parse();
     if let Some(command) = command {
-        return commands::run(command, |settings| app::authorizer_from_copies(settings, Arc::new(SystemClock))).into();
+        let from_copies = |settings| app::authorizer_from_copies(settings, Arc::new(SystemClock));
+        return commands::run(command, from_copies, app::settings_problems).into();
     }
     // The allocator asks for huge pages, of which a sidecar with a small view would use a small part. A kernel without them is no problem.
     let _ignored = nix::sys::prctl::set_thp_disable(true);

@@ -16,6 +16,7 @@ use super::{
     enforcement::{ALLOWS, REFUSES, Receipt, ReceiptArgs},
     login::{LoginArgs, LoginResult, TokenPolicy, login},
     output::{quoted, value_text},
+    secret_file::SecretFile,
     time::rfc3339,
 };
 use clap::{Args, Subcommand, ValueHint};
@@ -44,12 +45,12 @@ pub enum AgentCommand {
     #[command(after_help = "Examples:\n  $ countersign agent login\n  \
         $ curl -H \"Authorization: Bearer $(countersign agent login)\" https://service.example/\n\n\
         Next: countersign agent call URL, which logs in by itself, or countersign token inspect")]
-    Login(LoginArgs),
+    Login(TokenArgs),
     /// Refresh the stored tokens and print the new access token
     #[command(after_help = "`call` and `exec` refresh a token that is about to expire.\n\n\
         Examples:\n  $ countersign agent refresh\n\n\
         Next: countersign agent show")]
-    Refresh(LoginArgs),
+    Refresh(TokenArgs),
     /// Show an agent, without secrets
     #[command(
         after_help = "With COUNTERSIGN_SERVICE_ID and COUNTERSIGN_SERVICE_KEY the command also shows the agent's status \
@@ -137,6 +138,15 @@ pub enum AgentCommand {
 }
 
 #[derive(Args)]
+pub struct TokenArgs {
+    #[command(flatten)]
+    login: LoginArgs,
+    /// Write the token to this new file of mode 0600, and print only the id of the agent
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    out: Option<PathBuf>,
+}
+
+#[derive(Args)]
 pub struct ExecArgs {
     #[command(flatten)]
     login: LoginArgs,
@@ -199,8 +209,8 @@ async fn run_command(context: &Context, command: AgentCommand) -> Result<Command
     match command {
         AgentCommand::Keygen { key } => register::keygen(context, key),
         AgentCommand::Register(args) => register::register(context, args).await,
-        AgentCommand::Login(args) => print_token(context, &args, TokenPolicy::NewLogin).await,
-        AgentCommand::Refresh(args) => print_token(context, &args, TokenPolicy::Refresh).await,
+        AgentCommand::Login(args) => get_token(context, &args, TokenPolicy::NewLogin).await,
+        AgentCommand::Refresh(args) => get_token(context, &args, TokenPolicy::Refresh).await,
         AgentCommand::Show(args) => show::show(context, args).await,
         AgentCommand::List(args) => own::list(context, args).await,
         AgentCommand::Services(args) => own::services(context, args).await,
@@ -220,16 +230,22 @@ async fn run_command(context: &Context, command: AgentCommand) -> Result<Command
     }
 }
 
-async fn print_token(context: &Context, args: &LoginArgs, policy: TokenPolicy) -> Result<CommandOutput, CliError> {
-    let LoginResult { tokens, saved } = login(context, args, policy).await?;
-    let access_token = tokens.access_token.expose_secret();
-    let json = json!({
-        "agentId": args.agent.id_or_default(context)?,
-        "accessToken": access_token,
-        "expiresAt": rfc3339(tokens.expires_at),
-    });
-    let hint_if_lost = "the token was not printed; `countersign agent login` prints a new one".to_owned();
-    Ok(CommandOutput::new(access_token, json).with_hint_if_lost(hint_if_lost).with_profile_result(saved))
+async fn get_token(context: &Context, args: &TokenArgs, policy: TokenPolicy) -> Result<CommandOutput, CliError> {
+    let file = args.out.as_deref().map(SecretFile::create).transpose()?;
+    let LoginResult { tokens, saved } = login(context, &args.login, policy).await?;
+    let agent = args.login.agent.id_or_default(context)?;
+    let mut json = json!({ "agentId": agent, "expiresAt": rfc3339(tokens.expires_at) });
+    let output = if let Some(file) = file {
+        let path = file.write(&tokens.access_token)?;
+        json["file"] = json!(path);
+        CommandOutput::new(agent, json).with_note(format!("The token is in {}.", path.display()))
+    } else {
+        let access_token = tokens.access_token.expose_secret();
+        json["accessToken"] = json!(access_token);
+        let hint_if_lost = "the token was not printed; `countersign agent login` prints a new one".to_owned();
+        CommandOutput::new(access_token, json).with_hint_if_lost(hint_if_lost)
+    };
+    Ok(output.with_profile_result(saved))
 }
 
 async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, CliError> {

@@ -66,6 +66,16 @@ pub struct ServiceKeyArg {
         help_heading = CONNECTION
     )]
     pub service_key: Option<SecretString>,
+    /// File with the API key, if it is not set otherwise, such as that of `key create --out`
+    #[arg(
+        long,
+        env = "COUNTERSIGN_SERVICE_KEY_FILE",
+        value_name = "FILE",
+        value_parser = read_credential,
+        value_hint = ValueHint::FilePath,
+        help_heading = CONNECTION
+    )]
+    service_key_file: Option<SecretString>,
 }
 
 /// The token of a human user.
@@ -81,6 +91,16 @@ pub struct HumanTokenArg {
         help_heading = CONNECTION
     )]
     pub human_token: Option<SecretString>,
+    /// File with the token, if it is not set otherwise, such as a token that Kubernetes mounts
+    #[arg(
+        long,
+        env = "COUNTERSIGN_HUMAN_TOKEN_FILE",
+        value_name = "FILE",
+        value_parser = read_credential,
+        value_hint = ValueHint::FilePath,
+        help_heading = CONNECTION
+    )]
+    human_token_file: Option<SecretString>,
 }
 
 /// The control plane, and the token of a human user for it.
@@ -188,7 +208,7 @@ impl HumanTokenArg {
     /// The token of the human user, if the flag or the variable sets it. An API key in place of a human user's token is
     /// refused before it is sent: the error of the control plane would be about human users, and hide the mistake.
     pub fn explicit(&self) -> Result<Option<&SecretString>, CliError> {
-        let Some(token) = &self.human_token else { return Ok(None) };
+        let Some(token) = self.human_token.as_ref().or(self.human_token_file.as_ref()) else { return Ok(None) };
         let problem = if token.expose_secret().starts_with(API_KEY_PREFIX) {
             "contains the API key of a service, not the token of a human user"
         } else if !is_one_word(token) {
@@ -204,7 +224,7 @@ impl ServiceKeyArg {
     /// The API key, if it is set. Text without the prefix of API keys is refused before it is sent: the control plane
     /// would parse it as the token of a human user.
     pub fn optional(&self) -> Result<Option<&SecretString>, CliError> {
-        let Some(key) = &self.service_key else { return Ok(None) };
+        let Some(key) = self.service_key.as_ref().or(self.service_key_file.as_ref()) else { return Ok(None) };
         if key.expose_secret().starts_with(API_KEY_PREFIX) && is_one_word(key) {
             return Ok(Some(key));
         }
@@ -234,6 +254,16 @@ impl ManagerArgs {
     /// The API key of the service, or else the token of the human user.
     pub async fn credential(&self, context: &Context) -> Result<SecretString, CliError> {
         self.key.or_human(context, &self.server, &self.human).await
+    }
+}
+
+/// Reads the credential in a file, without white space around it. The error does not contain the content.
+fn read_credential(path: &str) -> Result<SecretString, String> {
+    let text = std::fs::read_to_string(path).map(SecretString::from);
+    let text = text.map_err(|error| format!("the file cannot be read: {error}"))?;
+    match text.expose_secret().trim() {
+        "" => Err("the file is empty".to_owned()),
+        credential => Ok(credential.into()),
     }
 }
 

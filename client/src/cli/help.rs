@@ -37,6 +37,8 @@ Environment:
   COUNTERSIGN_SERVICE_ID             The service that management commands use
   COUNTERSIGN_SERVICE_KEY            An API key of that service
   COUNTERSIGN_HUMAN_TOKEN            The token of a human user, instead of that of `countersign login`
+  COUNTERSIGN_SERVICE_KEY_FILE, COUNTERSIGN_HUMAN_TOKEN_FILE
+                                     Files with them, if they are not set
   COUNTERSIGN_ISSUER, COUNTERSIGN_CLIENT_ID, COUNTERSIGN_ISSUER_CA
                                      The issuer, client and authority for `countersign login`
   COUNTERSIGN_TOKEN                  An agent's token, for `countersign token`

@@ -2,12 +2,14 @@
 //! operator.
 
 mod backup;
+mod backup_directory;
 mod migrate;
 mod migrate_to_postgres;
 mod report;
 mod restore;
 
 pub use backup::backup;
+pub use backup_directory::backup_to_directory;
 pub use migrate::migrate;
 pub use migrate_to_postgres::migrate_to_postgres;
 pub use report::CommandReport;

@@ -1,23 +1,14 @@
 //! `explain`: asks the running sidecar about a token and a request, or answers with the copy on disk. The token is read from standard
 //! input, so that it is not in the list of processes or in the history of the shell.
 
-use super::{AuthorizerFromCopies, CommandExit, RequestArguments};
+use super::{AuthorizerFromCopies, CommandExit, RequestArguments, parse_key_value, token};
 use crate::{
     check::{ExplainRequest, Explanation, OfflineAuthorizer},
     config,
 };
 use clap::Args;
 use countersign_process::{output::write_stderr_line, settings::environment, shutdown};
-use std::{
-    collections::HashMap,
-    io::{self, Read},
-    net::IpAddr,
-    path::PathBuf,
-    time::Duration,
-};
-
-/// The most bytes that are read from standard input.
-const MAX_INPUT_BYTES: u64 = 48 * 1024;
+use std::{collections::HashMap, net::IpAddr, path::PathBuf, time::Duration};
 
 /// How long the sidecar may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,13 +27,13 @@ pub struct ExplainArguments {
     #[arg(long, value_name = "FILE", requires = "copy")]
     config: Option<PathBuf>,
     /// A setting of the sidecar, for `--copy`. Can be repeated.
-    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_extension, requires = "copy")]
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_key_value, requires = "copy")]
     set: Vec<(String, String)>,
     /// The request.
     #[command(flatten)]
     request: RequestArguments,
     /// A context extension of the route, such as `require_roles=reader`. Can be repeated.
-    #[arg(long = "context-extension", value_name = "KEY=VALUE", value_parser = parse_extension)]
+    #[arg(long = "context-extension", value_name = "KEY=VALUE", value_parser = parse_key_value)]
     context_extensions: Vec<(String, String)>,
     /// Prints JSON.
     #[arg(long)]
@@ -60,10 +51,6 @@ fn parse_loopback(text: &str) -> Result<String, &'static str> {
         .ok_or("must be a loopback address and a port, such as 127.0.0.1:9092")
 }
 
-fn parse_extension(text: &str) -> Result<(String, String), &'static str> {
-    text.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or("must have the form KEY=VALUE")
-}
-
 /// The request, as the command line and standard input state it.
 struct Question {
     method: String,
@@ -79,7 +66,7 @@ pub fn run(
     from_copies: AuthorizerFromCopies,
 ) -> Result<(String, CommandExit), (String, CommandExit)> {
     let failed = |error: String| (error, CommandExit::Failed);
-    let token = read_token().map_err(|error| failed(format!("cannot read the token from standard input: {error}")))?;
+    let token = token::read(None).map_err(failed)?;
     let ExplainArguments { admin, copy, config, set, request, context_extensions, json } = arguments;
     let RequestArguments { method, host, path } = request;
     let context_extensions = context_extensions.into_iter().collect();
@@ -123,16 +110,6 @@ fn ask(admin: &str, question: Question) -> Result<Explanation, (String, CommandE
     });
     let answer = shutdown::block_on(send(admin, body.to_string())).map_err(|error| failed(error.to_string()))??;
     serde_json::from_str(&answer).map_err(|_| failed(format!("{admin} is not the admin port of a sidecar")))
-}
-
-/// The token; `None` if the input is empty.
-fn read_token() -> io::Result<Option<String>> {
-    let mut text = String::new();
-    io::stdin().take(MAX_INPUT_BYTES + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MAX_INPUT_BYTES {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "the input is too long for a token"));
-    }
-    Ok(Some(text.trim().to_owned()).filter(|token| !token.is_empty()))
 }
 
 async fn send(admin: &str, body: String) -> Result<String, (String, CommandExit)> {

@@ -1,0 +1,118 @@
+//! `check`: sends one check to a running sidecar, as Envoy does, and prints the answer that Envoy would get.
+
+use super::{CommandExit, RequestArguments, parse_key_value, token};
+use clap::Args;
+use countersign_process::shutdown;
+use envoy_types::{
+    ext_authz::v3::pb::{CheckRequest, CheckResponse, HttpResponse},
+    pb::envoy::service::auth::v3::{
+        AttributeContext,
+        attribute_context::{HttpRequest, Request},
+        authorization_client::AuthorizationClient,
+    },
+};
+use serde_json::Value;
+use std::{path::PathBuf, time::Duration};
+use tonic::transport::Endpoint;
+
+/// How long the sidecar may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The value of `--expect` for a request that is allowed.
+const ALLOWED: &str = "allowed";
+
+/// The arguments of `check`.
+#[derive(Debug, Args)]
+pub struct CheckArguments {
+    /// The port for checks of the sidecar: http://HOST:PORT, or unix:PATH for a Unix socket.
+    #[arg(long, default_value = "http://127.0.0.1:9191", value_parser = parse_address)]
+    address: Endpoint,
+    /// A file with the token, instead of standard input.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// The request.
+    #[command(flatten)]
+    request: RequestArguments,
+    /// A context extension of the route, such as `service_id=svc_…`. Can be repeated.
+    #[arg(long = "context-extension", value_name = "KEY=VALUE", value_parser = parse_key_value)]
+    context_extensions: Vec<(String, String)>,
+    /// The answer that is a success: `allowed`, or the reason of a denial, such as `no_role`. Any other answer is a failure.
+    #[arg(long, value_name = "ANSWER", default_value = ALLOWED)]
+    expect: String,
+}
+
+fn parse_address(text: &str) -> Result<Endpoint, String> {
+    let expected = || "must be http://HOST:PORT, or unix:PATH".to_owned();
+    if !text.starts_with("http://") && !text.starts_with("unix:") {
+        return Err(expected());
+    }
+    Endpoint::from_shared(text.to_owned()).map_err(|_| expected())
+}
+
+/// Sends the check, and returns the text to print.
+pub fn run(arguments: CheckArguments) -> Result<(String, CommandExit), (String, CommandExit)> {
+    let CheckArguments { address, token_file, request, context_extensions, expect } = arguments;
+    let token = token::read(token_file.as_deref()).map_err(|error| (error, CommandExit::Failed))?;
+    let request = check_request(request, context_extensions, token);
+    let response =
+        shutdown::block_on(send(&address, request)).map_err(|error| (error.to_string(), CommandExit::Failed))??;
+    let (answer, text) = describe(response).map_err(|error| (error, CommandExit::Failed))?;
+    if answer == expect {
+        Ok((text, CommandExit::Succeeded))
+    } else {
+        Ok((format!("{text}expected: {expect}\n"), CommandExit::Denied))
+    }
+}
+
+fn check_request(
+    RequestArguments { method, host, path }: RequestArguments,
+    context_extensions: Vec<(String, String)>,
+    token: Option<String>,
+) -> CheckRequest {
+    let headers = token.map(|token| ("authorization".to_owned(), format!("Bearer {token}"))).into_iter().collect();
+    let http = HttpRequest { method, host, path, headers, ..HttpRequest::default() };
+    let request = Request { http: Some(http), ..Request::default() };
+    let attributes = AttributeContext {
+        request: Some(request),
+        context_extensions: context_extensions.into_iter().collect(),
+        ..AttributeContext::default()
+    };
+    CheckRequest { attributes: Some(attributes) }
+}
+
+async fn send(endpoint: &Endpoint, request: CheckRequest) -> Result<CheckResponse, (String, CommandExit)> {
+    let endpoint = endpoint.clone().connect_timeout(TIMEOUT).timeout(TIMEOUT);
+    let unreachable = |error: String| {
+        let address = endpoint.uri();
+        let text =
+            format!("{address}: {error}: is the sidecar running, and is this its port for checks (listen.grpc)?");
+        (text, CommandExit::Unreachable)
+    };
+    let channel = endpoint.connect().await.map_err(|error| unreachable(error.to_string()))?;
+    let response = AuthorizationClient::new(channel).check(request).await;
+    response.map(tonic::Response::into_inner).map_err(|status| unreachable(status.to_string()))
+}
+
+/// The answer in one word, and the text to print: the answer, then a line for each header that Envoy would add or send.
+fn describe(response: CheckResponse) -> Result<(String, String), String> {
+    let CheckResponse { status: _, dynamic_metadata: _, http_response } = response;
+    let (answer, line, headers) = match http_response {
+        None => return Err("the answer contains no verdict: is this the port for checks of a sidecar?".to_owned()),
+        Some(HttpResponse::OkResponse(ok)) => (ALLOWED.to_owned(), ALLOWED.to_owned(), ok.headers),
+        Some(HttpResponse::ErrorResponse(error)) => ("error".to_owned(), "error".to_owned(), error.headers),
+        Some(HttpResponse::DeniedResponse(denied)) => {
+            let reason = denial_reason(&denied.body).unwrap_or_else(|| "unknown".to_owned());
+            let status = denied.status.map_or(0, |status| status.code);
+            (reason.clone(), format!("denied: {status} {reason}"), denied.headers)
+        }
+    };
+    let headers = headers.into_iter().filter_map(|option| option.header);
+    let lines = std::iter::once(line).chain(headers.map(|header| format!("{}: {}", header.key, header.value)));
+    Ok((answer, lines.collect::<Vec<_>>().join("\n") + "\n"))
+}
+
+/// The reason in the body of a denial.
+fn denial_reason(body: &str) -> Option<String> {
+    let body: Value = serde_json::from_str(body).ok()?;
+    body.pointer("/error/details/reason").and_then(Value::as_str).map(str::to_owned)
+}

@@ -1,0 +1,40 @@
+//! `config check`: reads the settings and the files that they name, as the sidecar does at its start, and changes nothing.
+
+use super::{CommandExit, SettingsCheck, parse_key_value};
+use crate::config::{self, ConfigError};
+use clap::{Args, Subcommand};
+use countersign_process::settings::environment;
+use std::path::PathBuf;
+
+/// A command about the settings.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Prints `ok`, or all reasons for which the sidecar would refuse to start.
+    Check(CheckArguments),
+}
+
+/// The settings, as the sidecar gets them.
+#[derive(Debug, Args)]
+pub struct CheckArguments {
+    /// Path of the TOML file with the settings.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// A setting. Can be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_key_value)]
+    set: Vec<(String, String)>,
+}
+
+/// Checks the settings, and returns the text to print.
+pub fn run(command: ConfigCommand, check: SettingsCheck) -> Result<(String, CommandExit), (String, CommandExit)> {
+    let ConfigCommand::Check(CheckArguments { config: file, set }) = command;
+    let settings = config::read(file, environment(), set).map_err(|error| match &error {
+        ConfigError::Source(source) if source.is_unreadable_value() => (error.to_string(), CommandExit::Failed),
+        ConfigError::Source(_) | ConfigError::Invalid(_) => (error.to_string(), CommandExit::WrongSettings),
+    })?;
+    let problems = check(&settings);
+    if problems.is_empty() {
+        Ok(("ok\n".to_owned(), CommandExit::Succeeded))
+    } else {
+        Err((problems.join("\n"), CommandExit::WrongSettings))
+    }
+}

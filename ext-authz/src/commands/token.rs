@@ -1,0 +1,30 @@
+//! The token of a command. It is read from standard input or a file, so that it is not in the list of processes or in the history of the
+//! shell.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::Path,
+};
+
+/// The most bytes that are read.
+const MAX_BYTES: u64 = 48 * 1024;
+
+/// Reads the token from the file, or from standard input; `None` if it is empty. The error names the source.
+pub fn read(file: Option<&Path>) -> Result<Option<String>, String> {
+    let (text, source) = match file {
+        Some(path) => (File::open(path).and_then(read_all), path.display().to_string()),
+        None => (read_all(io::stdin()), "standard input".to_owned()),
+    };
+    let text = text.map_err(|error| format!("cannot read the token from {source}: {error}"))?;
+    Ok(Some(text.trim().to_owned()).filter(|token| !token.is_empty()))
+}
+
+fn read_all(source: impl Read) -> io::Result<String> {
+    let mut text = String::new();
+    source.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the input is too long for a token"));
+    }
+    Ok(text)
+}
