@@ -51,8 +51,8 @@ docs: prerequisites ## build the documentation into target/book and check all li
 	.tools/bin/mdbook build
 	"$$(scripts/find-python.sh)" -B scripts/check-docs.py target/book
 
-charts: ## lint and render the Helm charts (builds helm, needs Go)
-	scripts/tools.sh helm
+charts: build ## check the Helm charts and run their pods without a cluster (builds helm, needs Go)
+	scripts/tools.sh charts
 	scripts/charts.sh
 
 clean: ## delete all build outputs and downloaded tools

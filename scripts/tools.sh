@@ -12,12 +12,16 @@
 #   tools.sh bench   what `make bench` needs: Envoy, PostgreSQL, .tools/bin/wrk and cpulimit, matplotlib in .tools/venv, and
 #                    .tools/bin/oauth2-proxy if Go is installed
 #   tools.sh deny    .tools/bin/cargo-deny        checks dependencies (deny.toml)
-#   tools.sh helm    .tools/bin/helm              renders the charts; needs Go
+#   tools.sh charts  what `make charts` needs: .tools/bin/helm, helm-unittest, helm-docs and kube-score, which need Go,
+#                    kubernetes-validate in .tools/venv, .tools/bin/promtool, and bwrap (a Debian package)
 #   tools.sh docs    .tools/bin/mdbook            builds the documentation (book.toml)
 set -euo pipefail
 
 CARGO_DENY=0.20.2
 HELM=v3.20.2
+HELM_UNITTEST=v1.1.2
+HELM_DOCS=v1.14.2
+KUBE_SCORE=v1.20.0
 OAUTH2_PROXY=v7.15.6
 MDBOOK=0.5.4
 
@@ -32,7 +36,7 @@ main() {
     tests) install_envoy && install_test_tools ;;
     bench) install_envoy && install_postgresql && install_load_tools && install_requirements bench && install_oauth2_proxy ;;
     deny) install_cargo_deny ;;
-    helm) install_helm ;;
+    charts) install_chart_tools ;;
     docs) install_mdbook ;;
     *)
         sed -n '2,/^set -e/s/^# \{0,1\}//p' "$0" >&2
@@ -256,13 +260,33 @@ install_cargo_deny() {
     rm -rf "$tools/build"
 }
 
-install_helm() {
-    ! has_version "$HELM" "$tools/bin/helm" version --template '{{.Version}}' || return 0
-    command -v go >/dev/null || fail "Go is missing, with which helm is built: apt-get install -y golang, or https://go.dev/dl"
-    echo "building helm $HELM (only the first time; takes a minute or two)"
-    # `go install` does not set the version that helm prints, so the linker flag -X sets it.
-    GOBIN="$tools/bin" CGO_ENABLED=0 go install -ldflags "-s -w -X helm.sh/helm/v3/internal/version.version=$HELM" \
-        "helm.sh/helm/v3/cmd/helm@$HELM"
+install_chart_tools() {
+    install_requirements charts
+    install_prometheus
+    link "$(find_or_install bubblewrap find_bwrap true bubblewrap "apt-get install -y bubblewrap")" bwrap
+    install_go_program helm "$HELM" helm.sh/helm/v3 cmd/helm "-X helm.sh/helm/v3/internal/version.version=$HELM"
+    install_go_program helm-unittest "$HELM_UNITTEST" github.com/helm-unittest/helm-unittest cmd/helm-unittest
+    install_go_program helm-docs "$HELM_DOCS" github.com/norwoodj/helm-docs cmd/helm-docs
+    install_go_program kube-score "$KUBE_SCORE" github.com/zegl/kube-score cmd/kube-score
+}
+
+find_bwrap() {
+    command -v bwrap || true
+}
+
+# install_go_program NAME VERSION MODULE PACKAGE [LINKER FLAGS]: builds a program in a copy of its module. `go install` refuses modules
+# with replacements.
+install_go_program() {
+    local name="$1" version="$2" module="$3" package="$4" flags="${5:-}" stamp="$tools/.$1-$2" source
+    [ ! -e "$stamp" ] || return 0
+    command -v go >/dev/null || fail "Go is missing, with which $name is built: apt-get install -y golang, or https://go.dev/dl"
+    echo "building $name $version (only the first time; takes a minute or two)"
+    source=$(cd / && go mod download -json "$module@$version" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+    rm -rf "$tools/build-go"
+    cp -r --no-preserve=mode "$source" "$tools/build-go"
+    (cd "$tools/build-go" && CGO_ENABLED=0 go build -ldflags "-s -w $flags" -o "$tools/bin/$name" "./$package")
+    rm -rf "$tools/build-go"
+    touch "$stamp"
 }
 
 install_mdbook() {

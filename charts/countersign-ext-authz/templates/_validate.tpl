@@ -1,0 +1,21 @@
+{{/* Fails if values are missing or contradict each other, with the value to set. The schema checks each value alone. */}}
+{{- define "countersign-ext-authz.validate" -}}
+{{- if and .Values.syncUrl .Values.syncUrls }}
+  {{- fail "syncUrl and syncUrls are both set: set one of them" }}
+{{- end }}
+{{- if not (or .Values.syncUrl .Values.syncUrls) }}
+  {{- fail "syncUrl is required: the URL of the control plane's sync port, such as https://countersign.identity.svc:8444" }}
+{{- end }}
+{{- if not .Values.keys.existingSecret }}
+  {{- fail "keys.existingSecret is required: the name of a Secret whose key `keys` contains API keys of scope sync, one per line (countersign key create --scope sync --out keys)" }}
+{{- end }}
+{{- if and (eq .Values.kind "DaemonSet") .Values.autoscaling.enabled }}
+  {{- fail "autoscaling.enabled is true, but kind is DaemonSet, which has one pod on each node: set autoscaling.enabled to false" }}
+{{- end }}
+{{- include "countersign.checkCa" (list "ca" .Values.ca) }}
+{{- end }}
+
+{{/* Whether the sidecar listens on a Unix socket. */}}
+{{- define "countersign-ext-authz.usesSocket" -}}
+{{- if or (eq .Values.kind "Sidecar") (and (eq .Values.kind "DaemonSet") (eq .Values.daemonSet.listen "socket")) }}true{{ end -}}
+{{- end }}

@@ -1,0 +1,56 @@
+{{/* Fails if values contradict each other, with the value to set. The schema checks each value alone. */}}
+{{- define "countersign.validate" -}}
+{{- $replicas := ternary .Values.autoscaling.maxReplicas .Values.replicaCount .Values.autoscaling.enabled | int -}}
+{{- $issuers := dig "humans" "issuers" dict .Values.settings -}}
+{{- if include "countersign.usesSqlite" . }}
+  {{- if gt $replicas 1 }}
+    {{- fail (printf "replicaCount or autoscaling.maxReplicas is %d, but only one control plane can use SQLite: set database.type to postgresql, or replicaCount to 1 and autoscaling.enabled to false" $replicas) }}
+  {{- end }}
+  {{- if .Values.database.existingSecret }}
+    {{- fail "database.existingSecret is set, but database.type is sqlite: set database.type to postgresql" }}
+  {{- end }}
+  {{- if .Values.migrations.hook }}
+    {{- fail "migrations.hook needs database.type postgresql: a job cannot use the volume of SQLite before the upgrade. Set migrations.hook to false; the control plane migrates at its start" }}
+  {{- end }}
+{{- else }}
+  {{- if not .Values.database.existingSecret }}
+    {{- fail "database.type is postgresql: set database.existingSecret to the name of a Secret whose key `url` contains postgres://USER:PASSWORD@HOST/DATABASE" }}
+  {{- end }}
+  {{- if not .Values.masterKey.existingSecret }}
+    {{- fail "database.type is postgresql: set masterKey.existingSecret to the name of a Secret whose key `master-key` contains 32 bytes in hex (openssl rand -hex 32)" }}
+  {{- end }}
+  {{- if not $issuers }}
+    {{- fail "database.type is postgresql: set settings.humans.issuers to the OIDC issuer of your human users. The operator key, which signs their tokens otherwise, works with SQLite only" }}
+  {{- end }}
+  {{- if .Values.backup.enabled }}
+    {{- fail "backup.enabled copies a SQLite database, but database.type is postgresql: set backup.enabled to false, and back up PostgreSQL with its own tools" }}
+  {{- end }}
+{{- end }}
+{{- if and (gt $replicas 1) (not .Values.redis.existingSecret) (not .Values.redis.notUsed) }}
+  {{- fail "several control planes without Redis count rate limits separately, so the limits are multiplied: set redis.existingSecret to the name of a Secret whose key `url` contains redis://…, or redis.notUsed to true" }}
+{{- end }}
+{{- if and .Values.tls.existingSecret .Values.tls.certManager.enabled }}
+  {{- fail "tls.existingSecret and tls.certManager.enabled are both set: set one of them" }}
+{{- end }}
+{{- if and .Values.tls.certManager.enabled (not .Values.tls.certManager.issuerRef.name) }}
+  {{- fail "tls.certManager.enabled is true: set tls.certManager.issuerRef.name to the name of an Issuer or ClusterIssuer" }}
+{{- end }}
+{{- if and (eq .Values.tls.mode "terminated") (not .Values.trustedProxies) }}
+  {{- fail "tls.mode is terminated: set trustedProxies to the networks (CIDR) of the proxies that terminate TLS. The API rejects all other requests" }}
+{{- end }}
+{{- if and .Values.ingress.enabled (not .Values.publicUrl) }}
+  {{- fail "ingress.enabled is true: set publicUrl to the https:// URL at which agents reach the Ingress" }}
+{{- end }}
+{{- if and (or .Values.gateway.httpRoute.enabled .Values.gateway.tlsRoute.enabled) (not .Values.gateway.parentRefs) }}
+  {{- fail "gateway.httpRoute.enabled or gateway.tlsRoute.enabled is true: set gateway.parentRefs to the Gateway that the route attaches to" }}
+{{- end }}
+{{- if and .Values.gateway.httpRoute.enabled (not .Values.publicUrl) }}
+  {{- fail "gateway.httpRoute.enabled is true: set publicUrl to the https:// URL at which agents reach the Gateway" }}
+{{- end }}
+{{- if and .Values.gateway.tlsRoute.enabled (not .Values.gateway.tlsRoute.syncHostname) (not .Values.gateway.tlsRoute.apiHostname) }}
+  {{- fail "gateway.tlsRoute.enabled is true: set gateway.tlsRoute.apiHostname, gateway.tlsRoute.syncHostname or both" }}
+{{- end }}
+{{- include "countersign.checkCa" (list "database.ca" .Values.database.ca) }}
+{{- include "countersign.checkCa" (list "redis.ca" .Values.redis.ca) }}
+{{- include "countersign.checkCa" (list "tls.ca" .Values.tls.ca) }}
+{{- end }}

@@ -1,0 +1,87 @@
+{{/* Parts of pods. The folder of this file belongs to both charts: the chart countersign-ext-authz has a link to it. */}}
+
+{{/* What all pods of a chart have in common: the fields of a pod spec that no workload changes. The Pod Security Standard is
+`restricted`. */}}
+{{- define "countersign.podSpec" -}}
+serviceAccountName: {{ include "countersign.serviceAccountName" . }}
+# The processes do not use the Kubernetes API.
+automountServiceAccountToken: false
+# With service links, Kubernetes would add environment variables such as COUNTERSIGN_PORT for the Service, and an unknown
+# COUNTERSIGN_ variable prevents the start.
+enableServiceLinks: false
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext: {{- toYaml .Values.podSecurityContext | nindent 2 }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* The fields by which the scheduler distributes the pods of a server. */}}
+{{- define "countersign.placement" -}}
+{{- with .Values.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- range . }}
+  - {{- toYaml (merge (dict) . (dict "labelSelector" (dict "matchLabels" (include "countersign.selectorLabels" $ | fromYaml)))) | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The metadata of the pods of a server: (dict "root" $ "component" NAME "checksum" CONTENT). The process reads its settings only at the start, so
+the annotation restarts the pods when the content changes. */}}
+{{- define "countersign.podMetadata" -}}
+labels:
+  {{- include "countersign.labels" .root | nindent 2 }}
+  app.kubernetes.io/component: {{ .component }}
+  {{- with .root.Values.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+annotations:
+  checksum/config: {{ .checksum | sha256sum }}
+  {{- with merge (dict) .root.Values.podAnnotations .root.Values.commonAnnotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
+{{/* The preStop hook. Kubernetes removes a pod from Services while the hook sleeps, so that no new connection reaches a process that
+stops. */}}
+{{- define "countersign.lifecycle" -}}
+{{- if gt (int .Values.preStopSleepSeconds) 0 }}
+lifecycle:
+  preStop:
+    sleep: { seconds: {{ .Values.preStopSleepSeconds }} }
+{{- end }}
+{{- end }}
+
+{{/* Fails if both a Secret and a ConfigMap contain a CA: (list NAME CA). */}}
+{{- define "countersign.checkCa" -}}
+{{- $ca := index . 1 -}}
+{{- if and $ca.existingSecret $ca.existingConfigMap }}
+{{- fail (printf "%s.existingSecret and %s.existingConfigMap are both set: set one of them" (index . 0) (index . 0)) }}
+{{- end }}
+{{- end }}
+
+{{/* The volume with the CA certificate ca.crt of a Secret or ConfigMap, which may contain more: (list VOLUME CA). */}}
+{{- define "countersign.caVolume" -}}
+- name: {{ index . 0 }}
+  {{- with (index . 1).existingSecret }}
+  secret: { secretName: {{ . }}, defaultMode: 0440, items: [{ key: ca.crt, path: ca.crt }] }
+  {{- end }}
+  {{- with (index . 1).existingConfigMap }}
+  configMap: { name: {{ . }}, items: [{ key: ca.crt, path: ca.crt }] }
+  {{- end }}
+{{- end }}
+
+{{- define "countersign.hasCa" -}}
+{{- if or .existingSecret .existingConfigMap }}true{{ end -}}
+{{- end }}

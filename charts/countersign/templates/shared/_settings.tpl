@@ -1,0 +1,26 @@
+{{/*
+Renders settings as TOML. The function toToml cannot be used: Helm passes numbers as floats, and toToml writes the integer
+2592000 as 2.592e+06, which is not valid for an integer setting. JSON strings, booleans and lists are valid TOML.
+The folder of this file belongs to both charts: the chart countersign-ext-authz has a link to it.
+*/}}
+{{- define "countersign.settings" -}}
+{{- range $table, $keys := . }}
+{{ include "countersign.table" (list $table $keys) }}
+{{ end }}
+{{- end }}
+
+{{/* Renders a table (name, content) and its subtables, such as humans.issuers.corp. */}}
+{{- define "countersign.table" -}}
+{{- $table := index . 0 -}}
+[{{ $table }}]
+{{- range $key, $value := index . 1 }}
+{{- if not (kindIs "map" $value) }}
+{{ $key }} = {{ if and (kindIs "float64" $value) (eq $value (floor $value)) }}{{ printf "%.0f" $value }}{{ else }}{{ toJson $value }}{{ end }}
+{{- end }}
+{{- end }}
+{{- range $key, $value := index . 1 }}
+{{- if kindIs "map" $value }}
+{{ include "countersign.table" (list (printf "%s.%s" $table $key) $value) }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Installs both charts without a cluster: renders them, runs their pods as a kubelet would, and runs the pods of `helm test`.
+
+The first release has no values. A stranger's first hour is then: install, test, create a service, install the sidecar, test.
+"""
+
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from pods import Cluster, PodFailed, Server, run_to_completion
+from render import Release, find
+
+HOSTS = [f"{name}.identity.svc" for name in ("countersign", "countersign-ext-authz")]
+
+
+def main() -> None:
+    enter_private_network()
+    with tempfile.TemporaryDirectory(prefix="countersign-charts-") as directory:
+        cluster = Cluster(Path(directory), HOSTS)
+        control_plane = Release("countersign", settings=["backup.enabled=true", "backup.keep=2"])
+        cluster.apply(control_plane.render())
+        with Server(cluster, "countersign", find(cluster.objects, "StatefulSet")) as server:
+            say("control plane: ready")
+            run_helm_test(cluster, "countersign-test")
+            check_sidecar(cluster, server)
+            check_backups(cluster)
+            server.stop()
+            say("control plane: stopped by SIGTERM")
+        with Server(cluster, "countersign", find(cluster.objects, "StatefulSet")):
+            say("control plane: ready again with the same volume")
+
+
+def enter_private_network() -> None:
+    """Runs this program again in a network namespace of its own, in which no other process uses the ports of the pods."""
+    if os.environ.get("COUNTERSIGN_PRIVATE_NETWORK") != "1":
+        environment = os.environ | {"COUNTERSIGN_PRIVATE_NETWORK": "1"}
+        command = ["unshare", "--map-root-user", "--net", sys.executable, "-B", *sys.argv]
+        os.execvpe(command[0], command, environment)
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    # The children end with this process.
+    ctypes.CDLL(None).prctl(36, 1)
+
+
+def run_helm_test(cluster: Cluster, name: str) -> None:
+    """Runs the pod of `helm test`."""
+    outputs = run_to_completion(cluster, name, find(cluster.objects, "Pod", name))
+    say(f"helm test: {name}: {len(outputs)} containers succeeded")
+
+
+def check_sidecar(cluster: Cluster, control_plane: Server) -> None:
+    """Creates a service and its key as its owner, installs the sidecar, and tests it."""
+    mint = ["--config", "/etc/countersign/config.toml", "human-token", "mint", "--subject", "owner"]
+    token = control_plane.container.run(mint).strip()
+    cluster.apply([secret("owner", {"human-token": token})])
+    service, key = create_service(cluster)
+    cluster.apply([secret("guarded", {"keys": key})])
+    sidecar = Release(
+        "countersign-ext-authz",
+        name="countersign-ext-authz",
+        settings=[
+            "syncUrl=https://countersign.identity.svc:8444",
+            "keys.existingSecret=guarded",
+            "ca.existingConfigMap=countersign-ca",
+            "tests.controlPlaneUrl=https://countersign.identity.svc:8443",
+            "tests.existingSecret=owner",
+            f"tests.serviceId={service}",
+            "copy.enabled=true",
+        ],
+    )
+    cluster.apply(sidecar.render())
+    with Server(cluster, "countersign-ext-authz", find(cluster.objects, "Deployment")) as server:
+        say("sidecar: ready")
+        run_helm_test(cluster, "countersign-ext-authz-test")
+        server.stop()
+        say("sidecar: stopped by SIGTERM")
+    try:
+        run_helm_test(cluster, "countersign-ext-authz-test")
+    except PodFailed:
+        say("helm test: fails without a sidecar")
+    else:
+        raise PodFailed("the test succeeded although no sidecar runs")
+
+
+def create_service(cluster: Cluster) -> tuple[str, str]:
+    """Creates a service and an API key with the commands of the documentation, in the image of the command line."""
+    pod = find(cluster.objects, "Pod", "countersign-test")
+    template = {"spec": {**pod["spec"], "volumes": [it for it in pod["spec"]["volumes"] if it["name"] in ("home", "ca")]}}
+    container = dict(pod["spec"]["containers"][0])
+    token = {"name": "owner", "key": "human-token"}
+    container["env"] = [it for it in container["env"] if not it["name"].startswith("COUNTERSIGN_HUMAN")]
+    container["env"].append({"name": "COUNTERSIGN_HUMAN_TOKEN", "valueFrom": {"secretKeyRef": token}})
+
+    def run(*arguments: str) -> str:
+        step = {**container, "args": list(arguments)}
+        return run_to_completion(cluster, "owner", {"spec": {**template["spec"], "initContainers": [], "containers": [step]}})[0]
+
+    service = run("--quiet", "service", "create", "Shop").strip()
+    key = run("--quiet", "key", "create", "--service", service, "--scope", "sync").strip()
+    return service, key
+
+
+def check_backups(cluster: Cluster) -> None:
+    """Runs the backup job on a volume with two older backups. The volume keeps two backups, and all other files."""
+    job = find(cluster.objects, "CronJob", "countersign-backup")["spec"]["jobTemplate"]["spec"]["template"]
+    volume = cluster.directory / "claims/countersign-backup"
+    volume.mkdir(parents=True)
+    for name in ("countersign-20250101T000000Z.db", "countersign-20250102T000000Z.db", "notes"):
+        (volume / name).touch()
+    (report,) = run_to_completion(cluster, "countersign-backup", job)
+    if "validated" not in report:
+        raise PodFailed(f"the backup job did not report a backup:\n{report}")
+    kept = sorted(path.name for path in volume.iterdir())
+    if len(kept) != 3 or kept[0] != "countersign-20250102T000000Z.db" or kept[2] != "notes":
+        raise PodFailed(f"the volume has the files {kept}")
+    say("backup: one made, the oldest of three deleted")
+
+
+def secret(name: str, content: dict[str, str]) -> dict:
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": content}
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    main()

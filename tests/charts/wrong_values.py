@@ -1,0 +1,52 @@
+"""Values that the charts refuse, and what the error contains: the value to set."""
+
+POSTGRESQL = """
+database: {type: postgresql, existingSecret: db}
+masterKey: {existingSecret: key}
+settings: {humans: {issuers: {corp: {issuer: "https://login.example.com", audience: countersign}}}}
+"""
+SIDECAR = "syncUrl: https://countersign.identity.svc:8444\nkeys: {existingSecret: keys}\n"
+
+WRONG_VALUES = {
+    "countersign": [
+        ("replicaCount: 2", "set database.type to postgresql"),
+        ("autoscaling: {enabled: true}", "set database.type to postgresql"),
+        ("database: {existingSecret: db}", "set database.type to postgresql"),
+        ("migrations: {hook: true}", "Set migrations.hook to false"),
+        ("database: {type: postgresql}", "set database.existingSecret"),
+        ("database: {type: postgresql, existingSecret: db}", "set masterKey.existingSecret"),
+        (
+            "database: {type: postgresql, existingSecret: db}\nmasterKey: {existingSecret: key}",
+            "set settings.humans.issuers",
+        ),
+        (POSTGRESQL + "backup: {enabled: true}", "set backup.enabled to false"),
+        (POSTGRESQL + "replicaCount: 2", "set redis.existingSecret"),
+        ("tls: {existingSecret: a, certManager: {enabled: true}}", "set one of them"),
+        ("tls: {certManager: {enabled: true}}", "set tls.certManager.issuerRef.name"),
+        ("tls: {mode: terminated}", "set trustedProxies"),
+        ("ingress: {enabled: true}", "set publicUrl"),
+        ("publicUrl: https://id.example.com\ngateway: {httpRoute: {enabled: true}}", "set gateway.parentRefs"),
+        ("gateway: {httpRoute: {enabled: true}, parentRefs: [{name: a}]}", "set publicUrl"),
+        ("gateway: {tlsRoute: {enabled: true}, parentRefs: [{name: a}]}", "set gateway.tlsRoute.apiHostname"),
+        ("redis: {ca: {existingSecret: a, existingConfigMap: b}}", "redis.ca.existingSecret"),
+        ("publicUrl: http://id.example.com", "publicUrl"),
+        ("settings: {listen: {api: '0.0.0.0:1'}}", "listen"),
+        ("settings: {database: {url: 'postgres://a'}}", "url"),
+        ("replicas: 2", "replicas"),
+        ("image: {tagg: '1'}", "tagg"),
+        ("backup: {keep: 0}", "keep"),
+        ("trustedProxies: [ingress]", "trustedProxies"),
+    ],
+    "countersign-ext-authz": [
+        ("{}", "syncUrl is required"),
+        ("syncUrl: https://a:1", "keys.existingSecret is required"),
+        (SIDECAR + "syncUrls: [https://b:1]", "set one of them"),
+        (SIDECAR + "kind: DaemonSet\nautoscaling: {enabled: true}", "set autoscaling.enabled to false"),
+        (SIDECAR + "ca: {existingSecret: a, existingConfigMap: b}", "ca.existingSecret"),
+        (SIDECAR + "kind: StatefulSet", "kind"),
+        (SIDECAR + "settings: {sync: {keys: [a]}}", "keys"),
+        (SIDECAR + "settings: {rules: {file: a}}", "rules"),
+        (SIDECAR + "daemonSet: {hostPath: run}", "hostPath"),
+        (SIDECAR + "resource: {}", "resource"),
+    ],
+}
