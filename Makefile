@@ -6,7 +6,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build check test soak bench bench-propagation demo docs charts clean prerequisites
+.PHONY: help build check test soak bench bench-propagation demo docs charts charts-live clean prerequisites
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,11 @@ docs: prerequisites ## build the documentation into target/book and check all li
 charts: build ## check the Helm charts and run their pods without a cluster (builds helm, needs Go)
 	scripts/tools.sh charts
 	scripts/charts.sh
+
+charts-live: ## apply the Helm charts to a real Kubernetes API server (builds kube-apiserver, needs Go)
+	scripts/tools.sh charts
+	scripts/tools.sh kubernetes
+	.tools/venv/bin/python -B tests/charts/live.py
 
 clean: ## delete all build outputs and downloaded tools
 	rm -rf target .tools

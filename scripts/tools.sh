@@ -14,6 +14,8 @@
 #   tools.sh deny    .tools/bin/cargo-deny        checks dependencies (deny.toml)
 #   tools.sh charts  what `make charts` needs: .tools/bin/helm, helm-unittest, helm-docs and kube-score, which need Go,
 #                    kubernetes-validate in .tools/venv, .tools/bin/promtool, and bwrap (a Debian package)
+#   tools.sh kubernetes  what `make charts-live` needs besides: .tools/kubernetes with kube-apiserver (built with Go, about five
+#                    minutes), etcd (a Debian package) and the definitions of the resources of other projects
 #   tools.sh docs    .tools/bin/mdbook            builds the documentation (book.toml)
 set -euo pipefail
 
@@ -22,6 +24,10 @@ HELM=v3.20.2
 HELM_UNITTEST=v1.1.2
 HELM_DOCS=v1.14.2
 KUBE_SCORE=v1.20.0
+KUBERNETES=v1.36.1
+GATEWAY_API=v1.6.1
+PROMETHEUS_OPERATOR=v0.85.0
+CERT_MANAGER=v1.21.2
 OAUTH2_PROXY=v7.15.6
 MDBOOK=0.5.4
 
@@ -37,6 +43,7 @@ main() {
     bench) install_envoy && install_postgresql && install_load_tools && install_requirements bench && install_oauth2_proxy ;;
     deny) install_cargo_deny ;;
     charts) install_chart_tools ;;
+    kubernetes) install_kube_apiserver; install_etcd; install_resource_definitions ;;
     docs) install_mdbook ;;
     *)
         sed -n '2,/^set -e/s/^# \{0,1\}//p' "$0" >&2
@@ -281,12 +288,61 @@ install_go_program() {
     [ ! -e "$stamp" ] || return 0
     command -v go >/dev/null || fail "Go is missing, with which $name is built: apt-get install -y golang, or https://go.dev/dl"
     echo "building $name $version (only the first time; takes a minute or two)"
-    source=$(cd / && go mod download -json "$module@$version" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')
+    source=$(module_folder "$module" "$version")
     rm -rf "$tools/build-go"
     cp -r --no-preserve=mode "$source" "$tools/build-go"
     (cd "$tools/build-go" && CGO_ENABLED=0 go build -ldflags "-s -w $flags" -o "$tools/bin/$name" "./$package")
     rm -rf "$tools/build-go"
     touch "$stamp"
+}
+
+# module_folder MODULE VERSION: downloads a Go module and prints its folder.
+module_folder() {
+    (cd / && go mod download -json "$1@$2") | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p'
+}
+
+# In the module of Kubernetes, the modules k8s.io/... are folders that the module proxy does not have. They are published as modules of
+# their own, whose versions begin with 0.
+install_kube_apiserver() {
+    [ ! -x "$tools/kubernetes/kube-apiserver" ] || return 0
+    command -v go >/dev/null || fail "Go is missing, with which kube-apiserver is built: apt-get install -y golang, or https://go.dev/dl"
+    echo "building kube-apiserver $KUBERNETES (only the first time; takes about five minutes)"
+    local build="$tools/build-go" source
+    source=$(module_folder k8s.io/kubernetes "$KUBERNETES")
+    rm -rf "$build" && mkdir -p "$build" "$tools/kubernetes"
+    {
+        echo "module kube-apiserver"
+        grep '^go ' "$source/go.mod"
+        echo "require k8s.io/kubernetes $KUBERNETES"
+        sed -n "s|^\t\(k8s.io/[^ ]*\) => ./staging.*|replace \1 => \1 v0.${KUBERNETES#v1.}|p" "$source/go.mod"
+    } >"$build/go.mod"
+    # A file with this build tag is not built. It makes `go mod tidy` list what the program needs.
+    printf '//go:build tools\n\npackage tools\n\nimport _ "k8s.io/kubernetes/cmd/kube-apiserver"\n' >"$build/tools.go"
+    local names=k8s.io/component-base/version minor
+    minor=$(cut -d . -f 2 <<<"$KUBERNETES")
+    (cd "$build" && go mod tidy >/dev/null 2>&1 && go build -o "$tools/kubernetes/kube-apiserver" \
+        -ldflags "-s -w -X $names.gitVersion=$KUBERNETES -X $names.gitMajor=1 -X $names.gitMinor=$minor" \
+        k8s.io/kubernetes/cmd/kube-apiserver) || fail "kube-apiserver cannot be built"
+    rm -rf "$build"
+}
+
+# Extracts etcd from its Debian package. The installation of the package would start a server.
+install_etcd() {
+    [ ! -x "$tools/kubernetes/etcd" ] || return 0
+    extract etcd etcd-server || fail "etcd is missing: it is extracted from a Debian package, which needs apt-get and dpkg-deb"
+    ln -sfn "$tools/etcd/usr/bin/etcd" "$tools/kubernetes/etcd"
+}
+
+install_resource_definitions() {
+    local to="$tools/kubernetes/crds" gateway prometheus certificates
+    [ ! -e "$to/.made" ] || return 0
+    gateway=$(module_folder sigs.k8s.io/gateway-api "$GATEWAY_API")/config/crd/standard/gateway.networking.k8s.io
+    prometheus=$(module_folder github.com/prometheus-operator/prometheus-operator "$PROMETHEUS_OPERATOR")/example/prometheus-operator-crd/monitoring.coreos.com
+    certificates=$(module_folder github.com/cert-manager/cert-manager "$CERT_MANAGER")/deploy/crds/cert-manager.io
+    mkdir -p "$to"
+    cp "$gateway"_{tlsroutes,httproutes,backendtlspolicies}.yaml "$prometheus"_{podmonitors,servicemonitors,prometheusrules}.yaml \
+        "$certificates"_certificates.yaml "$to"
+    touch "$to/.made"
 }
 
 install_mdbook() {
