@@ -17,12 +17,14 @@ const ENV_PREFIX: &str = "COUNTERSIGN_";
 
 /// Environment variables of the command-line client, without the prefix. The control plane and the sidecar ignore the
 /// variables of the client.
-const CLIENT_VARIABLES: [&str; 13] = [
+const CLIENT_VARIABLES: [&str; 15] = [
     "URL",
     "CA",
     "SERVICE_ID",
     "SERVICE_KEY",
+    "SERVICE_KEY_FILE",
     "HUMAN_TOKEN",
+    "HUMAN_TOKEN_FILE",
     "ISSUER",
     "ISSUER_CA",
     "CLIENT_ID",

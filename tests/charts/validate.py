@@ -5,6 +5,7 @@
 
 import contextlib
 import functools
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -51,6 +52,7 @@ def main() -> int:
                 failures += attempt(f"{chart} with {values.name}: {check.__name__}", check, chart, values)
         for values, expected in WRONG_VALUES[chart]:
             failures += attempt(f"{chart} refuses what cannot work: {expected}", check_refusal, chart, values, expected)
+    failures += attempt("the example of a sidecar container", check_example)
     failures += attempt("pods restart when their settings change, not when route rules change", check_restarts)
     for failure in failures:
         print(f"FAILED: {failure}", file=sys.stderr)
@@ -205,6 +207,31 @@ def check_rules(objects: list[dict]) -> None:
         rules = [rule for group in it["spec"]["groups"] for rule in group["rules"] if "alert" in rule]
         links = [rule["annotations"]["runbook_url"] for rule in rules]
         assert rules and all(link.startswith("https://docs.example.com/countersign/run/alerts.html#") for link in links), links
+
+
+def check_example() -> None:
+    """Renders the chart of examples/kubernetes, which depends on a chart of this repository."""
+    with tempfile.TemporaryDirectory(prefix="countersign-charts-") as directory:
+        for folder in ("charts", "examples/kubernetes"):
+            shutil.copytree(REPOSITORY / folder, Path(directory) / folder)
+        chart = f"{directory}/examples/kubernetes/sidecar-container"
+        helm("dependency", "update", chart)
+        output = helm("template", "shop", chart, "--namespace", "shop", "--kube-version", KUBERNETES)
+    objects = [it for it in yaml.safe_load_all(output) if it]
+    for it in objects:
+        check_schema(it)
+    (pod,) = [template["spec"] for _, template in pod_templates(objects)]
+    (sidecar,) = pod["initContainers"]
+    assert sidecar["restartPolicy"] == "Always", "the container is not a sidecar"
+    mounts = {mount["name"] for container in [sidecar, *pod["containers"]] for mount in container.get("volumeMounts", [])}
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    assert mounts == volumes, f"the containers mount {mounts}, and the pod has {volumes}"
+    sockets = [container["name"] for container in [sidecar, *pod["containers"]] if has_mount(container, "countersign-socket")]
+    assert sockets == ["countersign-ext-authz", "envoy"], f"{sockets} have the socket"
+
+
+def has_mount(container: dict, name: str) -> bool:
+    return any(mount["name"] == name for mount in container.get("volumeMounts", []))
 
 
 def check_restarts() -> None:

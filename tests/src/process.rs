@@ -125,11 +125,12 @@ impl Drop for Process {
     }
 }
 
-/// Sends a signal by name to a process. With `STOP`, returns when all threads of the process have stopped.
+/// Sends a signal by name to a process. With `STOP` and `KILL`, returns when no thread of the process runs: PostgreSQL does not start
+/// while a process of a killed server still uses the shared memory.
 pub(crate) fn signal(process: u32, name: &str) {
     // The exit code of `kill` is ignored, because the process may have ended.
     Command::new("kill").args(["-s", name, &process.to_string()]).output().expect("`kill` is installed");
-    if name == "STOP" {
+    if ["STOP", "KILL"].contains(&name) {
         wait_until_stopped(process);
     }
 }
