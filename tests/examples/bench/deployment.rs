@@ -11,13 +11,20 @@ use countersign_tests::{
     bulk::{BulkInserts, copy_id},
 };
 use serde_json::json;
-use std::time::Duration;
+use std::{
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    time::Duration,
+};
 
 /// Callers at the same time.
 pub const CALLERS: usize = 32;
 
 /// Connections of `wrk`.
 pub const CONNECTIONS: &str = "32";
+
+/// The sessions of each caller, of random agents, if agents were added to the database.
+const SESSIONS: u64 = 32;
 
 /// The settings of each control plane that is measured.
 pub const SETTINGS: [&str; 1] = ["quotas.sessions_per_agent=1000000"];
@@ -27,7 +34,7 @@ pub const SETTINGS: [&str; 1] = ["quotas.sessions_per_agent=1000000"];
 pub enum Operation {
     /// Gets a challenge and logs in.
     Login,
-    /// Refreshes the session that the caller has begun.
+    /// Refreshes the next of the sessions that the caller has begun.
     Refresh,
     /// Assigns a role, and revokes it with the next call.
     RoleChange,
@@ -52,7 +59,10 @@ pub struct Deployment {
     role: String,
     /// The number of agents that were added to the database. They have the key of the first caller.
     added: i64,
-    sessions: Vec<tokio::sync::Mutex<countersign_client::Tokens>>,
+    /// The measurements so far. Each one calls with other agents.
+    measurements: Cell<u64>,
+    /// The sessions of each caller, in the order in which they are refreshed.
+    sessions: Vec<RefCell<VecDeque<countersign_client::Tokens>>>,
 }
 
 impl Deployment {
@@ -68,14 +78,25 @@ impl Deployment {
     pub async fn of(control: ControlPlane) -> Self {
         let role = control.create_role("reader", &["read"]).await;
         let mut agents = Vec::new();
-        let mut sessions = Vec::new();
         for _ in 0..CALLERS {
-            let agent = Agent::register(&control, "Caller").await;
-            let tokens = agent.api().login(&agent.key, &agent.id, Some(control.service())).await;
-            sessions.push(tokio::sync::Mutex::new(tokens.expect("the login succeeds")));
-            agents.push(agent);
+            agents.push(Agent::register(&control, "Caller").await);
         }
-        Self { control, agents, role, added: 0, sessions }
+        let sessions = agents.iter().map(|_| RefCell::default()).collect();
+        let deployment = Self { control, agents, role, added: 0, measurements: Cell::new(0), sessions };
+        deployment.begin_sessions(1).await;
+        deployment
+    }
+
+    /// Logs in this number of agents for each caller.
+    async fn begin_sessions(&self, count: u64) {
+        for (caller, sessions) in self.sessions.iter().enumerate() {
+            sessions.borrow_mut().clear();
+            for call in 0..count {
+                let (key, id) = self.agent(caller, call);
+                let tokens = self.agents[caller].api().login(key, &id, Some(self.control.service())).await;
+                sessions.borrow_mut().push_back(tokens.expect("the login succeeds"));
+            }
+        }
     }
 
     /// Adds this number of agents to the database, each with a role at the service, and starts the control plane again.
@@ -91,6 +112,7 @@ impl Deployment {
         self.added = count;
         self.control.restart().await;
         pin(self.control.process_id(), SERVER_CORE);
+        self.begin_sessions(SESSIONS).await;
     }
 
     /// The responses per second of `verify` for one token.
@@ -109,6 +131,7 @@ impl Deployment {
 
     /// The calls per second of all callers.
     pub async fn per_second(&self, operation: Operation, time: Duration) -> f64 {
+        self.measurements.set(self.measurements.get() + 1);
         per_second(CALLERS, time, async |caller, call| self.call(operation, caller, call).await).await
     }
 
@@ -117,7 +140,8 @@ impl Deployment {
         if self.added == 0 {
             return (&self.agents[caller].key, self.agents[caller].id.clone());
         }
-        let number = 1 + (spread_part(caller as u64 * 1_000_003 + call) * self.added as f64) as i64;
+        let call = caller as u64 * 1_000_003 + self.measurements.get() * 40_009 + call;
+        let number = 1 + (spread_part(call) * self.added as f64) as i64;
         (&self.agents[0].key, copy_id(&self.agents[0].id, number))
     }
 
@@ -129,8 +153,10 @@ impl Deployment {
                 drop(agent.api().login(key, &id, Some(control.service())).await.expect("the login succeeds"));
             }
             Operation::Refresh => {
-                let mut tokens = self.sessions[caller].lock().await;
-                *tokens = agent.api().refresh_with(&tokens.refresh_token).await.expect("the refresh succeeds");
+                let next = self.sessions[caller].borrow_mut().pop_front();
+                let refresh_token = next.expect("the caller has sessions").refresh_token;
+                let tokens = agent.api().refresh_with(&refresh_token).await.expect("the refresh succeeds");
+                self.sessions[caller].borrow_mut().push_back(tokens);
             }
             Operation::RoleChange if call.is_multiple_of(2) => {
                 control.assign(&self.agent(caller, call / 2).1, &self.role).await;

@@ -49,11 +49,14 @@ async fn main() {
         ["constant-route", address] => return constant_route::serve(address).await,
         _ => {}
     }
-    let rounds = std::env::var("BENCH_ROUNDS").map_or(10, |rounds| rounds.parse().expect("BENCH_ROUNDS is a number"));
+    let rounds = std::env::var("BENCH_ROUNDS").map_or(Ok(10), |rounds| rounds.parse()).unwrap_or_default();
+    assert!(rounds > 0, "BENCH_ROUNDS must be a number from 1");
     let [file, parts @ ..] = &arguments[..] else { panic!("the first argument is the file for the figures") };
+    assert!(!PARTS.contains(&file.as_str()), "the first argument is the file for the figures, not the part {file}");
     let parts = if parts.is_empty() { PARTS.map(str::to_owned).to_vec() } else { parts.to_vec() };
-    let unknown = parts.iter().find(|part| !PARTS.contains(&part.as_str()));
-    assert!(unknown.is_none(), "unknown part {unknown:?}: use {PARTS:?}");
+    if let Some(unknown) = parts.iter().find(|part| !PARTS.contains(&part.as_str())) {
+        panic!("unknown part {unknown}: use {}", PARTS.join(", "));
+    }
     // The file may belong to the repository, so the commit is read before the file is written.
     let mut run = run(rounds);
     let started = SystemClock.since_boot();
