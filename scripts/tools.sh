@@ -13,10 +13,14 @@
 #                    .tools/bin/oauth2-proxy if Go is installed
 #   tools.sh deny    .tools/bin/cargo-deny        checks dependencies (deny.toml)
 #   tools.sh helm    .tools/bin/helm              renders the charts; needs Go
+#   tools.sh sbom    .tools/bin/cargo-cyclonedx   lists the crates of a program; runs in the build stage of the Dockerfile
+#   tools.sh image   what `make image` and `make check-image` need: cargo-cyclonedx, hadolint and a validator of SBOMs in .tools/venv,
+#                    Envoy, PostgreSQL, redis-server, Prometheus, .tools/bin/bwrap and jq
 #   tools.sh docs    .tools/bin/mdbook            builds the documentation (book.toml)
 set -euo pipefail
 
 CARGO_DENY=0.20.2
+CARGO_CYCLONEDX=0.5.9
 HELM=v3.20.2
 OAUTH2_PROXY=v7.15.6
 MDBOOK=0.5.4
@@ -33,12 +37,25 @@ main() {
     bench) install_envoy && install_postgresql && install_load_tools && install_requirements bench && install_oauth2_proxy ;;
     deny) install_cargo_deny ;;
     helm) install_helm ;;
+    sbom) install_cargo_cyclonedx ;;
+    image) install_image_tools ;;
     docs) install_mdbook ;;
     *)
         sed -n '2,/^set -e/s/^# \{0,1\}//p' "$0" >&2
         exit 2
         ;;
     esac
+}
+
+install_image_tools() {
+    install_cargo_cyclonedx
+    install_requirements image
+    install_envoy
+    install_postgresql
+    install_redis
+    install_prometheus
+    link "$(find_or_install bubblewrap find_bubblewrap true bubblewrap "apt-get install -y bubblewrap")" bwrap
+    find_or_install jq find_jq true jq "apt-get install -y jq" >/dev/null
 }
 
 install_envoy() {
@@ -119,6 +136,14 @@ install_oauth2_proxy() {
     [ ! -x "$tools/bin/oauth2-proxy" ] && command -v go >/dev/null || return 0
     echo "building oauth2-proxy $OAUTH2_PROXY (only the first time; takes a minute or two)"
     GOBIN="$tools/bin" go install "github.com/oauth2-proxy/oauth2-proxy/v7@$OAUTH2_PROXY"
+}
+
+find_bubblewrap() {
+    command -v bwrap || true
+}
+
+find_jq() {
+    command -v jq || true
 }
 
 find_wrk() {
@@ -254,6 +279,15 @@ install_cargo_deny() {
     CARGO_PROFILE_DEV_DEBUG=0 cargo install cargo-deny --version "$CARGO_DENY" --locked --debug --force --quiet \
         --root "$tools" --target-dir "$tools/build"
     rm -rf "$tools/build"
+}
+
+# A debug build, for the same reason as cargo-deny.
+install_cargo_cyclonedx() {
+    ! has_version "$CARGO_CYCLONEDX" "$tools/bin/cargo-cyclonedx" cyclonedx --version || return 0
+    echo "building cargo-cyclonedx $CARGO_CYCLONEDX (only the first time; takes a minute or two)"
+    CARGO_PROFILE_DEV_DEBUG=0 cargo install cargo-cyclonedx --version "$CARGO_CYCLONEDX" --locked --debug --force --quiet \
+        --root "$tools" --target-dir "$tools/build-sbom"
+    rm -rf "$tools/build-sbom"
 }
 
 install_helm() {
